@@ -15,7 +15,7 @@ _LEAST_EACH, _MOST_EACH = 32, 512  # elements of a thread
 _BLOCK = 256  # threads
 _INNER_WHOLE = 8192  # elements that one block reduces along the innermost axis
 _OUTER_ROWS, _OUTER_COLUMNS = 4, 128  # of a block that reduces along an outer axis
-_EVEN = 20
+_EVEN, _EVEN_INNER, _EVEN_LONG = 20, 30, 50  # how far from the wanted elements of a thread a divisor may be
 
 
 def split_lengths(
@@ -41,17 +41,20 @@ def _parts(results: int, length: int, platform: Platform, *, is_inner: bool) -> 
         if results >= 2 * platform.multiprocessors or length <= _INNER_WHOLE:
             return 1
         blocks = -(-platform.threads // (2 * _BLOCK) // results)
-        return -(-length // (_each(results, length, _BLOCK * blocks, platform) * _BLOCK))
+        return -(-length // (_each(results, length, _BLOCK * blocks, platform, is_inner=True) * _BLOCK))
     blocks = -(-platform.threads // _BLOCK // -(-results // _OUTER_COLUMNS))
-    return -(-length // (_each(results, length, _OUTER_ROWS * blocks, platform) * _OUTER_ROWS))
+    return -(
+        -length // (_each(results, length, _OUTER_ROWS * blocks, platform, is_inner=False) * _OUTER_ROWS)
+    )
 
 
-def _each(results: int, length: int, threads: int, platform: Platform) -> int:
+def _each(results: int, length: int, threads: int, platform: Platform, *, is_inner: bool) -> int:
     """Elements that a thread reduces: so many that the device is full, preferably a divisor of the length."""
     if results * length <= _LEAST_EACH * platform.threads:
         return _LEAST_EACH
-    wanted = -(-length // threads) if results * length < _MOST_EACH * platform.threads else _MOST_EACH
-    for distance in range(_EVEN):
+    is_long = results * length >= _MOST_EACH * platform.threads
+    wanted = _MOST_EACH if is_long else -(-length // threads)
+    for distance in range(_EVEN_LONG if is_long else _EVEN_INNER if is_inner else _EVEN):
         for near in (wanted - distance, wanted + distance):
             if near > 0 and length % near == 0:
                 return max(near, _LEAST_EACH)

@@ -4,16 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from graphflops import Training
-from graphflops.graph import Graph, Input, Node, Output, Ref
-from graphflops.passes.attention import facts_of
-from graphflops.passes.bind import bind
-from graphflops.passes.price import price
-from graphflops.tensor import TensorType
 from graphflops.time.concrete import ConcreteCall, Sizes
 from graphflops.time.lowering.calls import forward_kernels
 from graphflops.time.lowering.gradients import backward_kernels
-from tests.support import t
+from tests.one_call import program_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -21,11 +15,6 @@ if TYPE_CHECKING:
     from graphflops.time.kernel import Kernel, Strided
 
 Made = tuple[Any, ...]  # family, variant, vector work, bytes read and written, sizes
-
-
-def g(*shape: int, **fields: Any) -> TensorType:
-    """An operand that wants a gradient."""
-    return t(*shape, requires_grad=True, **fields)
 
 
 def made(kernels: Sequence[Kernel]) -> list[Made]:
@@ -54,24 +43,7 @@ def one_call(
     **kwargs: Any,
 ) -> ConcreteCall:
     """A call in a training step. Tensors are its operands; strides: by their place, where they are not in order."""
-    given: dict[str, TensorType] = {}
-
-    def referred(name: str, value: Any) -> Any:
-        if isinstance(value, TensorType):
-            given[name] = value
-            return Ref(name)
-        if isinstance(value, tuple):
-            return tuple(referred(f"{name}_{place}", item) for place, item in enumerate(value))
-        return value
-
-    refs = tuple(referred(f"x{place}", value) for place, value in enumerate(args))
-    named = tuple((name, referred(f"x_{name}", value)) for name, value in kwargs.items())
-    names = tuple(f"y{place}" for place in range(outputs))
-    node = Node("y", op, refs, named, outputs=names)
-    graph = Graph((node,), given, tuple(Input(name, "user") for name in given), (Output(Ref("y0")),))
-    wanted = tuple(name for name, value in given.items() if value.requires_grad)
-    training = Training(grad_inputs=wanted, optimizer="none") if wanted else None
-    main = price(graph, bind(graph, {}, {}), facts_of, training=training).main
+    main = program_of(op, *args, outputs=outputs, **kwargs).main
     (call,) = main.calls
     lie: dict[str, Any] = {f"x{place}": steps for place, steps in (strides or {}).items()}
     if out_strides is not None:

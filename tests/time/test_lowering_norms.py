@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from graphflops.time.kernel import Rows, Strided
+from tests.one_call import g
 from tests.support import t
-from tests.time.one_call import Made, backward, copied, forward, g, made, pointwise
+from tests.time.one_call import Made, backward, copied, forward, made, pointwise
 
 
 def moved(kernels: list[Any]) -> list[Made]:

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from graphflops.time.kernel import Exchange, Rows, Strided, Windows
+from tests.one_call import g
 from tests.support import t
-from tests.time.one_call import Made, backward, copied, forward, g, made, pointwise
+from tests.time.one_call import Made, backward, copied, forward, made, pointwise
 
 X, Y = 2 * 3 * 8 * 8, 2 * 3 * 4 * 4  # elements before and after windows of 2 x 2
 

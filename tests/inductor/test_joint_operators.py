@@ -1,0 +1,329 @@
+"""Operators of the joint graph of one call, forward and backward, worked out by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.inductor.one_call import made, plan_of
+from tests.one_call import g
+from tests.support import t
+
+N, ROWS, COLUMNS = 6 * 4 * 64, 6 * 4, 64  # of a norm of rows
+IMAGES, CHANNELS, PIXELS = 4, 8, 16
+E = IMAGES * CHANNELS * PIXELS
+HALF = {"dtype": "bfloat16"}
+
+
+@pytest.mark.parametrize(
+    ("op", "operands", "expected"),
+    [
+        (
+            "relu",
+            (g(4, 64),),
+            [
+                ("pointwise", 4 * 256, 256, 0, "x0", ""),
+                ("pointwise", 256, 256, 0, "y0", ""),  # a truth value for each element
+                ("pointwise", 4 * 256, 256, 0, "g1 mask", ""),
+            ],
+        ),
+        (
+            "mul.Tensor",
+            (g(40, 64), g(64)),
+            [
+                ("pointwise", 4 * 2560, 2560, 0, "x0 x1", ""),
+                ("pointwise", 4 * 2560, 2560, 0, "g1 x0 x1", ""),
+                ("reduction", 4 * 64, 2560, 64, "g1 x0 x1", "outer"),
+            ],
+        ),
+        (
+            "mul.Tensor",
+            (g(40, 64), g(40, 1)),
+            [
+                ("pointwise", 4 * 2560, 2560, 0, "x0 x1", ""),
+                ("pointwise", 4 * 2560, 2560, 0, "g1 x0 x1", ""),
+                ("reduction", 4 * 40, 2560, 40, "g1 x0 x1", ""),
+            ],
+        ),
+        (
+            "layer_norm",  # two moments of float32 for each row, and sums over columns and rows of the gradient
+            (g(6, 4, 64), (64,), g(64), g(64)),
+            [
+                ("reduction", 8 * ROWS, N, ROWS, "x0", "moments"),
+                ("pointwise", 4 * N, N, 0, "x0 x2 x3 statistics", ""),
+                ("reduction", 4 * COLUMNS, N, COLUMNS, "g1 x0 statistics", "outer, unordered"),
+                ("reduction", 4 * COLUMNS, N, COLUMNS, "g1", "outer, unordered"),
+                ("reduction", 8 * ROWS, N, ROWS, "g1 x0 statistics x2", ""),
+                ("pointwise", 4 * N, N, 0, "g1 x0 statistics x2 g5", ""),
+            ],
+        ),
+        (
+            "batch_norm",
+            (g(4, 8, 4, 4), g(8), g(8), t(8), t(8), True, 0.1, 1e-5, True),
+            [
+                ("reduction", 8 * CHANNELS, E, CHANNELS, "x0", "unordered, moments"),
+                ("pointwise", 4 * E, E, 0, "x0 x1 x2 x3 x4 statistics", ""),
+                ("reduction", 4 * CHANNELS, E, CHANNELS, "g1 x0 statistics", "unordered"),
+                ("reduction", 4 * CHANNELS, E, CHANNELS, "g1", "unordered"),
+                ("pointwise", 4 * E, E, 0, "g1 x0 statistics x1 g3 g4", ""),
+            ],
+        ),
+        (
+            "batch_norm",
+            (g(4, 8, 4, 4), g(8), g(8), t(8), t(8), False, 0.1, 1e-5, True),
+            [
+                ("pointwise", 4 * E, E, 0, "x0 x1 x2 x3 x4", ""),
+                ("reduction", 4 * CHANNELS, E, CHANNELS, "g1 x0", "unordered"),
+                ("reduction", 4 * CHANNELS, E, CHANNELS, "g1", "unordered"),
+                ("pointwise", 4 * E, E, 0, "g1 x1 x2 x3 x4", ""),
+            ],
+        ),
+        (
+            "batch_norm",
+            (g(4, 8, 4, 4), t(8), t(8), t(8), t(8), True, 0.1, 1e-5, True),
+            [
+                ("reduction", 8 * CHANNELS, E, CHANNELS, "x0", "unordered, moments"),
+                ("pointwise", 4 * E, E, 0, "x0 x1 x2 x3 x4 statistics", ""),
+                ("reduction", 8 * CHANNELS, E, CHANNELS, "g1 x0 statistics x1", "unordered"),
+                ("pointwise", 4 * E, E, 0, "g1 x0 statistics x1 g3", ""),
+            ],
+        ),
+        (
+            "group_norm",  # of 2 images with 80 channels in two groups, of 64 pixels
+            (g(2, 80, 8, 8), 2, g(80), g(80)),
+            [
+                ("reduction", 8 * 4, 10240, 4, "x0", "moments"),
+                ("pointwise", 4 * 10240, 10240, 0, "x0 x2 x3 statistics", ""),
+                ("reduction", 4 * 160, 10240, 160, "g1 x0", ""),
+                ("reduction", 4 * 160, 10240, 160, "g1", ""),
+                ("pointwise", 4 * 80, 80, 0, "g5 g6 statistics", "outer"),  # sums of two images take no loop
+                ("pointwise", 4 * 80, 80, 0, "g5 g6 statistics", "outer"),
+                ("reduction", 8 * 4, 160, 4, "g5 g6 x2", ""),
+                ("pointwise", 4 * 10240, 10240, 0, "g1 x0 statistics x2 g7", ""),
+                ("pointwise", 4 * 10240, 10240, 0, "g8 statistics g7", ""),
+            ],
+        ),
+        (
+            "softmax.int",
+            (g(4, 600), -1),
+            [
+                ("reduction", 8 * 4, 2400, 4, "x0", ""),
+                ("pointwise", 4 * 2400, 2400, 0, "x0 statistics", ""),
+                ("reduction", 8 * 4, 2400, 4, "g1 y0", ""),
+                ("pointwise", 4 * 2400, 2400, 0, "g1 y0 g3", ""),
+            ],
+        ),
+        (
+            "softmax.int",
+            (g(4, 100, 8), 1),
+            [
+                ("reduction", 8 * 32, 3200, 32, "x0", "outer"),
+                ("pointwise", 4 * 3200, 3200, 0, "x0 statistics", ""),
+                ("reduction", 8 * 32, 3200, 32, "g1 y0", "outer"),
+                ("pointwise", 4 * 3200, 3200, 0, "g1 y0 g3", ""),
+            ],
+        ),
+        (
+            "linear",  # in float32 the bias is added by what reads the result
+            (g(8, 4, 64), g(32, 64), g(32)),
+            [
+                ("extern", 4 * 1024, 1024, 0, "x0 x1", "stored"),
+                ("pointwise", 4 * 1024, 1024, 0, "bias x2", ""),
+                ("extern", 4 * 2048, 2048, 0, "g1 x1", ""),
+                ("extern", 4 * 2048, 2048, 0, "g1 x0", ""),
+                ("reduction", 4 * 32, 1024, 32, "g1", "outer"),
+            ],
+        ),
+        (
+            "linear",  # 30 columns are padded to 32 in half precision, and a bias with them
+            (g(8, 4, 64, **HALF), g(30, 64, **HALF), g(30, **HALF)),
+            [
+                ("pointwise", 2 * 32 * 64, 32 * 64, 0, "x1", "alone"),
+                ("pointwise", 2 * 32, 32, 0, "x2", "alone"),
+                ("extern", 2 * 32 * 32, 960, 0, "x0 1 2", "stored, padded"),
+                ("extern", 2 * 2048, 2048, 0, "g1 x1", ""),
+                ("extern", 2 * 30 * 64, 2048, 0, "g1 x0", ""),
+                ("reduction", 2 * 30, 960, 30, "g1", "outer"),
+            ],
+        ),
+        (
+            "matmul",  # 60 are padded to 64
+            (g(8, 4, 60, **HALF), g(8, 60, 16, **HALF)),
+            [
+                ("pointwise", 2 * 8 * 8 * 64, 8 * 8 * 64, 0, "x0", ""),
+                ("pointwise", 2 * 8 * 64 * 16, 8 * 64 * 16, 0, "x1", ""),
+                ("extern", 2 * 8 * 8 * 16, 512, 0, "0 1", "stored, padded"),
+                ("extern", 2 * 8 * 4 * 60, 7680, 0, "g1 x1", ""),
+                ("extern", 2 * 8 * 60 * 16, 7680, 0, "g1 x0", ""),
+            ],
+        ),
+        (
+            "embedding",  # rows are added up in a table of float32
+            (g(100, 8, **HALF), t(4, 5, dtype="int64")),
+            [
+                ("pointwise", 2 * 160, 160, 0, "x0 x1", "stored"),
+                ("pointwise", 4 * 800, 800, 0, "", "alone"),
+                ("pointwise", 0, 160, 0, "g3 g1 x1", "alone"),
+                ("pointwise", 2 * 800, 800, 0, "g3 g4", ""),
+            ],
+        ),
+        (
+            "max_pool2d",  # a position is a byte
+            (g(2, 3, 8, 8), (2, 2), (2, 2)),
+            [
+                ("pointwise", 4 * 96, 96, 0, "x0", "stored, window 4"),
+                ("pointwise", 96, 96, 0, "x0", "stored, window 4"),
+                ("pointwise", 4 * 384, 384, 0, "g1 x0 positions", "stored"),
+            ],
+        ),
+        (
+            "avg_pool2d",
+            (g(2, 3, 9, 9), (3, 3), (3, 3)),
+            [
+                ("pointwise", 4 * 54, 54, 0, "x0", "stored, window 9"),
+                ("extern", 4 * 486, 486, 0, "g1 x0", "allocated"),
+            ],
+        ),
+        (
+            "adaptive_avg_pool2d",
+            (g(2, 3, 8, 8), (1, 1)),
+            [("reduction", 4 * 6, 384, 6, "x0", ""), ("pointwise", 4 * 384, 384, 0, "g1", "")],
+        ),
+        ("sum.dim_IntList", (g(4, 64), (1,)), [("reduction", 4 * 4, 256, 4, "x0", "")]),
+        ("sum.dim_IntList", (g(40, 64), (0,)), [("reduction", 4 * 64, 2560, 64, "x0", "outer")]),
+        ("sum.dim_IntList", (g(4, 7), (1,)), [("pointwise", 4 * 4, 4, 0, "x0", "")]),  # seven numbers need no loop
+        ("sum.dim_IntList", (g(4, 8), (1,)), [("reduction", 4 * 4, 32, 4, "x0", "")]),
+        (
+            "cumsum",
+            (g(4, 64), 1),
+            [("reduction", 4 * 256, 256, 4, "x0", ""), ("extern", 4 * 256, 256, 0, "g1", "allocated")],
+        ),
+        (
+            "dropout",
+            (g(4, 64), 0.5, True),
+            [
+                ("pointwise", 4 * 256, 256, 0, "", "stored, random"),
+                ("pointwise", 256, 256, 0, "random", ""),
+                ("pointwise", 4 * 256, 256, 0, "x0 mask", ""),
+                ("pointwise", 4 * 256, 256, 0, "g1 mask", ""),
+            ],
+        ),
+        (
+            "upsample_bilinear2d.vec",
+            (g(4, 8, 8, 8), None, False, (2.0, 2.0)),
+            [
+                ("pointwise", 4 * 8192, 8192, 0, "x0", "stored, window 4"),
+                ("pointwise", 4 * 2048, 2048, 0, "g1", ""),
+            ],
+        ),
+        ("cat", ((g(4, 8), g(4, 6)), 1), [("pointwise", 4 * 56, 56, 0, "x0_0 x0_1", "stored")]),
+        (
+            "cross_entropy_loss",
+            (g(10, 8), t(10, dtype="int64")),
+            [
+                ("reduction", 8 * 10, 80, 10, "x0", ""),
+                ("reduction", 4, 80, 1, "x0 x1 statistics", ""),
+                ("pointwise", 4 * 80, 80, 0, "g1 x0 x1 statistics", ""),
+            ],
+        ),
+        (
+            "convolution",
+            (g(2, 8, 16, 16), g(16, 8, 3, 3), g(16), (1, 1), (1, 1), (1, 1), False, (0, 0), 1),
+            [
+                ("extern", 4 * 8192, 8192, 0, "x0 x1", "stored, allocated"),
+                ("pointwise", 4 * 8192, 8192, 0, "bias x2", ""),
+                ("extern", 4 * 4096, 4 * 1152, 8192, 0, "g1 x0 x1", "allocated"),
+                ("reduction", 4 * 16, 8192, 16, "g1", "unordered"),
+            ],
+        ),
+    ],
+)  # fmt: skip
+def test_operators_of_one_call(op: str, operands: tuple[Any, ...], expected: list[Any]) -> None:
+    name = op if "." in op else f"{op}.default"
+    if op == "mul.Tensor":
+        name = op
+    assert made(plan_of(f"aten.{name}", *operands)) == expected
+
+
+SDPA, S, Q = "aten.scaled_dot_product_attention.default", 2 * 4 * 256 * 256, 2 * 4 * 256 * 64
+
+
+def test_fused_attention_keeps_a_float32_sum_for_each_query() -> None:
+    operands = [g(2, 4, 256, 64, dtype="bfloat16") for _ in range(3)]
+    plan = plan_of(SDPA, *operands)
+    assert made(plan) == [
+        ("extern", 2 * Q, 4 * 2 * 4 * 256, Q, 0, "x0 x1 x2", "stored, allocated"),
+        ("extern", 2 * Q, 2 * Q, 2 * Q, Q, 0, "g1 x0 x1 x2 y0 sums", "allocated"),
+    ]
+    assert plan.joint.ops[1].workspace == 4 * 2 * 4 * 256 * (
+        64 + 1
+    )  # the query's gradient, and a sum of each row
+    inference = plan_of(SDPA, *(t(2, 4, 256, 64, dtype="bfloat16") for _ in range(3)))
+    assert inference.backward is None
+    assert made(inference) == [("extern", 2 * Q, Q, 0, "x0 x1 x2", "stored, allocated")]
+
+
+def test_a_mask_of_truth_values_is_converted_once() -> None:
+    operands = [g(2, 4, 256, 64) for _ in range(3)]
+    mask, *_ = made(plan_of(SDPA, *operands, t(256, 256, dtype="bool")))
+    assert mask == ("pointwise", 4 * 256 * 256, 256 * 256, 0, "x3", "")
+
+
+def test_unfused_attention_is_two_products_with_a_softmax_between_them() -> None:
+    """A head of 300 fits in no fused kernel: everything is in float32."""
+    q, width = 2 * 4 * 64 * 300, 300
+    s, rows = 2 * 4 * 64 * 64, 2 * 4 * 64
+    operands = [g(2, 4, 64, width, dtype="bfloat16") for _ in range(3)]
+    plan = plan_of(SDPA, *operands, None, 0.1)
+    if len(plan.joint.ops) < 4:
+        pytest.skip("this platform has a fused kernel for it")
+    forward = [
+        ("pointwise", 4 * q, q, 0, "x0", ""),
+        ("pointwise", 4 * q, q, 0, "x1", ""),
+        ("extern", 4 * s, q, 0, "query key", "stored"),
+        ("reduction", 8 * rows, s, rows, "scores", ""),
+        ("pointwise", 4 * s, s, 0, "scores statistics", ""),
+        ("pointwise", 4 * s, s, 0, "", "stored, random"),
+        ("pointwise", s, s, 0, "random", ""),
+        ("pointwise", 4 * s, s, 0, "probabilities mask", ""),
+        ("pointwise", 4 * q, q, 0, "x2", ""),
+        ("extern", 4 * q, q, 0, "weights value", "stored"),
+        ("pointwise", 2 * q, q, 0, "result", ""),
+    ]
+    assert made(plan)[: len(forward)] == forward
+    backward = made(plan)[len(forward) :]
+    assert [(kind, size, elements, kept) for kind, size, elements, kept, *_ in backward] == [
+        ("pointwise", 4 * q, q, 0),
+        ("extern", 4 * q, q, 0),
+        ("extern", 4 * s, q, 0),
+        ("reduction", 8 * rows, s, rows),
+        ("pointwise", 4 * s, s, 0),
+        ("extern", 4 * q, q, 0),
+        ("extern", 4 * q, q, 0),
+        *[("pointwise", 2 * q, q, 0)] * 3,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("op", "operands", "numbers", "instructions"),
+    [
+        ("add.Tensor", (t(4, 64), 2.5), (2.5,), 1),
+        ("add.Tensor", (t(4, 64), t(4, 64)), (), 1),
+        ("softmax.int", (t(4, 600), -1), (), 3),
+        ("layer_norm.default", (t(4, 64), (64,)), (), 10),
+        ("embedding.default", (t(100, 8), t(4, dtype="int64")), (), 0),
+        ("clamp.default", (t(4, 64), 0, 6), (0, 6), 1),
+        ("upsample_bilinear2d.vec", (t(4, 8, 8, 8), None, False, (2.0, 2.0)), (), 12),
+    ],
+)
+def test_instructions_and_constants(
+    op: str, operands: tuple[Any, ...], numbers: Any, instructions: int
+) -> None:
+    found = plan_of(f"aten.{op}", *operands).joint.ops[-1]
+    assert (found.numbers, found.instructions) == (numbers, instructions)
+
+
+def test_copies_of_scattered_operands_of_products() -> None:
+    plan = plan_of("aten.linear.default", g(64, 64, **HALF), g(50304, 64, **HALF))
+    assert [op.is_padded for op in plan.joint.ops] == [False] * 3

@@ -1,0 +1,248 @@
+"""What one call allocates beside its results, and what its gradients read and need: products of sizes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from graphflops.tensor import BFLOAT16, FLOAT32, TensorType
+from tests.memory.one_call import eager
+from tests.one_call import g
+from tests.support import t
+
+N = 4 * 64
+TURNED = {"x0": (1, 4)}
+
+
+@pytest.mark.parametrize(
+    ("op", "operands", "forward", "backward", "saved"),
+    [
+        # tensors of PyTorch's formulas of gradients (tools/autograd/derivatives.yaml)
+        ("softmax.int", (g(4, 64), -1), 0, 4 * N, ["y0"]),
+        ("cumsum.default", (g(4, 64), 1), 0, 2 * 4 * N, []),
+        ("var.dim", (g(4, 64), (1,)), 0, 4 * N, ["x0"]),
+        ("std.dim", (g(4, 64), (1,)), 0, 2 * 4 * N, ["x0"]),
+        ("logsumexp.default", (g(4, 64), (1,)), 0, 2 * 4 * N, ["x0", "y0"]),
+        ("amax.default", (g(4, 64), (1,)), 0, 4 * N + N, ["x0", "y0"]),
+        ("amin.default", (g(4, 64, dtype="bfloat16"), (1,)), 0, 2 * N + N, ["x0", "y0"]),
+        ("div.Tensor", (g(4, 64), g(4, 64)), 0, 3 * 4 * N, ["x0", "x1"]),
+        ("mul.Tensor", (g(4, 64), g(64)), 0, 4 * N, ["x0", "x1"]),
+        ("mul.Tensor", (g(4, 64), t(64)), 0, 0, ["x1"]),
+        ("pow.Tensor_Scalar", (g(4, 64), 3), 0, 2 * 4 * N, ["x0"]),
+        ("sigmoid.default", (g(4, 64),), 0, 0, ["y0"]),
+        ("silu.default", (g(4, 64),), 0, 0, ["x0"]),
+        ("add.Tensor", (g(4, 64), g(4, 64)), 0, 0, []),
+        # one axis after another
+        ("roll.default", (g(4, 64), (1, 2), (0, 1)), 4 * N, 4 * N, []),
+        ("roll.default", (g(4, 64), (1,), (0,)), 0, 0, []),
+        # positions of maxima, of 8 bytes
+        ("max_pool2d.default", (t(2, 3, 8, 8), (2, 2), (2, 2)), 8 * 96, 0, []),
+        # operands that autograd keeps for their shapes
+        ("adaptive_avg_pool2d.default", (g(2, 3, 8, 8), (2, 2)), 0, 0, ["x0"]),
+        ("adaptive_avg_pool2d.default", (g(2, 3, 8, 8), (1, 1)), 0, 0, []),
+        ("constant_pad_nd.default", (g(4, 64), (1, 1)), 0, 0, []),
+        ("gather.default", (g(4, 64), 0, t(2, 64, dtype="int64")), 0, 0, ["x2", "x0"]),
+        # a softmax in another element type converts its operand, but for float16
+        ("softmax.int", (g(4, 64, dtype="bfloat16"), -1, FLOAT32), 4 * N, 4 * N, ["y0"]),
+        ("softmax.int", (g(4, 64, dtype="float16"), -1, FLOAT32), 0, 4 * N, ["y0"]),
+        ("softmax.int", (g(4, 64), -1, BFLOAT16), 2 * N, 2 * N, ["y0"]),
+        ("einsum.default", ("bij,bjk->bik", (g(2, 3, 4), g(2, 4, 5))), 0, 0, ["x1_0", "x1_1"]),
+    ],
+)  # fmt: skip
+def test_buffers_of_calls(op: str, operands: Any, forward: int, backward: int, saved: list[str]) -> None:
+    execution, call = eager(f"aten.{op}", *operands)
+    assert execution.forward_bytes(call, 0) == forward
+    assert execution.backward_bytes(call) == backward
+    assert execution.saved_values(call) == saved
+
+
+@pytest.mark.parametrize(
+    ("op", "operands", "strides", "copied"),
+    [
+        ("softmax.int", (g(4, 64), -1), (1, 4), 4 * N),
+        ("layer_norm.default", (g(4, 64), (64,), g(64), g(64)), (1, 4), 4 * N),
+        ("group_norm.default", (t(2, 8, 4, 4), 4, t(8), t(8)), (128, 1, 32, 8), 4 * 256),
+        ("relu.default", (g(4, 64),), (1, 4), 0),
+        ("batch_norm.default", (g(2, 8, 4, 4), g(8), g(8), t(8), t(8), True, 0.1, 1e-5, True), (128, 1, 32, 8), 0),
+    ],
+)  # fmt: skip
+def test_operands_that_are_not_in_order_are_copied(op: str, operands: Any, strides: Any, copied: int) -> None:
+    execution, call = eager(f"aten.{op}", *operands, lies={"x0": strides})
+    assert execution.forward_bytes(call, 0) == copied
+    assert execution.made_first(call) == ([], [copied] if copied else [])
+
+
+def test_a_group_norm_keeps_the_copy_of_its_operand() -> None:
+    moments, copy = 2 * 2 * 4 * 4, 4 * 2 * 8 * 4 * 4
+    operands = (g(2, 8, 4, 4), 4, g(8), g(8))
+    execution, call = eager("aten.group_norm.default", *operands, lies={"x0": (128, 1, 32, 8)})
+    assert execution.saved_bytes(call) == moments + copy
+    assert execution.saved_values(call) == ["x2"]
+    assert execution.made_first(call) == ([copy], [])
+    execution, call = eager("aten.group_norm.default", *operands)
+    assert execution.saved_bytes(call) == moments
+    assert execution.saved_values(call) == ["x0", "x2"]
+
+
+def test_a_layer_norm_copies_its_operand_again_for_its_gradient() -> None:
+    execution, call = eager("aten.layer_norm.default", g(4, 64), (64,), g(64), g(64), lies=TURNED)
+    assert execution.backward_bytes(call) == 4 * N
+    assert execution.saved_values(call) == ["x0", "x2"]
+
+
+@pytest.mark.parametrize(
+    ("op", "shapes", "lies", "copies"),
+    [
+        ("linear", ((8, 4, 64), (32, 64)), {"x0": (64, 512, 1)}, {"x0": 4 * 8 * 4 * 64}),
+        ("linear", ((8, 4, 64), (32, 64)), {"x0": (4 * 80, 80, 1)}, {}),  # rows are evenly apart
+        ("linear", ((32, 64), (32, 64)), {"x0": (1, 32)}, {}),
+        ("matmul", ((2, 8, 4, 64), (2, 8, 64, 6)), {"x0": (2048, 64, 512, 1)}, {"x0": 4 * 16 * 4 * 64}),
+        ("matmul", ((2, 8, 4, 64), (2, 8, 64, 6)), {"x1": (3072, 64, 512, 1)}, {"x1": 4 * 16 * 64 * 6}),
+        ("matmul", ((2, 8, 4, 64), (64, 6)), {}, {}),
+        ("matmul", ((2, 8, 4, 64), (64, 6)), {"x0": (2048, 64, 512, 1)}, {"x0": 4 * 16 * 4 * 64}),
+        ("matmul", ((2, 8, 4, 64), (1, 8, 64, 6)), {}, {"x1": 4 * 2 * 8 * 64 * 6}),  # repeated for two images
+        ("matmul", ((1, 8, 4, 64), (2, 8, 64, 6)), {}, {"x0": 4 * 2 * 8 * 4 * 64}),
+        ("matmul", ((8, 4, 64), (1, 64, 6)), {}, {}),  # a repeated batch alone is a view
+        ("matmul", ((8, 4, 64), (2, 8, 64, 6)), {}, {"x0": 4 * 2 * 8 * 4 * 64}),
+        ("matmul", ((2, 1, 4, 64), (1, 8, 64, 6)), {}, {"x0": 4 * 16 * 4 * 64, "x1": 4 * 16 * 64 * 6}),
+    ],
+)  # fmt: skip
+def test_products_copy_what_they_cannot_merge(
+    op: str, shapes: Any, lies: Any, copies: dict[str, int]
+) -> None:
+    a, b = shapes
+    execution, call = eager(f"aten.{op}.default", g(*a), g(*b), lies=lies)
+    size = sum(copies.values())
+    assert execution.saved_copies(call) == copies
+    assert (execution.forward_bytes(call, 0), execution.forward_bytes(call, size)) == (size, 0)
+    assert execution.saved_bytes(call) == size
+    assert execution.saved_values(call) == [name for name in ("x0", "x1") if name not in copies]
+    assert execution.made_first(call) == ([*copies.values()], [])
+    inference, call = eager(f"aten.{op}.default", t(*a), t(*b), lies=lies)
+    assert inference.made_first(call) == ([], [*copies.values()])
+
+
+def test_biases_add_up_rows_by_many_blocks() -> None:
+    """Each block leaves a partial result of float32 for each of 32 columns."""
+    execution, call = eager("aten.linear.default", g(4096, 64), g(32, 64), g(32))
+    ((partial, semaphores),) = execution.gradient_buffers(call, False)[1]
+    assert partial % (4 * 32) == 0
+    assert semaphores == 4
+    assert execution.backward_bytes(call) == partial + semaphores
+    few, call = eager("aten.linear.default", g(8, 64), g(32, 64), g(32))
+    assert few.backward_bytes(call) == 0
+    frozen, call = eager("aten.linear.default", g(4096, 64), g(32, 64), t(32))
+    assert frozen.backward_bytes(call) == 0
+
+
+def test_gradients_that_repeat_one_number_are_written_out_for_products() -> None:
+    execution, call = eager("aten.linear.default", g(8, 64), g(32, 64))
+    assert execution.gradient_buffers(call, True) == ((), ((4 * 8 * 32,), (4 * 8 * 32,)))
+    execution, call = eager("aten.relu.default", g(4, 64))
+    assert execution.gradient_buffers(call, True) == ((), ((0,),))
+
+
+def test_an_operand_that_is_overwritten_is_kept_where_its_gradient_reads_it() -> None:
+    execution, call = eager("aten.silu_.default", g(4, 64))
+    assert execution.saved_bytes(call) == 4 * N
+    execution, call = eager("aten.relu_.default", g(4, 64))
+    assert execution.saved_bytes(call) == 0
+
+
+def weights(gates: int, inputs: int, hidden: int, layers: int, dtype: str) -> tuple[TensorType, ...]:
+    """Two matrices and two biases of each layer, or direction."""
+    found: list[TensorType] = []
+    for place in range(layers):
+        width = inputs if place == 0 else hidden
+        matrices = (gates * hidden, width), (gates * hidden, hidden), (gates * hidden,), (gates * hidden,)
+        found += [g(*shape, dtype=dtype) for shape in matrices]
+    return tuple(found)
+
+
+@pytest.mark.parametrize("is_trained", [True, False])
+@pytest.mark.parametrize("layers", [1, 2, 3])
+def test_the_reserve_and_the_workspace_of_an_lstm(layers: int, is_trained: bool) -> None:
+    """A layer reserves five tensors of all steps; layers read those before them. Each has 8 MiB, and what it gives on."""
+    unit = 4 * (5 * 4 * 8)
+    given = weights(4, 16, 8, layers, "float32")
+    states = (t(layers, 4, 8), t(layers, 4, 8))
+    more: Any = (True, layers, 0.0, is_trained, False, False)
+    execution, call = eager("aten.lstm.input", g(5, 4, 16), states, given, *more, outputs=3)
+    reserve = unit * (layers * 5 + layers - 1) if is_trained else 0
+    assert execution.saved_bytes(call) == reserve
+    workspace = unit * (7 if layers > 1 else 6) + sum(x.nbytes for x in given) + layers * 2**23
+    assert execution.forward_bytes(call, reserve) == workspace
+    assert execution.forward_bytes(call, 0) == workspace + reserve
+    assert execution.backward_bytes(call) == workspace
+
+
+def test_a_gru_in_half_precision_keeps_a_copy_of_its_weights() -> None:
+    """Two directions, the batch first: both transpositions, and the operand's gradient whether or not it is wanted."""
+    unit = 2 * (4 * 5 * 8)
+    one = weights(3, 16, 8, 1, "bfloat16")
+    given = one + one
+    more: Any = (True, 1, 0.0, True, True, True)
+    x = t(4, 5, 16, dtype="bfloat16")
+    execution, call = eager("aten.gru.input", x, t(2, 4, 8, dtype="bfloat16"), given, *more, outputs=2)
+    copied = sum(weight.nbytes for weight in given)
+    assert execution.saved_bytes(call) == unit * 2 * 6 + copied
+    workspace = unit * (15 + 1) + copied + 2 * 2**23
+    assert execution.forward_bytes(call, 1) == workspace
+    assert execution.backward_bytes(call) == workspace + x.nbytes
+
+
+SDPA = "aten.scaled_dot_product_attention.default"
+Q, S, ROWS = 2 * 4 * 256 * 64, 2 * 4 * 256 * 256, 2 * 4 * 256
+
+
+def test_fused_attention_adds_up_gradients_in_float32() -> None:
+    """The query's, and a number for each row; keys and values that heads share get gradients for each query head."""
+    query, key = g(2, 4, 256, 64, dtype="bfloat16"), g(2, 2, 256, 64, dtype="bfloat16")
+    execution, call = eager(SDPA, query, key, key, enable_gqa=True)
+    assert execution.forward_bytes(call, 0) == 0
+    assert execution.saved_bytes(call) == 4 * ROWS
+    own = 4 * ROWS * (64 + 1)
+    assert execution.backward_bytes(call) == own + 2 * 2 * Q
+    assert execution.gradient_buffers(call, False) == ((), ([2 * Q, 2 * Q, own],))
+    assert execution.saved_values(call) == ["x0", "x1", "x2", "y0"]
+    whole, call = eager(SDPA, query, query, query)
+    assert whole.backward_bytes(call) == own
+
+
+@pytest.mark.parametrize(("dtype", "width", "keys"), [("bfloat16", 2, 250), ("float32", 4, 256)])
+def test_masks_become_numbers_with_aligned_rows(dtype: str, width: int, keys: int) -> None:
+    query, key = g(2, 4, 256, 64, dtype=dtype), g(2, 4, keys, 64, dtype=dtype)
+    execution, call = eager(SDPA, query, key, key, t(256, keys, dtype="bool"))
+    copy = 256 * keys * width
+    assert execution.forward_bytes(call, 0) == copy
+    assert execution.saved_bytes(call) == copy + 4 * ROWS
+    assert execution.made_first(call) == ([copy], [])
+    assert execution.saved_values(call) == ["x0", "x1", "x2", "y0"]
+
+
+def test_unfused_attention_holds_its_scores_twice() -> None:
+    """Of float32: the scaled query, keys and values repeated for each query head, and what the gradient reads of these."""
+    query, key = g(2, 4, 256, 64), g(2, 2, 256, 64)
+    execution, call = eager(SDPA, query, key, key, enable_gqa=True)
+    q, s = 4 * Q, 4 * S
+    assert execution.saved_bytes(call) == s + 3 * q
+    hidden = s // 4  # truth values
+    assert execution.forward_bytes(call, 0) == q + 2 * s + hidden - q
+    assert execution.backward_bytes(call) == 3 * s + q - q - q - 2 * q
+    assert execution.saved_values(call) == []
+    saved, brief = execution.made_first(call)
+    assert saved == [q, q, q, s]
+    assert sum(brief) == execution.forward_bytes(call, execution.saved_bytes(call))
+
+
+def test_unfused_attention_of_half_precision_copies_its_operands() -> None:
+    """Heads of 300 fit into no fused kernel; dropout keeps the scores after it and which of them it keeps."""
+    operands = [g(2, 4, 64, 300, dtype="bfloat16") for _ in range(3)]
+    q, s = 4 * 2 * 4 * 64 * 300, 4 * 2 * 4 * 64 * 64
+    execution, call = eager(SDPA, *operands, None, 0.1)
+    assert execution.saved_bytes(call) == s + (s + s // 4) + q + q + q
+    copies = 3 * q  # in float32
+    assert execution.forward_bytes(call, 0) == copies + q + q + s - q // 2
+    plain, call = eager(SDPA, *operands)
+    assert plain.saved_bytes(call) == s + 3 * q
