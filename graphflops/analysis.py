@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from graphflops.errors import ModelError, shown
 from graphflops.graph import Graph
 from graphflops.passes import attention
-from graphflops.passes.bind import bind, merge_equal
+from graphflops.passes.bind import bind
 from graphflops.passes.memory import memory_use
 from graphflops.passes.price import price
 from graphflops.passes.program import NO_TIME, CallByCall
@@ -195,7 +195,11 @@ def _priced(
     equal = first.equalities
     if equal and binding.given and graph.declared is None:  # a number in the place of a symbol tells less
         equal = price(graph, bind(graph, {}, {}), _facts_of).equalities
-    merged = merge_equal(graph, equal, dims, inputs, binding.given, assume=assume) if equal else None
+    merged = None
+    if equal:
+        from graphflops.passes.equal_sizes import merge_equal
+
+        merged = merge_equal(graph, equal, dims, inputs, binding.given, assume=assume)
     if merged is None and not is_partial:
         return first
     graph, binding = merged or (graph, binding)

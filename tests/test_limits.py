@@ -36,7 +36,7 @@ def test_each_kind_of_work(kind):
         spend(kind, 7)
         spend(kind, 1)
 
-    message = f"^the analysis takes more than 7 {kind}$"
+    message = rf"^the analysis takes more than 7 {kind} \(at the start\)"
     with pytest.raises(LimitError, match=message), limited(Limits(work={kind: 7})):
         work()
 

@@ -9,18 +9,20 @@ from __future__ import annotations
 import errno
 import os
 import signal
+import sys
 import threading
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from graphflops.errors import LimitError, OptionError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-Work = Literal["calls", "rows", "characters of names", "bytes decoded", "enumerated elements"]
+Work = Literal[
+    "calls", "rows", "characters of names", "bytes decoded", "enumerated elements", "terms of sizes"
+]
 
 SECONDS = 3600.0  # that a command may take by default
 # Units of work that one analysis may take. A decoder of 70 billion parameters takes 4,700 calls and rows, 10 MB of JSON;
@@ -31,24 +33,44 @@ MOST: Mapping[Work, int] = {
     "characters of names": 2**28,
     "bytes decoded": 2**35,
     "enumerated elements": 2**35,
+    "terms of sizes": 3_000_000,
 }
-_PACKAGE = os.path.dirname(__file__)
+_BASE = os.path.dirname(__file__)
+_PACKAGE = os.path.dirname(_BASE)
+_TOOLS = (_BASE, os.path.join(_PACKAGE, "dims"))  # what every part works with: no place to name
+_ADVICE: Mapping[str, str] = {
+    "terms of sizes": ": its formulas are too large, export it with fewer sizes left open"
+}
 _GRACE = (
     10.0  # seconds of processor time beyond it after which a loop in C that never returns to Python is ended
 )
 
 
 class LimitPassed(BaseException):
-    """Something was too much. No handler of other errors catches it; `limited` turns it into LimitError."""
+    """Something was too much. No handler of other errors catches it; `limited` turns it into LimitError.
+
+    what, advice: the sentence before and after the place. where: in the model where that is known, else in this package.
+    """
+
+    def __init__(self, what: str, where: str, advice: str = "") -> None:
+        super().__init__(what)
+        self.what, self.where, self.advice, self.is_placed = what, where, advice, False
+
+    def __str__(self) -> str:
+        return f"{self.what} (at {self.where}){self.advice}"
+
+    def at(self, where: str) -> None:
+        """Say the place in the model; the innermost place of several counts."""
+        if not self.is_placed:
+            self.where, self.is_placed = where, True
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(NamedTuple):
     """What may be spent: seconds, bytes of address space (None: as many as there are), units of work by kind."""
 
     seconds: float | None = SECONDS
     memory: int | None = None
-    work: Mapping[Work, int] = field(default_factory=lambda: MOST)
+    work: Mapping[Work, int] = MOST
 
 
 class _Meter:
@@ -63,14 +85,13 @@ class _Meter:
         spent = self.spent.get(kind, 0) + amount
         self.spent[kind] = spent
         if spent > self.limits.work[kind]:
-            raise LimitPassed(f"the analysis takes more than {self.limits.work[kind]:,} {kind}")
+            what = f"the analysis takes more than {self.limits.work[kind]:,} {kind}"
+            raise LimitPassed(what, _place(sys._getframe()), _ADVICE.get(kind, ""))
 
     def late(self, where: str) -> LimitPassed:
         spent = ", ".join(f"{amount:,} {kind}" for kind, amount in self.spent.items())
-        after = f" after {spent}" if spent else ""
-        return LimitPassed(
-            f"the analysis takes more than {self.limits.seconds:g} s, the --time-limit ({where}{after})"
-        )
+        what = f"the analysis takes more than {self.limits.seconds:g} s, the --time-limit"
+        return LimitPassed(what, where, f" after {spent}" if spent else "")
 
 
 _meter: _Meter | None = None
@@ -137,7 +158,7 @@ def _deadline(meter: _Meter) -> Iterator[None]:
         return
 
     def stop(_: int, frame: Any) -> None:
-        raise meter.late(f"at {_place(frame)}")
+        raise meter.late(_place(frame))
 
     before = signal.signal(signal.SIGALRM, stop)
     signal.setitimer(signal.ITIMER_REAL, seconds)
@@ -153,8 +174,10 @@ def _deadline(meter: _Meter) -> Iterator[None]:
 
 
 def _place(frame: Any) -> str:
-    """The line of this package that runs, whatever it calls: `price.py:17`."""
-    while frame is not None and not frame.f_code.co_filename.startswith(_PACKAGE):
+    """The line of this package that runs, whatever it calls and works with: `price.py:17`."""
+    while frame is not None and (
+        frame.f_code.co_filename.startswith(_TOOLS) or not frame.f_code.co_filename.startswith(_PACKAGE)
+    ):
         frame = frame.f_back
     return f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}" if frame else "the start"
 

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 from graphflops.dims.atoms import Atom, Interval, Operand, Polynomial, Terms, is_real
 from graphflops.dims.functions import COMPARISONS, FUNCTIONS, NEVER_NEGATIVE
-from graphflops.dims.terms import check_size, reduce_even
+from graphflops.dims.terms import check_size, is_of_symbols, reduce_even, spend_terms
 from graphflops.errors import DimError
 
 Range: TypeAlias = "tuple[int | None, int | None]"  # None is unbounded
@@ -147,7 +147,7 @@ class _Intervals:
         low, high = self.of_sum(dim.terms)
         scale = 1
         for monomial in dim.terms:
-            for atom in set(monomial):
+            for atom in monomial:
                 if atom.divisor:
                     scale = math.lcm(scale, atom.divisor ** monomial.count(atom))
         if scale == 1 or is_real(dim):
@@ -162,9 +162,13 @@ class _Intervals:
         return low, high
 
     def of_sum(self, terms: Terms) -> Interval:
+        spend_terms(terms)
         low: int | float = 0
         high: int | float = 0
         for monomial, coefficient in terms.items():
+            if monomial and not self.ranges and is_of_symbols(monomial):
+                low, high = (low, math.inf) if coefficient > 0 else (-math.inf, high)
+                continue
             span: Interval = (coefficient, coefficient)
             for atom in dict.fromkeys(monomial):
                 span = _times(span, _power(self.of_atom(atom), monomial.count(atom)))

@@ -14,10 +14,19 @@ from keyword import iskeyword
 from typing import TYPE_CHECKING, TypeAlias
 
 from graphflops.base.lazy import imported
-from graphflops.dims.atoms import Atom, Interval, Monomial, Polynomial, Terms, intern_atom
+from graphflops.base.limits import spend
+from graphflops.dims.atoms import Atom, Interval, Monomial, Polynomial, Terms, intern_atom, terms_of
 from graphflops.dims.evaluation import Range, evaluate, interval, interval_in
 from graphflops.dims.functions import RESERVED_WORDS
-from graphflops.dims.terms import MAX_EXPONENT, check_size, is_reduced, multiply, reduce_even
+from graphflops.dims.terms import (
+    FEW_TERMS,
+    MAX_EXPONENT,
+    check_size,
+    is_of_symbols,
+    is_reduced,
+    multiply,
+    reduce_even,
+)
 from graphflops.errors import DimError, NoValueError, shown
 
 if TYPE_CHECKING:
@@ -126,7 +135,7 @@ class Expr(Polynomial):
 
         Raises NoValueError where a divisor becomes zero and DimError where the result grows too large.
         """
-        if self.symbols.isdisjoint(mapping):
+        if mapping.keys().isdisjoint(self.symbols):
             return self
         try:
             result = _substituted(self, mapping, {})
@@ -180,6 +189,8 @@ def build(terms: Terms) -> Dim:
         return 0
     if len(terms) == 1 and () in terms:
         return terms[()]
+    if len(terms) > FEW_TERMS:
+        spend("terms of sizes", len(terms))
     key = frozenset(terms.items())
     found = _EXPRS.get(key)
     if found is not None:
@@ -202,7 +213,12 @@ def opaque(kind: str, *args: Dim, name: str = "") -> Dim:
 
 def at_least(a: Dim, b: Dim) -> bool:
     """Whether ``a >= b`` is provable for every value of the sizes."""
-    difference = a - b
+    terms = dict(terms_of(a))
+    for monomial, coefficient in terms_of(b).items():
+        terms[monomial] = terms.get(monomial, 0) - coefficient
+    if all(map(is_of_symbols, terms)):  # each of them is at least 0 and has no end
+        return all(coefficient >= 0 for coefficient in terms.values())
+    difference = build(terms)
     return (difference if isinstance(difference, int) else difference.interval()[0]) >= 0
 
 
@@ -268,7 +284,7 @@ def _product(constant: int, factors: tuple[Expr, ...]) -> Dim:
 
 def _substituted(dim: Dim, mapping: Mapping[str, Dim], memo: dict[Atom, Dim]) -> Dim:
     """The dim with all sizes replaced at the same time; `memo` holds the replaced atoms."""
-    if isinstance(dim, int) or dim.symbols.isdisjoint(mapping):
+    if isinstance(dim, int) or mapping.keys().isdisjoint(dim.symbols):
         return dim
     parts: list[Dim] = []
     for monomial, coefficient in dim.terms.items():
@@ -284,7 +300,7 @@ def _substituted(dim: Dim, mapping: Mapping[str, Dim], memo: dict[Atom, Dim]) ->
 def _substituted_atom(atom: Atom, mapping: Mapping[str, Dim], memo: dict[Atom, Dim]) -> Dim:
     if atom.kind == "symbol" and atom.name in mapping:
         return mapping[atom.name]
-    if atom.symbols.isdisjoint(mapping):
+    if mapping.keys().isdisjoint(atom.symbols):
         return build({(atom,): 1})
     if atom.kind == "where":  # the branch not taken may have no value
         condition = _substituted(arguments(atom)[0], mapping, memo)

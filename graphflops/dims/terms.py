@@ -8,14 +8,20 @@ from __future__ import annotations
 import math
 from functools import lru_cache
 from operator import attrgetter
+from typing import TYPE_CHECKING
 
+from graphflops.base.limits import spend
 from graphflops.dims.atoms import Atom, Monomial, Operand, Terms, terms_of
 from graphflops.errors import DimError
+
+if TYPE_CHECKING:
+    from collections.abc import Sized
 
 MAX_TERMS = 2_000  # terms in one polynomial
 MAX_PRODUCT_WORK = 400_000  # term pairs multiplied for one product
 MAX_BITS = 4_096  # of a coefficient; far longer numbers cannot be printed
 MAX_EXPONENT = 64  # largest exponent of `**` and largest total degree of a term
+FEW_TERMS = 16  # whose handling takes no longer than the call of a function
 _PACKED_WORK = 256  # term pairs from which a product is worth packing
 _PACKED_BITS = 8  # of one exponent: room for twice MAX_EXPONENT
 _DIVISION_WORK = 5_000  # terms looked at in one polynomial division
@@ -27,9 +33,23 @@ def _too_many_terms() -> DimError:
     return DimError(f"symbolic size grew past {MAX_TERMS} terms")
 
 
-def check_size(terms: Terms, limit: int = MAX_TERMS) -> None:
-    """Raise DimError for more terms than the limit, or a coefficient that is too long."""
-    if len(terms) > limit:
+def spend_terms(terms: Sized, times: int = 1) -> None:
+    """Count terms that are about to be handled; the few terms that almost every size has are not counted."""
+    if len(terms) > FEW_TERMS:
+        spend("terms of sizes", len(terms) * times)
+
+
+def is_of_symbols(monomial: Monomial) -> bool:
+    """Whether there are no operations among the factors."""
+    for atom in monomial:  # noqa: SIM110 - a loop is faster than all() of so few
+        if atom.kind != "symbol":
+            return False
+    return True
+
+
+def check_size(terms: Terms) -> None:
+    """Raise DimError for too many terms, or a coefficient that is too long."""
+    if len(terms) > MAX_TERMS:
         raise _too_many_terms()
     if max(map(int.bit_length, terms.values()), default=0) > MAX_BITS:
         raise DimError(f"a number in a symbolic size grew past {MAX_BITS} bits")
@@ -55,6 +75,7 @@ def multiply(a: Terms, b: Terms) -> Terms:
     work = len(a) * len(b)
     if work > MAX_PRODUCT_WORK:
         raise _too_many_terms()
+    spend_terms(a, len(b))
     if work >= _PACKED_WORK:
         return _multiply_packed(a, b)
     terms: Terms = {}
@@ -146,11 +167,16 @@ def reduce_even(terms: Terms) -> None:
             terms[monomial] = rest
             index = monomial.index(atom)
             others = monomial[:index] + monomial[index + 1 :]
-            for factor, coefficient in terms_of(atom.args[0]).items():
+            numerator = terms_of(atom.args[0])
+            spend("terms of sizes", len(numerator))
+            for factor, coefficient in numerator.items():
                 product = join(others, factor)
                 terms[product] = terms.get(product, 0) + quotient * coefficient
                 consider(product)
-            check_size(terms, MAX_TERMS * 2)
+            if (
+                len(terms) > MAX_TERMS * 2
+            ):  # how long numbers grow is checked once, where the terms make a size
+                raise _too_many_terms()
 
 
 # Division of polynomials.
@@ -220,6 +246,7 @@ def divide(a: Terms, b: Terms) -> tuple[Terms, Terms] | None:
     work = 0
     while True:
         work += len(rest)
+        spend_terms(rest)
         if work > _DIVISION_WORK:
             return None
         candidates = [

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from graphflops.base.limits import left
+from graphflops.base.limits import LimitPassed, left
 from graphflops.dims import Dim, parse_dim
 from graphflops.errors import DimError, FileError, shown
 from graphflops.exporters import pt2_schema as schema
@@ -198,6 +198,9 @@ class Program:
         hint = value.as_expr.hint
         try:
             return self.types.dim(value.as_expr.expr_str, None if hint is None else hint.as_int)
+        except LimitPassed as passed:
+            passed.at(f"value {shown(name)}")
+            raise
         except DimError as error:
             raise FileError(f"value {shown(name)}: {error}") from None
 

@@ -4,28 +4,26 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from graphflops.dims import Dim, Expr, evaluate, symbol
+from graphflops.dims import Dim, Expr, evaluate
 from graphflops.dims.solving import LARGEST_SIZE
 from graphflops.errors import ModelError, shown
 from graphflops.open_sizes import OpenSizes, Range, axes_of, is_computed
 from graphflops.passes.assume import assumed_sizes
 from graphflops.report import SymbolInfo
 from graphflops.report.diagnostics import diagnostic
-from graphflops.report.size_names import collapsed, matching, named, span
-from graphflops.tensor import TensorType, UnknownType, with_sizes
+from graphflops.report.size_names import collapsed, matching, span
+from graphflops.tensor import TensorType, UnknownType
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from graphflops.cost import Cost, Value
-    from graphflops.dims import Meeting
     from graphflops.graph import Graph, Symbol
     from graphflops.report import Diagnostic
 
 _NUMBERED = re.compile(r"[A-Za-z]\w*_\d{1,6}")  # as the analysis names sizes that depend on data: `nonzero_0`
-_MOST_EQUAL = 12  # equal sizes listed
 
 
 @dataclass
@@ -73,8 +71,13 @@ class Binding:
 
     def bound(self, dim: Dim) -> Dim:
         """A size with what is known of its symbols put in."""
-        known = {**self.learned, **self.given}
-        return dim.substitute(known) if isinstance(dim, Expr) and known else dim
+        if not (self.given or self.learned) or not isinstance(dim, Expr):
+            return dim
+        known: Mapping[str, Dim] = self.given
+        if self.learned:
+            names = dim.symbols & self.learned.keys()
+            known = {**{name: self.learned[name] for name in names}, **self.given} if names else known
+        return dim.substitute(known)
 
     def learn(self, symbol: str, size: Dim) -> None:
         """From here on, recorded sizes say `size` instead of `symbol`."""
@@ -217,126 +220,3 @@ def outside(given: Mapping[str, int], symbols: Mapping[str, Range]) -> list[Diag
             text = f"{name} = {value}, but the program was exported for {span(low, high)}"
             found.append(diagnostic("GF106", "", text))
     return found
-
-
-# Sizes that prove to be equal: symbols among them that follow from others are replaced.
-
-
-def merge_equal(
-    graph: Graph,
-    equalities: Iterable[Meeting],
-    dims: Mapping[str, int],
-    inputs: Mapping[str, Sequence[int]],
-    given: Mapping[str, int],
-    *,
-    assume: bool = True,
-) -> tuple[Graph, Binding] | None:
-    """The graph with one symbol for sizes that operators require to be equal, bound again; None if there are none.
-
-    equalities: pairs of sizes that must be equal. dims, inputs: as the user gives sizes. given: the symbols that they bind.
-    """
-    merged, found = _merged(graph, _forced(equalities, graph), given)
-    if not found:
-        return None
-    binding = bind(merged, _renamed(dims, found, graph), inputs, assume=assume)
-    binding.learned = {name: binding.bound(size) for name, size in found.items()}  # in nested graphs too
-    text = f"operators require equal sizes, from which follows {_equal(found, graph, merged)}"
-    binding.diagnostics.append(diagnostic("GF112", "", text))
-    return merged, binding
-
-
-def _forced(met: Iterable[Meeting], graph: Graph) -> Iterator[tuple[Dim, Dim]]:
-    """The pairs that are equal whenever the program runs: where it has examples, those that are equal there, and not 1."""
-    hints = {name: entry.hint for name, entry in graph.symbols.items() if entry.hint is not None}
-    for a, b, is_broadcast in met:
-        if graph.declared is None:
-            sizes = evaluate(a, hints), evaluate(b, hints)
-            if sizes[0] == sizes[1] and (sizes[0] or 0) > 1:
-                yield a, b
-        elif not is_broadcast or not (isinstance(a, int) or isinstance(b, int)):
-            yield a, b
-
-
-def _equal(found: Mapping[str, Dim], graph: Graph, merged: Graph) -> str:
-    """What follows, in the names that people read: `past_*[2] = past_0[2], total = past + new`."""
-    before, after = open_sizes(graph).stated, open_sizes(merged).names
-    gone: dict[str, list[str]] = {}
-    for name, size in found.items():
-        gone.setdefault(named(str(size), after), []).append(before[name].name)
-    said = [f"{shown(name)} = {shown(size)}" for size, names in gone.items() for name in collapsed(names)]
-    return ", ".join(said[:_MOST_EQUAL]) + (
-        f" and {len(said) - _MOST_EQUAL} more" if len(said) > _MOST_EQUAL else ""
-    )
-
-
-def _merged(
-    graph: Graph, pairs: Iterable[tuple[Dim, Dim]], given: Mapping[str, int]
-) -> tuple[Graph, dict[str, Dim]]:
-    """The program without the symbols that follow from others, and the size that replaces each of them.
-
-    pairs: sizes that some operator requires to be equal. given: sizes that the user gives; they win over an equality.
-    """
-    order = {name: place for place, name in enumerate(graph.symbols)}
-    found: dict[str, Dim] = {}
-    for a, b in pairs:
-        gone, size = _solved(_put_in(a, found) - _put_in(b, found), order)
-        if not gone or (gone in given and evaluate(size, given) not in (None, given[gone])):
-            continue
-        found = {**{name: _put_in(known, {gone: size}) for name, known in found.items()}, gone: size}
-    if not found:
-        return graph, {}
-    symbols = {}
-    for name, entry in graph.symbols.items():
-        if name in found:
-            continue
-        replaced = {
-            gone: size for gone, size in found.items() if isinstance(size, Expr) and name in size.symbols
-        }
-        alike = [entry, *(graph.symbols[gone] for gone, size in replaced.items() if size is symbol(name))]
-        lows = [e.minimum for e in alike if e.minimum is not None]
-        highs = [e.maximum for e in alike if e.maximum is not None]
-        places = (*entry.where, *(place for gone in replaced for place in graph.symbols[gone].where))
-        where = tuple(dict.fromkeys(places))
-        symbols[name] = replace(
-            entry, minimum=max(lows, default=None), maximum=min(highs, default=None), where=where
-        )
-    types = {name: with_sizes(value, lambda dim: _put_in(dim, found)) for name, value in graph.types.items()}
-    return replace(graph, types=types, symbols=symbols), found
-
-
-def _renamed(given: Mapping[str, int], found: Mapping[str, Dim], graph: Graph) -> dict[str, int]:
-    """The sizes that the user gives, by their names after some symbols are replaced.
-
-    One replaced by a sum, as `total` by `past + new`, is given by the input axis where it stands.
-    """
-    sizes = {}
-    for name, value in given.items():
-        size = found.get(name)
-        if isinstance(size, Expr):
-            name = next((kept for kept in size.symbols if size is symbol(kept)), graph.symbols[name].where[0])
-        sizes[name] = value
-    return sizes
-
-
-def _solved(difference: Dim, order: Mapping[str, int]) -> tuple[str, Dim]:
-    """The last of the symbols that is a sum of others, or of parts of them, if the difference is 0, and the sum; else ""."""
-    if isinstance(difference, int) or any(name not in order for name in difference.symbols):
-        return "", 0
-    candidates = []
-    for monomial, coefficient in difference.terms.items():
-        if len(monomial) != 1 or monomial[0].kind != "symbol" or abs(coefficient) != 1:
-            continue
-        name = monomial[0].name
-        sum_of = symbol(name) - difference * coefficient
-        if not isinstance(sum_of, Expr) or name in sum_of.symbols or min(sum_of.terms.values()) < 0:
-            continue
-        if all(len(m) < 2 and all(atom.kind in ("symbol", "//") for atom in m) for m in sum_of.terms):
-            candidates.append((order[name], name, sum_of))
-    if not candidates:
-        return "", 0
-    _, name, size = max(candidates, key=lambda candidate: candidate[0])
-    return name, size
-
-
-def _put_in(dim: Any, names: Mapping[str, Dim]) -> Any:
-    return dim.substitute(names) if isinstance(dim, Expr) else dim

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from graphflops.base.limits import spend
+from graphflops.base.limits import LimitPassed, spend
 from graphflops.errors import NoRuleError, ShapeError, shown
 from graphflops.graph import Graph, Ref
 from graphflops.ops import operator
@@ -19,7 +19,7 @@ from graphflops.passes.price_call import (
     without_gradient,
 )
 from graphflops.passes.program import Names, Notes, PricedCall, PricedGraph, PricedProgram, summed
-from graphflops.passes.reconcile import Reconciler
+from graphflops.passes.reconcile import Reconciler, place_of
 from graphflops.passes.reshaped import reshaped
 from graphflops.report import Named, RegionUse, Row, scaled
 from graphflops.rules.registry import find
@@ -252,8 +252,12 @@ class Pricer:
         key = (node.op, key_of(args), key_of(kwargs), wanted)
         known = self.priced.get(key)
         if known is None:
-            known = replace(self._asked(node.op, args, kwargs, wanted), form=len(self.priced))
-            self.priced[key] = known
+            try:
+                asked = self._asked(node.op, args, kwargs, wanted)
+            except LimitPassed as passed:
+                passed.at(place_of(node))
+                raise
+            known = self.priced[key] = replace(asked, form=len(self.priced))
         return known
 
     def _call(self, node: Node, uses: tuple[str, ...], priced: Priced, row: int) -> PricedCall:

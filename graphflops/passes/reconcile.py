@@ -145,7 +145,7 @@ class Reconciler:
         """
         if problem := priced.estimate.unknown:
             if self.binding.moved and priced.code in ("GF104", "GF118"):
-                raise ModelError(f"{_place(node)}: {problem}; {_EXPORT_DYNAMIC}")
+                raise ModelError(f"{place_of(node)}: {problem}; {_EXPORT_DYNAMIC}")
             self.say(priced.code, node, problem)
         if priced.estimate.hint:
             self.say("GF108", node, priced.estimate.hint)
@@ -185,7 +185,7 @@ class Reconciler:
         wanted = len(node.outputs)
         if self.binding.moved:
             text = f"it would give {results} results, the program takes {wanted}; {_EXPORT_DYNAMIC}"
-            raise ModelError(f"{_place(node)}: {text}")
+            raise ModelError(f"{place_of(node)}: {text}")
         self.say("GF105", node, f"rule gives {results} results, the file records {wanted}")
 
     def _take_derived(
@@ -285,6 +285,7 @@ class Reconciler:
         self.notes.say(code, node.name, message, message if code == "GF117" else where)
 
 
-def _place(node: Node) -> str:
+def place_of(node: Node) -> str:
+    """A call in words: its name, its line of code where that is known, its operator."""
     source = f" ({shown(node.source)})" if node.source else ""
     return f"{shown(node.name)}{source}, {shown(node.op)}"

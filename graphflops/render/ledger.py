@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from graphflops.cost import QUANTITIES, Cost
-from graphflops.dims import evaluate
+from graphflops.dims import evaluate, symbol, total
+from graphflops.errors import DimError
 from graphflops.render.text import Numbers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from graphflops.dims import Dim
     from graphflops.report import Report, Row, State
@@ -50,7 +51,7 @@ class Group:
     @property
     def cost(self) -> Cost:
         """Work of both phases together."""
-        return self.forward + self.backward
+        return _added([self.forward, self.backward])
 
 
 class Ledger:
@@ -107,16 +108,15 @@ class Ledger:
         return Group(
             calls=sum(group.calls for group in listed),
             unknown=sum(group.unknown for group in listed),
-            forward=Cost.sum(group.forward for group in listed),
-            backward=Cost.sum(group.backward for group in listed),
+            forward=_added([group.forward for group in listed]),
+            backward=_added([group.backward for group in listed]),
         )
 
     def weight(self, group: Group) -> tuple[int, ...]:
         """The sort key of groups; sizes without a value are all assumed to be equal."""
         cost = group.cost
         return tuple(
-            self._rough(quantity)
-            for quantity in (cost.matrix_flops, cost.read_bytes + cost.written_bytes, cost.vector_flops)
+            self._rough(quantity) for quantity in (cost.matrix_flops, traffic(cost), cost.vector_flops)
         )
 
     def _rough(self, quantity: Dim) -> int:
@@ -140,17 +140,29 @@ class Ledger:
             else:
                 sums.append(times * exact)
                 continue
-            symbolic: Dim = 0
-            for kind, n in counts.items():
-                cost = self.kinds[kind].backward if backward else self.kinds[kind].forward
-                symbolic = symbolic + getattr(cost, quantity) * n
-            sums.append(symbolic * times)
+            costs = [
+                (self.kinds[kind].backward if backward else self.kinds[kind].forward, n)
+                for kind, n in counts.items()
+            ]
+            sums.append(_total(getattr(cost, quantity) * (n * times) for cost, n in costs))
         return Cost(*sums)
 
 
 def traffic(cost: Cost) -> Dim:
     """Bytes read and written together."""
-    return cost.read_bytes + cost.written_bytes
+    return _total((cost.read_bytes, cost.written_bytes))
+
+
+def _added(costs: Sequence[Cost]) -> Cost:
+    return Cost(*(_total(getattr(cost, quantity) for cost in costs) for quantity in QUANTITIES))
+
+
+def _total(dims: Iterable[Dim]) -> Dim:
+    """The sum; in words where its formula grows too large."""
+    try:
+        return total(dims)
+    except DimError:
+        return symbol("a formula too large to print")
 
 
 def _kind(row: Row) -> RowKind:

@@ -9,13 +9,14 @@ from graphflops.base.units import memory, number, parameters
 from graphflops.cost import REPORTED
 from graphflops.dims import Expr
 from graphflops.dims.solving import affine, sizes_taken
+from graphflops.errors import elided
 from graphflops.open_sizes import is_computed, of_report
 from graphflops.render.ledger import Ledger, traffic
 from graphflops.render.text import Numbers, count_of, listed, occurrences, safe, short_type
 from graphflops.report.size_names import alike, collapsed, in_prose, named, pattern_of, span
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from graphflops.cost import Cost
     from graphflops.dims import Dim
@@ -25,6 +26,8 @@ _SIZES = 8  # sizes listed
 _PER_CODE = 8  # diagnostics listed of one code
 _BRANCHES = 8  # calls listed that choose between graphs
 _FORMULA = 60  # characters
+_SAID = 60  # characters of a size
+_LONGEST_SAID = 2_000  # before its names are put in
 _NAMED = frozenset(  # quantities that a line of their own names
     ("matrix_flops", "macs", "vector_flops", "transcendentals", "masked_flops", "read_bytes", "written_bytes")
 )
@@ -141,15 +144,18 @@ def places(name: str, report: Report) -> list[str]:
     found = [safe(axis, 60) for axis in collapsed([axis for axis in own if axis != stated.name])]
     if is_computed(stated.size):
         axis = "" if info.label_axis in ("", stated.name) else f"{safe(info.label_axis, 60)} = "
-        found.insert(0, f"{axis}{safe(named(str(stated.size), sizes.names), 60)}")
+        found.insert(0, f"{axis}{_said(stated.size, sizes.names)}")
     elif stated.name != name:
         found.insert(0, safe(name, 40))
     others = {
         axis: size for axis, size in info.computed.items() if axis not in (stated.name, info.label_axis)
     }
-    return found + [
-        f"{safe(axis, 60)} = {safe(named(str(size), sizes.names), 60)}" for axis, size in others.items()
-    ]
+    return found + [f"{safe(axis, 60)} = {_said(size, sizes.names)}" for axis, size in others.items()]
+
+
+def _said(size: Dim, names: Mapping[str, str]) -> str:
+    """A size in few characters: of a long one only both ends are put into words."""
+    return safe(named(elided(str(size), _LONGEST_SAID), names), _SAID)
 
 
 def facts(report: Report, ledger: Ledger, formula_width: int = _FORMULA) -> Iterator[Fact]:

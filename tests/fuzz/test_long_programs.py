@@ -10,6 +10,10 @@ from typing import Any
 import pytest
 
 from graphflops import Training, analyze
+from graphflops.base.limits import MOST, Limits, limited
+from graphflops.errors import LimitError
+from tests.exporters.build import meta, program, save, size
+from tests.fuzz import heavy_sizes
 from tests.fuzz.long_programs import SHAPES, written
 
 SHORT, LONG = 300, 900
@@ -20,7 +24,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 
 
-def lines_run(path: Path, options: dict[str, Any]) -> int:
+def lines_run(path: Path, options: dict[str, Any], device: str | None = "h200") -> int:
     """Lines of Python that an analysis runs: a measure of work that other programs on the machine do not disturb."""
     count = 0
 
@@ -31,7 +35,7 @@ def lines_run(path: Path, options: dict[str, Any]) -> int:
 
     sys.settrace(traced)
     try:
-        analyze(path, device="h200", **options)
+        analyze(path, device=device, **options)
     finally:
         sys.settrace(None)
     return count
@@ -46,3 +50,41 @@ def test_work_is_linear(shape: Callable[[int], Any], options: str, tmp_path: Pat
     given = OPTIONS[options]
     lines_run(short, given)  # imports, and what is read once
     assert lines_run(long, given) < 1.5 * LONG / SHORT * lines_run(short, given)
+
+
+@pytest.mark.parametrize("shape", heavy_sizes.SHAPES, ids=lambda shape: shape.__name__)
+def test_work_on_open_sizes_is_linear(shape: Callable[[int], Any], tmp_path: Path) -> None:
+    short, long = (tmp_path / f"{count}.onnx" for count in (SHORT, LONG))
+    for path in (short, long):
+        path.write_bytes(heavy_sizes.written(shape, int(path.stem)))
+    lines_run(short, {}, None)  # imports
+    assert lines_run(long, {}, None) < 1.5 * LONG / SHORT * lines_run(short, {}, None)
+
+
+def test_sizes_that_all_are_equal_become_one(tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    path.write_bytes(heavy_sizes.written(heavy_sizes.pairs, 50))
+    assert [*analyze(path).symbols] == ["s0"]
+
+
+def test_sums_of_sizes_are_put_into_one_another(tmp_path: Path) -> None:
+    """Each size is the sum of the next two: from the last two on, the numbers of Fibonacci."""
+    path = tmp_path / "m.onnx"
+    path.write_bytes(heavy_sizes.written(heavy_sizes.sums, 20))
+    found = analyze(path, dims={"s10": 1, "s11": 1})
+    assert [name.type.shape for name in found.inputs][::-1][:7] == [(n,) for n in (1, 1, 2, 3, 5, 8, 13)]
+
+
+def test_formulas_too_large_to_compute_with_are_refused(tmp_path: Path) -> None:
+    few = Limits(work={**MOST, "terms of sizes": 2_000})
+    path = tmp_path / "m.onnx"
+    path.write_bytes(heavy_sizes.written(heavy_sizes.products, 20))
+    with (
+        pytest.raises(LimitError, match=r"2,000 terms of sizes \(at Mul_\d+, onnx\.Mul\.14\): its formulas"),
+        limited(few),
+    ):
+        analyze(path)
+    text = "(a+b+c+d+e+f+g+h)*(k+l+m+n+o+p+q+r)*(s+t+u+v+w+x+y+z)"
+    values = {"x": meta(*(size(f"{text}+{number}") for number in range(60))), "y": meta(4)}
+    with pytest.raises(LimitError, match=r"2,000 terms of sizes \(at value x\): its formulas"), limited(few):
+        analyze(save(tmp_path / "m.pt2", program(values=values)))

@@ -1,0 +1,184 @@
+"""Sizes that prove to be equal: one symbol for them, and no symbol that follows from others."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from graphflops.dims import Dim, Expr, evaluate, symbol
+from graphflops.dims.terms import has_even_atom
+from graphflops.errors import DimError, shown
+from graphflops.passes.bind import Binding, bind, open_sizes
+from graphflops.report.diagnostics import diagnostic
+from graphflops.report.size_names import collapsed, named
+from graphflops.tensor import with_sizes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from graphflops.dims import Meeting
+    from graphflops.graph import Graph, Symbol
+
+_MOST_EQUAL = 12  # equal sizes listed
+
+
+def merge_equal(
+    graph: Graph,
+    equalities: Iterable[Meeting],
+    dims: Mapping[str, int],
+    inputs: Mapping[str, Sequence[int]],
+    given: Mapping[str, int],
+    *,
+    assume: bool = True,
+) -> tuple[Graph, Binding] | None:
+    """The graph with one symbol for sizes that operators require to be equal, bound again; None if there are none.
+
+    equalities: pairs of sizes that must be equal. dims, inputs: as the user gives sizes. given: the symbols that they bind.
+    """
+    try:
+        merged, found = _merged(graph, _forced(equalities, graph), given)
+    except DimError:  # put into one another, sizes grow too large to compute with: all stay apart
+        return None
+    if not found:
+        return None
+    binding = bind(merged, _renamed(dims, found, graph), inputs, assume=assume)
+    binding.learned = {name: binding.bound(size) for name, size in found.items()}  # in nested graphs too
+    text = f"operators require equal sizes, from which follows {_equal(found, graph, merged)}"
+    binding.diagnostics.append(diagnostic("GF112", "", text))
+    return merged, binding
+
+
+def _forced(met: Iterable[Meeting], graph: Graph) -> Iterator[tuple[Dim, Dim]]:
+    """The pairs that are equal whenever the program runs: where it has examples, those that are equal there, and not 1."""
+    hints = {name: entry.hint for name, entry in graph.symbols.items() if entry.hint is not None}
+    for a, b, is_broadcast in met:
+        if graph.declared is None:
+            sizes = evaluate(a, hints), evaluate(b, hints)
+            if sizes[0] == sizes[1] and (sizes[0] or 0) > 1:
+                yield a, b
+        elif not is_broadcast or not (isinstance(a, int) or isinstance(b, int)):
+            yield a, b
+
+
+def _equal(found: Mapping[str, Dim], graph: Graph, merged: Graph) -> str:
+    """What follows, in the names that people read: `past_*[2] = past_0[2], total = past + new`."""
+    before, after = open_sizes(graph).stated, open_sizes(merged).names
+    gone: defaultdict[Dim, list[str]] = defaultdict(list)
+    for name, size in found.items():
+        gone[size].append(before[name].name)
+    equal = [(name, size) for size, names in gone.items() for name in collapsed(names)]
+    said = [f"{shown(name)} = {shown(named(str(size), after))}" for name, size in equal[:_MOST_EQUAL]]
+    more = f" and {len(equal) - _MOST_EQUAL} more" if len(equal) > _MOST_EQUAL else ""
+    return ", ".join(said) + more
+
+
+def _merged(
+    graph: Graph, pairs: Iterable[tuple[Dim, Dim]], given: Mapping[str, int]
+) -> tuple[Graph, dict[str, Dim]]:
+    """The program without the symbols that follow from others, and the size that replaces each of them.
+
+    pairs: sizes that some operator requires to be equal. given: sizes that the user gives; they win over an equality.
+    """
+    found = _followed(pairs, {name: place for place, name in enumerate(graph.symbols)}, given)
+    if not found:
+        return graph, {}
+    gone = defaultdict[str, list[str]](list)  # by symbol those that are computed from it
+    for name, size in found.items():
+        for kept in size.symbols if isinstance(size, Expr) else ():
+            gone[kept].append(name)
+    symbols = {
+        name: _joined(name, entry, {each: graph.symbols[each] for each in gone[name]}, found)
+        for name, entry in graph.symbols.items()
+        if name not in found
+    }
+    types = {name: with_sizes(value, lambda dim: _put_in(dim, found)) for name, value in graph.types.items()}
+    return replace(graph, types=types, symbols=symbols), found
+
+
+def _joined(name: str, entry: Symbol, gone: Mapping[str, Symbol], found: Mapping[str, Dim]) -> Symbol:
+    """A symbol with the ranges of those that are equal to it, and the places of all that are computed from it."""
+    alike = [entry, *(each for other, each in gone.items() if found[other] is symbol(name))]
+    lows = [each.minimum for each in alike if each.minimum is not None]
+    highs = [each.maximum for each in alike if each.maximum is not None]
+    where = tuple(dict.fromkeys((*entry.where, *(place for each in gone.values() for place in each.where))))
+    return replace(entry, minimum=max(lows, default=None), maximum=min(highs, default=None), where=where)
+
+
+def _followed(
+    pairs: Iterable[tuple[Dim, Dim]], order: Mapping[str, int], given: Mapping[str, int]
+) -> dict[str, Dim]:
+    """The symbols that follow from others, and the size that replaces each.
+
+    A size found early may name symbols that are found later. These are put in where the size is asked for, and in the end
+    from the last one on: a size is changed a few times, not at each pair. order: the places of the program's symbols.
+    """
+    found: dict[str, Dim] = {}
+    places: dict[str, int] = {}
+    for a, b in pairs:
+        with suppress(DimError):  # a size that grows too large stays apart from its equal
+            gone, size = _solved(_settled(a, found, places) - _settled(b, found, places), order)
+            if gone and (gone not in given or evaluate(size, given) in (None, given[gone])):
+                found[gone], places[gone] = size, len(places)
+    for name in [*reversed(found)]:
+        try:
+            found[name] = _put_in(found[name], found)
+        except DimError:
+            del found[name]
+    return found
+
+
+def _settled(dim: Dim, found: dict[str, Dim], places: Mapping[str, int]) -> Dim:
+    """A size without the symbols that were found, and so the sizes of these."""
+    reached = set[str]()
+    pending = [dim]
+    while pending:
+        size = pending.pop()
+        names = (size.symbols & found.keys()) - reached if isinstance(size, Expr) else ()
+        reached.update(names)
+        pending += [found[name] for name in names]
+    for name in sorted(reached, key=places.__getitem__, reverse=True):
+        found[name] = _put_in(found[name], found)
+    return _put_in(dim, found)  # type: ignore[no-any-return]
+
+
+def _renamed(given: Mapping[str, int], found: Mapping[str, Dim], graph: Graph) -> dict[str, int]:
+    """The sizes that the user gives, by their names after some symbols are replaced.
+
+    One replaced by a sum, as `total` by `past + new`, is given by the input axis where it stands.
+    """
+    sizes = {}
+    for name, value in given.items():
+        size = found.get(name)
+        if isinstance(size, Expr):
+            name = next((kept for kept in size.symbols if size is symbol(kept)), graph.symbols[name].where[0])
+        sizes[name] = value
+    return sizes
+
+
+def _solved(difference: Dim, order: Mapping[str, int]) -> tuple[str, Dim]:
+    """The last of the symbols that is a sum of others, or of parts of them, if the difference is 0, and the sum; else ""."""
+    if isinstance(difference, int) or any(name not in order for name in difference.symbols):
+        return "", 0
+    signs = [coefficient > 0 for coefficient in difference.terms.values()]
+    alone = {sign for sign in (True, False) if signs.count(sign) == 1 or has_even_atom(difference)}
+    candidates = []
+    for monomial, coefficient in difference.terms.items():
+        is_alone = (coefficient > 0) in alone  # else a term of the sum is negative
+        if not is_alone or abs(coefficient) != 1 or len(monomial) != 1 or monomial[0].kind != "symbol":
+            continue
+        name = monomial[0].name
+        sum_of = symbol(name) - difference * coefficient
+        if not isinstance(sum_of, Expr) or name in sum_of.symbols or min(sum_of.terms.values()) < 0:
+            continue
+        if all(len(m) < 2 and all(atom.kind in ("symbol", "//") for atom in m) for m in sum_of.terms):
+            candidates.append((order[name], name, sum_of))
+    if not candidates:
+        return "", 0
+    _, name, size = max(candidates, key=lambda candidate: candidate[0])
+    return name, size
+
+
+def _put_in(dim: Any, names: Mapping[str, Dim]) -> Any:
+    return dim.substitute(names) if isinstance(dim, Expr) else dim
