@@ -194,16 +194,15 @@ class Layouts:
             value = self.values.get(name)
             if isinstance(value, TensorType) and 0 < value.rank <= out.rank:
                 operands.append(_repeated(value.shape, self.of(name), out.shape))
-        inner_first: list[int] = []
-        for axis in reversed(range(out.rank)):
-            place = len(inner_first)
-            for before in reversed(range(len(inner_first))):
-                order = _compared(inner_first[before], axis, operands, out.shape)
+        inner_first = [*reversed(range(out.rank))]
+        for place in range(1, out.rank):
+            for before in reversed(range(place)):
+                order = _compared(inner_first[before], inner_first[place], operands, out.shape)
                 if order < 0:
                     break
                 if order > 0:
+                    inner_first[before], inner_first[place] = inner_first[place], inner_first[before]
                     place = before
-            inner_first.insert(place, axis)
         return row_major(out.shape, inner_first[::-1])
 
     def as_operand(self, names: Sequence[str], out: TensorType) -> Strides | None:

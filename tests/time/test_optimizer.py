@@ -8,7 +8,7 @@ import graphflops
 from graphflops.devices import device
 from graphflops.tensor import BFLOAT16
 from graphflops.time.kernel import Chunks
-from graphflops.time.optimizer import Pass, _together
+from graphflops.time.optimizer import _PASSES, Pass, _singly, _together
 
 _CHUNK = 65536
 _MODEL, _PARAMETERS = "samples/gqa_transformer.pt2", 35
@@ -76,3 +76,48 @@ def test_the_cpu_takes_time_for_each_pass_over_all_parameters(
     assert report.optimizer.time.seconds == pytest.approx(
         seconds, rel=0.05
     )  # the last kernels run behind the CPU
+
+
+@pytest.mark.parametrize(
+    ("tensors", "most"), [(1, 110), (2, 64), (3, 48), (4, 36), (5, 30)]
+)  # depth_to_max_tensors in MultiTensorApply.cuh of ATen
+def test_a_kernel_has_arguments_for_so_many_tensors(tensors: int, most: int) -> None:
+    passed = Pass(tensors, tensors, 1)
+    assert sizes([8] * most, passed) == [Chunks(most, 8)]
+    assert sizes([8] * (most + 1), passed) == [Chunks(most, 8), Chunks(1, 8)]
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "tensors"),
+    # by pass, tensors of a parameter's size that are read and written, as torch/optim calls torch._foreach_...
+    [
+        ("sgd", [(2, 1)]),
+        ("momentum", [(1, 1), (2, 1), (2, 1)]),
+        ("adam", [(2, 1), (1, 1), (2, 1), (1, 1), (1, 1), (1, 1), (3, 1)]),
+        ("adamw", [(1, 1), (2, 1), (1, 1), (2, 1), (1, 1), (1, 1), (1, 1), (3, 1)]),
+        ("adafactor", [*[(1, 0)] * 3, (0, 1), *[(1, 1)] * 3, (2, 1), (1, 0), (1, 1), (2, 1)]),
+    ],
+)
+def test_tensors_that_each_pass_moves(optimizer: str, tensors: list[tuple[int, int]]) -> None:
+    found = []
+    for passed in _PASSES[optimizer]:
+        (launch,) = _together(BFLOAT16, [100], passed, _COSTS)
+        found += [(kernel.read_bytes // 200, kernel.written_bytes // 200) for kernel in launch.kernels or ()]
+    assert found == tensors
+
+
+def test_one_parameter_after_another_has_a_kernel_for_each_pass() -> None:
+    first, second = _singly(BFLOAT16, [100, 7], Pass(2, 2, 1), {"optimizer.single": 3e-6})
+    for launch, elements in ((first, 100), (second, 7)):
+        (kernel,) = launch.kernels or ()
+        assert (kernel.read_bytes, kernel.written_bytes) == (2 * 2 * elements, 2 * elements)
+        assert launch.host_seconds == 3e-6
+
+
+def test_a_large_parameter_among_small_ones() -> None:
+    """Chunks that a kernel has no room for go to the next one, with what follows."""
+    group = [5, 320 * _CHUNK + 7, 9]
+    assert sizes(group, Pass(1, 1, 1)) == [Chunks(320, _CHUNK), Chunks(3, _CHUNK)]
+    (launch,) = _together(BFLOAT16, group, Pass(1, 1, 1), _COSTS)
+    read = [kernel.read_bytes // 2 for kernel in launch.kernels or ()]
+    assert read == [5 + 319 * _CHUNK, _CHUNK + 7 + 9]
