@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from graphflops.dims import Dim, differ, dim_max, prod, total
 from graphflops.graph import Ref, tensor_type
-from graphflops.memory import cudnn
-from graphflops.memory.convolutions import Convolution, Layout
+from graphflops.kernels import cudnn
+from graphflops.kernels.convolution import Convolution, Layout
 from graphflops.memory.gradient_formulas import GradientKernels, gradient_kernels, temporary_bytes
 from graphflops.memory.reductions import column_sum_buffers, reduction_buffers, reduction_bytes
 from graphflops.memory.strides import is_contiguous, row_major
@@ -58,7 +58,7 @@ def forward_bytes(call: PricedCall, layouts: Layouts) -> Dim:
     kind, name, values = call.node.operator.kind, call.node.operator.name, layouts.values
     if kind == "convolution":
         found = Convolution.of(call, values)
-        return 0 if found is None else cudnn.forward_bytes(found, _layout(call, layouts))
+        return 0 if found is None else cudnn.forward_bytes(found, _layout(call, layouts), layouts.platform)
     if name == "max_pool":  # the positions of the maxima are computed whether or not a gradient wants them
         out = tensor_type(call.node.outputs[0], values)
         return 0 if out is None or len(call.node.outputs) > 1 else prod(out.shape) * _INDEX_BYTES

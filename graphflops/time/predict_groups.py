@@ -6,7 +6,7 @@ from dataclasses import replace
 from math import prod
 from typing import TYPE_CHECKING
 
-from graphflops.memory.grouped import STREAMS
+from graphflops.kernels.cudnn import STREAMS
 from graphflops.time.kernel import DIRECT, Kernel, Rows
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from math import prod
 from typing import TYPE_CHECKING, NamedTuple
 
-from graphflops.memory.grouped import STREAMS
+from graphflops.kernels.cudnn import STREAMS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

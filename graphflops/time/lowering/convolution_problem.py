@@ -5,6 +5,10 @@ from __future__ import annotations
 from math import prod
 from typing import TYPE_CHECKING, NamedTuple
 
+from graphflops.kernels import cudnn
+from graphflops.kernels.convolution import Convolution as Choice
+from graphflops.kernels.convolution import Layout
+from graphflops.tensor import DTYPES, TensorType
 from graphflops.time.kernel import Convolution, Kernel, Rows
 from graphflops.time.lowering.moved import copy
 
@@ -14,12 +18,6 @@ if TYPE_CHECKING:
 
 _TILE = 32  # channels and pixels of a tile of the conversion
 _ALIGNED = 8  # channels: others are padded up to a multiple for tensor cores
-_SMALL_WINDOW = 9  # positions
-_SMALL_BATCH = 2
-_WIDE_PATCH = 512  # filters
-_IMAGE_RANK = 4
-# Elements of the weight of a product from which several images are converted, of few positions or many rows, and others.
-_FEW_IMAGES, _FEW_POSITIONS, _MANY_ROWS, _LARGE_WEIGHT, _LARGER_WEIGHT = 3, 64, 5_000, 75_000, 700_000
 _SMALL_IMAGE, _MOST_BLOCKS = 144, 1_000_000  # positions; elements of a weight
 _SEQUENCE_RANK = 3
 _FULL_BITS = 32
@@ -48,40 +46,26 @@ class Problem(NamedTuple):
         return all(size == 1 for size in self.weight.shape[2:]) and self.groups == 1
 
     @property
-    def is_product(self) -> bool:
-        """Whether it is a plain product of matrices in row-major order: 1 x 1, stride 1, rows that align."""
-        positions = prod(self.x.shape[2:])
-        is_even = positions % 2 == 0 or positions == 1
-        return self.is_pointwise and set(self.stride) == {1} and is_even and not self.transposed
+    def choice(self) -> Choice:
+        """The convolution as cuDNN chooses a kernel for it."""
+        ends = zip(self.x.shape[2:], self.out.shape[2:], self.weight.shape[2:], self.stride, strict=True)
+        return Choice(
+            *(_type(self.x), _type(self.weight), _type(self.out)),
+            stride=self.stride,
+            padding=tuple([max(0, (out - 1) * step + size - x) for x, out, size, step in ends]),
+            groups=self.groups,
+            transposed=self.transposed,
+        )
 
     @property
-    def is_direct(self) -> bool:
-        """Whether it runs without tensor cores, on tensors as they lie: few channels, a small window or a small batch."""
-        channels = self.weight.shape[1]
-        if self.transposed or channels % _ALIGNED == 0 or (self.groups > 1 and channels > 1):
-            return False
-        is_half = self.x.bits < _FULL_BITS
-        is_volume = self.x.rank > _IMAGE_RANK
-        is_wide = channels > _ALIGNED and not is_volume
-        if is_half and not self.is_pointwise and (is_wide or self.phase == "weight_gradient"):
-            return False
-        is_small = prod(self.weight.shape[2:]) <= _SMALL_WINDOW or is_volume
-        return is_small or (is_half and (self.x.shape[0] <= _SMALL_BATCH or self.is_narrow_patch))
+    def way(self) -> str:
+        """The way that cuDNN takes for it."""
+        return cudnn.way(self.choice, self.phase, self.is_channels_last)
 
     @property
     def has_several_filters_last(self) -> bool:
         """Whether each channel has several filters and channels are innermost: cuDNN then has no kernel for all channels."""
         return self.is_depthwise and self.is_channels_last and self.out.shape[1] > self.x.shape[1]
-
-    @property
-    def is_converted_product(self) -> bool:
-        """Whether a product of several images whose rows do not align runs with channels innermost, for a large weight."""
-        positions, weight = prod(self.x.shape[2:]), prod(self.weight.shape[:2])
-        is_odd = positions % 2 == 1 and positions > 1 and self.x.bits < _FULL_BITS
-        is_large = positions < _FEW_POSITIONS or self.x.shape[0] * positions >= _MANY_ROWS
-        least = _LARGE_WEIGHT if is_large else _LARGER_WEIGHT
-        is_like = self.phase != "input_gradient" and self.x.shape[0] > _FEW_IMAGES
-        return is_odd and is_like and weight >= least and weight % _ALIGNED**2 == 0
 
     @property
     def is_weight_of_one_image(self) -> bool:
@@ -99,21 +83,9 @@ class Problem(NamedTuple):
         )
 
     @property
-    def is_narrow_patch(self) -> bool:
-        """Whether windows do not overlap and have few filters."""
-        return self.stride == self.weight.shape[2:] and self.weight.shape[0] < _WIDE_PATCH
-
-    @property
-    def needs_channels_last(self) -> bool:
-        """Whether cuDNN converts operands to channels-last and the result back."""
-        return not (self.is_depthwise or self.is_product or self.is_channels_last or self.is_direct)
-
-    @property
-    def is_planar(self) -> bool:
-        """Whether it is a product for each image, of pixels in order; conversions of odd images are in its time."""
-        is_plain = self.is_pointwise and set(self.stride) == {1} and not self.transposed
-        is_in_order = not self.is_channels_last and not self.is_direct
-        return is_plain and is_in_order and not self.is_converted_product
+    def is_converted(self) -> bool:
+        """Whether cuDNN converts operands to channels-last."""
+        return "converted" in self.way or (self.way == "packed" and not self.is_channels_last)
 
     @property
     def is_channels_last(self) -> bool:
@@ -125,7 +97,7 @@ class Problem(NamedTuple):
         """As the kernel sees it: a transposed one is the gradient of the convolution from its result to its operand."""
         x, out = (self.out, self.x) if self.transposed else (self.x, self.out)
         turned = _TURNED.get(self.phase, self.phase) if self.transposed else self.phase
-        is_converted = self.needs_channels_last and not self.is_planar
+        is_converted = self.is_converted
         channels = x.shape[1]
         is_stem = channels < _ALIGNED and turned == "forward"
         if is_converted and self.groups == 1 and not is_stem:
@@ -151,17 +123,18 @@ class Problem(NamedTuple):
 
     def converted(self, *tensors: Tensor) -> list[Kernel]:
         """The conversions of these tensors to channels-last or back; few channels are padded."""
-        if self.is_planar:
-            return []
-        if self.needs_channels_last:
-            return [kernel for tensor in tensors for kernel in self.conversion(tensor)]
-        is_own = self.is_channels_last and self.weight in tensors
-        return [copy(self.weight)] if is_own and not self.is_pointwise and not self.is_depthwise else []
+        choice, is_last = self.choice, self.is_channels_last
+        of_groups = "xwo" if self.is_converted else ""
+        letters = of_groups if self.groups > 1 else cudnn.converted(choice, self.phase, is_last)
+        wanted = {"x": self.x, "w": self.weight, "o": self.out}
+        layout = Layout(operand=is_last, gradient=is_last)
+        is_ordered = self.weight in tensors and cudnn.is_weight_ordered(choice, self.phase, layout)
+        ordered = [copy(self.weight)] if is_ordered and "w" not in letters else []
+        found = [tensor for tensor in tensors if any(tensor is wanted[letter] for letter in letters)]
+        return ordered + [kernel for tensor in found for kernel in self.conversion(tensor)]
 
     def conversion(self, tensor: Tensor) -> list[Kernel]:
-        """The conversion of one tensor; few channels are padded with zeros first, a 1 x 1 weight is as it must be."""
-        if tensor is self.weight and self.is_pointwise:
-            return []
+        """The conversion of one tensor; few channels are padded with zeros first."""
         channels = tensor.shape[1]
         is_padded = self.groups == 1 and tensor is not self.out
         padded = _padded(channels) if is_padded else channels
@@ -179,6 +152,10 @@ class Problem(NamedTuple):
 def _padded(channels: int) -> int:
     """Channels with the zeros that tensor cores need."""
     return -(-channels // _ALIGNED) * _ALIGNED
+
+
+def _type(tensor: Tensor) -> TensorType:
+    return TensorType(tensor.shape, DTYPES[tensor.dtype])
 
 
 def problem_of(call: ConcreteCall) -> Problem | None:

@@ -1,4 +1,4 @@
-"""Convolutions of several groups, by the way that cuDNN takes for them (memory/grouped.py).
+"""Convolutions of several groups, by the way that cuDNN takes for them (kernels/cudnn.py).
 
 Packed groups share one kernel, their channels padded to a power of two; others are a kernel each, in several streams, or one
 kernel without tensor cores computes all as they lie.
@@ -10,14 +10,11 @@ from dataclasses import replace
 from math import prod
 from typing import TYPE_CHECKING
 
-from graphflops.memory import grouped as ways
-from graphflops.memory.convolutions import Convolution as Choice
-from graphflops.memory.convolutions import power_of_two
-from graphflops.tensor import DTYPES, TensorType
+from graphflops.kernels.convolution import power_of_two
+from graphflops.kernels.cudnn import LONG_KERNEL
 from graphflops.time.kernel import DIRECT, Convolution, Kernel, Rows
 
 if TYPE_CHECKING:
-    from graphflops.memory.grouped import Way
     from graphflops.time.concrete import Tensor
     from graphflops.time.lowering.convolution_problem import Problem
 
@@ -28,7 +25,7 @@ _SINGLE = 32  # bits
 
 def grouped(problem: Problem, flops: int, reads: tuple[Tensor, ...], writes: Tensor) -> list[Kernel]:
     """The kernels of one pass: conversions, and one kernel or one for each group."""
-    way = _way(problem)
+    way = problem.way
     kernel = problem.kernel(flops, reads, writes)
     assert isinstance(kernel.sizes, Convolution)
     is_each = problem.has_several_filters_last or (way == "direct" and _is_each(problem))
@@ -52,27 +49,8 @@ def _is_each(problem: Problem) -> bool:
     if problem.phase != "forward" or problem.is_channels_last:
         return False
     window = problem.weight.shape[2:]
-    is_long = len(window) == 1 and window[0] > ways.LONG_KERNEL
+    is_long = len(window) == 1 and window[0] > LONG_KERNEL
     return is_long or (problem.x.bits == _SINGLE and prod(window) == 1)
-
-
-def _way(problem: Problem) -> Way:
-    conv = Choice(
-        *(_type(problem.x), _type(problem.weight), _type(problem.out)),
-        stride=problem.stride,
-        padding=(),
-        groups=problem.groups,
-        transposed=problem.transposed,
-    )
-    choose = {
-        "input_gradient": ways.of_operand_gradient,
-        "weight_gradient": ways.of_weight_gradient,
-    }.get(problem.phase, ways.of_result)
-    return choose(conv, problem.is_channels_last)
-
-
-def _type(tensor: Tensor) -> TensorType:
-    return TensorType(tensor.shape, DTYPES[tensor.dtype])
 
 
 def _channels(problem: Problem) -> int:

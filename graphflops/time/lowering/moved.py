@@ -6,7 +6,7 @@ from dataclasses import replace
 from math import prod
 from typing import TYPE_CHECKING
 
-from graphflops.memory.convolutions import power_of_two
+from graphflops.kernels.convolution import power_of_two
 from graphflops.memory.strides import row_major
 from graphflops.time.kernel import Kernel, Rows, Strided
 from graphflops.time.lowering.strided import strided

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _ALIGNED_BYTES = 16  # of channels that tensor cores read at once
 _HALF, _SINGLE = 16, 32
 _LEAST_AXES = 3  # batch, channels and at least one more
-_STEM_CHANNELS = 8
+_MOST_ALIGNED = 8  # elements
 _OPEN = 64  # taken for any open size where a kernel is chosen
 
 
@@ -139,19 +139,55 @@ class Convolution(NamedTuple):
         return any(step != 1 for step in self.stride)
 
     @property
-    def is_product(self) -> bool:
-        """Whether it is a matrix product at every position: a pointwise kernel that leaves none out."""
-        return self.is_pointwise and self.groups == 1 and not self.is_strided
-
-    @property
     def is_patch(self) -> bool:
         """Whether windows neither overlap nor reach into padding: the operand is cut into patches."""
         return self.stride == self.weight.shape[2:] and not any(self.padding) and not self.transposed
 
     @property
-    def is_image_stem(self) -> bool:
-        """Whether it is a first layer, on a few channels."""
-        return self.groups == 1 and not self.transposed and self.channels < _STEM_CHANNELS
+    def wide(self) -> int:
+        """Channels of a group, of operand or result."""
+        return max(self.channels, self.results)
+
+    @property
+    def narrow(self) -> int:
+        """Channels of a group, of operand or result, whichever has fewer."""
+        return min(self.channels, self.results)
+
+    @property
+    def is_power(self) -> bool:
+        """Whether the channels of a group are a power of two."""
+        return power_of_two(self.wide) == self.wide
+
+    @property
+    def weight_elements(self) -> int:
+        """Elements of one position of the weight of one group."""
+        return self.channels * self.results
+
+    @property
+    def operand_elements(self) -> int:
+        return math.prod(known(size) for size in self.x.shape)
+
+    @property
+    def result_elements(self) -> int:
+        return math.prod(known(size) for size in self.out.shape)
+
+    @property
+    def axes(self) -> int:
+        """Axes of the kernel: 1 of a sequence, 2 of an image."""
+        return len(self.kernel)
+
+    @property
+    def positions_align(self) -> int:
+        """The largest power of two, at most 8, that the positions of the operand are a multiple of."""
+        return alignment_of(self.positions)
+
+    @property
+    def channels_align(self) -> int:
+        return alignment_of(self.channels)
+
+    @property
+    def results_align(self) -> int:
+        return alignment_of(self.results)
 
     @property
     def alignment(self) -> int:
@@ -187,6 +223,11 @@ class Convolution(NamedTuple):
 def up(size: int, step: int) -> int:
     """The next multiple of a step."""
     return -(-size // step) * step
+
+
+def alignment_of(size: int) -> int:
+    """The largest power of two, at most 8, that a size is a multiple of."""
+    return math.gcd(size, _MOST_ALIGNED)
 
 
 def power_of_two(size: int) -> int:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from graphflops.devices import HOPPER
-from graphflops.dims import symbol
-from graphflops.memory import cudnn
-from graphflops.memory.convolutions import Convolution, Layout
+from graphflops.dims import Dim, symbol
+from graphflops.kernels import cudnn
+from graphflops.kernels.convolution import Convolution, Layout
 from graphflops.tensor import BFLOAT16, FLOAT32, DType, TensorType
 
 HEADER = 700  # bytes of cuDNN's own at most, which are not predicted
@@ -15,12 +15,23 @@ Shape = tuple[int, ...]
 
 
 def convolution(
-    dtype: DType, x: Shape, weight: Shape, out: Shape, groups: int = 1, stride: int = 1, padding: int = 1
+    dtype: DType,
+    x: Shape,
+    weight: Shape,
+    out: Shape,
+    groups: int = 1,
+    stride: int = 1,
+    padding: int | None = None,
 ) -> Convolution:
     axes = len(x) - 2
+    padding = weight[-1] // 2 if padding is None else padding
     is_transposed = weight[0] == x[1] != out[1]
     types = (TensorType(shape, dtype) for shape in (x, weight, out))
     return Convolution(*types, (stride,) * axes, (padding,) * axes, groups, is_transposed)
+
+
+def workspace(conv: Convolution, phase: str, is_last: bool = False) -> Dim:
+    return cudnn.workspace(conv, phase, Layout(is_last, weight=is_last, gradient=is_last), HOPPER)
 
 
 FORWARD = [
@@ -50,7 +61,7 @@ FORWARD = [
 def test_forward(
     dtype: DType, x: Shape, weight: Shape, out: Shape, groups: int, stride: int, measured: int
 ) -> None:
-    predicted = cudnn.result_bytes(convolution(dtype, x, weight, out, groups, stride), is_last=False)
+    predicted = workspace(convolution(dtype, x, weight, out, groups, stride), "forward")
     assert isinstance(predicted, int)
     assert measured - HEADER <= predicted <= measured
 
@@ -71,27 +82,27 @@ PATCHES = [
 @pytest.mark.parametrize(("x", "weight", "out", "measured"), PATCHES)
 def test_patches(x: Shape, weight: Shape, out: Shape, measured: int) -> None:
     conv = convolution(BFLOAT16, x, weight, out, stride=weight[-1], padding=0)
-    predicted = cudnn.result_bytes(conv, is_last=False)
+    predicted = workspace(conv, "forward")
     assert isinstance(predicted, int)
     assert measured - HEADER <= predicted <= measured
 
 
 def test_the_gradient_of_the_operand_of_one_image_is_summed_in_parts() -> None:
     conv = convolution(BFLOAT16, (1, 512, 14, 14), (1024, 512, 1, 1), (1, 1024, 14, 14))
-    assert cudnn.operand_gradient_bytes(conv, is_last=False) == 16 * 512 * 196 * 4  # measured: 6,422,784
+    assert workspace(conv, "input_gradient") == 16 * 512 * 196 * 4  # measured: 6,422,784
 
 
 def test_channels_last_are_padded() -> None:
     """21 channels of the result are 24, and so the weight's: 16 * 19 * 19 * 24 and 320 * 24 * 4 * 4 elements."""
     conv = convolution(BFLOAT16, (16, 320, 16, 16), (320, 21, 4, 4), (16, 21, 19, 19), padding=0)
     assert conv.transposed
-    assert cudnn.result_bytes(conv, is_last=True) == 523_008  # measured: 523,024
+    assert workspace(conv, "forward", is_last=True) == 523_008  # measured: 523,024
 
 
 WEIGHTS = [
     # A product at 784 positions: a float32 gradient for each of 64 images.
     (BFLOAT16, (64, 1024, 28, 28), (22, 1024, 1, 1), (64, 22, 28, 28), 1, False, 5_767_440),
-    # At 64 positions: operand and the result's gradient once more, 116 and 52 channels padded to 120 and 56.
+    # At 64 positions too: 64 * 52 * 116 * 4.
     (BFLOAT16, (64, 116, 8, 8), (52, 116, 1, 1), (64, 52, 8, 8), 1, False, 1_544_192),
     # Thirteen more parts of a small weight beside the copies.
     (BFLOAT16, (2, 64, 256, 170), (64, 64, 3, 3), (2, 64, 256, 170), 1, False, 24_273_575),
@@ -112,7 +123,7 @@ WEIGHTS = [
 def test_gradients_of_weights(
     dtype: DType, x: Shape, weight: Shape, out: Shape, groups: int, is_last: bool, measured: int
 ) -> None:
-    predicted = cudnn.weight_gradient_bytes(convolution(dtype, x, weight, out, groups), is_last, HOPPER)
+    predicted = workspace(convolution(dtype, x, weight, out, groups), "weight_gradient", is_last)
     assert isinstance(predicted, int)
     assert measured - HEADER <= predicted <= measured
 
@@ -131,4 +142,4 @@ def test_the_batch_may_be_open() -> None:
     x = TensorType((batch, 64, 56, 56), BFLOAT16)
     weight = TensorType((64, 64, 3, 3), BFLOAT16)
     conv = Convolution(x, weight, x, (1, 1), (1, 1), 1, False)
-    assert cudnn.result_bytes(conv, is_last=False) == 2 * x.nbytes + weight.nbytes
+    assert workspace(conv, "forward") == 2 * x.nbytes + weight.nbytes

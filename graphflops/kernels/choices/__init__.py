@@ -1,0 +1,45 @@
+"""Choices of libraries among their kernels, as decision trees that were read from measurements: one JSON file a library.
+
+A tree is the name of a choice, or `[fact, limit, tree where the fact is at most the limit, tree where it is more]`. Facts
+are numbers and truths of a call, by name. Each tree stands with how many calls it was read from, and with the share of
+calls kept apart from these for which it names another choice than the library takes.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+
+class Choice(msgspec.Struct, frozen=True):
+    """One choice of a library."""
+
+    measured: int
+    held_out_error: float
+    tree: Any
+
+
+class Library(msgspec.Struct, frozen=True):
+    """All choices of a release of a library."""
+
+    library: str
+    device: str
+    source: str
+    choices: dict[str, Choice]
+
+
+@cache
+def library(name: str) -> Library:
+    """The choices of a library by the name of its file."""
+    return msgspec.json.decode((Path(__file__).parent / f"{name}.json").read_bytes(), type=Library)
+
+
+def chosen(tree: Any, facts: object) -> str:
+    """The choice for a call. facts: an object with an attribute for each fact."""
+    while not isinstance(tree, str):
+        fact, limit, at_most, more = tree
+        tree = at_most if getattr(facts, fact) <= limit else more
+    return tree
