@@ -54,8 +54,8 @@ def way(conv: Convolution, phase: str, is_last: bool) -> str:
 
     is_last: whether the channels of the operand are last.
     """
-    if conv.is_depthwise:
-        return "as_it_lies"
+    if conv.is_depthwise or (conv.positions == conv.result_positions == 1 and conv.groups == 1):
+        return "as_it_lies"  # of one position, the channels are last already
     is_long = len(conv.kernel) == 1 and conv.taps > LONG_KERNEL and not conv.is_power
     if conv.groups > 1 and is_long and phase == "forward":
         return "direct"
