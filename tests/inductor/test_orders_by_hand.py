@@ -1,0 +1,285 @@
+"""Orders of kernels, what is stored and what is joined: small graphs whose answers a reader can see."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from graphflops.inductor.fusing import Kernel, fused, run_together
+from graphflops.inductor.joint_graph import Op
+from graphflops.inductor.max_flow import INFINITE, SINK, SOURCE, FlowGraph
+from graphflops.inductor.ordering import _Order, lowest_peak
+from graphflops.inductor.realizing import realized
+
+
+def op(kind: Any, out: str, *reads: str, elements: int = 100, **more: Any) -> Op:
+    return Op(kind, (out,), reads, elements, 0, out, **more)
+
+
+def kernel(out: str, *reads: str, inside: tuple[str, ...] = ()) -> Kernel:
+    return Kernel((op("pointwise", out, *reads),), (out,), inside, reads)
+
+
+def at_random(choose: random.Random) -> tuple[list[Kernel], dict[str, int]]:
+    """Kernels that each read up to three tensors made before them, or given."""
+    names = ["given 0", "given 1"]
+    kernels = []
+    for place in range(choose.randrange(2, 9)):
+        reads = tuple(choose.sample(names, min(len(names), choose.randrange(1, 4))))
+        kernels.append(kernel(f"t{place}", *reads))
+        names.append(f"t{place}")
+    return kernels, {name: choose.randrange(1, 100) for name in names}
+
+
+def simulated(kernels: list[Kernel], sizes: dict[str, int], outputs: set[str]) -> int:
+    """The peak step by step: a tensor dies after the last kernel that reads it."""
+    live = {name for kernel in kernels for name in kernel.reads if name.startswith("given")}
+    most = 0
+    for place, each in enumerate(kernels):
+        live.update(each.outputs)
+        most = max(most, sum(sizes[name] for name in live))
+        later = {name for other in kernels[place + 1 :] for name in other.reads}
+        live = {name for name in live if name in later or name in outputs}
+    return most
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_peaks_and_orders_of_random_graphs(seed: int) -> None:
+    choose = random.Random(seed)
+    for _ in range(60):
+        kernels, sizes = at_random(choose)
+        outputs = {each.outputs[0] for each in kernels if choose.random() < 0.3} | {kernels[-1].outputs[0]}
+        plan = _Order(kernels, sizes.__getitem__, {"given 0", "given 1"}, outputs)
+        count = len(kernels)
+        orders = [plan.as_written(), plan.smallest_first(), plan.first_ready(), plan.least_memory()]
+        assert orders[0] == list(range(count))
+        for order in orders:
+            assert sorted(order) == list(range(count))
+            turn = {index: place for place, index in enumerate(order)}
+            for index, makers in enumerate(plan.before):
+                assert all(turn[maker] < turn[index] for maker in makers)
+            assert plan.peak(order) == simulated([kernels[index] for index in order], sizes, outputs)
+        found = lowest_peak(kernels, sizes.__getitem__, {"given 0", "given 1"}, outputs)
+        best = min(simulated([kernels[index] for index in order], sizes, outputs) for order in orders)
+        assert simulated(found, sizes, outputs) == best
+
+
+def test_the_kernel_whose_operands_were_made_first_is_ready_first() -> None:
+    kernels = [kernel("a", "x"), kernel("b", "x"), kernel("c", "b"), kernel("d", "a"), kernel("e", "c", "d")]
+    plan = _Order(kernels, lambda name: 1, {"x"}, {"e"})
+    assert plan.first_ready() == [0, 1, 3, 2, 4]
+
+
+def test_smaller_kernels_run_first() -> None:
+    sizes = {"x": 1, "a": 50, "b": 5, "c": 7}
+    kernels = [kernel("a", "x"), kernel("b", "x"), kernel("c", "b", "a")]
+    plan = _Order(kernels, sizes.__getitem__, {"x"}, {"c"})
+    assert plan.smallest_first() == [1, 0, 2]
+
+
+def test_what_frees_memory_runs_before_what_takes_it() -> None:
+    sizes = {"x": 100, "y": 100, "small": 1, "large": 90, "end": 1}
+    kernels = [kernel("large", "y"), kernel("small", "x"), kernel("end", "large", "small")]
+    plan = _Order(kernels, sizes.__getitem__, {"x", "y"}, {"end"})
+    assert plan.least_memory() == [1, 0, 2]
+
+
+def test_tensors_inside_of_a_kernel_count() -> None:
+    sizes = {"x": 1, "a": 10, "hidden": 100}
+    plan = _Order([kernel("a", "x", inside=("hidden",))], sizes.__getitem__, {"x"}, {"a"})
+    assert plan.peak([0]) == 111
+
+
+@pytest.mark.parametrize(("loads", "is_stored"), [(8, False), (9, True)])
+def test_results_of_more_than_eight_loads_are_stored(loads: int, is_stored: bool) -> None:
+    made = op("pointwise", "made", *(f"x{place}" for place in range(loads)))
+    stored, again = realized([made, op("pointwise", "out", "made")], {"out"})
+    assert [each.outputs[0] for each in stored] == ["made"] * is_stored + ["out"]
+    assert set(again) == ({"made"} if not is_stored else set())
+
+
+@pytest.mark.parametrize(("loads", "is_stored"), [(4, False), (5, True)])
+@pytest.mark.parametrize("way", ["two readers", "read twice"])
+def test_results_that_are_read_twice_are_stored_from_five_loads(
+    loads: int, is_stored: bool, way: str
+) -> None:
+    made = op("pointwise", "made", *(f"x{place}" for place in range(loads)))
+    if way == "two readers":
+        readers = [op("pointwise", "one", "made"), op("pointwise", "two", "made")]
+    else:
+        readers = [op("pointwise", "one", "made", reads_twice=True)]
+    stored, _ = realized([made, *readers], {"one", "two"})
+    assert ("made" in [each.outputs[0] for each in stored]) is is_stored
+
+
+@pytest.mark.parametrize(
+    ("count", "loads", "shared", "is_stored"),
+    [
+        (28, 2, False, False),
+        (29, 2, False, True),
+        (30, 1, False, False),
+        (29, 1, True, False),
+        (30, 1, True, True),
+    ],
+)
+def test_results_of_more_than_thirty_instructions_are_stored(
+    count: int, loads: int, shared: bool, is_stored: bool
+) -> None:
+    made = op("pointwise", "made", *("x", "y")[:loads], instructions=count)
+    readers = [op("pointwise", f"out{place}", "made") for place in range(1 + shared)]
+    stored, _ = realized([made, *readers], {"out0", "out1"})
+    assert ("made" in [each.outputs[0] for each in stored]) is is_stored
+
+
+def test_constants_are_instructions_once() -> None:
+    first = op("pointwise", "first", "x", "y", instructions=13, numbers=(2.0,))
+    second = op("pointwise", "second", "first", instructions=13, numbers=(2.0,))
+    out = op("pointwise", "out", "second")
+    stored, _ = realized([first, second, out], {"out"})
+    assert [each.outputs[0] for each in stored] == ["out"]  # 2 + 13 + 13 + 1 instructions
+    third = op("pointwise", "second", "first", instructions=15, numbers=(3.0,))
+    stored, _ = realized([first, third, out], {"out"})
+    assert [each.outputs[0] for each in stored] == ["second", "out"]  # 2 + 13 + 15 + 2
+
+
+def test_windows_store_what_is_computed_from_several_tensors() -> None:
+    for loads, expected in ((1, ["out"]), (2, ["made", "out"])):
+        made = op("pointwise", "made", *("x", "y")[:loads])
+        stored, _ = realized([made, op("pointwise", "out", "made", window=4)], {"out"})
+        assert [each.outputs[0] for each in stored] == expected
+    pooled = op("pointwise", "pooled", "x", window=9)
+    stored, _ = realized([pooled, op("pointwise", "out", "pooled")], {"out"})
+    assert [each.outputs[0] for each in stored] == ["pooled", "out"]  # nine loads
+
+
+@pytest.mark.parametrize(
+    "more", [{"is_alone": True}, {"is_random": True}, {"part_bytes": 4}], ids=["alone", "random", "part"]
+)
+def test_what_is_never_computed_again_inside_of_kernels(more: dict[str, Any]) -> None:
+    stored, _ = realized([op("pointwise", "made", "x", **more), op("pointwise", "out", "made")], {"out"})
+    assert [each.outputs[0] for each in stored] == ["made", "out"]
+
+
+@pytest.mark.parametrize(
+    "reader",
+    [
+        op("extern", "out", "made"),
+        op("pointwise", "out", "made", is_alone=True),
+        op("pointwise", "out", "made", part_bytes=4),
+    ],
+    ids=["library", "alone", "part"],
+)
+def test_what_kernels_of_libraries_read_is_stored(reader: Op) -> None:
+    stored, _ = realized([op("pointwise", "made", "x"), reader], {"out"})
+    assert [each.outputs[0] for each in stored] == ["made", "out"]
+
+
+def test_sources_of_what_is_not_stored_are_read_instead() -> None:
+    """Also the parts, the turned axes and the moved elements of the sources."""
+    made = op(
+        "pointwise",
+        "made",
+        "x",
+        "y",
+        outer=frozenset({"x"}),
+        moved=frozenset({"y"}),
+        parts={"x": {"half": 50}},
+    )
+    stored, _ = realized([made, op("pointwise", "out", "made", "z", moved=frozenset({"z"}))], {"out"})
+    (found,) = stored
+    assert found.reads == ("x", "y", "z")
+    assert (found.outer, found.moved) == (frozenset({"x"}), frozenset({"y", "z"}))
+    assert found.parts == {"x": {"half": 50}}
+    assert found.computes == ("made",)
+    whole = op("pointwise", "out", "made", "x")
+    ((again),) = realized([made, whole], {"out"})[0]
+    assert again.parts == {}
+
+
+ROWS = op("reduction", "rows", "x", kept=10)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "expected"),
+    [
+        (op("pointwise", "a"), op("pointwise", "b"), True),
+        (op("pointwise", "a"), op("pointwise", "b", elements=99), False),
+        (ROWS, op("reduction", "b", kept=10), True),
+        (ROWS, op("reduction", "b", kept=20), False),
+        (ROWS, op("pointwise", "b"), True),  # over what it reads
+        (ROWS, op("pointwise", "b", elements=10), True),  # over what it leaves
+        (ROWS, op("pointwise", "b", elements=20), False),
+        (op("pointwise", "b"), ROWS, True),
+        (op("reduction", "a", kept=10, is_inner=False), op("pointwise", "b"), False),
+        (op("reduction", "a", kept=10, in_order=False), op("pointwise", "b"), False),
+        (op("reduction", "a", kept=10, in_order=False), op("pointwise", "b", elements=10), True),
+        (op("extern", "a"), op("pointwise", "b"), False),
+        (op("pointwise", "a"), op("pointwise", "b", is_alone=True), False),
+    ],
+)
+def test_which_operators_run_together(one: Op, other: Op, expected: bool) -> None:
+    assert run_together(one, other) is expected
+    assert run_together(other, one) is expected
+
+
+def outputs_of(*ops: Op, outputs: set[str]) -> list[tuple[str, ...]]:
+    return [each.outputs for each in fused(ops, outputs)]
+
+
+def test_a_kernel_between_two_others_keeps_them_apart() -> None:
+    one, library = op("pointwise", "one", "x"), op("extern", "between", "one")
+    last = op("pointwise", "last", "one", "between")
+    assert outputs_of(one, library, last, outputs={"last"}) == [("one",), ("between",), ("last",)]
+    assert outputs_of(one, op("pointwise", "last", "one"), outputs={"last"}) == [("last",)]
+    assert outputs_of(one, op("pointwise", "last", "one"), outputs={"one", "last"}) == [("one", "last")]
+
+
+def test_readers_of_one_tensor_are_one_kernel_unless_64_lie_between() -> None:
+    apart = [op("extern", f"e{place}", f"y{place}") for place in range(62)]
+    one, two = op("pointwise", "one", "x"), op("pointwise", "two", "x")
+    outputs = {"one", "two", *(each.outputs[0] for each in apart)}
+    assert ("one", "two") in outputs_of(one, *apart, two, outputs=outputs) or ("two", "one") in outputs_of(
+        one, *apart, two, outputs=outputs
+    )
+    more = [*apart, *(op("extern", f"f{place}", f"z{place}") for place in range(3))]
+    outputs |= {each.outputs[0] for each in more}
+    assert ("one",) in outputs_of(one, *more, two, outputs=outputs)
+
+
+def test_a_kernel_has_64_operators_at_most() -> None:
+    chain = [op("pointwise", f"t{place}", f"t{place - 1}" if place else "x") for place in range(70)]
+    kernels = fused(chain, {"t69"})
+    assert [len(each.members) for each in kernels] == [64, 6]
+    assert kernels[0].outputs == ("t63",)
+
+
+def test_what_may_be_written_over() -> None:
+    loop = Kernel((op("pointwise", "out", "x", "y", moved=frozenset({"y"})),), ("out",), (), ("x", "y"))
+    assert loop.over == {"out": ("x",)}
+    library = Kernel((op("extern", "out", "x"),), ("out",), (), ("x",))
+    assert (library.over, library.is_written) == ({}, False)
+    assert Kernel((op("extern", "out", "x", is_over=True),), ("out",), (), ("x",)).over == {"out": ("x",)}
+    assert not Kernel((op("extern", "out", "x", allocates=True),), ("out",), (), ("x",)).takes_free_memory
+
+
+def test_the_cut_of_a_flow_is_where_it_is_narrowest() -> None:
+    graph = FlowGraph()
+    a, b, c = graph.new(), graph.new(), graph.new()
+    for start, end, capacity in (
+        (SOURCE, a, INFINITE),
+        (a, b, 7),
+        (a, c, 2),
+        (b, c, 3),
+        (c, SINK, 9),
+        (b, SINK, 1),
+    ):
+        graph.connect(start, end, capacity)
+    beyond = graph.beyond_cut()
+    assert (a in beyond, b in beyond, c in beyond) in ((False, False, True), (False, True, True))
+    edges = {(a, b): 7, (a, c): 2, (b, c): 3, (b, SINK): 1, (c, SINK): 9}
+    cut = sum(
+        size for (start, end), size in edges.items() if start not in beyond and (end in beyond or end == SINK)
+    )
+    assert cut == 2 + 3 + 1
