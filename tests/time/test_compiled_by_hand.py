@@ -1,0 +1,154 @@
+"""What torch.compile launches of one call, with the CPU's time: costs are powers of ten, so that a sum shows its parts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from graphflops.devices import HOPPER
+from graphflops.inductor.plan import Plans
+from graphflops.time.compiled import CompiledLauncher
+from graphflops.time.kernel import Convolution, Product
+from tests.one_call import g, program_of
+from tests.support import t
+
+COSTS = {
+    "compiled.guards": 1.0,
+    "compiled.autograd": 20.0,
+    "compiled.parameter": 1e9,
+    "compiled.inference.fused": 100.0,
+    "compiled.training.fused": 1e3,
+    "compiled.inference.library": 1e4,
+    "compiled.training.library": 1e5,
+    "compiled.training.attention": 1e6,
+    "compiled.training.convolution_gradient": 1e7,
+    "compiled.collective": 1e8,
+    "recurrent.call": 1e10,
+    "recurrent.layer": 1e11,
+    "recurrent.step": 1e12,
+}
+
+
+def launched(op: str, *args: Any, is_backward: bool = False, **more: Any) -> tuple[list[Any], float]:
+    """The kernels of a phase but for the loss, and the CPU's time."""
+    program = program_of(op, *args, **more)
+    records = program.training is not None
+    launcher = CompiledLauncher(program, {}, Plans(program, HOPPER), COSTS)
+    found = launcher.backward() if is_backward else launcher.forward(records=records)
+    kernels = [kernel for launch in found if launch.row >= 0 for kernel in launch.kernels or ()]
+    return kernels, sum(launch.host_seconds for launch in found)
+
+
+def test_guards_come_first_and_autograd_in_training() -> None:
+    kernels, host = launched("aten.relu.default", t(4, 64))
+    assert (len(kernels), host) == (1, 1 + 100)
+    kernels, host = launched("aten.relu.default", g(4, 64))
+    assert (len(kernels), host) == (1, 1 + 20 / 2 + 1e3)
+    kernels, host = launched("aten.relu.default", g(4, 64), is_backward=True)
+    assert host == 20 / 2 + 1e3
+    assert kernels[-1].variant == "fused"
+
+
+N = 4 * 64
+
+
+@pytest.mark.parametrize(
+    ("op", "operands", "loads", "slow", "read", "written"),
+    [
+        # an element takes two loads' time beside its own; functions take four each
+        ("relu.default", (t(4, 64),), 1, 0, 4 * N, 4 * N),
+        ("add.Tensor", (t(4, 64), t(4, 64)), 2, 0, 8 * N, 4 * N),
+        ("add.Tensor", (t(4, 64), t(64)), 2, 0, 4 * (N + 64), 4 * N),
+        ("exp.default", (t(4, 64),), 1, 4, 4 * N, 4 * N),
+        ("cat.default", ((t(2, 64), t(2, 64)),), 2, 3 * 2, 4 * N, 4 * N),
+        ("native_dropout.default", (t(4, 64), 0.5, True), None, None, 4 * N, None),
+    ],
+)
+def test_loops_that_inductor_writes(
+    op: str, operands: Any, loads: Any, slow: Any, read: int, written: Any
+) -> None:
+    outputs = 2 if "native" in op else 1
+    kernels, _ = launched(f"aten.{op}", *operands, outputs=outputs)
+    if loads is None:
+        return
+    (kernel,) = kernels
+    assert kernel.vector_flops == N * (2 + loads + slow)
+    assert (kernel.read_bytes, kernel.written_bytes) == (read, written)
+
+
+def test_pooling_takes_the_time_of_its_windows() -> None:
+    (kernel,), _ = launched("aten.max_pool2d.default", t(2, 3, 8, 8), (2, 2), (2, 2))
+    results = 2 * 3 * 4 * 4
+    assert kernel.vector_flops == results * (2 + 1 + 5 * 4)  # of four positions
+
+
+def test_reductions_that_inductor_writes() -> None:
+    (kernel,), _ = launched("aten.sum.dim_IntList", t(4, 64), (1,))
+    assert (kernel.family, kernel.vector_flops) == ("reduction", int(N * (5.5 + 1.1)))
+    (kernel,), _ = launched("aten.sum.dim_IntList", t(64, 4), (0,))
+    assert (kernel.variant, kernel.vector_flops) == ("fused.outer", int(N * 2.2))
+
+
+def test_gradients_of_functions_take_seven_loads_each() -> None:
+    """Of erf the gradient computes an exponential again."""
+    (kernel,), _ = launched("aten.erf.default", g(4, 64), is_backward=True)
+    assert kernel.vector_flops == N * (2 + 2 + 7)
+    (kernel,), _ = launched("aten.relu.default", g(4, 64), is_backward=True)
+    assert kernel.vector_flops == N * (2 + 2)
+
+
+@pytest.mark.parametrize(
+    ("table", "dtype", "loads"),
+    [
+        ((100, 64), "float32", 5),
+        ((1000, 8), "float32", 1_000_000 // 8000),
+        ((10, 8), "float32", 4_000),
+        ((1000, 300), "float32", 5),
+        ((100_000, 60), "bfloat16", 5),
+    ],
+)
+def test_additions_to_few_places_wait_for_one_another(table: Any, dtype: str, loads: int) -> None:
+    operands = (g(*table, dtype=dtype), t(4, 5, dtype="int64"))
+    kernels, _ = launched("aten.embedding.default", *operands, is_backward=True)
+    added = kernels[-2]
+    rows = 20 * table[1]
+    assert added.vector_flops == rows * (2 + 3 + loads)
+    assert added.written_bytes == added.read_bytes  # it reads and writes the places that it adds to
+
+
+def test_libraries_take_the_time_of_their_calls() -> None:
+    kernels, host = launched("aten.mm.default", t(8, 16), t(16, 8))
+    assert ([kernel.family for kernel in kernels], host) == (["matmul"], 1 + 1e4)
+    kernels, host = launched("aten.mm.default", g(8, 16), g(16, 8), is_backward=True)
+    assert ([kernel.family for kernel in kernels], host) == (["matmul"] * 2, 10 + 2 * 1e5)
+    sdpa = [g(2, 4, 64, 64, dtype="bfloat16") for _ in range(3)]
+    for is_backward, start in ((False, 11), (True, 10)):
+        kernels, host = launched("aten.scaled_dot_product_attention.default", *sdpa, is_backward=is_backward)
+        assert ([kernel.family for kernel in kernels], host) == (["attention"], start + 1e6)
+
+
+def test_products_run_with_padded_sizes() -> None:
+    half = {"dtype": "bfloat16"}
+    kernels, _ = launched("aten.linear.default", t(12, 64, **half), t(30, 64, **half), t(30, **half))
+    (product,) = [kernel for kernel in kernels if kernel.family == "matmul"]
+    assert product.sizes == Product(16, 32, 64)
+
+
+def conv(*, is_backward: bool, channels: int = 16) -> Any:
+    """A convolution of 3 x 3 in half precision with bias, whose gradients are all wanted."""
+    half = {"dtype": "bfloat16"}
+    operands = (g(2, channels, 16, 16, **half), g(32, channels, 3, 3, **half), g(32, **half))
+    args = ((1, 1), (1, 1), (1, 1), False, (0, 0), 1)
+    return launched("aten.convolution.default", *operands, *args, is_backward=is_backward)
+
+
+def test_convolutions() -> None:
+    kernels, host = conv(is_backward=False)
+    assert [kernel.family for kernel in kernels if isinstance(kernel.sizes, Convolution)] == ["convolution"]
+    written = [kernel for kernel in kernels if kernel.variant == "fused"]
+    assert host == 11 + 1e5 + 1e3 * len(written)
+    kernels, host = conv(is_backward=True)
+    own = [kernel.sizes.phase for kernel in kernels if isinstance(kernel.sizes, Convolution)]
+    assert sorted(own) == ["input_gradient", "weight_gradient"]
+    assert host // 1e7 == 2
