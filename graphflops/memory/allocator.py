@@ -87,7 +87,7 @@ class Allocator:
         self.pools: dict[tuple[bool, int], Pool] = {}
         self.requested = self.allocated = self.reserved = 0
         self.peak_requested = self.peak_allocated = self.peak_reserved = 0
-        self.segments: dict[int, int] = {}  # bytes by address; of expandable ones those that are mapped
+        self.segments: dict[int, int] = {}  # bytes by address; none where they are expandable
 
     def reset_peaks(self) -> None:
         """Forget the peaks."""

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import random
+from itertools import pairwise
+
 import pytest
 
-from graphflops.memory.allocator import MIB, Allocator, ExpandableAllocator, OutOfMemory
+from graphflops.memory.allocator import MIB, Allocator, Block, ExpandableAllocator, OutOfMemory
 
 
 def test_sizes_are_rounded_to_512_bytes() -> None:
@@ -105,3 +108,74 @@ def test_an_expandable_segment_is_as_long_as_its_largest_request() -> None:
     allocator = ExpandableAllocator()
     allocator.allocate(2**50)
     assert allocator.reserved == -(-(2**50) // (20 * MIB)) * 20 * MIB
+
+
+def linked(block: Block) -> list[Block]:
+    """A block with its neighbours, from the first address on."""
+    while block.previous is not None:
+        block = block.previous
+    found = [block]
+    while found[-1].next is not None:
+        found.append(found[-1].next)
+    return found
+
+
+@pytest.mark.parametrize("kind", [Allocator, ExpandableAllocator])
+@pytest.mark.parametrize("seed", range(3))
+def test_addresses_and_sums_hold_after_any_requests(kind: type[Allocator], seed: int) -> None:
+    """Blocks follow one another, free neighbours are one, every sum is that of the blocks, and peaks are the most so far."""
+    choose = random.Random(seed)
+    allocator, used = kind(), []
+    most = (0, 0, 0)
+    for turn in range(400):
+        if used and choose.random() < 0.48:
+            allocator.free(used.pop(choose.randrange(len(used))))
+        else:
+            size = choose.choice((1, 600, 300_000, MIB, MIB + 1, 3 * MIB, 11 * MIB, 21 * MIB + 5, 47 * MIB))
+            used.append(allocator.allocate(size, stream=choose.randrange(2)))
+        if turn % 100 == 99:
+            allocator.empty_cache()
+        assert (allocator.requested, allocator.allocated) == (
+            sum(block.requested for block in used),
+            sum(block.size for block in used),
+        )
+        most = (
+            max(most[0], allocator.requested),
+            max(most[1], allocator.allocated),
+            max(most[2], allocator.reserved),
+        )
+        free = [block for pool in allocator.pools.values() for block in pool.blocks.values()]
+        blocks = {id(block): block for start in (*used, *free) for block in linked(start)}
+        mapped = sum(block.size for block in blocks.values() if block.is_mapped)
+        assert mapped == allocator.reserved
+        assert kind is ExpandableAllocator or mapped == sum(allocator.segments.values())
+        for block in blocks.values():
+            after = block.next
+            if after is not None:
+                assert (after.previous, after.address) == (block, block.address + block.size)
+                assert block.is_used or after.is_used or block.is_mapped != after.is_mapped
+            assert block.is_used or not block.is_mapped or block.pool.blocks[block.address] is block
+        spans = sorted((block.address, block.size) for block in blocks.values())
+        assert all(a + size <= b for (a, size), (b, _) in pairwise(spans))
+        for pool in allocator.pools.values():
+            assert pool.free == sorted((block.size, block.address) for block in pool.blocks.values())
+    assert (allocator.peak_requested, allocator.peak_allocated, allocator.peak_reserved) >= most
+    allocator.reset_peaks()
+    assert (allocator.peak_requested, allocator.peak_reserved) == (allocator.requested, allocator.reserved)
+
+
+def test_pages_in_the_middle_of_a_free_block_are_unmapped() -> None:
+    allocator = ExpandableAllocator()
+    first, middle, last = (allocator.allocate(size * MIB) for size in (30, 60, 30))
+    assert allocator.reserved == 120 * MIB
+    allocator.free(middle)  # from 30 to 90 MiB: whole pages are those from 40 to 80
+    allocator.empty_cache()
+    assert allocator.reserved == 80 * MIB
+    again = allocator.allocate(60 * MIB)
+    assert (again.address - first.address, allocator.reserved) == (30 * MIB, 120 * MIB)
+    assert last.address - first.address == 90 * MIB
+    small = allocator.allocate(700_000)
+    assert allocator.reserved == 122 * MIB
+    allocator.free(small)
+    allocator.empty_cache()
+    assert allocator.reserved == 120 * MIB
