@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from graphflops.devices import Platform
+    from graphflops.kernels.choices import Choice
 
 # What the trees name, in one list that tests hold them to. converted: channels-last copies of all tensors.
 # operands_converted: the kernel writes the result in order. by_entry: a part of the weight's gradient for each batch entry.
@@ -40,7 +41,6 @@ STREAMS = 8  # in which groups run one by one
 LONG_KERNEL = (
     31  # positions of a sequence, above which groups that are no power of two run without tensor cores
 )
-_LIBRARY = "cudnn_9"
 _FLOAT_BYTES = 4
 _PART, _MOST_PARTS = 64, 16  # channels or positions of one part of a sum, and the most parts
 _TILE = 128  # rows and columns of the product that a gradient of a weight is
@@ -65,7 +65,12 @@ def way(conv: Convolution, phase: str, is_last: bool) -> str:
         return "as_it_lies"
     else:
         name = f"{phase}.{'pointwise' if conv.is_pointwise else 'window'}"
-    return chosen(library(_LIBRARY).choices[name].tree, conv)
+    return chosen(choices()[name].tree, conv)
+
+
+def choices() -> dict[str, Choice]:
+    """The trees of the release that is assumed, by their names."""
+    return library("cudnn_9").choices
 
 
 def converted(conv: Convolution, phase: str, is_last: bool) -> str:

@@ -12,7 +12,6 @@ from graphflops.time.lowering.moved import copy, pointwise, sum_to
 
 if TYPE_CHECKING:
     from graphflops.time.concrete import ConcreteCall, Tensor
-    from graphflops.time.kernel import Pass
     from graphflops.time.lowering.convolution_problem import Problem
 
 
@@ -21,22 +20,23 @@ def convolution(call: ConcreteCall) -> list[Kernel]:
     problem = problem_of(call)
     if problem is None:
         return _unknown_sizes(call)
-    x, weight, out = problem.x, problem.weight, problem.out
+    x, out = problem.x, problem.out
     bias = call.operand("bias")
     is_apart = bias is not None and bias.dtype != "int32"  # integers start the sums of integers
     added = [_added(out, bias)] if bias is not None and is_apart else []
     is_scattered = not problem.is_channels_last and not x.is_contiguous
     in_order = [copy(x)] if is_scattered else []
-    return [*in_order, *_kernels(problem, "forward", call.cost.matrix_flops, (x, weight), out), *added]
+    return [*in_order, *passed(problem, call.cost.matrix_flops), *added]
 
 
-def _kernels(
-    problem: Problem, phase: Pass, flops: int, reads: tuple[Tensor, Tensor], writes: Tensor
-) -> list[Kernel]:
-    """One pass, with the conversions before and after it."""
+def passed(problem: Problem, flops: int) -> list[Kernel]:
+    """The pass that `problem.phase` names, with the conversions before and after it."""
+    x, weight, out = problem.x, problem.weight, problem.out
+    reads, writes = {"forward": ((x, weight), out), "input_gradient": ((out, weight), x)}.get(
+        problem.phase, ((out, x), weight)
+    )
     if (problem.groups > 1 and not problem.is_depthwise) or problem.has_several_filters_last:
-        return grouped(problem._replace(phase=phase), flops, reads, writes)
-    problem = problem._replace(phase=phase)
+        return grouped(problem, flops, reads, writes)
     kernel = problem.kernel(flops, reads, writes)
     if problem.is_weight_of_one_image:
         return [replace(kernel, variant=DIRECT)]
@@ -55,14 +55,13 @@ def convolution_backward(call: ConcreteCall) -> list[Kernel]:
     problem = problem_of(call)
     if problem is None:
         return []
-    x, weight, out, flops = problem.x, problem.weight, problem.out, call.cost.matrix_flops
-    kernels = []
-    if x.requires_grad:
-        kernels += _kernels(problem, "input_gradient", flops, (out, weight), x)
-    if weight.requires_grad:
-        kernels += _kernels(problem, "weight_gradient", flops, (out, x), weight)
+    flops, kernels = call.cost.matrix_flops, []
+    if problem.x.requires_grad:
+        kernels += passed(problem._replace(phase="input_gradient"), flops)
+    if problem.weight.requires_grad:
+        kernels += passed(problem._replace(phase="weight_gradient"), flops)
     if call.wants("bias"):
-        kernels.append(sum_to(out, [1]))
+        kernels.append(sum_to(problem.out, [1]))
     return kernels
 
 

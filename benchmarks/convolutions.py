@@ -1,0 +1,354 @@
+"""Which kernels cuDNN takes for convolutions, and what they need: measured on this machine's GPU, and as predicted.
+
+    python -m benchmarks.convolutions measure --seconds 110 --seed 1 --output convolutions.jsonl
+    python -m benchmarks.convolutions judge convolutions.jsonl
+    python -m benchmarks.convolutions fit convolutions.jsonl > trees.json
+
+`measure` runs random convolutions, forward and both gradients, and writes a line for each pass: its sizes, the bytes that it
+allocates beside operands and results, and its kernels with their times. `judge` compares them with what graphflops predicts.
+`fit` reads decision trees from the workspaces (it needs scikit-learn): with them `graphflops/kernels/choices` is made for a
+new release of cuDNN.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import statistics
+import time
+from collections import defaultdict
+from math import log, prod
+from pathlib import Path
+from typing import Any
+
+from graphflops.devices import HOPPER, device
+from graphflops.kernels import cudnn
+from graphflops.kernels.convolution import Convolution, Layout
+from graphflops.memory.strides import row_major
+from graphflops.tensor import DTYPES, TensorType
+from graphflops.time.concrete import Tensor
+from graphflops.time.lowering.convolution_problem import Problem
+from graphflops.time.lowering.convolutions import passed
+from graphflops.time.predict import predict
+
+Row = dict[str, Any]
+PHASES = ("forward", "input_gradient", "weight_gradient")
+CHANNELS = (*range(16, 65, 8), *range(80, 257, 16), *range(288, 577, 32), *range(640, 2049, 128), 2304, 3072)
+SIDES = (
+    1,
+    *range(4, 22),
+    7,
+    7,
+    14,
+    14,
+    24,
+    25,
+    27,
+    28,
+    28,
+    31,
+    32,
+    35,
+    37,
+    40,
+    48,
+    56,
+    56,
+    63,
+    64,
+    96,
+    112,
+    128,
+)
+BATCHES = (1, 1, 2, 3, 4, 6, 8, 8, 16, 16, 32, 32, 64, 128)
+WINDOWS = {
+    "dense": ((3, 3), (3, 3), (5, 5), (1, 7), (7, 1), (1, 3)),
+    "groups": ((3, 3), (3, 3), (1, 1), (5, 5)),
+}
+CONVERSIONS = ("nchwtonhwc", "nhwctonchw", "tensortransform", "addpadding")
+MOST_ELEMENTS, MOST_FLOPS = 1.2e8, 1.5e11
+LEAST_OF_A_LEAF = 5
+
+
+def picked(chance: random.Random) -> Row:
+    """Sizes of a random convolution: products, strided ones, stems, windows, groups, transposed ones and sequences."""
+    kinds = {"product": 50, "strided": 6, "stem": 8, "dense": 18, "groups": 8, "transposed": 4, "sequence": 4}
+    (kind,) = chance.choices([*kinds], [*kinds.values()])
+    side, stride, groups, window = chance.choice(SIDES), 1, 1, (1, 1)
+    channels, results = (
+        chance.choice(CHANNELS) if chance.random() < 0.85 else chance.randrange(8, 1500) for _ in range(2)
+    )
+    if kind == "strided":
+        stride = 2
+    elif kind == "stem":
+        side, size = (
+            chance.choice((96, 128, 160, 224, 224, 288)),
+            chance.choice((2, 3, 4, 5, 7, 8, 14, 16, 32)),
+        )
+        is_patch = size not in (3, 5, 7) and chance.random() < 0.8
+        channels, window, stride = chance.choice((1, 3, 3, 4, 6)), (size, size), size if is_patch else 2
+        results = chance.choice((16, 32, 64, 96, 192, 384, 768))
+    elif kind in WINDOWS:
+        window, stride = chance.choice(WINDOWS[kind]), chance.choice((1, 1, 2))
+        channels, results = min(channels, 1024), min(results, 1024)
+    elif kind == "transposed":
+        window, stride, results = chance.choice(((2, 2), (3, 3), (4, 4))), 2, chance.choice((3, 16, 64, 256))
+    if kind == "groups":
+        groups = chance.choice((2, 3, 4, 6, 8, 16, 32))
+        channels = groups * chance.choice((2, 4, 8, 12, 16, 24, 32, 40, 56, 64))
+        results = channels * chance.choice((1, 1, 2))
+    axes = 1 if kind == "sequence" else 2
+    image = [chance.choice((49, 197, 400, 1000, 3000))] if axes == 1 else [side, side]
+    window = (chance.choice((1, 3, 5, 7)),) if axes == 1 else window
+    padding = [0 if stride == size else size // 2 for size in window]
+    return {
+        "kind": kind,
+        "dtype": chance.choice(("float16", "bfloat16", "bfloat16", "float32")),
+        "batch": chance.choice(BATCHES),
+        "cin": channels,
+        "cout": results,
+        "image": image,
+        "groups": groups,
+        "kernel": [*window],
+        "stride": [stride] * axes,
+        "padding": padding,
+        "transposed": kind == "transposed",
+        "last": axes == 2 and chance.random() < 0.12,
+    }
+
+
+def shapes(row: Row) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+    """Of operand, weight and result."""
+    ends = list(zip(row["image"], row["stride"], row["padding"], row["kernel"], strict=True))
+    x = (row["batch"], row["cin"], *row["image"])
+    if row["transposed"]:
+        out = [(size - 1) * step - 2 * pad + taps for size, step, pad, taps in ends]
+        return x, (row["cin"], row["cout"] // row["groups"], *row["kernel"]), (x[0], row["cout"], *out)
+    out = [(size + 2 * pad - taps) // step + 1 for size, step, pad, taps in ends]
+    return x, (row["cout"], row["cin"] // row["groups"], *row["kernel"]), (x[0], row["cout"], *out)
+
+
+def measure(seconds: float, seed: int, output: Path) -> None:
+    """Runs random convolutions on the GPU, each three times between markers that the profiler sees."""
+    import torch
+    from torch.profiler import ProfilerActivity, profile
+
+    def mark() -> None:
+        torch.cuda._sleep(100)
+
+    chance, begun = random.Random(seed), time.monotonic()
+    mark()
+    with output.open("w") as lines:
+        while time.monotonic() - begun < seconds:
+            rows: list[Row] = []
+            with profile(activities=[ProfilerActivity.CUDA]) as trace:
+                for _ in range(60):
+                    row = picked(chance)
+                    x, weight, out = shapes(row)
+                    is_large = max(prod(x), prod(out)) > MOST_ELEMENTS
+                    if min(out) < 1 or is_large or 2 * prod(out) * prod(weight[1:]) > MOST_FLOPS:
+                        continue
+                    for phase, call in zip(PHASES, calls(row, x, weight), strict=True):
+                        call()
+                        rows.append({**row, "phase": phase, "workspace": allocated(call)})
+                        for _ in range(3):
+                            torch.cuda.synchronize()
+                            mark()
+                            call()
+                        torch.cuda.synchronize()
+                        mark()
+                        torch.cuda.synchronize()
+            events = trace.profiler.kineto_results.events()
+            found = sorted(
+                (e.start_ns(), e.name(), e.duration_ns()) for e in events if "CUDA" in str(e.device_type())
+            )
+            runs: list[list[tuple[str, int]]] = [[]]
+            for _, name, duration in found:
+                runs[-1].append((name, duration)) if "spin" not in name else runs.append([])
+            for place, row in enumerate(rows):
+                three = runs[1 + 4 * place : 4 + 4 * place]
+                if len({len(run) for run in three}) == 1 and three[0]:
+                    times = zip(*three, strict=True)
+                    row["kernels"] = [
+                        [each[0][0][:110], sorted(t for _, t in each)[1] / 1e3] for each in times
+                    ]
+                    lines.write(json.dumps(row) + "\n")
+
+
+def calls(row: Row, x_shape: tuple[int, ...], weight_shape: tuple[int, ...]) -> list[Any]:
+    import torch
+
+    dtype, axes = getattr(torch, row["dtype"]), len(row["image"])
+    x = torch.randn(x_shape, device="cuda", dtype=dtype)
+    x = x.to(memory_format=torch.channels_last) if row["last"] else x
+    weight = torch.randn(weight_shape, device="cuda", dtype=dtype)
+    options = (row["stride"], row["padding"], [1] * axes, row["transposed"], [0] * axes, row["groups"])
+    forward, backward = torch.ops.aten.convolution, torch.ops.aten.convolution_backward
+    gradient = torch.randn_like(forward(x, weight, None, *options))
+    return [
+        lambda: forward(x, weight, None, *options),
+        lambda: backward(gradient, x, weight, None, *options, [True, False, False]),
+        lambda: backward(gradient, x, weight, None, *options, [False, True, False]),
+    ]
+
+
+def allocated(call: Any) -> int:
+    """Bytes at the peak of a call beside what is there before or after it."""
+    import torch
+
+    def requested(which: str) -> int:
+        return int(torch.cuda.memory_stats()[f"requested_bytes.all.{which}"])
+
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    before, result = requested("current"), call()
+    torch.cuda.synchronize()
+    after, peak = requested("current"), requested("peak")
+    del result
+    return peak - max(before, after)
+
+
+def problem(row: Row) -> Problem:
+    x, weight, out = (tensor(shape, row["dtype"]) for shape in shapes(row))
+    if row["last"] and x.shape[1] > 1:
+        x, out = last(x), last(out)
+    return Problem(x, weight, out, row["groups"], tuple(row["stride"]), row["transposed"], row["phase"])
+
+
+def tensor(shape: tuple[int, ...], dtype: str) -> Tensor:
+    bits = DTYPES[dtype].bits
+    return Tensor(shape, dtype, bits, tuple(map(int, row_major(shape))), prod(shape) * bits // 8)  # type: ignore[arg-type]
+
+
+def last(value: Tensor) -> Tensor:
+    strides = row_major(value.shape, (0, *range(2, value.rank), 1))
+    return Tensor(value.shape, value.dtype, value.bits, tuple(map(int, strides)), value.nbytes)  # type: ignore[arg-type]
+
+
+def convolution(row: Row) -> Convolution:
+    x, weight, out = (TensorType(shape, DTYPES[row["dtype"]]) for shape in shapes(row))
+    return Convolution(
+        x, weight, out, tuple(row["stride"]), tuple(row["padding"]), row["groups"], row["transposed"]
+    )
+
+
+def judge(rows: list[Row]) -> None:
+    """Prints, by kind and phase, how often the way is the library's, and how far workspace and time are off."""
+    known, found = device("h200"), defaultdict(list)
+    for row in rows:
+        conv, what = convolution(row), problem(row)
+        is_last = what.is_channels_last
+        held = cudnn.workspace(conv, row["phase"], Layout(is_last, gradient=is_last), HOPPER)
+        places = prod(shapes(row)[0 if row["transposed"] else 2])
+        kernels = passed(what, 2 * places * prod(shapes(row)[1][1:]))
+        seconds = sum(predict(kernel, known).seconds for kernel in kernels)
+        tensors = sum(prod(shape) for shape in shapes(row)) * conv.x.dtype.bits // 8
+        converts = any(part in name.lower() for name, _ in row["kernels"] for part in CONVERSIONS)
+        found[row["kind"], row["phase"]].append(
+            (
+                abs(int(held) - row["workspace"]) <= 0.03 * tensors + 70_000,  # type: ignore[arg-type]
+                bool(what.converted(what.x, what.weight, what.out)) == converts or conv.groups > 1 or is_last,
+                abs(log(1e6 * seconds / sum(took for _, took in row["kernels"]))),
+            )
+        )
+    print(
+        f"{'kind':12}{'phase':18}{'passes':>8}{'workspace within 3 %':>22}{'same copies':>13}{'time off, median':>18}"
+    )
+    for (kind, phase), each in sorted(found.items()):
+        workspace, same = (f"{sum(row[n] for row in each) / len(each):.0%}" for n in (0, 1))
+        # Kernels of groups run beside one another: their sum is not how long the convolution takes.
+        off = "" if kind.startswith("group") else f"{statistics.median(row[2] for row in each):.0%}"
+        print(f"{kind:12}{phase:18}{len(each):8}{workspace:>22}{same:>13}{off:>18}")
+
+
+def way(row: Row) -> str | None:
+    """The way that explains a workspace: the tensors that are copied, and whole parts of sums; None where none does."""
+    conv, half = convolution(row), row["dtype"] != "float32"
+    copies, phase = conv.copies(), row["phase"]
+    weight = 0 if conv.is_pointwise and conv.is_aligned else int(copies.weight)  # type: ignore[arg-type]
+    x, out = int(copies.x), int(copies.out)  # type: ignore[arg-type]
+    part = {"forward": out, "input_gradient": x, "weight_gradient": int(copies.weight)}[phase] * (
+        2 if half else 1
+    )  # type: ignore[arg-type]
+    ways = {"as_it_lies": 0, "operands_converted": x + weight, "converted": x + weight + out}
+    if phase != "forward":
+        del ways["operands_converted"]
+    for name, size in ways.items():
+        rest = row["workspace"] - size
+        parts = round(rest / part)
+        if rest > -6000 and abs(rest - parts * part) < 0.01 * (size + parts * part) + 6000 and parts < 140:
+            is_each = (
+                phase == "weight_gradient"
+                and conv.is_pointwise
+                and abs(parts - row["batch"]) <= 0.13 * row["batch"]
+            )
+            if not parts:
+                return name
+            if name == "as_it_lies":
+                return "by_entry" if is_each else "split"
+            return f"{name}_split"
+    return None
+
+
+def fit(rows: list[Row], leaves: int = 50) -> None:
+    """Prints trees of the ways of single groups in row-major order, fitted to four fifths and judged on the rest."""
+    from sklearn.tree import DecisionTreeClassifier
+
+    facts = sorted({part[0] for choice in cudnn.choices().values() for part in nodes(choice.tree)})
+    found: dict[str, list[tuple[list[int], str]]] = defaultdict(list)
+    for row in rows:
+        taken = way(row) if row["groups"] == 1 and not row["last"] else None
+        if taken:
+            conv = convolution(row)
+            window = "pointwise" if conv.is_pointwise else "window"
+            found[f"{row['phase']}.{window}"].append(([int(getattr(conv, fact)) for fact in facts], taken))
+    trees = {}
+    for name, all_rows in found.items():
+        fitted, held = [row for n, row in enumerate(all_rows) if n % 5], all_rows[::5]
+        model = DecisionTreeClassifier(
+            max_leaf_nodes=leaves, min_samples_leaf=LEAST_OF_A_LEAF, random_state=0
+        )
+        model.fit([row for row, _ in fitted], [taken for _, taken in fitted])
+        error = 1 - model.score([row for row, _ in held], [taken for _, taken in held])
+        trees[name] = {
+            "measured": len(all_rows),
+            "held_out_error": round(error, 3),
+            "tree": read(model, facts),
+        }
+    print(json.dumps(trees))
+
+
+def read(model: Any, facts: list[str], place: int = 0) -> Any:
+    """A fitted tree as `graphflops/kernels/choices` writes it."""
+    tree = model.tree_
+    if tree.children_left[place] < 0:
+        return str(model.classes_[tree.value[place][0].argmax()])
+    below, above = (
+        read(model, facts, int(side[place])) for side in (tree.children_left, tree.children_right)
+    )
+    return below if below == above else [facts[tree.feature[place]], int(tree.threshold[place]), below, above]
+
+
+def nodes(tree: Any) -> list[Any]:
+    return [] if isinstance(tree, str) else [tree, *nodes(tree[2]), *nodes(tree[3])]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("what", choices=("measure", "judge", "fit"))
+    parser.add_argument("file", nargs="?", type=Path)
+    parser.add_argument("--seconds", type=float, default=110)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--output", type=Path, default=Path("convolutions.jsonl"))
+    options = parser.parse_args()
+    if options.what == "measure":
+        return measure(options.seconds, options.seed, options.output)
+    rows = [json.loads(line) for line in options.file.read_text().splitlines()]
+    return judge(rows) if options.what == "judge" else fit(rows)
+
+
+if __name__ == "__main__":
+    main()
