@@ -47,8 +47,8 @@ _RANKED_AT = 1024  # what a size without a value counts as where entries are ran
 Rank = Callable[[Mapping[str, "Figure"], Mapping[str, "Figure"]], tuple[int, ...]]
 
 
-def compared(old: Report, new: Report, uniform: Callable[[str], int | None] = lambda _: None) -> Comparison:
-    """Computes what differs between two programs. uniform: 0 or 1 for a vector of the first that holds nothing else."""
+def compared(old: Report, new: Report, uniform: Callable[[str], float | None] = lambda _: None) -> Comparison:
+    """Computes what differs between two programs. uniform: the number of a vector of the first that holds nothing else."""
     old, new, uniform = under_common_names(old, new, uniform)
     trees, numbers = _trees(old, new)
     sizes, export = trees.joined, trees.export

@@ -53,7 +53,7 @@ class ExportCheck:
     before: Constants
     after: Constants
 
-    def entries(self, uniform: Callable[[str], int | None]) -> Iterator[LedgerEntry]:
+    def entries(self, uniform: Callable[[str], float | None]) -> Iterator[LedgerEntry]:
         """Every entry of the ledger."""
         yield from self._work()
         yield from self._element_types()
@@ -162,11 +162,11 @@ def ledger(
     joined: JointSizes,
     unknown: Iterable[UnknownChange],
     inputs: Iterable[InputChange],
-    uniform: Callable[[str], int | None],
+    uniform: Callable[[str], float | None],
 ) -> tuple[LedgerEntry, ...]:
     """What differs between a program and its export, the unexplained first.
 
-    uniform: 0 or 1 for what the program stores by that name, where it is a vector of zeros or of ones.
+    uniform: the number of what the program stores by that name, where it is a vector of nothing else.
     """
     check = ExportCheck(old, new, joined, constants(old, joined.old), constants(new, joined.new))
     found = [*_of_the_whole(new, joined, unknown, inputs), *check.entries(uniform)]
@@ -191,9 +191,9 @@ def _of_the_whole(
         yield from _entry("work", ["the sizes differ"])
 
 
-def _parameters(found: StoredUses, uniform: Callable[[str], int | None]) -> Iterator[LedgerEntry]:
+def _parameters(found: StoredUses, uniform: Callable[[str], float | None]) -> Iterator[LedgerEntry]:
     """What became of the parameters. An exporter leaves out what changes nothing: biases and scales not yet trained."""
-    zeros = [name for name in found.lost if uniform(name) is not None]
+    zeros = [name for name in found.lost if uniform(name) in (0, 1)]
     yield from _entry("parameters_lost", [plain(name) for name in found.lost if name not in zeros])
     yield from _entry("zeros_left_out", [plain(name) for name in zeros])
     for name, before, after in found.shapes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import struct
 from contextlib import ExitStack
@@ -75,18 +76,13 @@ def _as_graphs(
     ]
 
 
-_ONE = {
-    "float16": struct.pack("<e", 1),
-    "bfloat16": struct.pack("<f", 1)[2:],
-    "float32": struct.pack("<f", 1),
-    "float64": struct.pack("<d", 1),
-}
+_LETTERS = {"float16": "<e", "float32": "<f", "float64": "<d"}
 _LONGEST = 1_000_000  # elements of a parameter that is looked at
 
 
 @dataclass
 class _Uniform:
-    """Vectors of zeros or of ones in a model, which is read again when the first of them is asked for."""
+    """Vectors of one number in a model, which is read again when the first of them is asked for."""
 
     model: Any
     model_name: str | None
@@ -98,16 +94,24 @@ class _Uniform:
 
         return None if is_report(self.model) else as_graph(self.model, self.model_name).contents
 
-    def number(self, name: str) -> int | None:
-        """0 or 1 where what is stored by that name is a vector of nothing else."""
+    def number(self, name: str) -> float | None:
+        """The number where what is stored by that name is a vector of nothing else; axes of one do not count."""
         stored = None if self.contents is None else self.contents(name)
-        if stored is None or len(stored.shape) != 1 or stored.shape[0] > _LONGEST or stored.strides != (1,):
+        if stored is None:
             return None
-        size = stored.dtype.bits // 8
-        held = bytes(stored.memory[stored.offset * size : (stored.offset + stored.shape[0]) * size])
-        if not any(held):
-            return 0
-        return 1 if held == _ONE.get(stored.dtype.name, b"") * stored.shape[0] else None
+        axes = [(size, step) for size, step in zip(stored.shape, stored.strides, strict=True) if size != 1]
+        length = math.prod(stored.shape)
+        if len(axes) > 1 or not 0 < length <= _LONGEST or any(step != 1 for _, step in axes):
+            return None
+        width = stored.dtype.bits // 8
+        held = bytes(stored.memory[stored.offset * width : (stored.offset + length) * width])
+        first = held[:width]
+        if held != first * length:
+            return None
+        if stored.dtype.name == "bfloat16":
+            return float(struct.unpack("<f", b"\0\0" + first)[0])
+        letter = _LETTERS.get(stored.dtype.name)
+        return None if letter is None else float(struct.unpack(letter, first)[0])
 
 
 def _file_or_program(model: Model | ModelFile) -> Model | ModelFile:

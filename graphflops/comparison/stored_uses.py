@@ -43,9 +43,9 @@ class StoredUses:
 
 
 class Matcher:
-    """Pairs the uses of constants in two programs. uniform: 0 or 1 for a vector of the old one that holds nothing else."""
+    """Pairs the uses of constants in two programs. uniform: the number of a vector of the old that holds nothing else."""
 
-    def __init__(self, old: Constants, new: Constants, uniform: Callable[[str], int | None]) -> None:
+    def __init__(self, old: Constants, new: Constants, uniform: Callable[[str], float | None]) -> None:
         self.old, self.new, self.uniform = old, new, uniform
         self.found = StoredUses()
         self.left = old.trained()
@@ -140,12 +140,17 @@ class Matcher:
         self.left = rest
 
     def _is_taken_here(self, theirs: ConstantUse, ours: ConstantUse) -> bool:
-        """True if a parameter of the same module is what this one of the export stands for."""
+        """True if a parameter of the same module, with other contents, is what this one of the export stands for."""
         return any(
-            theirs.value in self.partners.get(other.value, ())
+            theirs.value in self.partners.get(other.value, ()) and not self._is_equal(other, ours)
             for other in self.old.uses
             if other.module == ours.module and other.value != ours.value
         )
+
+    def _is_equal(self, one: ConstantUse, other: ConstantUse) -> bool:
+        """True if two parameters repeat one number."""
+        number = self.uniform(one.roots[0])
+        return number is not None and number == self.uniform(other.roots[0])
 
     def _pack(self) -> None:
         """Parameters of a module joined to one, or one cut into several."""

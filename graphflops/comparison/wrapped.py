@@ -22,8 +22,8 @@ def is_export(old: Report, new: Report) -> bool:
 
 
 def under_common_names(
-    old: Report, new: Report, uniform: Callable[[str], int | None]
-) -> tuple[Report, Report, Callable[[str], int | None]]:
+    old: Report, new: Report, uniform: Callable[[str], float | None]
+) -> tuple[Report, Report, Callable[[str], float | None]]:
     """Of an export check both programs by the names inside of the module that the inner one is, and `uniform` by those."""
     if not is_export(old, new):
         return old, new, uniform

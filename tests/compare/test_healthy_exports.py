@@ -154,6 +154,30 @@ class Layers(nn.Module):
         return x
 
 
+class Response(nn.Module):
+    """A scale and a shift of zeros with axes of one, as ConvNeXt has them: the exporter keeps one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale, self.shift = (nn.Parameter(torch.zeros(1, 1, 8)) for _ in range(2))
+        self.out = nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out(self.scale * x.square() + self.shift + x)
+
+
+class Gains(nn.Module):
+    """Two scales of one module that begin at the same number, as LayerScale does: the exporter keeps one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = (nn.Parameter(torch.full((8,), 1e-5)) for _ in range(2))
+        self.out = nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out(x + self.first * x.square() + self.second * x.tanh())
+
+
 SEQUENCE, OPEN = (2, 5, 8), {1: Dim("length", min=2, max=16)}
 CASES = {
     "names": (Named, (2, 3, 6, 6), None, {"shifts_left_out": ("block-0.Norm",)}),
@@ -163,6 +187,8 @@ CASES = {
     "unused": (Unused, SEQUENCE, None, {"unused_left_out": ("linear",)}),
     "split": (Split, SEQUENCE, {0: Dim("batch", min=2, max=16)}, {}),
     "twins": (Twins, SEQUENCE, None, {"zeros_left_out": ("second_weight", "second_bias")}),
+    "response": (Response, SEQUENCE, None, {"weights_shared": ("scale", "shift")}),
+    "gains": (Gains, SEQUENCE, None, {"weights_shared": ("first", "second")}),
     "cell": (Cell, SEQUENCE, {0: Dim("batch", min=2, max=16)}, {}),
     "decay": (Decay, SEQUENCE, None, {}),
     "part": (Part, SEQUENCE, None, {}),
