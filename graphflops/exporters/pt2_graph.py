@@ -22,6 +22,7 @@ from graphflops.exporters.sources import with_modules, with_nested_modules
 from graphflops.exporters.types import collect, memory_order, sparse, storage
 from graphflops.graph import Argument, Graph, Input, Node, Note, Opaque, Origin, Output, Ref
 from graphflops.ops import operator
+from graphflops.ops.operator import arranged
 from graphflops.tensor import TensorType
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ def graph_of(
         origin=origin,
         contents=Members(Path(origin.path), member, {e.name: e.target for e in inputs if e.target}),
         orders=scope.orders,
-        notes=tuple([Note("GF127", "", text) for text in program.types.contradictions(symbols)]),
+        notes=(*program.notes, *(Note("GF127", "", text) for text in program.types.contradictions(symbols))),
     )
 
 
@@ -202,7 +203,7 @@ class Scope:
             node = program.node(index, raw)
             op = op_of(node.target)
             try:
-                args, kwargs = self.operands(node.inputs)
+                args, kwargs = self.operands(self.arranged(op, node), op.startswith("higher_order."))
                 outputs = self.results(node.outputs)
                 name = self.node_name(node.name or (outputs[0] if outputs else None), op)
             except FileError as error:
@@ -212,25 +213,38 @@ class Scope:
             built.append(Node(name, op, args, kwargs, outputs, module, module_type, line(stacks[0]), *stacks))
         return tuple(built)
 
+    def arranged(self, op: str, node: schema.Node) -> list[schema.NamedArgument]:
+        """The operands of a call in the order of the operator's schema: torch binds them by name."""
+        inputs = node.inputs
+        names = tuple([entry.name for entry in inputs])
+        if len({*names}) < len(names) and len(named := [*filter(None, names)]) > len({*named}):
+            raise FileError("has two operands of one name")
+        places = arranged(op, names)
+        if places is None:
+            return inputs
+        if len(places) < len(inputs):
+            other = next(name for place, name in enumerate(names) if place not in places)
+            text = f"{shown(op)} has no operand {shown(other)}: readers differ in whether it counts"
+            self.program.notes.append(Note("GF130", node.name or "", text))
+        return [inputs[place] for place in places]
+
     def operands(
-        self, inputs: list[schema.NamedArgument]
+        self, inputs: list[schema.NamedArgument], is_higher: bool
     ) -> tuple[tuple[Argument, ...], tuple[tuple[str, Argument], ...]]:
         """Positional and keyword operands.
 
         Files of torch before 2.7 name every operand after the operator's schema and do not say which are
         positional; skipped defaults leave gaps, so each is handed on by its name, in the file's order.
-        Operands of higher-order operators have no name, and are positional.
+        Operands of higher-order operators are positional where they have no name.
         """
         args: list[Argument] = []
         kwargs: list[tuple[str, Argument]] = []
         argument = self.argument
         for entry in inputs:
-            if entry.kind == 1 or not entry.name:
+            if not entry.name or (entry.kind == 1 and not is_higher):
                 args.append(argument(entry.arg))
             else:
                 kwargs.append((entry.name, argument(entry.arg)))
-        if len(kwargs) > 1 and len({name for name, _ in kwargs}) != len(kwargs):
-            raise FileError("has two operands of one name")
         return tuple(args), tuple(kwargs)
 
     def results(self, outputs: list[schema.Argument]) -> tuple[str | None, ...]:

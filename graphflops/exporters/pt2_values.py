@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from pathlib import Path
 
-    from graphflops.graph import Graph
+    from graphflops.graph import Graph, Note
     from graphflops.tensor import TensorType
 
 
@@ -131,10 +131,11 @@ def device(device: schema.Device) -> str:
 class Program:
     """What the graphs of one program share.
 
-    nested: graphs that are arguments, by their JSON text.
+    nested: graphs that are arguments, by their JSON text. notes: what the user should know of the program.
     """
 
     def __init__(self) -> None:
+        self.notes: list[Note] = []
         self.types = Types()
         self.sources = Sources()
         self.nested: dict[bytes, Graph] = {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from graphflops.ops.elementwise import ELEMENTWISE
@@ -308,3 +309,41 @@ def _parameters(arguments: str) -> tuple[tuple[str, ...], Mapping[str, str]]:
     names = [name.lstrip("*") for name in parameters]
     keywords = {own: name for name in names[::-1] for own in ARGUMENT_NAMES.get(name, ()) if own not in names}
     return parameters, keywords
+
+
+# Names of the arguments of torch's operators in the order of their schemas, written by `python -m
+# tests.oracle.operator_arguments`. An operator whose arguments a release of torch renamed is there twice.
+ARGUMENTS = Path(__file__).with_name("arguments.txt")
+
+
+@lru_cache(maxsize=1)
+def _text() -> str:
+    return ARGUMENTS.read_text(encoding="utf-8")
+
+
+@lru_cache(maxsize=2**12)
+def orders(spelling: str) -> tuple[tuple[str, ...], ...]:
+    """The argument names of an operator, by release; () for one that the table does not have."""
+    text, wanted = _text(), f" {spelling.removeprefix('aten.')} "
+    found = []
+    at = text.find(wanted)
+    while at >= 0:
+        names, _, _ = text[text.rfind("\n", 0, at) + 1 : at].partition(":")
+        found.append(tuple(names.split()))
+        at = text.find(wanted, text.find("\n", at))
+    return tuple(found)
+
+
+@lru_cache(maxsize=2**12)
+def arranged(spelling: str, names: tuple[str, ...]) -> tuple[int, ...] | None:
+    """The places of operands, in the order of the schema, without those whose names it does not have, as torch binds them.
+
+    None where the operands are listed so, and for an operator that the table does not have.
+    """
+    known = orders(spelling)
+    if not known:
+        return None
+    order = max(known, key=lambda order: len({*names} & {*order}))
+    kept = sorted((order.index(name), place) for place, name in enumerate(names) if name in order)
+    found = tuple([place for _, place in kept])
+    return None if found == tuple(range(len(names))) else found

@@ -74,7 +74,8 @@ def price_call(
         kwargs = (*kwargs, ("outputs", wanted))
     arguments: dict[str, Any] | None = None
     try:
-        arguments = bound(rule, args, kwargs, by_place=wanted is None)
+        by_place = wanted is None and not op.startswith("higher_order.")
+        arguments = bound(rule, args, kwargs, by_place=by_place)
         return _completed(rule, op, arguments, (args, kwargs), in_place, wanted, training)
     except NoRuleError as error:
         return unknown_call("GF101", str(error))

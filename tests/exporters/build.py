@@ -13,6 +13,7 @@ import pytest
 from graphflops.errors import FileError
 from graphflops.exporters import load
 from graphflops.graph import Graph, Node
+from graphflops.ops.operator import orders
 
 DATA = Path(__file__).parent.parent / "data" / "pt2"
 
@@ -51,10 +52,13 @@ def call(
     **fields: Any,
 ) -> dict[str, Any]:
     """A call: each input is an argument, or (name, argument) for a keyword; `out` names its results."""
+    op = target.removeprefix("torch.ops.")
+    names = next(iter(orders(op)), ())
+    other = "" if op.startswith("higher_order.") else "a{}"
     listed = [
         {"name": item[0], "arg": item[1], "kind": 2}
         if isinstance(item, tuple)
-        else {"name": f"a{index}", "arg": item, "kind": 1}
+        else {"name": names[index] if index < len(names) else other.format(index), "arg": item, "kind": 1}
         for index, item in enumerate(inputs)
     ]
     outputs = [tensor(out)] if isinstance(out, str) else out

@@ -107,7 +107,7 @@ def test_nested_json(tmp_path: Path) -> None:
     whole = json.dumps(program())
     deep = nested_lists(1_000_000)
     refused(save(tmp_path / "a.pt2", whole[:-1] + f', "later": {deep}}}'), "nests too deep")
-    refused(save(tmp_path / "b.pt2", whole.replace('"a0"', deep)))
+    refused(save(tmp_path / "b.pt2", whole.replace('"self"', deep)))
     refused(save(tmp_path / "c.pt2", whole.replace('{"as_tensor": {"name": "x"}}', dictionaries(400_000), 1)))
 
 

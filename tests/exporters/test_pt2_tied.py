@@ -85,7 +85,7 @@ def test_a_module_all_of_whose_weights_are_tied(tmp_path: Path) -> None:
         for name, target in (("p_emb_bias", "emb.bias"), ("p_bias", "bias"))
     ]
     whole["tensor_values"] |= {"p_emb_bias": meta(4), "p_bias": meta(4)}
-    whole["nodes"][0]["inputs"].append({"name": "bias", "arg": tensor("p_bias"), "kind": 1})
+    whole["nodes"][0]["inputs"].append({"name": "padding_idx", "arg": tensor("p_bias"), "kind": 1})
     assert aliases(read(save(tmp_path / "a.pt2", content))) == {
         "head.weight": "emb.weight",
         "bias": "emb.bias",

@@ -322,6 +322,47 @@ IN_PLACE: dict[str, Callable[[int], list[tuple[Json, list[int]]]]] = {
 }
 
 
+def operands(chance: Random) -> Forged:
+    """A call whose operands, taken as they are listed, make a small result; torch takes them by their names."""
+    rows, how = ROWS * chance.choice(SIZES), chance.choice([*OPERANDS])
+    content, calls = opened(members(Chain, 1)), OPERANDS[how](rows)
+    for place, (node, sizes) in enumerate(calls):
+        put_in(content, place, node, sizes)
+    if how == "another order":
+        real = 2 * rows * rows + PRODUCT
+    else:
+        real = 2 * rows * WIDTH * WIDTH
+        renamed(content, len(calls), "x", "copies")
+    return Forged(archive(with_json(members(Chain, 1), content)), ".pt2", "operands", real, how)
+
+
+def _listed(name: str, sizes: list[int], *listed: tuple[str, Any]) -> tuple[Json, list[int]]:
+    """A call that makes the copies, its operands as listed; sizes: what is recorded."""
+    node = _aten(name, "copies")
+    node["inputs"] = [{"name": name, "arg": argument(value), "kind": 1} for name, value in listed]
+    return node, sizes
+
+
+# By how the operands are listed: the calls with the sizes that are recorded of their results.
+OPERANDS: dict[str, Callable[[int], list[tuple[Json, list[int]]]]] = {
+    "another order": lambda n: [
+        (_aten("ones.default", "column", size=[n, 1]), [n, 1]),
+        (_aten("ones.default", "row", size=[1, n]), [1, n]),
+        _listed("mm.default", [1, 1], ("mat2", Tensor("row")), ("self", Tensor("column"))),
+    ],
+    "a name twice": lambda n: [
+        _listed("repeat.default", _OLD, ("self", Tensor("x")), ("repeats", [1, 1]), ("repeats", [n // ROWS, 1]))
+    ],
+    "a name of no operand": lambda n: [
+        (_aten("ones.default", "large", size=[n, WIDTH]), [n, WIDTH]),
+        _listed(
+            "slice.Tensor", _OLD,
+            *(("self", Tensor("large")), ("dim", 0), ("start", 0), ("end", n), ("a", 1), ("step", 1)),
+        ),
+    ],
+}  # fmt: skip
+
+
 # What a file stores beside the program.
 
 
@@ -413,6 +454,7 @@ FORGERS: dict[str, Forger] = {
     "data": data,
     "control flow": control_flow,
     "in-place": in_place,
+    "operands": operands,
     "weight": weight,
     "constant": constant,
 }

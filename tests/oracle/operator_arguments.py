@@ -1,0 +1,81 @@
+"""Writes graphflops/ops/arguments.txt anew: `python -m tests.oracle.operator_arguments`, with torch and torchvision.
+
+The argument names of the operators that a rule prices, as the installed torch declares them, beside those of other releases.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+from collections import defaultdict
+from itertools import islice
+
+import torch
+
+from graphflops.ops.operator import ARGUMENTS
+from graphflops.rules import index
+
+_LIBRARIES = (
+    "torch.ao.quantization.fx._decomposed",
+    "torch._prims",
+    "torch._higher_order_ops",
+    "torchvision",
+)
+
+
+def declared() -> dict[str, tuple[str, ...]]:
+    """The argument names of each operator of the installed libraries that a rule prices."""
+    for name in _LIBRARIES:
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
+    found = {}
+    for schema in torch._C._jit_get_all_schemas():
+        base = schema.name.replace("::", ".")
+        spelling = f"{base}.{schema.overload_name or 'default'}"
+        if not index.RULES.keys().isdisjoint((spelling, base, base.removesuffix("_"))) and schema.arguments:
+            found[spelling] = tuple(argument.name for argument in schema.arguments)
+    return found
+
+
+def in_order(some: tuple[str, ...], every: tuple[str, ...]) -> bool:
+    """Whether names stand among others in the same order."""
+    rest = iter(every)
+    return all(name in rest for name in some)
+
+
+def with_installed(table: dict[str, set[tuple[str, ...]]]) -> dict[str, set[tuple[str, ...]]]:
+    """The table with the names of the installed release: in the place of those that are fewer, beside others."""
+    found = dict(table)
+    for spelling, names in declared().items():
+        known = table.get(spelling, set())
+        if not any(in_order(names, other) for other in known):
+            found[spelling] = {names, *(other for other in known if not in_order(other, names))}
+    return found
+
+
+def read() -> dict[str, set[tuple[str, ...]]]:
+    """The table as it is."""
+    found = defaultdict(set)
+    for line in ARGUMENTS.read_text(encoding="utf-8").splitlines():
+        names, _, spellings = line.partition(":")
+        for spelling in spellings.split():
+            found[spelling if spelling.count(".") > 1 else f"aten.{spelling}"].add(tuple(names.split()))
+    return dict(found)
+
+
+def text(table: dict[str, set[tuple[str, ...]]]) -> str:
+    """The table: names, then the operators that have them, in lines of no more than 16 operators, each between blanks."""
+    groups = defaultdict(list)
+    for spelling, orders in sorted(table.items()):
+        for names in sorted(orders):
+            groups[names].append(spelling.removeprefix("aten."))
+    lines = []
+    for names, spellings in groups.items():
+        rest = iter(spellings)
+        while part := list(islice(rest, 16)):
+            lines.append(f"{' '.join(names)}: {' '.join(part)} \n")
+    return "".join(lines)
+
+
+if __name__ == "__main__":
+    ARGUMENTS.write_text(text(with_installed(read())), encoding="utf-8")
