@@ -31,12 +31,14 @@ class GradientKernels(NamedTuple):
 def gradient_kernels(call: PricedCall, place: int, values: Mapping[str, Value]) -> GradientKernels | None:
     """What computes the gradient of the operand at a place among the call's tensors; None where no formula is known."""
     operator = call.node.operator
-    work = WORK.get(operator.name) or WORK.get(operator.word.removeprefix("special_"))
+    work = WORK.get(operator.name)
     if work is None or not work.formulas:
         return None
     arguments = call.node.arguments()
-    names = (operator.parameters or ("#0", "#1", "#2"))[: work.operands]
-    given = [(letter, arguments.get(name)) for letter, name in zip("abc", names, strict=False)]
+    given = [
+        (letter, arguments.get(name))
+        for letter, name in zip("abc", operator.parameters[: work.operands], strict=False)
+    ]
     named = {
         letter: value.name
         for letter, value in given

@@ -7,10 +7,12 @@ from graphflops.ops.table import Row
 _NOT_OF_SIZES = ("asinh", "acosh", "atanh")  # torch has no symbolic form of these
 
 
-def _same(names: str, arguments: str, kind: str = "elementwise", *, prims: bool = False) -> tuple[Row, ...]:
-    """Operators that ATen, and prims where said, spell by their canonical names."""
+def _same(
+    names: str, arguments: str, kind: str = "elementwise", *, aten: str = "{}", prims: str = ""
+) -> tuple[Row, ...]:
+    """Operators that ATen and prims spell by their canonical names. aten, prims: the spellings, `{}` for the name."""
     return tuple(
-        Row(name, kind, arguments, aten=name, prims=name if prims else "")  # type: ignore[arg-type]
+        Row(name, kind, arguments, aten=aten.replace("{}", name), prims=prims.replace("{}", name))  # type: ignore[arg-type]
         for name in names.split()
     )
 
@@ -51,7 +53,7 @@ ELEMENTWISE: tuple[Row, ...] = (
     Row("fmod", "elementwise", "a b", "fmod", "fmod", other="math.fmod"),
     Row("pow", "elementwise", "a b", "pow", "pow", "pow", "Pow", other="math.pow", neutral=1),
     Row("float_power", "elementwise", "a b", "float_power"),
-    Row("neg", "elementwise", "x", "neg negative", "neg", "neg", "Neg", facts=("arithmetic",)),
+    Row("neg", "elementwise", "x", "neg negative _neg_view_copy", "neg", "neg", "Neg", facts=("arithmetic",)),
     Row("abs", "elementwise", "x", "abs absolute", "abs", "abs", "Abs", other="builtins.abs math.fabs"),
     Row("reciprocal", "elementwise", "x", "reciprocal", "reciprocal", onnx="Reciprocal"),
     Row("square", "elementwise", "x", "square"),
@@ -59,7 +61,7 @@ ELEMENTWISE: tuple[Row, ...] = (
     Row("floor", "elementwise", "x", "floor", "floor", onnx="Floor", other="math.floor"),
     Row("ceil", "elementwise", "x", "ceil", "ceil", onnx="Ceil", other="math.ceil"),
     Row("trunc", "elementwise", "x", "trunc fix", "trunc", other="math.trunc"),
-    Row("round", "elementwise", "x", "round", "round", onnx="Round", other="builtins.round"),
+    Row("round", "elementwise", "x", "round special_round", "round", onnx="Round", other="builtins.round"),
     Row(
         "maximum", "elementwise", "a b", "maximum max.other", "maximum", onnx="Max", other="torch.sym_max builtins.max",
         facts=("commutative",),
@@ -83,19 +85,44 @@ ELEMENTWISE: tuple[Row, ...] = (
     Row("addcdiv", "elementwise", "x a b value", "addcdiv"),
     Row("lerp", "elementwise", "a b weight", "lerp"),
     *_same("frac sgn", "x"),
-    *_same("hypot nextafter atan2 igamma igammac gcd", "a b", prims=True),
-    *_same("copysign heaviside lcm logaddexp logaddexp2 xlogy ldexp", "a b"),
+    *_same("hypot nextafter gcd", "a b", prims="{}"),
+    *_same("copysign heaviside lcm logaddexp logaddexp2 ldexp polar", "a b"),
+    Row("atan2", "elementwise", "a b", "atan2 arctan2", "atan2"),
+    Row("frexp", "elementwise", "x", "frexp", "frexp"),
+    Row("conj_physical", "elementwise", "x", "conj_physical _conj_physical _conj_copy", "conj_physical"),
     # Exponentials, roots, trigonometry
     Row("exp", "elementwise", "x", "exp", "exp", onnx="Exp", other="math.exp torch.sym_exp torch._sym_exp"),
     Row("log", "elementwise", "x", "log", "log", onnx="Log", other="math.log torch.sym_log torch._sym_log"),
     Row("log2", "elementwise", "x", "log2", "log2", other="math.log2 torch.sym_log2 torch._sym_log2"),
     Row("sqrt", "elementwise", "x", "sqrt", "sqrt", onnx="Sqrt", other="math.sqrt torch.sym_sqrt torch._sym_sqrt"),
-    *_same("exp2 expm1 log10 log1p rsqrt erfc lgamma digamma", "x", prims=True),
+    *_same("log10 rsqrt", "x", prims="{}"),
+    *_same("exp2 expm1 log1p erfc", "x", aten="{} special_{}", prims="{}"),
+    Row("cbrt", "elementwise", "x", prims="cbrt"),
     Row("erf", "elementwise", "x", "erf special_erf", "erf", onnx="Erf"),
     Row("erfinv", "elementwise", "x", "erfinv special_erfinv", "erf_inv"),
     Row("tanh", "elementwise", "x", "tanh", "tanh", onnx="Tanh", other="math.tanh torch.sym_tanh torch._sym_tanh"),
     *_unary("sin cos tan sinh cosh asin acos atan asinh acosh atanh"),
-    *_same("sinc i0 angle deg2rad rad2deg nan_to_num", "x"),
+    *_same("angle deg2rad rad2deg nan_to_num", "x"),
+    *_same("sinc logit", "x", aten="{} special_{}"),
+    # Functions of torch.special
+    Row("lgamma", "elementwise", "x", "lgamma special_gammaln", "lgamma"),
+    Row("digamma", "elementwise", "x", "digamma special_psi special_digamma", "digamma"),
+    Row("polygamma", "elementwise", "n x", "polygamma special_polygamma"),
+    Row("mvlgamma", "elementwise", "x p", "mvlgamma special_multigammaln"),
+    Row("igamma", "elementwise", "a b", "igamma special_gammainc", "igamma"),
+    Row("igammac", "elementwise", "a b", "igammac special_gammaincc", "igammac"),
+    Row("i0", "elementwise", "x", "i0 special_i0", "bessel_i0"),
+    *_same("i0e i1 i1e", "x", aten="special_{}", prims="bessel_{}"),
+    *_same("bessel_j0 bessel_j1 spherical_bessel_j0 erfcx ndtri", "x", aten="special_{}", prims="{}"),
+    *_same("airy_ai bessel_y0 bessel_y1 entr log_ndtr ndtr modified_bessel_i0 modified_bessel_i1", "x", aten="special_{}"),
+    *_same("modified_bessel_k0 modified_bessel_k1", "x", aten="special_{}"),
+    *_same("scaled_modified_bessel_k0 scaled_modified_bessel_k1", "x", aten="special_{}"),
+    *_same("xlogy", "a b", aten="{} special_{}"),
+    *_same("zeta", "a b", aten="special_{}", prims="{}"),
+    *_same("xlog1py hermite_polynomial_h hermite_polynomial_he", "a b", aten="special_{}"),
+    *_same("laguerre_polynomial_l legendre_polynomial_p", "a b", aten="special_{}"),
+    *_same(" ".join(f"chebyshev_polynomial_{one}" for one in "tuvw"), "a b", aten="special_{}"),
+    *_same(" ".join(f"shifted_chebyshev_polynomial_{one}" for one in "tuvw"), "a b", aten="special_{}"),
     # Activations
     Row("relu", "elementwise", "x", "relu", onnx="Relu", facts=("threshold",)),
     Row("relu6", "elementwise", "x", "relu6", facts=("gradient_reads_input", "threshold")),
@@ -123,7 +150,13 @@ ELEMENTWISE: tuple[Row, ...] = (
     Row("softshrink", "elementwise", "x threshold", "softshrink", onnx="Shrink"),
     Row("threshold", "elementwise", "x threshold value", "threshold", onnx="ThresholdedRelu", facts=("threshold",)),
     Row("glu", "elementwise", "x axis", "glu"),
-    *_same("rrelu logit", "x"),
+    *_same("rrelu", "x"),
+    Row("rrelu_with_noise", "elementwise", "x noise lower upper training", "rrelu_with_noise rrelu_with_noise_functional"),
+    *_same("hardshrink_backward hardsigmoid_backward hardswish_backward hardtanh_backward leaky_relu_backward", "grad x"),
+    *_same("mish_backward sigmoid_backward silu_backward softplus_backward softshrink_backward tanh_backward", "grad x"),
+    *_same("threshold_backward gelu_backward log_sigmoid_backward logit_backward", "grad x"),
+    *_same("rrelu_with_noise_backward", "grad x noise"),
+    Row("elu_backward", "elementwise", "grad", "elu_backward"),
     # Choices
     Row(
         "where", "elementwise", "condition a b", "where", "where", onnx="Where", other="torch.sym_ite",

@@ -174,16 +174,10 @@ def pointwise(
     """
     for spellings in names.split(","):
         keys = [f"{dialect}.{name}" for name in spellings.split()]
-        work = WORK[row] if row else work_of(keys[0])
+        work = WORK[row or operator(keys[0]).name]
         rule(*keys)(_priced(work, result, fold))
         if work.formulas and dialect == "aten":
             backward(*keys)(differentiate(work))
-
-
-def work_of(spelling: str) -> Work:
-    """The row of an operator's canonical name; ATen's special functions have rows without their prefix."""
-    op = operator(spelling)
-    return WORK.get(op.name) or WORK[op.word.removeprefix("special_")]
 
 
 def _priced(work: Work, result: Promotion, fold: Fold | None) -> Callable[..., Estimate]:

@@ -11,7 +11,7 @@ from graphflops.graph import Node, Ref
 from graphflops.ops import Kind, Op, operator
 from graphflops.ops.operator import ROWS, spellings
 from graphflops.ops.table import Fact
-from graphflops.rules import index
+from graphflops.rules import elementwise, index, registry
 
 
 @pytest.mark.parametrize(
@@ -202,3 +202,10 @@ def test_arguments_given_by_name_or_by_place_are_the_same():
             if {key: by_name.get(key) for key in named} != named:
                 differ.append((op.spelling, op.parameters, by_name, by_place))
     assert differ == []
+
+
+def test_elementwise_rules_are_of_elementwise_operators():
+    """Under another kind it would run as one opaque kernel in every prediction."""
+    priced = [rule.key for rule in registry.known() if rule.function.__module__ == elementwise.__name__]
+    outside = [key for key in priced if not operator(key).is_pointwise]
+    assert not outside, f"graphflops/ops/elementwise.py has no row for {outside}"

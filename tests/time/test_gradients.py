@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import graphflops
 from graphflops.devices import device
 from graphflops.time.kernel import Kernel, Rows
+from graphflops.time.lowering.gradients import backward_kernels
 from graphflops.time.predict import predict
+from tests.time.one_call import g, one_call
 
 H200 = device("h200")
 
@@ -38,6 +43,29 @@ def test_the_weight_of_a_layer_norm_adds_up_all_rows_one_after_the_other() -> No
         variant="layer_norm_weight",
     )
     assert predict(kernel, H200).seconds * 1e6 == pytest.approx(144.6, rel=0.2)  # a profiler's, on an H200
+
+
+class Launches(TorchDispatchMode):
+    """Keeps the calls that torch makes but for views."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[str] = []
+
+    def __torch_dispatch__(self, called: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if "detach" not in str(called):
+            self.calls.append(str(called))
+        return called(*args, **kwargs or {})
+
+
+@pytest.mark.parametrize("name", ["erfc", "erfcx", "expm1", "i0e", "ndtri"])
+def test_gradients_of_special_functions_launch_what_torch_launches(name: str) -> None:
+    x = torch.rand(4, 64, requires_grad=True)
+    result, gradient = getattr(torch.special, name)(x), torch.ones(4, 64)
+    with Launches() as launches:
+        result.backward(gradient)
+    call = one_call(f"aten.special_{name}.default", g(4, 64))
+    assert [kernel.family for kernel in backward_kernels(call)] == ["elementwise"] * len(launches.calls)
 
 
 class Heads(torch.nn.Module):

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 from graphflops.cost import Estimate, Value
 from graphflops.dims import call, differ
-from graphflops.rules.elementwise import elementwise, to_bool, work_of
+from graphflops.ops import operator
+from graphflops.rules.elementwise import elementwise, to_bool
 from graphflops.rules.onnx import values
 from graphflops.rules.registry import require, rule
 from graphflops.rules.shapes import axis as axis_of
@@ -55,7 +56,7 @@ def unary(name: str, row: str = "", result: Promotion = own_type, fold: Fold | N
     row: its row of the table of work, where the function has no canonical name.
     """
     key = f"onnx.{name}"
-    work = WORK[row] if row else work_of(key)
+    work = WORK[row or operator(key).name]
 
     @rule(key)
     def estimate(a: TensorType, **attributes: Value) -> Estimate:
@@ -65,7 +66,7 @@ def unary(name: str, row: str = "", result: Promotion = own_type, fold: Fold | N
 def binary(name: str, result: Promotion = own_type, fold: Fold | None = None) -> None:
     """Register a function of two operands."""
     key = f"onnx.{name}"
-    work = work_of(key)
+    work = WORK[operator(key).name]
 
     @rule(key)
     def estimate(
