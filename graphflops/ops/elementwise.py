@@ -154,7 +154,8 @@ ELEMENTWISE: tuple[Row, ...] = (
     Row("rrelu_with_noise", "elementwise", "x noise lower upper training", "rrelu_with_noise rrelu_with_noise_functional"),
     *_same("hardshrink_backward hardsigmoid_backward hardswish_backward hardtanh_backward leaky_relu_backward", "grad x"),
     *_same("mish_backward sigmoid_backward silu_backward softplus_backward softshrink_backward tanh_backward", "grad x"),
-    *_same("threshold_backward gelu_backward log_sigmoid_backward logit_backward", "grad x"),
+    *_same("threshold_backward log_sigmoid_backward logit_backward", "grad x"),
+    Row("gelu_backward", "elementwise", "grad x", "gelu_backward infinitely_differentiable_gelu_backward"),
     *_same("rrelu_with_noise_backward", "grad x noise"),
     Row("elu_backward", "elementwise", "grad", "elu_backward"),
     # Choices

@@ -41,7 +41,11 @@ LAYERS: tuple[Row, ...] = (
         " mkldnn_convolution(x,weight,bias,padding,stride,dilation,groups)"
         " thnn_conv2d(x,weight,kernel_size,bias) _conv_depthwise2d(x,weight,kernel_size,bias)"
         " conv_depthwise3d(x,weight,kernel_size,bias) slow_conv3d(x,weight,kernel_size,bias)"
-        " miopen_convolution(x,weight,bias,padding,stride,dilation,groups)",
+        " _slow_conv2d_forward(x,weight,kernel_size,bias) slow_conv3d_forward(x,weight,kernel_size,bias)"
+        " slow_conv_dilated2d(x,weight,kernel_size,bias) slow_conv_dilated3d(x,weight,kernel_size,bias)"
+        " convolution_overrideable(x,weight,bias,stride,padding,dilation,transposed,output_padding,groups)"
+        " miopen_convolution(x,weight,bias,padding,stride,dilation,groups)"
+        " miopen_depthwise_convolution(x,weight,bias,padding,stride,dilation,groups)",
         onnx="Conv", facts=("images",),
     ),
     Row("fused_convolution", "convolution", _CONV, microsoft="FusedConv", facts=("images", "activation")),
@@ -75,13 +79,14 @@ LAYERS: tuple[Row, ...] = (
     ),
     Row(
         "max_pool", "pooling", "x",
-        "max_pool1d max_pool2d max_pool3d max_pool1d_with_indices max_pool2d_with_indices max_pool3d_with_indices",
-        onnx="MaxPool", facts=("images", "selects"),
+        "max_pool1d max_pool2d max_pool3d max_pool1d_with_indices max_pool2d_with_indices max_pool3d_with_indices"
+        " quantized_max_pool1d quantized_max_pool2d quantized_max_pool3d", onnx="MaxPool", facts=("images", "selects"),
     ),
     Row("avg_pool", "pooling", "x", "avg_pool1d avg_pool2d avg_pool3d", onnx="AveragePool", facts=("images",)),
     Row(
         "adaptive_avg_pool", "pooling", "x shape",
-        "adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d _adaptive_avg_pool2d _adaptive_avg_pool3d",
+        "adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d _adaptive_avg_pool2d _adaptive_avg_pool3d"
+        " mkldnn_adaptive_avg_pool2d",
         facts=("images",),
     ),
     Row(
@@ -99,8 +104,8 @@ LAYERS: tuple[Row, ...] = (
         onnx="Resize Upsample", facts=("images", "keeps_values"),
     ),
     Row(
-        "grid_sample", "resampling", "x grid", "grid_sampler grid_sampler_2d grid_sampler_3d", onnx="GridSample",
-        facts=("images",),
+        "grid_sample", "resampling", "x grid", "grid_sampler grid_sampler_2d grid_sampler_3d _grid_sampler_2d_cpu_fallback",
+        onnx="GridSample", microsoft="GridSample", facts=("images",),
     ),
     # Norms
     Row(
@@ -153,6 +158,7 @@ LAYERS: tuple[Row, ...] = (
         " _scaled_dot_product_efficient_attention(query,key,value,mask,compute_log_sumexp,dropout_p,is_causal)"
         " _scaled_dot_product_cudnn_attention(query,key,value,mask,compute_log_sumexp,dropout_p,is_causal)"
         " _scaled_dot_product_attention_math(query,key,value,mask,dropout_p,is_causal)"
+        " _scaled_dot_product_attention_math_for_mps(query,key,value,mask,dropout_p,is_causal)"
         " _scaled_dot_product_flash_attention(query,key,value,dropout_p,is_causal)"
         " _scaled_dot_product_flash_attention.quantized(query,key,value,q_descale,k_descale,v_descale,dropout_p,is_causal)"
         " _scaled_dot_product_flash_attention_for_cpu(query,key,value,dropout_p,is_causal,mask)",

@@ -1,6 +1,6 @@
 """Spellings and the operators behind them."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from typing import get_args
 
 import onnx.defs
@@ -209,3 +209,46 @@ def test_elementwise_rules_are_of_elementwise_operators():
     priced = [rule.key for rule in registry.known() if rule.function.__module__ == elementwise.__name__]
     outside = [key for key in priced if not operator(key).is_pointwise]
     assert not outside, f"graphflops/ops/elementwise.py has no row for {outside}"
+
+
+# They share a rule with an operator of the table, and are another operator.
+OTHER_OPERATORS = {
+    *(
+        "_operator.truth",
+        "aten._print",
+        "aten._efficientzerotensor",
+        "aten._sparse_broadcast_to",
+        "prims.xor_sum",
+    ),
+    *("aten._conj", "aten.conj", "prims.conj", "aten._neg_view", "aten._fw_primal", "aten._make_dual"),
+    *(
+        "aten._fill_mem_eff_dropout_mask_",
+        "aten._philox_randint",
+        "aten._philox_uniform",
+        "aten._philox_normal",
+    ),
+    *(
+        "aten.random",
+        "aten.cauchy",
+        "aten.geometric",
+        "aten._pad_circular",
+        "aten._pad_enum",
+        "higher_order.foreach_map",
+    ),
+    *("onnx.DynamicSlice", "onnx.SkipSimplifiedLayerNormalization"),  # of old files
+    *(
+        f"com.microsoft.nchwc.{name}"
+        for name in ("AveragePool", "GlobalAveragePool", "GlobalMaxPool", "MaxPool")
+    ),
+}
+
+
+def test_operators_that_share_a_rule_are_in_the_table_together():
+    by_rule = defaultdict(list)
+    for rule in registry.known():
+        by_rule[rule.function].append(rule.key)
+    listed = [keys for keys in by_rule.values() if any(operator(key).kind != "other" for key in keys)]
+    outside = {key for keys in listed for key in keys if operator(key).kind == "other"}
+    assert outside == OTHER_OPERATORS, (
+        f"add {sorted(outside - OTHER_OPERATORS)} to the rows of operators that are priced by the same rule"
+    )
