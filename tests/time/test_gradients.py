@@ -13,7 +13,8 @@ from graphflops.devices import device
 from graphflops.time.kernel import Kernel, Rows
 from graphflops.time.lowering.gradients import backward_kernels
 from graphflops.time.predict import predict
-from tests.time.one_call import g, one_call
+from tests.one_call import g
+from tests.time.one_call import one_call
 
 H200 = device("h200")
 
