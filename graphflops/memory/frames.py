@@ -21,12 +21,18 @@ from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
 from graphflops.memory.library_code import has_fact
-from graphflops.memory.python_frame import Frame, is_next_turn, module_variables
-from graphflops.memory.source_lines import code_lines, opens_before
-from graphflops.tensor import DType
+from graphflops.memory.python_frame import (
+    Frame,
+    called_by,
+    has_dtype,
+    is_next_turn,
+    module_variables,
+    results_of,
+)
+from graphflops.memory.source_lines import code_lines, opens
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from graphflops.graph import Node
     from graphflops.memory.source_lines import CodeLine
@@ -79,9 +85,7 @@ class _References:
         self.modules: list[tuple[int, int]] = []  # first and last call of each run of a module
         self.reads = {node.name: node.reads() for node in nodes}
         self.last_read = {value: place for place, node in enumerate(nodes) for value in self.reads[node.name]}
-        self.made = {
-            name: place for place, node in enumerate(nodes) for name in node.outputs if name is not None
-        }
+        self.made = {name: place for place, node in enumerate(nodes) for name in results_of(node)}
         self.own = module_variables(nodes)
         # Results of a softmax, also converted or with some of them dropped.
         self.distributions: set[str] = set()
@@ -100,7 +104,7 @@ class _References:
             if kind == "softmax" or (
                 kind in _PASSING and not self.distributions.isdisjoint(self.reads[node.name])
             ):
-                self.distributions.update(_results(node))
+                self.distributions.update(results_of(node))
         self.leave(0, len(self.nodes) - 1)
         self.hold_arguments()
         last_use = {self.memory_of.get(value, value): place for value, place in self.last_read.items()}
@@ -156,7 +160,7 @@ class _References:
         if frames:
             frame, line = frames[-1], lines[len(frames) - 1]
             if frame.line.number != line.number or (is_repeated and not frame.runs_in_turns):
-                if frame.goes_on(line):
+                if frame.goes_on(line, called_by(lines, len(frames) - 1)):
                     frame.line = line
                 else:
                     self.assign(frame, line)
@@ -203,7 +207,7 @@ class _References:
         self.hold(values, last)
         if name.startswith("#"):
             self.assumed.update((self.memory_of.get(value, value), last) for value in values)
-        self.hold(frame.beside.pop(name, ()), last)
+        self.hold(frame.let_go_beside(name, last), last)
 
     def assign(self, frame: Frame, following: CodeLine | None = None) -> None:
         """The statement of a frame is done: its variables hold what it made, and no longer what they held before.
@@ -212,28 +216,30 @@ class _References:
         """
         last, statement = self.last, frame.statement
         self.hold(frame.locals, last)
+        for beside, until in frame.beside_of_tuples(self.variables_read(frame) if frame.unsure else ()):
+            self.hold(beside, until)
         for name in statement.names & frame.beside.keys():  # read as a tensor, so it is no tuple
             del frame.beside[name]
         self.let_go(frame)
         made = self.read_later(frame)
         operands: set[str] = set()
         if statement.is_piece:
-            own = [
-                value for value in made if self.made.get(self.memory_of.get(value, value), -1) >= frame.first
-            ]
-            if following is not None and opens_before(following, frame.line):
+            own = [v for v in made if self.made.get(self.memory_of.get(v, v), -1) >= frame.first]
+            if following is not None and following.number < frame.line.number and opens(following.text):
                 operands = {self.memory_of.get(value, value) for value in own}
             else:
                 frame.variables[f"#{last}"] = tuple(own)
         elif has_fact("results collected", [frame.line]):
-            frame.variables[f"[]{last}"] = (*_results(self.nodes[last]), *made)
+            frame.variables[f"[]{last}"] = (*results_of(self.nodes[last]), *made)
         values = self.assigned(frame, made)
-        for name, held in zip(statement.targets, values, strict=True):
-            self.unbind(frame, name, last)
-            frame.variables[name] = held
+        for target, held in zip(statement.targets, values, strict=True):
+            name = target.replace("#", f"#{frame.opened}.")
+            kept = frame.variables.get(name, ()) if name.endswith("[]") else ()  # another element each time
+            if not kept:
+                self.unbind(frame, name, last)
+            frame.variables[name] = (*kept, *held)
         if len(statement.targets) == 1 and statement.given and statement.targets[0] not in statement.names:
-            frame.beside[statement.targets[0]] = tuple(frame.weights)
-            frame.returned = [*frame.weights] or frame.returned
+            frame.bind_beside(statement.targets[0])
         for name, other in statement.aliases:
             self.unbind(frame, name, last)
             frame.variables[name] = frame.variables.get(other, ())
@@ -245,6 +251,8 @@ class _References:
         The variable has got that value on a line in between; it is one that no variable is known to hold, if there is one.
         """
         name = next(iter(frame.statement.given), "")
+        if not name and frame.statement.is_open:  # the one that it read before
+            name = frame.operands.setdefault(frame.opened, self.first_read(frame))
         held = {self.memory_of.get(value, value) for value in frame.variables.get(name, ())}
         read = self.read_before(frame) if name else set()
         if read and held.isdisjoint(read):
@@ -253,6 +261,20 @@ class _References:
                 values = frame.variables[other]
                 if len(values) == 1 and self.memory_of.get(values[0]) in read:
                     frame.variables[name] = frame.variables.pop(other)
+
+    def variables_read(self, frame: Frame) -> Iterator[str]:
+        """The variables that hold what a statement reads and has not made."""
+        read = self.read_before(frame)
+        for name, values in frame.variables.items():
+            if not read.isdisjoint(self.memory_of.get(value, value) for value in values):
+                yield name
+
+    def first_read(self, frame: Frame) -> str:
+        """The variable that holds what a statement reads first, of what it has not made; "" for none."""
+        of = {self.memory_of.get(v[0], v[0]): name for name, v in frame.variables.items() if len(v) == 1}
+        nodes = self.nodes[frame.first : self.last + 1]
+        read = (self.memory_of.get(value, value) for node in nodes for value in self.reads[node.name])
+        return next((name for value in read if (name := of.get(value, "#"))[0] not in "#["), "")
 
     def read_before(self, frame: Frame) -> set[str]:
         """Owners of the memory that a statement reads and has not made."""
@@ -266,7 +288,7 @@ class _References:
         targets = frame.statement.targets
         if not targets:
             return []
-        results = _results(self.nodes[self.last])[: 1 if frame.statement.takes_first else None]
+        results = results_of(self.nodes[self.last])[: 1 if frame.statement.takes_first else None]
         first = tuple(dict.fromkeys((*results, *made)))
         if len(targets) == 1:
             return [first]
@@ -281,7 +303,7 @@ class _References:
         """What a statement makes and later ones read, a tensor and its views once."""
         found: dict[str, str] = {}
         for place in range(frame.first, self.last + 1):
-            for name in _results(self.nodes[place]):
+            for name in results_of(self.nodes[place]):
                 if self.last_read.get(name, -1) > self.last:
                     found[self.memory_of.get(name, name)] = name
         return [*found.values()]
@@ -292,7 +314,7 @@ class _References:
         for place in range(self.last, frame.first - 1, -1):
             node = self.nodes[place]
             products += node.operator.kind == "product"
-            made = tuple(name for name in _results(node) if name in self.distributions)
+            made = tuple(name for name in results_of(node) if name in self.distributions)
             if made:
                 return made
             if products > _AFTER_SOFTMAX:
@@ -315,7 +337,7 @@ class _References:
             if is_longer and any(name and name not in callers[-1].variables for name in given):
                 callers[-1].variables[f"[]{place}"] = read
         if node.operator.name == "cat" and any(self.is_empty(value) for value in read):
-            self.hold(_results(node), len(self.nodes) - 1)
+            self.hold(results_of(node), len(self.nodes) - 1)
 
     def hold_locals(self, node: Node) -> None:
         """Note what variables of a function must hold: what it reads twice, multiplies, or gives to a module.
@@ -325,7 +347,8 @@ class _References:
         read = [self.memory_of.get(value, value) for value in self.reads[node.name]]
         if node.operator.kind not in _PASSED_THROUGH:
             for frame in self.frames[:-1]:
-                frame.locals.update(value for value in read if value in frame.hidden and self.is_join(value))
+                local = (value for value in read if value in frame.hidden)
+                frame.locals.update(v for v in local if self.maker(v).operator.name in _JOINS)
         if not self.frames or self.frames[-1].statement.spells(node):
             return
         frame = self.frames[-1]
@@ -335,20 +358,17 @@ class _References:
         if node.operator.name == "mul":  # `gate * probabilities`
             frame.locals.update(self.distributions.intersection(inside))
         if node.operator.kind == "cast":  # `softmax(scores, dtype=torch.float32).to(dtype)` is one statement
-            makers = [maker for value in inside if _has_dtype(maker := self.maker(value))]
+            makers = [maker for value in inside if has_dtype(maker := self.maker(value))]
             self.hold([value for maker in makers for value in self.reads[maker.name]], self.last)
         self.overwrite(frame, node)
-        frame.hidden.update(_results(node))
-        for name in _results(node):
+        frame.hidden.update(results_of(node))
+        for name in results_of(node):
             if self.readers[name] > 1:
                 frame.locals.add(name)
                 self.end_turn(frame, frame.turns.setdefault(node.op, []), name)
 
     def maker(self, value: str) -> Node:
         return self.nodes[self.made[value]]
-
-    def is_join(self, value: str) -> bool:
-        return self.maker(value).operator.name in _JOINS
 
     def end_turn(self, frame: Frame, alike: list[str], name: str) -> None:
         """Of many variables that one operator makes, as in a loop over steps, only the last are still held."""
@@ -378,14 +398,3 @@ class _References:
         for first, last in self.modules:
             given = [value for read in used[first : last + 1] for place, value in read if place < first]
             self.hold(given, last)
-
-
-def _results(node: Node) -> tuple[str, ...]:
-    return tuple(name for name in node.outputs if name is not None)
-
-
-def _has_dtype(node: Node) -> bool:
-    """Whether a softmax converts its operand first."""
-    return node.operator.kind == "softmax" and any(
-        isinstance(argument, DType) for argument in node.arguments().values()
-    )

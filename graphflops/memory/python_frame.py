@@ -13,15 +13,17 @@ from typing import TYPE_CHECKING
 
 from graphflops.memory.source_lines import (
     Statement,
+    closes,
     code_lines,
     continues,
     module_variable,
     runs_in_turns,
     statements,
 )
+from graphflops.tensor import DType
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from graphflops.graph import Node
     from graphflops.memory.source_lines import CodeLine
@@ -40,7 +42,9 @@ class Frame:
     that a variable holds if it holds a tuple. weights: those that modules called by the statement returned. returned:
     that the frame returns. hidden: what functions that the statement calls have made. locals: those of them that
     their variables must hold. turns: the latest of locals, by operator. opened: the number of the line at which the
-    statement began.
+    statement began. operands: by that number, for a statement with operands on later lines: the variable that it reads.
+    bound: variables that had weights beside them. unsure: those that such a statement binds, to a tuple or to a
+    tensor, with what was held beside it until when.
     """
 
     line: CodeLine
@@ -62,6 +66,9 @@ class Frame:
     hidden: set[str] = field(default_factory=set)
     locals: set[str] = field(default_factory=set)
     turns: dict[str, list[str]] = field(default_factory=dict)
+    operands: dict[int, str] = field(default_factory=dict)
+    bound: set[str] = field(default_factory=set)
+    unsure: dict[str, list[tuple[tuple[str, ...], int]]] = field(default_factory=dict)
 
     @property
     def statement(self) -> Statement:
@@ -87,11 +94,51 @@ class Frame:
             self.opened = line.number
         self.line = line
 
-    def goes_on(self, line: CodeLine) -> bool:
-        """Whether a line is of the expression that runs: a further one, or an earlier one of those that it has run."""
+    def goes_on(self, line: CodeLine, inner: str) -> bool:
+        """Whether a line is of the expression that runs: a further one, or an earlier one of those that it has run.
+
+        inner: the module that the line calls. Behind the operands of a call on several lines the expression may go on; then
+        it comes back to its first line, unless that has run all that it spells or calls the module again: a loop's turn.
+        """
+        if self.statement.is_open and not self.statement.is_piece:
+            if line.number != self.opened:
+                return line.number > self.opened and closes(line.text)
+            is_again = bool(self.called and inner) and is_alike(self.called, inner)
+            return self.line.number != line.number and self.ran < self.statement.times and not is_again
         if not (self.statement.is_piece and statements(line.text)[0].is_piece):
             return False
         return self.opened <= line.number < self.line.number or continues(line, self.line)
+
+    def bind_beside(self, name: str) -> None:
+        """A variable holds the weights that its value came with, if that is a tuple.
+
+        Of `x = f(x)` it is none. Where operands stand on later lines, what reads the value tells.
+        """
+        self.beside[name] = tuple(self.weights)
+        self.returned = [*self.weights] or self.returned
+        if name in self.bound and self.weights:  # a loop's turn: a function returns no turn's alone
+            self.returned = []
+        self.bound.add(name)
+        if self.statement.is_open and "" in self.statement.given:
+            self.unsure.setdefault(name, [])
+
+    def let_go_beside(self, name: str, last: int) -> tuple[str, ...]:
+        """What a variable held beside its value until a call, as far as that is known to have been a tuple."""
+        values = self.beside.pop(name, ())
+        if name not in self.unsure:
+            return values
+        self.unsure[name].append((values, last))
+        return ()
+
+    def beside_of_tuples(self, read: Iterable[str]) -> Iterator[tuple[tuple[str, ...], int]]:
+        """What variables held beside values that the statement shows to be of tuples: read by number or another name.
+
+        read: the variables that hold what it reads.
+        """
+        statement = self.statement
+        for name in [*read] if statement.mentioned and not statement.is_open else ():
+            if name in self.unsure and (name not in statement.mentioned or name in statement.numbered):
+                yield from self.unsure.pop(name)
 
     def ends_statement(self, node: Node, child: str) -> bool:
         """Whether the statement was done before a call; child: the module, called by this line, that the call is part of."""
@@ -123,7 +170,13 @@ class Frame:
 
         A loop's next turn calls another module; with a module that is called in each turn, a loop is taken for a call.
         """
-        return self.line.number != lines[depth].number and lines[depth : depth + 2] == self.opening
+        is_first = self.line.number != lines[depth].number and lines[depth : depth + 2] == self.opening
+        return is_first and not self.goes_on(lines[depth], called_by(lines, depth))
+
+
+def called_by(lines: Sequence[CodeLine], depth: int) -> str:
+    """The module that a line of a stack calls; "" for none."""
+    return lines[depth + 1].module if depth + 1 < len(lines) else ""
 
 
 def is_next_turn(caller: Statement, before: str, now: str) -> bool:
@@ -138,6 +191,18 @@ def is_next_turn(caller: Statement, before: str, now: str) -> bool:
 def is_alike(module: str, other: str) -> bool:
     """Whether two modules are the same, or have the same place in two parts of a list."""
     return _NUMBERED.sub("#", module) == _NUMBERED.sub("#", other)
+
+
+def results_of(node: Node) -> tuple[str, ...]:
+    """The values that a call makes, without those that nobody wants."""
+    return tuple(name for name in node.outputs if name is not None)
+
+
+def has_dtype(node: Node) -> bool:
+    """Whether a softmax converts its operand first."""
+    return node.operator.kind == "softmax" and any(
+        isinstance(argument, DType) for argument in node.arguments().values()
+    )
 
 
 def module_variables(nodes: Sequence[Node]) -> dict[str, str]:

@@ -34,6 +34,9 @@ _TOKEN = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|#.*|[][(){}]")
 _BRACKETS = {"(": ")", "[": "]", "{": "}"}
 _CONTINUING = (*".+-*/@%&|^<>=)]}", "if ", "else ", "and ", "or ", "for ")
 _LOOPS = ("for ", "while ")
+_BINDING = re.compile(r"^([])])\s*=(?!=)")  # the end of targets that stand on lines above
+# By how they end: several names in brackets, or an element of what a variable holds.
+_BOUND_ABOVE = {")": ("#0", "#1"), "]": ("#0[]",)}
 # Words of the operators that Python's symbols call (`1 / x` multiplies a reciprocal), and the kinds of others.
 _WORDS: dict[type[ast.AST], tuple[str, ...]] = {
     ast.Add: ("add",),
@@ -69,17 +72,22 @@ class CodeLine(NamedTuple):
 class Statement(NamedTuple):
     """One statement of a line; by default a piece of one, of which nothing is known.
 
-    targets: the variables that it binds, one for each element of a tuple. names: the variables that it reads as
-    tensors. calls_variable: it calls first what a variable holds; given: the variables that its first call gets, ""
-    for other operands. takes_first: it takes the first of several results. joins: it joins what a variable's list
-    holds. called: words of operators and of modules that it calls (`.conv` of `self.conv`). kinds: of operators that
-    its symbols call. runs_last: the word of what it runs last, "" for what a variable holds; times: how often it is
-    spelled. aliases: of `a = b` after it.
+    is_open: operands stand on later lines. targets: the variables that it binds, one for each element of a tuple;
+    `found[]` for an element of one, `#0` where the name stands on a line above. names: the variables that it reads as
+    tensors; mentioned: all that it reads; numbered: those of which it takes an element by number. calls_variable: it
+    calls first what a variable holds; given: the variables that its first call gets, "" for other operands.
+    takes_first: it takes the first of several results. joins: it joins what a variable's list holds. called: words of
+    operators and of modules that it calls (`.conv` of `self.conv`). kinds: of operators that its symbols call.
+    runs_last: the word of what it runs last, "" for what a variable holds; times: how often it is spelled. aliases: of
+    `a = b` after it.
     """
 
     is_piece: bool = True
+    is_open: bool = False
     targets: tuple[str, ...] = ()
     names: frozenset[str] = frozenset()
+    mentioned: frozenset[str] = frozenset()
+    numbered: frozenset[str] = frozenset()
     calls_variable: bool = False
     given: tuple[str, ...] = ()
     takes_first: bool = False
@@ -164,6 +172,13 @@ def statements(text: str, own: str = "") -> tuple[Statement, ...]:
             found[-1] = found[-1]._replace(aliases=(*found[-1].aliases, alias))
         elif not alias and not (found and _runs_nothing(tree)):
             found.append(_statement(tree))
+    if found and (bound := _BINDING.match(text)):
+        found[0] = found[0]._replace(targets=_BOUND_ABOVE[bound[1]])
+    if found and opens(text):
+        last = found[-1]
+        found[-1] = last._replace(
+            is_open=True, given=last.given or ("",) * (last.calls_variable or bool(last.called))
+        )
     return tuple(found) or (Statement(),)
 
 
@@ -187,9 +202,14 @@ def runs_in_turns(text: str) -> bool:
     return len(statements(text)) > 1 or (text.startswith(_LOOPS) and not statements(text)[0].is_piece)
 
 
-def opens_before(line: CodeLine, inner: CodeLine) -> bool:
-    """Whether a line opens a statement that goes on at another: `x = self.act(`, run after `self.norm(x)` below it."""
-    return line.number < inner.number and bool(_closing(line.text) or line.text.endswith("\\"))
+def opens(text: str) -> bool:
+    """Whether a line opens a statement that goes on below: `x = self.act(`."""
+    return bool(_closing(_BINDING.sub("", text))) or text.endswith("\\")
+
+
+def closes(text: str) -> bool:
+    """Whether a line begins with the end of what one above has opened, and binds nothing: `) * self.gate(x)`."""
+    return text.startswith((")", "]", "}")) and ";" not in text and not _BINDING.match(text)
 
 
 def continues(line: CodeLine, before: CodeLine) -> bool:
@@ -200,6 +220,7 @@ def continues(line: CodeLine, before: CodeLine) -> bool:
 
 def _parsed(text: str) -> list[ast.stmt]:
     """The statements of a line, brackets closed; none for a line from the middle of a statement."""
+    text = _BINDING.sub("_ =", text)
     closing = _closing(text)
     if closing is None or (not closing and text.endswith(",")):
         return []
@@ -268,6 +289,8 @@ def _statement(tree: ast.stmt) -> Statement:
         is_piece=isinstance(tree, (ast.Expr, ast.For)) and not targets,
         targets=targets,
         names=_tensors(parts),
+        mentioned=frozenset(part.id for part in parts if isinstance(part, ast.Name)),
+        numbered=frozenset(name for part in parts if (name := _numbered(part))),
         calls_variable=first is not None and not isinstance(_called(first), ast.Attribute),
         given=_given(first),
         takes_first=_takes_first(value),
@@ -290,7 +313,15 @@ def _targets(tree: ast.stmt) -> tuple[str, ...]:
     else:
         return ()
     elements = target.elts if isinstance(target, (ast.Tuple, ast.List)) else [target]
-    return tuple(ast.unparse(part.value if isinstance(part, ast.Starred) else part) for part in elements)
+    return tuple(_target(part.value if isinstance(part, ast.Starred) else part) for part in elements)
+
+
+def _target(part: ast.AST) -> str:
+    """The name of what a statement binds; `found[]` for any element of what a variable holds."""
+    match part:
+        case ast.Subscript(value, ast.Name() | ast.BinOp() | ast.Attribute()):
+            return f"{ast.unparse(value)}[]"
+    return ast.unparse(part)
 
 
 def _tensors(parts: Sequence[ast.AST]) -> frozenset[str]:
@@ -299,6 +330,14 @@ def _tensors(parts: Sequence[ast.AST]) -> frozenset[str]:
     called = {part.func for part in parts if isinstance(part, ast.Call)}
     fields |= {part.value for part in parts if isinstance(part, ast.Attribute) and part not in called}
     return frozenset(part.id for part in parts if isinstance(part, ast.Name) and part not in fields)
+
+
+def _numbered(part: ast.AST) -> str:
+    """The variable of which an expression takes an element by number: `outputs` of `outputs[0]`."""
+    match part:
+        case ast.Subscript(ast.Name(name), ast.Constant(int())):
+            return name
+    return ""
 
 
 def _first_call(value: ast.AST) -> ast.Call | None:
