@@ -1,0 +1,106 @@
+"""Times of sums over rows, outer axes and planes on four multiprocessors: how threads share the elements."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from graphflops.time.kernel import Kernel, Rows
+from graphflops.time.predict import predict
+from graphflops.time.predict_reductions import in_turn, seconds
+from tests.time.toy_device import TRAFFIC, device
+
+TOY = device()
+# Nanoseconds of an element, and of a part that is joined; a fence of a millisecond.
+RATES = {"floor": 1e-9, "step": 1.0, "join": 100.0, "fence": 1000.0, "uneven": 3.0}
+WAVE = 1e-6  # seconds of a further wave of blocks
+NS = 1e-9
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "each"),
+    [
+        # blocks of up to 16 rows; 32 threads a row, or more of the 512 where there are fewer rows
+        (16, 32, 1),
+        (16, 64, 2),
+        (100, 320, 10),
+        (8, 64, 1),  # 64 threads
+        (1, 512, 1),
+        (1, 1024, 2),
+        (2, 8191, 8191 / 256),
+        (2, 8192, 8192 / 256 / 2),  # from 16 elements for each row of a block on its warps share a row
+        (16, 8191, 8191 / 32),
+        (16, 8192, 8192 / 32 / 16),  # 256 of each: the block shares a row
+        (1, 16 * 512, 16),
+        (16, 32 * 100_000, 4096 / 32),  # and blocks a longer one
+    ],
+)
+def test_elements_of_a_thread_of_a_warp(rows: int, columns: int, each: float) -> None:
+    assert in_turn(Rows(rows, columns)) == 32 * each
+
+
+@pytest.mark.parametrize(
+    ("results", "elements", "serial"),
+    [
+        # threads of a block have four results each: 32 across for 128 results, and 4 along the elements
+        (128, 400, 100 * NS),
+        (256, 400, 100 * NS),  # two blocks
+        (64, 400, 50 * NS),  # 16 across, 8 down
+        (4, 1280, 10 * NS),  # one across, 128 down
+        (128 * 64, 400, 100 * NS),  # 64 blocks, 16 on each multiprocessor
+        (128 * 65, 400, 2 * 100 * NS + WAVE),
+        (128, 1020, 255 * NS),
+    ],
+)
+def test_sums_over_an_outer_axis(results: int, elements: int, serial: float) -> None:
+    found, alone = seconds(Rows(results, elements, False), 0.0, RATES, TOY)
+    assert (found, alone) == (pytest.approx(serial, rel=1e-6), pytest.approx(serial, rel=1e-6))
+    found, alone = seconds(Rows(results, elements, False), 5.0, RATES, TOY)
+    assert (found, alone) == (pytest.approx(5 + serial), pytest.approx(serial, rel=1e-6))
+
+
+@pytest.mark.parametrize(
+    ("results", "elements", "parts", "each", "joined"),
+    [
+        # from 256 elements of a thread on blocks share a result: 16 elements each, as many parts as blocks are resident
+        (128, 1024, 16, 16, 4),
+        (128, 4 * 6400, 64, 100, 16),
+        (128 * 32, 4 * 256, 2, 128, 1),
+        (130, 4 * 256, 16, 16, 4 * 3),  # results that fill no block take three times as long to join
+        (128 * 64, 1024, 1, 256, 0),
+        (128 * 40, 1024, 1, 256, 0),
+    ],
+)
+def test_blocks_share_long_sums(results: int, elements: int, parts: int, each: int, joined: int) -> None:
+    found, _ = seconds(Rows(results, elements, False), 0.0, RATES, TOY)
+    expected = each * NS + (1e-3 + joined * 100 * NS if parts > 1 else 0)
+    assert found == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("channels", "pixels", "expected"),
+    [
+        (4, 1000, 1000 * NS),
+        (5, 1000, 2 * 1000 * NS),
+        (4, 256 * 512 - 1, (256 * 512 - 1) * NS),
+        (4, 256 * 512, 256 * 512 / 4 * 4 * NS + 1e-3),  # four blocks for each channel
+        (16, 256 * 512, 4 * 256 * 512 * NS),
+        (32, 256 * 512, 8 * 256 * 512 * NS),
+    ],
+)
+def test_sums_of_planes(channels: int, pixels: int, expected: float) -> None:
+    found, alone = seconds(Rows(channels, pixels), 0.0, RATES, TOY)
+    assert (found, alone) == (pytest.approx(expected, rel=1e-6), pytest.approx(expected, rel=1e-6))
+
+
+def test_the_model_needs_all_of_its_constants() -> None:
+    """Without one of them a sum has the model of other rows."""
+    kernel = Kernel("reduction", "float32", 0, 0, 8, 8, Rows(128, 400, False), variant="outer")
+    traffic: Any = {**TRAFFIC, "spread": 2.0}
+    whole = device(rates={"reduction.outer": {**traffic, **RATES}}, bandwidth=1e15)
+    assert predict(kernel, whole).seconds == pytest.approx(100 * NS, rel=1e-3)
+    for name in ("step", "join", "fence", "uneven"):
+        rates = {key: rate for key, rate in {**traffic, **RATES}.items() if key != name}
+        less = device(rates={"reduction.outer": rates}, bandwidth=1e15)
+        assert predict(kernel, less).seconds != pytest.approx(100 * NS, rel=1e-3)
