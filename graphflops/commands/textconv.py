@@ -25,10 +25,10 @@ def textconv(model: str) -> None:
 
 
 def _text(model: str) -> str:
-    from graphflops.render.textconv import textconv as text
-    from graphflops.versions.revisions import file_here
+    try:  # the time is over for imports too
+        from graphflops.render.textconv import textconv as text
+        from graphflops.versions.revisions import file_here
 
-    try:
         with file_here(model) as file:
             return text(files.report_of(file, quiet=True))
     except (GraphflopsError, RecursionError, MemoryError, LimitPassed) as error:
