@@ -24,6 +24,7 @@ MAX_EXPONENT = 64  # largest exponent of `**` and largest total degree of a term
 FEW_TERMS = 16  # whose handling takes no longer than the call of a function
 _PACKED_WORK = 256  # term pairs from which a product is worth packing
 _PACKED_BITS = 8  # of one exponent: room for twice MAX_EXPONENT
+_REDUCTION_WORK = 4  # a term of an even division is sorted and looked up anew
 _DIVISION_WORK = 5_000  # terms looked at in one polynomial division
 
 text_of = attrgetter("text")
@@ -168,7 +169,7 @@ def reduce_even(terms: Terms) -> None:
             index = monomial.index(atom)
             others = monomial[:index] + monomial[index + 1 :]
             numerator = terms_of(atom.args[0])
-            spend("terms of sizes", len(numerator))
+            spend("terms of sizes", _REDUCTION_WORK * len(numerator))
             for factor, coefficient in numerator.items():
                 product = join(others, factor)
                 terms[product] = terms.get(product, 0) + quotient * coefficient

@@ -155,7 +155,7 @@ class Meter:
         hinted = {name: self.known.hints.get(name, least[name]) for name in names}
         return [
             {name: max(size, least[name]) if name in varied else hinted[name] for name in names}
-            for varied in (names, *([name] for name in alone if len(names) > 1))
+            for varied in ({*names}, *({name} for name in alone if len(names) > 1))
             for size in _SAMPLED
         ]
 

@@ -122,14 +122,15 @@ def _with_lower_bounds(symbols: Mapping[str, SymbolInfo], values: Iterable[Named
 
 def without_impossible(symbols: Mapping[str, SymbolInfo], values: Sequence[Named]) -> dict[str, SymbolInfo]:
     """The symbols, without the assumed values at which a size of a tensor would be negative: these sizes stay open."""
-    kept = dict(symbols)
-    while (found := _negative(values, known_values(kept))) is not None:
-        _, size, _ = found
-        used = sorted(size.symbols) if isinstance(size, Expr) else []
-        assumed = [name for name in used if kept[name].given_by == "assumption"]
-        if not assumed:
-            break
-        kept.update({name: replace(kept[name], value=None, given_by=None) for name in assumed})
+    kept, known = dict(symbols), known_values(symbols)
+    for _, size in _open(values):
+        if isinstance(size, Expr) and (evaluate(size, known) or 0) < 0:
+            assumed = [name for name in size.symbols if kept[name].given_by == "assumption"]
+            if not assumed:
+                break
+            for name in assumed:
+                kept[name] = replace(kept[name], value=None, given_by=None)
+                del known[name]
     return kept
 
 

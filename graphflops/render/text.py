@@ -104,7 +104,10 @@ def formula(dim: Dim, names: Mapping[str, str] = _OWN) -> str:
 def _alike_terms(order: Iterable[Monomial], dim: Expr, texts: Mapping[Atom, str]) -> Iterable[list[Monomial]]:
     """The terms in order, those together that differ in one name only, and there in its number."""
     sizes = [text for atom, text in texts.items() if atom.kind == "symbol"]
-    many = {name: pattern_of(group) for group in alike(sizes) if len(group) > 1 for name in group}
+    many: dict[str, str] = {}
+    for group in alike(sizes):
+        if len(group) > 1:
+            many.update(dict.fromkeys(group, pattern_of(group)))
     groups: dict[object, list[Monomial]] = {}
     for atoms in order:
         patterns = Counter(many.get(texts[atom], texts[atom]) for atom in atoms)
