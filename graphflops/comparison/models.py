@@ -11,6 +11,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from graphflops.comparison.compare import compared
+from graphflops.errors import DimError, shown
 from graphflops.loading import analyze, is_report
 from graphflops.versions.revisions import ModelFile
 
@@ -61,7 +62,15 @@ def compare(
         if execution is None and not any(map(is_report, models)):
             reports = _as_graphs(reports, models, sizes, given)
         old_report, new_report = map(_titled, reports, sides)
-        return compared(old_report, new_report, _Uniform(models[0], model_name).number)
+        return _compared(old_report, new_report, _Uniform(models[0], model_name).number)
+
+
+def _compared(old: Report, new: Report, uniform: Callable[[str], int | None]) -> Comparison:
+    try:
+        return compared(old, new, uniform)
+    except DimError as error:
+        paths = " and ".join(shown(report.origin.path) for report in (old, new))
+        raise DimError(f"{paths}: {error}: give sizes") from None
 
 
 def _as_graphs(

@@ -36,6 +36,12 @@ def sums(count: int) -> Made:
     return nodes, _vectors(count // 2 + 2)
 
 
+def joined(count: int) -> Made:
+    """Vectors that are computed apart and put together, so that totals are sums of all their sizes."""
+    nodes = [_node("Relu", [f"x{i}"], [f"y{i}"]) for i in range(count)]
+    return [*nodes, _node("Concat", [f"y{i}" for i in range(count)], ["y"], axis=0)], _vectors(count)
+
+
 def data_dependent(count: int) -> Made:
     """Sizes that the analysis names itself, each of which meets the first."""
     nodes = []

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from graphflops import Training, analyze
+from graphflops import Training, analyze, compare
 from graphflops.base.limits import MOST, Limits, limited
-from graphflops.errors import LimitError
+from graphflops.errors import DimError, LimitError
+from graphflops.render.formats import render
 from tests.exporters.build import meta, program, save, size
 from tests.fuzz import heavy_sizes
 from tests.fuzz.long_programs import SHAPES, written
@@ -88,3 +89,15 @@ def test_formulas_too_large_to_compute_with_are_refused(tmp_path: Path) -> None:
     values = {"x": meta(*(size(f"{text}+{number}") for number in range(60))), "y": meta(4)}
     with pytest.raises(LimitError, match=r"2,000 terms of sizes \(at value x\): its formulas"), limited(few):
         analyze(save(tmp_path / "m.pt2", program(values=values)))
+
+
+def test_sums_too_large_to_print_are_said_in_words(tmp_path: Path) -> None:
+    """2,100 sizes, each named by the program when it runs: of all calls, no table has a formula."""
+    path = tmp_path / "m.onnx"
+    path.write_bytes(heavy_sizes.written(heavy_sizes.joined, 2_100))
+    report = analyze(path, assume=False)
+    assert "a formula too large to print" in render(report, "table")
+    with pytest.raises(
+        DimError, match=r"m\.onnx and .*m\.onnx: symbolic size grew past 2000 terms: give sizes$"
+    ):
+        compare(path, path, assume=False)
