@@ -150,6 +150,18 @@ def test_amounts_of_a_report_that_cancel_one_another(tmp_path):
     assert f"{second['node']}: read_bytes is negative" in text
 
 
+@pytest.mark.parametrize("low", [2.0, -1.0])
+def test_a_time_that_is_none_is_no_report(tmp_path, low):
+    path = tmp_path / "r.json"
+    report = json.loads(analyze(SAMPLES[0].with_name("convnet.onnx"), device="h200").to_json())
+    timed = next(row for row in report["rows"] if row.get("time"))
+    timed["time"] |= {"low": low, "high": 1.0}
+    path.write_text(json.dumps(report))
+    code, text = run("analyze", path)
+    assert code == 1
+    assert f"{timed['node']}: the time is between {low} and 1.0 s" in text
+
+
 @pytest.mark.parametrize("sample", SAMPLES, ids=lambda path: path.name)
 def test_honest_files_do_not_contradict_themselves(tmp_path, sample):
     if sample.suffix not in (".pt2", ".onnx"):

@@ -66,8 +66,8 @@ class BackwardLowering(GradientLowering):
         found: list[tuple[int, str]] = []
         for (place, is_fresh), gradient in estimates:
             size = gradient.nbytes if isinstance(gradient, TensorType) else 0
-            if call.node.operator.is_gate:  # its operand may be in float32
-                size = self.joint.sizes[lowered.operands[place]]
+            if call.node.operator.is_gate:  # its operand may be in float32; one from around a branch is not
+                size = self.joint.sizes.get(lowered.operands[place], size)
             if is_fresh:
                 fresh[place] = self.new(operands[place], size)
             found.append((place, fresh.get(place, incoming[0])))

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from graphflops.dims import Dim
     from graphflops.report import Diagnostic, Report, Timeline
+    from graphflops.report.call_time import CallTime, PhaseTime
 
 _CODES = frozenset(
     {"GF102", "GF103", "GF105", "GF119", "GF120", "GF121", "GF127", "GF130", "GF131", "GF210"}
@@ -59,13 +60,18 @@ def impossible(report: Report) -> list[Diagnostic]:
 def saved(report: Report) -> Report:
     """A report as read from JSON, with a diagnostic for each total that its rows contradict.
 
-    Raises FileError where an amount is negative: amounts that cancel one another would hide a cost; and where memory is held
-    at moments that a timeline does not have.
+    Raises FileError where an amount is negative: amounts that cancel one another would hide a cost; where a time is between
+    none; and where memory is held at moments that a timeline does not have.
     """
     for name, amount in _amounts(report):
         value = evaluate(amount, report.values)
         if value is not None and value < 0:
             raise FileError(f"not a graphflops report: {name} is negative")
+    for name, time in _times(report):
+        if not 0 <= time.low <= time.high:
+            raise FileError(
+                f"not a graphflops report: {name}: the time is between {time.low} and {time.high} s"
+            )
     for name, timeline in _timelines(report):
         if not _is_whole(timeline, len(report.rows)):
             raise FileError(f"not a graphflops report: {name} names moments or rows that there are not")
@@ -97,6 +103,16 @@ def _amounts(report: Report) -> Iterator[tuple[str, Dim]]:
         yield name, getattr(report, name)
     for name, timeline in _timelines(report):
         yield from ((name, size) for size in {held.bytes for held in timeline.held})
+
+
+def _times(report: Report) -> Iterator[tuple[str, CallTime | PhaseTime]]:
+    """The times of a report by name."""
+    phases = [phase.time for phase in (report.totals, report.backward, report.optimizer) if phase is not None]
+    for phase in (*phases, report.step_time):
+        if phase is not None:
+            yield "totals", phase
+    for row in report.rows:
+        yield from ((shown(row.node, 80), time) for time in (row.time, row.backward_time) if time is not None)
 
 
 def _timelines(report: Report) -> Iterator[tuple[str, Timeline]]:

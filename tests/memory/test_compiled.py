@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from onnx import TensorProto, helper, save
+from onnx.parser import parse_model
 from torch import nn
 
 import graphflops
@@ -113,3 +114,14 @@ def test_a_program_without_calls_trains() -> None:
     program = graphflops.capture(nn.Identity(), (torch.empty(4, 4),))
     for way in ("graph", "compiled"):
         assert graphflops.analyze(program, training=True, execution=way).totals.peak_bytes == 4 * 4 * 4
+
+
+def test_an_activation_in_a_branch_reads_a_value_from_around_it(tmp_path: Path) -> None:
+    """The branch is planned with a gradient of a value that it does not make."""
+    text = """<ir_version: 10, opset_import: ["": 21]> g (float[8,8] x, bool c) => (float[8,8] y)
+        <float[8,8] w = {WEIGHTS}> { h = MatMul(x, w) y = If (c) <
+            then_branch = a () => (float[8,8] p) { p = Elu(h) }, else_branch = b () => (float[8,8] q) { q = Elu(h) }> }"""
+    save(parse_model(text.replace("WEIGHTS", ", ".join(["1"] * 64))), tmp_path / "a.onnx")
+    report = graphflops.analyze(tmp_path / "a.onnx", training=True, execution="compiled")
+    assert report.totals.cost.matrix_flops == 2 * 8 * 8 * 8
+    assert report.coverage.unknown == 0
