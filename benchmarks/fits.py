@@ -30,7 +30,7 @@ from torch.utils import _pytree as pytree
 import graphflops
 from benchmarks import memory_models as models
 from graphflops.budget.amounts import amount
-from graphflops.derived.sweep import symbols_of
+from graphflops.derived.resize import values_at
 from graphflops.devices import device
 from graphflops.dims import evaluate
 
@@ -241,10 +241,10 @@ def exported(case: Case) -> tuple[torch.export.ExportedProgram, str]:
 def by_formula(program: torch.export.ExportedProgram, axis: str, training: Any, limit: int) -> int:
     """The largest size whose requested bytes are below the limit, by their formula."""
     report = graphflops.analyze(program, device="h200", training=training)
-    peak, names = report.memory_use[-1].requested_peak, symbols_of(report, axis)
+    peak = report.memory_use[-1].requested_peak
 
     def runs(size: int) -> bool:
-        return (evaluate(peak, {**report.values, **dict.fromkeys(names, size)}) or 0) <= limit
+        return (evaluate(peak, {**report.values, **values_at(report, {axis: size})}) or 0) <= limit
 
     size = largest(1, runs)
     while runs(size + 1):
