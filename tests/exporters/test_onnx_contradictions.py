@@ -292,3 +292,25 @@ def test_a_field_that_is_stated_twice_is_read_as_by_onnxruntime(write):
     report = analyze(write(made.SerializeToString() + field(7, more)))
     assert report.rows[0].outputs[0].type.shape == (2, 32)
     assert report.total().matrix_flops == 2 * 8**3
+
+
+# onnxruntime refuses a second field whatever it holds, and takes a kind without a value as its zero.
+@pytest.mark.parametrize(
+    "field",
+    [{"g": onnx.GraphProto()}, {"t": TensorProto()}, {"tp": onnx.TypeProto()}, {"s": b""}, {"f": 0.0}],
+)
+@pytest.mark.parametrize("kind", [AttributeProto.INT, AttributeProto.FLOAT, AttributeProto.GRAPH])
+def test_an_empty_field_beside_the_value(field, kind, write):
+    call = node("ReduceSum", ["x"], ["y"])
+    call.attribute.append(attribute("keepdims", kind, i=1, **field))
+    said = CliRunner().invoke(
+        main, ["analyze", str(write(model([call], [value("x")], [NAMELESS(name="y")])))]
+    )
+    assert said.exit_code == 1
+    assert "keepdims has a value of another kind than it states" in said.stderr
+
+
+def test_a_kind_without_a_value(write):
+    call = node("ReduceSum", ["x"], ["y"])
+    call.attribute.append(attribute("keepdims", AttributeProto.INT))
+    assert result(analyze(write(model([call], [value("x")], [NAMELESS(name="y")])))).shape == ()

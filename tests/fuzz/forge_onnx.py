@@ -254,6 +254,9 @@ def other_kind(chance: Random, n: int) -> Made:
             attribute("axis", AttributeProto.INT, ints=[2]),
             attribute("axis", AttributeProto.INT, i=0, f=2.0),
             attribute("axis", AttributeProto.INT, f=2.0),
+            attribute("axis", AttributeProto.INT, i=2, g=GraphProto()),
+            attribute("axis", AttributeProto.GRAPH, i=2, g=GraphProto()),
+            attribute("axis", AttributeProto.INT, i=2, t=TensorProto(), s=b""),
         )
     )
     return Made(flattened(n, wrong), large(n))
