@@ -65,7 +65,7 @@ def compare(
         return _compared(old_report, new_report, _Uniform(models[0], model_name).number)
 
 
-def _compared(old: Report, new: Report, uniform: Callable[[str], int | None]) -> Comparison:
+def _compared(old: Report, new: Report, uniform: Callable[[str], float | None]) -> Comparison:
     try:
         return compared(old, new, uniform)
     except DimError as error:
