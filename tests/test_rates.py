@@ -12,6 +12,7 @@ from graphflops import Training, analyze
 from graphflops.derived.rates import outside_of_calls, throughput
 from graphflops.report import Execution, Report
 from graphflops.training import Loss
+from tests.exporters.build import meta, program, save, size, tensor
 
 SAMPLE = Path(__file__).parents[1] / "samples" / "gqa_transformer.pt2"
 BATCH = 2  # of the sample, as it was exported
@@ -64,3 +65,13 @@ def test_json_has_the_rates_and_a_saved_report_the_same() -> None:
     cost = 3.6 / 3600 * 1e6 / found["throughput"]["tokens"]
     assert found["price_of_a_million"]["tokens"] == pytest.approx(cost)
     assert "throughput" not in json.loads(analyze(SAMPLE).to_json())
+
+
+def test_a_batch_past_every_float_has_no_rate(tmp_path):
+    """2**1200 samples: a file may say so, and a number of samples a second would be no number."""
+    samples = size("(s0**15)**2")
+    values = {"n": meta(size("s0", 2**40)), "x": meta(samples, 4), "y": meta(samples, 4)}
+    inputs = [{"user_input": {"arg": tensor(name)}} for name in ("x", "n")]
+    report = analyze(save(tmp_path / "m.pt2", program(values=values, inputs=inputs)), device="h200")
+    assert report.value(report.inputs[0].type.shape[0]) == 2**1200
+    assert throughput(report) == {}

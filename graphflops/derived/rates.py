@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 _HOUR = 3600
 _MILLION = 1e6
 _ROUNDING = 1e-9  # seconds
+_LARGEST = 2**64  # no device takes so many in
 
 
 def throughput(report: Report) -> dict[str, float]:
@@ -22,7 +23,8 @@ def throughput(report: Report) -> dict[str, float]:
     if time is None or not time.seconds:
         return {}
     runs = 1 if report.step_time is None or report.training is None else report.training.accumulate
-    return {name: runs * count / time.seconds for name, count in items(report).items()}
+    counts = {name: count for name, count in items(report).items() if count < _LARGEST}
+    return {name: runs * count / time.seconds for name, count in counts.items()}
 
 
 def cost_per_million(rates: Mapping[str, float], price_per_hour: float | None) -> dict[str, float]:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from graphflops.memory.frames import Lifetimes
     from graphflops.passes.program import MemoryUse, PricedCall, PricedProgram
 
-_NOTABLE = 0.01  # of the peak: what is assumed of less is not said
+_NOTABLE = 100  # times what is assumed: where that is more than the peak, it is said
 
 
 class Run:
@@ -100,7 +100,7 @@ class Runs:
         for run in self.known.values():
             assumed = run.lifetimes.assumed if "lifetimes" in vars(run) else ()
             size = sum(evaluate(run.layouts.typed(name).nbytes, examples) or 0 for name in assumed)
-            if size > _NOTABLE * (evaluate(memory.forward.bytes, examples) or 0):
+            if size * _NOTABLE > (evaluate(memory.forward.bytes, examples) or 0):
                 results = "1 result" if len(assumed) == 1 else f"{len(assumed)} results"
                 text = f"{results}, {bytes_text(size)} together, taken to live until the function that makes them returns: "
                 text += "the file does not record which variable holds them"
