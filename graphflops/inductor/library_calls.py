@@ -127,7 +127,7 @@ def convolution(
     names = call.tensors(low.values)
     reads = list(operands[:2])
     bias = operands[2:3] if isinstance(call.node.arguments().get("bias"), Ref) else ()
-    workspace: Dim = 0
+    workspace: Dim
     if low.channels_last and is_of_images(call, low.values):
         workspace = padded_image(low, names)
         reads = [

@@ -234,7 +234,6 @@ def _muon(parameter: TensorType) -> Cost:
     return Cost(
         matrix_flops=steps * (2 * gram * long + 2 * gram * short + 2 * gram * long),
         vector_flops=work.flops * elements + steps * (gram + iterate),
-        transcendentals=work.transcendentals * elements,
         read_bytes=3 * parameter.nbytes + steps * half * (2 * iterate + 2 * gram),
         written_bytes=2 * parameter.nbytes + steps * half * (iterate + 2 * gram),
     )

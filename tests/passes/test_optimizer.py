@@ -135,3 +135,29 @@ def test_foreach_adafactor_has_the_mean_of_each_matrix_beside_the_updates():
     training = Training(optimizer="adafactor", implementation="foreach")
     found = update(training, types(parameters([(6, 5, 3, 3), (7, 2)], [torch.float32, torch.float32])))
     assert sum(buffer.bytes for buffer in found.temporaries) == 4 * (6 * 5 * 3 * 3 + 7 * 2) + 4 * (6 * 5 + 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "roots"), [("sgd", 0), ("momentum", 0), ("adam", 1), ("adamw", 1), ("adafactor", 1)]
+)
+def test_roots_of_second_moments(name, roots):
+    found = update(Training(optimizer=name), types(parameters([(10, 10)], [torch.float32]))).cost
+    assert found.transcendentals == 100 * roots
+
+
+def test_work_and_traffic_of_adafactor():
+    """Of a matrix of 6 x 5 the moments are a column of 6 and a row of 5, whose product is read for each element."""
+    found = update(Training(optimizer="adafactor"), types(parameters([(6, 5)], [torch.float32]))).cost
+    size, moments = 4 * 30, 4 * (6 + 5)
+    assert (found.vector_flops, found.matrix_flops) == (13 * 30, 2 * 30)
+    assert (found.read_bytes, found.written_bytes) == (2 * size + moments, size + moments)
+
+
+def test_work_and_traffic_of_muon():
+    """Five steps in bfloat16, each of a Gram matrix of 4 x 4, its square, and a product with the iterate of 4 x 8."""
+    found = update(Training(optimizer="muon"), types(parameters([(8, 4)], [torch.float32]))).cost
+    gram, iterate, size = 16, 32, 4 * 32
+    assert found.vector_flops == 12 * 32 + 5 * (gram + iterate)
+    assert found.read_bytes == 3 * size + 5 * 2 * (2 * iterate + 2 * gram)
+    assert found.written_bytes == 2 * size + 5 * 2 * (iterate + 2 * gram)
+    assert found.transcendentals == 0
