@@ -61,7 +61,7 @@ def _uses(report: Report, inputs: Mapping[str, Named]) -> Iterator[tuple[Use, st
                 yield use, holds[operand.name], operand
         computed.update(named.name for named in row.outputs if changing)
         is_kept = kind in _KEEPING or (
-            kind == "gather" and changing == [row.inputs[0].name]
+            kind == "gather" and changing == [named.name for named in row.inputs[:1]]
         )  # rows of the operand
         if is_kept and len(changing) == 1 and changing[0] in holds:
             holds.update((named.name, holds[changing[0]]) for named in row.outputs)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import graphflops
+from graphflops.derived.items import items
 from graphflops.exporters import load
 from graphflops.graph import Ref
 from graphflops.ops.operator import arranged, orders
@@ -89,3 +90,11 @@ def test_the_table_has_the_operators_of_the_installed_torch() -> None:
         if not any(in_order(names, order) for order in orders(spelling))
     }
     assert not missing
+
+
+def test_a_gather_without_operands(tmp_path: Path) -> None:
+    """It is unknown, and the report says so also where it looks for token ids."""
+    path = save(tmp_path / "a.pt2", of_vectors(listed("aten.embedding.default"), 6, 1))
+    report = graphflops.analyze(path)
+    assert [row.state for row in report.rows] == ["unknown"]
+    assert items(report) == {"samples": 6}
