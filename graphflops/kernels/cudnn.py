@@ -23,24 +23,13 @@ if TYPE_CHECKING:
     from graphflops.devices import Platform
     from graphflops.kernels.choices import Choice
 
-# What the trees name, in one list that tests hold them to. converted: channels-last copies of all tensors.
-# operands_converted: the kernel writes the result in order. by_entry: a part of the weight's gradient for each batch entry.
-# _split: sums are cut into parts. The last three: of groups.
-WAYS = (
-    *(
-        "as_it_lies",
-        "split",
-        "converted",
-        "converted_split",
-        "operands_converted",
-        "operands_converted_split",
-    ),
-    *("by_entry", "direct", "packed", "one_by_one"),
-)
+# What the trees name. converted: channels-last copies of all tensors. operands_converted: the kernel writes the result in
+# order. by_entry: a part of the weight's gradient for each batch entry. Those that end in split cut sums into parts.
+OF_ONE_GROUP = ("as_it_lies", "converted", "operands_converted", "by_entry")
+OF_GROUPS = ("direct", "packed", "one_by_one")
+SPLIT = ("split", "converted_split", "operands_converted_split")
 STREAMS = 8  # in which groups run one by one
-LONG_KERNEL = (
-    31  # positions of a sequence, above which groups that are no power of two run without tensor cores
-)
+LONG_KERNEL = 31  # positions of a sequence: longer groups that are no power of two run without tensor cores
 _FLOAT_BYTES = 4
 _PART, _MOST_PARTS = 64, 16  # channels or positions of one part of a sum, and the most parts
 _TILE = 128  # rows and columns of the product that a gradient of a weight is
@@ -56,10 +45,9 @@ def way(conv: Convolution, phase: str, is_last: bool) -> str:
     """
     if conv.is_depthwise or (conv.positions == conv.result_positions == 1 and conv.groups == 1):
         return "as_it_lies"  # of one position, the channels are last already
-    is_long = len(conv.kernel) == 1 and conv.taps > LONG_KERNEL and not conv.is_power
-    if conv.groups > 1 and is_long and phase == "forward":
-        return "direct"
     if conv.groups > 1:
+        if phase == "forward" and conv.axes == 1 and conv.taps > LONG_KERNEL and not conv.is_power:
+            return "direct"
         name = f"groups.{phase}{'.channels_last' if is_last else ''}"
     elif is_last:
         return "as_it_lies"
@@ -157,7 +145,7 @@ def _parts(conv: Convolution, phase: str, is_last: bool, platform: Platform) -> 
     if taken == "by_entry":
         return conv.x.shape[0] * conv.float_weight
     has_many = conv.rows >= (_MANY_ROWS if conv.is_half else _MANY_FLOAT_ROWS)
-    if not taken.endswith("split") and not (is_last and phase == "weight_gradient" and has_many):
+    if taken not in SPLIT and not (is_last and phase == "weight_gradient" and has_many):
         return 0
     if phase != "weight_gradient":
         summed, written = (conv.channels, conv.out) if phase == "forward" else (conv.results, conv.x)
