@@ -23,11 +23,7 @@ if TYPE_CHECKING:
     from graphflops.devices import Platform
     from graphflops.kernels.choices import Choice
 
-# What the trees name. converted: channels-last copies of all tensors. operands_converted: the kernel writes the result in
-# order. by_entry: a part of the weight's gradient for each batch entry. Those that end in split cut sums into parts.
-OF_ONE_GROUP = ("as_it_lies", "converted", "operands_converted", "by_entry")
-OF_GROUPS = ("direct", "packed", "one_by_one")
-SPLIT = ("split", "converted_split", "operands_converted_split")
+_SPLIT = ("split", "converted_split", "operands_converted_split")
 STREAMS = 8  # in which groups run one by one
 LONG_KERNEL = 31  # positions of a sequence: longer groups that are no power of two run without tensor cores
 _FLOAT_BYTES = 4
@@ -41,7 +37,9 @@ _DEPTHWISE_PARTS, _DEPTHWISE_CHANNELS, _DEPTHWISE_ROWS = 8, 32, 512
 def way(conv: Convolution, phase: str, is_last: bool) -> str:
     """The way that cuDNN takes for a phase: forward, input_gradient or weight_gradient.
 
-    is_last: whether the channels of the operand are last.
+    converted: channels-last copies of all tensors. operands_converted: the kernel writes the result in order. by_entry: a
+    part of the weight's gradient for each batch entry. Those that end in split cut sums into parts. direct, packed and
+    one_by_one are those of several groups. is_last: whether the channels of the operand are last.
     """
     if conv.is_depthwise or (conv.positions == conv.result_positions == 1 and conv.groups == 1):
         return "as_it_lies"  # of one position, the channels are last already
@@ -66,9 +64,9 @@ def converted(conv: Convolution, phase: str, is_last: bool) -> str:
 
     With channels last these are tensors whose channels are padded.
     """
-    taken = way(conv, phase, is_last)
     if is_last:
         return _padded(conv, phase)
+    taken = way(conv, phase, is_last)
     if not taken.startswith(("converted", "operands_converted")):
         return ""
     weight = "" if conv.is_pointwise and conv.is_aligned else "w"
@@ -145,7 +143,7 @@ def _parts(conv: Convolution, phase: str, is_last: bool, platform: Platform) -> 
     if taken == "by_entry":
         return conv.x.shape[0] * conv.float_weight
     has_many = conv.rows >= (_MANY_ROWS if conv.is_half else _MANY_FLOAT_ROWS)
-    if taken not in SPLIT and not (is_last and phase == "weight_gradient" and has_many):
+    if taken not in _SPLIT and not (is_last and phase == "weight_gradient" and has_many):
         return 0
     if phase != "weight_gradient":
         summed, written = (conv.channels, conv.out) if phase == "forward" else (conv.results, conv.x)
@@ -168,10 +166,8 @@ def _of_groups(conv: Convolution, phase: str, is_last: bool, platform: Platform)
         return sum(conv.copies(lambda _: wide)) + parts
     if taken == "one_by_one":
         copies = conv.copies()
-        has_no_weight = is_last or (
-            conv.is_pointwise and conv.is_aligned
-        )  # channels of its groups are cut out
-        weight = 0 if has_no_weight else copies.weight
+        # Of a weight that needs no copy, the channels of the groups that run are cut out.
+        weight = 0 if is_last or (conv.is_pointwise and conv.is_aligned) else copies.weight
         return (copies.x + weight + copies.out) * min(STREAMS, conv.groups) // conv.groups
     return 0
 
