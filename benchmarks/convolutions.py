@@ -23,13 +23,12 @@ from pathlib import Path
 from typing import Any
 
 from graphflops.devices import HOPPER, device
+from graphflops.execution.strides import row_major
 from graphflops.kernels import cudnn
+from graphflops.kernels.call import Tensor
 from graphflops.kernels.convolution import Convolution, Layout
-from graphflops.memory.strides import row_major
+from graphflops.kernels.convolutions import Problem
 from graphflops.tensor import DTYPES, TensorType
-from graphflops.time.concrete import Tensor
-from graphflops.time.lowering.convolution_problem import Problem
-from graphflops.time.lowering.convolutions import passed
 from graphflops.time.predict import predict
 
 Row = dict[str, Any]
@@ -213,7 +212,7 @@ def problem(row: Row) -> Problem:
     x, weight, out = (tensor(shape, row["dtype"]) for shape in shapes(row))
     if row["last"] and x.shape[1] > 1:
         x, out = last(x), last(out)
-    return Problem(x, weight, out, row["groups"], tuple(row["stride"]), row["transposed"], row["phase"])
+    return Problem(convolution(row), x, weight, out, row["last"] and x.shape[1] > 1, row["phase"])
 
 
 def tensor(shape: tuple[int, ...], dtype: str) -> Tensor:
@@ -241,7 +240,7 @@ def judge(rows: list[Row]) -> None:
         is_last = what.is_channels_last
         held = cudnn.workspace(conv, row["phase"], Layout(is_last, gradient=is_last), HOPPER)
         places = prod(shapes(row)[0 if row["transposed"] else 2])
-        kernels = passed(what, 2 * places * prod(shapes(row)[1][1:]))
+        kernels = what.kernels(2 * places * prod(shapes(row)[1][1:]))
         seconds = sum(predict(kernel, known).seconds for kernel in kernels)
         tensors = sum(prod(shape) for shape in shapes(row)) * conv.x.dtype.bits // 8
         converts = any(part in name.lower() for name, _ in row["kernels"] for part in CONVERSIONS)

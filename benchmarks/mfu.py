@@ -70,8 +70,8 @@ def _steps(
         yield "windows", -attention / 2 * (1 - keys / length)  # every other layer has one
     if convention.startswith("megatron"):
         yield "half of the attention, as causal", -attention / 2
-        yield "router", -6 * _routers(decoder)
-        yield "norms of latent attention", 6 * _latent_norms(decoder)
+        yield "router", -6 * routers(decoder)
+        yield "norms of latent attention", 6 * latent_norms(decoder)
     if convention == "megatron 2 of 3" and decoder.experts:
         one = decoder.experts.chosen * decoder.hidden * decoder.experts.width
         yield "one of three matrices of each expert", -6 * decoder.layers * one
@@ -87,12 +87,12 @@ def _never_multiplied(decoder: Decoder) -> int:
     return decoder.layers * (layer + decoder.heads * decoder.sinks) + decoder.hidden
 
 
-def _routers(decoder: Decoder) -> int:
+def routers(decoder: Decoder) -> int:
     experts = decoder.experts
     return (decoder.layers - experts.dense_layers) * decoder.hidden * experts.number if experts else 0
 
 
-def _latent_norms(decoder: Decoder) -> int:
+def latent_norms(decoder: Decoder) -> int:
     latent = decoder.latent
     return decoder.layers * (latent.query_rank + latent.key_rank) if latent else 0
 

@@ -39,9 +39,13 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parent.parent
 MUTATED = (
-    "graphflops/memory/*.py graphflops/time/**/*.py graphflops/inductor/*.py graphflops/passes/optimizer.py"
+    "graphflops/memory/*.py graphflops/execution/*.py graphflops/kernels/*.py graphflops/time/*.py graphflops/inductor/*.py "
+    "graphflops/passes/optimizer.py"
 )
-TESTS = "tests/memory/test_*.py tests/time/test_*.py tests/inductor/test_*.py tests/passes/test_optimizer*.py"
+TESTS = (
+    "tests/memory/test_*.py tests/kernels/test_*.py tests/time/test_*.py tests/inductor/test_*.py "
+    "tests/passes/test_optimizer*.py tests/test_dispatched_calls.py"
+)
 LIBRARIES = "torch torch._dynamo torch._inductor.ir torch._functorch.aot_autograd numpy networkx onnx sympy"  # imported once
 ADDRESS_SPACE = 16 << 30  # a mutation may ask for any size
 SWAPS = (

@@ -16,7 +16,7 @@ from math import ceil
 from pathlib import Path
 
 from graphflops.devices import Device, device
-from graphflops.time.kernel import Attention, Kernel, Product, bytes_of
+from graphflops.kernels.kernel import Attention, Kernel, Product, bytes_of
 from graphflops.time.predict import predict
 
 MEASURED = Path(__file__).parent / "measured"

@@ -24,13 +24,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from graphflops.analysis import as_graph
 from graphflops.devices import complete, device
+from graphflops.execution.runs import Runs
 from graphflops.inductor.plan import Plans
-from graphflops.memory.runs import Runs
+from graphflops.kernels.kernel import bytes_of
 from graphflops.passes.attention import find_attentions, user_masks
 from graphflops.passes.bind import bind
 from graphflops.passes.price import price
 from graphflops.time.compiled import CompiledLauncher
-from graphflops.time.kernel import bytes_of
 from graphflops.time.launches import Launcher
 from graphflops.time.predict import names_of_constants, predict
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from graphflops.graph import Graph
-    from graphflops.time.kernel import Kernel
+    from graphflops.kernels.kernel import Kernel
 
 TABLES = Path(__file__).parent / "measured" / "models"
 NEAR, PULL = 0.05, 0.3  # of logarithms of errors, and how much those of ratios are held together

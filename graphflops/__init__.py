@@ -20,6 +20,8 @@ __all__ = [
     "mfu",
     "mfu_callback",
     "rule",
+    "serve",
+    "statement",
     "validate",
 ]
 
@@ -35,6 +37,8 @@ if TYPE_CHECKING:
     from graphflops.rules import rule
     from graphflops.runtime.mfu_callback import mfu_callback
     from graphflops.runtime.validate import validate
+    from graphflops.serving.plan import serve
+    from graphflops.statements.statement import statement
     from graphflops.training import Training
     from graphflops.version import __version__
 
@@ -51,6 +55,8 @@ _HOME = {
     "mfu": "graphflops.derived.per_item",
     "mfu_callback": "graphflops.runtime.mfu_callback",
     "rule": "graphflops.rules",
+    "statement": "graphflops.statements.statement",
+    "serve": "graphflops.serving.plan",
     "validate": "graphflops.runtime.validate",
 }
 

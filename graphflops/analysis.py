@@ -2,29 +2,34 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
+from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from graphflops.errors import ModelError, shown
+from graphflops.errors import DimError, ModelError, shown
 from graphflops.graph import Graph
 from graphflops.passes import attention
 from graphflops.passes.bind import bind
 from graphflops.passes.memory import memory_use
 from graphflops.passes.price import price
-from graphflops.passes.program import NO_TIME, CallByCall
+from graphflops.passes.program import NO_TIME, CallByCall, MemoryUse, Peak
 from graphflops.passes.report import report
 from graphflops.passes.sizes import labels_of, with_sizes, without_labels
+from graphflops.report import Timeline
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from graphflops.devices import Device, Platform
     from graphflops.dims import Dim
+    from graphflops.execution.runs import Runs
+    from graphflops.inductor.plan import Plans
     from graphflops.memory.on_gpu import OnGpu
-    from graphflops.memory.runs import Runs
     from graphflops.passes.price import FindFact
-    from graphflops.passes.program import MemoryUse, PricedProgram
+    from graphflops.passes.program import PricedProgram, ProgramTime
     from graphflops.report import Execution, Report
     from graphflops.training import Training
 
@@ -42,6 +47,7 @@ def analyze(
     execution: Execution | None = None,
     device: str | None = None,
     times: bool = True,
+    memory: bool = True,
     fused: bool = True,
     progress: Callable[[int, int], None] | None = None,
 ) -> Report:
@@ -57,17 +63,77 @@ def analyze(
         `graph`; for a program of PyTorch on a device `eager`, unless it is quantized.
     device: name of a device, or path of its profile: the report says what memory and, with times, time the program takes.
     fused: whether conversions of quantized values are parts of the calls beside them; never in `eager` and in training.
-    progress: called now and then with (calls done, calls in all).
+    progress: called now and then with (calls done, calls in all). memory: without a device, whether peaks are found too.
 
-    Raises FileError for what cannot be read, ModelError where sizes given contradict the program.
+    Raises FileError for what cannot be read, ModelError where sizes given contradict the program, DimError for formulas that
+    grow too large.
     """
+    given = (dims or {}, inputs or {}, masks, names or {})
+    with _placed(model):
+        priced = _priced_program(model, model_name, given, training, assume, execution, fused, progress)
+        return _report(*priced, execution, device, times, memory)
+
+
+@contextmanager
+def _placed(model: object) -> Iterator[None]:
+    """Names the file in an error of a sum over calls, each of which had sizes that could be computed with."""
+    try:
+        yield
+    except DimError as error:
+        place = shown(str(model)) if isinstance(model, (str, PathLike)) else "the program"
+        raise DimError(f"{place}: {error}: give sizes with --dim") from error
+
+
+def at_many_sizes(
+    model: object,
+    device: str,
+    execution: Execution | None = None,
+    *,
+    model_name: str | None = None,
+    dims: Mapping[str, int] | None = None,
+    inputs: Mapping[str, Sequence[int]] | None = None,
+    masks: Mapping[str, str] | None = None,
+    names: Mapping[str, str] | None = None,
+) -> tuple[Report, Callable[[Mapping[str, int]], ProgramTime]]:
+    """The report of an inference on a device, without times, and its times by the values of its symbols.
+
+    The program is read and priced once: a time at other sizes takes a tenth of an analysis. Raises as `analyze`.
+    """
+    given = (dims or {}, inputs or {}, masks, names or {})
+    program, priced = _priced_program(model, model_name, given, False, True, execution, True, None)
+    profile, chosen = _device(device, program, execution)
+    assert profile is not None
+
+    def time_at(values: Mapping[str, int]) -> ProgramTime:
+        from graphflops.devices import platform_of
+        from graphflops.time.program_time import program_time
+
+        infos = program.symbols.items()
+        symbols = {name: replace(info, value=values.get(name, info.value)) for name, info in infos}
+        sized = replace(program, symbols=symbols)
+        return program_time(sized, profile, chosen, _runs(sized, chosen, platform_of(profile)))
+
+    return _report(program, priced, chosen, device, times=False, memory=True), time_at
+
+
+def _priced_program(
+    model: object,
+    model_name: str | None,
+    given: tuple[Mapping[str, int], Mapping[str, Sequence[int]], Mapping[str, str] | None, Mapping[str, str]],
+    training: bool | Training,
+    assume: bool,
+    execution: Execution | None,
+    fused: bool,
+    progress: Callable[[int, int], None] | None,
+) -> tuple[PricedProgram, Callable[..., PricedProgram]]:
+    """The program with its attentions and its sizes, and what prices it again, as `fused` or not."""
+    dims, inputs, masks, names = given
     graph, step = _trained(as_graph(model, model_name), training)
     stated = attention.user_masks(masks, graph)
-    labels = labels_of(graph, names or {})
-    dims = without_labels(dims or {}, labels)
-    priced = partial(_priced, graph, dims, inputs or {}, assume, step, progress)
+    labels = labels_of(graph, names)
+    priced = partial(_priced, graph, without_labels(dims, labels), inputs, assume, step, progress)
     program = attention.find_attentions(priced(fused=fused and execution != "eager"), stated)
-    return _report(with_sizes(program, labels), priced, execution, device, times)
+    return with_sizes(program, labels), priced
 
 
 def _report(
@@ -76,6 +142,7 @@ def _report(
     execution: Execution | None,
     device: str | None,
     times: bool,
+    memory: bool,
 ) -> Report:
     """The report of a program, with memory and time where a device or an execution is named. priced: as `fused` or not."""
     if program.fused:
@@ -84,14 +151,15 @@ def _report(
         quantized.say_unfused(program, priced(fused=False))
     profile, chosen = _device(device, program, execution)
     if not (device or execution):
-        return report(program, memory_use(program), chosen)
+        no_peaks = MemoryUse(Peak(), Timeline(), Peak() if program.training else None)
+        return report(program, memory_use(program) if memory else no_peaks, chosen)
     from graphflops.devices import platform_of
     from graphflops.memory.ledger import ledger
 
     is_torch = program.graph.origin.format != "onnx"
     rules = _memory_rules(chosen, is_torch_on_device=is_torch and profile is not None)
-    runs, memory = _runs_and_memory(program, chosen, rules, platform_of(profile))
-    runs.say_assumed(program, memory)
+    runs, held = _runs_and_memory(program, chosen, rules, platform_of(profile))
+    runs.say_assumed(program, held)
     unfused: Mapping[str, Sequence[Dim]] = {}
     if program.attentions and rules is not None:
         from graphflops.memory.chosen_kernels import say_unfused, with_kernels
@@ -104,8 +172,8 @@ def _report(
         time = program_time(program, profile, chosen, runs)
     for reason, scores in unfused.items():
         say_unfused(program, reason, scores, time.slowdowns)
-    entries = ledger(program, memory, chosen, profile)
-    return report(program, memory, chosen, entries, runs.platform.torch if is_torch else "", time)
+    entries = ledger(program, held, chosen, profile)
+    return report(program, held, chosen, entries, runs.platform.torch if is_torch else "", time)
 
 
 def _device(
@@ -145,15 +213,27 @@ def _runs_and_memory(
 ) -> tuple[Runs, MemoryUse]:
     """What runs under an execution, and what is held when."""
     if execution == "compiled":
-        from graphflops.inductor.plan import Plans
         from graphflops.memory.compiled import compiled_memory_use
 
-        plans = Plans(program, platform)
+        plans = _plans(program, platform)
         return plans, compiled_memory_use(program, plans)
-    from graphflops.memory.runs import Runs
-
-    runs = Runs(program.attentions, platform, is_eager=execution == "eager")
+    runs = _runs(program, execution, platform)
     return runs, memory_use(program, CallByCall if rules is None else partial(rules, runs=runs))
+
+
+def _runs(program: PricedProgram, execution: Execution, platform: Platform) -> Runs:
+    """Which calls run under an execution, and how their values lie."""
+    if execution == "compiled":
+        return _plans(program, platform)
+    from graphflops.execution.runs import Runs
+
+    return Runs(program.attentions, platform, is_eager=execution == "eager")
+
+
+def _plans(program: PricedProgram, platform: Platform) -> Plans:
+    from graphflops.inductor.plan import Plans
+
+    return Plans(program, platform)
 
 
 def _memory_rules(execution: Execution, is_torch_on_device: bool) -> type[OnGpu] | None:

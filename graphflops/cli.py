@@ -29,10 +29,13 @@ COMMANDS = {
     "demo": "Write small models to try the commands on.",
     "diff": "What changed between two models, reports or revisions.",
     "fits": "Whether a model fits on a device, and what would make it fit.",
+    "graph": "The structure of a model: drawn, asked, cut.",
     "history": "What a model cost at each commit that changed it.",
     "profile": "Measure this machine, for predictions of time on it.",
     "rules": "Which operators are priced, and by which rule.",
+    "serve": "How a decoder serves on a device: its steps, and the requests that fit.",
     "scan": "Every model of a fleet in one table.",
+    "statement": "What a training run cost, for laws and model cards.",
     "textconv": "A model's cost as text, for git diff.",
     "validate": "Run a model and prove its counts.",
 }

@@ -174,6 +174,21 @@ class Origin:
     sha256: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class EagerRun:
+    """What one eager run of a program's module held, as a capture records it.
+
+    values: those that calls make, in program order. until: of each the place among `values` of the last that is made while
+    its memory is held; -1 for those in `left_out`, which only an export makes. attentions: by value, what an attention
+    without the mask of the export hides: `none` or `causal`.
+    """
+
+    values: tuple[str, ...]
+    until: tuple[int, ...]
+    left_out: frozenset[str]
+    attentions: Mapping[str, str]
+
+
 @dataclass(frozen=True, repr=False)
 class Graph:
     """A program, or a graph nested in one, as recorded.
@@ -190,6 +205,7 @@ class Graph:
         is not at hand (weights that were left out, data in another file). An analysis asks for masks alone.
     lasting: values that live until the last call, used or not: autocast keeps its copies of parameters so long.
     recomputed: by name of a call, the number of the checkpoint that runs it again for the gradients.
+    eager: what an eager run of its module held, where the file records it.
     orders: by name of an input that does not lie in row-major order: its axes, the outermost in memory first.
     """
 
@@ -209,6 +225,7 @@ class Graph:
     lasting: frozenset[str] = frozenset()
     recomputed: Mapping[str, int] = field(default_factory=dict)
     orders: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    eager: EagerRun | None = None
 
     def __hash__(self) -> int:
         return id(self)

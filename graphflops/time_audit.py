@@ -17,9 +17,10 @@ from graphflops.base.docstrings import docstring
 from graphflops.base.reading import opened
 from graphflops.devices import complete, device
 from graphflops.errors import FileError, OptionError, shown
+from graphflops.kernels.kernel import Kernel, Product, bytes_of
 from graphflops.ops import operator
 from graphflops.report.findings import Finding, ModelFindings, RuleInfo
-from graphflops.time.kernel import Kernel, Product, bytes_of
+from graphflops.report.neighbours import with_neighbours
 from graphflops.time.predict import predict
 from graphflops.time.unfused import fused_seconds, seconds_of
 
@@ -145,7 +146,7 @@ def time_findings(
         if check.code in codes
         for finding in _folded(check, program, whole.seconds)
     ]
-    return [finding for _, finding in sorted(found, key=lambda item: -item[0])]
+    return with_neighbours([finding for _, finding in sorted(found, key=lambda item: -item[0])], report.rows)
 
 
 def _folded(check: SlowCheck, program: _Program, whole: float) -> Iterator[tuple[float, Finding]]:

@@ -148,7 +148,7 @@ class View:
     @cached_property
     def returned(self) -> set[str]:
         """Names of the values that the program, or a graph nested in it, returns."""
-        graphs = [self.graph, *(inner for call in self.calls for inner in _inside(call.node))]
+        graphs = [self.graph, *(inner for call in self.calls for inner in nested_graphs(call.node))]
         return {name for graph in graphs for output in graph.outputs for _, name in output.uses()}
 
     @cached_property
@@ -176,11 +176,12 @@ def _calls(graph: Graph, prefix: str, rows: Mapping[str, Row]) -> Iterator[tuple
             continue
         yield node, uses, row
         if row.regions:
-            for inner in _inside(node):
+            for inner in nested_graphs(node):
                 yield from _calls(inner, f"{row.node}/", rows)
 
 
-def _inside(node: Node) -> Iterator[Graph]:
+def nested_graphs(node: Node) -> Iterator[Graph]:
+    """The graphs among the arguments of a call."""
     for value in (*node.args, *[value for _, value in node.kwargs]):
         for item in value if isinstance(value, tuple) else (value,):
             if isinstance(item, Graph):

@@ -6,6 +6,7 @@ from typing import Any
 
 from graphflops.cost import Estimate
 from graphflops.dims import Dim, symbol
+from graphflops.ops.operator import orders
 from graphflops.rules import find
 from graphflops.tensor import FLOAT32, DType, TensorType, dtype_named
 
@@ -20,7 +21,9 @@ def price(op: str, *args: Any, **kwargs: Any) -> Estimate:
     """What the rule of `op` says of a call with these operands."""
     found = find(op)
     assert found is not None, f"no rule for {op}"
-    return found.function(*args, **kwargs)
+    by_place = not (op.startswith(("onnx.", "ai.onnx.", "com.", "higher_order.")))
+    spelled = op if orders(op) or not by_place else f"{op}.default"
+    return found.call(found.bound(spelled, args, kwargs.items(), by_place=by_place))
 
 
 def shapes(estimate: Estimate) -> list[tuple[Dim, ...]]:

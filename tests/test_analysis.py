@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from graphflops import analysis
 from graphflops.analysis import analyze
 from graphflops.dims import parse_dim, symbol
-from graphflops.errors import ModelError
+from graphflops.errors import DimError, ModelError
 from graphflops.graph import Graph, Input, Node, Output, Ref, Symbol
 from graphflops.report import Report
 from graphflops.tensor import BOOL, INT64, TensorType
@@ -454,3 +455,16 @@ def test_a_graph_run_without_recording_gradients_returns_what_wants_none():
     # the product inside is not differentiated, and the last has one gradient
     assert report.backward.cost.matrix_flops == 2 * 16 * 16 * 16
     assert [row.node for row in report.rows if row.backward is not None] == ["y"]
+
+
+def test_formulas_that_grow_too_large_are_said_with_their_place(monkeypatch):
+    """A sum over calls may, although each call's sizes could be computed with."""
+
+    def grown(*_):
+        raise DimError("symbolic size grew past 2000 terms")
+
+    monkeypatch.setattr(analysis.attention, "find_attentions", grown)
+    with pytest.raises(
+        DimError, match=r"^the program: symbolic size grew past 2000 terms: give sizes with --dim$"
+    ):
+        analyze(two_products())

@@ -20,9 +20,15 @@ def test_the_suffix_asks_for_a_page(tmp_path: Path, name: str) -> None:
 
 def test_a_page_of_a_saved_report_is_that_of_the_model(tmp_path: Path) -> None:
     ok("analyze", MODEL, "--output", tmp_path / "report.json")
-    assert ok("analyze", tmp_path / "report.json", "--format", "html") == ok(
-        "analyze", MODEL, "--format", "html"
-    )
+    saved, of_model = (ok("analyze", path, "--format", "html") for path in (tmp_path / "report.json", MODEL))
+    assert without_picture(saved) == without_picture(of_model)
+
+
+def without_picture(page: str) -> str:
+    """A page without its graph, of which a saved report knows no weights."""
+    head, opening, rest = page.partition('<section id="picture"')
+    assert opening
+    return head + rest.partition("</section>")[2]
 
 
 def test_a_page_of_a_comparison(tmp_path: Path) -> None:

@@ -58,7 +58,7 @@ def test_one_value_of_an_attention_is_recorded_with_another_rank(name, shape, op
 
 @pytest.mark.parametrize("training", [(), ("--training",)], ids=len)
 @pytest.mark.parametrize("device", [(), ("--device", "h200", "--execution", "eager")], ids=len)
-@pytest.mark.parametrize("op", [*FUSED, "mT", "t", "relu", "native_layer_norm"])
+@pytest.mark.parametrize("op", [*FUSED, "mT", "t", "relu", "native_layer_norm", "lstm", "nll_loss", "sum"])
 def test_a_call_on_a_number_and_one_without_results(op, device, training, tmp_path):
     operands = [{"user_input": {"arg": tensor(name)}} for name in "qkv"]
     values = {name: meta() for name in "qkvey"}

@@ -136,6 +136,8 @@ def test_every_result_has_a_notebook_page_and_a_repr() -> None:
     import graphflops.derived.overview
     import graphflops.fitting.fits
     import graphflops.runtime.validation
+    import graphflops.serving.plan
+    import graphflops.statements.statement
     import graphflops.versions.history
     from graphflops.base.rendered import Rendered
     from graphflops.render import brief

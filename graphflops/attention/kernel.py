@@ -12,6 +12,8 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
+from graphflops.kernels.choices import limits
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
 
 Kernel = Literal["cudnn", "flash", "efficient", "math"]
 
+_TILE = 128  # queries and keys of one tile of a fused kernel
+
 _REMEDIES = {
     "4 axes": "give the attention operands of 4 axes: batch, heads, length, width",
     "the mask is not 1": "call contiguous() on the mask",
@@ -30,13 +34,16 @@ _REMEDIES = {
     "enable_gqa": "pass enable_gqa=True",
     "is no multiple of": "pad the heads to a multiple of 8",
 }
-_FLASH_WIDTH = 256
-_CUDNN_WIDTH = 256
-_GRADIENT_WIDTH, _GRADIENT_WIDTH_WITHOUT_DROPOUT = 192, 224
+_FLASH_WIDTH, _GRADIENT_WIDTH, _GRADIENT_WIDTH_WITHOUT_DROPOUT = limits(
+    "aten_2_11",
+    *("attention.flash.width", "attention.flash.gradient_width"),
+    "attention.flash.gradient_width_without_dropout",
+)
 _LITTLE_SHARED_MEMORY = ((8, 6), (8, 7), (8, 9), (12, 0), (12, 1))
-_CUDNN_DROPOUT_STEPS = 16
-_MOST_PROBLEMS = 65_535  # batch entries, and heads
-_TENSOR_CORE_BITS = 128  # the efficient kernel loads whole rows of so many bits
+_CUDNN_WIDTH, _CUDNN_DROPOUT_STEPS, _MOST_PROBLEMS = limits(
+    "aten_2_11", *[f"attention.cudnn.{name}" for name in ("width", "dropout_steps", "problems")]
+)
+(_TENSOR_CORE_BITS,) = limits("aten_2_11", "attention.efficient.row")
 
 
 class Operand(NamedTuple):
@@ -254,3 +261,11 @@ _FLASH = (
     _rows_in_order,
 )
 _EFFICIENT = (_four_axes, _any_precision, _efficient_width, _rows_in_order, _same_batch, _own_heads)
+
+
+def causal_fraction(queries: int, keys: int) -> float:
+    """The fraction of all pairs in tiles that a fused kernel multiplies: those that a causal mask does not hide whole."""
+    rows, columns = -(-queries // _TILE), -(-keys // _TILE)
+    below = min(rows, columns)
+    run = below * (below + 1) // 2 + (rows - below) * columns
+    return run / (rows * columns) if run else 1.0

@@ -8,9 +8,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Union
 
 from graphflops.dims import floor_div, same
+from graphflops.ops.operator import by_name
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from graphflops.dims import Dim
     from graphflops.ops import Op
@@ -22,25 +23,29 @@ Part = Literal[
 Role = Union[Part, Literal["power", "sum"]]
 
 # By canonical name; every other operator has the role of its kind.
-_BY_NAME: dict[str, Role | None] = {
-    **dict.fromkeys(
-        ("matmul", "bmm", "mm", "baddbmm", "einsum", "gemm", "int_matmul", "qlinear_matmul"), "product"
-    ),
-    **dict.fromkeys(("softmax", "masked_softmax"), "softmax"),
-    **dict.fromkeys(("repeat", "repeat_interleave"), "layout"),
-    **dict.fromkeys(("slice", "narrow", "split", "getitem"), "part"),
-    **dict.fromkeys(("select", "chunk", "unbind", "diagonal", "unfold", "as_strided", "view_dtype"), None),
-    "bernoulli": "dropout",
-    **dict.fromkeys(("mul", "div", "neg", "pow", "sqrt"), "scale"),
-    **dict.fromkeys(
-        ("add", "sub", "rsub", "add_relu", "add_n", "maximum", "minimum", "clamp", "clamp_min"), "bias"
-    ),
-    **dict.fromkeys(("where", "masked_fill", "masked_scatter", "nan_to_num"), "choice"),
-    "tanh": "cap",
-    "cat": "join",
-    **dict.fromkeys(("exp", "exp2"), "power"),
-    "sum": "sum",
-}
+_BY_NAME: Mapping[str, Role | None] = by_name(
+    {
+        **dict.fromkeys(
+            ("matmul", "bmm", "mm", "baddbmm", "einsum", "gemm", "int_matmul", "qlinear_matmul"), "product"
+        ),
+        **dict.fromkeys(("softmax", "masked_softmax"), "softmax"),
+        **dict.fromkeys(("repeat", "repeat_interleave"), "layout"),
+        **dict.fromkeys(("slice", "narrow", "split", "getitem"), "part"),
+        **dict.fromkeys(
+            ("select", "chunk", "unbind", "diagonal", "unfold", "as_strided", "view_dtype"), None
+        ),
+        "bernoulli": "dropout",
+        **dict.fromkeys(("mul", "div", "neg", "pow", "sqrt"), "scale"),
+        **dict.fromkeys(
+            ("add", "sub", "rsub", "add_relu", "add_n", "maximum", "minimum", "clamp", "clamp_min"), "bias"
+        ),
+        **dict.fromkeys(("where", "masked_fill", "masked_scatter", "nan_to_num"), "choice"),
+        "tanh": "cap",
+        "cat": "join",
+        **dict.fromkeys(("exp", "exp2"), "power"),
+        "sum": "sum",
+    }
+)
 _BY_KIND: dict[str, Role] = {
     **dict.fromkeys(("view", "identity"), "layout"),
     **dict.fromkeys(("cast", "quantisation"), "cast"),

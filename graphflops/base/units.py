@@ -16,6 +16,11 @@ def number(count: int) -> str:
     return f"{figure} {prefix}" if prefix else figure
 
 
+def power(figure: float) -> str:
+    """Four digits and a power of ten, as laws write FLOPs of training: `6.738e24`."""
+    return f"{figure:.3e}".replace("e+", "e").replace(".000e", "e")
+
+
 def exact(count: int) -> str:
     """All digits of a number, with commas; of one that Python refuses to print, its power of ten."""
     return f"{count:,}" if count.bit_length() <= HUGE_BITS else number(count)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 from typing import TYPE_CHECKING
 
 from graphflops.errors import FileError, shown
@@ -55,3 +56,26 @@ def whole(output: str) -> Iterator[str]:
         if isinstance(error, OSError) and error.filename in (None, part):
             raise FileError(f"{shown(output)}: cannot be written: {error.strerror or error}") from error
         raise
+
+
+def copied(source: str, output: str) -> None:
+    """Copy a finished file to `output`. A process that is killed leaves what was there, and no part of the new file.
+
+    The copy has no name while it is written, where the system has such files; elsewhere it is written as by `whole`.
+    """
+    folder = os.path.dirname(os.path.realpath(output))
+    try:
+        nameless = os.open(folder, os.O_TMPFILE | os.O_RDWR, 0o666)
+    except (AttributeError, OSError):
+        nameless = -1
+    if nameless < 0:
+        with whole(output) as part:
+            shutil.copyfile(source, part)
+        return
+    with open(nameless, "wb") as file, open(source, "rb") as finished:
+        shutil.copyfileobj(finished, file)
+        file.flush()
+        os.fsync(nameless)
+        with whole(output) as part:
+            os.unlink(part)
+            os.link(f"/proc/self/fd/{nameless}", part, src_dir_fd=nameless)

@@ -14,6 +14,8 @@ from graphflops.comparison.compare import compared
 from graphflops.comparison.result import HELD, WORK
 from graphflops.errors import GraphflopsError, shown
 from graphflops.loading import analyze
+from graphflops.onnx_audit.audit import audit
+from graphflops.render.audit import offered
 from graphflops.report import Report
 from graphflops.report.contradictions import contradictions
 from graphflops.version import tool
@@ -33,7 +35,7 @@ class ModelChange:
     """One model that changed.
 
     path: where it is, or was if it is gone. comparison: None for a model that is new or gone, and where one of the
-    two cannot be analyzed: then `error` says why.
+    two cannot be analyzed: then `error` says why. offer: the command that mends what an audit of an ONNX file finds.
     """
 
     path: str
@@ -41,6 +43,7 @@ class ModelChange:
     comparison: Comparison | None = None
     report: Report | None = None
     error: str = ""
+    offer: str = ""
 
     @property
     def identical(self) -> bool:
@@ -84,9 +87,10 @@ def _change(base: str, old: str | None, new: str | None, cache: str | None) -> M
     try:
         with file_here(new) as file:
             report = _named(analyze(file), new)
-        if old is None:
-            return ModelChange(path, status, report=report)
-        return ModelChange(path, status, compared(_before(base, old, cache), report), report)
+            found = audit(file).of_model() if new.endswith(".onnx") else None
+        offer = "" if found is None else offered(replace(found, model=new))
+        comparison = None if old is None else compared(_before(base, old, cache), report)
+        return ModelChange(path, status, comparison, report, offer=offer)
     except (GraphflopsError, OSError, RecursionError) as error:
         return ModelChange(path, status, error=shown(str(error), 500))
 

@@ -86,7 +86,7 @@ def _sections(changes: Sequence[ModelChange], share: int) -> Iterator[str]:
         if change.error:
             yield f"{head}: not analyzed\n\n{escaped(change.error)}\n"
         elif change.comparison is not None:
-            yield f"{head}\n\n{compared(change.comparison, limit=share)}"
+            yield f"{head}\n\n{compared(change.comparison, limit=share)}{_offer(change)}"
         elif change.report is not None:
             report = change.report
             flops = report.value(report.total().matrix_flops)
@@ -96,8 +96,13 @@ def _sections(changes: Sequence[ModelChange], share: int) -> Iterator[str]:
             yield f"{head}: new\n\n{escaped(headline(report))} · {least}{known} FLOPs{escaped(at)}\n"
             if doubt := contradicted(report):
                 yield f"\n{escaped(doubt)}\n"
+            yield _offer(change)
         else:
             yield f"{head}: gone\n"
+
+
+def _offer(change: ModelChange) -> str:
+    return f"\n{escaped(change.offer)}\n" if change.offer else ""
 
 
 def _kept(models: int) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from graphflops.commands import files, options
+from graphflops.commands import capture_options, files, options
 from graphflops.commands.training_options import training
 from graphflops.errors import shown
 from graphflops.render import formats
@@ -15,6 +15,7 @@ from graphflops.render import formats
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from graphflops.graph import Graph
     from graphflops.report import Cut, Report
 
 
@@ -75,24 +76,24 @@ def analyze(
     """FLOPs, bytes, memory and parameters of MODEL: a .pt2 of torch.export.save, an .onnx, or a saved JSON report.
 
     Nothing in the file is run and no weight is loaded. A size that the file leaves open is taken at the value
-    it was exported with, else at an assumed one, unless --dim or --input gives another.
+    it was exported with, else at an assumed one, unless --dim or --input gives another. hf:CONFIG.json, timm:NAME or
+    torchvision:NAME in place of a file is a capture, which runs code of that library: graphflops capture --help.
 
     Several models are one line each; one that cannot be analyzed says why, and the exit code is 1 at the end.
     Exits with 1, after the report, where a call of an ONNX model provably cannot run.
 
     \b
     graphflops analyze lm.pt2 --input ids=1,4096 --depth 3
-    graphflops analyze lm.pt2 -v
     graphflops analyze lm.pt2 --strict --output report.json
     graphflops analyze lm.pt2 --output report.html
     graphflops analyze lm.pt2 --sweep ids[1]=128,512,2048 --output report.html
     graphflops analyze *.onnx lm.pt2 --output costs.csv
+    graphflops analyze timm:resnet50@batch=8 --device h200
     """
     cut = {"by": by, "depth": depth, "top": top, "verbose": verbose or None}
     if per is not None:
         _per_item(ctx, models, per, form, output, given)
-        return
-    if len(models) > 1:
+    elif len(models) > 1:
         _overview(ctx, models, form, output, strict, given)
     else:
         _one(ctx, models[0], cut, sweeps, form, output, strict, price_per_hour, given)
@@ -112,14 +113,15 @@ def _one(
     """Writes the report of one model, or its sweep."""
     form = formats.chosen("Report", form, output)
     formats.refuse("Sweep" if sweeps else "Report", form, cut)
-    report = replace(files.report_of(model, **given), price_per_hour=price_per_hour)
+    program = capture_options.model(model, training=bool(given["training"]))
+    report = replace(files.report_of(program, **given), price_per_hour=price_per_hour)
     if price_per_hour is not None and report.totals.time is None:
         raise click.UsageError("--price-per-hour takes a predicted time: name a device with --device")
     content: object = report
     if sweeps:
         from graphflops.derived.sweep import Sweep
 
-        report_of = _at_sizes(model, given) if report.device else None
+        report_of = _at_sizes(program, given) if report.device else None
         with files.Progress("predicting times") as progress:
             content = sweep = Sweep.of(report, sweeps, report_of, progress)
     files.write(formats.render(content, form, **cut, **files.screen(output)), output)
@@ -128,7 +130,7 @@ def _one(
     _exit(ctx, report, strict)
 
 
-def _at_sizes(model: str, given: dict[str, Any]) -> Callable[[Mapping[str, int]], Report] | None:
+def _at_sizes(model: str | Graph, given: dict[str, Any]) -> Callable[[Mapping[str, int]], Report] | None:
     """The analysis of a model at other sizes by symbol; None for a saved report, which has no times at them."""
     from graphflops.loading import analyze as analyzed
     from graphflops.loading import is_report, opened
@@ -155,7 +157,8 @@ def _per_item(
 
     form = formats.chosen("Listing", form, output)
     _refuse_others(ctx, "Listing", form, "strict")
-    content = listing(files.report_of(models[0], **given).per(axis), exact=form in ("json", "csv"))
+    program = capture_options.model(models[0], training=bool(given["training"]))
+    content = listing(files.report_of(program, **given).per(axis), exact=form in ("json", "csv"))
     files.write(formats.render(content, form, **files.screen(output)), output)
 
 
@@ -193,7 +196,8 @@ def _overview(
 
     def report_of(model: str) -> Report:
         next_analysis()
-        report = files.report_of(model, quiet=True, **given)
+        program = capture_options.model(model, training=bool(given["training"]))
+        report = files.report_of(program, quiet=True, **given)
         doubtful.extend([f"{shown(model)}: {problem}"] if (problem := contradicted(report)) else ())
         return report
 

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from graphflops.commands import files, options
+from graphflops.commands.audit_fix import fix, fix_options, is_fix
 from graphflops.errors import FileError
 from graphflops.render import formats
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from graphflops.report import Execution
     from graphflops.report.findings import Findings, Severity
 
 
@@ -55,25 +55,20 @@ def _codes(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) 
 @options.execution
 @options.device
 @options.output_of("Findings")
+@fix_options
 @click.option("--explain", metavar="CODE", help="Say what a check looks for; `all` lists them.")
 @click.pass_context
 def audit(
     ctx: click.Context,
+    /,
     models: tuple[str, ...],
-    select: list[str],
-    ignore: list[str],
     fail_on: Literal["error", "warning", "note", "never"],
-    dims: dict[str, int],
-    inputs: dict[str, tuple[int, ...]],
-    names: dict[str, str],
-    assume: bool,
     top: int | None,
     statistics: bool,
-    execution: Execution | None,
-    device: str | None,
     form: str | None,
     output: str | None,
     explain: str | None,
+    **given: Any,
 ) -> None:
     """Findings about models that a reviewer can act on: correctness, safety and cost of an .onnx, time of any on a device.
 
@@ -82,6 +77,7 @@ def audit(
 
     \b
     graphflops audit model.onnx
+    graphflops audit model.onnx --fix --output fixed.onnx
     graphflops audit *.onnx --ignore GF228 --fail-on warning
     graphflops audit model.onnx --format sarif --output audit.sarif
     graphflops audit model.pt2 --device h200
@@ -92,27 +88,57 @@ def audit(
         return
     if not models:
         raise click.UsageError("name a MODEL, or say --explain CODE")
+    codes, sizes = _what(given)
+    if is_fix(given):
+        if form or top or statistics:
+            raise click.UsageError("--format, --top and --statistics are of findings: audit the fixed file")
+        _fixed(ctx, models, codes, sizes, output, given, fail_on)
+        return
     form, shown = formats.chosen("Findings", form, output), {"top": top, "statistics": statistics or None}
     formats.refuse("Findings", form, shown)
-    sizes: dict[str, Any] = {"dims": dims, "inputs": inputs, "names": names, "assume": assume}
+    _exit(ctx, *_written(models, codes, sizes, form, output, shown), fail_on)
+
+
+def _what(given: dict[str, Any]) -> tuple[Sequence[str], dict[str, Any]]:
+    """The codes and the sizes of an audit, taken out of the options of the command."""
+    from graphflops.time_audit import chosen
+
+    sizes = {name: given.pop(name) for name in ("dims", "inputs", "names", "assume")}
+    device, execution = given.pop("device"), given.pop("execution")
     sizes["on"] = None if device is None else (device, execution)
-    _exit(ctx, *_written(models, select, ignore, sizes, form, output, shown), fail_on)
+    return chosen(given.pop("select"), given.pop("ignore")), sizes
+
+
+def _fixed(
+    ctx: click.Context,
+    models: Sequence[str],
+    codes: Sequence[str],
+    sizes: dict[str, Any],
+    output: str | None,
+    fixing: dict[str, bool],
+    fail_on: Literal["error", "warning", "note", "never"],
+) -> None:
+    """Fixes models; exits as without --fix by what remains, and with 3 where --exit-code is to tell of a fix."""
+    from graphflops.onnx_audit.audit import audit_findings
+
+    done, errors = fix(models, codes, sizes, output, fixing)
+    _exit(ctx, audit_findings([each.after.of_model() for each in done]), errors, fail_on)
+    if fixing["exit_code"] and any(each.fixed for each in done):
+        ctx.exit(3)
 
 
 def _written(
     models: Sequence[str],
-    select: list[str],
-    ignore: list[str],
+    codes: Sequence[str],
     sizes: dict[str, Any],
     form: str,
     output: str | None,
     shown: dict[str, Any],
 ) -> tuple[Findings, Sequence[str]]:
     """Writes the findings; returns them with the errors of models that cannot be audited."""
-    from graphflops.time_audit import chosen
     from graphflops.versions.checkout import located
 
-    found, errors = _audited(models, chosen(select, ignore), **sizes)
+    found, errors = _audited(models, codes, **sizes)
     if found.models:
         files.write(formats.render(found, form, **shown, locate=located, **files.screen(output)), output)
     return found, errors

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from graphflops.commands import files, options
+from graphflops.commands import capture_options, files, options
 from graphflops.commands.paths import PATHS, PathsCommand
 from graphflops.commands.training_options import training
 from graphflops.errors import FileError, shown
@@ -18,13 +18,14 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from graphflops.comparison.result import Comparison
+    from graphflops.graph import Graph
     from graphflops.report import Grouping
 
 _SEVERAL = ("table", "markdown")  # formats whose texts can be concatenated
 
 
 Pair = tuple[
-    "ModelFile | None", "ModelFile | None", bool
+    "ModelFile | Graph | None", "ModelFile | Graph | None", bool
 ]  # and whether the user named it, or it was found to differ
 
 
@@ -67,8 +68,8 @@ def diff(
 ) -> None:
     """What changed from OLD to NEW, by how much, and in which module.
 
-    OLD and NEW are a .pt2, an .onnx, a saved JSON report, or REVISION:PATH. With git revisions, PATH says
-    which models are meant; one revision is compared with the files as they lie in the checkout.
+    OLD and NEW are a .pt2, an .onnx, a saved JSON report, REVISION:PATH, or a library's model by name (timm:resnet50), which
+    is captured. With git revisions, PATH says which models are meant; one is compared with the files of the checkout.
 
     \b
     graphflops diff old.pt2 new.pt2
@@ -98,14 +99,16 @@ def _together(texts: Sequence[str | bytes]) -> str | bytes:
     return texts[0] if len(texts) == 1 else "\n".join(map(str, texts)) or "no model differs\n"
 
 
-def _alone(old: ModelFile | None, new: ModelFile | None) -> str:
+def _alone(old: ModelFile | Graph | None, new: ModelFile | Graph | None) -> str:
     """The message about a model that is in one revision only."""
     there = old or new
-    assert there is not None
+    assert isinstance(there, ModelFile)
     return f"{shown(there.path)}: {'gone' if new is None else 'new'}, nothing to compare with\n"
 
 
-def _compared(old: ModelFile, new: ModelFile, *, rule_files: tuple[str, ...], **given: Any) -> Comparison:
+def _compared(
+    old: ModelFile | Graph, new: ModelFile | Graph, *, rule_files: tuple[str, ...], **given: Any
+) -> Comparison:
     from graphflops.comparison.models import compare
     from graphflops.loading import import_rules
 
@@ -128,11 +131,11 @@ def _named_pairs(sides: Sequence[str], paths: Sequence[str] | None) -> list[Pair
     if len(sides) > 2:
         raise click.UsageError("name OLD and NEW, or revisions and, behind --, paths")
     if paths is None and len(sides) == 2:
-        ours, theirs = (ModelFile.named(text) for text in sides)
+        ours, theirs = (_named(text) for text in sides)
         if ours is not None and theirs is not None:
             return [(ours, theirs, True)]
         for one, text in ((ours, sides[1]), (theirs, sides[0])):
-            if one is not None and not one.commit:  # `main model.onnx`: that file at the revision
+            if isinstance(one, ModelFile) and not one.commit:  # `main model.onnx`: that file at the revision
                 at = ModelFile.at(one.path, text)
                 return [(one, at, True) if one is ours else (at, one, True)]
         if ours is not None or theirs is not None:
@@ -142,6 +145,12 @@ def _named_pairs(sides: Sequence[str], paths: Sequence[str] | None) -> list[Pair
     if not sides and not paths:
         raise click.UsageError("name OLD and NEW, or revisions and, behind --, paths")
     return _between(sides, paths or ())
+
+
+def _named(text: str) -> ModelFile | Graph | None:
+    """The file that a path or REVISION:PATH names, or the program of a library's model; None for a revision."""
+    found = capture_options.model(text)
+    return ModelFile.named(found) if isinstance(found, str) else found
 
 
 def _between(sides: Sequence[str], paths: Sequence[str]) -> list[Pair]:

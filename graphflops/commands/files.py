@@ -24,7 +24,7 @@ _UNBOUNDED = 1_000_000  # columns of a text that goes to no terminal
 
 
 def report_of(
-    model: str,
+    model: str | Graph,
     *,
     rule_files: tuple[str, ...] = (),
     quiet: bool = False,
@@ -49,11 +49,11 @@ def report_of(
         return analyze(given, model_name=name, progress=None if quiet else progress, **options)
 
 
-def _verified(model: str, model_name: str | None) -> Graph:
+def _verified(model: str | Graph, model_name: str | None) -> Graph:
     from graphflops.exporters import load
     from graphflops.verify import verify
 
-    graph = load(model, model_name)
+    graph = load(model, model_name) if isinstance(model, str) else model
     verify(graph)
     return graph
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from graphflops.commands import files, options
+from graphflops.commands import capture_options, files, options
 from graphflops.commands.training_options import training
 from graphflops.render import formats
 
@@ -40,7 +40,8 @@ def fits(
     strict: bool,
     **given: Any,
 ) -> None:
-    """Whether MODEL fits on a device: a .pt2, an .onnx, or a JSON report saved with --device.
+    """Whether MODEL fits on a device: a .pt2, an .onnx, or a JSON report saved with --device;
+    or a library's model by name (hf:config.json), which is captured: graphflops capture --help.
 
     Says how much memory is left, or missing, and what would make a training step fit. Exits with 3 where it does not fit;
     calls of unknown cost may need more than is counted, and --strict takes no yes with them.
@@ -56,7 +57,7 @@ def fits(
 
     form = formats.chosen("Fits", form, output)
     import_rules(rule_files)
-    found = computed(model, **given)
+    found = computed(capture_options.model(model, training=bool(given["training"])), **given)
     files.write(formats.render(found, form, **files.screen(output)), output)
     if not found.fits or (strict and found.is_lower_bound):
         ctx.exit(3)

@@ -133,6 +133,21 @@ class ShapeOption(SizeOption):
         return name.strip(), tuple(self.size(size, param, ctx) for size in sizes.split(","))
 
 
+class SizesOption(SizeOption):
+    """Several sizes: `1,8,64`."""
+
+    name = "N,N"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Parse them; 0 is none."""
+        if isinstance(value, tuple):
+            return value
+        sizes = tuple(self.size(size, param, ctx) for size in str(value).split(","))
+        if 0 in sizes:
+            self.fail("0 is no size to serve: give 1 and more", param, ctx)
+        return sizes
+
+
 class NameOption(click.ParamType):  # type: ignore[type-arg]
     """What to call a size: `batch=ids[0]` becomes `("batch", "ids[0]")`."""
 

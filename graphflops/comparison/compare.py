@@ -24,6 +24,7 @@ from graphflops.comparison.result import (
     Remark,
     UnknownChange,
 )
+from graphflops.comparison.rewired import rewired, told
 from graphflops.comparison.sizes import different_inputs, join
 from graphflops.comparison.tree import grown
 from graphflops.comparison.wrapped import is_export, under_common_names
@@ -68,7 +69,7 @@ def compared(old: Report, new: Report, uniform: Callable[[str], float | None] = 
         same=False,
         export=export,
         sizes=sizes.sizes,
-        remarks=(*sizes.remarks, *_remarks(old, new, has_modules=has_modules)),
+        remarks=(*sizes.remarks, *_remarks(old, new, has_modules=has_modules), *_wiring(trees, numbers)),
         unknown=unknown,
         totals=totals,
         dtypes=tuple(_stored(old, new)),
@@ -130,7 +131,7 @@ def _is_same(found: Comparison) -> bool:
         return False
     if any(size.opened or size.fixed or None in (size.before, size.after) for size in found.sizes):
         return False
-    if any(remark.name == "sizes-differ" for remark in found.remarks):
+    if any(remark.name in ("sizes-differ", "rewired") for remark in found.remarks):
         return False
     figures = (item for phase in found.totals.values() for item in phase.items())
     return not any(figure.differs for _, figure in figures)
@@ -240,6 +241,12 @@ def _unknown(old: Report, new: Report) -> Iterator[UnknownChange]:
     for op in {**after, **before}:
         if before.get(op, 0) != after.get(op, 0):
             yield UnknownChange(op, before.get(op, 0), after.get(op, 0))
+
+
+def _wiring(trees: Trees, numbers: tuple[Sequence[int | None], Sequence[int | None]]) -> Iterator[Remark]:
+    """What reads other values than before; of an export nothing, whose operators are others."""
+    if not trees.export and (said := told(tuple(rewired(*trees.reports, trees.pairs, numbers)))):
+        yield Remark("rewired", said)
 
 
 def _stored(old: Report, new: Report) -> Iterator[DtypeChange]:

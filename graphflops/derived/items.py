@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
     from graphflops.dims import Dim
     from graphflops.report import Named, Report, Row
+    from graphflops.tensor import TensorType
 
 Use = Literal["looks up", "picks", "collects", "image", "signal"]
 
@@ -47,6 +48,13 @@ def items(report: Report) -> Mapping[str, int]:
         if signal := uses.get("signal", {}).get(name):
             found.setdefault("frames", signal.type.shape[0] * signal.type.shape[-1])
     return {name: count for name, size in found.items() if (count := report.value(size))}
+
+
+def token_ids(report: Report) -> TensorType | None:
+    """The type of the first input in rows and columns whose values index a table of weights; None where there is none."""
+    inputs = {named.name: named for named in report.inputs if named.type.rank >= _TEXT_RANK}
+    found = (inputs[name].type for use, name, _ in _uses(report, inputs) if use == "looks up")
+    return next(found, None)
 
 
 def _uses(report: Report, inputs: Mapping[str, Named]) -> Iterator[tuple[Use, str, Named]]:

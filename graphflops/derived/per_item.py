@@ -75,9 +75,9 @@ def per_item(report: Report, axis: str) -> PerItem:
     stored, weights = sum(sizes.values()), sum(used.values())
     reached = sum(max(size, used[name]) for name, size in sizes.items())
     active = round(sum(min(size, used[name]) for name, size in sizes.items()))
-    attention = _value(report, sum(use.flops for use in report.attentions)) / items
+    attention = value_of(report, sum(use.flops for use in report.attentions)) / items
     cost = report.totals.cost
-    matrix, masked = _value(report, cost.matrix_flops), _value(report, cost.masked_flops)
+    matrix, masked = value_of(report, cost.matrix_flops), value_of(report, cost.masked_flops)
     forward = Convention(
         matrix / items, (matrix - masked) / items, 2 * weights + attention, 2 * reached + attention
     )
@@ -98,7 +98,7 @@ def _training(report: Report, items: int, forward: Convention) -> Convention:
             *(times * part for part in (forward.dense, forward.visible, forward.active, forward.total))
         )
     cost = report.totals.cost + report.backward.cost  # of one micro-step, which is what takes the items in
-    matrix, masked = _value(report, cost.matrix_flops), _value(report, cost.masked_flops)
+    matrix, masked = value_of(report, cost.matrix_flops), value_of(report, cost.masked_flops)
     return Convention(
         matrix / items, (matrix - masked) / items, times * forward.active, times * forward.total
     )
@@ -112,13 +112,14 @@ def _items(report: Report, axis: str) -> int:
     for named in report.inputs:
         for place, size in enumerate(named.type.shape):
             if f"{named.name}[{place}]" in axes:
-                samples = _value(report, named.type.shape[0]) if place else 1
-                return max(samples * _value(report, size), 1)
+                samples = value_of(report, named.type.shape[0]) if place else 1
+                return max(samples * value_of(report, size), 1)
     known = [f"{named.name}[{place}]" for named in report.inputs for place in range(named.type.rank)]
     raise ModelError(f"{shown(axis)}: no input has this axis; there are {', '.join(map(shown, known[:8]))}")
 
 
-def _value(report: Report, quantity: object) -> int:
+def value_of(report: Report, quantity: object) -> int:
+    """A quantity at the known sizes; ModelError where one has no value."""
     value = report.value(quantity)  # type: ignore[arg-type]
     if value is None:
         raise ModelError(
@@ -138,12 +139,14 @@ def _multiplied(report: Report) -> Iterator[tuple[str, int, int]]:
     for row in report.rows:
         stored = [named for named in row.inputs if named.name in source or named.name not in made]
         for named in stored:
-            sizes.setdefault(source.get(named.name, named.name), _value(report, named.type.numel))
+            sizes.setdefault(source.get(named.name, named.name), value_of(report, named.type.numel))
         if stored and row.node not in of_attention and row.cost.matrix_flops != 0:
             names = dict.fromkeys(source.get(named.name, named.name) for named in stored)
             largest = max(names, key=sizes.__getitem__)
             if operator(row.op).kind == "recurrent":  # all matrices of its layers; a vector is a bias
-                sizes[largest] = sum(_value(report, each.type.numel) for each in stored if each.type.rank > 1)
+                sizes[largest] = sum(
+                    value_of(report, each.type.numel) for each in stored if each.type.rank > 1
+                )
             yield largest, sizes[largest], _forward_flops(report, row)
         elif stored and stored[0] is row.inputs[0] and operator(row.op).kind in _SHARING:
             source.update((named.name, source.get(stored[0].name, stored[0].name)) for named in row.outputs)
@@ -154,7 +157,7 @@ def _multiplied(report: Report) -> Iterator[tuple[str, int, int]]:
 
 
 def _forward_flops(report: Report, row: Row) -> int:
-    return _value(report, row.cost.matrix_flops) if row.phase == "forward" else 0
+    return value_of(report, row.cost.matrix_flops) if row.phase == "forward" else 0
 
 
 def mfu(
@@ -170,21 +173,26 @@ def mfu(
     from graphflops.time.predict import matrix_peak
 
     profile = device_of(device) if isinstance(device, str) else device
-    needed = 0.0
+    least = 0.0  # seconds at the peak rates
     for row in report.rows:
-        flops = _needed(report, row, visible=visible)
+        flops = needed(report, row, visible=visible)
         peak = matrix_peak(row.matrix_dtype, profile) if flops else None
         if flops and peak is None:
             raise ModelError(f"{profile.name}: no published peak for {row.matrix_dtype} products")
-        needed += flops / peak if peak else 0.0
+        least += flops / peak if peak else 0.0
     steps = 1 if report.training is None else report.training.accumulate
-    return steps * needed / (seconds * devices)
+    return steps * least / (seconds * devices)
 
 
-def _needed(report: Report, row: Row, *, visible: bool) -> int:
-    """Matrix work of a call and of its gradient, nothing computed twice. visible: without what masks hide."""
+def needed(report: Report, row: Row, *, visible: bool) -> int:
+    """Matrix work of a call and of its gradient, nothing computed twice. visible: without what masks hide.
+
+    Raises ModelError where a size has no value.
+    """
     forward, backward = (
-        0 if cost is None else _value(report, cost.matrix_flops) - visible * _value(report, cost.masked_flops)
+        0
+        if cost is None
+        else value_of(report, cost.matrix_flops) - visible * value_of(report, cost.masked_flops)
         for cost in (row.cost, row.backward)
     )
     return forward + min(backward, _BACKWARD_OF_PRODUCT * forward)

@@ -76,6 +76,10 @@ class Calibration:
     license: str = ""
     error: tuple[Error, Error, Error] | None = None
 
+    def __hash__(self) -> int:
+        """Of what tells the tables of a device apart: all points would take longer than what is found from them."""
+        return hash((self.family, self.variant, self.dtype, len(self.points)))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:

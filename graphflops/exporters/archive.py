@@ -27,6 +27,7 @@ MAX_MEMBER_BYTES = (
     512 * 2**20
 )  # of one member, unpacked; the program of a 70-billion-parameter model takes 7 to 11 MB
 # A member larger than this and packed tighter than this ratio is taken for a zip bomb.
+RECORD = "graphflops_eager_"  # what the name of a record of an eager run begins with
 _BOMB_BYTES = 4 * 2**20
 _BOMB_RATIO = 200
 

@@ -53,19 +53,21 @@ def capture(
     dynamic_shapes: Any = None,
     strict: bool = False,
     joint: bool = False,
+    runtime_asserts: bool = False,
 ) -> torch.export.ExportedProgram:
     """Exports a module with `torch.export`. Its tensors may be real, fake, or on the meta device.
 
     args, kwargs: example inputs. dynamic_shapes: as `torch.export.export` takes it.
     joint: forward and backward in one program of core operators, as torch differentiates it. The loss is the result
         of the module if that is one number, else the sum of its results.
+    runtime_asserts: what torch cannot prove of open axes becomes a check of the program, not an error (torch 2.8 and later).
     Inputs are made fake, or moved to the meta device, where the parameters are.
     """
     if joint:
         from torch.export.experimental import _export_forward_backward
 
         with _returning_a_loss(module):
-            program = capture(module, args, kwargs, dynamic_shapes, strict)
+            program = capture(module, args, kwargs, dynamic_shapes, strict, runtime_asserts=runtime_asserts)
         return _export_forward_backward(program)
     inputs = (tuple(args), dict(kwargs or {}))
     mode = _fake_mode((*module.parameters(), *module.buffers(), *torch.utils._pytree.tree_leaves(inputs)))
@@ -76,7 +78,10 @@ def capture(
         elif any(weight.is_meta for weight in (*module.parameters(), *module.buffers())):
             inputs = torch.utils._pytree.tree_map_only(torch.Tensor, lambda x: x.to("meta"), inputs)
             stack.enter_context(torch.device("meta"))  # constants that the module makes join its parameters
-        return torch.export.export(module, inputs[0], inputs[1], dynamic_shapes=dynamic_shapes, strict=strict)
+        given: dict[str, Any] = {"dynamic_shapes": dynamic_shapes, "strict": strict}
+        if runtime_asserts:
+            given["prefer_deferred_runtime_asserts_over_guards"] = True
+        return torch.export.export(module, inputs[0], inputs[1], **given)
 
 
 @contextlib.contextmanager

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from graphflops.errors import FileError, shown
 from graphflops.exporters import pt2_schema as schema
-from graphflops.exporters.archive import Archive
+from graphflops.exporters.archive import RECORD, Archive
 from graphflops.exporters.pt2_graph import graph_of
 from graphflops.exporters.pt2_schema import decode
 from graphflops.exporters.pt2_tables import Tables
@@ -132,6 +132,11 @@ def _read_program(archive: Archive, name: str) -> Graph:
     try:
         tables = Tables(archive, name, decoded.graph_module.signature)
         graph = graph_of(decoded, tables.shared(), origin, name)
+        model = "model" if name == _OLD_PROGRAM else name.rpartition("models/")[2].removesuffix(".json")
+        if any(RECORD in member for member in archive.names):
+            from graphflops.exporters import eager_record  # which few files need
+
+            graph = eager_record.with_record(graph, eager_record.record_in(archive, model))
         return replace(graph, notes=(*graph.notes, *tables.notes(graph)))
     except FileError as error:
         raise FileError(f"{archive}: {shown(str(error), 800)}") from None  # one that nests may be long

@@ -1,7 +1,7 @@
-"""The cache of keys and values that a decoder takes as inputs, and how many requests of a length fit beside it.
+"""What a decoder keeps of each request between two steps, and how many requests of a length fit on a device.
 
-An input is a cache where a call joins it with new entries along one axis, or writes new entries into it along one axis. Its
-first axis counts requests.
+An input is a cache where a call joins it with new entries along one axis, or writes new entries into it along one axis; it
+is a state where the program gives back a value of its type. The first axis of both counts requests.
 """
 
 from __future__ import annotations
@@ -9,11 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from graphflops.derived.items import items
 from graphflops.dims import Expr, evaluate, prod, symbol, total
 from graphflops.ops import operator
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Container, Iterator, Mapping
 
     from graphflops.dims import Dim
     from graphflops.report import Named, PhaseMemory, Report, Row
@@ -26,58 +27,120 @@ _MOST_REQUESTS = 2**20
 
 @dataclass(frozen=True, slots=True)
 class KvCache:
-    """The caches of a decoder together.
+    """The caches and states of a decoder together.
 
-    inputs: how many they are. token_bytes: of one token of one request. batch, length: the sizes of their axes by symbol,
-    "" where they are fixed.
+    inputs: how many they are. token_bytes: of one token of one request, with each layer whose cache grows. request_bytes:
+    of a request of any length: states, and caches whose length is fixed. batch: the symbol of their first axis, "" where it
+    is fixed. lengths: the symbols of those that grow, each with the most tokens that it keeps, None without a limit.
     """
 
     inputs: int
     token_bytes: int
+    request_bytes: int
     batch: str
-    length: str
+    lengths: Mapping[str, int | None]
+    by_length: Mapping[str, int]
+
+    def bytes_at(self, length: int) -> int:
+        """Bytes of one request that has so many tokens: a window keeps no more than fit into it."""
+        kept = {name: length if most is None else min(length, most) for name, most in self.lengths.items()}
+        return self.request_bytes + sum(each * kept[name] for name, each in self.by_length.items())
+
+    def sizes_at(self, requests: int, length: int) -> dict[str, int]:
+        """The symbols for so many requests of that length."""
+        kept = {name: length if most is None else min(length, most) for name, most in self.lengths.items()}
+        return kept | ({self.batch: requests} if self.batch else {})
 
 
 def kv_cache(report: Report) -> KvCache | None:
-    """The caches among the inputs of a program; None where there are none, or they are not alike."""
+    """The caches and states among the inputs of a program; None where there are none, or they are not of one batch."""
     given = {named.name: named.type for named in report.inputs if named.type.rank >= _FEWEST_AXES}
-    found: dict[str, tuple[TensorType, int]] = {}
+    axes: dict[str, int] = {}
     for row in report.rows:
         for name, axis in _written(row, given):
-            found.setdefault(name, (given[name], axis))
-    if not found:
+            axes.setdefault(name, axis)
+    if not axes:
         return None
-    batches = {value.shape[0] for value, _ in found.values()}
-    lengths = {value.shape[axis] for value, axis in found.values()}
-    each = total(
-        prod((*value.shape[1:axis], *value.shape[axis + 1 :])) * value.dtype.bits // 8
-        for value, axis in found.values()
-    )
-    size = evaluate(each, report.values)
-    if len(batches) > 1 or len(lengths) > 1 or size is None:
+    batches = {given[name].shape[0] for name in axes}
+    fixed: list[Dim] = []
+    by_length: dict[str, Dim] = {}
+    for name, axis in axes.items():
+        value = given[name]
+        length = symbol_of(value.shape[axis])
+        others = value.shape[1:] if not length else (*value.shape[1:axis], *value.shape[axis + 1 :])
+        size = prod(others) * value.dtype.bits // 8
+        if length:
+            by_length[length] = by_length.get(length, 0) + size
+        else:
+            fixed.append(size)
+    states = _states(report, given, axes, batches)
+    fixed += [prod(value.shape[1:]) * value.dtype.bits // 8 for value in states]
+    sizes = {name: evaluate(size, report.values) for name, size in by_length.items()}
+    lasting = evaluate(total(fixed), report.values)
+    if len(batches) > 1 or lasting is None or None in sizes.values():
         return None
-    return KvCache(len(found), size, _symbol(batches.pop()), _symbol(lengths.pop()))
+    known = {name: size for name, size in sizes.items() if size is not None}
+    most = {name: report.symbols[name].maximum for name in known}
+    lengths = {
+        name: None if limit == max(most.values(), key=_unbounded) else limit for name, limit in most.items()
+    }
+    inputs = len(axes) + len(states)
+    return KvCache(inputs, sum(known.values()), lasting, symbol_of(batches.pop()), lengths, known)
+
+
+def _unbounded(limit: int | None) -> float:
+    return float("inf") if limit is None else limit
+
+
+def _states(
+    report: Report, given: Mapping[str, TensorType], caches: Container[str], batches: Container[Dim]
+) -> list[TensorType]:
+    """Inputs of numbers that a program of token ids gives back in the same type, as recurrent layers do.
+
+    A single layer gives back the type of its activations too, so one that takes no ids tells nothing.
+    """
+    if "tokens" not in items(report):
+        return []
+    types = {named.name: named.type for row in report.rows for named in row.outputs}
+    back = [types[name] for name in report.outputs if name in types]
+    found = []
+    for name, value in given.items():
+        if name not in caches and value.shape[0] in batches and value.dtype.kind == "float" and value in back:
+            back.remove(value)
+            found.append(value)
+    return found
+
+
+def joins(report: Report) -> frozenset[str]:
+    """The calls that copy a cache to make room for its new entries."""
+    given = {named.name: named.type for named in report.inputs if named.type.rank >= _FEWEST_AXES}
+    rows = (row for row in report.rows if operator(row.op).name == "cat")
+    return frozenset(row.node for row in rows if any(True for _ in _written(row, given)))
 
 
 def requests_within(
     report: Report, entry: PhaseMemory, cache: KvCache, limit: int
 ) -> Iterator[tuple[int, int]]:
     """Lengths of the cache, each with the most requests of that length that fit into `limit` bytes together."""
-    if not (cache.batch and cache.length):
+    if not (cache.batch and cache.lengths):
         return
-    info = report.symbols[cache.length]
     for length in _LENGTHS:
-        if (info.maximum is not None and length > info.maximum) or length < (info.minimum or 0):
-            continue
-        yield length, _most(report, entry, cache, length, limit)
+        if is_open_for(report, cache, length):
+            yield length, most_requests(report, entry, cache, length, limit)
 
 
-def _most(report: Report, entry: PhaseMemory, cache: KvCache, length: int, limit: int) -> int:
+def is_open_for(report: Report, cache: KvCache, length: int) -> bool:
+    """Whether the program was exported for requests of that length."""
+    infos = [report.symbols[name] for name, window in cache.lengths.items() if window is None]
+    return all((one.minimum or 0) <= length <= _unbounded(one.maximum) for one in infos)
+
+
+def most_requests(report: Report, entry: PhaseMemory, cache: KvCache, length: int, limit: int) -> int:
     """The most requests of a length within the limit, 0 where not even one is."""
     most = report.symbols[cache.batch].maximum or _MOST_REQUESTS
 
     def is_within(requests: int) -> bool:
-        values = {**report.values, cache.length: length, cache.batch: requests}
+        values = {**report.values, **cache.sizes_at(requests, length)}
         needed = evaluate(entry.requested_peak, values)
         return needed is not None and needed <= limit
 
@@ -112,7 +175,8 @@ def _differing(first: Named, second: Named) -> list[int]:
     return axes if len(axes) == 1 and axes[0] > 0 else []
 
 
-def _symbol(size: Dim) -> str:
+def symbol_of(size: Dim) -> str:
+    """The symbol that a size is, "" where it is none."""
     if isinstance(size, Expr) and len(size.symbols) == 1:
         (name,) = size.symbols
         return name if size == symbol(name) else ""

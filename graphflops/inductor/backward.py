@@ -12,7 +12,7 @@ from graphflops.inductor.layout_choice import is_of_images
 from graphflops.inductor.library_calls import reshaped_operands
 from graphflops.inductor.norm_gradients import normalisation, softmax
 from graphflops.inductor.padding import padded_columns, padded_rows
-from graphflops.memory import kernels
+from graphflops.kernels import buffers as kernels
 from graphflops.tensor import TensorType
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from graphflops.graph import Ref
 from graphflops.inductor.layout_choice import image_and_weight, is_of_images
 from graphflops.inductor.padding import aligned, padded_columns, padded_inner
 from graphflops.inductor.unfused_attention import unfused
-from graphflops.memory import kernels
-from graphflops.memory.products import operand_copies
+from graphflops.kernels import buffers as kernels
+from graphflops.kernels.operand_copies import operand_copies
 from graphflops.tensor import TensorType
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from graphflops.cost import Value
     from graphflops.inductor.lowering import Lowering
-    from graphflops.memory.attention import AttentionMemory
+    from graphflops.kernels.attention_memory import AttentionMemory
     from graphflops.passes.program import PricedCall
 
 _FLOAT_BYTES, _SINGLE = 4, 32
@@ -33,7 +33,7 @@ def product(
     names = call.tensors(low.values)
     copies = operand_copies(call, low.execution.layouts)
     reads = [
-        low.copied(call, tensor, copies[name], f"operand {place}", low.typed(name).dtype.bits, of=name)
+        low.copied(call, tensor, copies[name].nbytes, f"operand {place}", low.typed(name).dtype.bits, of=name)
         if name in copies
         else tensor
         for place, (name, tensor) in enumerate(zip(names, operands, strict=True))

@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from graphflops.execution.fast_path import LAYER
+from graphflops.execution.runs import Runs
 from graphflops.inductor.backward import BackwardLowering
 from graphflops.inductor.forward import ForwardLowering
 from graphflops.inductor.fusing import fused
@@ -18,9 +20,7 @@ from graphflops.inductor.orientation import oriented
 from graphflops.inductor.partition import Partition
 from graphflops.inductor.realizing import realized
 from graphflops.inductor.splits import in_steps
-from graphflops.memory.fast_path import LAYER
 from graphflops.memory.on_gpu import OnGpu
-from graphflops.memory.runs import Runs
 from graphflops.tensor import TensorType
 
 if TYPE_CHECKING:

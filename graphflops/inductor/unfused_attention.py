@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from graphflops.inductor.lowering import Lowering
-    from graphflops.memory.attention import AttentionMemory
+    from graphflops.kernels.attention_memory import AttentionMemory
     from graphflops.passes.program import PricedCall
 
 _FLOAT_BYTES = 4

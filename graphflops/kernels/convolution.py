@@ -5,18 +5,20 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from graphflops.dims import Dim, prod
+from graphflops.dims import Dim, differ, prod
+from graphflops.execution.strides import has_channels_last, row_major, size_hint
 from graphflops.graph import tensor_type
-from graphflops.memory.strides import size_hint
+from graphflops.kernels.choices import limits
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from graphflops.cost import Value
+    from graphflops.execution.strides import Strides
     from graphflops.passes.program import PricedCall
     from graphflops.tensor import TensorType
 
-_ALIGNED_BYTES = 16  # of channels that tensor cores read at once
+_ALIGNED_BYTES, _FEWEST_PACKED = limits("cudnn_9", "aligned", "fewest_packed")
 _HALF, _SINGLE = 16, 32
 _LEAST_AXES = 3  # batch, channels and at least one more
 _MOST_ALIGNED = 8  # elements
@@ -31,6 +33,18 @@ class Layout(NamedTuple):
     weight: bool = False
     gradient: bool = False
 
+    @staticmethod
+    def of(
+        shape: Sequence[Dim], strides: Strides, weight_shape: Sequence[Dim], weight_strides: Strides
+    ) -> Layout:
+        """How operand and weight lie. Sequences are copied into row-major order first (Convolution.cpp of ATen)."""
+        is_weight_last = has_channels_last(weight_shape, weight_strides)
+        is_last = len(shape) > _LEAST_AXES and (is_weight_last or has_channels_last(shape, strides))
+        order = (0, *range(2, len(shape)), 1) if is_last else None
+        wanted = zip(shape, strides, row_major(shape, order), strict=True)
+        gaps = any(differ(own, step) for size, own, step in wanted if size != 1)
+        return Layout(is_last, gaps, is_weight_last)
+
 
 class Copies(NamedTuple):
     """Bytes of operand, weight and result with padded channels."""
@@ -41,7 +55,7 @@ class Copies(NamedTuple):
 
 
 class Convolution(NamedTuple):
-    """Types and options of a convolution in half or single precision.
+    """Types and options of a convolution.
 
     wants_x, wants_weight, wants_bias: which gradients are computed.
     """
@@ -59,29 +73,38 @@ class Convolution(NamedTuple):
 
     @staticmethod
     def of(call: PricedCall, values: Mapping[str, Value]) -> Convolution | None:
-        """The convolution that a call is; None in element types that have no tensor cores."""
+        """The convolution that a call is, or computes the gradients of; None where operands do not tell."""
         arguments = call.node.arguments()
         x, weight, bias = (tensor_type(arguments.get(name), values) for name in ("x", "weight", "bias"))
-        out = tensor_type(call.node.outputs[0], values)
-        if x is None or weight is None or out is None or x.dtype.bits not in (_HALF, _SINGLE):
+        out = tensor_type(arguments.get("grad"), values) or tensor_type(call.node.outputs[0], values)
+        if x is None or weight is None or out is None:
             return None
         if x.rank < _LEAST_AXES or not x.rank == weight.rank == out.rank:
             return None
-        groups, axes = arguments.get("groups", 1), x.rank - 2
+        groups, axes, mask = arguments.get("groups", 1), x.rank - 2, arguments.get("output_mask")
+        given = [value is not None and value.requires_grad for value in (x, weight, bias)]
+        wanted = mask if isinstance(mask, tuple) and len(mask) == len(given) else given
         return Convolution(
             *(x, weight, out),
-            stride=_per_axis(arguments.get("stride", 1), axes),
-            padding=_per_axis(arguments.get("padding", 0), axes),
-            groups=groups if isinstance(groups, int) and groups > 0 else 1,
-            transposed=call.node.operator.name == "conv_transpose" or arguments.get("transposed") is True,
-            wants_x=x.requires_grad,
-            wants_weight=weight.requires_grad,
-            wants_bias=bias is not None and bias.requires_grad,
+            _per_axis(arguments.get("stride", 1), axes),
+            _per_axis(arguments.get("padding", 0), axes),
+            groups if isinstance(groups, int) and groups > 0 else 1,
+            call.node.operator.name == "conv_transpose" or arguments.get("transposed") is True,
+            *wanted,
         )
+
+    @property
+    def has_tensor_cores(self) -> bool:
+        """Whether there are kernels for tensor cores in its element type."""
+        return self.x.dtype.bits in (_HALF, _SINGLE)
 
     @property
     def is_half(self) -> bool:
         return self.x.dtype.bits == _HALF
+
+    @property
+    def is_single(self) -> bool:
+        return self.x.dtype.bits == _SINGLE
 
     @property
     def channels(self) -> int:
@@ -157,6 +180,11 @@ class Convolution(NamedTuple):
     def is_power(self) -> bool:
         """Whether the channels of a group are a power of two."""
         return power_of_two(self.wide) == self.wide
+
+    @property
+    def packed(self) -> int:
+        """Channels of a group where groups share a kernel."""
+        return max(_FEWEST_PACKED, power_of_two(self.wide))
 
     @property
     def weight_elements(self) -> int:

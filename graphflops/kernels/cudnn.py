@@ -10,12 +10,13 @@ Which of these cuDNN takes follows from heuristics of its own, which `choices/cu
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from graphflops.dims import Dim, dim_max, prod
-from graphflops.kernels.choices import chosen, library
-from graphflops.kernels.convolution import Convolution, Layout, power_of_two, up
-from graphflops.memory.reductions import reduction_bytes
+from graphflops.kernels.choices import chosen, library, limits
+from graphflops.kernels.convolution import Convolution, Layout, up
+from graphflops.kernels.reductions import reduction_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,16 +25,21 @@ if TYPE_CHECKING:
     from graphflops.kernels.choices import Choice
 
 _SPLIT = ("split", "converted_split", "operands_converted_split")
-STREAMS = 8  # in which groups run one by one
-LONG_KERNEL = 31  # positions of a sequence: longer groups that are no power of two run without tensor cores
+STREAMS, LONG_KERNEL = limits("cudnn_9", "streams", "long_kernel")
 _FLOAT_BYTES = 4
-_PART, _MOST_PARTS = 64, 16  # channels or positions of one part of a sum, and the most parts
-_TILE = 128  # rows and columns of the product that a gradient of a weight is
-_GROUP_TILE = 64  # channels of packed groups in one thread block, if few
-_MANY_ROWS, _MANY_FLOAT_ROWS = 12_000, 2_000  # from which a gradient of a weight is summed up in parts
-_DEPTHWISE_PARTS, _DEPTHWISE_CHANNELS, _DEPTHWISE_ROWS = 8, 32, 512
+_PART, _MOST_PARTS, _TILE, _GROUP_TILE, _MANY_ROWS, _MANY_FLOAT_ROWS = limits(
+    "cudnn_9",
+    *[
+        f"split.{name}"
+        for name in ("part", "most_parts", "tile", "group_tile", "many_rows", "many_float_rows")
+    ],
+)
+_DEPTHWISE_PARTS, _DEPTHWISE_CHANNELS, _DEPTHWISE_ROWS = limits(
+    "cudnn_9", *[f"depthwise.{name}" for name in ("parts", "channels", "rows")]
+)
 
 
+@lru_cache(maxsize=4096)
 def way(conv: Convolution, phase: str, is_last: bool) -> str:
     """The way that cuDNN takes for a phase: forward, input_gradient or weight_gradient.
 
@@ -67,6 +73,8 @@ def converted(conv: Convolution, phase: str, is_last: bool) -> str:
     if is_last:
         return _padded(conv, phase)
     taken = way(conv, phase, is_last)
+    if taken == "packed":
+        return "xwo"
     if not taken.startswith(("converted", "operands_converted")):
         return ""
     weight = "" if conv.is_pointwise and conv.is_aligned else "w"
@@ -161,7 +169,7 @@ def _of_groups(conv: Convolution, phase: str, is_last: bool, platform: Platform)
         return conv.out.nbytes + other.nbytes
     taken = way(conv, phase, is_last)
     if taken == "packed":
-        wide = power_of_two(conv.wide)
+        wide = conv.packed
         parts = _packed_parts(conv, platform) if phase == "weight_gradient" and not is_last else 0
         return sum(conv.copies(lambda _: wide)) + parts
     if taken == "one_by_one":
@@ -183,7 +191,7 @@ def _packed_parts(conv: Convolution, platform: Platform) -> Dim:
     """Parts of the gradient of the weight of packed groups: as many as keep the GPU busy, if many rows add to it."""
     if conv.rows < _MANY_ROWS:
         return 0
-    wide = power_of_two(conv.wide)
+    wide = conv.packed
     tile = _TILE if wide >= _TILE else _GROUP_TILE
     tiles = -(-conv.groups * wide // tile) * max(1, wide // tile) * conv.taps
     return max(0, platform.multiprocessors // tiles - 1) * tiles * tile * tile * _FLOAT_BYTES

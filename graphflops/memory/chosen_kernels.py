@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from graphflops.dims import Dim
-    from graphflops.memory.runs import Runs
+    from graphflops.execution.runs import Runs
     from graphflops.passes.program import PricedProgram
 
 

@@ -5,20 +5,22 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from graphflops.dims import total
-from graphflops.memory import fast_path, kernels
-from graphflops.memory.attention import cut
-from graphflops.memory.forms import by_form
+from graphflops.dims import dim_max, total
+from graphflops.execution import fast_path
+from graphflops.execution.forms import by_form
+from graphflops.kernels import buffers as kernels
+from graphflops.kernels.attention_memory import cut
+from graphflops.kernels.losses import loss_tensors
+from graphflops.kernels.operand_copies import operand_copies
+from graphflops.kernels.recurrences import Recurrent
 from graphflops.memory.on_gpu import OnGpu
-from graphflops.memory.products import operand_copies
-from graphflops.memory.recurrent import Recurrent
-from graphflops.memory.strides import is_contiguous
-from graphflops.tensor import FLOAT16, TensorType
+from graphflops.tensor import TensorType
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from graphflops.dims import Dim
+    from graphflops.kernels.operand_copies import Copy
     from graphflops.passes.program import PricedCall
 
 _SEQUENCE_AXES = 3
@@ -94,24 +96,13 @@ class Eager(OnGpu):
         own = super().forward_bytes(call, saved)
         if call.node.operator.name == "max_pool" and saved != 0:
             return own  # the positions of the maxima are what is saved
-        is_kept = self.training and kernels.keeps_ordered(call)
-        ordered = 0 if is_kept else kernels.ordered_operand(call, self.layouts)
-        return own + kernels.forward_bytes(call, self.layouts) + self.softmax_operand(call) + ordered
+        made, kept, _ = loss_tensors(call, self.layouts)
+        is_dropped = not self.training or call.gradient is None
+        return own + kernels.forward_bytes(call, self.layouts) + made + kept * is_dropped
 
-    def softmax_operand(self, call: PricedCall) -> Dim:
-        """Bytes of the copy that a softmax makes of an operand: in its own element type, or in row-major order.
-
-        Only float16 is converted on the way (`softmax` in aten/src/ATen/native/SoftMax.cpp).
-        """
-        name = next(iter(call.tensors(self.values)), "")
-        if call.node.operator.kind != "softmax" or not name:
-            return 0
-        operand = self.layouts.typed(name)
-        out = self.layouts.typed(call.node.outputs[0] or name)
-        is_converted = out.dtype != operand.dtype and operand.dtype != FLOAT16
-        if is_converted or not is_contiguous(operand.shape, self.layouts.of(name)):
-            return operand.like(dtype=out.dtype if is_converted else None).nbytes
-        return 0
+    def operand_copies(self, call: PricedCall) -> Mapping[str, Copy]:
+        """Also those of norms, softmax and pooling."""
+        return operand_copies(call, self.layouts)
 
     def repeated_bytes(self, call: PricedCall) -> Dim:
         """A copy with all elements, unless the gradient is elementwise or a view; a bias sums up one number in place."""
@@ -121,9 +112,8 @@ class Eager(OnGpu):
         return copy + (0 if call.node.operator.kind == "product" else self.backward_bytes(call))
 
     def is_last_operand_first(self, call: PricedCall) -> bool:
-        """PyTorch computes the gradients of a formula by name: `mat2` and `other` before `self`, but `mat1` before both."""
-        kind = call.node.operator.kind
-        return kind == "elementwise" or (kind == "product" and call.node.arguments().get("bias") is None)
+        """By the names of PyTorch's operands."""
+        return kernels.is_last_operand_first(call)
 
     def sums_afterwards(self, call: PricedCall) -> bool:
         """Autograd adds up the gradient of a bias after those of the product's factors (`validate_outputs`)."""
@@ -146,6 +136,8 @@ class Eager(OnGpu):
             needed = (self.repeated_bytes(call) if is_repeated else 0,)
             factors = [place for place, _ in call.gradient.gradients if place < _TWO] if call.gradient else []
             return (), (needed,) * (len(factors) if call.node.operator.kind == "product" and factors else 1)
+        if apart := kernels.gradients_apart(call, self.layouts):
+            return [size for size in [self.copied_slices(call)] if size != 0], apart
         whole = self.backward_bytes(call)
         if call.node.operator.kind != "convolution":
             first, attention = self.formula_tensors(call), self.attention(call)
@@ -173,19 +165,13 @@ class Eager(OnGpu):
     def made_first(self, call: PricedCall) -> tuple[Sequence[Dim], Sequence[Dim]]:
         """Copies of operands, which are made before the results; of a fused module, what its parts return."""
         kept = [*self.saved_copies(call).values()] if self.training else []
-        is_saved = self.training and self.saved_bytes(call) != 0
-        brief = [] if is_saved else [*operand_copies(call, self.layouts).values()]
-        ordered = kernels.ordered_operand(call, self.layouts)
-        if self.training and kernels.keeps_ordered(call):
-            kept.append(ordered)
-        else:
-            brief.append(ordered)
+        brief = self.brief_copies(call, self.training)
         attention = self.attention(call)
         if attention is not None:
             saved = self.saved_bytes(call) if self.training else 0
             kept += attention.saved_parts if saved != 0 else []
             brief += cut(self.forward_bytes(call, saved), attention.parts)
-        brief += [self.softmax_operand(call), *fast_path.projections(call, self.values)]
+        brief += [*fast_path.projections(call, self.values)]
         return [size for size in kept if size != 0], [size for size in brief if size != 0]
 
     @by_form
@@ -194,7 +180,8 @@ class Eager(OnGpu):
         layers = Recurrent.of(call, self.values)
         if layers is not None:
             return layers.backward
-        own = super().backward_bytes(call)
+        again = [copy.nbytes for copy in self.operand_copies(call).values() if copy.is_again]
+        own = super().backward_bytes(call) + dim_max(0, *again)  # one after the other
         return own + kernels.backward_bytes(call, self.layouts, has_other_gradient)
 
     @by_form
@@ -203,14 +190,14 @@ class Eager(OnGpu):
         layers = Recurrent.of(call, self.values)
         if layers is not None and call.gradient is not None:
             return layers.reserve
-        ordered = kernels.ordered_operand(call, self.layouts) if kernels.keeps_ordered(call) else 0
-        return super().saved_bytes(call) + kernels.saved_input_bytes(call, self.values) + ordered
+        _, made, _ = loss_tensors(call, self.layouts)
+        kept = 0 if call.gradient is None else made
+        return super().saved_bytes(call) + kernels.saved_input_bytes(call, self.values) + kept
 
     def saved_values(self, call: PricedCall) -> list[str | None]:
         """Also operands that autograd keeps without need; not those of which a copy is kept."""
         kept = [*super().saved_values(call), *kernels.kept_operands(call, self.values)]
-        is_copied = kernels.keeps_ordered(call) and kernels.ordered_operand(call, self.layouts) != 0
-        if is_copied or kernels.saved_input_bytes(call, self.values) != 0:
+        if kernels.saved_input_bytes(call, self.values) != 0:
             return [name for name in kept if name != call.tensors(self.values)[0]]
         return kept
 

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from graphflops.devices import platform_of
 from graphflops.dims import Expr, dim_max, evaluate, total
 from graphflops.errors import DimError, ModelError
+from graphflops.execution.strides import row_major
 from graphflops.graph import Ref
+from graphflops.kernels.reductions import reduction_bytes
 from graphflops.memory.allocator import Allocator
-from graphflops.memory.reductions import reduction_bytes
 from graphflops.memory.replay import repeat, replay
-from graphflops.memory.strides import row_major
 from graphflops.ops import operator
 from graphflops.passes.optimizer import Buffer, trained, update
 from graphflops.report import Held, PhaseMemory, Timeline
@@ -168,11 +168,18 @@ def _larger(timeline: Timeline, sizes: Sequence[int], margin: int) -> list[int]:
     ]
 
 
+def without_value(timeline: Timeline, values: Mapping[str, int]) -> str:
+    """The first size in bytes held that nothing gives a value, by name."""
+    sizes = (held.bytes for held in timeline.held)
+    names = {name for size in sizes if isinstance(size, Expr) for name in size.symbols} - {*values}
+    return f"the size {min(names)}" if names else "a size"
+
+
 def known_sizes(entry: PhaseMemory, values: Mapping[str, int]) -> list[int]:
     """Bytes of each entry of a phase's timeline; ModelError for one without a value, and for a negative one."""
     sizes = [size for size in _sizes(entry.timeline, values) if size is not None]
     if len(sizes) < len(entry.timeline.held) or evaluate(entry.requested_peak, values) is None:
-        raise ModelError("a size has no value: give it with --dim")
+        raise ModelError(f"{without_value(entry.timeline, values)} has no value: give it with --dim")
     if any(size < 0 for size in sizes):
         raise ModelError("a size is negative there: give others with --dim")
     return sizes

@@ -5,17 +5,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from graphflops.dims import dim_max, total
+from graphflops.execution.forms import by_form, places_by_form
 from graphflops.graph import Ref
-from graphflops.memory.attention import AttentionMemory
-from graphflops.memory.forms import by_form, places_by_form
-from graphflops.memory.products import operand_copies, pair_results
+from graphflops.kernels.attention_memory import AttentionMemory
+from graphflops.kernels.operand_copies import operand_copies, pair_results
 from graphflops.passes.program import CallByCall
 
 if TYPE_CHECKING:
     from collections.abc import Container, Mapping
 
     from graphflops.dims import Dim
-    from graphflops.memory.runs import Runs
+    from graphflops.execution.runs import Runs
+    from graphflops.kernels.operand_copies import Copy
     from graphflops.passes.program import PricedCall, PricedGraph
 
 
@@ -53,9 +54,9 @@ class OnGpu(CallByCall):
         attention = self.attention(call)
         if attention is not None:
             return dim_max(0, attention.forward - saved)
-        copies = total(operand_copies(call, self.layouts).values()) + pair_results(call, self.layouts)
-        own = super().forward_bytes(call, saved)
-        return own if self.training and saved != 0 else own + copies
+        keeps = self.training and saved != 0
+        own = super().forward_bytes(call, saved) + total(self.brief_copies(call, keeps))
+        return own if keeps else own + pair_results(call, self.layouts)
 
     def backward_bytes(self, call: PricedCall) -> Dim:
         """The rule's workspace or that of an attention kernel."""
@@ -72,12 +73,17 @@ class OnGpu(CallByCall):
         own = super().saved_bytes(call) + total(self.saved_copies(call).values())
         return own if call.gradient is None else own + pair_results(call, self.layouts)
 
+    def operand_copies(self, call: PricedCall) -> Mapping[str, Copy]:
+        """Copies of operands that do not lie as a kernel of a library reads them."""
+        return operand_copies(call, self.layouts) if call.node.operator.kind == "product" else {}
+
     def saved_copies(self, call: PricedCall) -> Mapping[str, Dim]:
-        """Copies of a product's operands that its gradient reads."""
-        if call.gradient is None:
-            return {}
-        read = super().saved_values(call)
-        return {name: size for name, size in operand_copies(call, self.layouts).items() if name in read}
+        """Bytes of the copies of operands that the gradient reads."""
+        return {name: copy.nbytes for name, copy in self.operand_copies(call).items() if copy.is_kept}
+
+    def brief_copies(self, call: PricedCall, keeps: bool) -> list[Dim]:
+        """Bytes of the copies that live during the call only. keeps: whether the others are kept for the gradient."""
+        return [copy.nbytes for copy in self.operand_copies(call).values() if not (keeps and copy.is_kept)]
 
     @places_by_form
     def saved_values(self, call: PricedCall) -> list[str | None]:

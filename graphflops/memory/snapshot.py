@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from graphflops.dims import evaluate_all
 from graphflops.errors import ModelError
 from graphflops.memory.allocator import Allocator
-from graphflops.memory.ledger import LASTING, OPTIMIZER
+from graphflops.memory.ledger import LASTING, OPTIMIZER, without_value
 from graphflops.memory.replay import BEFORE, moments
 
 if TYPE_CHECKING:
@@ -31,7 +31,8 @@ def snapshot(report: Report, entry: PhaseMemory) -> dict[str, Any]:
     sizes = evaluate_all([held.bytes for held in timeline.held], report.values)
     known = [size for size in sizes if size is not None]
     if len(known) < len(sizes):
-        raise ModelError("a size has no value: a snapshot needs numbers, give it with --dim")
+        open_size = without_value(timeline, report.values)
+        raise ModelError(f"{open_size} has no value: a snapshot needs numbers, give it with --dim")
     run = _Run(known, [_frames(report, entry, held) for held in timeline.held])
     for place, held in enumerate(timeline.held):
         if held.kind in BEFORE:

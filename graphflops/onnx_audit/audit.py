@@ -7,19 +7,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from graphflops.base.rendered import Rendered
 from graphflops.errors import FileError, innermost, shown
 from graphflops.onnx_audit.model import NEGLIGIBLE_SHARE, Model
 from graphflops.report.findings import SEVERITIES, Finding, Findings, ModelFindings, RuleInfo
+from graphflops.report.neighbours import Neighbours
 from graphflops.report.size_names import in_prose
 from graphflops.view import Call
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
-    from graphflops.onnx_audit.registry import Check, Observation
+    from graphflops.onnx_audit.registry import Check, Edit, Observation
     from graphflops.report import Report
 
 _PER_CODE = 5  # findings of one code that a table shows
@@ -32,13 +33,25 @@ _REPORTED_BY = {
 }
 
 
+class Fix(NamedTuple):
+    """A finding, and the changes of the file that mend it; () where only a person can."""
+
+    finding: Finding
+    edits: tuple[Edit, ...] = ()
+
+
 @dataclass(frozen=True, slots=True, repr=False)
 class Audit(Rendered):
     """Findings, the most severe first; `report` is None if the file is no valid program, whose cost is unknown then."""
 
     path: str
-    findings: tuple[Finding, ...]
+    fixes: tuple[Fix, ...]
     report: Report | None
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """What is wrong, unsafe or wasteful."""
+        return tuple([fix.finding for fix in self.fixes])
 
     def of_model(self) -> ModelFindings:
         """The findings with the sizes and the costs of the model."""
@@ -82,13 +95,13 @@ def audit(
         model.report = analyze(
             model.graph, dims=dims, inputs=inputs, names=names, assume=assume, fused=False, progress=progress
         )
-    findings = _findings(model, codes)
-    findings.sort(key=lambda finding: (SEVERITIES.index(finding.severity), finding.code))
-    return Audit(str(path), tuple(findings), model.report)
+    fixes = _fixes(model, codes)
+    fixes.sort(key=lambda fix: (SEVERITIES.index(fix.finding.severity), fix.finding.code))
+    return Audit(str(path), tuple(fixes), model.report)
 
 
-def _findings(model: Model, codes: Collection[str] | None) -> list[Finding]:
-    """The findings of all checks, or of those with these codes; sizes in them have the names that people read."""
+def _fixes(model: Model, codes: Collection[str] | None) -> list[Fix]:
+    """The findings of all checks, or of those with these codes, with their neighbours and sizes by people's names."""
     from graphflops.onnx_audit.catalogue import checks
 
     seen = {
@@ -97,10 +110,14 @@ def _findings(model: Model, codes: Collection[str] | None) -> list[Finding]:
         if (codes is None or check.code in codes) and (check.reads == "file" or model.graph is not None)
     }
     names = {} if model.report is None else model.report.names
+    beside = Neighbours(() if model.report is None else model.report.rows)
     return [
-        replace(finding, message=in_prose(finding.message, names))
+        Fix(
+            replace(finding, message=in_prose(finding.message, names), between=beside.between(finding.node)),
+            edits,
+        )
         for check in seen
-        for finding in _found(check, seen)
+        for finding, edits in _found(check, seen)
     ]
 
 
@@ -114,18 +131,20 @@ def _observations(check: Check, model: Model) -> list[Observation] | Finding:
         return Finding(check.code, check.name, "error", text, "look at what the check is for, and report it")
 
 
-def _found(check: Check, seen: Mapping[Check, list[Observation] | Finding]) -> list[Finding]:
+def _found(check: Check, seen: Mapping[Check, list[Observation] | Finding]) -> list[Fix]:
     """The findings of one check, without those that another check reports more precisely."""
     observed = seen[check]
     if isinstance(observed, Finding):
-        return [observed]
+        return [Fix(observed)]
     others = [
         listed
         for other, listed in seen.items()
         if other.code in _REPORTED_BY.get(check.code, ()) and not isinstance(listed, Finding)
     ]
     reported = {name for listed in others for other in listed for name in _results(other.at)}
-    return [_finding(check, each) for each in observed if reported.isdisjoint(_results(each.at))]
+    return [
+        Fix(_finding(check, each), each.edits) for each in observed if reported.isdisjoint(_results(each.at))
+    ]
 
 
 def _results(at: object) -> tuple[str, ...]:
@@ -161,6 +180,7 @@ def _finding(check: Check, observation: Observation) -> Finding:
         *(check.code, check.name, observation.severity or check.severity, observation.message, check.fix),
         flops=observation.flops,
         bytes=observation.bytes,
+        applicability=("safe" if observation.exact else "unsafe") if observation.edits else "",
     )
     return _placed(finding, observation.at)
 

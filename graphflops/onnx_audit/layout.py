@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from graphflops.errors import shown
-from graphflops.onnx_audit.registry import Observation, check
+from graphflops.onnx_audit.registry import Edit, Observation, check
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,10 +32,13 @@ def layout_ping_pong(model: Model) -> Iterator[Observation]:
             continue
         between = 0
         at: Call | None = model.view.only_user(first.result)
+        last, edits = first, [Edit("instead", first.result, first.value("x"))]
         while (
             at is not None and at.operator.is_pointwise and between < _MOST_BETWEEN and _is_unary(at, model)
         ):
-            at, between = model.view.only_user(at.result), between + 1
+            last, between = at, between + 1
+            edits.append(Edit("undeclared", last.result))
+            at = model.view.only_user(last.result)
         then = None if at is None else _order(at)
         if at is None or then is None or not between or len(then) != len(order):
             continue
@@ -44,7 +47,8 @@ def layout_ping_pong(model: Model) -> Iterator[Observation]:
             text = (
                 f"{shown(first.name)} and {shown(at.name)} undo each other around {between} elementwise calls"
             )
-            yield Observation(text, first, bytes=moved, severity=model.graded(0, moved))
+            edits.append(Edit("instead", at.result, last.result))
+            yield Observation(text, first, 0, moved, model.graded(0, moved), tuple(edits))
 
 
 def _order(call: Call) -> tuple[int, ...] | None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from graphflops.cost import Cost
 from graphflops.dims import evaluate
 from graphflops.passes.assume import OTHER
 from graphflops.view import View
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from graphflops.graph import Graph
     from graphflops.report import Report
     from graphflops.report.findings import Severity
+    from graphflops.view import Call
 
 NOTABLE_SHARE = 0.05  # of all bytes or FLOPs: a smaller cost is a note, not a warning
 NEGLIGIBLE_SHARE = 0.0001  # a smaller cost is not reported
@@ -104,6 +106,21 @@ class Model:
         if info.value is not None:
             return info.value
         return min(max(OTHER, info.minimum or 0), info.maximum or OTHER)
+
+    def freed(self, call: Call, kept: str) -> Cost:
+        """What leaving a call out saves: its cost, and that of calls which only it needs. kept: the operand that stays."""
+        gone, waiting = {call.place: call}, [call]
+        while waiting:
+            for name in waiting.pop().uses:
+                maker = self.view.makers.get(name)
+                if maker is None or name == kept or maker.place in gone:
+                    continue
+                results = [result for result in maker.node.outputs if result]
+                users = [user for result in results for user in self.view.users.get(result, [])]
+                if all(user.place in gone for user in users) and self.view.returned.isdisjoint(results):
+                    gone[maker.place] = maker
+                    waiting.append(maker)
+        return Cost.sum([each.cost for each in gone.values()])
 
     def is_open(self, size: Expr) -> bool:
         """True if the user gave no sizes that determine this one."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from graphflops.errors import shown
-from graphflops.onnx_audit.registry import Observation, check
+from graphflops.onnx_audit.registry import Edit, Observation, check
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,7 +36,8 @@ def unfolded_batch_norm(model: Model) -> Iterator[Observation]:
             name in model.view.stored for name in call.operands[1:]
         ):
             text = f"{shown(call.name)} can be folded into {shown(maker.name)}"
-            yield Observation(text, call, call.flops, call.bytes)
+            edits = (Edit("folded", call.result),)
+            yield Observation(text, call, call.flops, call.bytes, edits=edits, exact=False)
 
 
 @check(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from graphflops.errors import shown
-from graphflops.onnx_audit.registry import Observation, check
+from graphflops.onnx_audit.registry import Edit, Observation, check
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -86,7 +86,10 @@ def idle_quantization(model: Model) -> Iterator[Observation]:
         if all(same) and first.argument("axis") == second.argument("axis"):
             flops, moved = first.flops + second.flops, first.bytes + second.bytes
             text = f"{shown(first.name)} and {shown(second.name)} undo each other"
-            yield Observation(text, second, flops, moved, model.graded(flops, moved))
+            before, after = (model.view.types.get(name) for name in (first.value("x"), second.result))
+            alike = before is not None and after is not None and before.dtype is after.dtype
+            edits = (Edit("instead", second.result, first.value("x")),) if alike else ()
+            yield Observation(text, second, flops, moved, model.graded(flops, moved), edits)
 
 
 def _known(call: Call, argument: str, model: Model) -> object:

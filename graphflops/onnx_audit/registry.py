@@ -18,11 +18,28 @@ if TYPE_CHECKING:
 Kind = Literal["correctness", "safety", "cost"]
 
 
+class Edit(NamedTuple):
+    """One change of the file, a part of a fix. Values are named as in the program.
+
+    instead: what uses `value`, and the program where it returns it, uses `other`, which holds the same.
+    operand: the call that makes `value` takes `other` as its first operand; numbers: the order of axes that it then puts.
+    stored: `value` is computed once and stored. dropped: `value`, which nothing uses, is removed with what makes it.
+    undeclared: the file no longer states the type of `value`. sized: it states the size numbers[1] for axis numbers[0].
+    folded: the batch norm that makes `value` becomes part of the convolution before it.
+    """
+
+    kind: Literal["instead", "operand", "stored", "dropped", "undeclared", "sized", "folded"]
+    value: str
+    other: str = ""
+    numbers: tuple[int, ...] = ()
+
+
 class Observation(NamedTuple):
     """One problem that a check found.
 
     at: the call it is about, as a NodeProto or a `view.Call`; None for the whole model.
     flops, bytes: what it costs in one run. severity: None for the check's own severity.
+    edits: what fixes it, all of them or none; () where only a person can. exact: whether results stay the same bit for bit.
     """
 
     message: str
@@ -30,6 +47,8 @@ class Observation(NamedTuple):
     flops: Dim | None = 0
     bytes: Dim | None = 0
     severity: Severity | None = None
+    edits: tuple[Edit, ...] = ()
+    exact: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,7 +61,7 @@ def external_outside_folder(model: Model) -> Iterator[Observation]:
     """
     folder = os.path.realpath(model.path.parent)
     seen = set()
-    for tensor, place in _external(model):
+    for tensor, place in external(model):
         location = place["location"]
         if location in seen:
             continue
@@ -84,7 +84,7 @@ def external_data_missing(model: Model) -> Iterator[Observation]:
     """The file with external tensor data is missing. Its name and place are those that the model states."""
     folder = os.path.realpath(model.path.parent)
     missing: dict[str, int] = {}
-    for _, place in _external(model):
+    for _, place in external(model):
         location = place["location"]
         if not _escape(location, folder) and not os.path.exists(os.path.join(folder, location)):
             missing[location] = missing.get(location, 0) + 1
@@ -107,7 +107,7 @@ def external_data_short(model: Model) -> Iterator[Observation]:
     """
     folder = os.path.realpath(model.path.parent)
     ranges: dict[str, list[tuple[int, int, str]]] = defaultdict(list)
-    for tensor, place in _external(model):
+    for tensor, place in external(model):
         location = place["location"]
         numbers = [place.get(key, "0") or "0" for key in ("offset", "length")]
         if not all(number.isascii() and number.isdigit() and len(number) < 20 for number in numbers):
@@ -268,7 +268,7 @@ def private_path(model: Model) -> Iterator[Observation]:
         yield Observation(f"the file holds the path {shown(first)}{more}")
 
 
-def _external(model: Model) -> Iterator[tuple[Any, dict[str, str]]]:
+def external(model: Model) -> Iterator[tuple[Any, dict[str, str]]]:
     """Tensors with external data, each with the entries that locate them."""
     for tensor in model.tensors:
         entries = {str(entry.key): str(entry.value) for entry in tensor.external_data}

@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING
 
 from graphflops.dims import Expr
 from graphflops.errors import shown
-from graphflops.onnx_audit.registry import Observation, check
+from graphflops.onnx_audit.registry import Edit, Observation, check
 from graphflops.tensor import TensorType
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from graphflops.onnx_audit.model import Model
+    from graphflops.report.findings import Severity
 
 _SMALL = 64 * 1024  # bytes: a smaller unused initializer is no problem
 
@@ -54,7 +55,8 @@ def declared_otherwise(model: Model) -> Iterator[Observation]:
         differs = any(isinstance(a, int) and isinstance(b, int) and a != b for a, b in fixed)
         if declared.rank != derived.rank or differs or declared.dtype is not derived.dtype:
             text = f"{shown(name)} is declared as {declared}, but is {derived}"
-            yield Observation(text, model.view.makers.get(name))
+            edits = () if name in model.view.returned else (Edit("undeclared", name),)
+            yield Observation(text, model.view.makers.get(name), edits=edits)
 
 
 @check(
@@ -103,7 +105,8 @@ def unused_initializer(model: Model) -> Iterator[Observation]:
         if entry.role == "constant" and model.at(size) < _SMALL:
             continue  # constant folding of exporters leaves such tensors
         text = f"{shown(entry.target or name)} ({typed}) is not used"
-        yield Observation(text, bytes=size, severity=None if model.at(size) >= _SMALL else "note")
+        severity: Severity | None = None if model.at(size) >= _SMALL else "note"
+        yield Observation(text, bytes=size, severity=severity, edits=(Edit("dropped", name),))
 
 
 @check(
@@ -144,7 +147,8 @@ def unreachable_call(model: Model) -> Iterator[Observation]:
         if call.row.state == "free":
             continue
         text = f"no output depends on {shown(call.name)}"
-        yield Observation(text, call, call.flops, call.bytes, severity=model.graded(call.flops, call.bytes))
+        severity, edits = model.graded(call.flops, call.bytes), (Edit("dropped", call.result),)
+        yield Observation(text, call, call.flops, call.bytes, severity, edits if call.result else ())
 
 
 @check(
@@ -180,6 +184,6 @@ def open_in_name_only(model: Model) -> Iterator[Observation]:
                 continue
             for axis, (a, b) in enumerate(zip(declared.shape, derived.shape, strict=True)):
                 if isinstance(a, Expr) and isinstance(b, int) and model.is_open(a):
-                    yield Observation(
-                        f"axis {axis} of the output {shown(name)} is always {b}", model.view.makers.get(name)
-                    )
+                    text = f"axis {axis} of the output {shown(name)} is always {b}"
+                    edits = (Edit("sized", name, numbers=(axis, b)),)
+                    yield Observation(text, model.view.makers.get(name), edits=edits)

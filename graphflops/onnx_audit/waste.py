@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from graphflops.cost import Cost
 from graphflops.errors import shown
-from graphflops.onnx_audit.registry import Observation, check
+from graphflops.onnx_audit.registry import Edit, Observation, check
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,8 +34,7 @@ def constant_computed(model: Model) -> Iterator[Observation]:
     """Calls that use stored tensors only, computed whenever the model runs or is loaded. Not reported: quantized weights
     that are unpacked, and results several times as large as their operands, because these are stored small on purpose.
     """
-    folded: dict[str, Cost] = {}
-    roots = []
+    folded: dict[str, Call] = {}
     for call in model.view.calls:
         operands = [name for name in call.operands if name]
         if not operands or call.row.regions or call.row.state not in ("counted", "free"):
@@ -43,25 +42,26 @@ def constant_computed(model: Model) -> Iterator[Observation]:
         if call.operator.is_random or call.operator.unpacks:
             continue
         if all(name in model.view.stored or name in folded for name in operands):
-            cost = Cost.sum(
-                [call.cost, *(folded[name] for name in dict.fromkeys(operands) if name in folded)]
-            )
-            folded.update((name, cost) for name in call.node.outputs if name)
-            roots.append((call, cost))
-    for call, cost in roots:
+            folded.update((name, call) for name in call.node.outputs if name)
+    counted: set[int] = set()
+    for call in dict.fromkeys(folded.values()):
         users = model.view.users.get(call.result, [])
         if users and all(user.result in folded for user in users):
             continue  # reported for the last call of the chain
-        moved = cost.read_bytes + cost.written_bytes
         result = model.view.types.get(call.result)
         size = sum(
             model.at(model.view.types[name].nbytes) for name in call.operands if name in model.view.types
         )
-        if not model.at(moved) or (result is not None and model.at(result.nbytes) > _GROWTH * max(size, 1)):
+        if result is not None and model.at(result.nbytes) > _GROWTH * max(size, 1):
+            continue
+        cost = Cost.sum([part.cost for part in _chain(call, folded, counted)])
+        moved = cost.read_bytes + cost.written_bytes
+        if not model.at(moved):
             continue
         flops = cost.matrix_flops + cost.vector_flops
         text = f"{shown(call.name)} computes the same {result} from constants in every run"
-        yield Observation(text, call, flops, moved)
+        results = [name for name in call.node.outputs if name]
+        yield Observation(text, call, flops, moved, edits=tuple(Edit("stored", name) for name in results))
 
 
 @check("GF243", "does-nothing", "warning", fix="remove the call, and connect its users to its operand")
@@ -70,9 +70,19 @@ def does_nothing(model: Model) -> Iterator[Observation]:
     nothing, a Transpose that keeps the order, an addition of zero, a multiplication by one.
     """
     for call in model.view.calls:
-        if call.row.state == "counted" and (_adds_nothing(call, model) or _copies(call, model)):
+        if call.row.state != "counted":
+            continue
+        added = _adds_nothing(call, model)
+        kept = added or (call.operands[0] if _copies(call, model) else "")
+        if kept:
             text = f"{shown(call.name)} ({shown(call.operator.word)}) returns its operand unchanged"
-            yield Observation(text, call, call.flops, call.bytes, model.graded(call.flops, call.bytes))
+            cost = model.freed(call, kept)
+            flops, moved = cost.matrix_flops + cost.vector_flops, cost.read_bytes + cost.written_bytes
+            severity = model.graded(flops, moved)
+            # -0 + 0 is 0, so that leaving an addition out may change the sign of a zero.
+            exact = not (added and call.operator.name == "add" and model.view.types[kept].dtype.is_floating)
+            edits = (Edit("instead", call.result, kept),)
+            yield Observation(text, call, flops, moved, severity, edits, exact)
 
 
 @check(
@@ -89,7 +99,10 @@ def repeated(model: Model) -> Iterator[Observation]:
         known = first.setdefault(key, call)
         if known is not call and call.bytes != 0:
             text = f"{shown(call.name)} repeats the computation of {shown(known.name)}"
-            yield Observation(text, call, call.flops, call.bytes, model.graded(call.flops, call.bytes))
+            severity = model.graded(call.flops, call.bytes)
+            pairs = zip(call.node.outputs, known.node.outputs, strict=True)
+            edits = tuple(Edit("instead", name, other) for name, other in pairs if name and other)
+            yield Observation(text, call, call.flops, call.bytes, severity, edits)
 
 
 @check(
@@ -109,7 +122,8 @@ def transposes_cancel(model: Model) -> Iterator[Observation]:
         flops, moved = second.flops, second.bytes + (first.bytes if cancel else 0)
         what = "undoes" if cancel else "can be merged with"
         text = f"{shown(second.name)} {what} {shown(first.name)}"
-        yield Observation(text, second, flops, moved, model.graded(flops, moved))
+        edits = _past(first, second, cancel, tuple(both))
+        yield Observation(text, second, flops, moved, model.graded(flops, moved), edits)
 
 
 @check(
@@ -130,10 +144,12 @@ def casts_cancel(model: Model) -> Iterator[Observation]:
             continue
         cancel = result.dtype is source.dtype
         flops = second.flops + (first.flops if cancel else 0)
-        moved = second.bytes + (first.bytes if cancel else 0)
+        moved = first.bytes + second.bytes - (0 if cancel else source.nbytes + result.nbytes)
         chain = f"{source.dtype} to {between.dtype} to {result.dtype}"
         text = f"{shown(first.name)} and {shown(second.name)} convert {chain}"
-        yield Observation(text, second, flops, moved, model.graded(flops, moved))
+        yield Observation(
+            text, second, flops, moved, model.graded(flops, moved), _past(first, second, cancel)
+        )
 
 
 @check("GF247", "reshapes-chain", "note", fix="keep the last Reshape only")
@@ -143,12 +159,14 @@ def reshapes_chain(model: Model) -> Iterator[Observation]:
         before, after = model.view.types.get(first.value("x")), model.view.types.get(second.result)
         same = before is not None and after is not None and before.shape == after.shape
         what = "undoes" if same else "replaces"
-        yield Observation(f"{shown(second.name)} {what} {shown(first.name)}", second)
+        edits = _past(first, second, same) if same or _states_sizes(second, model) else ()
+        yield Observation(f"{shown(second.name)} {what} {shown(first.name)}", second, edits=edits)
 
 
 @check("GF248", "materialized-broadcast", "note", fix="remove the Expand: its users broadcast their operands")
 def materialized_broadcast(model: Model) -> Iterator[Observation]:
     """An Expand whose result is used only by calls that broadcast their operands: it writes a tensor that nobody needs."""
+    claimed: set[int] = set()
     for call in model.view.calls:
         if call.operator.name != "expand" or call.row.state != "counted":
             continue
@@ -158,7 +176,12 @@ def materialized_broadcast(model: Model) -> Iterator[Observation]:
             continue
         if all(_broadcasts(user, call.result, result, model) for user in users):
             text = f"{shown(call.name)} writes {source} out as {result}"
-            yield Observation(text, call, call.flops, call.bytes)
+            # Of two operands of one call, only one can be left to broadcast.
+            alone = claimed.isdisjoint(user.place for user in users)
+            edits = (Edit("instead", call.result, call.value("x")),) if alone else ()
+            claimed.update(user.place for user in users)
+            moved = call.bytes + len(users) * (result.nbytes - source.nbytes)
+            yield Observation(text, call, call.flops, moved, edits=edits)
 
 
 def _pairs(model: Model, name: str) -> Iterator[tuple[Call, Call]]:
@@ -172,6 +195,32 @@ def _pairs(model: Model, name: str) -> Iterator[tuple[Call, Call]]:
                 yield first, second
 
 
+def _chain(call: Call, folded: dict[str, Call], counted: set[int]) -> Iterator[Call]:
+    """The calls that a constant is computed by, without those counted for another constant already."""
+    waiting = [call]
+    while waiting:
+        at = waiting.pop()
+        if at.place not in counted:
+            counted.add(at.place)
+            yield at
+            waiting += [folded[name] for name in at.operands if name in folded]
+
+
+def _past(first: Call, second: Call, cancel: bool, order: tuple[int, ...] = ()) -> tuple[Edit, ...]:
+    """The second call works on the operand of the first; where they cancel, its users do."""
+    source = first.value("x")
+    return (
+        Edit("instead", second.result, source) if cancel else Edit("operand", second.result, source, order),
+    )
+
+
+def _states_sizes(reshape: Call, model: Model) -> bool:
+    """True if a Reshape states no zero, which would take the size of the same axis of its operand."""
+    sizes = model.view.types.get(reshape.value("shape"))
+    value = None if sizes is None else sizes.value
+    return isinstance(value, tuple) and all(size != 0 for size in value)
+
+
 def _order(call: Call, model: Model) -> list[int] | None:
     """The order in which a Transpose puts the axes."""
     typed = model.view.types.get(call.value("x"))
@@ -181,19 +230,19 @@ def _order(call: Call, model: Model) -> list[int] | None:
     return list(order) if order else list(reversed(range(typed.rank)))
 
 
-def _adds_nothing(call: Call, model: Model) -> bool:
-    """True if the call adds zero, multiplies or divides by one, or the like, and the type stays."""
+def _adds_nothing(call: Call, model: Model) -> str:
+    """The operand that a call returns which adds zero, multiplies or divides by one, or the like; "" for any other."""
     op = call.operator
     if op.neutral is None or len(call.operands) < 2 or call.argument("rounding_mode"):
-        return False
+        return ""
     result = model.view.types.get(call.result)
     for kept, other in [(0, 1), (1, 0)] if op.is_commutative else [(0, 1)]:
         typed, number = (model.view.types.get(call.operands[place]) for place in (kept, other))
         if typed is None or number is None or result is None or typed.shape != result.shape:
             continue
         if _is_all(number, op.neutral):
-            return typed.dtype is result.dtype
-    return False
+            return call.operands[kept] if typed.dtype is result.dtype else ""
+    return ""
 
 
 def _copies(call: Call, model: Model) -> bool:

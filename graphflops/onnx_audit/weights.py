@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 from graphflops.errors import shown
-from graphflops.onnx_audit.registry import Observation, check
+from graphflops.onnx_audit.registry import Edit, Observation, check
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -42,7 +42,10 @@ def stored_twice(model: Model) -> Iterator[Observation]:
             some = ", ".join(shown(name) for name in names[:3])
             more = f" and {len(names) - 3} more" if len(names) > 3 else ""
             text = f"{some}{more} are the same {dtype} data, {int(size):,} bytes each"
-            yield Observation(text, bytes=wasted, severity=None if wasted >= _NOTABLE else "note")
+            values = [known.get(name, name) for name in names]
+            same = len({model.view.types[value].shape for value in values}) == 1
+            edits = tuple(Edit("instead", value, values[0]) for value in values[1:] if same)
+            yield Observation(text, None, 0, wasted, None if wasted >= _NOTABLE else "note", edits)
 
 
 @check(

@@ -45,7 +45,8 @@ LAYERS: tuple[Row, ...] = (
         " slow_conv_dilated2d(x,weight,kernel_size,bias) slow_conv_dilated3d(x,weight,kernel_size,bias)"
         " convolution_overrideable(x,weight,bias,stride,padding,dilation,transposed,output_padding,groups)"
         " miopen_convolution(x,weight,bias,padding,stride,dilation,groups)"
-        " miopen_depthwise_convolution(x,weight,bias,padding,stride,dilation,groups)",
+        " miopen_depthwise_convolution(x,weight,bias,padding,stride,dilation,groups)"
+        " _nnpack_spatial_convolution(x,weight,bias,padding,stride)",
         onnx="Conv", facts=("images",),
     ),
     Row("fused_convolution", "convolution", _CONV, microsoft="FusedConv", facts=("images", "activation")),
@@ -54,7 +55,9 @@ LAYERS: tuple[Row, ...] = (
         "conv_transpose1d(x,weight,bias,stride,padding,output_padding,groups,dilation)"
         " conv_transpose2d(x,weight,bias,stride,padding,output_padding,groups,dilation)"
         " conv_transpose3d(x,weight,bias,stride,padding,output_padding,groups,dilation)"
-        " cudnn_convolution_transpose(x,weight)", onnx="ConvTranspose",
+        " cudnn_convolution_transpose(x,weight) miopen_convolution_transpose(x,weight,bias)"
+        " slow_conv_transpose2d(x,weight,kernel_size,bias) slow_conv_transpose3d(x,weight,kernel_size,bias)",
+        onnx="ConvTranspose",
         facts=("images",),
     ),
     Row(
@@ -66,7 +69,10 @@ LAYERS: tuple[Row, ...] = (
     Row(
         "convolution_backward", "convolution",
         "grad x weight bias_sizes stride padding dilation transposed output_padding groups output_mask",
-        "convolution_backward",
+        "convolution_backward"
+        " convolution_backward_overrideable(grad,x,weight,stride,padding,dilation,transposed,output_padding,groups,"
+        "output_mask)"
+        " _slow_conv2d_backward.output_mask(grad,x,weight,kernel_size,stride,padding,output_mask)",
     ),
     Row("conv_integer", "convolution", _CONV, onnx="ConvInteger", facts=("images",)),
     Row(

@@ -6,8 +6,9 @@ from bisect import bisect_right
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from graphflops.ops import index
 from graphflops.ops.elementwise import ELEMENTWISE
 from graphflops.ops.layers import LAYERS
 from graphflops.ops.table import ARGUMENT_NAMES, NAMESPACES, Row
@@ -27,6 +28,7 @@ _MOVING = frozenset({"view", "identity", "cast", "movement"})
 _SEVERAL = frozenset({"b", "weight", "mask", "*xs"})  # parameters of operators that take several tensors
 _KEYWORD_ONLY = frozenset({"dtype", "layout", "device", "pin_memory", "memory_format", "generator", "out"})
 ROWS = (*ELEMENTWISE, *TENSORS, *LAYERS)
+Entry = TypeVar("Entry")
 _MEMOISED = 2**14  # distinct spellings; a file may make up any number of them
 
 
@@ -40,7 +42,7 @@ class Op:
     word: the operator's own name in its dialect: `add_`, `Softmax`.
     variant: the overload or the ONNX version, `Tensor` or `13`; "" if the dialect has neither.
     name: the canonical name, `add`; for an operator outside the table, its functional base.
-    kind: the class of operators it belongs to; `other` outside the table.
+    kind: the class of operators it belongs to: as the table says, else as its rule states, else `other`.
     parameters: canonical names of its arguments by position; () outside the table.
     neutral: the number that changes nothing as its last operand; None if there is none.
     facts: further properties in the table, which the properties below read.
@@ -227,7 +229,11 @@ def operator(spelling: str) -> Op:
     plain = _functional(dialect, word)
     table = spellings()
     keys = (f"{base}.{variant}", base, *(() if plain is None else (f"{plain}.{variant}", plain)))
-    row, arguments = next((table[key] for key in keys if key in table), (Row(plain or base, "other"), ""))
+    row, arguments = next((table[key] for key in keys if key in table), (None, ""))
+    if row is None:
+        homes = (index.RULES[key].kind for key in keys if key in index.RULES)
+        stated = next((index.STATED[key] for key in keys if key in index.STATED), next(homes, ""))
+        row = Row(plain or base, stated or "other")  # type: ignore[arg-type]
     parameters, keywords = _parameters(arguments)
     return Op(
         spelling=spelling,
@@ -332,6 +338,19 @@ def orders(spelling: str) -> tuple[tuple[str, ...], ...]:
         found.append(tuple(names.split()))
         at = text.find(wanted, text.find("\n", at))
     return tuple(found)
+
+
+def by_name(table: Mapping[str, Entry]) -> Mapping[str, Entry]:
+    """A table by canonical names; raises ValueError for a name that no operator has, whose entry would never be found."""
+    unknown = table.keys() - {row.name for row in ROWS} - index.RULES.keys()
+    if unknown:
+        raise ValueError(f"no operator has the canonical name {', '.join(sorted(unknown))}")
+    return table
+
+
+def means(canonical: str, name: str) -> bool:
+    """Whether a dialect calls the argument of that canonical name so."""
+    return name == canonical or name in ARGUMENT_NAMES.get(canonical, ())
 
 
 @lru_cache(maxsize=2**12)

@@ -8,7 +8,7 @@ remaining operands. A new dialect is a new column: an entry in `NAMESPACES` and 
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 Kind = Literal[
     "elementwise",
@@ -41,8 +41,20 @@ Kind = Literal[
     "dropout",
     "collective",
     "control",
+    "linear_algebra",  # matrices are factored or inverted, systems solved
+    "fourier",
+    "statistics",  # of the values of a tensor: medians, quantiles, histograms, counts
+    "distance",
+    "sparse",
+    "foreach",  # one operator, applied to each tensor of a list
+    "boxes",  # regions of pictures
+    "query",  # a fact about a tensor that is known without its elements
+    "text",
+    "classical",  # trees, linear models and encoders of classical machine learning
     "other",
 ]
+
+KINDS: tuple[Kind, ...] = get_args(Kind)
 
 # Further properties of operators:
 Fact = Literal[
@@ -86,7 +98,7 @@ ARGUMENT_NAMES: dict[str, tuple[str, ...]] = {
     "order": ("perm", "dims", "permutation"),
     "shape": ("size",),
     "low": ("min",),
-    "mask": ("attn_mask", "attn_bias"),
+    "mask": ("attn_mask", "attn_bias", "bias"),
     "high": ("max",),
     "start": ("starts",),
     "end": ("ends",),
@@ -94,7 +106,10 @@ ARGUMENT_NAMES: dict[str, tuple[str, ...]] = {
     "value": ("fill_value", "values"),
     "index": ("indices",),
     "source": ("src",),
-    "training": ("training_mode", "train", "train_mode"),
+    "training": ("training_mode", "train", "train_mode", "update", "use_input_stats"),
+    "grad": ("grad_output", "grad_out", "grad_out_"),
+    "saved_mean": ("save_mean",),
+    "saved_var": ("save_var", "save_invstd", "save_var_transform"),
     "then": ("then_branch",),
     "otherwise": ("else_branch",),
     "stride": ("strides",),

@@ -61,19 +61,23 @@ def _by_default(rule: Rule, call: ForwardCall) -> Estimate:
     gradients = tuple(tensor.like() for tensors in wanted.values() for tensor in tensors)
     if estimate.writes == ():  # a view, or a call whose nested graphs have gradients of their own
         return Estimate(gradients, writes=(), alias=True)
-    if (
-        estimate.regions
-    ):  # one of several graphs ran: their gradients are theirs, what another's may exceed them by is ours
-        runs = [run.backward for run, times in estimate.regions if times != 0]
-        more = Cost.sum(runs).exceeded_by(run.backward for run, times in estimate.regions if times == 0)
-        return more.estimate(gradients, alias=True)
+    if estimate.regions:
+        return _of_regions(estimate, gradients)
     incoming = tuple(
         value.like() for value in estimate.out if isinstance(value, TensorType) and value.dtype.is_floating
     )
     factors = wanted.keys() & set(rule.product)
+    passed: tuple[TensorType, ...] = ()  # gradients that are the result's own
     if rule.product:
         matrix = len(factors)
-        vector = int(wanted.keys() > factors)  # what is added to a product: its gradient is a sum
+        added = [
+            (name, gradient) for gradient, name in zip(gradients, wanted, strict=False) if name not in factors
+        ]
+        is_whole = given.get("beta", 1) == 1  # a bias is added to rows, also to a single one
+        passed = tuple(
+            x for name, x in added if is_whole and name != "bias" and _like(x, incoming) is not None
+        )
+        vector = int(len(added) > len(passed))  # what is added to a product: its gradient is a sum
         needed = {name for name in rule.product if factors - {name}}
         needless = _floating(value for name, value in given.items() if name not in needed)
     else:
@@ -87,7 +91,15 @@ def _by_default(rule: Rule, call: ForwardCall) -> Estimate:
         for name, amount in estimate.work.items()
     }
     reads = (*incoming, *(value for value in estimate.reads if id(value) not in needless))
-    return Estimate(gradients, reads=reads, **work)  # type: ignore[arg-type]
+    written = None if not passed else tuple(x for x in gradients if all(x is not each for each in passed))
+    return Estimate(gradients, reads=reads, writes=written, **work)  # type: ignore[arg-type]
+
+
+def _of_regions(estimate: Estimate, gradients: tuple[TensorType, ...]) -> Estimate:
+    """One of several graphs ran: their gradients are theirs, what another's may exceed them by is the call's."""
+    runs = [run.backward for run, times in estimate.regions if times != 0]
+    more = Cost.sum(runs).exceeded_by(run.backward for run, times in estimate.regions if times == 0)
+    return more.estimate(gradients, alias=True)
 
 
 def _floating(values: Iterable[Any]) -> set[int]:
@@ -107,12 +119,15 @@ def _told_apart(
     """Positions of what a backward reads: operands, results, and others; gradients of the results are in none of them.
 
     Operands and results are identified by object, a gradient by its type. If no gradient is found so, the first read of
-    a result counts as a read of its gradient.
+    a result counts as a read of its gradient. What is read of the gradients that are made is part of a result's gradient.
     """
     results = {id(value): place for place, value in enumerate(estimate.out) if isinstance(value, TensorType)}
     incoming = [v for v in estimate.out if isinstance(v, TensorType) and v.dtype.is_floating]
     operands_read, results_read, beside = set(), [], []
+    made = {id(value) for value in back.out}
     for index, value in enumerate(back.reads):
+        if id(value) in made:
+            continue
         if id(value) in places:
             operands_read.add(places[id(value)])
         elif id(value) in results:

@@ -34,12 +34,13 @@ def reason(rule: Rule, op: str, arguments: Mapping[str, Any], error: Exception) 
 
 def _missing(rule: Rule, op: str, arguments: Mapping[str, Any]) -> str:
     """An operand or attribute without default that the call does not give."""
+    plain = _plain(rule)
     annotations = _annotations(rule)
-    defaults = getattr(rule.function, "__defaults__", None) or ()
+    defaults = getattr(plain, "__defaults__", None) or ()
     for name in rule.parameters[: rule.positional - len(defaults)]:
         if arguments.get(name) is None and "None" not in str(annotations.get(name, "None")):
             return f"{shown(op)} is called without its operand {name}"
-    keywords = getattr(rule.function, "__kwdefaults__", None) or {}
+    keywords = getattr(plain, "__kwdefaults__", None) or {}
     for name in rule.parameters[rule.positional :]:
         if name not in arguments and name not in keywords:
             return f"{shown(op)} is called without its attribute {name}"
@@ -57,5 +58,13 @@ def _wrong_kind(rule: Rule, op: str, arguments: Mapping[str, Any]) -> str:
 
 
 def _annotations(rule: Rule) -> Mapping[str, Any]:
-    """The annotations of a rule's parameters; none of a rule that is no plain function."""
-    return getattr(rule.function, "__annotations__", {})
+    """The annotations of a rule's parameters."""
+    return getattr(_plain(rule), "__annotations__", {})
+
+
+def _plain(rule: Rule) -> Any:
+    """The function that a rule was made of."""
+    function: Any = rule.function
+    while hasattr(function, "__wrapped__"):
+        function = function.__wrapped__
+    return function

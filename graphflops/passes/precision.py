@@ -121,7 +121,9 @@ class _Conversion:
                 name: _with_type_of(argument.types.get(name), operand)
                 for name, operand in zip(names, operands, strict=False)
             }
-            return self.graph(argument, {**around, **given})
+            # what one graph converts has no name in another
+            own = None if self.autocast is None else replace(self.autocast, cached={})
+            return replace(self, autocast=own).graph(argument, {**around, **given})
 
         return replace(node, args=tuple(converted(argument) for argument in node.args))
 

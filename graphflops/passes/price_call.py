@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from graphflops.cost import QUANTITIES, WORK_QUANTITIES, Cost, Estimate
 from graphflops.dims import Dim, Expr, Meeting, meetings, symbol
-from graphflops.errors import NoRuleError, RuleError, ShapeError, shown
+from graphflops.errors import NoRuleError, RuleError, ShapeError
 from graphflops.ops import operator
+from graphflops.ops.onnx_attributes import attributes, fault
 from graphflops.passes.gradients import backward_of, wants
 from graphflops.passes.misfit import reason
 from graphflops.rules import functorch
@@ -70,12 +71,15 @@ def price_call(
     """
     if training:
         args, kwargs = distinct(args), distinct(kwargs)
+    if wanted is not None and (problem := fault(op, kwargs)):
+        has_all = all(name in (attributes(op) or ()) for name, _ in kwargs)
+        return unknown_call("GF118" if has_all else "GF104", problem)
     if wanted is not None and "outputs" in rule.parameters[rule.positional :]:
         kwargs = (*kwargs, ("outputs", wanted))
     arguments: dict[str, Any] | None = None
     try:
         by_place = wanted is None and not op.startswith("higher_order.")
-        arguments = bound(rule, args, kwargs, by_place=by_place)
+        arguments = rule.bound(op, args, kwargs, by_place=by_place)
         return _completed(rule, op, arguments, (args, kwargs), in_place, wanted, training)
     except NoRuleError as error:
         return unknown_call("GF101", str(error))
@@ -184,38 +188,6 @@ def _shortened(number: object) -> str:
     if not isinstance(number, int) or abs(number) < _LARGEST_SIZE:
         return str(number)
     return f"{'-' * (number < 0)}2**{number.bit_length() - 1}"
-
-
-def bound(
-    rule: Rule, args: tuple[Any, ...], kwargs: tuple[tuple[str, Any], ...], *, by_place: bool = True
-) -> dict[str, Any]:
-    """Arguments by parameter name.
-
-    by_place: a keyword that the rule has no parameter of that name for is bound by its place: files of torch before 2.7
-    name every argument and do not say which are positional, and rules may name leading operands as they like.
-    """
-    names = rule.parameters
-    taken: dict[str, Any] = {}
-    spare: list[Any] = []
-    for index, value in enumerate(args):
-        if index < rule.positional:
-            taken[names[index]] = value
-        elif rule.variadic:
-            spare.append(value)
-        else:
-            raise RuleError(f"{rule.key} takes {rule.positional} operands, the call has {len(args)}")
-    for index, (name, value) in enumerate(kwargs, start=len(args)):
-        if name in names and name not in taken:
-            taken[name] = value
-        elif by_place and index < rule.positional and names[index] not in taken:
-            taken[names[index]] = value
-        elif rule.open_ended:
-            taken[name] = value
-        else:
-            raise RuleError(f"the rule of {rule.key} has no parameter {shown(name)}")
-    if spare:
-        taken["*"] = tuple(spare)
-    return taken
 
 
 def key_of(value: Any) -> Any:

@@ -360,7 +360,22 @@ class CallByCall:
 
     def saved_bytes(self, call: PricedCall) -> Dim:
         """Memory kept for the gradients of a call beside its operands and results."""
-        return 0 if call.gradient is None else call.gradient.beside_bytes
+        if call.gradient is None or call.gradient.beside_bytes == 0:
+            return 0
+        returned = total(self.values[name].nbytes for name in self.returned(call))  # type: ignore[union-attr]
+        return call.gradient.beside_bytes - returned
+
+    def returned(self, call: PricedCall) -> list[str]:
+        """Results that a call keeps for its gradients beside the first: masks, positions of maxima, statistics."""
+        if call.gradient is None:
+            return []
+        reads = [call.gradient.estimate.reads[place] for place in call.gradient.beside]
+        others = [name for name in call.node.outputs[1:] if name is not None]
+        typed = {name: value for name in others if isinstance(value := self.values[name], TensorType)}
+        if reads and not isinstance(reads[0], TensorType):  # statistics, as bytes
+            return [*typed] if total(value.nbytes for value in typed.values()) == reads[0] else []
+        kinds = [(read.shape, read.dtype) for read in reads if isinstance(read, TensorType)]
+        return [name for name, value in typed.items() if (value.shape, value.dtype) in kinds]
 
     def saved_values(self, call: PricedCall) -> list[str | None]:
         """Operands and results of a call that its gradients read."""
@@ -368,4 +383,8 @@ class CallByCall:
             return []
         operands = call.tensors(self.values)
         names: list[str | None] = [operands[place] for place in call.gradient.operands]
-        return names + [call.node.outputs[place] for place in call.gradient.results]
+        return [
+            *names,
+            *(call.node.outputs[place] for place in call.gradient.results),
+            *self.returned(call),
+        ]

@@ -56,6 +56,7 @@ def report(
         kernels_of=kernels_of,
         step_time=time.step,
         profile_errors=time.profile_errors,
+        program=graph,
     )
 
 

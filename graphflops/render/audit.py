@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from graphflops.base.numbered import numbered, unnumbered
 from graphflops.base.units import memory, number, percent
 from graphflops.dims import evaluate, total
 from graphflops.render.conclusion import conclusion, counted
 from graphflops.render.markdown import escaped
 from graphflops.render.tables import Entry, TextTable
-from graphflops.render.text import assumptions, count_of, numbered, safe, unnumbered
+from graphflops.render.text import assumptions, count_of, safe
 from graphflops.report.findings import SEVERITIES
 
 if TYPE_CHECKING:
@@ -32,13 +33,17 @@ class FindingFold:
 
     @property
     def place(self) -> str:
-        """`layers.0-35.self_attn (x36)`; the source line of one that stands alone."""
+        """`layers.0-35.self_attn (x36)`; the source line of one that stands alone, and the neighbours all have."""
         first = self.findings[0]
         names = [finding.module or finding.node for finding in self.findings]
         label = safe(numbered(names), 120)
         source = safe(first.source, 80)
         where = f"{label} ({source})" if label and source else label or source
-        return f"{where} (x{len(self.findings):,})".strip() if len(self.findings) > 1 else where
+        times = f"(x{len(self.findings):,})" if len(self.findings) > 1 else ""
+        between = [finding.between for finding in self.findings]
+        is_one = first.between and len({*map(unnumbered, between)}) == 1
+        beside = f"between {safe(numbered(between), 120)}" if is_one else ""
+        return " ".join(filter(None, (where, times, beside)))
 
 
 def folded(findings: Iterable[Finding]) -> list[FindingFold]:
@@ -107,6 +112,8 @@ def table(found: Findings, page: Page, top: int | None) -> None:
         if model.findings:
             page.line()
             page.line((f"  {counted(model.findings)}{_saving(model, shares)}", "bold"))
+            if offer := offered(model):
+                page.line(f"  {offer}")
             page.line()
     if len(found.models) > 1:
         page.line((conclusion(found.models), "bold"))
@@ -162,6 +169,16 @@ def _saving(model: ModelFindings, shares: Shares) -> str:
     """What mending everything saves at most: findings may be about the same work."""
     text = shares.text(model.findings)
     return f"; together at most {text}" if text else ""
+
+
+def offered(model: ModelFindings) -> str:
+    """`graphflops audit model.onnx --fix` mends 3 findings, 2 more with --unsafe-fixes; "" for nothing to mend."""
+    kinds = [finding.applicability for finding in model.findings]
+    if not any(kinds):
+        return ""
+    unsafe = f", {kinds.count('unsafe'):,} more with --unsafe-fixes" if "unsafe" in kinds else ""
+    command = f"`graphflops audit {safe(model.model)} --fix`"
+    return f"{command} mends {count_of(kinds.count('safe'), 'finding')}{unsafe}"
 
 
 def _code(page: Page, findings: Sequence[Finding], shares: Shares, top: int | None) -> None:

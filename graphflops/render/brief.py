@@ -76,6 +76,18 @@ def _validation(found: Any) -> str:
     return f"{safe(found.path, 80)}: {conclusion(found)}"
 
 
+def _statement(found: Any) -> str:
+    from graphflops.render.statement import headline
+
+    return headline(found)
+
+
+def _serving(found: Any) -> str:
+    from graphflops.render.serving import headline
+
+    return headline(found)
+
+
 _ABOUT = {
     "Report": _report,
     "Sweep": _sweep,
@@ -87,4 +99,6 @@ _ABOUT = {
     "Checked": _checked,
     "Audit": _audit,
     "Validation": _validation,
+    "Statement": _statement,
+    "Serving": _serving,
 }

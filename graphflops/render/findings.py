@@ -155,10 +155,11 @@ def _amount(count: int | None, limit: LimitResult) -> str:
 
 
 def where(finding: Finding) -> str:
-    """Where in the model it is: its module, else its call, and the source line."""
+    """Where in the model it is: its module, else its call, the source line, and its neighbours."""
     place = safe(finding.module, 80) or safe(finding.node, 80)
     source = safe(finding.source, 80)
-    return f"{place} ({source})" if place and source else place or source
+    between = f"between {safe(finding.between, 120)}" if finding.between else ""
+    return " ".join(filter(None, (place, f"({source})" if place and source else source, between)))
 
 
 def worth(finding: Finding, model: ModelFindings) -> str:
@@ -213,7 +214,19 @@ def _sections(found: Sequence[ModelFindings]) -> Iterator[tuple[str, int]]:
 
 
 def _wire(finding: Finding, model: ModelFindings) -> dict[str, Any]:
-    texts = ("code", "name", "severity", "message", "fix", "node", "op", "module", "source")
+    texts = (
+        "code",
+        "name",
+        "severity",
+        "message",
+        "fix",
+        "node",
+        "op",
+        "module",
+        "source",
+        "between",
+        "applicability",
+    )
     return {
         **{name: safe(getattr(finding, name), 10_000) for name in texts},
         "flops": _quantity(finding.flops, model),

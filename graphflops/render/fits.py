@@ -67,6 +67,7 @@ def json(found: Fits) -> str:
         else {
             "inputs": found.cache.inputs,
             "token_bytes": found.cache.token_bytes,
+            "request_bytes": found.cache.request_bytes,
             "requests": [{"length": length, "requests": most} for length, most in found.requests],
         },
         "remedies": [
@@ -132,6 +133,8 @@ def _notes(found: Fits) -> Iterator[str]:
         yield f"at {', '.join(sizes[:8])}"
     if found.cache is not None:
         each = f"{memory(found.cache.token_bytes)} for each token of a request"
+        if found.cache.request_bytes:
+            each += f", and {memory(found.cache.request_bytes)} for each request"
         yield f"cache of keys and values: {found.cache.inputs} inputs, {each}"
 
 
@@ -139,7 +142,7 @@ def _requests(found: Fits) -> TextTable:
     """How many requests fit beside one another, by the length of their caches."""
     assert found.cache is not None
     lines = [
-        Entry([f"{length:,}", memory(found.cache.token_bytes * length), f"{most:,}"])
+        Entry([f"{length:,}", memory(found.cache.bytes_at(length)), f"{most:,}"])
         for length, most in found.requests
     ]
     return TextTable(("length of the cache", "bytes of one", "requests that fit"), lines)

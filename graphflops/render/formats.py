@@ -35,8 +35,11 @@ RENDERED = {
     "Comparison": "a comparison",
     "Findings": "findings",
     "Fits": "a verdict on memory",
+    "Serving": "a plan of serving",
     "Validation": "a validation",
     "Listing": "a list",
+    "Answer": "a graph",
+    "Statement": "a compute statement",
 }
 
 
@@ -79,8 +82,11 @@ FORMATS = (
             "Comparison": Renderer("graphflops.render.diff.table:table", (*_CUTS, "verbose", *_SCREEN)),
             "Findings": Renderer("graphflops.render.findings:table", ("top", "statistics", *_SCREEN)),
             "Fits": Renderer("graphflops.render.fits:table", _SCREEN),
+            "Serving": Renderer("graphflops.render.serving:table", _SCREEN),
             "Validation": Renderer("graphflops.render.validation:table", ("top", "show_kernel", *_SCREEN)),
             "Listing": Renderer("graphflops.render.table:listing", _SCREEN),
+            "Answer": Renderer("graphflops.render.graph.tables:table", ("top", *_SCREEN)),
+            "Statement": Renderer("graphflops.render.statement:table", _SCREEN),
         },
     ),
     Format(
@@ -94,8 +100,11 @@ FORMATS = (
             "Comparison": Renderer("graphflops.render.diff.json:json"),
             "Findings": Renderer("graphflops.render.findings:json"),
             "Fits": Renderer("graphflops.render.fits:json"),
+            "Serving": Renderer("graphflops.render.serving:json"),
             "Validation": Renderer("graphflops.render.validation:json"),
             "Listing": Renderer("graphflops.render.json:listing"),
+            "Answer": Renderer("graphflops.render.graph.exchange:node_link"),
+            "Statement": Renderer("graphflops.render.statement:json"),
         },
     ),
     Format(
@@ -107,7 +116,9 @@ FORMATS = (
             "Overview": Renderer("graphflops.render.overview:csv"),
             "History": Renderer("graphflops.render.history:csv"),
             "Comparison": Renderer("graphflops.render.diff.csv:csv", ("by", "top")),
+            "Serving": Renderer("graphflops.render.serving:csv"),
             "Listing": Renderer("graphflops.render.csv:listing"),
+            "Answer": Renderer("graphflops.render.graph.tables:csv"),
         },
     ),
     Format(
@@ -121,8 +132,11 @@ FORMATS = (
             "Comparison": Renderer("graphflops.render.diff.markdown:markdown", (*_CUTS, "verbose", "limit")),
             "Findings": Renderer("graphflops.render.findings:markdown", ("top", "limit")),
             "Fits": Renderer("graphflops.render.fits:markdown"),
+            "Serving": Renderer("graphflops.render.serving:markdown"),
             "Validation": Renderer("graphflops.render.validation:markdown", ("top",)),
             "Listing": Renderer("graphflops.render.markdown:listing"),
+            "Answer": Renderer("graphflops.render.graph.tables:markdown", ("top",)),
+            "Statement": Renderer("graphflops.render.statement:markdown"),
         },
     ),
     Format(
@@ -133,6 +147,10 @@ FORMATS = (
             "Sweep": Renderer("graphflops.render.html.sweep:html"),
             "Comparison": Renderer("graphflops.render.html.diff:html"),
             "History": Renderer("graphflops.render.history:html"),
+            "Serving": Renderer("graphflops.render.html.serving:html"),
+            "Answer": Renderer("graphflops.render.graph.drawings:html"),
+            "Statement": Renderer("graphflops.render.statement:html"),
+            "Validation": Renderer("graphflops.render.picture.changes:html"),
         },
     ),
     Format("sarif", (".sarif",), {"Findings": Renderer("graphflops.render.sarif:sarif", ("locate",))}),
@@ -144,7 +162,21 @@ FORMATS = (
         binary=True,
     ),
     Format("chrome-trace", (), {"Report": Renderer("graphflops.render.chrome_trace:chrome_trace")}),
-    Format("dot", (".dot", ".gv"), {"Report": Renderer("graphflops.render.dot:dot", ("depth",))}),
+    Format(
+        "dot",
+        (".dot", ".gv"),
+        {
+            "Report": Renderer("graphflops.render.graph.drawings:dot_of_report", ("depth",)),
+            "Answer": Renderer("graphflops.render.graph.drawings:dot"),
+        },
+    ),
+    Format("svg", (".svg",), {"Answer": Renderer("graphflops.render.graph.drawings:svg")}),
+    Format("graphml", (".graphml",), {"Answer": Renderer("graphflops.render.graph.exchange:graphml")}),
+    Format("mermaid", (".mmd", ".mermaid"), {"Answer": Renderer("graphflops.render.graph.drawings:mermaid")}),
+    *(
+        Format(name, (), {"Statement": Renderer(f"graphflops.render.statement_documents:{name}")})
+        for name in ("cyclonedx", "spdx", "huggingface")
+    ),
 )
 
 

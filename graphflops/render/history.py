@@ -72,13 +72,17 @@ def json(found: History) -> str:
 
 def html(found: History) -> str:
     """A page with a chart of each quantity over the commits, and the table; it needs no network and runs no script."""
-    name = escaped(found.path)
     charts = "".join(_chart(found, quantity) for quantity in QUANTITIES)
+    return page(f"{found.path}: history", f"<h1>{escaped(found.path)}</h1>{charts}{drawn(grid(found))}")
+
+
+def page(title: str, body: str) -> str:
+    """A page of HTML without script, which needs no network."""
     return (
-        f'<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><title>{name}: history</title>'
+        f'<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><title>{escaped(title)}</title>'
         f'<meta name="viewport" content="width=device-width, initial-scale=1">'
         f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}"><style>{_STYLE}</style></head>'
-        f"<body><h1>{name}</h1>{charts}{drawn(grid(found))}</body></html>\n"
+        f"<body>{body}</body></html>\n"
     )
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from graphflops.base.numbered import numbered, unnumbered
 from graphflops.dims import total
 from graphflops.memory.ledger import ENTRIES, OPTIMIZER, is_alive, peak_moment
-from graphflops.render.text import numbered, safe, unnumbered
+from graphflops.render.text import safe
 from graphflops.render.training import optimizer
 from graphflops.report import Held, Timeline
 

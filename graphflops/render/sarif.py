@@ -89,7 +89,8 @@ def _result(model: ModelFindings, finding: Finding, rule: int, files: Mapping[st
     }
     told = f"{model.model}: " if at_line else ""
     beside = f" ({finding.source})" if finding.source and not at_line else ""
-    sentences = (f"{told}{finding.message.rstrip('.')}{beside}.", finding.fix and f"Fix: {finding.fix}")
+    more = f" (`graphflops audit {model.model} {finding.command}`)" if finding.command else ""
+    sentences = (f"{told}{finding.message.rstrip('.')}{beside}.", finding.fix and f"Fix: {finding.fix}{more}")
     identity = (finding.code, model.model, finding.module, finding.op, finding.node)
     return {
         "ruleId": finding.code,
@@ -106,6 +107,7 @@ def _result(model: ModelFindings, finding: Finding, rule: int, files: Mapping[st
             "op": safe(finding.op),
             "module": safe(finding.module),
             "source": safe(finding.source),
+            "applicability": finding.applicability,
             "flops": _quantity(finding.flops, model.values),
             "bytes": _quantity(finding.bytes, model.values),
         },

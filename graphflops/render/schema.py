@@ -12,6 +12,7 @@ import msgspec
 
 from graphflops.render.diff import json as comparison
 from graphflops.report import as_json as report_json
+from graphflops.statements import statement
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,13 +30,20 @@ def comparison_schema() -> str:
     return _schema(comparison.document_type(), "graphflops comparison", about)
 
 
+def statement_schema() -> str:
+    """Of `graphflops statement --format json`."""
+    about = f"schema {statement.SCHEMA}, described in docs/statement.md"
+    return _schema(statement.Statement, "graphflops compute statement", about)
+
+
 SCHEMAS: dict[str, Callable[[], str]] = {
     "report.schema.json": report_schema,
     "diff.schema.json": comparison_schema,
+    "statement.schema.json": statement_schema,
 }
 
 
-def _schema(kind: type[msgspec.Struct], title: str, about: str) -> str:
+def _schema(kind: type, title: str, about: str) -> str:
     made: dict[str, Any] = msgspec.json.schema(kind)
     named = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",

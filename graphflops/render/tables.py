@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
+from graphflops.base.numbered import numbered
 from graphflops.base.units import parameters, seconds
 from graphflops.cost import REPORTED
 from graphflops.render.ledger import Group, Ledger, traffic
-from graphflops.render.text import numbered, operator_name, safe, short_type
+from graphflops.render.text import operator_name, safe, short_type
 from graphflops.render.tree import DEEPEST, Tree
 
 if TYPE_CHECKING:

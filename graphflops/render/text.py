@@ -7,6 +7,7 @@ from collections import Counter
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from graphflops.base.numbered import numbered
 from graphflops.base.units import memory, number, percent
 from graphflops.dims import Dim, Expr
 from graphflops.errors import elided, shown
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 
 _RAISED = "⁰¹²³⁴⁵⁶⁷⁸⁹"
 _SUPERSCRIPT = str.maketrans("0123456789", _RAISED)
-_NUMBERS = re.compile(r"\d+")
 _SIGN = re.compile(r" [+-] ")
 _OWN: Mapping[str, str] = MappingProxyType({})  # no other names of sizes
 _TRIES = (
@@ -165,32 +165,6 @@ def occurrences(counts: Mapping[str, int], most: int = 8) -> str:
 def operator_name(op: str) -> str:
     """An operator for people: without `.default`, the overload that is meant where none is named."""
     return safe(op.removesuffix(".default"))
-
-
-def spans(indices: Iterable[int]) -> str:
-    """Ascending indices: `0-11`, `0-3, 7`, `0, 2, … 26` where there are many."""
-    runs: list[list[int]] = []
-    for index in indices:
-        if runs and index == runs[-1][-1] + 1:
-            runs[-1] = [runs[-1][0], index]
-        else:
-            runs.append([index])
-    texts = ["-".join(map(str, run)) for run in runs]
-    return ", ".join(texts) if len(texts) <= 3 else f"{texts[0]}, {texts[1]}, … {texts[-1]}"
-
-
-def unnumbered(name: str) -> str:
-    """`layers.*.self_attn` for `layers.3.self_attn`: equal for names that differ only in their numbers."""
-    return _NUMBERS.sub("*", name)
-
-
-def numbered(names: Sequence[str]) -> str:
-    """`layers.0-35.self_attn` for the names of 36 layers; the first of names that differ in more than their numbers."""
-    if len({*map(unnumbered, names)}) > 1:
-        return names[0]
-    numbers = [_NUMBERS.findall(name) for name in names]
-    ranges = iter([spans(sorted({int(n) for n in column})) for column in zip(*numbers, strict=True)])
-    return _NUMBERS.sub(lambda _: next(ranges), names[0])
 
 
 def short_type(name: str) -> str:

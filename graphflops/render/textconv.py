@@ -9,11 +9,12 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from graphflops.base.numbered import spans
 from graphflops.base.units import exact
 from graphflops.budget.measure import TOP, Measures
 from graphflops.cost import QUANTITIES, REPORTED
 from graphflops.open_sizes import of_report
-from graphflops.render.text import count_of, safe, spans
+from graphflops.render.text import count_of, safe
 from graphflops.report.contradictions import contradictions
 from graphflops.report.size_names import collapsed, named
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from graphflops.render.text import short_type, spans
+from graphflops.base.numbered import spans
+from graphflops.render.text import short_type
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

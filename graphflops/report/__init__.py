@@ -12,7 +12,7 @@ from graphflops.base.rendered import Rendered
 from graphflops.cost import Cost
 from graphflops.dims import Dim, evaluate
 from graphflops.errors import require_choice
-from graphflops.graph import Origin, Phase  # noqa: TC001
+from graphflops.graph import Graph, Origin, Phase  # noqa: TC001
 from graphflops.report.call_time import CallTime, PhaseTime  # noqa: TC001
 from graphflops.tensor import TensorType  # noqa: TC001
 from graphflops.training import Training  # noqa: TC001
@@ -25,6 +25,7 @@ HeldKind = Literal[
     "input", "value", "saved", "workspace", "nested", "gradient",
     "weight", "buffer", "optimizer", "temporary", "library",
 ]  # fmt: skip
+GraphLevel = Literal["call", "module"]
 MemoryPhase = Literal["inference", "training"]
 
 
@@ -232,6 +233,7 @@ class Report(Rendered):
     profile_errors: by family of kernels, the median relative error of the device's profile on measured kernels that were
     held out, of the worst variant; empty where no kernel of the device was measured.
     price_per_hour: of one device, as the user says.
+    program: what was analyzed, for `graph`; None for a saved report, whose JSON does not hold it.
     """
 
     origin: Origin
@@ -260,6 +262,7 @@ class Report(Rendered):
     step_time: PhaseTime | None = None
     profile_errors: Mapping[str, float] = field(default_factory=dict)
     price_per_hour: float | None = None
+    program: Graph | None = field(default=None, compare=False)
 
     @property
     def values(self) -> Mapping[str, int]:
@@ -331,6 +334,14 @@ class Report(Rendered):
         Raises ModelError where no input has that axis.
         """
         return imported("graphflops.derived.per_item:per_item")(self, axis)
+
+    def graph(self, level: GraphLevel = "call", depth: int | None = 2) -> Any:
+        """The program as a `networkx.MultiDiGraph` with the costs of its nodes and the bytes of its edges.
+
+        level: a node for each call, or for each module `depth` levels in (None: as deep as a page holds), repeated layers as
+        one. docs/graph.md lists the attributes with their units. OptionError for another level or a negative depth.
+        """
+        return imported("graphflops.structure.build:graph_of")(self, level, depth)
 
     def to_dataframe(self, by: Cut | None = None, depth: int | None = None) -> Any:
         """A `pandas.DataFrame` with a line for each call, or for each module, operator, source line or attention.

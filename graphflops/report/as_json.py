@@ -25,6 +25,13 @@ from graphflops.version import __version__
 
 SCHEMA: Literal[1] = 1
 _SIZES = ("parameters", "parameter_bytes", "buffer_bytes")  # of a report, which JSON has in its totals
+_APART = (
+    "totals",
+    "backward",
+    "optimizer",
+    "step_time",
+    "program",
+)  # of a report, which `_document` does not derive
 _PHASES = ("backward", "optimizer", "step")
 _FORMS = {
     Cost: Form(computed={"macs": "matrix_flops"}, always=True, lenient=True, is_shared=True),
@@ -168,7 +175,7 @@ def _document() -> _Document:
     totals = declared(Totals, [*costs, *peaks, *sizes, *others], is_omitting=False, kw_only=True)
     keys = [
         Key(key.name, key.source, _present(key.kind), None) if key.name == "memory" else key
-        for key in forms.keys(Report, without=("totals", "backward", "optimizer", "step_time", *_SIZES))
+        for key in forms.keys(Report, without=(*_APART, *_SIZES))
     ]
     head = [Key("schema", "", Kind(Literal[1])), Key("tool", "", Kind(Tool))]
     origin, symbols, *rest = keys

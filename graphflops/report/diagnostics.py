@@ -32,6 +32,8 @@ DIAGNOSTICS = {
     "GF125": "assumed-lifetimes",
     "GF126": "fused-conversions",
     "GF127": "value-mismatch",
+    "GF128": "record-ignored",
+    "GF129": "recorded-lifetimes",
     "GF130": "read-differently",
     "GF131": "declared-alone",
 }

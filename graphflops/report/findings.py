@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 Severity = Literal["error", "warning", "note"]
 SEVERITIES: tuple[Severity, ...] = ("error", "warning", "note")  # the gravest first
+Applicability = Literal["", "safe", "unsafe"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +25,10 @@ class Finding:
     severity: error: the model is wrong or unsafe; warning: it costs or risks something; note: for information.
     message: one sentence that names the values or calls concerned; fix: what to do, one sentence.
     node, op, module, source: the call it is about, as in a report's row; "" for the whole model.
+    between: the neighbours of that call, `layer3.5.conv3 and layer4`; "" where the module says as much.
     flops, bytes: what it costs in one run; 0 where nothing is wasted, None where that is not known.
     seconds: what the fix saves of a run on a device, in findings about time.
+    applicability: of the fix that `--fix` applies: safe where results stay the same bit for bit; "" where it has none.
     """
 
     code: str
@@ -40,6 +43,14 @@ class Finding:
     flops: Dim | None = 0
     bytes: Dim | None = 0
     seconds: float = 0.0
+    applicability: Applicability = ""
+    between: str = ""
+
+    @property
+    def command(self) -> str:
+        """The options of `graphflops audit` that fix it; "" where a person must."""
+        unsafe = " --unsafe-fixes" if self.applicability == "unsafe" else ""
+        return f"--select {self.code} --fix{unsafe}" if self.applicability else ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,11 +1,9 @@
-"""`python -m graphflops.rules` rewrites index.py: where each rule lives, so that only what is needed is imported."""
+"""`python -m graphflops.rules` writes `ops/index.txt`: where each rule lives, so that only what is needed is imported."""
 
-from pathlib import Path
-
-from graphflops.rules import index
+from graphflops.ops import index
 from graphflops.rules.registry import index_text
 
 if __name__ == "__main__":
     index.RULES.clear()  # the old index may be out of date and must not stop a rule from moving to another module
     index.BACKWARDS.clear()
-    Path(index.__file__).write_text(index_text(), encoding="utf-8")
+    index.INDEX.write_text(index_text(), encoding="utf-8")

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from graphflops.cost import Estimate, Value
     from graphflops.tensor import TensorType
 
+KIND = "elementwise"
+
 
 # ATen's `softplus` has scales.
 pointwise("relu, threshold, leaky_relu, rrelu, hardshrink, softshrink, hardsigmoid, hardswish, mish, silu")
@@ -64,7 +66,7 @@ def gelu_backward(grad: TensorType, a: TensorType, *, approximate: str = "none")
 
 
 @rule("aten.elu")
-def elu(a: TensorType, alpha: Value = 1, scale: Value = 1, input_scale: Value = 1) -> Estimate:
+def elu(a: TensorType, *, scale: Value = 1, input_scale: Value = 1) -> Estimate:
     """One expm1, one product and one choice per element, one product more for each scale that is not one."""
     return elementwise(WORK["elu"].more((scale != 1) + (input_scale != 1)), a)
 
@@ -73,14 +75,7 @@ backward("aten.elu")(differentiate(WORK["elu"]))
 
 
 @rule("aten.elu_backward")
-def elu_backward(
-    grad: TensorType,
-    alpha: Value,
-    scale: Value,
-    input_scale: Value,
-    is_result: bool,
-    self_or_result: TensorType,
-) -> Estimate:
+def elu_backward(grad: TensorType, *, is_result: bool, self_or_result: TensorType) -> Estimate:
     """Grad * alpha * exp(x) below zero; from the result, grad * (y + alpha) needs no exponential."""
     return elementwise(first_gradient(WORK["elu"]).more(0, -1 if is_result else 0), grad, self_or_result)
 
@@ -113,7 +108,7 @@ def glu(a: TensorType, dim: int = -1) -> Estimate:
 
 
 @rule("aten.glu_backward")
-def glu_backward(grad: TensorType, a: TensorType, dim: int) -> Estimate:
+def glu_backward(grad: TensorType, a: TensorType) -> Estimate:
     """Grad * s for one half, grad * a * s * (1 - s) for the other."""
     work = elementwise(first_gradient(WORK["glu"]), grad)
     return replace(work, out=(a.like(),), reads=(grad, a))
@@ -122,7 +117,7 @@ def glu_backward(grad: TensorType, a: TensorType, dim: int) -> Estimate:
 @backward("aten.glu")
 def glu_backward_of(call: ForwardCall) -> Estimate:
     """As the operator `glu_backward`."""
-    return glu_backward(result_of(call), call.arguments["a"], call.arguments.get("dim", -1))
+    return glu_backward(result_of(call), call.arguments["a"])
 
 
 @rule("aten.prelu")
@@ -144,14 +139,7 @@ def prelu_backward(grad: TensorType, a: TensorType, weight: TensorType) -> Estim
 
 
 @rule("aten.rrelu_with_noise")
-def rrelu_with_noise(
-    a: TensorType,
-    noise: TensorType,
-    lower: Value = 1 / 8,
-    upper: Value = 1 / 3,
-    training: bool = False,
-    generator: Value = None,
-) -> Estimate:
+def rrelu_with_noise(a: TensorType, noise: TensorType, *, training: bool = False) -> Estimate:
     """One product and one choice per element; training also writes down the slopes that it drew."""
     return replace(elementwise(WORK["rrelu"], a), writes=(a.like(), noise) if training else None)
 

@@ -22,6 +22,8 @@ from graphflops.tensor import BFLOAT16, FLOAT32, FLOAT64, INT64, UINT64, TensorT
 if TYPE_CHECKING:
     from collections.abc import Container
 
+KIND = "attention"
+
 SCALE = MASK = 1
 
 
@@ -168,7 +170,6 @@ def scaled_dot_product_attention(
     dropout_p: float = 0.0,
     is_causal: bool = False,
     *,
-    scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Estimate:
     """Two products per score, as a fused kernel; `is_causal` aligns the first query with the first key."""
@@ -201,7 +202,6 @@ def attention_math(
     is_causal: bool = False,
     dropout_mask: TensorType | None = None,
     *,
-    scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Estimate:
     """The same two products with the scores written, read and returned."""
@@ -248,8 +248,6 @@ def flash_attention(
     dropout_p: float = 0.0,
     is_causal: bool = False,
     return_debug_mask: bool = False,
-    *,
-    scale: float | None = None,
 ) -> Estimate:
     """Two products per score; row sums are kept for the backward pass."""
     row_sums = query.like(query.shape[:-1], FLOAT32)
@@ -270,12 +268,31 @@ def flash_attention_quantized(
     dropout_p: float = 0.0,
     is_causal: bool = False,
     return_debug_mask: bool = False,
-    *,
-    scale: float | None = None,
 ) -> Estimate:
     """The same on eight-bit operands, whose scales are read beside them."""
     estimate = flash_attention(query, key, value, dropout_p, is_causal, return_debug_mask)
     return replace(estimate, reads=(*estimate.reads, q_descale, k_descale, v_descale))
+
+
+@rule("aten._scaled_dot_product_cudnn_attention", "aten._scaled_dot_product_fused_attention_overrideable")
+def cudnn_attention(
+    query: TensorType,
+    key: TensorType,
+    value: TensorType,
+    attn_bias: TensorType | None = None,
+    *,
+    compute_log_sumexp: bool | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+) -> Estimate:
+    """Two products per score; row sums are kept for the backward pass."""
+    if compute_log_sumexp is None:  # the operator that others put theirs in place of
+        row_sums = query.like(query.shape[:-1] if query.rank > 3 else (1, *query.shape[:-1]), FLOAT32)
+    else:
+        row_sums = query.like((*query.shape[:-1], 1), FLOAT32)
+    sizes = (None, None, query.shape[-2], key.shape[-2])
+    problem = dense(query, key, value, attn_bias, dropout_p, is_causal)
+    return problem.forward(result_of(query, value), row_sums, *sizes, *philox(query), None)
 
 
 @rule("aten._scaled_dot_product_flash_attention_for_cpu")
@@ -287,7 +304,6 @@ def flash_attention_for_cpu(
     is_causal: bool = False,
     *,
     attn_mask: TensorType | None = None,
-    scale: float | None = None,
 ) -> Estimate:
     """Two products per score; row sums are kept for the backward pass."""
     row_sums = query.like(query.shape[:-1], FLOAT64 if query.dtype == FLOAT64 else FLOAT32)
@@ -304,8 +320,6 @@ def efficient_attention(
     compute_log_sumexp: bool,
     dropout_p: float = 0.0,
     is_causal: bool = False,
-    *,
-    scale: float | None = None,
 ) -> Estimate:
     """Two products per score; row sums, padded to blocks of 32, are kept on demand."""
     padded = 32 * ceil_div(query.shape[-2], 32) if compute_log_sumexp else 0
@@ -314,62 +328,15 @@ def efficient_attention(
     return problem.forward(result_of(query, value), row_sums, *philox(query))
 
 
-@rule("aten._scaled_dot_product_cudnn_attention")
-def cudnn_attention(
-    query: TensorType,
-    key: TensorType,
-    value: TensorType,
-    attn_bias: TensorType | None,
-    compute_log_sumexp: bool,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    return_debug_mask: bool = False,
-    *,
-    scale: float | None = None,
-) -> Estimate:
-    """Two products per score; row sums are kept for the backward pass."""
-    row_sums = query.like((*query.shape[:-1], 1), FLOAT32)
-    sizes = (None, None, query.shape[-2], key.shape[-2])
-    problem = dense(query, key, value, attn_bias, dropout_p, is_causal)
-    return problem.forward(result_of(query, value), row_sums, *sizes, *philox(query), None)
-
-
-@rule("aten._scaled_dot_product_fused_attention_overrideable")
-def overrideable_attention(
-    query: TensorType,
-    key: TensorType,
-    value: TensorType,
-    attn_bias: TensorType | None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    return_debug_mask: bool = False,
-    *,
-    scale: float | None = None,
-) -> Estimate:
-    """Two products per score; row sums are kept for the backward pass."""
-    batch = query.shape[:-1] if query.rank > 3 else (1, *query.shape[:-1])
-    sizes = (None, None, query.shape[-2], key.shape[-2])
-    problem = dense(query, key, value, attn_bias, dropout_p, is_causal)
-    return problem.forward(result_of(query, value), query.like(batch, FLOAT32), *sizes, *philox(query), None)
-
-
 @rule("aten._triton_scaled_dot_attention")
 def triton_attention(q: TensorType, k: TensorType, v: TensorType, dropout_p: float = 0.0) -> Estimate:
     """Two products per score."""
     return dense(q, k, v, None, dropout_p).forward(result_of(q, v))
 
 
-@rule("aten._fused_sdp_choice")
+@rule("aten._fused_sdp_choice", kind="query")
 def fused_sdp_choice(
-    query: TensorType,
-    key: TensorType,
-    value: TensorType,
-    attn_mask: TensorType | None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    *,
-    scale: float | None = None,
-    enable_gqa: bool = False,
+    query: TensorType, key: TensorType, value: TensorType, attn_mask: TensorType | None = None
 ) -> Estimate:
     """Which implementation would run, a number that depends on the machine: free."""
     return free(data_dependent("sdp_choice"), alias=False)

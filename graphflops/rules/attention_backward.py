@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from graphflops.cost import Estimate
     from graphflops.dims import Dim
 
+KIND = "attention"
+
 OPERANDS = ("query", "key", "value")
 MASKS = ("attn_mask", "attn_bias", "bias")
 
@@ -93,244 +95,133 @@ def cudnn_gradients(call: ForwardCall) -> Estimate:
 def varlen_gradients(call: ForwardCall) -> Estimate:
     """Five products, the scores being recomputed."""
     given = call.arguments
+    query, key, value = (given[name] for name in OPERANDS)
+    packed = (query, key, value, given["cu_seq_q"], given["cu_seq_k"], given["max_k"])
     left, right = given.get("window_size") or (-1, -1)
-    problem = flash_problem(
-        *(given["query"], given["key"], given["value"], given["cu_seq_q"], given["cu_seq_k"], given["max_k"]),
-        is_causal=given.get("is_causal", False),
-        window_size_left=left,
-        window_size_right=right,
-    )
-    return priced(problem, call)
+    return priced(flash_problem(*packed, 0.0, given.get("is_causal", False), left, right), call)
 
 
-@rule("aten._scaled_dot_product_flash_attention_backward")
-def flash_backward(
-    grad_out: TensorType,
+@rule(
+    *(
+        "aten._scaled_dot_product_flash_attention_backward",
+        "aten._scaled_dot_product_cudnn_attention_backward",
+    ),
+    "aten._scaled_dot_product_flash_attention_for_cpu_backward",
+)
+def dense_backward(
+    *,
     query: TensorType,
     key: TensorType,
     value: TensorType,
+    mask: TensorType | None = None,
     out: TensorType,
-    logsumexp: TensorType,
-    cum_seq_q: TensorType | None,
-    cum_seq_k: TensorType | None,
-    max_q: Dim,
-    max_k: Dim,
     dropout_p: float,
     is_causal: bool,
-    philox_seed: TensorType | None,
-    philox_offset: TensorType | None,
-    *,
-    scale: float | None = None,
 ) -> Estimate:
     """Five products, the scores being recomputed."""
-    return operand_gradients(dense(query, key, value, None, dropout_p, is_causal), out)
+    return operand_gradients(dense(query, key, value, mask, dropout_p, is_causal), out)
 
 
-@rule("aten._scaled_dot_product_flash_attention_for_cpu_backward")
-def flash_for_cpu_backward(
-    grad_out: TensorType,
+@rule(
+    "aten._scaled_dot_product_efficient_attention_backward",
+    "aten._scaled_dot_product_fused_attention_overrideable_backward",
+)
+def dense_backward_with_mask(
+    *,
     query: TensorType,
     key: TensorType,
     value: TensorType,
+    mask: TensorType | None,
     out: TensorType,
-    logsumexp: TensorType,
-    dropout_p: float,
-    is_causal: bool,
-    *,
-    attn_mask: TensorType | None = None,
-    scale: float | None = None,
-) -> Estimate:
-    """Five products, the scores being recomputed."""
-    return operand_gradients(dense(query, key, value, attn_mask, dropout_p, is_causal), out)
-
-
-@rule("aten._scaled_dot_product_cudnn_attention_backward")
-def cudnn_backward(
-    grad_out: TensorType,
-    query: TensorType,
-    key: TensorType,
-    value: TensorType,
-    out: TensorType,
-    logsumexp: TensorType,
-    philox_seed: TensorType | None,
-    philox_offset: TensorType | None,
-    attn_bias: TensorType | None,
-    cum_seq_q: TensorType | None,
-    cum_seq_k: TensorType | None,
-    max_q: Dim,
-    max_k: Dim,
-    dropout_p: float,
-    is_causal: bool,
-    *,
-    scale: float | None = None,
-) -> Estimate:
-    """Five products, the scores being recomputed."""
-    return operand_gradients(dense(query, key, value, attn_bias, dropout_p, is_causal), out)
-
-
-@rule("aten._scaled_dot_product_efficient_attention_backward")
-def efficient_backward(
-    grad_out_: TensorType,
-    query: TensorType,
-    key: TensorType,
-    value: TensorType,
-    attn_bias: TensorType | None,
-    out: TensorType,
-    logsumexp: TensorType,
-    philox_seed: TensorType | None,
-    philox_offset: TensorType | None,
     dropout_p: float,
     grad_input_mask: tuple[bool, ...],
     is_causal: bool = False,
-    *,
-    scale: float | None = None,
 ) -> Estimate:
     """Five products, the scores being recomputed; the mask's gradient is found on demand."""
-    problem = dense(query, key, value, attn_bias, dropout_p, is_causal)
+    problem = dense(query, key, value, mask, dropout_p, is_causal)
     return problem.backward({*OPERANDS, *(("mask",) if grad_input_mask[3] else ())}, out)
-
-
-@rule("aten._scaled_dot_product_fused_attention_overrideable_backward")
-def overrideable_backward(
-    grad_out: TensorType,
-    query: TensorType,
-    key: TensorType,
-    value: TensorType,
-    attn_bias: TensorType | None,
-    grad_input_mask: tuple[bool, ...],
-    out: TensorType,
-    logsumexp: TensorType,
-    cum_seq_q: TensorType | None,
-    cum_seq_k: TensorType | None,
-    max_q: Dim,
-    max_k: Dim,
-    dropout_p: float,
-    is_causal: bool,
-    philox_seed: TensorType | None,
-    philox_offset: TensorType | None,
-    *,
-    scale: float | None = None,
-) -> Estimate:
-    """Five products, the scores being recomputed."""
-    return dense(query, key, value, attn_bias, dropout_p, is_causal).backward({*OPERANDS, "mask"}, out)
 
 
 @rule("aten._flash_attention_backward")
 def packed_flash_backward(
-    grad_out: TensorType,
+    *,
     query: TensorType,
     key: TensorType,
     value: TensorType,
     out: TensorType,
-    logsumexp: TensorType,
     cum_seq_q: TensorType | None,
     cum_seq_k: TensorType | None,
-    max_q: Dim,
     max_k: Dim,
     dropout_p: float,
     is_causal: bool,
-    rng_state: TensorType | None,
-    unused: TensorType | None,
-    *,
-    scale: float | None = None,
     window_size_left: Dim | None = None,
     window_size_right: Dim | None = None,
 ) -> Estimate:
     """Five products, the scores being recomputed."""
-    problem = flash_problem(
-        query,
-        key,
-        value,
-        cum_seq_q,
-        cum_seq_k,
-        max_k,
-        dropout_p,
-        is_causal,
-        window_size_left,
-        window_size_right,
-    )
-    return operand_gradients(problem, out)
+    window = (window_size_left, window_size_right)
+    packed = (query, key, value, cum_seq_q, cum_seq_k, max_k)
+    return operand_gradients(flash_problem(*packed, dropout_p, is_causal, *window), out)
 
 
 @rule("torch_attn._varlen_attn_backward")
 def varlen_backward(
-    grad_out: TensorType,
+    *,
     query: TensorType,
     key: TensorType,
     value: TensorType,
     out: TensorType,
-    lse: TensorType,
     cu_seq_q: TensorType,
     cu_seq_k: TensorType,
-    max_q: Dim,
     max_k: Dim,
     is_causal: bool,
-    rng_state: TensorType,
-    scale: float | None = None,
     window_size: tuple[Dim, ...] | None = None,
-    backend: int | None = None,
 ) -> Estimate:
     """Five products, the scores being recomputed."""
     left, right = window_size or (-1, -1)
-    problem = flash_problem(query, key, value, cu_seq_q, cu_seq_k, max_k, 0.0, is_causal, left, right)
-    return operand_gradients(problem, out)
+    packed = (query, key, value, cu_seq_q, cu_seq_k, max_k)
+    return operand_gradients(flash_problem(*packed, 0.0, is_causal, left, right), out)
 
 
 @rule("aten._efficient_attention_backward")
 def packed_efficient_backward(
-    grad_out_: TensorType,
+    *,
     query: TensorType,
     key: TensorType,
     value: TensorType,
-    bias: TensorType | None,
+    mask: TensorType | None,
     out: TensorType,
     cu_seqlens_q: TensorType | None,
     cu_seqlens_k: TensorType | None,
-    max_seqlen_q: Dim,
     max_seqlen_k: Dim,
-    logsumexp: TensorType,
     dropout_p: float,
-    philox_seed: TensorType | None,
-    philox_offset: TensorType | None,
     custom_mask_type: int,
     bias_requires_grad: bool,
-    *,
-    scale: float | None = None,
-    num_splits_key: int | None = None,
     window_size: Dim | None = None,
-    shared_storage_dqdkdv: bool = False,
 ) -> Estimate:
     """Five products, the scores being recomputed; without a bias its gradient is a placeholder."""
     problem = efficient_problem(
-        *(query, key, value, bias, cu_seqlens_q, cu_seqlens_k, max_seqlen_k),
+        *(query, key, value, mask, cu_seqlens_q, cu_seqlens_k, max_seqlen_k),
         *(dropout_p, custom_mask_type, window_size),
     )
     estimate = problem.backward({*OPERANDS, *(("mask",) if bias_requires_grad else ())}, out)
-    placeholder = query.like((), FLOAT32) if bias is None else bias.like()
+    placeholder = query.like((), FLOAT32) if mask is None else mask.like()
     return replace(estimate, out=(*estimate.out[:3], placeholder))
 
 
 @rule("aten._cudnn_attention_backward")
 def packed_cudnn_backward(
-    grad_out: TensorType,
+    *,
     query: TensorType,
     key: TensorType,
     value: TensorType,
+    mask: TensorType | None,
     out: TensorType,
-    logsumexp: TensorType,
-    philox_seed: TensorType | None,
-    philox_offset: TensorType | None,
-    attn_bias: TensorType | None,
     cum_seq_q: TensorType | None,
     cum_seq_k: TensorType | None,
-    max_q: Dim,
     max_k: Dim,
     dropout_p: float,
     is_causal: bool,
-    *,
-    scale: float | None = None,
 ) -> Estimate:
     """Five products, the scores being recomputed."""
-    return operand_gradients(
-        cudnn_problem(query, key, value, attn_bias, cum_seq_q, cum_seq_k, max_k, dropout_p, is_causal), out
-    )
+    packed = (query, key, value, mask, cum_seq_q, cum_seq_k, max_k)
+    return operand_gradients(cudnn_problem(*packed, dropout_p, is_causal), out)

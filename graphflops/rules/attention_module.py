@@ -18,6 +18,8 @@ from graphflops.rules.registry import require, rule
 if TYPE_CHECKING:
     from graphflops.tensor import TensorType
 
+KIND = "attention"
+
 GELU = 4
 
 
@@ -56,7 +58,6 @@ def native_multi_head_attention(
     mask: TensorType | None = None,
     need_weights: bool = True,
     average_attn_weights: bool = True,
-    mask_type: int | None = None,
 ) -> Estimate:
     """Four projections and the two products of attention; averaging the weights over the heads adds them."""
     require(not differ(query.shape[-1], embed_dim), f"width {query.shape[-1]} is not embed_dim {embed_dim}")
@@ -93,7 +94,7 @@ def triton_multi_head_attention(
     return replace(estimate, out=estimate.out[:1])
 
 
-@rule("aten._transformer_encoder_layer_fwd")
+@rule("aten._transformer_encoder_layer_fwd", kind="other")
 def transformer_encoder_layer(
     src: TensorType,
     embed_dim: int,
@@ -103,8 +104,7 @@ def transformer_encoder_layer(
     proj_weight: TensorType,
     proj_bias: TensorType,
     use_gelu: bool,
-    norm_first: bool,
-    eps: float,
+    *,
     norm_weight_1: TensorType,
     norm_bias_1: TensorType,
     norm_weight_2: TensorType,
@@ -114,7 +114,6 @@ def transformer_encoder_layer(
     ffn_weight_2: TensorType,
     ffn_bias_2: TensorType,
     mask: TensorType | None = None,
-    mask_type: int | None = None,
 ) -> Estimate:
     """Attention with its projections, two feed-forward products, two residuals and two layer norms."""
     _, attention = multi_head(src, src, src, num_heads, mask)
@@ -135,7 +134,7 @@ def transformer_encoder_layer(
     )
 
 
-@rule("aten._transform_bias_rescale_qkv")
+@rule("aten._transform_bias_rescale_qkv", kind="elementwise")
 def transform_bias_rescale_qkv(qkv: TensorType, qkv_bias: TensorType, num_heads: int) -> Estimate:
     """A bias on each of the three projections and a scale on the queries, split into heads."""
     batch, rows, width = qkv.shape

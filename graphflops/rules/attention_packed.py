@@ -21,7 +21,7 @@ from graphflops.rules.attention import (
     philox,
     result_of,
 )
-from graphflops.rules.registry import rule
+from graphflops.rules.registry import find, rule
 from graphflops.rules.shapes import doubled_pairs
 from graphflops.tensor import FLOAT32, UINT64, TensorType
 
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from graphflops.cost import Estimate
+
+KIND = "attention"
 
 CAUSAL_BOTTOM_RIGHT = 2  # a `custom_mask_type`; 1 is causal from the top left, 0 none
 
@@ -124,13 +126,11 @@ def flash_attention_forward(
     is_causal: bool,
     return_debug_mask: bool,
     *,
-    scale: float | None = None,
     window_size_left: Dim | None = None,
     window_size_right: Dim | None = None,
     seqused_k: TensorType | None = None,
     alibi_slopes: TensorType | None = None,
     block_table: TensorType | None = None,
-    num_splits: int | None = None,
 ) -> Estimate:
     """Two products per score; keys and values in pages are read as far as the longest sequence reaches."""
     heads = query.shape[-2]
@@ -166,7 +166,6 @@ def flash_attention_forward_quantized(
     k_descale: TensorType | None,
     v_descale: TensorType | None,
     *,
-    scale: float | None = None,
     window_size_left: Dim | None = None,
     window_size_right: Dim | None = None,
     seqused_k: TensorType | None = None,
@@ -183,20 +182,6 @@ def flash_attention_forward_quantized(
     return replace(estimate, reads=(*estimate.reads, q_descale, k_descale, v_descale))
 
 
-@rule("aten._flash_attention_forward_no_dropout_inplace")
-def flash_attention_forward_into(
-    out: TensorType,
-    query: TensorType,
-    key: TensorType,
-    value: TensorType,
-    *arguments: object,
-    **named: object,
-) -> Estimate:
-    """The same, written into a given result; only the row sums are returned."""
-    estimate = flash_attention_forward(query, key, value, *arguments, **named)  # type: ignore[arg-type]
-    return replace(estimate, out=estimate.out[1:2], writes=(out, *estimate.out[1:2]))  # type: ignore[arg-type]
-
-
 @rule("torch_attn._varlen_attn")
 def varlen_attention(
     query: TensorType,
@@ -207,13 +192,10 @@ def varlen_attention(
     max_q: Dim,
     max_k: Dim,
     is_causal: bool = False,
-    scale: float | None = None,
+    *,
     window_size: Sequence[Dim] | None = None,
-    enable_gqa: bool = False,
     seqused_k: TensorType | None = None,
     block_table: TensorType | None = None,
-    num_splits: int | None = None,
-    backend: int | None = None,
 ) -> Estimate:
     """Flash attention over packed sequences, or cuDNN's, which computes the same."""
     left, right = window_size or (-1, -1)
@@ -227,13 +209,24 @@ def varlen_attention(
     return replace(estimate, out=(query.like(), estimate.out[1], query.like((2,), UINT64)))
 
 
-@rule("torch_attn._varlen_attn_out")
-def varlen_attention_into(
-    out: TensorType, query: TensorType, *arguments: object, **named: object
-) -> Estimate:
-    """The same, written into a given result; only the row sums are returned."""
-    estimate = varlen_attention(query, *arguments, **named)  # type: ignore[arg-type]
-    return replace(estimate, out=estimate.out[1:2], writes=(out, *estimate.out[1:2]))  # type: ignore[arg-type]
+def into(key: str, forward: str) -> None:
+    """Register the operator that writes what `forward` computes into a given result and returns the row sums alone."""
+
+    @rule(key)
+    def written(out: TensorType, *arguments: object, **named: object) -> Estimate:
+        """The same, written into a given result; only the row sums are returned."""
+        found = find(forward)
+        assert found is not None
+        return _into(out, found.price(forward, *arguments, **named))
+
+
+def _into(out: TensorType, estimate: Estimate) -> Estimate:
+    sums = estimate.out[1:2]
+    return replace(estimate, out=sums, writes=(out, *sums))  # type: ignore[arg-type]
+
+
+into("aten._flash_attention_forward_no_dropout_inplace", "aten._flash_attention_forward.default")
+into("torch_attn._varlen_attn_out", "torch_attn._varlen_attn.default")
 
 
 def efficient_problem(
@@ -283,7 +276,6 @@ def efficient_attention_forward(
     custom_mask_type: int,
     compute_log_sumexp: bool = False,
     *,
-    scale: float | None = None,
     seqlen_k: TensorType | None = None,
     window_size: Dim | None = None,
 ) -> Estimate:
@@ -350,9 +342,7 @@ def cudnn_attention_forward(
     compute_log_sumexp: bool,
     dropout_p: float = 0.0,
     is_causal: bool = False,
-    return_debug_mask: bool = False,
     *,
-    scale: float | None = None,
     seqused_k: TensorType | None = None,
     block_table: TensorType | None = None,
 ) -> Estimate:
@@ -391,4 +381,4 @@ def cudnn_attention_forward_into(
         seqused_k=seqused_k,
         block_table=block_table,
     )
-    return replace(estimate, out=estimate.out[1:2], writes=(out, *estimate.out[1:2]))  # type: ignore[arg-type]
+    return _into(out, estimate)

@@ -19,6 +19,8 @@ from graphflops.rules.registry import require, rule
 from graphflops.rules.shapes import tensors_of
 from graphflops.tensor import UINT8, TensorType
 
+KIND = "normalisation"
+
 SCALE_AND_SHIFT = 2
 UPDATE = 3  # updating a running statistic: two products and an addition
 
@@ -62,9 +64,6 @@ def batch_norm(
     running_mean: TensorType | None,
     running_var: TensorType | None,
     training: bool,
-    momentum: float,
-    eps: float,
-    cudnn_enabled: bool = True,
 ) -> Estimate:
     """In training seven operations per element with weight and bias, in inference two."""
     if not training:
@@ -80,9 +79,6 @@ def instance_norm(
     running_mean: TensorType | None,
     running_var: TensorType | None,
     use_input_stats: bool,
-    momentum: float,
-    eps: float,
-    cudnn_enabled: bool,
 ) -> Estimate:
     """Each channel of each sample is normalised on its own; with running statistics, as `batch_norm` in inference."""
     if not use_input_stats:
@@ -91,19 +87,21 @@ def instance_norm(
     return updated(estimate, running_mean, running_var)
 
 
-@rule("aten.native_batch_norm", "aten._native_batch_norm_legit")
+@rule(
+    *("aten.native_batch_norm", "aten._native_batch_norm_legit", "aten._native_batch_norm_legit.no_stats"),
+    "aten._native_batch_norm_legit_no_training",
+)
 def native_batch_norm(
     x: TensorType,
     weight: TensorType | None,
     bias: TensorType | None,
-    running_mean: TensorType | None,
-    running_var: TensorType | None,
-    training: bool,
-    momentum: float,
-    eps: float,
+    *,
+    running_mean: TensorType | None = None,
+    running_var: TensorType | None = None,
+    training: bool = False,
 ) -> Estimate:
     """As `batch_norm`; training also returns the mean and the reciprocal deviation, in the type used on a CPU."""
-    estimate = batch_norm(x, weight, bias, running_mean, running_var, training, momentum, eps)
+    estimate = batch_norm(x, weight, bias, running_mean, running_var, training)
     if not training:
         kept = channels_of(x).like((data_dependent("kept_statistics"),))
         return replace(estimate, out=(*estimate.out, kept, kept), writes=estimate.out)  # type: ignore[arg-type]
@@ -111,110 +109,17 @@ def native_batch_norm(
     return replace(estimate, out=(*estimate.out, kept, kept), writes=(*(estimate.writes or ()), kept, kept))
 
 
-@rule("aten._native_batch_norm_legit.no_stats")
-def native_batch_norm_without_running(
-    x: TensorType,
-    weight: TensorType | None,
-    bias: TensorType | None,
-    training: bool,
-    momentum: float,
-    eps: float,
-) -> Estimate:
-    """Normalises by the batch's own statistics, which are also results."""
-    return native_batch_norm(x, weight, bias, None, None, training, momentum, eps)
-
-
-@rule("aten._native_batch_norm_legit_no_training")
-def native_batch_norm_inference(
+@rule("aten._batch_norm_with_update")
+def batch_norm_with_update(
     x: TensorType,
     weight: TensorType | None,
     bias: TensorType | None,
     running_mean: TensorType,
     running_var: TensorType,
-    momentum: float,
-    eps: float,
 ) -> Estimate:
-    """One scale and one shift per element."""
-    return native_batch_norm(x, weight, bias, running_mean, running_var, False, momentum, eps)
-
-
-@rule("aten._native_batch_norm_legit_functional")
-def native_batch_norm_functional(
-    x: TensorType,
-    weight: TensorType | None,
-    bias: TensorType | None,
-    running_mean: TensorType,
-    running_var: TensorType,
-    training: bool,
-    momentum: float,
-    eps: float,
-) -> Estimate:
-    """As `native_batch_norm`, with the new running statistics as results."""
-    estimate = native_batch_norm(x, weight, bias, running_mean, running_var, training, momentum, eps)
-    new = tuple(
-        statistic.like(dtype=promote(computed_in(x.dtype), statistic.dtype))
-        for statistic in (running_mean, running_var)
-    )
-    return replace(estimate, out=(*estimate.out, *new))
-
-
-def reserved(x: TensorType) -> TensorType:
-    """Memory that only cuDNN keeps for the backward pass."""
-    return x.like((0,), UINT8)
-
-
-def register_reserving(name: str, training: bool) -> None:
-    """Register a batch norm that always trains, or never does."""
-
-    @rule(f"aten.{name}")
-    def reserving(
-        x: TensorType,
-        weight: TensorType | None,
-        bias: TensorType | None,
-        running_mean: TensorType | None,
-        running_var: TensorType | None,
-        momentum: float,
-        eps: float,
-    ) -> Estimate:
-        """As `native_batch_norm`, with memory that cuDNN reserves."""
-        estimate = native_batch_norm(x, weight, bias, running_mean, running_var, training, momentum, eps)
-        return replace(estimate, out=(*estimate.out, reserved(x)))
-
-
-register_reserving("_batch_norm_with_update", training=True)
-register_reserving("_batch_norm_no_update", training=False)
-
-
-@rule("aten._batch_norm_with_update_functional")
-def batch_norm_with_update_functional(
-    x: TensorType,
-    weight: TensorType | None,
-    bias: TensorType | None,
-    running_mean: TensorType,
-    running_var: TensorType,
-    momentum: float,
-    eps: float,
-) -> Estimate:
-    """As `native_batch_norm` in training, with the new running statistics as results."""
-    estimate = native_batch_norm_functional(x, weight, bias, running_mean, running_var, True, momentum, eps)
-    return replace(estimate, out=(*estimate.out[:3], reserved(x), *estimate.out[3:]))
-
-
-@rule("aten._batch_norm_impl_index")
-def batch_norm_impl_index(
-    x: TensorType,
-    weight: TensorType | None,
-    bias: TensorType | None,
-    running_mean: TensorType | None,
-    running_var: TensorType | None,
-    training: bool,
-    momentum: float,
-    eps: float,
-    cudnn_enabled: bool,
-) -> Estimate:
-    """As `native_batch_norm`; the index of the implementation is assumed to be 0, ATen's own."""
-    estimate = native_batch_norm(x, weight, bias, running_mean, running_var, training, momentum, eps)
-    return replace(estimate, out=(*estimate.out, reserved(x), 0))
+    """As `native_batch_norm` in training, with memory that cuDNN reserves."""
+    running = {"running_mean": running_mean, "running_var": running_var}
+    return with_reserved(native_batch_norm(x, weight, bias, training=True, **running))
 
 
 @rule("aten.miopen_batch_norm")
@@ -225,28 +130,41 @@ def miopen_batch_norm(
     running_mean: TensorType | None,
     running_var: TensorType | None,
     training: bool,
-    exponential_average_factor: float,
-    epsilon: float,
 ) -> Estimate:
     """As `native_batch_norm`; in inference no statistics are returned."""
-    estimate = native_batch_norm(
-        *(x, weight, bias, running_mean, running_var, training, exponential_average_factor, epsilon)
-    )
+    running = {"running_mean": running_mean, "running_var": running_var}
+    estimate = native_batch_norm(x, weight, bias, training=training, **running)
     kept = channels_of(x).like(dtype=weight.dtype) if training else weight.like((0,))
     return replace(estimate, out=(x.like(), kept, kept))
 
 
 def with_reserved(estimate: Estimate) -> Estimate:
-    """The estimate with the memory that cuDNN reserves for the backward pass as another result."""
+    """The estimate with the memory that only cuDNN keeps for the backward pass as another result."""
     (x, *_) = tensors_of(estimate.out)
-    return replace(estimate, out=(*estimate.out, reserved(x)))
+    return replace(estimate, out=(*estimate.out, x.like((0,), UINT8)))
+
+
+def with_index(estimate: Estimate) -> Estimate:
+    """The estimate with reserved memory and the implementation's index, assumed to be 0, ATen's own."""
+    return replace(estimate, out=(*with_reserved(estimate).out, 0))
+
+
+def with_statistics(estimate: Estimate) -> Estimate:
+    """The estimate with new running statistics, the last two reads, as further results."""
+    x, *_, mean, var = tensors_of(estimate.reads)
+    new = (statistic.like(dtype=promote(computed_in(x.dtype), statistic.dtype)) for statistic in (mean, var))
+    return replace(estimate, out=(*estimate.out, *new))
 
 
 rule("aten.cudnn_batch_norm")(Derived(miopen_batch_norm, with_reserved))
+rule("aten._batch_norm_no_update")(Derived(native_batch_norm, with_reserved))
+rule("aten._batch_norm_impl_index")(Derived(native_batch_norm, with_index))
+rule("aten._batch_norm_with_update_functional")(Derived(batch_norm_with_update, with_statistics))
+rule("aten._native_batch_norm_legit_functional")(Derived(native_batch_norm, with_statistics))
 
 
 @rule("aten.batch_norm_stats")
-def batch_norm_stats(x: TensorType, eps: float) -> Estimate:
+def batch_norm_stats(x: TensorType) -> Estimate:
     """Mean and reciprocal deviation of each channel: four operations per element."""
     kept = channels_of(x).like(dtype=computed_in(x.dtype))
     return Estimate((kept, kept), vector_flops=4 * x.numel, transcendentals=kept.numel, reads=(x,))
@@ -254,7 +172,7 @@ def batch_norm_stats(x: TensorType, eps: float) -> Estimate:
 
 @rule("aten.batch_norm_update_stats")
 def batch_norm_update_stats(
-    x: TensorType, running_mean: TensorType | None, running_var: TensorType | None, momentum: float
+    x: TensorType, running_mean: TensorType | None, running_var: TensorType | None
 ) -> Estimate:
     """Mean and variance of each channel, mixed into the running ones: four operations per element."""
     kept = channels_of(x)
@@ -263,12 +181,7 @@ def batch_norm_update_stats(
 
 @rule("aten.batch_norm_elemt")
 def batch_norm_elemt(
-    x: TensorType,
-    weight: TensorType | None,
-    bias: TensorType | None,
-    mean: TensorType,
-    invstd: TensorType,
-    eps: float,
+    x: TensorType, weight: TensorType | None, bias: TensorType | None, mean: TensorType, invstd: TensorType
 ) -> Estimate:
     """One scale and one shift per element."""
     return Estimate(

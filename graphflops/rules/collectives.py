@@ -18,8 +18,9 @@ if TYPE_CHECKING:
 
     from graphflops.tensor import TensorType
 
+KIND = "collective"
+
 Tensors = tuple["TensorType", ...]
-Group = object
 
 FUNCTIONAL, DIFFERENTIABLE = "_c10d_functional", "_c10d_functional_autograd"
 PAIR = 2  # devices of a group, where nothing tells
@@ -40,60 +41,40 @@ def shared(sent: Dim, devices: Dim) -> Dim:
     return sent - floor_div(sent, devices)
 
 
-@rule(f"{FUNCTIONAL}.all_reduce")
-def all_reduce(x: TensorType, reduce_op: str, group_name: Group, *, devices: Dim = PAIR) -> Estimate:
+def several(inputs: TensorType | Tensors) -> Tensors:
+    """The operands of a collective of one tensor, or of several."""
+    return inputs if isinstance(inputs, tuple) else (inputs,)
+
+
+@rule(f"{FUNCTIONAL}.all_reduce", f"{FUNCTIONAL}.all_reduce_coalesced")
+def all_reduce(inputs: TensorType | Tensors, reduce_op: str, *, devices: Dim = PAIR) -> Estimate:
     """An operation per element, and a division where the mean is taken."""
-    return all_reduce_coalesced((x,), reduce_op, group_name, devices=devices)
-
-
-@rule(f"{FUNCTIONAL}.all_reduce_coalesced")
-def all_reduce_coalesced(
-    inputs: Tensors, reduce_op: str, group_name: Group, *, devices: Dim = PAIR
-) -> Estimate:
-    """As all_reduce, of several tensors."""
+    inputs = several(inputs)
     flops = (1 + averaged(reduce_op)) * total(x.numel for x in inputs)
     sent = 2 * shared(whole_bytes(inputs), devices)
     return Estimate(tuple(x.like() for x in inputs), vector_flops=flops, link_bytes=sent, reads=inputs)
 
 
-@rule(f"{FUNCTIONAL}.reduce_scatter_tensor", f"{DIFFERENTIABLE}.reduce_scatter_tensor")
-def reduce_scatter(x: TensorType, reduce_op: str, group_size: Dim, group_name: Group) -> Estimate:
+@rule(
+    *(f"{FUNCTIONAL}.reduce_scatter_tensor{form}" for form in ("", "_out", "_coalesced")),
+    f"{DIFFERENTIABLE}.reduce_scatter_tensor",
+)
+def reduce_scatter(inputs: TensorType | Tensors, reduce_op: str, group_size: Dim) -> Estimate:
     """Each device reduces a slice of the first axis: one operation less than devices per element of it."""
-    return reduce_scatter_coalesced((x,), reduce_op, group_size, group_name)
-
-
-@rule(f"{FUNCTIONAL}.reduce_scatter_tensor_out")
-def reduce_scatter_out(
-    x: TensorType, reduce_op: str, group_size: Dim, group_name: Group, *, out: TensorType
-) -> Estimate:
-    """As reduce_scatter_tensor, into a given tensor."""
-    return reduce_scatter(x, reduce_op, group_size, group_name)
-
-
-@rule(f"{FUNCTIONAL}.reduce_scatter_tensor_coalesced")
-def reduce_scatter_coalesced(inputs: Tensors, reduce_op: str, group_size: Dim, group_name: Group) -> Estimate:
-    """As reduce_scatter_tensor, of several tensors."""
+    inputs = several(inputs)
     require(all(x.rank for x in inputs), "reduce_scatter splits the first axis, and a tensor has none")
     out = tuple(x.like((floor_div(x.shape[0], group_size), *x.shape[1:])) for x in inputs)
     flops = (group_size - 1 + averaged(reduce_op)) * total(x.numel for x in out)
     return Estimate(out, vector_flops=flops, link_bytes=(group_size - 1) * whole_bytes(out), reads=inputs)
 
 
-@rule(f"{FUNCTIONAL}.all_gather_into_tensor", f"{DIFFERENTIABLE}.all_gather_into_tensor")
-def all_gather(x: TensorType, group_size: Dim, group_name: Group) -> Estimate:
+@rule(
+    *(f"{FUNCTIONAL}.all_gather_into_tensor{form}" for form in ("", "_out", "_coalesced")),
+    f"{DIFFERENTIABLE}.all_gather_into_tensor",
+)
+def all_gather(inputs: TensorType | Tensors, group_size: Dim) -> Estimate:
     """Concatenates the tensors of all devices along the first axis."""
-    return all_gather_coalesced((x,), group_size, group_name)
-
-
-@rule(f"{FUNCTIONAL}.all_gather_into_tensor_out")
-def all_gather_out(x: TensorType, group_size: Dim, group_name: Group, *, out: TensorType) -> Estimate:
-    """As all_gather_into_tensor, into a given tensor."""
-    return all_gather(x, group_size, group_name)
-
-
-@rule(f"{FUNCTIONAL}.all_gather_into_tensor_coalesced")
-def all_gather_coalesced(inputs: Tensors, group_size: Dim, group_name: Group) -> Estimate:
-    """As all_gather_into_tensor, of several tensors."""
+    inputs = several(inputs)
     out = tuple(x.like((x.shape[0] * group_size, *x.shape[1:]) if x.rank else (group_size,)) for x in inputs)
     return Estimate(out, link_bytes=(group_size - 1) * whole_bytes(inputs), reads=inputs)
 
@@ -103,7 +84,6 @@ def all_to_all(
     x: TensorType,
     output_split_sizes: Sequence[Dim],
     input_split_sizes: Sequence[Dim],
-    group_name: Group,
     *,
     devices: Dim = PAIR,
 ) -> Estimate:
@@ -114,9 +94,7 @@ def all_to_all(
 
 
 @rule("_dtensor.shard_dim_alltoall")
-def shard_dim_alltoall(
-    x: TensorType, gather_dim: int, shard_dim: int, group_name: Group, *, devices: Dim = PAIR
-) -> Estimate:
+def shard_dim_alltoall(x: TensorType, gather_dim: int, shard_dim: int, *, devices: Dim = PAIR) -> Estimate:
     """An all_to_all that joins the shards along one axis and splits along another."""
     require(max(gather_dim, shard_dim) < x.rank, f"axes {gather_dim} and {shard_dim} of {x}")
     shape = list(x.shape)
@@ -126,31 +104,25 @@ def shard_dim_alltoall(
 
 
 @rule(f"{FUNCTIONAL}.broadcast")
-def broadcast(x: TensorType, src: int, group_name: Group) -> Estimate:
+def broadcast(x: TensorType) -> Estimate:
     """A copy of one device's tensor, passed on from device to device."""
     return Estimate((x.like(),), link_bytes=whole_bytes((x,)), reads=(x,))
 
 
 @rule(f"{FUNCTIONAL}.isend")
-def isend(x: TensorType, dst: int, tag: int, group_name: Group) -> Estimate:
+def isend(x: TensorType) -> Estimate:
     """Sends a tensor to one device; the result has no elements."""
     return Estimate((x.like((0,)),), link_bytes=whole_bytes((x,)), reads=(x,))
 
 
 @rule(f"{FUNCTIONAL}.irecv")
-def irecv(x: TensorType, src: int, tag: int, group_name: Group) -> Estimate:
+def irecv(x: TensorType) -> Estimate:
     """Writes what one device sends over a tensor; that device counts the bytes on the link."""
     return Estimate((x,), alias=True)
 
 
 @rule(f"{FUNCTIONAL}.batch_p2p_ops")
-def batch_p2p(
-    op_list: tuple[str, ...],
-    peer_list: tuple[int, ...],
-    tag_list: tuple[int, ...],
-    tensors: Tensors,
-    group_name: Group,
-) -> Estimate:
+def batch_p2p(op_list: tuple[str, ...], *, tensors: Tensors) -> Estimate:
     """Sends some of the tensors, whose results have no elements, and receives the others."""
     require(len(op_list) == len(tensors), f"{len(op_list)} operations on {len(tensors)} tensors")
     sent = tuple(x for op, x in zip(op_list, tensors, strict=True) if op != "irecv")
@@ -160,25 +132,19 @@ def batch_p2p(
 
 
 @rule("c10d.send")
-def send(tensors: Tensors, process_group: Group, dst: int, tag: int) -> Estimate:
+def send(tensors: Tensors) -> Estimate:
     """Sends a tensor to one device, and waits until it has arrived."""
     return Estimate((None,), link_bytes=whole_bytes(tensors), reads=tensors, writes=())
 
 
 @rule("c10d.recv", "c10d.recv_")
-def receive(tensors: Tensors, process_group: Group, src: int, tag: int) -> Estimate:
+def receive(tensors: Tensors) -> Estimate:
     """Writes what one device sends over a tensor, as irecv."""
     return Estimate((None,), writes=tensors)
 
 
 @rule("c10d.barrier")
-def barrier(
-    tensor: TensorType,
-    process_group: Group,
-    device_ids: object = (),
-    async_op: bool = True,
-    timeout: int = -1,
-) -> Estimate:
+def barrier(tensor: TensorType) -> Estimate:
     """Waits for all devices."""
     return free(None)
 
@@ -201,7 +167,7 @@ def wait_tensors(tensors: Tensors) -> Estimate:
 @backward(f"{FUNCTIONAL}.all_reduce", f"{FUNCTIONAL}.all_reduce_coalesced")
 def all_reduce_backward(call: ForwardCall) -> Estimate:
     """The sum of the gradients of all devices."""
-    return all_reduce_coalesced(_incoming(call), "sum", "", devices=call.arguments.get("devices", PAIR))
+    return all_reduce(_incoming(call), "sum", devices=call.arguments.get("devices", PAIR))
 
 
 @backward(
@@ -211,7 +177,7 @@ def all_reduce_backward(call: ForwardCall) -> Estimate:
 )
 def all_gather_backward(call: ForwardCall) -> Estimate:
     """Each device gets the sum of the gradients of its part."""
-    return reduce_scatter_coalesced(_incoming(call), "sum", call.arguments["group_size"], "")
+    return reduce_scatter(_incoming(call), "sum", call.arguments["group_size"])
 
 
 @backward(
@@ -221,7 +187,7 @@ def all_gather_backward(call: ForwardCall) -> Estimate:
 )
 def reduce_scatter_backward(call: ForwardCall) -> Estimate:
     """The gradients of all parts are gathered."""
-    return all_gather_coalesced(_incoming(call), call.arguments["group_size"], "")
+    return all_gather(_incoming(call), call.arguments["group_size"])
 
 
 @backward(f"{FUNCTIONAL}.all_to_all_single", f"{DIFFERENTIABLE}.all_to_all_single")
@@ -230,7 +196,7 @@ def all_to_all_backward(call: ForwardCall) -> Estimate:
     given = call.arguments
     splits = given["input_split_sizes"], given["output_split_sizes"]
     (x,) = _incoming(call)
-    return all_to_all(x, *splits, "", devices=given.get("devices", PAIR))
+    return all_to_all(x, *splits, devices=given.get("devices", PAIR))
 
 
 @backward("_dtensor.shard_dim_alltoall")
@@ -239,7 +205,7 @@ def shard_dim_alltoall_backward(call: ForwardCall) -> Estimate:
     given = call.arguments
     axes = given["shard_dim"], given["gather_dim"]
     (x,) = _incoming(call)
-    return shard_dim_alltoall(x, *axes, "", devices=given.get("devices", PAIR))
+    return shard_dim_alltoall(x, *axes, devices=given.get("devices", PAIR))
 
 
 def _incoming(call: ForwardCall) -> Tensors:

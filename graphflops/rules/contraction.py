@@ -18,6 +18,8 @@ from graphflops.tensor import TensorType
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
+KIND = "product"
+
 Tensors = tuple[TensorType, ...]
 _ORDERS_TRIED = 4  # all contraction orders are tried for at most this many operands: 18 orders of four
 Sizes = dict[str, Dim]  # size by label, without labels of size 1
@@ -209,19 +211,19 @@ def tensordot(a: TensorType, b: TensorType, dims_a: tuple[int, ...], dims_b: tup
     return Estimate((out,), flops_of(out.numel * inner_size, a.dtype), vector, reads=(a, b))
 
 
-@rule("aten.inner", product=("a", "b"))
+@rule("aten.inner", product=("a", "b"), kind="other")
 def inner(a: TensorType, b: TensorType) -> Estimate:
     """A dot product for every pair of rows; a 0-d operand only scales."""
     return tensordot(a, b, (-1,), (-1,)) if a.rank and b.rank else outer_product(a, b, (*a.shape, *b.shape))
 
 
-@rule("aten.outer", "aten.ger")
+@rule("aten.outer", "aten.ger", kind="elementwise")
 def outer(a: TensorType, b: TensorType) -> Estimate:
     """One multiplication per pair: an elementwise product of a column with a row."""
     return outer_product(a, b, (*a.shape, *b.shape))
 
 
-@rule("aten.kron")
+@rule("aten.kron", kind="elementwise")
 def kron(a: TensorType, b: TensorType) -> Estimate:
     """One multiplication per pair of elements."""
     rank = max(a.rank, b.rank)

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
     from graphflops.graph import Opaque
 
+KIND = "control"
+
 _PLAUSIBLE_SIZE = 1024  # decides only which branch's rows are shown if neither is provably more expensive
 
 
@@ -158,21 +160,21 @@ def strict_mode(region: Region, operands: tuple[Value, ...]) -> Estimate:
 @rule("higher_order.with_effects")
 def with_effects(token: Value, operator: Opaque, *operands: Any, **keywords: Any) -> Estimate:
     """The cost of the wrapped operator; the token is the first result."""
-    return _with_results(_operator(operator)(*operands, **keywords), lambda own: (None, *own))
+    return _with_results(_inner(operator, *operands, **keywords), lambda own: (None, *own))
 
 
 @rule("higher_order.auto_functionalized_v2")
 def auto_functionalized_v2(operator: Opaque, **keywords: Any) -> Estimate:
     """The cost of the wrapped operator; the tensors that it mutates are further results."""
     bases = keywords["_all_bases"]
-    inner = _operator(operator)(**_arguments(keywords, bases))
+    inner = _inner(operator, **_arguments(keywords, bases))
     return _with_results(inner, lambda own: (*own, *(base.like() for base in bases)))
 
 
 @rule("higher_order.out_dtype")
 def out_dtype(operator: Opaque, dtype: DType, *operands: Any) -> Estimate:
     """The cost of the wrapped operator, with results of another element type."""
-    inner: Estimate = _operator(operator)(*operands)
+    inner = _inner(operator, *operands)
     return replace(
         inner, out=tuple(x.like(dtype=dtype) if isinstance(x, TensorType) else x for x in inner.out)
     )
@@ -199,12 +201,13 @@ def _with_results(inner: Estimate, results: Callable[[tuple[Value, ...]], tuple[
     return replace(inner, out=results(inner.out or (None,)), writes=writes, alias=False)
 
 
-def _operator(operator: Opaque) -> Any:
+def _inner(operator: Opaque, *operands: Any, **keywords: Any) -> Estimate:
+    """What the rule of a wrapped operator says."""
     name = operator.what.removeprefix("torch.ops.")
     found = find(name)
     if found is None:
         raise NoRuleError(name)
-    return found.function
+    return found.price(name, *operands, **keywords)
 
 
 _MOST_WRITTEN = 100_000
@@ -264,7 +267,8 @@ def _either_type(a: Value, b: Value) -> Value:
 
 
 def _first(x: TensorType) -> TensorType:
-    return x.view(x.shape[1:])
+    """The slice that a body is run on; it wants a gradient if the whole does."""
+    return replace(x.view(x.shape[1:]), requires_grad=x.requires_grad)
 
 
 def _stacked(value: Value, length: Dim) -> Value:

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
     from graphflops.tensor import TensorType
 
+KIND = "convolution"
+
 Shape = tuple[Dim, ...]
 PerAxis = Dim | tuple[Dim, ...]  # one value for all spatial axes, or one for each
 
@@ -117,10 +119,22 @@ def _each(value: PerAxis | str, count: int) -> Shape:
 # Convolution operators.
 
 
-@rule("aten.conv1d", "aten.conv2d", "aten.conv3d", "aten._convolution_mode", product=("x", "weight"))
+@rule(
+    *(
+        "aten.conv1d",
+        "aten.conv2d",
+        "aten.conv3d",
+        "aten._convolution_mode",
+        "aten._nnpack_spatial_convolution",
+    ),
+    *("aten.mkldnn_convolution", "aten.miopen_convolution", "aten.miopen_depthwise_convolution"),
+    "aten.cudnn_convolution",
+    product=("x", "weight"),
+)
 def conv(
     x: TensorType,
     weight: TensorType,
+    *,
     bias: TensorType | None = None,
     stride: PerAxis = 1,
     padding: PerAxis | str = 0,
@@ -131,10 +145,20 @@ def conv(
     return convolve(x, weight, bias, stride, padding, dilation, groups)
 
 
-@rule("aten.conv_transpose1d", "aten.conv_transpose2d", "aten.conv_transpose3d", product=("x", "weight"))
+@rule(
+    *(
+        "aten.conv_transpose1d",
+        "aten.conv_transpose2d",
+        "aten.conv_transpose3d",
+        "aten.slow_conv_transpose2d",
+    ),
+    *("aten.slow_conv_transpose3d", "aten.cudnn_convolution_transpose", "aten.miopen_convolution_transpose"),
+    product=("x", "weight"),
+)
 def conv_transpose(
     x: TensorType,
     weight: TensorType,
+    *,
     bias: TensorType | None = None,
     stride: PerAxis = 1,
     padding: PerAxis = 0,
@@ -158,10 +182,6 @@ def convolution(
     transposed: bool,
     output_padding: PerAxis,
     groups: Dim,
-    benchmark: bool = False,
-    deterministic: bool = False,
-    cudnn_enabled: bool = True,
-    allow_tf32: bool = True,
 ) -> Estimate:
     """A convolution or a transposed convolution."""
     geometry = (stride, padding, dilation, groups)
@@ -169,94 +189,16 @@ def convolution(
 
 
 @rule(
-    *("aten.mkldnn_convolution", "aten.miopen_convolution", "aten.miopen_depthwise_convolution"),
+    *("aten.cudnn_convolution_relu", "aten.miopen_convolution_relu"),
+    *("aten.cudnn_convolution_add_relu", "aten.miopen_convolution_add_relu"),
     product=("x", "weight"),
 )
-def conv_padding_first(
-    x: TensorType,
-    weight: TensorType,
-    bias: TensorType | None,
-    padding: PerAxis,
-    stride: PerAxis,
-    dilation: PerAxis,
-    groups: Dim,
-    benchmark: bool = False,
-    deterministic: bool = False,
-) -> Estimate:
-    """As conv2d, in the argument order of the libraries behind it."""
-    return convolve(x, weight, bias, stride, padding, dilation, groups)
-
-
-@rule("aten.cudnn_convolution", product=("x", "weight"))
-def cudnn_convolution(
-    x: TensorType,
-    weight: TensorType,
-    padding: PerAxis,
-    stride: PerAxis,
-    dilation: PerAxis,
-    groups: Dim,
-    benchmark: bool,
-    deterministic: bool,
-    allow_tf32: bool,
-) -> Estimate:
-    """As conv2d without a bias."""
-    return convolve(x, weight, None, stride, padding, dilation, groups)
-
-
-@rule("aten.cudnn_convolution_transpose", product=("x", "weight"))
-def cudnn_convolution_transpose(
-    x: TensorType,
-    weight: TensorType,
-    padding: PerAxis,
-    output_padding: PerAxis,
-    stride: PerAxis,
-    dilation: PerAxis,
-    groups: Dim,
-    benchmark: bool,
-    deterministic: bool,
-    allow_tf32: bool,
-) -> Estimate:
-    """As conv_transpose2d without a bias."""
-    return conv_transpose(x, weight, None, stride, padding, output_padding, groups, dilation)
-
-
-@rule("aten.miopen_convolution_transpose", product=("x", "weight"))
-def miopen_convolution_transpose(
-    x: TensorType,
-    weight: TensorType,
-    bias: TensorType | None,
-    padding: PerAxis,
-    output_padding: PerAxis,
-    stride: PerAxis,
-    dilation: PerAxis,
-    groups: Dim,
-    benchmark: bool,
-    deterministic: bool,
-) -> Estimate:
-    """As conv_transpose2d."""
-    return conv_transpose(x, weight, bias, stride, padding, output_padding, groups, dilation)
-
-
-@rule("aten.cudnn_convolution_relu", "aten.miopen_convolution_relu", product=("x", "weight"))
 def conv_relu(
     x: TensorType,
     weight: TensorType,
-    bias: TensorType | None,
-    stride: PerAxis,
-    padding: PerAxis,
-    dilation: PerAxis,
-    groups: Dim,
-) -> Estimate:
-    """A convolution and one comparison per result."""
-    return _followed(convolve(x, weight, bias, stride, padding, dilation, groups), 1)
-
-
-@rule("aten.cudnn_convolution_add_relu", "aten.miopen_convolution_add_relu", product=("x", "weight"))
-def conv_add_relu(
-    x: TensorType,
-    weight: TensorType,
-    z: TensorType,
-    alpha: Number | None,
+    *,
+    z: TensorType | None = None,
+    alpha: Number | None = None,
     bias: TensorType | None,
     stride: PerAxis,
     padding: PerAxis,
@@ -265,12 +207,8 @@ def conv_add_relu(
 ) -> Estimate:
     """A convolution, alpha * z added to it, and one comparison per result."""
     product = convolve(x, weight, bias, stride, padding, dilation, groups)
-    return _followed(product, 2 + (alpha not in (None, 1)), z)
-
-
-def _followed(product: Estimate, operations: int, *more: TensorType) -> Estimate:
-    """The convolution followed by `operations` per result that read `more`."""
-    vector = product.vector_flops + operations * only_result(product).numel
+    each, more = (1, ()) if z is None else (2 + (alpha not in (None, 1)), (z,))
+    vector = product.vector_flops + each * only_result(product).numel
     return replace(product, vector_flops=vector, reads=(*product.reads, *more))
 
 
@@ -278,7 +216,7 @@ def _followed(product: Estimate, operations: int, *more: TensorType) -> Estimate
 def conv_depthwise(
     x: TensorType,
     weight: TensorType,
-    kernel_size: PerAxis,
+    *,
     bias: TensorType | None,
     stride: PerAxis,
     padding: PerAxis,
@@ -306,29 +244,6 @@ def slow_conv(
     return convolve(x, _unflattened(x, weight, kernel_size), bias, stride, padding, dilation)
 
 
-@rule("aten.slow_conv_transpose2d", "aten.slow_conv_transpose3d", product=("x", "weight"))
-def slow_conv_transpose(
-    x: TensorType,
-    weight: TensorType,
-    kernel_size: Shape,
-    bias: TensorType | None = None,
-    stride: PerAxis = 1,
-    padding: PerAxis = 0,
-    output_padding: PerAxis = 0,
-    dilation: PerAxis = 1,
-) -> Estimate:
-    """As conv_transpose2d with one group."""
-    return conv_transpose(x, weight, bias, stride, padding, output_padding, 1, dilation)
-
-
-@rule("aten._nnpack_spatial_convolution", product=("x", "weight"))
-def nnpack_convolution(
-    x: TensorType, weight: TensorType, bias: TensorType | None, padding: PerAxis, stride: PerAxis = 1
-) -> Estimate:
-    """As conv2d."""
-    return convolve(x, weight, bias, stride, padding)
-
-
 def _unflattened(x: TensorType, weight: TensorType, kernel: Shape) -> TensorType:
     return weight.view((weight.shape[0], x.shape[-len(kernel) - 1], *kernel))
 
@@ -344,14 +259,7 @@ def conv_tbc(x: TensorType, weight: TensorType, bias: TensorType, pad: Dim = 0) 
     return Estimate((out,), flops, additions(out), reads=(x, weight, bias))
 
 
-@rule("aten.mkldnn_reorder_conv2d_weight", "aten.mkldnn_reorder_conv3d_weight")
-def reorder_weight(
-    weight: TensorType,
-    padding: PerAxis = 0,
-    stride: PerAxis = 1,
-    dilation: PerAxis = 1,
-    groups: Dim = 1,
-    input_size: Shape | None = None,
-) -> Estimate:
+@rule("aten.mkldnn_reorder_conv2d_weight", "aten.mkldnn_reorder_conv3d_weight", kind="movement")
+def reorder_weight(weight: TensorType) -> Estimate:
     """A copy in another layout."""
     return Estimate((weight.like(),), reads=(weight,))

@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from graphflops.cost import Estimate
-from graphflops.rules.conv import PerAxis, Shape, multiply_adds
+from graphflops.rules.conv import Shape, multiply_adds
 from graphflops.rules.matmul import Mask, additions, flops_of
 from graphflops.rules.registry import rule
 
 if TYPE_CHECKING:
-    from graphflops.dims import Dim
     from graphflops.tensor import TensorType
+
+KIND = "convolution"
 
 
 def gradients(
@@ -32,53 +33,21 @@ def gradients(
     )
 
 
-@rule("aten.convolution_backward")
+@rule(
+    *("aten.convolution_backward", "aten.convolution_backward_overrideable"),
+    "aten._slow_conv2d_backward.output_mask",
+)
 def convolution_backward(
     grad: TensorType,
     x: TensorType,
     weight: TensorType,
-    bias_sizes: Shape | None,
-    stride: PerAxis,
-    padding: PerAxis,
-    dilation: PerAxis,
-    transposed: bool,
-    output_padding: PerAxis,
-    groups: Dim,
+    *,
+    bias_sizes: Shape | None = None,
+    transposed: bool = False,
     output_mask: Mask,
 ) -> Estimate:
     """Twice the forward's work for both gradients, whatever the groups."""
     return gradients(grad, x, weight, transposed, output_mask, bias_sizes or grad.shape[1:2])
-
-
-@rule("aten.convolution_backward_overrideable")
-def convolution_backward_overrideable(
-    grad: TensorType,
-    x: TensorType,
-    weight: TensorType,
-    stride: PerAxis,
-    padding: PerAxis,
-    dilation: PerAxis,
-    transposed: bool,
-    output_padding: PerAxis,
-    groups: Dim,
-    output_mask: Mask,
-) -> Estimate:
-    """As convolution_backward."""
-    return gradients(grad, x, weight, transposed, output_mask, grad.shape[1:2])
-
-
-@rule("aten._slow_conv2d_backward.output_mask")
-def slow_conv_backward(
-    grad: TensorType,
-    x: TensorType,
-    weight: TensorType,
-    kernel_size: Shape,
-    stride: PerAxis,
-    padding: PerAxis,
-    output_mask: Mask,
-) -> Estimate:
-    """As convolution_backward with one group."""
-    return gradients(grad, x, weight, False, output_mask, grad.shape[1:2])
 
 
 @rule("aten._convolution_double_backward")
@@ -89,12 +58,8 @@ def convolution_double_backward(
     grad: TensorType,
     weight: TensorType,
     x: TensorType,
-    stride: PerAxis,
-    padding: PerAxis,
-    dilation: PerAxis,
+    *,
     transposed: bool,
-    output_padding: PerAxis,
-    groups: Dim,
     output_mask: Mask,
 ) -> Estimate:
     """The forward's product for each term: two in the result's gradient, one in the others."""
@@ -111,9 +76,7 @@ def convolution_double_backward(
 
 
 @rule("aten.conv_tbc_backward")
-def conv_tbc_backward(
-    grad: TensorType, x: TensorType, weight: TensorType, bias: TensorType, pad: Dim
-) -> Estimate:
+def conv_tbc_backward(grad: TensorType, x: TensorType, weight: TensorType, bias: TensorType) -> Estimate:
     """The forward's product for the input and again for the weight, a sum over positions for the bias."""
     flops = 2 * flops_of(grad.numel * weight.shape[0] * weight.shape[1], x.dtype)
     return Estimate((x.like(), weight.like(), bias.like()), flops, additions(grad), reads=(grad, x, weight))

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
     from graphflops.cost import Value
 
+KIND = "creation"
+
 SMALL = 64  # elements up to which the contents of an integer tensor are followed
 
 
@@ -65,7 +67,7 @@ def scalar_tensor(s: Value, *, dtype: DType | None = None) -> Estimate:
 
 
 @rule("aten.empty", "aten.empty_strided", "aten.empty_permuted")
-def empty(size: Sequence[Dim], layout: object = None, *, dtype: DType | None = None) -> Estimate:
+def empty(size: Sequence[Dim], *, dtype: DType | None = None) -> Estimate:
     """Allocates without writing; a second argument sets the memory order and changes no size."""
     return free(TensorType(tuple(size), dtype or DEFAULT_FLOAT), alias=False)
 
@@ -121,9 +123,7 @@ def new_full(
 
 
 @rule("aten.new_empty", "aten.new_empty_strided")
-def new_empty(
-    x: TensorType, size: Sequence[Dim], stride: Sequence[Dim] = (), *, dtype: DType | None = None
-) -> Estimate:
+def new_empty(x: TensorType, size: Sequence[Dim], *, dtype: DType | None = None) -> Estimate:
     """Allocates without writing."""
     return free(x.like(size, dtype), alias=False)
 
@@ -144,9 +144,7 @@ def eye(n: Dim, m: Dim | None = None, *, dtype: DType | None = None) -> Estimate
 
 
 @rule("aten.from_file")
-def from_file(
-    filename: str, shared: bool | None = None, size: Dim = 0, *, dtype: DType | None = None
-) -> Estimate:
+def from_file(*, size: Dim = 0, dtype: DType | None = None) -> Estimate:
     """Reads or maps a file."""
     return Estimate((TensorType((size,), dtype or DEFAULT_FLOAT),))
 
@@ -226,15 +224,13 @@ def linspace(start: Value, end: Value, steps: Dim, *, dtype: DType | None = None
 
 
 @rule("aten.logspace")
-def logspace(
-    start: Value, end: Value, steps: Dim, base: float = 10.0, *, dtype: DType | None = None
-) -> Estimate:
+def logspace(start: Value, end: Value, steps: Dim, *, dtype: DType | None = None) -> Estimate:
     """Powers of evenly spaced exponents: a power each besides the exponent."""
     return replace(linspace(start, end, steps, dtype=dtype), transcendentals=steps)
 
 
 @rule("aten.vander")
-def vander(x: TensorType, N: Dim | None = None, increasing: bool = False) -> Estimate:
+def vander(x: TensorType, N: Dim | None = None) -> Estimate:
     """Powers of each number side by side: one multiplication for each after the first two."""
     columns = x.shape[-1] if N is None else N
     dtype = x.dtype if x.dtype.is_floating else INT64
@@ -248,7 +244,7 @@ def linalg_vander(x: TensorType, *, N: Dim | None = None) -> Estimate:
     return vander(at_least_1d(x), N)
 
 
-@rule("aten._shape_as_tensor")
+@rule("aten._shape_as_tensor", kind="query")
 def shape_as_tensor(x: TensorType) -> Estimate:
     """Writes the sizes of a tensor as numbers."""
     return Estimate((TensorType((x.rank,), INT64, value=x.shape),))
@@ -280,33 +276,24 @@ def triu_indices(row: Dim, col: Dim, offset: Dim = 0, *, dtype: DType | None = N
 
 
 @rule("aten.bartlett_window")
-def bartlett_window(window_length: Dim, periodic: bool = True, *, dtype: DType | None = None) -> Estimate:
+def bartlett_window(window_length: Dim, *, dtype: DType | None = None) -> Estimate:
     """A triangle: a multiplication and a subtraction per element."""
     return progression(window_length, dtype or DEFAULT_FLOAT)
 
 
 @rule("aten.hann_window", "aten.hamming_window")
-def hann_window(
-    window_length: Dim,
-    periodic: bool = True,
-    alpha: float = 0.5,
-    beta: float = 0.5,
-    *,
-    dtype: DType | None = None,
-) -> Estimate:
+def hann_window(window_length: Dim, *, dtype: DType | None = None) -> Estimate:
     """The value alpha - beta * cos(2 pi i / n) per element: three operations and a cosine."""
     return progression(window_length, dtype or DEFAULT_FLOAT, flops=3, transcendentals=1)
 
 
 @rule("aten.blackman_window")
-def blackman_window(window_length: Dim, periodic: bool = True, *, dtype: DType | None = None) -> Estimate:
+def blackman_window(window_length: Dim, *, dtype: DType | None = None) -> Estimate:
     """A constant and two cosines, each with its argument and its factor."""
     return progression(window_length, dtype or DEFAULT_FLOAT, flops=6, transcendentals=2)
 
 
 @rule("aten.kaiser_window")
-def kaiser_window(
-    window_length: Dim, periodic: bool = True, beta: float = 12.0, *, dtype: DType | None = None
-) -> Estimate:
+def kaiser_window(window_length: Dim, *, dtype: DType | None = None) -> Estimate:
     """I0(beta * sqrt(1 - ((i - h) / h)^2)) / I0(beta): six operations, a square root, a Bessel function."""
     return progression(window_length, dtype or DEFAULT_FLOAT, flops=6, transcendentals=2)

@@ -14,6 +14,8 @@ from graphflops.rules.loss import MEAN, total_of
 from graphflops.rules.registry import ForwardCall, backward, rule
 from graphflops.tensor import TensorType
 
+KIND = "loss"
+
 STATE = 9
 STATE_FUNCTIONS = 4
 Lengths = TensorType | tuple[Dim, ...]
@@ -45,9 +47,8 @@ def ctc_loss(
     targets: TensorType,
     input_lengths: Lengths,
     target_lengths: Lengths,
-    blank: int = 0,
+    *,
     reduction: int = MEAN,
-    zero_infinity: bool = False,
 ) -> Estimate:
     """Nine operations and four functions per state; a mean divides by each label's length."""
     full = log_probs.like(log_probs.shape[1:-1])
@@ -58,12 +59,7 @@ def ctc_loss(
 
 @rule("aten._ctc_loss")
 def ctc_loss_forward(
-    log_probs: TensorType,
-    targets: TensorType,
-    input_lengths: Lengths,
-    target_lengths: Lengths,
-    blank: int = 0,
-    zero_infinity: bool = False,
+    log_probs: TensorType, targets: TensorType, input_lengths: Lengths, target_lengths: Lengths
 ) -> Estimate:
     """Nine operations and four functions per state; all states are kept."""
     visited, batch = states(log_probs, targets, input_lengths, target_lengths), samples(log_probs)
@@ -85,8 +81,6 @@ def ctc_loss_backward(
     target_lengths: Lengths,
     neg_log_likelihood: TensorType,
     log_alpha: TensorType,
-    blank: int,
-    zero_infinity: bool = False,
 ) -> Estimate:
     """The recursion backward in time, each state added to its class; all classes at every step."""
     visited = states(log_probs, targets, input_lengths, target_lengths)
@@ -100,20 +94,12 @@ def ctc_loss_backward(
 
 @rule("aten._cudnn_ctc_loss", "aten.miopen_ctc_loss")
 def cudnn_ctc_loss(
-    log_probs: TensorType,
-    targets: TensorType,
-    input_lengths: Lengths,
-    target_lengths: Lengths,
-    blank: int,
-    deterministic: bool,
-    zero_infinity: bool,
+    log_probs: TensorType, targets: TensorType, input_lengths: Lengths, target_lengths: Lengths
 ) -> Estimate:
     """Both recursions: the loss and its gradient."""
     forward = ctc_loss_forward(log_probs, targets, input_lengths, target_lengths)
     loss = log_probs.like((samples(log_probs),))
-    gradient = ctc_loss_backward(
-        loss, log_probs, targets, input_lengths, target_lengths, loss, log_probs, blank
-    )
+    gradient = ctc_loss_backward(loss, log_probs, targets, input_lengths, target_lengths, loss, log_probs)
     return Estimate(
         (loss, log_probs.like()),
         vector_flops=forward.vector_flops + gradient.vector_flops,
@@ -123,9 +109,7 @@ def cudnn_ctc_loss(
 
 
 @rule("aten._use_cudnn_ctc_loss", "aten._use_miopen_ctc_loss")
-def use_cudnn_ctc_loss(
-    log_probs: TensorType, targets: TensorType, input_lengths: Lengths, target_lengths: Lengths, blank: int
-) -> Estimate:
+def use_cudnn_ctc_loss(log_probs: TensorType, targets: TensorType) -> Estimate:
     """Free: a query which implementation runs, whose answer is not known here."""
     return free(None, alias=False)
 
@@ -137,4 +121,4 @@ def ctc_loss_gradient(call: ForwardCall) -> Estimate:
     lengths = given["input_lengths"], given["target_lengths"]
     kept = ctc_loss_forward(given["log_probs"], given["targets"], *lengths).out[1]
     assert isinstance(kept, TensorType)
-    return ctc_loss_backward(loss, given["log_probs"], given["targets"], *lengths, loss, kept, 0)
+    return ctc_loss_backward(loss, given["log_probs"], given["targets"], *lengths, loss, kept)

@@ -21,6 +21,8 @@ from graphflops.rules.registry import ForwardCall, backward, require, rule
 from graphflops.rules.shapes import axes, axis, reduced, replaced
 from graphflops.tensor import DType, TensorType
 
+KIND = "scan"
+
 
 def running(x: TensorType, dim: int, dtype: DType | None = None, each: int = 1) -> Estimate:
     """One result per element, with `flops` real operations each."""
@@ -53,7 +55,7 @@ def cummax(x: TensorType, dim: int) -> Estimate:
 
 
 @rule("aten._cummax_helper", "aten._cummin_helper")
-def cummax_helper(x: TensorType, values: TensorType, indices: TensorType, dim: int) -> Estimate:
+def cummax_helper(x: TensorType, values: TensorType, indices: TensorType) -> Estimate:
     """One comparison per element; both results are written into the given tensors."""
     return Estimate(vector_flops=x.numel, reads=(x,), writes=(values, indices))
 
@@ -65,13 +67,13 @@ def logcumsumexp(x: TensorType, dim: int) -> Estimate:
 
 
 @rule("aten.cummaxmin_backward")
-def cummaxmin_backward(grad: TensorType, x: TensorType, indices: TensorType, dim: int) -> Estimate:
+def cummaxmin_backward(grad: TensorType, x: TensorType, indices: TensorType) -> Estimate:
     """Each gradient is added where its value came from."""
     return Estimate((x.like(dtype=grad.dtype),), vector_flops=grad.numel, reads=(grad, indices))
 
 
 @rule("aten.cumprod_backward")
-def cumprod_backward(grad: TensorType, x: TensorType, dim: int, output: TensorType) -> Estimate:
+def cumprod_backward(grad: TensorType, x: TensorType, *, output: TensorType) -> Estimate:
     """Gradient times output, summed from the end, over the operand: three operations per element."""
     out = x.like(dtype=result_type(grad, output))
     return Estimate((out,), vector_flops=3 * parts(x) * x.numel, reads=(grad, x, output))
@@ -131,7 +133,7 @@ def intervals(y: TensorType, x: TensorType | None, dim: int) -> tuple[tuple[Dim,
 
 
 @rule("aten.trapezoid.dx", "aten.trapz.dx")
-def trapezoid(y: TensorType, *, dx: float = 1, dim: int = -1) -> Estimate:
+def trapezoid(y: TensorType, *, dim: int = -1) -> Estimate:
     """One addition per sample; both ends, the halving and the step are three operations per result."""
     out = y.like(reduced(y.shape, dim), float_result(y))
     return Estimate((out,), vector_flops=parts(y) * (y.numel + 3 * out.numel), reads=(y,))
@@ -146,7 +148,7 @@ def trapezoid_x(y: TensorType, x: TensorType, *, dim: int = -1) -> Estimate:
 
 
 @rule("aten.cumulative_trapezoid.dx")
-def cumulative_trapezoid(y: TensorType, *, dx: float = 1, dim: int = -1) -> Estimate:
+def cumulative_trapezoid(y: TensorType, *, dim: int = -1) -> Estimate:
     """Per interval both ends added, times half the step, summed up."""
     shape, _, dtype = intervals(y, None, dim)
     return Estimate((y.like(shape, dtype),), vector_flops=3 * parts(y) * prod(shape), reads=(y,))
@@ -166,7 +168,6 @@ def gradient(
     *,
     spacing: float | tuple[float, ...] | tuple[TensorType, ...] | None = None,
     dim: Axes = None,
-    edge_order: int = 1,
 ) -> Estimate:
     """Per element and axis a difference of neighbours over their distance; with positions five operations."""
     positions = (

@@ -10,6 +10,8 @@ from graphflops.rules.elementwise import result_type
 from graphflops.rules.registry import rule
 from graphflops.tensor import TensorType
 
+KIND = "distance"
+
 Tensors = tuple[TensorType, ...]
 
 
@@ -101,9 +103,7 @@ def pdist_backward(grad: TensorType, x: TensorType, p: float, distances: TensorT
 
 
 @rule("aten.pairwise_distance")
-def pairwise_distance(
-    x1: TensorType, x2: TensorType, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False
-) -> Estimate:
+def pairwise_distance(x1: TensorType, x2: TensorType, p: float = 2.0, *, keepdim: bool = False) -> Estimate:
     """The norm of each row's difference: as a distance, and epsilon added to every component."""
     shape, norm = broadcast(x1.shape, x2.shape), norm_of(p)
     components, rows = prod(shape), prod(shape[:-1])

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from graphflops.dims import Dim
     from graphflops.tensor import DType
 
+KIND = "elementwise"
+
 DROPOUT = 3  # compare 1, select 1, scale 1
 UNDROP = 2  # select 1, scale 1
 AFFINE_DRAW = 5  # alpha dropout, per draw: compare 1, and a scale and a shift that keep mean and variance 4
@@ -62,7 +64,7 @@ def feature_alpha_dropout(x: TensorType, p: float, train: bool) -> Estimate:
 
 
 @rule("aten.native_dropout")
-def native_dropout(x: TensorType, p: float, train: bool | None) -> Estimate:
+def native_dropout(x: TensorType, *, train: bool | None) -> Estimate:
     """Three operations per element and a stored mask; in inference only a mask of ones is written."""
     return masked(x, BOOL, train is not False)
 
@@ -75,14 +77,14 @@ def masked(x: TensorType, dtype: DType, train: bool) -> Estimate:
     return Estimate((x.like(), mask), vector_flops=DROPOUT * x.numel, reads=(x,))
 
 
-@rule("aten._fused_dropout")
-def fused_dropout(x: TensorType, p: float, generator: None = None) -> Estimate:
+@rule("aten._fused_dropout", kind="dropout")
+def fused_dropout(x: TensorType) -> Estimate:
     """Three operations per element and a stored mask; `p` is the probability of keeping."""
     return masked(x, UINT8, train=True)
 
 
 @rule("aten.native_dropout_backward", "aten._masked_scale")
-def native_dropout_backward(grad_output: TensorType, mask: TensorType, scale: float) -> Estimate:
+def native_dropout_backward(grad_output: TensorType, mask: TensorType) -> Estimate:
     """A selection by the mask and a scale per element."""
     return Estimate((grad_output.like(),), vector_flops=UNDROP * grad_output.numel, reads=(grad_output, mask))
 
@@ -93,7 +95,7 @@ def dropout_backward(call: ForwardCall) -> Estimate:
     grad = result_of(call)
     if call.estimate.alias:
         return free(grad)
-    return native_dropout_backward(grad.like(), grad.like(dtype=BOOL), 1.0)
+    return native_dropout_backward(grad.like(), grad.like(dtype=BOOL))
 
 
 @backward("aten.feature_dropout", "aten.feature_alpha_dropout")

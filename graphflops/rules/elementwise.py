@@ -227,8 +227,8 @@ def gradients_of(call: ForwardCall, gradients: Mapping[str, Gradient | None]) ->
     for name, operand in wanted(call):
         gradient, summed = gradients.get(name, ZERO), operand.shape != out.shape
         results.append(operand.like())
-        if gradient is not PASS or summed:
-            written.append(operand.like())
+        if gradient is not PASS or summed or operand.dtype != out.dtype:
+            written.append(results[-1])
         if gradient == ZERO:
             continue
         work = gradient or Gradient()

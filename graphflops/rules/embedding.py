@@ -13,17 +13,13 @@ from graphflops.tensor import INT64, TensorType
 if TYPE_CHECKING:
     from graphflops.dims import Dim
 
+KIND = "scatter"
+
 SUM, MEAN, MAX = 0, 1, 2  # how embedding_bag reduces the rows of a bag
 
 
 @rule("aten.embedding")
-def embedding(
-    weight: TensorType,
-    indices: TensorType,
-    padding_idx: Dim = -1,
-    scale_grad_by_freq: bool = False,
-    sparse: bool = False,
-) -> Estimate:
+def embedding(weight: TensorType, indices: TensorType) -> Estimate:
     """One row of the table per index; no arithmetic."""
     require(weight.rank == 2, f"a table of rows has two axes, not {shown(weight.shape)}")
     return picked(weight.like((*indices.shape, weight.shape[1])), indices)
@@ -31,7 +27,7 @@ def embedding(
 
 @rule("aten.embedding_dense_backward")
 def embedding_dense_backward(
-    grad_output: TensorType, indices: TensorType, num_weights: Dim, padding_idx: Dim, scale_grad_by_freq: bool
+    grad_output: TensorType, indices: TensorType, num_weights: Dim, *, scale_grad_by_freq: bool = False
 ) -> Estimate:
     """Sums the gradients of every use of a row; `scale_grad_by_freq` also divides by the number of uses."""
     out = grad_output.like((num_weights, grad_output.shape[-1]))
@@ -41,22 +37,16 @@ def embedding_dense_backward(
 
 @rule("aten.embedding_backward")
 def embedding_backward(
-    grad: TensorType,
-    indices: TensorType,
-    num_weights: Dim,
-    padding_idx: Dim,
-    scale_grad_by_freq: bool,
-    sparse: bool,
+    grad: TensorType, indices: TensorType, num_weights: Dim, *, scale_grad_by_freq: bool, sparse: bool
 ) -> Estimate:
     """As `embedding_dense_backward`, or as `embedding_sparse_backward`."""
-    backward_of = embedding_sparse_backward if sparse else embedding_dense_backward
-    return backward_of(grad, indices, num_weights, padding_idx, scale_grad_by_freq)
+    if sparse:
+        return embedding_sparse_backward(grad, indices, num_weights)
+    return embedding_dense_backward(grad, indices, num_weights, scale_grad_by_freq=scale_grad_by_freq)
 
 
 @rule("aten.embedding_sparse_backward")
-def embedding_sparse_backward(
-    grad: TensorType, indices: TensorType, num_weights: Dim, padding_idx: Dim, scale_grad_by_freq: bool
-) -> Estimate:
+def embedding_sparse_backward(grad: TensorType, indices: TensorType, num_weights: Dim) -> Estimate:
     """Keeps the gradients of the rows and their indices as a sparse tensor."""
     return Estimate(
         (grad.like((num_weights, grad.shape[-1])),), reads=(grad, indices), writes=(grad, indices)
@@ -67,17 +57,17 @@ def embedding_sparse_backward(
 def embedding_gradient(call: ForwardCall) -> Estimate:
     """The table's gradient is dense: written in full, with one addition per element of the result's."""
     weight, (out,) = call.arguments["weight"], tensors_of(call.estimate.out)
-    return embedding_dense_backward(out.like(), call.arguments["indices"], weight.shape[0], -1, False)
+    return embedding_dense_backward(out.like(), call.arguments["indices"], weight.shape[0])
 
 
 @rule("aten.embedding_renorm")
-def embedding_renorm(weight: TensorType, indices: TensorType, max_norm: float, norm_type: float) -> Estimate:
+def embedding_renorm(weight: TensorType, indices: TensorType) -> Estimate:
     """A copy of the table whose looked-up rows are scaled down to a norm: a power, a sum and a product per element."""
     return _renormed(weight, indices, reads=(weight, indices), writes=(weight.like(),))
 
 
 @rule("aten.embedding_renorm_")
-def embedding_renorm_(weight: TensorType, indices: TensorType, max_norm: float, norm_type: float) -> Estimate:
+def embedding_renorm_(weight: TensorType, indices: TensorType) -> Estimate:
     """Scales the looked-up rows down to a norm; every index is assumed to occur once."""
     rows = weight.like((indices.numel, weight.shape[1]))
     return _renormed(weight, indices, reads=(rows, indices), writes=(rows,))
@@ -134,9 +124,8 @@ def register_bag(*keys: str, last_counts: bool, none_unpadded: bool = False) -> 
         weight: TensorType,
         indices: TensorType,
         offsets: TensorType,
-        scale_grad_by_freq: bool = False,
+        *,
         mode: int = SUM,
-        sparse: bool = False,
         per_sample_weights: TensorType | None = None,
         include_last_offset: bool = False,
         padding_idx: int | None = -1,
@@ -153,18 +142,17 @@ register_bag("aten._embedding_bag", last_counts=False)
 register_bag("aten.embedding_bag.padding_idx", last_counts=True, none_unpadded=True)
 
 
-@rule("aten._embedding_bag_dense_backward")
-def embedding_bag_dense_backward(
+@rule("aten._embedding_bag_dense_backward", "aten._embedding_bag_backward")
+def embedding_bag_backward(
     grad: TensorType,
     indices: TensorType,
+    *,
     offset2bag: TensorType,
     bag_size: TensorType,
     maximum_indices: TensorType,
     num_weights: Dim,
-    scale_grad_by_freq: bool,
     mode: int,
     per_sample_weights: TensorType | None,
-    padding_idx: int = -1,
 ) -> Estimate:
     """Each bag's gradient added to its rows: one operation per element, one more where it is scaled."""
     out = grad.like((num_weights, grad.shape[1]))
@@ -178,40 +166,16 @@ def embedding_bag_dense_backward(
     )
 
 
-@rule("aten._embedding_bag_backward")
-def embedding_bag_backward(
-    grad: TensorType,
-    indices: TensorType,
-    offsets: TensorType,
-    offset2bag: TensorType,
-    bag_size: TensorType,
-    maximum_indices: TensorType,
-    num_weights: Dim,
-    scale_grad_by_freq: bool,
-    mode: int,
-    sparse: bool,
-    per_sample_weights: TensorType | None,
-    padding_idx: int = -1,
-) -> Estimate:
-    """As `_embedding_bag_dense_backward`."""
-    saved = (offset2bag, bag_size, maximum_indices)
-    return embedding_bag_dense_backward(
-        grad, indices, *saved, num_weights, scale_grad_by_freq, mode, per_sample_weights, padding_idx
-    )
-
-
 @rule("aten._embedding_bag_sparse_backward")
 def embedding_bag_sparse_backward(
     grad: TensorType,
     indices: TensorType,
-    offsets: TensorType,
+    *,
     offset2bag: TensorType,
     bag_size: TensorType,
     num_weights: Dim,
-    scale_grad_by_freq: bool,
     mode: int,
     per_sample_weights: TensorType | None,
-    padding_idx: int = -1,
 ) -> Estimate:
     """Each bag's gradient copied for each of its rows, and scaled if the forward pass scaled."""
     rows = grad.like((indices.numel, grad.shape[1]))
@@ -226,13 +190,7 @@ def embedding_bag_sparse_backward(
 
 @rule("aten._embedding_bag_per_sample_weights_backward")
 def embedding_bag_weights_backward(
-    grad: TensorType,
-    weight: TensorType,
-    indices: TensorType,
-    offsets: TensorType,
-    offset2bag: TensorType,
-    mode: int,
-    padding_idx: int = -1,
+    grad: TensorType, weight: TensorType, indices: TensorType, *, offset2bag: TensorType
 ) -> Estimate:
     """The product of each row with its bag's gradient, summed: two operations per element."""
     rows = weight.like((indices.numel, weight.shape[1]))
@@ -243,19 +201,25 @@ def embedding_bag_weights_backward(
 
 @backward("aten.embedding_bag", "aten._embedding_bag", "aten.embedding_bag.padding_idx")
 def embedding_bag_gradient(call: ForwardCall) -> Estimate:
-    """As `_embedding_bag_dense_backward` and `_embedding_bag_per_sample_weights_backward`, as wanted."""
+    """As `_embedding_bag_backward` and `_embedding_bag_per_sample_weights_backward`, as wanted."""
     given = call.arguments
-    weight, indices, offsets = given["weight"], given["indices"], given["offsets"]
-    mode, samples = given.get("mode", SUM), given.get("per_sample_weights")
+    weight, indices = given["weight"], given["indices"]
     out, offset2bag, bag_size, chosen = tensors_of(call.estimate.out)
     grad, parts = out.like(), []
     if "weight" in call.wants:
-        saved = (offset2bag, bag_size, chosen)
         parts.append(
-            embedding_bag_dense_backward(grad, indices, *saved, weight.shape[0], False, mode, samples)
+            embedding_bag_backward(
+                *(grad, indices),
+                offset2bag=offset2bag,
+                bag_size=bag_size,
+                maximum_indices=chosen,
+                num_weights=weight.shape[0],
+                mode=given.get("mode", SUM),
+                per_sample_weights=given.get("per_sample_weights"),
+            )
         )
     if "per_sample_weights" in call.wants:
-        parts.append(embedding_bag_weights_backward(grad, weight, indices, offsets, offset2bag, mode))
+        parts.append(embedding_bag_weights_backward(grad, weight, indices, offset2bag=offset2bag))
     return Estimate(
         tuple(value for part in parts for value in part.out),
         vector_flops=sum((part.vector_flops for part in parts), 0),

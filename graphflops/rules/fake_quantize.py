@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from graphflops.cost import Estimate, Value
 from graphflops.rules.derived import Derived
 from graphflops.rules.elementwise import differentiate
@@ -13,8 +11,7 @@ from graphflops.rules.shapes import tensors_of
 from graphflops.rules.work import WORK
 from graphflops.tensor import BOOL, TensorType
 
-if TYPE_CHECKING:
-    from graphflops.dims import Dim
+KIND = "elementwise"
 
 # Operations per element.
 ROUND = 3  # multiply by the inverse scale 1, round 1, add the zero point 1
@@ -22,28 +19,14 @@ FAKE_QUANTIZE = WORK["fake_quantize"].flops
 MASK = 3  # two comparisons and their conjunction
 
 
-@rule("aten.fake_quantize_per_tensor_affine")
-def fake_quantize_per_tensor(
-    x: TensorType, scale: Value, zero_point: Value, quant_min: Dim, quant_max: Dim
-) -> Estimate:
-    """Seven operations per element."""
-    return convert(x, x.dtype, FAKE_QUANTIZE, scale, zero_point)
-
-
-@rule("aten.fake_quantize_per_channel_affine", "quantized_decomposed.fake_quant_per_channel")
-def fake_quantize_per_channel(
-    x: TensorType, scale: TensorType, zero_point: TensorType, axis: int, quant_min: Dim, quant_max: Dim
-) -> Estimate:
-    """Seven operations per element."""
-    return convert(x, x.dtype, FAKE_QUANTIZE, scale, zero_point)
-
-
-# The gradient passes for elements within the range; the mask is recomputed.
-backward(
-    "aten.fake_quantize_per_tensor_affine",
-    "aten.fake_quantize_per_channel_affine",
+@rule(
+    *("aten.fake_quantize_per_tensor_affine", "aten.fake_quantize_per_channel_affine"),
+    *("aten._fake_quantize_learnable_per_tensor_affine", "aten._fake_quantize_learnable_per_channel_affine"),
     "quantized_decomposed.fake_quant_per_channel",
-)(differentiate(WORK["fake_quantize"], "x"))
+)
+def fake_quantize(x: TensorType, scale: Value, zero_point: Value) -> Estimate:
+    """Seven operations per element."""
+    return convert(x, x.dtype, FAKE_QUANTIZE, scale, zero_point)
 
 
 def with_mask(quantized: Estimate) -> Estimate:
@@ -54,18 +37,22 @@ def with_mask(quantized: Estimate) -> Estimate:
     return Estimate((out, out.like(dtype=BOOL)), 0, vector, reads=quantized.reads)
 
 
-rule("aten.fake_quantize_per_tensor_affine_cachemask")(Derived(fake_quantize_per_tensor, with_mask))
-rule("aten.fake_quantize_per_channel_affine_cachemask")(Derived(fake_quantize_per_channel, with_mask))
+# The gradient passes for elements within the range; the mask is recomputed.
+backward(
+    "aten.fake_quantize_per_tensor_affine",
+    "aten.fake_quantize_per_channel_affine",
+    "quantized_decomposed.fake_quant_per_channel",
+)(differentiate(WORK["fake_quantize"], "x"))
+
+
+rule("aten.fake_quantize_per_tensor_affine_cachemask", "aten.fake_quantize_per_channel_affine_cachemask")(
+    Derived(fake_quantize, with_mask)
+)
 
 
 @rule("aten._fake_quantize_per_tensor_affine_cachemask_tensor_qparams")
 def fake_quantize_per_tensor_mask_qparams(
-    x: TensorType,
-    scale: TensorType,
-    zero_point: TensorType,
-    fake_quant_enabled: TensorType,
-    quant_min: Dim,
-    quant_max: Dim,
+    x: TensorType, scale: TensorType, zero_point: TensorType, fake_quant_enabled: TensorType
 ) -> Estimate:
     """Seven operations per element, and three for the mask."""
     return with_mask(convert(x, x.dtype, FAKE_QUANTIZE, scale, zero_point, fake_quant_enabled))
@@ -83,63 +70,18 @@ def fake_quantize_backward(grad: TensorType, mask: TensorType) -> Estimate:
 # With a learned scale and zero point.
 
 
-@rule("aten._fake_quantize_learnable_per_tensor_affine")
-def fake_quantize_learnable(
-    x: TensorType,
-    scale: TensorType,
-    zero_point: TensorType,
-    quant_min: Dim,
-    quant_max: Dim,
-    grad_factor: float = 1.0,
-) -> Estimate:
-    """Seven operations per element."""
-    return convert(x, x.dtype, FAKE_QUANTIZE, scale, zero_point)
-
-
-@rule("aten._fake_quantize_learnable_per_channel_affine")
-def fake_quantize_learnable_per_channel(
-    x: TensorType,
-    scale: TensorType,
-    zero_point: TensorType,
-    axis: int,
-    quant_min: Dim,
-    quant_max: Dim,
-    grad_factor: float = 1.0,
-) -> Estimate:
-    """Seven operations per element."""
-    return convert(x, x.dtype, FAKE_QUANTIZE, scale, zero_point)
-
-
-@rule("aten._fake_quantize_learnable_per_tensor_affine_backward")
+@rule(
+    "aten._fake_quantize_learnable_per_tensor_affine_backward",
+    "aten._fake_quantize_learnable_per_channel_affine_backward",
+)
 def fake_quantize_learnable_backward(
-    grad: TensorType,
-    x: TensorType,
-    scale: TensorType,
-    zero_point: TensorType,
-    quant_min: Dim,
-    quant_max: Dim,
-    grad_factor: float = 1.0,
+    grad: TensorType, x: TensorType, scale: TensorType, zero_point: TensorType
 ) -> Estimate:
     """Recomputes rounding and mask; then a selection for x, four operations for the scale, three for the zero point."""
     vector = (ROUND + MASK + 1 + 4 + 3) * x.numel
     return Estimate(
         (x.like(), scale.like(), zero_point.like()), 0, vector, reads=(grad, x, scale, zero_point)
     )
-
-
-@rule("aten._fake_quantize_learnable_per_channel_affine_backward")
-def fake_quantize_learnable_per_channel_backward(
-    grad: TensorType,
-    x: TensorType,
-    scale: TensorType,
-    zero_point: TensorType,
-    axis: int,
-    quant_min: Dim,
-    quant_max: Dim,
-    grad_factor: float = 1.0,
-) -> Estimate:
-    """As `fake_quantize_learnable_backward`."""
-    return fake_quantize_learnable_backward(grad, x, scale, zero_point, quant_min, quant_max, grad_factor)
 
 
 # With a range that follows the data.
@@ -154,12 +96,6 @@ def observe_and_quantize(
     running_max: TensorType,
     scale: TensorType,
     zero_point: TensorType,
-    averaging_const: float,
-    quant_min: Dim,
-    quant_max: Dim,
-    ch_axis: int,
-    per_row_fake_quant: bool = False,
-    symmetric_quant: bool = False,
 ) -> Estimate:
     """Observes the range, then seven operations per element; both switches are assumed to be on."""
     switches, averages = (observer_on, fake_quant_on), (running_min, running_max, scale, zero_point)

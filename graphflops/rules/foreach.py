@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from graphflops.cost import Estimate, Value
 from graphflops.dims import Dim, total
@@ -15,6 +15,8 @@ from graphflops.tensor import TensorType
 
 if TYPE_CHECKING:
     from graphflops.rules.work_row import Work
+
+KIND = "foreach"
 
 Item: TypeAlias = "Value | Sequence[Value]"  # a list with one entry per item, or one value for all items
 Tensors = Sequence[TensorType]
@@ -55,8 +57,10 @@ def for_each(single: str, *operands: Item, **named: Item) -> Estimate:
 
     return together(
         [
-            found.function(
-                *(item(x, place) for x in operands), **{name: item(x, place) for name, x in named.items()}
+            found.price(
+                single,
+                *(item(x, place) for x in operands),
+                **{name: item(x, place) for name, x in named.items()},
             )
             for place in range(*lengths)
         ]
@@ -76,7 +80,7 @@ for name in ITEMWISE.split():
 
 
 @rule("aten._foreach_copy")
-def foreach_copy(targets: Tensors, sources: Tensors, non_blocking: bool = False) -> Estimate:
+def foreach_copy(targets: Tensors, sources: Tensors) -> Estimate:
     """Reads each source and writes each target."""
     converted = total(x.numel for x, y in zip(targets, sources, strict=True) if x.dtype != y.dtype)
     return Estimate(
@@ -119,14 +123,7 @@ def unscale(grads: Tensors, found_inf: TensorType, inv_scale: TensorType) -> Est
 
 
 @rule("aten._amp_update_scale")
-def update_scale(
-    scale: TensorType,
-    growth_tracker: TensorType,
-    found_inf: TensorType,
-    scale_growth_factor: float,
-    scale_backoff_factor: float,
-    growth_interval: int,
-) -> Estimate:
+def update_scale(scale: TensorType, growth_tracker: TensorType, found_inf: TensorType) -> Estimate:
     """One product and one count of steps without overflow."""
     operands = (scale, growth_tracker)
     out = tuple(x.like() for x in operands)
@@ -225,9 +222,7 @@ def fused_adagrad(
     state_steps: Tensors,
     *,
     lr: Value,
-    lr_decay: float,
     weight_decay: float,
-    eps: float,
     maximize: bool,
     grad_scale: TensorType | None = None,
     found_inf: TensorType | None = None,
@@ -239,10 +234,18 @@ def fused_adagrad(
 
 @rule("aten._fused_adagrad")
 def fused_adagrad_functional(
-    parameters: Tensors, grads: Tensors, state_sums: Tensors, state_steps: Tensors, **options: Any
+    parameters: Tensors,
+    grads: Tensors,
+    state_sums: Tensors,
+    state_steps: Tensors,
+    *,
+    lr: Value,
+    weight_decay: float,
+    maximize: bool,
 ) -> Estimate:
     """As `fused_adagrad`; the step counts are further results."""
-    estimate = fused_adagrad(parameters, grads, state_sums, state_steps, **options)
+    lists = (parameters, grads, state_sums, state_steps)
+    estimate = fused_adagrad(*lists, lr=lr, weight_decay=weight_decay, maximize=maximize)
     return replace(estimate, out=(*estimate.out, *(x.like() for x in state_steps)))
 
 

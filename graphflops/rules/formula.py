@@ -40,13 +40,15 @@ _LOGICAL = (
 )  # of truth values: part of a choice, without work of their own
 _MASKS = (*_LOGICAL, "isnan", "isfinite", "eq", "ne", "lt", "le", "gt", "ge")
 _CHOICES = ("where", "masked_fill")
+REDUCING = ("sum", "mean")
 
 
 class Launch(NamedTuple):
     """One kernel of a formula.
 
     operands: the tensors that it reads by name, and results of earlier launches by place. numbers: its other operands.
-    leaves: the tensors that its result is computed from, and whose shape it therefore has; none where it is one number.
+    leaves: the tensors that its result is computed from, and whose shape it therefore has; none where it is one number,
+    the gradient of the result where it is a sum or a mean of a reduction's gradient.
     is_mask: the result holds truth values. is_in_place: it overwrites the result of the launch before it.
     """
 
@@ -115,7 +117,10 @@ class _Reader:
                     return self.read(chosen if known.value is True else other)
                 return self.called("where", [known, self.read(chosen), self.read(other)])
             case ast.Call(func=ast.Name(id=name), args=arguments):
-                return self.called(name, [self.read(argument) for argument in arguments])
+                first = self.read(arguments[0])
+                if name == "logical_and" and first == _Number(False):
+                    return first
+                return self.called(name, [first, *(self.read(argument) for argument in arguments[1:])])
         raise AssertionError(ast.dump(node))
 
     def binary(self, name: str, compute: Callable[..., object], left: _Value, right: _Value) -> _Value:
@@ -156,10 +161,10 @@ class _Reader:
                 UNKNOWN if compute is None or UNKNOWN in numbers or None in numbers else compute(*numbers)
             )
         function = name.rstrip("_")
-        is_mask = function in _MASKS or all(map(self.is_mask, tensors))
-        return self.launched(
-            Launch(function, tensors, numbers, self.leaves(*tensors), is_mask, name.endswith("_"))
-        )
+        is_reduced = function in REDUCING
+        is_mask = function in _MASKS or (not is_reduced and all(map(self.is_mask, tensors)))
+        leaves = frozenset("g") if is_reduced else self.leaves(*tensors)
+        return self.launched(Launch(function, tensors, numbers, leaves, is_mask, name.endswith("_")))
 
     def is_mask(self, operand: str | int) -> bool:
         """Whether a value holds truth values."""

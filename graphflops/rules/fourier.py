@@ -20,6 +20,8 @@ from graphflops.tensor import DType, TensorType
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+KIND = "fourier"
+
 Sizes = tuple[Dim, ...]
 
 
@@ -46,15 +48,15 @@ def complex_work(shape: Sizes, dims: Iterable[int]) -> Dim:
 # The three basic transforms.
 
 
-@rule("aten._fft_c2c")
-def fft_c2c(x: TensorType, dim: Sequence[int], normalization: int, forward: bool) -> Estimate:
+@rule("aten._fft_c2c", "prims.fft_c2c")
+def fft_c2c(x: TensorType, dim: Sequence[int]) -> Estimate:
     """A complex transform of every lane along each named axis."""
     out = x.like(dtype=complex_of(x.dtype))
     return Estimate((out,), vector_flops=complex_work(x.shape, axes(dim, x.rank)), reads=(x,))
 
 
-@rule("aten._fft_r2c")
-def fft_r2c(x: TensorType, dim: Sequence[int], normalization: int, onesided: bool) -> Estimate:
+@rule("aten._fft_r2c", "prims.fft_r2c")
+def fft_r2c(x: TensorType, dim: Sequence[int], *, onesided: bool) -> Estimate:
     """Real transforms along the last named axis, which give half the frequencies; complex ones along the others."""
     require(len(dim) > 0, f"no axis to transform in a tensor of {x.rank}")
     *others, last = axes(dim, x.rank)
@@ -64,32 +66,14 @@ def fft_r2c(x: TensorType, dim: Sequence[int], normalization: int, onesided: boo
     return Estimate((out,), vector_flops=work, reads=(x,))
 
 
-@rule("aten._fft_c2r")
-def fft_c2r(x: TensorType, dim: Sequence[int], normalization: int, last_dim_size: Dim) -> Estimate:
+@rule("aten._fft_c2r", "prims.fft_c2r")
+def fft_c2r(x: TensorType, dim: Sequence[int], *, last_dim_size: Dim) -> Estimate:
     """Complex transforms along all named axes except the last, then complex-to-real transforms along the last."""
     require(len(dim) > 0, f"no axis to transform in a tensor of {x.rank}")
     *others, last = axes(dim, x.rank)
     out = x.like(replaced(x.shape, last, last_dim_size), real_of(x.dtype))
     work = complex_work(x.shape, others) + real_transform(last_dim_size) * without(out.shape, last)
     return Estimate((out,), vector_flops=work, reads=(x,))
-
-
-@rule("prims.fft_c2c")
-def prims_fft_c2c(x: TensorType, *, dim: Sequence[int], forward: bool) -> Estimate:
-    """As `aten._fft_c2c`."""
-    return fft_c2c(x, dim, 0, forward)
-
-
-@rule("prims.fft_r2c")
-def prims_fft_r2c(x: TensorType, *, dim: Sequence[int], onesided: bool) -> Estimate:
-    """As `aten._fft_r2c`."""
-    return fft_r2c(x, dim, 0, onesided)
-
-
-@rule("prims.fft_c2r")
-def prims_fft_c2r(x: TensorType, *, dim: Sequence[int], last_dim_size: Dim) -> Estimate:
-    """As `aten._fft_c2r`."""
-    return fft_c2r(x, dim, 0, last_dim_size)
 
 
 # The public operators: each crops or pads its operand to the given sizes, then transforms it.
@@ -119,53 +103,31 @@ def transformed(x: TensorType, kind: str, sizes: Sizes | None, dim: int | tuple[
     places = axes(dim, x.rank)
     operand, last = padded(x, sizes, places, halved=kind == "c2r")
     if kind == "c2c":
-        estimate = fft_c2c(operand, places, 0, True)
+        estimate = fft_c2c(operand, places)
     elif kind == "r2c":
-        estimate = fft_r2c(operand, places, 0, True)
+        estimate = fft_r2c(operand, places, onesided=True)
     else:
-        estimate = fft_c2r(operand.like(dtype=complex_of(operand.dtype)), places, 0, last)
+        estimate = fft_c2r(operand.like(dtype=complex_of(operand.dtype)), places, last_dim_size=last)
     return replace(estimate, reads=(x,))
 
 
-def along_one(kind: str) -> Callable[..., Estimate]:
-    """A transform along one axis."""
+def along(kind: str, default: int | tuple[int, ...] | None) -> Callable[..., Estimate]:
+    """A transform along the named axes; without names along those of `default`, all if that is None."""
 
-    def fft(x: TensorType, n: Dim | None = None, dim: int = -1, norm: str | None = None) -> Estimate:
-        """5*n*log2(n) operations per lane, half of that to or from real numbers."""
-        return transformed(x, kind, None if n is None else (n,), dim)
+    def fft(
+        x: TensorType, sizes: Dim | Sizes | None = None, dim: int | tuple[int, ...] | None = default
+    ) -> Estimate:
+        """5*n*log2(n) operations per lane of each axis, half of that to or from real numbers."""
+        return transformed(x, kind, sizes if sizes is None or isinstance(sizes, tuple) else (sizes,), dim)
 
     return fft
 
 
-def along_two(kind: str) -> Callable[..., Estimate]:
-    """A transform along two axes."""
-
-    def fft2(
-        x: TensorType, s: Sizes | None = None, dim: tuple[int, ...] = (-2, -1), norm: str | None = None
-    ) -> Estimate:
-        """5*n*log2(n) operations per lane of each axis, half of that to or from real numbers."""
-        return transformed(x, kind, s, dim)
-
-    return fft2
-
-
-def along_many(kind: str) -> Callable[..., Estimate]:
-    """A transform along the named axes, or along all axes."""
-
-    def fftn(
-        x: TensorType, s: Sizes | None = None, dim: tuple[int, ...] | None = None, norm: str | None = None
-    ) -> Estimate:
-        """5*n*log2(n) operations per lane of each axis, half of that to or from real numbers."""
-        return transformed(x, kind, s, dim)
-
-    return fftn
-
-
 for _names, _kind in ((("fft", "ifft"), "c2c"), (("rfft", "ihfft"), "r2c"), (("irfft", "hfft"), "c2r")):
     for _name in _names:
-        rule(f"aten.fft_{_name}")(along_one(_kind))
-        rule(f"aten.fft_{_name}2")(along_two(_kind))
-        rule(f"aten.fft_{_name}n")(along_many(_kind))
+        rule(f"aten.fft_{_name}")(along(_kind, -1))
+        rule(f"aten.fft_{_name}2")(along(_kind, (-2, -1)))
+        rule(f"aten.fft_{_name}n")(along(_kind, None))
 
 
 @rule("aten.fft_fftshift", "aten.fft_ifftshift")
@@ -176,12 +138,12 @@ def fftshift(x: TensorType, dim: int | tuple[int, ...] | None = None) -> Estimat
 
 
 @rule("aten.fft_fftfreq")
-def fftfreq(n: Dim, d: float = 1.0, *, dtype: DType | None = None) -> Estimate:
+def fftfreq(n: Dim, *, dtype: DType | None = None) -> Estimate:
     """One multiplication per frequency."""
     return Estimate((TensorType((n,), dtype or DEFAULT_FLOAT),), vector_flops=n)
 
 
 @rule("aten.fft_rfftfreq")
-def rfftfreq(n: Dim, d: float = 1.0, *, dtype: DType | None = None) -> Estimate:
+def rfftfreq(n: Dim, *, dtype: DType | None = None) -> Estimate:
     """One multiplication per frequency."""
     return fftfreq(floor_div(n, 2) + 1, dtype=dtype)

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
     Indices = Sequence[TensorType | None]
 
+KIND = "scatter"
+
 # Several axes indexed at once.
 
 
@@ -70,7 +72,7 @@ def index(x: TensorType, indices: Indices) -> Estimate:
 
 
 @rule("aten._unsafe_masked_index")
-def masked_index(x: TensorType, mask: TensorType, indices: Indices, fill: Value) -> Estimate:
+def masked_index(x: TensorType, mask: TensorType, indices: Indices) -> Estimate:
     """Reads the elements at the indices; one selection each between element and fill value."""
     out = x.like(broadcast(indexed_shape(x, indices), mask.shape))
     return Estimate((out,), vector_flops=out.numel, reads=(out, mask, *tensors_of(indices)))
@@ -113,9 +115,7 @@ def index_select(x: TensorType, dim: int, index: TensorType) -> Estimate:
 
 
 @rule("aten.index_select_backward")
-def index_select_backward(
-    grad: TensorType, self_sizes: Sequence[Dim], dim: int, index: TensorType
-) -> Estimate:
+def index_select_backward(grad: TensorType, self_sizes: Sequence[Dim], *, index: TensorType) -> Estimate:
     """Sums the gradients of every use of a position."""
     return Estimate((grad.like(self_sizes),), vector_flops=grad.numel, reads=(grad, index))
 
@@ -151,7 +151,7 @@ def index_reduce(
 
 
 @rule("aten.gather")
-def gather(x: TensorType, dim: int, index: TensorType, *, sparse_grad: bool = False) -> Estimate:
+def gather(x: TensorType, dim: int, index: TensorType) -> Estimate:
     """One element per index."""
     axis(dim, x.rank)
     require(
@@ -162,15 +162,13 @@ def gather(x: TensorType, dim: int, index: TensorType, *, sparse_grad: bool = Fa
 
 
 @rule("aten.gather_backward")
-def gather_backward(
-    grad: TensorType, x: TensorType, dim: int, index: TensorType, sparse_grad: bool
-) -> Estimate:
+def gather_backward(grad: TensorType, x: TensorType, *, index: TensorType) -> Estimate:
     """Sums the gradients of every use of an element."""
     return Estimate((x.like(),), vector_flops=grad.numel, reads=(grad, index))
 
 
 @rule("aten._gather_sparse_backward")
-def gather_sparse_backward(x: TensorType, dim: int, index: TensorType, grad: TensorType) -> Estimate:
+def gather_sparse_backward(x: TensorType, *, index: TensorType, grad: TensorType) -> Estimate:
     """Keeps the gradients and their indices as a sparse tensor."""
     return Estimate((x.like(),), reads=(grad, index), writes=(grad, index))
 

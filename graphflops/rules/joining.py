@@ -6,7 +6,7 @@ from dataclasses import replace
 from math import comb, factorial
 from typing import TYPE_CHECKING
 
-from graphflops.cost import Estimate, Value, data_dependent, free
+from graphflops.cost import Estimate, data_dependent, free
 from graphflops.dims import Dim, at_least, ceil_div, dim_max, floor_div, prod, total
 from graphflops.rules.elementwise import result_type
 from graphflops.rules.registry import ForwardCall, backward, require, rule
@@ -16,6 +16,8 @@ from graphflops.tensor import INT64, TensorType
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+KIND = "movement"
 
 
 def joined(tensors: Sequence[TensorType], shape: Shape) -> Estimate:
@@ -94,12 +96,7 @@ def chunk_cat(tensors: Sequence[TensorType], dim: int, num_chunks: int) -> Estim
 
 
 @rule("aten.pad_sequence")
-def pad_sequence(
-    sequences: Sequence[TensorType],
-    batch_first: bool = False,
-    padding_value: float = 0.0,
-    padding_side: str = "right",
-) -> Estimate:
+def pad_sequence(sequences: Sequence[TensorType], batch_first: bool = False) -> Estimate:
     """Sequences side by side, padded to the longest."""
     longest = dim_max(*(x.shape[0] for x in sequences))
     lead = (len(sequences), longest) if batch_first else (longest, len(sequences))
@@ -107,7 +104,7 @@ def pad_sequence(
 
 
 @rule("aten._pack_padded_sequence")
-def pack_padded_sequence(x: TensorType, lengths: TensorType, batch_first: bool) -> Estimate:
+def pack_padded_sequence(x: TensorType, lengths: TensorType) -> Estimate:
     """Packs padded sequences step by step without the padding; the number of rows is data-dependent."""
     packed = x.like((data_dependent("packed"), *x.shape[2:]))
     steps = lengths.like((data_dependent("longest"),), INT64)
@@ -116,7 +113,7 @@ def pack_padded_sequence(x: TensorType, lengths: TensorType, batch_first: bool) 
 
 @rule("aten._pack_padded_sequence_backward")
 def pack_padded_sequence_backward(
-    grad: TensorType, input_size: Sequence[Dim], batch_sizes: TensorType, batch_first: bool
+    grad: TensorType, input_size: Sequence[Dim], batch_sizes: TensorType
 ) -> Estimate:
     """The gradients of the packed rows put back, zero where padding was."""
     return Estimate((grad.like(input_size),), reads=(grad, batch_sizes))
@@ -124,7 +121,7 @@ def pack_padded_sequence_backward(
 
 @rule("aten._pad_packed_sequence")
 def pad_packed_sequence(
-    data: TensorType, batch_sizes: TensorType, batch_first: bool, padding_value: Value, total_length: Dim
+    data: TensorType, batch_sizes: TensorType, batch_first: bool, *, total_length: Dim
 ) -> Estimate:
     """Pads packed rows and returns the length of each sequence; the number of sequences is data-dependent."""
     steps = total_length if at_least(total_length, 1) else batch_sizes.shape[0]

@@ -15,6 +15,8 @@ from graphflops.rules.matmul import matmul
 from graphflops.rules.registry import require, rule
 from graphflops.tensor import INT32, TensorType
 
+KIND = "linear_algebra"
+
 Sizes = tuple[Dim, ...]
 
 
@@ -45,14 +47,14 @@ def nothing(x: TensorType) -> TensorType:
 
 
 @rule("aten.cholesky", "aten.linalg_cholesky")
-def cholesky(x: TensorType, upper: bool = False) -> Estimate:
+def cholesky(x: TensorType) -> Estimate:
     """n^3/3 per matrix."""
     _, n = squares(x)
     return Estimate((x.like(),), vector_flops=each(x, lapack.cholesky(n)), reads=(x,))
 
 
 @rule("aten.linalg_cholesky_ex")
-def cholesky_ex(x: TensorType, *, upper: bool = False, check_errors: bool = False) -> Estimate:
+def cholesky_ex(x: TensorType) -> Estimate:
     """n^3/3 per matrix."""
     batch, n = squares(x)
     out = (x.like(), x.like(batch, INT32))
@@ -60,7 +62,7 @@ def cholesky_ex(x: TensorType, *, upper: bool = False, check_errors: bool = Fals
 
 
 @rule("aten.linalg_ldl_factor_ex")
-def ldl_factor_ex(x: TensorType, *, hermitian: bool = False, check_errors: bool = False) -> Estimate:
+def ldl_factor_ex(x: TensorType) -> Estimate:
     """n^3/3 per matrix."""
     batch, n = squares(x)
     out = (x.like(), x.like((*batch, n), INT32), x.like(batch, INT32))
@@ -68,7 +70,7 @@ def ldl_factor_ex(x: TensorType, *, hermitian: bool = False, check_errors: bool 
 
 
 @rule("aten.linalg_ldl_factor")
-def ldl_factor(x: TensorType, *, hermitian: bool = False) -> Estimate:
+def ldl_factor(x: TensorType) -> Estimate:
     """n^3/3 per matrix."""
     return first(ldl_factor_ex(x), 2)
 
@@ -81,24 +83,18 @@ def first(estimate: Estimate, count: int) -> Estimate:
 # Elimination with row exchanges.
 
 
-@rule("aten.linalg_lu_factor_ex")
-def lu_factor_ex(A: TensorType, *, pivot: bool = True, check_errors: bool = False) -> Estimate:
-    """2/3 n^3 per square matrix."""
+@rule("aten.linalg_lu_factor_ex", "aten._lu_with_info")
+def lu_factor_ex(A: TensorType, pivot: bool = True) -> Estimate:
+    """2/3 n^3 per square matrix; the gradient depends on `pivot`."""
     batch, m, n = matrices(A)
     out = (A.like(), A.like((*batch, dim_min(m, n)), INT32), A.like(batch, INT32))
     return Estimate(out, vector_flops=each(A, lapack.lu(m, n)), reads=(A,))
 
 
-@rule("aten._lu_with_info")
-def lu_with_info(x: TensorType, pivot: bool = True, check_errors: bool = True) -> Estimate:
-    """2/3 n^3 per square matrix."""
-    return lu_factor_ex(x)
-
-
 @rule("aten.linalg_lu_factor")
 def lu_factor(A: TensorType, *, pivot: bool = True) -> Estimate:
     """2/3 n^3 per square matrix."""
-    return first(lu_factor_ex(A), 2)
+    return first(lu_factor_ex(A, pivot), 2)
 
 
 @rule("aten.linalg_lu")
@@ -201,9 +197,7 @@ def householder_product(x: TensorType, tau: TensorType) -> Estimate:
 
 
 @rule("aten.ormqr")
-def ormqr(
-    x: TensorType, tau: TensorType, other: TensorType, left: bool = True, transpose: bool = False
-) -> Estimate:
+def ormqr(x: TensorType, tau: TensorType, other: TensorType, left: bool = True) -> Estimate:
     """The product of the reflectors, never formed, times a matrix from the left or the right."""
     _, m, n = matrices(other)
     length, lanes = (m, n) if left else (n, m)
@@ -215,7 +209,7 @@ def ormqr(
 
 
 @rule("aten._linalg_eigh")
-def eigh_factors(A: TensorType, UPLO: str = "L", compute_v: bool = True) -> Estimate:
+def eigh_factors(A: TensorType, *, compute_v: bool = True) -> Estimate:
     """9 n^3 with eigenvectors, 4/3 n^3 without."""
     batch, n = squares(A)
     out = (A.like((*batch, n), real_of(A.dtype)), A.like() if compute_v else nothing(A))
@@ -223,13 +217,13 @@ def eigh_factors(A: TensorType, UPLO: str = "L", compute_v: bool = True) -> Esti
 
 
 @rule("aten.linalg_eigh")
-def eigh(x: TensorType, UPLO: str = "L") -> Estimate:
+def eigh(x: TensorType) -> Estimate:
     """9 n^3."""
     return eigh_factors(x)
 
 
 @rule("aten.linalg_eigvalsh")
-def eigvalsh(x: TensorType, UPLO: str = "L") -> Estimate:
+def eigvalsh(x: TensorType) -> Estimate:
     """4/3 n^3."""
     return first(eigh_factors(x, compute_v=False), 1)
 
@@ -252,9 +246,7 @@ def eigvals(x: TensorType) -> Estimate:
 
 
 @rule("aten._linalg_svd")
-def svd_factors(
-    A: TensorType, full_matrices: bool = False, compute_uv: bool = True, *, driver: str | None = None
-) -> Estimate:
+def svd_factors(A: TensorType, full_matrices: bool = False, compute_uv: bool = True) -> Estimate:
     """FLOPs depend on which singular vectors are requested."""
     batch, m, n = matrices(A)
     k = dim_min(m, n)
@@ -268,13 +260,13 @@ def svd_factors(
 
 
 @rule("aten.linalg_svd")
-def linalg_svd(A: TensorType, full_matrices: bool = True, *, driver: str | None = None) -> Estimate:
+def linalg_svd(A: TensorType, full_matrices: bool = True) -> Estimate:
     """FLOPs depend on which singular vectors are requested."""
     return svd_factors(A, full_matrices)
 
 
 @rule("aten.linalg_svdvals")
-def svdvals(A: TensorType, *, driver: str | None = None) -> Estimate:
+def svdvals(A: TensorType) -> Estimate:
     """4*m*n^2 - 4/3 n^3."""
     values = svd_factors(A, compute_uv=False)
     return replace(values, out=values.out[1:2])
@@ -324,6 +316,6 @@ def _scaled_product(x: TensorType, batch: Sizes, rows: Dim, n: Dim) -> tuple[Dim
 
 
 @rule("aten._linalg_check_errors")
-def check_errors(info: TensorType, api_name: str, *, is_matrix: bool) -> Estimate:
+def check_errors(info: TensorType) -> Estimate:
     """Bookkeeping."""
     return free()

@@ -16,6 +16,8 @@ from graphflops.rules.registry import ForwardCall, backward, rule
 from graphflops.rules.shapes import reduced
 from graphflops.tensor import DType, TensorType
 
+KIND = "loss"
+
 MEAN = 1
 
 
@@ -145,11 +147,7 @@ def binary_cross_entropy(
 
 @rule("aten.binary_cross_entropy_backward")
 def binary_cross_entropy_backward(
-    grad_output: TensorType,
-    x: TensorType,
-    target: TensorType,
-    weight: TensorType | None = None,
-    reduction: int = MEAN,
+    grad_output: TensorType, x: TensorType, target: TensorType, weight: TensorType | None = None
 ) -> Estimate:
     """Six operations per element."""
     return gradient_of(CROSS_ENTROPY, grad_output, x, target, weight)
@@ -200,7 +198,7 @@ def kl_div_gradients(call: ForwardCall) -> Estimate:
 
 @rule("aten.poisson_nll_loss")
 def poisson_nll_loss(
-    x: TensorType, target: TensorType, log_input: bool, full: bool, eps: float, reduction: int
+    x: TensorType, target: TensorType, log_input: bool, full: bool, *, reduction: int
 ) -> Estimate:
     """Two operations and an exponential per element, or three and a logarithm; Stirling's term is 8 and 2."""
     loss, stirling = POISSON_OF_LOGS if log_input else POISSON, STIRLING if full else Loss(0)
@@ -218,16 +216,14 @@ def poisson_nll_loss_gradients(call: ForwardCall) -> Estimate:
 
 
 @rule("aten.hinge_embedding_loss")
-def hinge_embedding_loss(
-    x: TensorType, target: TensorType, margin: float = 1.0, reduction: int = MEAN
-) -> Estimate:
+def hinge_embedding_loss(x: TensorType, target: TensorType, *, reduction: int = MEAN) -> Estimate:
     """Subtract, clamp, two comparisons and selections, add: seven operations per element."""
     return compared(Loss(7), reduction, x, target)
 
 
 @rule("aten.margin_ranking_loss")
 def margin_ranking_loss(
-    input1: TensorType, input2: TensorType, target: TensorType, margin: float = 0.0, reduction: int = MEAN
+    input1: TensorType, input2: TensorType, target: TensorType, *, reduction: int = MEAN
 ) -> Estimate:
     """Negate, subtract, product, add, clamp: five operations per element."""
     return compared(Loss(4), reduction, input1, input2, target)  # the product is the third operand's
@@ -235,7 +231,7 @@ def margin_ranking_loss(
 
 @rule("aten.cosine_embedding_loss")
 def cosine_embedding_loss(
-    input1: TensorType, input2: TensorType, target: TensorType, margin: float = 0.0, reduction: int = MEAN
+    input1: TensorType, input2: TensorType, target: TensorType, *, reduction: int = MEAN
 ) -> Estimate:
     """Three products and their sums per element, twelve operations and a root per row."""
     shape = broadcast(input1.shape, input2.shape)
@@ -249,15 +245,14 @@ def triplet_margin_loss(
     anchor: TensorType,
     positive: TensorType,
     negative: TensorType,
-    margin: float = 1.0,
+    *,
     p: float = 2.0,
-    eps: float = 1e-06,
     swap: bool = False,
     reduction: int = MEAN,
 ) -> Estimate:
     """Two distances, with `swap` a third; add, subtract and clamp per row, with `swap` the smaller of two."""
     pairs = [(anchor, positive), (anchor, negative), *([(positive, negative)] if swap else [])]
-    distances = [pairwise_distance(a, b, p, eps) for a, b in pairs]
+    distances = [pairwise_distance(a, b, p) for a, b in pairs]
     shape = reduced(broadcast(anchor.shape, positive.shape, negative.shape), -1)
     full = TensorType(shape, result_type(anchor, positive, negative))
     flops = sum(distance.vector_flops for distance in distances) + (3 + swap) * full.numel

@@ -16,6 +16,8 @@ from graphflops.rules.registry import ForwardCall, backward, require, rule
 from graphflops.rules.softmax import LOG_SOFTMAX_GRADIENT, log_softmax
 from graphflops.tensor import TensorType
 
+KIND = "loss"
+
 PICK = 2  # negate, compare
 
 
@@ -56,11 +58,7 @@ def likelihood_gradient(
 
 @rule("aten.nll_loss", "aten.nll_loss2d", "aten.nll_loss_nd")
 def nll_loss(
-    x: TensorType,
-    target: TensorType,
-    weight: TensorType | None = None,
-    reduction: int = MEAN,
-    ignore_index: Dim = -100,
+    x: TensorType, target: TensorType, weight: TensorType | None = None, reduction: int = MEAN
 ) -> Estimate:
     """Negate, compare and weight per picked score."""
     return likelihood(x, target, weight, reduction)
@@ -68,7 +66,7 @@ def nll_loss(
 
 @rule("aten.nll_loss_forward", "aten.nll_loss2d_forward")
 def nll_loss_forward(
-    x: TensorType, target: TensorType, weight: TensorType | None, reduction: int, ignore_index: Dim
+    x: TensorType, target: TensorType, weight: TensorType | None, reduction: int
 ) -> Estimate:
     """As `nll_loss`, with the sum of the picked weights kept."""
     estimate = likelihood(x, target, weight, reduction)
@@ -77,13 +75,7 @@ def nll_loss_forward(
 
 @rule("aten.nll_loss_backward", "aten.nll_loss2d_backward")
 def nll_loss_backward(
-    grad_output: TensorType,
-    x: TensorType,
-    target: TensorType,
-    weight: TensorType | None,
-    reduction: int,
-    ignore_index: Dim,
-    total_weight: TensorType,
+    grad_output: TensorType, x: TensorType, target: TensorType, weight: TensorType | None
 ) -> Estimate:
     """Zeros except at the picked scores, which get the scaled gradient."""
     return likelihood_gradient(grad_output, x, target, weight)
@@ -109,7 +101,7 @@ def cross_entropy_loss(
     target: TensorType,
     weight: TensorType | None = None,
     reduction: int = MEAN,
-    ignore_index: Dim = -100,
+    *,
     label_smoothing: float = 0.0,
 ) -> Estimate:
     """The log of the softmax, then a pick, or a product and a sum per class for a target of probabilities.
@@ -163,7 +155,7 @@ def multi_margin_loss(
     x: TensorType,
     target: TensorType,
     p: float = 1,
-    margin: float = 1,
+    *,
     weight: TensorType | None = None,
     reduction: int = MEAN,
 ) -> Estimate:
@@ -175,13 +167,7 @@ def multi_margin_loss(
 
 @rule("aten.multi_margin_loss_backward")
 def multi_margin_loss_backward(
-    grad_output: TensorType,
-    x: TensorType,
-    target: TensorType,
-    p: float,
-    margin: float,
-    weight: TensorType | None = None,
-    reduction: int = MEAN,
+    grad_output: TensorType, x: TensorType, target: TensorType, p: float, *, weight: TensorType | None = None
 ) -> Estimate:
     """Subtract, add, compare, select, scale and sum per score, a product for p = 2 and one for a weight."""
     flops = (6 + (p == 2) + (weight is not None)) * x.numel
@@ -210,7 +196,7 @@ def multilabel_margin_loss(x: TensorType, target: TensorType, reduction: int = M
 
 @rule("aten.multilabel_margin_loss_backward")
 def multilabel_margin_loss_backward(
-    grad_output: TensorType, x: TensorType, target: TensorType, reduction: int, is_target: TensorType
+    grad_output: TensorType, x: TensorType, target: TensorType, *, is_target: TensorType
 ) -> Estimate:
     """Subtract, add, compare and accumulate twice per pair of a label with a class; a product per score."""
     flops = 5 * label_pairs(x) + x.numel

@@ -21,6 +21,8 @@ from graphflops.rules.shapes import only_result
 from graphflops.rules.work import activation as activation_named
 from graphflops.tensor import BFLOAT16, FLOAT4_PAIR, FLOAT32, INT8, INT32, UINT8, DType, TensorType
 
+KIND = "product"
+
 
 @rule("aten._int_mm", product=("a", "b"))
 def int_mm(a: TensorType, b: TensorType) -> Estimate:
@@ -37,7 +39,6 @@ def scaled_mm(
     bias: TensorType | None = None,
     scale_result: TensorType | None = None,
     out_dtype: DType | None = None,
-    use_fast_accum: bool = False,
 ) -> Estimate:
     """Product of narrow floats; each result takes both operands' scales, then the bias and its own scale."""
     return _scaled(matmul_into(a, b, out_dtype or a.dtype), (scale_a,), (scale_b,), bias, scale_result)
@@ -48,15 +49,10 @@ def scaled_mm_v2(
     a: TensorType,
     b: TensorType,
     scale_a: Tensors,
-    recipe_a: tuple[int, ...],
-    swizzle_a: tuple[int, ...],
+    *,
     scale_b: Tensors,
-    recipe_b: tuple[int, ...],
-    swizzle_b: tuple[int, ...],
     bias: TensorType | None,
     out_dtype: DType | None,
-    contraction_dim: tuple[int, ...] = (),
-    use_fast_accum: bool = False,
 ) -> Estimate:
     """As _scaled_mm with several scales per operand."""
     return _scaled(matmul_into(a, b, out_dtype or a.dtype), scale_a, scale_b, bias, None)
@@ -94,7 +90,6 @@ def scaled_grouped_mm(
     bias: TensorType | None = None,
     scale_result: TensorType | None = None,
     out_dtype: DType | None = None,
-    use_fast_accum: bool = False,
 ) -> Estimate:
     """As _grouped_mm for narrow floats with scales; the result is bfloat16 by default."""
     product = grouped_mm(a, b, offs, None, out_dtype or BFLOAT16)
@@ -106,16 +101,11 @@ def scaled_grouped_mm_v2(
     a: TensorType,
     b: TensorType,
     scale_a: Tensors,
-    recipe_a: tuple[int, ...],
-    swizzle_a: tuple[int, ...],
+    *,
     scale_b: Tensors,
-    recipe_b: tuple[int, ...],
-    swizzle_b: tuple[int, ...],
     offs: TensorType | None = None,
     bias: TensorType | None = None,
     out_dtype: DType | None = None,
-    contraction_dim: tuple[int, ...] = (),
-    use_fast_accum: bool = False,
 ) -> Estimate:
     """As _scaled_grouped_mm with several scales per operand."""
     return _scaled(grouped_mm(a, b, offs, None, out_dtype or BFLOAT16), scale_a, scale_b, bias, None)
@@ -184,7 +174,7 @@ def weight_int4_mm_scales(
     return weight_only(x, weight.shape[0], DEQUANTIZE, weight, scales, zeros)
 
 
-@rule("aten._convert_weight_to_int4pack")
+@rule("aten._convert_weight_to_int4pack", kind="movement")
 def pack_int4(weight: TensorType, tiles: int) -> Estimate:
     """A copy into tiles of eight rows and sixteen columns, eight weights to an integer."""
     # two weights to a byte, or one to an integer
@@ -193,21 +183,14 @@ def pack_int4(weight: TensorType, tiles: int) -> Estimate:
     return Estimate((weight.like(shape, INT32),), reads=(weight,))
 
 
-@rule("aten._convert_weight_to_int4pack_for_cpu")
-def pack_int4_cpu(weight: TensorType, tiles: int) -> Estimate:
+@rule("aten._convert_weight_to_int4pack_for_cpu", kind="movement")
+def pack_int4_cpu(weight: TensorType) -> Estimate:
     """A copy with two weights to a byte."""
     return Estimate((weight.like((weight.shape[0], floor_div(weight.shape[1], 2)), UINT8),), reads=(weight,))
 
 
-@rule("aten._dyn_quant_pack_4bit_weight")
-def pack_dynamic_int4(
-    weight: TensorType,
-    scales_zeros: TensorType,
-    bias: TensorType | None,
-    block_size: Dim,
-    in_features: Dim,
-    out_features: Dim,
-) -> Estimate:
+@rule("aten._dyn_quant_pack_4bit_weight", kind="movement")
+def pack_dynamic_int4(weight: TensorType, scales_zeros: TensorType, bias: TensorType | None) -> Estimate:
     """A copy of weights, scales and bias into one buffer."""
     size = weight.numel + scales_zeros.numel + (bias.numel if bias else 0)
     return Estimate((weight.like((size,), FLOAT32),), reads=(weight, scales_zeros, bias))
@@ -260,13 +243,7 @@ def mixed_linear(
 
 @rule("aten.fbgemm_linear_int8_weight", "aten.fbgemm_linear_int8_weight_fp32_activation")
 def fbgemm_linear_int8(
-    x: TensorType,
-    weight: TensorType,
-    packed: TensorType,
-    col_offsets: TensorType,
-    weight_scale: Number,
-    weight_zero_point: Number,
-    bias: TensorType,
+    x: TensorType, weight: TensorType, packed: TensorType, col_offsets: TensorType, *, bias: TensorType
 ) -> Estimate:
     """Rows are quantized first; each result is scaled and its bias added."""
     product = linear(x, weight, bias)
@@ -327,9 +304,6 @@ def cslt_sparse_mm(
     alpha: TensorType | None = None,
     out_dtype: DType | None = None,
     transpose_result: bool = False,
-    alg_id: int = 0,
-    split_k: int = 1,
-    split_k_mode: int = -1,
 ) -> Estimate:
     """A multiply-add per column and stored weight: half of each row."""
     rows, (inner, columns) = a.shape[0], b.shape

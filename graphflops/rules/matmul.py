@@ -16,6 +16,8 @@ from graphflops.tensor import DType, TensorType
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+KIND = "product"
+
 Tensors = tuple[TensorType, ...]
 Number = Dim | float | complex
 Mask = tuple[bool, ...]  # which results of a backward operator are wanted
@@ -118,7 +120,7 @@ def addbmm(
     return add_product(base, summed, beta, alpha)
 
 
-@rule("aten.addr", product=("a", "b"))
+@rule("aten.addr", product=("a", "b"), kind="elementwise")
 def addr(base: TensorType, a: TensorType, b: TensorType, *, beta: Number = 1, alpha: Number = 1) -> Estimate:
     """As addmm for a column times a row."""
     out = TensorType((*a.shape, *b.shape), result_type(base, a, b))
@@ -257,7 +259,7 @@ def cheapest_chain(sizes: Sequence[Dim]) -> Dim:
     return best[0, count]
 
 
-@rule("aten.linalg_matrix_power", "aten.matrix_power")
+@rule("aten.linalg_matrix_power", "aten.matrix_power", kind="other")
 def matrix_power(x: TensorType, n: int) -> Estimate:
     """Products of repeated squaring; a negative exponent first inverts, 2n^3 vector FLOPs."""
     size = x.shape[-1]

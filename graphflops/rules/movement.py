@@ -18,6 +18,8 @@ from graphflops.tensor import BOOL, COMPLEX32, DTYPES, FLOAT32, DType, TensorTyp
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+KIND = "movement"
+
 # Copies and conversions.
 
 
@@ -76,17 +78,13 @@ def to_device(
 
 
 @rule("aten.to.prim_Device")
-def to_prim_device(
-    x: TensorType, device: object, dtype: DType | None = None, non_blocking: bool = False, copy: bool = False
-) -> Estimate:
+def to_prim_device(x: TensorType, *, dtype: DType | None = None, copy: bool = False) -> Estimate:
     """A conversion to another element type; a move to another device costs nothing here."""
     return moved(x, dtype, copy)
 
 
 @rule("aten.to.prim_dtype")
-def to_prim_dtype(
-    x: TensorType, dtype: DType | None = None, non_blocking: bool = False, copy: bool = False
-) -> Estimate:
+def to_prim_dtype(x: TensorType, dtype: DType | None = None, *, copy: bool = False) -> Estimate:
     """A conversion to another element type; free if the type stays."""
     return moved(x, dtype, copy)
 
@@ -111,13 +109,13 @@ for _name, _dtype in {**_CASTS, "Half": "float16", "Float": "float32", "Double":
     _register_cast(_name, DTYPES[_dtype])
 
 
-@rule("aten.chalf")
+@rule("aten.chalf", kind="cast")
 def chalf(x: TensorType) -> Estimate:
     """A conversion to complex numbers of half precision."""
     return moved(x, COMPLEX32, copy=False)
 
 
-@rule("aten._autocast_to_reduced_precision")
+@rule("aten._autocast_to_reduced_precision", kind="cast")
 def to_reduced_precision(
     x: TensorType, cuda_enabled: bool, cpu_enabled: bool, cuda_dtype: DType, cpu_dtype: DType
 ) -> Estimate:
@@ -126,7 +124,7 @@ def to_reduced_precision(
     return moved(x, (cuda_dtype if cuda_enabled else cpu_dtype) if lowers else None, copy=False)
 
 
-@rule("aten._autocast_to_full_precision")
+@rule("aten._autocast_to_full_precision", kind="cast")
 def to_full_precision(x: TensorType, cuda_enabled: bool, cpu_enabled: bool) -> Estimate:
     """A conversion back to single precision, if autocasting is on."""
     raises = x.dtype.name in ("float16", "bfloat16") and (cuda_enabled or cpu_enabled)
@@ -140,14 +138,14 @@ def to_cpu(tensors: Sequence[TensorType]) -> Estimate:
 
 
 @rule("aten.copy")
-def copy(x: TensorType, src: TensorType, non_blocking: bool = False) -> Estimate:
+def copy(x: TensorType, src: TensorType) -> Estimate:
     """Overwrites the tensor, which is not read; one operation per converted element."""
     source = expanded(src, x.shape)
     return Estimate((x.like(),), vector_flops=0 if x.dtype == src.dtype else x.numel, reads=(source,))
 
 
 @rule("aten._copy_from", "aten._copy_from_and_resize")
-def copy_from(src: TensorType, x: TensorType, non_blocking: bool = False) -> Estimate:
+def copy_from(src: TensorType, x: TensorType) -> Estimate:
     """As `copy`, with the source as the first operand."""
     return copy(x.like(src.shape), src)
 
@@ -155,44 +153,40 @@ def copy_from(src: TensorType, x: TensorType, non_blocking: bool = False) -> Est
 # Memory that is allocated or exchanged.
 
 
-@rule("aten.resize")
+@rule("aten.resize", kind="view")
 def resize(x: TensorType, size: Sequence[Dim]) -> Estimate:
     """A copy of the elements that fit both sizes."""
     kept = x.like((dim_min(x.numel, x.like(size).numel),))
     return Estimate((x.like(size),), reads=(kept,), writes=(kept,))
 
 
-@rule("aten.resize_", "aten._resize_output_", "aten.sparse_resize_")
+@rule("aten.resize_", "aten._resize_output_", "aten.sparse_resize_", kind="view")
 def resize_in_place(x: TensorType, size: Sequence[Dim], *unused: Value) -> Estimate:
     """Resizes in place; the memory may grow."""
     return free(x.like(size))
 
 
-@rule("aten._resize_output")
+@rule("aten._resize_output", kind="view")
 def resize_output(x: TensorType, size: Sequence[Dim], *unused: Value) -> Estimate:
     """Allocates memory of that size."""
     return free(x.like(size), alias=False)
 
 
-@rule("aten.resize_as_")
+@rule("aten.resize_as_", kind="view")
 def resize_as_in_place(x: TensorType, the_template: TensorType) -> Estimate:
     """Resizes in place to another tensor's shape; the memory may grow."""
     return free(x.like(the_template.shape))
 
 
-@rule("aten.resize_as")
+@rule("aten.resize_as", kind="view")
 def resize_as(x: TensorType, the_template: TensorType) -> Estimate:
     """As `resize`, to the sizes of another tensor."""
     return resize(x, the_template.shape)
 
 
-@rule("aten.set", "aten.set_", "aten.set_data")
+@rule("aten.set", "aten.set_", "aten.set_data", kind="view")
 def set_(
-    x: TensorType,
-    source: object = None,
-    storage_offset: Dim = 0,
-    size: Sequence[Dim] | None = None,
-    stride: Sequence[Dim] = (),
+    x: TensorType, source: object = None, storage_offset: Dim = 0, size: Sequence[Dim] | None = None
 ) -> Estimate:
     """Shares another tensor's memory, or none."""
     if size is not None:
@@ -201,7 +195,7 @@ def set_(
 
 
 @rule("aten.fill_diagonal_")
-def fill_diagonal_(x: TensorType, fill_value: Value, wrap: bool = False) -> Estimate:
+def fill_diagonal_(x: TensorType) -> Estimate:
     """Writes the diagonal; the rest is neither read nor written."""
     require(x.rank > 1, f"{shown(x.shape)} has no diagonal")
     return Estimate((x.like(),), writes=(x.like((dim_min(*x.shape),)),), alias=True)
@@ -217,7 +211,7 @@ def masked_select(x: TensorType, mask: TensorType) -> Estimate:
     return Estimate((x.like((data_dependent("masked_select"),)),), reads=(x, mask))
 
 
-@rule("aten.masked_select_backward")
+@rule("aten.masked_select_backward", kind="scatter")
 def masked_select_backward(grad: TensorType, x: TensorType, mask: TensorType) -> Estimate:
     """Scatters the gradients to the positions of their elements, zeros elsewhere."""
     return Estimate((x.like(),), reads=(grad, mask))
@@ -245,7 +239,7 @@ def masked_scatter_(x: TensorType, mask: TensorType, source: TensorType) -> Esti
     return Estimate((x.like(),), reads=(mask, marked), writes=(marked,), alias=True)
 
 
-@rule("aten.masked_scatter_backward")
+@rule("aten.masked_scatter_backward", kind="gather")
 def masked_scatter_backward(grad_output: TensorType, mask: TensorType, sizes: Sequence[Dim]) -> Estimate:
     """The source's gradient: the masked elements of the result's gradient, then zeros."""
     return Estimate((grad_output.like(sizes),), reads=(grad_output, mask))

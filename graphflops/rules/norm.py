@@ -64,8 +64,6 @@ def layer_norm(
     normalized_shape: tuple[Dim, ...],
     weight: TensorType | None = None,
     bias: TensorType | None = None,
-    eps: float = 1e-05,
-    cudnn_enable: bool = True,
 ) -> Estimate:
     """Seven operations per element with weight and bias, a reciprocal root per row."""
     return normalised(x, prod(outer_axes(x, normalized_shape)), weight, bias)
@@ -73,11 +71,7 @@ def layer_norm(
 
 @rule("aten.native_layer_norm")
 def native_layer_norm(
-    x: TensorType,
-    normalized_shape: tuple[Dim, ...],
-    weight: TensorType | None,
-    bias: TensorType | None,
-    eps: float,
+    x: TensorType, normalized_shape: tuple[Dim, ...], weight: TensorType | None, bias: TensorType | None
 ) -> Estimate:
     """As `layer_norm`, with mean and reciprocal deviation as results, in the type used on a CPU."""
     statistic = one_per_row(x, normalized_shape, x.dtype)
@@ -85,20 +79,13 @@ def native_layer_norm(
 
 
 @rule("aten.rms_norm")
-def rms_norm(
-    x: TensorType,
-    normalized_shape: tuple[Dim, ...],
-    weight: TensorType | None = None,
-    eps: float | None = None,
-) -> Estimate:
+def rms_norm(x: TensorType, normalized_shape: tuple[Dim, ...], weight: TensorType | None = None) -> Estimate:
     """Three operations per element and one for the weight, a reciprocal root per row."""
     return normalised(x, prod(outer_axes(x, normalized_shape)), weight, statistics=MEAN_SQUARE)
 
 
 @rule("aten._fused_rms_norm")
-def fused_rms_norm(
-    x: TensorType, normalized_shape: tuple[Dim, ...], weight: TensorType | None, eps: float | None
-) -> Estimate:
+def fused_rms_norm(x: TensorType, normalized_shape: tuple[Dim, ...], weight: TensorType | None) -> Estimate:
     """As `rms_norm`, with the reciprocal root kept."""
     estimate = rms_norm(x, normalized_shape, weight)
     return with_results(estimate, one_per_row(x, normalized_shape, computed_in(x.dtype)))
@@ -106,12 +93,7 @@ def fused_rms_norm(
 
 @rule("aten.group_norm")
 def group_norm(
-    x: TensorType,
-    num_groups: int,
-    weight: TensorType | None = None,
-    bias: TensorType | None = None,
-    eps: float = 1e-05,
-    cudnn_enabled: bool = True,
+    x: TensorType, num_groups: int, weight: TensorType | None = None, bias: TensorType | None = None
 ) -> Estimate:
     """Seven operations per element with weight and bias, a reciprocal root per group."""
     require(x.rank >= 2, f"group_norm needs a batch and a channel axis, got {x}")
@@ -122,14 +104,7 @@ def group_norm(
 
 @rule("aten.native_group_norm")
 def native_group_norm(
-    x: TensorType,
-    weight: TensorType | None,
-    bias: TensorType | None,
-    N: Dim,
-    C: Dim,
-    HxW: Dim,
-    group: int,
-    eps: float,
+    x: TensorType, weight: TensorType | None, bias: TensorType | None, N: Dim, C: Dim, HxW: Dim, group: int
 ) -> Estimate:
     """As `group_norm`, with mean and reciprocal deviation kept."""
     require(not differ(x.numel, N * C * HxW), f"{x} has not {N}*{C}*{HxW} elements")

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from graphflops.dims import Dim
     from graphflops.tensor import TensorType
 
+KIND = "normalisation"
+
 OPERANDS = ("x", "weight", "bias")
 Wants = tuple[bool, ...]
 
@@ -79,7 +81,7 @@ BATCH_INFERENCE = NormGradient(shared=0, input=1, weight=3)
 def native_layer_norm_backward(
     grad_out: TensorType,
     x: TensorType,
-    normalized_shape: tuple[Dim, ...],
+    *,
     mean: TensorType,
     rstd: TensorType,
     weight: TensorType | None,
@@ -114,103 +116,35 @@ def native_group_norm_backward(
     mean: TensorType,
     rstd: TensorType,
     weight: TensorType | None,
-    N: Dim,
+    *,
     C: Dim,
-    HxW: Dim,
-    group: int,
     output_mask: Wants,
 ) -> Estimate:
     """Up to 7 operations per element for input, weight and bias."""
     return GROUP.gradients(grad_out, x, weight, output_mask, (mean, rstd), x.like((C,)))
 
 
-@rule("aten.native_batch_norm_backward")
-def native_batch_norm_backward(
-    grad_out: TensorType,
+@rule(
+    *("aten.native_batch_norm_backward", "aten.batch_norm_backward", "aten._batch_norm_impl_index_backward"),
+    *("aten.cudnn_batch_norm_backward", "aten.miopen_batch_norm_backward"),
+)
+def batch_norm_backward(
+    *,
+    grad: TensorType,
     x: TensorType,
     weight: TensorType | None,
     running_mean: TensorType | None,
     running_var: TensorType | None,
-    save_mean: TensorType | None,
-    save_invstd: TensorType | None,
-    train: bool,
-    eps: float,
-    output_mask: Wants,
+    saved_mean: TensorType | None,
+    saved_var: TensorType | None,
+    training: bool = True,
+    output_mask: Wants = (True, True, True),
 ) -> Estimate:
     """Up to 8 operations per element for input, weight and bias in training, 5 in inference."""
-    kept = (save_mean, save_invstd) if train else (running_mean, running_var)
+    kept = (saved_mean, saved_var) if training else (running_mean, running_var)
     affine = channels_of(x).like(dtype=weight.dtype if weight is not None else None)
-    estimate = (BATCH if train else BATCH_INFERENCE).gradients(grad_out, x, weight, output_mask, kept, affine)
-    return replace(estimate, transcendentals=0 if train else affine.numel)
-
-
-@rule("aten.batch_norm_backward")
-def batch_norm_backward(
-    grad_out: TensorType,
-    x: TensorType,
-    weight: TensorType,
-    running_mean: TensorType | None,
-    running_var: TensorType | None,
-    save_mean: TensorType | None,
-    save_var: TensorType | None,
-    update: bool,
-    eps: float,
-    output_mask: Wants,
-    reserve: TensorType,
-) -> Estimate:
-    """As `native_batch_norm_backward`."""
-    return native_batch_norm_backward(
-        grad_out, x, weight, running_mean, running_var, save_mean, save_var, update, eps, output_mask
-    )
-
-
-@rule("aten._batch_norm_impl_index_backward")
-def batch_norm_impl_index_backward(
-    impl_index: int,
-    x: TensorType,
-    grad_output: TensorType,
-    weight: TensorType | None,
-    running_mean: TensorType | None,
-    running_var: TensorType | None,
-    save_mean: TensorType | None,
-    save_var_transform: TensorType | None,
-    train: bool,
-    eps: float,
-    output_mask: Wants,
-    reservedSpace: TensorType,
-) -> Estimate:
-    """As `native_batch_norm_backward`."""
-    return native_batch_norm_backward(
-        grad_output,
-        x,
-        weight,
-        running_mean,
-        running_var,
-        save_mean,
-        save_var_transform,
-        train,
-        eps,
-        output_mask,
-    )
-
-
-@rule("aten.cudnn_batch_norm_backward", "aten.miopen_batch_norm_backward")
-def cudnn_batch_norm_backward(
-    x: TensorType,
-    grad_output: TensorType,
-    weight: TensorType,
-    running_mean: TensorType | None,
-    running_var: TensorType | None,
-    save_mean: TensorType | None,
-    save_var: TensorType | None,
-    epsilon: float,
-    reserveSpace: TensorType | None = None,
-) -> Estimate:
-    """As `native_batch_norm_backward` in training, for all three operands."""
-    wants = (True, True, True)
-    return native_batch_norm_backward(
-        grad_output, x, weight, running_mean, running_var, save_mean, save_var, True, epsilon, wants
-    )
+    estimate = (BATCH if training else BATCH_INFERENCE).gradients(grad, x, weight, output_mask, kept, affine)
+    return replace(estimate, transcendentals=0 if training else affine.numel)
 
 
 @rule("aten.batch_norm_backward_reduce")
@@ -241,7 +175,6 @@ def batch_norm_backward_elemt(
     weight: TensorType | None,
     sum_dy: TensorType,
     sum_dy_xmu: TensorType,
-    count: TensorType,
 ) -> Estimate:
     """The gradient combined with its sums: centre and four more operations per element."""
     kept = (mean, invstd, weight, sum_dy, sum_dy_xmu)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from graphflops.cost import Estimate, Value
+from graphflops.cost import Estimate
 from graphflops.dims import Dim, at_least, floor_div, prod
 from graphflops.rules.arrangement import bordered, columns_to_image
 from graphflops.rules.registry import ForwardCall, backward, require, rule
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from graphflops.tensor import TensorType
+
+KIND = "movement"
 
 
 def padded(shape: Shape, pad: Sequence[Dim]) -> Shape:
@@ -30,8 +32,8 @@ def padded(shape: Shape, pad: Sequence[Dim]) -> Shape:
 
 
 @rule("aten.constant_pad_nd", "aten.pad", "aten._pad_enum", "aten._pad_circular")
-def pad(x: TensorType, pad: Sequence[Dim], mode: object = "constant", value: Value = None) -> Estimate:
-    """A copy with a border, whatever its mode."""
+def pad(x: TensorType, pad: Sequence[Dim], mode: str | int = "constant") -> Estimate:
+    """A copy with a border, whatever its mode; the gradient depends on it."""
     return Estimate((x.like(padded(x.shape, pad)),), reads=(x,))
 
 
@@ -42,9 +44,14 @@ def mirror_pad(x: TensorType, padding: Sequence[Dim]) -> Estimate:
     return Estimate((x.like(padded(x.shape, padding)),), reads=(x,))
 
 
-@rule("aten.reflection_pad1d_backward", "aten.reflection_pad2d_backward", "aten.reflection_pad3d_backward")
+@rule(
+    "aten.reflection_pad1d_backward",
+    "aten.reflection_pad2d_backward",
+    "aten.reflection_pad3d_backward",
+    kind="scatter",
+)
 @rule("aten.replication_pad1d_backward", "aten.replication_pad2d_backward", "aten.replication_pad3d_backward")
-def mirror_pad_backward(grad_output: TensorType, x: TensorType, padding: Sequence[Dim]) -> Estimate:
+def mirror_pad_backward(grad_output: TensorType, x: TensorType) -> Estimate:
     """Sums the gradients of an element and of its copies in the border."""
     return Estimate((x.like(),), vector_flops=grad_output.numel, reads=(grad_output,))
 
@@ -55,7 +62,7 @@ def mirror_pad_backward(grad_output: TensorType, x: TensorType, padding: Sequenc
 def mirror_pad_gradient(call: ForwardCall) -> Estimate:
     """As the backward operators of reflection and replication padding."""
     (out,) = tensors_of(call.estimate.out)
-    return mirror_pad_backward(out.like(), call.arguments["x"], ())
+    return mirror_pad_backward(out.like(), call.arguments["x"])
 
 
 @backward("aten.pad", "aten._pad_enum")
@@ -65,7 +72,7 @@ def pad_gradient(call: ForwardCall) -> Estimate:
     (out,) = tensors_of(call.estimate.out)
     if call.arguments.get("mode", "constant") in ("constant", 0):
         return constant_pad_gradient(call)
-    return mirror_pad_backward(out.like(), x, ())
+    return mirror_pad_backward(out.like(), x)
 
 
 @backward("aten.constant_pad_nd")
@@ -104,15 +111,8 @@ def im2col(
     return Estimate((x.like((*batch, channels * prod(kernel), columns)),), reads=(x,))
 
 
-@rule("aten.col2im")
-def col2im(
-    x: TensorType,
-    output_size: Sequence[Dim],
-    kernel_size: Sequence[Dim],
-    dilation: Sequence[Dim],
-    padding: Sequence[Dim],
-    stride: Sequence[Dim],
-) -> Estimate:
+@rule("aten.col2im", kind="scatter")
+def col2im(x: TensorType, output_size: Sequence[Dim], kernel_size: Sequence[Dim]) -> Estimate:
     """Columns put back as patches of an image, an addition each where they may overlap."""
     require(x.rank in (2, 3), f"{shown(x.shape)} holds no columns")
     *batch, rows, _ = x.shape

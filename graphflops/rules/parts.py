@@ -15,6 +15,8 @@ from graphflops.tensor import TensorType
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+KIND = "view"
+
 
 @rule("aten.select")
 def select(x: TensorType, dim: int, index: Dim) -> Estimate:
@@ -44,14 +46,7 @@ def slice_(
 
 
 @rule("aten.slice_inverse")
-def slice_inverse(
-    x: TensorType,
-    src: TensorType,
-    dim: int = 0,
-    start: Dim | None = None,
-    end: Dim | None = None,
-    step: Dim = 1,
-) -> Estimate:
+def slice_inverse(x: TensorType, src: TensorType) -> Estimate:
     """A view with the shape of the tensor before slicing."""
     return free(x.like())
 

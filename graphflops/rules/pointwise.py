@@ -23,6 +23,8 @@ from graphflops.rules.work import WORK, power
 from graphflops.rules.work_row import Work
 from graphflops.tensor import COMPLEX128, FLOAT64, INT32, INT64, DType, TensorType
 
+KIND = "elementwise"
+
 # One operand; the type stays unless `result` is given.
 pointwise("neg negative _neg_view_copy", fold=operator.neg)
 pointwise("abs absolute", result=to_real)
@@ -59,7 +61,7 @@ pointwise("lerp", result=lambda a, b, weight: result_type(a, b))
 
 
 @rule("aten._add_relu")
-def add_relu(a: Value, b: Value, alpha: Value = 1) -> Estimate:
+def add_relu(a: Value, b: Value) -> Estimate:
     """A sum and its relu."""
     return elementwise(WORK["add"].more(WORK["relu"].flops), a, b)
 
@@ -265,9 +267,7 @@ def equal(a: TensorType, b: TensorType) -> Estimate:
 
 
 @rule("aten.allclose")
-def allclose(
-    a: TensorType, b: TensorType, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False
-) -> Estimate:
+def allclose(a: TensorType, b: TensorType) -> Estimate:
     """|a - b| <= atol + rtol * |b| per element, reduced to one answer."""
     n = prod(broadcast(a.shape, b.shape))
     return Estimate((data_dependent("allclose"),), vector_flops=WORK["isclose"].flops * n, reads=(a, b))

@@ -15,6 +15,8 @@ from graphflops.tensor import INT64, TensorType
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+KIND = "pooling"
+
 Sizes = tuple[Dim, ...]
 PerAxis = int | Sizes
 
@@ -125,45 +127,21 @@ for _spatial in (2, 3):
 
 @rule("aten.max_pool2d_with_indices_backward", "aten.max_pool3d_with_indices_backward")
 def max_pool_with_indices_backward(
-    grad_output: TensorType,
-    x: TensorType,
-    kernel_size: PerAxis,
-    stride: PerAxis,
-    padding: PerAxis,
-    dilation: PerAxis,
-    ceil_mode: bool,
-    indices: TensorType,
+    grad_output: TensorType, x: TensorType, *, indices: TensorType
 ) -> Estimate:
     """Adds each output's gradient at the position of its maximum."""
     return Estimate((x.like(),), vector_flops=grad_output.numel, reads=(grad_output, indices))
 
 
 @rule("aten.max_pool2d_backward")
-def max_pool2d_backward(
-    grad_output: TensorType,
-    x: TensorType,
-    kernel_size: PerAxis,
-    stride: PerAxis = (),
-    padding: PerAxis = 0,
-    dilation: PerAxis = 1,
-    ceil_mode: bool = False,
-) -> Estimate:
+def max_pool2d_backward(grad_output: TensorType, x: TensorType, kernel_size: PerAxis) -> Estimate:
     """Recomputes the positions of the maxima, then one addition per output."""
     window = prod(spread(kernel_size, 2))
     return Estimate((x.like(),), vector_flops=(window + 1) * grad_output.numel, reads=(grad_output, x))
 
 
 @rule("aten.mkldnn_max_pool2d_backward", "aten.mkldnn_max_pool3d_backward")
-def mkldnn_max_pool_backward(
-    grad_output: TensorType,
-    output: TensorType,
-    x: TensorType,
-    kernel_size: PerAxis,
-    stride: PerAxis = (),
-    padding: PerAxis = 0,
-    dilation: PerAxis = 1,
-    ceil_mode: bool = False,
-) -> Estimate:
+def mkldnn_max_pool_backward(grad_output: TensorType, output: TensorType, x: TensorType) -> Estimate:
     """Adds each output's gradient at the position of its maximum."""
     return Estimate((x.like(),), vector_flops=grad_output.numel, reads=(grad_output, output, x))
 
@@ -324,9 +302,7 @@ def fractional_max_pool(
 
 
 @rule("aten.fractional_max_pool2d_backward", "aten.fractional_max_pool3d_backward")
-def fractional_max_pool_backward(
-    grad_output: TensorType, x: TensorType, kernel_size: Sizes, output_size: Sizes, indices: TensorType
-) -> Estimate:
+def fractional_max_pool_backward(grad_output: TensorType, x: TensorType, *, indices: TensorType) -> Estimate:
     """Adds each output's gradient at the position of its maximum."""
     return adaptive_max_pool_backward(grad_output, x, indices)
 
@@ -339,9 +315,7 @@ def max_unpool2d(x: TensorType, indices: TensorType, output_size: Sizes) -> Esti
 
 
 @rule("aten.max_unpool3d")
-def max_unpool3d(
-    x: TensorType, indices: TensorType, output_size: Sizes, stride: PerAxis, padding: PerAxis
-) -> Estimate:
+def max_unpool3d(x: TensorType, indices: TensorType, output_size: Sizes) -> Estimate:
     """Writes values to their former positions and zeros elsewhere; no arithmetic."""
     return max_unpool2d(x, indices, output_size)
 

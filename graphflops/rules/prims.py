@@ -17,6 +17,8 @@ from graphflops.tensor import FLOAT32, DType, TensorType
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+KIND = "view"
+
 prim = partial(pointwise, dialect="prims")
 prim("neg, ceil, floor, round, trunc, sign, bitwise_not, reciprocal")
 prim("acos, acosh, asin, asinh, atan, atanh, cos, cosh, sin, sinh, tan, tanh")
@@ -59,7 +61,7 @@ def convert_element_type(a: TensorType, dtype: DType) -> Estimate:
 
 
 @rule("prims.broadcast_in_dim")
-def broadcast_in_dim(a: TensorType, shape: Sequence[Dim], broadcast_dimensions: Sequence[int]) -> Estimate:
+def broadcast_in_dim(a: TensorType, shape: Sequence[Dim]) -> Estimate:
     """A view that repeats elements without storing them."""
     out, stored = a.like(shape), a.numel if a.stored is None else a.stored
     return free(out if same(stored, out.numel) else replace(out, stored=stored))
@@ -88,19 +90,19 @@ def empty(shape: Sequence[Dim], *order: Value, dtype: DType, requires_grad: bool
 
 
 @rule("prims.full")
-def full(shape: Sequence[Dim], fill_value: Value, *, dtype: DType, requires_grad: bool = False) -> Estimate:
+def full(shape: Sequence[Dim], *, dtype: DType) -> Estimate:
     """Every element written."""
     return Estimate((TensorType(tuple(shape), dtype),))
 
 
 @rule("prims.full_like")
-def full_like(a: TensorType, fill_value: Value, *, dtype: DType, requires_grad: bool = False) -> Estimate:
+def full_like(a: TensorType, *, dtype: DType) -> Estimate:
     """Every element written, none read."""
     return Estimate((a.like(dtype=dtype),))
 
 
 @rule("prims.iota")
-def iota(length: Dim, *, start: Dim, step: Dim, dtype: DType, requires_grad: bool = False) -> Estimate:
+def iota(length: Dim, *, dtype: DType) -> Estimate:
     """Every element written."""
     return Estimate((TensorType((length,), dtype),))
 
@@ -111,7 +113,7 @@ def scalar_tensor(s: Value, *, dtype: DType | None = None) -> Estimate:
     return Estimate((TensorType((), dtype or result_type(s)),))
 
 
-@rule("prims.uniform", "prims.normal")
+@rule("prims.uniform", "prims.normal", kind="random")
 def drawn(shape: Sequence[Dim], *, dtype: DType, **distribution: Value) -> Estimate:
     """Random numbers, scaled and shifted."""
     out = TensorType(tuple(shape), dtype)

@@ -11,6 +11,8 @@ from graphflops.rules.registry import rule
 from graphflops.rules.work import WORK
 from graphflops.tensor import FLOAT32, FLOAT64, INT8, INT64, DType, TensorType
 
+KIND = "quantisation"
+
 Tensors = tuple[TensorType, ...]
 
 # Operations per element.
@@ -36,89 +38,26 @@ def quantize_per_tensor_decomposed(
     return convert(x, dtype, QUANTIZE, scale, zero_point, quant_min, quant_max)
 
 
-@rule("quantized_decomposed.dequantize_per_tensor")
-def dequantize_per_tensor_decomposed(
-    x: TensorType,
-    scale: Value,
-    zero_point: Value,
-    quant_min: Value,
-    quant_max: Value,
-    dtype: DType,
-    *,
-    out_dtype: DType | None = None,
-) -> Estimate:
-    """Three operations per element."""
-    return convert(x, out_dtype or FLOAT32, DEQUANTIZE, scale, zero_point)
-
-
-@rule("quantized_decomposed.quantize_per_channel")
-def quantize_per_channel_decomposed(
-    x: TensorType,
-    scales: TensorType,
-    zero_points: TensorType,
-    axis: int,
-    quant_min: Dim,
-    quant_max: Dim,
-    dtype: DType,
-) -> Estimate:
+@rule(
+    *("quantized_decomposed.quantize_per_channel", "quantized_decomposed.quantize_per_channel_group"),
+    "quantized_decomposed.quantize_per_token",
+)
+def quantize_parts(x: TensorType, scales: TensorType, zero_points: TensorType, *, dtype: DType) -> Estimate:
     """Six operations per element."""
     return convert(x, dtype, QUANTIZE, scales, zero_points)
 
 
-@rule("quantized_decomposed.dequantize_per_channel")
-def dequantize_per_channel_decomposed(
-    x: TensorType,
-    scales: TensorType,
-    zero_points: TensorType | None,
-    axis: int,
-    quant_min: Dim,
-    quant_max: Dim,
-    dtype: DType,
-    *,
-    out_dtype: DType | None = None,
+@rule("quantized_decomposed.dequantize_per_tensor", "quantized_decomposed.dequantize_per_channel")
+def dequantize_decomposed(
+    x: TensorType, scale: Value, zero_point: Value, *, out_dtype: DType | None = None
 ) -> Estimate:
     """Three operations per element, two without zero points."""
-    return convert(x, out_dtype or FLOAT32, DEQUANTIZE - (zero_points is None), scales, zero_points)
+    return convert(x, out_dtype or FLOAT32, DEQUANTIZE - (zero_point is None), scale, zero_point)
 
 
-@rule("quantized_decomposed.quantize_per_token", "quantized_decomposed.quantize_per_channel_group")
-def quantize_by_row(
-    x: TensorType,
-    scales: TensorType,
-    zero_points: TensorType,
-    quant_min: Dim,
-    quant_max: Dim,
-    dtype: DType,
-    group_size: Dim = 0,
-) -> Estimate:
-    """Six operations per element."""
-    return convert(x, dtype, QUANTIZE, scales, zero_points)
-
-
-@rule("quantized_decomposed.dequantize_per_token")
-def dequantize_per_token(
-    x: TensorType,
-    scales: TensorType,
-    zero_points: TensorType,
-    quant_min: Dim,
-    quant_max: Dim,
-    dtype: DType,
-    output_dtype: DType,
-) -> Estimate:
-    """Three operations per element."""
-    return convert(x, output_dtype, DEQUANTIZE, scales, zero_points)
-
-
-@rule("quantized_decomposed.dequantize_per_channel_group")
-def dequantize_per_channel_group(
-    x: TensorType,
-    scales: TensorType,
-    zero_points: TensorType | None,
-    quant_min: Dim,
-    quant_max: Dim,
-    dtype: DType,
-    group_size: Dim,
-    output_dtype: DType,
+@rule("quantized_decomposed.dequantize_per_token", "quantized_decomposed.dequantize_per_channel_group")
+def dequantize_parts(
+    x: TensorType, scales: TensorType, zero_points: TensorType | None, *, output_dtype: DType
 ) -> Estimate:
     """Three operations per element, two without zero points."""
     return convert(x, output_dtype, DEQUANTIZE - (zero_points is None), scales, zero_points)
@@ -131,7 +70,7 @@ def convert_element_type(x: TensorType, dtype: DType) -> Estimate:
 
 
 @rule("quantized_decomposed.choose_qparams", "quantized_decomposed.choose_qparams_symmetric")
-def choose_qparams(x: TensorType, quant_min: Dim, quant_max: Dim, eps: float, dtype: DType) -> Estimate:
+def choose_qparams(x: TensorType) -> Estimate:
     """Minimum and maximum; computing the parameters from them is not counted."""
     return _range(x, (1,))
 
@@ -141,7 +80,7 @@ def choose_qparams(x: TensorType, quant_min: Dim, quant_max: Dim, eps: float, dt
     "quantized_decomposed.choose_qparams_per_token_asymmetric",
     "quantized_decomposed._choose_qparams_per_token_asymmetric_impl",
 )
-def choose_qparams_per_token(x: TensorType, dtype: DType) -> Estimate:
+def choose_qparams_per_token(x: TensorType) -> Estimate:
     """Two operations per element: minimum and maximum, or absolute value and maximum."""
     return _range(x, (*x.shape[:-1], 1))
 
@@ -197,14 +136,14 @@ def quantize_tensors(
 
 
 @rule("aten.quantize_per_tensor_dynamic")
-def quantize_per_tensor_dynamic(x: TensorType, dtype: DType | None, reduce_range: bool) -> Estimate:
+def quantize_per_tensor_dynamic(x: TensorType, dtype: DType | None) -> Estimate:
     """Minimum and maximum, then six operations per element."""
     return convert(x, dtype or INT8, QUANTIZE + MIN_MAX)
 
 
 @rule("aten.quantize_per_channel")
 def quantize_per_channel(
-    x: TensorType, scales: TensorType, zero_points: TensorType, axis: int, dtype: DType | None
+    x: TensorType, scales: TensorType, zero_points: TensorType, *, dtype: DType | None
 ) -> Estimate:
     """Six operations per element."""
     return convert(x, dtype or INT8, QUANTIZE, scales, zero_points)
@@ -230,14 +169,12 @@ def int_repr(x: TensorType) -> Estimate:
 
 
 @rule("aten._make_per_tensor_quantized_tensor")
-def make_per_tensor_quantized(x: TensorType, scale: float, zero_point: Dim) -> Estimate:
+def make_per_tensor_quantized(x: TensorType) -> Estimate:
     """A copy of integers that are quantized already."""
     return convert(x, x.dtype, 0)
 
 
 @rule("aten._make_per_channel_quantized_tensor")
-def make_per_channel_quantized(
-    x: TensorType, scale: TensorType, zero_point: TensorType, axis: int
-) -> Estimate:
+def make_per_channel_quantized(x: TensorType, scale: TensorType, zero_point: TensorType) -> Estimate:
     """A copy of integers that are quantized already."""
     return convert(x, x.dtype, 0, scale, zero_point)

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
     from graphflops.dims import Dim
 
+KIND = "random"
+
 NORMAL = (1, 2)
 UNIFORM = (0, 0)
 SCALED = 2  # the product and sum that move a standard distribution
@@ -36,27 +38,21 @@ def _sized(size: Sequence[Dim], dtype: DType | None) -> TensorType:
 
 
 @rule("aten.rand")
-def rand(size: Sequence[Dim], *, dtype: DType | None = None, names: Value = None) -> Estimate:
+def rand(size: Sequence[Dim], *, dtype: DType | None = None) -> Estimate:
     """Uniform numbers, written."""
     return drawn(_sized(size, dtype), *UNIFORM)
 
 
 @rule("aten.randn")
-def randn(size: Sequence[Dim], *, dtype: DType | None = None, names: Value = None) -> Estimate:
+def randn(size: Sequence[Dim], *, dtype: DType | None = None) -> Estimate:
     """Normal numbers, written."""
     return drawn(_sized(size, dtype), *NORMAL)
 
 
-@rule("aten.randint")
-def randint(high: Dim, size: Sequence[Dim], *, dtype: DType | None = INT64) -> Estimate:
+@rule("aten.randint", "aten.randint.low", "aten.randint.low_generator")
+def randint(*, size: Sequence[Dim], dtype: DType | None = INT64) -> Estimate:
     """Integers, written."""
     return drawn(_sized(size, dtype or INT64), *UNIFORM)
-
-
-@rule("aten.randint.low", "aten.randint.low_generator")
-def randint_between(low: Dim, high: Dim, size: Sequence[Dim], *, dtype: DType | None = INT64) -> Estimate:
-    """Integers, written."""
-    return randint(high, size, dtype=dtype)
 
 
 @rule("aten.rand_like", "aten.randint_like")
@@ -99,7 +95,7 @@ def normal_like(a: TensorType, *parameters: Value, mean: float = 0.0, std: float
 
 
 @rule("aten.log_normal")
-def log_normal(a: TensorType, mean: float = 1.0, std: float = 2.0) -> Estimate:
+def log_normal(a: TensorType) -> Estimate:
     """The exponential of normal numbers."""
     return drawn(a.like(), NORMAL[0] + SCALED, NORMAL[1] + 1)
 
@@ -133,25 +129,25 @@ def normal(mean: Value, std: Value = 1.0) -> Estimate:
 
 
 @rule("aten.normal.float_float")
-def normal_sized(mean: float, std: float, size: Sequence[Dim], *, dtype: DType | None = None) -> Estimate:
+def normal_sized(*, size: Sequence[Dim], dtype: DType | None = None) -> Estimate:
     """Normal numbers, scaled and shifted."""
     return drawn(_sized(size, dtype), NORMAL[0] + SCALED, NORMAL[1])
 
 
 @rule("aten.poisson", "aten._standard_gamma")
-def rejected(a: TensorType, generator: Value = None) -> Estimate:
+def rejected(a: TensorType) -> Estimate:
     """One evaluation per element."""
     return drawn(a.like(), 0, 1, a)
 
 
 @rule("aten.binomial")
-def binomial(count: TensorType, prob: TensorType, generator: Value = None) -> Estimate:
+def binomial(count: TensorType, prob: TensorType) -> Estimate:
     """One evaluation per element."""
     return elementwise(Work("binomial", transcendentals=1), count, prob)
 
 
 @rule("aten._sample_dirichlet")
-def sample_dirichlet(a: TensorType, generator: Value = None) -> Estimate:
+def sample_dirichlet(a: TensorType) -> Estimate:
     """A gamma number per element, their sum and the division by it."""
     return drawn(a.like(), 2, 1, a)
 
@@ -187,12 +183,7 @@ backward("aten._standard_gamma")(differentiate(WORK["standard_gamma"]))
 
 @rule("rngprims.philox_rand")
 def philox_rand(
-    size: Sequence[Dim],
-    seed: TensorType,
-    offset: TensorType,
-    stride: Sequence[Dim] | None = None,
-    device: Value = None,
-    dtype: DType | None = None,
+    size: Sequence[Dim], seed: TensorType, offset: TensorType, *, dtype: DType | None = None
 ) -> Estimate:
     """Uniform numbers, and the offset of the next draw."""
     return Estimate((_sized(size, dtype), offset.like((), INT64)), reads=(seed, offset))
@@ -205,19 +196,14 @@ def philox_key_split(key: TensorType, num_splits: Dim) -> Estimate:
 
 
 @rule("aten._philox_key_fold_in")
-def philox_key_fold_in(key: TensorType, data: Value) -> Estimate:
+def philox_key_fold_in(key: TensorType) -> Estimate:
     """Derives a key from a key and a number."""
     return Estimate((key.like(),), reads=(key,))
 
 
 @rule("aten._sobol_engine_draw")
 def sobol_engine_draw(
-    quasi: TensorType,
-    n: Dim,
-    sobolstate: TensorType,
-    dimension: Dim,
-    num_generated: Value,
-    dtype: DType | None,
+    quasi: TensorType, n: Dim, sobolstate: TensorType, dimension: Dim, *, dtype: DType | None
 ) -> Estimate:
     """Bit mixing and a scaling per element, and the state of the next draw."""
     out = _sized((n, dimension), dtype)

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
     from graphflops.tensor import TensorType
 
+KIND = "movement"
+
 # Repeats that are stored.
 
 
@@ -33,9 +35,7 @@ def tile(x: TensorType, dims: Sequence[Dim]) -> Estimate:
 
 
 @rule("aten.repeat_interleave.self_int")
-def repeat_interleave(
-    x: TensorType, repeats: Dim, dim: int | None = None, *, output_size: Dim | None = None
-) -> Estimate:
+def repeat_interleave(x: TensorType, repeats: Dim, dim: int | None = None) -> Estimate:
     """Every element of an axis, or of the flattened tensor, repeated in place."""
     if dim is None:
         return Estimate((x.like((x.numel * repeats,)),), reads=(x,))
@@ -76,7 +76,7 @@ def _repeated(repeats: TensorType, output_size: Dim | None, each: Dim) -> Dim:
 
 
 @rule("aten.roll")
-def roll(x: TensorType, shifts: Sequence[Dim], dims: Sequence[int] = ()) -> Estimate:
+def roll(x: TensorType, *, dims: Sequence[int] = ()) -> Estimate:
     """Rolls elements along axes; those shifted out at one end come back at the other."""
     axes(dims, x.rank)
     return copied(x)
@@ -128,7 +128,7 @@ def channel_shuffle(x: TensorType, groups: Dim) -> Estimate:
 
 
 @rule("aten.tril", "aten.triu")
-def tril(x: TensorType, diagonal: Dim = 0) -> Estimate:
+def tril(x: TensorType) -> Estimate:
     """A copy, zero on one side of a diagonal."""
     return triangle(x)
 
@@ -153,7 +153,7 @@ def diagflat(x: TensorType, offset: int = 0) -> Estimate:
     return diag_embed(x.view((x.numel,)), offset)
 
 
-@rule("aten.diag")
+@rule("aten.diag", kind="view")
 def diag(x: TensorType, diagonal: int = 0) -> Estimate:
     """A matrix with a vector on its diagonal, or a copy of the diagonal of a matrix."""
     return diag_embed(x, diagonal) if x.rank == 1 else copied(*tensors_of(parts.diagonal(x, diagonal).out))
@@ -200,13 +200,7 @@ def diagonal_scatter(
 
 
 @rule("aten.as_strided_scatter")
-def as_strided_scatter(
-    x: TensorType,
-    src: TensorType,
-    size: Sequence[Dim],
-    stride: Sequence[Dim],
-    storage_offset: Dim | None = None,
-) -> Estimate:
+def as_strided_scatter(x: TensorType, src: TensorType, size: Sequence[Dim]) -> Estimate:
     """A copy with a strided pattern of its memory replaced."""
     return overwritten(x, src, x.view(size))
 
@@ -223,16 +217,14 @@ def overwritten_backward(call: ForwardCall) -> Estimate:
 # Gradients of views as operators of a joint graph.
 
 
-@rule("aten.slice_backward", "aten.select_backward", "aten.diagonal_backward")
+@rule("aten.slice_backward", "aten.select_backward", "aten.diagonal_backward", kind="movement")
 def part_backward(grad_output: TensorType, input_sizes: Sequence[Dim], *where: Dim) -> Estimate:
     """The gradient of a part written into zeros."""
     return Estimate((grad_output.like(input_sizes),), reads=(grad_output,))
 
 
-@rule("aten.unfold_backward")
-def unfold_backward(
-    grad_in: TensorType, input_sizes: Sequence[Dim], dim: int, size: Dim, step: Dim
-) -> Estimate:
+@rule("aten.unfold_backward", kind="scatter")
+def unfold_backward(grad_in: TensorType, input_sizes: Sequence[Dim]) -> Estimate:
     """Sums the gradients of every window that contains an element."""
     return Estimate((grad_in.like(input_sizes),), vector_flops=grad_in.numel, reads=(grad_in,))
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from graphflops.cost import Estimate, free
 from graphflops.dims import Dim, total
+from graphflops.rules.derived import Derived
 from graphflops.rules.recurrent import (
     GRU,
     KINDS,
@@ -20,10 +21,15 @@ from graphflops.rules.recurrent import (
     states_of,
 )
 from graphflops.rules.registry import require, rule
+from graphflops.rules.shapes import tensors_of
 from graphflops.tensor import FLOAT32, INT8, UINT8, TensorType
 
 if TYPE_CHECKING:
-    from graphflops.rules.matmul import Mask, Number
+    from collections.abc import Callable
+
+    from graphflops.rules.matmul import Mask
+
+KIND = "recurrent"
 
 MODES = tuple(KINDS.values())  # in the order of the libraries' numbers
 GRU_SAVED = 5  # values per hidden unit that the fused GRU keeps for its backward pass
@@ -45,7 +51,7 @@ def gates_back(cell: Cell, state: TensorType, has_bias: bool) -> Estimate:
     return Estimate((), 0, state.numel * per_unit, state.numel * cell.transcendentals_back)
 
 
-@rule("aten._thnn_fused_lstm_cell")
+@rule("aten._thnn_fused_lstm_cell", kind="elementwise")
 def fused_lstm_cell(
     input_gates: TensorType,
     hidden_gates: TensorType,
@@ -58,7 +64,7 @@ def fused_lstm_cell(
     return replace(gates(LSTM, cx, input_bias), out=(cx.like(), cx.like(), input_gates.like()), reads=reads)
 
 
-@rule("aten._thnn_fused_gru_cell")
+@rule("aten._thnn_fused_gru_cell", kind="elementwise")
 def fused_gru_cell(
     input_gates: TensorType,
     hidden_gates: TensorType,
@@ -72,7 +78,7 @@ def fused_gru_cell(
     return replace(gates(GRU, hx, input_bias), out=(hx.like(), kept), reads=reads)
 
 
-@rule("aten._thnn_fused_lstm_cell_backward_impl")
+@rule("aten._thnn_fused_lstm_cell_backward_impl", kind="elementwise")
 def fused_lstm_cell_backward_impl(
     grad_hy: TensorType | None,
     grad_cy: TensorType | None,
@@ -87,23 +93,17 @@ def fused_lstm_cell_backward_impl(
     return replace(gates_back(LSTM, cx, has_bias), out=(workspace.like(), cx.like(), bias), reads=reads)
 
 
-@rule("aten._thnn_fused_lstm_cell_backward")
-def fused_lstm_cell_backward(
-    grad_hy: TensorType | None,
-    grad_cy: TensorType | None,
-    cx: TensorType,
-    cy: TensorType,
-    workspace: TensorType,
-    has_bias: bool,
-) -> Estimate:
+def with_shared_gradients(grads: Estimate) -> Estimate:
     """As the `_impl` operator; both products share one gradient, and both biases share another."""
-    grads = fused_lstm_cell_backward_impl(grad_hy, grad_cy, cx, cy, workspace, has_bias)
     gate, state, bias = grads.out
-    written = tuple(value for value in grads.out if isinstance(value, TensorType))
-    return replace(grads, out=(gate, gate, state, bias, bias), writes=written)
+    return replace(grads, out=(gate, gate, state, bias, bias), writes=tensors_of(grads.out))
 
 
-@rule("aten._thnn_fused_gru_cell_backward")
+fused_lstm_cell_backward = Derived(fused_lstm_cell_backward_impl, with_shared_gradients)
+rule("aten._thnn_fused_lstm_cell_backward")(fused_lstm_cell_backward)
+
+
+@rule("aten._thnn_fused_gru_cell_backward", kind="elementwise")
 def fused_gru_cell_backward(grad_hy: TensorType, workspace: TensorType, has_bias: bool) -> Estimate:
     """Gradients of both products' gates, the state and the biases."""
     *rows, hidden = grad_hy.shape
@@ -113,7 +113,7 @@ def fused_gru_cell_backward(grad_hy: TensorType, workspace: TensorType, has_bias
     return replace(work, out=(gate, gate, grad_hy.like(), bias, bias), reads=(grad_hy, workspace))
 
 
-@rule("aten._thnn_differentiable_lstm_cell_backward")
+@rule("aten._thnn_differentiable_lstm_cell_backward", kind="elementwise")
 def differentiable_lstm_cell_backward(
     grad_hy: TensorType | None,
     grad_cy: TensorType | None,
@@ -129,7 +129,7 @@ def differentiable_lstm_cell_backward(
     return _recomputed(grads, gates(LSTM, cx, input_bias), hidden_gates, input_bias, hidden_bias)
 
 
-@rule("aten._thnn_differentiable_gru_cell_backward")
+@rule("aten._thnn_differentiable_gru_cell_backward", kind="elementwise")
 def differentiable_gru_cell_backward(
     grad_hy: TensorType,
     input_gates: TensorType,
@@ -167,19 +167,12 @@ def cudnn_rnn(
     x: TensorType,
     weight: Tensors,
     weight_stride0: int,
+    *,
     weight_buf: TensorType | None,
     hx: TensorType,
     cx: TensorType | None,
     mode: int,
-    hidden_size: Dim,
-    proj_size: Dim,
-    num_layers: int,
-    batch_first: bool,
-    dropout: float,
-    train: bool,
     bidirectional: bool,
-    batch_sizes: tuple[Dim, ...],
-    dropout_state: TensorType | None,
 ) -> Estimate:
     """As the layer of that mode; the size of cuDNN's reserved memory is not known."""
     out = x.like((*x.shape[:-1], (2 if bidirectional else 1) * hx.shape[-1]))
@@ -195,22 +188,17 @@ def miopen_rnn(
     x: TensorType,
     weight: Tensors,
     weight_stride0: int,
+    *,
     hx: TensorType,
     cx: TensorType | None,
     mode: int,
-    hidden_size: Dim,
-    num_layers: int,
-    batch_first: bool,
-    dropout: float,
-    train: bool,
     bidirectional: bool,
-    batch_sizes: tuple[Dim, ...],
-    dropout_state: TensorType | None,
 ) -> Estimate:
     """As _cudnn_rnn, with the weights also returned in one buffer."""
     flat = x.like((total(value.numel for value in weight),))
-    common = (num_layers, batch_first, dropout, train, bidirectional, batch_sizes, dropout_state)
-    return cudnn_rnn(x, weight, weight_stride0, flat, hx, cx, mode, hidden_size, 0, *common)
+    return cudnn_rnn(
+        *(x, weight, weight_stride0), weight_buf=flat, hx=hx, cx=cx, mode=mode, bidirectional=bidirectional
+    )
 
 
 @rule("aten._cudnn_rnn_backward")
@@ -226,15 +214,8 @@ def cudnn_rnn_backward(
     grad_hy: TensorType | None,
     grad_cy: TensorType | None,
     mode: int,
-    hidden_size: Dim,
-    proj_size: Dim,
-    num_layers: int,
-    batch_first: bool,
-    dropout: float,
-    train: bool,
+    *,
     bidirectional: bool,
-    batch_sizes: tuple[Dim, ...],
-    dropout_state: TensorType | None,
     reserve: TensorType,
     output_mask: Mask,
 ) -> Estimate:
@@ -252,23 +233,13 @@ def cudnn_rnn_backward(
     return replace(work, out=results, reads=reads)
 
 
-@rule("aten._cudnn_rnn_flatten_weight")
-def cudnn_rnn_flatten_weight(
-    weights: Tensors,
-    weight_stride0: int,
-    input_size: Dim,
-    mode: int,
-    hidden_size: Dim,
-    proj_size: Dim,
-    num_layers: int,
-    batch_first: bool,
-    bidirectional: bool,
-) -> Estimate:
+@rule("aten._cudnn_rnn_flatten_weight", kind="movement")
+def cudnn_rnn_flatten_weight(weights: Tensors) -> Estimate:
     """A copy of all weights into one buffer."""
     return Estimate((weights[0].like((total(value.numel for value in weights),)),), reads=weights)
 
 
-@rule("aten._use_cudnn_rnn_flatten_weight")
+@rule("aten._use_cudnn_rnn_flatten_weight", kind="query")
 def use_cudnn_rnn_flatten_weight() -> Estimate:
     """Free: a query of the library."""
     return free(False, alias=False)
@@ -283,15 +254,10 @@ def mkldnn_rnn_layer(
     weight3: TensorType,
     hx_: TensorType,
     cx_: TensorType,
-    reverse: bool,
-    batch_sizes: tuple[Dim, ...],
+    *,
     mode: int,
     hidden_size: Dim,
-    num_layers: int,
     has_biases: bool,
-    bidirectional: bool,
-    batch_first: bool,
-    train: bool,
 ) -> Estimate:
     """One direction of one layer."""
     layer = Layer(weight0, weight1, None, (weight2, weight3) if has_biases else ())
@@ -314,15 +280,9 @@ def mkldnn_rnn_layer_backward(
     grad_output: TensorType | None,
     grad_hy: TensorType | None,
     grad_cy: TensorType | None,
-    reverse: bool,
+    *,
     mode: int,
-    hidden_size: Dim,
-    num_layers: int,
     has_biases: bool,
-    train: bool,
-    bidirectional: bool,
-    batch_sizes: tuple[Dim, ...],
-    batch_first: bool,
     workspace: TensorType,
 ) -> Estimate:
     """Back-propagation through time for all operands."""
@@ -336,8 +296,9 @@ def mkldnn_rnn_layer_backward(
 # Quantized cells.
 
 
-def _register_quantized(name: str, cell: Cell) -> None:
-    @rule(f"aten.quantized_{name}_cell")
+def quantized_step(cell: Cell) -> Callable[..., Estimate]:
+    """One step of a cell with eight-bit weights."""
+
     def step(
         x: TensorType,
         hx: TensorType | Tensors,
@@ -345,20 +306,14 @@ def _register_quantized(name: str, cell: Cell) -> None:
         w_hh: TensorType,
         b_ih: TensorType,
         b_hh: TensorType,
-        packed_ih: TensorType,
-        packed_hh: TensorType,
-        col_offsets_ih: TensorType,
-        col_offsets_hh: TensorType,
-        scale_ih: Number,
-        scale_hh: Number,
-        zero_point_ih: Number,
-        zero_point_hh: Number,
     ) -> Estimate:
         states = states_of(hx)
         layer = Layer(w_ih, w_hh, None, (b_ih, b_hh))
         estimate = recur(cell, x, states, [layer], x.like(states[0].shape))
         return replace(estimate, out=estimate.out[1:], matrix_dtype=INT8)
 
+    return step
+
 
 for _name, _cell in KINDS.items():
-    _register_quantized(_name, _cell)
+    rule(f"aten.quantized_{_name}_cell")(quantized_step(_cell))

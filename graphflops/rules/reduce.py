@@ -15,6 +15,8 @@ from graphflops.tensor import BOOL, INT64, UINT8, UINT64, DType, TensorType
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+KIND = "reduction"
+
 Axes = int | tuple[int, ...] | None
 
 
@@ -165,7 +167,7 @@ def count_nonzero(x: TensorType, dim: Axes = None) -> Estimate:
 
 
 @rule("aten.hash_tensor")
-def hash_tensor(x: TensorType, dim: Axes = (), *, keepdim: bool = False, mode: int = 0) -> Estimate:
+def hash_tensor(x: TensorType, dim: Axes = (), *, keepdim: bool = False) -> Estimate:
     """One exclusive or per element."""
     return reduction(x, dim, keepdim, UINT64)
 
@@ -222,7 +224,7 @@ def sum_to_size(x: TensorType, size: tuple[Dim, ...]) -> Estimate:
 
 @rule("aten.value_selecting_reduction_backward")
 def value_selecting_reduction_backward(
-    grad: TensorType, dim: int, indices: TensorType, sizes: tuple[Dim, ...], keepdim: bool
+    grad: TensorType, *, indices: TensorType, sizes: tuple[Dim, ...]
 ) -> Estimate:
     """Scatters the gradients to the positions of the values, zeros elsewhere; no arithmetic."""
     return Estimate((grad.like(sizes),), reads=(grad, indices))
@@ -235,9 +237,7 @@ def prims_reduction(x: TensorType, dims: Axes, *, output_dtype: DType | None = N
 
 
 @rule("prims.var")
-def prims_var(
-    x: TensorType, dims: Axes, correction: float | None = 1, *, output_dtype: DType | None = None
-) -> Estimate:
+def prims_var(x: TensorType, dims: Axes, *, output_dtype: DType | None = None) -> Estimate:
     """As `aten.var`."""
     out = x.like(reduced(x.shape, dims), output_dtype or real_of(x.dtype))
     return Estimate((out,), vector_flops=parts(x) * (4 * x.numel + 2 * out.numel), reads=(x,))

@@ -8,15 +8,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from graphflops.errors import RuleError, ShapeError
-from graphflops.ops import operator
-from graphflops.rules import index
-from graphflops.rules.packed import packed
+from graphflops.errors import RuleError, ShapeError, shown
+from graphflops.ops import index, operator
+from graphflops.ops.index import Home
+from graphflops.ops.onnx_attributes import attributes
+from graphflops.ops.operator import means, orders, spellings
+from graphflops.ops.table import KINDS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from graphflops.cost import Estimate
+    from graphflops.ops import Kind
 
     RuleFunction = Callable[..., Estimate]
 
@@ -33,6 +36,7 @@ class Rule:
     product: parameters that are multiplied with one another; the gradient of each costs the forward's product once more.
     rankless: parameters that may be given a value of unknown rank; `*` for variadic ones.
     home: module that registered it.
+    kind: the kind of the operator, where `ops/` does not list it.
     """
 
     key: str
@@ -40,6 +44,7 @@ class Rule:
     product: tuple[str, ...] = ()
     rankless: tuple[str, ...] = ()
     home: str = ""
+    kind: Kind = "other"
 
     @property
     def positional(self) -> int:
@@ -53,6 +58,11 @@ class Rule:
         return code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
 
     @property
+    def keywords(self) -> tuple[str, ...]:
+        """Names of the parameters that are given by name only."""
+        return self.parameters[self.positional :]
+
+    @property
     def variadic(self) -> bool:
         """Whether the rule takes any number of operands."""
         return bool(self.function.__code__.co_flags & _VARARGS)
@@ -61,6 +71,55 @@ class Rule:
     def open_ended(self) -> bool:
         """Whether the rule takes keywords it does not name."""
         return bool(self.function.__code__.co_flags & _VARKEYWORDS)
+
+    def bound(
+        self, op: str, args: Sequence[Any], kwargs: Iterable[tuple[str, Any]], *, by_place: bool = True
+    ) -> dict[str, Any]:
+        """The arguments of a call of `op` by parameter name, what is left for a variadic rule under `*`.
+
+        The rule's keywords are found among the operands by the names of the operator's schema, or their canonical names;
+        what the schema has and the rule does not name plays no part.
+        by_place: a keyword that neither names may stand for the operand at its place: files of torch before 2.7 name every
+        argument and do not say which are positional, and rules name leading operands as they like.
+        Raises RuleError for an argument that neither the rule nor the operator has.
+        """
+        names, leading = self.parameters, self.parameters[: self.positional]
+        taken = dict(zip(leading, args, strict=False))
+        spare = tuple(args[len(leading) :])
+        if spare and self.variadic:
+            taken["*"] = spare
+        elif spare:
+            taken.update(self._named(op, spare))
+        for at, (name, value) in enumerate(kwargs, start=len(args)):
+            if name in names and name not in taken:
+                taken[name] = value
+                continue
+            places = [order.index(name) for order in orders(op) if name in order]
+            place = places[0] if places else at
+            if (places or by_place) and place < len(leading) and leading[place] not in taken:
+                taken[leading[place]] = value
+            elif self.open_ended:
+                taken[name] = value
+            elif name in taken or not (places or name in (attributes(op) or ())):
+                raise RuleError(f"the rule of {self.key} has no parameter {shown(name)}")
+            else:
+                taken.update((keyword, value) for keyword in self.keywords if means(keyword, name))
+        return taken
+
+    def _named(self, op: str, operands: tuple[Any, ...]) -> Iterator[tuple[str, Any]]:
+        """The operands after the rule's positional ones that its keywords name."""
+        known, first = orders(op), self.positional
+        for place, value in enumerate(operands, start=first):
+            names = {order[place] for order in known if place < len(order)}
+            if not names:
+                raise RuleError(f"{self.key} takes {first} operands, the call has {first + len(operands)}")
+            for keyword in self.keywords:
+                if any(means(keyword, name) for name in names):
+                    yield keyword, value
+
+    def price(self, op: str, *args: Any, **kwargs: Any) -> Estimate:
+        """What the rule says of a call of `op` with these arguments."""
+        return self.call(self.bound(op, args, kwargs.items(), by_place=False))
 
     def call(self, arguments: Mapping[str, Any]) -> Estimate:
         """Run the rule on arguments by parameter name; the variadic ones are under `*`."""
@@ -92,16 +151,27 @@ _installed_loaded = False
 
 
 def rule(
-    *keys: str, product: tuple[str, ...] = (), rankless: tuple[str, ...] = ()
+    *keys: str, product: tuple[str, ...] = (), rankless: tuple[str, ...] = (), kind: Kind | None = None
 ) -> Callable[[Function], Function]:
-    """Register the decorated function as the rule of each operator; raises RuleError if an operator has a rule already."""
-    home = _registering_module()
+    """Register the decorated function as the rule of each operator.
+
+    kind: of operators that `ops/` does not list; by default what the module says as `KIND`, else `other`.
+    Raises RuleError if an operator has a rule already, or for a kind that there is not.
+    """
+    home, family = _registering_module()
+    stated = kind or family
+    if stated not in KINDS:
+        raise RuleError(f"there is no kind of operators {shown(stated)}; there are {', '.join(KINDS)}")
 
     def register(function: Function) -> Function:
         for key in keys:
-            if key in _rules or index.RULES.get(key, home) != home:
-                raise RuleError(f"operator {key} has a rule already, in {_home(_rules, index.RULES, key)}")
-            _rules[key] = Rule(key, function, product, rankless, home)
+            if key in _rules or _home(index.RULES, key, home) != home:
+                there = _rules[key].home if key in _rules else index.RULES[key].module
+                raise RuleError(f"operator {key} has a rule already, in {there}")
+            _rules[key] = Rule(key, function, product, rankless, home, stated)
+            if key not in index.RULES and stated != index.STATED.get(key, "other"):
+                index.STATED[key] = stated
+                operator.cache_clear()
         return function
 
     return register
@@ -109,12 +179,12 @@ def rule(
 
 def backward(*keys: str) -> Callable[[Function], Function]:
     """Register the rule of each operator's backward; the function takes a ForwardCall and returns an Estimate."""
-    home = _registering_module()
+    home, _ = _registering_module()
 
     def register(function: Function) -> Function:
         for key in keys:
-            if key in _backwards or index.BACKWARDS.get(key, home) != home:
-                there = _home(_backwards, index.BACKWARDS, key)
+            if key in _backwards or _home(index.BACKWARDS, key, home) != home:
+                there = _backwards[key].home if key in _backwards else index.BACKWARDS[key].module
                 raise RuleError(f"operator {key} has a backward rule already, in {there}")
             _backwards[key] = Rule(key, function, home=home)
         return function
@@ -162,37 +232,38 @@ def require_known(condition: bool, message: str) -> None:
 
 
 def index_text() -> str:
-    """The text of index.py: the module that registers each rule."""
-    rules = {rule.key: rule.home for rule in known() if rule.home.startswith(_PACKAGE)}
-    backwards = {key: rule.home for key, rule in _backwards.items()}
-    return (
-        '"""Which module holds the rule of each operator. Written by `python -m graphflops.rules`; a test compares."""\n\n'
-        "from graphflops.rules.packed import unpacked\n\n"
-        f'RULES = unpacked("""\\\n{packed(rules)}""")\n\n'
-        f'BACKWARDS = unpacked("""\\\n{packed(backwards)}""")\n'
-    )
+    """The text of `ops/index.txt`: the module that registers each rule, and the kinds that rules state."""
+    listed = spellings()
+    rules = {
+        rule.key: Home(rule.home, "" if rule.key in listed else rule.kind)
+        for rule in known()
+        if rule.home.startswith(_PACKAGE)
+    }
+    backwards = {key: Home(rule.home) for key, rule in _backwards.items()}
+    return f"{index.packed(rules)}\n{index.packed(backwards)}"
 
 
-def _registering_module() -> str:
-    """The module that registers a rule; helper functions in between are skipped."""
+def _registering_module() -> tuple[str, Kind]:
+    """The module that registers a rule, and the kind of its operators; helper functions in between are skipped."""
     frame = sys._getframe(2)
     while frame.f_code.co_name != "<module>" and frame.f_back is not None:
         frame = frame.f_back
-    return str(frame.f_globals.get("__name__", ""))
+    home = str(frame.f_globals.get("__name__", ""))
+    return home, frame.f_globals.get("KIND", "other") if home.startswith(_PACKAGE) else "other"
 
 
-def _home(table: dict[str, Rule], homes: dict[str, str], key: str) -> str:
-    return table[key].home if key in table else homes[key]
+def _home(homes: Mapping[str, Home], key: str, default: str) -> str:
+    return homes[key].module if key in homes else default
 
 
-def _lookup(table: dict[str, Rule], homes: dict[str, str], op: str) -> Rule | None:
+def _lookup(table: dict[str, Rule], homes: Mapping[str, Home], op: str) -> Rule | None:
     called = operator(op)
     names = [op, called.base]
     if called.functional is not None:
         names += [f"{called.functional}.{called.variant}", called.functional]
     for name in names:
         if name not in table and name in homes:
-            importlib.import_module(homes[name])
+            importlib.import_module(homes[name].module)
         if name in table:
             return table[name]
     return None

@@ -13,9 +13,12 @@ from fractions import Fraction
 
 from graphflops.cost import Estimate
 from graphflops.dims import Dim, differ, dim_max, dim_min, floor_div, meet, prod, total
+from graphflops.rules.elementwise import result_of
 from graphflops.rules.reduce import operand_gradient
 from graphflops.rules.registry import ForwardCall, backward, require, rule
 from graphflops.tensor import TensorType
+
+KIND = "resampling"
 
 Sizes = tuple[Dim, ...]
 Work = Callable[[Sizes, Sizes], Dim]  # operations of one channel, from input and output sizes
@@ -68,51 +71,34 @@ def resized(x: TensorType, shape: Sizes, flops: Dim) -> Estimate:
 def upsampling(work: Work) -> Callable[..., Estimate]:
     """Resampling to a given output size."""
 
-    def upsample(
-        x: TensorType, output_size: Sizes, *settings: float | None, **scales: float | None
-    ) -> Estimate:
+    def upsample(x: TensorType, output_size: Sizes) -> Estimate:
         """Two operations per tap."""
         return resampled(x, output_size, work)
 
     return upsample
 
 
-def vec_upsampling(work: Work, aligned: bool) -> Callable[..., Estimate]:
-    """Resampling to a size, or by factors if no size is given; `aligned` adds an align_corners argument."""
+def vec_upsampling(work: Work) -> Callable[..., Estimate]:
+    """Resampling to a size, or by factors if no size is given."""
 
     def by_factors(
-        x: TensorType, output_size: Sizes | None, scale_factors: tuple[float, ...] | None
+        x: TensorType, output_size: Sizes | None, *, scale_factors: tuple[float, ...] | None
     ) -> Estimate:
         """Two operations per tap."""
-        if output_size is None:
-            require(scale_factors is not None, "neither a size nor factors to resample to")
-            factors = scale_factors or ()
-            sizes = zip(x.shape[-len(factors) :], factors, strict=True)
-            return resampled(x, tuple(scaled(size, factor) for size, factor in sizes), work)
-        return resampled(x, output_size, work)
+        if output_size is not None:
+            return resampled(x, output_size, work)
+        require(scale_factors is not None, "neither a size nor factors to resample to")
+        factors = scale_factors or ()
+        sizes = zip(x.shape[-len(factors) :], factors, strict=True)
+        return resampled(x, tuple(scaled(size, factor) for size, factor in sizes), work)
 
-    def by_aligned_factors(
-        x: TensorType,
-        output_size: Sizes | None,
-        align_corners: bool,
-        scale_factors: tuple[float, ...] | None,
-    ) -> Estimate:
-        """Two operations per tap."""
-        return by_factors(x, output_size, scale_factors)
-
-    return by_aligned_factors if aligned else by_factors
+    return by_factors
 
 
 def upsampling_backward(work: Work) -> Callable[..., Estimate]:
     """Adds each output's gradient to the taps of that output."""
 
-    def upsample_backward(
-        grad_output: TensorType,
-        output_size: Sizes,
-        input_size: Sizes,
-        *settings: float | None,
-        **scales: float | None,
-    ) -> Estimate:
+    def upsample_backward(grad_output: TensorType, output_size: Sizes, input_size: Sizes) -> Estimate:
         """Two operations per tap, one where a single input was picked."""
         lead, sizes = input_size[:2], input_size[2:]
         flops = prod(lead) * work(sizes, output_size)
@@ -130,19 +116,19 @@ def upsampling_gradient(call: ForwardCall) -> Estimate:
     return replace(operand_gradient(call), vector_flops=out.numel if work == 0 else work)
 
 
-for _name, _work, _aligned in (
-    *((f"{kind}{n}d", tapped(0), False) for kind in ("nearest", "nearest_exact") for n in (1, 2, 3)),
-    ("linear1d", tapped(2), True),
-    ("bilinear2d", tapped(4), True),
-    ("trilinear3d", tapped(8), True),
-    ("bicubic2d", tapped(16), True),
-    ("bilinear2d_aa", antialiased(2), True),
-    ("bicubic2d_aa", antialiased(4), True),
-    ("lanczos2d_aa", antialiased(6), True),
+for _name, _work in (
+    *((f"{kind}{n}d", tapped(0)) for kind in ("nearest", "nearest_exact") for n in (1, 2, 3)),
+    ("linear1d", tapped(2)),
+    ("bilinear2d", tapped(4)),
+    ("trilinear3d", tapped(8)),
+    ("bicubic2d", tapped(16)),
+    ("bilinear2d_aa", antialiased(2)),
+    ("bicubic2d_aa", antialiased(4)),
+    ("lanczos2d_aa", antialiased(6)),
 ):
     _key = f"aten.{'_' if 'exact' in _name or '_aa' in _name else ''}upsample_{_name}"
     rule(_key)(upsampling(_work))
-    rule(f"{_key}.vec")(vec_upsampling(_work, _aligned))
+    rule(f"{_key}.vec")(vec_upsampling(_work))
     rule(f"{_key}_backward")(upsampling_backward(_work))
     backward(_key, f"{_key}.vec")(upsampling_gradient)
 
@@ -164,9 +150,7 @@ def taps_of(interpolation_mode: int, spatial: int) -> int:
 @rule(
     "aten.grid_sampler", "aten.grid_sampler_2d", "aten.grid_sampler_3d", "aten._grid_sampler_2d_cpu_fallback"
 )
-def grid_sampler(
-    x: TensorType, grid: TensorType, interpolation_mode: int, padding_mode: int, align_corners: bool
-) -> Estimate:
+def grid_sampler(x: TensorType, grid: TensorType, interpolation_mode: int) -> Estimate:
     """Per channel two operations per tap; per grid point its position and a weight per tap."""
     spatial = x.rank - 2
     require(grid.rank == x.rank, f"a grid of {grid.rank} axes does not fit an input of {x.rank}")
@@ -184,18 +168,20 @@ def grid_sampler(
 @rule("aten.cudnn_grid_sampler")
 def cudnn_grid_sampler(x: TensorType, grid: TensorType) -> Estimate:
     """As `grid_sampler`, bilinear."""
-    return grid_sampler(x, grid, BILINEAR, padding_mode=0, align_corners=True)
+    return grid_sampler(x, grid, BILINEAR)
 
 
-@rule("aten.grid_sampler_2d_backward", "aten.grid_sampler_3d_backward")
+@rule(
+    *("aten.grid_sampler_2d_backward", "aten.grid_sampler_3d_backward", "aten.cudnn_grid_sampler_backward"),
+    "aten._grid_sampler_2d_cpu_fallback_backward",
+)
 def grid_sampler_backward(
-    grad_output: TensorType,
+    *,
+    grad: TensorType,
     x: TensorType,
     grid: TensorType,
-    interpolation_mode: int,
-    padding_mode: int,
-    align_corners: bool,
-    output_mask: tuple[bool, ...],
+    interpolation_mode: int = BILINEAR,
+    output_mask: tuple[bool, ...] = (True, True),
 ) -> Estimate:
     """Positions and weights again; per tap two operations for the input, two per coordinate for the grid."""
     spatial = x.rank - 2
@@ -206,52 +192,21 @@ def grid_sampler_backward(
     each = (max(2 * taps, 1) if wants_input else 0) + (2 * taps * spatial if wants_grid else 0)
     return Estimate(
         (x.like() if wants_input else None, grid.like() if wants_grid else None),
-        vector_flops=each * grad_output.numel + (UNNORMALISE * spatial + taps) * points,
-        reads=(grad_output, x if wants_grid else None, grid),
+        vector_flops=each * grad.numel + (UNNORMALISE * spatial + taps) * points,
+        reads=(grad, x if wants_grid else None, grid),
     )
-
-
-@rule("aten._grid_sampler_2d_cpu_fallback_backward")
-def grid_sampler_fallback_backward(
-    grad_output: TensorType,
-    x: TensorType,
-    grid: TensorType,
-    interpolation_mode: int,
-    padding_mode: int,
-    align_corners: bool,
-) -> Estimate:
-    """As `grid_sampler_2d_backward` for both gradients."""
-    both = (True, True)
-    return grid_sampler_backward(grad_output, x, grid, interpolation_mode, padding_mode, align_corners, both)
-
-
-@rule("aten.cudnn_grid_sampler_backward")
-def cudnn_grid_sampler_backward(x: TensorType, grid: TensorType, grad_output: TensorType) -> Estimate:
-    """As `grid_sampler_2d_backward` for both gradients, bilinear."""
-    return grid_sampler_backward(grad_output, x, grid, BILINEAR, 0, True, (True, True))
 
 
 @backward("aten.grid_sampler", "aten.grid_sampler_2d", "aten.grid_sampler_3d")
 def grid_sampler_gradient(call: ForwardCall) -> Estimate:
     """As the backward operator, for the wanted gradients."""
-    (out,) = call.estimate.out
-    assert isinstance(out, TensorType)
-    given = call.arguments
-    mask = ("x" in call.wants, "grid" in call.wants)
-    both = grid_sampler_backward(
-        out,
-        given["x"],
-        given["grid"],
-        given["interpolation_mode"],
-        given["padding_mode"],
-        given["align_corners"],
-        mask,
-    )
+    wants = ("x" in call.wants, "grid" in call.wants)
+    both = grid_sampler_backward(grad=result_of(call), output_mask=wants, **call.arguments)
     return replace(both, out=tuple(wanted for wanted in both.out if wanted is not None))
 
 
 @rule("aten.affine_grid_generator", product=("theta",))
-def affine_grid_generator(theta: TensorType, size: Sizes, align_corners: bool) -> Estimate:
+def affine_grid_generator(theta: TensorType, size: Sizes) -> Estimate:
     """Every position, with a 1 appended, times the transposed affine matrix."""
     positions, (batch, _, *spatial) = prod(size[2:]), size
     require(not differ(theta.shape[0], batch), f"batches differ: {theta.shape[0]} and {batch}")
@@ -261,7 +216,7 @@ def affine_grid_generator(theta: TensorType, size: Sizes, align_corners: bool) -
 
 
 @rule("aten.affine_grid_generator_backward")
-def affine_grid_generator_backward(grad: TensorType, size: Sizes, align_corners: bool) -> Estimate:
+def affine_grid_generator_backward(grad: TensorType, size: Sizes) -> Estimate:
     """The transposed gradient times every position, with a 1 appended."""
     batch, axes = size[0], len(size) - 2
     out = grad.like((batch, axes, axes + 1))
@@ -271,10 +226,10 @@ def affine_grid_generator_backward(grad: TensorType, size: Sizes, align_corners:
 @rule("aten.cudnn_affine_grid_generator", product=("theta",))
 def cudnn_affine_grid_generator(theta: TensorType, N: Dim, C: Dim, H: Dim, W: Dim) -> Estimate:
     """As `affine_grid_generator`."""
-    return affine_grid_generator(theta, (N, C, H, W), align_corners=True)
+    return affine_grid_generator(theta, (N, C, H, W))
 
 
 @rule("aten.cudnn_affine_grid_generator_backward")
 def cudnn_affine_grid_generator_backward(grad: TensorType, N: Dim, C: Dim, H: Dim, W: Dim) -> Estimate:
     """As `affine_grid_generator_backward`."""
-    return affine_grid_generator_backward(grad, (N, C, H, W), align_corners=True)
+    return affine_grid_generator_backward(grad, (N, C, H, W))

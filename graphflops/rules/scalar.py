@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     Function = Callable[..., Value]
     from collections.abc import Callable
 
+KIND = "query"
+
 
 def number(*values: Value) -> Estimate:
     """An estimate whose results are numbers."""
@@ -260,48 +262,43 @@ def is_nonzero(x: TensorType) -> Estimate:
 
 
 @rule("aten._assert_scalar", "aten.sym_constrain_range", "aten.sym_constrain_range_for_size", "aten._print")
-def promise(condition: Value, assert_msg: Value = None, *, min: Value = None, max: Value = None) -> Estimate:
+def promise() -> Estimate:
     """Nothing."""
     return free(alias=False)
 
 
 @rule("aten._functional_assert_scalar")
-def functional_assert_scalar(condition: Value, assert_msg: Value, dep_token: TensorType) -> Estimate:
+def functional_assert_scalar(*, dep_token: TensorType) -> Estimate:
     """Nothing."""
     return free(dep_token)
 
 
 @rule("aten._functional_sym_constrain_range", "aten._functional_sym_constrain_range_for_size")
-def functional_constrain_range(size: Value, min: Value, max: Value, dep_token: TensorType) -> Estimate:
+def functional_constrain_range(*, dep_token: TensorType) -> Estimate:
     """Nothing."""
     return free(dep_token)
 
 
 @rule("aten._assert_tensor_metadata")
-def assert_tensor_metadata(
-    a: TensorType,
-    size: Sequence[Dim] | None = None,
-    stride: Sequence[Dim] | None = None,
-    dtype: object = None,
-) -> Estimate:
+def assert_tensor_metadata(a: TensorType) -> Estimate:
     """Nothing."""
     return free(alias=False)
 
 
 @rule("aten._assert_async")
-def assert_async(x: TensorType, assert_msg: str = "") -> Estimate:
+def assert_async(x: TensorType) -> Estimate:
     """Reads the only element."""
     return Estimate(reads=(x,))
 
 
 @rule("aten._functional_assert_async")
-def functional_assert_async(x: TensorType, assert_msg: str, dep_token: TensorType) -> Estimate:
+def functional_assert_async(x: TensorType, *, dep_token: TensorType) -> Estimate:
     """Reads the only element."""
     return Estimate((dep_token,), reads=(x,), writes=())
 
 
 @rule("aten._make_dep_token")
-def make_dep_token(*, dtype: object = None) -> Estimate:
+def make_dep_token() -> Estimate:
     """An empty token."""
     return free(TensorType((), FLOAT32), alias=False)
 
@@ -310,7 +307,7 @@ def make_dep_token(*, dtype: object = None) -> Estimate:
 
 
 @rule("profiler._record_function_enter", "profiler._record_function_enter_new")
-def record_function_enter(name: str, args: str | None = None) -> Estimate:
+def record_function_enter() -> Estimate:
     """Free: the result is a handle."""
     return free(None, alias=False)
 

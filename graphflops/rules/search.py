@@ -9,6 +9,8 @@ from graphflops.rules.registry import rule
 from graphflops.rules.shapes import Shape, axis, replaced
 from graphflops.tensor import INT64, TensorType
 
+KIND = "sort"
+
 
 @rule("aten.nonzero", "aten.argwhere")
 def nonzero(x: TensorType) -> Estimate:
@@ -25,7 +27,7 @@ def nonzero_numpy(x: TensorType) -> Estimate:
 
 
 @rule("aten.nonzero_static")
-def nonzero_static(x: TensorType, *, size: Dim, fill_value: int = -1) -> Estimate:
+def nonzero_static(x: TensorType, *, size: Dim) -> Estimate:
     """The positions of so many elements that are not zero: one comparison per element."""
     return Estimate((x.like((size, x.rank), INT64),), vector_flops=x.numel, reads=(x,))
 
@@ -51,25 +53,21 @@ def distinct(
 
 
 @rule("aten._unique2")
-def unique2(
-    x: TensorType, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False
-) -> Estimate:
+def unique2(x: TensorType, *, return_inverse: bool = False, return_counts: bool = False) -> Estimate:
     """The distinct elements: n*log2(n) comparisons sort them, one per element tells neighbours apart."""
     out, work = distinct(x, None, return_inverse, return_counts, sorting=True)
     return Estimate(out, vector_flops=work, reads=(x,))
 
 
 @rule("aten._unique")
-def unique(x: TensorType, sorted: bool = True, return_inverse: bool = False) -> Estimate:
+def unique(x: TensorType, *, return_inverse: bool = False) -> Estimate:
     """As `_unique2`, without the counts."""
     out, work = distinct(x, None, return_inverse, False, sorting=True)
     return Estimate(out[:2], vector_flops=work, reads=(x,))
 
 
 @rule("aten.unique_dim")
-def unique_dim(
-    x: TensorType, dim: int, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False
-) -> Estimate:
+def unique_dim(x: TensorType, dim: int) -> Estimate:
     """The distinct slices along an axis; inverse indices and counts are always written."""
     out, work = distinct(x, dim, True, True, sorting=True)
     return Estimate(out, vector_flops=work, reads=(x,))

@@ -13,6 +13,8 @@ from graphflops.rules.registry import require, rule
 if TYPE_CHECKING:
     from graphflops.tensor import TensorType
 
+KIND = "fourier"
+
 
 def spectrum(
     x: TensorType,
@@ -47,7 +49,7 @@ def stft(
     hop_length: Dim | None = None,
     win_length: Dim | None = None,
     window: TensorType | None = None,
-    normalized: bool = False,
+    *,
     onesided: bool | None = None,
     return_complex: bool | None = None,
     align_to_window: bool | None = None,
@@ -65,8 +67,7 @@ def stft_center(
     win_length: Dim | None = None,
     window: TensorType | None = None,
     center: bool = True,
-    pad_mode: str = "reflect",
-    normalized: bool = False,
+    *,
     onesided: bool | None = None,
     return_complex: bool | None = None,
     align_to_window: bool | None = None,
@@ -92,11 +93,9 @@ def istft(
     x: TensorType,
     n_fft: Dim,
     hop_length: Dim | None = None,
-    win_length: Dim | None = None,
+    *,
     window: TensorType | None = None,
     center: bool = True,
-    normalized: bool = False,
-    onesided: bool | None = None,
     length: Dim | None = None,
     return_complex: bool = False,
 ) -> Estimate:

@@ -16,12 +16,14 @@ from graphflops.rules.shapes import axis, reduced
 from graphflops.rules.vector_norm import of_vectors
 from graphflops.tensor import BFLOAT16, FLOAT32, TensorType
 
+KIND = "distance"
+
 COSINE = 4  # two divisions, a product and a sum
 PER_PAIR = 2  # both norms clamped away from zero
 
 
 @rule("aten.cosine_similarity")
-def cosine_similarity(x1: TensorType, x2: TensorType, dim: int = 1, eps: float = 1e-08) -> Estimate:
+def cosine_similarity(x1: TensorType, x2: TensorType, dim: int = 1) -> Estimate:
     """Both norms, both divisions by them, and the product's sum: eight operations per element."""
     shape = broadcast(x1.shape, x2.shape)
     out = TensorType(reduced(shape, dim), float_result(x1, x2))
@@ -43,7 +45,7 @@ def slice_norms(x: TensorType, order: float, dim: int) -> Estimate:
 
 
 @rule("aten.renorm")
-def renorm(x: TensorType, p: float, dim: int, maxnorm: float) -> Estimate:
+def renorm(x: TensorType, p: float, dim: int) -> Estimate:
     """The norm of each slice, its comparison and ratio, and a product per element."""
     norms = slice_norms(x, p, axis(dim, x.rank))
     work = norms.vector_flops + 2 * x.shape[dim] + x.numel
@@ -78,7 +80,7 @@ def weight_norm_interface(v: TensorType, g: TensorType, dim: int = 0) -> Estimat
 
 @rule("aten._weight_norm_interface_backward", "aten._weight_norm_differentiable_backward")
 def weight_norm_backward(
-    grad_w: TensorType, saved_v: TensorType, saved_g: TensorType, saved_norms: TensorType, dim: int
+    grad_w: TensorType, saved_v: TensorType, saved_g: TensorType, saved_norms: TensorType
 ) -> Estimate:
     """The product of gradient and value summed 2, both scaled 2, their difference 1."""
     return Estimate(

@@ -18,6 +18,8 @@ from graphflops.tensor import FLOAT32, DType, TensorType
 if TYPE_CHECKING:
     from graphflops.dims import Dim
 
+KIND = "softmax"
+
 SOFTMAX = 4  # maximum 1, subtract 1, sum 1, divide 1; and an exponential
 LOG_SOFTMAX = 4  # maximum 1, subtract 1, sum 1, subtract 1; and an exponential
 SAFE = 3  # compare 1, any 1, select 1: fully masked rows become zero
@@ -60,9 +62,7 @@ def core_softmax(x: TensorType, dim: int, half_to_float: bool) -> Estimate:
 
 
 @rule("aten._masked_softmax")
-def masked_softmax(
-    x: TensorType, mask: TensorType, dim: int | None = None, mask_type: int | None = None
-) -> Estimate:
+def masked_softmax(x: TensorType, mask: TensorType, dim: int | None = None) -> Estimate:
     """Softmax after a selection by the mask."""
     return softmax_along(x, -1 if dim is None else dim, None, SOFTMAX + 1, reads=(mask,))
 
@@ -86,25 +86,19 @@ def core_log_softmax(x: TensorType, dim: int, half_to_float: bool) -> Estimate:
 
 
 @rule("aten._softmax_backward_data")
-def softmax_backward_data(
-    grad_output: TensorType, output: TensorType, dim: int, input_dtype: DType
-) -> Estimate:
+def softmax_backward_data(grad_output: TensorType, output: TensorType, *, input_dtype: DType) -> Estimate:
     """The product with the result, minus its row sum: four operations per element."""
     return _gradient(grad_output, output, input_dtype, SOFTMAX_GRADIENT)
 
 
 @rule("aten._log_softmax_backward_data")
-def log_softmax_backward_data(
-    grad_output: TensorType, output: TensorType, dim: int, input_dtype: DType
-) -> Estimate:
+def log_softmax_backward_data(grad_output: TensorType, output: TensorType, *, input_dtype: DType) -> Estimate:
     """The gradient minus its row sum times the probability: three operations and an exponential."""
     return _gradient(grad_output, output, input_dtype, LOG_SOFTMAX_GRADIENT, exponentials=1)
 
 
 @rule("aten._masked_softmax_backward")
-def masked_softmax_backward(
-    grad_output: TensorType, output: TensorType, mask: TensorType, dim: int | None = None
-) -> Estimate:
+def masked_softmax_backward(grad_output: TensorType, output: TensorType, mask: TensorType) -> Estimate:
     """As softmax's, with a selection by the mask."""
     estimate = _gradient(grad_output, output, grad_output.dtype, SOFTMAX_GRADIENT + 1)
     return Estimate(estimate.out, vector_flops=estimate.vector_flops, reads=(*estimate.reads, mask))

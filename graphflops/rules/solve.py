@@ -18,6 +18,8 @@ from graphflops.rules.shapes import axes, axis
 from graphflops.rules.vector_norm import linalg_matrix_norm
 from graphflops.tensor import INT32, INT64, TensorType
 
+KIND = "linear_algebra"
+
 
 def right_sides(A: TensorType, B: TensorType, left: bool = True) -> tuple[TensorType, Dim]:
     """The solution's type for the batches broadcast, and how many right-hand sides each matrix has."""
@@ -32,7 +34,7 @@ def right_sides(A: TensorType, B: TensorType, left: bool = True) -> tuple[Tensor
 
 
 @rule("aten._linalg_solve_ex")
-def solve_factors(A: TensorType, B: TensorType, *, left: bool = True, check_errors: bool = False) -> Estimate:
+def solve_factors(A: TensorType, B: TensorType, *, left: bool = True) -> Estimate:
     """Elimination, then two triangular solves: 2/3 n^3, and 2 n^2 per right-hand side."""
     batch, n = squares(A)
     one = B.rank == 1 or (B.rank == A.rank - 1 and all(map(same, B.shape, A.shape[:-1])))
@@ -44,7 +46,7 @@ def solve_factors(A: TensorType, B: TensorType, *, left: bool = True, check_erro
 
 
 @rule("aten.linalg_solve_ex")
-def solve_ex(A: TensorType, B: TensorType, *, left: bool = True, check_errors: bool = False) -> Estimate:
+def solve_ex(A: TensorType, B: TensorType, *, left: bool = True) -> Estimate:
     """Elimination, then two triangular solves: 2/3 n^3, and 2 n^2 per right-hand side."""
     solved = solve_factors(A, B, left=left)
     return replace(solved, out=(solved.out[0], solved.out[3]))
@@ -81,7 +83,7 @@ def two_triangles(A: TensorType, B: TensorType, *more: TensorType, left: bool = 
 def linalg_lu_solve(
     LU: TensorType, pivots: TensorType, B: TensorType, *, left: bool = True, adjoint: bool = False
 ) -> Estimate:
-    """Two triangular solves: 2 n^2 per right-hand side."""
+    """Two triangular solves: 2 n^2 per right-hand side; the gradient depends on `adjoint`."""
     return two_triangles(LU, B, pivots, left=left)
 
 
@@ -92,21 +94,19 @@ def lu_solve(B: TensorType, LU_data: TensorType, LU_pivots: TensorType) -> Estim
 
 
 @rule("aten.cholesky_solve", "aten._cholesky_solve_helper")
-def cholesky_solve(B: TensorType, A: TensorType, upper: bool = False) -> Estimate:
+def cholesky_solve(B: TensorType, A: TensorType) -> Estimate:
     """Two triangular solves: 2 n^2 per right-hand side."""
     return two_triangles(A, B)
 
 
 @rule("aten.linalg_ldl_solve")
-def ldl_solve(LD: TensorType, pivots: TensorType, B: TensorType, *, hermitian: bool = False) -> Estimate:
+def ldl_solve(LD: TensorType, pivots: TensorType, B: TensorType) -> Estimate:
     """Two triangular solves: 2 n^2 per right-hand side."""
     return two_triangles(LD, B, pivots)
 
 
 @rule("aten.linalg_solve_triangular")
-def solve_triangular(
-    A: TensorType, B: TensorType, *, upper: bool, left: bool = True, unitriangular: bool = False
-) -> Estimate:
+def solve_triangular(A: TensorType, B: TensorType, *, left: bool = True) -> Estimate:
     """n^2 per right-hand side."""
     out, sides = right_sides(A, B, left)
     work = each(out, lapack.triangular_solve(A.shape[-1], sides))
@@ -114,11 +114,9 @@ def solve_triangular(
 
 
 @rule("aten.triangular_solve")
-def triangular_solve(
-    B: TensorType, A: TensorType, upper: bool = True, transpose: bool = False, unitriangular: bool = False
-) -> Estimate:
+def triangular_solve(B: TensorType, A: TensorType) -> Estimate:
     """n^2 per right-hand side; the second result is a copy of the matrix."""
-    solved = solve_triangular(A, B, upper=upper)
+    solved = solve_triangular(A, B)
     (solution,) = solved.out
     assert isinstance(solution, TensorType)
     return replace(solved, out=(solution, A.like((*solution.shape[:-2], *A.shape[-2:]))))
@@ -135,14 +133,14 @@ def inverse(A: TensorType) -> Estimate:
 
 
 @rule("aten.linalg_inv_ex")
-def inv_ex(A: TensorType, *, check_errors: bool = False) -> Estimate:
+def inv_ex(A: TensorType) -> Estimate:
     """2 n^3."""
     found = inverse(A)
     return replace(found, out=(*found.out, A.like(A.shape[:-2], INT32)))
 
 
 @rule("aten.cholesky_inverse")
-def cholesky_inverse(A: TensorType, upper: bool = False) -> Estimate:
+def cholesky_inverse(A: TensorType) -> Estimate:
     """2/3 n^3."""
     _, n = squares(A)
     return Estimate((A.like(),), vector_flops=each(A, lapack.cholesky_inverse(n)), reads=(A,))
@@ -238,7 +236,7 @@ def cond(x: TensorType, p: float | str | None = None) -> Estimate:
 
 
 @rule("aten.linalg_lstsq")
-def lstsq(A: TensorType, B: TensorType, rcond: float | None = None, *, driver: str | None = None) -> Estimate:
+def lstsq(A: TensorType, B: TensorType, *, driver: str | None = None) -> Estimate:
     """By QR for the drivers gels and gelsy (the default on CPU), by singular values for gelsd and gelss.
 
     Residuals come with a tall matrix from the drivers that compute them.

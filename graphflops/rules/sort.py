@@ -12,6 +12,8 @@ from graphflops.rules.registry import ForwardCall, backward, require, rule
 from graphflops.rules.shapes import axis, reduced
 from graphflops.tensor import BOOL, INT32, INT64, TensorType
 
+KIND = "sort"
+
 
 def comparisons(x: TensorType, dim: int | None) -> Dim:
     """Comparisons that sort every lane along an axis; None sorts all elements as one lane."""
@@ -28,31 +30,31 @@ def msort(x: TensorType) -> Estimate:
 
 
 @rule("aten.sort")
-def sort(x: TensorType, dim: int = -1, descending: bool = False) -> Estimate:
+def sort(x: TensorType, dim: int = -1) -> Estimate:
     """n*log2(n) comparisons per lane of n."""
     return indexed(Estimate((x.like(),), vector_flops=comparisons(x, dim), reads=(x,)))
 
 
 @rule("aten.sort.stable", "aten.sort.values_stable")
-def sort_stable(x: TensorType, *, stable: bool | None, dim: int = -1, descending: bool = False) -> Estimate:
+def sort_stable(x: TensorType, *, dim: int = -1) -> Estimate:
     """n*log2(n) comparisons per lane of n."""
     return sort(x, dim)
 
 
 @rule("aten.argsort")
-def argsort(x: TensorType, dim: int = -1, descending: bool = False) -> Estimate:
+def argsort(x: TensorType, dim: int = -1) -> Estimate:
     """n*log2(n) comparisons per lane of n."""
     return replace(sort(x, dim), out=(x.like(dtype=INT64),))
 
 
 @rule("aten.argsort.stable")
-def argsort_stable(x: TensorType, *, stable: bool, dim: int = -1, descending: bool = False) -> Estimate:
+def argsort_stable(x: TensorType, *, dim: int = -1) -> Estimate:
     """n*log2(n) comparisons per lane of n."""
     return argsort(x, dim)
 
 
 @rule("aten.topk")
-def topk(x: TensorType, k: Dim, dim: int = -1, largest: bool = True, sorted: bool = True) -> Estimate:
+def topk(x: TensorType, k: Dim, dim: int = -1, *, sorted: bool = True) -> Estimate:
     """Per lane of n a selection in n comparisons, then k*log2(k) to put the k found in order."""
     place = axis(dim, x.rank)
     if not x.rank:
@@ -75,8 +77,6 @@ def searchsorted(
     values: TensorType | float,
     *,
     out_int32: bool = False,
-    right: bool = False,
-    side: str | None = None,
     sorter: TensorType | None = None,
 ) -> Estimate:
     """A binary search per value."""
@@ -87,21 +87,13 @@ def searchsorted(
 
 
 @rule("aten.bucketize")
-def bucketize(
-    values: TensorType | float, boundaries: TensorType, *, out_int32: bool = False, right: bool = False
-) -> Estimate:
+def bucketize(values: TensorType | float, boundaries: TensorType, *, out_int32: bool = False) -> Estimate:
     """A binary search per value."""
     return searchsorted(boundaries, values, out_int32=out_int32)
 
 
 @rule("aten.isin")
-def isin(
-    elements: TensorType | float,
-    test_elements: TensorType | float,
-    *,
-    assume_unique: bool = False,
-    invert: bool = False,
-) -> Estimate:
+def isin(elements: TensorType | float, test_elements: TensorType | float) -> Estimate:
     """The test elements sorted, and a binary search among them per element."""
     sides = [side for side in (elements, test_elements) if isinstance(side, TensorType)]
     tests = test_elements.numel if isinstance(test_elements, TensorType) else 1

@@ -23,6 +23,8 @@ from graphflops.tensor import INT32, INT64, DType, TensorType
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+KIND = "sparse"
+
 Sizes = tuple[Dim, ...]
 
 # Operators that keep zeros zero: their work is that of the dense rule on the stored elements.
@@ -63,12 +65,7 @@ def elements(x: TensorType, dtype: DType | None = None) -> TensorType:
 
 @rule("aten.sparse_coo_tensor.indices_size", "aten._sparse_coo_tensor_unsafe")
 def sparse_coo_tensor(
-    indices: TensorType,
-    values: TensorType,
-    size: Sizes,
-    *,
-    dtype: DType | None = None,
-    is_coalesced: bool | None = None,
+    indices: TensorType, values: TensorType, size: Sizes, *, dtype: DType | None = None
 ) -> Estimate:
     """Free: holds the given indices and values."""
     return free(storing(values.like(size, dtype), values.numel))
@@ -79,7 +76,7 @@ _MOST_AXES = 64  # as many as torch allows
 
 @rule("aten.sparse_coo_tensor.indices")
 def sparse_coo_tensor_as_large_as_needed(
-    indices: TensorType, values: TensorType, *, dtype: DType | None = None, is_coalesced: bool | None = None
+    indices: TensorType, values: TensorType, *, dtype: DType | None = None
 ) -> Estimate:
     """Holds the given indices and values; sizes come from a maximum over the indices."""
     rank = indices.shape[0]
@@ -98,14 +95,7 @@ def empty_sparse_tensor(size: Sizes, *, dtype: DType | None = None) -> Estimate:
 
 @rule("aten._sparse_coo_tensor_with_dims_and_tensors")
 def sparse_coo_tensor_of_parts(
-    sparse_dim: int,
-    dense_dim: int,
-    size: Sizes,
-    indices: TensorType,
-    values: TensorType,
-    *,
-    dtype: DType | None = None,
-    is_coalesced: bool | None = None,
+    *, size: Sizes, indices: TensorType, values: TensorType, dtype: DType | None = None
 ) -> Estimate:
     """Free: holds the given indices and values."""
     return sparse_coo_tensor(indices, values, size, dtype=dtype)
@@ -148,7 +138,7 @@ def to_dense(x: TensorType, dtype: DType | None = None, masked_grad: bool | None
 
 
 @rule("aten.to_dense", "aten._to_dense", "aten.to_mkldnn")
-def reordered(x: TensorType, dtype: DType | None = None, masked_grad: bool | None = None) -> Estimate:
+def reordered(x: TensorType, dtype: DType | None = None) -> Estimate:
     """A copy in another sparse layout."""
     return Estimate((x.like(dtype=dtype),), reads=(x,))
 
@@ -212,12 +202,14 @@ def nnz(x: TensorType) -> Estimate:
 
 
 def _as_stored(name: str) -> None:
+    single = f"aten.{name}.default"
+
     @rule(f"sparse.aten.{name}")
     def stored_elementwise(x: TensorType, *arguments: Value, **named: Value) -> Estimate:
-        dense = find(f"aten.{name}")
+        dense = find(single)
         assert dense is not None
         others = [elements(x, y.dtype) if isinstance(y, TensorType) else y for y in arguments]
-        estimate = dense.function(elements(x), *others, **named)
+        estimate = dense.price(single, elements(x), *others, **named)
         out = tuple(
             storing(x.like(dtype=y.dtype), stored(x)) if isinstance(y, TensorType) else y
             for y in estimate.out
@@ -226,11 +218,13 @@ def _as_stored(name: str) -> None:
 
 
 def _as_dense(name: str) -> None:
+    single = f"aten.{name}.default"
+
     @rule(f"sparse.aten.{name}")
     def same_as_dense(x: TensorType, *arguments: Value, **named: Value) -> Estimate:
-        dense = find(f"aten.{name}")
+        dense = find(single)
         assert dense is not None
-        estimate = dense.function(replace(x, nonzeros=None), *arguments, **named)
+        estimate = dense.price(single, replace(x, nonzeros=None), *arguments, **named)
         out = tuple(storing(y, stored(x)) if isinstance(y, TensorType) else y for y in estimate.out)
         return replace(estimate, out=out)
 
@@ -340,9 +334,7 @@ def coo_to_csr(rows: TensorType, size: Dim, *, out_int32: bool = False) -> Estim
 
 
 @rule("aten._convert_indices_from_csr_to_coo")
-def csr_to_coo(
-    crow_indices: TensorType, col_indices: TensorType, *, out_int32: bool = False, transpose: bool = False
-) -> Estimate:
+def csr_to_coo(crow_indices: TensorType, col_indices: TensorType, *, out_int32: bool = False) -> Estimate:
     """The row beside the column of each element."""
     axes_of_places = col_indices.rank + 1
     out = col_indices.like((axes_of_places, col_indices.numel), INT32 if out_int32 else INT64)
@@ -353,9 +345,7 @@ def csr_to_coo(
 
 
 @rule("aten._jagged_to_padded_dense_forward")
-def jagged_to_padded(
-    values: TensorType, offsets: tuple[TensorType, ...], max_lengths: Sizes, padding_value: float = 0.0
-) -> Estimate:
+def jagged_to_padded(values: TensorType, offsets: tuple[TensorType, ...], max_lengths: Sizes) -> Estimate:
     """Each sequence copied to a row of its own, the rest filled."""
     sequences = tuple(offset.shape[-1] - 1 for offset in offsets[:1])
     return Estimate((values.like((*sequences, *max_lengths, *values.shape[1:])),), reads=(values, *offsets))

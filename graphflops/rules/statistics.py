@@ -24,6 +24,8 @@ from graphflops.rules.sort import comparisons
 from graphflops.rules.vector_norm import of_vectors
 from graphflops.tensor import FLOAT32, FLOAT64, INT64, TensorType
 
+KIND = "statistics"
+
 
 @rule("aten.median", "aten.nanmedian")
 def median(x: TensorType, dim: int | None = None, keepdim: bool = False) -> Estimate:
@@ -33,7 +35,7 @@ def median(x: TensorType, dim: int | None = None, keepdim: bool = False) -> Esti
 
 
 @rule("aten.kthvalue")
-def kthvalue(x: TensorType, k: Dim, dim: int = -1, keepdim: bool = False) -> Estimate:
+def kthvalue(x: TensorType, *, dim: int = -1, keepdim: bool = False) -> Estimate:
     """Selection in linear time: one comparison per element."""
     return indexed(reduction(x, dim, keepdim))
 
@@ -50,14 +52,7 @@ backward("aten.kthvalue", "aten.mode")(selected_backward)
 
 
 @rule("aten.quantile", "aten.nanquantile")
-def quantile(
-    x: TensorType,
-    q: TensorType | float,
-    dim: int | None = None,
-    keepdim: bool = False,
-    *,
-    interpolation: str = "linear",
-) -> Estimate:
+def quantile(x: TensorType, q: TensorType | float, dim: int | None = None, keepdim: bool = False) -> Estimate:
     """Sorts each lane, then three operations per result to interpolate."""
     queries = q if isinstance(q, TensorType) else None
     out = x.like((*(queries.shape if queries else ()), *reduced(x.shape, dim, keepdim)))
@@ -65,19 +60,14 @@ def quantile(
 
 
 @rule("aten.histc")
-def histc(x: TensorType, bins: int = 100, min: float = 0, max: float = 0) -> Estimate:
+def histc(x: TensorType, bins: int = 100) -> Estimate:
     """Each element shifted, scaled, rounded to its bin and added there: four operations."""
     return Estimate((x.like((bins,)),), vector_flops=4 * x.numel, reads=(x,))
 
 
 @rule("aten.histogram.bin_ct")
 def histogram(
-    x: TensorType,
-    bins: int = 100,
-    *,
-    range: tuple[float, float] | None = None,
-    weight: TensorType | None = None,
-    density: bool = False,
+    x: TensorType, bins: int = 100, *, weight: TensorType | None = None, density: bool = False
 ) -> Estimate:
     """Each element shifted, scaled, rounded to its bin and added there: four operations."""
     out = (x.like((bins,)), x.like((bins + 1,)))
@@ -117,7 +107,6 @@ def histogramdd_bin_edges(
     *,
     range: tuple[float, ...] | None = None,
     weight: TensorType | None = None,
-    density: bool = False,
 ) -> Estimate:
     """Both extremes of each coordinate, unless given: two comparisons per element."""
     out = tuple(x.like((count + 1,)) for count in bins)
@@ -126,12 +115,7 @@ def histogramdd_bin_edges(
 
 @rule("aten._histogramdd_from_bin_cts")
 def histogramdd_from_bin_cts(
-    x: TensorType,
-    bins: tuple[Dim, ...],
-    *,
-    range: tuple[float, ...] | None = None,
-    weight: TensorType | None = None,
-    density: bool = False,
+    x: TensorType, bins: tuple[Dim, ...], *, weight: TensorType | None = None, density: bool = False
 ) -> Estimate:
     """Each coordinate shifted, scaled and rounded to its bin, and one addition per point."""
     out = x.like(bins)
@@ -167,11 +151,7 @@ def histogramdd(
 
 @rule("aten.histogramdd.TensorList_bins")
 def histogramdd_edges(
-    x: TensorType,
-    bins: tuple[TensorType, ...],
-    range: tuple[float, ...] | None = None,
-    weight: TensorType | None = None,
-    density: bool = False,
+    x: TensorType, bins: tuple[TensorType, ...], *, weight: TensorType | None = None, density: bool = False
 ) -> Estimate:
     """A binary search among the edges per coordinate, and one addition per point."""
     filled = histogramdd_from_bin_tensors(x, bins, weight=weight, density=density)
@@ -179,7 +159,7 @@ def histogramdd_edges(
 
 
 @rule("aten.bincount")
-def bincount(x: TensorType, weights: TensorType | None = None, minlength: Dim = 0) -> Estimate:
+def bincount(x: TensorType, weights: TensorType | None = None) -> Estimate:
     """One addition per element, into as many bins as the largest value asks for."""
     dtype = INT64 if weights is None else FLOAT32 if weights.dtype == FLOAT32 else FLOAT64
     out = x.like((data_dependent("bincount"),), dtype)
@@ -187,13 +167,7 @@ def bincount(x: TensorType, weights: TensorType | None = None, minlength: Dim = 
 
 
 @rule("aten.cov")
-def cov(
-    x: TensorType,
-    *,
-    correction: int = 1,
-    fweights: TensorType | None = None,
-    aweights: TensorType | None = None,
-) -> Estimate:
+def cov(x: TensorType, *, fweights: TensorType | None = None, aweights: TensorType | None = None) -> Estimate:
     """The centred variables' matrix times its transpose; a mean and a difference per element before it."""
     variables, samples = x.shape if x.rank == 2 else (1, x.numel)
     out = x.like((variables, variables) if x.rank == 2 else (), float_result(x, aweights))
@@ -229,8 +203,6 @@ def segment_reduce(
     indices: TensorType | None = None,
     offsets: TensorType | None = None,
     axis: int = 0,
-    unsafe: bool = False,
-    initial: float | None = None,
 ) -> Estimate:
     """One operation per element, and a division per result for means."""
     if lengths is not None:
@@ -253,8 +225,6 @@ def segment_reduce_backward(
     *,
     lengths: TensorType | None = None,
     offsets: TensorType | None = None,
-    axis: int = 0,
-    initial: float | None = None,
 ) -> Estimate:
     """Sums repeat the gradient; other reductions take one operation per element."""
     if reduce == "sum":

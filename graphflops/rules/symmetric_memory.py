@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from graphflops.cost import Estimate
@@ -11,66 +12,47 @@ from graphflops.rules.matmul import matmul
 from graphflops.rules.registry import require, rule
 
 if TYPE_CHECKING:
-    from graphflops.rules.collectives import Group, Tensors
+    from graphflops.rules.collectives import Tensors
     from graphflops.tensor import TensorType
+
+KIND = "collective"
 
 
 @rule("symm_mem.one_shot_all_reduce", "symm_mem.multimem_one_shot_all_reduce")
-def one_shot(x: TensorType, reduce_op: str, group_name: Group, *, devices: Dim = PAIR) -> Estimate:
+def one_shot(x: TensorType, *, devices: Dim = PAIR) -> Estimate:
     """Each device reads the tensors of all others and adds them up."""
     flops, sent = (devices - 1) * x.numel, (devices - 1) * whole_bytes((x,))
     return Estimate((x.like(),), vector_flops=flops, link_bytes=sent, reads=(x,))
 
 
 @rule("symm_mem.one_shot_all_reduce_copy")
-def one_shot_copy(
-    symm_buffer: TensorType,
-    local_input: TensorType,
-    reduce_op: str,
-    group_name: Group,
-    *,
-    devices: Dim = PAIR,
-) -> Estimate:
+def one_shot_copy(symm_buffer: TensorType, local_input: TensorType, *, devices: Dim = PAIR) -> Estimate:
     """As one_shot_all_reduce, after a copy into the memory that others map."""
-    found = one_shot(local_input, reduce_op, group_name, devices=devices)
-    return Estimate(
-        found.out,
-        vector_flops=found.vector_flops,
-        link_bytes=found.link_bytes,
-        reads=(local_input, local_input),
-        writes=(local_input, local_input),
-    )
+    both = (local_input, local_input)
+    return replace(one_shot(local_input, devices=devices), reads=both, writes=both)
 
 
 @rule("symm_mem.two_shot_all_reduce", "symm_mem.multimem_all_reduce")
-def two_shot(x: TensorType, reduce_op: str, group_name: Group, *, devices: Dim = PAIR) -> Estimate:
+def two_shot(x: TensorType, reduce_op: str, *, devices: Dim = PAIR) -> Estimate:
     """Each device adds up its part and sends it to all others."""
-    return all_reduce(x, reduce_op, group_name, devices=devices)
+    return all_reduce(x, reduce_op, devices=devices)
 
 
 @rule("symm_mem._low_contention_all_gather")
-def low_contention_all_gather(x: TensorType, group_name: Group, *, devices: Dim = PAIR) -> Estimate:
+def low_contention_all_gather(x: TensorType, *, devices: Dim = PAIR) -> Estimate:
     """Concatenates the tensors of all devices along the first axis, by copies."""
-    return all_gather(x, devices, group_name)
+    return all_gather(x, devices)
 
 
 @rule("symm_mem._low_contention_reduce_scatter")
-def low_contention_reduce_scatter(
-    x: TensorType, reduce_op: str, group_name: Group, *, devices: Dim = PAIR
-) -> Estimate:
+def low_contention_reduce_scatter(x: TensorType, reduce_op: str, *, devices: Dim = PAIR) -> Estimate:
     """Each device adds up its slice of the first axis."""
-    return reduce_scatter(x, reduce_op, devices, group_name)
+    return reduce_scatter(x, reduce_op, devices)
 
 
 @rule("symm_mem.fused_all_gather_matmul")
 def gathered_products(
-    A: TensorType,
-    Bs: Tensors,
-    gather_dim: int,
-    group_name: Group,
-    *,
-    return_A: bool = True,
-    devices: Dim = PAIR,
+    A: TensorType, Bs: Tensors, gather_dim: int, *, return_A: bool = True, devices: Dim = PAIR
 ) -> Estimate:
     """The rows of all devices times each matrix; parts are multiplied while others arrive."""
     require(-A.rank <= gather_dim < A.rank, f"axis {gather_dim} of {A}")
@@ -86,9 +68,7 @@ def gathered_products(
 
 
 @rule("symm_mem.fused_matmul_reduce_scatter")
-def scattered_product(
-    A: TensorType, B: TensorType, reduce_op: str, scatter_dim: int, group_name: Group, *, devices: Dim = PAIR
-) -> Estimate:
+def scattered_product(A: TensorType, B: TensorType, *, scatter_dim: int, devices: Dim = PAIR) -> Estimate:
     """A product whose rows are added up over the devices; parts are sent while others are multiplied."""
     product = matmul(A, B)
     (whole,) = product.out

@@ -8,13 +8,15 @@ from graphflops.rules.quantized import DEQUANTIZE, MIN_MAX, QUANTIZE, convert
 from graphflops.rules.registry import require, rule
 from graphflops.tensor import FLOAT8, FLOAT32, INT32, DType, TensorType
 
+KIND = "quantisation"
+
 Sizes = tuple[Dim, ...]
 
 _FLOAT8_E4M3 = next(dtype for dtype in FLOAT8 if dtype.name == "float8_e4m3fn")
 
 
 @rule("export.access_subclass_inner_tensor")
-def access_subclass_inner_tensor(x: TensorType, attribute: str) -> Estimate:
+def access_subclass_inner_tensor(x: TensorType) -> Estimate:
     """One of the plain tensors of a tensor subclass; only the file knows its type."""
     return free(None)
 

@@ -13,6 +13,8 @@ from graphflops.rules.quantized import MIN_MAX, QUANTIZE
 from graphflops.rules.registry import require, rule
 from graphflops.tensor import BFLOAT16, FLOAT32, INT8, INT32, DType, TensorType
 
+KIND = "product"
+
 
 def scaled_product(
     x: TensorType,
@@ -108,7 +110,7 @@ def da8w4_linear(
     return scaled_product(x, x.shape[-1] * features, features, output_dtype, *reads, bias=bias, per_result=3)
 
 
-@rule("torchao.float8_linear_prepack_cpu", "torchao.da8w4_linear_prepack_cpu")
+@rule("torchao.float8_linear_prepack_cpu", "torchao.da8w4_linear_prepack_cpu", kind="movement")
 def prepack(*parts: TensorType) -> Estimate:
     """Weights and what belongs to them in the order that the product wants; corrections are as large as the data says."""
     corrections = (TensorType((0,), FLOAT32),) * (len(parts) > 2)
@@ -131,7 +133,7 @@ def sparse_linear(
     return scaled_product(x, prod(weight.shape), weight.shape[0], dtype, *reads, bias=bias)
 
 
-@rule("torchao.to_sparse_semi_structured_cutlass_sm9x_f8")
+@rule("torchao.to_sparse_semi_structured_cutlass_sm9x_f8", kind="movement")
 def to_sparse(weight: TensorType) -> Estimate:
     """Half of the weights kept, with the places that they had."""
     rows, columns = weight.shape
@@ -184,7 +186,7 @@ def block_sparse_int_mm(
     return Estimate((out,), work, 2 * out.numel, reads=(values, rows, columns, a, left, right))
 
 
-@rule("blocksparse.bsr_to_dense")
+@rule("blocksparse.bsr_to_dense", kind="movement")
 def bsr_to_dense(rows: TensorType, columns: TensorType, values: TensorType, m: Dim, k: Dim) -> Estimate:
     """The stored blocks written among zeros."""
     return Estimate((values.like((m, k)),), reads=(rows, columns, values))
@@ -212,7 +214,7 @@ def dynamic_int4_linear(
     return replace(product, vector_flops=product.vector_flops + more, matrix_dtype=INT8)
 
 
-@rule("torchao.qscaled_dot_product")
+@rule("torchao.qscaled_dot_product", kind="attention")
 def quantized_attention(
     query: TensorType,
     key: TensorType,
@@ -229,7 +231,7 @@ def quantized_attention(
     return replace(estimate, vector_flops=estimate.vector_flops + again)
 
 
-@rule("torchao._scaled_embedding_bag")
+@rule("torchao._scaled_embedding_bag", kind="gather")
 def scaled_embedding_bag(
     weight: TensorType,
     indices: TensorType,

@@ -10,14 +10,16 @@ from graphflops.rules.matmul import grouped_mm
 from graphflops.rules.registry import rule
 from graphflops.tensor import FLOAT32, TensorType
 
+KIND = "attention"
 
-@rule("transformers.grouped_mm_fallback", product=("a", "b"))
+
+@rule("transformers.grouped_mm_fallback", product=("a", "b"), kind="product")
 def grouped_mm_fallback(a: TensorType, b: TensorType, offs: TensorType) -> Estimate:
     """Rows sorted by expert, each multiplied by its expert's matrix."""
     return grouped_mm(a, b, offs)
 
 
-@rule("transformers.grouped_mm_fallback_backward")
+@rule("transformers.grouped_mm_fallback_backward", kind="product")
 def grouped_mm_fallback_backward(
     a: TensorType, b: TensorType, offs: TensorType, grad: TensorType
 ) -> Estimate:

@@ -16,6 +16,8 @@ from graphflops.rules.shapes import axes, reduced
 if TYPE_CHECKING:
     from graphflops.tensor import DType, TensorType
 
+KIND = "reduction"
+
 ROOTLESS = (0, 1, math.inf, -math.inf)  # orders without powers and roots
 
 

@@ -15,6 +15,8 @@ from graphflops.tensor import TensorType
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+KIND = "view"
+
 
 def copied_out(seen: Estimate) -> Estimate:
     """What a view shows, copied."""
@@ -56,9 +58,10 @@ def copied_back(call: ForwardCall) -> Estimate:
     """The gradient of a result that holds elements once each, written back to where they were."""
     x = next(value for value in call.arguments.values() if isinstance(value, TensorType))
     (out,) = tensors_of(call.estimate.out)
-    work = 0 if out.dtype == x.dtype else x.numel
-    read = x.like(dtype=out.dtype) if differ(out.numel, x.numel) else out.like()
-    return Estimate((x.like(),), vector_flops=work, reads=(read,))
+    gradient, is_cast = x.like(), out.dtype != x.dtype
+    part = x.like(dtype=out.dtype) if is_cast else gradient
+    read = part if differ(out.numel, x.numel) else out.like()
+    return Estimate((gradient,), vector_flops=x.numel if is_cast else 0, reads=(read,))
 
 
 _WHOLE = ("view", "_reshape", "_reshape_alias", "alias", "permute", "squeeze", "t", "transpose", "unsqueeze")

@@ -29,6 +29,8 @@ from graphflops.tensor import DType, TensorType
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+KIND = "view"
+
 # Other shapes of the same elements.
 
 
@@ -55,7 +57,7 @@ def view_dtype(x: TensorType, dtype: DType) -> Estimate:
 
 
 @rule("aten._reshape_alias", "aten._mkldnn_reshape")
-def reshape_alias(x: TensorType, size: Sequence[Dim], stride: Sequence[Dim] = ()) -> Estimate:
+def reshape_alias(x: TensorType, size: Sequence[Dim]) -> Estimate:
     """A view with another shape and given strides."""
     return free(same_elements(x, resolved(x, size)))
 
@@ -197,7 +199,7 @@ def movedim(x: TensorType, source: int | Sequence[int], destination: int | Seque
 
 
 @rule("aten.expand")
-def expand(x: TensorType, size: Sequence[Dim], *, implicit: bool = False) -> Estimate:
+def expand(x: TensorType, size: Sequence[Dim]) -> Estimate:
     """A view that repeats elements without storing them; reading the result reads the operand once."""
     return free(expanded(x, size))
 
@@ -235,9 +237,7 @@ def meshgrid(tensors: Sequence[TensorType], *, indexing: str = "ij") -> Estimate
 
 
 @rule("aten.as_strided", "aten.as_strided_")
-def as_strided(
-    x: TensorType, size: Sequence[Dim], stride: Sequence[Dim], storage_offset: Dim | None = None
-) -> Estimate:
+def as_strided(x: TensorType, size: Sequence[Dim]) -> Estimate:
     """A view with any strides over the memory of a tensor."""
     return free(overlapping(x, size))
 

@@ -19,6 +19,8 @@ from graphflops.tensor import INT32, INT64, TensorType
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+KIND = "boxes"
+
 SAMPLE = 2 * 4  # operations of one bilinear sample, adding it to a sum included
 OVERLAP = 13  # two boxes: corners 4, sides 2, clipped 2, area 1, union 2, ratio 1, compared 1
 
@@ -38,15 +40,9 @@ def samples(sampling_ratio: Dim) -> Dim:
     return sampling_ratio * sampling_ratio
 
 
-@rule("torchvision.roi_align")
+@rule("torchvision.roi_align", "torchvision.qroi_align")
 def roi_align(
-    x: TensorType,
-    rois: TensorType,
-    spatial_scale: float,
-    pooled_height: Dim,
-    pooled_width: Dim,
-    sampling_ratio: int,
-    aligned: bool,
+    x: TensorType, rois: TensorType, *, pooled_height: Dim, pooled_width: Dim, sampling_ratio: int
 ) -> Estimate:
     """The bilinear samples of each output and a division by their number."""
     out = regions(x, rois, x.shape[1], pooled_height, pooled_width)
@@ -55,12 +51,7 @@ def roi_align(
 
 @rule("torchvision.ps_roi_align")
 def ps_roi_align(
-    x: TensorType,
-    rois: TensorType,
-    spatial_scale: float,
-    pooled_height: Dim,
-    pooled_width: Dim,
-    sampling_ratio: int,
+    x: TensorType, rois: TensorType, *, pooled_height: Dim, pooled_width: Dim, sampling_ratio: int
 ) -> Estimate:
     """As `roi_align`, with separate channels for each output position; the second result names the channels."""
     channels = floor_div(x.shape[1], pooled_height * pooled_width)
@@ -70,9 +61,7 @@ def ps_roi_align(
 
 
 @rule("torchvision.roi_pool")
-def roi_pool(
-    x: TensorType, rois: TensorType, spatial_scale: float, pooled_height: Dim, pooled_width: Dim
-) -> Estimate:
+def roi_pool(x: TensorType, rois: TensorType, *, pooled_height: Dim, pooled_width: Dim) -> Estimate:
     """One comparison per pixel of each output's window, whose size only data can tell."""
     out = regions(x, rois, x.shape[1], pooled_height, pooled_width)
     work = data_dependent("pixels") * out.numel
@@ -80,9 +69,7 @@ def roi_pool(
 
 
 @rule("torchvision.ps_roi_pool")
-def ps_roi_pool(
-    x: TensorType, rois: TensorType, spatial_scale: float, pooled_height: Dim, pooled_width: Dim
-) -> Estimate:
+def ps_roi_pool(x: TensorType, rois: TensorType, *, pooled_height: Dim, pooled_width: Dim) -> Estimate:
     """One addition per pixel of each output's window, whose size only data can tell, and a division."""
     channels = floor_div(x.shape[1], pooled_height * pooled_width)
     out = regions(x, rois, channels, pooled_height, pooled_width)
@@ -90,8 +77,8 @@ def ps_roi_pool(
     return Estimate((out, out.like(dtype=INT32)), vector_flops=work, reads=(x, rois))
 
 
-@rule("torchvision.nms")
-def nms(dets: TensorType, scores: TensorType, iou_threshold: float) -> Estimate:
+@rule("torchvision.nms", "torchvision.qnms")
+def nms(dets: TensorType, scores: TensorType) -> Estimate:
     """Upper bound: boxes are sorted by score, and the overlap of every pair is computed."""
     n = dets.shape[0]
     pairs = floor_div(n * (n - 1), 2)
@@ -113,7 +100,7 @@ def deform_conv2d(
     dilation_h: Dim,
     dilation_w: Dim,
     groups: Dim,
-    offset_groups: Dim,
+    *,
     use_mask: bool,
 ) -> Estimate:
     """A convolution of inputs sampled at learned offsets: the product, and one bilinear sample per tap and channel."""

@@ -27,13 +27,15 @@ if TYPE_CHECKING:
 _ACTIVATIONS = [
     # Piecewise linear.
     Work("identity"),
-    unary("relu", 1, 0, fused("where(out > 0, g, 0)")),
-    unary("threshold", 1, 0, fused("where(a > low, g, 0)")),
-    unary("leaky_relu", 2, 0, fused("where(a > 0, g, g * slope)")),
+    unary("relu", 1, 0, fused("where(out > 0, g, 0)", is_like_operand=True)),
+    unary("threshold", 1, 0, fused("where(a > low, g, 0)", is_like_operand=True)),
+    unary("leaky_relu", 2, 0, fused("where(a > 0, g, g * slope)", is_like_operand=True)),
     unary("rrelu", 2, 0, fused("where(a > 0, g, g * slope)")),
     binary("rrelu_with_noise", 2, 0, fused("g * b"), "0"),
     Work("rrelu_with_noise_backward", 2, operands=3),  # or the choice of the slope between its bounds
-    binary("prelu", 2, 0, fused("where(a > 0, g, g * b)"), fused("where(a > 0, 0, g * a)")),
+    binary(
+        "prelu", 2, 0, fused("where(a > 0, g, g * b)", is_like_operand=True), fused("where(a > 0, 0, g * a)")
+    ),
     unary("hardtanh", 2, 0, fused("where(low < a < high, g, 0)")),
     unary("hardshrink", 2, 0, fused("where(low <= a <= high, 0, g)")),
     unary("softshrink", 4, 0, fused("where(low <= a <= high, 0, g)")),

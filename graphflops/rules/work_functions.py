@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from graphflops.rules.work_row import PASS, Formula, binary, each, extremes, fused, ternary, unary
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 # The columns: name, FLOPs, function evaluations, gradient of each operand.
 
@@ -73,7 +78,7 @@ ARITHMETIC = [
     ternary(
         "clamp",
         1,
-        "where(logical_and(a >= b, a <= c), g, 0)",
+        "where(logical_and_(a >= b, a <= c), g, 0)",
         "where(logical_and(a < b, b < c), g, 0)",
         "where(logical_or(a > c, c < b), g, 0)",
     ),
@@ -188,7 +193,7 @@ FUNCTIONS = [
         0,
         1,
         Formula("g * (b * pow(a, b - 1))", "where(b == 0, 0, g * (b * pow(a, b - 1)))"),
-        Formula("g * (out * log(a))", "g * where(logical_and(b >= 0, a == 0), 0, out * log(a))"),
+        Formula("g * (out * log(a))", "g * where(logical_and(a == 0, b >= 0), 0, out * log(a))"),
     ),
     *each("zeta igamma igammac polynomial", 0, 1, operands=2),
     binary(
@@ -221,3 +226,22 @@ FUNCTIONS = [
         Formula("g * exp2(b - out)", "g / (pow(2, a - b) + 1)"),
     ),
 ]
+
+# Gradients of reductions as PyTorch computes them (torch/csrc/autograd/FunctionsManual.cpp): `g` and `out` have one element
+# for each result, as a `sum` and a `mean` in the formula do; `scale` is 2 / (n - 1).
+_SPREAD = "scale * {} * (a - mean(a))"
+_EXTREME = "m = logical_or_(a == out, logical_and_(isnan(a), isnan(out))); m * (g / sum(m))"
+REDUCTIONS: Mapping[str, Formula] = {
+    name: Formula(text)
+    for names, text in (
+        ("logsumexp", "g * exp(a - out)"),
+        ("amax amin", "m = out == a; g * m / sum(m)"),
+        ("max min", _EXTREME),
+        ("prod", "m = a == 0; g * (out / a)"),  # the zeros are counted first
+        ("var", _SPREAD.format("g")),
+        ("var_mean", "scale * g * (a - mean(a)) + g / count"),
+        ("std", _SPREAD.format("masked_fill_(g / (out * 2), out == 0, 0)")),
+        ("vector_norm", "g * masked_fill_(a / out, out == 0, 0)"),
+    )
+    for name in names.split()
+}

@@ -21,12 +21,13 @@ class Formula(NamedTuple):
     """The gradient of one operand as a formula (`formula.py` says how to write it), of which its work is counted.
 
     launched: what PyTorch computes instead, with what guards against special values (tools/autograd/derivatives.yaml).
-    is_fused: one kernel computes all of it.
+    is_fused: one kernel computes all of it. is_like_operand: of a fused one, it lies in memory as the operand, not as `g`.
     """
 
     text: str
     launched: str = ""
     is_fused: bool = False
+    is_like_operand: bool = False
 
 
 ZERO = Gradient()
@@ -107,6 +108,6 @@ def each(names: str, flops: int, transcendentals: int, operands: int = 1) -> lis
     return [Work(name, flops, transcendentals, operands=operands) for name in names.split()]
 
 
-def fused(text: str) -> Formula:
+def fused(text: str, *, is_like_operand: bool = False) -> Formula:
     """A gradient that one kernel computes."""
-    return Formula(text, is_fused=True)
+    return Formula(text, is_fused=True, is_like_operand=is_like_operand)

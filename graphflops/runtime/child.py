@@ -6,20 +6,21 @@ import contextlib
 import json
 import os
 import tempfile
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from graphflops.errors import GraphflopsError, innermost
 from graphflops.runtime.isolated import Answer, encoded
-from graphflops.runtime.machine import end_with_parent, limit_process
+from graphflops.runtime.machine import KERNELS, end_with_parent, limit_process
 
 if TYPE_CHECKING:
     from graphflops.runtime.execute import Step
 
 
 def main(task: str, text: str) -> None:
-    """Run a task (`validate` or `counters`) that `child_command` asked for."""
+    """Run a task (`validate`, `counters`, or one of a fix) that `child_command` asked for."""
     request = json.loads(text)
     if task == "counters":
         _run_in_ranges(request["model"], request["options"])
@@ -28,12 +29,12 @@ def main(task: str, text: str) -> None:
     answer = os.dup(1)
     os.dup2(2, 1)  # what the program prints is no answer
     with os.fdopen(answer, "wb") as stream:
-        stream.write(_answer(request))
+        stream.write(_answer(task, request))
 
 
-def _answer(request: dict[str, Any]) -> bytes:
+def _answer(task: str, request: dict[str, Any]) -> bytes:
     try:
-        return _validated(request)
+        return _validated(request) if task == "validate" else _step_of_a_fix(task, request)
     except GraphflopsError as error:
         return _failed(type(error).__name__, str(error))
     except Exception as error:  # noqa: BLE001 whatever it is, the parent says it in one line
@@ -58,11 +59,20 @@ def _validated(request: dict[str, Any]) -> bytes:
         import torch
 
         torch.ones(2**20).sin()  # starts torch's threads, whose stacks are not the program's memory
-    limit_process(
-        request["limits"]["seconds"], request["limits"]["memory"], writes=options["device"] != "cpu"
-    )
+    writes = KERNELS if options["device"] != "cpu" else 0
+    limit_process(request["limits"]["seconds"], request["limits"]["memory"], writes)
     with limited(Limits(seconds=None)):
         return encoded(validate_here(request["model"], request["repeats"], **options))
+
+
+def _step_of_a_fix(task: str, request: dict[str, Any]) -> bytes:
+    from graphflops.base.limits import Limits, limited
+    from graphflops.onnx_fix.steps import done
+
+    arguments = Path(request["arguments"]).read_bytes()
+    limit_process(request["seconds"], None, request["writes"])
+    with limited(Limits(seconds=None)):
+        return msgspec.json.encode(Answer(found=msgspec.Raw(done(task, arguments))))
 
 
 def _run_in_ranges(model: str, options: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Runs a program from a file in a child process: a stranger may have written it, and it may crash torch.
+"""Runs a program from a file in a child process: a stranger may have written it, and it may crash torch or onnxruntime.
 
 The child answers with JSON, which is checked here; nothing that it sends is unpickled. What it prints is escaped.
 """
@@ -61,11 +61,9 @@ def validate_file(
             "limits": asdict(limits),
             "rule_files": [*rule_files],
         }
-        answer = _ran(child_command("validate", request), limits.seconds, path)
-    if answer.error:
-        raise _error(answer)
+        found = answered(child_command("validate", request), limits.seconds, path)
     try:
-        read: Validation = _KIND.read(Session(), msgspec.json.decode(answer.found, type=_KIND.json))  # type: ignore[misc]
+        read: Validation = _KIND.read(Session(), msgspec.json.decode(found, type=_KIND.json))  # type: ignore[misc]
     except msgspec.DecodeError as error:
         raise RunError(f"{shown(path)}: the process that ran it sent no validation: {error}") from None
     return read
@@ -95,6 +93,14 @@ def _stored(inputs: Mapping[str, Any] | str | None, folder: str) -> str | None:
     path = f"{folder}/inputs.safetensors"
     save_file({name: tensor.contiguous().clone() for name, tensor in inputs.items()}, path)
     return path
+
+
+def answered(command: Sequence[str], seconds: float, path: str) -> msgspec.Raw:
+    """What a child that `child_command` runs finds about the file at `path`. Raises as `validate_file` does."""
+    answer = _ran(command, seconds, path)
+    if answer.error:
+        raise _error(answer)
+    return answer.found
 
 
 def _ran(command: Sequence[str], seconds: float, path: str) -> Answer:

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 _FILES = 256  # files open at a time
-_WRITTEN = (
+KERNELS = (
     2**30
 )  # bytes of one file that a run on a GPU may write: Triton and CUDA keep compiled kernels in files
 
@@ -28,10 +28,10 @@ def free_bytes() -> int | None:
     return min(known) if known else None
 
 
-def limit_process(seconds: float, memory: int | None, writes: bool) -> None:
+def limit_process(seconds: float, memory: int | None, writes: int) -> None:
     """Limit this process: processor time, memory beyond what it has now, files. No effect on Windows.
 
-    memory: bytes; None for what is free. writes: False if it may not write to any file.
+    memory: bytes; None for what is free. writes: bytes of one file that it may write; 0 for no file at all.
     """
     try:
         import resource
@@ -41,7 +41,7 @@ def limit_process(seconds: float, memory: int | None, writes: bool) -> None:
     _lower(resource.RLIMIT_CPU, int(seconds * cores) + 1)
     _lower(resource.RLIMIT_CORE, 0)
     _lower(resource.RLIMIT_NOFILE, _FILES)
-    _lower(resource.RLIMIT_FSIZE, _WRITTEN if writes else 0)
+    _lower(resource.RLIMIT_FSIZE, writes)
     allowed = memory if memory is not None else free_bytes()
     held = _field("/proc/self/status", "VmData:")
     if (

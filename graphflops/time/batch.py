@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from graphflops.kernels.kernel import Recurrence
 from graphflops.report.call_time import CallTime
-from graphflops.time.kernel import Recurrence
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from graphflops.devices import Host
+    from graphflops.kernels.kernel import Kernel
     from graphflops.report.call_time import TimeBound
-    from graphflops.time.kernel import Kernel
     from graphflops.time.predict import Time
 
 _PARTS = 8  # of a recurrent layer: the GPU runs its first steps while the CPU launches the next

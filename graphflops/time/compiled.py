@@ -8,15 +8,15 @@ from itertools import compress
 from typing import TYPE_CHECKING
 
 from graphflops.errors import DimError
+from graphflops.execution.fast_path import calls_of_module, is_module
 from graphflops.inductor.layout_choice import is_of_images
 from graphflops.inductor.padding import aligned
-from graphflops.memory.fast_path import calls_of_module, is_module
+from graphflops.kernels.kernel import Convolution, Kernel, Product
+from graphflops.kernels.losses import loss_kernels
+from graphflops.kernels.lower import inside_operator
 from graphflops.time.exchanges import Exchanges, Launches, awaited_later
 from graphflops.time.host import recurrent_seconds
-from graphflops.time.kernel import Convolution, Kernel, Product
 from graphflops.time.launches import Launcher
-from graphflops.time.loss import loss_kernels
-from graphflops.time.lowering.fused import inside_operator
 from graphflops.time.written import Written
 
 if TYPE_CHECKING:

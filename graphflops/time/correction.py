@@ -9,16 +9,17 @@ from __future__ import annotations
 from functools import lru_cache
 from heapq import nsmallest
 from math import dist, exp, log, log2, prod, sqrt
+from operator import itemgetter, mul
 from typing import TYPE_CHECKING, NamedTuple
 
-from graphflops.time.kernel import Attention, Convolution, Product, Rows, bytes_of
+from graphflops.kernels.kernel import Attention, Convolution, Product, Rows, bytes_of
 from graphflops.time.predict_products import convolution_kind, product_kind
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from graphflops.devices import Calibration, Device
-    from graphflops.time.kernel import Kernel
+    from graphflops.kernels.kernel import Kernel
 
 NINE_OF_TEN = 1.645  # standard deviations
 _NEAREST = 24  # points that take part
@@ -93,23 +94,41 @@ def interpolated(calibration: Calibration, sizes: Sequence[float]) -> Correction
     """The ratio at these sizes, from the nearest points."""
     columns = _COLUMNS.get(calibration.family, _TRAFFIC)
     place = _scaled(sizes, columns)
-    near = nsmallest(
-        _NEAREST, [(dist(place, other), other, ratio) for other, ratio in _points(calibration, len(sizes))]
-    )
-    ratios = [log(min(max(ratio, 1 / _MOST), _MOST)) for _, _, ratio in near]
-    mean = sum(ratios) / len(ratios)
+    points = _points(calibration, len(sizes))
+    near = nsmallest(_NEAREST, ((dist(place, point), at) for at, (point, _) in enumerate(points)))
     noise = (columns.noise / columns.signal) ** 2
-    matrix = [[1 + noise] * len(near) for _ in near]
-    for i, (_, one, _) in enumerate(near):
-        for j in range(i):
-            matrix[i][j] = matrix[j][i] = _likeness(dist(one, near[j][1]))
-    likeness = [_likeness(distance) for distance, _, _ in near]
-    weights = _solved(matrix, likeness)
-    found = mean + sum(weight * (ratio - mean) for weight, ratio in zip(weights, ratios, strict=True))
-    left = 1 - sum(weight * like for weight, like in zip(weights, likeness, strict=True))
-    deviation = columns.signal * sqrt(max(left, 0.0) + noise)
+    mean, lower, half = _factored(calibration, len(sizes), tuple(sorted(at for _, at in near)))
+    likeness = _halved(lower, [_likeness(distance) for distance, _ in sorted(near, key=itemgetter(1))])
+    found = mean + sum(map(mul, likeness, half))
+    deviation = columns.signal * sqrt(max(1 - sum(map(mul, likeness, likeness)), 0.0) + noise)
     ninth = log(1 + calibration.error[2]) if calibration.error else 0.0
     return Correction(exp(found), max(deviation, ninth / NINE_OF_TEN))
+
+
+@lru_cache(maxsize=1024)
+def _factored(
+    calibration: Calibration, count: int, near: Sequence[int]
+) -> tuple[float, list[list[float]], list[float]]:
+    """Of these points: the mean of the logarithms of their ratios, the Cholesky factor of how alike they are, and the
+    logarithms without their mean, divided by the factor. Calls of similar sizes have the same points.
+    """
+    columns = _COLUMNS.get(calibration.family, _TRAFFIC)
+    points = [_points(calibration, count)[at] for at in near]
+    ratios = [log(min(max(ratio, 1 / _MOST), _MOST)) for _, ratio in points]
+    mean, noise = sum(ratios) / len(ratios), (columns.noise / columns.signal) ** 2
+    lower: list[list[float]] = []
+    for place, (one, _) in enumerate(points):
+        row = _halved(lower, [_likeness(dist(one, other)) for other, _ in points[:place]])
+        lower.append([*row, sqrt(1 + noise - sum(map(mul, row, row)))])
+    return mean, lower, _halved(lower, [ratio - mean for ratio in ratios])
+
+
+def _halved(lower: Sequence[Sequence[float]], right: Sequence[float]) -> list[float]:
+    """The solution of a system with a lower triangular matrix."""
+    found: list[float] = []
+    for row, value in zip(lower, right, strict=True):
+        found.append((value - sum(map(mul, row, found))) / row[-1])
+    return found
 
 
 @lru_cache(maxsize=64)
@@ -181,19 +200,3 @@ def variant_of(kernel: Kernel) -> str:
 def _likeness(distance: float) -> float:
     """Correlation of two ratios at a distance in such lengths (Matern 3/2)."""
     return (1 + sqrt(3) * distance) * exp(-sqrt(3) * distance)
-
-
-def _solved(matrix: list[list[float]], right: list[float]) -> list[float]:
-    """The solution of a system with a symmetric positive definite matrix, by Gaussian elimination."""
-    rows = [[*row, value] for row, value in zip(matrix, right, strict=True)]
-    count = len(rows)
-    for i in range(count):
-        for j in range(i + 1, count):
-            share = rows[j][i] / rows[i][i]
-            if share:
-                rows[j][i:] = [a - share * b for a, b in zip(rows[j][i:], rows[i][i:], strict=True)]
-    found = [0.0] * count
-    for i in reversed(range(count)):
-        known = sum(rows[i][j] * found[j] for j in range(i + 1, count))
-        found[i] = (rows[i][count] - known) / rows[i][i]
-    return found

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
+    from graphflops.kernels.kernel import Kernel
     from graphflops.passes.program import PricedCall
-    from graphflops.time.kernel import Kernel
 
 Part = Literal["all", "start", "wait"]
 

@@ -9,15 +9,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from graphflops.dims import prod
-from graphflops.memory.strides import is_contiguous, regrouped, row_major
+from graphflops.execution.strides import is_contiguous, regrouped, row_major
+from graphflops.kernels.gradient_formulas import lies_as_gradient
 from graphflops.tensor import TensorType
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from graphflops.cost import Value
-    from graphflops.memory.layouts import Layouts
-    from graphflops.memory.strides import Strides
+    from graphflops.execution.layouts import Layouts
+    from graphflops.execution.strides import Strides
     from graphflops.passes.program import PricedCall
 
 _MADE_IN_ORDER = frozenset(
@@ -94,8 +95,10 @@ class GradientLayouts:
             return self._reshaped(out, x, strides, first)
         elif is_elementwise or operator.kind == "identity":
             if not is_repeated or name in _PASSES_ON:
-                same = (use for use in call.uses if getattr(self.typed(use), "shape", None) == out.shape)
-                self.known.update(dict.fromkeys(same, strides))
+                for place, use in enumerate(call.tensors(self.values)):
+                    if getattr(self.typed(use), "shape", None) == out.shape:
+                        is_alike = lies_as_gradient(call, place, self.values)
+                        self.known[use] = strides if is_alike else self.layouts.of(use)
         elif operator.kind == "product" and call.gradient is not None:
             return self._of_product(call, out, strides, is_repeated=is_repeated)
         elif name in _ORDERED and not is_contiguous(out.shape, strides):

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from graphflops.kernels.kernel import Recurrence
 from graphflops.tensor import TensorType
-from graphflops.time.kernel import Recurrence
 from graphflops.time.predict_recurrences import is_resident
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from graphflops.kernels.kernel import Kernel
     from graphflops.ops import Op
-    from graphflops.time.kernel import Kernel
 
     Costs = Mapping[str, float]
 

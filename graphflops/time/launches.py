@@ -7,11 +7,16 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from graphflops.attention.kernel import attention_kernel
-from graphflops.memory.attention_operands import attention_problem
+from graphflops.kernels.attention_operands import attention_problem
+from graphflops.kernels.call import ConcreteCall, OpenSizeError, Sizes
+from graphflops.kernels.gradients import backward_kernels
+from graphflops.kernels.kernel import Product
+from graphflops.kernels.losses import loss_kernels
+from graphflops.kernels.lower import forward_kernels, inside_operator
+from graphflops.kernels.moved import copy, elementwise
 from graphflops.passes.program import PricedGraph
 from graphflops.passes.recompute import gradient_checkpoints
 from graphflops.tensor import TensorType
-from graphflops.time.concrete import ConcreteCall, OpenSizeError, Sizes
 from graphflops.time.exchanges import Exchanges, Launches, awaited_later
 from graphflops.time.gradient_layouts import GradientLayouts
 from graphflops.time.host import (
@@ -22,21 +27,15 @@ from graphflops.time.host import (
     start_seconds,
     waits,
 )
-from graphflops.time.kernel import Product
-from graphflops.time.loss import loss_kernels
-from graphflops.time.lowering.calls import forward_kernels
-from graphflops.time.lowering.fused import inside_operator
-from graphflops.time.lowering.gradients import backward_kernels
-from graphflops.time.lowering.moved import copy, elementwise
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from graphflops.memory.layouts import Layouts
-    from graphflops.memory.runs import Runs
-    from graphflops.memory.strides import Strides
+    from graphflops.execution.layouts import Layouts
+    from graphflops.execution.runs import Runs
+    from graphflops.execution.strides import Strides
+    from graphflops.kernels.kernel import AttentionKernel, Kernel
     from graphflops.passes.program import PricedCall, PricedProgram
-    from graphflops.time.kernel import AttentionKernel, Kernel
 
 
 class _Called(NamedTuple):
@@ -228,7 +227,10 @@ class Launcher:
     def _attention_kernel(self, call: PricedCall, layouts: Layouts) -> AttentionKernel | None:
         """The kernel that PyTorch chooses for an attention of its own; None for other calls."""
         operator = call.node.operator
-        if operator.kind != "attention" or operator.is_onnx or operator.has_score_function:
+        is_own = operator.kind == "attention" and bool(
+            operator.parameters
+        )  # `ops/` lists those that choose a kernel
+        if not is_own or operator.is_onnx or operator.has_score_function:
             return None
         problem = attention_problem(call, layouts, self.records)
         return None if problem is None else attention_kernel(problem, layouts.platform).kernel
@@ -238,7 +240,8 @@ class Launcher:
     ) -> tuple[Kernel, ...] | None:
         """The kernels of one call in one phase; None where a size is open. Calls of one form are lowered once."""
         form = layouts.forms.of(call)
-        key = (layouts, self.records, is_backward, form)
+        records = self.records and call.node.operator.kind == "attention"  # others run alike for a gradient
+        key = (layouts, records, is_backward, form)
         if form is not None and key in self.known:
             return self.known[key]
         outputs = [name for name in call.node.outputs if name is not None]

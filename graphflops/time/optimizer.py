@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from graphflops.kernels.call import OpenSizeError
+from graphflops.kernels.kernel import Chunks, Kernel
 from graphflops.passes.optimizer import trained
 from graphflops.tensor import FLOAT32
-from graphflops.time.concrete import OpenSizeError
 from graphflops.time.exchanges import Launches
-from graphflops.time.kernel import Chunks, Kernel
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from graphflops.kernels.call import Sizes
     from graphflops.passes.program import PricedProgram
     from graphflops.tensor import DType
-    from graphflops.time.concrete import Sizes
 
 _CHUNK = 65536  # elements that a thread block works through (MultiTensorApply.cuh of ATen)
 _MOST_BLOCKS = 320  # of one kernel

@@ -5,15 +5,7 @@ from __future__ import annotations
 from math import exp
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from graphflops.time import (
-    predict_attention,
-    predict_groups,
-    predict_products,
-    predict_recurrences,
-    predict_traffic,
-)
-from graphflops.time.correction import NINE_OF_TEN, correction
-from graphflops.time.kernel import (
+from graphflops.kernels.kernel import (
     DIRECT,
     Attention,
     Convolution,
@@ -23,6 +15,14 @@ from graphflops.time.kernel import (
     Recurrence,
     bytes_of,
 )
+from graphflops.time import (
+    predict_attention,
+    predict_groups,
+    predict_products,
+    predict_recurrences,
+    predict_traffic,
+)
+from graphflops.time.correction import NINE_OF_TEN, correction
 from graphflops.time.predict_products import is_long
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from graphflops.devices import Device
-    from graphflops.time.kernel import Attention
+    from graphflops.kernels.kernel import Attention
 
 _BLOCK = 128  # queries of a thread block, and keys that it multiplies at a time
 _SPLITS = (1, 2, 4, 8, 16, 32, 64)

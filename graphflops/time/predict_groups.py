@@ -7,12 +7,12 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from graphflops.kernels.cudnn import STREAMS
-from graphflops.time.kernel import DIRECT, Kernel, Rows
+from graphflops.kernels.kernel import DIRECT, Kernel, Rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from graphflops.time.kernel import Convolution
+    from graphflops.kernels.kernel import Convolution
 
 _GAP = 1.6e-6  # seconds between two kernels of a graph that has several streams
 _BESIDE = 1.15  # how much longer kernels take beside those of other streams

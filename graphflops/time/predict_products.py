@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from graphflops.devices import Device
-    from graphflops.time.kernel import Convolution, Product
+    from graphflops.kernels.kernel import Convolution, Product
 
 # Tiles of the libraries' kernels, rows x columns; each is used either way round.
 _TILES = (

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from graphflops.kernels.kernel import Kernel, Product
 from graphflops.tensor import DTYPES
-from graphflops.time.kernel import Kernel, Product
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from graphflops.devices import Device
-    from graphflops.time.kernel import Recurrence
+    from graphflops.kernels.kernel import Recurrence
 
 
 class Steps(NamedTuple):

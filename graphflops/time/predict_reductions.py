@@ -8,9 +8,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from graphflops.devices import Device
-    from graphflops.time.kernel import Rows
+    from graphflops.kernels.kernel import Rows
 
-PLANES = "planes"  # variant: channels of images, whose pixels and images are added up
 _THREADS = 128  # of a block
 _PLANE_THREADS = 512
 _PER_THREAD = 4  # neighbouring results

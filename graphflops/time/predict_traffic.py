@@ -6,14 +6,14 @@ from functools import lru_cache
 from math import prod
 from typing import TYPE_CHECKING
 
+from graphflops.kernels.kernel import Chunks, Convolution, Rows, Strided, Windows
 from graphflops.time import predict_reductions
-from graphflops.time.kernel import Chunks, Convolution, Rows, Strided, Windows
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from graphflops.devices import Device
-    from graphflops.time.kernel import Kernel
+    from graphflops.kernels.kernel import Kernel
 
 _IN_CACHE = 0.6  # of the L2 cache holds what the kernels before have just written
 _WARP = 32  # threads

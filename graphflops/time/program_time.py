@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from graphflops.devices import Device, Host
-    from graphflops.memory.runs import Runs
+    from graphflops.execution.runs import Runs
+    from graphflops.kernels.kernel import Kernel
     from graphflops.passes.program import PricedProgram
     from graphflops.report import Execution
     from graphflops.time.exchanges import Launches
-    from graphflops.time.kernel import Kernel
     from graphflops.time.predict import Time
 
 _GRAPH_GAP = 0.9e-6  # seconds between two kernels of a CUDA graph where the device's profile has none

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from graphflops.attention.kernel import last_refusal
 from graphflops.dims import evaluate
-from graphflops.time.kernel import Attention, Kernel, bytes_of
+from graphflops.kernels.kernel import Attention, Kernel, bytes_of
 from graphflops.time.predict import predict
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from graphflops.inductor.layout_choice import image_and_weight
-from graphflops.time.concrete import ConcreteCall, OpenSizeError
-from graphflops.time.kernel import Kernel
+from graphflops.kernels.call import ConcreteCall, OpenSizeError
+from graphflops.kernels.kernel import Kernel
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from graphflops.inductor.fusing import Kernel as PlannedKernel
     from graphflops.inductor.joint_graph import Op
     from graphflops.inductor.plan import Plan
+    from graphflops.kernels.call import Sizes
     from graphflops.passes.program import PricedCall
-    from graphflops.time.concrete import Sizes
 
 _LOOP = 2  # time of an element of a loop beside its loads, by that of a load
 _INNER, _INNER_LOAD, _OUTER_LOAD = 5.5, 1.1, 2.2  # the same of an element that is reduced, and of its loads

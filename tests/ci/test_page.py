@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from graphflops.ci.changes import ModelChange
@@ -44,6 +46,12 @@ def test_notes_are_no_broken_limits() -> None:
 def test_nothing_is_said_of_what_was_not_done() -> None:
     text = summary(None, None, ["There is no earlier commit to compare with."])
     assert text == "## Cost of models\n\nThere is no earlier commit to compare with.\n"
+
+
+def test_the_command_that_mends_a_model_is_offered() -> None:
+    offer = "`graphflops audit lm.onnx --fix` mends 3 findings"
+    text = comment([replace(CHANGED, offer=offer), CHANGED], None, [], "<!-- me -->")
+    assert text.count("graphflops audit lm.onnx --fix") == 1
 
 
 def test_names_of_files_are_shown_as_text() -> None:

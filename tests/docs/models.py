@@ -107,6 +107,13 @@ def _layer_with_caches(path: Path) -> None:
         torch.export.save(torch.export.export(layer, inputs, dynamic_shapes=sizes), path)
 
 
+def _decoder(path: Path) -> None:
+    """Both phases of a decoder of 2 layers, 2,048 wide, with 4 heads of keys and values for 16 of queries."""
+    from benchmarks.serving import export
+
+    export(path.parent, 2, 2048, 16, 4, 8192, 32_000)
+
+
 def _layer_of_two_devices(path: Path) -> None:
     """Half of the hidden units of a layer, and their sum over two devices."""
     import torch
@@ -140,10 +147,26 @@ def _inputs(path: Path) -> None:
     save_file({"ids": numpy.zeros((2, 16), numpy.int64)}, path)
 
 
+def _wasteful(path: Path) -> None:
+    """A layer as exporters leave it that fold nothing: a weight transposed in each run, a cast to the type that is there."""
+    import numpy as np
+    import onnx
+
+    weight = np.random.default_rng(0).standard_normal((64, 32)).astype(np.float32)
+    model = onnx.parser.parse_model(
+        '<ir_version: 10, opset_import: ["" : 21]> layer (float[batch,32] x) => (float[batch,64] y)'
+        "{ t = Transpose(weight) \n p = MatMul(x, t) \n c = Cast <to = 1> (p) \n y = Relu(c) }"
+    )
+    model.graph.initializer.append(onnx.numpy_helper.from_array(weight, "weight"))
+    onnx.save(model, path)
+
+
 EXPORTS: dict[str, Callable[[Path], None]] = {
+    "layer.onnx": _wasteful,
     "full_heads.pt2": _decoder_with_all_heads,
     "lm.pt2": _attention_under_masks,
     "layer.pt2": _layer_with_caches,
+    "step.pt2": _decoder,
     "batch.safetensors": _inputs,
     "mlp_of_two.pt2": _layer_of_two_devices,
 }

@@ -66,6 +66,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.Fixt
     block = request.getfixturevalue("block")
     if any(name in block.text for name in models.EXPORTS) or "validate" in block.text:
         pytest.importorskip("torch")
+    if "hf:" in block.text:
+        pytest.importorskip("transformers")
+    if "timm:" in block.text:
+        pytest.importorskip("timm")
     models.make(tmp_path, block.text)
     monkeypatch.chdir(tmp_path)
     (limits,) = (found.text for found in BLOCKS if found.language == "toml" and "[[budget]]" in found.text)

@@ -32,7 +32,7 @@ Y = [helper.make_empty_tensor_value_info("y")]
             node("Softmax", ["x"], ["y"], axis="last"),
             "axis of onnx.Softmax.13 must be an integer, not 'last'",
         ),
-        (node("Conv", ["x", "w"], ["y"], widht=3), "the rule of onnx.Conv has no parameter widht"),
+        (node("Conv", ["x", "w"], ["y"], widht=3), "onnx.Conv.11 has no attribute widht"),
     ],
     ids=str,
 )

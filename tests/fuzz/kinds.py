@@ -32,6 +32,11 @@ READERS = (
     *(["analyze"], ["analyze", "--by", "attention"], ["analyze", "--training"], ["textconv"]),
     ["analyze", "--strict"],
     ["analyze", "--format", "dot"],
+    *(
+        ["graph", "--cuts", "2"],
+        ["graph", "--bottlenecks"],
+        ["graph", "--level", "call", "--format", "graphml"],
+    ),
     *(["analyze", "--format", form] for form in ("json", "csv", "markdown", "html", "speedscope")),
 )
 BUDGET = """models = ["convnet.onnx"]

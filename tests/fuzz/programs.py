@@ -7,8 +7,7 @@ import random
 from functools import lru_cache
 from typing import Any
 
-from graphflops.ops import operator
-from graphflops.rules import index
+from graphflops.ops import index, operator
 from tests.exporters.build import call, meta, program, tensor
 from tests.fuzz.values import NUMBERS, TEXTS
 

@@ -38,6 +38,8 @@ FORWARD = [
     # Twelve groups of 24 channels in one kernel, each filled up to 32.
     (BFLOAT16, (8, 288, 28, 28), (288, 24, 3, 3), (8, 288, 28, 28), 12, 1, 9_855_123),
     (FLOAT32, (2, 576, 28, 28), (576, 24, 3, 3), (2, 576, 28, 28), 24, 1, 10_518_675),
+    # Sixteen groups of two channels in one kernel, each filled up to four, the fewest that it takes.
+    (FLOAT32, (8, 32, 28, 28), (32, 2, 3, 3), (8, 32, 28, 28), 16, 1, 3_220_496),
     # Sixteen groups of 168 channels one by one, eight at a time: half of operand, weight and result.
     (BFLOAT16, (8, 2688, 14, 14), (2688, 168, 3, 3), (8, 2688, 14, 14), 16, 1, 12_493_952),
     # Two groups of 64 channels and 128 results, which do not share a kernel.

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from graphflops.devices import HOPPER
+from graphflops.execution.runs import Runs
 from graphflops.memory.eager import Eager
-from graphflops.memory.runs import Runs
 from tests.one_call import program_of
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import graphflops
-from graphflops.memory.einsum import einsum_memory
-from graphflops.memory.strides import row_major
+from graphflops.execution.strides import row_major
+from graphflops.kernels.einsum import einsum_memory
 from graphflops.tensor import FLOAT32, TensorType
 
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from graphflops import analyze
-from graphflops.memory.library_code import has_fact
-from graphflops.memory.source_lines import CodeLine
+from graphflops.execution.library_code import has_fact
+from graphflops.execution.source_lines import CodeLine
 from tests.memory.renaming import in_library
 
 torch = pytest.importorskip("torch")

@@ -12,7 +12,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import graphflops
-from graphflops.memory.source_lines import code_lines, statements
+from graphflops.execution.source_lines import code_lines, statements
 
 WIDTH = 64
 

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import graphflops
-from graphflops.memory.source_lines import closes, statements
+from graphflops.execution.source_lines import closes, statements
 from tests.memory.test_frames import WIDTH, LiveBytes
 
 

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import graphflops
-from graphflops.memory.source_lines import runs_in_turns, statements
+from graphflops.execution.source_lines import runs_in_turns, statements
 from tests.memory.test_frames import WIDTH, LiveBytes
 
 # ruff: noqa: E702, E701, RUF100 (several statements a line: what is tested)

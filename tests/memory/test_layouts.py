@@ -9,9 +9,9 @@ import torch
 
 from graphflops.devices import HOPPER
 from graphflops.dims import symbol
+from graphflops.execution.layouts import Layouts
+from graphflops.execution.strides import regrouped
 from graphflops.loading import analyze
-from graphflops.memory.layouts import Layouts
-from graphflops.memory.strides import regrouped
 from graphflops.passes.memory import CallByCall
 
 

@@ -76,7 +76,7 @@ def test_sizes_without_a_value_or_below_zero_are_refused() -> None:
     held = (*HELD, Held("d", "value", 3, 3, N * 2**20))
     entry = replace(entry, timeline=replace(TIMELINE, held=held), requested_peak=N)
     assert known_sizes(entry, {"n": 7})[-1] == 7 * MIB
-    with pytest.raises(ModelError, match="no value"):
+    with pytest.raises(ModelError, match="the size n has no value: give it with --dim"):
         known_sizes(entry, {})
     with pytest.raises(ModelError, match="negative"):
         known_sizes(entry, {"n": -1})

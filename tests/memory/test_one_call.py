@@ -21,11 +21,14 @@ TURNED = {"x0": (1, 4)}
         # tensors of PyTorch's formulas of gradients (tools/autograd/derivatives.yaml)
         ("softmax.int", (g(4, 64), -1), 0, 4 * N, ["y0"]),
         ("cumsum.default", (g(4, 64), 1), 0, 2 * 4 * N, []),
-        ("var.dim", (g(4, 64), (1,)), 0, 4 * N, ["x0"]),
-        ("std.dim", (g(4, 64), (1,)), 0, 2 * 4 * N, ["x0"]),
+        # the difference from the mean; a mean and a factor for each of four rows
+        ("var.dim", (g(4, 64), (1,)), 0, 4 * N + 2 * 4 * 4, ["x0"]),
+        # also twice the deviation, the quotient, where that is zero, in a byte
+        ("std.dim", (g(4, 64), (1,)), 0, 4 * N + 4 * 4 * 4 + 4, ["x0"]),
         ("logsumexp.default", (g(4, 64), (1,)), 0, 2 * 4 * N, ["x0", "y0"]),
-        ("amax.default", (g(4, 64), (1,)), 0, 4 * N + N, ["x0", "y0"]),
-        ("amin.default", (g(4, 64, dtype="bfloat16"), (1,)), 0, 2 * N + N, ["x0", "y0"]),
+        # a mask, what it leaves of the gradient, and how often it does in each of four rows
+        ("amax.default", (g(4, 64), (1,)), 0, 4 * N + N + 4 * 4, ["x0", "y0"]),
+        ("amin.default", (g(4, 64, dtype="bfloat16"), (1,)), 0, 2 * N + N + 2 * 4, ["x0", "y0"]),
         ("div.Tensor", (g(4, 64), g(4, 64)), 0, 3 * 4 * N, ["x0", "x1"]),
         ("mul.Tensor", (g(4, 64), g(64)), 0, 4 * N, ["x0", "x1"]),
         ("mul.Tensor", (g(4, 64), t(64)), 0, 0, ["x1"]),
@@ -44,7 +47,7 @@ TURNED = {"x0": (1, 4)}
         ("constant_pad_nd.default", (g(4, 64), (1, 1)), 0, 0, []),
         ("gather.default", (g(4, 64), 0, t(2, 64, dtype="int64")), 0, 0, ["x2", "x0"]),
         # a softmax in another element type converts its operand, but for float16
-        ("softmax.int", (g(4, 64, dtype="bfloat16"), -1, FLOAT32), 4 * N, 4 * N, ["y0"]),
+        ("softmax.int", (g(4, 64, dtype="bfloat16"), -1, FLOAT32), 4 * N, 4 * N + 2 * N, ["y0"]),
         ("softmax.int", (g(4, 64, dtype="float16"), -1, FLOAT32), 0, 4 * N, ["y0"]),
         ("softmax.int", (g(4, 64), -1, BFLOAT16), 2 * N, 2 * N, ["y0"]),
         ("einsum.default", ("bij,bjk->bik", (g(2, 3, 4), g(2, 4, 5))), 0, 0, ["x1_0", "x1_1"]),

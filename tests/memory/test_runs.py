@@ -12,8 +12,8 @@ from torch import nn
 
 from graphflops import analysis
 from graphflops.devices import HOPPER
+from graphflops.execution.runs import Runs
 from graphflops.memory.eager import Eager
-from graphflops.memory.runs import Runs
 from graphflops.passes.program import PricedProgram
 
 SAMPLES = Path(__file__).parents[2] / "samples"
@@ -54,13 +54,13 @@ def test_what_depends_on_a_form_is_computed_once_for_it(monkeypatch: pytest.Monk
     program = priced(Repeated(), torch.randn(2, 8, 16, 16))
     execution = Eager(program.main, False, Runs((), HOPPER, is_eager=True))
     asked: list[str] = []
-    computed = Eager.softmax_operand
+    computed = Eager.operand_copies
 
     def spied(self: Eager, call: object) -> object:
         asked.append(call.node.name)  # type: ignore[attr-defined]
         return computed(self, call)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Eager, "softmax_operand", spied)
+    monkeypatch.setattr(Eager, "operand_copies", spied)
     found = {call.node.name: execution.forward_bytes(call, 0) for call in execution.calls}
     assert len(asked) == len({execution.forms.of(call) for call in execution.calls}) < len(found)
     convolutions = {size for name, size in found.items() if "conv" in name}
@@ -76,7 +76,7 @@ def test_inference_and_training_share_a_run_without_fast_paths() -> None:
 def test_a_plain_analysis_imports_nothing_of_devices() -> None:
     script = (
         "import sys, graphflops; graphflops.analyze(sys.argv[1]);"
-        "later = ('graphflops.memory', 'graphflops.time', 'graphflops.devices');"
+        "later = tuple('graphflops.' + room for room in ('memory', 'time', 'devices', 'kernels', 'execution'));"
         "print([name for name in sys.modules if name.startswith(later)])"
     )
     done = subprocess.run(

@@ -7,7 +7,7 @@ import random
 import torch
 
 from graphflops.dims import symbol
-from graphflops.memory.strides import is_contiguous, order_of, regrouped, row_major, size_hint
+from graphflops.execution.strides import is_contiguous, order_of, regrouped, row_major, size_hint
 from tests.memory.one_call import eager
 from tests.support import t
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import graphflops
+from graphflops.ops import index
 from graphflops.ops.operator import ROWS, operator, spellings
-from graphflops.rules import index
 
 PACKAGE = Path(graphflops.__file__).parent
 FILES = [
@@ -31,6 +31,7 @@ LITERALS = {
     "dims/parser.py": "reads size strings, in which Python and sympy name functions of integers",
     "exporters/onnx_graph.py": "reads ONNX: a Constant is a stored tensor, not a call",
     "exporters/sources.py": "reads ONNX: by op_type, before a call has an operator",
+    "onnx_fix/apply.py": "rewrites ONNX: by op_type, in nodes that are no calls",
     "runtime/onnx_run.py": "reads ONNX: onnxruntime returns no Constant",
     "runtime/profile/onnx_trials.py": "writes models of one operator each, to measure them",
     "runtime/operators.py": "refuses some operators of torch, and replaces some by functions that run on any machine",
@@ -49,12 +50,13 @@ COLLECTIONS = {
     "attention/whole_tensors.py": MASKS,
     "dims/functions.py": "functions of sizes, as Python's math has them",
     "dims/parser.py": "reads size strings, in which Python and sympy name functions of integers",
-    "memory/kernels.py": "temporary tensors of gradients, by canonical name",
-    "memory/layouts.py": "says what strides become in each operator, by canonical name",
+    "kernels/buffers.py": "temporary tensors of gradients, by canonical name",
+    "kernels/operand_copies.py": "says which operands are copied, by canonical name",
+    "execution/layouts.py": "says what strides become in each operator, by canonical name",
     "exporters/sources.py": "reads ONNX: by op_type, before a call has an operator",
     "time/gradient_layouts.py": "says how the gradients of views lie, by canonical name",
-    "time/lowering/calls.py": "lowers calls to kernels, by kind and name",
-    "time/lowering/gradients.py": "lowers gradients to kernels, by kind and name",
+    "kernels/lower.py": "lowers calls to kernels, by kind and name",
+    "kernels/gradients.py": "lowers gradients to kernels, by kind and name",
     "runtime/flex/codegen.py": "names that the generated code already uses",
     "runtime/flex/lowering.py": "one line of Triton for each pointwise operator, by canonical name",
     "runtime/unsafe.py": "refuses operators of torch that could harm the process",

@@ -608,7 +608,8 @@ def derive(case: Case) -> tuple[Any, ...]:
     }
     if "outputs" in rule.parameters:
         attributes["outputs"] = case.results
-    estimate = rule.function(*(typed(value) for value in case.operands), **attributes)
+    operands = [typed(value) for value in case.operands]
+    estimate = rule.price(f"{case.domain or 'onnx'}.{case.op}.{case.version}", *operands, **attributes)
     assert estimate.cost is not None
     return estimate.out
 

@@ -12,13 +12,14 @@ from itertools import islice
 
 import torch
 
+from graphflops.ops import index
 from graphflops.ops.operator import ARGUMENTS
-from graphflops.rules import index
 
 _LIBRARIES = (
     "torch.ao.quantization.fx._decomposed",
     "torch._prims",
     "torch._higher_order_ops",
+    "torch.nn.attention.varlen",
     "torchvision",
 )
 

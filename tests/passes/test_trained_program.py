@@ -104,6 +104,29 @@ def test_a_weight_used_twice_is_converted_once():
     assert [row.outputs[0].type.shape for row in casts] == [(B, D), (D, D)]
 
 
+def test_branches_that_share_a_weight_each_convert_it():
+    class Branching(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = torch.nn.Linear(D, D, bias=False)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            x = torch.cond(x.sum() > 0, lambda x: self.layer(x) + 1, lambda x: self.layer(x), (x,))
+            return self.layer(x)
+
+    report = step(Branching(), precision="bf16-mixed")
+    products = [row for row in report.rows if row.cost.matrix_flops != 0]
+    assert [(row.matrix_dtype, row.cost.matrix_flops) for row in products] == [
+        ("bfloat16", 2 * B * D * D)
+    ] * 2
+    weights = [
+        row
+        for row in report.rows
+        if row.op == "aten._to_copy.default" and row.cost.written_bytes == 2 * D * D
+    ]
+    assert len(weights) == 2  # one in the branch that is counted, one outside
+
+
 @pytest.mark.parametrize(("precision", "width"), [("fp32", 4), ("bf16", 2)])
 def test_a_program_at_another_precision_is_the_same_as_exported_so(precision, width):
     dtype = {4: torch.float32, 2: torch.bfloat16}[width]

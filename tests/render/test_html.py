@@ -64,6 +64,13 @@ def data_of(page: str) -> dict[str, Any]:
 def test_nothing_from_outside_and_no_handlers(name: str) -> None:
     elements = Elements(PAGES[name])
     allowed = {"content", "charset", "name", "http-equiv", "lang", "id", "type", "align"}
+    drawn = {
+        "class", "role", "tabindex", "transform", "x", "y", "r", "rx", "width", "height", "d", "viewbox", "refx", "refy",
+        "markerwidth", "markerheight", "marker-end", "orient", "markerunits", "patternunits",
+        "patterntransform", "fill", "fill-opacity",
+        "aria-labelledby", "aria-label", "aria-expanded", "data-size", "data-sheet", "data-ends",
+    }  # fmt: skip
+    allowed |= drawn
     for tag, attributes in elements.found:
         assert tag not in ("link", "img", "iframe", "object", "embed", "base", "form")
         assert attributes.keys() <= allowed, (tag, attributes)
@@ -112,6 +119,20 @@ def test_names_are_text_everywhere(name: str) -> None:
         "td",
         "ul",
         "li",
+        *(
+            "section",
+            "h2",
+            "svg",
+            "defs",
+            "marker",
+            "pattern",
+            "g",
+            "rect",
+            "circle",
+            "path",
+            "text",
+            "template",
+        ),
     }
     for active in ("\x1b", "\x9b", "\u202e", "\r", "\x00"):
         assert active not in page

@@ -27,6 +27,9 @@ HOMES = {
     "Fits": "graphflops.fitting.fits",
     "Validation": "graphflops.runtime.validation",
     "Listing": "graphflops.render.listing",
+    "Answer": "graphflops.structure.answer",
+    "Statement": "graphflops.statements.statement",
+    "Serving": "graphflops.serving.plan",
 }
 
 

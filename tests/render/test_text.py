@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from graphflops.base.numbered import spans
 from graphflops.base.units import memory, number, rate
 from graphflops.dims import floor_div, symbol
 from graphflops.errors import elided
@@ -16,7 +17,6 @@ from graphflops.render.text import (
     plain_ascii,
     safe,
     shortened,
-    spans,
     told_apart,
 )
 

@@ -45,7 +45,7 @@ def ours(op: str, *arguments: Any, **named: Any) -> Estimate:
     """What the backward of a call costs by our rules."""
     rule = find(op)
     assert rule is not None, op
-    given = dict(zip(rule.parameters, arguments, strict=False)) | named
+    given = rule.bound(op, arguments, named.items())
     estimate = gradient(rule, given, rule.call(given))
     assert estimate is not None, op
     return estimate

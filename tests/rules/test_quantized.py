@@ -112,8 +112,6 @@ def test_rehearsal_passes_the_gradient_where_nothing_was_cut_off() -> None:
         "x": t(3, 4, requires_grad=True),
         "scale": 0.1,
         "zero_point": 0,
-        "quant_min": 0,
-        "quant_max": 9,
     }
     rule = find("aten.fake_quantize_per_tensor_affine.default")
     assert rule is not None

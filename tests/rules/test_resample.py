@@ -154,8 +154,6 @@ def test_the_backward_of_a_grid_is_its_operator() -> None:
         "x": t(2, 3, 8, 8),
         "grid": t(2, 5, 6, 2),
         "interpolation_mode": 0,
-        "padding_mode": 0,
-        "align_corners": False,
     }
     gradient = find_backward("aten.grid_sampler.default")
     assert gradient is not None

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+from graphflops.ops.operator import means, orders
 from graphflops.rules.registry import Rule, find
 
 # Operators of one backend, of the tests of torch, of nested tensors or of named axes, which an exported program cannot hold.
@@ -95,25 +97,31 @@ def test_rules_take_the_arguments_of_every_overload_they_serve(torch: Any) -> No
     for name, operator in operators(torch, "aten", "prims", "torch_attn", "quantized_decomposed"):
         rule = find(name)
         if rule is not None:
-            for complaint in complaints(rule, operator._schema):
+            for complaint in complaints(rule, name, operator._schema):
                 clashes[complaint].append(name)
     assert not clashes, "\n".join(f"{complaint}: {names}" for complaint, names in clashes.items())
 
 
-def complaints(rule: Rule, schema: Any) -> Iterator[str]:
-    """What the schema allows in a call and the rule would refuse."""
+def complaints(rule: Rule, name: str, schema: Any) -> Iterator[str]:
+    """What the schema allows in a call and the rule would refuse, and what the rule asks for and no call can give."""
     arguments = [x for x in schema.arguments if not x.is_out]
     by_position = [x for x in arguments if not x.kwarg_only]
-    required = [x for x in by_position if not x.has_default_value()]
-    if not rule.variadic and len(by_position) > rule.positional:
-        yield f"{rule.key} takes {rule.positional} arguments by position, not {len(by_position)}"
-    if not rule.open_ended:
-        named = {x.name for x in arguments if x.kwarg_only or x.has_default_value()} - DROPPED - UNNAMEABLE
-        for name in sorted(named - set(rule.parameters)):
-            yield f"{rule.key} has no parameter {name}"
-    needed = rule.positional - len(getattr(rule.function, "__defaults__", by_position) or ())
+    required = [x for x in arguments if not x.has_default_value()]
+    function = inspect.unwrap(rule.function)
+    if not orders(name):
+        if not rule.variadic and len(by_position) > rule.positional:
+            yield f"{rule.key} takes {rule.positional} arguments by position, not {len(by_position)}"
+        if not rule.open_ended:
+            named = {x.name for x in arguments if x.kwarg_only or x.has_default_value()}
+            for missing in sorted(named - DROPPED - UNNAMEABLE - set(rule.parameters)):
+                yield f"{rule.key} has no parameter {missing}"
+    needed = rule.positional - len(function.__defaults__ or ())
     if needed > len(required):
         yield f"{rule.key} requires {needed} arguments, not {len(required)}"
+    defaults = function.__kwdefaults__ or {}
+    for keyword in rule.keywords:
+        if keyword not in defaults and not any(means(keyword, x.name) for x in arguments):
+            yield f"{rule.key} requires {keyword}, which no argument means"
 
 
 def operators(torch: Any, *namespaces: str) -> Iterator[tuple[str, Any]]:

@@ -99,7 +99,7 @@ def test_a_limited_process_writes_no_file(tmp_path: Path) -> None:
         pytest.skip("no limits on Windows")
     code = (
         "from graphflops.runtime.machine import limit_process\n"
-        "limit_process(10, 2**26, False)\n"
+        "limit_process(10, 2**26, 0)\n"
         "try: open('written', 'wb', buffering=0).write(b'x')\n"
         "except OSError: print('refused')\n"
         "try: bytearray(2**28)\n"

@@ -15,10 +15,10 @@ import graphflops
 from graphflops.cli import main
 from graphflops.commands.profile import profile as command
 from graphflops.devices import Host, device
+from graphflops.kernels.kernel import Kernel, Product
 from graphflops.runtime.profile import busy, make, measure
 from graphflops.runtime.profile.host import host_benchmarks, scaled_host
 from graphflops.runtime.profile.trial import CpuClock, CudaClock, spread
-from graphflops.time.kernel import Kernel, Product
 from graphflops.time.predict import modelled, predict
 from graphflops.time.schedule import Clock as Schedule
 

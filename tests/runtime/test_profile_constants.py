@@ -9,9 +9,9 @@ import pytest
 pytest.importorskip("torch")
 
 from graphflops.devices import Device
+from graphflops.kernels.kernel import Attention, Kernel, Product, Rows
 from graphflops.runtime.profile.constants import fitted
 from graphflops.runtime.profile.trial import spread
-from graphflops.time.kernel import Attention, Kernel, Product, Rows
 from graphflops.time.predict import modelled
 
 CPU = Device(

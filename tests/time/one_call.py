@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from graphflops.time.concrete import ConcreteCall, Sizes
-from graphflops.time.lowering.calls import forward_kernels
-from graphflops.time.lowering.gradients import backward_kernels
+from graphflops.kernels.call import ConcreteCall, Sizes
+from graphflops.kernels.gradients import backward_kernels
+from graphflops.kernels.lower import forward_kernels
 from tests.one_call import program_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from graphflops.time.kernel import Kernel, Strided
+    from graphflops.kernels.kernel import Kernel, Strided
 
 Made = tuple[Any, ...]  # family, variant, vector work, bytes read and written, sizes
 

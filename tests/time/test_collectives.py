@@ -9,7 +9,7 @@ import pytest
 from graphflops.analysis import analyze
 from graphflops.devices import device
 from graphflops.graph import Graph, Input, Node, Output, Ref
-from graphflops.time.kernel import Exchange, Kernel
+from graphflops.kernels.kernel import Exchange, Kernel
 from graphflops.time.link import Link
 from graphflops.time.predict import predict
 from tests.process_group import first_of

@@ -8,8 +8,8 @@ import pytest
 
 from graphflops.devices import HOPPER
 from graphflops.inductor.plan import Plans
+from graphflops.kernels.kernel import Convolution, Product
 from graphflops.time.compiled import CompiledLauncher
-from graphflops.time.kernel import Convolution, Product
 from tests.one_call import g, program_of
 from tests.support import t
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from graphflops.devices import Calibration, device
+from graphflops.kernels.kernel import Convolution, Kernel, Product
 from graphflops.time.correction import correction, interpolated
-from graphflops.time.kernel import Convolution, Kernel, Product
 from graphflops.time.predict import predict
 
 GRID = [(2.0**m, 2.0**n) for m in range(4, 12) for n in range(4, 12)]

@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from graphflops import analyze
 from graphflops.devices import complete, device
-from graphflops.time.kernel import Kernel, Product, Rows
+from graphflops.kernels.kernel import Kernel, Product, Rows
 from graphflops.time.predict import predict
 from graphflops.time.predict_reductions import in_turn
 

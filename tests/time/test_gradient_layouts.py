@@ -11,6 +11,7 @@ import torch
 from graphflops.time.gradient_layouts import GradientLayouts
 from tests.memory.one_call import eager
 from tests.one_call import g
+from tests.support import t
 
 
 def laid(shape: tuple[int, ...], choose: random.Random) -> torch.Tensor:
@@ -27,6 +28,17 @@ OPERATORS: list[tuple[str, Any, tuple[Any, ...]]] = [
     ("permute.default", lambda x: x.permute(1, -1, 0), ((1, -1, 0),)),
     ("unsqueeze.default", lambda x: x.unsqueeze(1), (1,)),
     ("silu.default", torch.nn.functional.silu, ()),
+    ("relu.default", torch.relu, ()),
+    ("leaky_relu.default", torch.nn.functional.leaky_relu, ()),
+    ("hardtanh.default", torch.nn.functional.hardtanh, ()),
+    ("erf.default", torch.erf, ()),
+    ("clamp.default", lambda x: x.clamp(0.0, 1.0), (0.0, 1.0)),
+    ("maximum.default", lambda x: torch.maximum(x, torch.zeros(2, 3, 4)), (t(2, 3, 4),)),
+    (
+        "masked_fill.Scalar",
+        lambda x: x.masked_fill(torch.ones(2, 3, 4) > 0, 0.0),
+        (t(2, 3, 4, dtype="bool"), 0.0),
+    ),
     ("neg.default", lambda x: x.neg(), ()),
     ("mul.Tensor", lambda x: x * 3, (3,)),
     ("add.Tensor", lambda x: x + 1, (1,)),

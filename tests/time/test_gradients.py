@@ -10,8 +10,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import graphflops
 from graphflops.devices import device
-from graphflops.time.kernel import Kernel, Rows
-from graphflops.time.lowering.gradients import backward_kernels
+from graphflops.kernels.gradients import backward_kernels
+from graphflops.kernels.kernel import Kernel, Rows
 from graphflops.time.predict import predict
 from tests.one_call import g
 from tests.time.one_call import one_call

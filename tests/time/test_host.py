@@ -6,9 +6,9 @@ import pytest
 
 from graphflops import tensor
 from graphflops.devices import complete, device
+from graphflops.kernels.kernel import Kernel, Recurrence
 from graphflops.ops import operator
 from graphflops.time.host import backward_seconds, forward_seconds, start_seconds, waits
-from graphflops.time.kernel import Kernel, Recurrence
 from graphflops.time.launches import Launches
 from graphflops.time.predict import predict
 from graphflops.time.program_time import _Timer

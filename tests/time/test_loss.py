@@ -8,10 +8,10 @@ from torch import nn
 
 import graphflops
 from graphflops.analysis import as_graph
+from graphflops.kernels.call import Sizes
+from graphflops.kernels.losses import loss_kernels
 from graphflops.passes.bind import bind
 from graphflops.passes.price import price
-from graphflops.time.concrete import Sizes
-from graphflops.time.loss import loss_kernels
 
 RESULT = 6 * 5 * 4  # bytes
 

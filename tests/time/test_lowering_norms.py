@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from graphflops.time.kernel import Rows, Strided
+from graphflops.kernels.kernel import Rows, Strided
 from tests.one_call import g
 from tests.support import t
 from tests.time.one_call import Made, backward, copied, forward, made, pointwise
@@ -168,7 +168,8 @@ def test_instance_norms_are_batch_norms_of_one_image() -> None:
         norm(2 * size, size, rows, "batch_norm_training"),
     ]
     assert moved(backward("aten.instance_norm.default", *given)) == [
-        norm(2 * size, size, rows, "batch_norm_backward")
+        norm(2 * size, size, rows, "batch_norm_backward"),
+        *[("reduction", "outer", 4 * 4 * 8, 4 * 8, Rows(8, 4, False))] * 2,  # over images
     ]
     turned = forward("aten.instance_norm.default", *given, strides={0: LAST})
     assert [kernel.variant for kernel in turned] == ["strided", "", "", "batch_norm_training"]

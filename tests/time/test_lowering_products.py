@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from graphflops.time.kernel import Attention, Kernel, Product, Rows, Strided
+from graphflops.kernels.kernel import Attention, Kernel, Product, Rows, Strided
 from tests.one_call import g
 from tests.support import t
 from tests.time.one_call import Made, backward, copied, forward, made, pointwise

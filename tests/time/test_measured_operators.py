@@ -9,8 +9,8 @@ import torch
 from torch.nn import functional
 
 import graphflops
-from graphflops.time.concrete import Tensor
-from graphflops.time.lowering.strided import strided
+from graphflops.kernels.call import Tensor
+from graphflops.kernels.strided import strided
 
 if TYPE_CHECKING:
     from collections.abc import Callable

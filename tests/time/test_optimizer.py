@@ -6,8 +6,8 @@ import pytest
 
 import graphflops
 from graphflops.devices import device
+from graphflops.kernels.kernel import Chunks
 from graphflops.tensor import BFLOAT16
-from graphflops.time.kernel import Chunks
 from graphflops.time.optimizer import _PASSES, Pass, _singly, _together
 
 _CHUNK = 65536

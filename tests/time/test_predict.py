@@ -8,9 +8,9 @@ import pytest
 
 from graphflops import analyze
 from graphflops.devices import device, names
+from graphflops.kernels.kernel import Convolution, Kernel, Product, Rows
 from graphflops.render import render
 from graphflops.report import Report
-from graphflops.time.kernel import Convolution, Kernel, Product, Rows
 from graphflops.time.predict import matrix_peak, predict
 
 H200 = device("h200")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from graphflops.devices.device import Link
-from graphflops.time.kernel import (
+from graphflops.kernels.kernel import (
     Attention,
     Chunks,
     Convolution,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from graphflops.time.kernel import Kernel, Product
+from graphflops.kernels.kernel import Kernel, Product
 from tests.time.toy_device import FAST, MATMUL, device, seconds, with_rates
 
 if TYPE_CHECKING:

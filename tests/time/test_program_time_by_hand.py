@@ -10,7 +10,7 @@ import pytest
 
 from graphflops.devices.device import Calibration, Host, Launch
 from graphflops.devices.platform import platform_of
-from graphflops.memory.runs import Runs
+from graphflops.execution.runs import Runs
 from graphflops.time.launches import _entered
 from graphflops.time.program_time import program_time
 from tests.one_call import g, program_of

@@ -7,7 +7,7 @@ import torch
 
 import graphflops
 from graphflops.devices import device
-from graphflops.time.kernel import Kernel, Pass, Recurrence
+from graphflops.kernels.kernel import Kernel, Pass, Recurrence
 from graphflops.time.predict import predict
 
 _GATES = {"lstm": 4, "gru": 3, "rnn": 1}

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from graphflops.time.kernel import Kernel, Product, Recurrence
+from graphflops.kernels.kernel import Kernel, Product, Recurrence
 from graphflops.time.predict_recurrences import is_resident, on_cpu, seconds
 from tests.time.toy_device import device
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from graphflops.time.kernel import Kernel, Rows
+from graphflops.kernels.kernel import Kernel, Rows
 from graphflops.time.predict import predict
 from graphflops.time.predict_reductions import in_turn, seconds
 from tests.time.toy_device import TRAFFIC, device

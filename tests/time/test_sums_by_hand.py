@@ -9,6 +9,7 @@ import pytest
 
 from graphflops.devices.device import Host
 from graphflops.graph import Node
+from graphflops.kernels.kernel import Kernel, Recurrence
 from graphflops.time.batch import Batch
 from graphflops.time.host import (
     backward_seconds,
@@ -18,7 +19,6 @@ from graphflops.time.host import (
     start_seconds,
 )
 from graphflops.time.interval import Interval, combined
-from graphflops.time.kernel import Kernel, Recurrence
 from graphflops.time.link import Link
 from graphflops.time.predict import Time
 from graphflops.time.schedule import Clock

@@ -8,7 +8,7 @@ from graphflops.devices.device import Device
 from graphflops.time.predict import predict
 
 if TYPE_CHECKING:
-    from graphflops.time.kernel import Kernel
+    from graphflops.kernels.kernel import Kernel
 
 # Four multiprocessors, 1 GB/s, 4 GFLOP/s of bfloat16; products are sums of their parts (`mix` 1), of which each test
 # leaves those apart that it is not about.

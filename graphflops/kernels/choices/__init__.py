@@ -1,5 +1,7 @@
 """Choices of libraries among their kernels, as decision trees that were read from measurements: one JSON file a library.
 
+Limits are the numbers of a library's own code, or read from measurements, by which it chooses; each has a unit and a source.
+
 A tree is the name of a choice, or `[fact, limit, tree where the fact is at most the limit, tree where it is more]`. Facts
 are numbers and truths of a call, by name. Each tree stands with how many calls it was read from, and with the share of
 calls kept apart from these for which it names another choice than the library takes.
@@ -22,19 +24,34 @@ class Choice(msgspec.Struct, frozen=True):
     tree: Any
 
 
+class Limit(msgspec.Struct, frozen=True):
+    """A number by which a library chooses. unit: what it counts."""
+
+    value: int
+    unit: str
+    source: str
+
+
 class Library(msgspec.Struct, frozen=True):
-    """All choices of a release of a library."""
+    """All choices and limits of a release of a library."""
 
     library: str
     device: str
     source: str
-    choices: dict[str, Choice]
+    choices: dict[str, Choice] = {}
+    limits: dict[str, Limit] = {}
 
 
 @cache
 def library(name: str) -> Library:
     """The choices of a library by the name of its file."""
     return msgspec.json.decode((Path(__file__).parent / f"{name}.json").read_bytes(), type=Library)
+
+
+def limits(name: str, *names: str) -> tuple[int, ...]:
+    """Limits of a library, by the name of its file and their own."""
+    known = library(name).limits
+    return tuple([known[each].value for each in names])
 
 
 def chosen(tree: Any, facts: object) -> str:

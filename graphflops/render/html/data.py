@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from graphflops.render.html.tree import Layout, Place
     from graphflops.report import Report, Row, SymbolInfo, Totals
 
-LARGEST = 1_800_000  # bytes of data in a page
+LARGEST = 1_500_000  # bytes of data in a page
 _OTHERS = "(other operators)"
 _PRETTY = 300  # characters of a formula shown
 _LONGEST_FORMULA = 10_000  # characters of a formula that the page evaluates

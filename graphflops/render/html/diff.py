@@ -14,6 +14,8 @@ from graphflops.render.diff.titles import titles as titles_of
 from graphflops.render.html.data import PageChange, PageSize, page_data, page_size
 from graphflops.render.html.fragment import escaped, table
 from graphflops.render.html.page import page
+from graphflops.render.picture.changes import joined
+from graphflops.render.picture.page import fitted
 from graphflops.render.text import safe
 from graphflops.report import SymbolInfo, Timeline
 
@@ -61,7 +63,12 @@ def html(found: Comparison) -> str:
         changes=[_change(fold) for fold in found.folded],
         operators=not found.export,
     )
-    return page(data, " → ".join(titles), fragment(found))
+    title, plain = " → ".join(titles), fragment(found)
+    if found.export:  # whose operators are others anyway
+        return page(data, title, plain)
+    graph = joined(found, _moved(found))
+    note = "Figures are those of each program's own sizes."
+    return page(data, title, plain, fitted(graph, found.new.modules, page(data, title, plain), note))
 
 
 def _sizes(found: Comparison) -> Iterator[PageSize]:

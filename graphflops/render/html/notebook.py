@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from graphflops.derived.sweep import Sweep
     from graphflops.fitting.fits import Fits
     from graphflops.report.findings import Findings, ModelFindings
+    from graphflops.serving.plan import Serving
     from graphflops.versions.history import History
 
 _FINDINGS = 50  # shown of one model
@@ -25,6 +26,8 @@ _OF = {
     "History": f"{__name__}:history",
     "Fits": f"{__name__}:fits",
     "Validation": f"{__name__}:validation",
+    "Statement": "graphflops.render.statement:fragment",
+    "Serving": f"{__name__}:serving",
 }
 
 
@@ -45,6 +48,13 @@ def fits(found: Fits) -> str:
     from graphflops.render.fits import tables, verdict
 
     return f"<div><p><b>{escaped(verdict(found))}</b></p>{''.join(map(table, tables(found)))}</div>"
+
+
+def serving(found: Serving) -> str:
+    """What a token keeps, and the tables."""
+    from graphflops.render.serving import headline, tables
+
+    return f"<div><p><b>{escaped(headline(found))}</b></p>{''.join(map(table, tables(found)))}</div>"
 
 
 def _model(model: ModelFindings) -> str:

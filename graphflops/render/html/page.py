@@ -28,16 +28,17 @@ SCRIPTS = (
     "table.js",
     "roofline.js",
     "memory.js",
+    "picture.js",
     "page.js",
 )
 
 
-def page(data: str, title: str, plain: str, given: str = "") -> str:
-    """A page that shows data, as `page_data` gives them.
+def page(data: str, title: str, plain: str, given: str = "", scripts: tuple[str, ...] = SCRIPTS) -> str:
+    """A page that shows data, as `page_data` gives them, by these scripts.
 
     plain: HTML for a reader whose browser runs no script. given: HTML that is inserted unchanged.
     """
-    style, script = _style(), _script()
+    style, script = _style(), _script(scripts)
     policy = "; ".join(
         (
             "default-src 'none'",
@@ -86,12 +87,12 @@ def devices() -> list[dict[str, object]]:
 
 @cache
 def _style() -> str:
-    return (_HERE / "page.css").read_text("utf-8")
+    return "".join((_HERE / name).read_text("utf-8") for name in ("page.css", "picture.css"))
 
 
 @cache
-def _script() -> str:
-    parts = "\n".join((_HERE / name).read_text("utf-8") for name in SCRIPTS)
+def _script(scripts: tuple[str, ...]) -> str:
+    parts = "\n".join((_HERE / name).read_text("utf-8") for name in scripts)
     return f'"use strict";\n(() => {{\n{parts}\n}})();\n'
 
 

@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from graphflops.cost import Estimate, Value
-from graphflops.dims import call, differ
+from graphflops.dims import broadcast, call, differ
 from graphflops.ops import operator
 from graphflops.rules.elementwise import elementwise, to_bool
 from graphflops.rules.onnx import values
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from graphflops.rules.work_row import Work
 
     Fold = Callable[..., values.Number]
+
+KIND = "elementwise"
 
 
 def own_type(*operands: Value) -> DType:
@@ -193,11 +195,7 @@ def select(condition: TensorType, a: TensorType, b: TensorType) -> Estimate:
 
 @rule("onnx.Clip")
 def clip(
-    a: TensorType,
-    min: TensorType | float | None = None,
-    max: TensorType | float | None = None,
-    *,
-    consumed_inputs: Value = None,
+    a: TensorType, min: TensorType | float | None = None, max: TensorType | float | None = None
 ) -> Estimate:
     """One comparison per element and bound; bounds were attributes before version 11."""
     out = replace(a.like(), value=a.value)
@@ -223,7 +221,7 @@ unary("ParametricSoftplus", "scaled_softplus")
 
 
 @rule("onnx.Shrink")
-def shrink(x: TensorType, *, bias: float = 0.0, lambd: float = 0.5) -> Estimate:
+def shrink(x: TensorType, *, bias: float = 0.0) -> Estimate:
     """Two comparisons per element; with a bias also its addition and a selection."""
     return pointwise(WORK["hardshrink" if bias == 0 else "softshrink"], x)
 
@@ -248,9 +246,12 @@ def swiglu(a: TensorType, b: TensorType, *, alpha: float = 1.0) -> Estimate:
 
 
 @rule("onnx.PRelu")
-def prelu(x: TensorType, slope: TensorType, *, consumed_inputs: Value = None) -> Estimate:
+def prelu(x: TensorType, slope: TensorType) -> Estimate:
     """One product and one choice per element; several elements may share a slope, in any version's way."""
     require(slope.rank <= x.rank, f"a slope of {slope} has more axes than {x}")
+    lanes = slope.rank == 1 and x.rank > 1 and not differ(slope.shape[0], x.shape[1])  # before version 7
+    if not lanes:
+        broadcast(slope.shape, x.shape)
     return replace(pointwise(WORK["prelu"], x), reads=(x, slope))
 
 

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from graphflops.cost import Region
     from graphflops.dims import Dim
 
+KIND = "attention"
+
 SOFTCAP = 2  # divide, multiply; and a hyperbolic tangent
 
 
@@ -36,11 +38,8 @@ def attention(
     kv_num_heads: int | None = None,
     left_window_size: int = -1,
     q_num_heads: int | None = None,
-    qk_matmul_output_mode: int = 0,
     right_window_size: int = -1,
-    scale: float | None = None,
     softcap: float = 0.0,
-    softmax_precision: int | None = None,
     outputs: Outputs = (),
 ) -> Estimate:
     """Two products per score; a causal query sees the past and the keys up to its own position.
@@ -90,7 +89,6 @@ def flex_attention(
     value: TensorType,
     *,
     prob_mod: Region | None = None,
-    scale: float | None = None,
     score_mod: Region | None = None,
     softmax_precision: int | None = None,
 ) -> Estimate:
@@ -131,14 +129,13 @@ def _fitting(mask: TensorType | None, keys: Dim) -> TensorType | None:
     return mask.like((*mask.shape[:-1], 1))
 
 
-@rule("onnx.RotaryEmbedding")
+@rule("onnx.RotaryEmbedding", kind="elementwise")
 def rotary_embedding(
     x: TensorType,
     cos_cache: TensorType,
     sin_cache: TensorType,
     position_ids: TensorType | None = None,
     *,
-    interleaved: int = 0,
     num_heads: int = 0,
     rotary_embedding_dim: int = 0,
 ) -> Estimate:
@@ -148,7 +145,7 @@ def rotary_embedding(
     return fused((x.like(),), rotation, reads=(x, cache, cache, position_ids))
 
 
-@rule("onnx.LinearAttention")
+@rule("onnx.LinearAttention", kind="other")
 def linear_attention(
     query: TensorType,
     key: TensorType,
@@ -157,10 +154,8 @@ def linear_attention(
     decay: TensorType | None = None,
     beta: TensorType | None = None,
     *,
-    chunk_size: int = 64,
     kv_num_heads: int,
     q_num_heads: int,
-    scale: float = 0.0,
     update_rule: str = "gated_delta",
     outputs: Outputs = (),
 ) -> Estimate:

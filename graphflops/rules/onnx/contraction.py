@@ -12,6 +12,8 @@ from graphflops.rules.shapes import only_result
 if TYPE_CHECKING:
     from graphflops.tensor import TensorType
 
+KIND = "linear_algebra"
+
 
 @rule("onnx.Einsum")
 def einsum(*tensors: TensorType, equation: str) -> Estimate:

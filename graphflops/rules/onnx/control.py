@@ -105,9 +105,7 @@ def scan(
     body: Region,
     num_scan_inputs: int,
     scan_input_axes: Sequence[int] | None = None,
-    scan_input_directions: Sequence[int] | None = None,
     scan_output_axes: Sequence[int] | None = None,
-    scan_output_directions: Sequence[int] | None = None,
 ) -> Estimate:
     """The body once per slice of the scanned tensors."""
     states, scanned = _parted(operands, num_scan_inputs)
@@ -117,11 +115,7 @@ def scan(
 
 @rule("onnx.Scan.8")
 def scan_batch(
-    sequence_lens: TensorType | None = None,
-    *operands: TensorType,
-    body: Region,
-    num_scan_inputs: int,
-    directions: Sequence[int] | None = None,
+    sequence_lens: TensorType | None = None, *operands: TensorType, body: Region, num_scan_inputs: int
 ) -> Estimate:
     """The body once per step of every sequence of a batch, padding included."""
     batch = operands[0].shape[0]

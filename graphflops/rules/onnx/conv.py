@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from graphflops.dims import Dim
     from graphflops.tensor import TensorType
 
+KIND = "convolution"
+
 
 @rule("onnx.Conv", product=("x", "w"))
 def convolution(
@@ -34,7 +36,16 @@ def convolution(
 ) -> Estimate:
     """Every output position times its window, per group."""
     over = spatial_sizes(x, w, group, kernel_shape)
+    require_one_padding(auto_pad, pads)
     return convolved(x, w, bias, window_counts(over, w.shape[2:], strides, dilations, pads, auto_pad), group)
+
+
+def require_one_padding(auto_pad: str, pads: Ints) -> None:
+    """Raises ShapeError where a convolution says twice how it is padded."""
+    require(
+        auto_pad in ("NOTSET", "") or not pads,
+        f"a convolution padded by auto_pad {auto_pad} has no pads {pads}",
+    )
 
 
 def spatial_sizes(x: TensorType, w: TensorType, group: int, kernel: Ints = ()) -> tuple[Dim, ...]:
@@ -75,6 +86,7 @@ def transposed_convolution(
 ) -> Estimate:
     """Every input position times the whole kernel, per group; counting output positions would count too much."""
     sizes = spatial_sizes(x, w, group, kernel_shape)
+    require_one_padding(auto_pad, pads)
     if output_shape:
         require(len(output_shape) >= len(sizes), f"{len(output_shape)} sizes asked for, {len(sizes)} axes")
         wanted: tuple[Dim, ...] = output_shape[-len(sizes) :]  # some exporters include batch and channels
@@ -95,7 +107,6 @@ def deformable_convolution(
     dilations: Ints = (),
     group: int = 1,
     kernel_shape: Ints = (),
-    offset_group: int = 1,
     pads: Ints = (),
     strides: Ints = (),
 ) -> Estimate:

@@ -84,7 +84,7 @@ def constant_of_shape(shape: Numbers, *, value: TensorType | None = None) -> Est
 
 
 @rule("onnx.Range")
-def range_(start: TensorType, limit: TensorType, delta: TensorType, *, stash_type: int = 1) -> Estimate:
+def range_(start: TensorType, limit: TensorType, delta: TensorType) -> Estimate:
     """Evenly spaced numbers; whole ones count up without arithmetic."""
     found = [numbers(x) for x in (start, limit, delta)]
     ends = [x[0] for x in found if x]

@@ -39,12 +39,10 @@ register_running("CumProd", values.product_of)
 
 
 @rule("onnx.TopK")
-def top_k(x: TensorType, k: Numbers = None, *, axis: int = -1, largest: int = 1, sorted: int = 1) -> Estimate:
+def top_k(x: TensorType, k: Numbers = None, *, axis: int = -1, sorted: int = 1) -> Estimate:
     """Per lane of n a selection in n comparisons, then k*log2(k) to put the k found in order."""
     count = size(k)
-    found = sort.topk(
-        x, data_dependent("topk") if count is None else count, axis, bool(largest), bool(sorted)
-    )
+    found = sort.topk(x, data_dependent("topk") if count is None else count, axis, sorted=bool(sorted))
     values_found, places = found.out
     assert isinstance(places, TensorType)
     reads = (x, k if isinstance(k, TensorType) else None)

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from graphflops.rules.onnx.entries import Numbers
     from graphflops.tensor import TensorType
 
+KIND = "scatter"
+
 
 _COMBINED: dict[str, Callable[[Number, Number], Number]] = {
     "none": lambda old, new: new,
@@ -176,12 +178,7 @@ def _written(
 
 @rule("onnx.TensorScatter")
 def tensor_scatter(
-    x: TensorType,
-    update: TensorType,
-    write_indices: TensorType | None = None,
-    *,
-    axis: int = -2,
-    mode: str = "linear",
+    x: TensorType, update: TensorType, write_indices: TensorType | None = None, *, axis: int = -2
 ) -> Estimate:
     """A copy with a run of positions of an axis replaced."""
     place = place_of(axis, x.rank)
@@ -205,7 +202,7 @@ def split(
 ) -> Estimate:
     """Pieces of the given sizes, else equal ones of which the last may be shorter."""
     place, count = place_of(axis, x.rank), num_outputs or len(outputs)
-    require(len(outputs) <= count, f"{count} pieces are asked for, but {len(outputs)} named")
+    require(len(outputs) in (0, count), f"{count} pieces are asked for, but {len(outputs)} named")
     parts = pieces(x, place, split_lengths(x.shape[place], split, count))
     return _wanted(parts, outputs)
 
@@ -298,7 +295,6 @@ def pad(
     axes: Numbers = None,
     *,
     mode: str = "constant",
-    value: float = 0.0,
     paddings: Sequence[int] | None = None,
 ) -> Estimate:
     """A copy with a border: widths before every axis, then behind; a negative width crops."""

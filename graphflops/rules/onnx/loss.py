@@ -25,12 +25,7 @@ def code_of(reduction: str) -> int:
 
 @rule("onnx.NegativeLogLikelihoodLoss")
 def negative_log_likelihood_loss(
-    x: TensorType,
-    target: TensorType,
-    weight: TensorType | None = None,
-    *,
-    ignore_index: int | None = None,
-    reduction: str = "mean",
+    x: TensorType, target: TensorType, weight: TensorType | None = None, *, reduction: str = "mean"
 ) -> Estimate:
     """Negate, compare and weight per picked score."""
     return likelihood(x, target, weight, code_of(reduction))
@@ -42,7 +37,6 @@ def softmax_cross_entropy_loss(
     target: TensorType,
     weight: TensorType | None = None,
     *,
-    ignore_index: int | None = None,
     reduction: str = "mean",
     outputs: Outputs = (True,),
 ) -> Estimate:

@@ -22,6 +22,8 @@ from graphflops.rules.shapes import only_result
 if TYPE_CHECKING:
     from graphflops.tensor import TensorType
 
+KIND = "attention"
+
 Sizes = tuple[Dim, ...]
 ROTATE = 3  # multiply 2, add 1: what a rotary embedding does per element
 
@@ -201,8 +203,6 @@ def attention(
     past_present_share_buffer: int = 0,
     do_rotary: int = 0,
     rotary_embedding_dim: int = 0,
-    mask_filter_value: float = -10000.0,
-    scale: float = 0.0,
     outputs: Outputs = (True,),
 ) -> Estimate:
     """One projection for queries, keys and values, and the two products of attention."""

@@ -102,13 +102,13 @@ def transposed_convolution_with_pads(
     return replace(estimate, reads=(*estimate.reads, pads))
 
 
-@rule("com.microsoft.NhwcMaxPool")
+@rule("com.microsoft.NhwcMaxPool", kind="pooling")
 def channels_last_max_pool(x: TensorType, **geometry: Any) -> Estimate:
     """As MaxPool, channels at the end."""
     return moved(max_pool(channels_first(x), **geometry))
 
 
-@rule("com.microsoft.MaxpoolWithMask")
+@rule("com.microsoft.MaxpoolWithMask", kind="pooling")
 def masked_max_pool(x: TensorType, mask: TensorType, **geometry: Any) -> Estimate:
     """As MaxPool, with a choice by the mask per window element."""
     pooled = max_pool(x, **geometry)
@@ -130,7 +130,7 @@ def register_channels_last(name: str) -> None:
         assert found is not None
         if "outputs" in found.parameters:
             attributes["outputs"] = outputs
-        return moved(found.function(channels_first(x), *operands, **attributes))
+        return moved(found.price(found.key, channels_first(x), *operands, **attributes))
 
 
 for _name in (
@@ -151,7 +151,7 @@ rule("com.microsoft.nchwc.GlobalMaxPool")(global_max_pool)
 rule("com.microsoft.nchwc.GlobalAveragePool")(global_average_pool)
 
 
-@rule("com.microsoft.nchwc.ReorderInput")
+@rule("com.microsoft.nchwc.ReorderInput", kind="movement")
 def reorder_input(x: TensorType, *, channels_last: int = 0) -> Estimate:
     """A copy into blocks of channels, padded to whole ones."""
     first = channels_first(x) if channels_last else x
@@ -160,16 +160,14 @@ def reorder_input(x: TensorType, *, channels_last: int = 0) -> Estimate:
     return Estimate((x.like((first.shape[0], padded, *first.shape[2:])),), reads=(x,))
 
 
-@rule("com.microsoft.nchwc.ReorderOutput")
+@rule("com.microsoft.nchwc.ReorderOutput", kind="movement")
 def reorder_output(x: TensorType, *, channels: int = 0, channels_last: int = 0) -> Estimate:
     """A copy out of blocks of channels, without their padding."""
     out = x.like((x.shape[0], channels or x.shape[1], *x.shape[2:]))
     return Estimate((to_the_end(out).like() if channels_last else out,), reads=(out,))
 
 
-@rule("com.microsoft.nchwc.Upsample")
-def upsample(
-    x: TensorType, *, scales: Ints, mode: str = "nearest", coordinate_transformation_mode: str = ""
-) -> Estimate:
+@rule("com.microsoft.nchwc.Upsample", kind="resampling")
+def upsample(x: TensorType, *, scales: Ints, mode: str = "nearest") -> Estimate:
     """Repeats every element, or in linear mode interpolates between neighbours."""
     return resize_by_factors(x, tuple(map(float, scales)), mode=mode)

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from graphflops.rules.onnx.fused import Outputs
     from graphflops.tensor import TensorType
 
+KIND = "attention"
+
 
 @rule("com.microsoft.DecoderMaskedSelfAttention", product=("x", "weights"))
 def decoder_masked_self_attention(
@@ -41,8 +43,6 @@ def decoder_masked_self_attention(
     num_heads: int,
     past_present_share_buffer: int = 0,
     do_rotary: int = 0,
-    mask_filter_value: float = -10000.0,
-    scale: float = 0.0,
     outputs: Outputs = (True,),
 ) -> Estimate:
     """As Attention for one row per sequence; the beam indices of the keys are read too."""
@@ -72,9 +72,6 @@ def decoder_masked_multi_head_attention(
     *,
     num_heads: int,
     past_present_share_buffer: int = 0,
-    output_qk: int = 0,
-    mask_filter_value: float = -10000.0,
-    scale: float = 0.0,
     outputs: Outputs = (True,),
 ) -> Estimate:
     """As MultiHeadAttention for one row per sequence, over all that the past holds."""

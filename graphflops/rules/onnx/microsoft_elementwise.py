@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
     from graphflops.tensor import TensorType
 
+KIND = "elementwise"
+
 
 rule("com.microsoft.Gelu")(gelu)
 
@@ -116,7 +118,6 @@ def bitmask_dropout(
     ratio: TensorType | None = None,
     training_mode: TensorType | None = None,
     *,
-    seed: int | None = None,
     outputs: Outputs = (True,),
 ) -> Estimate:
     """As Dropout, its mask a bit per element in words of 32."""

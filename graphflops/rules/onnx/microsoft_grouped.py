@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from graphflops.rules.onnx.fused import Touched
     from graphflops.tensor import TensorType
 
+KIND = "attention"
+
 NORMED = MEAN_SQUARE + NORMALISE + 1  # a root mean square norm with a weight, per element
 CAPPED = 2  # divide 1, multiply 1; and a tanh
 
@@ -199,8 +201,6 @@ def sparse_attention(
     kv_num_heads: int,
     sparse_block_size: int,
     do_rotary: int = 0,
-    rotary_interleaved: int = 0,
-    scale: float = 0.0,
     outputs: Outputs = (True,),
 ) -> Estimate:
     """As GroupQueryAttention with a cache in place; only scores hidden by causality count as masked."""

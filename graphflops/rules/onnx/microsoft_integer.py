@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from graphflops.cost import Estimate
     from graphflops.tensor import TensorType
 
+KIND = "product"
+
 TO_FLOAT = DEQUANTIZE - 1  # convert 1, multiply by both scales 1
 FROM_FLOAT = QUANTIZE - 1  # without a zero point
 
@@ -92,7 +94,6 @@ def qgemm(
     y_scale: TensorType | None = None,
     y_zero_point: TensorType | None = None,
     *,
-    alpha: float = 1.0,
     transA: int = 0,
     transB: int = 0,
 ) -> Estimate:
@@ -105,7 +106,7 @@ def qgemm(
     return quantized_product(product, a, b, dtype=dtype, per_result=per_result, reads=parameters)
 
 
-@rule("com.microsoft.MulInteger")
+@rule("com.microsoft.MulInteger", kind="elementwise")
 def mul_integer(
     a: TensorType, a_zero_point: TensorType | None, b: TensorType, b_zero_point: TensorType | None = None
 ) -> Estimate:
@@ -116,13 +117,13 @@ def mul_integer(
     return replace(product, vector_flops=vector, reads=(a, b, a_zero_point, b_zero_point))
 
 
-@rule("com.microsoft.ReduceSumInteger")
+@rule("com.microsoft.ReduceSumInteger", kind="reduction")
 def reduce_sum_integer(x: TensorType, *, axes: tuple[int, ...], keepdims: int) -> Estimate:
     """One addition per element, in 32 bits."""
     return reduction(x, axes, bool(keepdims), UINT32 if x.dtype == UINT8 else INT32)
 
 
-@rule("com.microsoft.QAttention", product=("x", "weights"))
+@rule("com.microsoft.QAttention", product=("x", "weights"), kind="attention")
 def qattention(
     x: TensorType,
     weights: TensorType,
@@ -138,8 +139,6 @@ def qattention(
     unidirectional: int = 0,
     do_rotary: int = 0,
     past_present_share_buffer: int = 0,
-    mask_filter_value: float = -10000.0,
-    scale: float = 0.0,
     outputs: Outputs = (True,),
 ) -> Estimate:
     """As Attention with an integer projection; all matrix work is recorded as int8."""
@@ -165,13 +164,13 @@ def qattention(
 # Operands in the layouts of cuBLASLt, without zero points.
 
 
-@rule("com.microsoft.QuantizeWithOrder")
+@rule("com.microsoft.QuantizeWithOrder", kind="quantisation")
 def quantize_with_order(x: TensorType, scale: TensorType, *, order_input: int, order_output: int) -> Estimate:
     """Five operations per element."""
     return convert(x, INT8, FROM_FLOAT, scale)
 
 
-@rule("com.microsoft.DequantizeWithOrder")
+@rule("com.microsoft.DequantizeWithOrder", kind="quantisation")
 def dequantize_with_order(
     x: TensorType, scale: TensorType, *, order_input: int, order_output: int, to: int
 ) -> Estimate:
@@ -201,16 +200,14 @@ def qordered_matmul(
     return quantized_product(product, dtype=a.dtype, per_result=per_result, reads=reads)
 
 
-@rule("com.microsoft.QOrderedGelu")
-def qordered_gelu(
-    x: TensorType, scale_x: TensorType, scale_y: TensorType, *, order_X: int = 1, order_Y: int = 1
-) -> Estimate:
+@rule("com.microsoft.QOrderedGelu", kind="elementwise")
+def qordered_gelu(x: TensorType, scale_x: TensorType, scale_y: TensorType) -> Estimate:
     """Gelu between a conversion from integers and one back."""
     conversions = convert(x, x.dtype, TO_FLOAT + FROM_FLOAT, scale_x, scale_y)
     return fused(conversions.out, conversions, applied(WORK["gelu"], x), reads=conversions.reads)
 
 
-@rule("com.microsoft.QOrderedAttention", product=("x", "q_weight"))
+@rule("com.microsoft.QOrderedAttention", product=("x", "q_weight"), kind="attention")
 def qordered_attention(
     x: TensorType,
     scale_input: TensorType,

@@ -20,6 +20,7 @@ from graphflops.rules.work import activation as activation_named
 if TYPE_CHECKING:
     from graphflops.tensor import TensorType
 
+
 NORMED = MEAN_SQUARE + NORMALISE + 1
 
 
@@ -50,8 +51,6 @@ def linear_attention(
     *,
     q_num_heads: int,
     kv_num_heads: int,
-    chunk_size: int = 64,
-    scale: float = 0.0,
     state_window: int = 0,
     update_rule: str = "gated_delta",
     outputs: Outputs = (True,),
@@ -146,7 +145,6 @@ def causal_convolution(
     activation: str = "none",
     channels_last: int = 0,
     dilation: int = 1,
-    ndim: int = 1,
     state_window: int = 0,
     outputs: Outputs = (True, True),
 ) -> Estimate:
@@ -168,7 +166,6 @@ def packed_causal_convolution(
     capture_count: TensorType | None = None,
     *,
     activation: str = "none",
-    dilation: int = 1,
     state_update_capacity: int = 0,
     outputs: Outputs = (True, True),
 ) -> Estimate:
@@ -188,7 +185,6 @@ def engram_gate(
     query_scale: TensorType,
     value_scale: TensorType | None = None,
     *,
-    epsilon: float = 1e-5,
     outputs: Outputs = (True,),
 ) -> Estimate:
     """Root mean square norms of keys and queries, a dot product, a gate made of its root, and the gated value."""

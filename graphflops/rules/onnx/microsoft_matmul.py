@@ -9,7 +9,7 @@ from graphflops.rules.matmul import add_product, matmul, matmul_into
 from graphflops.rules.onnx.entries import onnx_dtype
 from graphflops.rules.onnx.fused import activation, applied, fused, work
 from graphflops.rules.onnx.reduce import gemm
-from graphflops.rules.registry import rule
+from graphflops.rules.registry import require, rule
 from graphflops.rules.shapes import only_result
 from graphflops.rules.work import WORK
 from graphflops.tensor import INT32, UINT32
@@ -18,12 +18,15 @@ if TYPE_CHECKING:
     from graphflops.cost import Estimate
     from graphflops.tensor import TensorType
 
+KIND = "product"
+
 
 def turned(x: TensorType, transposed: int, batch_first: int = 0) -> TensorType:
     """An operand, transposed as the product needs it.
 
     batch_first: the rows stand at the first axis, before the batch; they come to stand after it.
     """
+    require(not batch_first or x.rank > 2, f"{x} has no batch to stand behind the rows")
     if x.rank < 2:
         return x
     *batch, rows, columns = x.shape

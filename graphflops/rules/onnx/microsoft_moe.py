@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from graphflops.rules.work_row import Work
     from graphflops.tensor import TensorType
 
+KIND = "product"
+
 COMBINED = 2  # an expert's result times its weight, added to the others'
 
 
@@ -121,9 +123,7 @@ def moe(
     activation_alpha: float = 1.0,
     activation_beta: float = 0.0,
     normalize_routing_weights: int = 0,
-    swiglu_fusion: int = 0,
     swiglu_limit: float | None = None,
-    use_sparse_mixer: int = 0,
 ) -> Estimate:
     """The layers of the chosen experts for every token."""
     layers = [ExpertLayer(fc1, fc1_bias), ExpertLayer(fc2, fc2_bias)]

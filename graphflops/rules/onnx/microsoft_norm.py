@@ -19,6 +19,8 @@ from graphflops.tensor import FLOAT32, INT32
 if TYPE_CHECKING:
     from graphflops.tensor import TensorType
 
+KIND = "normalisation"
+
 
 def after_sum(
     x: TensorType, *added: TensorType | None, norm: Estimate, outputs: Outputs, statistics: bool = True
@@ -39,7 +41,6 @@ def skip_layer_normalization(
     beta: TensorType | None = None,
     bias: TensorType | None = None,
     *,
-    epsilon: float = 1e-12,
     outputs: Outputs = (True,),
 ) -> Estimate:
     """One addition per element for `skip` and one for a bias, then as LayerNormalization over the last axis."""
@@ -99,7 +100,6 @@ def group_norm(
     activation: int,
     groups: int,
     channels_last: int = 1,
-    epsilon: float = 1e-5,
 ) -> Estimate:
     """Seven operations per element, a reciprocal root per group; silu takes a product and a sigmoid more."""
     return grouped(x, groups, gamma, beta, activation, channels_last)
@@ -116,7 +116,6 @@ def skip_group_norm(
     activation: int,
     groups: int,
     channels_last: int = 1,
-    epsilon: float = 1e-5,
     outputs: Outputs = (True,),
 ) -> Estimate:
     """As GroupNorm of the sum with `skip` and a bias."""
@@ -125,9 +124,7 @@ def skip_group_norm(
 
 
 @rule("com.microsoft.BranchwiseRMSNorm")
-def branchwise_rms_norm(
-    x: TensorType, scale: TensorType | None = None, *, num_branches: int = 0, epsilon: float = 1e-5
-) -> Estimate:
+def branchwise_rms_norm(x: TensorType, scale: TensorType | None = None, *, num_branches: int = 0) -> Estimate:
     """An RMS norm of every branch; branches may be flattened into the last axis."""
     rows = prod(x.shape[:-1]) * (num_branches or 1)
     return normalised(x, rows, scale, statistics=MEAN_SQUARE)
@@ -135,7 +132,7 @@ def branchwise_rms_norm(
 
 @rule("com.microsoft.GatedRMSNorm")
 def gated_rms_norm(
-    x: TensorType, scale: TensorType, gate: TensorType, *, activation: str = "silu", epsilon: float = 1e-5
+    x: TensorType, scale: TensorType, gate: TensorType, *, activation: str = "silu"
 ) -> Estimate:
     """An RMS norm of groups as long as the scale, times an activated gate."""
     norm = normalised(x, floor_div(x.numel, scale.numel), scale, statistics=MEAN_SQUARE)
@@ -152,9 +149,6 @@ def qordered_layer_normalization(
     scale_y: TensorType,
     *,
     axis: int = -1,
-    epsilon: float = 1e-5,
-    order_X: int = 1,
-    order_Y: int = 1,
 ) -> Estimate:
     """A layer norm between a conversion from integers and one back."""
     place, _ = from_axis(x, axis)
@@ -205,8 +199,6 @@ def embed_layer_normalization(
     mask: TensorType | None = None,
     places: TensorType | None = None,
     *,
-    epsilon: float = 1e-12,
-    mask_index_type: int = 0,
     outputs: Outputs = (True,),
 ) -> Estimate:
     """Two or three embedding rows per token, summed, and a layer norm; the mask gives the sequence lengths."""
@@ -228,7 +220,6 @@ def qembed_layer_normalization(
     beta: TensorType,
     mask: TensorType | None = None,
     *parameters: TensorType | None,
-    epsilon: float = 1e-12,
     outputs: Outputs = (True, True),
 ) -> Estimate:
     """As EmbedLayerNormalization of integers: three operations dequantize every used element."""

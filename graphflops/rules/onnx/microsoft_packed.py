@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from graphflops.rules.onnx.microsoft_grouped import Given
     from graphflops.tensor import TensorType
 
+KIND = "attention"
+
 
 def packed_by_head(x: TensorType, heads: Dim) -> TensorType:
     """The operand (tokens, heads * width) as (tokens, heads, width)."""
@@ -46,8 +48,6 @@ def packed_multi_head_attention(
     attention_bias: TensorType | None = None,
     *,
     num_heads: int,
-    mask_filter_value: float = -10000.0,
-    scale: float = 0.0,
 ) -> Estimate:
     """The two products of attention, after the biases of the projections; a query of four axes holds all three operands."""
     tokens = query.shape[0]
@@ -71,7 +71,6 @@ def packed_attention(
     *,
     num_heads: int,
     qkv_hidden_sizes: Sizes = (),
-    scale: float = 0.0,
 ) -> Estimate:
     """One projection of the packed rows, and attention within each sequence."""
     tokens, hidden = x.shape

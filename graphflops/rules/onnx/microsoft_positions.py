@@ -32,18 +32,15 @@ def with_tables(
     return fused((x.like(),), rotated(by_heads, width=width), reads=(x, positions, rows, rows))
 
 
-@rule("com.microsoft.RotaryEmbedding")
+@rule("com.microsoft.RotaryEmbedding", kind="elementwise")
 def rotary_embedding(
     x: TensorType,
     positions: TensorType,
     cos_cache: TensorType,
     sin_cache: TensorType,
     *,
-    interleaved: int = 0,
-    is_packed_batching: int = 0,
     num_heads: int = 0,
     rotary_embedding_dim: int = 0,
-    scale: float = 1.0,
 ) -> Estimate:
     """Two products and a sum per rotated element; a single position is that of the first row."""
     rows = x.shape[-2]
@@ -51,7 +48,7 @@ def rotary_embedding(
     return with_tables(x, positions, cos_cache, sin_cache, num_heads, rotary_embedding_dim, places)
 
 
-@rule("com.microsoft.MRotaryEmbedding")
+@rule("com.microsoft.MRotaryEmbedding", kind="elementwise")
 def mrotary_embedding(
     x: TensorType,
     positions: TensorType,
@@ -59,19 +56,15 @@ def mrotary_embedding(
     sin_cache: TensorType,
     *,
     mrope_section: tuple[int, ...],
-    interleaved: int = 0,
-    is_packed_batching: int = 0,
-    mrope_layout: int = 0,
     num_heads: int = 0,
     rotary_embedding_dim: int = 0,
-    scale: float = 1.0,
 ) -> Estimate:
     """As RotaryEmbedding with three positions per row, each for a section of the channels."""
     places = positions.shape[1:]
     return with_tables(x, positions, cos_cache, sin_cache, num_heads, rotary_embedding_dim, places)
 
 
-@rule("com.microsoft.GemmaRotaryEmbedding")
+@rule("com.microsoft.GemmaRotaryEmbedding", kind="elementwise")
 def gemma_rotary_embedding(
     angles: TensorType, q: TensorType, q_turned: TensorType, k: TensorType, k_turned: TensorType
 ) -> Estimate:
@@ -82,14 +75,9 @@ def gemma_rotary_embedding(
     return Estimate((q.like(), k.like()), 0, vector, 2 * angles.numel, reads=reads)
 
 
-@rule("com.microsoft.RelativePositionBias")
+@rule("com.microsoft.RelativePositionBias", kind="gather")
 def relative_position_bias(
-    table: TensorType,
-    query_length: TensorType,
-    key_length: TensorType,
-    *,
-    max_distance: int,
-    is_bidirectional: int = 0,
+    table: TensorType, query_length: TensorType, key_length: TensorType, *, max_distance: int
 ) -> Estimate:
     """Computes the bucket of every distance and reads its bias for every pair of positions."""
     lengths = (size(query_length), size(key_length))

@@ -95,7 +95,7 @@ register_unary("Sigmoid", "sigmoid")
 register_unary("LeakyRelu", "leaky_relu")
 
 
-@rule("com.microsoft.QLinearSoftmax")
+@rule("com.microsoft.QLinearSoftmax", kind="softmax")
 def qlinear_softmax(
     x: TensorType,
     x_scale: TensorType,
@@ -115,7 +115,7 @@ def qlinear_softmax(
     return between(estimate, ((x, x_zero_point),), y_zero_point, x_scale, y_scale)
 
 
-@rule("com.microsoft.QLinearReduceMean")
+@rule("com.microsoft.QLinearReduceMean", kind="reduction")
 def qlinear_reduce_mean(
     x: TensorType,
     x_scale: TensorType,
@@ -131,7 +131,7 @@ def qlinear_reduce_mean(
     return between(mean, ((x, x_zero_point),), y_zero_point, x_scale, y_scale)
 
 
-@rule("com.microsoft.QLinearWhere")
+@rule("com.microsoft.QLinearWhere", kind="elementwise")
 def qlinear_where(
     condition: TensorType,
     x: TensorType,
@@ -161,7 +161,7 @@ def qlinear_concat(y_scale: TensorType, y_zero_point: TensorType, *inputs: Tenso
     )
 
 
-@rule("com.microsoft.QLinearAveragePool")
+@rule("com.microsoft.QLinearAveragePool", kind="pooling")
 def qlinear_average_pool(
     x: TensorType,
     x_scale: TensorType,
@@ -173,7 +173,6 @@ def qlinear_average_pool(
     auto_pad: str = "NOTSET",
     ceil_mode: int = 0,
     channels_last: int = 0,
-    count_include_pad: int = 0,
     pads: Ints = (),
     strides: Ints = (),
 ) -> Estimate:

@@ -14,6 +14,8 @@ from graphflops.rules.registry import rule
 from graphflops.rules.softmax import SOFTMAX
 from graphflops.tensor import INT8, TensorType
 
+KIND = "recurrent"
+
 OPERANDS = 5  # operands of an LSTM after its weights: bias, lengths, two states, peepholes
 
 

@@ -20,6 +20,8 @@ from graphflops.rules.shapes import doubled_pairs
 if TYPE_CHECKING:
     from graphflops.tensor import TensorType
 
+KIND = "attention"
+
 
 def to_places(q: TensorType, v: TensorType, scores: Dim, visible: Dim | None = None) -> Attention:
     """Attention of queries and values (..., rows, width) with that number of scores over all heads."""

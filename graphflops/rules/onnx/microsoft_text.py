@@ -13,17 +13,11 @@ from graphflops.tensor import STRING
 if TYPE_CHECKING:
     from graphflops.tensor import TensorType
 
+KIND = "text"
+
 
 @rule("com.microsoft.Tokenizer")
-def tokenizer(
-    x: TensorType,
-    *,
-    mark: int,
-    mincharnum: int,
-    pad_value: str,
-    separators: tuple[str, ...] = (),
-    tokenexp: str = "",
-) -> Estimate:
+def tokenizer(x: TensorType, *, mark: int, mincharnum: int, pad_value: str) -> Estimate:
     """Tokens of every string, padded to the longest; work on characters is not counted."""
     return Estimate((x.like((*x.shape, data_dependent("tokens")), STRING),), reads=(x,))
 
@@ -69,7 +63,6 @@ def ngram_hash_mapping(
     max_ngram_size: int,
     n_head_per_ngram: int,
     pad_id: int,
-    reset_on_eos: int = 0,
     outputs: Outputs = (True,),
 ) -> Estimate:
     """Per n-gram a product and an exclusive or for each token; per n-gram and head a remainder and an offset."""
@@ -86,14 +79,7 @@ def ngram_hash_mapping(
 
 @rule("com.microsoft.WordConvEmbedding", product=("chars", "weight"))
 def word_conv_embedding(
-    chars: TensorType,
-    weight: TensorType,
-    bias: TensorType,
-    table: TensorType,
-    *,
-    char_embedding_size: int = 0,
-    conv_window_size: int = 0,
-    embedding_size: int = 0,
+    chars: TensorType, weight: TensorType, bias: TensorType, table: TensorType, *, conv_window_size: int = 0
 ) -> Estimate:
     """Embeds characters (..., words, characters), convolves along each word, takes the maximum of each filter."""
     require(weight.rank == 4, f"a weight of {weight} is not (filters, 1, window, features)")

@@ -38,7 +38,7 @@ rule("onnx.DynamicSlice")(slice_)
 ONE = TensorType((), INT64, value=1)
 
 
-@rule("com.microsoft.Range")
+@rule("com.microsoft.Range", kind="creation")
 def range_(start: TensorType, limit: TensorType, delta: TensorType | None = None) -> Estimate:
     """As ONNX's Range, with a default step of one; bounds may be tensors of one element."""
     return onnx_range(start, limit, ONE if delta is None else delta)
@@ -50,7 +50,7 @@ def copied(x: TensorType) -> Estimate:
     return Estimate((replace(x.like(), value=x.value),), reads=(x,))
 
 
-@rule("com.microsoft.TorchEmbedding")
+@rule("com.microsoft.TorchEmbedding", kind="gather")
 def torch_embedding(
     weight: TensorType,
     indices: TensorType,
@@ -61,7 +61,7 @@ def torch_embedding(
     return embedding(weight, indices)
 
 
-@rule("com.microsoft.UnfoldTensor")
+@rule("com.microsoft.UnfoldTensor", kind="movement")
 def unfold_tensor(x: TensorType, *, size: int, dim: int = -1, step: int = 1) -> Estimate:
     """Every window along an axis, as a new last axis: a copy."""
     place = axis_of(dim, x.rank)
@@ -70,7 +70,7 @@ def unfold_tensor(x: TensorType, *, size: int, dim: int = -1, step: int = 1) -> 
     return Estimate((out,), reads=(x,))
 
 
-@rule("com.microsoft.Unique")
+@rule("com.microsoft.Unique", kind="sort")
 def unique(x: TensorType, *, outputs: Outputs = (True, True, True)) -> Estimate:
     """The distinct elements in order of appearance, by one table look-up per element."""
     distinct = data_dependent("unique")
@@ -78,13 +78,13 @@ def unique(x: TensorType, *, outputs: Outputs = (True, True, True)) -> Estimate:
     return Estimate(out, vector_flops=x.numel, reads=(x,))
 
 
-@rule("com.microsoft.Inverse")
+@rule("com.microsoft.Inverse", kind="linear_algebra")
 def inverse(x: TensorType) -> Estimate:
     """2 n^3 for every matrix."""
     return solve.inverse(x)
 
 
-@rule("com.microsoft.CDist")
+@rule("com.microsoft.CDist", kind="distance")
 def cdist(a: TensorType, b: TensorType, *, metric: str = "sqeuclidean") -> Estimate:
     """|a|^2 - 2ab + |b|^2, never below 0, as the kernel computes it: a product of matrices, and each row's sum of squares.
 
@@ -99,8 +99,8 @@ def cdist(a: TensorType, b: TensorType, *, metric: str = "sqeuclidean") -> Estim
     return Estimate((out,), product, squares + 3 * out.numel, roots, reads=(a, b))
 
 
-@rule("com.microsoft.Rfft")
-def rfft(x: TensorType, *, signal_ndim: int = 1, normalized: int = 0, onesided: int = 1) -> Estimate:
+@rule("com.microsoft.Rfft", kind="fourier")
+def rfft(x: TensorType, *, signal_ndim: int = 1) -> Estimate:
     """Real-to-complex transforms along the last axes; real and imaginary parts form a new last axis."""
     _require_axes(x.rank, signal_ndim)
     n = x.shape[-1]
@@ -115,8 +115,8 @@ def _require_axes(rank: int, transformed: int) -> None:
     require(0 < transformed <= rank, f"{transformed} of {rank} axes cannot be transformed")
 
 
-@rule("com.microsoft.Irfft")
-def irfft(x: TensorType, *, signal_ndim: int, normalized: int = 0, onesided: int = 1) -> Estimate:
+@rule("com.microsoft.Irfft", kind="fourier")
+def irfft(x: TensorType, *, signal_ndim: int) -> Estimate:
     """The inverse of `rfft`."""
     _require_axes(x.rank - 1, signal_ndim)
     *leading, frequencies, _ = x.shape
@@ -127,14 +127,13 @@ def irfft(x: TensorType, *, signal_ndim: int, normalized: int = 0, onesided: int
     return Estimate((x.like((*leading, n)),), vector_flops=transforms, reads=(x,))
 
 
-@rule("com.microsoft.CropAndResize")
+@rule("com.microsoft.CropAndResize", kind="boxes")
 def crop_and_resize(
     x: TensorType,
     rois: TensorType,
     batch_indices: TensorType,
     crop_size: TensorType,
     *,
-    extrapolation_value: float = 0.0,
     mode: str = "bilinear",
 ) -> Estimate:
     """Samples every region on a grid: four weighted neighbours per sample, or the nearest."""
@@ -152,38 +151,32 @@ def dynamic_time_warping(x: TensorType) -> Estimate:
     return Estimate((out,), vector_flops=3 * x.numel, reads=(x,))
 
 
-@rule("com.microsoft.IsAllFinite")
-def is_all_finite(*tensors: TensorType, isinf_only: int = 0, isnan_only: int = 0) -> Estimate:
+@rule("com.microsoft.IsAllFinite", kind="reduction")
+def is_all_finite(*tensors: TensorType) -> Estimate:
     """A test and a conjunction per element."""
     vector = 2 * sum(x.numel for x in tensors)
     return Estimate((TensorType((), BOOL),), vector_flops=vector, reads=tensors)
 
 
-@rule("com.microsoft.MurmurHash3")
-def murmur_hash(x: TensorType, *, positive: int = 1, seed: int = 0) -> Estimate:
+@rule("com.microsoft.MurmurHash3", kind="elementwise")
+def murmur_hash(x: TensorType, *, positive: int = 1) -> Estimate:
     """Seven operations mix each four bytes into the hash, and eight more finish it."""
     words = 1 if x.dtype == STRING else max(x.dtype.bits // 32, 1)
     out = x.like(dtype=UINT32 if positive else INT32)
     return Estimate((out,), vector_flops=(7 * words + 8) * x.numel, reads=(x,))
 
 
-@rule("com.microsoft.QuantizeBFP")
-def quantize_bfp(x: TensorType, *, bfp_type: int, block_dim: int = -1) -> Estimate:
+@rule("com.microsoft.QuantizeBFP", kind="quantisation")
+def quantize_bfp(x: TensorType, *, bfp_type: int) -> Estimate:
     """Packs blocks that share an exponent into bytes, and returns the tensor's shape and strides."""
     rank = x.like((x.rank,), INT64)
     out = (x.like((data_dependent("bfp_bytes"),), UINT8), replace(rank, value=x.shape), rank)
     return Estimate(out, vector_flops=QUANTIZE * x.numel, reads=(x,))
 
 
-@rule("com.microsoft.DequantizeBFP")
+@rule("com.microsoft.DequantizeBFP", kind="quantisation")
 def dequantize_bfp(
-    x: TensorType,
-    shape: TensorType,
-    strides: TensorType,
-    *,
-    bfp_type: int,
-    block_dim: int = -1,
-    dtype: int = 1,
+    x: TensorType, shape: TensorType, strides: TensorType, *, bfp_type: int, dtype: int = 1
 ) -> Estimate:
     """Unpacks every element from its block into the former shape."""
     known = sizes(shape) or tuple(unknown("bfp", place) for place in range(rank_of(shape, "DequantizeBFP")))
@@ -194,7 +187,7 @@ def dequantize_bfp(
 # Removing and restoring the padding of token rows.
 
 
-@rule("com.microsoft.RemovePadding")
+@rule("com.microsoft.RemovePadding", kind="movement")
 def remove_padding(
     x: TensorType, counts: TensorType, *, outputs: Outputs = (True, True, True, True)
 ) -> Estimate:
@@ -207,7 +200,7 @@ def remove_padding(
     return Estimate(chosen(outputs, out, *places), vector_flops=batch, reads=(out, counts))
 
 
-@rule("com.microsoft.RestorePadding")
+@rule("com.microsoft.RestorePadding", kind="movement")
 def restore_padding(x: TensorType, token_offset: TensorType) -> Estimate:
     """Puts the packed rows back, zeros elsewhere."""
     return Estimate((x.like((*token_offset.shape, x.shape[-1])),), reads=(x, token_offset))
@@ -216,19 +209,19 @@ def restore_padding(x: TensorType, token_offset: TensorType) -> Estimate:
 # Experimental operators in files of ONNX's first years.
 
 
-@rule("onnx.Scale")
-def scale(x: TensorType, *, scale: float = 1.0) -> Estimate:
+@rule("onnx.Scale", kind="elementwise")
+def scale(x: TensorType) -> Estimate:
     """A product per element."""
     return pointwise(WORK["mul"], x)
 
 
-@rule("onnx.ImageScaler")
-def image_scaler(x: TensorType, *, bias: tuple[float, ...] = (), scale: float = 1.0) -> Estimate:
+@rule("onnx.ImageScaler", kind="elementwise")
+def image_scaler(x: TensorType) -> Estimate:
     """A product and a sum per element."""
     return pointwise(WORK["affine"], x)
 
 
-@rule("onnx.Crop")
+@rule("onnx.Crop", kind="movement")
 def crop(x: TensorType, *, border: tuple[int, ...] = (0, 0, 0, 0), scale: tuple[int, ...] = ()) -> Estimate:
     """Crops an image by its borders, or to a given size from the upper left border."""
     *leading, height, width = x.shape
@@ -238,13 +231,9 @@ def crop(x: TensorType, *, border: tuple[int, ...] = (0, 0, 0, 0), scale: tuple[
     return Estimate((out,), reads=(out,))
 
 
-@rule("onnx.GivenTensorFill")
+@rule("onnx.GivenTensorFill", kind="creation")
 def given_tensor_fill(
-    shape: Numbers = None,
-    *,
-    extra_shape: tuple[int, ...] = (),
-    input_as_shape: int = 0,
-    values: tuple[float, ...] = (),
+    shape: Numbers = None, *, extra_shape: tuple[int, ...] = (), input_as_shape: int = 0
 ) -> Estimate:
     """Free: values of an attribute, in a shape given by an attribute or by the operand."""
     if isinstance(shape, TensorType) and not input_as_shape:
@@ -259,7 +248,7 @@ def given_tensor_fill(
 # Detection operators of TensorRT's plug-ins.
 
 
-@rule("onnx.EfficientNMS_TRT", "TRT.EfficientNMS_TRT")
+@rule("onnx.EfficientNMS_TRT", "TRT.EfficientNMS_TRT", kind="boxes")
 def efficient_nms(
     boxes: TensorType,
     scores: TensorType,

@@ -25,6 +25,8 @@ from graphflops.tensor import FLOAT8, INT8, UINT8, DType, TensorType
 if TYPE_CHECKING:
     from graphflops.rules.onnx.fused import Touched
 
+KIND = "product"
+
 LOOKED_UP = 2  # a code becomes its value in a table 1, times its block's scale 1
 INT8_ACTIVATIONS = 4  # an `accuracy_level` at which activations are quantized for the product
 
@@ -64,9 +66,17 @@ def matmul_nbits(
     block_size: int,
     bits: int = 4,
     accuracy_level: int = 0,
-    weight_prepacked: int = 0,
 ) -> Estimate:
     """Three operations dequantize each weight; the default zero point is the middle of the range."""
+    require(bits in (2, 4, 8), f"a weight of {bits} bits")
+    require(block_size >= 16 and block_size & (block_size - 1) == 0, f"blocks of {block_size} weights")
+    blocks = -(-K // block_size)
+    stated = N * blocks * (block_size * bits // 8)  # bytes
+    require(
+        not differ(weight.nbytes, stated),
+        f"a weight {weight} for {N} features in {blocks} blocks of {block_size}",
+    )
+    require(not differ(scales.numel, N * blocks), f"scales {scales} for {N} features in {blocks} blocks")
     product = by_weight(x, K, N, DEQUANTIZE, weight, scales, zero_points, group_index, bias=bias)
     return narrowed(x, product, INT8) if accuracy_level == INT8_ACTIVATIONS else product
 
@@ -81,7 +91,6 @@ def matmul_bnb4(
     N: int,
     block_size: int,
     quant_type: int,
-    training_mode: int = 0,
     transB: int = 1,
 ) -> Estimate:
     """A table look-up and a scale per weight."""
@@ -90,7 +99,7 @@ def matmul_bnb4(
 
 
 @rule("com.microsoft.MatMulFpQ4")
-def matmul_fpq4(x: TensorType, weight: TensorType, shape: TensorType, *, blk_quant_type: int = 1) -> Estimate:
+def matmul_fpq4(x: TensorType, weight: TensorType, shape: TensorType) -> Estimate:
     """Dequantizes each weight; the weight's shape is an operand, its scales are stored between its blocks."""
     inner, features = sizes(shape) or (x.shape[-1], data_dependent("features"))
     return by_weight(x, inner, features, DEQUANTIZE, weight, bias=None)
@@ -104,8 +113,6 @@ def matmul_fp4(
     global_scale: TensorType,
     input_scale: TensorType | None = None,
     bias: TensorType | None = None,
-    *,
-    block_size: int = 16,
 ) -> Estimate:
     """A conversion and a scale per weight; block scale and global scale are multiplied beforehand."""
     return by_weight(
@@ -120,8 +127,6 @@ def matmul_fp8(
     scales: TensorType,
     input_scale: TensorType | None = None,
     bias: TensorType | None = None,
-    *,
-    block_size: int = 128,
 ) -> Estimate:
     """A conversion and a scale per weight; with an input scale the activations are float8 too."""
     product = by_weight(
@@ -170,9 +175,6 @@ def matmul_nbits_mlp(
     N: int,
     block_size: int,
     activation: str,
-    bits: int = 4,
-    accuracy_level: int = 0,
-    epsilon: float = 1e-5,
     outputs: Outputs = (True,),
 ) -> Estimate:
     """Two products of one input; the first is activated and multiplied with the second."""
@@ -209,9 +211,6 @@ def matmul_nbits_qkv(
     Nq: int,
     Nkv: int,
     block_size: int,
-    bits: int = 4,
-    accuracy_level: int = 0,
-    epsilon: float = 1e-6,
     outputs: Outputs = (True,),
 ) -> Estimate:
     """Three products of one normalised input."""
@@ -233,9 +232,7 @@ def gather_block_quantized(
     zero_points: TensorType | None = None,
     *,
     bits: int = 4,
-    block_size: int = 128,
     gather_axis: int = 0,
-    quantize_axis: int = 1,
 ) -> Estimate:
     """The rows returned, read at their packed width with their scales, and dequantized.
 

@@ -18,6 +18,8 @@ from graphflops.tensor import FLOAT32, INT64, STRING, DType, SequenceType, Tenso
 if TYPE_CHECKING:
     from graphflops.graph import Opaque
 
+KIND = "classical"
+
 Ints = tuple[int, ...]
 Floats = tuple[float, ...]
 Strings = tuple[str, ...]
@@ -82,7 +84,6 @@ def linear_classifier(
     classlabels_ints: Ints = (),
     classlabels_strings: Strings = (),
     intercepts: Floats = (),
-    multi_class: int = 0,
     post_transform: str = "NONE",
     outputs: Outputs = (True, True),
 ) -> Estimate:
@@ -115,7 +116,6 @@ def svm_regressor(
     x: TensorType,
     *,
     coefficients: Floats,
-    kernel_params: Floats = (),
     kernel_type: str = "LINEAR",
     n_supports: int = 0,
     one_class: int = 0,
@@ -140,11 +140,9 @@ def svm_classifier(
     coefficients: Floats,
     classlabels_ints: Ints = (),
     classlabels_strings: Strings = (),
-    kernel_params: Floats = (),
     kernel_type: str = "LINEAR",
     post_transform: str = "NONE",
     prob_a: Floats = (),
-    prob_b: Floats = (),
     rho: Floats = (),
     support_vectors: Floats = (),
     vectors_per_class: Ints = (),
@@ -182,7 +180,7 @@ def array_feature_extractor(x: TensorType, indices: TensorType) -> Estimate:
 
 
 @rule("ai.onnx.ml.Binarizer")
-def binarizer(x: TensorType, *, threshold: float = 0.0) -> Estimate:
+def binarizer(x: TensorType) -> Estimate:
     """A comparison per element."""
     return Estimate((x.like(),), vector_flops=x.numel, reads=(x,))
 
@@ -214,9 +212,7 @@ def normalizer(x: TensorType, *, norm: str = "MAX") -> Estimate:
 
 
 @rule("ai.onnx.ml.OneHotEncoder")
-def one_hot_encoder(
-    x: TensorType, *, cats_int64s: Ints = (), cats_strings: Strings = (), zeros: int = 1
-) -> Estimate:
+def one_hot_encoder(x: TensorType, *, cats_int64s: Ints = (), cats_strings: Strings = ()) -> Estimate:
     """A look-up per element; writes a row of zeros with at most one 1."""
     categories = len(cats_int64s or cats_strings)
     out = x.like((*x.shape, categories), FLOAT32)
@@ -279,7 +275,7 @@ def cast_map(x: Opaque, *, cast_to: str = "TO_FLOAT", map_form: str = "DENSE", m
 
 
 @rule("ai.onnx.ml.ZipMap")
-def zip_map(x: TensorType, *, classlabels_int64s: Ints = (), classlabels_strings: Strings = ()) -> Estimate:
+def zip_map(x: TensorType) -> Estimate:
     """A map of names to values for every row."""
     rows, _ = rows_and_features(x)
     return Estimate((SequenceType(None, rows),), reads=(x,), writes=(x,))

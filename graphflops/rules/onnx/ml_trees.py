@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
     Ways = Mapping[Hashable, Sequence[Hashable]]
 
+KIND = "classical"
+
 NODE_BYTES = 12
 TRANSFORM_NAMES = ("NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT")
 

@@ -41,6 +41,8 @@ if TYPE_CHECKING:
     from graphflops.rules.onnx.entries import Numbers, Place
     from graphflops.rules.onnx.values import Number
 
+KIND = "movement"
+
 
 @rule("onnx.Shape", rankless=("x",))
 def shape(x: TensorType | UnknownType, *, start: int = 0, end: int | None = None) -> Estimate:
@@ -59,13 +61,7 @@ def element_count(x: TensorType | UnknownType) -> Estimate:
 
 
 @rule("onnx.Reshape", rankless=("x",))
-def reshape(
-    x: TensorType | UnknownType,
-    shape: Numbers = None,
-    *,
-    allowzero: int = 0,
-    consumed_inputs: Sequence[int] = (),
-) -> Estimate:
+def reshape(x: TensorType | UnknownType, shape: Numbers = None, *, allowzero: int = 0) -> Estimate:
     """A view with another shape: 0 keeps the operand's size at that place, -1 is inferred."""
     wanted = sizes(shape)
     if isinstance(x, UnknownType):
@@ -242,14 +238,14 @@ def _repeated(x: TensorType, times: Sequence[Dim]) -> Estimate:
 
 
 @rule("onnx.DepthToSpace")
-def depth_to_space(x: TensorType, *, blocksize: int, mode: str = "DCR") -> Estimate:
+def depth_to_space(x: TensorType, *, blocksize: int) -> Estimate:
     """Channels spread out over a finer grid of positions; the order of channels costs nothing."""
     _require_picture(x, blocksize)
     return arrangement.depth_to_space(x, blocksize)
 
 
 @rule("onnx.SpaceToDepth")
-def space_to_depth(x: TensorType, *, blocksize: int, mode: str = "DCR") -> Estimate:
+def space_to_depth(x: TensorType, *, blocksize: int) -> Estimate:
     """Blocks of positions gathered as channels of a coarser grid."""
     _require_picture(x, blocksize)
     uneven = any(differ(mod(length, blocksize), 0) for length in x.shape[2:])
@@ -263,15 +259,7 @@ def _require_picture(x: TensorType, block: int) -> None:
 
 
 @rule("onnx.Col2Im")
-def col2im(
-    x: TensorType,
-    image_shape: Numbers,
-    block_shape: Numbers,
-    *,
-    dilations: Sequence[int] | None = None,
-    pads: Sequence[int] | None = None,
-    strides: Sequence[int] | None = None,
-) -> Estimate:
+def col2im(x: TensorType, image_shape: Numbers, block_shape: Numbers) -> Estimate:
     """Columns put back as blocks of an image, an addition each where they may overlap."""
     require(x.rank == 3, f"{shown(x.shape)} holds no columns")
     batch, rows, _ = x.shape
@@ -300,9 +288,7 @@ def trilu(x: TensorType, k: Numbers = None, *, upper: int = 1) -> Estimate:
 
 
 @rule("onnx.ReverseSequence")
-def reverse_sequence(
-    x: TensorType, sequence_lens: TensorType, *, batch_axis: int = 1, time_axis: int = 0
-) -> Estimate:
+def reverse_sequence(x: TensorType, sequence_lens: TensorType, *, batch_axis: int = 1) -> Estimate:
     """Reverses the first steps of each sequence, up to its length."""
     batch, steps = x.shape[place_of(batch_axis, x.rank)], sequence_lens.numel
     require(not differ(batch, steps), f"{steps} lengths are given for {batch} sequences")

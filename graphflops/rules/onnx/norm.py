@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from graphflops.cost import Estimate, Value, free
-from graphflops.dims import differ, mod, prod
+from graphflops.cost import Estimate, free
+from graphflops.dims import broadcast, differ, mod, prod
 from graphflops.rules.batch_norm import scaled, updated
 from graphflops.rules.dropout import masked
 from graphflops.rules.norm import MEAN_SQUARE, normalised
@@ -31,8 +31,6 @@ def batch_normalization(
     mean: TensorType,
     var: TensorType,
     *,
-    epsilon: float = 1e-5,
-    momentum: float = 0.9,
     training_mode: int = 0,
     outputs: Outputs = (True,),
 ) -> Estimate:
@@ -55,11 +53,7 @@ def batch_normalization_by_results(
     mean: TensorType,
     var: TensorType,
     *,
-    consumed_inputs: Value = None,
-    epsilon: float = 1e-5,
     is_test: int = 0,
-    momentum: float = 0.9,
-    spatial: int = 1,
     outputs: Outputs = (True,),
 ) -> Estimate:
     """As the newest version; it trains if statistics are wanted: the running ones, and the batch's for the backward pass."""
@@ -103,28 +97,16 @@ def _check_channels(x: TensorType, scale: TensorType) -> None:
 
 
 @rule("onnx.InstanceNormalization")
-def instance_normalization(
-    x: TensorType,
-    scale: TensorType,
-    bias: TensorType,
-    *,
-    epsilon: float = 1e-5,
-    consumed_inputs: Value = None,
-) -> Estimate:
+def instance_normalization(x: TensorType, scale: TensorType, bias: TensorType) -> Estimate:
     """Seven operations per element, a reciprocal root per channel of each sample."""
+    require(x.rank >= 2, f"no channels in {x}")
+    fits = all(part.rank == 1 and not differ(part.shape[0], x.shape[1]) for part in (scale, bias))
+    require(fits, f"a scale {scale} and a bias {bias} for {x.shape[1]} channels")
     return normalised(x, prod(x.shape[:2]), scale, bias)
 
 
 @rule("onnx.GroupNormalization")
-def group_normalization(
-    x: TensorType,
-    scale: TensorType,
-    bias: TensorType,
-    *,
-    num_groups: int,
-    epsilon: float = 1e-5,
-    stash_type: int = 1,
-) -> Estimate:
+def group_normalization(x: TensorType, scale: TensorType, bias: TensorType, *, num_groups: int) -> Estimate:
     """Seven operations per element, a reciprocal root per group of each sample; scales of groups or of channels."""
     require(x.rank >= 2 and num_groups > 0, f"{num_groups} groups of the channels of {x}")
     channels = x.shape[1]
@@ -145,21 +127,19 @@ def layer_normalization(
     bias: TensorType | None = None,
     *,
     axis: int = -1,
-    epsilon: float = 1e-5,
     stash_type: int = 1,
     outputs: Outputs = (True,),
 ) -> Estimate:
     """Seven operations per element with a bias, a reciprocal root per row."""
     place, kept = from_axis(x, axis)
+    broadcast(scale.shape, x.shape[place:])
     statistic = x.like(kept, onnx_dtype(stash_type))
     estimate = normalised(x, prod(x.shape[:place]), scale, bias)
     return replace(estimate, out=chosen(outputs, x.like(), statistic, statistic))
 
 
 @rule("onnx.RMSNormalization")
-def rms_normalization(
-    x: TensorType, scale: TensorType, *, axis: int = -1, epsilon: float = 1e-5, stash_type: int = 1
-) -> Estimate:
+def rms_normalization(x: TensorType, scale: TensorType, *, axis: int = -1) -> Estimate:
     """Four operations per element, a reciprocal root per row."""
     place, _ = from_axis(x, axis)
     estimate = normalised(x, prod(x.shape[:place]), scale, statistics=MEAN_SQUARE)
@@ -180,10 +160,9 @@ def mean_variance_normalization(x: TensorType, *, axes: tuple[int, ...] = (0, 2,
 
 
 @rule("onnx.LRN")
-def local_response_normalization(
-    x: TensorType, *, size: int, alpha: float = 1e-4, beta: float = 0.75, bias: float = 1.0
-) -> Estimate:
+def local_response_normalization(x: TensorType, *, size: int) -> Estimate:
     """Squares of neighbouring channels summed; scaled, shifted, raised to a power, and divided by, per element."""
+    require(size > 0 and size % 2 == 1, f"{size} neighbouring channels have no middle")
     return Estimate((x.like(),), vector_flops=(size + 4) * x.numel, transcendentals=x.numel, reads=(x,))
 
 
@@ -193,7 +172,6 @@ def dropout(
     ratio: TensorType | None = None,
     training_mode: TensorType | None = None,
     *,
-    seed: int | None = None,
     outputs: Outputs = (True,),
 ) -> Estimate:
     """In training three operations per element; an unknown mode counts as training."""
@@ -202,25 +180,20 @@ def dropout(
 
 
 @rule("onnx.Dropout.10")
-def dropout_of_inference(x: TensorType, *, ratio: float = 0.5, outputs: Outputs = (True,)) -> Estimate:
+def dropout_of_inference(x: TensorType, *, outputs: Outputs = (True,)) -> Estimate:
     """Free: this version is inference only."""
     return _dropped(x, False, outputs, BOOL)
 
 
 @rule("onnx.Dropout.7")
-def dropout_with_like_mask(x: TensorType, *, ratio: float = 0.5, outputs: Outputs = (True,)) -> Estimate:
+def dropout_with_like_mask(x: TensorType, *, outputs: Outputs = (True,)) -> Estimate:
     """As version 10, with a mask of the operand's own type."""
     return _dropped(x, False, outputs, x.dtype)
 
 
 @rule("onnx.Dropout.1", "onnx.Dropout.6")
 def dropout_unless_tested(
-    x: TensorType,
-    *,
-    consumed_inputs: Value = None,
-    is_test: int = 0,
-    ratio: float = 0.5,
-    outputs: Outputs = (True,),
+    x: TensorType, *, is_test: int = 0, ratio: float = 0.5, outputs: Outputs = (True,)
 ) -> Estimate:
     """Three operations per element, or none with `is_test`, which writes no mask."""
     return _dropped(x, not is_test and ratio != 0, (True,) if is_test else outputs, x.dtype)

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from graphflops.cost import Estimate
     from graphflops.dims import Dim
 
+KIND = "pooling"
+
 
 @dataclass(frozen=True, slots=True)
 class Pooling:
@@ -56,7 +58,6 @@ def max_pool(
     ceil_mode: int = 0,
     dilations: Ints = (),
     pads: Ints = (),
-    storage_order: int = 0,
     strides: Ints = (),
     outputs: Outputs = (True,),
 ) -> Estimate:
@@ -76,7 +77,6 @@ def average_pool(
     kernel_shape: Ints,
     auto_pad: str = "NOTSET",
     ceil_mode: int = 0,
-    count_include_pad: int = 0,
     dilations: Ints = (),
     pads: Ints = (),
     strides: Ints = (),

@@ -40,15 +40,7 @@ def dequantizing(zero_point: TensorType | None) -> int:
 
 @rule("onnx.QuantizeLinear")
 def quantize_linear(
-    x: TensorType,
-    y_scale: TensorType,
-    y_zero_point: TensorType | None = None,
-    *,
-    axis: int = 1,
-    block_size: int = 0,
-    output_dtype: int = 0,
-    precision: int = 0,
-    saturate: int = 1,
+    x: TensorType, y_scale: TensorType, y_zero_point: TensorType | None = None, *, output_dtype: int = 0
 ) -> Estimate:
     """Six operations per element, five without a zero point, whatever shares a scale."""
     named = onnx_dtype(output_dtype) if output_dtype else UINT8
@@ -58,13 +50,7 @@ def quantize_linear(
 
 @rule("onnx.DequantizeLinear")
 def dequantize_linear(
-    x: TensorType,
-    x_scale: TensorType,
-    x_zero_point: TensorType | None = None,
-    *,
-    axis: int = 1,
-    block_size: int = 0,
-    output_dtype: int = 0,
+    x: TensorType, x_scale: TensorType, x_zero_point: TensorType | None = None, *, output_dtype: int = 0
 ) -> Estimate:
     """Three operations per element, two without a zero point, whatever shares a scale."""
     dtype = onnx_dtype(output_dtype) if output_dtype else x_scale.dtype

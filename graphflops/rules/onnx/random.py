@@ -23,52 +23,37 @@ def _like(x: TensorType, dtype: int | None) -> TensorType:
 
 
 @rule("onnx.RandomUniform")
-def uniform(
-    *, shape: Sequence[Dim], dtype: int = 1, low: float = 0.0, high: float = 1.0, seed: float | None = None
-) -> Estimate:
+def uniform(*, shape: Sequence[Dim], dtype: int = 1) -> Estimate:
     """Uniform numbers; scaling to bounds is not counted."""
     return drawn(TensorType(tuple(shape), onnx_dtype(dtype)), *UNIFORM)
 
 
 @rule("onnx.RandomUniformLike")
-def uniform_like(
-    x: TensorType, *, dtype: int | None = None, low: float = 0.0, high: float = 1.0, seed: float | None = None
-) -> Estimate:
+def uniform_like(x: TensorType, *, dtype: int | None = None) -> Estimate:
     """Uniform numbers of another tensor's shape, which is not read."""
     return drawn(_like(x, dtype), *UNIFORM)
 
 
 @rule("onnx.RandomNormal")
-def normal(
-    *, shape: Sequence[Dim], dtype: int = 1, mean: float = 0.0, scale: float = 1.0, seed: float | None = None
-) -> Estimate:
+def normal(*, shape: Sequence[Dim], dtype: int = 1) -> Estimate:
     """Normal numbers, scaled and shifted."""
     return drawn(TensorType(tuple(shape), onnx_dtype(dtype)), NORMAL[0] + SCALED, NORMAL[1])
 
 
 @rule("onnx.RandomNormalLike")
-def normal_like(
-    x: TensorType,
-    *,
-    dtype: int | None = None,
-    mean: float = 0.0,
-    scale: float = 1.0,
-    seed: float | None = None,
-) -> Estimate:
+def normal_like(x: TensorType, *, dtype: int | None = None) -> Estimate:
     """Normal numbers, scaled and shifted, of another tensor's shape, which is not read."""
     return drawn(_like(x, dtype), NORMAL[0] + SCALED, NORMAL[1])
 
 
 @rule("onnx.Bernoulli")
-def bernoulli(x: TensorType, *, dtype: int | None = None, seed: float | None = None) -> Estimate:
+def bernoulli(x: TensorType, *, dtype: int | None = None) -> Estimate:
     """One comparison with its own probability per element."""
     return drawn(_like(x, dtype), 1, 0, x)
 
 
 @rule("onnx.Multinomial")
-def multinomial(
-    x: TensorType, *, dtype: int = 6, sample_size: int = 1, seed: float | None = None
-) -> Estimate:
+def multinomial(x: TensorType, *, dtype: int = 6, sample_size: int = 1) -> Estimate:
     """Samples with replacement from log-probabilities: one exponential per weight first."""
     draw = draws(x, sample_size, replacement=True)
     (out,) = draw.out

@@ -69,6 +69,15 @@ def layer(
     return replace(estimate, out=chosen(outputs, *out), reads=(*estimate.reads, *more))
 
 
+def require_stated(r: TensorType, direction: str, hidden_size: int | None) -> None:
+    """Raises ShapeError where the attributes of a layer contradict its matrix of the state."""
+    require(r.rank == 3, f"a recurrent layer of {r}")
+    directions = 2 if direction == "bidirectional" else 1
+    require(not differ(r.shape[0], directions), f"{r.shape[0]} directions in a layer that runs {direction}")
+    fits = hidden_size is None or not differ(r.shape[2], hidden_size)
+    require(fits, f"a state of {r.shape[2]}, where hidden_size is {hidden_size}")
+
+
 @backward("onnx.RNN", "onnx.GRU", "onnx.LSTM")
 def layer_backward(call: ForwardCall) -> Estimate:
     """Back-propagation through time: each product once for what goes in, once for its matrix."""
@@ -98,11 +107,13 @@ def register_layer(kind: str) -> None:
         activations: tuple[str, ...] = (),
         clip: float | None = None,
         layout: int = 0,
+        direction: str = "forward",
+        hidden_size: int | None = None,
         outputs: Outputs = (),
-        **others: object,
     ) -> Estimate:
         """Both matrices of all gates once per row of every step, and the cell's formula."""
         cell = cell_of(kind, activations, clip, peepholes=False)
+        require_stated(r, direction, hidden_size)
         return layer(cell, x, w, r, bias, (initial_h,), layout, 2, outputs, sequence_lens)
 
 
@@ -124,10 +135,12 @@ def lstm(
     activations: tuple[str, ...] = (),
     clip: float | None = None,
     layout: int = 0,
+    direction: str = "forward",
+    hidden_size: int | None = None,
     outputs: Outputs = (),
-    **others: object,
 ) -> Estimate:
     """Both matrices of four gates once per row of every step, and the cell's formula."""
     cell = cell_of("LSTM", activations, clip, peepholes is not None)
     states = (initial_h, initial_c)
+    require_stated(r, direction, hidden_size)
     return layer(cell, x, w, r, bias, states, layout, 3, outputs, sequence_lens, peepholes)

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
     Fold = Callable[[Sequence[values.Number]], values.Number]
 
+KIND = "reduction"
+
 
 @rule("onnx.MatMul", product=("a", "b"))
 def matmul(a: TensorType, b: TensorType) -> Estimate:
@@ -50,7 +52,6 @@ def gemm(
     *,
     alpha: float = 1.0,
     beta: float = 1.0,
-    broadcast: int = 0,
     transA: int = 0,
     transB: int = 0,
 ) -> Estimate:
@@ -144,6 +145,6 @@ for _name, _kind in REDUCTIONS.items():
 
 
 @rule("onnx.ArgMax", "onnx.ArgMin")
-def arg_extreme(x: TensorType, *, axis: int = 0, keepdims: int = 1, select_last_index: int = 0) -> Estimate:
+def arg_extreme(x: TensorType, *, axis: int = 0, keepdims: int = 1) -> Estimate:
     """One comparison per element."""
     return shared.argmax(x, axis, keepdims == 1)

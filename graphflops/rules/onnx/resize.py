@@ -39,12 +39,8 @@ def resize(
     antialias: int = 0,
     axes: Sequence[int] | None = None,
     coordinate_transformation_mode: str = "half_pixel",
-    cubic_coeff_a: float = -0.75,
-    exclude_outside: int = 0,
-    extrapolation_value: float = 0.0,
     keep_aspect_ratio_policy: str = "stretch",
     mode: str = "nearest",
-    nearest_mode: str = "round_prefer_floor",
 ) -> Estimate:
     """Resizes to sizes, or by factors of the whole image or of a cropped region of interest."""
     places = chosen_axes(axes, x.rank) or ()

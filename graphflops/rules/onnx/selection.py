@@ -16,6 +16,8 @@ from graphflops.rules.shapes import replaced, same_elements, shown
 from graphflops.rules.vision import OVERLAP
 from graphflops.tensor import INT64, TensorType
 
+KIND = "sort"
+
 
 @rule("onnx.NonZero")
 def non_zero(x: TensorType) -> Estimate:
@@ -77,8 +79,6 @@ def non_max_suppression(
     max_output_boxes_per_class: Numbers = None,
     iou_threshold: Numbers = None,
     score_threshold: Numbers = None,
-    *,
-    center_point_box: int = 0,
 ) -> Estimate:
     """Upper bound per class: boxes are sorted by score, and the overlap of every pair is computed."""
     require(

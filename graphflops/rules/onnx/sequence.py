@@ -17,6 +17,8 @@ from graphflops.tensor import BOOL, INT64, ElementType, OptionalType, SequenceTy
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+KIND = "sequence"
+
 _LISTED = 64  # elements that are followed one by one
 VARIES = symbol("size that varies")  # stands for a size that differs between elements
 
@@ -187,7 +189,7 @@ def _with_axis(x: TensorType, axis: int) -> TensorType:
 
 
 @rule("onnx.Optional", rankless=("x",))
-def optional(x: ElementType | UnknownType | None = None, *, type: object = None) -> Estimate:
+def optional(x: ElementType | UnknownType | None = None) -> Estimate:
     """The value, or none."""
     return free(OptionalType(element_of(x), x is not None))
 

@@ -19,6 +19,8 @@ from graphflops.tensor import TensorType
 if TYPE_CHECKING:
     from graphflops.rules.onnx.entries import Numbers
 
+KIND = "fourier"
+
 
 @rule("onnx.DFT")
 def dft(

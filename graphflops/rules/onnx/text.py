@@ -14,6 +14,8 @@ from graphflops.tensor import BOOL, FLOAT32, INT64, UINT8, TensorType
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+KIND = "text"
+
 
 @rule("onnx.StringConcat")
 def string_concat(x: TensorType, y: TensorType) -> Estimate:
@@ -22,23 +24,14 @@ def string_concat(x: TensorType, y: TensorType) -> Estimate:
 
 
 @rule("onnx.StringSplit")
-def string_split(
-    x: TensorType, *, delimiter: str | None = None, maxsplit: int | None = None, outputs: Outputs = ()
-) -> Estimate:
+def string_split(x: TensorType, *, outputs: Outputs = ()) -> Estimate:
     """Splits each string into parts, padded to the largest number of parts, and returns the number of parts."""
     parts = x.like((*x.shape, data_dependent("string_split")))
     return Estimate(chosen(outputs, parts, x.like(dtype=INT64)), reads=(x,))
 
 
 @rule("onnx.StringNormalizer")
-def string_normalizer(
-    x: TensorType,
-    *,
-    case_change_action: str = "NONE",
-    is_case_sensitive: int = 0,
-    locale: str | None = None,
-    stopwords: Sequence[str] | None = None,
-) -> Estimate:
+def string_normalizer(x: TensorType, *, stopwords: Sequence[str] | None = None) -> Estimate:
     """Strings in another case, without stop words; the number of remaining strings is data-dependent."""
     require(x.rank in (1, 2), f"{shown(x.shape)} is not a list of strings")
     kept: Dim = data_dependent("strings") if stopwords else x.shape[-1]
@@ -46,7 +39,7 @@ def string_normalizer(
 
 
 @rule("onnx.RegexFullMatch")
-def regex_full_match(x: TensorType, *, pattern: str | None = None) -> Estimate:
+def regex_full_match(x: TensorType) -> Estimate:
     """Whether each string matches a pattern."""
     return Estimate((x.like(dtype=BOOL),), reads=(x,))
 
@@ -61,9 +54,6 @@ def tf_idf_vectorizer(
     mode: str,
     ngram_counts: Sequence[int],
     ngram_indexes: Sequence[int],
-    pool_int64s: Sequence[int] | None = None,
-    pool_strings: Sequence[str] | None = None,
-    weights: Sequence[float] | None = None,
 ) -> Estimate:
     """An addition for each n-gram of each length and number of skips; a weight for each entry where there are weights."""
     require(x.rank in (1, 2), f"{shown(x.shape)} is not a sequence of tokens")

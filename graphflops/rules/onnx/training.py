@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from graphflops.rules.work_row import Work
     from graphflops.tensor import TensorType
 
+KIND = "optimizer"
+
 REGULARISED = WORK["l2_penalty"].flops
 # v = a * v + b * g; x -= rate * v, or rate * (g + a * v)
 MOMENTUM = WORK["sgd"].more(WORK["momentum"].flops + 1)
@@ -46,12 +48,7 @@ def optimized(
 
 @rule("ai.onnx.preview.training.Adagrad")
 def adagrad(
-    rate: TensorType,
-    count: TensorType,
-    *tensors: TensorType,
-    decay_factor: float = 0.0,
-    epsilon: float = 0.0,
-    norm_coefficient: float = 0.0,
+    rate: TensorType, count: TensorType, *tensors: TensorType, norm_coefficient: float = 0.0
 ) -> Estimate:
     """Six operations and a root per element, two more for a norm's gradient."""
     return optimized(WORK["adagrad"], 1, rate, count, tensors, REGULARISED * (norm_coefficient != 0))
@@ -62,9 +59,6 @@ def adam(
     rate: TensorType,
     count: TensorType,
     *tensors: TensorType,
-    alpha: float = 0.9,
-    beta: float = 0.999,
-    epsilon: float = 0.0,
     norm_coefficient: float = 0.0,
     norm_coefficient_post: float = 0.0,
 ) -> Estimate:

@@ -14,30 +14,25 @@ if TYPE_CHECKING:
     from graphflops.cost import Estimate
     from graphflops.tensor import TensorType
 
+KIND = "boxes"
+
 MODES = {"bilinear": 0, "linear": 0, "nearest": 1, "bicubic": 2, "cubic": 2}
 
 
 @rule("onnx.GridSample")
-def grid_sample(
-    x: TensorType,
-    grid: TensorType,
-    *,
-    align_corners: int = 0,
-    mode: str = "linear",
-    padding_mode: str = "zeros",
-) -> Estimate:
+def grid_sample(x: TensorType, grid: TensorType, *, mode: str = "linear") -> Estimate:
     """Per channel two operations per tap; per grid point its position and a weight per tap."""
     require_known(mode in MODES, f"unknown mode {mode!r}")
-    return resample.grid_sampler(x, grid, MODES[mode], 0, bool(align_corners))
+    return resample.grid_sampler(x, grid, MODES[mode])
 
 
 @rule("onnx.AffineGrid")
-def affine_grid(theta: TensorType, size: TensorType, *, align_corners: int = 0) -> Estimate:
+def affine_grid(theta: TensorType, size: TensorType) -> Estimate:
     """Every position, with a 1 appended, times the transposed affine matrix."""
     count = many(size) or 4
     require(count in (4, 5), f"a grid of {count} axes")
     shape = sizes(size) or (theta.shape[0], *(unknown("grid", place) for place in range(1, count)))
-    estimate = resample.affine_grid_generator(theta, shape, bool(align_corners))
+    estimate = resample.affine_grid_generator(theta, shape)
     return replace(estimate, reads=(theta, size))
 
 
@@ -47,24 +42,20 @@ def roi_align(
     rois: TensorType,
     batch_indices: TensorType,
     *,
-    coordinate_transformation_mode: str = "half_pixel",
-    mode: str = "avg",
     output_height: int = 1,
     output_width: int = 1,
     sampling_ratio: int = 0,
-    spatial_scale: float = 1.0,
 ) -> Estimate:
     """The bilinear samples of each output, and a division by their number where they are averaged."""
-    settings = (spatial_scale, output_height, output_width, sampling_ratio, False)
-    estimate = shared.roi_align(x, rois, *settings)
+    size = {"pooled_height": output_height, "pooled_width": output_width}
+    estimate = shared.roi_align(x, rois, sampling_ratio=sampling_ratio, **size)
     return replace(estimate, reads=(x, rois, batch_indices))
 
 
 @rule("onnx.MaxRoiPool")
-def max_roi_pool(
-    x: TensorType, rois: TensorType, *, pooled_shape: tuple[int, ...], spatial_scale: float = 1.0
-) -> Estimate:
+def max_roi_pool(x: TensorType, rois: TensorType, *, pooled_shape: tuple[int, ...]) -> Estimate:
     """One comparison per pixel of each output's window, whose size only data can tell."""
     require(len(pooled_shape) == 2, f"a picture is pooled to two sizes, not {len(pooled_shape)}")
-    estimate = shared.roi_pool(x, rois, spatial_scale, *pooled_shape)
+    height, width = pooled_shape
+    estimate = shared.roi_pool(x, rois, pooled_height=height, pooled_width=width)
     return replace(estimate, out=estimate.out[:1])

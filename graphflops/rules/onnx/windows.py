@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from graphflops.dims import Dim, at_least, ceil_div
 from graphflops.rules.conv import upsampled
 from graphflops.rules.pool import outputs
-from graphflops.rules.registry import require, require_known
+from graphflops.rules.registry import require
 from graphflops.rules.shapes import shown
 
 if TYPE_CHECKING:
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
 Sizes = tuple[Dim, ...]
 Ints = tuple[int, ...]
-_PADDINGS = ("NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID", "")
 
 
 def per_axis(given: Ints, spatial: int, default: int = 1) -> Ints:
@@ -27,14 +26,14 @@ def per_axis(given: Ints, spatial: int, default: int = 1) -> Ints:
 def ends(pads: Ints, spatial: int) -> list[tuple[int, int]]:
     """Padding before and behind each axis; `pads` lists all beginnings, then all ends."""
     require(len(pads) in (0, 2 * spatial), f"{len(pads)} pads for {spatial} spatial axes")
+    require(min(pads, default=0) >= 0, f"pads {pads} must not be negative")
     return list(zip(pads[:spatial], pads[spatial:], strict=True)) or [(0, 0)] * spatial
 
 
-def _moves(kernel: Sizes, spatial: int, strides: Ints, dilations: Ints, auto_pad: str) -> tuple[Ints, Ints]:
+def _moves(kernel: Sizes, spatial: int, strides: Ints, dilations: Ints) -> tuple[Ints, Ints]:
     """Strides and dilations of a window; raises ShapeError if the window is invalid."""
     require(len(kernel) == spatial, f"a window of {len(kernel)} axes over {spatial} axes")
     require(not any(at_least(0, length) for length in kernel), f"a window of {shown(kernel)} is empty")
-    require_known(auto_pad in _PADDINGS, f"unknown padding {auto_pad!r}")
     steps, spread = per_axis(strides, spatial), per_axis(dilations, spatial)
     require(min((*steps, *spread), default=1) > 0, f"strides {steps} and dilations {spread} must be positive")
     return steps, spread
@@ -51,7 +50,7 @@ def window_counts(
 ) -> Sizes:
     """The number of window positions along each axis."""
     spatial = len(sizes)
-    steps, spread = _moves(kernel, spatial, strides, dilations, auto_pad)
+    steps, spread = _moves(kernel, spatial, strides, dilations)
     if auto_pad.startswith("SAME"):
         return tuple(ceil_div(size, step) for size, step in zip(sizes, steps, strict=True))
     padded = ends(() if auto_pad == "VALID" else pads, spatial)
@@ -70,10 +69,12 @@ def transposed_sizes(
 ) -> Sizes:
     """The output sizes of a transposed convolution."""
     spatial = len(sizes)
-    steps, spread = _moves(kernel, spatial, strides, dilations, auto_pad)
+    steps, spread = _moves(kernel, spatial, strides, dilations)
     if auto_pad.startswith("SAME"):
         return tuple(size * step for size, step in zip(sizes, steps, strict=True))
     padded = ends(() if auto_pad == "VALID" else pads, spatial)
     extra = per_axis(output_padding, spatial, 0)
+    fits = all(0 <= more < max(moved) for more, *moved in zip(extra, steps, spread, strict=True))
+    require(fits, f"output_padding {extra} is not smaller than strides {steps} or dilations {spread}")
     unpadded = upsampled(tuple(sizes), kernel, steps, spread, (0,) * spatial, extra)
     return tuple(size - before - after for size, (before, after) in zip(unpadded, padded, strict=True))

@@ -99,7 +99,7 @@ def problem_of(row: Row, value: Value, backward: bool = False) -> Problem | None
     """
     op = operator(row.op)
     inputs, outputs = _shapes(row.inputs, value), _shapes(row.outputs, value)
-    if inputs is None or not outputs:
+    if inputs is None or not outputs or not op.parameters:
         return None
     if op.kind == "convolution":
         whole = max(1, _ALIGNED // row.inputs[0].type.dtype.bits)

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from graphflops.kernels.kernel import Attention, Kernel
 from graphflops.runtime.profile.trial import Trial, random
-from graphflops.time.kernel import Attention, Kernel
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from graphflops.kernels.kernel import AttentionKernel
     from graphflops.runtime.profile.trial import Calls, Clock
-    from graphflops.time.kernel import AttentionKernel
 
 # Kernel, element type, forward and backward calls.
 _COUNTS: tuple[tuple[AttentionKernel, str, int, int], ...] = (

@@ -7,14 +7,14 @@ from dataclasses import replace
 from math import exp, log
 from typing import TYPE_CHECKING
 
-from graphflops.time.kernel import Convolution, Strided, Windows, bytes_of
+from graphflops.kernels.kernel import Convolution, Strided, Windows, bytes_of
 from graphflops.time.predict import modelled, names_of_constants
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from graphflops.devices import Device
-    from graphflops.time.kernel import Kernel
+    from graphflops.kernels.kernel import Kernel
 
     Measured = Sequence[tuple[Kernel, float]]
     Table = dict[str, float]

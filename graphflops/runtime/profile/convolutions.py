@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from graphflops.kernels.kernel import Convolution, Kernel
 from graphflops.runtime.profile.trial import Trial, random
-from graphflops.time.kernel import Convolution, Kernel
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from graphflops.kernels.kernel import Pass
     from graphflops.runtime.profile.trial import Calls, Clock
-    from graphflops.time.kernel import Pass
 
 # By element type: forward calls, and gradients of each operand.
 _COUNTS = {

@@ -24,8 +24,8 @@ from graphflops.time.predict import modelled
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from graphflops.kernels.kernel import Kernel
     from graphflops.runtime.profile.measure import Measurement
-    from graphflops.time.kernel import Kernel
 
     Measured = list[tuple[Kernel, float]]
 

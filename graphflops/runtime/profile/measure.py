@@ -19,8 +19,8 @@ from graphflops.runtime.profile.trial import CpuClock, CudaClock
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from graphflops.kernels.kernel import Kernel
     from graphflops.runtime.profile.trial import Clock, Trial
-    from graphflops.time.kernel import Kernel
 
     Progress = Callable[[int, int], None]
 

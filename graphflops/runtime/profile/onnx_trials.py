@@ -12,14 +12,14 @@ import numpy as np
 import onnxruntime  # type: ignore[import-untyped]
 from onnx import TensorProto, helper
 
+from graphflops.kernels.kernel import Convolution, Kernel, Product, Rows
 from graphflops.runtime.profile.trial import CpuClock, Trial, spread
-from graphflops.time.kernel import Convolution, Kernel, Product, Rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from graphflops.kernels.kernel import Family
     from graphflops.runtime.profile.trial import Calls
-    from graphflops.time.kernel import Family
 
 _WIDTH = 4  # bytes of a float32
 _OPSET = 17

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from graphflops.kernels.kernel import Kernel, Product
 from graphflops.runtime.profile.trial import Trial, random, spread
-from graphflops.time.kernel import Kernel, Product
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

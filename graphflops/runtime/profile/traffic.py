@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from graphflops.kernels.kernel import Chunks, Kernel, Rows, Strided, Windows
 from graphflops.runtime.profile.trial import Trial, random, spread
-from graphflops.time.kernel import Chunks, Kernel, Rows, Strided, Windows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from graphflops.kernels.kernel import Family, Sizes
     from graphflops.runtime.profile.trial import Calls, Clock
-    from graphflops.time.kernel import Family, Sizes
 
     Make = Callable[[torch.Tensor], Callable[[], object]]
 

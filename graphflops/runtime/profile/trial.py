@@ -14,7 +14,7 @@ import torch
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from graphflops.time.kernel import Kernel
+    from graphflops.kernels.kernel import Kernel
 
     Calls = Sequence[Callable[[], object]]
 

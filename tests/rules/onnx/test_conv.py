@@ -61,7 +61,7 @@ def test_transposed_conv_with_padding_counts_input_positions() -> None:
         (
             (1, 1, 9, 9),
             (1, 1, 4, 4),
-            {"auto_pad": "VALID", "strides": (2, 4), "pads": (7, 7, 7, 7)},
+            {"auto_pad": "VALID", "strides": (2, 4)},
             (1, 1, 3, 2),
         ),
         ((1, 4, 5, 5, 5), (6, 2, 3, 3, 1), {"group": 2}, (1, 6, 3, 3, 5)),

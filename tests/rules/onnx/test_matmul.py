@@ -87,7 +87,6 @@ def test_a_malformed_equation_is_rejected() -> None:
         ((4, 3), (5, 4), {"transA": 1, "transB": 1}, 15),
         ((3, 4), (4, 5), {"alpha": 0.5, "beta": 2.0}, 45),
         ((3, 4), (4, 5), {"beta": 0.0}, 0),
-        ((3, 4), (4, 5), {"broadcast": 1}, 15),
     ],
 )
 def test_gemm(a: Any, b: Any, settings: dict[str, Any], vector: int) -> None:

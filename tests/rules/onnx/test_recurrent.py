@@ -24,8 +24,9 @@ def weights(kind: str, directions: int = 1) -> tuple[TensorType, TensorType]:
 
 
 def test_lstm_counts_every_step() -> None:
-    for directions, flops in ((1, 6_553_600), (2, 13_107_200)):
-        estimate = price("onnx.LSTM.14", t(100, 1, 64), t(directions, 256, 64), t(directions, 256, 64))
+    for directions, run, flops in ((1, "reverse", 6_553_600), (2, "bidirectional", 13_107_200)):
+        weights = t(directions, 256, 64), t(directions, 256, 64)
+        estimate = price("onnx.LSTM.14", t(100, 1, 64), *weights, direction=run)
         assert estimate.matrix_flops == directions * 2 * 4 * (64 * 64 + 64 * 64) * 100 == flops
 
 
@@ -84,7 +85,8 @@ def test_other_activations(kind: str, settings: dict[str, Any], each: int, funct
 
 def test_symbolic_steps_and_batch() -> None:
     steps, batch = symbol("s"), symbol("b")
-    estimate = price("onnx.LSTM.14", t("s", "b", 64), t(2, 256, 64), t(2, 256, 64), outputs=(True,))
+    given = {"direction": "bidirectional", "outputs": (True,)}
+    estimate = price("onnx.LSTM.14", t("s", "b", 64), t(2, 256, 64), t(2, 256, 64), **given)
     assert shapes(estimate) == [(steps, 2, batch, 64)]
     assert estimate.matrix_flops == 2 * 65_536 * steps * batch
 

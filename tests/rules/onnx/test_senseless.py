@@ -38,11 +38,30 @@ def refusal(text):
         ("Conv<strides = [0, 0]>(x, w)", "must be positive"),
         ("Conv<strides = [-1, 1]>(x, w)", "must be positive"),
         ("Conv<dilations = [0, 1]>(x, w)", "must be positive"),
-        ("Conv<pads = [-9, -9, -9, -9]>(x, w)", "a window of 3 is larger than its input of -10"),
+        ("Conv<pads = [-9, -9, -9, -9]>(x, w)", "pads (-9, -9, -9, -9) must not be negative"),
         ("Conv<pads = [1, 1]>(x, w)", "2 pads for 2 spatial axes"),
         ("Conv<kernel_shape = [5, 5]>(x, w)", "a window of [5, 5] is not that of the weight"),
         ("Conv<kernel_shape = [3]>(x, w)", "a window of [3] is not that of the weight"),
-        ('Conv<auto_pad = "SOMETIMES">(x, w)', "unknown padding"),
+        ('Conv<auto_pad = "SOMETIMES">(x, w)', "auto_pad of onnx.Conv.11 is one of NOTSET, "),
+        ('Conv<auto_pad = "VALID", pads = [0, 0, 0, 0]>(x, w)', "padded by auto_pad VALID has no pads"),
+        ('ConvTranspose<auto_pad = "SAME_UPPER", pads = [1, 1, 1, 1]>(x, u)', "has no pads (1, 1, 1, 1)"),
+        ("ConvTranspose<output_padding = [5, 5]>(x, u)", "output_padding (5, 5) is not smaller than strides"),
+        ("Conv<surprise = 1>(x, w)", "onnx.Conv.11 has no attribute surprise"),
+        ("Relu<alpha = 1.0>(x)", "onnx.Relu.14 has no attribute alpha"),  # LeakyRelu's
+        ("Relu<consumed_inputs = [1]>(x)", "onnx.Relu.14 has no attribute consumed_inputs"),  # of version 1
+        (
+            "BatchNormalization<epsilon = 1>(x, s, s, s, s)",
+            "epsilon of onnx.BatchNormalization.15 must be a number",
+        ),
+        ("Softmax<axis = 1.0>(x)", "axis of onnx.Softmax.13 must be an integer, not 1.0"),
+        ("MaxPool<kernel_shape = [2, 2], storage_order = 5>(x)", "is one of 0, 1, not 5"),
+        ('DepthToSpace<blocksize = 2, mode = "XX">(x)', "is one of DCR, CRD, not 'XX'"),
+        ("LRN<size = 2>(x)", "2 neighbouring channels have no middle"),
+        ("InstanceNormalization(x, w, s)", "a scale"),
+        ("LayerNormalization(x, s)", "do not broadcast"),
+        ("PRelu(x, u)", "do not broadcast"),
+        ("com.microsoft.FusedMatMul<transBatchA = 1>(s, s)", "has no batch to stand behind the rows"),
+        ("com.microsoft.QuickGelu<beta = 1.0>(x)", "com.microsoft.QuickGelu.1 has no attribute beta"),
         ("Conv(s, w)", "does not fit"),
         ("Conv(x)", "is called without its operand w"),
         ("ConvTranspose<group = 0>(x, u)", "0 groups"),
@@ -62,6 +81,37 @@ def refusal(text):
 )
 def test_windows_and_groups(call, said) -> None:
     assert said in refusal(f"{IMAGE} {call} }}")
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ("N = 8", "for 8 features in 1 blocks of 32"),
+        ("block_size = 16", "scales float32[16] for 16 features in 2 blocks"),
+        ("block_size = 20", "blocks of 20 weights"),
+        ("bits = 3", "a weight of 3 bits"),
+        ("bits = 8", "for 16 features in 1 blocks of 32"),
+    ],
+)
+def test_a_weight_of_few_bits_that_contradicts_its_attributes(changed: str, said: str) -> None:
+    given = {"K": "32", "N": "16", "bits": "4", "block_size": "32"}
+    given |= [changed.split(" = ")]
+    settings = ", ".join(f"{name} = {value}" for name, value in given.items())
+    graph = "g (float[2, 32] x, uint8[16, 1, 16] b, float[16] s) => (y)"
+    assert said in refusal(f"{graph} {{ y = com.microsoft.MatMulNBits<{settings}>(x, b, s) }}")
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ('direction = "bidirectional"', "1 directions in a layer that runs bidirectional"),
+        ('direction = "sideways"', "is one of forward, reverse, bidirectional"),
+        ("hidden_size = 7", "a state of 4, where hidden_size is 7"),
+    ],
+)
+def test_a_recurrent_layer_that_contradicts_its_matrices(changed: str, said: str) -> None:
+    graph = "g (float[5, 2, 3] x, float[1, 16, 3] w, float[1, 16, 4] r) => (y)"
+    assert said in refusal(f"{graph} {{ y = LSTM<{changed}>(x, w, r) }}")
 
 
 def test_a_grouped_weight_whose_filters_do_not_come_out_even() -> None:

@@ -1,0 +1,37 @@
+"""Names that differ in their numbers only, as one: `layers.0-35.mlp`."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+_NUMBERS = re.compile(r"\d+")
+
+
+def spans(indices: Iterable[int]) -> str:
+    """Ascending indices: `0-11`, `0-3, 7`, `0, 2, … 26` where there are many."""
+    runs: list[list[int]] = []
+    for index in indices:
+        if runs and index == runs[-1][-1] + 1:
+            runs[-1] = [runs[-1][0], index]
+        else:
+            runs.append([index])
+    texts = ["-".join(map(str, run)) for run in runs]
+    return ", ".join(texts) if len(texts) <= 3 else f"{texts[0]}, {texts[1]}, … {texts[-1]}"
+
+
+def unnumbered(name: str) -> str:
+    """`layers.*.self_attn` for `layers.3.self_attn`: equal for names that differ only in their numbers."""
+    return _NUMBERS.sub("*", name)
+
+
+def numbered(names: Sequence[str]) -> str:
+    """`layers.0-35.self_attn` for the names of 36 layers; the first of names that differ in more than their numbers."""
+    if len({*map(unnumbered, names)}) > 1:
+        return names[0]
+    numbers = [_NUMBERS.findall(name) for name in names]
+    ranges = iter([spans(sorted({int(n) for n in column})) for column in zip(*numbers, strict=True)])
+    return _NUMBERS.sub(lambda _: next(ranges), names[0])

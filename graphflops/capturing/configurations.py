@@ -1,0 +1,175 @@
+"""Configurations of transformers, from a JSON file or a class with sizes, and the models that they describe."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from graphflops.base import reading
+from graphflops.capturing.example import library, unknown
+from graphflops.errors import FileError, ModelError, OptionError, shown
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from graphflops.capturing.name import Name
+
+_LARGEST = 2**22  # bytes of a configuration
+_REMOTE = ("auto_map", "trust_remote_code")  # keys by which a configuration asks for code of its own
+_KERNELS = (
+    "attn_implementation",
+    "experts_implementation",
+    "use_kernels",
+)  # in any spelling: they may be fetched
+# Mappings from a configuration to a model, the likeliest first: an encoder is a masked language model before a causal one.
+_MAPPINGS = (
+    "SEQ_TO_SEQ_CAUSAL_LM",
+    "SPEECH_SEQ_2_SEQ",
+    "MASKED_LM",
+    "CAUSAL_LM",
+    "IMAGE_TEXT_TO_TEXT",
+    "ZERO_SHOT_IMAGE_CLASSIFICATION",
+    "CTC",
+    "IMAGE_CLASSIFICATION",
+    "SEMANTIC_SEGMENTATION",
+    "OBJECT_DETECTION",
+    "DEPTH_ESTIMATION",
+)
+
+
+def model_of(name: Name) -> Any:
+    """A model of transformers on the meta device, in evaluation. Raises FileError, OptionError or ModelError."""
+    import torch
+
+    transformers = library(name)
+    path = os.path.join(name.target, "config.json") if os.path.isdir(name.target) else name.target
+    if os.path.exists(path) or os.path.isdir(name.target):
+        config, given = _from_file(transformers, path, name.sizes)
+        model_class = _named_class(transformers, given) or _likeliest_class(transformers, config, name)
+    elif "/" in name.target or "." in name.target:
+        raise FileError(
+            f"{shown(name.target)}: no such file, and capture reads no network: save the model's config.json"
+        )
+    else:
+        model_class, config = _from_class(transformers, name)
+    dtype = _dtype(name) or getattr(config, "dtype", None) or torch.get_default_dtype()
+    _use_dtype(config, dtype)
+    with torch.device("meta"):
+        if hasattr(model_class, "_from_config"):
+            return model_class._from_config(config, dtype=dtype).eval()
+        return model_class(config).to(dtype).eval()
+
+
+def _dtype(name: Name) -> Any:
+    """The chosen type of parameters, or that of most bytes in a file of weights; None where the configuration says it."""
+    import torch
+
+    if name.choices.weights is not None and name.choices.dtype is None:
+        from graphflops.capturing.weights import stored
+
+        return getattr(torch, stored(name.choices.weights).computed_in)
+    return getattr(torch, name.choices.dtype) if name.choices.dtype else None
+
+
+def _use_dtype(config: Any, dtype: Any) -> None:
+    """Give a configuration and those in it one type of parameters."""
+    config.dtype = dtype
+    for part in vars(config).values():
+        if hasattr(part, "model_type") and part is not config:
+            _use_dtype(part, dtype)
+
+
+def _from_file(transformers: Any, path: str, sizes: Mapping[str, Any]) -> tuple[Any, Mapping[str, Any]]:
+    """The configuration in a JSON file, with some sizes changed, and what the file holds."""
+    place = shown(path)
+    try:
+        with reading.opened(path) as file:
+            data = file.read(_LARGEST + 1)
+        given = msgspec.json.decode(data, type=dict[str, Any])
+    except OSError as error:
+        raise FileError(f"{place}: {error.strerror}") from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        raise FileError(
+            f"{place}: is no JSON configuration of transformers: give a model's config.json"
+        ) from None
+    if len(data) > _LARGEST:
+        raise FileError(f"{place}: too large for a configuration: at most {_LARGEST:,} bytes")
+    _refuse_remote(given, place)
+    given = {**_without_kernels(given), **sizes}
+    kind = given.get("model_type")
+    classes = transformers.models.auto.configuration_auto.CONFIG_MAPPING
+    if not isinstance(kind, str):
+        raise FileError(f"{place}: states no model_type: give a model's config.json")
+    if kind not in classes:
+        version = transformers.__version__
+        raise ModelError(
+            f"{place}: transformers {version} has no model_type {shown(kind)}: install one that has it"
+        )
+    return classes[kind].from_dict(given), given
+
+
+def _refuse_remote(given: Mapping[str, Any], place: str) -> None:
+    for key in _REMOTE:
+        if given.get(key):
+            raise ModelError(
+                f"{place}: asks for code from the network ({key}), which capture never runs: take {key} out, if "
+                "transformers has the model_type itself"
+            )
+
+
+def _without_kernels(given: Any) -> Any:
+    """A configuration, and those in it, without the keys that choose or fetch kernels, quantizers and weights."""
+    if isinstance(given, list):
+        return [_without_kernels(part) for part in given]
+    if not isinstance(given, dict):
+        return given
+    dropped = ("quantization_config", "use_pretrained_backbone", "use_timm_backbone")
+    return {
+        key: _without_kernels(part)
+        for key, part in given.items()
+        if not any(word in str(key) for word in _KERNELS) and key not in dropped
+    }
+
+
+def _from_class(transformers: Any, name: Name) -> tuple[Any, Any]:
+    """The model's class and the configuration of the name of either class, and sizes."""
+    found: Any = getattr(transformers, name.target, None)
+    configs, models = transformers.PretrainedConfig, transformers.PreTrainedModel
+    is_class = isinstance(found, type)
+    if not is_class or not issubclass(found, (configs, models)):
+        names = [other for other in dir(transformers) if other.endswith(("Config", "LM", "Model"))]
+        raise unknown(name, names)
+    _refuse_remote(name.sizes, str(name))
+    config_class = found if issubclass(found, configs) else found.config_class
+    if config_class is None or not getattr(config_class, "model_type", ""):
+        raise ModelError(f"{name}: describes no model by itself: name a class of one architecture")
+    try:
+        config = config_class(**_without_kernels(dict(name.sizes)))
+    except (TypeError, ValueError) as error:
+        raise OptionError(f"{name}: {shown(str(error).strip().splitlines()[0], 300)}") from None
+    return (found if issubclass(found, models) else _likeliest_class(transformers, config, name)), config
+
+
+def _named_class(transformers: Any, given: Mapping[str, Any]) -> Any:
+    """The class that a file names under `architectures`; None where transformers has none of that name."""
+    names = given.get("architectures")
+    first = names[0] if isinstance(names, list) and names else None
+    found: Any = (
+        getattr(transformers, first, None) if isinstance(first, str) and first.isidentifier() else None
+    )
+    return found if isinstance(found, type) and issubclass(found, transformers.PreTrainedModel) else None
+
+
+def _likeliest_class(transformers: Any, config: Any, name: Name) -> Any:
+    """The model that transformers makes of a configuration: with a head where it has one."""
+    auto = transformers.models.auto.modeling_auto
+    for kind in (*_MAPPINGS, None):
+        mapping = getattr(auto, f"MODEL_FOR_{kind}_MAPPING" if kind else "MODEL_MAPPING", {})
+        if kind == "SEQ_TO_SEQ_CAUSAL_LM" and not getattr(config, "is_encoder_decoder", False):
+            continue
+        if type(config) in mapping:
+            found = mapping[type(config)]
+            return found[0] if isinstance(found, (list, tuple)) else found
+    raise ModelError(f"{name}: transformers has no model of {type(config).__name__}: name a class of a model")

@@ -1,0 +1,275 @@
+"""Records what eager execution holds: a module runs once on tensors without data, and so does the program made of it.
+
+Both runs are followed call by call of the dispatcher. What the program makes is found again in the module's run, by module,
+operator and sizes; when the memory of each is freed there is when Python let it go. What is not found again is made only
+while exporting: attention masks, and heads repeated for them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import weakref
+from difflib import SequenceMatcher
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import fx
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from graphflops.exporters.eager_record import FORMAT, Record
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+_ATTENTION = torch.nn.functional.scaled_dot_product_attention
+_FOREVER = 2**62  # a call after the last: what is never freed
+
+
+class _Made(NamedTuple):
+    """One call. key: what it is found again by; memory: numbers of the storages of its results; node: of the program."""
+
+    key: tuple[object, ...]
+    memory: tuple[int, ...]
+    node: str
+
+
+class _Run(TorchDispatchMode):  # type: ignore[misc]
+    """Follows the calls of one run. An attention is one call, whatever it consists of."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[_Made] = []
+        self.freed: dict[int, int] = {}  # by number of a storage: the call after which nothing refers to it
+        self.attentions: list[
+            str
+        ] = []  # what each hides without a mask: "none", "causal", or "" where it has a mask
+        self.module, self.node = "", ""
+        self.is_inside = False
+        self.numbers: dict[
+            int, tuple[Any, int]
+        ] = {}  # by address of a storage's object: a weak reference, its number
+        self.count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func._schema.is_mutable and any(map(_has_data, torch.utils._pytree.tree_leaves((args, kwargs)))):
+            raise RuntimeError("a run without data would write to a tensor that has some")
+        results = func(*args, **(kwargs or {}))
+        if not self.is_inside:
+            self.note(str(func), results)
+        return results
+
+    def note(self, operator: str, results: Any, *, has_sizes: bool = True) -> None:
+        """A call is done."""
+        tensors = [
+            leaf for leaf in torch.utils._pytree.tree_leaves(results) if isinstance(leaf, torch.Tensor)
+        ]
+        sizes = tuple((tuple(tensor.shape), tensor.dtype) for tensor in tensors) if has_sizes else ()
+        memory = tuple(self.number(tensor) for tensor in tensors)
+        self.calls.append(_Made((self.module, operator, sizes), memory, self.node))
+
+    def number(self, tensor: torch.Tensor) -> int:
+        """The number of a tensor's storage, which is followed from now on."""
+        storage = tensor.untyped_storage()
+        known = self.numbers.get(id(storage))
+        if known is not None and known[0]() is storage:
+            return known[1]
+        self.count += 1
+        number = self.count
+        self.numbers[id(storage)] = weakref.ref(storage, lambda _: self.let_go(number)), number
+        return number
+
+    def let_go(self, number: int) -> None:
+        self.freed[number] = len(self.calls) - 1
+
+
+class _Attentions(TorchFunctionMode):  # type: ignore[misc]
+    """Tells a run which calls of it are attentions."""
+
+    def __init__(self, run: _Run) -> None:
+        super().__init__()
+        self.run = run
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func is not _ATTENTION:
+            return func(*args, **kwargs)
+        given = (
+            dict(zip(("query", "key", "value", "attn_mask", "dropout_p", "is_causal"), args, strict=False))
+            | kwargs
+        )
+        hidden = "causal" if given.get("is_causal") else "none"
+        self.run.attentions.append("" if given.get("attn_mask") is not None else hidden)
+        with _inside(self.run):
+            results = func(*args, **kwargs)
+        self.run.note("attention", results, has_sizes=False)
+        return results
+
+
+@contextlib.contextmanager
+def _inside(run: _Run) -> Iterator[None]:
+    run.is_inside = True
+    try:
+        yield
+    finally:
+        run.is_inside = False
+
+
+@contextlib.contextmanager
+def _naming_modules(run: _Run, root: torch.nn.Module) -> Iterator[None]:
+    """Tells a run which module it is in."""
+    names = {id(module): name for name, module in root.named_modules()}
+    around: list[str] = []
+
+    def enter(module: Any, _: Any) -> None:
+        around.append(run.module)
+        run.module = names.get(id(module), run.module)
+
+    def leave(module: Any, args: Any, result: Any) -> None:
+        run.module = around.pop()
+
+    hooks = torch.nn.modules.module
+    handles = (
+        hooks.register_module_forward_pre_hook(enter),
+        hooks.register_module_forward_hook(leave, always_call=True),
+    )
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+class _Program(fx.Interpreter):  # type: ignore[misc]
+    """Runs a program, and tells a run which call of it, of which module, is running."""
+
+    def __init__(self, module: fx.GraphModule, run: _Run) -> None:
+        super().__init__(module)
+        self.run_of_it = run
+        self.memory: dict[str, int] = {}  # by value: the number of its storage
+
+    def run_node(self, n: fx.Node) -> Any:
+        run = self.run_of_it
+        paths = [path for path, _ in (n.meta.get("nn_module_stack") or {}).values()]
+        run.module, run.node = (paths[-1] if paths else "").partition("@")[0], n.name
+        if n.target is torch.ops.aten.scaled_dot_product_attention.default:
+            with _inside(run):
+                result = super().run_node(n)
+            run.attentions.append(n.name)
+            run.note("attention", result, has_sizes=False)
+        else:
+            result = super().run_node(n)
+        if n.op == "call_function" and isinstance(result, torch.Tensor):
+            self.memory[n.name] = run.number(result)
+        return result
+
+
+def recorded(
+    module: torch.nn.Module,
+    inputs: tuple[tuple[Any, ...], Mapping[str, Any]],
+    program: torch.export.ExportedProgram,
+) -> Record | None:
+    """What one eager run of a module holds, in terms of its program; None where it does not run without data.
+
+    inputs: positional and named ones. Nothing is computed, also where the module and its inputs are real.
+    """
+    from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+
+    weights = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    device = next((weight.device for weight in weights.values()), torch.device("cpu"))
+    fake = next((weight.fake_mode for weight in weights.values() if isinstance(weight, FakeTensor)), None)
+    mode = fake or FakeTensorMode(allow_non_fake_inputs=True)
+
+    def without_data(tensor: Any) -> Any:
+        return mode.from_tensor(tensor) if _has_data(tensor) else tensor
+
+    eager, exported = _Run(), _Run()
+    try:
+        with torch.no_grad(), torch.device("meta") if device.type == "meta" else mode:
+            args, kwargs = torch.utils._pytree.tree_map_only(
+                torch.Tensor, lambda x: torch.empty_like(x, device=device), inputs
+            )
+            with _naming_modules(eager, module), eager, _Attentions(eager):
+                held = {name: without_data(weight) for name, weight in weights.items()}
+                results = torch.func.functional_call(module, held, args, kwargs)
+            interpreter = _Program(program.graph_module, exported)
+            flat = [without_data(given) for given in _flat(program, args, kwargs)]
+            with exported:
+                outputs = interpreter.run(*flat)
+    except Exception:  # noqa: BLE001 - a module that asks for its data leaves no record; the lines of its code are read
+        return None
+    record = _matched(program, eager, exported, interpreter.memory)
+    del results, outputs  # which outlive both runs
+    return record
+
+
+def _has_data(value: Any) -> bool:
+    """True for a tensor that is neither fake nor on the meta device."""
+    from torch._subclasses.fake_tensor import FakeTensor
+
+    return isinstance(value, torch.Tensor) and not isinstance(value, FakeTensor) and not value.is_meta
+
+
+def _flat(program: torch.export.ExportedProgram, args: Any, kwargs: Any) -> list[Any]:
+    """The inputs of a program in their order."""
+    given = iter(torch.utils._pytree.tree_leaves((args, kwargs)))
+    held = {**program.constants, **program.state_dict}
+    return [
+        next(given) if spec.kind.name == "USER_INPUT" else held[spec.target]
+        for spec in program.graph_signature.input_specs
+    ]
+
+
+def _matched(
+    program: torch.export.ExportedProgram, eager: _Run, exported: _Run, memory: Mapping[str, int]
+) -> Record | None:
+    """The record of a program whose calls are found in an eager run."""
+    there = _aligned([call.key for call in exported.calls], [call.key for call in eager.calls])
+    values = [*memory]
+    place_of_node = {name: place for place, name in enumerate(values)}
+    places = _places(eager, exported, there, place_of_node)
+    # By storage of the program's run: the call that makes it, and which result.
+    maker: dict[int, tuple[int, int]] = {}
+    calls_of: dict[str, list[int]] = {}
+    for index, call in enumerate(exported.calls):
+        calls_of.setdefault(call.node, []).append(index)
+        for result, number in enumerate(call.memory):
+            maker.setdefault(number, (index, result))
+    until = []
+    for name in values:
+        own = calls_of.get(name, [])
+        if own and not any(index in there for index in own):
+            until.append(-1)
+            continue
+        index, result = maker.get(memory[name], (-1, 0))
+        if index not in there:  # an input, or a view of what exporting alone makes
+            until.append(len(values) - 1 if index < 0 else place_of_node[name])
+            continue
+        number = eager.calls[there[index]].memory[result]
+        freed = eager.freed.get(number, _FOREVER)
+        until.append(max(place_of_node[name], places[freed] if freed < len(places) else len(values) - 1))
+    attentions: dict[str, Any] = {
+        name: hidden
+        for name, hidden in zip(exported.attentions, eager.attentions, strict=False)
+        if hidden and len(eager.attentions) == len(exported.attentions)
+    }
+    return Record(FORMAT, f"torch {torch.__version__.partition('+')[0]}", values, until, attentions)
+
+
+def _places(
+    eager: _Run, exported: _Run, there: Mapping[int, int], place_of_node: Mapping[str, int]
+) -> list[int]:
+    """By call of the eager run: the latest value of the program that is made by then, -1 before the first."""
+    places, last = [], -1
+    back = {theirs: ours for ours, theirs in there.items()}
+    for index in range(len(eager.calls)):
+        if index in back:
+            last = max(last, place_of_node.get(exported.calls[back[index]].node, last))
+        places.append(last)
+    return places
+
+
+def _aligned(ours: Sequence[object], theirs: Sequence[object]) -> dict[int, int]:
+    """By place in `ours`: the place in `theirs` of the same call."""
+    blocks = SequenceMatcher(None, ours, theirs, autojunk=False).get_matching_blocks()
+    return {block.a + i: block.b + i for block in blocks for i in range(block.size)}

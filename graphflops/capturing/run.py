@@ -1,0 +1,159 @@
+"""Captures a model of a library: name -> programs."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import re
+import warnings
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from graphflops.capturing.name import LIBRARIES
+from graphflops.capturing.offline import offline
+from graphflops.errors import GraphflopsError, ModelError, shown
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from graphflops.capturing.example import Example
+    from graphflops.capturing.name import Name
+    from graphflops.exporters.eager_record import Record
+    from graphflops.graph import Graph
+
+# What to do about an error, by what its type and message have.
+_ADVICE: tuple[tuple[str, str], ...] = (
+    (
+        r"operator torchvision::",
+        "torch and torchvision are built for different devices: install both from one index",
+    ),
+    (
+        r"ImportError|ModuleNotFoundError|requires? the .* library",
+        "install what it names, or choose another model",
+    ),
+    (
+        r"Constraints violated|specializ|Constraint|Not all values of",
+        "an open axis is fixed by the model: take it out of --dynamic, or choose a larger size for it",
+    ),
+    (
+        r"DataDependent|data.dependent|on meta tensors|aten::nonzero|_local_scalar_dense|Dynamic[A-Za-z]+Exception"
+        r"|Cannot copy out of meta|Unbacked",
+        "the model asks for numbers in its data, which an export does not have: capture a part of it by a factory, "
+        "PKG.MOD:FACTORY",
+    ),
+    (
+        r"missing \d+ required|You (have to|must) specify",
+        "it needs other inputs: write a factory, PKG.MOD:FACTORY",
+    ),
+    (
+        r"size|shape|divisible|dimension",
+        "sizes do not go together: change --length, --image-size or the configuration",
+    ),
+)
+
+
+class Captured(NamedTuple):
+    """A program that torch exported. record: of an eager run of its module, where that runs without data."""
+
+    program: Any
+    record: Record | None
+
+    def graph(self) -> Graph:
+        """What is analyzed."""
+        from graphflops.exporters.eager_record import with_record
+        from graphflops.exporters.live import from_exported_program
+
+        return with_record(from_exported_program(self.program), self.record)
+
+
+_UNPROVEN = {
+    "runtime_asserts": True
+}  # conditions on strides that hold for all sizes, which torch cannot always show
+
+
+def captured(name: Name, *, joint: bool = False, training: bool = False) -> dict[str, Captured]:
+    """The programs of a model that a library has, by phase; one without phases is called `model`.
+
+    Builds it on the meta device, without weights, from code of installed packages alone. joint: forward and backward in one.
+    Raises ModelError, in one line, for what cannot be built or exported.
+    """
+    from graphflops.exporters import live
+
+    programs = {}
+    with offline(), silence():
+        examples = _said(name, "cannot be built", lambda: _examples(name, training=training or joint))
+        for phase, example in examples.items():
+            export = _export(example, live.capture, joint=joint)
+            programs[phase] = _said(name, f"torch cannot export it ({phase})", export)
+    return programs
+
+
+def _export(example: Example, capture: Callable[..., Any], *, joint: bool) -> Callable[[], Any]:
+    def exported() -> Captured:
+        from graphflops.capturing.eager import recorded
+
+        shapes = example.dynamic_shapes()
+        with example.ready() as module:
+            try:
+                program = capture(module, (), example.inputs, shapes, joint=joint)
+            except Exception as error:
+                if shapes is None or "Constraints violated" not in str(error):
+                    raise
+                bounded = _bounded(str(error), shapes)
+                program = capture(module, (), example.inputs, bounded, joint=joint, **_UNPROVEN)
+            record = None if joint else recorded(module, ((), example.inputs), program)
+            return Captured(program, record)
+
+    return exported
+
+
+def _bounded(said: str, shapes: Any) -> Any:
+    """Open axes within the bounds that torch suggests; as they are where it suggests to fix one, which is refused then."""
+    from torch.export.dynamic_shapes import refine_dynamic_shapes_from_suggested_fixes as refined
+
+    fixes = re.findall(r"^ *\w+ = .+$", said.partition("Suggested fixes:")[2], re.MULTILINE)
+    if not fixes or any(re.fullmatch(r" *\w+ = \d+ *", fix) for fix in fixes):
+        return shapes
+    return refined("\n".join(["Suggested fixes:", *fixes]), shapes)
+
+
+def _examples(name: Name, *, training: bool) -> Mapping[str, Example]:
+    if name.library == "hf":
+        from graphflops.capturing import transformers_models
+
+        return transformers_models.examples(name, training=training)
+    from graphflops.capturing import images
+
+    return {"model": images.from_timm(name) if name.library == "timm" else images.from_torchvision(name)}
+
+
+def _said(name: Name, problem: str, function: Callable[[], Any]) -> Any:
+    """What a function returns; an error of the library or of torch becomes one line that says what to change."""
+    try:
+        return function()
+    except GraphflopsError:
+        raise
+    except Exception as error:
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        line = " ".join(lines[: 2 if lines and lines[0].endswith(":") else 1])
+        said = shown(f"{type(error).__name__}: {line}", 300)
+        text = f"{type(error).__name__}: {error}"
+        advice = next((advice for words, advice in _ADVICE if re.search(words, text)), "")
+        advice = (
+            advice or f"write a factory, PKG.MOD:FACTORY, or try another version of {LIBRARIES[name.library]}"
+        )
+        raise ModelError(f"{name}: {problem}: {said}: {advice}") from error
+
+
+@contextlib.contextmanager
+def silence() -> Iterator[None]:
+    """Nothing that libraries log, warn or print reaches the user: what they say is raised too, and told in one line."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+            warnings.simplefilter("ignore")
+            with contextlib.redirect_stderr(io.StringIO()):
+                yield
+    finally:
+        logging.disable(before)

@@ -1,0 +1,292 @@
+"""Models of transformers by configuration, and the phases of those that decode with a cache of their own."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from graphflops.capturing import caches
+from graphflops.capturing.configurations import model_of
+from graphflops.capturing.example import Example, refuse_choices
+from graphflops.errors import ModelError, OptionError, shown
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from graphflops.capturing.name import Choices, Name
+
+
+def examples(name: Name, *, training: bool) -> dict[str, Example]:
+    """What is exported of a model, by phase; `model` for one without phases."""
+    model = model_of(name)
+    chosen = name.choices
+    decodes = _has_cache(model)
+    phase = chosen.phase or ("prefill" if decodes and not training else "forward")
+    if phase != "forward" and not decodes:
+        raise OptionError(
+            f"{name}: {type(model).__name__} has no cache: --phase {phase} is of models that decode"
+        )
+    if phase == "forward":
+        refuse_choices(name, cache=chosen.cache != "dynamic")
+        return _checked(name, {"model": _forward(name, model)})
+    with torch.no_grad(), torch.device("meta"), _as_while_exporting():
+        steps = _Steps(name, model)
+        made = {
+            kind: getattr(steps, kind)() for kind in (("prefill", "decode") if phase == "both" else (phase,))
+        }
+    return _checked(name, made if phase == "both" else {"model": made[phase]})
+
+
+@contextlib.contextmanager
+def _as_while_exporting() -> Iterator[None]:
+    """Lets models take the way that they take while torch exports them: what they ask of data cannot be asked there."""
+    flags = [flag for flag in ("_is_compiling_flag", "_is_exporting_flag") if hasattr(torch.compiler, flag)]
+    before = {flag: getattr(torch.compiler, flag) for flag in flags}
+    try:
+        for flag in flags:
+            setattr(torch.compiler, flag, True)
+        yield
+    finally:
+        for flag, value in before.items():
+            setattr(torch.compiler, flag, value)
+
+
+def _checked(name: Name, made: dict[str, Example]) -> dict[str, Example]:
+    """The examples; OptionError for an open axis that none of them has."""
+    axes = {
+        axis for example in made.values() for named in example.open_axes.values() for axis in named.values()
+    }
+    refuse_choices(name, **dict.fromkeys({*name.choices.dynamic} - axes, True))
+    return made
+
+
+def parts(config: Any) -> tuple[Any, ...]:
+    """A configuration and those in it, its text's first."""
+    inner = [part for part in vars(config).values() if hasattr(part, "model_type")]
+    inner.sort(key=lambda part: part is not getattr(config, "text_config", None))
+    return (config, *(deeper for part in inner for deeper in parts(part)))
+
+
+def _first(config: Any, *names: str) -> Any:
+    """The first value that a configuration, or one in it, has under one of these names."""
+    for part in parts(config):
+        for name in names:
+            if (value := getattr(part, name, None)) is not None:
+                return value
+    return None
+
+
+def _has_cache(model: Any) -> bool:
+    taken = inspect.signature(type(model).forward).parameters
+    is_decoder = (
+        model.config.is_encoder_decoder or getattr(model.config, "is_decoder", True) or model.can_generate()
+    )
+    has_argument = any(name in taken for name in ("past_key_values", "cache_params"))
+    return bool(is_decoder and has_argument and model.can_generate())
+
+
+def _forward(name: Name, model: Any) -> Example:
+    """One pass without a cache, of the inputs that the model's forward takes."""
+    taken = inspect.signature(type(model).forward).parameters
+    inputs = _inputs(model, name.choices)
+    if "decoder_input_ids" in taken:
+        inputs["decoder_input_ids"] = _tokens(name.choices.batch, name.choices.length)
+    fixed = {"use_cache": False} if "use_cache" in taken or model.can_generate() else {}
+
+    def results(given: Mapping[str, Any]) -> Any:
+        return _tensors(type(model).forward(model, **given, **fixed))
+
+    axes = {}
+    for place, (kind, tensor) in enumerate(inputs.items()):
+        axes[place] = {0: "batch"}
+        if tensor.dim() == 2 and kind != "pixel_values":
+            axes[place][1] = "length"
+    return _example(name, model, inputs, results, axes)
+
+
+def _tensors(output: Any) -> Any:
+    """The tensors of a result, without what stands in no container that torch exports."""
+    leaves = torch.utils._pytree.tree_leaves(
+        output if isinstance(output, (tuple, list, dict)) else vars(output)
+    )
+    found = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+    return found[0] if len(found) == 1 else found
+
+
+def _example(
+    name: Name,
+    model: Any,
+    inputs: Mapping[str, Any],
+    results: Callable[[Mapping[str, Any]], Any],
+    axes: Mapping[int, Mapping[int, str]],
+) -> Example:
+    opened = name.choices.dynamic
+    chosen = {
+        place: {i: axis for i, axis in named.items() if axis in opened} for place, named in axes.items()
+    }
+    return Example(model, inputs, chosen, results)
+
+
+def _tokens(batch: int, length: int) -> torch.Tensor:
+    return torch.zeros(batch, length, dtype=torch.int64, device="meta")
+
+
+def _inputs(model: Any, chosen: Choices) -> dict[str, torch.Tensor]:
+    """Example inputs by argument, of the kinds that the model's forward takes: text, images, sound."""
+    taken = inspect.signature(type(model).forward).parameters
+    main = getattr(model, "main_input_name", "input_ids")
+    made: dict[str, torch.Tensor] = {}
+    kinds = [main, *(("input_ids", "pixel_values") if not model.can_generate() else ())]
+    for kind in dict.fromkeys(kinds):
+        if kind in taken:
+            made[kind] = _input(model, kind, chosen)
+    if "bbox" in taken and "input_ids" in made:
+        made["bbox"] = torch.zeros(chosen.batch, chosen.length, 4, dtype=torch.int64, device="meta")
+    if not made:
+        raise ModelError(
+            f"{type(model).__name__}: its forward takes {shown(', '.join(taken), 200)}: write a factory of example "
+            "inputs, PKG.MOD:FACTORY"
+        )
+    return made
+
+
+def _input(model: Any, kind: str, chosen: Choices) -> torch.Tensor:
+    """One input of a kind, at the size that the configuration says."""
+    config = model.config
+    make = partial(torch.empty, dtype=model.dtype, device="meta")
+    if kind == "pixel_values":
+        size = chosen.image_size or _first(config, "image_size") or 224
+        height, width = (size[0], size[-1]) if isinstance(size, (list, tuple)) else (size, size)
+        frames = _first(config, "num_frames")
+        channels = _first(config, "num_channels", "in_channels") or 3
+        return make(chosen.batch, *([frames] if frames else []), channels, height, width)
+    if kind == "input_features":
+        bins = _first(config, "num_mel_bins", "feature_size") or 80
+        positions = _first(config, "max_source_positions")
+        if positions and hasattr(config, "num_mel_bins") and config.is_encoder_decoder:
+            return make(chosen.batch, bins, 2 * positions)  # a spectrogram of fixed length
+        return make(chosen.batch, chosen.length, bins)
+    if kind == "input_values":
+        if (bins := _first(config, "num_mel_bins")) and (length := _first(config, "max_length")):
+            return make(chosen.batch, length, bins)
+        return make(chosen.batch, max(chosen.length, 16000))  # a second of sound
+    return _tokens(chosen.batch, chosen.length)
+
+
+class _Steps:
+    """The phases of a decoder: its prompt at once, and one token beside a cache of `context` tokens."""
+
+    def __init__(self, name: Name, model: Any) -> None:
+        self.name, self.model, self.chosen = name, model, name.choices
+        self.config = model.config
+        self.is_encoder_decoder = bool(model.config.is_encoder_decoder)
+        taken = inspect.signature(type(model).forward).parameters
+        self.argument = "past_key_values" if "past_key_values" in taken else "cache_params"
+        self.token = "decoder_input_ids" if self.is_encoder_decoder else "input_ids"
+        if self.argument == "cache_params" and self.chosen.cache == "static":
+            raise OptionError(f"{name}: its state has one size: leave out --cache")
+
+    def run(self, inputs: Mapping[str, Any], cache: Any) -> Any:
+        """A step of the model. inputs: by argument; cache: None to begin one."""
+        given = dict(inputs)
+        if "encoder_hidden" in given:
+            from transformers.modeling_outputs import BaseModelOutput
+
+            given["encoder_outputs"] = BaseModelOutput(last_hidden_state=given.pop("encoder_hidden"))
+        return type(self.model).forward(
+            self.model, **given, **{self.argument: cache}, use_cache=True, return_dict=True
+        )
+
+    def prompt(self, sizes: Mapping[str, int], length: int) -> dict[str, Any]:
+        """The inputs of a prefill; of an encoder and decoder, those of both. length: tokens of the decoder."""
+        if not self.is_encoder_decoder:
+            return {self.token: _tokens(sizes["batch"], length)}
+        from dataclasses import replace
+
+        encoded = _inputs(self.model, replace(self.chosen, batch=sizes["batch"], length=sizes["length"]))
+        return {**encoded, self.token: _tokens(sizes["batch"], length)}
+
+    def empty(self, sizes: Mapping[str, int]) -> Any:
+        """The cache that a prompt begins with: None, for a model that makes one as it goes, or one of fixed size."""
+        if self.chosen.cache == "dynamic":
+            return None
+        from transformers import EncoderDecoderCache, StaticCache
+
+        def static() -> Any:
+            return StaticCache(
+                config=self.config.get_text_config(decoder=True), max_cache_len=sizes["context"]
+            )
+
+        return EncoderDecoderCache(static(), static()) if self.is_encoder_decoder else static()
+
+    def filled(self, sizes: Mapping[str, int]) -> Any:
+        """The cache after a prompt of `context` tokens, of one less where it has to take another."""
+        length = sizes["context"] - (self.chosen.cache == "static")
+        output = self.run(self.prompt(sizes, length), self.empty(sizes))
+        cache = getattr(output, self.argument, None)
+        if cache is None or not caches.places(cache):
+            raise ModelError(
+                f"{self.name}: {type(self.model).__name__} leaves no cache: capture --phase forward"
+            )
+        return cache
+
+    def sizes(self) -> dict[str, int]:
+        chosen = self.chosen
+        sizes = {"batch": chosen.batch, "context": chosen.context}
+        if self.is_encoder_decoder:
+            sizes["length"] = chosen.length
+        return sizes
+
+    def decode(self) -> Example:
+        """One token for each sequence, beside a full cache: logits and the cache that it leaves."""
+        sizes = self.sizes()
+        template = self.filled(sizes)
+        axes = caches.growing(self.filled, sizes) if self.chosen.dynamic else {}
+        inputs: dict[str, Any] = {self.token: _tokens(self.chosen.batch, 1)}
+        open_axes: dict[int, dict[int, str]] = {0: {0: "batch"}}
+        if self.is_encoder_decoder:
+            hidden = self.run(self.prompt(sizes, 1), self.empty(sizes)).encoder_last_hidden_state
+            inputs["encoder_hidden"] = torch.empty_like(hidden)
+            open_axes[1] = {0: "batch", **({1: "length"} if hidden.shape[1] == self.chosen.length else {})}
+        inputs["cache"] = {name: torch.empty_like(tensor) for name, tensor in caches.state(template).items()}
+        for name in inputs["cache"]:
+            open_axes[len(open_axes)] = axes.get(name, {})
+        grows = next(
+            ((n, i) for n, named in axes.items() for i, size in named.items() if size == "context"), None
+        )
+
+        def results(given: Mapping[str, Any]) -> Any:
+            own = dict(given)
+            tensors = own.pop("cache")
+            cache = caches.duplicate(template)
+            if grows and "context" in self.chosen.dynamic:
+                for place in caches.counters(cache, sizes["context"]):
+                    place.put(tensors[grows[0]].shape[grows[1]])
+            for place in caches.places(cache):
+                place.put(tensors[place.name])
+            return self.left(self.run(own, cache))
+
+        return _example(self.name, self.model, inputs, results, open_axes)
+
+    def prefill(self) -> Example:
+        """A prompt at once: logits, and the cache that it leaves."""
+        sizes = self.sizes()
+        inputs = self.prompt(sizes, 1 if self.is_encoder_decoder else self.chosen.length)
+        open_axes: dict[int, dict[int, str]] = {}
+        for place, (kind, tensor) in enumerate(inputs.items()):
+            has_length = tensor.dim() == 2 and (kind != self.token or not self.is_encoder_decoder)
+            open_axes[place] = {0: "batch", **({1: "length"} if has_length else {})}
+
+        def results(given: Mapping[str, Any]) -> Any:
+            return self.left(self.run(given, self.empty(sizes)))
+
+        return _example(self.name, self.model, inputs, results, open_axes)
+
+    def left(self, output: Any) -> Any:
+        """What a step gives: its logits, and the tensors of its cache."""
+        cache = getattr(output, self.argument, None)
+        return output[0] if cache is None else (output[0], caches.state(cache))

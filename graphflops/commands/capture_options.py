@@ -1,0 +1,89 @@
+"""Options that choose how a model of a library is captured, and such models in place of files."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from graphflops.capturing.name import AXES, CACHES, DTYPES, PHASES, Choices, parsed
+from graphflops.errors import ModelError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from graphflops.capturing.name import Name
+    from graphflops.graph import Graph
+
+_SIZE = click.IntRange(1)
+_OPTIONS = (
+    click.option("--batch", type=_SIZE, help="Sequences or images. Default: 1."),
+    click.option("--length", type=_SIZE, help="Tokens of a prompt. Default: 128."),
+    click.option("--context", type=_SIZE, help="Tokens in the cache before a decode step. Default: 1024."),
+    click.option("--image-size", type=_SIZE, metavar="PIXELS", help="Height and width of images."),
+    click.option(
+        "--dynamic", type=click.Choice(AXES), multiple=True, help="An axis that stays open; repeatable."
+    ),
+    click.option("--dtype", type=click.Choice(DTYPES), help="Of the parameters. Default: the library's."),
+    click.option(
+        "--phase", type=click.Choice(PHASES), help="Of a decoder. Default: prefill, forward in training."
+    ),
+    click.option("--cache", type=click.Choice(CACHES), help="A cache that grows, or one written in place."),
+    click.option(
+        "--weights", type=click.Path(), help="A .safetensors or .gguf, whose header says the dtype."
+    ),
+)
+
+
+def choices(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds the options of a capture to a command, which gets those given as `chosen`."""
+    import functools
+
+    names = list(Choices.__dataclass_fields__)
+
+    @functools.wraps(command)
+    def with_choices(*args: Any, **given: Any) -> Any:
+        taken = {name: given.pop(name) for name in names}
+        return command(*args, chosen={name: value for name, value in taken.items() if value}, **given)
+
+    for option in reversed(_OPTIONS):
+        with_choices = option(with_choices)
+    return with_choices
+
+
+def model(text: str, *, training: bool = False) -> str | Graph:
+    """What a command analyzes: the program of a library's model that the text names, else the text, a file's path.
+
+    The model is built by the library's own code, so only commands that the user gives such a name may call this.
+    """
+    name = parsed(text)
+    if name is None:
+        return text
+    if name.choices.phase == "both":
+        raise click.UsageError(f"{name}: choose one phase, as in {text.partition('@')[0]}@phase=decode")
+    return _graphs(name, text, training=training)["model"]
+
+
+def decoder(text: str) -> tuple[str | Graph, Graph | None]:
+    """The same for a decoder: its step, and its prefill where the text names a library's model; all axes open."""
+    from dataclasses import replace
+
+    name = parsed(text, Choices(dynamic=AXES))
+    if name is None:
+        return text, None
+    graphs = _graphs(replace(name, choices=replace(name.choices, phase="both")), text)
+    return graphs["decode"], graphs["prefill"]
+
+
+def _graphs(name: Name, text: str, *, training: bool = False) -> dict[str, Graph]:
+    """The programs of a library's model, by phase."""
+    import importlib.util
+    from dataclasses import replace
+
+    if importlib.util.find_spec("torch") is None:
+        raise ModelError(f"{name}: needs torch: pip install 'graphflops[capture]'")
+    from graphflops.capturing.run import captured
+
+    programs = captured(name, training=training).items()
+    graphs = {phase: program.graph() for phase, program in programs}
+    return {p: replace(graph, origin=replace(graph.origin, path=text)) for p, graph in graphs.items()}

@@ -1,0 +1,325 @@
+"""How tensors lie in memory while a program runs eagerly: the strides of every value.
+
+An export records operators, not whether they copy. `contiguous` and `reshape` copy only what does not lie in order, and
+what an attention returns lies as its query does, so `out.transpose(1, 2).contiguous()` after it is free. The rules are
+those of PyTorch's operators: views change strides, elementwise results lie as their first operand of the same shape,
+attention results as their query, and everything else in row-major order.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from graphflops.attention.kernel import attention_kernel
+from graphflops.execution.forms import Forms, Laid
+from graphflops.execution.strides import (
+    Strides,
+    has_channels_last,
+    is_contiguous,
+    order_of,
+    regrouped,
+    row_major,
+    size_hint,
+)
+from graphflops.graph import Ref
+from graphflops.kernels.attention_operands import attention_problem, is_chosen
+from graphflops.tensor import TensorType
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from graphflops.cost import Value
+    from graphflops.devices import Platform
+    from graphflops.dims import Dim
+    from graphflops.passes.program import PricedCall
+
+_BATCH_FIRST, _STEPS_FIRST = "#8", (1, 0, 2)  # an argument by place; cuDNN puts steps before batch entries
+_SEQUENCE_AXES = 3
+_SINGLE = 32  # bits of the type in which attention runs in the efficient kernel
+_HEADS_INSIDE = (0, 2, 1, 3)  # of rows, where that kernel puts them
+# Their results have channels last where their operand has (`suggest_memory_format` in their kernels).
+_KEEPING_CHANNELS_LAST = frozenset({"convolution", "pooling", "resampling"})  # kinds
+_ALSO_KEEPING = frozenset({"batch_norm", "pad"})  # operators
+_ELEMENTWISE = frozenset({"elementwise", "comparison", "logic", "cast", "dropout"})  # kinds
+
+
+class Layouts:
+    """The strides of every value of a graph.
+
+    platform: of the device, which decides how attentions lay out their results.
+    copies, views: names of the results of `reshape` that are copies, and of `contiguous` that are not.
+    forms: numbers of the calls that have the same form and lie alike.
+    """
+
+    def __init__(
+        self,
+        calls: Sequence[PricedCall],
+        values: Mapping[str, Value],
+        platform: Platform,
+        orders: Mapping[str, Sequence[int]] | None = None,
+    ) -> None:
+        self.values = values
+        self.platform = platform
+        self.known: dict[str, Strides] = {
+            name: row_major(value.shape, order)
+            for name, order in (orders or {}).items()
+            if isinstance(value := values.get(name), TensorType) and value.rank == len(order)
+        }
+        self.copies: set[str] = set()
+        self.views: set[str] = set()
+        self.forms = Forms(values)
+        for name in self.known:
+            self.forms.kinds[name] = self.kind(name)
+        for call in calls:
+            self.follow(call)
+
+    def typed(self, name: str) -> TensorType:
+        """The type of a value that is a tensor."""
+        value = self.values[name]
+        assert isinstance(value, TensorType)
+        return value
+
+    def of(self, name: str) -> Strides:
+        """The strides of a value; what a program is given lies in order."""
+        return self.known[name] if name in self.known else row_major(self.typed(name).shape)
+
+    def follow(self, call: PricedCall) -> None:
+        """Note how the results of a call lie; calls of one form are computed once."""
+        found = self.forms.results(call, self.results)
+        for name, laid in zip(call.node.outputs, found, strict=True):
+            if name is not None and laid is not None:
+                self.known[name], self.forms.kinds[name] = laid.strides, laid.kind
+                if laid.is_copy is not None:
+                    (self.copies if laid.is_copy else self.views).add(name)
+
+    def results(self, call: PricedCall) -> list[Laid | None]:
+        """How each result lies that is a tensor; None for others."""
+        arguments = call.node.arguments()
+        x = self.operand(arguments, "x", "a")
+        found: list[Laid | None] = []
+        for name in call.node.outputs:
+            out = self.values.get(name) if name is not None else None
+            if name is None or not isinstance(out, TensorType):
+                found.append(None)
+                continue
+            strides = self.result(call, arguments, x, name, out)
+            self.known[name] = row_major(out.shape) if strides is None else strides
+            is_copy = True if name in self.copies else False if name in self.views else None
+            found.append(Laid(self.known[name], self.kind(name), is_copy))
+        return found
+
+    def kind(self, name: str) -> int:
+        """The number of a tensor's type and strides; in row-major order, that of its type."""
+        strides = self.known[name]
+        is_plain = strides == row_major(self.typed(name).shape)
+        return self.forms.types[name] if is_plain else self.forms.kind(name, strides)
+
+    def operand(self, arguments: Mapping[str, Any], *names: str) -> str:
+        """Name of the tensor that the first of these arguments is; "" where there is none."""
+        for name in names:
+            argument = arguments.get(name)
+            if isinstance(argument, Ref) and isinstance(self.values.get(argument.name), TensorType):
+                return argument.name
+        return ""
+
+    def result(
+        self, call: PricedCall, arguments: Mapping[str, Any], x: str, name: str, out: TensorType
+    ) -> Strides | None:
+        """How one result lies; None where it lies in order."""
+        operator = call.node.operator
+        if operator.name in _RESHAPES and x:
+            return self.reshaped(x, name, out)
+        view = _VIEWS.get(operator.name)
+        if view is not None and x:
+            return view(self.typed(x).shape, self.of(x), out, arguments)
+        if operator.name == "identity" and x:
+            return self.identity(operator.word, x, name, out)
+        if operator.kind == "attention":
+            return self.attention(call, arguments, out)
+        if x and out.rank == self.typed(x).rank and self.keeps_channels_last(call, x):
+            return row_major(out.shape, (0, *range(2, out.rank), 1))
+        if operator.name == "cat" and all(
+            self.has_channels_last(operand) for operand in call.tensors(self.values)
+        ):
+            return row_major(out.shape, (0, *range(2, out.rank), 1))
+        if operator.name == "einsum":
+            from graphflops.kernels.einsum import einsum_of  # few programs have one
+
+            return row_major(out.shape, einsum_of(call, self).order)
+        if operator.kind == "recurrent" and arguments.get(_BATCH_FIRST) is True:
+            return row_major(out.shape, _STEPS_FIRST) if out.rank == len(_STEPS_FIRST) else None
+        if operator.kind not in _ELEMENTWISE:
+            return None
+        return self.elementwise(call.uses[:1] if operator.kind == "cast" else call.uses, out)
+
+    def attention(self, call: PricedCall, arguments: Mapping[str, Any], out: TensorType) -> Strides | None:
+        """In order from the unfused kernel, heads inside from the efficient one, as the query from others."""
+        query = self.operand(arguments, "query")
+        if is_chosen(call):
+            problem = attention_problem(call, self, training=False)
+            if problem is not None and attention_kernel(problem, self.platform).kernel == "math":
+                return None
+        if out.dtype.bits == _SINGLE and out.rank == len(_HEADS_INSIDE):
+            return row_major(out.shape, _HEADS_INSIDE)
+        return self.as_operand([query], out) if query else None
+
+    def keeps_channels_last(self, call: PricedCall, x: str) -> bool:
+        """Whether a result has its channels last; a convolution's has, if its operand or its weight has."""
+        operator = call.node.operator
+        if operator.kind not in _KEEPING_CHANNELS_LAST and operator.name not in _ALSO_KEEPING:
+            return False
+        read = call.tensors(self.values)[:2] if operator.kind == "convolution" else [x]
+        if operator.kind == "convolution" and self.typed(x).rank == _SEQUENCE_AXES:
+            return False  # it copies its operand into row-major order
+        return any(self.has_channels_last(name) for name in read)
+
+    def has_channels_last(self, name: str) -> bool:
+        """Whether the channels of images are their innermost axis in memory."""
+        return has_channels_last(self.typed(name).shape, self.of(name))
+
+    def elementwise(self, names: Sequence[str], out: TensorType) -> Strides:
+        """How the result of an elementwise call lies: its axes in the order of its operands' strides.
+
+        Axes that the first operand does not order, because it repeats along one of them, are ordered by the next operand.
+        The rule is that of `reorder_dimensions` in aten/src/ATen/TensorIterator.cpp. Operands with more axes than the
+        result are attributes, as the bounds of an ONNX Clip.
+        """
+        operands = []
+        for name in names:
+            value = self.values.get(name)
+            if isinstance(value, TensorType) and 0 < value.rank <= out.rank:
+                operands.append(_repeated(value.shape, self.of(name), out.shape))
+        inner_first = [*reversed(range(out.rank))]
+        for place in range(1, out.rank):
+            for before in reversed(range(place)):
+                order = _compared(inner_first[before], inner_first[place], operands, out.shape)
+                if order < 0:
+                    break
+                if order > 0:
+                    inner_first[before], inner_first[place] = inner_first[place], inner_first[before]
+                    place = before
+        return row_major(out.shape, inner_first[::-1])
+
+    def as_operand(self, names: Sequence[str], out: TensorType) -> Strides | None:
+        """Without gaps, the axes in the order of the first operand of the same rank and shape."""
+        for name in names:
+            value = self.values.get(name)
+            if (
+                isinstance(value, TensorType)
+                and value.shape[:-1] == out.shape[:-1]
+                and value.rank == out.rank
+            ):
+                return row_major(out.shape, order_of(self.of(name)))
+        return None
+
+    def identity(self, word: str, x: str, result: str, out: TensorType) -> Strides | None:
+        """`contiguous` copies what does not lie in order; `clone` keeps the order of axes."""
+        strides = self.of(x)
+        if word == "contiguous":
+            if is_contiguous(out.shape, strides):
+                self.views.add(result)
+            return None
+        return self.as_operand([x], out) if word.startswith(("clone", "_lazy")) else strides
+
+    def reshaped(self, x: str, result: str, out: TensorType) -> Strides | None:
+        """A reshape is a view where the axes that it merges lie together, else a copy."""
+        strides = regrouped(self.typed(x).shape, self.of(x), out.shape)
+        if strides is None:
+            self.copies.add(result)
+        return strides
+
+
+def _repeated(shape: Sequence[Dim], strides: Strides, wide: Sequence[Dim]) -> list[int]:
+    """Strides of an operand that is broadcast to a shape, as numbers: 0 along axes that repeat it."""
+    new = len(wide) - len(shape)
+    own = [
+        0 if size == 1 and whole != 1 else size_hint(stride)
+        for size, whole, stride in zip(shape, wide[new:], strides, strict=True)
+    ]
+    return [0] * new + own
+
+
+def _compared(inner: int, outer: int, operands: Sequence[Sequence[int]], shape: Sequence[Dim]) -> int:
+    """Negative if the first axis stays inside of the second one, positive if they change places, 0 if nothing tells."""
+    for strides in operands:
+        a, b = strides[inner], strides[outer]
+        if a == 0 or b == 0:
+            continue
+        if a != b:
+            return a - b
+        if size_hint(shape[inner]) > size_hint(shape[outer]):
+            return 1
+    return 0
+
+
+def _permute(
+    shape: Sequence[Dim], strides: Strides, out: TensorType, arguments: Mapping[str, Any]
+) -> Strides | None:
+    order = arguments.get("order", range(out.rank)[::-1])
+    return tuple(strides[axis] for axis in order)
+
+
+def _transpose(
+    shape: Sequence[Dim], strides: Strides, out: TensorType, arguments: Mapping[str, Any]
+) -> Strides | None:
+    a, b = arguments.get("axis0", -1), arguments.get("axis1", -2)
+    swapped = list(strides)
+    if len(swapped) < 2:
+        return strides
+    swapped[a], swapped[b] = swapped[b], swapped[a]
+    return tuple(swapped)
+
+
+def _cut(
+    shape: Sequence[Dim], strides: Strides, out: TensorType, arguments: Mapping[str, Any]
+) -> Strides | None:
+    """A part along one axis."""
+    axis, step = arguments.get("axis", 0), arguments.get("step", 1)
+    if step == 1 or not isinstance(axis, int) or not isinstance(step, int) or not strides:
+        return strides
+    axis %= len(strides)
+    return (*strides[:axis], strides[axis] * step, *strides[axis + 1 :])
+
+
+def _selected(
+    shape: Sequence[Dim], strides: Strides, out: TensorType, arguments: Mapping[str, Any]
+) -> Strides | None:
+    """One position of an axis: the axis is gone."""
+    axis = arguments.get("axis", 0) % len(shape)
+    return (*strides[:axis], *strides[axis + 1 :])
+
+
+def _with_unit_axes(
+    shape: Sequence[Dim], strides: Strides, out: TensorType, arguments: Mapping[str, Any]
+) -> Strides | None:
+    """Axes of size one come or go."""
+    return regrouped(shape, strides, out.shape)
+
+
+def _expanded(
+    shape: Sequence[Dim], strides: Strides, out: TensorType, arguments: Mapping[str, Any]
+) -> Strides | None:
+    """Repeats have stride 0."""
+    new = out.rank - len(shape)
+    own = [
+        0 if size == 1 and wide != 1 else stride
+        for size, stride, wide in zip(shape, strides, out.shape[new:], strict=True)
+    ]
+    return (*[0] * new, *own)
+
+
+_RESHAPES = frozenset({"reshape", "flatten", "unflatten", "ravel"})
+_VIEWS: dict[str, Callable[[Sequence[Dim], Strides, TensorType, Mapping[str, Any]], Strides | None]] = {
+    "permute": _permute,
+    "transpose": _transpose,
+    "t": _transpose,
+    "slice": _cut,
+    "narrow": _cut,
+    "split": _cut,
+    "chunk": _cut,
+    "select": _selected,
+    "unbind": _selected,
+    "squeeze": _with_unit_axes,
+    "unsqueeze": _with_unit_axes,
+    "expand": _expanded,
+}

@@ -1,0 +1,217 @@
+"""A Python function that is running, as the lines of an export tell.
+
+An export names the line of each call, not the statement. Of a line with several, `a = f(x); b = g(a)`, or with a loop and
+its body, a statement is done when the operator or module that it runs last has run as often as it is spelled. Then the next
+one begins, and after the last one the first, as in a loop.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from graphflops.execution.source_lines import (
+    Statement,
+    closes,
+    code_lines,
+    continues,
+    module_variable,
+    runs_in_turns,
+    statements,
+)
+from graphflops.tensor import DType
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from graphflops.execution.source_lines import CodeLine
+    from graphflops.graph import Node
+
+_NUMBERED = re.compile(r"(?<![^.])\d+(?![^.])")  # a part of a module's path that is a number
+
+
+@dataclass(slots=True)
+class Frame:
+    """A function that is running.
+
+    own: the variable that holds the module. opening: the line of its first call, and the next line of the stack then.
+    entered: position of that call. first: position of the first call of the statement that runs. ran: how often that
+    has run what it runs last. inside: the module that its last call is part of. called: the module that it called
+    first. variables: what each local variable holds; `#N`: what an unknown one does. beside: weights of attentions
+    that a variable holds if it holds a tuple. weights: those that modules called by the statement returned. returned:
+    that the frame returns. hidden: what functions that the statement calls have made. locals: those of them that
+    their variables must hold. turns: the latest of locals, by operator. opened: the number of the line at which the
+    statement began. operands: by that number, for a statement with operands on later lines: the variable that it reads.
+    bound: variables that had weights beside them. unsure: those that such a statement binds, to a tuple or to a
+    tensor, with what was held beside it until when.
+    """
+
+    line: CodeLine
+    opening: Sequence[CodeLine]
+    entered: int
+    own: str = ""
+    first: int = 0
+    parts: Sequence[Statement] = (Statement(),)
+    part: int = 0
+    opened: int = 0
+    runs_in_turns: bool = False
+    ran: int = 0
+    inside: str = ""
+    called: str = ""
+    variables: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    beside: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    weights: list[str] = field(default_factory=list)
+    returned: list[str] = field(default_factory=list)
+    hidden: set[str] = field(default_factory=set)
+    locals: set[str] = field(default_factory=set)
+    turns: dict[str, list[str]] = field(default_factory=dict)
+    operands: dict[int, str] = field(default_factory=dict)
+    bound: set[str] = field(default_factory=set)
+    unsure: dict[str, list[tuple[tuple[str, ...], int]]] = field(default_factory=dict)
+
+    @property
+    def statement(self) -> Statement:
+        """The statement that runs."""
+        return self.parts[self.part]
+
+    @property
+    def is_module(self) -> bool:
+        """Whether it is the forward of a module."""
+        return self.line.function == "forward"
+
+    def start(self, line: CodeLine, place: int) -> None:
+        """Begin a line, or its next statement."""
+        self.first, self.ran, self.inside, self.called = place, 0, "", ""
+        if line is self.line and self.runs_in_turns:
+            self.part = (self.part + 1) % len(self.parts)
+        else:
+            self.parts, self.part, self.runs_in_turns = (
+                statements(line.text, self.own),
+                0,
+                runs_in_turns(line.text),
+            )
+            self.opened = line.number
+        self.line = line
+
+    def goes_on(self, line: CodeLine, inner: str) -> bool:
+        """Whether a line is of the expression that runs: a further one, or an earlier one of those that it has run.
+
+        inner: the module that the line calls. Behind the operands of a call on several lines the expression may go on; then
+        it comes back to its first line, unless that has run all that it spells or calls the module again: a loop's turn.
+        """
+        if self.statement.is_open and not self.statement.is_piece:
+            if line.number != self.opened:
+                return line.number > self.opened and closes(line.text)
+            is_again = bool(self.called and inner) and is_alike(self.called, inner)
+            return self.line.number != line.number and self.ran < self.statement.times and not is_again
+        if not (self.statement.is_piece and statements(line.text)[0].is_piece):
+            return False
+        return self.opened <= line.number < self.line.number or continues(line, self.line)
+
+    def bind_beside(self, name: str) -> None:
+        """A variable holds the weights that its value came with, if that is a tuple.
+
+        Of `x = f(x)` it is none. Where operands stand on later lines, what reads the value tells.
+        """
+        self.beside[name] = tuple(self.weights)
+        self.returned = [*self.weights] or self.returned
+        if name in self.bound and self.weights:  # a loop's turn: a function returns no turn's alone
+            self.returned = []
+        self.bound.add(name)
+        if self.statement.is_open and "" in self.statement.given:
+            self.unsure.setdefault(name, [])
+
+    def let_go_beside(self, name: str, last: int) -> tuple[str, ...]:
+        """What a variable held beside its value until a call, as far as that is known to have been a tuple."""
+        values = self.beside.pop(name, ())
+        if name not in self.unsure:
+            return values
+        self.unsure[name].append((values, last))
+        return ()
+
+    def beside_of_tuples(self, read: Iterable[str]) -> Iterator[tuple[tuple[str, ...], int]]:
+        """What variables held beside values that the statement shows to be of tuples: read by number or another name.
+
+        read: the variables that hold what it reads.
+        """
+        statement = self.statement
+        for name in [*read] if statement.mentioned and not statement.is_open else ():
+            if name in self.unsure and (name not in statement.mentioned or name in statement.numbered):
+                yield from self.unsure.pop(name)
+
+    def ends_statement(self, node: Node, child: str) -> bool:
+        """Whether the statement was done before a call; child: the module, called by this line, that the call is part of."""
+        after = self.parts[(self.part + 1) % len(self.parts)]
+        is_done = self.ran >= self.statement.times and (not child or child != self.inside)
+        return is_done or (not self.statement.spells(node, child) and after.spells(node, child))
+
+    def count(self, node: Node, child: str) -> None:
+        """Note a call that may be what the statement runs last."""
+        if not child or child != self.inside:
+            self.ran += self.statement.ends_with(node, child)
+        self.inside = child
+
+    def ends_turn(self, module: str) -> bool:
+        """Whether a loop's next turn begins where a module is called: `x = x + layer(x)` has added, and calls once more.
+
+        Each turn first calls the same module, or the next one in a list.
+        """
+        is_one = not self.runs_in_turns and self.called and not self.statement.is_piece
+        return bool(is_one) and self.ran >= self.statement.times and is_alike(self.called, module)
+
+    def runs(self, line: CodeLine) -> bool:
+        """Whether the line may belong to this run of the function."""
+        own = self.line
+        return own is line or own[:2] + own[4:] == line[:2] + line[4:]
+
+    def begins_again(self, lines: Sequence[CodeLine], depth: int) -> bool:
+        """Whether a further run of the function begins: after later lines comes its first one, which calls the same module.
+
+        A loop's next turn calls another module; with a module that is called in each turn, a loop is taken for a call.
+        """
+        is_first = self.line.number != lines[depth].number and lines[depth : depth + 2] == self.opening
+        return is_first and not self.goes_on(lines[depth], called_by(lines, depth))
+
+
+def called_by(lines: Sequence[CodeLine], depth: int) -> str:
+    """The module that a line of a stack calls; "" for none."""
+    return lines[depth + 1].module if depth + 1 < len(lines) else ""
+
+
+def is_next_turn(caller: Statement, before: str, now: str) -> bool:
+    """Whether a statement that calls another module than before is a loop's next turn, not a further call in one turn.
+
+    `x = layer(x)` calls one module a turn, and so does `x = self.layers[i](x)`; `self.drop(self.norm(x))` calls two. Layers
+    of a list are numbered: other numbers are parts of names (`self.conv_1a`).
+    """
+    return before != now and (caller.calls_variable or is_alike(before, now))
+
+
+def is_alike(module: str, other: str) -> bool:
+    """Whether two modules are the same, or have the same place in two parts of a list."""
+    return _NUMBERED.sub("#", module) == _NUMBERED.sub("#", other)
+
+
+def results_of(node: Node) -> tuple[str, ...]:
+    """The values that a call makes, without those that nobody wants."""
+    return tuple(name for name in node.outputs if name is not None)
+
+
+def has_dtype(node: Node) -> bool:
+    """Whether a softmax converts its operand first."""
+    return node.operator.kind == "softmax" and any(
+        isinstance(argument, DType) for argument in node.arguments().values()
+    )
+
+
+def module_variables(nodes: Sequence[Node]) -> dict[str, str]:
+    """By file: the variable that holds the module whose forward runs, as its calls of other modules show it."""
+    found: dict[str, str] = {}
+    for node in nodes:
+        lines = code_lines(node.python_stack, node.module_stack)
+        for line, inner in zip(lines, [*(line.module for line in lines[1:]), node.module], strict=False):
+            if line.file not in found and inner != line.module:
+                name = module_variable(line.text, inner.removeprefix(line.module).removeprefix("."))
+                found.update({line.file: name} if name else {})
+    return found

@@ -1,0 +1,144 @@
+"""The calls of a program's graphs as a GPU runs them, and how their values lie; memory and time are found from the same."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from graphflops.base.units import memory as bytes_text
+from graphflops.dims import evaluate
+from graphflops.execution.consistent import consistent
+from graphflops.execution.export_only import as_run
+from graphflops.execution.fast_path import with_fast_paths
+from graphflops.execution.frames import lifetimes
+from graphflops.execution.layouts import Layouts
+from graphflops.execution.lifetimes import recorded
+from graphflops.passes.program import PricedGraph
+from graphflops.tensor import TensorType
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from graphflops.attention import AttentionUse
+    from graphflops.devices import Platform
+    from graphflops.execution.lifetimes import Lifetimes
+    from graphflops.graph import EagerRun, Node
+    from graphflops.passes.program import MemoryUse, PricedCall, PricedProgram
+
+_NOTABLE = 100  # times what is assumed: where that is more than the peak, it is said
+
+
+class Run:
+    """The calls of one graph in the order in which they run, and how their values lie in memory."""
+
+    def __init__(self, calls: Sequence[PricedCall], layouts: Layouts, eager: EagerRun | None = None) -> None:
+        self.calls = calls
+        self.layouts = layouts
+        self.eager = eager
+
+    @cached_property
+    def owners(self) -> Mapping[str, str]:
+        """The value whose memory each tensor shares; whether a layout operator copies follows from how its operand lies."""
+        layouts, tensors = self.layouts, self.layouts.forms.types
+        root: dict[str, str] = {}
+        for call in self.calls:
+            outputs = [name for name in call.node.outputs if name is not None]
+            is_view = call.estimate.alias
+            if outputs and outputs[0] in layouts.views:
+                is_view = True
+            elif outputs and outputs[0] in layouts.copies:
+                is_view = False
+            operands = [name for name in call.uses if name in tensors] if is_view else []
+            owner = root.get(operands[0], operands[0]) if operands else None
+            for name in outputs:
+                if name in tensors:
+                    root[name] = owner or name
+        return root
+
+    @cached_property
+    def lifetimes(self) -> Lifetimes:
+        """What Python's frames hold past its last use, and how long: as recorded, else as the lines of code say."""
+        if self.eager is not None:
+            return recorded(self.calls, self.eager)
+        return lifetimes([_with_lines(call) for call in self.calls], self.owners, self.is_empty)
+
+    def is_empty(self, name: str) -> bool:
+        """Whether a value is a vector without elements, as `torch.tensor([])` is."""
+        value = self.layouts.values.get(name)
+        return isinstance(value, TensorType) and value.shape == (0,)
+
+
+class Runs:
+    """The runs of the graphs of one program, each found once.
+
+    platform: of the device. is_eager: Python runs the program, so the masks are not built that only an export has.
+    fast_paths: of the modules that have one, those that take it; all where not given.
+    """
+
+    def __init__(
+        self,
+        attentions: Sequence[AttentionUse],
+        platform: Platform,
+        *,
+        is_eager: bool,
+        fast_paths: Sequence[str] = (),
+    ) -> None:
+        self.attentions = attentions
+        self.platform = platform
+        self.is_eager = is_eager
+        self.fast_paths = fast_paths
+        self.known: dict[tuple[PricedGraph, bool], Run] = {}
+        self.consistent: dict[PricedGraph, Sequence[PricedCall]] = {}
+
+    def of(self, graph: PricedGraph, *, has_fast_paths: bool = False) -> Run:
+        """The run of a graph. has_fast_paths: modules that have one are a single call, as where nothing wants a gradient."""
+        key = (graph, has_fast_paths)
+        if key not in self.known:
+            self.known[key] = self._found(graph, has_fast_paths)
+        return self.known[key]
+
+    def say_assumed(self, program: PricedProgram, memory: MemoryUse) -> None:
+        """Keep a note where it matters that the lines of code do not say how long Python holds a result."""
+        examples = program.binding.examples
+        for run in self.known.values():
+            if "lifetimes" in vars(run) and run.eager is not None:
+                program.notes.say(
+                    "GF129", "", "what eager execution holds is as a run of the module recorded it"
+                )
+            assumed = run.lifetimes.assumed if "lifetimes" in vars(run) else ()
+            size = sum(evaluate(run.layouts.typed(name).nbytes, examples) or 0 for name in assumed)
+            if size * _NOTABLE > (evaluate(memory.forward.bytes, examples) or 0):
+                results = "1 result" if len(assumed) == 1 else f"{len(assumed)} results"
+                text = f"{results}, {bytes_text(size)} together, taken to live until the function that makes them returns: "
+                text += "the file does not record which variable holds them"
+                program.notes.say("GF125", "", text)
+
+    def _found(self, graph: PricedGraph, has_fast_paths: bool) -> Run:
+        if graph not in self.consistent:
+            self.consistent[graph] = consistent(graph)
+        given = calls = self.consistent[graph]
+        if has_fast_paths:
+            weights = {entry.name for entry in graph.graph.inputs if entry.role != "user"}
+            calls = with_fast_paths(given, graph.values, weights, graph.graph.returned, self.fast_paths)
+            if calls is given:
+                return self.of(graph)
+        values = graph.values
+        if self.is_eager:
+            if graph.graph.has_exchanges:
+                from graphflops.execution.in_place_exchanges import in_place
+
+                calls = in_place(calls)
+            calls, values = as_run(calls, self.attentions, values, graph.graph.eager)
+        return Run(calls, Layouts(calls, values, self.platform, graph.graph.orders), graph.graph.eager)
+
+
+def _with_lines(call: PricedCall) -> Node:
+    """The node of a call; one that runs a graph (`with torch.no_grad():`) gets the lines of the last call inside."""
+    node = call.node
+    for run, _ in () if node.python_stack else call.estimate.regions:
+        for inside in reversed(run.calls) if isinstance(run, PricedGraph) else ():
+            if inside.node.python_stack:
+                last = inside.node
+                return replace(node, python_stack=last.python_stack, module_stack=last.module_stack)
+    return node

@@ -1,0 +1,396 @@
+"""What the lines of code of an export say: which names a statement binds and reads, and which operators it spells.
+
+A line is parsed with `ast`, never evaluated; no source file is opened. What a name means decides nothing: variables and
+functions may be called anything. PyTorch's own operators are known where a line calls them as attributes
+(`torch.cat(...)`, `x.softmax(-1)`), or by Python's symbols.
+
+An export records the first line of each call, which may be a part of its statement. A line that opens a statement, whose
+brackets are closed on later lines, binds what it says. Of a piece, a line from the middle of a statement, nothing is known.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import warnings
+from functools import lru_cache
+from typing import TYPE_CHECKING, NamedTuple
+
+from graphflops.exporters.sources import module_path
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from graphflops.graph import Node
+
+_LINE = re.compile(
+    r'^[ \t]*File "([^"\n]{1,4096})", line (\d+), in (\S{1,256})\n[ \t]*([^\n]{0,4096})', re.MULTILINE
+)
+_OF_EXPORT = re.compile(
+    r"(?:^|[/\\])torch[/\\]_dynamo[/\\]"
+)  # calls the module while a strict export traces it
+_MOST_FRAMES = 200  # of one call: deeper code is cut
+_TOKEN = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|#.*|[][(){}]")
+_BRACKETS = {"(": ")", "[": "]", "{": "}"}
+_CONTINUING = (*".+-*/@%&|^<>=)]}", "if ", "else ", "and ", "or ", "for ")
+_LOOPS = ("for ", "while ")
+_BINDING = re.compile(r"^[^][(){}=#'\"]*([])])\s*=(?!=)")  # the end of targets that stand on lines above
+# By how they end: several names in brackets, or an element of what a variable holds.
+_BOUND_ABOVE = {")": ("#0", "#1"), "]": ("#0[]",)}
+# Words of the operators that Python's symbols call (`1 / x` multiplies a reciprocal), and the kinds of others.
+_WORDS: dict[type[ast.AST], tuple[str, ...]] = {
+    ast.Add: ("add",),
+    ast.Sub: ("sub", "rsub"),
+    ast.Mult: ("mul",),
+    ast.Div: ("div", "mul"),
+    ast.Pow: ("pow",),
+    ast.MatMult: ("matmul",),
+    ast.USub: ("neg",),
+}
+_KINDS: dict[type[ast.AST], tuple[str, ...]] = {
+    ast.BinOp: ("elementwise", "logic"),
+    ast.UnaryOp: ("elementwise", "logic"),
+    ast.Compare: ("comparison",),
+    ast.MatMult: ("product",),
+    ast.Subscript: ("view", "gather"),
+    ast.Attribute: ("view",),  # it has many names: `x.T`
+}
+_CASTS = frozenset({"to", "float", "half", "bfloat16", "double", "type", "type_as", "long", "int", "bool"})
+_JOINS = ("cat", "stack")  # how names of torch's functions end that join tensors
+
+
+class CodeLine(NamedTuple):
+    """One line of a call stack: the module whose forward it is part of, and its text."""
+
+    file: str
+    function: str
+    number: int
+    text: str
+    module: str
+
+
+class Statement(NamedTuple):
+    """One statement of a line; by default a piece of one, of which nothing is known.
+
+    is_open: operands stand on later lines. targets: the variables that it binds, one for each element of a tuple;
+    `found[]` for an element of one, `#0` where the name stands on a line above. names: the variables that it reads as
+    tensors; mentioned: all that it reads; numbered: those of which it takes an element by number. calls_variable: it
+    calls first what a variable holds; given: the variables that its first call gets, "" for other operands.
+    takes_first: it takes the first of several results. joins: it joins what a variable's list holds. called: words of
+    operators and of modules that it calls (`.conv` of `self.conv`). kinds: of operators that its symbols call.
+    runs_last: the word of what it runs last, "" for what a variable holds; times: how often it is spelled. aliases: of
+    `a = b` after it. returns: variables among several results that it returns.
+    """
+
+    is_piece: bool = True
+    is_open: bool = False
+    targets: tuple[str, ...] = ()
+    names: frozenset[str] = frozenset()
+    mentioned: frozenset[str] = frozenset()
+    numbered: frozenset[str] = frozenset()
+    calls_variable: bool = False
+    given: tuple[str, ...] = ()
+    takes_first: bool = False
+    joins: bool = False
+    called: frozenset[str] = frozenset()
+    kinds: frozenset[str] = frozenset()
+    runs_last: tuple[str, ...] = ()
+    times: int = 0
+    aliases: tuple[tuple[str, str], ...] = ()
+    returns: tuple[str, ...] = ()
+
+    def spells(self, node: Node, child: str = "") -> bool:
+        """Whether it calls an operator by name; or `child`, the module of its function's module that the call is part of."""
+        operator = node.operator
+        if child:
+            return not self.called.isdisjoint(_module_words(child))
+        is_cast = operator.kind == "cast" and not _CASTS.isdisjoint(self.called)
+        return is_cast or operator.word.strip("_") in self.called or operator.kind in self.kinds
+
+    def ends_with(self, node: Node, child: str) -> bool:
+        """Whether a call is one of what it runs last."""
+        if child:
+            return any(name in ("", *_module_words(child)) for name in self.runs_last)
+        is_cast = node.operator.kind == "cast" and not _CASTS.isdisjoint(self.runs_last)
+        word = node.operator.word.strip("_")
+        return is_cast or any(name and word.startswith(name) for name in self.runs_last)
+
+
+@lru_cache(maxsize=4096)
+def _module_words(path: str) -> tuple[str, str]:
+    """How code calls a module: `conv`, or `layers.3` for one in a list; and as an attribute of the module that calls it."""
+    before, _, name = path.rpartition(".")
+    word = f"{before.rpartition('.')[2]}.{name}" if name.isdigit() else name
+    return word, f".{word}"
+
+
+@lru_cache(maxsize=4096)
+def code_lines(python_stack: str, module_stack: str) -> tuple[CodeLine, ...]:
+    """The lines of a call stack as an export records it, outermost first.
+
+    Each forward in a stack is that of the next module; further ones are inherited by the last.
+    """
+    found = [_module(entry) for entry in module_stack.split(";")]
+    modules = [path for path in found if path is not None] or [""]
+    depth, last = -1, len(modules) - 1
+    lines: list[CodeLine] = []
+    for file, number, function, text in _frames(python_stack):
+        depth += function == "forward" and depth < last
+        lines.append(CodeLine(file, function, number, text, modules[max(0, depth)]))
+    return tuple(lines)
+
+
+@lru_cache(maxsize=4096)
+def _module(entry: str) -> str | None:
+    """The path of a module as an entry of a stack records it; None for an entry without one."""
+    return module_path(entry.split(",")[1]) if entry.count(",") > 1 else None
+
+
+@lru_cache(maxsize=1024)
+def _frames(python_stack: str) -> list[tuple[str, int, str, str]]:
+    """File, line, function and text of each line of a stack; equal layers share the stack."""
+    found = _LINE.findall(python_stack)[:_MOST_FRAMES]
+    return [
+        (file, int(number), function, text.strip())
+        for file, number, function, text in found
+        if not _OF_EXPORT.search(file)
+    ]
+
+
+@lru_cache(maxsize=4096)
+def statements(text: str, own: str = "") -> tuple[Statement, ...]:
+    """The statements of a line that run something, in their order; at least one.
+
+    own: the variable that holds the module itself, `self`; what it calls as an attribute of that is no operator.
+    """
+    found: list[Statement] = []
+    for tree in _simple(_parsed(text)):
+        for part in ast.walk(tree):
+            if isinstance(part, ast.Attribute) and isinstance(part.value, ast.Name) and part.value.id == own:
+                part.attr = f".{part.attr}"
+        alias = _alias(tree)
+        if alias and found:
+            found[-1] = found[-1]._replace(aliases=(*found[-1].aliases, alias))
+        elif not alias and not (found and _runs_nothing(tree)):
+            found.append(_statement(tree))
+    if found and (bound := _BINDING.match(text)):
+        found[0] = found[0]._replace(targets=_BOUND_ABOVE[bound[1]])
+    if found and opens(text):
+        last = found[-1]
+        found[-1] = last._replace(
+            is_open=True, given=last.given or ("",) * (last.calls_variable or bool(last.called))
+        )
+    return tuple(found) or (Statement(),)
+
+
+@lru_cache(maxsize=4096)
+def module_variable(text: str, path: str) -> str:
+    """The variable that holds a module, where a line calls the one inside of it at a path: `self` of `self.a(x)`."""
+    for tree in _parsed(text):
+        for part in ast.walk(tree):
+            if (
+                isinstance(part, ast.Attribute)
+                and part.attr in path.split(".")
+                and isinstance(part.value, ast.Name)
+            ):
+                return part.value.id
+    return ""
+
+
+@lru_cache(maxsize=4096)
+def runs_in_turns(text: str) -> bool:
+    """Whether a line has several statements, or a loop with its body."""
+    return len(statements(text)) > 1 or (text.startswith(_LOOPS) and not statements(text)[0].is_piece)
+
+
+def opens(text: str) -> bool:
+    """Whether a line opens a statement that goes on below: `x = self.act(`."""
+    return bool(_closing(_BINDING.sub("", text))) or text.endswith("\\")
+
+
+def closes(text: str) -> bool:
+    """Whether a line begins with the end of what one above has opened, and binds nothing: `) * self.gate(x)`."""
+    return text.startswith((")", "]", "}")) and ";" not in text and not _BINDING.match(text)
+
+
+def continues(line: CodeLine, before: CodeLine) -> bool:
+    """Whether a piece of a statement follows another of its expression: `.view(...)`, `+ self.b(x)`, the next operand."""
+    is_open = before.text.endswith(",") or bool(_closing(before.text))
+    return line.number > before.number and (is_open or line.text.startswith(_CONTINUING))
+
+
+def _parsed(text: str) -> list[ast.stmt]:
+    """The statements of a line, brackets closed; none for a line from the middle of a statement."""
+    text = _BINDING.sub("_ =", text)
+    closing = _closing(text)
+    if closing is None or (not closing and text.endswith(",")):
+        return []
+    for begin, end in (("elif ", "if "), ("else:", "if 1:")):
+        text = end + text.removeprefix(begin) if text.startswith(begin) else text
+    for operand in ("", " 0"):
+        for end in ("", " pass", ": pass"):
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                try:
+                    return ast.parse(text.removesuffix("\\") + operand + closing + end).body
+                except (SyntaxError, ValueError, RecursionError, MemoryError):
+                    continue
+    return []
+
+
+def _closing(text: str) -> str | None:
+    """What closes the brackets that a line leaves open; None where it closes one that an earlier line has opened."""
+    waiting: list[str] = []
+    for token in _TOKEN.findall(text):
+        if token in _BRACKETS:
+            waiting.append(_BRACKETS[token])
+        elif token in _BRACKETS.values() and (not waiting or waiting.pop() != token):
+            return None
+    return "".join(reversed(waiting))
+
+
+def _simple(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
+    """The statements inside of others on their line; the head of a loop or condition whose body is on later lines."""
+    for tree in body:
+        inner = getattr(tree, "body", None)
+        if isinstance(inner, list) and not isinstance(inner[0], ast.Pass):
+            yield from _simple(inner)
+        else:
+            yield tree
+
+
+def _alias(tree: ast.stmt) -> tuple[str, str] | None:
+    """The variables of `a = b`."""
+    match tree:
+        case ast.Assign([ast.Name(target)], ast.Name(source)):
+            return target, source
+    return None
+
+
+def _runs_nothing(tree: ast.stmt) -> bool:
+    """Whether a statement only keeps what it is given: `found.append(x)`."""
+    match tree:
+        case ast.Expr(ast.Call(ast.Attribute(_, "append"), [ast.Name()])):
+            return True
+    return False
+
+
+def _statement(tree: ast.stmt) -> Statement:
+    """The facts of one statement. What an expression makes by itself is not known: it may be part of a longer one."""
+    value = next((part for name in ("value", "iter", "test") if (part := getattr(tree, name, None))), tree)
+    if isinstance(tree, ast.AugAssign):
+        value = ast.BinOp(tree.target, tree.op, tree.value)
+    parts = [*ast.walk(value)]
+    targets = _targets(tree) or tuple(part.target.id for part in parts if isinstance(part, ast.NamedExpr))
+    first, is_last = _first_call(value), isinstance(tree, ast.Return)
+    last = value
+    while isinstance(last, ast.Tuple) and last.elts:
+        last = last.elts[-1]
+    return Statement(
+        is_piece=isinstance(tree, (ast.Expr, ast.For)) and not targets,
+        targets=targets,
+        names=_tensors(parts),
+        mentioned=frozenset(part.id for part in parts if isinstance(part, ast.Name)),
+        numbered=frozenset(name for part in parts if (name := _numbered(part))),
+        calls_variable=first is not None and not isinstance(_called(first), ast.Attribute),
+        given=_given(first),
+        takes_first=_takes_first(value),
+        joins=any(
+            any(word.endswith(_JOINS) for word in _words(part)) and any(_given(part)[:1]) for part in parts
+        ),
+        called=frozenset(word for part in parts for word in _words(part) if word),
+        kinds=frozenset(kind for part in parts for kind in _KINDS.get(type(part), ())),
+        runs_last=_words(last),
+        times=sum(_words(part) == _words(last) for part in parts if part is last or _computes(part)),
+        returns=tuple(part.id for part in getattr(value, "elts", ()) if isinstance(part, ast.Name)) * is_last,
+    )
+
+
+def _targets(tree: ast.stmt) -> tuple[str, ...]:
+    """The variables that a statement binds, as they are written: `x`, `self.cache`, `found[i]`."""
+    if isinstance(tree, ast.Assign):
+        target: ast.AST = tree.targets[0]
+    elif isinstance(tree, ast.AugAssign) or (isinstance(tree, ast.AnnAssign) and tree.value is not None):
+        target = tree.target
+    else:
+        return ()
+    elements = target.elts if isinstance(target, (ast.Tuple, ast.List)) else [target]
+    return tuple(_target(part.value if isinstance(part, ast.Starred) else part) for part in elements)
+
+
+def _target(part: ast.AST) -> str:
+    """The name of what a statement binds; `found[]` for any element of what a variable holds."""
+    match part:
+        case ast.Subscript(value, ast.Name() | ast.BinOp() | ast.Attribute()):
+            return f"{ast.unparse(value)}[]"
+    return ast.unparse(part)
+
+
+def _tensors(parts: Sequence[ast.AST]) -> frozenset[str]:
+    """Variables that an expression reads as tensors: not those of which it takes an element or a field."""
+    fields: set[ast.AST] = {part.value for part in parts if isinstance(part, ast.Subscript)}
+    called = {part.func for part in parts if isinstance(part, ast.Call)}
+    fields |= {part.value for part in parts if isinstance(part, ast.Attribute) and part not in called}
+    return frozenset(part.id for part in parts if isinstance(part, ast.Name) and part not in fields)
+
+
+def _numbered(part: ast.AST) -> str:
+    """The variable of which an expression takes an element by number: `outputs` of `outputs[0]`."""
+    match part:
+        case ast.Subscript(ast.Name(name), ast.Constant(int())):
+            return name
+    return ""
+
+
+def _first_call(value: ast.AST) -> ast.Call | None:
+    """The call that an expression begins with: `f(x)` of `f(x).view(...)[0]`."""
+    found = None
+    while isinstance(value, (ast.Call, ast.Attribute, ast.Subscript)):
+        found = value if isinstance(value, ast.Call) else found
+        value = value.func if isinstance(value, ast.Call) else value.value
+    return found
+
+
+def _called(call: ast.Call) -> ast.AST:
+    """What a call calls, without an index: `self.layers` of `self.layers[i](x)`."""
+    return call.func.value if isinstance(call.func, ast.Subscript) else call.func
+
+
+def _given(call: ast.AST | None) -> tuple[str, ...]:
+    """The variables among a call's operands, "" for others; () for no call."""
+    match call:
+        case ast.Call(_, args, keywords):
+            operands = [*args, *(keyword.value for keyword in keywords)]
+            return tuple(operand.id if isinstance(operand, ast.Name) else "" for operand in operands)
+    return ()
+
+
+def _takes_first(value: ast.AST) -> bool:
+    """Whether an expression takes the first of several results: `x.max(dim=1).values`, `x.max(dim=1)[0]`."""
+    match value:
+        case ast.Subscript(ast.Call(), ast.Constant(0)) | ast.Attribute(ast.Call(), "values"):
+            return True
+    return False
+
+
+def _words(value: ast.AST) -> tuple[str, ...]:
+    """Words of what an expression runs last: of operators, or a module's; "" for what a variable holds; () if not known."""
+    match value:
+        case ast.BinOp(_, operation, _) | ast.UnaryOp(operation):
+            return _WORDS.get(type(operation), ())
+        case ast.Call(ast.Attribute(_, word)):
+            return (word,)
+        case ast.Call(ast.Subscript(ast.Attribute(_, word), ast.Constant(int(number)))):
+            return (f"{word}.{number}",)
+        case ast.Call():
+            return ("",)
+    return ()
+
+
+def _computes(part: ast.AST) -> bool:
+    """Whether an expression may run an operator: a call, or arithmetic on one; `i + 1` is taken for a number."""
+    if not isinstance(part, (ast.BinOp, ast.UnaryOp)):
+        return isinstance(part, ast.Call)
+    inner = [below for below in ast.walk(part) if below is not part]
+    has_number = any(isinstance(below, ast.Constant) for below in inner)
+    return not has_number or any(isinstance(below, ast.Call) for below in inner)

@@ -1,0 +1,112 @@
+"""The record of an eager run in a `.pt2`: an extra file, which `torch.export.load` ignores, as JSON (docs/capture.md)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+
+from graphflops.exporters.archive import RECORD
+from graphflops.graph import EagerRun, Note
+from graphflops.tensor import TensorType
+
+if TYPE_CHECKING:
+    from graphflops.exporters.archive import Archive
+    from graphflops.graph import Graph
+
+FORMAT = 1
+_LARGEST = 2**26  # bytes of a record; that of a decoder of 80 layers has 300 thousand
+_FOLDERS = ("extra/", "extra_files/")  # where torch puts extra files: since 2.8, and before
+
+
+class Record(msgspec.Struct):
+    """What one eager run of a program's module held.
+
+    values: tensors that the program's calls make, in its order. until: of each, the place in `values` of the last that is
+    made while its memory is held; -1 for one that eager execution does not make. attentions: by value, what an attention
+    hides whose mask eager execution does not make.
+    """
+
+    format: int
+    producer: str
+    values: list[str]
+    until: list[int]
+    attentions: dict[str, Literal["none", "causal"]]
+
+
+def file_name(program: str) -> str:
+    """The extra file of a program of an archive."""
+    return f"{RECORD}{program}.json"
+
+
+def record_in(archive: Archive, program: str) -> Record | str | None:
+    """The record of a program in an archive, what is wrong with it, or None where there is none."""
+    from graphflops.errors import FileError
+
+    names = [folder + file_name(program) for folder in _FOLDERS]
+    found = [
+        member
+        for member in archive.names
+        for name in names
+        if member == name or member.partition("/")[2] == name
+    ]
+    if not found:
+        return None
+    try:
+        return (
+            msgspec.json.decode(archive.read(found[0], _LARGEST), type=Record)
+            if len(found) == 1
+            else "there are two"
+        )
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return "it is not of the documented form"
+    except FileError as error:
+        return str(error)
+
+
+def with_record(graph: Graph, record: Record | str | None) -> Graph:
+    """The graph with what a record says of it; with a note where the record contradicts the program, and is ignored."""
+    from dataclasses import replace
+
+    if record is None:
+        return graph
+    problem = record if isinstance(record, str) else _problem(graph, record)
+    if problem:
+        text = f"the record of an eager run is ignored, and lines of code are read instead: {problem}"
+        return replace(graph, notes=(*graph.notes, Note("GF128", "", text)))
+    assert isinstance(record, Record)
+    left_out = frozenset(name for name, last in zip(record.values, record.until, strict=True) if last < 0)
+    return replace(
+        graph, eager=EagerRun(tuple(record.values), tuple(record.until), left_out, dict(record.attentions))
+    )
+
+
+def _problem(graph: Graph, record: Record) -> str:
+    """What contradicts the program, or ""."""
+    if record.format != FORMAT:
+        return f"it has format {record.format}, this graphflops reads {FORMAT}"
+    places = {name: place for place, name in enumerate(record.values)}
+    made = [
+        name
+        for node in graph.nodes
+        for name in node.outputs
+        if isinstance(graph.types.get(name or ""), TensorType)
+    ]
+    if len(places) < len(record.values) or [name for name in made if name in places] != record.values:
+        return "its values are not those that the program's calls make, in their order"
+    if len(record.until) != len(record.values):
+        return "it has not one lifetime for each value"
+    last = len(record.values) - 1
+    if any(until != -1 and not place <= until <= last for place, until in enumerate(record.until)):
+        return "a value is freed before it is made"
+    for node in graph.nodes:
+        own = next((places[name] for name in node.outputs if name in places), None)
+        if own is None or record.until[own] < 0:
+            continue
+        for name in node.reads():
+            if name in places and -1 < record.until[places[name]] < own:
+                return f"{name} is freed before {node.name} reads it"
+    kinds = {node.outputs[0]: node.operator.kind for node in graph.nodes if node.outputs}
+    if any(kinds.get(name) != "attention" for name in record.attentions):
+        return "it names an attention that is none"
+    return ""

@@ -1,0 +1,304 @@
+"""What CUDA kernels need beside operands and results while a program runs eagerly: buffers that live during one call.
+
+The sizes were measured on an H200 with PyTorch 2.11 and cuDNN 9 (benchmarks/memory.py): the difference between the peak of
+requested bytes during an operator and the larger of the bytes before and after it. Each rule names its mechanism.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from graphflops.dims import Dim, dim_max, prod, total
+from graphflops.execution.strides import row_major
+from graphflops.graph import Ref, tensor_type
+from graphflops.kernels import cudnn
+from graphflops.kernels.convolution import Convolution, Layout
+from graphflops.kernels.gradient_formulas import GradientKernels, axes_of, gradient_kernels, temporary_bytes
+from graphflops.kernels.losses import loss_tensors
+from graphflops.kernels.operand_copies import is_converted_before
+from graphflops.kernels.reductions import column_sum_buffers, reduction_buffers, reduction_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from graphflops.cost import Value
+    from graphflops.execution.layouts import Layouts
+    from graphflops.passes.program import PricedCall
+    from graphflops.tensor import TensorType
+
+_INDEX_BYTES = 8
+_FLOAT_BYTES = 4
+# Bytes of a partial result of reductions that have others than a float32: mean, sum of squares and two counts of a variance.
+_PARTIAL_BYTES = {"var": 16, "std": 16, "var_mean": 16}
+_SUMMED = frozenset({"sum", "mean", "prod", "vector_norm", *_PARTIAL_BYTES})
+
+# Tensors of the result's size that PyTorch's formula of a gradient makes on its way, beside the gradient
+# (tools/autograd/derivatives.yaml); those of elementwise functions and reductions follow from `rules/`. All live
+# until the end.
+_OF_RESULT = {"cumsum": 2}
+_TWO = 2
+_IN_ORDER = ("addcmul", "addcdiv")  # of `self`, `tensor1` and `tensor2`
+_REPEATING = ("reflect", "replicate")  # modes of padding that repeat elements
+# The operand of which autograd keeps the whole, though only its shape is needed, by operator (derivatives.yaml of PyTorch).
+_KEPT_OPERAND = {
+    "max_pool": 0,
+    "adaptive_max_pool": 0,
+    "adaptive_avg_pool": 0,
+    "pad": 0,
+    "masked_select": 0,
+    "gather": 0,
+    "take": 0,
+    "index_add": 2,
+    "index_copy": 2,
+}
+
+
+def forward_bytes(call: PricedCall, layouts: Layouts) -> Dim:
+    """Bytes that the kernels of a call need beside its operands and results."""
+    kind, name, values = call.node.operator.kind, call.node.operator.name, layouts.values
+    if name == "convolution_backward":
+        return backward_bytes(call, layouts, False)
+    if kind == "convolution":
+        found = _convolution_of(call, layouts)
+        return 0 if found is None else cudnn.forward_bytes(*found, layouts.platform)
+    if name == "max_pool":  # the positions of the maxima are computed whether or not a gradient wants them
+        out = tensor_type(call.node.outputs[0], values)
+        return 0 if out is None or len(call.node.outputs) > 1 else prod(out.shape) * _INDEX_BYTES
+    if name == "roll":
+        return _rolled(call, values)
+    return _reduction(call, layouts) if name in _SUMMED or name == "adaptive_avg_pool" else 0
+
+
+def backward_bytes(call: PricedCall, layouts: Layouts, has_other_gradient: bool) -> Dim:
+    """Bytes that the kernels of a call's gradients need beside what they read and write.
+
+    has_other_gradient: whether the gradient of the result lies in another order than the result does.
+    """
+    kind, name, values = call.node.operator.kind, call.node.operator.name, layouts.values
+    out = tensor_type(call.node.outputs[0], values)
+    if kind == "convolution":
+        found = _gradient_of(call, layouts, has_other_gradient)
+        return 0 if found is None else cudnn.backward_bytes(*found, layouts.platform)
+    if out is None:
+        return 0
+    if kind == "elementwise":
+        return total(formula_tensors(call, layouts)) + _broadcast_gradients(call, out, layouts)
+    if name in _OF_RESULT or kind in ("reduction", "softmax"):
+        return total(formula_tensors(call, layouts))
+    if name == "roll":
+        return _rolled(call, values)
+    if kind == "loss":
+        return loss_tensors(call, layouts)[2]
+    bias = call.node.arguments().get("bias")
+    if kind == "product" and isinstance(bias, Ref) and out.rank and _wants(bias, values):
+        return total(column_sum_buffers(prod(out.shape[:-1]), out.shape[-1], layouts.platform))
+    return _over_batches(call, out, values) if kind == "product" else 0
+
+
+def _over_batches(call: PricedCall, out: TensorType, values: Mapping[str, Value]) -> Dim:
+    """More bytes than a factor's gradient that it takes for each batch, before these are summed; a matrix has no batches."""
+    given = call.node.arguments()
+    factors = [x for name in ("a", "b") if (x := tensor_type(given.get(name), values)) is not None]
+    if min((x.rank for x in factors), default=0) <= _TWO:
+        return 0
+    wide = [(x, prod((*out.shape[:-2], *x.shape[-2:])) - x.numel) for x in factors if x.requires_grad]
+    return dim_max(0, *(x.like((more,)).nbytes for x, more in wide))
+
+
+def partial_sums(call: PricedCall, layouts: Layouts) -> Dim:
+    """Bytes in which the gradients of a call add up what a bias, or a repeated operand, gets from many elements."""
+    out = tensor_type(call.node.outputs[0], layouts.values)
+    if out is None or not out.rank:
+        return 0
+    if call.node.operator.kind == "product":
+        return dim_max(0, *column_sum_buffers(prod(out.shape[:-1]), out.shape[-1], layouts.platform))
+    strides = layouts.of(call.node.outputs[0] or "")
+    axes = _repeated(call, out, layouts).values()
+    found = [reduction_buffers(out.shape, strides, each, _FLOAT_BYTES, layouts.platform)[:1] for each in axes]
+    return dim_max(0, *(size for sizes in found for size in sizes))
+
+
+def convolution_buffers(call: PricedCall, layouts: Layouts, has_other_gradient: bool) -> Sequence[Dim]:
+    """Bytes that each gradient of a convolution needs beside it, in the order in which they are computed."""
+    found = _gradient_of(call, layouts, has_other_gradient)
+    return () if found is None else cudnn.gradient_bytes(*found, layouts.platform)
+
+
+def formula_tensors(call: PricedCall, layouts: Layouts) -> Sequence[Dim]:
+    """Bytes of each tensor that PyTorch's formula of a gradient makes on its way, beside the gradient."""
+    name, out = call.node.operator.name, tensor_type(call.node.outputs[0], layouts.values)
+    if out is None or call.gradient is None:
+        return ()
+    if call.node.operator.kind == "softmax":
+        operand, size = layouts.typed(call.tensors(layouts.values)[0]), out.like().nbytes
+        if not is_converted_before(operand.dtype.name, out.dtype.name):
+            return () if name.startswith("log") else (size,)
+        # The gradient in the type of the result is there beside the product, then beside what it is converted to.
+        return (size,) if name.startswith("log") else (size, dim_max(0, size - operand.like().nbytes))
+    if name in _OF_RESULT:
+        return (out.like().nbytes,) * _OF_RESULT[name]
+    kernels = _elementwise(call, layouts.values)
+    found = [temporary_bytes(each, out, layouts.values) for each in kernels.values()]
+    return (
+        *max(found, key=len, default=()),
+        *(size for place in kernels for size in _made_wide(call, place, out, layouts)),
+    )
+
+
+def gradients_apart(call: PricedCall, layouts: Layouts) -> Sequence[Sequence[Dim]]:
+    """Bytes beside each of several gradients of an elementwise call, in the order of computing; nothing for one gradient.
+
+    Tensors of a formula live until its gradient is there, gradients in the result's shape or type until all are.
+    """
+    out = tensor_type(call.node.outputs[0], layouts.values)
+    if out is None or call.gradient is None or len(call.gradient.gradients) < _TWO:
+        return ()
+    kernels = _elementwise(call, layouts.values)
+    parts: list[list[Dim]] = []
+    wide: list[Dim] = []
+    for place, _ in sorted(call.gradient.gradients, reverse=is_last_operand_first(call)):
+        made = temporary_bytes(kernels[place], out, layouts.values) if place in kernels else []
+        wide += _made_wide(call, place, out, layouts) if place in kernels else []
+        parts.append([*made, *wide])
+    summing = total(wide) + _broadcast_gradients(call, out, layouts)
+    parts[-1].append(dim_max(0, summing - total(parts[-1])))
+    return parts if kernels else ()
+
+
+def is_last_operand_first(call: PricedCall) -> bool:
+    """PyTorch computes the gradients of a formula by name: `mat2` and `other` before `self`, but `mat1` before both."""
+    kind = call.node.operator.kind
+    if kind == "product":
+        return call.node.arguments().get("bias") is None
+    return kind == "elementwise" and call.node.operator.name not in _IN_ORDER
+
+
+def _made_wide(call: PricedCall, place: int, out: TensorType, layouts: Layouts) -> list[Dim]:
+    """Bytes of a gradient in the shape and the element type of the result, which is then summed or converted."""
+    operand = layouts.typed(call.tensors(layouts.values)[place])
+    kernels = _elementwise(call, layouts.values)[place]
+    if not kernels.launches or kernels.is_reduced:
+        return []
+    is_made_of_it = operand.dtype != out.dtype or _repeated_axes(call, operand, out.shape)
+    return [out.like().nbytes] if is_made_of_it else []
+
+
+def _broadcast_gradients(call: PricedCall, out: TensorType, layouts: Layouts) -> Dim:
+    """The buffer in which gradients in the shape of the result are added up to those of operands repeated to it."""
+    strides = layouts.of(call.node.outputs[0] or "")
+    axes = _repeated(call, out, layouts).values()
+    return dim_max(
+        0, *(reduction_bytes(out.shape, strides, each, _FLOAT_BYTES, layouts.platform) for each in axes)
+    )
+
+
+def _elementwise(call: PricedCall, values: Mapping[str, Value]) -> dict[int, GradientKernels]:
+    """What computes the gradients of an elementwise call's operands, by their places."""
+    places = [] if call.gradient is None else [place for place, _ in call.gradient.gradients]
+    if call.node.operator.kind not in ("elementwise", "reduction"):
+        return {}
+    found = {place: gradient_kernels(call, place, values) for place in places}
+    return {place: kernels for place, kernels in found.items() if kernels is not None}
+
+
+def _repeated(call: PricedCall, out: TensorType, layouts: Layouts) -> dict[int, list[int]]:
+    """The axes along which operands that want a gradient are repeated, where it is summed up by a kernel of its own."""
+    operands = call.tensors(layouts.values)
+    found = {
+        place: _repeated_axes(call, tensor_type(operands[place], layouts.values), out.shape)
+        for place, kernels in _elementwise(call, layouts.values).items()
+        if not kernels.is_reduced
+    }
+    return {place: axes for place, axes in found.items() if axes}
+
+
+def _repeated_axes(call: PricedCall, operand: TensorType | None, shape: Sequence[Dim]) -> list[int]:
+    """The axes of a result along which an operand is repeated."""
+    if operand is None:
+        return []
+    own = dict(zip(axes_of(call.node.operator, operand.shape, len(shape)), operand.shape, strict=True))
+    return [axis for axis, size in enumerate(shape) if own.get(axis, 1) == 1 and size != 1]
+
+
+def _rolled(call: PricedCall, values: Mapping[str, Value]) -> Dim:
+    """One axis is rolled after another: the first result is there while the next one is made."""
+    axes, x = call.node.arguments().get("axes"), tensor_type(call.node.outputs[0], values)
+    return 0 if x is None or not isinstance(axes, tuple) or len(axes) < _TWO else x.like().nbytes
+
+
+def saved_input_bytes(call: PricedCall, values: Mapping[str, Value]) -> Dim:
+    """Bytes of the copy that autograd keeps of an operand which is overwritten and which the gradient needs."""
+    operator = call.node.operator
+    if not operator.mutates or not operator.gradient_reads_input or call.gradient is None:
+        return 0
+    out = tensor_type(call.node.outputs[0], values)
+    return 0 if out is None else out.like().nbytes
+
+
+def kept_operands(call: PricedCall, values: Mapping[str, Value]) -> Sequence[str]:
+    """Operands that autograd keeps though no gradient reads their elements."""
+    if call.gradient is None:
+        return []
+    operator, names = call.node.operator, call.tensors(values)
+    if operator.kind == "convolution" or operator.name == "grid_sample":
+        return names[:2]  # one formula computes both gradients, whether or not both are wanted
+    if operator.name == "pad" and call.node.arguments().get("mode") not in _REPEATING:
+        return []
+    out = tensor_type(call.node.outputs[0], values)
+    if operator.name == "adaptive_avg_pool" and out is not None and prod(out.shape[2:]) == 1:
+        return []  # a mean
+    place = _KEPT_OPERAND.get(operator.name)
+    return names[place : place + 1] if place is not None else []
+
+
+def _convolution_of(call: PricedCall, layouts: Layouts) -> tuple[Convolution, Layout] | None:
+    """A convolution and how its tensors lie; None in element types that have no tensor cores."""
+    found = Convolution.of(call, layouts.values)
+    if found is None or not found.has_tensor_cores:
+        return None
+    x, weight = (layouts.operand(call.node.arguments(), name) for name in ("x", "weight"))
+    return found, Layout.of(found.x.shape, layouts.of(x), found.weight.shape, layouts.of(weight))
+
+
+def _gradient_of(
+    call: PricedCall, layouts: Layouts, has_other_gradient: bool
+) -> tuple[Convolution, Layout, Sequence[Dim]] | None:
+    """A convolution, how its tensors and the gradient of its result lie, and the strides of the latter."""
+    found = _convolution_of(call, layouts)
+    if found is None:
+        return None
+    conv, layout = found
+    out = layouts.operand(call.node.arguments(), "grad") or call.node.outputs[0] or ""
+    shape, is_last = conv.out.shape, layout.operand != has_other_gradient
+    order = (0, *range(2, len(shape)), 1) if is_last else None
+    strides = row_major(shape, order) if has_other_gradient else layouts.of(out)
+    return conv, layout._replace(gradient=is_last), strides
+
+
+def _reduction(call: PricedCall, layouts: Layouts) -> Dim:
+    """The buffer of a reduction over some axes."""
+    x = next(iter(call.tensors(layouts.values)), "")
+    out = tensor_type(call.node.outputs[0], layouts.values)
+    if not x or out is None:
+        return 0
+    shape, strides = layouts.typed(x).shape, layouts.of(x)
+    if call.node.operator.name == "adaptive_avg_pool":
+        if prod(out.shape[2:]) != 1:
+            return 0
+        axes: Any = tuple(range(2, len(shape)))
+    else:
+        axes = call.node.arguments().get("axes")
+    element = _PARTIAL_BYTES.get(call.node.operator.name, _FLOAT_BYTES)
+    return reduction_bytes(shape, strides, _axes(axes, len(shape)), element, layouts.platform)
+
+
+def _axes(given: Any, rank: int) -> set[int]:
+    """The axes of an argument; all where none are given."""
+    axes = given if isinstance(given, tuple) else () if given is None else (given,)
+    found = {axis % rank for axis in axes if isinstance(axis, int) and rank}
+    return found or set(range(rank))
+
+
+def _wants(argument: Ref, values: Mapping[str, Value]) -> bool:
+    value = tensor_type(argument, values)
+    return value is not None and value.requires_grad

@@ -1,0 +1,247 @@
+"""One call with numbers for all of its sizes, as kernels are launched with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from math import prod
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from graphflops.dims import evaluate
+from graphflops.execution.strides import row_major
+from graphflops.graph import Ref
+from graphflops.tensor import TensorType
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from graphflops.cost import Cost, Estimate, Value
+    from graphflops.dims import Dim
+    from graphflops.kernels.kernel import AttentionKernel
+    from graphflops.ops import Op
+    from graphflops.passes.program import Backward, PricedCall
+
+
+_MOST = 2**80  # bytes, elements or operations: far more than one call of any device has
+
+
+class OpenSizeError(Exception):
+    """A size of a call has no number, or one that no device can have."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """A tensor of known sizes. strides: in elements, by axis. nbytes: without the repeats of a broadcast view."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    bits: int
+    strides: tuple[int, ...]
+    nbytes: int
+    requires_grad: bool = False
+
+    @property
+    def rank(self) -> int:
+        """Number of axes."""
+        return len(self.shape)
+
+    @property
+    def numel(self) -> int:
+        """Number of elements."""
+        return prod(self.shape)
+
+    @property
+    def full_bytes(self) -> int:
+        """Bytes of all elements, repeats included."""
+        return self.numel * self.bits // 8
+
+    @property
+    def is_contiguous(self) -> bool:
+        """Whether elements lie in row-major order without gaps."""
+        expected = 1
+        for size, stride in zip(reversed(self.shape), reversed(self.strides), strict=True):
+            if size != 1 and stride != expected:
+                return False
+            expected *= size
+        return True
+
+    @property
+    def is_repeated(self) -> bool:
+        """Whether it is a broadcast view, which has the same memory for several elements."""
+        return any(size > 1 and not step for size, step in zip(self.shape, self.strides, strict=True))
+
+    @property
+    def is_transposed(self) -> bool:
+        """Whether the last axis is not the one whose elements lie side by side, but the one before is."""
+        return self.rank > 1 and self.strides[-1] != 1 and self.strides[-2] == 1
+
+
+class Sizes:
+    """The numbers behind sizes at given values of the symbols."""
+
+    def __init__(self, values: Mapping[str, int]) -> None:
+        self.values = values
+
+    def __call__(self, dim: Dim) -> int:
+        """The number; OpenSizeError where a symbol has no value."""
+        number = dim if isinstance(dim, int) else evaluate(dim, self.values)
+        if number is None or number > _MOST:
+            raise OpenSizeError(str(dim))
+        return max(number, 0)
+
+    def bound(self, value: Value) -> Value:
+        """A tensor's type with numbers for sizes; other values as they are."""
+        if not isinstance(value, TensorType) or all(isinstance(size, int) for size in value.shape):
+            return value
+        return replace(value, shape=tuple([self(size) for size in value.shape]), stored=None)
+
+    def tensor(self, value: TensorType, strides: tuple[Dim, ...] | None = None) -> Tensor:
+        """A tensor's sizes as numbers; in row-major order unless strides are given."""
+        shape = tuple([size if type(size) is int else self(size) for size in value.shape])
+        self(prod(shape))
+        numbers: Any = row_major(shape)
+        if strides is not None:
+            numbers = tuple([step if type(step) is int else self(step) for step in strides])
+        dtype = value.dtype
+        return Tensor(shape, dtype.name, dtype.bits, numbers, self(value.nbytes), value.requires_grad)
+
+
+class ConcreteCall:
+    """A call as it runs: operands by argument name, results and costs as numbers.
+
+    is_copy: whether a layout operator (`reshape`, `contiguous`) moves data here; None where its estimate tells.
+    attention_kernel: the kernel that PyTorch chooses for an attention; None for other calls.
+    """
+
+    def __init__(
+        self,
+        call: PricedCall,
+        values: Mapping[str, Value],
+        strides: Mapping[str, tuple[Dim, ...]],
+        sizes: Sizes,
+        is_copy: bool | None = None,
+        attention_kernel: AttentionKernel | None = None,
+    ) -> None:
+        self.call = call
+        self.values = values
+        self.strides = strides
+        self.sizes = sizes
+        self.is_copy = is_copy
+        self.attention_kernel = attention_kernel
+        self.known: dict[str, Tensor | None] = {}
+
+    @property
+    def operator(self) -> Op:
+        """The canonical operator."""
+        return self.call.node.operator
+
+    @property
+    def estimate(self) -> Estimate:
+        """What the rule returned."""
+        return self.call.estimate
+
+    @property
+    def matrix_dtype(self) -> str:
+        """Element type of the matrix arithmetic, where the rule states one."""
+        dtype = self.estimate.matrix_dtype
+        return "" if dtype is None else dtype.name
+
+    @property
+    def gradient(self) -> Backward | None:
+        """The call's backward, if a gradient is computed."""
+        return self.call.gradient
+
+    @cached_property
+    def arguments(self) -> dict[str, Any]:
+        """Arguments by canonical name."""
+        return self.call.node.arguments()
+
+    def typed(self, name: str) -> TensorType:
+        """The type of a value that is a tensor, its sizes as numbers."""
+        found = self.bound_types[name]
+        assert isinstance(found, TensorType)
+        return found
+
+    def of(self, name: str) -> tuple[int, ...]:
+        """The strides of a value that is a tensor."""
+        found = self.named(name)
+        assert found is not None
+        return found.strides
+
+    def named(self, name: str) -> Tensor | None:
+        """The value of this name, if it is a tensor."""
+        if name not in self.known:
+            value, strides = self.values.get(name), self.strides.get(name)
+            self.known[name] = self.sizes.tensor(value, strides) if isinstance(value, TensorType) else None
+        return self.known[name]
+
+    def operand(self, *names: str) -> Tensor | None:
+        """The first of these arguments that is a tensor."""
+        for name in names:
+            argument = self.arguments.get(name)
+            if isinstance(argument, Ref) and (found := self.named(argument.name)) is not None:
+                return found
+        return None
+
+    def wants(self, *names: str) -> bool:
+        """Whether one of these operands wants a gradient."""
+        found = self.operand(*names)
+        return found is not None and found.requires_grad
+
+    @cached_property
+    def bound_types(self) -> dict[str, Value]:
+        """The types of operands and results, their sizes as numbers."""
+        names = (*self.call.uses, *[name for name in self.call.node.outputs if name is not None])
+        return {name: self.sizes.bound(self.values.get(name)) for name in names}
+
+    @cached_property
+    def operands(self) -> tuple[Tensor, ...]:
+        """All operands that are tensors, in order."""
+        found = (self.named(name) for name in self.call.uses)
+        return tuple([tensor for tensor in found if tensor is not None])
+
+    @cached_property
+    def results(self) -> tuple[Tensor, ...]:
+        """The results that are tensors, by their estimated types, strides as far as they are known."""
+        names = (*self.call.node.outputs, *[None] * len(self.estimate.out))
+        found = []
+        for value, name in zip(self.estimate.out, names, strict=False):
+            if isinstance(value, TensorType):
+                found.append(self.sizes.tensor(value, self.strides.get(name or "")))
+        return tuple(found)
+
+    @property
+    def out(self) -> Tensor | None:
+        """The first result."""
+        return self.results[0] if self.results else None
+
+    @cached_property
+    def cost(self) -> Work:
+        """The forward's work and traffic."""
+        return Work.of(self.estimate.cost, self.sizes)
+
+    @cached_property
+    def backward_cost(self) -> Work:
+        """The gradient's work and traffic; nothing where there is none."""
+        return Work() if self.gradient is None else Work.of(self.gradient.estimate.cost, self.sizes)
+
+
+class Work(NamedTuple):
+    """Work and traffic of a call as numbers."""
+
+    matrix_flops: int = 0
+    vector_flops: int = 0
+    transcendentals: int = 0
+    masked_flops: int = 0
+    read_bytes: int = 0
+    written_bytes: int = 0
+    link_bytes: int = 0
+
+    @staticmethod
+    def of(cost: Cost, sizes: Sizes) -> Work:
+        """The numbers of a cost."""
+        return Work(
+            *(sizes(cost.matrix_flops), sizes(cost.vector_flops), sizes(cost.transcendentals)),
+            *(sizes(cost.masked_flops), sizes(cost.read_bytes), sizes(cost.written_bytes)),
+            sizes(cost.link_bytes),
+        )

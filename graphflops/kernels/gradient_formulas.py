@@ -1,0 +1,119 @@
+"""The kernels of elementwise gradients, by their formulas in `rules/work.py`, with the tensors of a call."""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import TYPE_CHECKING, NamedTuple
+
+from graphflops.dims import Dim, broadcast, prod
+from graphflops.graph import Ref, tensor_type
+from graphflops.rules.formula import launches, numbers_of
+from graphflops.rules.work import WORK
+from graphflops.rules.work_functions import REDUCTIONS
+from graphflops.rules.work_row import Formula
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from graphflops.cost import Value
+    from graphflops.ops import Op
+    from graphflops.passes.program import PricedCall
+    from graphflops.rules.formula import Launch
+    from graphflops.tensor import TensorType
+
+
+class GradientKernels(NamedTuple):
+    """What computes the gradient of one operand.
+
+    named: the values that its formula calls `a`, `b`, `c` and `out`. is_reduced: of a reduction, whose operand has more
+    elements than `g` and `out`.
+    """
+
+    formula: Formula
+    launches: Sequence[Launch]
+    named: Mapping[str, str]
+    is_reduced: bool = False
+
+    def shaped(self, launch: Launch) -> frozenset[str]:
+        """The tensors whose shapes together are that of a launch's result."""
+        return launch.leaves & {"a"} if self.is_reduced and "a" in launch.leaves else launch.leaves
+
+
+def gradient_kernels(call: PricedCall, place: int, values: Mapping[str, Value]) -> GradientKernels | None:
+    """What computes the gradient of the operand at a place among the call's tensors; None where no formula is known."""
+    operator = call.node.operator
+    if operator.kind == "reduction":
+        return _of_reduction(call)
+    work = WORK.get(operator.name)
+    if work is None or not work.formulas:
+        return None
+    arguments = call.node.arguments()
+    given = [
+        (letter, arguments.get(name))
+        for letter, name in zip("abc", operator.parameters[: work.operands], strict=False)
+    ]
+    named = {
+        letter: value.name
+        for letter, value in given
+        if isinstance(value, Ref) and tensor_type(value, values) is not None
+    }
+    letter = next(islice(named, place, None), None)
+    if letter is None:
+        return None
+    formula = work.formulas["abc".index(letter)]
+    if formula is None:  # the gradient of the result is the operand's too
+        return GradientKernels(Formula(""), (), {})
+    numbers = numbers_of(each for each in given if each[0] not in named)
+    found = launches(formula.launched or formula.text, numbers)
+    return GradientKernels(formula, found, {**named, "out": call.node.outputs[0] or ""})
+
+
+def _of_reduction(call: PricedCall) -> GradientKernels | None:
+    """The same for a reduction; along one axis an extreme's gradient goes to its place."""
+    operator, (out, *others) = call.node.operator, call.node.outputs
+    formula = REDUCTIONS.get(operator.name)
+    if operator.name == "vector_norm" and call.node.arguments().get("order", 2) not in (2, None):
+        formula = Formula("g * sign(a)") if call.node.arguments()["order"] == 1 else None
+    if formula is None or (others and operator.name in ("max", "min")):
+        return None
+    named = {"a": call.uses[0], "out": out or ""}
+    return GradientKernels(formula, launches(formula.text), named, is_reduced=True)
+
+
+def lies_as_gradient(call: PricedCall, place: int, values: Mapping[str, Value]) -> bool:
+    """Whether the gradient of an operand lies in memory as that of the result does, else as the operand.
+
+    A kernel's result lies as the first tensor that it reads; a masked copy is made in row-major order.
+    """
+    found = gradient_kernels(call, place, values)
+    if found is None or found.formula.is_fused or not found.launches:
+        return found is None or not found.formula.is_like_operand
+    name: str | int = len(found.launches) - 1
+    while isinstance(name, int):
+        launch = found.launches[name]
+        if not launch.operands or (launch.function == "masked_fill" and not launch.is_in_place):
+            return False
+        name = launch.operands[0]
+    return name == "g"
+
+
+def axes_of(operator: Op, operand: Sequence[Dim], rank: int) -> range:
+    """The axes of a result of this rank along which an operand lies: the last; parameters of a PReLU lie along channels."""
+    is_of_channels = operator.name == "prelu" and len(operand) == 1 < rank
+    return range(1, 2) if is_of_channels else range(rank - len(operand), rank)
+
+
+def temporary_bytes(found: GradientKernels, out: TensorType, values: Mapping[str, Value]) -> list[Dim]:
+    """Bytes of each tensor that a formula makes on its way. All live until the gradient is there."""
+    if found.formula.is_fused or not found.launches:
+        return []
+    result = len(found.launches) - 1
+    while found.launches[result].is_in_place:
+        result = next(each for each in found.launches[result].operands if isinstance(each, int))
+    sizes = []
+    for place, launch in enumerate(found.launches):
+        if place != result and not launch.is_in_place:
+            leaves = [tensor_type(found.named.get(leaf), values) or out for leaf in found.shaped(launch)]
+            shapes = [leaf.shape for leaf in leaves]
+            sizes.append(prod(broadcast(*shapes)) * (1 if launch.is_mask else out.dtype.bits // 8))
+    return sizes

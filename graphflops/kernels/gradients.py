@@ -1,0 +1,355 @@
+"""The kernels of the gradients of one call, by the kind of its operator."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import prod
+from typing import TYPE_CHECKING
+
+from graphflops.kernels.attention import attention_backward
+from graphflops.kernels.choices import limits
+from graphflops.kernels.collectives import collective_backward
+from graphflops.kernels.convolutions import convolution_backward
+from graphflops.kernels.gradient_formulas import axes_of, gradient_kernels
+from graphflops.kernels.kernel import Kernel, Rows, Strided
+from graphflops.kernels.losses import loss_backward
+from graphflops.kernels.lower import forward_kernels
+from graphflops.kernels.moved import (
+    copy,
+    elementwise,
+    fill,
+    pointwise,
+    reduction,
+    rows_kernel,
+    softmax_kernel,
+    sum_to,
+)
+from graphflops.kernels.norms import norm_backward, weight_norm
+from graphflops.kernels.operand_copies import is_converted_before
+from graphflops.kernels.pooling import pooling_backward
+from graphflops.kernels.products import product_backward
+from graphflops.kernels.recurrences import recurrent_backward
+from graphflops.kernels.scatters import added_rows, scattered
+from graphflops.rules.formula import REDUCING
+from graphflops.rules.work import work_of_launch
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from graphflops.kernels.call import ConcreteCall, Tensor
+    from graphflops.kernels.gradient_formulas import GradientKernels
+    from graphflops.kernels.moved import Lowering
+
+
+def backward_kernels(call: ConcreteCall) -> list[Kernel]:
+    """What the gradients of a call launch, in order."""
+    if call.gradient is None or not call.gradient.gradients:
+        return []
+    operator = call.operator
+    if operator.word in _SELECTING:
+        return _selected(call)
+    lower = _BY_NAME.get(operator.name) or _BACKWARD.get(operator.kind, _other_backward)
+    return lower(call) or ([] if operator.parameters else _other_backward(call))
+
+
+def _wanted(call: ConcreteCall) -> list[Tensor]:
+    """The operands that want a gradient."""
+    assert call.gradient is not None
+    return [call.operands[place] for place, _ in call.gradient.gradients if place < len(call.operands)]
+
+
+def _elementwise_backward(call: ConcreteCall) -> list[Kernel]:
+    """The kernels of each wanted operand's formula, and a sum over the axes along which the operand is repeated."""
+    out = call.out
+    assert call.gradient is not None
+    if out is None:
+        return []
+    kernels: list[Kernel] = []
+    for place, has_memory in call.gradient.gradients:
+        if place >= len(call.operands):
+            continue
+        operand = call.operands[place]
+        if has_memory and not (
+            kernels and _is_fused(call, place)
+        ):  # one kernel for the gradients of all operands
+            kernels += _of_formula(call, place, out)
+        if operand.numel < out.numel:
+            kernels.append(_summed(call, out, operand))
+        if operand.dtype != out.dtype:
+            kernels.append(copy(replace(operand, dtype=out.dtype, bits=out.bits), operand.bits))
+    return kernels
+
+
+def _is_fused(call: ConcreteCall, place: int) -> bool:
+    found = gradient_kernels(call.call, place, call.values)
+    return found is not None and found.formula.is_fused
+
+
+def _of_formula(call: ConcreteCall, place: int, out: Tensor) -> list[Kernel]:
+    """The kernels of one operand's gradient; one kernel where it is fused, or no formula is known."""
+    found = gradient_kernels(call.call, place, call.values)
+    if found is None or found.formula.is_fused:
+        return [_one_kernel(call, out)]
+    return _launched(call, found, out)
+
+
+def _launched(call: ConcreteCall, found: GradientKernels, out: Tensor) -> list[Kernel]:
+    """The kernels of a formula."""
+    tensors: list[Tensor] = []
+    kernels = []
+    for launch in found.launches:
+        if not launch.leaves:  # one number
+            kernels.append(elementwise(out, 0, out.bits // _BYTE))
+            tensors.append(out)
+            continue
+        read = [
+            tensors[each] if isinstance(each, int) else call.named(found.named.get(each, "")) or out
+            for each in launch.operands
+        ]
+        if launch.function in REDUCING:  # as in the forward
+            kernels.append(reduction(call.operands[0], out.numel))
+            tensors.append(out)
+            continue
+        leaves = [call.named(found.named.get(leaf, "")) or out for leaf in sorted(found.shaped(launch))]
+        made = max(leaves, key=lambda leaf: (leaf.numel, leaf.bits))  # a mask is no wider than what it hides
+        written = made.numel if launch.is_mask else made.full_bytes
+        if launch.function == "masked_fill" and not launch.is_in_place:
+            kernels.append(copy(made))
+        work = work_of_launch(launch)
+        count = (work.flops + work.transcendentals) * made.numel
+        kernels.append(pointwise(made, read, sum(x.nbytes for x in read), written, count))
+        tensors.append(replace(made, bits=_BYTE, nbytes=made.numel) if launch.is_mask else made)
+    return kernels
+
+
+def _one_kernel(call: ConcreteCall, out: Tensor) -> Kernel:
+    """One kernel for the gradient of an operator; transcendentals run beside, on units of their own."""
+    cost = call.backward_cost
+    count = sum(has_memory for _, has_memory in call.gradient.gradients) if call.gradient else 1
+    read, work = cost.read_bytes // count, (cost.vector_flops + cost.transcendentals) // count
+    return pointwise(out, [out, *call.operands[:1]], read, out.full_bytes, work)
+
+
+def _summed(call: ConcreteCall, out: Tensor, operand: Tensor) -> Kernel:
+    """The sum of a gradient over the axes that were broadcast; over a few repeats it runs like a pointwise kernel."""
+    if out.numel < _FEW_REPEATS * operand.numel:
+        return elementwise(out, out.full_bytes, operand.full_bytes, out.numel)
+    axes = zip(axes_of(call.operator, operand.shape, out.rank), operand.shape, strict=True)
+    return sum_to(out, [axis for axis, size in axes if size == out.shape[axis]])
+
+
+def _cast_backward(call: ConcreteCall) -> list[Kernel]:
+    out = call.out
+    return (
+        [copy(out, call.operands[0].bits)]
+        if out is not None and call.operands and not call.estimate.alias
+        else []
+    )
+
+
+def _view_backward(call: ConcreteCall) -> list[Kernel]:
+    """Of a part, zeros with the gradient copied in; of repeats, their sum; of parts that are all used, one copy."""
+    out, name = call.out, call.operator.name
+    if out is None or not call.operands:
+        return []
+    x = call.operands[0]
+    if name in ("slice", "select", "narrow", "index_select", "diagonal", "unfold", "as_strided"):
+        return [fill(x), copy(out)] if x.numel != out.numel else []
+    if name in ("split", "chunk", "unbind"):
+        variant = "joined" if name == "unbind" else ""
+        return [Kernel("copy", x.dtype, 0, 0, x.full_bytes, x.full_bytes, variant=variant)]
+    if name == "expand" and x.numel < out.numel:
+        return [_summed(call, out, x)]
+    return []
+
+
+def _reduction_backward(call: ConcreteCall) -> list[Kernel]:
+    """The gradient is repeated over the axes that were reduced; a mean divides it first."""
+    out = call.out
+    if out is None or not call.operands:
+        return []
+    x = call.operands[0]
+    if call.operator.name == "sum":
+        return []
+    if call.operator.name == "mean":
+        return [_spread(x, out)]
+    found = gradient_kernels(call.call, 0, call.values)
+    return _selected(call) if found is None else _launched(call, found, out)
+
+
+def _selected(call: ConcreteCall) -> list[Kernel]:
+    """The gradients of elements that were chosen along an axis, written into zeros."""
+    out, x = call.out, call.operands[0]
+    if out is None or len(call.results) < 2:  # a function without a formula
+        return [elementwise(x, x.full_bytes, x.full_bytes, x.numel)]
+    return [fill(x), scattered(x, out.numel, "scatter")]
+
+
+def _spread(x: Tensor, out: Tensor) -> Kernel:
+    """The gradient of a mean: that of the result, divided and repeated."""
+    spread = elementwise(x, out.full_bytes, x.full_bytes, x.numel, variant="strided")
+    return replace(spread, sizes=Strided(x.numel, 2, 2))
+
+
+def _pooling_backward(call: ConcreteCall) -> list[Kernel]:
+    """To one position an adaptive average is a mean."""
+    out = call.out
+    is_mean = out is not None and call.operator.name == "adaptive_avg_pool" and prod(out.shape[2:]) == 1
+    if out is not None and is_mean and call.operands:
+        return [_spread(call.operands[0], out)]
+    return pooling_backward(call)
+
+
+def _rolled_backward(call: ConcreteCall) -> list[Kernel]:
+    """The gradient is turned back."""
+    return forward_kernels(call)
+
+
+def _resampling_backward(call: ConcreteCall) -> list[Kernel]:
+    """Interpolation adds to each position of the operand, one thread after another; zeros come first."""
+    out = call.out
+    x = call.operand("x")
+    if out is None or x is None or not x.numel:
+        return []
+    if "bicubic2d" in call.operator.word and "_aa" not in call.operator.word:
+        size = _CORNERS_OF_CUBIC * out.full_bytes
+        adds_of_cubic = Kernel("scatter", x.dtype, 0, 0, out.full_bytes, size, variant="bicubic")
+        return [fill(x), adds_of_cubic]
+    if "linear" not in call.operator.word:
+        return _other_backward(call)
+    adds = Rows(x.numel, max(out.numel * _CORNERS // x.numel, 1), is_inner=False)
+    moved = (out.full_bytes, _CORNERS * out.full_bytes)
+    return [fill(x), Kernel("scatter", x.dtype, 0, 0, *moved, adds, variant="interpolation")]
+
+
+def _scan_backward(call: ConcreteCall) -> list[Kernel]:
+    """The same scan from the last element to the first: the gradient is turned around before and after."""
+    out = call.out
+    if out is None:
+        return []
+    turned = Kernel(
+        "copy", out.dtype, read_bytes=out.full_bytes, written_bytes=out.full_bytes, variant="strided"
+    )
+    return [turned, rows_kernel("scan", out, call, out.full_bytes, out.full_bytes), turned]
+
+
+def _gather_backward(call: ConcreteCall) -> list[Kernel]:
+    """Zeros of the table's size, and the gradient's rows added into them."""
+    out = call.out
+    table = call.operand("weight", "x")
+    if out is None or table is None or not table.requires_grad:
+        return []
+    indices = max(out.numel // max(prod(table.shape[1:]), 1), 1)
+    moved = (out.full_bytes, out.full_bytes)
+    if call.operator.name == "embedding" and indices <= _UNSORTED:
+        sizes = Rows(table.shape[-1], indices, is_inner=False)
+        return [
+            fill(table),
+            Kernel("scatter", table.dtype, 0, 0, *moved, sizes, variant="embedding_backward"),
+        ]
+    if call.operator.name in ("embedding", "embedding_bag", "index"):
+        order = _sorted_indices(call, indices)
+        return [fill(table), order, Kernel("scatter", table.dtype, 0, 0, *moved, variant="sorted")]
+    if call.operator.name == "gather":
+        return [fill(table), scattered(table, out.numel, "scatter_add")]
+    return [fill(table), added_rows(table, out.numel)]
+
+
+def _scatter_backward(call: ConcreteCall) -> list[Kernel]:
+    """The operand's gradient is a copy of the result's, of which a part becomes zero; the source's is gathered from it."""
+    assert call.gradient is not None
+    kernels = _other_backward(call)
+    if (0, True) in call.gradient.gradients:
+        zeros = 2 if call.operator.name == "index_put" else 1  # made first, then written
+        kernels += [elementwise(call.operands[0], 0, 0)] * zeros
+    return kernels
+
+
+def _padded_backward(call: ConcreteCall) -> list[Kernel]:
+    """The part that was not padded: cut out by a padding of negative width, which fills its result first."""
+    is_constant = call.arguments.get("mode") in (None, "constant")
+    return [*([fill(x) for x in _wanted(call)] if is_constant else []), *_movement_backward(call)]
+
+
+def _sorted_indices(call: ConcreteCall, rows: int) -> Kernel:
+    """The sort of the indices of all rows; of bags, of the entries of all bags."""
+    entries = call.operand("index") if call.operator.name == "embedding_bag" else None
+    count = rows if entries is None else entries.numel
+    kind = "index" if call.operator.name == "index" else "embedding"
+    width = _INDEX_BYTES * count
+    return Kernel("sort", "int64", 0, 0, width, width, Rows(1, count), variant=f"{kind}_indices")
+
+
+def _movement_backward(call: ConcreteCall) -> list[Kernel]:
+    """Parts of the gradient are views of it; what was padded or repeated takes a copy."""
+    if call.operator.name in ("cat", "stack"):
+        return []
+    return [copy(x) for x in _wanted(call)]
+
+
+def _softmax_backward(call: ConcreteCall) -> list[Kernel]:
+    """Of a softmax, the gradient is multiplied by the result first."""
+    out = call.out
+    if out is None or not out.numel:
+        return []
+    size, name = out.full_bytes, call.operator.name
+    product = [] if name.startswith("log") else [elementwise(out, 2 * size, size, out.numel)]
+    x = call.operands[0]
+    cast = [copy(out, x.bits)] if is_converted_before(x.dtype, out.dtype) else []
+    return [*product, softmax_kernel(call, out, f"{name}_backward", 2 * size, size), *cast]
+
+
+def _other_backward(call: ConcreteCall) -> list[Kernel]:
+    """A kernel for each gradient with memory of its own, which share the work and the traffic."""
+    assert call.gradient is not None
+    count = sum(has_memory for _, has_memory in call.gradient.gradients)
+    like, cost = call.out or next(iter(call.operands), None), call.backward_cost
+    if like is None or not count or cost.written_bytes == 0:
+        return []
+    work = (cost.vector_flops + cost.transcendentals) // count
+    moved = cost.read_bytes // count, cost.written_bytes // count
+    family = _FAMILY_OF_BACKWARD.get(call.operator.kind, "other")
+    variant = f"{call.operator.name}_backward"
+    kernel = Kernel(family, like.dtype, cost.matrix_flops // count, work, *moved, variant=variant)  # type: ignore[arg-type]
+    return [kernel] * count
+
+
+_BYTE = 8  # bits
+_FEW_REPEATS = 32
+(_UNSORTED,) = limits("aten_2_11", "embedding.unsorted")
+_INDEX_BYTES = 8
+_CORNERS = 4
+_CORNERS_OF_CUBIC = 16
+_SELECTING = frozenset({"median", "nanmedian", "kthvalue", "mode", "cummax", "cummin"})
+_FAMILY_OF_BACKWARD = {
+    "resampling": "pool",
+    "dropout": "elementwise",
+    "scan": "scan",
+}
+_BY_NAME: Mapping[str, Lowering] = {
+    "pad": _padded_backward,
+    "roll": _rolled_backward,
+    "weight_norm": weight_norm,
+}
+_BACKWARD: Mapping[str, Lowering] = {
+    "elementwise": _elementwise_backward,
+    "cast": _cast_backward,
+    "identity": _view_backward,
+    "view": _view_backward,
+    "movement": _movement_backward,
+    "gather": _gather_backward,
+    "scatter": _scatter_backward,
+    "reduction": _reduction_backward,
+    "pooling": _pooling_backward,
+    "loss": loss_backward,
+    "resampling": _resampling_backward,
+    "scan": _scan_backward,
+    "softmax": _softmax_backward,
+    "sort": _selected,
+    "product": product_backward,
+    "convolution": convolution_backward,
+    "normalisation": norm_backward,
+    "attention": attention_backward,
+    "recurrent": recurrent_backward,
+    "collective": collective_backward,
+}

@@ -1,0 +1,272 @@
+"""The kernels of one call by the kind of its operator."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import log2, prod
+from typing import TYPE_CHECKING
+
+from graphflops.kernels.attention import attention
+from graphflops.kernels.collectives import collective
+from graphflops.kernels.convolutions import convolution
+from graphflops.kernels.kernel import Kernel, Rows, Strided
+from graphflops.kernels.losses import loss
+from graphflops.kernels.moved import (
+    copied,
+    copy,
+    copy_to,
+    elementwise,
+    fill,
+    of_rows,
+    pointwise,
+    reduction,
+    rows_kernel,
+    softmax_kernel,
+    sum_to,
+)
+from graphflops.kernels.norms import norm, weight_norm
+from graphflops.kernels.pooling import pooling
+from graphflops.kernels.products import product
+from graphflops.kernels.recurrences import recurrent
+from graphflops.kernels.scatters import scatter
+from graphflops.ops.operator import by_name
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from graphflops.kernels.call import ConcreteCall, Tensor
+    from graphflops.kernels.moved import Lowering
+    from graphflops.passes.program import PricedCall
+
+
+def forward_kernels(call: ConcreteCall) -> list[Kernel]:
+    """What a call launches in the forward, in order; nothing for a view."""
+    lower = _BY_NAME.get(call.operator.name) or _FORWARD.get(call.operator.kind, _other)
+    if lower is _layout or call.is_copy is not None:
+        return _layout(call)
+    if call.cost.read_bytes + call.cost.written_bytes == 0:
+        return []
+    # The lowering of a kind may need arguments by name, which only operators have that `ops/` lists.
+    return lower(call) or ([] if call.operator.parameters else _other(call))
+
+
+def inside_operator(call: PricedCall, kernels: tuple[Kernel, ...]) -> tuple[Kernel, ...]:
+    """The kernels of a call in a module that is one operator: no copies; products add biases and apply what follows."""
+    kind = call.node.operator.kind
+    if kind == "elementwise" and len(call.uses) == 1:
+        return ()
+    left = [kernel for kernel in kernels if kernel.family == "matmul" or kind != "product"]
+    return tuple([kernel for kernel in left if kernel.family != "copy"])
+
+
+def _layout(call: ConcreteCall) -> list[Kernel]:
+    """A copy where the operand does not lie as the result must, else a view."""
+    moves = call.is_copy if call.is_copy is not None else not call.estimate.alias
+    if not moves or not call.operands or (call.cost.read_bytes == 0 and call.is_copy is None):
+        return []
+    return [copy(call.operands[0])]
+
+
+def _elementwise(call: ConcreteCall) -> list[Kernel]:
+    out = call.out
+    if out is None:
+        return []
+    each = 1 if call.operator.name in _BY_POLYNOMIAL else _TRANSCENDENTAL
+    work = call.cost.vector_flops + each * call.cost.transcendentals
+    kernel = pointwise(out, call.operands, call.cost.read_bytes, call.cost.written_bytes, work)
+    return [copy(out), kernel] if call.operator.word in _COPIED_FIRST else [kernel]
+
+
+def _cast(call: ConcreteCall) -> list[Kernel]:
+    """A conversion; to the same element type it is no kernel."""
+    out = call.out
+    if out is None or not call.operands:
+        return []
+    return [] if call.estimate.alias else [copy_to(out, call.operands[0])]
+
+
+def _filled(call: ConcreteCall) -> list[Kernel]:
+    out = call.out
+    if out is None or call.operator.name.startswith(("empty", "new_empty", "constant")):
+        return []
+    if call.operator.name == "scalar_tensor":  # a number of the CPU
+        return []
+    if call.operator.name == "copy":
+        return [elementwise(out, call.cost.read_bytes, call.cost.written_bytes)]
+    return [fill(out)]
+
+
+def _pad(call: ConcreteCall) -> list[Kernel]:
+    """The result filled with the padding, then the operand copied into it; without padding a copy."""
+    out = call.out
+    if out is None or not call.operands:
+        return []
+    x = call.operands[0]
+    return [copy(x)] if out.numel == x.numel else [fill(out), copy(x)]
+
+
+def _rolled(call: ConcreteCall) -> list[Kernel]:
+    """A kernel for each axis."""
+    x = call.operands[0] if call.operands else None
+    if x is None:
+        return []
+    shifts = call.arguments.get("shifts", call.arguments.get("#1"))
+    count = max(len(shifts), 1) if isinstance(shifts, tuple) else 1
+    return [Kernel("copy", x.dtype, 0, 0, x.full_bytes, x.full_bytes, variant="roll")] * count
+
+
+def _reduced(call: ConcreteCall) -> list[Kernel]:
+    out = call.out
+    if out is None or not call.operands:
+        return []
+    x = call.operands[0]
+    kept = _kept_axes(call, x, out)
+    if kept is not None:
+        return [sum_to(x, kept, out.bits)]
+    is_inner = not out.rank or out.shape[-1] != x.shape[-1] or out.rank == x.rank == 1
+    return [reduction(x, out.numel, is_inner=is_inner, bits=out.bits)]
+
+
+def _kept_axes(call: ConcreteCall, x: Tensor, out: Tensor) -> list[int] | None:
+    """The axes that a reduction leaves; None where its arguments do not tell."""
+    axes = call.arguments.get("axes")
+    named = (axes,) if isinstance(axes, int) else axes
+    if not isinstance(named, tuple) or not all(isinstance(axis, int) for axis in named) or not x.rank:
+        return None
+    reduced = {axis % x.rank for axis in named}
+    kept = [axis for axis in range(x.rank) if axis not in reduced]
+    return kept if prod(x.shape[axis] for axis in kept) == out.numel and reduced else None
+
+
+def _softmax(call: ConcreteCall) -> list[Kernel]:
+    """One kernel on rows in order; to another element type the operand is cast first unless the kernel can do it."""
+    x, out = next(iter(call.operands), None), call.out
+    if x is None or out is None or not x.numel:
+        return []
+    copies = copied(call)
+    read = copies[-1].written_bytes if copies else x.full_bytes
+    return [*copies, softmax_kernel(call, x, call.operator.name, read, out.full_bytes)]
+
+
+def _resampled(call: ConcreteCall) -> list[Kernel]:
+    """Interpolation has a thread for each position, which loops over batch and channels (UpSampleBilinear2d.cu of ATen)."""
+    out, work = call.out, call.cost.vector_flops
+    if out is None or out.rank < 3 or not work:
+        return of_rows("pool")(call)
+    images = out.shape[0] * out.shape[1]
+    x = call.operand("x")
+    is_last = x is not None and x.shape[1] > 1 and x.strides[1] == 1
+    larger = log2(max(out.numel / max(1 if x is None else x.numel, 1), 1))
+    unshared = 1.0 if is_last else max(_UNSHARED - _SHARED * larger, 1.0)
+    positions = out.numel // max(images, 1)
+    busy = min(positions / _THREADS, 1.0)  # a block's warps wait together, and take turns to load
+    loads = int(images * (_WAIT + (unshared - _WAIT) * busy))
+    sizes = Rows(positions, loads, is_inner=False)
+    moved = (call.cost.read_bytes, call.cost.written_bytes)
+    return [Kernel("pool", out.dtype, 0, work, *moved, sizes, variant="interpolation")]
+
+
+def _sorted(call: ConcreteCall) -> list[Kernel]:
+    x = call.operands[0] if call.operands else None
+    if x is None:
+        return []
+    return [rows_kernel("sort", x, call, call.cost.read_bytes, call.cost.written_bytes)]
+
+
+def _moved(call: ConcreteCall) -> list[Kernel]:
+    out = call.out
+    if out is None:
+        return []
+    variant, largest = "" if len(call.operands) < 2 else _joining(call.operands, out), 0
+    if not all(x.is_contiguous for x in call.operands):  # as many blocks for each operand (Shape.cu of ATen)
+        variant, largest = "joined", max(x.numel for x in call.operands)
+    moved = (call.cost.read_bytes, call.cost.written_bytes)
+    return [Kernel("copy", out.dtype, 0, largest, *moved, variant=variant)]
+
+
+def _joining(parts: Sequence[Tensor], out: Tensor) -> str:
+    """The kernel that joins tensors: with loads of 16 bytes where each part begins and ends at a multiple of these."""
+    sizes = zip(out.shape, parts[0].shape, strict=False)
+    axis = next((axis for axis, (whole, part) in enumerate(sizes) if whole != part), 0)
+    rows = [prod(x.shape[axis:]) * x.bits // 8 for x in parts]
+    return "cat" if any(row % _ALIGNED for row in rows) else "cat_aligned"
+
+
+def _gathered(call: ConcreteCall) -> list[Kernel]:
+    """Rows of the result are read from anywhere in the table; of rows that do not align each element by itself."""
+    out = call.out
+    if out is None:
+        return []
+    kernel = rows_kernel("gather", out, call, call.cost.read_bytes, call.cost.written_bytes)
+    row = out.shape[-1] * out.bits // 8 if out.rank else 0
+    if call.operator.name != "index" or row % _ALIGNED == 0:
+        return [kernel]
+    return [replace(kernel, sizes=Strided(out.numel, 2, 3), variant="elements")]
+
+
+def _other(call: ConcreteCall) -> list[Kernel]:
+    """An operator without a lowering of its own: one kernel with its work and traffic."""
+    like = call.out or next(iter(call.operands), None)
+    if like is None:
+        return []
+    cost = call.cost
+    work = cost.vector_flops + cost.transcendentals
+    return [Kernel("other", like.dtype, cost.matrix_flops, work, cost.read_bytes, cost.written_bytes)]
+
+
+def _dropout(call: ConcreteCall) -> list[Kernel]:
+    """One kernel that draws the mask and applies it; nothing while it is not training."""
+    out = call.out
+    if out is None or call.estimate.alias or call.cost.vector_flops == 0:
+        return []
+    moved = call.cost.read_bytes, call.cost.written_bytes
+    drawn = [elementwise(out, 0, 0)] * 2 if call.operator.word == "feature_dropout" else []  # and scaled
+    return [*drawn, Kernel("random", out.dtype, 0, call.cost.vector_flops, *moved)]
+
+
+_UNSHARED, _SHARED = (
+    2.2,
+    0.18,
+)  # time of an image's loads, and how much less for each octave of positions that share them
+_WAIT = 0.65  # the part of that time in which the first warp waits for the L2 cache
+_THREADS = 1024  # of a block
+_ALIGNED = 16  # bytes that a row is a multiple of where a warp copies it
+_TRANSCENDENTAL = 3  # arithmetic operations that one takes as long as
+_BY_POLYNOMIAL = frozenset({"gelu"})  # the error function is a polynomial
+_COPIED_FIRST = frozenset({"masked_fill"})  # then changed in place
+_BY_NAME: Mapping[str, Lowering] = by_name(
+    {
+        "pad": _pad,
+        "roll": _rolled,
+        "weight_norm": weight_norm,
+        "weight_norm_backward": weight_norm,
+    }
+)
+_FORWARD: Mapping[str, Lowering] = {
+    "elementwise": _elementwise,
+    "comparison": _elementwise,
+    "logic": _elementwise,
+    "quantisation": _elementwise,
+    "cast": _cast,
+    "identity": _layout,
+    "view": _layout,
+    "creation": _filled,
+    "movement": _moved,
+    "gather": _gathered,
+    "scatter": scatter,
+    "reduction": _reduced,
+    "scan": of_rows("scan"),
+    "sort": _sorted,
+    "product": product,
+    "convolution": convolution,
+    "pooling": pooling,
+    "loss": loss,
+    "resampling": _resampled,
+    "normalisation": norm,
+    "softmax": _softmax,
+    "attention": attention,
+    "recurrent": recurrent,
+    "random": of_rows("random"),
+    "dropout": _dropout,
+    "collective": collective,
+}

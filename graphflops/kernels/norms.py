@@ -1,0 +1,192 @@
+"""Normalisation: layer, group and batch norm and their gradients, as PyTorch's CUDA kernels compute them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import prod
+from typing import TYPE_CHECKING
+
+from graphflops.execution.strides import row_major
+from graphflops.kernels.choices import limits
+from graphflops.kernels.kernel import Kernel, Rows, Strided
+from graphflops.kernels.moved import copied, elementwise, reduction
+
+if TYPE_CHECKING:
+    from graphflops.kernels.call import ConcreteCall, Tensor
+
+_HALF = 16  # bits
+_MANY_ROWS, _FEW_COLUMNS, _ROWS_OF_A_PART, _VECTOR = limits(
+    "aten_2_11", *[f"layer_norm.{name}" for name in ("many_rows", "few_columns", "rows_of_a_part", "vector")]
+)
+_WARP = 32  # pixels
+_SHARED = 2  # images of a block
+
+
+def norm(call: ConcreteCall) -> list[Kernel]:
+    """One kernel; a group norm takes the moments first, then makes factors of them, then applies these."""
+    x = call.operand("x")
+    if x is None:
+        return []
+    name = call.operator.name
+    if name in ("group_norm", "native_group_norm"):
+        moments = replace(_kernel(call, x, x.full_bytes, 0), variant="moments")
+        applied = _with_factors(x, x.full_bytes, 2, 2)
+        return [*copied(call), moments, elementwise(x, 0, 0), applied]
+    if name == "instance_norm":
+        return _instance_norm(call, x)
+    if name == "batch_norm" and call.arguments.get("training") is not True:
+        return _applied_batch_norm(call, x)
+    if name == "batch_norm":
+        return _trained_batch_norm(call, x)
+    in_order = copied(call)
+    kernel = _kernel(call, x, call.cost.read_bytes, call.cost.written_bytes)
+    if x.rank and kernel.sizes is not None and rows_of(call, x).columns % _VECTOR:
+        moments = replace(kernel, written_bytes=0, variant="moments")
+        return [*in_order, moments, replace(kernel, variant="applied")]
+    return [*in_order, replace(kernel, variant="rms_norm") if name == "rms_norm" else kernel]
+
+
+def weight_norm(call: ConcreteCall) -> list[Kernel]:
+    """A weight scaled to norms of its first or last axis; a block for 16 columns goes through all rows."""
+    x, g = call.operands[0], call.operands[-1]
+    columns = max(g.numel, 1)
+    is_inner = bool(g.rank) and g.shape[0] == columns
+    rows = Rows(columns, x.numel // columns, is_inner)
+    variant = "weight_norm" if is_inner else "weight_norm_last"
+    return [
+        Kernel("normalization", x.dtype, 0, 2 * x.numel, x.full_bytes, x.full_bytes, rows, variant=variant)
+    ]
+
+
+def _instance_norm(call: ConcreteCall, x: Tensor) -> list[Kernel]:
+    """The batch norm of one image whose channels are those of all images; weight and bias are repeated for these."""
+    joined = _joined(x)
+    given = [each for each in (call.operand("weight"), call.operand("bias")) if each is not None]
+    repeats = [elementwise(each, each.nbytes, joined.shape[1] * each.bits // 8) for each in given]
+    return [*copied(call), *repeats, *_trained_batch_norm(call, joined)]
+
+
+def _joined(x: Tensor) -> Tensor:
+    """Images as one with all their channels."""
+    shape = (1, prod(x.shape[:2]), *x.shape[2:])
+    return replace(x, shape=shape, strides=row_major(shape))  # type: ignore[arg-type]
+
+
+def _trained_batch_norm(call: ConcreteCall, x: Tensor) -> list[Kernel]:
+    """Of half precision by three kernels: moments, running moments, and their use; else by one of cuDNN."""
+    channels = x.shape[1] if x.rank > 1 else 1
+    rows = Rows(channels, x.numel // max(channels, 1), is_inner=False)
+    whole = replace(_kernel(call, x, 2 * x.full_bytes, x.full_bytes), sizes=rows)
+    is_last = x.rank > 2 and channels > 1 and x.strides[1] == 1
+    if x.bits > _HALF:
+        return [replace(whole, variant="batch_norm_training_last" if is_last else "batch_norm_training")]
+    moments = replace(whole, read_bytes=x.full_bytes, written_bytes=0, variant="batch_norm_moments")
+    running = elementwise(x, 4 * channels, 4 * channels)
+    applied = _applied_batch_norm(call, x)[-1]
+    return [*([running] * is_last), moments, running, applied]
+
+
+def _applied_batch_norm(call: ConcreteCall, x: Tensor) -> list[Kernel]:
+    """One kernel with a block for each channel of each image; in half precision the factors are made first, by two."""
+    channels = x.shape[1] if x.rank > 1 else 1
+    read, written = call.cost.read_bytes, call.cost.written_bytes
+    factors = _factors(x, channels) if x.bits == _HALF else []
+    if prod(x.shape[2:]) == 1 or x.strides[1] == 1:  # channels are innermost: a pointwise kernel
+        rows = Rows(x.numel // max(channels, 1), channels)
+        last = replace(_kernel(call, x, read, written), sizes=rows, variant="batch_norm_last")
+        return [*factors, last]
+    pixels = prod(x.shape[2:])
+    images = -(-x.shape[0] // (_SHARED if pixels <= _WARP else 1))  # small ones share a block
+    rows = Rows(images * channels, pixels)
+    return [*factors, replace(_kernel(call, x, read, written), sizes=rows, variant="batch_norm")]
+
+
+def _factors(x: Tensor, channels: int) -> list[Kernel]:
+    """The variance in float32, and the inverse of its root."""
+    sizes = Strided(channels, 1, 2, has_casts=True)
+    cast = Kernel("copy", x.dtype, 0, 0, 2 * channels, 4 * channels, sizes, variant="strided")
+    return [cast, elementwise(x, 4 * channels, 4 * channels)]
+
+
+def norm_backward(call: ConcreteCall) -> list[Kernel]:
+    """The gradient of the operand, and one kernel more for weight and bias where these want one."""
+    x = call.operand("x")
+    if x is None:
+        return []
+    name = call.operator.name
+    if name in ("batch_norm", "instance_norm"):  # one kernel for all gradients
+        joined = x if name == "batch_norm" else _joined(x)
+        repeated = [each for each in (call.operand("weight"), call.operand("bias")) if each is not None]
+        sums = (
+            [] if name == "batch_norm" else [_over_images(each, x) for each in repeated if each.requires_grad]
+        )
+        kernel = _kernel(call, joined, 2 * x.full_bytes, x.full_bytes)
+        return [replace(kernel, variant="batch_norm_backward"), *sums]
+    of_x = replace(_kernel(call, x, 2 * x.full_bytes, x.full_bytes), variant=f"{name}_backward")
+    if name in ("group_norm", "native_group_norm"):
+        return _group_norm_backward(call, x)
+    of_weight = _weight_gradient(call, x, name) if call.wants("weight", "bias") else []
+    return [*copied(call, again=True), *[of_x] * x.requires_grad, *of_weight]
+
+
+def _over_images(parameter: Tensor, x: Tensor) -> Kernel:
+    """The sum of a gradient over images, for each of which an instance norm has repeated a parameter."""
+    shape = (x.shape[0], parameter.numel)
+    each = replace(parameter, shape=shape, strides=(parameter.numel, 1), nbytes=x.shape[0] * parameter.nbytes)
+    return reduction(each, parameter.numel, is_inner=False)
+
+
+def _group_norm_backward(call: ConcreteCall, x: Tensor) -> list[Kernel]:
+    """Sums over the pixels of each channel, factors made of them, and these applied; the weight's gradient from the sums."""
+    channels = prod(x.shape[:2])
+    sums = replace(_kernel(call, x, 2 * x.full_bytes, 0), sizes=Rows(channels, x.numel // max(channels, 1)))
+    small = elementwise(x, 0, 0)
+    applied = _with_factors(x, 2 * x.full_bytes, 4, 3)
+    of_weight = [small] * call.wants("weight", "bias")
+    return [replace(sums, variant="channel_sums"), *[small, applied] * x.requires_grad, *of_weight]
+
+
+def _with_factors(x: Tensor, read: int, work: int, factors: int) -> Kernel:
+    """A pointwise kernel with so many factors for each channel."""
+    kernel = elementwise(x, read, x.full_bytes, work * x.numel, variant="strided")
+    return replace(kernel, sizes=Strided(x.numel, 2, 2 + factors))
+
+
+def _weight_gradient(call: ConcreteCall, x: Tensor, name: str) -> list[Kernel]:
+    """A block for every 32 columns that goes through all rows; very many rows of few columns in parts that are added up."""
+    columns, work, read = _columns(call, x), 4 * x.numel, 2 * x.full_bytes
+    if columns.columns <= _MANY_ROWS or columns.rows >= _FEW_COLUMNS:
+        return [Kernel("reduction", x.dtype, 0, work, read, 0, columns, variant=f"{name}_weight")]
+    parts = columns.columns // _ROWS_OF_A_PART
+    added = Rows(columns.rows, parts, is_inner=False)
+    size = columns.rows * parts * 4
+    return [
+        elementwise(x, read, size, work),
+        Kernel("reduction", "float32", 0, size // 4, size, 0, added, variant="outer"),
+    ]
+
+
+def _kernel(call: ConcreteCall, x: Tensor, read: int, written: int) -> Kernel:
+    work = call.cost.vector_flops + call.cost.transcendentals
+    rows = rows_of(call, x)
+    variant = "" if rows.is_inner else "outer"
+    return Kernel("normalization", x.dtype, 0, work, read, written, rows, variant=variant)
+
+
+def rows_of(call: ConcreteCall, x: Tensor) -> Rows:
+    """Rows that are normalised: of the last axes, of a group of channels, or of one channel of all images."""
+    if call.operator.is_of_images and x.rank > 1:
+        return Rows(x.shape[1], x.numel // max(x.shape[1], 1), is_inner=False)
+    groups = call.arguments.get("groups")
+    if isinstance(groups, int) and groups and x.rank:
+        rows = x.shape[0] * groups
+        return Rows(rows, x.numel // max(rows, 1))
+    weight = call.operand("weight")
+    columns = weight.numel if weight is not None and weight.numel else x.shape[-1] if x.rank else 1
+    return Rows(x.numel // max(columns, 1), columns)
+
+
+def _columns(call: ConcreteCall, x: Tensor) -> Rows:
+    """The sums over rows that the gradients of weight and bias are."""
+    rows = rows_of(call, x)
+    return Rows(rows.columns, rows.rows, is_inner=False)

@@ -1,0 +1,184 @@
+"""Changes an ONNX file as the checks of an audit say, with onnx-ir. Runs in a child process.
+
+Weights in external files stay where they are and are not read, unless a fix computes with them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import onnx_ir as ir
+
+from graphflops.onnx_fix.sessions import opened_session
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from graphflops.onnx_audit.registry import Edit
+
+_UNARY_FIRST = frozenset({"Transpose", "Cast", "Reshape"})  # the first operand of these may be another one
+
+
+def apply(source: str, target: str, folder: str, fixes: Sequence[Sequence[Edit]]) -> list[int]:
+    """Write the file at `source` with the fixes to `target`; the places of those that can be applied.
+
+    folder: where the data lie that the file keeps outside of itself.
+    """
+    model = ir.load(source, format="protobuf")
+    ir.external_data.set_base_dir(model.graph, folder)
+    editor = _Editor(model, folder)
+    applied = [place for place, edits in enumerate(fixes) if editor.apply(edits)]
+    editor.finish()
+    ir.save(model, target, format="protobuf")
+    return applied
+
+
+class _Editor:
+    """The values of a model by name, and the changes of them.
+
+    A name that the file uses in several of its nested graphs is no name here: it does not say which value is meant.
+    """
+
+    def __init__(self, model: ir.Model, folder: str) -> None:
+        self.model = model
+        self.folder = folder
+        values = [value for graph in model.graphs() for value in _values(graph)]
+        times = Counter(value.name for value in values)
+        self.values = {str(value.name): value for value in values if times[value.name] == 1}
+        self.idle = {id(value) for value in values if not (value.uses() or value.is_graph_output())}
+        self.waiting: dict[str, list[str]] = {
+            "stored": [],
+            "folded": [],
+            "dropped": [],
+        }  # names, by kind of edit
+
+    def apply(self, edits: Sequence[Edit]) -> bool:
+        """Apply all of these, or none: False where a value is not there, or an input or output would be lost."""
+        possible = all(self._can(edit) for edit in edits)
+        for edit in edits if possible else ():
+            if edit.kind in self.waiting:
+                self.waiting[edit.kind].append(edit.value)
+            else:
+                self._change(edit)
+        return possible
+
+    def finish(self) -> None:
+        """Do at once what takes a session or a rule of a library, and remove what nothing uses any more."""
+        self._store(self.waiting["stored"])
+        self._fold(self.waiting["folded"])
+        self._sweep(self.waiting["dropped"])
+
+    def _can(self, edit: Edit) -> bool:
+        value, other = self.values.get(edit.value), self.values.get(edit.other)
+        if value is None or value.is_graph_input() or (edit.other and other is None):
+            return False
+        node = value.producer()
+        match edit.kind:
+            case "instead":
+                assert other is not None
+                outside = other.graph is self.model.graph and other.producer() is None
+                if other.graph is not value.graph and not outside:
+                    return False  # made in another branch
+                # The result of the program takes the name of the value that it was; another result has a name of its own.
+                return not value.is_graph_output() or not (outside or other.is_graph_output())
+            case "operand":
+                return node is not None and not node.domain and node.op_type in _UNARY_FIRST
+            case "stored" | "folded":
+                return value.graph is self.model.graph and node is not None
+        return edit.kind != "dropped" or not value.is_graph_output()
+
+    def _change(self, edit: Edit) -> None:
+        """Apply one change that needs no computing."""
+        value = self.values[edit.value]
+        match edit.kind:
+            case "instead":
+                other, name = self.values[edit.other], value.name
+                if value.is_graph_output():
+                    value.name = None
+                    other.name, other.type, other.shape = (
+                        name,
+                        value.type or other.type,
+                        value.shape or other.shape,
+                    )
+                ir.convenience.replace_all_uses_with(value, other, replace_graph_outputs=True)
+            case "operand":
+                node = value.producer()
+                assert node is not None
+                node.replace_input_with(0, self.values[edit.other])
+                if edit.numbers:
+                    node.attributes["perm"] = ir.AttrInt64s("perm", edit.numbers)
+            case "undeclared":
+                value.shape = value.type = None
+            case "sized":
+                axis, size = edit.numbers
+                assert value.shape is not None
+                value.shape[axis] = size
+
+    def _store(self, names: Sequence[str]) -> None:
+        """Compute values once, by onnxruntime's own kernels, and store them under their names."""
+        if not names:
+            return
+        values = [self.values[name] for name in names]
+        graph, functions = ir.convenience.extract(self.model.graph, [], values), self.model.functions.values()
+        part = ir.Model(graph, ir_version=self.model.ir_version, functions=list(functions))
+        session = opened_session(ir.to_proto(part).SerializeToString(), self.folder)
+        for name, value, array in zip(names, values, session.run(names, {}), strict=True):
+            value.name = None
+            tensor = ir.tensor(array, name=name)
+            stored = ir.val(name, const_value=tensor)
+            self.model.graph.register_initializer(stored)
+            ir.convenience.replace_all_uses_with(value, stored, replace_graph_outputs=True)
+            self.values[name] = stored
+
+    def _fold(self, names: Sequence[str]) -> None:
+        """Make batch norms part of the convolutions before them, which keep their names, by a rule of onnxscript."""
+        if not names:
+            return
+        from onnxscript import rewriter
+        from onnxscript.rewriter.rules.common import _fuse_batchnorm as library
+
+        convolutions = {
+            name: self.values[name].producer().inputs[0].producer()  # type: ignore[union-attr]
+            for name in names
+        }
+
+        class Chosen(library.FuseBatchNormIntoConv):
+            def check(self, context: Any, x: Any, inbound_out: Any, batchnorm_out: Any) -> Any:
+                if batchnorm_out.name in names:
+                    return super().check(context, x, inbound_out, batchnorm_out)
+                return rewriter.MatchResult().fail("not chosen")
+
+        rewriter.RewriteRuleSet([Chosen.rule()]).apply_to_model(self.model)  # type: ignore[no-untyped-call]
+        for value in _values(self.model.graph):
+            before, node = convolutions.get(str(value.name)), value.producer()
+            if before is not None and node is not None and node.op_type == "Conv":
+                node.name = before.name
+                node.metadata_props.clear()
+                node.metadata_props.update(before.metadata_props)
+
+    def _sweep(self, dropped: Iterable[str]) -> None:
+        """Remove what nothing uses any more, and what is to be dropped; what was idle before stays."""
+        wanted = set[int]()
+        waiting = [self.values[name] for name in dropped]
+        while waiting:  # no output depends on what uses it either
+            value = waiting.pop()
+            wanted.add(id(value))
+            waiting += [made for node, _ in value.uses() for made in node.outputs if id(made) not in wanted]
+        for graph in self.model.graphs():
+            for node in reversed(list(graph)):
+                free = all(not value.uses() and not value.is_graph_output() for value in node.outputs)
+                if free and any(id(value) not in self.idle or id(value) in wanted for value in node.outputs):
+                    graph.remove(node, safe=True)
+            for name, value in list(graph.initializers.items()):
+                kept = value.uses() or value.is_graph_output() or value.is_graph_input()
+                if not kept and (id(value) not in self.idle or id(value) in wanted):
+                    del graph.initializers[name]
+
+
+def _values(graph: ir.Graph) -> Iterator[ir.Value]:
+    """The values that a graph defines."""
+    yield from graph.inputs
+    yield from (value for value in graph.initializers.values() if not value.is_graph_input())
+    for node in graph:
+        yield from (value for value in node.outputs if value.name)

@@ -1,0 +1,291 @@
+"""Fixes an ONNX file as its audit says, and proves the fixed file before it is written.
+
+Each round audits the file and applies the fixes found, since one may show the next. Then onnxruntime runs the file as it was
+and as it is: the safe fixes must leave every result the same bit for bit, the unsafe ones within a tolerance. Where they do
+not, halves of the fixes are tried again, until those that fail are known and left out.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from graphflops.base.limits import next_analysis
+from graphflops.comparison.models import compare
+from graphflops.errors import FileError, GraphflopsError, RunError, shown
+from graphflops.exporters import onnx
+from graphflops.onnx_audit.audit import audit
+from graphflops.onnx_audit.catalogue import checks
+from graphflops.onnx_fix.steps import Steps
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Mapping
+
+    from graphflops.comparison.result import Comparison
+    from graphflops.onnx_audit.audit import Audit, Fix
+    from graphflops.onnx_fix.sessions import Run
+    from graphflops.report import Execution
+    from graphflops.report.findings import Finding
+
+Key = tuple[str, str]  # of a fix: its code, and the first value that it changes
+
+_ROUNDS = 12
+_TRIALS = 40  # of files that are run to find the fixes that fail
+# A later stage waits until an earlier one finds nothing more: constants are stored once none repeats; then come the changes
+# after which a value is another one.
+_STAGES = {"GF242": 1, "GF248": 2, "GF250": 2, "GF254": 2}
+_STORED = ("GF215", "GF240")  # whose bytes are those of stored tensors, not moved in a run
+
+
+class Saving(NamedTuple):
+    """FLOPs and bytes of a run, and bytes of stored tensors."""
+
+    flops: int
+    moved: int
+    stored: int
+
+
+@dataclass(frozen=True, slots=True)
+class Fixed:
+    """An ONNX file with the fixes that hold.
+
+    file: where it lies until it is written; `path` where no fix holds, and then there is no comparison.
+    fixed: the findings that a fix mended. undone: those whose fix was left out, each with the reason.
+    before, after: the audits. runs: what onnxruntime ran; () where it cannot run the file, and `unproven` says why.
+    difference: the largest of a result, as a share of its largest number; 0 for equal bits.
+    """
+
+    path: str
+    file: str
+    fixed: tuple[Finding, ...]
+    undone: tuple[tuple[Finding, str], ...]
+    before: Audit
+    after: Audit
+    comparison: Comparison | None = None
+    runs: tuple[Run, ...] = ()
+    unproven: str = ""
+    difference: float = 0.0
+
+    @property
+    def promised(self) -> Saving:
+        """What the findings said that their fixes save."""
+        report = self.before.report
+        assert report is not None
+        parts = [
+            (f.code in _STORED, report.value(f.flops or 0), report.value(f.bytes or 0) or 0)
+            for f in self.fixed
+        ]
+        stored = sum(part for is_stored, _, part in parts if is_stored)
+        return Saving(sum(f or 0 for _, f, _ in parts), sum(b for _, _, b in parts) - stored, stored)
+
+    @property
+    def saved(self) -> Saving:
+        """What is saved, by the reports of the two files."""
+        flops = moved = stored = 0
+        for found, sign in ((self.before, 1), (self.after, -1)):
+            assert found.report is not None
+            value, cost = found.report.value, found.report.total()
+            flops += sign * (value(cost.matrix_flops + cost.vector_flops) or 0)
+            moved += sign * (value(cost.read_bytes + cost.written_bytes) or 0)
+            stored += sign * (value(found.report.parameter_bytes + found.report.buffer_bytes) or 0)
+        return Saving(flops, moved, stored)
+
+
+def fixed(
+    path: str,
+    folder: str,
+    *,
+    codes: Collection[str],
+    kept: Callable[[Iterable[Finding]], Iterable[Finding]],
+    unsafe: bool = False,
+    unproven: bool = False,
+    seconds: float = 600.0,
+    on: tuple[str, Execution | None] | None = None,
+    **sizes: Any,
+) -> Fixed:
+    """Fix the ONNX file at `path` in a temporary folder.
+
+    codes: of the checks whose findings are fixed, those that `kept` keeps. unsafe: fixes after which results differ within a
+    tolerance too. unproven: go on where onnxruntime cannot run the file. seconds: what a step in a child process may take.
+    on: a device, and how it runs the program, for the comparison of times. sizes: as for `graphflops.audit`.
+    Raises FileError for a file that has errors, RunError where it cannot be run.
+    """
+    before = audit(path, **sizes)
+    _refuse(before)
+    start = _Trial(path, {}, before)
+    work = _Work(before, start, folder, codes, kept, sizes, Steps(path, seconds))
+    if not work.chosen(before, unsafe, ()):
+        return Fixed(path, path, (), (), before, before)
+    reason, infos = "", {} if before.report is None else before.report.symbols
+    try:
+        given = {name: info.value or 0 for name, info in infos.items() if info.given_by == "user"}
+        work.runs = work.steps.planned(given)
+    except RunError as error:
+        reason = str(error)
+        if not unproven:
+            raise RunError(f"{reason}: without proof nothing is written but with --unproven") from None
+    for with_unsafe in (False, True)[: 1 + unsafe]:
+        work.extend(with_unsafe)
+    best, done = work.best, tuple(work.best.applied.values())
+    comparison = _compared(path, best.file, on, sizes) if done else None
+    results = (tuple(work.runs), reason, work.difference)
+    return Fixed(path, best.file, done, tuple(work.undone), before, best.audit, comparison, *results)
+
+
+def _compared(
+    path: str, file: str, on: tuple[str, Execution | None] | None, sizes: Mapping[str, Any]
+) -> Comparison:
+    """What the fixes changed, on a device where one is named."""
+    device, execution = on or (None, None)
+    comparison = compare(path, file, device=device, execution=execution, **sizes)
+    origin = replace(comparison.new.origin, path=f"{path}, fixed")
+    return replace(comparison, new=replace(comparison.new, origin=origin))
+
+
+class _Trial(NamedTuple):
+    """A file with some fixes: which were applied, and what an audit finds in it then."""
+
+    file: str
+    applied: Mapping[Key, Finding]
+    audit: Audit
+
+
+@dataclass(slots=True)
+class _Work:
+    """Finds the most fixes that hold. best: the file with them. undone: the fixes that do not, and why."""
+
+    before: Audit
+    best: _Trial
+    folder: str
+    codes: Collection[str]
+    kept: Callable[[Iterable[Finding]], Iterable[Finding]]
+    sizes: Mapping[str, Any]
+    steps: Steps
+    runs: list[Run] = field(default_factory=list)
+    undone: list[tuple[Finding, str]] = field(default_factory=list)
+    denied: set[Key] = field(default_factory=set)
+    difference: float = 0.0
+    files: int = 0
+    trials: int = 0
+
+    def chosen(self, found: Audit, unsafe: bool, denied: Collection[Key]) -> list[Fix]:
+        """The fixes of the earliest stage that has any, but for those that are denied."""
+        kept = {id(finding) for finding in self.kept(found.findings)}
+        wanted = [
+            fix
+            for fix in found.fixes
+            if fix.edits and fix.finding.code in self.codes and id(fix.finding) in kept
+            if (unsafe or fix.finding.applicability == "safe") and _key(fix) not in denied
+        ]
+        stages = [_STAGES.get(fix.finding.code, 0) for fix in wanted]
+        return [fix for fix, stage in zip(wanted, stages, strict=True) if stage == min(stages)]
+
+    def extend(self, unsafe: bool) -> None:
+        """Add all fixes that hold, of the safe ones or of all: those that fail are found by halves."""
+        trial, problem = self._tried(unsafe, self.denied)
+        if not problem:
+            self.best = trial
+            return
+        known = {_key(fix): fix.finding for fix in self.chosen(self.before, unsafe, self.denied)}
+        new = {
+            key: found for key, found in {**known, **trial.applied}.items() if key not in self.best.applied
+        }
+        good, pending = set[Key](), _halves(list(new))
+        while pending:
+            part = pending.pop(0)
+            if self.trials < _TRIALS:
+                trial, problem = self._tried(unsafe, self.denied | (new.keys() - good - set(part)))
+            if not problem:
+                good, self.best = good | set(part), trial
+            elif len(part) > 1 and self.trials < _TRIALS:
+                pending[:0] = _halves(part)
+            else:
+                self.undone += [(new[key], problem) for key in part]
+                self.denied |= set(part)
+
+    def _tried(self, unsafe: bool, denied: Collection[Key]) -> tuple[_Trial, str]:
+        """The file with all fixes but these, and why it does not hold."""
+        self.trials += 1
+        trial = _Trial(self.before.path, {}, self.before)
+        try:
+            trial = self._applied(trial, unsafe, set(denied))
+            problem = _lost(self.before, trial)
+            if not problem and self.runs and trial.applied:
+                verdict = self.steps.compared(trial.file, self.runs, exact=not unsafe)
+                problem, self.difference = verdict.problem, verdict.difference
+        except GraphflopsError as error:
+            problem = str(error).removeprefix(f"{shown(self.before.path)}: ")
+        return trial, problem
+
+    def _applied(self, trial: _Trial, unsafe: bool, denied: set[Key]) -> _Trial:
+        """The file with all fixes but these, round by round until none is left."""
+        for _ in range(_ROUNDS):
+            chosen = self.chosen(trial.audit, unsafe, denied)
+            if not chosen:
+                break
+            self.files += 1
+            target = os.path.join(self.folder, f"{self.files}.onnx")
+            places = self.steps.applied(trial.file, target, [fix.edits for fix in chosen])
+            done = {_key(chosen[place]): chosen[place].finding for place in places}
+            denied |= {_key(fix) for fix in chosen} - done.keys()
+            if done:
+                next_analysis()
+                trial = _Trial(target, {**trial.applied, **done}, audit(target, **self.sizes))
+        return trial
+
+
+def _refuse(before: Audit) -> None:
+    """Raises FileError for what is not fixed: a file with errors, and one that would not be written again whole."""
+    problem = next((f"{f.code} {f.message}" for f in before.findings if f.severity == "error"), "")
+    with open(before.path, "rb") as file:
+        is_binary = onnx.form_of(file.read(512)) == "binary"
+    proto, _ = onnx.opened(before.path)
+    if problem:
+        problem += ": mend by hand what the audit calls an error"
+    elif not is_binary:
+        problem = "is text: store the model as binary"
+    elif proto.training_info or proto.graph.sparse_initializer:
+        problem = "has sparse tensors or training graphs, which are not written again"
+    if problem:
+        raise FileError(f"{shown(before.path)}: {problem}")
+
+
+def _lost(before: Audit, trial: _Trial) -> str:
+    """What the fixed file has lost, or what is wrong with it that was not before; "" for nothing."""
+    new = _interface(trial.file)
+    for what, value in _interface(before.path).items():
+        if new[what] != value:
+            return f"its {what} would change"
+    if trial.audit.report is None:
+        return "the fixed file is no valid program"
+    codes = Counter(finding.code for finding in trial.audit.findings)
+    codes.subtract(finding.code for finding in before.findings)
+    # A cost may be seen now that was hidden; checks of safety look at the folder, which is another one as yet.
+    worse = sorted(code for code, more in codes.items() if more > 0 and checks()[code].kind == "correctness")
+    return f"{', '.join(worse)} would be found" if worse else ""
+
+
+def _interface(path: str) -> dict[str, Any]:
+    """What a fixed file must have as the file had it."""
+    proto, _ = onnx.opened(path)
+    stored = {tensor.name for tensor in proto.graph.initializer}
+    inputs = [value for value in proto.graph.input if value.name not in stored]
+    return {
+        "inputs": [value.SerializeToString(deterministic=True) for value in inputs],
+        "outputs": [value.name for value in proto.graph.output],
+        "opsets": {entry.domain: entry.version for entry in proto.opset_import},
+        "metadata": {entry.key: entry.value for entry in proto.metadata_props},
+        "IR version": proto.ir_version,
+        "functions": sorted((function.domain, function.name) for function in proto.functions),
+    }
+
+
+def _key(fix: Fix) -> Key:
+    return fix.finding.code, fix.edits[0].value
+
+
+def _halves(keys: list[Key]) -> list[list[Key]]:
+    half = (len(keys) + 1) // 2
+    return [part for part in (keys[:half], keys[half:]) if part]

@@ -1,0 +1,262 @@
+"""Answers about the structure of a model in words and as a table."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+from graphflops.base.numbered import numbered, unnumbered
+from graphflops.base.units import memory, number, percent, seconds
+from graphflops.render import markdown as in_markdown
+from graphflops.render import table as in_text
+from graphflops.render.csv import listing as csv_listing
+from graphflops.render.graph.labels import amount
+from graphflops.render.listing import Listing
+from graphflops.render.summary import title
+from graphflops.render.text import count_of, safe
+from graphflops.structure.answer import Unused
+from graphflops.structure.cuts import Cuts
+from graphflops.structure.paths import Bottlenecks, CriticalPath
+from graphflops.structure.queries import cost
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    import networkx
+
+    from graphflops.structure.answer import Answer, Part
+
+_TOP = 25  # lines
+_WORDS = {"flops": "FLOPs", "bytes": "bytes moved"}
+_HEADS = {"flops": "FLOPs", "bytes": "bytes", "time": "time"}
+Rows = list[tuple[str | float, ...]]
+
+
+def table(answer: Answer, *, top: int | None = None, width: int = 120, color: bool = False) -> str:
+    """The answer for a terminal. top: lines of the table."""
+    found = _first(listing(answer, exact=False), top or _TOP)
+    lines = "".join(f"{line}\n" for line in sentences(answer))
+    return lines + ("\n" + in_text.listing(found, width=width, color=color) if found.rows else "")
+
+
+def markdown(answer: Answer, *, top: int | None = None) -> str:
+    """The answer as Markdown."""
+    found = _first(listing(answer, exact=False), top or _TOP)
+    tables = [in_markdown.listing(found)] if found.rows else [""]
+    return "\n\n".join([*map(in_markdown.escaped, sentences(answer)), *tables])
+
+
+def csv(answer: Answer) -> str:
+    """The table of the answer, all lines, numbers unrounded."""
+    return csv_listing(listing(answer, exact=True))
+
+
+def sentences(answer: Answer) -> list[str]:
+    """The answer in words: one sentence a line."""
+    found = answer.found
+    if isinstance(found, CriticalPath):
+        return _path(answer, found)
+    if isinstance(found, Bottlenecks):
+        beside = (
+            f"; other inputs reach past some of them: {_listed(answer, found.beside)}" if found.beside else ""
+        )
+        source, end = (safe(answer.calls.nodes[name]["label"]) for name in (found.input, found.output))
+        return [f"{count_of(len(found.found), 'call')} on every way from {source} to {end}{beside}"]
+    if isinstance(found, Cuts):
+        return _cuts(found)
+    if isinstance(found, Unused) and not found.names:
+        return ["every weight and input is read, and a result depends on every call"]
+    return _part(answer, found)
+
+
+def listing(answer: Answer, *, exact: bool) -> Listing:
+    """The table of the answer. exact: whole numbers, for programs."""
+    found = answer.found
+    if isinstance(found, Bottlenecks):
+        return _bottlenecks(answer, found, exact)
+    if isinstance(found, Cuts):
+        return _stages(answer, found, exact)
+    if isinstance(found, CriticalPath):
+        on_path = [node for node, data in answer.graph.nodes(data=True) if "status" in data]
+        return _nodes(answer.graph, on_path, exact)
+    if isinstance(found, Unused):
+        return _nodes(answer.calls, [node for node in answer.calls if node in found.names], exact)
+    return _nodes(answer.graph, answer.graph, exact)
+
+
+def _path(answer: Answer, found: CriticalPath) -> list[str]:
+    least = "at least " if found.unknown else ""
+    share, beside = percent(found.cost, found.whole), percent(found.branch_cost, found.whole)
+    told = [
+        f"the longest chain: {count_of(len(found.calls), 'call')}, {least}{_figure(found.by, found.cost)}, "
+        f"{share or '0'} % of the program's {_HEADS[found.by]}: no parallel device shortens it"
+    ]
+    if found.branch_cost:
+        where = _listed(answer, found.branch)
+        told.append(
+            f"the widest branch beside it: {where}, {_figure(found.by, found.branch_cost)}, {beside} %"
+        )
+    return told + _unknown(found.unknown)
+
+
+def _cuts(found: Cuts) -> list[str]:
+    told = [
+        f"{count_of(len(found.stages), 'stage')}, the most costly {percent(found.imbalance, 1)} % above an equal share "
+        f"of {_figure(found.by, found.whole)}"
+    ]
+    lacking = sum(one.bytes is None for stage in found.stages for one in stage.crossing)
+    return (
+        told
+        + ([f"the bytes of {count_of(lacking, 'value')} that cross are not known"] if lacking else [])
+        + _unknown(found.unknown)
+    )
+
+
+def _part(answer: Answer, found: Part) -> list[str]:
+    graph = answer.calls
+    calls = [name for name in found.names if graph.nodes[name]["kind"] == "call"]
+    weights = [graph.nodes[name] for name in found.names if graph.nodes[name]["kind"] == "weight"]
+    unknown = sum(graph.nodes[name]["exact"] == "unknown" for name in calls)
+    held = number(sum(weight.get("parameters", 0) for weight in weights))
+    of = "" if graph.graph.get("saved") else f" of {held} parameters"
+    figures = (
+        count_of(len(calls), "call"),
+        _sum(graph, calls, "flops"),
+        _sum(graph, calls, "bytes"),
+        f"{count_of(len(weights), 'weight')}{of}",
+    )
+    return [
+        f"{safe(found.title) or title(answer.report)}: {', '.join(figures)}",
+        *_unknown(unknown),
+    ]
+
+
+def _sum(graph: networkx.MultiDiGraph, calls: Iterable[str], by: Literal["flops", "bytes"]) -> str:
+    """What calls cost, and their share of the program's FLOPs."""
+    whole, (amount, _) = graph.graph.get(f"total_{by}"), cost(graph, calls, by)
+    if whole is None:
+        return f"{_WORDS[by]} that depend on open sizes"
+    share = percent(amount, whole) if by == "flops" else ""
+    return _figure(by, amount) + (f" ({share} %)" if share else " moved" * (by == "bytes"))
+
+
+def _unknown(calls: int) -> list[str]:
+    return [f"the cost of {count_of(calls, 'call')} is unknown, and in no figure"] if calls else []
+
+
+def _nodes(graph: networkx.MultiDiGraph, nodes: Iterable[str], exact: bool) -> Listing:
+    """A line for each node: what it costs, and what it reads."""
+    timed = "total_time" in graph.graph
+    quantities = {"flops": "FLOPs", "bytes": "bytes", "parameters": "params"} | (
+        {"time": "time"} if timed else {}
+    )
+    rows: Rows = []
+    for name in nodes:
+        data = graph.nodes[name]
+        read = ", ".join(dict.fromkeys(safe(graph.nodes[maker]["label"], 60) for maker in graph.pred[name]))
+        figures = [amount(data, key, exact=exact) for key in quantities]
+        called = name if data["kind"] in ("call", "module") else data["label"]
+        count = data["count"] if exact else f"{data['count']:,}"
+        rows.append((safe(called), data["kind"], count, *figures, read))
+    return Listing(("node", "kind", "count", *quantities.values(), "reads"), rows)
+
+
+def _bottlenecks(answer: Answer, found: Bottlenecks, exact: bool) -> Listing:
+    """A line for each bottleneck, for a reader equal ones of repeated layers together."""
+    graph, groups = answer.calls, dict[Any, list[Any]]()
+    for one in found.found:
+        data = graph.nodes[one.call]
+        key = one.call if exact else (unnumbered(data.get("module", "")), data["label"], one.bytes)
+        groups.setdefault(key, []).append(one)
+    rows: Rows = []
+    whole = graph.graph.get("total_flops", 0)
+    for group in groups.values():
+        data = graph.nodes[group[0].call]
+        shares = dict.fromkeys(percent(one.flops, whole) for one in (group[0], group[-1]))
+        size = "?" if group[0].bytes is None else memory(group[0].bytes)
+        rows.append(
+            (
+                group[0].call,
+                data.get("module", ""),
+                data["label"],
+                1,
+                "" if group[0].bytes is None else group[0].bytes,
+                group[0].flops,
+            )
+            if exact
+            else (
+                safe(group[0].call),
+                safe(numbered([graph.nodes[one.call].get("module", "") for one in group])),
+                safe(data["label"]),
+                f"{len(group):,}",
+                size,
+                " to ".join(f"{share or '0'} %" for share in shares) if whole else "?",
+            )
+        )
+    return Listing(("call", "module", "operator", "count", "bytes", "FLOPs up to it"), rows)
+
+
+def _stages(answer: Answer, found: Cuts, exact: bool) -> Listing:
+    """A line for each stage."""
+    rows: Rows = []
+    for place, stage in enumerate(found.stages, 1):
+        sent = sum(one.bytes or 0 for one in stage.crossing)
+        calls = [answer.calls.nodes[name] for name in stage.calls]
+        working = [call for call in calls if call.get("bytes")] or calls
+        ends = [safe(call.get("module", ""), 40) or "(model)" for call in (working[0], working[-1])]
+        values = ", ".join(safe(one.value, 40) for one in stage.crossing[:3]) + (
+            " …" if len(stage.crossing) > 3 else ""
+        )
+        least = ">= " if any(one.bytes is None for one in stage.crossing) else ""
+        rows.append(
+            (
+                place,
+                len(stage.calls),
+                ends[0],
+                ends[-1],
+                stage.cost,
+                stage.cost / found.whole,
+                stage.weight_bytes,
+                sent,
+                values,
+            )
+            if exact
+            else (
+                str(place),
+                f"{len(stage.calls):,}",
+                ends[0],
+                ends[-1],
+                _figure(found.by, stage.cost).removesuffix(" FLOPs"),
+                percent(stage.cost, found.whole),
+                memory(stage.weight_bytes),
+                f"{least}{memory(sent)}" if stage.crossing else "",
+                values,
+            )
+        )
+    return Listing(
+        ("stage", "calls", "from", "to", _HEADS[found.by], "%", "weights", "hands on", "values"), rows
+    )
+
+
+def _figure(by: str, amount: float) -> str:
+    if by == "time":
+        return seconds(amount)
+    return f"{number(round(amount))} FLOPs" if by == "flops" else memory(round(amount))
+
+
+def _listed(answer: Answer, names: Iterable[str]) -> str:
+    """Where calls are: their modules, the first two and the last of many."""
+    nodes = [answer.calls.nodes[name] for name in names]
+    places = [*dict.fromkeys(safe(node.get("module") or node["label"], 60) for node in nodes)]
+    return (
+        ", ".join(places)
+        if len(places) <= 3
+        else f"{places[0]}, {places[1]} … {places[-1]} ({len(places):,} modules)"
+    )
+
+
+def _first(listing: Listing, top: int) -> Listing:
+    left = len(listing.rows) - top
+    if left <= 0:
+        return listing
+    more = (f"… {left:,} more", *[""] * (len(listing.heads) - 1))
+    return Listing(listing.heads, [*listing.rows[:top], more], listing.figures)

@@ -1,0 +1,144 @@
+"""A graph as an SVG picture: boxes in layers from input to output, larger and darker the more they cost."""
+
+from __future__ import annotations
+
+from functools import cache
+from itertools import pairwise
+from pathlib import Path, PurePath
+from typing import TYPE_CHECKING, Any
+
+from graphflops.render.html.fragment import escaped
+from graphflops.render.picture.faces import LINE, MARKS, Face, face
+from graphflops.render.picture.layout import layout
+from graphflops.render.picture.sheet import flat
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    import networkx
+
+    from graphflops.render.picture.faces import By
+    from graphflops.render.picture.layout import Box, Route
+    from graphflops.render.picture.sheet import Item, Sheet
+
+_MARGIN = 16.0
+_HOTTEST, _LEAST_HEAT = (
+    0.62,
+    0.05,
+)  # how much of its colour shows in a box that costs all, in one that costs anything
+# Arrow heads, and the hatching of what is unknown.
+DEFINITIONS = (
+    '<defs><marker id="head" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="9" markerHeight="9" '
+    'markerUnits="userSpaceOnUse" orient="auto"><path class="head" d="M0 1 7 4 0 7z"/></marker>'
+    '<pattern id="hatch" width="7" height="7" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">'
+    '<path class="hatch" d="M0 0V7"/></pattern></defs>'
+)
+
+
+def svg(graph: networkx.MultiDiGraph, *, by: By = "flops") -> str:
+    """The graph as a picture that stands alone, as `Report.graph` makes it. by: the cost that size and colour show."""
+    drawn, width, height = markup(flat(graph), by, whole(graph, by))
+    width, height = width + 2 * _MARGIN, height + 2 * _MARGIN
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" class="picture" viewBox="0 0 {width:.0f} {height:.0f}" '
+        f'width="{width:.0f}" height="{height:.0f}" role="img"><title>{named(graph)}</title><style>{style()}</style>'
+        f'{DEFINITIONS}<rect class="paper" width="100%" height="100%"/>'
+        f'<g transform="translate({_MARGIN:g} {_MARGIN:g})">{drawn}</g></svg>\n'
+    )
+
+
+def named(graph: networkx.MultiDiGraph) -> str:
+    """The name of a graph, as HTML."""
+    return escaped(PurePath(str(graph.graph.get("name", ""))).name or "graph")
+
+
+@cache
+def style() -> str:
+    """The style of pictures."""
+    return (Path(__file__).parents[1] / "html" / "picture.css").read_text("utf-8")
+
+
+def whole(graph: networkx.MultiDiGraph, by: By) -> float:
+    """The cost of the program that a graph is of, or of the graph: an integer as large as it is."""
+    costs = [
+        facts.get(by) or 0 for _, facts in graph.nodes(data=True) if facts.get("kind") in ("call", "module")
+    ]
+    found: float = graph.graph.get(f"total_{by}") or (max(costs, default=0) if by == "memory" else sum(costs))
+    return found
+
+
+def markup(
+    sheet: Sheet, by: By, total: float, opens: Callable[[Item], str] = lambda _: ""
+) -> tuple[str, float, float]:
+    """Boxes and lines as SVG elements, and the size of the picture. opens: the name of the sheet that a box holds.
+
+    A box says its size and what it holds, and a line what it joins, for the page that opens boxes.
+    """
+    leaving: list[dict[str, Mapping[str, Any]]] = [{} for _ in sheet.items]
+    for (source, _), values in sheet.links.items():
+        leaving[source].update(values)
+    now = [
+        [one for one in all_.values() if one.get("status") != "gone"] or [*all_.values()] for all_ in leaving
+    ]
+    faces = [face(item, by, total, now[place]) for place, item in enumerate(sheet.items)]
+    boxes = [each.box for each in faces]
+    found = layout(boxes, sheet.links)
+    lines = "".join(_line(pair, route, sheet.links[pair].values()) for pair, route in found.routes.items())
+    drawn = "".join(map(_box, faces, boxes, found.places, map(opens, sheet.items)))
+    size = f'data-size="{found.width:.1f} {found.height:.1f}"'
+    return (
+        f'<g class="sheet" {size}><g class="lines" marker-end="url(#head)">{lines}</g>{drawn}</g>',
+        found.width,
+        found.height,
+    )
+
+
+def _line(pair: tuple[int, int], route: Route, values: Iterable[Mapping[str, Any]]) -> str:
+    text = ""
+    for (before, above), (x, y) in pairwise(route.points):
+        middle = f"{(above + y) / 2:.1f}"
+        text += f"V{y:.1f}" if x == before else f"C{before:.1f} {middle} {x:.1f} {middle} {x:.1f} {y:.1f}"
+    start = "{:.1f} {:.1f}".format(*route.points[0])
+    statuses = {str(facts.get("status", "")) for facts in values}
+    status = (
+        f"is-{statuses.pop()}" if len(statuses) == 1 and "" not in statuses else "back" if route.back else ""
+    )
+    kind = f' class="{status}"' if status else ""
+    return f'<path{kind} data-ends="{pair[0]} {pair[1]}" d="M{start}{text}"/>'
+
+
+def _box(shown: Face, box: Box, place: tuple[float, float], opens: str) -> str:
+    """A box around the middle of its top, so that it grows down and aside when it is opened."""
+    left, width, height = -box.width / 2, box.width, box.height
+    size = (
+        f'x="{left:.1f}" width="{width:.1f}" height="{height:.1f}" rx="{13 if shown.kind == "port" else 5}"'
+    )
+    heat = max(_HOTTEST * shown.share**0.5, _LEAST_HEAT) if shown.share else 0
+    mark = MARKS[shown.status][0] if shown.status else "?" if shown.is_unknown else ""
+    at = f"{left + 11:.1f} {height / 2:.1f}"
+    seal = f'<g class="seal" transform="translate({at})"><circle r="7.5"/><text y="4">{mark}</text></g>'
+    top = (height - LINE * len(shown.lines)) / 2 + 11.5
+    parts = [
+        "<title>" + "\n".join(map(escaped, shown.about)) + "</title>",
+        f'<rect class="many" {size} transform="translate(4 4)"/>' if shown.is_many else "",
+        f'<rect class="ground" {size}/>',
+        f'<rect class="heat" {size} fill-opacity="{heat:.2f}"/>' if heat else "",
+        f'<rect class="hatched" {size} fill="url(#hatch)"/>' if shown.is_unknown else "",
+        ""
+        if shown.stage is None
+        else f'<rect class="stage{shown.stage % 7}" x="{left:.1f}" width="6" height="{height:.1f}"/>',
+        *(
+            f'<text class="{"what" if number else "label"}" y="{top + LINE * number:.1f}">{escaped(line)}</text>'
+            for number, line in enumerate(shown.lines)
+        ),
+        seal if mark else "",
+        f'<text class="sign" x="{-left - 9:.1f}" y="14">+</text>' if opens else "",
+        f'<text class="out" x="6" y="{height + 13:.1f}">{escaped(shown.out)}</text>' if shown.out else "",
+    ]
+    status = f" is-{shown.status.replace(' ', '-')}" if shown.status else ""
+    holds = f' data-sheet="{opens}" role="button" aria-expanded="false"' if opens else ""
+    where = f"{place[0]:.1f} {place[1] - height / 2:.1f}"
+    return (
+        f'<g class="node {shown.kind}{status}" transform="translate({where})" data-size="{width:.1f} {height:.1f}"{holds}>'
+        f"{''.join(parts)}</g>"
+    )

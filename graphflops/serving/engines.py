@@ -1,0 +1,72 @@
+"""What engines that serve decoders take beside the program: memory, blocks of the cache, work in each step.
+
+The figures are data, `engines.json`, each with its source and the release that it holds for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping  # noqa: TC003 - msgspec reads the annotations
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+
+from graphflops.errors import require_choice
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+class Engine(msgspec.Struct, frozen=True):
+    """An engine. None: what it does not have, or what nobody measured.
+
+    memory_fraction: part of the memory that it takes.
+    fraction_of: whether that is a part of the device, with the warm-up's peak in it; of the device, for weights and caches
+        alone; or of what weights and the peak leave, for caches alone.
+    block_tokens: tokens that a cache grows by.
+    sequences: requests that its warm-up samples for; bytes_per_logit: what that takes for each of them and each entry of the
+    vocabulary. prefill_tokens: tokens of its largest step. libraries_bytes: what CUDA and its libraries take.
+    step_seconds: its own work in each step. sources: by field.
+    """
+
+    memory_fraction: float | None
+    fraction_of: Literal["device", "weights and caches", "free"] | None
+    block_tokens: int
+    sequences: int | None
+    bytes_per_logit: float | None
+    prefill_tokens: int | None
+    libraries_bytes: int | None
+    step_seconds: float | None
+    sources: Mapping[str, str]
+    name: str = ""
+
+    @property
+    def is_paged(self) -> bool:
+        """Whether its caches grow in place, block by block."""
+        return self.memory_fraction is not None
+
+    def assumptions(self, has_prefill: bool) -> Iterator[str]:
+        """What is assumed of it. has_prefill: whether the largest step's program is known."""
+        if self.memory_fraction is None:
+            return
+        yield f"{self.name}: caches grow in place, in blocks of {self.block_tokens} tokens"
+        yield f"{self.name} takes {100 * self.memory_fraction:.0f} %: {self.sources['memory_fraction']}"
+        if self.step_seconds is None:
+            yield f"what {self.name} itself does in each step is not known, and not counted"
+        if not has_prefill and self.prefill_tokens is not None:
+            yield f"what the largest prefill of {self.name} allocates is not known, and not counted: --prefill"
+
+
+@cache
+def engines() -> dict[str, Engine]:
+    """All engines by name."""
+    text = Path(__file__).with_name("engines.json").read_bytes()
+    found = msgspec.json.decode(text, type=dict[str, Engine])
+    return {name: msgspec.structs.replace(one, name=name) for name, one in found.items()}
+
+
+def engine_named(name: str) -> Engine:
+    """The engine of a name; OptionError for another name."""
+    require_choice("engine", name, tuple(engines()))
+    return engines()[name]

@@ -1,0 +1,133 @@
+"""The two phases of a request: the prefill of what it says, and the steps that make one token each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from graphflops.analysis import at_many_sizes
+from graphflops.derived.items import token_ids
+from graphflops.dims import evaluate
+from graphflops.errors import FileError, ModelError, OptionError
+from graphflops.fitting.kv_cache import joins, symbol_of
+from graphflops.graph import Graph
+from graphflops.loading import opened
+from graphflops.report import Report
+
+if TYPE_CHECKING:
+    from graphflops.fitting.kv_cache import KvCache
+    from graphflops.loading import Model
+    from graphflops.passes.program import ProgramTime
+    from graphflops.report import Execution
+    from graphflops.report.call_time import PhaseTime
+    from graphflops.serving.engines import Engine
+
+TimeAt = Callable[[Mapping[str, int]], "ProgramTime"]
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """Steps of a decoder on a device. without: calls that an engine does not run, for its caches grow in place.
+
+    beside: seconds of the engine's own work in each step.
+    """
+
+    report: Report
+    time_at: TimeAt
+    without: frozenset[str] = frozenset()
+    beside: float = 0.0
+
+    @staticmethod
+    def of(
+        program: Graph, device: str, execution: Execution, engine: Engine, options: Mapping[str, Any]
+    ) -> Steps:
+        """The steps of a program."""
+        report, time_at = at_many_sizes(program, device, execution, **options)
+        return Steps(
+            report, time_at, joins(report) if engine.is_paged else frozenset(), engine.step_seconds or 0
+        )
+
+    def at(self, sizes: Mapping[str, int]) -> PhaseTime:
+        """The time of a step at sizes, by symbol."""
+        time = self.time_at(sizes)
+        assert time.forward is not None
+        less = sum(row.time.seconds for row in time.rows if row.node in self.without and row.time is not None)
+        return _changed(time.forward, self.beside - less)
+
+    def bytes_at(self, sizes: Mapping[str, int]) -> int | None:
+        """Bytes that a step requests beside its weights; None where a size has no value."""
+        entry, values = self.report.memory_use[-1], {**self.report.values, **sizes}
+        parts = [evaluate(size or 0, values) for size in (entry.requested_peak, entry.weights, entry.buffers)]
+        return None if None in parts else sum(parts[:1]) - sum(parts[1:])  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True, slots=True)
+class Prefill:
+    """The tokens of one request before its first step. length: the symbol of their number. others: symbols with a value."""
+
+    steps: Steps
+    length: str
+    others: Mapping[str, int]
+
+    @staticmethod
+    def of(
+        steps: Steps, cache: KvCache, program: Graph | None, device: str, execution: Execution
+    ) -> Prefill | None:
+        """The prefill of a program of its own, or of the steps' program where its new tokens are open; else None."""
+        if program is None:
+            found, others = steps, {name: _least(steps.report, name) for name in cache.lengths}
+        else:
+            found, others = Steps(*at_many_sizes(program, device, execution)), {}
+        ids = token_ids(found.report)
+        batch, length = ("", "") if ids is None else (symbol_of(ids.shape[0]), symbol_of(ids.shape[1]))
+        if length and length not in others:
+            return Prefill(found, length, {**others, **({batch: 1} if batch else {})})
+        if program is not None:
+            raise ModelError(
+                "the prefill has no axis of token ids that is open: export it with that axis dynamic"
+            )
+        return None
+
+    def at(self, tokens: int) -> PhaseTime:
+        """The time for so many tokens of one request."""
+        return self.steps.at(self.sizes_at(tokens))
+
+    def sizes_at(self, tokens: int) -> dict[str, int]:
+        """The symbols for so many tokens of one request."""
+        return {**self.others, self.length: tokens}
+
+
+def programs(model: Model, prefill: Model | None, name: str | None) -> tuple[Graph, Graph | None]:
+    """The programs of a step and of its prefill, None where that is not known.
+
+    name: of the step in an archive; without one, an archive with `decode` and `prefill` is both. Raises OptionError for a
+    saved report, whose times are no formulas.
+    """
+    first = None if prefill is None else _opened(prefill, None)
+    if name is None and not isinstance(model, Graph):
+        try:
+            step = _opened(model, "decode")
+            return step, first or (_opened(model, "prefill") if step.origin.format == "pt2" else None)
+        except FileError:  # of an archive without these names, and of any file that is refused below
+            pass
+    return _opened(model, name), first
+
+
+def _opened(model: Model, name: str | None) -> Graph:
+    program = opened(model, model_name=name)
+    if isinstance(program, Report):
+        raise OptionError("a saved report has no times at other sizes: give the model itself")
+    return program
+
+
+def _changed(time: PhaseTime, by: float) -> PhaseTime:
+    """A time that is longer by so many seconds, its interval by the same."""
+    if not by:
+        return time
+    least = max(time.low + by, 0.0)
+    return replace(time, seconds=time.seconds + by, low=least, high=time.high + by)
+
+
+def _least(report: Report, name: str) -> int:
+    return report.symbols[name].minimum or 0

@@ -1,0 +1,97 @@
+"""FLOPs of one run or training step of a program under named conventions, as whole numbers."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from graphflops.attention.kernel import causal_fraction
+from graphflops.derived.items import items
+from graphflops.derived.per_item import needed, per_item, value_of
+from graphflops.errors import ModelError
+from graphflops.ops import operator
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from graphflops.attention import AttentionUse
+    from graphflops.report import Report, Row
+
+_PRODUCTS = 3  # of a linear layer in training: the forward's, and one for each factor's gradient
+_OPERANDS = 3  # of an attention without a mask that is passed as a tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """FLOPs of one run, or of a micro-step of training, which takes in so many items.
+
+    model: each visible pair of an attention once, no recomputation; executed: what kernels multiply; both by element type.
+    simple: 6N, or 2N without training; attention: of all pairs, three times in training. vector: elementwise, in none of
+    these. update: matrix work of one update of the optimizer. used: parameters that an item uses. vocabulary: rows of the
+    first table that is looked up, None without one.
+    """
+
+    items: int
+    model: Mapping[str, int]
+    executed: Mapping[str, int]
+    simple: int
+    attention: int
+    vector: int
+    update: int
+    used: int
+    vocabulary: int | None
+
+
+def figures(report: Report, axis: str) -> Figures:
+    """The figures of a report whose items are the entries of an input axis. Raises ModelError where a size has no value.
+
+    N are the parameters that an item uses: all, embeddings too, but for experts that it is not routed to. A frozen parameter
+    has 4 instead of 6: no gradient of its own.
+    """
+    per, step, vector = per_item(report, axis), report.training, 0
+    model: Counter[str] = Counter()
+    executed: Counter[str] = Counter()
+    if any(row.phase == "backward" for row in report.rows):
+        raise ModelError("the program holds its gradients already: give the one exported without them")
+    uses = {name: use for use in report.attentions for name in use.calls}
+    for row in report.rows:
+        model[row.matrix_dtype] += needed(report, row, visible=True)
+        part = _executed(report, row, uses[row.node]) if row.node in uses else 1.0
+        for cost in (row.cost, *([row.backward] if row.backward else ())):
+            executed[row.matrix_dtype] += round(value_of(report, cost.matrix_flops) * part)
+            vector += value_of(report, cost.vector_flops)
+    made = {named.name for row in report.rows for named in row.outputs}
+    stored = [(row, named) for row in report.rows for named in row.inputs if named.name not in made]
+    tables = (named for row, named in stored if row.inputs.index(named) == 0 and len(row.inputs) > 1
+              and operator(row.op).kind == "gather")  # fmt: skip
+    table = next(tables, None)
+    used = trained = report.parameters - per.parameters + per.active_parameters
+    if step is not None and (step.lora_rank or step.freeze):
+        wanted = {named.name: named.type.numel for _, named in stored if named.type.requires_grad}
+        trained = min(used, sum(value_of(report, size) for size in wanted.values()))
+    simple = 2 * used if step is None else 4 * used + 2 * trained
+    attention = sum(value_of(report, use.flops) for use in report.attentions)
+    update = 0 if report.optimizer is None else value_of(report, report.optimizer.cost.matrix_flops)
+    return Figures(
+        per.items, +model, +executed, per.items * simple, attention * (_PRODUCTS if step else 1), vector, update, used,
+        None if table is None else value_of(report, table.type.shape[0]),
+    )  # fmt: skip
+
+
+def token_axis(report: Report) -> str:
+    """The input axis along which tokens stand; ModelError for a program that takes none in."""
+    for named in report.inputs:
+        if named.type.rank > 1 and named.type.dtype.kind in ("int", "uint") and "tokens" in items(report):
+            return f"{named.name}[1]"
+    raise ModelError("the program looks up no tokens: say what is counted, such as --per x[0] for images")
+
+
+def _executed(report: Report, row: Row, use: AttentionUse) -> float:
+    """The part of the pairs in tiles that a fused kernel multiplies, where it knows the mask; 1 elsewhere."""
+    is_passed = len(row.inputs) > _OPERANDS and use.partial_blocks is None  # as a tensor, which hides nothing
+    if not use.is_fused or use.mask != "structure" or is_passed:
+        return 1.0
+    if use.pattern == "causal":
+        return causal_fraction(value_of(report, use.queries), value_of(report, use.keys))
+    return 1 - value_of(report, use.masked_flops) / max(value_of(report, use.flops), 1)

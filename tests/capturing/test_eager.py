@@ -1,0 +1,181 @@
+"""What eager execution holds, as a run of the module recorded it."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from graphflops import analyze
+from tests.test_cli import ok
+
+torch = pytest.importorskip("torch")
+
+UNIT = 1024 * 4  # bytes of one tensor of these modules
+
+SOURCE = """
+import torch
+
+class Deletes(torch.nn.Module):
+    def forward(self, x):
+        a = x + 1
+        b = a * 2
+        del a
+        c = b.exp()
+        return torch.cat([c, b])
+
+class Keeps(torch.nn.Module):
+    def forward(self, x):
+        made = {}
+        for step in range(3):
+            made.setdefault("first", x + step)
+            made[step] = made["first"] * step
+        total = x.sin()
+        return total.cos() + 1
+
+class Masked(torch.nn.Module):
+    def forward(self, x):
+        length, mask = x.shape[2], None
+        if torch.compiler.is_exporting():
+            mask = torch.arange(length)[None, :] <= torch.arange(length)[:, None]
+        return torch.nn.functional.scaled_dot_product_attention(x, x, x, mask, is_causal=mask is None)
+
+class Counts(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("runs", torch.zeros(1))
+        self.own = torch.zeros(1)
+
+    def forward(self, x):
+        self.runs.add_(1)
+        return x + self.runs
+
+class CountsItself(Counts):
+    def forward(self, x):
+        self.own.add_(1)
+        return x + self.own
+
+def counts(): return Counts(), (torch.zeros(1024),)
+def counts_itself(): return CountsItself(), (torch.zeros(1024),)
+def deletes(): return Deletes(), (torch.zeros(1024),)
+def keeps(): return Keeps(), (torch.zeros(1024),)
+def masked(): return Masked(), (torch.zeros(1, 2, 64, 8),)
+"""
+
+
+@pytest.fixture
+def captured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A function that captures one of the modules above, and returns the path of its file."""
+    import sys
+
+    (tmp_path / "held_models.py").write_text(SOURCE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.delitem(sys.modules, "held_models", raising=False)
+
+    def capture(name: str) -> Path:
+        path = tmp_path / f"{name}.pt2"
+        assert ok("capture", f"held_models:{name}", "-o", str(path)) == ""
+        return path
+
+    return capture
+
+
+def codes(report: Any) -> list[str]:
+    return [entry.code for entry in report.diagnostics if entry.code in ("GF128", "GF129")]
+
+
+@pytest.mark.parametrize(
+    "name, units",
+    [
+        ("deletes", 4),  # b, c and their join of two; a is gone
+        ("keeps", 7),  # the sum that a dictionary keeps of three, three products, sin, cos and the last sum
+    ],
+)
+def test_peaks(captured: Any, name: str, units: int) -> None:
+    report = analyze(captured(name), execution="eager")
+    assert report.totals.peak_bytes == units * UNIT + UNIT  # and the input
+    assert codes(report) == ["GF129"]
+
+
+def test_a_mask_that_only_an_export_makes(captured: Any) -> None:
+    report = analyze(captured("masked"), execution="eager")
+    assert {held.name for held in report.memory.held if held.kind != "input"} == {
+        "scaled_dot_product_attention"
+    }
+    assert codes(report) == ["GF129"]
+
+
+def test_torch_loads_the_file(captured: Any) -> None:
+    x = torch.arange(1024.0)
+    assert torch.equal(
+        torch.export.load(captured("deletes")).module()(x), torch.cat([(2 * x + 2).exp(), 2 * x + 2])
+    )
+
+
+@pytest.mark.parametrize(
+    "name, record, first",
+    [
+        ("counts", ["GF129"], 1),
+        ("counts_itself", [], 2),
+    ],  # to a tensor that is no buffer torch.export writes itself
+)
+def test_nothing_is_computed(captured: Any, name: str, record: list[str], first: int) -> None:
+    path = captured(name)
+    assert codes(analyze(path, execution="eager")) == record
+    assert torch.export.load(path).module()(torch.zeros(1024))[0] == first
+
+
+def changed(path: Path, change: Any) -> Path:
+    """A copy of a file with another record."""
+    copy = path.with_name("changed.pt2")
+    with zipfile.ZipFile(path) as old, zipfile.ZipFile(copy, "w", zipfile.ZIP_STORED) as new:
+        for entry in old.infolist():
+            data = old.read(entry)
+            new.writestr(entry, change(data) if "graphflops_eager_" in entry.filename else data)
+    return copy
+
+
+def with_field(**fields: Any) -> Any:
+    return lambda data: json.dumps({**json.loads(data), **fields}).encode()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda data: b"",
+        lambda data: b"[" * 100_000,
+        lambda data: data[:-1],
+        with_field(format=2),
+        with_field(until=[]),
+        with_field(until=["a"]),
+        with_field(values=[], until=[0]),
+        with_field(values=["add", "add", "mul", "exp"]),
+        with_field(values=["mul", "add", "exp", "cat"]),
+        with_field(values=["x", "mul", "exp", "cat"]),
+        with_field(until=[0, 1, 2, 3]),  # a sum is freed before it is doubled
+        with_field(until=[9, 9, 9, 9]),
+        with_field(until=[-2, 3, 3, 3]),
+        with_field(until=[2**70, 3, 3, 3]),
+        with_field(attentions={"mul": "causal"}),
+        with_field(attentions={"mul": "all"}),
+    ],
+)
+def test_a_record_that_contradicts_its_program_is_ignored(captured: Any, change: Any) -> None:
+    path = captured("deletes")
+    report = analyze(changed(path, change), execution="eager")
+    assert codes(report) == ["GF128"]
+    assert report.totals.peak_bytes == 6 * UNIT  # lines of code do not show that a is deleted
+
+
+def test_the_documented_form(captured: Any) -> None:
+    with zipfile.ZipFile(captured("deletes")) as archive:
+        (member,) = [name for name in archive.namelist() if name.endswith("graphflops_eager_model.json")]
+        record = json.loads(archive.read(member))
+    assert record["format"] == 1
+    assert record["values"] == ["add", "mul", "exp", "cat"]
+    assert record["until"] == [1, 3, 3, 3]  # `del a` runs after the product is made
+    assert record["attentions"] == {}

@@ -1,0 +1,169 @@
+"""Models of transformers by name. benchmarks/capture.py holds some seventy architectures; here are a few of each kind."""
+
+from __future__ import annotations
+
+import json
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.test_cli import failed, misused, ok
+
+pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+LLAMA = {
+    "vocab_size": 500,
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+}
+T5 = {"d_model": 64, "d_ff": 128, "d_kv": 16, "num_heads": 4, "num_layers": 2, "vocab_size": 500}
+
+
+def name(config: str, sizes: dict[str, Any], choices: str = "") -> str:
+    pairs = ", ".join(f"{key}={value!r}" for key, value in sizes.items())
+    return f"hf:{config}({pairs})" + (f"@{choices}" if choices else "")
+
+
+def report(model: str, *options: str) -> Any:
+    return json.loads(ok("analyze", model, "--format", "json", *options))
+
+
+def test_both_phases_in_one_file(tmp_path: Path) -> None:
+    path = str(tmp_path / "lm.pt2")
+    given = (
+        "--phase",
+        "both",
+        "--length",
+        "24",
+        "--context",
+        "40",
+        "--dynamic",
+        "context",
+        "--dynamic",
+        "batch",
+    )
+    assert ok("capture", name("LlamaConfig", LLAMA), *given, "-o", path) == ""
+    prefill, decode = (report(path, "--model", phase) for phase in ("prefill", "decode"))
+    mine = transformers.LlamaForCausalLM(transformers.LlamaConfig(**LLAMA)).num_parameters()
+    assert prefill["totals"]["parameters"] == decode["totals"]["parameters"] == mine
+    caches = [size for size in decode["inputs"] if size["name"].startswith("cache_")]
+    assert len(caches) == 4
+    # Two tokens of a batch of 2: products with each matrix, 2 FLOPs for each of its numbers, and attention over 41 tokens.
+    matrices = 2 * (64 * 64 * 2 + 64 * 32 * 2 + 3 * 64 * 128) + 64 * 500
+    attention = 2 * 2 * 4 * 16 * 41
+    assert decode["totals"]["matrix_flops"]["value"] == 2 * 2 * (matrices + attention)
+    longer = report(path, "--model", "decode", "--dim", "cache_layers_0_keys[2]=100")
+    more = longer["totals"]["matrix_flops"]["value"] - decode["totals"]["matrix_flops"]["value"]
+    assert more == 2 * 2 * 2 * 2 * 4 * 16 * 60
+
+
+def cache_bytes(model: str) -> int:
+    """Bytes of the inputs that are a cache's, but for the numbers of tokens that layers count."""
+    from graphflops.capturing.name import parsed
+    from graphflops.capturing.run import captured
+
+    parts = parsed(model)
+    assert parts is not None
+    graph = captured(parts)["model"].graph()
+    names = [
+        entry.name
+        for entry in graph.inputs
+        if entry.name.startswith("cache_") and "cumulative" not in entry.name
+    ]
+    return sum(graph.types[name].nbytes for name in names)
+
+
+@pytest.mark.parametrize(
+    "config, sizes, numbers",
+    [
+        # 40 tokens, or the last 15 of a window of 16; keys and values of 2 heads of 16 in 2 layers
+        ("LlamaConfig", LLAMA, 2 * 2 * 2 * 16 * 40),
+        ("MistralConfig", {**LLAMA, "sliding_window": 16}, 2 * 2 * 2 * 16 * 15),
+        # a latent of 16 and a rotated key of 8, which all heads share; layer 1 has no experts
+        (
+            "DeepseekV2Config",
+            {**LLAMA, "num_key_value_heads": 4, "q_lora_rank": 32, "kv_lora_rank": 16, "qk_rope_head_dim": 8}
+            | {"qk_nope_head_dim": 16, "v_head_dim": 16, "first_k_dense_replace": 2},
+            2 * (16 + 8) * 40,
+        ),
+        # of 128 channels: the last 4 inputs of a convolution and a state of 8
+        (
+            "MambaConfig",
+            {"hidden_size": 64, "num_hidden_layers": 2, "vocab_size": 500, "state_size": 8},
+            2 * 128 * 12,
+        ),
+        # keys and values of 4 heads of 16 for 40 tokens, and for the 24 of the encoder
+        ("T5Config", T5, 2 * 2 * 4 * 16 * (40 + 24)),
+    ],
+)
+def test_caches(config: str, sizes: dict[str, Any], numbers: int) -> None:
+    assert cache_bytes(name(config, sizes, "phase=decode,context=40,length=24")) == 4 * numbers
+
+
+def test_a_static_cache_has_room_for_the_context() -> None:
+    assert (
+        cache_bytes(name("LlamaConfig", LLAMA, "phase=decode,context=40,cache=static"))
+        == 4 * 2 * 2 * 2 * 16 * 40
+    )
+
+
+def test_an_encoder_from_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    sizes = {"vocab_size": 500, "hidden_size": 64, "num_attention_heads": 4, "num_hidden_layers": 2}
+    path.write_text(json.dumps({"model_type": "bert", "architectures": ["BertModel"], **sizes}))
+    mine = transformers.BertModel(transformers.BertConfig(**sizes)).num_parameters()
+    for model in (f"hf:{path}", f"hf:{tmp_path}@dynamic=batch+length"):
+        assert report(model)["totals"]["parameters"] == mine
+    assert "no cache" in misused("analyze", f"hf:{path}@phase=decode")
+
+
+def test_training_has_no_cache() -> None:
+    model = report(name("LlamaConfig", LLAMA, "length=8"), "--training")
+    assert len(model["outputs"]) == 1
+
+
+@pytest.mark.parametrize(
+    "given, says",
+    [
+        ({"model_type": "llama", "auto_map": {"AutoConfig": "own.Config"}}, "never runs"),
+        ({"model_type": "llama", "trust_remote_code": True}, "never runs"),
+        ({"model_type": "no_such"}, "no model_type no_such"),
+        ({"hidden_size": 64}, "states no model_type"),
+        ({"model_type": "llama", **LLAMA, "hidden_size": 65}, "change"),
+        ([1, 2], "no JSON configuration"),
+    ],
+)
+def test_configurations_that_are_refused(tmp_path: Path, given: object, says: str) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(given))
+    assert says in failed("analyze", f"hf:{path}")
+
+
+def test_names_that_are_not_there() -> None:
+    assert "reads no network" in failed("analyze", "hf:meta-llama/Llama-3.1-8B")
+    assert "LlamaConfig" in failed("analyze", "hf:LlamaConfi(num_hidden_layers=2)")
+    assert "choose one phase" in misused("analyze", "hf:LlamaConfig(num_hidden_layers=2)@phase=both")
+
+
+def test_the_type_of_stored_weights(tmp_path: Path) -> None:
+    from tests.capturing.test_weights import safetensors
+
+    path = safetensors(tmp_path / "w.safetensors", {"a": {"dtype": "F16", "shape": [2]}})
+    model = report(name("LlamaConfig", LLAMA, f"length=8,weights={path}"))
+    assert model["totals"]["parameter_bytes"] == 2 * model["totals"]["parameters"]
+
+
+def test_no_connection_is_opened() -> None:
+    from graphflops.capturing.offline import offline
+    from graphflops.errors import ModelError
+
+    with offline(), pytest.raises(ModelError, match="no network"):
+        socket.create_connection(("127.0.0.1", 9))
+    with pytest.raises(OSError):
+        socket.create_connection(("127.0.0.1", 9), timeout=1)

@@ -1,0 +1,81 @@
+"""Element types from headers of weights: files are written here, byte by byte."""
+
+from __future__ import annotations
+
+import json
+import struct
+from pathlib import Path
+
+import pytest
+
+from graphflops.capturing.weights import stored
+from graphflops.errors import FileError
+
+
+def safetensors(path: Path, entries: object, length: int | None = None) -> str:
+    data = json.dumps(entries).encode()
+    path.write_bytes(struct.pack("<Q", len(data) if length is None else length) + data)
+    return str(path)
+
+
+def text(word: str) -> bytes:
+    return struct.pack("<Q", len(word)) + word.encode()
+
+
+def gguf(path: Path, tensors: list[tuple[tuple[int, ...], int]]) -> str:
+    data = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), 3)
+    data += text("general.architecture") + struct.pack("<I", 8) + text("llama")
+    data += text("counts") + struct.pack("<IIQ3f", 9, 6, 3, 1, 2, 3)
+    data += text("tokens") + struct.pack("<IIQ", 9, 8, 2) + text("a") + text("b")
+    for shape, kind in tensors:
+        data += text("blk.0.weight") + struct.pack(f"<I{len(shape)}QIQ", len(shape), *shape, kind, 0)
+    path.write_bytes(data)
+    return str(path)
+
+
+def test_safetensors(tmp_path: Path) -> None:
+    entries = {
+        "__metadata__": {"format": "pt"},
+        "a": {"dtype": "BF16", "shape": [4, 8], "data_offsets": [0, 64]},
+        "b": {"dtype": "F32", "shape": [3], "data_offsets": [64, 76]},
+    }
+    found = stored(safetensors(tmp_path / "a.safetensors", entries))
+    assert found.bytes_by_type == {"BF16": 64, "F32": 12}
+    assert found.computed_in == "bfloat16"
+
+
+def test_gguf(tmp_path: Path) -> None:
+    found = stored(gguf(tmp_path / "a.gguf", [((256, 2), 12), ((10,), 0), ((64,), 1)]))
+    assert found.bytes_by_type == {
+        "Q4_K": 2 * 144,
+        "F32": 40,
+        "F16": 128,
+    }  # a block of Q4_K: 256 numbers in 144 bytes
+    assert found.computed_in == "bfloat16"
+    assert stored(gguf(tmp_path / "b.gguf", [((64,), 1)])).computed_in == "float16"
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"GGUF",
+        b"PK\x03\x04" * 10,
+        struct.pack("<Q", 2**62) + b"{}",
+        struct.pack("<Q", 2) + b"[]",
+        struct.pack("<Q", 8) + b'{"a":{}}',
+        b"GGUF" + struct.pack("<IQQ", 3, 2**60, 2**60),
+        b"GGUF" + struct.pack("<IQQQ", 3, 0, 1, 2**63),
+    ],
+)
+def test_other_files(tmp_path: Path, data: bytes) -> None:
+    path = tmp_path / "a.gguf"
+    path.write_bytes(data)
+    with pytest.raises(FileError, match=r"a\.gguf"):
+        stored(str(path))
+
+
+def test_a_size_no_tensor_has(tmp_path: Path) -> None:
+    entries = {"a": {"dtype": "F32", "shape": [-4, 8]}}
+    with pytest.raises(FileError):
+        stored(safetensors(tmp_path / "a.safetensors", entries))

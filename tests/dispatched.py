@@ -1,0 +1,209 @@
+"""One call as torch dispatches it, on tensors of the device `meta` that hold nothing, beside what this package predicts."""
+
+from __future__ import annotations
+
+import weakref
+from collections import Counter
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map_only
+
+from graphflops.devices import HOPPER, device
+from graphflops.execution.runs import Runs
+from graphflops.graph import Output, Ref
+from graphflops.memory.eager import Eager
+from graphflops.memory.ledger import live_bytes
+from graphflops.passes.attention import facts_of
+from graphflops.passes.bind import bind
+from graphflops.passes.memory import memory_use
+from graphflops.passes.price import price
+from graphflops.tensor import DType, TensorType
+from graphflops.time.launches import Launcher
+from tests.one_call import program_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+HOST = device("h200").host
+assert HOST is not None
+
+# Kernels of a CUDA device for one call of torch, where it is not one pointwise kernel, gather or copy ("simple").
+KERNELS: dict[str, str] = {}
+for kernels, names in {
+    "": "detach _unsafe_view empty empty_like new_empty new_empty_strided",
+    "matmul": "mm addmm bmm baddbmm addbmm mv addmv dot",
+    "reduction": "sum mean amax amin max min var std var_mean logsumexp linalg_vector_norm prod argmax",
+    "sort": "sort topk bucketize searchsorted",
+    "scan": "cumsum cumprod cummax cummin",
+    "normalization": "native_layer_norm native_batch_norm native_batch_norm_backward",
+    "normalization reduction": "native_layer_norm_backward",  # layer_norm_kernel.cu of ATen
+    "normalization simple simple": "native_group_norm",  # moments, factors, their use: group_norm_kernel.cu
+    "normalization simple simple simple": "native_group_norm_backward",
+    "softmax": "_softmax _log_softmax _log_softmax_backward_data",
+    "simple softmax": "_softmax_backward_data",  # times the result first: SoftMax.cu
+    "simple reduction": "mse_loss smooth_l1_loss huber_loss binary_cross_entropy",
+    "simple simple simple simple reduction": "binary_cross_entropy_with_logits",  # Loss.cpp
+    # zeros, to which something is added, or a division in place after it: Loss.cpp, Loss.cu, Embedding.cu, TensorShape.cpp
+    "simple simple": "mse_loss_backward smooth_l1_loss_backward huber_loss_backward binary_cross_entropy_backward "
+    "nll_loss_backward embedding_dense_backward slice_backward select_backward diagonal_backward unfold_backward "
+    "upsample_bilinear2d_backward upsample_bicubic2d_backward constant_pad_nd",
+    "pool": "max_pool2d_with_indices max_pool3d_with_indices avg_pool2d avg_pool3d _adaptive_avg_pool2d adaptive_max_pool2d "
+    "avg_pool2d_backward avg_pool3d_backward upsample_nearest2d upsample_bilinear2d upsample_bicubic2d "
+    "upsample_nearest2d_backward grid_sampler_2d",
+    "simple pool": "max_pool2d_with_indices_backward max_pool3d_with_indices_backward _adaptive_avg_pool2d_backward "
+    "adaptive_max_pool2d_backward",  # DilatedMaxPool2d.cu, AdaptiveAveragePooling.cu
+    "pool pool": "grid_sampler_2d_backward",  # one kernel; here one for each gradient
+}.items():
+    KERNELS.update(dict.fromkeys(names.split(), kernels))
+HEAVY = {*" ".join(KERNELS.values()).split(), "convolution", "attention", "recurrence"} - {"simple"}
+# Out of place a copy comes first; autograd changes a tensor that it has just made in place, but not under a dispatch mode.
+UPDATES = frozenset(
+    (
+        *("scatter", "scatter_add", "scatter_reduce", "index_add", "index_copy", "index_put", "index_fill"),
+        *("masked_fill", "masked_scatter"),
+    )
+)
+FRESH = frozenset(("zeros", "zeros_like", "new_zeros", "ge", "isnan", "scalar_tensor"))
+JOINED = frozenset(("logical_and",))  # of masks, in place as well
+INSIDE = {"_softmax_backward_data": 1}  # tensors of the result's size that a CUDA kernel's function makes
+
+
+def kernels_of(name: str, args: tuple[Any, ...], out: Any) -> list[str]:
+    """Families of the kernels of one call."""
+    if name == "convolution":
+        return ["convolution", *["simple"] * (args[2] is not None)]
+    if name == "convolution_backward":
+        return [
+            kernel
+            for kernel, wanted in zip(("convolution", "convolution", "reduction"), args[-1], strict=True)
+            if wanted
+        ]
+    found = KERNELS.get(name, "simple").split()
+    if name == "native_layer_norm_backward":  # of the operand, of weight or bias
+        of_x, *rest = args[-1]
+        return found[:of_x] + found[1:] * any(rest)
+    if name in ("addmm", "baddbmm", "addbmm") and args[0].shape == out.shape:  # the result starts as a copy
+        return ["simple", *found]
+    if name.endswith("_loss") and args[2:3] == (0,):  # no mean of the elements
+        return ["simple"]
+    return [*found, "sort"] if name == "index_put" and args[3:4] == (True,) else found
+
+
+class Phase(NamedTuple):
+    """What runs in a phase, and the most bytes that live in it beside the operands."""
+
+    kernels: Counter[str]
+    peak: int
+    calls: tuple[str, ...] = ()
+
+
+class Step(NamedTuple):
+    """The forward and the gradients of one call."""
+
+    forward: Phase
+    backward: Phase
+
+
+class Dispatched(TorchDispatchMode):
+    """Notes the calls, and the bytes that live after each of them."""
+
+    def __init__(self, operands: Iterable[torch.Tensor]) -> None:
+        super().__init__()
+        self.sizes = {id(x.untyped_storage()): 0 for x in operands}
+        self.start()
+
+    def start(self) -> None:
+        self.calls: list[str] = []
+        self.fresh: set[int] = set()
+        self.kernels: Counter[str] = Counter()
+        self.peak = sum(self.sizes.values())
+
+    def phase(self) -> Phase:
+        return Phase(self.kernels, self.peak, tuple(self.calls))
+
+    def __torch_dispatch__(self, called: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = called(*args, **(kwargs or {}))
+        name = called._schema.name.removeprefix("aten::")
+        if any(x.alias_info is not None and not x.alias_info.is_write for x in called._schema.arguments):
+            return out
+        self.calls.append(name)
+        first = id(args[0].untyped_storage()) if args and isinstance(args[0], torch.Tensor) else 0
+        is_in_place = name in UPDATES | JOINED and first in self.fresh
+        self.kernels.update(kernels_of(name, args, out))
+        self.kernels["simple"] += name in UPDATES and not is_in_place
+        if is_in_place:
+            self.sizes[first] = 0
+        made = [x.untyped_storage() for x in tree_leaves(out) if isinstance(x, torch.Tensor)]
+        for storage in made:
+            key = id(storage)
+            if key not in self.sizes:
+                self.sizes[key] = storage.nbytes()
+                weakref.finalize(storage, self.sizes.pop, key)
+            if name in FRESH or is_in_place:
+                self.fresh.add(key)
+        inside = INSIDE.get(name, 0) * made[0].nbytes() if made else 0
+        self.peak = max(self.peak, sum(self.sizes.values()) + inside)
+        return out
+
+
+def by_torch(op: str, *args: Any, **kwargs: Any) -> Step:
+    """What torch does."""
+    _, name, overload = op.split(".")
+    given, named = tree_map_only(TensorType, _tensor, (args, kwargs))
+    given, named = tree_map_only(DType, lambda dtype: getattr(torch, dtype.name), (given, named))
+    operands = [x for x in tree_leaves((given, named)) if isinstance(x, torch.Tensor)]
+    wanted = [x for x in operands if x.requires_grad]
+    with Dispatched(operands) as mode:
+        results = getattr(getattr(torch.ops.aten, name), overload)(*given, **named)
+        forward = mode.phase()
+        if not wanted:
+            return Step(forward, Phase(Counter(), 0))
+        results = [x for x in tree_leaves(results) if isinstance(x, torch.Tensor) and x.requires_grad]
+        gradients = [torch.empty_like(x) for x in results]
+        mode.start()
+        torch.autograd.grad(results, wanted, gradients)
+    return Step(forward, mode.phase())
+
+
+def _tensor(x: TensorType) -> torch.Tensor:
+    dtype = getattr(torch, x.dtype.name)
+    return torch.empty(x.shape, dtype=dtype, device="meta", requires_grad=x.requires_grad)  # type: ignore
+
+
+def by_us(op: str, *args: Any, **kwargs: Any) -> Step:
+    """What this package predicts."""
+    _, name, overload = op.split(".")
+    results = getattr(getattr(torch.ops.aten, name), overload)._schema.returns
+    outputs = by_count.get(op, len(results))
+    program = program_of(op, *args, outputs=outputs, **kwargs)
+    wanting = [f"y{place}" for place in range(outputs) if _wants(program.main.values[f"y{place}"])] or ["y0"]
+    graph = replace(program.graph, outputs=tuple(Output(Ref(name)) for name in wanting))
+    training = program.training and replace(program.training, loss="given")
+    program = price(graph, bind(graph, {}, {}), facts_of, training=training)
+    runs = Runs((), HOPPER, is_eager=True)
+    launcher = Launcher(program, {}, runs, HOST.seconds)  # type: ignore[union-attr]
+    memory = memory_use(program, partial(Eager, runs=runs))
+    timeline = memory.step or memory.inference
+    sizes = [0 if held.kind == "input" else int(str(held.bytes)) for held in timeline.held]
+    live = live_bytes(timeline, sizes)
+    turn = len(live) if timeline.gradients_from is None else timeline.gradients_from
+    forward = Phase(_kernels(launcher.forward(records=training is not None)), max(live[:turn], default=0))
+    if training is None:
+        return Step(forward, Phase(Counter(), 0))
+    return Step(forward, Phase(_kernels(launcher.backward()), max(live[turn:], default=0)))
+
+
+by_count: Mapping[str, int] = {"aten.split.Tensor": 2, "aten.chunk.default": 2, "aten.unbind.int": 4}
+
+
+def _wants(value: Any) -> bool:
+    return isinstance(value, TensorType) and value.requires_grad
+
+
+def _kernels(launches: Iterable[Any]) -> Counter[str]:
+    found = [kernel.family for launch in launches if launch.row >= 0 for kernel in launch.kernels or ()]
+    return Counter(family if family in HEAVY else "simple" for family in found)

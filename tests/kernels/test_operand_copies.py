@@ -1,0 +1,92 @@
+"""Copies of operands that do not lie as kernels read them: bytes that an H200 allocated (PyTorch 2.11)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from graphflops.tensor import BFLOAT16, FLOAT32
+from tests.memory.one_call import eager
+from tests.one_call import g
+from tests.time.one_call import backward, forward
+
+IMAGE, ROWS = (8, 32, 28, 28), (4, 256, 128)
+TURNED_IMAGE, TURNED_ROWS = (25088, 784, 1, 28), (32768, 1, 256)  # its last two axes exchanged
+SIZE = {IMAGE: 401_408, ROWS: 262_144}  # bytes in bfloat16
+WEIGHT = (128,)
+# Operator, what it reads, the strides of its first operand, copies in the forward and in the backward in bytes.
+MEASURED: list[tuple[str, tuple[Any, ...], tuple[int, ...], int, int]] = [
+    ("max_pool2d.default", (IMAGE, [2, 2]), TURNED_IMAGE, SIZE[IMAGE], SIZE[IMAGE]),
+    ("avg_pool2d.default", (IMAGE, [2, 2]), TURNED_IMAGE, SIZE[IMAGE], SIZE[IMAGE]),
+    ("adaptive_avg_pool2d.default", (IMAGE, [7, 7]), TURNED_IMAGE, SIZE[IMAGE], 0),
+    ("adaptive_avg_pool2d.default", (IMAGE, [1, 1]), TURNED_IMAGE, 0, 0),
+    ("max_pool2d.default", (IMAGE, [2, 2]), (25088, 1, 896, 32), 0, 0),  # channels last
+    ("rms_norm.default", (ROWS, [128], WEIGHT), TURNED_ROWS, SIZE[ROWS], SIZE[ROWS]),
+    ("layer_norm.default", (ROWS, [128], WEIGHT), TURNED_ROWS, SIZE[ROWS], SIZE[ROWS]),
+    ("softmax.int", (ROWS, -1), TURNED_ROWS, SIZE[ROWS], 0),
+    ("bmm.default", ((4, 128, 128), (4, 128, 64)), (32768, 256, 2), 131_072, 131_072),
+    ("bmm.default", ((4, 256, 128), (4, 128, 64)), TURNED_ROWS, 0, 0),  # columns lie together
+    ("bmm.default", ((128, 4, 256), (128, 256, 64)), (256, 32768, 1), 0, 0),  # matrices apart by a row
+    ("linear.default", ((4, 128, 128), (100, 128)), (32768, 256, 2), 131_072, 131_072),
+    ("linear.default", ((4, 64, 256), (100, 256)), (32768, 512, 1), 0, 0),  # rows evenly apart
+    ("mm.default", ((64, 64), (64, 32)), (256, 2), 8192, 8192),
+    ("mm.default", ((64, 64), (64, 32)), (1, 64), 0, 0),
+]
+
+
+@pytest.mark.parametrize(("op", "reads", "strides", "forward_bytes", "backward_bytes"), MEASURED)
+def test_memory_and_time_copy_the_same(
+    op: str, reads: tuple[Any, ...], strides: tuple[int, ...], forward_bytes: int, backward_bytes: int
+) -> None:
+    args = [
+        g(*each, dtype=BFLOAT16)
+        if isinstance(each, tuple)
+        else tuple(each)
+        if isinstance(each, list)
+        else each
+        for each in reads
+    ]
+    execution, call = eager(f"aten.{op}", *args, lies={"x0": strides})
+    copies = execution.operand_copies(call).values()
+    assert sum(copy.nbytes for copy in copies) == forward_bytes  # type: ignore[misc]
+    assert sum(copy.nbytes for copy in copies if copy.is_again) == backward_bytes  # type: ignore[misc]
+    for lowered, size in ((forward, forward_bytes), (backward, backward_bytes)):
+        kernels = lowered(f"aten.{op}", *args, strides={0: strides})
+        assert sum(kernel.written_bytes for kernel in kernels if kernel.family == "copy") == size
+
+
+def test_a_product_repeats_an_operand_for_the_batch_of_the_other() -> None:
+    """16 matrices are written of 8, which the gradient reads; a profiler shows the copy before the product."""
+    args = g(2, 8, 256, 64, dtype=BFLOAT16), g(8, 64, 64, dtype=BFLOAT16)
+    execution, call = eager("aten.matmul.default", *args)
+    assert execution.saved_copies(call) == {"x1": 16 * 64 * 64 * 2}
+    copied, product = forward("aten.matmul.default", *args)
+    assert (copied.family, copied.written_bytes) == ("copy", 131_072)
+    assert product.family == "matmul"
+
+
+@pytest.mark.parametrize(("dtype", "is_again"), [("bfloat16", True), ("float16", False)])
+def test_a_softmax_to_float32_converts_all_but_float16(dtype: str, is_again: bool) -> None:
+    from graphflops.tensor import DTYPES
+
+    x = g(*ROWS, dtype=DTYPES[dtype])
+    made = forward("aten.softmax.int", x, -1, FLOAT32)
+    assert [kernel.family for kernel in made] == ["copy"] * is_again + ["softmax"]
+    back = backward("aten.softmax.int", x, -1, FLOAT32)
+    assert [kernel.family for kernel in back] == ["elementwise", "softmax"] + ["copy"] * is_again
+
+
+def test_the_gradient_of_a_prelu_is_summed_to_its_channels() -> None:
+    """96 parameters for images 128 wide: the gradient in the shape of the images, and parts of 96 sums only."""
+    images, parameters = g(4, 96, 128, 128, dtype=BFLOAT16), g(96, dtype=BFLOAT16)
+    execution, call = eager("aten.prelu.default", images, parameters)
+    (_, (wide, parts)) = execution.gradient_buffers(call, False)[1]
+    assert wide == 2 * 4 * 96 * 128 * 128
+    assert parts < 4 * 96 * 1024  # at most 1,024 blocks share a sum
+    (rows,) = [
+        each.sizes
+        for each in backward("aten.prelu.default", images, parameters)
+        if each.family == "reduction"
+    ]
+    assert (rows.rows, rows.columns) == (96, 4 * 128 * 128)

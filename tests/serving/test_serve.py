@@ -1,0 +1,189 @@
+"""A decoder as a service: bytes of caches, steps at any size, what engines take, and limits."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from graphflops import analyze, serve
+from graphflops.cli import main
+from graphflops.devices import complete, device
+from graphflops.errors import GraphflopsError, ModelError, OptionError
+from graphflops.fitting.kv_cache import KvCache
+from graphflops.serving.engines import engine_named, engines
+
+pytest.importorskip("torch")
+
+LAYERS, HIDDEN, HEADS, SHARED, MLP, VOCABULARY = 2, 64, 4, 2, 128, 100
+EACH = HIDDEN // HEADS
+TOKEN = LAYERS * 2 * SHARED * EACH * 2  # keys and values in bfloat16
+LAYER = 2 * HIDDEN * HIDDEN + 2 * HIDDEN * SHARED * EACH + 3 * HIDDEN * MLP + 2 * HIDDEN
+WEIGHTS = 2 * (LAYERS * LAYER + 2 * VOCABULARY * HIDDEN + HIDDEN)
+SAMPLES = Path(__file__).parents[2] / "samples"
+
+
+@pytest.fixture(scope="module")
+def programs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    from benchmarks.serving import export
+
+    return export(tmp_path_factory.mktemp("decoder"), LAYERS, HIDDEN, HEADS, SHARED, MLP, VOCABULARY)
+
+
+def run(*arguments: object) -> Any:
+    return CliRunner().invoke(main, ["serve", *map(str, arguments)])
+
+
+def test_what_a_request_keeps(programs: tuple[Path, Path]) -> None:
+    plan = serve(programs[0], device="h200", batch=[2], context=[1000])
+    assert (plan.cache.inputs, plan.cache.token_bytes, plan.cache.request_bytes) == (2 * LAYERS, TOKEN, 0)
+    assert plan.kept_by(1000) == 1000 * TOKEN
+
+
+def test_a_window_keeps_no_more_than_fits_into_it() -> None:
+    cache = KvCache(4, 30, 7, "b", {"past": None, "window": 128}, {"past": 20, "window": 10})
+    assert cache.bytes_at(100) == 7 + 20 * 100 + 10 * 100
+    assert cache.bytes_at(1000) == 7 + 20 * 1000 + 10 * 128
+    assert cache.sizes_at(3, 1000) == {"b": 3, "past": 1000, "window": 128}
+
+
+@pytest.mark.parametrize(("batch", "context"), [(2, 512), (32, 4096)])
+def test_a_step_takes_what_an_analysis_at_its_sizes_says(
+    programs: tuple[Path, Path], batch: int, context: int
+) -> None:
+    (cell,) = serve(programs[0], device="h200", batch=[batch], context=[context]).cells
+    open_ = analyze(programs[0]).symbols
+    sizes = {name: batch if "ids[0]" in info.where else context for name, info in open_.items()}
+    whole = analyze(programs[0], device="h200", execution="graph", dims=sizes)
+    assert cell.step == whole.totals.time
+    assert cell.tokens_per_second == batch / cell.step.seconds  # type: ignore[union-attr]
+
+
+def test_prefills_of_new_requests_delay_steps(programs: tuple[Path, Path]) -> None:
+    step, prompt = programs
+    (alone,) = serve(step, prefill=prompt, device="h200", batch=[8], context=[1024]).cells
+    (beside,) = serve(step, prefill=prompt, device="h200", batch=[8], context=[1024], output_tokens=2).cells
+    assert alone.prefill is not None
+    assert alone.prefill == beside.prefill
+    assert alone.beside == 0
+    assert beside.beside == 8 * alone.prefill.seconds / 2  # each of 8 requests is replaced every 2 steps
+    lengths = {"ids[0]": 1, "ids[1]": 1024}
+    assert alone.prefill == analyze(prompt, device="h200", execution="graph", dims=lengths).totals.time
+
+
+def test_an_engine_extends_caches_in_place(programs: tuple[Path, Path]) -> None:
+    (copied,) = serve(programs[0], device="h200", batch=[64], context=[8192]).cells
+    (paged,) = serve(programs[0], device="h200", batch=[64], context=[8192], engine="trtllm").cells
+    bandwidth = device("h200").bandwidth
+    moved = 2 * 64 * 8192 * TOKEN  # all caches are read and written
+    assert copied.step is not None
+    assert paged.step is not None
+    assert copied.step.seconds - paged.step.seconds > moved / bandwidth
+
+
+def test_room_of_an_engine(programs: tuple[Path, Path]) -> None:
+    h200 = complete(device("h200"))
+    plan = serve(programs[0], device="h200", batch=[2], context=[17], engine="vllm")
+    blocks = 2 * 16  # tokens that 17 take
+    sampled = 1024 * VOCABULARY * 39  # bytes of the sampler's warm-up
+    free = int(0.9 * h200.memory_bytes) - WEIGHTS - sampled - 140_000_000
+    assert dict(plan.requests) == {17: free // (blocks * TOKEN)}
+    static = serve(programs[0], device="h200", batch=[2], context=[17], engine="sglang")
+    assert dict(static.requests) == {17: (int(0.87 * h200.memory_bytes) - WEIGHTS) // (17 * TOKEN)}
+
+
+def test_figures_of_engines_have_sources() -> None:
+    for engine in engines().values():
+        figures = {name for name in engine.__struct_fields__ if getattr(engine, name) is not None}
+        assert figures - {"name", "sources"} == engine.sources.keys()
+
+
+def test_the_load_that_keeps_a_limit(programs: tuple[Path, Path]) -> None:
+    plan = serve(programs[0], device="h200", batch=[2], context=[8192], tpot="1ms", engine="trtllm")
+    ((context, load),) = plan.loads
+    assert context == 8192
+    assert load is not None
+    (most,) = dict(plan.requests).values()
+    assert 1 < load.batch < most
+    (one_more,) = serve(
+        programs[0], device="h200", batch=[load.batch + 1], context=[8192], engine="trtllm"
+    ).cells
+    assert load.each is not None
+    assert one_more.each is not None
+    assert load.each <= 1e-3 < one_more.each
+
+
+def test_no_load_keeps_a_limit_that_no_step_keeps(programs: tuple[Path, Path]) -> None:
+    plan = serve(programs[0], device="h200", batch=[2], context=[1024], tpot="1us")
+    assert plan.loads == ((1024, None),)
+    assert "none" in plan.summary()
+
+
+def test_what_does_not_fit_has_no_time(programs: tuple[Path, Path]) -> None:
+    plan = serve(programs[0], device="h200", batch=[2, 2**30], context=[1024])
+    assert [cell.step is None for cell in plan.cells] == [False, True]
+    assert "does not fit" in plan.summary()
+
+
+def test_price_and_energy_of_tokens(programs: tuple[Path, Path]) -> None:
+    (cell,) = serve(programs[0], device="h200", batch=[4], context=[1024]).cells
+    assert cell.step is not None
+    assert cell.price(3.6) == pytest.approx(3.6 / 3600 * cell.step.seconds / 4 * 1e6)
+    assert cell.joules == pytest.approx(700 * cell.step.seconds / 4)  # watts of the board
+
+
+@pytest.mark.parametrize("form", ["table", "json", "csv", "markdown", "html"])
+def test_formats(programs: tuple[Path, Path], form: str) -> None:
+    done = run(programs[0], "--device", "h200", "--prefill", programs[1], "--format", form, "--tpot", "1s")
+    assert done.exit_code == 0, done.output
+    if form == "json":
+        data = json.loads(done.output)
+        assert data["cache"]["token_bytes"] == TOKEN
+        assert {one["context"] for one in data["steps"]} == {1024, 4096, 16384, 65536}
+    if form == "csv":
+        assert done.output.startswith("context,batch,fits,ttft,tpot,")
+
+
+@pytest.mark.parametrize(
+    ("given", "code", "said"),
+    [
+        (("--tpot", "30"), 2, "--tpot: '30' has no unit"),
+        (("--ttft", "1s"), 2, "--ttft limits the prefill"),
+        (("--batch", "0"), 2, "0 is no size to serve"),
+        (("--engine", "none such"), 2, "engine: no 'none such'"),
+        (("--device", "h200x"), 2, "unknown device"),
+    ],
+)
+def test_wrong_options(programs: tuple[Path, Path], given: tuple[str, str], code: int, said: str) -> None:
+    done = run(programs[0], "--device", "h200", *given)
+    assert done.exit_code == code
+    assert said in done.output
+    assert "Traceback" not in done.output
+
+
+def test_programs_that_are_no_steps(programs: tuple[Path, Path]) -> None:
+    with pytest.raises(ModelError, match="no input is a cache"):
+        serve(SAMPLES / "gqa_transformer.pt2", device="h200")
+    with pytest.raises(ModelError, match="no axis of token ids that is open"):
+        serve(programs[0], prefill=SAMPLES / "convnet.pt2", device="h200")
+    with pytest.raises(GraphflopsError, match="no such file"):
+        serve("missing.pt2", device="h200")
+    with pytest.raises(OptionError, match="combinations"):
+        serve(programs[0], device="h200", batch=[])
+
+
+def test_unknown_work_makes_times_lower_bounds(programs: tuple[Path, Path]) -> None:
+    plan = serve(programs[0], device="h200", batch=[2], context=[1024])
+    (cell,) = plan.cells
+    assert cell.step is not None
+    least = replace(cell, step=replace(cell.step, is_lower_bound=True))
+    assert ">= " in replace(plan, cells=(least,)).summary()
+
+
+def test_every_engine_is_known_by_name() -> None:
+    assert engine_named("vllm").is_paged
+    assert not engine_named("none").is_paged

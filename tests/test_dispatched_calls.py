@@ -1,0 +1,221 @@
+"""What is predicted of each family of operators, against what torch dispatches: kernels and live bytes, both ways."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from graphflops.tensor import FLOAT32
+from tests.dispatched import by_torch, by_us
+from tests.one_call import g
+from tests.support import t
+
+
+def i(*shape: int) -> Any:
+    """Indices."""
+    return t(*shape, dtype="int64")
+
+
+def h(*shape: int) -> Any:
+    """An operand in bfloat16 that wants a gradient."""
+    return g(*shape, dtype="bfloat16")
+
+
+MASK = t(4, 64, dtype="bool")
+IMAGE, WIDE, ROWS, ONE = g(2, 8, 16, 16), g(64, 32), g(4, 64), g(32)
+CALLS: list[tuple[Any, ...]] = [
+    # products
+    ("linear", ROWS, g(32, 64), ONE),
+    ("linear", g(2, 4, 64), g(32, 64), ONE),
+    ("linear", g(2, 4, 64), g(32, 64)),
+    ("addmm", ONE, ROWS, WIDE),
+    ("addmm", g(4, 32), ROWS, WIDE),
+    ("baddbmm", g(2, 4, 32), g(2, 4, 64), g(2, 64, 32)),
+    ("addbmm", g(4, 32), g(2, 4, 64), g(2, 64, 32)),
+    ("addmv", g(4), ROWS, g(64)),
+    ("mm", ROWS, WIDE),
+    ("bmm", g(2, 4, 64), g(2, 64, 32)),
+    ("mv", ROWS, g(64)),
+    ("dot", g(64), g(64)),
+    ("matmul", g(2, 3, 4, 64), g(2, 3, 64, 32)),
+    ("matmul", g(2, 4, 64), WIDE),
+    ("matmul", g(2, 3, 4, 64), g(3, 64, 32)),
+    ("matmul", g(1, 3, 4, 64), g(2, 3, 64, 32)),
+    ("linear", g(64), g(32, 64), ONE),
+    ("einsum", "bij,bjk->bik", (g(2, 4, 8), g(2, 8, 16))),
+    ("einsum", "ij,jk->ik", (g(4, 8), g(8, 16))),
+    ("conv1d", g(2, 8, 16), g(16, 8, 3), g(16)),
+    ("conv2d", IMAGE, g(16, 8, 3, 3), g(16)),
+    ("conv2d", IMAGE, g(16, 8, 3, 3)),
+    ("conv_transpose2d.input", IMAGE, g(8, 16, 3, 3), g(16)),
+    # normalisations and softmax
+    ("layer_norm", ROWS, (64,), g(64), g(64)),
+    ("layer_norm", ROWS, (64,)),
+    ("layer_norm", t(4, 64), (64,), g(64), g(64)),
+    ("native_layer_norm", ROWS, (64,), g(64), g(64), 1e-5),
+    ("group_norm", g(4, 8, 5, 5), 2, g(8), g(8)),
+    ("batch_norm", g(4, 8, 5, 5), g(8), g(8), t(8), t(8), True, 0.1, 1e-5, False),
+    ("batch_norm", g(4, 8, 5, 5), g(8), g(8), t(8), t(8), False, 0.1, 1e-5, False),
+    ("instance_norm", g(4, 8, 9, 9), g(8), g(8), None, None, True, 0.1, 1e-5, False),
+    ("softmax.int", ROWS, -1),
+    ("softmax.int", h(4, 64), -1, FLOAT32),
+    ("log_softmax.int", ROWS, -1),
+    ("log_softmax.int", h(4, 64), -1, FLOAT32),
+    # reductions, scans, sorts
+    ("sum.dim_IntList", ROWS, (-1,)),
+    ("mean", ROWS),
+    ("mean.dim", ROWS, (-1,), True),
+    ("prod.dim_int", ROWS, -1),
+    ("amax", ROWS, (-1,)),
+    ("max.dim", ROWS, -1),
+    ("max", ROWS),
+    ("var.correction", ROWS, (-1,)),
+    ("std.correction", ROWS, (-1,)),
+    ("var_mean.correction", ROWS, (-1,)),
+    ("logsumexp", ROWS, (-1,)),
+    ("linalg_vector_norm", ROWS, 2, (-1,)),
+    ("linalg_vector_norm", ROWS, 1, (-1,)),
+    ("median.dim", ROWS, -1),
+    ("kthvalue", ROWS, 3, -1),
+    ("argmax", t(4, 64), -1),
+    ("cumsum", ROWS, -1),
+    ("cumprod", ROWS, -1),
+    ("cummax", ROWS, -1),
+    ("sort", ROWS, -1),
+    ("topk", ROWS, 8, -1),
+    # losses
+    ("mse_loss", ROWS, t(4, 64)),
+    ("mse_loss", ROWS, ROWS),
+    ("mse_loss", ROWS, t(4, 64), 0),
+    ("smooth_l1_loss", ROWS, t(4, 64)),
+    ("huber_loss", ROWS, t(4, 64)),
+    ("l1_loss", ROWS, t(4, 64)),
+    ("kl_div", ROWS, t(4, 64)),
+    ("binary_cross_entropy", ROWS, t(4, 64)),
+    ("binary_cross_entropy_with_logits", ROWS, t(4, 64)),
+    ("nll_loss_nd", ROWS, i(4)),
+    ("cross_entropy_loss", ROWS, i(4)),
+    ("cross_entropy_loss", ROWS, i(4), None, 1, -100, 0.1),
+    ("cross_entropy_loss", ROWS, t(4, 64)),
+    ("l1_loss", ROWS, t(4, 64), 0),
+    ("cosine_similarity", ROWS, ROWS),
+    # pooling and interpolation
+    ("max_pool1d", g(2, 8, 16), (2,)),
+    ("max_pool2d", IMAGE, (2, 2), (2, 2)),
+    ("max_pool2d_with_indices", IMAGE, (2, 2), (2, 2)),
+    ("max_pool3d", g(2, 8, 4, 8, 8), (2, 2, 2)),
+    ("avg_pool1d", g(2, 8, 16), (2,)),
+    ("avg_pool2d", IMAGE, (2, 2), (2, 2)),
+    ("avg_pool3d", g(2, 8, 4, 8, 8), (2, 2, 2)),
+    ("adaptive_avg_pool2d", IMAGE, (1, 1)),
+    ("adaptive_avg_pool2d", IMAGE, (4, 4)),
+    ("adaptive_max_pool2d", IMAGE, (4, 4)),
+    ("upsample_nearest2d.vec", IMAGE, None, (2.0, 2.0)),
+    ("upsample_bilinear2d.vec", IMAGE, None, False, (2.0, 2.0)),
+    ("upsample_bicubic2d.vec", IMAGE, None, False, (2.0, 2.0)),
+    ("grid_sampler", IMAGE, g(2, 8, 8, 2), 0, 0, False),
+    # indexing
+    ("embedding", g(100, 16), i(4, 8)),
+    ("index.Tensor", g(100, 16), (i(8),)),
+    ("index_select", g(100, 16), 0, i(8)),
+    ("gather", ROWS, 1, i(4, 8)),
+    ("scatter.src", ROWS, 1, i(4, 8), g(4, 8)),
+    ("scatter.value", ROWS, 1, i(4, 8), 0.0),
+    ("scatter_add", ROWS, 1, i(4, 8), g(4, 8)),
+    ("index_add", WIDE, 0, i(8), g(8, 32)),
+    ("index_copy", WIDE, 0, i(8), g(8, 32)),
+    ("index_fill.int_Scalar", WIDE, 0, i(8), 0.0),
+    ("index_put", WIDE, (i(8),), g(8, 32)),
+    ("masked_fill.Scalar", ROWS, MASK, 0.0),
+    ("masked_scatter", ROWS, MASK, ROWS),
+    # layout: joins, pads, parts
+    ("cat", (ROWS, g(4, 32)), 1),
+    ("stack", (ROWS, ROWS), 0),
+    ("pad", ROWS, (1, 1)),
+    ("reflection_pad2d", IMAGE, (1, 1, 1, 1)),
+    ("flip", ROWS, (1,)),
+    ("roll", ROWS, (1,), (1,)),
+    ("roll", ROWS, (1, 2), (0, 1)),
+    ("slice.Tensor", ROWS, 1, 0, 32),
+    ("select.int", ROWS, 0, 1),
+    ("split.Tensor", ROWS, 32, 1),
+    ("unbind.int", ROWS, 0),
+    ("expand", g(4, 1), (4, 64)),
+    ("transpose.int", ROWS, 0, 1),
+    ("clone", ROWS),
+    ("tril", g(64, 64)),
+    ("diagonal", g(64, 64)),
+    ("unfold", ROWS, 1, 8, 4),
+    ("pixel_shuffle", IMAGE, 2),
+    ("to.dtype", h(4, 64), FLOAT32),
+    # random numbers
+    ("native_dropout", ROWS, 0.1, True),
+    ("feature_dropout", g(2, 8, 4, 4), 0.1, True),
+    ("dropout", ROWS, 0.1, True),
+    # elementwise: repeated operands, several element types, gradients of several operands
+    ("relu", ROWS),
+    ("gelu", ROWS),
+    ("prelu", g(40, 8, 4), g(8)),
+    ("glu", ROWS, -1),
+    ("where.self", MASK, ROWS, ROWS),
+    ("clamp", ROWS, 0.0, 1.0),
+    ("clamp.Tensor", ROWS, t(4, 64), t(4, 64)),
+    ("add.Tensor", WIDE, ONE),
+    ("sub.Tensor", WIDE, ONE),
+    ("sub.Tensor", ROWS, ROWS),
+    ("mul.Tensor", WIDE, ONE),
+    ("div.Tensor", WIDE, ONE),
+    ("maximum", WIDE, ONE),
+    ("rsub.Scalar", ROWS, 1.0),
+    ("mul.Tensor", h(4, 64), ROWS),
+    ("add.Tensor", h(4, 64), ROWS),
+    ("addcmul", ROWS, ROWS, ROWS),
+    ("addcdiv", ROWS, ROWS, ROWS),
+    ("lerp.Scalar", ROWS, ROWS, 0.5),
+    ("lerp.Tensor", ROWS, ROWS, ROWS),
+    ("pow.Tensor_Scalar", ROWS, 3),
+    ("pow.Tensor_Tensor", ROWS, ROWS),
+    ("pow.Scalar", 2.0, ROWS),
+    ("nan_to_num", ROWS),
+]
+EVERYTHING = "forward kernels, forward bytes, backward kernels, backward bytes"
+# Where CUDA differs from what torch dispatches here, or where we do: by operator, what differs, and why.
+DIFFERENT = {
+    "prod": ("backward kernels, backward bytes", "zeros are counted first on a device, but not under a mode"),
+    "amax": ("backward bytes", "PyTorch 2.13 divides by the number of extremes first, 2.11 last"),
+    "roll": (EVERYTHING, "a kernel for each axis: TensorTransformations.cu"),
+    "binary_cross_entropy_with_logits": ("forward bytes", "what its own calls make is not dispatched"),
+    "dropout": ("forward kernels, forward bytes, backward bytes", "one kernel, a mask of bytes: Dropout.cpp"),
+    "instance_norm": ("forward bytes", "predicted without the repeated weight and bias"),
+    "cumprod": ("backward kernels, backward bytes", "predicted as cumsum is"),
+    "cosine_similarity": (EVERYTHING, "predicted as one kernel"),
+    "nan_to_num": (
+        "backward bytes",
+        "what a function inside of a formula makes is predicted to live to its end",
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    "call", CALLS, ids=lambda call: f"{call[0]}{[getattr(x, 'shape', x) for x in call[1:]]}"
+)
+def test_predicted_kernels_and_bytes_are_those_that_torch_dispatches(call: tuple[Any, ...]) -> None:
+    name, *operands = call
+    op = f"aten.{name if '.' in name else f'{name}.default'}"
+    theirs, ours = by_torch(op, *operands), by_us(op, *operands)
+    different = set()
+    for word, torch, own in (
+        ("forward", theirs.forward, ours.forward),
+        ("backward", theirs.backward, ours.backward),
+    ):
+        if +torch.kernels != +own.kernels:
+            different.add(f"{word} kernels")
+        if (
+            abs(torch.peak - own.peak) > 64 + torch.peak // 100
+        ):  # numbers and vectors of one element for each row
+            different.add(f"{word} bytes")
+    known, _ = DIFFERENT.get(name.split(".")[0], ("", ""))
+    one_axis = name == "roll" and len(operands[1]) == 1
+    expected = set() if one_axis else set(filter(None, known.split(", ")))
+    assert different == expected, f"\n{op}: torch {theirs}\n{op}: ours  {ours}"
