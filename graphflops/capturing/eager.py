@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import weakref
-from difflib import SequenceMatcher
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -17,12 +16,14 @@ from torch import fx
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from graphflops.base.aligned import matching_blocks
 from graphflops.exporters.eager_record import FORMAT, Record
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Hashable, Iterator, Mapping, Sequence
 
 _ATTENTION = torch.nn.functional.scaled_dot_product_attention
+_MOST_EQUAL_PAIRS = 4_000_000  # of calls of both runs: a second
 _FOREVER = 2**62  # a call after the last: what is never freed
 
 
@@ -269,7 +270,7 @@ def _places(
     return places
 
 
-def _aligned(ours: Sequence[object], theirs: Sequence[object]) -> dict[int, int]:
+def _aligned(ours: Sequence[Hashable], theirs: Sequence[Hashable]) -> dict[int, int]:
     """By place in `ours`: the place in `theirs` of the same call."""
-    blocks = SequenceMatcher(None, ours, theirs, autojunk=False).get_matching_blocks()
-    return {block.a + i: block.b + i for block in blocks for i in range(block.size)}
+    blocks = matching_blocks(ours, theirs, _MOST_EQUAL_PAIRS)
+    return {a + i: b + i for a, b, size in blocks for i in range(size)}

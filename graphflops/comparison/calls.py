@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from difflib import SequenceMatcher
 from typing import TYPE_CHECKING, get_args
 
+from graphflops.base.aligned import matching_blocks
 from graphflops.comparison.result import CallChange, Fact, FactKind
 from graphflops.ops import operator
 
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from graphflops.report import Row
     from graphflops.tensor import TensorType
 
-_MOST_EQUAL_PAIRS = 40_000  # of calls of two modules, for these to be aligned as sequences
 _ORDER = get_args(FactKind)  # facts of one call are listed in this order
 
 NumberedRow = tuple["Row", int]  # with the number of its kind
@@ -44,14 +43,12 @@ def _spend(surplus: Counter[int], kind: int, sign: int) -> bool:
 
 
 def _blocks(old: Sequence[int], new: Sequence[int]) -> Iterator[tuple[slice, slice]]:
-    """The slices in which two sequences differ; the whole sequences if aligning them would take too long."""
-    counts = Counter(new)
-    if sum(times * counts[kind] for kind, times in Counter(old).items()) > _MOST_EQUAL_PAIRS:
-        yield slice(0, len(old)), slice(0, len(new))
-        return
-    for tag, i, j, k, n in SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
-        if tag != "equal":
-            yield slice(i, j), slice(k, n)
+    """The slices in which two sequences differ."""
+    i = j = 0
+    for a, b, size in [*matching_blocks(old, new), (len(old), len(new), 0)]:
+        if i < a or j < b:
+            yield slice(i, a), slice(j, b)
+        i, j = a + size, b + size
 
 
 def _matched(old: list[Row], new: list[Row]) -> Iterator[RowPair]:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from difflib import SequenceMatcher
 from typing import TYPE_CHECKING, NamedTuple, Union
 
+from graphflops.base.aligned import matching_blocks
 from graphflops.base.numbered import numbered, unnumbered
 from graphflops.ops import operator
 
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from graphflops.report import Report
 
 _NAMED = 3  # changes that one sentence tells
-_MOST = 2_000  # calls of one module that are aligned one by one
 Source = Union[int, str]  # the row of a call; else an input, by its place among them, or a weight
 
 
@@ -89,14 +88,7 @@ def _paired(pairs: Pairs) -> dict[int, int]:
     found: dict[int, int] = {}
     for ours, theirs in pairs.new.items():
         kinds = [kind for _, kind in ours.calls], [kind for _, kind in theirs.calls]
-        blocks = [(0, 0, len(kinds[0]))]
-        if kinds[0] != kinds[1]:
-            if max(map(len, kinds)) > _MOST:
-                continue
-            blocks = [
-                (*block,) for block in SequenceMatcher(None, *kinds, autojunk=False).get_matching_blocks()
-            ]
-        for a, b, size in blocks:
+        for a, b, size in matching_blocks(*kinds):
             found.update((ours.calls[a + i][0], theirs.calls[b + i][0]) for i in range(size))
     return found
 

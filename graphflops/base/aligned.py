@@ -1,0 +1,36 @@
+"""Aligns two sequences in bounded time."""
+
+from __future__ import annotations
+
+from collections import Counter
+from difflib import SequenceMatcher
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Sequence
+
+_MOST_EQUAL_PAIRS = 40_000  # SequenceMatcher looks at all of them for each block that it finds
+
+
+def matching_blocks(
+    old: Sequence[Hashable], new: Sequence[Hashable], most: int = _MOST_EQUAL_PAIRS
+) -> list[tuple[int, int, int]]:
+    """The runs that are equal in both: place in `old`, place in `new`, length; in order, and without empty ones.
+
+    Equal beginnings and ends always match; what lies between does where it has at most `most` pairs of equal elements.
+    """
+    start = _equal_at_start(old, new)
+    end = _equal_at_start(old[start:][::-1], new[start:][::-1])
+    ours, theirs = old[start : len(old) - end], new[start : len(new) - end]
+    blocks = [(0, 0, start)]
+    counts = Counter(theirs)
+    if sum(times * counts[element] for element, times in Counter(ours).items()) <= most:
+        matcher = SequenceMatcher(None, ours, theirs, autojunk=False)
+        blocks += [(start + a, start + b, size) for a, b, size in matcher.get_matching_blocks()]
+    blocks.append((len(old) - end, len(new) - end, end))
+    return [block for block in blocks if block[2]]
+
+
+def _equal_at_start(old: Sequence[Hashable], new: Sequence[Hashable]) -> int:
+    pairs = enumerate(zip(old, new, strict=False))
+    return next((index for index, (ours, theirs) in pairs if ours != theirs), min(len(old), len(new)))
