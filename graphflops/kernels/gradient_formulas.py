@@ -9,8 +9,7 @@ from graphflops.dims import Dim, broadcast, prod
 from graphflops.graph import Ref, tensor_type
 from graphflops.rules.formula import launches, numbers_of
 from graphflops.rules.work import WORK
-from graphflops.rules.work_functions import REDUCTIONS
-from graphflops.rules.work_row import Formula
+from graphflops.rules.work_functions import REDUCTIONS, Formula
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

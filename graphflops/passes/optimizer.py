@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from graphflops.passes.program import PricedProgram
-    from graphflops.rules.work_row import Work
+    from graphflops.rules.work_functions import Work
     from graphflops.training import Training
 
 _STEP_BYTES = 4  # the number of steps done; a fused update keeps it on the device, for each parameter

@@ -17,7 +17,7 @@ from graphflops.ops import operator
 from graphflops.rules.registry import ForwardCall, backward, rule
 from graphflops.rules.shapes import combine
 from graphflops.rules.work import WORK, gradient_of
-from graphflops.rules.work_row import PASS, ZERO, Gradient, Work
+from graphflops.rules.work_functions import PASS, ZERO, Gradient, Work
 from graphflops.tensor import (
     BCOMPLEX32,
     BFLOAT16,

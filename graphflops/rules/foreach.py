@@ -14,7 +14,7 @@ from graphflops.rules.work import WORK
 from graphflops.tensor import TensorType
 
 if TYPE_CHECKING:
-    from graphflops.rules.work_row import Work
+    from graphflops.rules.work_functions import Work
 
 KIND = "foreach"
 

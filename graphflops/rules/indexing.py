@@ -1,4 +1,7 @@
-"""Reading and writing by index: a read touches only the returned elements and the indices."""
+"""Reading and writing by index: a read touches only the returned elements and the indices.
+
+A functional write copies the tensor around the chosen elements, an in-place one touches only them.
+"""
 
 from __future__ import annotations
 
@@ -10,15 +13,39 @@ from graphflops.rules.arrangement import Update, combined, functional, reduction
 from graphflops.rules.derived import Derived
 from graphflops.rules.registry import ForwardCall, backward, require, rule
 from graphflops.rules.shapes import Shape, axis, expanded, replaced, shown, tensors_of
-from graphflops.rules.updates import update
 from graphflops.tensor import TensorType
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     Indices = Sequence[TensorType | None]
 
 KIND = "scatter"
+
+
+def in_place(done: Update) -> Estimate:
+    """The update in place: only the part that changes is touched."""
+    return Estimate(
+        (done.target.view(done.target.shape),),
+        vector_flops=done.flops,
+        reads=(*done.operands, done.part) if done.combines else done.operands,
+        writes=(done.part,),
+        alias=True,
+    )
+
+
+def update(*names: str) -> Callable[[Callable[..., Update]], Callable[..., Update]]:
+    """Register an update as the rule of each functional operator named and of its in-place twin."""
+
+    def register(function: Callable[..., Update]) -> Callable[..., Update]:
+        for name in names:
+            base, dot, overload = name.partition(".")
+            rule(f"aten.{name}")(Derived(function, functional))
+            rule(f"aten.{base}_{dot}{overload}")(Derived(function, in_place))
+        return function
+
+    return register
+
 
 # Several axes indexed at once.
 

@@ -1,4 +1,4 @@
-"""Floating-point operations of one dense factorization or solve, leading terms only.
+"""Floating-point operations of one dense factorization or solve, leading terms only; counts that contain a logarithm.
 
 Sources: Blackford and Dongarra, LAPACK Working Note 41, appendix C (factorizations, solves, Householder
 products); Golub and Van Loan, Matrix Computations (singular values by Golub and Reinsch, eigenvalues by QR
@@ -7,7 +7,21 @@ iteration). Thirds are rounded down.
 
 from __future__ import annotations
 
-from graphflops.dims import Dim, dim_max, dim_min, floor_div
+import math
+
+from graphflops.dims import Dim, call, dim_max, dim_min, floor_div
+
+
+def n_log_n(n: Dim, times: int = 1) -> Dim:
+    """`times` times n*log2(n), rounded down; exact where n is a power of two, 0 for n below two."""
+    if isinstance(n, int):
+        return math.floor(times * n * math.log2(n)) if n > 1 else 0
+    return floor_div(times * n * call("log2", n), 1)
+
+
+def halvings(n: Dim) -> Dim:
+    """Comparisons of a binary search among n sorted values: floor(log2(n)) + 1."""
+    return n.bit_length() if isinstance(n, int) else floor_div(call("log2", n), 1) + 1
 
 
 def lu(m: Dim, n: Dim) -> Dim:

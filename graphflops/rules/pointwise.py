@@ -1,4 +1,4 @@
-"""Elementwise arithmetic: sums, products, comparisons, selections, powers, rounding, bits, complex parts."""
+"""Elementwise arithmetic and functions: comparisons, selections, powers, rounding, bits, exponentials, Bessel, series."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from functools import partial
 
 from graphflops.cost import Estimate, Value, data_dependent, free
 from graphflops.dims import broadcast, compare, dim_max, dim_min, floor_div, mod, prod, where
+from graphflops.ops.elementwise import ELEMENTWISE
 from graphflops.rules.elementwise import (
     complex_of,
     differentiate,
@@ -20,10 +21,47 @@ from graphflops.rules.elementwise import (
 )
 from graphflops.rules.registry import ForwardCall, backward, rule
 from graphflops.rules.work import WORK, power
-from graphflops.rules.work_row import Work
+from graphflops.rules.work_functions import Work
 from graphflops.tensor import COMPLEX128, FLOAT64, INT32, INT64, DType, TensorType
 
 KIND = "elementwise"
+
+
+# Exponentials and roots.
+pointwise("exp, exp2 special_exp2, expm1 special_expm1, sqrt, rsqrt", result=float_result)
+pointwise("log, log2, log10, log1p special_log1p", result=float_result)
+
+# Trigonometric and hyperbolic functions.
+pointwise("sin, cos, tan, asin arcsin, acos arccos, atan arctan, sinc special_sinc", result=float_result)
+pointwise("sinh, cosh, tanh, asinh arcsinh, acosh arccosh, atanh arctanh", result=float_result)
+
+# Functions of torch.special that ATen also has under another name, and those that it has there alone.
+pointwise(
+    "sigmoid special_expit, logit special_logit, erf special_erf, erfc special_erfc", result=float_result
+)
+pointwise(
+    "erfinv special_erfinv, lgamma special_gammaln, digamma special_psi special_digamma", result=float_result
+)
+pointwise("i0 special_i0, igamma special_gammainc, igammac special_gammaincc", result=float_result)
+pointwise("xlogy special_xlogy, logaddexp, logaddexp2", result=float_result)
+for _name in (row.name for row in ELEMENTWISE if row.aten == f"special_{row.name}"):
+    pointwise(f"special_{_name}", "polynomial" if "polynomial" in _name else "", result=float_result)
+
+
+@rule("aten.polygamma", "aten.special_polygamma")
+def polygamma(n: Value, a: TensorType) -> Estimate:
+    """One evaluation per element, whatever the order."""
+    return elementwise(WORK["polygamma"], a, result=float_result)
+
+
+@rule("aten.mvlgamma", "aten.special_multigammaln")
+def mvlgamma(a: TensorType, p: int) -> Estimate:
+    """The sum of p log-gammas of shifted arguments, and a constant."""
+    return elementwise(WORK["mvlgamma"].times(p), a, result=float_result)
+
+
+backward("aten.polygamma", "aten.special_polygamma")(differentiate(WORK["polygamma"]))
+
 
 # One operand; the type stays unless `result` is given.
 pointwise("neg negative _neg_view_copy", fold=operator.neg)

@@ -12,7 +12,7 @@ from graphflops.cost import Estimate, Value
 from graphflops.rules.elementwise import DEFAULT_FLOAT, differentiate, elementwise, float_result
 from graphflops.rules.registry import backward, rule
 from graphflops.rules.work import WORK
-from graphflops.rules.work_row import Work
+from graphflops.rules.work_functions import Work
 from graphflops.tensor import INT64, DType, TensorType
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from graphflops.tensor import TensorType
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from graphflops.rules.work_row import Work
+    from graphflops.rules.work_functions import Work
 
 Tensors = tuple[TensorType, ...]
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 from graphflops.cost import Estimate, data_dependent
 from graphflops.dims import Dim, broadcast, dim_min, prod, total
 from graphflops.errors import ShapeError
-from graphflops.rules.counts import halvings
 from graphflops.rules.elementwise import float_result
+from graphflops.rules.lapack import halvings
 from graphflops.rules.reduce import (
     accumulated,
     amax_backward,

@@ -1,27 +1,268 @@
-"""Operators of torchao, which quantises in blocks, and how a program reaches into a quantised weight."""
+"""Operators of torchao, which quantises in blocks, and its products of narrow, sparse and packed operands.
+
+A program may reach into a quantised weight.
+"""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from graphflops.cost import Estimate, Value, free
-from graphflops.dims import Dim, floor_div, same
+from graphflops.dims import Dim, dim_max, floor_div, prod, same
+from graphflops.rules.attention import attend
+from graphflops.rules.lowprecision import scaled_mm
+from graphflops.rules.matmul import flops_of, matmul_into
 from graphflops.rules.quantized import DEQUANTIZE, MIN_MAX, QUANTIZE, convert
 from graphflops.rules.registry import require, rule
-from graphflops.tensor import FLOAT8, FLOAT32, INT32, DType, TensorType
+from graphflops.tensor import BFLOAT16, FLOAT8, FLOAT32, INT8, INT32, DType, TensorType
 
-KIND = "quantisation"
+KIND = "product"
+
+
+def scaled_product(
+    x: TensorType,
+    kept: Dim,
+    features: Dim,
+    dtype: DType,
+    *scales: TensorType,
+    bias: TensorType | None = None,
+    per_result: int = 2,
+) -> Estimate:
+    """Rows times `kept` weights, then so many operations per result; a bias is one more."""
+    out = x.like((*x.shape[:-1], features), dtype)
+    return Estimate(
+        (out,),
+        flops_of(prod(x.shape[:-1]) * kept, x.dtype),
+        (per_result + (bias is not None)) * out.numel,
+        reads=(x, *scales, bias),
+    )
+
+
+@rule("torchao.int_matmul", product=("a", "b"))
+def int_matmul(a: TensorType, b: TensorType) -> Estimate:
+    """A product of int8 matrices, accumulated in int32."""
+    return matmul_into(a, b, INT32)
+
+
+@rule("torchao.int_scaled_matmul", product=("a", "b"))
+def int_scaled_matmul(a: TensorType, b: TensorType, scales: TensorType) -> Estimate:
+    """A product of int8 matrices, each result times its row's scale."""
+    return scaled_product(a, prod(b.shape), b.shape[-1], scales.dtype, b, scales, per_result=1)
+
+
+@rule("torchao.swizzle_mm", product=("a", "b"))
+def swizzle_mm(a: TensorType, b: TensorType, a_is_swizzled: bool, b_is_swizzled: bool) -> Estimate:
+    """A product of matrices whose tiles may lie in another order."""
+    return matmul_into(a, b, a.dtype)
+
+
+@rule("torchao.swizzle_scaled_mm", product=("a", "b"))
+def swizzle_scaled_mm(
+    a: TensorType,
+    b: TensorType,
+    a_is_swizzled: bool,
+    b_is_swizzled: bool,
+    scale_a: TensorType,
+    scale_b: TensorType,
+    bias: TensorType | None = None,
+    scale_result: TensorType | None = None,
+    out_dtype: DType | None = None,
+) -> Estimate:
+    """As `_scaled_mm`, of matrices whose tiles may lie in another order."""
+    return scaled_mm(a, b, scale_a, scale_b, bias, scale_result, out_dtype)
+
+
+@rule("torchao.mx_fp8_bf16", product=("a", "b"))
+def mx_fp8_bf16(a: TensorType, b: TensorType, a_scale: TensorType, b_scale: TensorType) -> Estimate:
+    """A product of microscaled floats, which the multiplying unit scales itself."""
+    product = matmul_into(a, b, BFLOAT16)
+    return replace(product, reads=(*product.reads, a_scale, b_scale))
+
+
+@rule("torchao.float8_linear_cpu")
+def float8_linear(
+    x: TensorType,
+    x_scales: TensorType,
+    weight: TensorType,
+    weight_scales: TensorType,
+    bias: TensorType | None,
+    output_dtype: DType,
+) -> Estimate:
+    """A product with a weight in tiles or as it is; each result takes both scales."""
+    features = weight.shape[0] * weight.shape[3] if weight.rank == 4 else weight.shape[0]
+    kept = x.shape[-1] * features
+    return scaled_product(x, kept, features, output_dtype, x_scales, weight, weight_scales, bias=bias)
+
+
+@rule("torchao.da8w4_linear_cpu")
+def da8w4_linear(
+    x: TensorType,
+    x_scales: TensorType,
+    x_zeros: TensorType,
+    weight: TensorType,
+    weight_scales: TensorType,
+    weight_zeros: TensorType,
+    compensation: TensorType,
+    bias: TensorType | None,
+    output_dtype: DType,
+) -> Estimate:
+    """A product with 4-bit weights, two in a byte; each result takes both scales and the correction for zero points."""
+    require(weight.rank == 4, f"packed weights have four axes, not {weight.rank}")
+    features = weight.shape[0] * weight.shape[3] * 2
+    reads = (x_scales, x_zeros, weight, weight_scales, weight_zeros, compensation)
+    return scaled_product(x, x.shape[-1] * features, features, output_dtype, *reads, bias=bias, per_result=3)
+
+
+@rule("torchao.float8_linear_prepack_cpu", "torchao.da8w4_linear_prepack_cpu", kind="movement")
+def prepack(*parts: TensorType) -> Estimate:
+    """Weights and what belongs to them in the order that the product wants; corrections are as large as the data says."""
+    corrections = (TensorType((0,), FLOAT32),) * (len(parts) > 2)
+    return Estimate((*(part.like() for part in parts), *corrections), reads=parts)
+
+
+@rule("torchao.rowwise_scaled_linear_sparse_cutlass_f8f8")
+def sparse_linear(
+    x: TensorType,
+    x_scale: TensorType,
+    weight: TensorType,
+    weight_meta: TensorType,
+    weight_scale: TensorType,
+    bias: TensorType | None = None,
+    out_dtype: DType | None = None,
+) -> Estimate:
+    """A product with the half of the weights that is kept; each result takes both scales."""
+    dtype = x_scale.dtype if out_dtype is None else out_dtype
+    reads = (x_scale, weight, weight_meta, weight_scale)
+    return scaled_product(x, prod(weight.shape), weight.shape[0], dtype, *reads, bias=bias)
+
+
+@rule("torchao.to_sparse_semi_structured_cutlass_sm9x_f8", kind="movement")
+def to_sparse(weight: TensorType) -> Estimate:
+    """Half of the weights kept, with the places that they had."""
+    rows, columns = weight.shape
+    places = weight.like((rows, dim_max(floor_div(columns, 8), 16)), INT8)
+    return Estimate((weight.like((rows, floor_div(columns, 2))), places), reads=(weight,))
+
+
+@rule("float8_sparse.fp8_sparse_mm")
+def fp8_sparse_mm(
+    x: TensorType,
+    packed: TensorType,
+    bias: TensorType | None,
+    alpha: TensorType,
+    out_features: Dim,
+    *attributes: object,
+) -> Estimate:
+    """A product with the half of the weights that is kept; each result takes one scale."""
+    kept = floor_div(x.shape[-1] * out_features, 2)
+    return scaled_product(x, kept, out_features, FLOAT32, packed, alpha, bias=bias, per_result=1)
+
+
+@rule("blocksparse.addmm")
+def block_sparse_mm(
+    x: TensorType,
+    rows: TensorType,
+    columns: TensorType,
+    values: TensorType,
+    m: Dim,
+    k: Dim,
+    bias: TensorType | None = None,
+) -> Estimate:
+    """The stored blocks of a matrix times the columns of a dense one."""
+    width = x.shape[1]
+    out = x.like((m, width))
+    return Estimate((out,), flops_of(values.numel * width, x.dtype), reads=(x, rows, columns, values, bias))
+
+
+@rule("blocksparse.int_addmm")
+def block_sparse_int_mm(
+    rows: TensorType,
+    columns: TensorType,
+    values: TensorType,
+    a: TensorType,
+    left: TensorType,
+    right: TensorType,
+) -> Estimate:
+    """The stored int8 blocks of a matrix times a dense one, turned; each result takes both scales."""
+    out = a.like((a.shape[-1], left.shape[-1]), BFLOAT16)
+    work = flops_of(values.numel * a.shape[-1], a.dtype)
+    return Estimate((out,), work, 2 * out.numel, reads=(values, rows, columns, a, left, right))
+
+
+@rule("blocksparse.bsr_to_dense", kind="movement")
+def bsr_to_dense(rows: TensorType, columns: TensorType, values: TensorType, m: Dim, k: Dim) -> Estimate:
+    """The stored blocks written among zeros."""
+    return Estimate((values.like((m, k)),), reads=(rows, columns, values))
+
+
+@rule("torchao.reference_dqlinear_int4")
+def dynamic_int4_linear(
+    x: TensorType,
+    x_eps: float,
+    weight: TensorType,
+    weight_scale: TensorType,
+    weight_zero_point: TensorType,
+    bias: TensorType | None,
+    group_size: tuple[Dim, ...],
+) -> Estimate:
+    """Rows quantised, a product of integers, and per result and group of weights a scale and a sum."""
+    features, inner = weight.shape
+    groups = floor_div(inner, group_size[1])
+    product = scaled_product(
+        x, inner * features, features, FLOAT32, weight, weight_scale, bias=bias, per_result=1
+    )
+    (out,) = product.out
+    assert isinstance(out, TensorType)
+    more = (MIN_MAX + QUANTIZE) * x.numel + 2 * groups * out.numel
+    return replace(product, vector_flops=product.vector_flops + more, matrix_dtype=INT8)
+
+
+@rule("torchao.qscaled_dot_product", kind="attention")
+def quantized_attention(
+    query: TensorType,
+    key: TensorType,
+    value: TensorType,
+    attn_mask: TensorType | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *attributes: object,
+) -> Estimate:
+    """Attention over quantised operands; probabilities and results are quantised again."""
+    problem = attend(query, key, value, attn_mask, right=0 if is_causal else None)
+    estimate = problem.forward(query.like())
+    again = QUANTIZE * (problem.scores + query.numel)
+    return replace(estimate, vector_flops=estimate.vector_flops + again)
+
+
+@rule("torchao._scaled_embedding_bag", kind="gather")
+def scaled_embedding_bag(
+    weight: TensorType,
+    indices: TensorType,
+    offsets: TensorType,
+    weight_scale: TensorType,
+    o_scale: float,
+    mode: int,
+    include_last_offset: bool,
+    output_dtype: DType,
+) -> Estimate:
+    """One addition per element looked up, and the weights' scale per result."""
+    looked_up = weight.like((indices.numel, weight.shape[1]))
+    out = weight.like((offsets.shape[0] - 1, weight.shape[1]), output_dtype)
+    return Estimate((out,), 0, looked_up.numel + out.numel, reads=(looked_up, indices, offsets, weight_scale))
+
 
 Sizes = tuple[Dim, ...]
 
 _FLOAT8_E4M3 = next(dtype for dtype in FLOAT8 if dtype.name == "float8_e4m3fn")
 
 
-@rule("export.access_subclass_inner_tensor")
+@rule("export.access_subclass_inner_tensor", kind="quantisation")
 def access_subclass_inner_tensor(x: TensorType) -> Estimate:
     """One of the plain tensors of a tensor subclass; only the file knows its type."""
     return free(None)
 
 
-@rule("torchao.quantize_affine")
+@rule("torchao.quantize_affine", kind="quantisation")
 def quantize_affine(
     x: TensorType,
     block_size: Sizes,
@@ -35,7 +276,7 @@ def quantize_affine(
     return convert(x, output_dtype, QUANTIZE - (zero_point is None), scale, zero_point)
 
 
-@rule("torchao.dequantize_affine")
+@rule("torchao.dequantize_affine", kind="quantisation")
 def dequantize_affine(
     x: TensorType,
     block_size: Sizes,
@@ -50,19 +291,19 @@ def dequantize_affine(
     return convert(x, output_dtype, DEQUANTIZE - (zero_point is None), scale, zero_point)
 
 
-@rule("torchao.quantize_affine_float8_non_decomposed")
+@rule("torchao.quantize_affine_float8_non_decomposed", kind="quantisation")
 def quantize_affine_float8(x: TensorType, scale: TensorType, float8_dtype: DType = _FLOAT8_E4M3) -> Estimate:
     """Four operations per element: divide, clamp, convert; floating numbers need no rounding of their own."""
     return convert(x, float8_dtype, 1 + 2 + 1, scale)
 
 
-@rule("torchao.dequantize_affine_float8_non_decomposed")
+@rule("torchao.dequantize_affine_float8_non_decomposed", kind="quantisation")
 def dequantize_affine_float8(x: TensorType, scale: TensorType, output_dtype: DType = FLOAT32) -> Estimate:
     """Two operations per element: convert and multiply."""
     return convert(x, output_dtype, 1 + 1, scale)
 
 
-@rule("torchao.choose_qparams_affine")
+@rule("torchao.choose_qparams_affine", kind="quantisation")
 def choose_qparams_affine(
     x: TensorType,
     mapping_type: str,
@@ -81,7 +322,7 @@ def choose_qparams_affine(
     return Estimate(out, vector_flops=MIN_MAX * x.numel, reads=(x,))
 
 
-@rule("torchao.choose_scale_float8")
+@rule("torchao.choose_scale_float8", kind="quantisation")
 def choose_scale_float8(
     x: TensorType,
     block_size: Sizes,

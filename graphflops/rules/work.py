@@ -15,8 +15,18 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from graphflops.errors import RuleError
-from graphflops.rules.work_functions import ARITHMETIC, COMPARISONS_AND_BITS, FUNCTIONS
-from graphflops.rules.work_row import ZERO, Formula, Gradient, Work, binary, fused, unary
+from graphflops.rules.work_functions import (
+    ARITHMETIC,
+    COMPARISONS_AND_BITS,
+    FUNCTIONS,
+    ZERO,
+    Formula,
+    Gradient,
+    Work,
+    binary,
+    fused,
+    unary,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

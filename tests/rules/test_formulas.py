@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from graphflops.rules.formula import Launch, launches
 from graphflops.rules.work import WORK
-from graphflops.rules.work_row import Formula
+from graphflops.rules.work_functions import Formula
 
 ROOT_PI = math.sqrt(math.pi)
 NUMBERS = {

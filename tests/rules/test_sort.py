@@ -8,7 +8,7 @@ import pytest
 
 from graphflops.dims import evaluate, symbol
 from graphflops.errors import ShapeError
-from graphflops.rules.counts import halvings, n_log_n
+from graphflops.rules.lapack import halvings, n_log_n
 from graphflops.rules.registry import ForwardCall, find_backward
 from graphflops.tensor import TensorType
 from tests.support import price, shapes, t

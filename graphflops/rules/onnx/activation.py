@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from graphflops.rules.elementwise import Promotion
-    from graphflops.rules.work_row import Work
+    from graphflops.rules.work_functions import Work
 
     Fold = Callable[..., values.Number]
 

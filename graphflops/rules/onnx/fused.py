@@ -12,7 +12,7 @@ from graphflops.rules.work import activation as activation_named
 from graphflops.tensor import INT8, INT32, TensorType
 
 if TYPE_CHECKING:
-    from graphflops.rules.work_row import Work
+    from graphflops.rules.work_functions import Work
     from graphflops.tensor import DType
 
 # Which results of the call are wanted; () if that is not known.

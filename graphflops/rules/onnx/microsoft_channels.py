@@ -22,7 +22,7 @@ from graphflops.rules.shapes import only_result
 from graphflops.tensor import TensorType
 
 if TYPE_CHECKING:
-    from graphflops.rules.onnx.windows import Ints
+    from graphflops.rules.onnx.conv import Ints
 
 
 def channels_first(x: TensorType) -> TensorType:

@@ -14,7 +14,7 @@ from graphflops.rules.registry import rule
 from graphflops.rules.softmax import SOFTMAX
 from graphflops.rules.work import WORK
 from graphflops.rules.work import gelu as gelu_work
-from graphflops.rules.work_row import Work
+from graphflops.rules.work_functions import Work
 from graphflops.tensor import UINT32
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from graphflops.rules.onnx.microsoft_attention import (
     project,
     rotated,
 )
-from graphflops.rules.onnx.quantized import quantized_product
+from graphflops.rules.onnx.microsoft_qlinear import quantized_product
 from graphflops.rules.onnx.reduce import gemm
 from graphflops.rules.quantized import DEQUANTIZE, MIN_MAX, QUANTIZE, convert
 from graphflops.rules.reduce import reduction

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from graphflops.cost import Estimate
 from graphflops.dims import Dim, dim_min, floor_div, prod, same
-from graphflops.rules.counts import n_log_n
+from graphflops.rules.lapack import n_log_n
 from graphflops.rules.onnx.fused import fused, work
 from graphflops.rules.quantized import DEQUANTIZE
 from graphflops.rules.registry import rule
@@ -19,7 +19,7 @@ from graphflops.rules.softmax import SOFTMAX
 from graphflops.rules.work import activation
 
 if TYPE_CHECKING:
-    from graphflops.rules.work_row import Work
+    from graphflops.rules.work_functions import Work
     from graphflops.tensor import TensorType
 
 KIND = "product"

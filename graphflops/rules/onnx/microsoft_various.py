@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 from graphflops.cost import Estimate, data_dependent, free
 from graphflops.dims import Dim, differ, floor_div, prod
 from graphflops.rules import fourier, solve
-from graphflops.rules.counts import n_log_n
 from graphflops.rules.embedding import embedding
+from graphflops.rules.lapack import n_log_n
 from graphflops.rules.onnx.activation import pointwise
 from graphflops.rules.onnx.creation import range_ as onnx_range
 from graphflops.rules.onnx.entries import literals, onnx_dtype, rank_of, sizes, unknown
 from graphflops.rules.onnx.fused import Outputs, chosen
 from graphflops.rules.onnx.indexing import gather_nd, pad, slice_
 from graphflops.rules.onnx.movement import trilu, unsqueeze
-from graphflops.rules.onnx.vision import grid_sample
+from graphflops.rules.onnx.resize import grid_sample
 from graphflops.rules.quantized import DEQUANTIZE, QUANTIZE
 from graphflops.rules.registry import require, rule
 from graphflops.rules.shapes import axis as axis_of

@@ -1,4 +1,7 @@
-"""Reshaping, which is free, and copies in another arrangement: each kept element is read once, each result written once."""
+"""Reshaping, which is free, conversions, and copies in another arrangement.
+
+Of a copy each kept element is read once, each result written once.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,10 @@ from typing import TYPE_CHECKING
 
 from graphflops.cost import Estimate, Value, copied, data_dependent, free
 from graphflops.dims import Dim, broadcast, differ, floor_div, mod, prod
+from graphflops.errors import DimError
 from graphflops.rules import arrangement
 from graphflops.rules.arrangement import columns_to_image, repeated
+from graphflops.rules.onnx import values
 from graphflops.rules.onnx.entries import (
     chosen_axes,
     filled,
@@ -33,7 +38,7 @@ from graphflops.rules.shapes import (
     triangle,
 )
 from graphflops.rules.shapes import axis as place_of
-from graphflops.tensor import INT64, TensorType, UnknownType
+from graphflops.tensor import DTYPES, INT64, DType, TensorType, UnknownType
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -41,7 +46,36 @@ if TYPE_CHECKING:
     from graphflops.rules.onnx.entries import Numbers, Place
     from graphflops.rules.onnx.values import Number
 
+
 KIND = "movement"
+
+
+_SPELLINGS = {"float": "float32", "double": "float64"}  # version 1 names the type, later versions number it
+
+
+def converted(x: TensorType | UnknownType, dtype: DType) -> Estimate:
+    """One operation per element if the type changes, else a copy."""
+    if isinstance(x, UnknownType):
+        return Estimate((UnknownType(dtype),), unknown="how many elements it converts is not known")
+    out = values.folded(lambda number: number, x.like(dtype=dtype), x)
+    return Estimate((out,), vector_flops=0 if dtype == x.dtype else x.numel, reads=(x,))
+
+
+@rule("onnx.Cast", rankless=("x",))
+def cast(x: TensorType | UnknownType, *, to: int | str, **attributes: Value) -> Estimate:
+    """One operation per element where the type changes."""
+    if isinstance(to, int):
+        return converted(x, onnx_dtype(to))
+    name = _SPELLINGS.get(to.lower(), to.lower())
+    if name not in DTYPES:
+        raise DimError(f"unknown element type {to!r}")
+    return converted(x, DTYPES[name])
+
+
+@rule("onnx.CastLike", rankless=("x",))
+def cast_like(x: TensorType | UnknownType, target_type: TensorType, **attributes: Value) -> Estimate:
+    """As `Cast` to the type of the second operand, whose data is not read."""
+    return converted(x, target_type.dtype)
 
 
 @rule("onnx.Shape", rankless=("x",))

@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from graphflops.dims import prod
+from graphflops.rules.onnx.conv import Ints, transposed_sizes, window_counts
 from graphflops.rules.onnx.entries import sizes, unknown
 from graphflops.rules.onnx.fused import Outputs, chosen
-from graphflops.rules.onnx.windows import Ints, transposed_sizes, window_counts
 from graphflops.rules.pool import adaptive, max_unpool2d, windowed
 from graphflops.rules.reduce import indexed
 from graphflops.rules.registry import require, rule

@@ -1,21 +1,22 @@
-"""Products of two matrices, and reductions."""
+"""Products of two matrices and over named axes, determinants, reductions, running sums, the largest of many."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from graphflops.cost import Estimate
+from graphflops.cost import Estimate, data_dependent
+from graphflops.rules import contraction, cumulative, linalg, sort
 from graphflops.rules import matmul as products
 from graphflops.rules import reduce as shared
 from graphflops.rules.onnx import values
 from graphflops.rules.onnx.entries import literals as integers
-from graphflops.rules.onnx.entries import many, unknown
+from graphflops.rules.onnx.entries import many, size, unknown
 from graphflops.rules.onnx.fused import in_32_bits
 from graphflops.rules.registry import require, require_known, rule
 from graphflops.rules.shapes import axis as axis_of
 from graphflops.rules.shapes import only_result
-from graphflops.tensor import TensorType
+from graphflops.tensor import INT64, TensorType
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -25,6 +26,50 @@ if TYPE_CHECKING:
     Fold = Callable[[Sequence[values.Number]], values.Number]
 
 KIND = "reduction"
+
+
+def register_running(name: str, fold: Fold) -> None:
+    """Register a running sum or product."""
+
+    @rule(f"onnx.{name}")
+    def running(x: TensorType, axis: TensorType, *, exclusive: int = 0, reverse: int = 0) -> Estimate:
+        """One operation per element."""
+        place = size(axis)
+        estimate = cumulative.running(x, place if isinstance(place, int) else 0)
+        (out,) = estimate.out
+        if x.rank == 1 and isinstance(out, TensorType):
+            out = values.running(fold, out, x, bool(exclusive), bool(reverse))
+        return replace(estimate, out=(out,), reads=(x, axis))
+
+
+register_running("CumSum", values.total)
+register_running("CumProd", values.product_of)
+
+
+@rule("onnx.TopK")
+def top_k(x: TensorType, k: Numbers = None, *, axis: int = -1, sorted: int = 1) -> Estimate:
+    """Per lane of n a selection in n comparisons, then k*log2(k) to put the k found in order."""
+    count = size(k)
+    found = sort.topk(x, data_dependent("topk") if count is None else count, axis, sorted=bool(sorted))
+    values_found, places = found.out
+    assert isinstance(places, TensorType)
+    reads = (x, k if isinstance(k, TensorType) else None)
+    return replace(found, out=(values_found, places.like(dtype=INT64)), reads=reads)
+
+
+@rule("onnx.Einsum")
+def einsum(*tensors: TensorType, equation: str) -> Estimate:
+    """Matrix products of the pairwise contractions, left to right; a mere transposition is a copy."""
+    estimate = contraction.einsum(equation, tensors)
+    if not estimate.alias:
+        return estimate
+    return Estimate((only_result(estimate).like(),), reads=(only_result(estimate).like(),))
+
+
+@rule("onnx.Det", kind="linear_algebra")
+def det(x: TensorType) -> Estimate:
+    """Gaussian elimination, and the product of the diagonal."""
+    return linalg.det(x)
 
 
 @rule("onnx.MatMul", product=("a", "b"))

@@ -6,13 +6,13 @@ from dataclasses import replace
 
 from graphflops.cost import Estimate, data_dependent
 from graphflops.dims import Dim, Expr, floor_div
-from graphflops.rules.counts import n_log_n
+from graphflops.rules.lapack import n_log_n
 from graphflops.rules.onnx.entries import Numbers, filled, known_contents, literals, moved, size
 from graphflops.rules.onnx.fused import Outputs, chosen
 from graphflops.rules.registry import require, rule
-from graphflops.rules.search import distinct, nonzero
 from graphflops.rules.shapes import axis as place_of
 from graphflops.rules.shapes import replaced, same_elements, shown
+from graphflops.rules.sort import distinct, nonzero
 from graphflops.rules.vision import OVERLAP
 from graphflops.tensor import INT64, TensorType
 
