@@ -58,8 +58,22 @@ def model_of(name: Name) -> Any:
     _use_dtype(config, dtype)
     with torch.device("meta"):
         if hasattr(model_class, "_from_config"):
-            return model_class._from_config(config, dtype=dtype).eval()
-        return model_class(config).to(dtype).eval()
+            model = model_class._from_config(config, dtype=dtype).eval()
+        else:
+            model = model_class(config).to(dtype).eval()
+        if name.choices.quantize is not None:
+            _quantize(name, model)
+    return model
+
+
+def _quantize(name: Name, model: Any) -> None:
+    """Store the weights of products in float8, but for those that make logits, as published checkpoints do."""
+    from graphflops.capturing.float8 import to_float8
+
+    if not to_float8(model, [model.get_output_embeddings()]):
+        raise OptionError(
+            f"{name}: has no linear layers whose sizes are multiples of 16: leave out --quantize"
+        )
 
 
 def _dtype(name: Name) -> Any:

@@ -18,6 +18,7 @@ PHASES = ("forward", "prefill", "decode", "both")
 AXES = ("batch", "length", "context")
 DTYPES = ("float32", "bfloat16", "float16")
 CACHES = ("dynamic", "static")
+QUANTIZED = ("fp8",)
 _CALL = re.compile(r"[A-Za-z_][\w.]*\(.*\)", re.DOTALL)
 _SETTING = re.compile(r"[a-z_]+=[^,=]*")
 
@@ -30,7 +31,7 @@ class Choices:
     decode step. image_size: height and width in pixels, as the model's configuration says where None. dynamic: axes that
     stay open, of AXES, from 2 on. dtype: of parameters, as the library chooses where None. phase: of PHASES; without one,
     prefill for a model with a cache of its own, else forward. cache: of CACHES. weights: path of a file whose header says
-    the dtype.
+    the dtype. quantize: of QUANTIZED, what weights of products are stored and multiplied in.
     """
 
     batch: int = 1
@@ -42,13 +43,15 @@ class Choices:
     phase: str | None = None
     cache: str = "dynamic"
     weights: str | None = None
+    quantize: str | None = None
 
     def __post_init__(self) -> None:
         for name in ("batch", "length", "context", "image_size"):
             size = getattr(self, name)
             if size is not None and not 0 < size < 2**31:
                 raise OptionError(f"{name}: {size} is no size")
-        for name, choices in (("phase", PHASES), ("dtype", DTYPES), ("cache", CACHES)):
+        lists = {"phase": PHASES, "dtype": DTYPES, "cache": CACHES, "quantize": QUANTIZED}
+        for name, choices in lists.items():
             if getattr(self, name) is not None:
                 require_choice(name, getattr(self, name), choices)
         for axis in self.dynamic:

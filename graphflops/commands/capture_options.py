@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from graphflops.capturing.name import AXES, CACHES, DTYPES, PHASES, Choices, parsed
+from graphflops.capturing.name import AXES, CACHES, DTYPES, PHASES, QUANTIZED, Choices, parsed
 from graphflops.errors import ModelError
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ _OPTIONS = (
     click.option(
         "--weights", type=click.Path(), help="A .safetensors or .gguf, whose header says the dtype."
     ),
+    click.option("--quantize", type=click.Choice(QUANTIZED), help="Weights of products in float8."),
 )
 
 

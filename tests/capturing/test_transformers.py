@@ -167,3 +167,22 @@ def test_no_connection_is_opened() -> None:
         socket.create_connection(("127.0.0.1", 9))
     with pytest.raises(OSError):
         socket.create_connection(("127.0.0.1", 9), timeout=1)
+
+
+def test_products_in_float8() -> None:
+    """A byte for each number of the layers' matrices; embeddings, logits and norms stay, and so do the products' FLOPs."""
+    whole, small = (
+        report(name("LlamaConfig", LLAMA, f"length=8,dtype=bfloat16,phase=prefill{more}"))["totals"]
+        for more in ("", ",quantize=fp8")
+    )
+    matrices = 2 * (64 * 64 * 2 + 64 * 32 * 2 + 3 * 64 * 128)
+    assert whole["parameter_bytes"] - small["parameter_bytes"] == matrices
+    assert whole["parameters"] == small["parameters"]
+    assert whole["matrix_flops"] == small["matrix_flops"]
+    odd = LLAMA | {
+        "hidden_size": 24,
+        "intermediate_size": 24,
+        "num_attention_heads": 3,
+        "num_key_value_heads": 3,
+    }
+    assert "leave out --quantize" in misused("analyze", name("LlamaConfig", odd, "quantize=fp8"))
