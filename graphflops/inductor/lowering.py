@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from graphflops.dims import Dim, prod
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from graphflops.memory.on_gpu import OnGpu
     from graphflops.passes.program import PricedCall, PricedGraph
 
-
+FLOAT_BYTES = 4
 # Kinds of calls that read their operands at other places than they write to.
 _MOVING = frozenset({"movement", "gather", "resampling", "pooling", "view", "identity"})
 _OF_LIBRARIES = frozenset({"product", "convolution", "attention"})
@@ -23,6 +24,37 @@ _OF_LIBRARIES = frozenset({"product", "convolution", "attention"})
 _INSTRUCTIONS = {"normalisation": 10, "softmax": 3, "dropout": 3, "loss": 6, "resampling": 12}
 _INSTRUCTIONS |= {"gather": 0, "identity": 0, "view": 0}
 _INSTRUCTIONS_OF_GATE = 6
+
+
+@dataclass(slots=True)
+class Lowered:
+    """What a call becomes. names: of its operands; operands, results: the tensors that these are, by place.
+
+    made: results with memory of their own. beside: what its gradient reads beside operands and results, by use. parts: of
+    operands of which it reads parts, bytes by part. outer: operands whose last axis is not innermost. incoming: gradients of
+    its results; fresh: those of operands that it computes, by place.
+    """
+
+    call: PricedCall
+    names: Sequence[str]
+    operands: Sequence[str]
+    parts: Mapping[str, Mapping[str, Dim]]
+    outer: frozenset[str]
+    made: Sequence[str] = ()
+    results: Sequence[str] = ()
+    beside: dict[str, str] = field(default_factory=dict)
+    incoming: Sequence[str] = ()
+    fresh: dict[int, str] = field(default_factory=dict)
+
+    def op(
+        self, kind: OpKind, outputs: Iterable[str], reads: Sequence[str], elements: int, **more: Any
+    ) -> Op:
+        """An operator of the call."""
+        if self.parts:
+            more.setdefault("parts", {name: self.parts[name] for name in reads if name in self.parts})
+        if self.outer:
+            more.setdefault("outer", self.outer.intersection(reads))
+        return Op(kind, tuple(outputs), tuple(reads), elements, self.call.row, self.call.node.name, **more)
 
 
 def instructions(call: PricedCall) -> int:
@@ -49,10 +81,6 @@ class Lowering:
         self.values, self.training = execution.values, execution.training
         self.root = execution.owners()
         self.recomputed = graph.graph.recomputed if self.training else {}
-        # Of what the call that is lowered reads, tensors of which it reads parts: bytes by part.
-        self.parts: dict[str, dict[str, Dim]] = {}
-        # Of these, tensors whose last axis is not the innermost in memory.
-        self.outer: frozenset[str] = frozenset()
         self.of_libraries: set[str] = set()  # results that libraries made
         self.pointwise: set[str] = set()  # results of pointwise operators
         self.version: dict[str, str] = {}  # by owner of memory: the tensor that an in-place call made of it
@@ -63,7 +91,6 @@ class Lowering:
         for call in execution.calls:
             for name in call.uses:
                 self.readers.setdefault(name, []).append(call)
-        self.user_inputs = {entry.name for entry in graph.graph.inputs if entry.role == "user"}
 
     def tensor(self, name: str) -> str:
         """The tensor that a value is, or is a view of."""
@@ -77,7 +104,7 @@ class Lowering:
             for call in self.readers.get(todo.pop(), ()):
                 if call.node.operator.kind in _OF_LIBRARIES:
                     return True
-                todo += [out for out in call.node.outputs if out is not None and self.root.get(out) != out]
+                todo += self.views(call)
         return False
 
     def is_read_beside(self, call: PricedCall, name: str) -> bool:
@@ -85,15 +112,19 @@ class Lowering:
         todo = [self.root.get(name, name)]
         while todo:
             for other in self.readers.get(todo.pop(), ()):
-                views = [out for out in other.node.outputs if out is not None and self.root.get(out) != out]
+                views = self.views(other)
                 if other is not call and not views:
                     return True
                 todo += views
         return False
 
-    def elements(self, name: str) -> int:
+    def views(self, call: PricedCall) -> list[str]:
+        """The results of a call that are views of what it reads."""
+        return [out for out in call.node.outputs if out is not None and self.root.get(out) != out]
+
+    def elements(self, name: str | None) -> int:
         """Elements of a value."""
-        value = self.values.get(name)
+        value = self.values.get(name or "")
         return self.joint.number(prod(value.shape)) if isinstance(value, TensorType) else 0
 
     def is_inner(self, *, of_images: bool = False) -> bool:
@@ -109,9 +140,7 @@ class Lowering:
 
     def typed(self, name: str) -> TensorType:
         """The type of a value that is a tensor."""
-        value = self.values[name]
-        assert isinstance(value, TensorType)
-        return value
+        return self.execution.layouts.typed(name)
 
     def nbytes(self, name: str) -> Dim:
         """Bytes of a value; a copy of a repeated tensor has all of its elements."""
@@ -122,75 +151,113 @@ class Lowering:
 
     def add(
         self,
-        call: PricedCall,
+        of: Lowered,
         kind: OpKind,
-        outputs: Sequence[str],
+        outputs: Sequence[str] | Mapping[str, Dim],
         reads: Iterable[str],
-        sizes: Mapping[str, Dim] | None = None,
         elements: int | None = None,
         **more: Any,
     ) -> None:
-        """Append one operator of a call."""
-        sizes = {name: self.nbytes(name) for name in outputs} if sizes is None else sizes
-        given = tuple(dict.fromkeys(reads))
-        if kind == "extern" and self.parts and not self.training:
-            given = tuple([one for name in given for one in self.taken(call, name)])
-        if elements is None:
-            elements = max((self.elements(name) for name in call.node.outputs if name), default=0)
-        if self.parts:
-            more.setdefault("parts", {name: self.parts[name] for name in given if name in self.parts})
-        if self.outer:
-            more.setdefault("outer", self.outer.intersection(given))
+        """Append one operator of a call. outputs: with their sizes, or values whose sizes are known."""
+        call = of.call
+        sizes = outputs if isinstance(outputs, dict) else {name: self.nbytes(name) for name in outputs}
+        given = [*dict.fromkeys(reads)]
         if kind == "extern":
             self.of_libraries.update(outputs)
+            if of.parts and not self.training:
+                given = [one for name in given for one in self.taken(of, name)]
         elif kind == "pointwise":
             self.pointwise.update(outputs)
-        more.setdefault("recomputable", kind != "extern")
+        if elements is None:
+            elements = max(map(self.elements, call.node.outputs), default=0)
         if call.node.operator.kind in _MOVING and call.node.outputs[0] in outputs:
             more.setdefault("moved", frozenset(given))
-        more.setdefault("instructions", instructions(call))
-        more.setdefault("numbers", numbers(call))
-        more.setdefault("must_recompute", call.node.name in self.recomputed)
-        self.joint.add(Op(kind, tuple(outputs), given, elements, call.row, call.node.name, **more), sizes)
+        own = {
+            "recomputable": kind != "extern",
+            "instructions": instructions(call),
+            "numbers": numbers(call),
+            "must_recompute": call.node.name in self.recomputed,
+        }
+        self.joint.add(of.op(kind, outputs, given, elements, **(own | more)), sizes)
 
-    def taken(self, call: PricedCall, tensor: str) -> list[str]:
+    def save(self, of: Lowered, use: str, tensor: str) -> str:
+        """Note a tensor that the gradient of a call reads beside operands and results; its name."""
+        of.beside[use] = tensor
+        self.joint.labels[tensor] = (of.call.node.name, "saved")
+        return tensor
+
+    def taken(self, of: Lowered, tensor: str) -> list[str]:
         """What a library reads of a tensor: a copy of each part that it reads, where the tensor need not be stored."""
-        parts = self.parts.get(tensor)
+        parts = of.parts.get(tensor)
         if not parts or tensor not in self.pointwise:
             return [tensor]
-        found = [f"{call.node.name} {part}" for part in parts]
+        found = [f"{of.call.node.name} {part}" for part in parts]
         for name, (part, size) in zip(found, parts.items(), strict=True):
-            elements = self.elements(part)
-            own = {tensor: {part: size}}
-            moved = frozenset((tensor,))
-            self.add(call, "pointwise", (name,), (tensor,), {name: size}, elements, parts=own, moved=moved)
+            own, moved = {tensor: {part: size}}, frozenset((tensor,))
+            self.add(of, "pointwise", {name: size}, (tensor,), self.elements(part), parts=own, moved=moved)
         return found
 
     def copied(
-        self, call: PricedCall, tensor: str, size: Dim, use: str, bits: int, *, of: str = "", **more: Any
+        self, of: Lowered, tensor: str, size: Dim, use: str, bits: int, *, value: str = "", **more: Any
     ) -> str:
         """Append a copy of an operand that a library's kernel wants to lie otherwise.
 
-        bits: of an element. of: the value that is copied, of which the tensor may hold more.
+        bits: of an element. value: what is copied, of which the tensor may hold more.
         """
-        name, elements = f"{call.node.name} {use}", self.joint.number(size) * 8 // bits
-        parts = self.parts.get(tensor, {})
-        if of in parts:
-            more["parts"] = {tensor: {of: parts[of]}}
-        more["moved"] = frozenset((tensor,))
-        self.add(call, "pointwise", (name,), (tensor,), {name: size}, elements, **more)
+        name, elements = f"{of.call.node.name} {use}", self.joint.number(size) * 8 // bits
+        parts = of.parts.get(tensor, {})
+        if value in parts:
+            more["parts"] = {tensor: {value: parts[value]}}
+        self.add(of, "pointwise", {name: size}, (tensor,), elements, moved=frozenset((tensor,)), **more)
         return name
 
-    def extern(self, call: PricedCall, operands: Sequence[str], made: Sequence[str]) -> Mapping[str, str]:
+    def extern(self, of: Lowered) -> None:
         """A kernel of a library, or one that fuses with nothing."""
-        kept = call.gradient.beside_bytes if call.gradient is not None else 0
-        sizes = {name: self.nbytes(name) for name in made}
-        beside = {"kept": f"{call.node.name} kept"} if kept != 0 else {}
-        sizes.update(dict.fromkeys(beside.values(), kept))
-        own = 0 if beside else call.estimate.workspace
-        self.add(
-            call, "extern", (*made, *beside.values()), operands, sizes=sizes, workspace=own, allocates=True
-        )
-        for name in beside.values():
-            self.joint.labels[name] = (call.node.name, "saved")
-        return beside
+        kept = of.call.gradient.beside_bytes if of.call.gradient is not None else 0
+        sizes = {name: self.nbytes(name) for name in of.made}
+        if kept != 0:
+            sizes[self.save(of, "kept", f"{of.call.node.name} kept")] = kept
+        own = 0 if kept != 0 else of.call.estimate.workspace
+        self.add(of, "extern", sizes, of.operands, workspace=own, allocates=True)
+
+
+class GradientLowering:
+    """Appends the operators of gradients to a joint graph."""
+
+    def __init__(self, forward: Lowering, joint: JointGraph) -> None:
+        self.joint, self.forward, self.values = joint, forward, forward.values
+        self.count = 0
+
+    def new(self, name: str, size: Dim) -> str:
+        """A new tensor that holds a gradient of a value."""
+        self.count += 1
+        tensor = f"gradient {self.count} of {name}"
+        self.joint.sizes[tensor] = size
+        self.joint.labels[tensor] = (name, "gradient")
+        return tensor
+
+    def add(
+        self,
+        of: Lowered,
+        kind: OpKind,
+        outputs: Iterable[str],
+        reads: Iterable[str],
+        elements: int | None = None,
+        **more: Any,
+    ) -> None:
+        """Append one operator of a call's gradients."""
+        if elements is None:
+            elements = max(map(self.forward.elements, (*of.call.node.outputs, *of.names)), default=0)
+        own = {"is_gradient": True, "instructions": 2 * instructions(of.call)}
+        self.joint.add(of.op(kind, outputs, [*dict.fromkeys(reads)], elements, **(own | more)), {})
+
+    def workspace(self, of: Lowered) -> Dim:
+        """Bytes that a kernel of the gradients needs beside what it reads and writes."""
+        return 0 if of.call.gradient is None else of.call.gradient.estimate.workspace
+
+    def read(self, of: Lowered) -> list[str]:
+        """Operands and results that the gradients of a call read."""
+        gradient = of.call.gradient
+        assert gradient is not None
+        results = [of.results[place] for place in sorted(gradient.results) if place < len(of.results)]
+        return [of.operands[place] for place in sorted(gradient.operands)] + results
