@@ -215,6 +215,7 @@ class Estimate:
     reads, writes: tensors touched, or plain byte counts; `writes=None` means each result once.
     alias: the results share the memory of the first tensor operand (views, in-place writes).
     matrix_dtype: element type of the matrix arithmetic, where it is not that of the first operand.
+    devices: how many take part in a collective.
     regions: nested graphs that run, each with how often; their cost comes on top of the estimate's own.
     hint: one sentence on how the same result could be had for less, where the rule can tell.
     unknown: why nobody can tell the work, where only the results' types are known: the call is then unknown, its cost in
@@ -231,6 +232,7 @@ class Estimate:
     writes: tuple[TensorType | Dim | None, ...] | None = None
     alias: bool = False
     matrix_dtype: DType | None = None
+    devices: Dim = 2
     regions: tuple[tuple[RegionRun, Dim], ...] = ()
     workspace: Dim = 0
     hint: str = ""

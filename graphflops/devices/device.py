@@ -34,6 +34,15 @@ class Link:
 
 
 @dataclass(frozen=True, slots=True)
+class Node:
+    """Devices that the fastest link joins. links: to other nodes, each of `bandwidth` bytes per second in one direction."""
+
+    devices: Cores
+    links: Cores
+    bandwidth: Positive
+
+
+@dataclass(frozen=True, slots=True)
 class Launch:
     """What starting a kernel costs. graph_seconds: gap between two kernels of a CUDA graph; 0 where their times hold it."""
 
@@ -92,6 +101,7 @@ class Device:
     the matrix products of one thread. multiprocessors: independent cores with their own matrix units (NVIDIA: SMs, AMD:
     compute units). capability: CUDA's compute capability, by which libraries choose kernels; 0 and 0 of a GPU that does not
     run CUDA. clock_hz: the highest they run at. power_watts: board limit.
+    node: how such devices are joined in servers that are sold with them.
     rates: constants of the models of kernel families, by family and variant: shares of ceilings, work per multiprocessor and
     cycle, latencies; nine of ten measured kernels are within the factor `spread`. rates_of: a similar device
     whose constants are used, because this one was not measured.
@@ -118,6 +128,7 @@ class Device:
     power_watts: Positive | None = None
     l2_bytes: Count | None = None
     links: tuple[Link, ...] = ()
+    node: Node | None = None
     launch: Launch | None = None
     host: Host | None = None
     rates_of: str = ""

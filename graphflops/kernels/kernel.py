@@ -109,9 +109,10 @@ class Recurrence:
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """A collective. sent_bytes: by each device."""
+    """A collective. sent_bytes: by each device. devices: that take part."""
 
     sent_bytes: int
+    devices: int = 2
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,9 +36,13 @@ def whole_bytes(tensors: Tensors) -> Dim:
     return total(x.like().nbytes for x in tensors)
 
 
-def shared(sent: Dim, devices: Dim) -> Dim:
-    """What a device sends of an amount of which its own share stays: n - 1 of n parts."""
-    return sent - floor_div(sent, devices)
+def sent(kind: str, nbytes: Dim, devices: Dim) -> Dim:
+    """What each device sends in a collective over operands of so many bytes."""
+    if kind == "all_gather":
+        return (devices - 1) * nbytes
+    if kind in ("broadcast", "send"):
+        return nbytes
+    return (2 if kind == "all_reduce" else 1) * (nbytes - floor_div(nbytes, devices))
 
 
 def several(inputs: TensorType | Tensors) -> Tensors:
@@ -51,8 +55,10 @@ def all_reduce(inputs: TensorType | Tensors, reduce_op: str, *, devices: Dim = P
     """An operation per element, and a division where the mean is taken."""
     inputs = several(inputs)
     flops = (1 + averaged(reduce_op)) * total(x.numel for x in inputs)
-    sent = 2 * shared(whole_bytes(inputs), devices)
-    return Estimate(tuple(x.like() for x in inputs), vector_flops=flops, link_bytes=sent, reads=inputs)
+    moved = sent("all_reduce", whole_bytes(inputs), devices)
+    return Estimate(
+        tuple(x.like() for x in inputs), vector_flops=flops, link_bytes=moved, devices=devices, reads=inputs
+    )
 
 
 @rule(
@@ -65,7 +71,8 @@ def reduce_scatter(inputs: TensorType | Tensors, reduce_op: str, group_size: Dim
     require(all(x.rank for x in inputs), "reduce_scatter splits the first axis, and a tensor has none")
     out = tuple(x.like((floor_div(x.shape[0], group_size), *x.shape[1:])) for x in inputs)
     flops = (group_size - 1 + averaged(reduce_op)) * total(x.numel for x in out)
-    return Estimate(out, vector_flops=flops, link_bytes=(group_size - 1) * whole_bytes(out), reads=inputs)
+    moved = (group_size - 1) * whole_bytes(out)
+    return Estimate(out, vector_flops=flops, link_bytes=moved, devices=group_size, reads=inputs)
 
 
 @rule(
@@ -76,7 +83,8 @@ def all_gather(inputs: TensorType | Tensors, group_size: Dim) -> Estimate:
     """Concatenates the tensors of all devices along the first axis."""
     inputs = several(inputs)
     out = tuple(x.like((x.shape[0] * group_size, *x.shape[1:]) if x.rank else (group_size,)) for x in inputs)
-    return Estimate(out, link_bytes=(group_size - 1) * whole_bytes(inputs), reads=inputs)
+    moved = sent("all_gather", whole_bytes(inputs), group_size)
+    return Estimate(out, link_bytes=moved, devices=group_size, reads=inputs)
 
 
 @rule(f"{FUNCTIONAL}.all_to_all_single", f"{DIFFERENTIABLE}.all_to_all_single")
@@ -89,8 +97,8 @@ def all_to_all(
 ) -> Estimate:
     """Each device sends slices of the first axis to the others; its own slice is taken to be as long as the mean."""
     rows = total(output_split_sizes) if output_split_sizes else x.shape[0]
-    sent = shared(whole_bytes((x,)), devices)
-    return Estimate((x.like((rows, *x.shape[1:])),), link_bytes=sent, reads=(x,))
+    moved = sent("all_to_all", whole_bytes((x,)), devices)
+    return Estimate((x.like((rows, *x.shape[1:])),), link_bytes=moved, devices=devices, reads=(x,))
 
 
 @rule("_dtensor.shard_dim_alltoall")
@@ -100,13 +108,14 @@ def shard_dim_alltoall(x: TensorType, gather_dim: int, shard_dim: int, *, device
     shape = list(x.shape)
     shape[gather_dim] = shape[gather_dim] * devices
     shape[shard_dim] = floor_div(shape[shard_dim], devices)
-    return Estimate((x.like(shape),), link_bytes=shared(whole_bytes((x,)), devices), reads=(x,))
+    moved = sent("all_to_all", whole_bytes((x,)), devices)
+    return Estimate((x.like(shape),), link_bytes=moved, devices=devices, reads=(x,))
 
 
 @rule(f"{FUNCTIONAL}.broadcast")
-def broadcast(x: TensorType) -> Estimate:
+def broadcast(x: TensorType, *, devices: Dim = PAIR) -> Estimate:
     """A copy of one device's tensor, passed on from device to device."""
-    return Estimate((x.like(),), link_bytes=whole_bytes((x,)), reads=(x,))
+    return Estimate((x.like(),), link_bytes=whole_bytes((x,)), devices=devices, reads=(x,))
 
 
 @rule(f"{FUNCTIONAL}.isend")

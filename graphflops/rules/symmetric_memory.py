@@ -21,8 +21,8 @@ KIND = "collective"
 @rule("symm_mem.one_shot_all_reduce", "symm_mem.multimem_one_shot_all_reduce")
 def one_shot(x: TensorType, *, devices: Dim = PAIR) -> Estimate:
     """Each device reads the tensors of all others and adds them up."""
-    flops, sent = (devices - 1) * x.numel, (devices - 1) * whole_bytes((x,))
-    return Estimate((x.like(),), vector_flops=flops, link_bytes=sent, reads=(x,))
+    flops, moved = (devices - 1) * x.numel, (devices - 1) * whole_bytes((x,))
+    return Estimate((x.like(),), vector_flops=flops, link_bytes=moved, devices=devices, reads=(x,))
 
 
 @rule("symm_mem.one_shot_all_reduce_copy")
@@ -63,6 +63,7 @@ def gathered_products(
         (whole if return_A else None, *(value for product in products for value in product.out)),
         matrix_flops=total(product.matrix_flops for product in products),
         link_bytes=(devices - 1) * whole_bytes((A,)),
+        devices=devices,
         reads=(A, *Bs),
     )
 
@@ -81,5 +82,6 @@ def scattered_product(A: TensorType, B: TensorType, *, scatter_dim: int, devices
         product.matrix_flops,
         (devices - 1) * out.numel,
         link_bytes=(devices - 1) * out.nbytes,
+        devices=devices,
         reads=(A, B),
     )

@@ -56,6 +56,7 @@ _COLUMNS = {
         (7.0, 5.0, 8.0, 8.0, 1.5, 5.0, 12.0),
         *(0.23, 0.05),
     ),
+    "collective": Columns(("bytes", "devices"), (3.0, 1.5), 0.12, 0.04),
 }
 _TRAFFIC = Columns(("bytes", "rows", "columns"), (3.0, 3.0, 3.0), 0.2, 0.08)
 

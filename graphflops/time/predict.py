@@ -15,6 +15,8 @@ from graphflops.kernels.kernel import (
     Recurrence,
     bytes_of,
 )
+from graphflops.links.cost import KINDS, NO_LINK, of_sent
+from graphflops.links.network import network_of
 from graphflops.time import (
     predict_attention,
     predict_groups,
@@ -37,9 +39,6 @@ _MATRIX_SHARE = 0.75
 _MEMORY_SHARE = 0.8
 _SHORTEST = 2e-6
 _UNMEASURED = 2.0
-_NO_LINK = 16e9  # bytes per second over PCIe 4.0 x8, where a profile names no link
-_LINK_SHARE = 0.6
-_EXCHANGE_SETUP = 15e-6
 _OTHER_DEVICE = 1.3  # by how much the interval of a device with the constants of another is wider
 _GROUPS = 2.0  # the same for groups in streams
 _RECURRENCE = 1.3  # nine of ten recurrent layers are within this factor
@@ -107,17 +106,16 @@ def _recurrence(kernel: Kernel, sizes: Recurrence, device: Device) -> Time:
 
 
 def _exchange(kernel: Kernel, sizes: Exchange, device: Device) -> Time:
-    """Over the fastest link: small messages by a protocol of low latency, large ones at a share of its bandwidth."""
-    bandwidth = device.links[0].bandwidth if device.links else _NO_LINK
-    rates = _rates(kernel, bytes_of(kernel.dtype), device)
-    if rates is None:
-        seconds, spread = _EXCHANGE_SETUP + sizes.sent_bytes / (bandwidth * _LINK_SHARE), _UNMEASURED
-    else:
-        small = rates["floor"] * 1e-6 + sizes.sent_bytes / (bandwidth * rates["small"])
-        large = rates["setup"] * 1e-6 + sizes.sent_bytes / (bandwidth * rates["link"])
-        seconds, spread = min(small, large), rates["spread"] * (_OTHER_DEVICE if device.rates_of else 1)
-    is_long = sizes.sent_bytes / bandwidth > seconds / 3
-    return Time(seconds, seconds / spread, seconds * spread, "link" if is_long else "latency")
+    """The collective alone, and what PyTorch takes to start and end it."""
+    kind = kernel.variant if kernel.variant in KINDS else "all_reduce"
+    network = network_of(device)
+    found = of_sent(kind, sizes.sent_bytes, sizes.devices, network)  # type: ignore[arg-type]
+    rates = device.rates.get(f"collective.{kind}")
+    enter = rates["enter"] * 1e-6 if rates and sizes.devices > 1 else 0.0
+    bandwidth = device.links[0].bandwidth if device.links else NO_LINK
+    is_long = sizes.sent_bytes / bandwidth > found.seconds / 3
+    low, high = found.low + enter, found.high + enter
+    return Time(found.seconds + enter, low, high, "link" if is_long else "latency")
 
 
 def _modelled(

@@ -1,0 +1,175 @@
+"""What a collective takes: latency by steps, and bytes by what the links carry, as NCCL's own model of its algorithms.
+
+Short messages go by a protocol of low latency at a share of a link's bandwidth, long ones at most of it after a setup; the
+faster of both is taken. Inside a node NVLink joins devices in a ring, or a switch adds up and spreads (multicast). Between
+nodes rings and trees pass a node's network links, which the devices of the node share. Constants are of the device's profile
+(`rates`, fitted to NCCL's times) and of `between_nodes.json`; measured times near a message correct the modelled one.
+"""
+
+from __future__ import annotations
+
+from math import ceil, exp, log2
+from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
+
+from graphflops.links.network import between_nodes
+from graphflops.rules.collectives import sent
+from graphflops.time.correction import NINE_OF_TEN, interpolated
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from graphflops.links.network import Network
+
+Kind = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send"]
+KINDS = frozenset(get_args(Kind))
+
+NO_LINK = 16e9  # bytes per second over PCIe 4.0 x8, where a profile names no link
+_LINK_SHARE, _SETUP, _UNMEASURED = 0.6, 15e-6, 2.0  # where nothing was measured
+_BETWEEN = 1.6  # spread of times between nodes: modelled from NCCL's constants, not measured
+_OTHER_DEVICE = 1.3  # by how much the interval of a device with the constants of another is wider
+_SHORT_PEER = 16384  # bytes to one other device up to which NCCL sends by its protocol of low latency
+_HOPPER = (9, 0)  # the first generation whose NVLink switches add up and spread
+_HALF = 0.5  # of the bytes of the protocol of low latency are flags
+
+
+class Transfer(NamedTuple):
+    """Seconds of a collective with a 90 % interval. is_guess: no such group of such devices was measured."""
+
+    seconds: float
+    low: float
+    high: float
+    is_guess: bool = False
+
+
+def link_bytes(kind: Kind, nbytes: int, group: int) -> int:
+    """Bytes that each device sends. nbytes: of the operand of one device; group: number of devices."""
+    found = sent(kind, nbytes, group)
+    assert isinstance(found, int)
+    return found
+
+
+def seconds(kind: Kind, nbytes: int, group: int, network: Network, *, within: int | None = None) -> Transfer:
+    """The time of a collective alone, as nccl-tests measures it.
+
+    nbytes: of the operand of one device. group: number of devices. within: how many of them are in one node; by default as
+    many as fit. Further devices of a node are taken to be in groups of the same shape, which exchange at the same time.
+    """
+    return of_sent(kind, link_bytes(kind, nbytes, group), group, network, within=within)
+
+
+def of_sent(
+    kind: Kind, nbytes: float, group: int, network: Network, *, within: int | None = None
+) -> Transfer:
+    """The same by the bytes that each device sends."""
+    if group < 2:
+        return Transfer(0.0, 0.0, 0.0)
+    inside = min(group, within or network.node.devices, network.node.devices)
+    nodes = ceil(group / inside)
+    device = network.device
+    bandwidth = device.links[0].bandwidth if device.links else NO_LINK
+    rates = device.rates.get(f"collective.{'all_to_all' if kind == 'send' else kind}")
+    if rates is None:
+        slowest = min(bandwidth * _LINK_SHARE, network.rate if nodes > 1 else bandwidth)
+        return _guess(_SETUP * log2(2 * group) + nbytes / slowest, _UNMEASURED)
+    model = _Model(kind, nbytes, inside, nodes, bandwidth, rates, network)
+    if nodes > 1:
+        return _guess(model.between(), _BETWEEN)
+    modelled = model.within()
+    points = next(
+        (one for one in device.calibration if (one.family, one.variant) == ("collective", kind)), None
+    )
+    if points is None or group > max(point[1] for point in points.points):
+        spread = rates["spread"] * (_OTHER_DEVICE if device.rates_of else 1)
+        return Transfer(modelled, modelled / spread, modelled * spread, bool(device.rates_of) or group > 2)
+    factor, deviation = interpolated(points, (model.message, group))
+    found, spread = modelled * factor, exp(NINE_OF_TEN * deviation)
+    return Transfer(found, found / spread, found * spread)
+
+
+def _guess(found: float, spread: float) -> Transfer:
+    return Transfer(found, found / spread, found * spread, is_guess=True)
+
+
+class _Model:
+    """A collective of `inside` devices in each of `nodes` nodes. message: its whole bytes, as nccl-tests gives sizes."""
+
+    def __init__(
+        self,
+        kind: Kind,
+        nbytes: float,
+        inside: int,
+        nodes: int,
+        bandwidth: float,
+        rates: Mapping[str, float],
+        network: Network,
+    ) -> None:
+        self.kind, self.sent, self.inside, self.nodes = kind, nbytes, inside, nodes
+        self.group = inside * nodes
+        self.bandwidth, self.rates, self.network = bandwidth, rates, network
+        parts = {"all_reduce": 2 * (self.group - 1), "broadcast": self.group, "send": self.group}
+        self.message = nbytes * self.group / parts.get(kind, self.group - 1)
+
+    def within(self) -> float:
+        """Seconds inside one node."""
+        rates, floor = self.rates, self.rates["floor"] * 1e-6
+        if "long" in rates:
+            peer = self.sent if self.kind == "send" else self.message / self.group
+            if peer <= _SHORT_PEER:
+                return floor + peer / (self.bandwidth * rates["small"])
+            return floor + rates["long"] * 1e-6 + self._streamed(self.sent, self._link(self.group))
+        latency = floor + (self.group - 2) * rates["step"] * 1e-6
+        by_ring = self._streamed(self.sent, self._link(self.group))
+        short = self.sent / (self.bandwidth * rates["small"])
+        return latency + min(short, by_ring, self._by_multicast(self.message, self.group))
+
+    def between(self) -> float:
+        """Seconds where groups pass nodes: by rings, or sums by trees."""
+        latency, rate = between_nodes().latency_seconds, self.inside * self.network.rate
+        floor, step = self.rates["floor"] * 1e-6, self.rates["step"] * 1e-6
+        turns = 2 if self.kind == "all_reduce" else 1
+        if "long" in self.rates:
+            return self._each_to_each(floor, latency["ring"]["short"])
+        fast = self._link(self.inside) if self.inside > 1 else rate
+        short = self.sent / min(self.bandwidth * self.rates["small"], _HALF * rate)
+        streamed = self._streamed(self.sent, min(fast, rate))
+        found = []
+        for protocol, moved in (("short", short), ("long", streamed)):
+            steps = turns * (self.nodes - 1) * latency["ring"][protocol]
+            found.append(floor + (self.group - self.nodes) * step + steps + moved)
+        if (
+            self.kind == "all_reduce"
+        ):  # a tree passes a node's links once up and once down; with two nodes one way each
+            crossing = self.message * (1 if self.nodes == 2 else 2) / rate
+            spread = self._by_multicast(self.message, self.inside) if self.inside > 1 else 0.0
+            hops = 2 * log2(self.nodes)
+            short = crossing / _HALF + hops * latency["tree"]["short"]
+            long = max(crossing, min(spread, streamed)) + hops * latency["tree"]["long"]
+            found += [floor + (self.inside - 1) * step + moved for moved in (short, long)]
+        return min(found)
+
+    def _each_to_each(self, floor: float, hop: float) -> float:
+        """An exchange between all pairs, or one message to another node: each device by its share of the network links."""
+        away = self.sent
+        near = 0.0
+        if self.kind != "send":
+            near = self.sent * (self.inside - 1) / (self.group - 1)
+            away = self.sent - near
+        moved = max(near / self._link(max(self.inside, 2)), away / self.network.rate)
+        return floor + self.rates["long"] * 1e-6 + hop + moved
+
+    def _link(self, devices: int) -> float:
+        """Bytes per second that one device sends around a ring of so many: fewer have fewer ways to one another."""
+        return self.bandwidth * self.rates["link"] * (1 - self.rates["fewer"] / devices)
+
+    def _streamed(self, nbytes: float, rate: float) -> float:
+        """Seconds of a long message; a setup is hidden in part by a short one."""
+        knee = self.rates["knee"] * 1e6
+        return self.rates["setup"] * 1e-6 * nbytes / (nbytes + knee) + nbytes / rate
+
+    def _by_multicast(self, message: float, devices: int) -> float:
+        """Seconds of a sum in the switch: each device sends the message once, and its share of the sum."""
+        capability = self.network.device.capability
+        if "multicast" not in self.rates or devices < 3 or capability is None or capability < _HOPPER:
+            return float("inf")
+        rate = self.bandwidth * self.rates["multicast"]
+        return self._streamed(message * (devices + 1) / devices, rate)
