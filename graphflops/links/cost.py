@@ -70,7 +70,7 @@ def of_sent(
     rates = device.rates.get(f"collective.{'all_to_all' if kind == 'send' else kind}")
     if rates is None:
         slowest = min(bandwidth * _LINK_SHARE, network.rate if nodes > 1 else bandwidth)
-        return _guess(_SETUP * log2(2 * group) + nbytes / slowest, _UNMEASURED)
+        return _guess(_SETUP * log2(group) + nbytes / slowest, _UNMEASURED)
     model = _Model(kind, nbytes, inside, nodes, bandwidth, rates, network)
     if nodes > 1:
         return _guess(model.between(), _BETWEEN)

@@ -235,17 +235,28 @@ def test_exchanges_take_the_faster_protocol() -> None:
     guessed = device(links=links)
     assert seconds(kernel, guessed) == pytest.approx(15e-6 + 1e6 / 0.6e9)
     assert seconds(kernel, device()) == pytest.approx(15e-6 + 1e6 / (0.6 * 16e9))
-    rates = {"floor": 100.0, "small": 0.1, "setup": 5000.0, "link": 0.5, "spread": 2.0}
-    known = with_rates("collective", rates, links=links)
-    assert seconds(kernel, known) == pytest.approx(5e-3 + 1e6 / 0.5e9)
+    rates = {
+        "floor": 100.0,
+        "step": 10.0,
+        "small": 0.1,
+        "setup": 5000.0,
+        "knee": 1.0,
+        "link": 1.0,
+        "fewer": 1.0,
+    }
+    known = with_rates("collective.all_reduce", {**rates, "enter": 7.0, "spread": 2.0}, links=links)
+    # of a setup of 5 ms half is hidden by a message of 1 MB; between two devices half of the link's bytes pass
+    assert seconds(kernel, known) == pytest.approx(107e-6 + 5e-3 / 2 + 1e6 / 0.5e9)
     small = Kernel("collective", "float32", 0, 0, 4, 4, Exchange(1000))
     found = predict(small, known)
-    assert found.seconds == pytest.approx(1e-4 + 1000 / 0.1e9)
-    assert (found.low, found.high) == pytest.approx((found.seconds / 2, found.seconds * 2))
+    assert found.seconds == pytest.approx(107e-6 + 2e-6 + 5e-6, rel=1e-3)
+    assert (found.low, found.high) == pytest.approx((7e-6 + 107e-6 / 2, 7e-6 + 107e-6 * 2), rel=1e-3)
     assert found.bound == "latency"
+    four = Kernel("collective", "float32", 0, 0, 4, 4, Exchange(1000, devices=4))
+    assert seconds(four, known) == pytest.approx(127e-6 + 1000 * (1 / 0.75e9 + 5e-9), rel=1e-3)
     assert predict(Kernel("collective", "float32", 0, 0, 4, 4, Exchange(10**9)), known).bound == "link"
     borrowed = predict(small, replace(known, rates_of="other"))
-    assert borrowed.high == pytest.approx(found.seconds * 2 * 1.3)
+    assert borrowed.high == pytest.approx(7e-6 + 107e-6 * 2 * 1.3, rel=1e-3)
 
 
 def test_a_device_without_constants_is_timed_by_shares_of_its_ceilings() -> None:
