@@ -239,7 +239,7 @@ def _plans(program: PricedProgram, platform: Platform) -> Plans:
 def _memory_rules(execution: Execution, is_torch_on_device: bool) -> type[OnGpu] | None:
     """What an execution on a GPU allocates and when it frees it; None for values alone, whatever runs the graph."""
     if execution == "graph":
-        from graphflops.memory.eager import GraphOnGpu
+        from graphflops.memory.on_gpu import GraphOnGpu
 
         return GraphOnGpu if is_torch_on_device else None
     if execution == "compiled":
@@ -248,7 +248,7 @@ def _memory_rules(execution: Execution, is_torch_on_device: bool) -> type[OnGpu]
         return OnGpu
     if execution != "eager":
         raise ModelError(f"no execution is called {shown(str(execution))}: graph, eager and compiled are")
-    from graphflops.memory.eager import Eager
+    from graphflops.memory.on_gpu import Eager
 
     return Eager
 

@@ -15,8 +15,8 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from graphflops.devices import HOPPER, device
 from graphflops.execution.runs import Runs
 from graphflops.graph import Output, Ref
-from graphflops.memory.eager import Eager
 from graphflops.memory.ledger import live_bytes
+from graphflops.memory.on_gpu import Eager
 from graphflops.passes.attention import facts_of
 from graphflops.passes.bind import bind
 from graphflops.passes.memory import memory_use

@@ -1,20 +1,26 @@
-"""Calls that a program makes only while it is exported: attention masks that eager execution leaves out.
+"""Calls that an export writes down otherwise than eager execution runs them: masks, repeated heads, collectives in place.
 
 transformers builds a mask only if it has to: without padding, full attention needs none, and causal attention is a flag of
 scaled_dot_product_attention. Whether padding hides anything is a question about data, which an export cannot ask, so there
 the mask is always built. These calls are found by the library's line that makes them, and by what they compute: a mask made
 from sizes alone, which hides nothing or what `is_causal` hides. A record of an eager run tells them without lines.
+
+transformers passes keys and values with fewer heads than queries as they are (`enable_gqa=True`) where no mask is needed. An
+export always has a mask, for which transformers repeats the heads first: `key[:, :, None].expand(...).reshape(...)`.
+
+`dist.all_reduce(x)` writes into `x`; an export writes down a functional collective, a wait, and a copy into the tensor.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from graphflops.execution.library_code import has_fact
-from graphflops.execution.shared_heads import with_shared_heads
-from graphflops.execution.source_lines import code_lines
+from graphflops.execution.source_lines import code_lines, statements
 from graphflops.graph import Ref
+from graphflops.tensor import TensorType
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -23,7 +29,7 @@ if TYPE_CHECKING:
     from graphflops.attention import AttentionUse
     from graphflops.cost import Value
     from graphflops.graph import EagerRun, Node
-    from graphflops.passes.program import PricedCall
+    from graphflops.passes.program import Backward, PricedCall
 
 _COMBINES = frozenset({"add", "where"})
 _SDPA = "scaled_dot_product_attention"
@@ -144,3 +150,165 @@ def _used(calls: Sequence[PricedCall], made: set[str]) -> list[PricedCall]:
         read.update(call.uses)
         kept.append(call)
     return kept[::-1]
+
+
+_REPEAT = ("reshape", "expand", "unsqueeze")  # what repeats heads, from the last call to the first
+_OPERANDS = ("query", "key", "value")
+
+
+class _Own(NamedTuple):
+    """An operand of an attention before its heads are repeated. cast: the call that converts it after, as autocast does."""
+
+    name: str
+    cast: PricedCall | None
+
+
+def with_shared_heads(
+    calls: Sequence[PricedCall], unmasked: Iterable[str], values: Mapping[str, Value]
+) -> tuple[Sequence[PricedCall], Mapping[str, Value]]:
+    """The calls without repeated heads for the attentions of these names, which have lost a mask that only an export has.
+
+    Also the types of values, some of which are converted with fewer heads now.
+    """
+    makers = {name: call for call in calls for name in call.node.outputs if name is not None}
+    names = frozenset(unmasked)
+    instead: dict[str, PricedCall | None] = {}  # by result of a call that goes: what takes its place
+    types: dict[str, Value] = {}
+    found = []
+    for call in calls:
+        if call.node.name in names:
+            owns = [_before_repeat(call, name, makers, values) for name in call.uses[1:3]]
+            known = [own for own in owns if own is not None]
+            if len(known) == len(_OPERANDS) - 1:
+                operands = []
+                for name, own in zip(call.uses[1:3], known, strict=True):
+                    instead[name] = None
+                    if own.cast is not None:
+                        instead[own.cast.uses[0]] = None
+                        instead[name] = _converted(own.cast, own.name, values, types)
+                    operands.append(own.name if own.cast is None else name)
+                call = _grouped(call, operands, [types.get(name, values[name]) for name in operands])
+        found.append(call)
+    if not instead:
+        return calls, values
+    kept = [instead.get(call.node.outputs[0] or "", call) if call.node.outputs else call for call in found]
+    return [call for call in kept if call is not None], {**values, **types} if types else values
+
+
+def _before_repeat(
+    call: PricedCall, name: str, makers: Mapping[str, PricedCall], values: Mapping[str, Value]
+) -> _Own | None:
+    """What an operand of an attention was before its heads were repeated, in the line that calls the attention."""
+    maker = makers.get(name)
+    cast = maker if maker is not None and maker.node.operator.kind == "cast" else None
+    if cast is not None:
+        name = cast.uses[0]
+    for operator in _REPEAT:
+        maker = makers.get(name)
+        if maker is None or maker.node.operator.name != operator or not maker.uses:
+            return None
+        if maker.node.python_stack != call.node.python_stack:
+            return None
+        name = maker.uses[0]
+    return _Own(name, cast) if isinstance(values.get(name), TensorType) else None
+
+
+def _converted(
+    cast: PricedCall, own: str, values: Mapping[str, Value], types: dict[str, Value]
+) -> PricedCall:
+    """The conversion of an operand without repeated heads; adds the type of its result to `types`."""
+    (result,) = cast.node.outputs
+    before, after = values[own], values[result or ""]
+    assert isinstance(before, TensorType)
+    assert isinstance(after, TensorType)
+    types[result or ""] = replace(after, shape=before.shape, stored=None)
+    args = tuple(Ref(own) if isinstance(given, Ref) else given for given in cast.node.args)
+    gradient = cast.gradient
+    if gradient is not None:
+        gradient = replace(gradient, estimate=replace(gradient.estimate, out=(before.like(),)))
+    return replace(cast, node=replace(cast.node, args=args), uses=(own,), gradient=gradient)
+
+
+def _grouped(call: PricedCall, own: Sequence[str], types: Sequence[Value]) -> PricedCall:
+    """The attention on keys and values whose heads are shared. types: of `own`."""
+    names = dict(zip(_OPERANDS[1:], own, strict=True))
+    given = {
+        name: Ref(names[name]) if name in names else value for name, value in call.node.arguments().items()
+    }
+    given["enable_gqa"] = True
+    node = replace(call.node, args=(), kwargs=tuple(given.items()))
+    gradient = call.gradient
+    if gradient is not None:
+        out = list(gradient.estimate.out)
+        for index, (place, _) in enumerate(gradient.gradients):
+            if place in (1, 2) and index < len(out) and isinstance(value := types[place - 1], TensorType):
+                out[index] = value.like()
+        gradient = replace(gradient, estimate=replace(gradient.estimate, out=tuple(out)))
+    return replace(call, node=node, uses=(call.uses[0], *own, *call.uses[3:]), gradient=gradient)
+
+
+_IN_PLACE = {"all_reduce": "all_reduce_", "broadcast": "broadcast_"}
+
+
+def in_place(calls: Sequence[PricedCall]) -> Sequence[PricedCall]:
+    """The calls with such a collective in place of the three that stand for it."""
+    found = _found(calls)
+    if not found:
+        return calls
+    gone = {name for wait, copied, _ in found.values() for name in (wait, copied)}
+    kept = []
+    for call in calls:
+        if call.node.name in found:
+            kept.append(_written_in_place(call, found[call.node.name][2]))
+        elif call.node.name not in gone:
+            kept.append(call)
+    return kept
+
+
+def _found(calls: Sequence[PricedCall]) -> dict[str, tuple[str, str, PricedCall]]:
+    """By name of the collective: the names of its wait and of its copy, and the copy, the only reader of its result."""
+    readers = Counter(name for call in calls for name in call.uses)
+    maker = {call.node.outputs[0]: call for call in calls if len(call.node.outputs) == 1}
+    found = {}
+    for call in calls:
+        if call.node.operator.name != "copy" or not call.in_place or len(call.uses) != 2:
+            continue
+        wait = maker.get(call.uses[1])
+        if wait is None or wait.node.operator.name != "wait_tensor":
+            continue
+        start = maker.get(wait.uses[0])
+        if start is None or start.node.operator.kind != "collective" or start.node.operator.mutates:
+            continue
+        is_read_once = readers[call.uses[1]] == readers[wait.uses[0]] == 1
+        is_over_operand = start.node.operator.name in _IN_PLACE
+        is_own = start.uses[:1] == call.uses[:1] if is_over_operand else call.uses[0] not in start.uses
+        if is_read_once and is_own and not _is_spelled(call.node):
+            found[start.node.name] = wait.node.name, call.node.name, call
+    return found
+
+
+def _is_spelled(node: Node) -> bool:
+    """Whether the user's own code copies."""
+    lines = code_lines(node.python_stack, node.module_stack)
+    return bool(lines) and any("copy_" in statement.called for statement in statements(lines[-1].text))
+
+
+def _written_in_place(call: PricedCall, copy: PricedCall) -> PricedCall:
+    """The collective that writes over what the copy writes over."""
+    word = _IN_PLACE.get(call.node.operator.name)
+    op = call.node.op if word is None else f"_c10d_functional.{word}.default"
+    node = replace(call.node, op=op, outputs=copy.node.outputs)
+    if word is None:  # the tensor that it writes is its first operand
+        call = replace(call, uses=(copy.uses[0], *call.uses), gradient=_shifted(call.gradient))
+    return replace(call, node=node, estimate=replace(call.estimate, alias=True), form=None)
+
+
+def _shifted(gradient: Backward | None) -> Backward | None:
+    """The gradient of a call with one operand more before the others."""
+    if gradient is None:
+        return None
+    return replace(
+        gradient,
+        gradients=tuple((place + 1, is_fresh) for place, is_fresh in gradient.gradients),
+        operands=frozenset(place + 1 for place in gradient.operands),
+    )

@@ -126,7 +126,7 @@ class Runs:
         values = graph.values
         if self.is_eager:
             if graph.graph.has_exchanges:
-                from graphflops.execution.in_place_exchanges import in_place
+                from graphflops.execution.export_only import in_place
 
                 calls = in_place(calls)
             calls, values = as_run(calls, self.attentions, values, graph.graph.eager)

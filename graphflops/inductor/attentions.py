@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from graphflops.dims import prod
+from graphflops.inductor.layout_choice import aligned_bytes
 from graphflops.inductor.lowering import FLOAT_BYTES
-from graphflops.inductor.padding import aligned_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

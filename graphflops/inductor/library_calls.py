@@ -6,8 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 from graphflops.dims import Dim, dim_max, prod
 from graphflops.graph import Ref
-from graphflops.inductor.layout_choice import image_and_weight, is_of_images
-from graphflops.inductor.padding import aligned, padded_columns, padded_inner, padded_rows
+from graphflops.inductor.layout_choice import (
+    aligned,
+    image_and_weight,
+    is_of_images,
+    padded_columns,
+    padded_inner,
+    padded_rows,
+)
 from graphflops.kernels import buffers as kernels
 from graphflops.kernels.operand_copies import operand_copies
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from graphflops.dims import Dim, prod
+from graphflops.inductor.layout_choice import aligned_bytes
 from graphflops.inductor.lowering import FLOAT_BYTES
-from graphflops.inductor.padding import aligned_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -102,16 +102,16 @@ def normalisation_gradient(back: GradientLowering, of: Lowered) -> None:
         reads = (*normed, *of.operands[1:2])
         is_shared = is_batch and len(added) > 1
         order = {"is_inner": back.forward.is_inner(of_images=operator.is_of_images), "in_order": not is_batch}
-        reads += tuple(added.values()) if is_shared else (_sums(back, of, statistics, reads, wide, **order),)
+        reads += tuple(added.values()) if is_shared else (_sums(back, of, of.names[0], reads, wide, **order),)
     back.add(of, "pointwise", (of.fresh[0],), reads, wide)
 
 
 def _sums(
-    back: GradientLowering, of: Lowered, statistics: str, reads: Sequence[str], space: int, **order: bool
+    back: GradientLowering, of: Lowered, name: str, reads: Sequence[str], space: int, **order: bool
 ) -> str:
-    """Append the two sums of each row that there are statistics of."""
-    size = back.joint.sizes[statistics]
-    sums, kept = back.new(of.names[0], size), back.joint.number(size) // (2 * FLOAT_BYTES)
+    """Append the two sums of each row that there are statistics of. name: of the value whose gradient they are part of."""
+    size = back.joint.sizes[of.beside["statistics"]]
+    sums, kept = back.new(name, size), back.joint.number(size) // (2 * FLOAT_BYTES)
     back.add(of, "reduction", (sums,), reads, space, kept=kept, **order)
     return sums
 
@@ -131,7 +131,7 @@ def _of_groups(back: GradientLowering, of: Lowered, statistics: str) -> None:
             back.add(of, "reduction", (tensor,), (*sums, statistics), channels, kept=kept, is_inner=False)
     if 0 not in of.fresh:
         return
-    whole = _sums(back, of, statistics, (*sums, *weight), channels)
+    whole = _sums(back, of, of.names[0], (*sums, *weight), channels)
     part = back.new(of.names[0], x.numel * FLOAT_BYTES)
     read = (*normed, statistics, *weight, whole)
     back.add(of, "pointwise", (part,), read, wide, instructions=_OF_GROUPS)
@@ -143,5 +143,5 @@ def softmax_gradient(back: GradientLowering, of: Lowered) -> None:
     rank, wide = back.forward.typed(of.names[0]).rank, back.forward.elements(of.names[0])
     reads, is_inner = (*of.incoming[:1], *back.read(of)), axis_of(of.call, rank) == rank - 1
     for tensor in of.fresh.values():
-        sums = _sums(back, of, of.beside["statistics"], reads, wide, is_inner=is_inner)
+        sums = _sums(back, of, of.call.node.name, reads, wide, is_inner=is_inner)
         back.add(of, "pointwise", (tensor,), (*reads, sums), wide)

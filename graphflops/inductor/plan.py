@@ -16,10 +16,8 @@ from graphflops.inductor.forward import ForwardLowering
 from graphflops.inductor.fusing import fused
 from graphflops.inductor.joint_graph import JointGraph
 from graphflops.inductor.ordering import lowest_peak
-from graphflops.inductor.orientation import oriented
 from graphflops.inductor.partition import Partition
-from graphflops.inductor.realizing import realized
-from graphflops.inductor.splits import in_steps
+from graphflops.inductor.realizing import in_steps, oriented, realized
 from graphflops.memory.on_gpu import OnGpu
 from graphflops.tensor import TensorType
 

@@ -1,18 +1,24 @@
-"""What eager and compiled execution on a GPU have in common: where tensors lie, attention kernels, copies of operands."""
+"""What calls need on a GPU: where tensors lie, attention kernels, copies of operands; eagerly also buffers of kernels."""
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from graphflops.dims import dim_max, total
+from graphflops.execution import fast_path
 from graphflops.execution.forms import by_form, places_by_form
 from graphflops.graph import Ref
-from graphflops.kernels.attention_memory import AttentionMemory
+from graphflops.kernels import buffers as kernels
+from graphflops.kernels.attention_memory import AttentionMemory, cut
+from graphflops.kernels.losses import loss_tensors
 from graphflops.kernels.operand_copies import operand_copies, pair_results
+from graphflops.kernels.recurrences import Recurrent
 from graphflops.passes.program import CallByCall
+from graphflops.tensor import TensorType
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Mapping
+    from collections.abc import Callable, Container, Mapping, Sequence
 
     from graphflops.dims import Dim
     from graphflops.execution.runs import Runs
@@ -96,3 +102,183 @@ class OnGpu(CallByCall):
         if attention is not None and isinstance(mask, Ref) and attention.mask_copy != 0:
             copies.add(mask.name)
         return [name for name in super().saved_values(call) if name not in copies]
+
+
+_SEQUENCE_AXES = 3
+_TWO = 2  # factors of a product
+# Kinds of operators whose gradients read that of the result in row-major order.
+_READING_IN_ORDER = frozenset(
+    {"product", "convolution", "normalisation", "attention", "softmax", "pooling", "resampling", "recurrent"}
+)
+_RETURNING_VIEWS = frozenset({"instance_norm"})  # operators; it is a batch norm of images as channels
+_RETURNING_OPERAND = frozenset({"dropout", "identity", "cast"})  # kinds that may do nothing
+
+
+class Eager(OnGpu):
+    """Memory lives as long as Python refers to it; kernels need buffers beside their operands and results."""
+
+    keeps_repeated = True
+
+    def held_until(self, root: Mapping[str, str]) -> Mapping[str, int]:
+        """What Python's frames hold."""
+        return self.run.lifetimes.until
+
+    @cached_property
+    def other_gradients(self) -> frozenset[str]:
+        """Results of convolutions whose gradients lie in another order than they do.
+
+        Those that a batch norm with fixed statistics reads have it in row-major order; sequences that are transposed after
+        elementwise calls have it transposed.
+        """
+        found: set[str] = set()
+        transposed: set[str] = set()
+        for call in reversed(self.calls):
+            operator, names = call.node.operator, call.tensors(self.values)
+            if operator.name == "batch_norm" and not call.node.arguments().get("training"):
+                found.update(name for name in names[:1] if self.layouts.has_channels_last(name))
+            goes_on = operator.kind in ("elementwise", "dropout") and call.node.outputs[0] in transposed
+            if goes_on or operator.name in ("transpose", "permute"):
+                transposed.update(names[:1])
+            if operator.kind == "convolution" and len(self.layouts.typed(names[0]).shape) == _SEQUENCE_AXES:
+                found.update(transposed.intersection(call.node.outputs))
+        return frozenset(name for name in found if name is not None)
+
+    @cached_property
+    def views(self) -> frozenset[str]:
+        """Values that are views of others for autograd, those that were written in place included."""
+        found: set[str] = set()
+        for call in self.calls:
+            operator, outputs = call.node.operator, [name for name in call.node.outputs if name is not None]
+            is_view = operator.name in _RETURNING_VIEWS or (
+                operator.kind == "view" and any(self.run.owners.get(name, name) != name for name in outputs)
+            )
+            is_same = operator.mutates or operator.kind in _RETURNING_OPERAND
+            if is_view or (is_same and not found.isdisjoint(call.tensors(self.values)[:1])):
+                found.update(outputs)
+        return frozenset(found)
+
+    def copied_slices(self, call: PricedCall) -> Dim:
+        """Bytes of two copies of the gradient that autograd makes where a call overwrites a view (`CopySlices`).
+
+        The first takes the base's gradient, of which the other is the part that the call's own gradient is computed from.
+        """
+        operand = next(iter(call.tensors(self.values)), "")
+        if call.gradient is None or not call.node.operator.mutates or operand not in self.views:
+            return 0
+        base = self.layouts.typed(self.run.owners.get(operand, operand))
+        return base.like().nbytes + self.layouts.typed(operand).like().nbytes
+
+    @by_form
+    def forward_bytes(self, call: PricedCall, saved: Dim) -> Dim:
+        """Also the workspace of the CUDA kernel."""
+        layers = Recurrent.of(call, self.values)
+        if layers is not None:
+            return layers.workspace + (0 if saved != 0 else layers.reserve)
+        own = super().forward_bytes(call, saved)
+        if call.node.operator.name == "max_pool" and saved != 0:
+            return own  # the positions of the maxima are what is saved
+        made, kept, _ = loss_tensors(call, self.layouts)
+        is_dropped = not self.training or call.gradient is None
+        return own + kernels.forward_bytes(call, self.layouts) + made + kept * is_dropped
+
+    def operand_copies(self, call: PricedCall) -> Mapping[str, Copy]:
+        """Also those of norms, softmax and pooling."""
+        return operand_copies(call, self.layouts)
+
+    def repeated_bytes(self, call: PricedCall) -> Dim:
+        """A copy with all elements, unless the gradient is elementwise or a view; a bias sums up one number in place."""
+        out = self.values.get(call.node.outputs[0] or "")
+        reads = call.node.operator.kind in _READING_IN_ORDER
+        copy = out.like().nbytes if reads and isinstance(out, TensorType) else 0
+        return copy + (0 if call.node.operator.kind == "product" else self.backward_bytes(call))
+
+    def is_last_operand_first(self, call: PricedCall) -> bool:
+        """By the names of PyTorch's operands."""
+        return kernels.is_last_operand_first(call)
+
+    def sums_afterwards(self, call: PricedCall) -> bool:
+        """Autograd adds up the gradient of a bias after those of the product's factors (`validate_outputs`)."""
+        return call.node.operator.kind == "product" and call.node.arguments().get("bias") is not None
+
+    def transposes_gradient(self, call: PricedCall) -> bool:
+        """A linear layer multiplies by its transposed weight, and the weight's gradient is the product's, transposed."""
+        return call.node.operator.name == "linear"
+
+    def backward_bytes(self, call: PricedCall) -> Dim:
+        """Also the workspace of the CUDA kernels, and copies of the gradient of a view."""
+        own = self.backward_of(call, call.node.outputs[0] in self.other_gradients)
+        return own + self.copied_slices(call)
+
+    def gradient_buffers(
+        self, call: PricedCall, is_repeated: bool
+    ) -> tuple[Sequence[Dim], Sequence[Sequence[Dim]]]:
+        """Also tensors of a formula, made first. A convolution's operand gets its gradient before the weight does."""
+        if is_repeated or call.gradient is None:
+            needed = (self.repeated_bytes(call) if is_repeated else 0,)
+            factors = [place for place, _ in call.gradient.gradients if place < _TWO] if call.gradient else []
+            return (), (needed,) * (len(factors) if call.node.operator.kind == "product" and factors else 1)
+        if apart := kernels.gradients_apart(call, self.layouts):
+            return [size for size in [self.copied_slices(call)] if size != 0], apart
+        whole = self.backward_bytes(call)
+        if call.node.operator.kind != "convolution":
+            first, attention = self.once(call, kernels.formula_tensors), self.attention(call)
+            parts = [self.once(call, kernels.partial_sums)] if attention is None else attention.gradient_parts
+            return first, (cut(whole - total(first), parts),)
+        is_other = call.node.outputs[0] in self.other_gradients
+        found = self.once(call, kernels.convolution_buffers, is_other)
+        return (), tuple((size,) for size in found) or ((whole,),)
+
+    @by_form
+    def once(self, call: PricedCall, compute: Callable[..., Any], *facts: object) -> Any:
+        """What a function finds of a call, how its values lie, and further facts: computed once for each form."""
+        return compute(call, self.layouts, *facts)
+
+    @by_form
+    def made_first(self, call: PricedCall) -> tuple[Sequence[Dim], Sequence[Dim]]:
+        """Copies of operands, which are made before the results; of a fused module, what its parts return."""
+        kept = [*self.saved_copies(call).values()] if self.training else []
+        brief = self.brief_copies(call, self.training)
+        attention = self.attention(call)
+        if attention is not None:
+            saved = self.saved_bytes(call) if self.training else 0
+            kept += attention.saved_parts if saved != 0 else []
+            brief += cut(self.forward_bytes(call, saved), attention.parts)
+        brief += [*fast_path.projections(call, self.values)]
+        return [size for size in kept if size != 0], [size for size in brief if size != 0]
+
+    @by_form
+    def backward_of(self, call: PricedCall, has_other_gradient: bool) -> Dim:
+        """The same, by whether the gradient of the result lies in another order than the result."""
+        layers = Recurrent.of(call, self.values)
+        if layers is not None:
+            return layers.backward
+        again = [copy.nbytes for copy in self.operand_copies(call).values() if copy.is_again]
+        own = super().backward_bytes(call) + dim_max(0, *again)  # one after the other
+        return own + kernels.backward_bytes(call, self.layouts, has_other_gradient)
+
+    @by_form
+    def saved_bytes(self, call: PricedCall) -> Dim:
+        """Also the copy of an operand that an in-place activation overwrites, or that a norm reads instead."""
+        layers = Recurrent.of(call, self.values)
+        if layers is not None and call.gradient is not None:
+            return layers.reserve
+        _, made, _ = loss_tensors(call, self.layouts)
+        kept = 0 if call.gradient is None else made
+        return super().saved_bytes(call) + kernels.saved_input_bytes(call, self.values) + kept
+
+    def saved_values(self, call: PricedCall) -> list[str | None]:
+        """Also operands that autograd keeps without need; not those of which a copy is kept."""
+        kept = [*super().saved_values(call), *kernels.kept_operands(call, self.values)]
+        if kernels.saved_input_bytes(call, self.values) != 0:
+            return [name for name in kept if name != call.tensors(self.values)[0]]
+        return kept
+
+
+class GraphOnGpu(Eager):
+    """The same kernels, called one after the other by what runs a graph: each value is freed after its last use."""
+
+    has_fast_paths = False
+
+    def held_until(self, root: Mapping[str, str]) -> Mapping[str, int]:
+        """Nothing is held past its last use."""
+        return {}

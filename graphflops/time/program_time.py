@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from math import exp, hypot, log, sqrt
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from graphflops.kernels.kernel import Recurrence
 from graphflops.passes.program import ProgramTime
 from graphflops.report.call_time import CallTime, PhaseTime
-from graphflops.time.batch import Batch
-from graphflops.time.interval import Interval, combined
 from graphflops.time.launches import Launcher
 from graphflops.time.optimizer import optimizer_launches
 from graphflops.time.predict import matrix_peak, predict
@@ -17,13 +17,14 @@ from graphflops.time.schedule import Clock
 from graphflops.time.unfused import slowdowns
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from graphflops.devices import Device, Host
     from graphflops.execution.runs import Runs
     from graphflops.kernels.kernel import Kernel
     from graphflops.passes.program import PricedProgram
     from graphflops.report import Execution
+    from graphflops.report.call_time import TimeBound
     from graphflops.time.exchanges import Launches
     from graphflops.time.predict import Time
 
@@ -244,3 +245,110 @@ def _matrix_utilization(work: Counter[str], device: Device, seconds: float) -> f
     if not seconds or (typed and not known):
         return None
     return sum(typed[dtype] / peak for dtype, peak in known.items()) / seconds
+
+
+_PARTS = 8  # of a recurrent layer: the GPU runs its first steps while the CPU launches the next
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Batch:
+    """The kernels of one call.
+
+    kernel_seconds: of each, or of parts of one that stands for many. seconds: of all. low, high: ends of their interval, as
+    factors. bound: of the longest. families: their names. work: bytes under "", FLOPs by element type.
+    """
+
+    kernels: tuple[Kernel, ...]
+    kernel_seconds: tuple[float, ...]
+    seconds: float
+    low: float
+    high: float
+    bound: TimeBound
+    families: str
+    work: tuple[tuple[str, int], ...]
+
+    @staticmethod
+    def of(kernels: tuple[Kernel, ...], times: tuple[Time, ...]) -> Batch:
+        """The batch of these kernels. times: of each."""
+        kernel_seconds = tuple(_launched(kernels, times))
+        seconds = sum([time.seconds for time in times])
+        longest = max(times, key=lambda time: time.seconds, default=None)
+        work: dict[str, int] = {}
+        for kernel in kernels:
+            work[""] = work.get("", 0) + kernel.read_bytes + kernel.written_bytes
+            if kernel.flops:
+                work[kernel.dtype] = work.get(kernel.dtype, 0) + kernel.flops
+        return Batch(
+            kernels,
+            kernel_seconds,
+            seconds,
+            low=sum(time.low for time in times) / seconds if seconds else 1.0,
+            high=sum(time.high for time in times) / seconds if seconds else 1.0,
+            bound="launch" if longest is None else longest.bound,
+            families=", ".join(dict.fromkeys(kernel.family for kernel in kernels)),
+            work=tuple(work.items()),
+        )
+
+    def call_time(self, took: float, is_eager: bool, host: Host) -> CallTime:
+        """The time of a call with its interval: that of its kernels, or of the CPU where the call waits for it.
+
+        took: by how much the call makes the program longer. host: how much slower and faster other CPUs are.
+        """
+        is_launch = is_eager and took > 0 and (took > 1.5 * self.seconds or not self.kernels)
+        if is_launch or not self.seconds:
+            return CallTime(took, took / host.faster, took * host.slower, "launch", self.families)
+        return CallTime(took, took * self.low, took * self.high, self.bound, self.families)
+
+
+def _launched(kernels: Sequence[Kernel], times: Sequence[Time]) -> Iterator[float]:
+    """Seconds of what the CPU launches one after the other."""
+    for kernel, time in zip(kernels, times, strict=True):
+        parts = _PARTS if isinstance(kernel.sizes, Recurrence) else 1
+        yield from [time.seconds / parts] * parts
+
+
+_CORRELATION = 0.14  # of the errors of two calls of one program: kernels of one kind err alike
+_LEAST_ERROR = 0.06  # a program's time is never known better than this
+_MOST_TIMES = 100  # by which a program is faster beside a fast CPU
+
+
+class Interval(NamedTuple):
+    """A prediction and the interval that holds the measured value in nine of ten cases."""
+
+    seconds: float
+    low: float
+    high: float
+
+
+class Timed(Protocol):
+    """Seconds with an interval."""
+
+    @property
+    def seconds(self) -> float: ...
+    @property
+    def low(self) -> float: ...
+    @property
+    def high(self) -> float: ...
+
+
+def combined(kernels: Sequence[Timed], whole: Interval, spread: float = 1.0) -> Interval:
+    """The interval of a program or phase.
+
+    kernels: the parts of it that the GPU decides: their relative errors are partly shared and partly independent; a part is
+    the program's own. whole: its seconds, and those beside a fast and beside a slow CPU. spread: factor that all kernels of
+    a device that was not measured may be off by together.
+    """
+    if not whole.seconds:
+        return Interval(0.0, 0.0, 0.0)
+    deviations = [*map(_deviation, kernels)]
+    independent = sum(deviation * deviation for deviation in deviations)
+    shared = sum(deviations) ** 2
+    variance = _CORRELATION * shared + (1 - _CORRELATION) * independent
+    own = sqrt(variance / whole.seconds**2 + _LEAST_ERROR**2 + log(spread) ** 2)
+    least = whole.seconds / _MOST_TIMES  # beside a fast CPU a program without kernels may take no time at all
+    low, high = (hypot(own, log(max(end, least) / whole.seconds)) for end in (whole.low, whole.high))
+    return Interval(whole.seconds, whole.seconds * exp(-low), whole.seconds * exp(high))
+
+
+def _deviation(part: Timed) -> float:
+    return part.seconds * (log(part.high / part.low) / 2 if part.low > 0 else 1.0)

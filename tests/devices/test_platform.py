@@ -9,7 +9,7 @@ from torch.nn import functional
 
 import graphflops
 from graphflops.devices import HOPPER, device, names, platform_of
-from graphflops.inductor.splits import split_lengths
+from graphflops.inductor.realizing import split_lengths
 from graphflops.kernels.reductions import reduction_bytes
 
 

@@ -8,9 +8,7 @@ from graphflops.devices import HOPPER
 from graphflops.inductor.fusing import Kernel, fused
 from graphflops.inductor.joint_graph import JointGraph, Op
 from graphflops.inductor.ordering import lowest_peak
-from graphflops.inductor.orientation import oriented
-from graphflops.inductor.realizing import realized
-from graphflops.inductor.splits import in_steps
+from graphflops.inductor.realizing import in_steps, oriented, realized
 
 
 def op(kind: Any, out: str, *reads: str, elements: int = 100, **more: Any) -> Op:

@@ -7,7 +7,7 @@ import random
 import networkx
 import pytest
 
-from graphflops.inductor.max_flow import SINK, SOURCE, FlowGraph
+from graphflops.inductor.partition import SINK, SOURCE, FlowGraph
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from graphflops.devices import HOPPER
 from graphflops.execution.runs import Runs
-from graphflops.memory.eager import Eager
+from graphflops.memory.on_gpu import Eager
 from tests.one_call import program_of
 
 if TYPE_CHECKING:

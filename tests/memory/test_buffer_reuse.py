@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from graphflops.memory.buffer_reuse import Buffer, _live, reused
+from graphflops.memory.compiled import Buffer, _live, reused
 
 
 def test_bytes_alive_at_each_position() -> None:

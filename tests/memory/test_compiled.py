@@ -13,7 +13,7 @@ from torch import nn
 
 import graphflops
 from benchmarks.memory_models import Gpt, Unet
-from graphflops.memory.buffer_reuse import Buffer, reused
+from graphflops.memory.compiled import Buffer, reused
 
 LAYER = partial(nn.TransformerEncoderLayer, 512, 8, 2048, 0.1, batch_first=True)
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from graphflops import Training
-from graphflops.execution.in_place_exchanges import in_place
+from graphflops.execution.export_only import in_place
 from graphflops.graph import Graph, Input, Node, Output, Ref
 from graphflops.passes.attention import facts_of
 from graphflops.passes.bind import bind

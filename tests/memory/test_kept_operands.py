@@ -9,7 +9,7 @@ import torch
 from torch.nn import functional as F
 
 import graphflops
-from graphflops.memory.eager import Eager
+from graphflops.memory.on_gpu import Eager
 
 PLACES = torch.randint(0, 16, (2, 4, 16, 16))
 FROZEN = torch.randn(4, 4, 3, 3)

@@ -13,7 +13,7 @@ from torch import nn
 from graphflops import analysis
 from graphflops.devices import HOPPER
 from graphflops.execution.runs import Runs
-from graphflops.memory.eager import Eager
+from graphflops.memory.on_gpu import Eager
 from graphflops.passes.program import PricedProgram
 
 SAMPLES = Path(__file__).parents[2] / "samples"

@@ -10,8 +10,8 @@ from graphflops.analysis import analyze
 from graphflops.devices import device
 from graphflops.graph import Graph, Input, Node, Output, Ref
 from graphflops.kernels.kernel import Exchange, Kernel
-from graphflops.time.link import Link
 from graphflops.time.predict import predict
+from graphflops.time.schedule import Link
 from tests.process_group import first_of
 from tests.support import price, t
 

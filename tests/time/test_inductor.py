@@ -10,7 +10,7 @@ import graphflops
 from graphflops.analysis import as_graph
 from graphflops.devices import HOPPER, complete, device
 from graphflops.inductor.plan import Plans
-from graphflops.inductor.splits import split_lengths
+from graphflops.inductor.realizing import split_lengths
 from graphflops.passes.bind import bind
 from graphflops.passes.price import price
 from graphflops.time.compiled import CompiledLauncher

@@ -10,7 +10,7 @@ from torch.nn import functional
 
 import graphflops
 from graphflops.kernels.call import Tensor
-from graphflops.kernels.strided import strided
+from graphflops.kernels.moved import strided
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import graphflops
-from graphflops.time.interval import Interval, combined
+from graphflops.time.program_time import Interval, combined
 from tests.exporters.build import call, meta, program, save, tensor
 
 torch = pytest.importorskip("torch")

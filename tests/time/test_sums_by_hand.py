@@ -10,7 +10,7 @@ import pytest
 from graphflops.devices.device import Host
 from graphflops.graph import Node
 from graphflops.kernels.kernel import Kernel, Recurrence
-from graphflops.time.batch import Batch
+from graphflops.time.compiled import loop_kernel, reduction_kernel
 from graphflops.time.host import (
     backward_seconds,
     entering_seconds,
@@ -18,11 +18,9 @@ from graphflops.time.host import (
     recurrent_seconds,
     start_seconds,
 )
-from graphflops.time.interval import Interval, combined
-from graphflops.time.link import Link
 from graphflops.time.predict import Time
-from graphflops.time.schedule import Clock
-from graphflops.time.written import loop_kernel, reduction_kernel
+from graphflops.time.program_time import Batch, Interval, combined
+from graphflops.time.schedule import Clock, Link
 
 
 def test_a_graph_has_a_gap_between_kernels() -> None:
