@@ -35,15 +35,13 @@ _REMEDIES = {
     "is no multiple of": "pad the heads to a multiple of 8",
 }
 _FLASH_WIDTH, _GRADIENT_WIDTH, _GRADIENT_WIDTH_WITHOUT_DROPOUT = limits(
-    "aten_2_11",
-    *("attention.flash.width", "attention.flash.gradient_width"),
-    "attention.flash.gradient_width_without_dropout",
+    *("aten_2_11", "attention.flash", "width", "gradient_width", "gradient_width_without_dropout")
 )
 _LITTLE_SHARED_MEMORY = ((8, 6), (8, 7), (8, 9), (12, 0), (12, 1))
 _CUDNN_WIDTH, _CUDNN_DROPOUT_STEPS, _MOST_PROBLEMS = limits(
-    "aten_2_11", *[f"attention.cudnn.{name}" for name in ("width", "dropout_steps", "problems")]
+    *("aten_2_11", "attention.cudnn", "width", "dropout_steps", "problems")
 )
-(_TENSOR_CORE_BITS,) = limits("aten_2_11", "attention.efficient.row")
+(_TENSOR_CORE_BITS,) = limits("aten_2_11", "attention.efficient", "row")
 
 
 class Operand(NamedTuple):

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _FLOAT_BYTES = 4
 _BOOL_PART = 4  # a truth value takes a byte, a float32 score four
 _MASK_ALIGNMENT, _MASK_GRADIENT_ALIGNMENT, _ROWS_OF_BLOCK = limits(
-    "aten_2_11", *[f"attention.efficient.{name}" for name in ("mask_row", "mask_gradient_row", "rows")]
+    *("aten_2_11", "attention.efficient", "mask_row", "mask_gradient_row", "rows")
 )
 
 

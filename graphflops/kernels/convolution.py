@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from graphflops.passes.program import PricedCall
     from graphflops.tensor import TensorType
 
-_ALIGNED_BYTES, _FEWEST_PACKED = limits("cudnn_9", "aligned", "fewest_packed")
+_ALIGNED_BYTES, _FEWEST_PACKED = limits("cudnn_9", "convolution", "aligned", "fewest_packed")
 _HALF, _SINGLE = 16, 32
 _LEAST_AXES = 3  # batch, channels and at least one more
 _MOST_ALIGNED = 8  # elements

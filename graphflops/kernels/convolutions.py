@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from graphflops.kernels.kernel import Pass
 
 _TILE = 32  # channels and pixels of a tile of the conversion
-_SMALL_IMAGE, _MOST_BLOCKS = limits("cudnn_9", "one_image.positions", "one_image.elements")
+_SMALL_IMAGE, _MOST_BLOCKS = limits("cudnn_9", "one_image", "positions", "elements")
 _SEQUENCE_RANK = 3
 _TURNED: dict[Pass, Pass] = {"forward": "input_gradient", "input_gradient": "forward"}
 

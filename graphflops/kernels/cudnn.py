@@ -25,17 +25,13 @@ if TYPE_CHECKING:
     from graphflops.kernels.choices import Choice
 
 _SPLIT = ("split", "converted_split", "operands_converted_split")
-STREAMS, LONG_KERNEL = limits("cudnn_9", "streams", "long_kernel")
+STREAMS, LONG_KERNEL = limits("cudnn_9", "convolution", "streams", "long_kernel")
 _FLOAT_BYTES = 4
 _PART, _MOST_PARTS, _TILE, _GROUP_TILE, _MANY_ROWS, _MANY_FLOAT_ROWS = limits(
-    "cudnn_9",
-    *[
-        f"split.{name}"
-        for name in ("part", "most_parts", "tile", "group_tile", "many_rows", "many_float_rows")
-    ],
+    *("cudnn_9", "split", "part", "most_parts", "tile", "group_tile", "many_rows", "many_float_rows")
 )
 _DEPTHWISE_PARTS, _DEPTHWISE_CHANNELS, _DEPTHWISE_ROWS = limits(
-    "cudnn_9", *[f"depthwise.{name}" for name in ("parts", "channels", "rows")]
+    "cudnn_9", "depthwise", "parts", "channels", "rows"
 )
 
 

@@ -7,6 +7,7 @@ from math import log2, prod
 from typing import TYPE_CHECKING
 
 from graphflops.kernels.attention import attention
+from graphflops.kernels.choices import constants, limits
 from graphflops.kernels.collectives import collective
 from graphflops.kernels.convolutions import convolution
 from graphflops.kernels.kernel import Kernel, Rows, Strided
@@ -224,12 +225,9 @@ def _dropout(call: ConcreteCall) -> list[Kernel]:
     return [*drawn, Kernel("random", out.dtype, 0, call.cost.vector_flops, *moved)]
 
 
-_UNSHARED, _SHARED = (
-    2.2,
-    0.18,
-)  # time of an image's loads, and how much less for each octave of positions that share them
-_WAIT = 0.65  # the part of that time in which the first warp waits for the L2 cache
-_THREADS = 1024  # of a block
+# Time of an image's loads, how much less for each octave of positions that share them, the part in which a warp waits.
+_UNSHARED, _SHARED, _WAIT = constants("aten_2_11", "interpolation", "unshared", "shared", "wait")
+(_THREADS,) = limits("aten_2_11", "interpolation", "threads")
 _ALIGNED = 16  # bytes that a row is a multiple of where a warp copies it
 _TRANSCENDENTAL = 3  # arithmetic operations that one takes as long as
 _BY_POLYNOMIAL = frozenset({"gelu"})  # the error function is a polynomial

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 PLANES = "planes"  # variant: channels of images, whose pixels and images are added up
 _HALF = 16  # bits
-_SOFTMAX_THREADS, _FEW = limits("aten_2_11", "softmax.threads", "softmax.few")
+_SOFTMAX_THREADS, _FEW = limits("aten_2_11", "softmax", "threads", "few")
 
 
 def elementwise(tensor: Tensor, read: int, written: int, work: int = 0, *, variant: str = "") -> Kernel:
@@ -141,8 +141,7 @@ def axis_of(call: ConcreteCall, rank: int) -> int:
     return axis % rank if isinstance(axis, int) and rank and -rank <= axis < rank else rank - 1
 
 
-_SECTOR = 32  # bytes that a load brings at least
-_BLOCK = 256  # neighbouring elements that share the sectors in the first-level cache
+_SECTOR, _BLOCK = limits("aten_2_11", "strided", "sector", "block")
 _BITS = 8
 
 

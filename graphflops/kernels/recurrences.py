@@ -31,8 +31,7 @@ _GATES = {"lstm": 4, "gru": 3, "rnn": 1}
 _SEQUENCE_RANK = 3
 _LAYERS, _TRAIN, _BIDIRECTIONAL, _BATCH_FIRST = "#4", "#6", "#7", "#8"  # arguments by place
 _LSTM, _GRU, _LAYER_BYTES, _PRODUCTS, _BOTH_PRODUCTS = limits(
-    "cudnn_9",
-    *[f"recurrent.{name}" for name in ("lstm_reserve", "gru_reserve", "layer", "products", "both_products")],
+    *("cudnn_9", "recurrent", "lstm_reserve", "gru_reserve", "layer", "products", "both_products")
 )
 _RESERVED = {"lstm": _LSTM, "gru": _GRU}  # tensors of all steps that one layer reserves, by cell
 _HALF = 16  # bits

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
     from graphflops.devices import Platform
 
-_NAMES = ("warp", "most_threads", "vector", "vector_from", "fewest_values", "most_values", "semaphore")
 _WARP, _MOST_THREADS, _VECTOR, _VECTOR_FROM, _FEWEST_VALUES, _MOST_VALUES, _SEMAPHORE_BYTES = limits(
-    "aten_2_11", *[f"reduce.{name}" for name in _NAMES]
+    *("aten_2_11", "reduce", "warp", "most_threads", "vector", "vector_from"),
+    *("fewest_values", "most_values", "semaphore"),
 )
 
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 _BY_ELEMENT = frozenset({"scatter", "scatter_add", "scatter_reduce"})
 _BY_ROW = frozenset({"index_add", "index_copy", "index_reduce"})
 _ROW_VARIANT = "index_add"
-_THREADS, _IN_TURN = limits("aten_2_11", "scatter.threads", "scatter.in_turn")
+_THREADS, _IN_TURN = limits("aten_2_11", "scatter", "threads", "in_turn")
 _INDEX_BYTES = 8
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from graphflops.kernels.choices import constants, limits
 from graphflops.kernels.kernel import Kernel, Product
 from graphflops.tensor import DTYPES
 
@@ -48,24 +49,25 @@ class Resident(NamedTuple):
     step_weight: float
 
 
-_FORWARD = Steps(4.5e-6, 0.56, 0.73, 3.2e-6, 3.2e-6, 6.8e11, 0.34, 0.62)
-_BACKWARD = Steps(3.3e-6, 0.63, 0.48, 3.1e-6, 9.5e-6, 3.45e11, 0.4, 0.98)
-_FORWARD_RESIDENT = Resident(5.3e-6, 2.9e-6, 5.05e-10, 2.5e-7, 1.53e-11)
-_BACKWARD_RESIDENT = Resident(12.7e-6, 2.5e-6, 6e-11, 4.9e-7, 2.03e-11)
-_MOST_RESIDENT = {"forward": 160_000, "backward": 65_536}  # elements of a recurrent weight
-_IN_REGISTERS = 65_536  # elements; what is beyond is read again in each step
-_ROW_BYTES = 80e9  # bytes per second that a multiprocessor reads of it
+_FORWARD = Steps(*constants("cudnn_9", "steps.forward", *Steps._fields))
+_BACKWARD = Steps(*constants("cudnn_9", "steps.backward", *Steps._fields))
+_FORWARD_RESIDENT = Resident(*constants("cudnn_9", "resident.forward", *Resident._fields))
+_BACKWARD_RESIDENT = Resident(*constants("cudnn_9", "resident.backward", *Resident._fields))
+_MOST_FORWARD, _MOST_BACKWARD, _IN_REGISTERS, _NARROW, _OF_UNITS, _TOGETHER = limits(
+    *("cudnn_9", "resident", "forward", "backward", "registers", "narrow", "matrix_units", "together")
+)
+_ALIGNED, _COPIES, _TILE_GATES, _TILE_ROWS = limits(
+    *("cudnn_9", "recurrent", "aligned", "copies", "tile_gates", "tile_rows")
+)
+_ROW_BYTES, _UNEVEN, _COPY, _COPIED_BYTES = constants(
+    *("cudnn_9", "recurrent", "row_bytes", "uneven", "copy_seconds", "copied_bytes")
+)
+_INPUTS, _WEIGHT_GRADIENT, _INPUT_GRADIENT = constants(
+    *("cudnn_9", "recurrent", "inputs", "weight_gradient", "input_gradient")
+)
+_OF_BIASES = constants("cudnn_9", "recurrent.bias_gradient", "rnn", "gru", "lstm")
+_BIAS_GRADIENT = dict(zip((1, 3, 4), _OF_BIASES, strict=True))  # by gates
 _RESIDENT_TYPES = frozenset({"float32", "float16"})
-_NARROW = 48  # hidden units up to which two sequences share a multiprocessor
-_MATRIX_UNITS = (128, 8)  # a multiple of so many hidden units runs so many sequences together in float16
-_ALIGNED = 16  # bytes
-_UNEVEN = 1.5  # how much longer a step's product takes in half precision where rows are no multiple of these
-_INPUTS = 1.43  # of the time of a product alone, which other streams share
-_COPIES = (4, 0.86e-6)  # of the weights of a layer in bfloat16, which PyTorch does not keep in one piece
-_WEIGHT_BYTES = 0.8e12  # per second
-_WEIGHT_GRADIENT, _INPUT_GRADIENT = 0.58, 1.23  # of the time of products alone
-_BIAS_GRADIENT = {1: 1.8e-9, 3: 13.7e-9, 4: 7.6e-9}  # seconds of each row, by gates
-_STEP_TILE = (64, 8)  # gates and rows of a block
 
 
 def seconds(sizes: Recurrence, dtype: str, device: Device, predict: Callable[[Kernel], float]) -> float:
@@ -86,7 +88,7 @@ def on_cpu(sizes: Recurrence, dtype: str, device: Device, predict: Callable[[Ker
 
 def is_resident(sizes: Recurrence, dtype: str) -> bool:
     """Whether the recurrent weight stays on chip, so that one kernel goes through all steps."""
-    most = _MOST_RESIDENT["backward" if sizes.phase == "backward" else "forward"]
+    most = _MOST_BACKWARD if sizes.phase == "backward" else _MOST_FORWARD
     return dtype in _RESIDENT_TYPES and sizes.gates * sizes.hidden**2 <= most
 
 
@@ -111,8 +113,8 @@ class _Layers:
         sizes, weights = self.sizes, self.gates * self.sizes.hidden
         known = _BACKWARD_RESIDENT if self.is_backward else _FORWARD_RESIDENT
         together = 2 if sizes.hidden <= _NARROW else 1
-        if self.dtype == "float16" and sizes.hidden % _MATRIX_UNITS[0] == 0:
-            together = _MATRIX_UNITS[1]
+        if self.dtype == "float16" and sizes.hidden % _OF_UNITS == 0:
+            together = _TOGETHER
         waves = -(-sizes.batch // (self.cores * together))
         step = known.step + known.step_weight * weights
         if weights > _IN_REGISTERS:
@@ -131,7 +133,7 @@ class _Layers:
         product = self.product(sizes.batch, n, k) * alone
         cell = known.cell_single if is_single else known.cell
         step = product + cell + sizes.batch * self.gates * self.width / known.bandwidth
-        blocks = -(-n // _STEP_TILE[0]) * -(-sizes.batch // _STEP_TILE[1])
+        blocks = -(-n // _TILE_GATES) * -(-sizes.batch // _TILE_ROWS)
         share = min(max(blocks / self.cores, known.least), known.most)
         in_turn = 1 + (sizes.layers - 1) * share if sizes.directions == 1 else sizes.layers * (1 + share)
         return known.start + sizes.steps * step * in_turn + self._copied_weights()
@@ -163,8 +165,8 @@ class _Layers:
             return 0.0
         sizes = self.sizes
         weights = sum(self.gates * (width + sizes.hidden) for width in self.widths()) * sizes.directions
-        count, each = _COPIES
-        return count * each * sizes.layers * sizes.directions + weights * self.width / _WEIGHT_BYTES
+        copies = _COPIES * sizes.layers * sizes.directions
+        return copies * _COPY + weights * self.width / _COPIED_BYTES
 
     def product(self, m: int, n: int, k: int) -> float:
         """Seconds of a product; a GPU multiplies float32 as TF32, as fast as twice as many elements of half the width."""

@@ -55,13 +55,14 @@ def test_a_tree_names_facts_and_ways_that_there_are(name: str) -> None:
 
 @pytest.mark.parametrize("file", ["aten_2_11", "cudnn_9"])
 def test_each_limit_is_read_by_code_and_says_what_it_counts(file: str) -> None:
-    """Names of limits may be joined of a family and a word, as `f"reduce.{name}"`."""
+    """Code names a family and a word; fields of a tuple are such words too."""
     code = "".join(path.read_text() for path in PACKAGE.rglob("*.py") if "limits(" in path.read_text())
     found = library(file)
     assert found.limits
-    for name, limit in found.limits.items():
+    for name, limit in (*found.limits.items(), *found.constants.items()):
         family, _, word = name.rpartition(".")
-        assert name in code or (f'"{family}.{{name}}"' in code and f'"{word}"' in code), name
+        assert f'"{family}"' in code, name
+        assert f'"{word}"' in code or f"    {word}: float" in code, name
         assert limit.value > 0
         assert len(limit.unit) > 3
         assert len(limit.source) > 9

@@ -1,6 +1,7 @@
 """Choices of libraries among their kernels, as decision trees that were read from measurements: one JSON file a library.
 
-Limits are the numbers of a library's own code, or read from measurements, by which it chooses; each has a unit and a source.
+Limits are the numbers of a library's own code, or read from measurements, by which it chooses, constants those that were
+measured of its kernels; each has a unit and a source.
 
 A tree is the name of a choice, or `[fact, limit, tree where the fact is at most the limit, tree where it is more]`. Facts
 are numbers and truths of a call, by name. Each tree stands with how many calls it was read from, and with the share of
@@ -32,14 +33,23 @@ class Limit(msgspec.Struct, frozen=True):
     source: str
 
 
+class Constant(msgspec.Struct, frozen=True):
+    """A number that was measured of a library's kernels. unit: what it counts."""
+
+    value: float
+    unit: str
+    source: str
+
+
 class Library(msgspec.Struct, frozen=True):
-    """All choices and limits of a release of a library."""
+    """All choices, limits and constants of a release of a library."""
 
     library: str
     device: str
     source: str
     choices: dict[str, Choice] = {}
     limits: dict[str, Limit] = {}
+    constants: dict[str, Constant] = {}
 
 
 @cache
@@ -48,10 +58,16 @@ def library(name: str) -> Library:
     return msgspec.json.decode((Path(__file__).parent / f"{name}.json").read_bytes(), type=Library)
 
 
-def limits(name: str, *names: str) -> tuple[int, ...]:
-    """Limits of a library, by the name of its file and their own."""
+def limits(name: str, family: str, *words: str) -> tuple[int, ...]:
+    """Limits of a library, by the name of its file, that of their family, and a word for each."""
     known = library(name).limits
-    return tuple([known[each].value for each in names])
+    return tuple([known[f"{family}.{word}"].value for word in words])
+
+
+def constants(name: str, family: str, *words: str) -> tuple[float, ...]:
+    """The same of constants."""
+    known = library(name).constants
+    return tuple([known[f"{family}.{word}"].value for word in words])
 
 
 def chosen(tree: Any, facts: object) -> str:
