@@ -217,7 +217,7 @@ class Eager(OnGpu):
             needed = (self.repeated_bytes(call) if is_repeated else 0,)
             factors = [place for place, _ in call.gradient.gradients if place < _TWO] if call.gradient else []
             return (), (needed,) * (len(factors) if call.node.operator.kind == "product" and factors else 1)
-        if apart := kernels.gradients_apart(call, self.layouts):
+        if apart := self.once(call, kernels.gradients_apart):
             return [size for size in [self.copied_slices(call)] if size != 0], apart
         whole = self.backward_bytes(call)
         if call.node.operator.kind != "convolution":
