@@ -17,14 +17,12 @@ Conventions, printed in every report:
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any, Literal, Protocol, Union
+from typing import Any, Literal, Protocol, Union
 
 from graphflops.dims import Dim, at_least, dim_max, floor_div, symbol, total
 from graphflops.tensor import DType, OptionalType, SequenceType, TensorType, UnknownType
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 Unit = Literal["FLOP", "MAC", "B", ""]
 Value = Union[TensorType, SequenceType, OptionalType, UnknownType, Dim, float, bool, str, None]

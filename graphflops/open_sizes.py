@@ -7,19 +7,16 @@ Whatever turns a name and a value into values of symbols, and whatever says a si
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Protocol
+from typing import Any, NamedTuple, NoReturn, Protocol
 
 from graphflops.dims import Dim, Expr, evaluate, symbol
 from graphflops.dims.solving import LARGEST_SIZE, affine, common, sizes_taken, solution
 from graphflops.errors import ModelError, shown
+from graphflops.report import Named, Report, SymbolInfo
 from graphflops.report.size_names import AXIS, collapsed, matching, named, shortened_axis
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from graphflops.report import Named, Report, SymbolInfo
 
 _MADE_UP = re.compile(r"[su]\d+")  # as torch names sizes
 _MOST_NAMES = 12  # in a message

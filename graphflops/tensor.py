@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, Union
+from typing import Any, Literal, Union
 
 from graphflops.dims import Dim, Expr, at_least, prod
 from graphflops.errors import DimError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
 
 Kind = Literal["bool", "uint", "int", "float", "complex", "other"]
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import Any, Literal, get_args
 
 from graphflops.base.patterns import matches_module
 from graphflops.errors import OptionError, shown
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
 
 Optimizer = Literal["sgd", "momentum", "adam", "adamw", "adafactor", "muon", "none"]
 Implementation = Literal["foreach", "fused", "single"]

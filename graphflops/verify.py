@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, get_args
+from typing import Any, get_args
 
 from graphflops.dims import Expr
 from graphflops.errors import ModelError, shown
-from graphflops.graph import Graph, InputRole, Opaque, OutputRole
+from graphflops.graph import Graph, InputRole, Node, Opaque, OutputRole
 from graphflops.tensor import OptionalType, SequenceType, TensorType, UnknownType, sizes_in
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-
-    from graphflops.graph import Node
 
 _TYPES = (TensorType, SequenceType, OptionalType, UnknownType, Opaque, Expr, int, float, complex, str)
 _MOST_SHOWN = 20

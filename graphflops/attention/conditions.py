@@ -6,16 +6,13 @@ A condition is an affine term that must not be negative, or that must have certa
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
-from typing import TYPE_CHECKING
 
 from graphflops.attention import residues
 from graphflops.dims import Dim, at_least, dim_max, dim_min, floor_div, same, total
 from graphflops.rules.shapes import doubled_pairs
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
 
 HIDING = -1e4  # a score is hidden where this or less is added to it, or put in its place
 _MOST_CASES = 8  # of one truth

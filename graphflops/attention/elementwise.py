@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from graphflops.errors import ModelError
 from graphflops.tensor import BFLOAT16, BOOL, FLOAT32, DType
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
 
 _KINDS = ("bool", "uint", "int", "float", "complex")
 # Computed in the type that the operands have together, not in the result's.

@@ -6,9 +6,10 @@ So `abs`, `min`, `where` and `clamp` of affine numbers need no representation of
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import TYPE_CHECKING, Union
+from typing import Union
 
 from graphflops.attention.conditions import (
     FALSE,
@@ -24,12 +25,7 @@ from graphflops.attention.conditions import (
     where_same_block,
     where_zero,
 )
-from graphflops.dims import Expr, mod
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from graphflops.dims import Dim
+from graphflops.dims import Dim, Expr, mod
 
 _MOST_PIECES = 8  # of one number
 _EXACT = 2**53  # whole numbers up to this are exact in float64

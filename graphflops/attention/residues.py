@@ -7,13 +7,10 @@ evenly apart: floors give how many these are.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from graphflops.dims import Dim, dim_max, floor_div, total
 from graphflops.rules.shapes import doubled_pairs
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 Form = tuple[int, int]  # factors of i and of j
 

@@ -6,11 +6,9 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Mapping
 from functools import cache
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+from typing import Any
 
 
 def docstring(function: Callable[..., Any]) -> str:

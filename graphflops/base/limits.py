@@ -11,14 +11,12 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from graphflops.errors import LimitError, OptionError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
 
 Work = Literal[
     "calls", "rows", "characters of names", "bytes decoded", "enumerated elements", "terms of sizes"

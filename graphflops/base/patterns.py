@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
+from collections.abc import Callable, Sequence
 
 _OUTERMOST = 100  # modules around one, whose paths together take quadratic memory
 

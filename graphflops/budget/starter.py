@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping
 
 from graphflops.budget.limits import UNITS
 from graphflops.budget.measure import Measures
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from graphflops.report import Report
+from graphflops.report import Report
 
 HEADROOM = 10  # percent
 _LIMITED = ("matrix_flops", "peak_bytes", "parameters")

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import weakref
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import fx
@@ -18,9 +19,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from graphflops.base.aligned import matching_blocks
 from graphflops.exporters.eager_record import FORMAT, Record
-
-if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterator, Mapping, Sequence
 
 _ATTENTION = torch.nn.functional.scaled_dot_product_attention
 _MOST_EQUAL_PAIRS = 4_000_000  # of calls of both runs: a second

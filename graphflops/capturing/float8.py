@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Collection
 
 import torch
 from torch import nn
-
-if TYPE_CHECKING:
-    from collections.abc import Collection
 
 _TYPE = torch.float8_e4m3fn
 _MULTIPLE = 16  # of rows and columns of a weight: others, torch._scaled_mm refuses

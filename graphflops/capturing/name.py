@@ -5,13 +5,11 @@ from __future__ import annotations
 import ast
 import os
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from graphflops.errors import OptionError, require_choice, shown
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 LIBRARIES = {"hf": "transformers", "timm": "timm", "torchvision": "torchvision"}
 PHASES = ("forward", "prefill", "decode", "both")

@@ -5,16 +5,14 @@ from __future__ import annotations
 import math
 import struct
 from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import IO, TYPE_CHECKING
+from typing import IO
 
 import msgspec
 
 from graphflops.base import reading
 from graphflops.errors import FileError, shown
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
 
 _LONGEST = 2**27  # bytes of a header; that of the largest published checkpoint has 15 MB
 _SAFETENSORS_BITS = {

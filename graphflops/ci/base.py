@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from graphflops.errors import GraphflopsError, shown
 from graphflops.versions.git import git, succeeds
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
 
 _SECONDS = 120  # that one fetch may take
 _DEEPENED = (50, 500, 5_000)  # commits that a shallow checkout gets until the histories meet

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 import click
 
 from graphflops.errors import shown
 from graphflops.training import IMPLEMENTATIONS, LOSSES, OPTIMIZERS, PRECISIONS, Training
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
 
 Function = TypeVar("Function", bound="Callable[..., Any]")
 

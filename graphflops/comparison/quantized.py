@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 from graphflops.comparison.result import Remark
 from graphflops.ops import operator
-from graphflops.tensor import DTYPES
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from graphflops.report import Report, Row
-    from graphflops.tensor import TensorType
+from graphflops.report import Report, Row
+from graphflops.tensor import DTYPES, TensorType
 
 _FEW = 16  # bits of what a quantizer stores, at most
 _BYTE = 8  # bits

@@ -7,19 +7,16 @@ equal means equal. The programs' own formulas are in `Comparison.old` and `Compa
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from graphflops.base.rendered import Rendered
 from graphflops.comparison.joint_size import JointSize  # noqa: TC001
 from graphflops.comparison.time_change import TimeChange
 from graphflops.cost import REPORTED
-from graphflops.dims import Dim  # noqa: TC001
-from graphflops.report import Report, Row  # noqa: TC001 - the JSON form is derived from the annotations
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
+from graphflops.dims import Dim
+from graphflops.report import Report, Row
 
 Status = Literal["changed", "new", "gone", "moved"]
 FactKind = Literal[

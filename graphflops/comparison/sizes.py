@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from graphflops.comparison.joint_size import JointSize
 from graphflops.comparison.result import Remark
@@ -13,13 +14,9 @@ from graphflops.cost import QUANTITIES, Cost
 from graphflops.dims import Dim, Expr, evaluate, symbol
 from graphflops.dims.solving import affine, common
 from graphflops.open_sizes import is_computed
+from graphflops.report import Named, Report, SymbolInfo
 from graphflops.report.size_names import AXIS, called
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-
-    from graphflops.report import Named, Report, SymbolInfo
-    from graphflops.tensor import TensorType
+from graphflops.tensor import TensorType
 
 _NUMBERED = re.compile(r"[su]\d+(_new\d*)?")  # as torch names sizes: a name of the user's own reads better
 _OF_BOTH = "s0"  # a size that both programs have multiples of

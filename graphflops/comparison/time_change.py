@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from graphflops.report import Report  # noqa: TC001 - the JSON form is derived from the annotations
+from graphflops.report import Report
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from graphflops.comparison.interned_calls import Counts, counted, together
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-
-    from graphflops.report import Report
+from graphflops.report import Report
 
 _DEEPEST = 100  # components of a path; what goes on past them counts as the last one
 

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import gc
 import time
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from graphflops.base.rendered import Rendered
+from graphflops.dims import Dim
 from graphflops.errors import GraphflopsError, shown
+from graphflops.report import Report
+from graphflops.report.call_time import PhaseTime
 from graphflops.report.contradictions import impossible
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-
-    from graphflops.dims import Dim
-    from graphflops.report import Report
-    from graphflops.report.call_time import PhaseTime
 
 _ERROR = 500  # characters of an error
 

@@ -6,7 +6,7 @@ None, never zero.
 
 from __future__ import annotations
 
-from collections.abc import Mapping  # noqa: TC003 (msgspec reads the annotations when a profile is decoded)
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 

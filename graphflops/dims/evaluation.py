@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence  # noqa: TC003
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from graphflops.dims.atoms import Atom, Interval, Operand, Polynomial, Terms, is_real

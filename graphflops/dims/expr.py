@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence  # noqa: TC003
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from keyword import iskeyword
 from typing import TYPE_CHECKING, TypeAlias

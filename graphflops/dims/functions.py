@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import math
 import operator
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 MAX_POWER_BITS = 4_096  # bits of a number made by a power or a shift
 _EXACT_FLOAT = 1 << 52  # below it a float is never rounded up to the next integer by `math.sqrt`

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from fractions import Fraction
-from typing import TYPE_CHECKING
 
 from graphflops.dims.atoms import is_real
 from graphflops.dims.division import ceil_div, floor_div, mod
 from graphflops.dims.expr import Dim, Expr, at_least
 from graphflops.dims.relations import call, compare, dim_max, dim_min, same, where
 from graphflops.errors import DimError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 MAX_EXPONENT = 16  # of a symbolic base; a number is bounded by its bits instead
 MAX_BITS = 256  # of any integer

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence  # noqa: TC003
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from operator import ge
 from typing import TYPE_CHECKING, NamedTuple

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 from graphflops.dims.evaluation import evaluate
 from graphflops.dims.expr import Dim, Expr, arguments
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 LARGEST_SIZE = 2**48  # elements along one axis; past this a typing error is likelier than a tensor
 

@@ -6,16 +6,13 @@ Nothing here makes an `Expr`: these are the functions that `graphflops.dims.expr
 from __future__ import annotations
 
 import math
+from collections.abc import Sized
 from functools import lru_cache
 from operator import attrgetter
-from typing import TYPE_CHECKING
 
 from graphflops.base.limits import spend
 from graphflops.dims.atoms import Atom, Monomial, Operand, Terms, terms_of
 from graphflops.errors import DimError
-
-if TYPE_CHECKING:
-    from collections.abc import Sized
 
 MAX_TERMS = 2_000  # terms in one polynomial
 MAX_PRODUCT_WORK = 400_000  # term pairs multiplied for one product

@@ -8,13 +8,11 @@ instructions for tuples, dictionaries, numbers and texts are followed, and nothi
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 from graphflops.exporters import pt2_schema as schema
 from graphflops.exporters.pt2_values import SCALAR_TYPES
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 MAX_PICKLE_BYTES = 64 * 2**20
 _STORAGES = {

@@ -7,7 +7,9 @@ import gc
 import hashlib
 import importlib
 import re
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 from graphflops.base.limits import spend
 from graphflops.errors import FileError, shown
@@ -17,10 +19,6 @@ from graphflops.exporters.archive import kind_of as archive_kind
 from graphflops.exporters.onnx_graph import Program
 from graphflops.exporters.onnx_values import checked
 from graphflops.graph import Graph, Origin
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 _WHOLE_BYTES = 16 * 2**20  # a larger file is not read whole: most of it is weights
 _MOST_TEXT = 512 * 2**20

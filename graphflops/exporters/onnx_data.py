@@ -6,16 +6,14 @@ import array
 import mmap
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from graphflops.dims import prod
 from graphflops.errors import FileError, shown
 from graphflops.exporters.onnx_proto import DROPPED, EXTERNAL, FIELDS, decode_error, fields, messages
 from graphflops.exporters.onnx_values import dtype_of
 from graphflops.graph import Stored
-
-if TYPE_CHECKING:
-    from graphflops.tensor import DType
+from graphflops.tensor import DType
 
 _GRAPH, _NODE, _INITIALIZER = 7, 1, 5  # numbers of fields
 _OUTPUT, _OP_TYPE, _ATTRIBUTE = 2, 4, 5  # of a node

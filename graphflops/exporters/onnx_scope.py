@@ -6,19 +6,15 @@ call that the function is written out for.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from heapq import heapify, heappop, heappush
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from graphflops.errors import FileError, shown
 from graphflops.exporters.onnx_values import checked
-from graphflops.graph import Ref
+from graphflops.graph import Argument, Node, Ref
 from graphflops.ops.onnx_versions import NEWEST, NEWEST_IR
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-
-    from graphflops.graph import Argument, Node
 
 _MAY_HOLD_GRAPHS = (0, 5, 10)  # AttributeProto.type: not stated, GRAPH, GRAPHS
 MOST_CHARACTERS = 2**26  # of all names made inside functions: each holds the names of the calls around it

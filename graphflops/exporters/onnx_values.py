@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from graphflops.dims import Dim
 from graphflops.errors import DimError, FileError, shown
-from graphflops.graph import Graph, Opaque
+from graphflops.graph import Argument, Graph, InputRole, Opaque, Type
 from graphflops.ops import operator
 from graphflops.rules.onnx.entries import onnx_dtype
 from graphflops.tensor import DType, OptionalType, SequenceType, TensorType, UnknownType
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
-    from graphflops.dims import Dim
-    from graphflops.graph import Argument, InputRole, Type
 
 _LARGEST_BYTES = 2**63
 _MOST_AXES = 256  # a file with more is damaged or malicious

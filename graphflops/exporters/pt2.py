@@ -10,7 +10,7 @@ from __future__ import annotations
 import gc
 import hashlib
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from graphflops.errors import FileError, shown
 from graphflops.exporters import pt2_schema as schema
@@ -19,9 +19,6 @@ from graphflops.exporters.pt2_graph import graph_of
 from graphflops.exporters.pt2_schema import decode
 from graphflops.exporters.pt2_tables import Tables
 from graphflops.graph import Graph, Origin
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 _OLD_PROGRAM = "serialized_exported_program.json"
 _OLD_TABLES = {

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -23,16 +25,8 @@ from graphflops.exporters.archive import Archive, mapped
 from graphflops.exporters.pt2_schema import decode
 from graphflops.exporters.sources import Sources
 from graphflops.exporters.types import Types
-from graphflops.graph import Stored
-from graphflops.tensor import DTYPES, DType
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-    from pathlib import Path
-
-    from graphflops.graph import Graph, Note
-    from graphflops.tensor import TensorType
-
+from graphflops.graph import Graph, Note, Stored
+from graphflops.tensor import DTYPES, DType, TensorType
 
 MAX_SIZE = 2**62  # elements along one axis
 MAX_CALLS = 1_000_000  # in all graphs of a program; they take 1 GiB

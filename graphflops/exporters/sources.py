@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
-from graphflops.graph import Argument, Graph, Node, Ref
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-
-    from graphflops.graph import Input, Output
-
-
+from graphflops.graph import Argument, Graph, Input, Node, Output, Ref
 from graphflops.ops import operator
 
 Evidence = Literal[

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
-from graphflops.graph import Ref
-
-if TYPE_CHECKING:
-    from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-
-    from graphflops.graph import Input, Node
+from graphflops.graph import Input, Node, Ref
 
 
 def with_aliases(

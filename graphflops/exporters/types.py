@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from graphflops.dims import Dim, Expr, evaluate, parse_dim, prod, symbol
 from graphflops.dims.solving import affine, solution
 from graphflops.errors import shown
-from graphflops.graph import Symbol
+from graphflops.graph import Input, Scalar, Symbol
 from graphflops.tensor import DType, TensorType
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-
-    from graphflops.graph import Input, Scalar
 
 # torch leaves "no upper bound" out, or writes it as one of several huge numbers.
 _UNBOUNDED = 2**62

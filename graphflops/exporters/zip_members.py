@@ -8,12 +8,10 @@ refused. What members hold is not read.
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple, Protocol
 
 from graphflops.errors import FileError, shown
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
 
 MAX_MEMBERS = 1_000_000
 MAX_DIRECTORY_BYTES = 128 * 2**20

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from graphflops.devices import Device
 from graphflops.errors import GraphflopsError
 from graphflops.fitting.varied_size import VariedSize
 from graphflops.memory.allocator import ExpandableAllocator
 from graphflops.memory.ledger import at_sizes, on_device
 from graphflops.open_sizes import of_report
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-
-    from graphflops.devices import Device
-    from graphflops.report import Report
-    from graphflops.training import Training
+from graphflops.report import Report
+from graphflops.training import Training
 
 _ADAM = ("adam", "adamw")
 _EXPANDABLE = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from math import sqrt
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from graphflops.derived.resize import values_at
-from graphflops.dims import evaluate
+from graphflops.devices import Device
+from graphflops.dims import Dim, evaluate
 from graphflops.dims.solving import common
 from graphflops.errors import ModelError
 from graphflops.memory.allocator import MIB, Allocator, OutOfMemory
@@ -22,14 +24,8 @@ from graphflops.memory.ledger import (
     repeated_peak,
 )
 from graphflops.open_sizes import of_report
+from graphflops.report import PhaseMemory, Report
 from graphflops.report.size_names import AXIS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from graphflops.devices import Device
-    from graphflops.dims import Dim
-    from graphflops.report import PhaseMemory, Report
 
 # Which gaps stay between blocks is not predicted exactly (docs/evidence-memory.md): a phase must run with everything beside
 # parameters and optimizer larger by each of these thousandths, and a segment less.

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 from math import prod
-from typing import TYPE_CHECKING
 
 from graphflops.attention.kernel import causal_fraction
-from graphflops.kernels.kernel import Attention, Kernel, Product, Rows, Strided
+from graphflops.kernels.call import ConcreteCall, Tensor
+from graphflops.kernels.kernel import Attention, AttentionKernel, Kernel, Pass, Product, Rows, Strided
 from graphflops.kernels.moved import copy, elementwise
 from graphflops.kernels.products import Problem
-
-if TYPE_CHECKING:
-    from graphflops.kernels.call import ConcreteCall, Tensor
-    from graphflops.kernels.kernel import AttentionKernel, Pass
 
 _LEAST_RANK = 2
 _FLOAT = 32

@@ -11,11 +11,8 @@ to it and the request is tried again. With expandable segments, a pool is one ra
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 MIB = 2**20
 _UNIT = 512  # bytes that sizes are rounded to

@@ -5,22 +5,19 @@ Calls run as they are written: what onnxruntime itself changes when it loads a f
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from graphflops.analysis import analyze
 from graphflops.errors import RunError, shown
 from graphflops.exporters import onnx
+from graphflops.graph import Graph
 from graphflops.runtime.onnx_inputs import random_arrays
 from graphflops.view import View
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from graphflops.graph import Graph
 
 _RUNS = 3
 _SIZES = (2, 5, 1, 16, 24, 33, 64, 96, 128, 224, 384)  # tried for open sizes, the small ones first

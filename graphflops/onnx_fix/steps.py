@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
@@ -13,9 +14,6 @@ from graphflops.base.lazy import imported
 from graphflops.onnx_audit.registry import Edit
 from graphflops.onnx_fix.sessions import Run, Verdict
 from graphflops.runtime.isolated import answered, child_command
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 _LARGEST = 2**31 - 1  # bytes of a protobuf message
 

@@ -7,11 +7,9 @@ operators by namespace. What follows the first empty line are backward rules.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from typing import NamedTuple
 
 INDEX = Path(__file__).with_name("index.txt")
 _FEW = 4  # operators from which on a namespace gets a line of its own

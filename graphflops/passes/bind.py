@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
+from graphflops.cost import Cost, Value
 from graphflops.dims import Dim, Expr, evaluate
 from graphflops.dims.solving import LARGEST_SIZE
 from graphflops.errors import ModelError, shown
+from graphflops.graph import Graph, Symbol
 from graphflops.open_sizes import OpenSizes, Range, axes_of, is_computed
 from graphflops.passes.assume import assumed_sizes
-from graphflops.report import SymbolInfo
+from graphflops.report import Diagnostic, SymbolInfo
 from graphflops.report.diagnostics import diagnostic
 from graphflops.report.size_names import collapsed, matching, span
 from graphflops.tensor import TensorType, UnknownType
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from graphflops.cost import Cost, Value
-    from graphflops.graph import Graph, Symbol
-    from graphflops.report import Diagnostic
 
 _NUMBERED = re.compile(r"[A-Za-z]\w*_\d{1,6}")  # as the analysis names sizes that depend on data: `nonzero_0`
 

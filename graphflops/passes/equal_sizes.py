@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from graphflops.dims import Dim, Expr, evaluate, symbol
+from graphflops.dims import Dim, Expr, Meeting, evaluate, symbol
 from graphflops.dims.terms import has_even_atom
 from graphflops.errors import DimError, shown
+from graphflops.graph import Graph, Symbol
 from graphflops.passes.bind import Binding, bind, open_sizes
 from graphflops.report.diagnostics import diagnostic
 from graphflops.report.size_names import collapsed, named
 from graphflops.tensor import with_sizes
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-
-    from graphflops.dims import Meeting
-    from graphflops.graph import Graph, Symbol
 
 _MOST_EQUAL = 12  # equal sizes listed
 

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping, Sequence
 
+from graphflops.cost import Value
+from graphflops.dims import Dim
 from graphflops.errors import shown
+from graphflops.graph import Graph, Node
+from graphflops.report import Diagnostic
 from graphflops.report.diagnostics import diagnostic
 from graphflops.tensor import OptionalType, SequenceType, TensorType, UnknownType
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from graphflops.cost import Value
-    from graphflops.dims import Dim
-    from graphflops.graph import Graph, Node
-    from graphflops.report import Diagnostic
 
 _KNOWN = (TensorType, SequenceType, OptionalType)
 _MOST_NAMES = 3  # in one diagnostic

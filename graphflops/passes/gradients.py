@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from graphflops.cost import MATRIX_QUANTITIES, Cost, Estimate
-from graphflops.passes.program import Backward, owners
+from graphflops.cost import MATRIX_QUANTITIES, Cost, Estimate, Value
+from graphflops.passes.program import Backward, PricedCall, owners
 from graphflops.rules.registry import ForwardCall, Rule, find_backward
 from graphflops.tensor import TensorType
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from graphflops.cost import Value
-    from graphflops.passes.program import PricedCall
 
 
 def gradient(rule: Rule, arguments: Mapping[str, Any], estimate: Estimate) -> Estimate | None:

@@ -6,18 +6,12 @@ A moment is a point where memory is measured: a call, a graph nested in it at it
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from graphflops.dims import Dim, Expr, Sums, at_least, dim_max, evaluate_all, not_exceeded, symbol, total
 from graphflops.errors import DimError
-from graphflops.passes.program import Peak
-from graphflops.report import Held, Timeline
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from graphflops.passes.program import SizesKnown
-    from graphflops.report import HeldKind
+from graphflops.passes.program import Peak, SizesKnown
+from graphflops.report import Held, HeldKind, Timeline
 
 _BEFORE = "before "  # before the place of a buffer that is allocated before what its call makes
 AGAIN = " again"  # after the name of a value that a checkpoint makes a second time

@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from graphflops.cost import QUANTITIES, WORK_QUANTITIES, Cost, Estimate
+from graphflops.cost import QUANTITIES, WORK_QUANTITIES, Cost, Estimate, Value
 from graphflops.dims import Dim, Expr, Meeting, meetings, symbol
 from graphflops.errors import NoRuleError, RuleError, ShapeError
-from graphflops.ops import operator
+from graphflops.ops import Op, operator
 from graphflops.ops.onnx_attributes import attributes, fault
 from graphflops.passes.gradients import backward_of, wants
 from graphflops.passes.misfit import reason
+from graphflops.passes.program import Backward
+from graphflops.report import State
 from graphflops.rules import functorch
+from graphflops.rules.registry import Rule
 from graphflops.rules.shapes import held
 from graphflops.tensor import SequenceType, TensorType, UnknownType, sizes_in, with_sizes
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-
-    from graphflops.cost import Value
-    from graphflops.ops import Op
-    from graphflops.passes.program import Backward
-    from graphflops.report import State
-    from graphflops.rules.registry import Rule
 
 # Far larger than any real program has, far smaller than what cannot be printed.
 _MOST_TERMS, _MOST_DEGREE, _MOST_DEPTH = 24, 8, 12  # of a size; past these it gets a name of its own

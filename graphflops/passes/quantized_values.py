@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
-from graphflops.dims import floor_div, total
+from graphflops.cost import Value
+from graphflops.dims import Dim, floor_div, total
+from graphflops.graph import Graph
 from graphflops.passes.price_call import converts, is_free
+from graphflops.passes.program import PricedCall
 from graphflops.rules.quantized import DEQUANTIZE, QUANTIZE
-from graphflops.tensor import DTYPES, TensorType
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-
-    from graphflops.cost import Value
-    from graphflops.dims import Dim
-    from graphflops.graph import Graph
-    from graphflops.passes.program import PricedCall
-    from graphflops.tensor import DType
+from graphflops.tensor import DTYPES, DType, TensorType
 
 TO_FLOAT = DEQUANTIZE - 1  # of a sum of integers: convert, multiply by the scales
 _WIDEST = 16  # bits of an integer that is a factor of products

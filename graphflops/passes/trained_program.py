@@ -5,8 +5,9 @@ Each is a change of the graph, so that costs and memory follow from the calls as
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from graphflops.base.patterns import modules_around
 from graphflops.errors import ModelError, shown
@@ -14,12 +15,7 @@ from graphflops.graph import Graph, Input, Node, Note, Output, Ref
 from graphflops.passes.checkpoints import with_checkpoints
 from graphflops.rules.added_calls import added, converted, cross_entropy, linear, scaled, viewed
 from graphflops.tensor import FLOAT32, INT64, TensorType
-from graphflops.training import matched
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from graphflops.training import Training
+from graphflops.training import Training, matched
 
 _SCALE = 2.0
 _LORA = (".lora_A.weight", ".lora_B.weight")

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, get_args
+from typing import Any, get_args
 
 from graphflops.errors import OptionError, require_choice
 from graphflops.render.csv import lines
-from graphflops.report import Cut
-
-if TYPE_CHECKING:
-    from graphflops.report import Report
+from graphflops.report import Cut, Report
 
 
 def dataframe(report: Report, *, by: Cut | None = None, depth: int | None = None) -> Any:

@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from graphflops.base.units import number
-from graphflops.devices import complete, device, disturbance
-
-if TYPE_CHECKING:
-    from graphflops.devices import Device
+from graphflops.devices import Device, complete, device, disturbance
 
 
 def host_summary(profile: Device) -> str:

@@ -7,19 +7,14 @@ sums are made of those few, as plain integers wherever every size has a value.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from graphflops.cost import QUANTITIES, Cost
-from graphflops.dims import evaluate, symbol, total
+from graphflops.dims import Dim, evaluate, symbol, total
 from graphflops.errors import DimError
 from graphflops.render.text import Numbers
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-
-    from graphflops.dims import Dim
-    from graphflops.report import Report, Row, State
+from graphflops.report import Report, Row, State
 
 _RANKED_AT = 1024  # what a size without a value counts as where groups are ranked
 

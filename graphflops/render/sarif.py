@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import quote
 
 import msgspec
 
-from graphflops.dims import evaluate
+from graphflops.dims import Dim, evaluate
 from graphflops.render.json import inert
 from graphflops.render.text import safe
 from graphflops.report.findings import SEVERITIES, Finding, Findings, ModelFindings, RuleInfo
 from graphflops.version import __version__
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-
-    from graphflops.dims import Dim
 
 _SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 _MOST = 25_000  # results of one run that GitHub's code scanning accepts; graver ones come first

@@ -5,17 +5,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from graphflops.render.diff import json as comparison
 from graphflops.report import as_json as report_json
 from graphflops.statements import statement
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 def report_schema() -> str:

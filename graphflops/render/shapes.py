@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from graphflops.dims import evaluate
+from graphflops.report import Report
 from graphflops.report.size_names import named
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from graphflops.report import Report
-    from graphflops.tensor import TensorType
-
+from graphflops.tensor import TensorType
 
 HEADS = ("input", "output", "weight")
 

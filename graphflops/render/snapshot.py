@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import pickle
-from typing import TYPE_CHECKING
 
 from graphflops.errors import OptionError
 from graphflops.memory.snapshot import snapshot as snapshot_of
-
-if TYPE_CHECKING:
-    from graphflops.report import Report
+from graphflops.report import Report
 
 
 def snapshot(report: Report) -> bytes:

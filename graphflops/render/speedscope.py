@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import msgspec
 
+from graphflops.cost import Cost
+from graphflops.dims import Dim
 from graphflops.render import summary
 from graphflops.render.json import inert
 from graphflops.render.ledger import Ledger, traffic
 from graphflops.render.text import operator_name, safe, short_type
+from graphflops.report import Report
 from graphflops.version import __version__
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from graphflops.cost import Cost
-    from graphflops.dims import Dim
-    from graphflops.report import Report
 
 _DEEPEST = 100  # modules around a call; the rest of a longer path is the name of the last one
 _SCHEMA = "https://www.speedscope.app/file-format-schema.json"

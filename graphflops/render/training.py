@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 from graphflops.render.text import listed, safe
 from graphflops.training import Training
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _OPTIMIZERS = {"sgd": "SGD", "momentum": "SGD with momentum", "adamw": "AdamW", "none": "no optimizer"}
 

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping  # noqa: TC003 - the JSON form is derived from the annotations
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, get_args
 
-from graphflops.attention.attention_use import AttentionUse  # noqa: TC001
+from graphflops.attention.attention_use import AttentionUse
 from graphflops.base.lazy import imported
 from graphflops.base.rendered import Rendered
 from graphflops.cost import Cost
 from graphflops.dims import Dim, evaluate
 from graphflops.errors import require_choice
-from graphflops.graph import Graph, Origin, Phase  # noqa: TC001
-from graphflops.report.call_time import CallTime, PhaseTime  # noqa: TC001
-from graphflops.tensor import TensorType  # noqa: TC001
-from graphflops.training import Training  # noqa: TC001
+from graphflops.graph import Graph, Origin, Phase
+from graphflops.report.call_time import CallTime, PhaseTime
+from graphflops.tensor import TensorType
+from graphflops.training import Training
 
 State = Literal["counted", "free", "unknown"]
 Grouping = Literal["op", "module", "source"]

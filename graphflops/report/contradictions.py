@@ -8,20 +8,15 @@ where sizes follow from nothing but what the file declares.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from graphflops.cost import QUANTITIES, Cost
-from graphflops.dims import differ, evaluate
+from graphflops.dims import Dim, differ, evaluate
 from graphflops.errors import DimError, FileError, shown
+from graphflops.report import Diagnostic, Report, Timeline
+from graphflops.report.call_time import CallTime, PhaseTime
 from graphflops.report.diagnostics import diagnostic
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from graphflops.dims import Dim
-    from graphflops.report import Diagnostic, Report, Timeline
-    from graphflops.report.call_time import CallTime, PhaseTime
 
 _CODES = frozenset(
     {"GF102", "GF103", "GF105", "GF119", "GF120", "GF121", "GF127", "GF130", "GF131", "GF210"}

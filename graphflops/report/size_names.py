@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from itertools import repeat
-from typing import TYPE_CHECKING
 
 from graphflops.errors import elided
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 
 AXIS = re.compile(r"(.+)\[(\d{1,4})\]")
 _MADE_UP_WORD = re.compile(r"\b[su]\d+\b")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
+from graphflops.cost import Estimate, Value
 from graphflops.dims import differ, floor_div, mod
 from graphflops.rules.elementwise import (
     differentiate,
@@ -16,10 +16,7 @@ from graphflops.rules.registry import ForwardCall, backward, require, rule
 from graphflops.rules.shapes import axis
 from graphflops.rules.work import WORK, first_gradient
 from graphflops.rules.work import gelu as gelu_work
-
-if TYPE_CHECKING:
-    from graphflops.cost import Estimate, Value
-    from graphflops.tensor import TensorType
+from graphflops.tensor import TensorType
 
 KIND = "elementwise"
 

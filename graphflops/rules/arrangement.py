@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from graphflops.cost import Estimate, data_dependent
 from graphflops.dims import Dim, at_least, differ, floor_div, mod, total
 from graphflops.rules.registry import require
 from graphflops.rules.shapes import Shape, shown
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from graphflops.tensor import DType, TensorType
+from graphflops.tensor import DType, TensorType
 
 
 def bordered(shape: Shape, widths: Mapping[int, Sequence[Dim]]) -> Shape:

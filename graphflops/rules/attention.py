@@ -8,8 +8,8 @@ own number of heads, however many queries share them.
 
 from __future__ import annotations
 
+from collections.abc import Container
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from graphflops.cost import Estimate, Value, data_dependent, free
 from graphflops.dims import Dim, broadcast, ceil_div, differ, dim_max, meet, mod, prod, same
@@ -18,9 +18,6 @@ from graphflops.rules.registry import require, rule
 from graphflops.rules.shapes import doubled_pairs
 from graphflops.rules.softmax import SOFTMAX
 from graphflops.tensor import BFLOAT16, FLOAT32, FLOAT64, INT64, UINT64, TensorType
-
-if TYPE_CHECKING:
-    from collections.abc import Container
 
 KIND = "attention"
 

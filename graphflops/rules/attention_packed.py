@@ -8,10 +8,11 @@ row with the last key.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
+from graphflops.cost import Estimate
 from graphflops.dims import Dim, Expr, ceil_div, total
 from graphflops.rules.attention import (
     Attention,
@@ -24,11 +25,6 @@ from graphflops.rules.attention import (
 from graphflops.rules.registry import find, rule
 from graphflops.rules.shapes import doubled_pairs
 from graphflops.tensor import FLOAT32, UINT64, TensorType
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from graphflops.cost import Estimate
 
 KIND = "attention"
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
-if TYPE_CHECKING:
-    from graphflops.ops import Op
+from graphflops.ops import Op
 
 Treatment = Literal["lower", "single", "single result", "widest"]
 

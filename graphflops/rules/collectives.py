@@ -7,16 +7,12 @@ ring algorithms: https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANC
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from graphflops.cost import Estimate, free
 from graphflops.dims import Dim, floor_div, total
 from graphflops.rules.registry import ForwardCall, backward, require, rule
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from graphflops.tensor import TensorType
+from graphflops.tensor import TensorType
 
 KIND = "collective"
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from graphflops.cost import Estimate, free
 from graphflops.dims import Dim, broadcast, differ, meet, prod, total
@@ -14,9 +14,6 @@ from graphflops.rules.registry import ForwardCall, backward, require, rule
 from graphflops.rules.shapes import axes
 from graphflops.rules.work import WORK
 from graphflops.tensor import TensorType
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
 
 KIND = "product"
 

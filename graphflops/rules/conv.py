@@ -5,20 +5,15 @@ Multiply-adds are dense: taps on padding count too.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from graphflops.cost import Estimate
 from graphflops.dims import Dim, at_least, differ, floor_div, mod, prod
 from graphflops.rules.matmul import Mask, Number, additions, flops_of
 from graphflops.rules.registry import require, rule
 from graphflops.rules.shapes import only_result
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from graphflops.tensor import TensorType
-
+from graphflops.tensor import TensorType
 
 KIND = "convolution"
 

@@ -6,16 +6,11 @@ counted.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from graphflops.cost import Estimate, free
+from graphflops.dims import Dim
 from graphflops.rules.elementwise import result_of
 from graphflops.rules.registry import ForwardCall, backward, rule
-from graphflops.tensor import BOOL, UINT8, TensorType
-
-if TYPE_CHECKING:
-    from graphflops.dims import Dim
-    from graphflops.tensor import DType
+from graphflops.tensor import BOOL, UINT8, DType, TensorType
 
 KIND = "elementwise"
 

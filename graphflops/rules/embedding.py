@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from graphflops.cost import Estimate, picked
+from graphflops.dims import Dim
 from graphflops.rules import arrangement
 from graphflops.rules.registry import ForwardCall, backward, require, rule
 from graphflops.rules.shapes import shown, tensors_of
 from graphflops.tensor import INT64, TensorType
-
-if TYPE_CHECKING:
-    from graphflops.dims import Dim
 
 KIND = "scatter"
 

@@ -7,8 +7,8 @@ window and a transform per frame; on the way back overlaps add up.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from graphflops.cost import Estimate
 from graphflops.dims import Dim, at_least, floor_div, prod, same, total
@@ -17,10 +17,6 @@ from graphflops.rules.lapack import n_log_n
 from graphflops.rules.registry import require, rule
 from graphflops.rules.shapes import axes, replaced
 from graphflops.tensor import DType, TensorType
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
 
 KIND = "fourier"
 

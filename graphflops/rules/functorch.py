@@ -7,17 +7,15 @@ an operand without hidden axes (a weight) is one for all.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from graphflops.cost import Estimate, free
 from graphflops.dims import Dim, prod
 from graphflops.rules.registry import rule
 from graphflops.rules.shapes import axis
 from graphflops.tensor import TensorType
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 MARKS = "torch._functorch.predispatch."
 

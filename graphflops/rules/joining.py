@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from math import comb, factorial
-from typing import TYPE_CHECKING
 
 from graphflops.cost import Estimate, data_dependent, free
 from graphflops.dims import Dim, at_least, ceil_div, dim_max, floor_div, prod, total
@@ -13,9 +13,6 @@ from graphflops.rules.registry import ForwardCall, backward, require, rule
 from graphflops.rules.shapes import Shape, axis, end_to_end, tensors_of
 from graphflops.rules.views import at_least_1d, at_least_2d, at_least_3d, unsqueeze
 from graphflops.tensor import INT64, TensorType
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 KIND = "movement"
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
 
 from graphflops.cost import Estimate, Value, data_dependent, free
 from graphflops.dims import Dim, Expr, floor_div, prod, same
@@ -13,9 +13,6 @@ from graphflops.rules import pointwise as pointwise_rules
 from graphflops.rules.elementwise import pointwise, result_type, to_bool, to_real
 from graphflops.rules.registry import rule
 from graphflops.tensor import FLOAT32, DType, TensorType
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 KIND = "view"
 

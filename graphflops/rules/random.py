@@ -6,19 +6,15 @@ a cosine make two of them); a distribution drawn by rejection counts as one eval
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from graphflops.cost import Estimate, Value
+from graphflops.dims import Dim
 from graphflops.rules.elementwise import DEFAULT_FLOAT, differentiate, elementwise, float_result
 from graphflops.rules.registry import backward, rule
 from graphflops.rules.work import WORK
 from graphflops.rules.work_functions import Work
 from graphflops.tensor import INT64, DType, TensorType
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from graphflops.dims import Dim
 
 KIND = "random"
 

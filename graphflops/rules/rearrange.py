@@ -5,8 +5,8 @@ Patches of images (im2col, col2im) are copies, too.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from graphflops.cost import Estimate, copied, data_dependent
 from graphflops.dims import Dim, Expr, at_least, differ, floor_div, mod, prod, total
@@ -15,12 +15,7 @@ from graphflops.rules.arrangement import bordered, columns_to_image, depth_to_sp
 from graphflops.rules.registry import ForwardCall, backward, require, rule
 from graphflops.rules.shapes import Shape, axes, axis, kept_by_slice, replaced, shown, tensors_of, triangle
 from graphflops.rules.view_copies import copied_back
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from graphflops.tensor import TensorType
-
+from graphflops.tensor import TensorType
 
 KIND = "movement"
 

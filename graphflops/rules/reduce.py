@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from graphflops.cost import Estimate, free
 from graphflops.dims import Dim, Expr, dim_max, dim_min, prod, same, total
@@ -11,9 +11,6 @@ from graphflops.rules.elementwise import DEFAULT_FLOAT, real_of
 from graphflops.rules.registry import ForwardCall, backward, require, rule
 from graphflops.rules.shapes import reduced
 from graphflops.tensor import BOOL, INT64, UINT8, UINT64, DType, TensorType
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
 
 KIND = "reduction"
 

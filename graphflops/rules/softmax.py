@@ -7,16 +7,12 @@ of the element type is one more.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from graphflops.cost import Estimate
+from graphflops.dims import Dim
 from graphflops.rules.elementwise import result_of
 from graphflops.rules.registry import ForwardCall, backward, require, rule
 from graphflops.rules.shapes import axis, reduced
 from graphflops.tensor import FLOAT32, DType, TensorType
-
-if TYPE_CHECKING:
-    from graphflops.dims import Dim
 
 KIND = "softmax"
 

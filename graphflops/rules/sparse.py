@@ -7,8 +7,8 @@ elements that are not stored.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from graphflops.cost import Estimate, Value, data_dependent, free
 from graphflops.dims import Dim, broadcast, prod, total
@@ -19,9 +19,6 @@ from graphflops.rules.registry import find, rule
 from graphflops.rules.shapes import axes, reduced
 from graphflops.rules.softmax import SOFTMAX
 from graphflops.tensor import INT32, INT64, DType, TensorType
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 KIND = "sparse"
 

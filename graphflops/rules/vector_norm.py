@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 from graphflops.cost import Estimate
 from graphflops.dims import prod
@@ -12,9 +11,7 @@ from graphflops.rules.elementwise import real_of
 from graphflops.rules.reduce import Axes, operand_gradient, reduction, x_and_result
 from graphflops.rules.registry import ForwardCall, backward, require, rule
 from graphflops.rules.shapes import axes, reduced
-
-if TYPE_CHECKING:
-    from graphflops.tensor import DType, TensorType
+from graphflops.tensor import DType, TensorType
 
 KIND = "reduction"
 

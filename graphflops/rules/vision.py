@@ -5,8 +5,8 @@ A bilinear sample is four taps, a multiplication and an addition each; position 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from graphflops.cost import Estimate, data_dependent
 from graphflops.dims import Dim, floor_div, prod
@@ -15,10 +15,6 @@ from graphflops.rules.lapack import n_log_n
 from graphflops.rules.registry import require, rule
 from graphflops.rules.shapes import only_result
 from graphflops.tensor import INT32, INT64, TensorType
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
 
 KIND = "boxes"
 

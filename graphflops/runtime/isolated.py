@@ -10,8 +10,9 @@ import subprocess
 import sys
 import tempfile
 import threading
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
 import msgspec
 
@@ -19,9 +20,6 @@ from graphflops import errors
 from graphflops.base.json_form import JsonForms, Session
 from graphflops.errors import FileError, GraphflopsError, RunError, shown
 from graphflops.runtime.validation import Validation
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 _KIND = JsonForms({}).kind(Validation)
 _PRINTED = 2**16  # bytes of what the child prints that are shown

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from importlib import import_module
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from graphflops.derived.per_item import mfu
 from graphflops.errors import OptionError
-
-if TYPE_CHECKING:
-    from graphflops.report import Report
+from graphflops.report import Report
 
 
 def mfu_callback(report: Report, device: str, *, devices: int = 1) -> Any:

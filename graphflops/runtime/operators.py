@@ -12,20 +12,17 @@ import functools
 import importlib
 import math
 import operator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch._functorch import predispatch
 
 from graphflops.errors import ModelError, shown
+from graphflops.ops import Op
 from graphflops.ops import operator as spelled
 from graphflops.rules.registry import find
 from graphflops.runtime.unsafe import checked, reason_to_refuse
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from graphflops.ops import Op
 
 _REFUSED = {
     "aten.from_file": "it reads a file that the program names",

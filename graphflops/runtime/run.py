@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 
@@ -10,7 +11,9 @@ from graphflops.analysis import analyze, as_graph
 from graphflops.devices import published
 from graphflops.dims import evaluate
 from graphflops.errors import ModelError, shown
+from graphflops.graph import Graph
 from graphflops.open_sizes import of_report
+from graphflops.report import Report
 from graphflops.runtime.compare import RunComparison
 from graphflops.runtime.execute import Execution
 from graphflops.runtime.flop_counter_reference import FlopCounterReference
@@ -21,12 +24,6 @@ from graphflops.runtime.timing import Clock, ceilings, mark_seconds
 from graphflops.runtime.unsafe import refuse_unsafe
 from graphflops.runtime.validation import Validation
 from graphflops.view import View
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from graphflops.graph import Graph
-    from graphflops.report import Report
 
 
 def prepared(

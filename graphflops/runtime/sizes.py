@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from graphflops.dims import evaluate, symbol
+from graphflops.dims import Dim, evaluate, symbol
 from graphflops.runtime.validation import CheckResult
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from graphflops.dims import Dim
-    from graphflops.tensor import TensorType
+from graphflops.tensor import TensorType
 
 
 @dataclass

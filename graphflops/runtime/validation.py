@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from graphflops.base.rendered import Rendered
-from graphflops.report.call_time import CallTime, PhaseTime  # noqa: TC001 - the JSON form is derived from the annotations
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from graphflops.report.call_time import CallTime, PhaseTime
 
 Verdict = Literal["equal", "explained", "different", "not executed"]
 What = Literal["type", "flops", "tiles", "visible", "hardware"]

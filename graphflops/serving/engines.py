@@ -5,17 +5,17 @@ The figures are data, `engines.json`, each with its source and the release that 
 
 from __future__ import annotations
 
-from collections.abc import Mapping  # noqa: TC003 - msgspec reads the annotations
+from collections.abc import (
+    Iterator,
+    Mapping,
+)
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import msgspec
 
 from graphflops.errors import require_choice
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 class Engine(msgspec.Struct, frozen=True):

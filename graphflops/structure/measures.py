@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from typing import Any
 
 from graphflops.cost import Cost
-from graphflops.dims import Expr
+from graphflops.dims import Dim, Expr
+from graphflops.graph import Input
 from graphflops.memory.ledger import live_bytes
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from graphflops.dims import Dim
-    from graphflops.graph import Input
-    from graphflops.report import Report, Row
-    from graphflops.tensor import TensorType
+from graphflops.report import Report, Row
+from graphflops.tensor import TensorType
 
 Attributes = dict[str, Any]
 

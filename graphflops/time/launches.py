@@ -161,7 +161,9 @@ class Launcher:
             if kernels is not None and (copied := gradients.copies(call)):
                 kernels = (*self._copies(call, copied), *map(_of_copies, kernels))
             launched = kernels or ()
-            if sums := self._sums(call, graph, contributions, gradients):  # equal calls share the tuple of others
+            if sums := self._sums(
+                call, graph, contributions, gradients
+            ):  # equal calls share the tuple of others
                 launched = (*launched, *sums)
             host = backward_seconds(self.costs, call.node.operator, launched, self._parameters(call, graph))
             yield Launches(row, None if kernels is None else launched, host, times)

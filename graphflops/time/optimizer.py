@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
 
-from graphflops.kernels.call import OpenSizeError
+from graphflops.kernels.call import OpenSizeError, Sizes
 from graphflops.kernels.kernel import Chunks, Kernel
 from graphflops.passes.optimizer import trained
-from graphflops.tensor import FLOAT32
+from graphflops.passes.program import PricedProgram
+from graphflops.tensor import FLOAT32, DType
 from graphflops.time.exchanges import Launches
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from graphflops.kernels.call import Sizes
-    from graphflops.passes.program import PricedProgram
-    from graphflops.tensor import DType
 
 _CHUNK = 65536  # elements that a thread block works through (MultiTensorApply.cuh of ATen)
 _MOST_BLOCKS = 320  # of one kernel

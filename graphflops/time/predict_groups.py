@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from math import prod
-from typing import TYPE_CHECKING
 
 from graphflops.kernels.cudnn import STREAMS
-from graphflops.kernels.kernel import DIRECT, Kernel, Rows
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from graphflops.kernels.kernel import Convolution
+from graphflops.kernels.kernel import DIRECT, Convolution, Kernel, Rows
 
 _GAP = 1.6e-6  # seconds between two kernels of a graph that has several streams
 _BESIDE = 1.15  # how much longer kernels take beside those of other streams

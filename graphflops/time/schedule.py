@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 # How fast a collective and another kernel run while both do, of their speed alone: they share multiprocessors and memory.
 # Fitted to 24 pairs of a collective and products or copies on two H200.

@@ -10,17 +10,14 @@ import os
 import re
 import shutil
 import tempfile
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from graphflops import exporters
 from graphflops.errors import FileError, shown
 from graphflops.versions import lfs
 from graphflops.versions.git import git
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
 
 SUFFIXES = (*exporters.SUFFIXES, ".json")  # what a folder is searched for
 _LINK, _SUBMODULE = "120000", "160000"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
-from typing import TYPE_CHECKING, Any, Literal, Union
+from typing import Any, Literal, Union
 
 import msgspec
 
@@ -21,14 +21,12 @@ from graphflops.base.json_form import (
 )
 from graphflops.comparison.result import Comparison, Fact, Figure, ModuleChange
 from graphflops.comparison.time_change import TimeChange
+from graphflops.dims import Dim
 from graphflops.graph import Origin
 from graphflops.render.json import inert
 from graphflops.report import Row
 from graphflops.report.as_json import Tool, left_out, printable
 from graphflops.version import __version__
-
-if TYPE_CHECKING:
-    from graphflops.dims import Dim
 
 SCHEMA: Literal[1] = 1
 _FORMS = {

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from graphflops.errors import OptionError
 from graphflops.render.graph.labels import SHADES, Labels
 from graphflops.render.graph.tables import sentences
 from graphflops.render.picture.page import page
 from graphflops.render.picture.svg import svg as picture
 from graphflops.render.text import safe
+from graphflops.report import Report
 from graphflops.structure.answer import Answer, Part, Unused, ask
 from graphflops.structure.queries import part
-
-if TYPE_CHECKING:
-    from graphflops.report import Report
 
 _EDGES = 500  # that Mermaid draws on GitHub
 _BLUES = (

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from graphflops.dims import evaluate_all
+from graphflops.dims import Dim, evaluate_all
 from graphflops.memory.allocator import Allocator
 from graphflops.memory.ledger import OPTIMIZER, live_bytes
 from graphflops.memory.replay import replay
 from graphflops.render.memory import folded
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from graphflops.dims import Dim
-    from graphflops.report import PhaseMemory, Report
+from graphflops.report import PhaseMemory, Report
 
 
 def memory_of(

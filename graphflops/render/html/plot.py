@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from graphflops.render.html.fragment import escaped
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
 
 _WIDE, _HIGH = 420, 270
 _LEFT, _RIGHT, _ABOVE, _BELOW = 68, 16, 10, 44

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from graphflops.render import summary
 from graphflops.render.html.data import page_data, sizes_of
 from graphflops.render.html.fragment import fragment
 from graphflops.render.html.page import page
 from graphflops.render.picture.page import fitted
-
-if TYPE_CHECKING:
-    from graphflops.report import Report
+from graphflops.report import Report
 
 
 def html(report: Report, given: str = "") -> str:

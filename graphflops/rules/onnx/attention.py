@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
-from graphflops.cost import Estimate
-from graphflops.dims import differ, meet
+from graphflops.cost import Estimate, Region
+from graphflops.dims import Dim, differ, meet
 from graphflops.rules.attention import attend, leading_axes
 from graphflops.rules.onnx.entries import onnx_dtype
 from graphflops.rules.onnx.fused import Outputs, chosen, fused, work
@@ -14,10 +13,6 @@ from graphflops.rules.onnx.microsoft_attention import by_head, merged, rotated
 from graphflops.rules.registry import ForwardCall, backward, require, rule
 from graphflops.rules.shapes import replaced
 from graphflops.tensor import FLOAT32, FLOAT64, TensorType
-
-if TYPE_CHECKING:
-    from graphflops.cost import Region
-    from graphflops.dims import Dim
 
 KIND = "attention"
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from graphflops.cost import Estimate, Region, RegionRun, Value, data_dependent
 from graphflops.dims import Dim, Expr, at_least, evaluate, meet, where
@@ -17,9 +17,6 @@ from graphflops.rules.registry import require, rule
 from graphflops.rules.shapes import axis as place_of
 from graphflops.rules.shapes import replaced
 from graphflops.tensor import BOOL, INT64, OptionalType, SequenceType, TensorType, UnknownType
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 _ENDLESS = (2**31 - 1, 2**63 - 1)  # a loop with one of these trip counts is ended by its condition
 _TRIED = (2, 3, 64, 1009)  # sizes at which a condition is tried that leads to results of different ranks

@@ -5,8 +5,10 @@ Output sizes follow from attributes, as those of pools do.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
+from graphflops.cost import Estimate
 from graphflops.dims import Dim, at_least, ceil_div, differ
 from graphflops.rules.conv import convolved, upsampled
 from graphflops.rules.onnx.fused import Outputs, applied, chosen, fused, in_32_bits
@@ -15,13 +17,7 @@ from graphflops.rules.registry import require, rule
 from graphflops.rules.shapes import shown
 from graphflops.rules.vision import deformed
 from graphflops.rules.work import activation as activation_named
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from graphflops.cost import Estimate
-    from graphflops.tensor import TensorType
-
+from graphflops.tensor import TensorType
 
 KIND = "convolution"
 

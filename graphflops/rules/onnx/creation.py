@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from graphflops.cost import Estimate, Value, data_dependent, free
 from graphflops.dims import Dim, Expr, ceil_div
@@ -31,9 +31,6 @@ from graphflops.rules.registry import require, rule
 from graphflops.rules.shapes import axis as place_of
 from graphflops.rules.shapes import larger, shown, tensors_of
 from graphflops.tensor import FLOAT32, INT64, STRING, DType, TensorType, UnknownType
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 
 def _like(x: TensorType, dtype: int | None) -> TensorType:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import TYPE_CHECKING, Union
+from typing import Union
 
 from graphflops.cost import data_dependent
 from graphflops.dims import Dim, Expr
@@ -14,10 +14,6 @@ from graphflops.rules.onnx.values import FOLLOWED, Number
 from graphflops.rules.registry import require, require_known
 from graphflops.rules.shapes import axes, few, flat, nested
 from graphflops.tensor import DTYPES, DType, TensorType, UnknownType
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
 
 _NAMES = (
     *(

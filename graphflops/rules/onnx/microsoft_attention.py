@@ -8,7 +8,6 @@ cache is read and written whole; a buffer that is provably long enough is writte
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from graphflops.cost import Estimate, data_dependent
 from graphflops.dims import Dim, differ, floor_div, mod
@@ -18,9 +17,7 @@ from graphflops.rules.onnx.entries import size
 from graphflops.rules.onnx.fused import Outputs, Touched, chosen, fused, work
 from graphflops.rules.registry import require, rule
 from graphflops.rules.shapes import only_result
-
-if TYPE_CHECKING:
-    from graphflops.tensor import TensorType
+from graphflops.tensor import TensorType
 
 KIND = "attention"
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from graphflops.cost import Estimate
 from graphflops.dims import ceil_div, floor_div
@@ -15,12 +15,7 @@ from graphflops.rules.softmax import SOFTMAX
 from graphflops.rules.work import WORK
 from graphflops.rules.work import gelu as gelu_work
 from graphflops.rules.work_functions import Work
-from graphflops.tensor import UINT32
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from graphflops.tensor import TensorType
+from graphflops.tensor import UINT32, TensorType
 
 KIND = "elementwise"
 

@@ -6,8 +6,8 @@ Zero points are subtracted from every operand element once; a floating-point res
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
+from graphflops.cost import Estimate
 from graphflops.rules.elementwise import elementwise
 from graphflops.rules.matmul import matmul
 from graphflops.rules.onnx.entries import onnx_dtype
@@ -27,11 +27,7 @@ from graphflops.rules.quantized import DEQUANTIZE, MIN_MAX, QUANTIZE, convert
 from graphflops.rules.reduce import reduction
 from graphflops.rules.registry import rule
 from graphflops.rules.work import WORK
-from graphflops.tensor import INT8, INT32, UINT8, UINT32
-
-if TYPE_CHECKING:
-    from graphflops.cost import Estimate
-    from graphflops.tensor import TensorType
+from graphflops.tensor import INT8, INT32, UINT8, UINT32, TensorType
 
 KIND = "product"
 

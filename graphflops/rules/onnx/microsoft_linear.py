@@ -6,7 +6,6 @@ A recurrence is counted row by row, also where a kernel computes it in chunks.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from graphflops.cost import Estimate
 from graphflops.dims import Dim, dim_max, floor_div, prod
@@ -16,10 +15,7 @@ from graphflops.rules.onnx.microsoft_attention import by_head
 from graphflops.rules.registry import require, rule
 from graphflops.rules.work import WORK
 from graphflops.rules.work import activation as activation_named
-
-if TYPE_CHECKING:
-    from graphflops.tensor import TensorType
-
+from graphflops.tensor import TensorType
 
 NORMED = MEAN_SQUARE + NORMALISE + 1
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
+from graphflops.cost import Estimate
 from graphflops.rules.matmul import add_product, matmul, matmul_into
 from graphflops.rules.onnx.entries import onnx_dtype
 from graphflops.rules.onnx.fused import activation, applied, fused, work
@@ -12,11 +12,7 @@ from graphflops.rules.onnx.reduce import gemm
 from graphflops.rules.registry import require, rule
 from graphflops.rules.shapes import only_result
 from graphflops.rules.work import WORK
-from graphflops.tensor import INT32, UINT32
-
-if TYPE_CHECKING:
-    from graphflops.cost import Estimate
-    from graphflops.tensor import TensorType
+from graphflops.tensor import INT32, UINT32, TensorType
 
 KIND = "product"
 

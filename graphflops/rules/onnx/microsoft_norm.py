@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from graphflops.cost import Estimate
 from graphflops.dims import differ, floor_div, mod, prod
@@ -14,10 +13,7 @@ from graphflops.rules.onnx.norm import from_axis
 from graphflops.rules.quantized import DEQUANTIZE, QUANTIZE
 from graphflops.rules.registry import require, rule
 from graphflops.rules.work import WORK
-from graphflops.tensor import FLOAT32, INT32
-
-if TYPE_CHECKING:
-    from graphflops.tensor import TensorType
+from graphflops.tensor import FLOAT32, INT32, TensorType
 
 KIND = "normalisation"
 

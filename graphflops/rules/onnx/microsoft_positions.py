@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from graphflops.cost import Estimate, data_dependent
+from graphflops.dims import Dim
 from graphflops.rules.onnx.entries import size
 from graphflops.rules.onnx.fused import fused, work
 from graphflops.rules.onnx.microsoft_attention import ROTATE, by_head, rotated
 from graphflops.rules.registry import require, rule
-
-if TYPE_CHECKING:
-    from graphflops.dims import Dim
-    from graphflops.tensor import TensorType
+from graphflops.tensor import TensorType
 
 BUCKETED = 8  # a distance 1, its magnitude 1, a comparison 1, a ratio 1, a product 1, a sum 1, bounds 2; and a logarithm
 

@@ -8,8 +8,8 @@ per score.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from graphflops.cost import Estimate, Region, RegionRun, Value, data_dependent
 from graphflops.dims import Dim, broadcast, prod
@@ -19,10 +19,6 @@ from graphflops.rules.registry import require, rule
 from graphflops.rules.shapes import shown
 from graphflops.rules.softmax import LOG_SOFTMAX
 from graphflops.tensor import BOOL, FLOAT32, INT32, INT64, STRING, UINT8, TensorType
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
 
 KIND = "text"
 

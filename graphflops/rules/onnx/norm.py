@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from graphflops.cost import Estimate, free
-from graphflops.dims import broadcast, differ, mod, prod
+from graphflops.dims import Dim, broadcast, differ, mod, prod
 from graphflops.rules.batch_norm import scaled, updated
 from graphflops.rules.dropout import masked
 from graphflops.rules.norm import MEAN_SQUARE, normalised
@@ -18,9 +17,6 @@ from graphflops.rules.shapes import axes as axes_of
 from graphflops.rules.shapes import axis as axis_of
 from graphflops.rules.shapes import reduced, tensors_of
 from graphflops.tensor import BOOL, DType, TensorType
-
-if TYPE_CHECKING:
-    from graphflops.dims import Dim
 
 
 @rule("onnx.BatchNormalization")

@@ -6,13 +6,13 @@ a multiplication and an addition each; the nearest mode is no arithmetic.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
 from itertools import pairwise
 from math import inf
-from typing import TYPE_CHECKING
 
-from graphflops.cost import copied
+from graphflops.cost import Estimate, copied
 from graphflops.dims import Dim, Expr, floor_div, prod, same
 from graphflops.errors import DimError
 from graphflops.rules import resample
@@ -23,12 +23,6 @@ from graphflops.rules.registry import require, require_known, rule
 from graphflops.rules.resample import resized, separated
 from graphflops.rules.shapes import shown
 from graphflops.tensor import FLOAT32, TensorType
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from graphflops.cost import Estimate
-
 
 KIND = "boxes"
 

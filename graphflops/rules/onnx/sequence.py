@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from graphflops.cost import Estimate, Value, free
 from graphflops.dims import Dim, ceil_div, mod, symbol
@@ -13,9 +13,6 @@ from graphflops.rules.registry import require, rule
 from graphflops.rules.shapes import axis as place_of
 from graphflops.rules.shapes import replaced, same_elements, tensors_of
 from graphflops.tensor import BOOL, INT64, ElementType, OptionalType, SequenceType, TensorType, UnknownType
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 KIND = "sequence"
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 import math
 import operator
 import struct
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from itertools import product
-from typing import TYPE_CHECKING, Union
+from typing import Union
 
 from graphflops.dims import (
     Dim,
@@ -30,12 +31,7 @@ from graphflops.dims import (
 from graphflops.errors import DimError
 from graphflops.rules import shapes
 from graphflops.rules.shapes import aligned, few, flat, in_type, nested
-from graphflops.tensor import FLOAT32, DType
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
-
-    from graphflops.tensor import TensorType
+from graphflops.tensor import FLOAT32, DType, TensorType
 
 Number = Union[Dim, float]
 FOLLOWED = 64  # elements; tensors that programs compute sizes with hold one or two entries per axis

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
 
 # Fused multiply-adds by element type. Half precision is not counted: HFMA and HFMA2, which does two operations, share one
 # counter, and compilers also move constants with them.

@@ -16,14 +16,11 @@ import shutil
 import signal
 import subprocess
 import tempfile
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from graphflops.errors import ModelError, shown
 from graphflops.runtime.counters.counted import KernelCount, RangeCount
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
 
 _PLACES = ("/usr/local/cuda/bin", "/opt/nvidia/nsight-compute", "/usr/local/NVIDIA-Nsight-Compute")
 _TENSOR = "sm__ops_path_tensor_src_"

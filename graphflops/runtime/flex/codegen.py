@@ -8,18 +8,14 @@ from __future__ import annotations
 
 import keyword
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Union
+from typing import Union
 
 from graphflops.errors import ModelError, shown
-from graphflops.graph import Graph, Node, Ref
+from graphflops.graph import Argument, Graph, Node, Ref
 from graphflops.runtime.flex.lowering import Value, literal, lowered, passes
 from graphflops.tensor import DType, TensorType
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from graphflops.graph import Argument
 
 SCORE = ("score", "b", "h", "q", "kv")
 MASK = SCORE[1:]

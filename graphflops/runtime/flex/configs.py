@@ -6,14 +6,12 @@ import contextlib
 import contextvars
 import functools
 import json
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from importlib import resources
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from graphflops.errors import ModelError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
 
 Kernel = Literal["forward", "query_gradient", "key_gradient"]
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import linecache
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import triton
@@ -15,9 +16,6 @@ from graphflops.errors import ModelError
 from graphflops.runtime.flex import library
 from graphflops.runtime.flex.codegen import GRADIENT, MASK, SCORE, Buffer, triton_function
 from graphflops.runtime.flex.trace import Traced, trace_gradient, trace_mask, trace_score
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
 
 _HEAD = '"""Score and mask functions of one attention, generated from its graph."""\n\n'
 

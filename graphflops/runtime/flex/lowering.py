@@ -7,18 +7,13 @@ names of `graphflops.ops`.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from graphflops.errors import ModelError, shown
-from graphflops.graph import Opaque
+from graphflops.graph import Argument, Node, Opaque
+from graphflops.ops import Op
 from graphflops.tensor import DType
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
-    from graphflops.graph import Argument, Node
-    from graphflops.ops import Op
 
 # Operands cast to the result's type.
 _ARITHMETIC = {

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from graphflops.runtime.flex import arguments, launch
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 _SETTINGS = (

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -13,14 +14,10 @@ from torch.overrides import TorchFunctionMode
 from graphflops.errors import ModelError, shown
 from graphflops.exporters.live import from_graph_module
 from graphflops.graph import Graph, Opaque, Ref
+from graphflops.ops import Op
 from graphflops.runtime.flex.codegen import GRADIENT, MASK, SCORE
 from graphflops.runtime.operators import overload_of
 from graphflops.tensor import DType, TensorType
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from graphflops.ops import Op
 
 
 @dataclass(frozen=True)
