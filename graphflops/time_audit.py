@@ -19,8 +19,7 @@ from graphflops.devices import complete, device
 from graphflops.errors import FileError, OptionError, shown
 from graphflops.kernels.kernel import Kernel, Product, bytes_of
 from graphflops.ops import operator
-from graphflops.report.findings import Finding, ModelFindings, RuleInfo
-from graphflops.report.neighbours import with_neighbours
+from graphflops.report.findings import Finding, ModelFindings, RuleInfo, with_neighbours
 from graphflops.time.predict import predict
 from graphflops.time.unfused import fused_seconds, seconds_of
 

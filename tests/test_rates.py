@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from graphflops import Training, analyze
-from graphflops.derived.rates import outside_of_calls, throughput
+from graphflops.derived.items import outside_of_calls, throughput
 from graphflops.report import Execution, Report
 from graphflops.training import Loss
 from tests.exporters.build import meta, program, save, size, tensor

@@ -1,26 +1,264 @@
 """The interval domain: the least and the greatest that a value can be over whole rectangles of pairs.
 
-An index is an interval of places. What intervals do not settle is evaluated pair by pair (`concrete`).
+No value is outside of its interval. Intervals are of float64, truths as 0 and 1; an index is an interval of places. A
+function without an interval extension is computed where every operand is one number; elsewhere its result may be any number.
+What intervals do not settle is evaluated pair by pair (`concrete`).
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from graphflops.attention.concrete import array_of_value, groups
 from graphflops.attention.domain import Domain, Indices
-from graphflops.attention.interval_functions import Interval, chosen, extended, extremes, fitted
+from graphflops.attention.elementwise import Function, array_type, computed, converted, inner_type, is_known
 from graphflops.dims import Expr
+from graphflops.tensor import BOOL, DType
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from graphflops.attention.concrete import ConcreteDomain
     from graphflops.attention.domain import Evaluator
-    from graphflops.attention.elementwise import Function
     from graphflops.attention.scopes import Scope, Step
     from graphflops.dims import Dim
-    from graphflops.tensor import DType, TensorType
+    from graphflops.tensor import TensorType
+
+
+_EXACT = 2.0**53  # from here on float64 does not hold every whole number
+
+
+class Interval(NamedTuple):
+    """The least and the greatest that values can be, as arrays."""
+
+    low: Any
+    high: Any
+
+
+def extended(function: Function, values: Sequence[Interval | None]) -> Interval:
+    """A function of intervals."""
+    import numpy as np
+
+    function = _simplified(function)
+    with np.errstate(all="ignore"):
+        if function.name == "cast" and values[0] is not None:
+            return fitted(cast(values[0], function.operands[0], function.result), function.result)
+        if function.name in _OF_BITS.values():
+            values = [x and cast(x, dtype, BOOL) for x, dtype in zip(values, function.operands, strict=True)]
+            function = replace(function, operands=(BOOL,) * len(values))
+        given = _rounded(function, values)
+        extension = None if function.options or _is_rough(function) else _functions().get(function.name)
+        found = _settled(function, given) if extension is None else extension(*given)
+        return fitted(found, function.result)
+
+
+def _simplified(function: Function) -> Function:
+    """The same function under the name that has an interval extension."""
+    if function.name == "div" and function.options == {"rounding_mode": "floor"}:
+        return replace(function, name="floor_divide", options={})
+    if function.result is BOOL and function.name in _OF_BITS:
+        return replace(function, name=_OF_BITS[function.name])
+    return function
+
+
+def fitted(found: Interval, dtype: DType | None) -> Interval:
+    """The range as the element type holds it: rounded; open where numbers may have been too large for it."""
+    import numpy as np
+
+    low, high = (np.asarray(x, np.float64) for x in found)
+    least, most = -np.inf, np.inf
+    if dtype is BOOL:
+        least, most = 0.0, 1.0
+        low, high = np.clip(low, 0, 1), np.clip(high, 0, 1)
+    elif dtype is not None and dtype.kind == "float":
+        low, high = (np.asarray(converted(x, dtype), np.float64) for x in (low, high))
+    elif dtype is not None:
+        limits = np.iinfo(array_type(dtype))
+        inside = (low >= max(float(limits.min), -_EXACT)) & (high <= min(float(limits.max), _EXACT))
+        low, high = np.where(inside, low, np.nan), np.where(inside, high, np.nan)
+    unknown = np.isnan(low) | np.isnan(high)
+    return Interval(np.where(unknown, least, low), np.where(unknown, most, high))
+
+
+def _is_rough(function: Function) -> bool:
+    """Whether the extension here is not exact for numbers of that type: a remainder of fractions."""
+    return function.name == "remainder" and function.result is not None and function.result.kind == "float"
+
+
+def _rounded(function: Function, values: Sequence[Interval | None]) -> Sequence[Interval | None]:
+    """Operands in the floating type that they are computed in; whole numbers stay as they are."""
+    import numpy as np
+
+    literals = [
+        _literal(x.low)
+        for x, dtype in zip(values, function.operands, strict=True)
+        if dtype is None and x is not None
+    ]
+    inner = inner_type(function, literals)
+    if inner is None or inner.kind != "float":
+        return values
+    return [x and Interval(*(np.asarray(converted(end, inner), np.float64) for end in x)) for x in values]
+
+
+def _settled(function: Function, values: Sequence[Interval | None]) -> Interval:
+    """Computed where every operand is one number, open elsewhere."""
+    import numpy as np
+
+    if not is_known(function.name):
+        return Interval(np.float64(-np.inf), np.float64(np.inf))
+    known = np.True_
+    for value in values:
+        known = known if value is None else known & (value.low == value.high)
+
+    def number(value: Interval | None, dtype: DType | None) -> Any:
+        if value is None or dtype is None:
+            return value and _literal(value.low)
+        return converted(np.where(known, value.low, 1), dtype)
+
+    numbers = [number(value, dtype) for value, dtype in zip(values, function.operands, strict=True)]
+    found = np.asarray(computed(function, numbers), np.float64)
+    return Interval(np.where(known, found, -np.inf), np.where(known, found, np.inf))
+
+
+def _literal(number: Any) -> int | float:
+    """A number of the program, as it was written."""
+    return int(number) if float(number).is_integer() else float(number)
+
+
+def cast(value: Interval, source: DType | None, result: DType | None) -> Interval:
+    """The range in another element type, before rounding."""
+    import numpy as np
+
+    if result is BOOL and source is not BOOL:
+        away = (value.low > 0) | (value.high < 0)
+        zero = (value.low == 0) & (value.high == 0)
+        return Interval(away * 1.0, 1.0 - zero)
+    if result is not None and result.kind in ("int", "uint") and (source is None or source.kind == "float"):
+        return Interval(np.trunc(value.low), np.trunc(value.high))
+    return value
+
+
+_OF_BITS = {f"bitwise_{name}": f"logical_{name}" for name in ("and", "or", "xor", "not")}
+
+
+@lru_cache(maxsize=1)
+def _functions() -> dict[str, Callable[..., Interval]]:
+    import numpy as np
+
+    increasing = (
+        "floor ceil trunc round exp exp2 expm1 log log2 log10 log1p sqrt tanh sinh minimum maximum add"
+    )
+    return {
+        **{name: _rising(getattr(np, name)) for name in increasing.split()},
+        "asinh": _rising(np.arcsinh),
+        "atan": _rising(np.arctan),
+        "relu": _rising(lambda x: np.maximum(x, 0)),
+        "sigmoid": _rising(lambda x: 1 / (1 + np.exp(-x))),
+        "neg": lambda x: Interval(-x.high, -x.low),
+        "abs": lambda x: Interval(np.maximum(np.maximum(x.low, -x.high), 0), np.maximum(x.high, -x.low)),
+        "sub": lambda a, b: Interval(a.low - b.high, a.high - b.low),
+        "mul": _corners(np.multiply),
+        "div": _divided(np.true_divide),
+        "floor_divide": _divided(np.floor_divide),
+        "remainder": _remainder,
+        "clamp": _clamped,
+        "where": chosen,
+        "ge": _compared(np.greater_equal),
+        "gt": _compared(np.greater),
+        "eq": _equal,
+        "ne": lambda a, b: _negated(_equal(a, b)),
+        "logical_and": _rising(np.minimum),
+        "logical_or": _rising(np.maximum),
+        "logical_not": _negated,
+    }
+
+
+def _rising(function: Callable[..., Any]) -> Callable[..., Interval]:
+    """A function that is greater, or the same, where any operand is."""
+    return lambda *values: Interval(function(*(v.low for v in values)), function(*(v.high for v in values)))
+
+
+def _corners(function: Callable[..., Any]) -> Callable[[Interval, Interval], Interval]:
+    """A function that rises or falls in each operand, whatever the other is."""
+
+    def apply(a: Interval, b: Interval) -> Interval:
+        import numpy as np
+
+        found = np.broadcast_arrays(*(function(x, y) for x in a for y in b))
+        return Interval(np.minimum.reduce(found), np.maximum.reduce(found))
+
+    return apply
+
+
+def _divided(function: Callable[..., Any]) -> Callable[[Interval, Interval], Interval]:
+    def apply(a: Interval, b: Interval) -> Interval:
+        import numpy as np
+
+        found = _corners(function)(a, b)
+        across = (b.low <= 0) & (b.high >= 0)
+        return Interval(np.where(across, -np.inf, found.low), np.where(across, np.inf, found.high))
+
+    return apply
+
+
+def _remainder(a: Interval, b: Interval) -> Interval:
+    """Of division by one number above zero; nothing is known of any other."""
+    import numpy as np
+
+    by_one = (b.low == b.high) & (b.low > 0)
+    turn = np.floor_divide(a.low, b.low)
+    same = by_one & (turn == np.floor_divide(a.high, b.low))
+    low = np.where(same, a.low - turn * b.low, np.where(by_one, 0, -np.inf))
+    return Interval(low, np.where(same, a.high - turn * b.low, np.where(by_one, b.low - 1, np.inf)))
+
+
+def _clamped(x: Interval, low: Interval | None = None, high: Interval | None = None) -> Interval:
+    import numpy as np
+
+    x = x if low is None else _rising(np.maximum)(x, low)
+    return x if high is None else _rising(np.minimum)(x, high)
+
+
+def chosen(condition: Interval, yes: Interval, no: Interval) -> Interval:
+    """One value where a condition holds, another where it does not."""
+    import numpy as np
+
+    true, false = condition.low > 0, condition.high <= 0
+    low = np.where(true, yes.low, np.where(false, no.low, np.minimum(yes.low, no.low)))
+    return Interval(low, np.where(true, yes.high, np.where(false, no.high, np.maximum(yes.high, no.high))))
+
+
+def _compared(function: Callable[..., Any]) -> Callable[[Interval, Interval], Interval]:
+    """`a > b` or `a >= b`."""
+    return lambda a, b: Interval(function(a.low, b.high) * 1.0, function(a.high, b.low) * 1.0)
+
+
+def _equal(a: Interval, b: Interval) -> Interval:
+    settled = (a.low == a.high) & (b.low == b.high) & (a.low == b.low)
+    return Interval(settled * 1.0, ((a.low <= b.high) & (b.low <= a.high)) * 1.0)
+
+
+def _negated(x: Interval) -> Interval:
+    return Interval(1 - x.high, 1 - x.low)
+
+
+def extremes(array: Any, low: Any, high: Any) -> Interval:
+    """The least and greatest elements between two places, both included; places below zero count from the end."""
+    import numpy as np
+
+    size = len(array)
+    outside = ~((low >= 0) & (high < size))
+    first = np.where(outside, 0, low).astype(np.int64)
+    last = np.where(outside, size - 1, high).astype(np.int64)
+    start, stop = int(first.min()), int(last.max()) + 1
+    pairs = np.stack([first.reshape(-1), last.reshape(-1) + 1]) - start
+    pairs, inverse = np.unique(pairs, axis=1, return_inverse=True)
+    part = np.append(array[start:stop], array[stop - 1])  # an end is a place too
+    ends = (function.reduceat(part, pairs.T.reshape(-1))[::2] for function in (np.minimum, np.maximum))
+    return Interval(*(end[inverse.reshape(-1)].reshape(first.shape).astype(np.float64) for end in ends))
+
 
 _MOST_SCORE = 1e3  # of scores before their function
 _OPEN = float("inf")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 from graphflops.base.patterns import matches_module, matches_op
 from graphflops.base.units import measured, percent
 from graphflops.budget.amounts import AllowedGrowth
-from graphflops.budget.culprits import culprits
+from graphflops.budget.baseline import culprits
 from graphflops.budget.limits import UNITS
 from graphflops.budget.measure import TOP, Measures, unnumbered, within
 from graphflops.dims import Expr
@@ -20,8 +20,7 @@ from graphflops.report.size_names import alike, collapsed, pattern_of
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
 
-    from graphflops.budget.baseline import Before
-    from graphflops.budget.culprits import Culprit
+    from graphflops.budget.baseline import Before, Culprit
     from graphflops.budget.limits import Budget, Limit
     from graphflops.budget.measure import Figure
     from graphflops.dims import Dim

@@ -16,7 +16,7 @@ from graphflops.budget.measure import Measures
 from graphflops.errors import FileError, GraphflopsError, OptionError, shown
 from graphflops.loading import analyze, import_rules, saved_report
 from graphflops.report.findings import Findings, ModelFindings
-from graphflops.versions.checkout import tracked
+from graphflops.versions.git import tracked
 from graphflops.versions.revisions import changed, file_at, resolved
 
 if TYPE_CHECKING:

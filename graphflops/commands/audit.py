@@ -136,7 +136,7 @@ def _written(
     shown: dict[str, Any],
 ) -> tuple[Findings, Sequence[str]]:
     """Writes the findings; returns them with the errors of models that cannot be audited."""
-    from graphflops.versions.checkout import located
+    from graphflops.versions.git import located
 
     found, errors = _audited(models, codes, **sizes)
     if found.models:

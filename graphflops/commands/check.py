@@ -130,7 +130,7 @@ def _check_table(
 
 
 def _write(findings: Findings, form: str | None, output: str | None) -> None:
-    from graphflops.versions.checkout import located
+    from graphflops.versions.git import located
 
     form = formats.chosen("Findings", form, output)
     files.write(formats.render(findings, form, locate=located, **files.screen(output)), output)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from graphflops.base.rendered import Rendered
 from graphflops.cost import QUANTITIES, Cost
-from graphflops.derived.rates import throughput
+from graphflops.derived.items import throughput
 from graphflops.derived.resize import values_at
 from graphflops.dims import Expr, evaluate
 from graphflops.errors import ModelError, shown

@@ -15,8 +15,7 @@ import torch
 from torch import fx
 
 from graphflops.errors import ModelError
-from graphflops.exporters.live_graph import Scope
-from graphflops.exporters.live_values import Program, bound_of
+from graphflops.exporters.live_graph import Program, Scope, bound_of
 from graphflops.exporters.sources import with_modules, with_nested_modules
 from graphflops.exporters.types import collect
 from graphflops.graph import Graph, Input, Origin, Output

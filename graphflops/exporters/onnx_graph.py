@@ -390,6 +390,6 @@ def _functions(model: Any) -> Functions | None:
 
 def _fallback_types(node: Node, operands: Sequence[Value]) -> Sequence[Value]:
     """Types of a call's results by onnx's own inference."""
-    from graphflops.exporters.onnx_infer import inferred
+    from graphflops.exporters.onnx_sizes import inferred
 
     return inferred(node, operands)

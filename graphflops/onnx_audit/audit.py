@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from graphflops.base.rendered import Rendered
 from graphflops.errors import FileError, innermost, shown
 from graphflops.onnx_audit.model import NEGLIGIBLE_SHARE, Model
-from graphflops.report.findings import SEVERITIES, Finding, Findings, ModelFindings, RuleInfo
-from graphflops.report.neighbours import Neighbours
+from graphflops.report.findings import SEVERITIES, Finding, Findings, ModelFindings, Neighbours, RuleInfo
 from graphflops.report.size_names import in_prose
 from graphflops.view import Call
 

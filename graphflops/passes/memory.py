@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 
 from graphflops.dims import total
 from graphflops.errors import DimError
+from graphflops.passes.checkpoints import checkpoints
 from graphflops.passes.meter import AGAIN, Meter
 from graphflops.passes.optimizer import trained_inputs
 from graphflops.passes.program import CallByCall, MemoryUse, Peak, PricedGraph, SizesKnown
-from graphflops.passes.recompute import checkpoints
 from graphflops.report import Timeline
 from graphflops.tensor import TensorType
 
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
     from graphflops.cost import Value
     from graphflops.dims import Dim
+    from graphflops.passes.checkpoints import Checkpoint
     from graphflops.passes.program import PricedCall, PricedProgram
-    from graphflops.passes.recompute import Checkpoint
 
 _FIRST = "first "  # before the place of what a call saves that is allocated before its results
 

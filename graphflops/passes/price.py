@@ -358,7 +358,7 @@ def _settle_gradients(
     """Drop the gradients that no step computes, and add what checkpoints do again."""
     _drop_unreached(graph, calls, rows, values)
     if graph.recomputed:
-        from graphflops.passes.recompute import add_recomputation
+        from graphflops.passes.checkpoints import add_recomputation
 
         add_recomputation(calls, rows, graph.recomputed)
 

@@ -38,7 +38,7 @@ def _sweep(sweep: Any) -> str:
 
 def _comparison(found: Any) -> str:
     from graphflops.render.diff import words
-    from graphflops.render.diff.titles import titles
+    from graphflops.render.diff.words import titles
 
     return next(iter(words.headlines(found)), " → ".join(titles(found)))
 

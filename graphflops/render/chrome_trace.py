@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from graphflops.base.units import interval
-from graphflops.derived.rates import outside_of_calls
+from graphflops.derived.items import outside_of_calls
 from graphflops.errors import OptionError
 from graphflops.render import summary
 from graphflops.render.json import inert

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from graphflops.cost import Cost
     from graphflops.dims import Dim
     from graphflops.render.ledger import Group
-    from graphflops.render.listing import Listing
+    from graphflops.render.tables import Listing
     from graphflops.report import Cut, Report
     from graphflops.report.call_time import CallTime
 

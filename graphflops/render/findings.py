@@ -1,4 +1,4 @@
-"""Findings as text: for a terminal, a review, and programs. SARIF has a file of its own."""
+"""Findings as text, and what was fixed: for a terminal, a review, and programs. SARIF has a file of its own."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from graphflops.base.units import measured, percent
+from graphflops.base.units import measured, memory, number, percent
 from graphflops.dims import evaluate
-from graphflops.render.conclusion import conclusion, state
+from graphflops.render import formats
+from graphflops.render.conclusion import conclusion, counted, state
 from graphflops.render.json import inert
 from graphflops.render.markdown import drawn, escaped
+from graphflops.render.table import Page
 from graphflops.render.tables import Entry, TextTable
 from graphflops.render.text import Numbers, assumptions, count_of, safe
 from graphflops.report.findings import SEVERITIES
@@ -20,8 +22,59 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from graphflops.dims import Dim
-    from graphflops.render.table import Page
+    from graphflops.onnx_fix.fix import Fixed, Saving
     from graphflops.report.findings import Finding, Findings, LimitResult, ModelFindings, Severity
+
+
+_UNDONE = 8  # findings whose fix was left out that are listed
+
+
+def fixes(found: Fixed, written: str, *, verbose: bool = False, width: int = 120, color: bool = False) -> str:
+    """The fixes, their proof, the comparison of the two files (all of it if `verbose`), and where the new one is."""
+    page = Page(width, color)
+    head = f"{count_of(len(found.fixed), 'finding')} fixed" if found.fixed else "nothing fixed"
+    page.line((safe(found.path), "bold"), f"  {head}")
+    kinds = Counter((finding.code, finding.name, finding.applicability) for finding in found.fixed)
+    for (code, name, how), times in sorted(kinds.items()):
+        page.line(f"  {how}  {code} {name}{f'  x{times:,}' if times > 1 else ''}")
+    for finding, why in found.undone[:_UNDONE]:
+        place = safe(finding.module or finding.node, 80)
+        page.line((f"  undone  {finding.code} {place}: {safe(why, 400)}", "yellow"))
+    if len(found.undone) > _UNDONE:
+        page.line((f"  undone  {len(found.undone) - _UNDONE:,} more", "yellow"))
+    if found.comparison is not None:
+        page.line(f"  {_proof(found)}")
+        page.line(f"  promised {_words(found.promised)}; saved {_words(found.saved)}")
+        page.line()
+        screen = {"width": width, "color": color}
+        text = formats.render(found.comparison, "table", verbose=verbose or None, **screen)
+        page.lines += str(text).splitlines()
+    unsafe = sum(finding.applicability == "unsafe" for finding in found.after.findings)
+    more = f", {unsafe:,} of them for --unsafe-fixes" if unsafe else ""
+    page.line(
+        f"{f'written: {safe(written)}; ' if written else ''}left: {counted(found.after.findings)}{more}"
+    )
+    return page.text()
+
+
+def _proof(found: Fixed) -> str:
+    if not found.runs:
+        return f"NOT PROVEN: {safe(found.unproven, 400)}"
+    sizes = dict.fromkeys(", ".join(f"{k}={v}" for k, v in run.dims.items()) for run in found.runs)
+    at = "; ".join(filter(None, map(safe, sizes)))
+    most = f"differ by at most {found.difference:.1g} of their largest number"
+    how = most if found.difference else "are equal bit for bit"
+    return f"proven: in {len(found.runs)} runs of onnxruntime the results {how}{f' ({at})' if at else ''}"
+
+
+def _words(saving: Saving) -> str:
+    parts = (
+        f"{number(saving.flops)} FLOPs" if saving.flops else "",
+        f"{memory(saving.moved)} moved in a run" if saving.moved else "",
+        f"{memory(saving.stored)} of weights" if saving.stored else "",
+    )
+    return ", ".join(filter(None, parts)) or "nothing"
+
 
 _SECOND = 10**9  # nanoseconds, in which times are limited
 _FORMULA = 60  # characters of a formula in the middle of a line

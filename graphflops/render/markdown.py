@@ -14,7 +14,7 @@ from graphflops.render.tables import listing as cells
 from graphflops.render.text import safe, shortened
 
 if TYPE_CHECKING:
-    from graphflops.render.listing import Listing
+    from graphflops.render.tables import Listing
     from graphflops.report import Cut, Report
 
 _FORMULA = 200  # characters of a formula shown

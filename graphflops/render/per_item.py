@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from graphflops.base.units import number, seconds
 from graphflops.base.units import parameters as as_parameters
-from graphflops.render.listing import Listing
+from graphflops.render.tables import Listing
 
 if TYPE_CHECKING:
     from collections.abc import Callable

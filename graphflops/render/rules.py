@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from graphflops.base.docstrings import docstring
-from graphflops.render.listing import Listing
+from graphflops.render.tables import Listing
 from graphflops.rules import find, known
 
 if TYPE_CHECKING:

@@ -10,9 +10,8 @@ from graphflops.base.units import memory, rate, seconds
 from graphflops.render import csv as csv_
 from graphflops.render import summary
 from graphflops.render.json import inert
-from graphflops.render.listing import Listing
 from graphflops.render.markdown import drawn, escaped
-from graphflops.render.tables import Entry, TextTable
+from graphflops.render.tables import Entry, Listing, TextTable
 from graphflops.render.tables import listing as as_table
 from graphflops.render.text import safe
 

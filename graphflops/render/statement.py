@@ -17,7 +17,7 @@ from graphflops.render.text import safe
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from graphflops.statements.resources import Interval
+    from graphflops.statements.figures import Interval
     from graphflops.statements.statement import Flops, Statement
 
 CONVENTIONS = {  # by field of Flops: its name, its formula, and where it parts from the first

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 from graphflops.base.units import interval, memory, number, rate, seconds
 from graphflops.cost import REPORTED
-from graphflops.derived.rates import cost_per_million
+from graphflops.derived.items import cost_per_million
 from graphflops.render import csv as csv_
 from graphflops.render import json as json_
 from graphflops.render import markdown as markdown_
 from graphflops.render import table as tables
-from graphflops.render.listing import Listing
+from graphflops.render.tables import Listing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -17,8 +17,7 @@ from graphflops.render.text import columns, shortened, told_apart
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from graphflops.render.listing import Listing
-    from graphflops.render.tables import TextTable
+    from graphflops.render.tables import Listing, TextTable
     from graphflops.report import Cut, Report
 
 _MARGIN = 2

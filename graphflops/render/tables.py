@@ -17,9 +17,18 @@ if TYPE_CHECKING:
 
     from graphflops.attention import AttentionUse
     from graphflops.cost import Quantity
-    from graphflops.render.listing import Listing
     from graphflops.render.text import Numbers
     from graphflops.report import Cut, PhaseMemory, Report, Totals
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """Heads and rows. figures: the columns hold figures, which stand on the right; else names."""
+
+    heads: Sequence[str]
+    rows: Sequence[Sequence[str | float]]
+    figures: bool = False
+
 
 _OPERATORS = 8  # lines of the table of operators under the tree
 _WHOLE = [quantity for quantity in REPORTED if not quantity.part_of and quantity.name != "macs"]

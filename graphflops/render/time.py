@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from graphflops.base.units import interval, percent, rate, seconds
-from graphflops.derived.rates import cost_per_million, outside_of_calls, throughput
+from graphflops.derived.items import cost_per_million, outside_of_calls, throughput
 from graphflops.render.text import operator_name, safe
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ import msgspec
 
 from graphflops.base.json_form import Form, JsonForms, Key, Kind, Session, declared, dim, written
 from graphflops.cost import CONVENTIONS, Cost
-from graphflops.derived.rates import cost_per_million, throughput
+from graphflops.derived.items import cost_per_million, throughput
 from graphflops.errors import DimError, FileError
 from graphflops.graph import Origin
 from graphflops.report import Coverage, Named, Report, Row, SymbolInfo, Timeline, Totals

@@ -15,9 +15,18 @@ from graphflops.derived.resize import resized
 from graphflops.errors import ModelError, OptionError, shown
 from graphflops.loading import opened
 from graphflops.report import Report
-from graphflops.statements import resources
-from graphflops.statements.figures import Figures, figures, token_axis
-from graphflops.statements.resources import Interval
+from graphflops.statements.figures import (
+    HOUR,
+    Figures,
+    Interval,
+    added,
+    energy,
+    figures,
+    least_seconds,
+    node_power,
+    predicted_hours,
+    token_axis,
+)
 from graphflops.statements.stages import COUNTED, TRAINED, Stage, stage
 from graphflops.statements.stages import tokens as number_of_tokens
 from graphflops.statements.thresholds import Verdict, verdicts
@@ -142,8 +151,8 @@ def statement(
     priced = [_priced(one, programs, step, per, batch, devices, options) for one in run]
     own, (total, at_least) = _own(priced), _counted(priced)
     given = Interval(hours, hours, "given") if hours else None
-    took = given or resources.added(one.cost.hours for one in _run(priced))
-    used = Interval(kwh, kwh, "given") if kwh else resources.energy(took, profile, devices)
+    took = given or added(one.cost.hours for one in _run(priced))
+    used = Interval(kwh, kwh, "given") if kwh else energy(took, profile, devices)
     mfu, hfu = _utilisation(_run(priced), hours, profile, devices)
     modifies = original is not None or all(one.stage.kind != "pre-training" for one in priced)
     return Statement(
@@ -212,7 +221,7 @@ def _priced(
     run = (sum(plain.model.values()) * one.tokens, executed, simple, simple + attention)
     shape, (entry, _, size) = {named.name: named.type.shape for named in report.inputs}, axis.partition("[")
     length = None if size == "0]" else report.value(shape[entry][int(size[:-1])])
-    hours = resources.predicted_hours(report, one.tokens, found.items, devices)
+    hours = predicted_hours(report, one.tokens, found.items, devices)
     name = shown(os.path.basename(report.origin.path)) or "the model"
     flops, unknown, counted = (
         Flops(*(x / found.items for x in run)),
@@ -291,15 +300,15 @@ def _utilisation(
     """MFU and HFU of all stages but inference; ModelError where the hours are too few for the model FLOPs."""
     if hours is None or profile is None:
         return None, None
-    there = hours * resources.HOUR * devices
+    there = hours * HOUR * devices
     runs = [(one.figures, one.cost.tokens / one.figures.items / there) for one in trained]
-    mfu = sum(resources.least_seconds(found.model, profile) * times for found, times in runs)
+    mfu = sum(least_seconds(found.model, profile) * times for found, times in runs)
     if mfu > 1:
         raise ModelError(
             f"{hours:g} hours on {devices:,} x {profile.name} imply an MFU of {mfu:.3g}, and nothing multiplies faster than "
             "the published peak: check the hours, the devices, the tokens and the precision"
         )
-    hfu = sum(resources.least_seconds(found.executed, profile) * times for found, times in runs)
+    hfu = sum(least_seconds(found.executed, profile) * times for found, times in runs)
     return (mfu, hfu) if mfu == mfu else (None, None)
 
 
@@ -345,7 +354,7 @@ def _of_resources(
     elif device is not None and found[0] is not None and mfu is None:
         yield f"utilisation is not known: {device.name} has no published peak for the program's element types"
     if energy:
-        of = resources.node_power()
+        of = node_power()
         yield f"energy is predicted as {of['low']:g} to {of['high']:g} times the devices' power limit ({of['source']})"
         yield "cooling of the building is not in the predicted energy"
     if device is not None and device.power_watts is None:

@@ -14,8 +14,8 @@ from graphflops.kernels.kernel import Product
 from graphflops.kernels.losses import loss_kernels
 from graphflops.kernels.lower import forward_kernels, inside_operator
 from graphflops.kernels.moved import copy, elementwise
+from graphflops.passes.checkpoints import gradient_checkpoints
 from graphflops.passes.program import PricedGraph
-from graphflops.passes.recompute import gradient_checkpoints
 from graphflops.tensor import TensorType
 from graphflops.time.exchanges import Exchanges, Launches, awaited_later
 from graphflops.time.gradient_layouts import GradientLayouts

@@ -1,4 +1,4 @@
-"""Runs git without a shell and without questions, and never a git that lies in the checkout."""
+"""Runs git without a shell and without questions, never a git that lies in the checkout; finds source files in it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,41 @@ from typing import TYPE_CHECKING
 from graphflops.errors import FileError, shown
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
+
+
+_SECONDS = 30  # that git may take to list the files of a repository
+
+
+def located(names: Iterable[str], folder: str = ".") -> dict[str, str]:
+    """The path of each source file that can be told, relative to `folder`.
+
+    An export keeps `model.py` of `/home/me/src/model.py`, and `package/model.py` of an installed package: a file of the
+    checkout is meant where it is the only one whose path ends so.
+    """
+    wanted = list(dict.fromkeys(names))
+    if not wanted:
+        return {}
+    by_name: dict[str, list[str]] = {}
+    for path in tracked(folder):
+        by_name.setdefault(path.rpartition("/")[2], []).append(path)
+    found = {}
+    for name in wanted:
+        parts = f"/{name}"
+        ending = [path for path in by_name.get(name.rpartition("/")[2], ()) if f"/{path}".endswith(parts)]
+        if name in ending or len(ending) == 1:
+            found[name] = name if name in ending else ending[0]
+    return found
+
+
+def tracked(folder: str = ".") -> set[str]:
+    """The files below a folder that git tracks, relative to it; none outside a repository."""
+    try:
+        listed = git("-C", folder, "ls-files", "-z", seconds=_SECONDS)
+    except (FileError, OSError):
+        return set()
+    return set(os.fsdecode(listed).split("\0")[:-1])
+
 
 _QUIET = {"GIT_TERMINAL_PROMPT": "0", "GIT_OPTIONAL_LOCKS": "0", "GIT_LITERAL_PATHSPECS": "1", "LC_ALL": "C"}
 _SUFFIXES = (".exe", "") if os.name == "nt" else ("",)

@@ -13,7 +13,7 @@ import torch
 from graphflops.attention import block_counts, elementwise, rectangles
 from graphflops.attention.conditions import Affine
 from graphflops.attention.elementwise import Function, primitive
-from graphflops.attention.interval_functions import Interval, extended
+from graphflops.attention.intervals import Interval, extended
 from graphflops.attention.rectangles import HIDDEN, MIXED, SEEN, Counted, count
 from graphflops.dims import evaluate, symbol
 from graphflops.errors import ModelError

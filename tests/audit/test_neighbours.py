@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from graphflops.report import Named, Row
-from graphflops.report.neighbours import Neighbours
+from graphflops.report.findings import Neighbours
 from tests.support import t
 
 

@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 
 from graphflops import cli
 from graphflops.budget import baseline
-from graphflops.versions.checkout import located
+from graphflops.versions.git import located
 
 ROOT = Path(__file__).parents[2]
 SAMPLES = ROOT / "samples"

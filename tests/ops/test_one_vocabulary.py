@@ -42,7 +42,7 @@ COLLECTIONS = {
     "attention/concrete.py": MASKS,
     "attention/elementwise.py": MASKS,
     "attention/flex_function.py": MASKS,
-    "attention/interval_functions.py": MASKS,
+    "attention/intervals.py": MASKS,
     "attention/operator_kinds.py": "parts of an attention pattern, by canonical name",
     "attention/program.py": "knows the fused attentions by canonical name",
     "attention/scopes.py": "operators that run a graph once, by canonical name",

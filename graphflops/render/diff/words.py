@@ -1,4 +1,4 @@
-"""What changed, in words: the lines that every rendering of a comparison says first."""
+"""What changed, in words: the lines that every rendering of a comparison says first; what its programs are called."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from graphflops.cost import REPORTED
 from graphflops.ops import operator
 from graphflops.render.diff.figures import NAMES, before_after, delta, share
 from graphflops.render.diff.ledger import ledger_lines
-from graphflops.render.diff.titles import titles
 from graphflops.render.text import listed, safe, short_type
 from graphflops.report.size_names import alike, collapsed, pattern_of
 
@@ -18,6 +17,23 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from graphflops.comparison.result import Comparison, Fact, Figure, Fold, ModuleChange
+    from graphflops.report import Report
+
+
+def title(report: Report) -> str:
+    """The file's name, else the type of the model."""
+    name = report.origin.path.replace("\\", "/").rstrip("/").rpartition("/")[2]
+    return safe(name or short_type(report.modules.get("", "")) or "program", 80)
+
+
+def titles(comparison: Comparison) -> tuple[str, str]:
+    """What the two are called; by their whole paths where their names are the same."""
+    both = title(comparison.old), title(comparison.new)
+    if both[0] != both[1]:
+        return both
+    paths = comparison.old.origin.path, comparison.new.origin.path
+    return both if paths[0] == paths[1] else (safe(paths[0], 80), safe(paths[1], 80))
+
 
 _PARTS = tuple(q.name for q in REPORTED if q.part_of)
 _LEADING = tuple(q.name for q in REPORTED if not q.part_of and q.name != "macs")

@@ -10,8 +10,8 @@ from graphflops.render import markdown as in_markdown
 from graphflops.render import table as in_text
 from graphflops.render.csv import listing as csv_listing
 from graphflops.render.graph.labels import amount
-from graphflops.render.listing import Listing
 from graphflops.render.summary import title
+from graphflops.render.tables import Listing
 from graphflops.render.text import count_of, safe
 from graphflops.structure.answer import Unused
 from graphflops.structure.cuts import Cuts

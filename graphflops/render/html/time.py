@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from graphflops.base.units import seconds
-from graphflops.derived.rates import outside_of_calls
+from graphflops.derived.items import outside_of_calls
 from graphflops.render.text import safe
 from graphflops.render.time import LEAST_SHARE, limits, rates
 

@@ -12,7 +12,7 @@ from graphflops.render.text import count_of, operator_name, safe
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from graphflops.render.picture.sheet import Item
+    from graphflops.render.picture.nest import Item
 
 By = Literal["flops", "bytes", "time", "memory"]
 UNITS = {"flops": " FLOPs", "bytes": " moved", "time": "", "memory": " held"}

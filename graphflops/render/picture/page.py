@@ -9,8 +9,7 @@ import networkx
 from graphflops.render.html.fragment import escaped
 from graphflops.render.html.page import page as document
 from graphflops.render.picture.faces import MARKS
-from graphflops.render.picture.nest import nested
-from graphflops.render.picture.sheet import flat
+from graphflops.render.picture.nest import flat, nested
 from graphflops.render.picture.svg import DEFINITIONS, markup, named, whole
 from graphflops.render.text import count_of
 
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from graphflops.render.picture.faces import By
-    from graphflops.render.picture.sheet import Item, Sheet
+    from graphflops.render.picture.nest import Item, Sheet
     from graphflops.report import Report
 
 _MOST = 8_000  # boxes of a page

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from graphflops.render.html.fragment import escaped
 from graphflops.render.picture.faces import LINE, MARKS, Face, face
 from graphflops.render.picture.layout import layout
-from graphflops.render.picture.sheet import flat
+from graphflops.render.picture.nest import flat
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from graphflops.render.picture.faces import By
     from graphflops.render.picture.layout import Box, Route
-    from graphflops.render.picture.sheet import Item, Sheet
+    from graphflops.render.picture.nest import Item, Sheet
 
 _MARGIN = 16.0
 _HOTTEST, _LEAST_HEAT = (
