@@ -10,7 +10,7 @@ from graphflops.base.units import memory, percent
 from graphflops.memory.ledger import ENTRIES
 from graphflops.render import summary
 from graphflops.render.json import inert
-from graphflops.render.markdown import drawn, escaped
+from graphflops.render.markdown import told
 from graphflops.render.memory import amount, described, label
 from graphflops.render.tables import Entry, TextTable, at_peak
 from graphflops.render.text import Numbers, safe
@@ -26,21 +26,15 @@ _TOTALS = ("requested_peak", "allocated_peak", "reserved_peak", "context", "devi
 
 def table(found: Fits, *, width: int = 120, color: bool = False) -> str:
     """The verdict, what the memory holds, and what would make it fit."""
-    from graphflops.render.table import Page
+    from graphflops.render.table import told as page
 
-    page = Page(width, color)
-    page.line((verdict(found), "bold" if found.fits else "red"))
-    for note in _notes(found):
-        page.line((f"  {note}", "dim"))
-    for grid in tables(found):
-        page.line()
-        page.table(grid)
-    return page.text()
+    style = "bold" if found.fits else "red"
+    return page((verdict(found), style), _notes(found), tables(found), width, color).text()
 
 
 def markdown(found: Fits) -> str:
     """The verdict, and the same tables."""
-    return f"**{escaped(verdict(found))}**\n" + "".join(f"\n{drawn(grid)}" for grid in tables(found))
+    return told(verdict(found), tables(found))
 
 
 def json(found: Fits) -> str:

@@ -14,6 +14,8 @@ from graphflops.render.tables import listing as cells
 from graphflops.render.text import safe, shortened
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from graphflops.render.tables import Listing
     from graphflops.report import Cut, Report
 
@@ -57,6 +59,11 @@ def markdown(
 def listing(listing: Listing) -> str:
     """A table of names, or of figures."""
     return drawn(cells(listing))
+
+
+def told(headline: str, grids: Iterable[TextTable]) -> str:
+    """A headline and tables."""
+    return f"**{escaped(headline)}**\n" + "".join(f"\n{drawn(grid)}" for grid in grids)
 
 
 def escaped(text: str) -> str:

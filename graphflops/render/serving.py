@@ -10,7 +10,7 @@ from graphflops.base.units import memory, rate, seconds
 from graphflops.render import csv as csv_
 from graphflops.render import summary
 from graphflops.render.json import inert
-from graphflops.render.markdown import drawn, escaped
+from graphflops.render.markdown import told
 from graphflops.render.tables import Entry, Listing, TextTable
 from graphflops.render.tables import listing as as_table
 from graphflops.render.text import safe
@@ -25,21 +25,14 @@ _UNKNOWN = "?"
 
 def table(plan: Serving, *, width: int = 120, color: bool = False) -> str:
     """What a request keeps, how many fit, the steps, and the load that keeps the limits."""
-    from graphflops.render.table import Page
+    from graphflops.render.table import told as page
 
-    page = Page(width, color)
-    page.line((headline(plan), "bold"))
-    for line in notes(plan):
-        page.line((f"  {line}", "dim"))
-    for grid in tables(plan):
-        page.line()
-        page.table(grid)
-    return page.text()
+    return page((headline(plan), "bold"), notes(plan), tables(plan), width, color).text()
 
 
 def markdown(plan: Serving) -> str:
     """The same tables."""
-    return f"**{escaped(headline(plan))}**\n" + "".join(f"\n{drawn(grid)}" for grid in tables(plan))
+    return told(headline(plan), tables(plan))
 
 
 def csv(plan: Serving) -> str:

@@ -30,15 +30,9 @@ CONVENTIONS = {  # by field of Flops: its name, its formula, and where it parts 
 
 def table(found: Statement, *, width: int = 120, color: bool = False) -> str:
     """What the run cost, by stage and convention, where it stands against thresholds, and what is assumed."""
-    from graphflops.render.table import Page
+    from graphflops.render.table import told
 
-    screen = Page(width, color)
-    screen.line((headline(found), "bold"))
-    for fact in facts(found):
-        screen.line((f"  {fact}", "dim"))
-    for grid in tables(found):
-        screen.line()
-        screen.table(grid)
+    screen = told((headline(found), "bold"), facts(found), tables(found), width, color)
     for title, lines in lists(found):
         screen.line()
         screen.line((title, "bold"))

@@ -15,7 +15,7 @@ from graphflops.render.tables import tables
 from graphflops.render.text import columns, shortened, told_apart
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from graphflops.render.tables import Listing, TextTable
     from graphflops.report import Cut, Report
@@ -104,6 +104,18 @@ def listing(listing: Listing, *, width: int = 120, color: bool = False) -> str:
     page = Page(width, color)
     page.table(cells(listing))
     return page.text()
+
+
+def told(headline: Styled, notes: Iterable[str], grids: Iterable[TextTable], width: int, color: bool) -> Page:
+    """A headline, what is to be known of it, and tables."""
+    page = Page(width, color)
+    page.line(headline)
+    for note in notes:
+        page.line((f"  {note}", "dim"))
+    for grid in grids:
+        page.line()
+        page.table(grid)
+    return page
 
 
 def _padded(pairs: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:

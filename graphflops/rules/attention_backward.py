@@ -16,6 +16,8 @@ from graphflops.rules.registry import ForwardCall, backward, rule
 from graphflops.tensor import FLOAT32, TensorType
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from graphflops.cost import Estimate
     from graphflops.dims import Dim
 
@@ -73,22 +75,16 @@ def math_gradients(call: ForwardCall) -> Estimate:
     return priced(dense_problem(call), call, fused=False)
 
 
-@backward("aten._flash_attention_forward")
-def flash_gradients(call: ForwardCall) -> Estimate:
-    """Five products, the scores being recomputed."""
-    return priced(flash_problem(**call.arguments), call)
+def _register_packed(kernel: str, problem: Callable[..., Attention]) -> None:
+    @backward(f"aten._{kernel}_attention_forward")
+    def gradients(call: ForwardCall) -> Estimate:
+        """Five products, the scores being recomputed."""
+        return priced(problem(**call.arguments), call)
 
 
-@backward("aten._efficient_attention_forward")
-def efficient_gradients(call: ForwardCall) -> Estimate:
-    """Five products, the scores being recomputed."""
-    return priced(efficient_problem(**call.arguments), call)
-
-
-@backward("aten._cudnn_attention_forward")
-def cudnn_gradients(call: ForwardCall) -> Estimate:
-    """Five products, the scores being recomputed."""
-    return priced(cudnn_problem(**call.arguments), call)
+_register_packed("flash", flash_problem)
+_register_packed("efficient", efficient_problem)
+_register_packed("cudnn", cudnn_problem)
 
 
 @backward("torch_attn._varlen_attn")

@@ -287,13 +287,7 @@ def hann_window(window_length: Dim, *, dtype: DType | None = None) -> Estimate:
     return progression(window_length, dtype or DEFAULT_FLOAT, flops=3, transcendentals=1)
 
 
-@rule("aten.blackman_window")
+@rule("aten.blackman_window", "aten.kaiser_window")
 def blackman_window(window_length: Dim, *, dtype: DType | None = None) -> Estimate:
-    """A constant and two cosines, each with its argument and its factor."""
-    return progression(window_length, dtype or DEFAULT_FLOAT, flops=6, transcendentals=2)
-
-
-@rule("aten.kaiser_window")
-def kaiser_window(window_length: Dim, *, dtype: DType | None = None) -> Estimate:
-    """I0(beta * sqrt(1 - ((i - h) / h)^2)) / I0(beta): six operations, a square root, a Bessel function."""
+    """Two cosines with arguments and factors; or I0(beta * sqrt(1 - ((i - h) / h)^2)) / I0(beta), which is as much."""
     return progression(window_length, dtype or DEFAULT_FLOAT, flops=6, transcendentals=2)

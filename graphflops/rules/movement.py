@@ -58,7 +58,7 @@ def to_dtype(
     return moved(x, dtype, copy)
 
 
-@rule("aten.to.dtype_layout")
+@rule("aten.to.dtype_layout", "aten.to.prim_Device")
 def to_options(x: TensorType, *, dtype: DType | None = None, copy: bool = False) -> Estimate:
     """A conversion to another element type; a move to another device costs nothing here."""
     return moved(x, dtype, copy)
@@ -73,12 +73,6 @@ def to_device(
     copy: bool = False,
     *unused: Value,
 ) -> Estimate:
-    """A conversion to another element type; a move to another device costs nothing here."""
-    return moved(x, dtype, copy)
-
-
-@rule("aten.to.prim_Device")
-def to_prim_device(x: TensorType, *, dtype: DType | None = None, copy: bool = False) -> Estimate:
     """A conversion to another element type; a move to another device costs nothing here."""
     return moved(x, dtype, copy)
 

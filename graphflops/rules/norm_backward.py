@@ -13,6 +13,7 @@ Per element; the shared part is counted once if input or weight have a gradient:
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from graphflops.cost import Estimate
@@ -181,44 +182,23 @@ def batch_norm_backward_elemt(
     return Estimate((x.like(),), vector_flops=5 * x.numel, reads=(grad_out, x, *kept))
 
 
-def priced(norm: NormGradient, call: ForwardCall, statistics: Dim) -> Estimate:
+def priced(norm: NormGradient, call: ForwardCall) -> Estimate:
     """The gradients of a forward call's wanted operands; its statistics, two per group, are read."""
     given, grad = call.arguments, result_of(call)
     wants = tuple(name in call.wants for name in OPERANDS)
     out = tuple(given[name].like() for name, wanted in zip(OPERANDS, wants, strict=True) if wanted)
-    kept = 2 * statistics * (computed_in(grad.dtype).bits // 8)
+    kept = 2 * call.estimate.transcendentals * (computed_in(grad.dtype).bits // 8)
     touched = (grad.like(), given["x"], given.get("weight"), kept) if wants[0] or wants[1] else (grad.like(),)
     return Estimate(out, vector_flops=norm.work(given["x"], given.get("weight"), wants), reads=touched)
 
 
-@backward("aten.layer_norm", "aten.native_layer_norm")
-def layer_norm_gradient(call: ForwardCall) -> Estimate:
-    """Up to 13 operations per element for input, weight and bias."""
-    return priced(LAYER, call, call.estimate.transcendentals)
-
-
-@backward("aten.rms_norm", "aten._fused_rms_norm")
-def rms_norm_gradient(call: ForwardCall) -> Estimate:
-    """Up to 9 operations per element for input and weight."""
-    return priced(ROOT_MEAN_SQUARE, call, call.estimate.transcendentals)
-
-
-@backward("aten.group_norm", "aten.native_group_norm")
-def group_norm_gradient(call: ForwardCall) -> Estimate:
-    """Up to 7 operations per element for input, weight and bias."""
-    return priced(GROUP, call, call.estimate.transcendentals)
-
-
-@backward("aten._batch_norm_with_update", "aten._batch_norm_with_update_functional")
-def training_gradient(call: ForwardCall) -> Estimate:
-    """Up to 8 operations per element for input, weight and bias."""
-    return priced(BATCH, call, call.estimate.transcendentals)
-
-
-@backward("aten._native_batch_norm_legit_no_training", "aten._batch_norm_no_update")
-def inference_gradient(call: ForwardCall) -> Estimate:
-    """Up to 5 operations per element for input, weight and bias."""
-    return priced(BATCH_INFERENCE, call, call.estimate.transcendentals)
+backward("aten.layer_norm", "aten.native_layer_norm")(partial(priced, LAYER))
+backward("aten.rms_norm", "aten._fused_rms_norm")(partial(priced, ROOT_MEAN_SQUARE))
+backward("aten.group_norm", "aten.native_group_norm")(partial(priced, GROUP))
+backward("aten._batch_norm_with_update", "aten._batch_norm_with_update_functional")(partial(priced, BATCH))
+backward("aten._native_batch_norm_legit_no_training", "aten._batch_norm_no_update")(
+    partial(priced, BATCH_INFERENCE)
+)
 
 
 @backward(
@@ -234,4 +214,4 @@ def inference_gradient(call: ForwardCall) -> Estimate:
 def batch_norm_gradient(call: ForwardCall) -> Estimate:
     """As in training for the batch's own statistics, as in inference for running ones."""
     own = call.arguments.get("training", call.arguments.get("use_input_stats"))
-    return training_gradient(call) if own else inference_gradient(call)
+    return priced(BATCH if own else BATCH_INFERENCE, call)

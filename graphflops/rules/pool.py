@@ -126,6 +126,8 @@ for _spatial in (2, 3):
 
 
 @rule("aten.max_pool2d_with_indices_backward", "aten.max_pool3d_with_indices_backward")
+@rule("aten.adaptive_max_pool2d_backward", "aten.adaptive_max_pool3d_backward")
+@rule("aten.fractional_max_pool2d_backward", "aten.fractional_max_pool3d_backward")
 def max_pool_with_indices_backward(
     grad_output: TensorType, x: TensorType, *, indices: TensorType
 ) -> Estimate:
@@ -262,12 +264,6 @@ def adaptive_avg_pool_gradient(call: ForwardCall) -> Estimate:
     return replace(operand_gradient(call), vector_flops=call.estimate.vector_flops)
 
 
-@rule("aten.adaptive_max_pool2d_backward", "aten.adaptive_max_pool3d_backward")
-def adaptive_max_pool_backward(grad_output: TensorType, x: TensorType, indices: TensorType) -> Estimate:
-    """Adds each output's gradient at the position of its maximum."""
-    return Estimate((x.like(),), vector_flops=grad_output.numel, reads=(grad_output, indices))
-
-
 def adaptive_avg_pooling_backward(spatial: int) -> Callable[..., Estimate]:
     """The gradient of adaptive average pooling over `spatial` axes."""
 
@@ -301,23 +297,11 @@ def fractional_max_pool(
     return indexed(Estimate((out,), vector_flops=work, reads=(x, random_samples)))
 
 
-@rule("aten.fractional_max_pool2d_backward", "aten.fractional_max_pool3d_backward")
-def fractional_max_pool_backward(grad_output: TensorType, x: TensorType, *, indices: TensorType) -> Estimate:
-    """Adds each output's gradient at the position of its maximum."""
-    return adaptive_max_pool_backward(grad_output, x, indices)
-
-
-@rule("aten.max_unpool2d")
-def max_unpool2d(x: TensorType, indices: TensorType, output_size: Sizes) -> Estimate:
+@rule("aten.max_unpool2d", "aten.max_unpool3d")
+def max_unpool(x: TensorType, indices: TensorType, output_size: Sizes) -> Estimate:
     """Writes values to their former positions and zeros elsewhere; no arithmetic."""
     out = x.like((*x.shape[: -len(output_size)], *output_size))
     return Estimate((out,), reads=(x, indices))
-
-
-@rule("aten.max_unpool3d")
-def max_unpool3d(x: TensorType, indices: TensorType, output_size: Sizes) -> Estimate:
-    """Writes values to their former positions and zeros elsewhere; no arithmetic."""
-    return max_unpool2d(x, indices, output_size)
 
 
 @backward("aten.max_unpool2d", "aten.max_unpool3d")

@@ -162,15 +162,9 @@ def dequantize_tensors(tensors: Tensors) -> Estimate:
     return Estimate(out, 0, DEQUANTIZE * sum(x.numel for x in tensors), reads=tensors)
 
 
-@rule("aten.int_repr")
+@rule("aten.int_repr", "aten._make_per_tensor_quantized_tensor")
 def int_repr(x: TensorType) -> Estimate:
     """A copy of the stored integers."""
-    return convert(x, x.dtype, 0)
-
-
-@rule("aten._make_per_tensor_quantized_tensor")
-def make_per_tensor_quantized(x: TensorType) -> Estimate:
-    """A copy of integers that are quantized already."""
     return convert(x, x.dtype, 0)
 
 

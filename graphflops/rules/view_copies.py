@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from graphflops.cost import Estimate, copied
 from graphflops.dims import differ
-from graphflops.rules import parts, views
+from graphflops.rules import parts, views  # noqa: F401 - the rules of views, which are found by name
 from graphflops.rules.derived import Derived
-from graphflops.rules.registry import ForwardCall, backward, rule
+from graphflops.rules.registry import ForwardCall, backward, find, rule
 from graphflops.rules.shapes import tensors_of
 from graphflops.tensor import TensorType
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 KIND = "view"
 
@@ -23,35 +18,14 @@ def copied_out(seen: Estimate) -> Estimate:
     return copied(*tensors_of(seen.out))
 
 
-_VIEWS: dict[str, Callable[..., Estimate]] = {
-    "view_copy": views.view,
-    "view_copy.dtype": views.view_dtype,
-    "_reshape_copy": views.view,
-    "_reshape_alias_copy": views.reshape_alias,
-    "alias_copy": views.alias,
-    "detach_copy": views.detach,
-    "_fw_primal_copy": views.alias,
-    "_make_dual_copy": views.alias,
-    "as_strided_copy": views.as_strided,
-    "diagonal_copy": parts.diagonal,
-    "expand_copy": views.expand,
-    "narrow_copy": parts.narrow,
-    "permute_copy": views.permute,
-    "select_copy": parts.select,
-    "slice_copy": parts.slice_,
-    "split_copy": parts.split,
-    "split_with_sizes_copy": parts.split_with_sizes,
-    "squeeze_copy": views.squeeze,
-    "t_copy": views.transpose_matrix,
-    "transpose_copy": views.transpose,
-    "unbind_copy": parts.unbind,
-    "unfold_copy": views.unfold,
-    "unsqueeze_copy": views.unsqueeze,
-    "view_as_complex_copy": views.view_as_complex,
-    "view_as_real_copy": views.view_as_real,
-}
-for _name, _view in _VIEWS.items():
-    rule(f"aten.{_name}")(Derived(_view, copied_out))
+_COPIES = """view_copy view_copy.dtype _reshape_alias_copy alias_copy detach_copy _fw_primal_copy _make_dual_copy
+as_strided_copy diagonal_copy expand_copy narrow_copy permute_copy select_copy slice_copy split_copy split_with_sizes_copy
+squeeze_copy t_copy transpose_copy unbind_copy unfold_copy unsqueeze_copy view_as_complex_copy view_as_real_copy"""
+rule("aten._reshape_copy")(Derived(views.view, copied_out))
+for _name in _COPIES.split():
+    _view = find(f"aten.{_name.replace('_copy', '')}")
+    assert _view is not None
+    rule(f"aten.{_name}")(Derived(_view.function, copied_out))
 
 
 def copied_back(call: ForwardCall) -> Estimate:

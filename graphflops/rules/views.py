@@ -27,14 +27,14 @@ from graphflops.rules.shapes import (
 from graphflops.tensor import DType, TensorType
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 KIND = "view"
 
 # Other shapes of the same elements.
 
 
-@rule("aten.view", "aten._unsafe_view", "aten.reshape")
+@rule("aten.view", "aten._unsafe_view", "aten.reshape", "aten._reshape_alias", "aten._mkldnn_reshape")
 def view(x: TensorType, size: Sequence[Dim]) -> Estimate:
     """A view with another shape."""
     return free(same_elements(x, resolved(x, size)))
@@ -54,12 +54,6 @@ def view_dtype(x: TensorType, dtype: DType) -> Estimate:
     )
     out = x.like((*x.shape[:-1], floor_div(last, new)), dtype)
     return free(out if x.stored is None else replace(out, stored=floor_div(x.stored * old, new)))
-
-
-@rule("aten._reshape_alias", "aten._mkldnn_reshape")
-def reshape_alias(x: TensorType, size: Sequence[Dim]) -> Estimate:
-    """A view with another shape and given strides."""
-    return free(same_elements(x, resolved(x, size)))
 
 
 @rule("aten.view_as", "aten.reshape_as")
@@ -198,15 +192,9 @@ def movedim(x: TensorType, source: int | Sequence[int], destination: int | Seque
 # Expanded tensors.
 
 
-@rule("aten.expand")
+@rule("aten.expand", "aten.broadcast_to", "aten._sparse_broadcast_to")
 def expand(x: TensorType, size: Sequence[Dim]) -> Estimate:
     """A view that repeats elements without storing them; reading the result reads the operand once."""
-    return free(expanded(x, size))
-
-
-@rule("aten.broadcast_to", "aten._sparse_broadcast_to")
-def broadcast_to(x: TensorType, size: Sequence[Dim]) -> Estimate:
-    """A view that repeats elements without storing them."""
     return free(expanded(x, size))
 
 
@@ -270,22 +258,16 @@ def at_least_3d(x: TensorType) -> TensorType:
     return x if x.rank > 2 else x.view((*at_least_2d(x).shape, 1))
 
 
-@rule("aten.atleast_1d")
-def atleast_1d(tensors: TensorType | Sequence[TensorType]) -> Estimate:
-    """One axis or more."""
-    return free(*map(at_least_1d, (tensors,) if isinstance(tensors, TensorType) else tensors))
+def _register_at_least(name: str, raised: Callable[[TensorType], TensorType]) -> None:
+    @rule(f"aten.{name}")
+    def at_least(tensors: TensorType | Sequence[TensorType]) -> Estimate:
+        """As many axes as the name says, or more."""
+        return free(*map(raised, tensors_of((tensors,) if isinstance(tensors, TensorType) else tensors)))
 
 
-@rule("aten.atleast_2d")
-def atleast_2d(tensors: TensorType | Sequence[TensorType]) -> Estimate:
-    """Two axes or more."""
-    return free(*map(at_least_2d, (tensors,) if isinstance(tensors, TensorType) else tensors))
-
-
-@rule("aten.atleast_3d")
-def atleast_3d(tensors: TensorType | Sequence[TensorType]) -> Estimate:
-    """Three axes or more."""
-    return free(*map(at_least_3d, (tensors,) if isinstance(tensors, TensorType) else tensors))
+_register_at_least("atleast_1d", at_least_1d)
+_register_at_least("atleast_2d", at_least_2d)
+_register_at_least("atleast_3d", at_least_3d)
 
 
 @rule("aten.unflatten_dense_tensors")

@@ -46,6 +46,20 @@ def table(grid: TextTable) -> str:
     return f"<table>{title}<thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table>"
 
 
+def wide(grid: TextTable, label: str) -> str:
+    """A table of figures for a page, in a box that scrolls. label: of the box, for screen readers."""
+    heads = "".join(f'<th scope="col" class="figure">{escaped(text)}</th>' for text in grid.heads)
+    lines = (
+        "".join(f'<td class="figure">{escaped(cell)}</td>' for cell in one.cells) for one in grid.entries
+    )
+    body = "".join(f"<tr>{line}</tr>" for line in lines)
+    caption = f"<caption>{escaped(grid.title)}</caption>" if grid.title else ""
+    return (
+        f'<div class="wide" tabindex="0" role="region" aria-label="{label}">'
+        f"<table>{caption}<thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table></div>"
+    )
+
+
 def escaped(text: str) -> str:
     """Text that HTML shows as it is."""
     return "".join(_ENTITIES.get(c, c) for c in safe(text, 10_000))

@@ -6,12 +6,11 @@ from typing import TYPE_CHECKING
 
 from graphflops.base.units import seconds
 from graphflops.render.html import report as page
-from graphflops.render.html.fragment import escaped
+from graphflops.render.html.fragment import escaped, wide
 from graphflops.render.html.plot import Curve, plot
 from graphflops.render.serving import headline, notes, tables
 
 if TYPE_CHECKING:
-    from graphflops.render.tables import TextTable
     from graphflops.serving.plan import Serving
 
 _PICOSECONDS = 10**12
@@ -22,7 +21,7 @@ def html(plan: Serving) -> str:
     """The page of the step's report, with the plan as a section of it."""
     pictures = f'<div class="plots">{_picture(plan)}</div>'
     lines = "".join(f'<p class="note">{escaped(note)}</p>' for note in notes(plan))
-    grids = "".join(_table(grid) for grid in tables(plan))
+    grids = "".join(wide(grid, "Serving") for grid in tables(plan))
     title = '<h2 id="serving-title">Serving</h2>'
     told = f"<p>{escaped(headline(plan))}</p>"
     return page.html(
@@ -47,17 +46,4 @@ def _picture(plan: Serving) -> str:
     )
     return (
         f'<figure class="chart"><figcaption>time of a token by tokens a second</figcaption>{drawn}</figure>'
-    )
-
-
-def _table(grid: TextTable) -> str:
-    head = "".join(f'<th scope="col" class="figure">{escaped(text)}</th>' for text in grid.heads)
-    lines = (
-        "".join(f'<td class="figure">{escaped(cell)}</td>' for cell in one.cells) for one in grid.entries
-    )
-    body = "".join(f"<tr>{line}</tr>" for line in lines)
-    caption = f"<caption>{escaped(grid.title)}</caption>" if grid.title else ""
-    return (
-        '<div class="wide" tabindex="0" role="region" aria-label="Serving">'
-        f"<table>{caption}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
     )

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING
 
 from graphflops.base.units import memory, number, seconds
 from graphflops.render.html import report as page
-from graphflops.render.html.fragment import escaped
+from graphflops.render.html.fragment import escaped, wide
 from graphflops.render.html.plot import Curve, plot
 from graphflops.render.sweep import cells
+from graphflops.render.tables import listing
 from graphflops.render.text import count_of, safe
 
 if TYPE_CHECKING:
@@ -55,9 +56,10 @@ def section(points: Sequence[Point], said: Sequence[str] = (), price_per_hour: f
     )
     notes = [*_notes(points, len(groups) - len(drawn)), *said]
     lines = "".join(f'<p class="note">{escaped(note)}</p>' for note in notes)
+    table = wide(listing(cells(points[:_MOST_LINES], price_per_hour, exact=False)), "Points of the sweep")
     return (
         '<section id="sweep" aria-labelledby="sweep-title"><h2 id="sweep-title">Sweep over sizes</h2>'
-        f'{_legend(drawn)}<div class="plots">{pictures}</div>{_table(points[:_MOST_LINES], price_per_hour)}{lines}</section>'
+        f'{_legend(drawn)}<div class="plots">{pictures}</div>{table}{lines}</section>'
     )
 
 
@@ -111,14 +113,3 @@ def _legend(groups: dict[str, list[Point]]) -> str:
         for place, label in enumerate(groups, 1)
     )
     return f'<div class="legend">{"".join(keys)}</div>'
-
-
-def _table(points: Sequence[Point], price_per_hour: float | None) -> str:
-    listing = cells(points, price_per_hour, exact=False)
-    head = "".join(f'<th scope="col" class="figure">{escaped(text)}</th>' for text in listing.heads)
-    lines = ("".join(f'<td class="figure">{escaped(str(cell))}</td>' for cell in row) for row in listing.rows)
-    body = "".join(f"<tr>{line}</tr>" for line in lines)
-    return (
-        '<div class="wide" tabindex="0" role="region" aria-label="Points of the sweep">'
-        f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
-    )

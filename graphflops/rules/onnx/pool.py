@@ -6,10 +6,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from graphflops.dims import prod
+from graphflops.rules import pool
 from graphflops.rules.onnx.conv import Ints, transposed_sizes, window_counts
 from graphflops.rules.onnx.entries import sizes, unknown
 from graphflops.rules.onnx.fused import Outputs, chosen
-from graphflops.rules.pool import adaptive, max_unpool2d, windowed
+from graphflops.rules.pool import adaptive, windowed
 from graphflops.rules.reduce import indexed
 from graphflops.rules.registry import require, rule
 from graphflops.tensor import TensorType
@@ -143,4 +144,4 @@ def max_unpool(
         shape = (*x.shape[:2], *spatial)
     else:
         shape = sizes(output_shape) or tuple(unknown("unpooled", place) for place in range(x.rank))
-    return replace(max_unpool2d(x, indices, shape), reads=(x, indices, output_shape))
+    return replace(pool.max_unpool(x, indices, shape), reads=(x, indices, output_shape))
