@@ -1,7 +1,8 @@
 """The attributes that each version of an ONNX operator has, and their types.
 
 `onnx_attributes.txt` is written by `python -m graphflops.ops.onnx_attributes`, from the installed onnx and onnxruntime.
-A line names operators that have the same attributes. A file may give an attribute that the operator's version does not
+A line names operators that have the same attributes, onnx's own with their versions, and below an empty line those that
+onnxruntime adds. A file may give an attribute that the operator's version does not
 have, or of another type: onnxruntime loads no such model.
 """
 
@@ -9,16 +10,15 @@ from __future__ import annotations
 
 from collections import defaultdict
 from functools import lru_cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from graphflops.errors import shown
+from graphflops.ops.onnx_versions import TABLE
 from graphflops.ops.operator import operator
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-TABLE = Path(__file__).with_name("onnx_attributes.txt")
 _DOMAINS = ("onnx.", "ai.onnx.", "com.")
 # What an attribute may say, by its name or by the operator's too.
 _CHOICES = {
@@ -89,9 +89,16 @@ def table() -> str:
         get_all_operator_schema,
     )
 
+    known: set[str] = set()
+    return "\n".join(
+        _lines(every, known) for every in (defs.get_all_schemas_with_history(), get_all_operator_schema())
+    )
+
+
+def _lines(schemas: Iterable[Any], seen: set[str]) -> str:
+    """The table of those schemas that are not in the one before it."""
     spelled: dict[str, list[str]] = defaultdict(list)
-    seen = set()
-    for schema in (*defs.get_all_schemas_with_history(), *get_all_operator_schema()):
+    for schema in schemas:
         domain, name = schema.domain, schema.name
         op = (
             f"{domain}.{name}"
