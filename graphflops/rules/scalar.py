@@ -267,13 +267,22 @@ def promise() -> Estimate:
     return free(alias=False)
 
 
-@rule(
-    *("aten._functional_assert_scalar", "aten._functional_sym_constrain_range"),
-    "aten._functional_sym_constrain_range_for_size",
-)
+@rule("aten._functional_assert_scalar")
 def functional_assert_scalar(*, dep_token: TensorType) -> Estimate:
     """Nothing."""
     return free(dep_token)
+
+
+@rule("aten._functional_sym_constrain_range", "aten._functional_sym_constrain_range_for_size")
+def functional_constrain_range(*, dep_token: TensorType) -> Estimate:
+    """Nothing."""
+    return free(dep_token)
+
+
+@rule("aten._assert_tensor_metadata")
+def assert_tensor_metadata(a: TensorType) -> Estimate:
+    """Nothing."""
+    return free(alias=False)
 
 
 @rule("aten._assert_async")
@@ -304,7 +313,6 @@ def record_function_enter() -> Estimate:
 
 
 @rule("profiler._record_function_exit", "aten.record_stream", "aten.retain_grad", "aten._propagate_xla_data")
-@rule("aten._assert_tensor_metadata")
 def note(*unused: Value) -> Estimate:
     """Nothing."""
     return free(alias=False)
