@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import io
 import logging
 import re
@@ -77,6 +78,8 @@ def captured(name: Name, *, joint: bool = False, training: bool = False) -> dict
     Builds it on the meta device, without weights, from code of installed packages alone. joint: forward and backward in one.
     Raises ModelError, in one line, for what cannot be built or exported.
     """
+    if importlib.util.find_spec("torch") is None:
+        raise ModelError(f"{name}: needs torch: pip install 'graphflops[capture]'")
     from graphflops.exporters import live
 
     programs = {}

@@ -88,7 +88,6 @@ def _write_report(
 
 def _programs(model: str, choices: Choices, *, joint: bool, training: bool) -> Mapping[str, Captured]:
     """The programs of a library's model, or of what the user's factory returns, by name."""
-    _require_torch()
     name = parsed(model, choices)
     if name is None:
         if choices != Choices():
@@ -99,17 +98,12 @@ def _programs(model: str, choices: Choices, *, joint: bool, training: bool) -> M
     return captured(name, joint=joint, training=training)
 
 
-def _require_torch() -> None:
+def _captured(factory: str, joint: bool) -> Captured:
+    """The program that torch exports of what the user's factory returns, with the record of an eager run."""
     import importlib.util
 
     if importlib.util.find_spec("torch") is None:
         raise ModelError("capture needs torch: pip install 'graphflops[torch]'")
-
-
-def _captured(factory: str, joint: bool) -> Captured:
-    """The program that torch exports of what the user's factory returns, with the record of an eager run."""
-    import importlib
-
     place, _, name = factory.partition(":")
     if not place or not name:
         raise click.UsageError(f"{shown(factory)} is not PKG.MOD:FACTORY, such as mypackage.model:example")

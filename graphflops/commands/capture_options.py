@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from graphflops.capturing.name import AXES, CACHES, DTYPES, PHASES, QUANTIZED, Choices, parsed
-from graphflops.errors import ModelError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -78,11 +77,8 @@ def decoder(text: str) -> tuple[str | Graph, Graph | None]:
 
 def _graphs(name: Name, text: str, *, training: bool = False) -> dict[str, Graph]:
     """The programs of a library's model, by phase."""
-    import importlib.util
     from dataclasses import replace
 
-    if importlib.util.find_spec("torch") is None:
-        raise ModelError(f"{name}: needs torch: pip install 'graphflops[capture]'")
     from graphflops.capturing.run import captured
 
     programs = captured(name, training=training).items()

@@ -77,3 +77,16 @@ def test_commands_that_read_what_strangers_wrote_take_no_names() -> None:
 def test_sizes_are_of_names() -> None:
     pytest.importorskip("torch")
     assert "by name" in misused("capture", "own:factory", "--batch", "2", "-o", "m.pt2")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "extra"),
+    [
+        (("capture", "timm:resnet50", "--output", "m.pt2"), "capture"),
+        (("analyze", "torchvision:resnet50"), "capture"),
+        (("capture", "package:factory", "--output", "m.pt2"), "torch"),
+    ],
+)
+def test_without_torch_the_packages_that_it_needs_are_named(arguments, extra, monkeypatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert f"needs torch: pip install 'graphflops[{extra}]'" in failed(*arguments)
