@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from graphflops.base.limits import LimitPassed, spend
 from graphflops.errors import NoRuleError, ShapeError, shown
 from graphflops.graph import Graph, Ref
-from graphflops.ops import operator
+from graphflops.ops import onnx_operands, operator
 from graphflops.passes.gradients import pass_on, reached
 from graphflops.passes.price_call import (
     converts,
@@ -187,7 +187,7 @@ class Pricer:
         for done, (node, uses) in enumerate(zip(graph.nodes, graph.operands, strict=True)):
             if top and self.progress and done % _PROGRESS_EVERY == 0:
                 self.progress(done, len(graph.nodes))
-            priced = self.price_of(node, values, graph)
+            priced = self.price_of(node, values, graph, stated=True)
             if priced.placeholders:
                 priced = self.types.numbered(node, priced, values, graph)
             self.types.reconcile(node, priced, values, graph, autocast, self._resolved)
@@ -237,8 +237,10 @@ class Pricer:
 
     # One call
 
-    def price_of(self, node: Node, values: Mapping[str, Value], graph: Graph) -> Priced:
-        """Price a call, or take the price of an equal one."""
+    def price_of(
+        self, node: Node, values: Mapping[str, Value], graph: Graph, *, stated: bool = False
+    ) -> Priced:
+        """Price a call, or take the price of an equal one. stated: at the file's element types, which must go together."""
         args = self._resolved(node.args, values)
         dropped = () if self.types.derives else _PLACEMENT
         kwargs = tuple(
@@ -249,11 +251,14 @@ class Pricer:
         if (fact_of := self.facts_of[node.op]) is not None:
             kwargs = (*kwargs, *self._fact(fact_of(graph, node, args), node))
         wanted = tuple([name is not None for name in node.outputs]) if self.types.derives else None
-        key = (node.op, key_of(args), key_of(kwargs), wanted)
+        key = (node.op, key_of(args), key_of(kwargs), wanted, stated)
         known = self.priced.get(key)
         if known is None:
+            problem = onnx_operands.fault(node.op, args) if stated and self.types.derives else ""
             try:
-                asked = self._asked(node.op, args, kwargs, wanted)
+                asked = (
+                    unknown_call("GF118", problem) if problem else self._asked(node.op, args, kwargs, wanted)
+                )
             except LimitPassed as passed:
                 passed.at(place_of(node))
                 raise

@@ -63,7 +63,6 @@ def _inferred(
     x: TensorType, scale: TensorType, bias: TensorType, mean: TensorType, var: TensorType, outputs: Outputs
 ) -> Estimate:
     """Normalises by the given statistics; there may be one for each element of a sample."""
-    _check_channels(x, scale)
     estimate = replace(scaled(x, scale, bias, mean, var), transcendentals=var.numel)
     return replace(estimate, out=chosen(outputs, x.like(), mean.like(), var.like(), mean.like(), var.like()))
 
@@ -78,26 +77,14 @@ def _trained(
     outputs: Outputs,
 ) -> Estimate:
     """Normalises by the batch's own statistics, and updates the running ones if they are wanted."""
-    _check_channels(x, scale)
     running = [given if is_wanted(outputs, place) else None for place, given in enumerate((mean, var), 1)]
     mixed = updated(normalised(x, var.numel, scale, bias), *running)
     return replace(mixed, out=chosen(outputs, *out), writes=None)
 
 
-def _check_channels(x: TensorType, scale: TensorType) -> None:
-    if x.rank > 1 and scale.rank == 1:
-        channels = x.shape[1]
-        require(
-            not differ(channels, scale.shape[0]), f"{channels} channels, but the scale has {scale.shape[0]}"
-        )
-
-
 @rule("onnx.InstanceNormalization")
 def instance_normalization(x: TensorType, scale: TensorType, bias: TensorType) -> Estimate:
     """Seven operations per element, a reciprocal root per channel of each sample."""
-    require(x.rank >= 2, f"no channels in {x}")
-    fits = all(part.rank == 1 and not differ(part.shape[0], x.shape[1]) for part in (scale, bias))
-    require(fits, f"a scale {scale} and a bias {bias} for {x.shape[1]} channels")
     return normalised(x, prod(x.shape[:2]), scale, bias)
 
 
@@ -108,6 +95,14 @@ def group_normalization(x: TensorType, scale: TensorType, bias: TensorType, *, n
     channels = x.shape[1]
     require(not differ(mod(channels, num_groups), 0), f"{channels} channels do not make {num_groups} groups")
     return normalised(x, x.shape[0] * num_groups, scale, bias)
+
+
+def require_parts(shape: tuple[Dim, ...], *parts: TensorType | None) -> None:
+    """Raises ShapeError for a scale or a bias that does not broadcast to what it scales."""
+    for part in parts:
+        wide = shape if part is None else broadcast(part.shape, shape)
+        fits = len(wide) == len(shape) and not any(map(differ, wide, shape))
+        require(fits, f"a scale or bias {part} for [{', '.join(map(str, shape))}]")
 
 
 def from_axis(x: TensorType, axis: int) -> tuple[int, tuple[Dim, ...]]:
@@ -128,7 +123,7 @@ def layer_normalization(
 ) -> Estimate:
     """Seven operations per element with a bias, a reciprocal root per row."""
     place, kept = from_axis(x, axis)
-    broadcast(scale.shape, x.shape[place:])
+    require_parts(x.shape[place:], scale, bias)
     statistic = x.like(kept, onnx_dtype(stash_type))
     estimate = normalised(x, prod(x.shape[:place]), scale, bias)
     return replace(estimate, out=chosen(outputs, x.like(), statistic, statistic))
@@ -138,6 +133,7 @@ def layer_normalization(
 def rms_normalization(x: TensorType, scale: TensorType, *, axis: int = -1) -> Estimate:
     """Four operations per element, a reciprocal root per row."""
     place, _ = from_axis(x, axis)
+    require_parts(x.shape[place:], scale)
     estimate = normalised(x, prod(x.shape[:place]), scale, statistics=MEAN_SQUARE)
     return replace(estimate, out=(x.like(dtype=scale.dtype),))
 

@@ -10,7 +10,7 @@ from graphflops.exporters.onnx_graph import Program
 from graphflops.graph import Origin
 
 HEAD = '<ir_version: 10, opset_import: ["": 21, "d": 1, "com.microsoft": 1]>'
-IMAGE = "g (float[1, 4, 8, 8] x, float[8, 4, 3, 3] w, float[4, 3, 3, 3] u, float[4] s) => (y) { y ="
+IMAGE = "g (float[1, 4, 8, 8] x, float[8, 4, 3, 3] w, float[4, 3, 3, 3] u, float[4] s, float[5] t, float[8] e) => (y) { y ="
 MATRIX = "g (float[2, 3] x) => (y) {"
 HUGE = 10**18
 
@@ -57,7 +57,10 @@ def refusal(text):
         ("MaxPool<kernel_shape = [2, 2], storage_order = 5>(x)", "is one of 0, 1, not 5"),
         ('DepthToSpace<blocksize = 2, mode = "XX">(x)', "is one of DCR, CRD, not 'XX'"),
         ("LRN<size = 2>(x)", "2 neighbouring channels have no middle"),
-        ("InstanceNormalization(x, w, s)", "a scale"),
+        ("InstanceNormalization(x, w, s)", "do not fit one another: [1, 4, 8, 8], [8, 4, 3, 3], [4]"),
+        ("BatchNormalization(x, s, s, s, t)", "do not fit one another: [1, 4, 8, 8], [4], [4], [4], [5]"),
+        ("LayerNormalization(x, e, s)", "do not broadcast"),
+        ("LayerNormalization(e, x)", "a scale or bias float32[1, 4, 8, 8] for [8]"),
         ("LayerNormalization(x, s)", "do not broadcast"),
         ("PRelu(x, u)", "do not broadcast"),
         ("com.microsoft.FusedMatMul<transBatchA = 1>(s, s)", "has no batch to stand behind the rows"),
@@ -246,3 +249,31 @@ def test_a_result_that_an_operator_does_not_have_is_not_known() -> None:
 def test_calls_over_which_onnx_ends_the_process(call) -> None:
     """Of these its own shape inference reads past the end of a list, so it is not asked for sizes."""
     assert refusal(f"g (float[2, 3] x, int64[2] i) => (y) {{ {call} }}")
+
+
+@pytest.mark.parametrize(
+    ("inputs", "call", "said"),
+    [
+        ("float[2] a, float16[2] b", "Add(a, b)", "must have one element type, not float32 and float16"),
+        ("int64[2] a", "Acos(a)", "operand 1 of onnx.Acos.7 cannot be int64"),
+        ("float[2] a, float[2] b", "And(a, b)", "operand 1 of onnx.And.7 cannot be float32"),
+        ("float[3, 4] a, float[2] b", "Gather(a, b)", "operand 2 of onnx.Gather.13 cannot be float32"),
+        (
+            "float[2, 3] a, double[3, 4] b",
+            "MatMul(a, b)",
+            "must have one element type, not float32 and float64",
+        ),
+        ("float[2, 3] a, float16[2, 3] b", "Concat<axis = 0>(a, b)", "must have one element type"),
+        # Weights of three gates of 5, where those of the state are of 4; of a state of 5 in 2 directions and 1.
+        ("float[7, 2, 3] a, float[1, 15, 3] b, float[1, 12, 4] c", "GRU(a, b, c)", "[1, 15, 3], [1, 12, 4]"),
+        ("float[7, 2, 3] a, float[2, 20, 3] b, float[1, 20, 5] c", "LSTM(a, b, c)", "[2, 20, 3], [1, 20, 5]"),
+    ],
+)
+def test_operands_of_other_types_or_shapes_than_the_operator_takes(inputs, call, said) -> None:
+    assert said in refusal(f"g ({inputs}) => (y) {{ y = {call} }}")
+
+
+def test_attention_of_keys_and_values_in_other_heads() -> None:
+    text = "g (float[2, 4, 8, 16] q, float[2, 2, 8, 16] k, float[2, 4, 8, 16] v) => (y) { y = Attention(q, k, v) }"
+    report = analyze(Program(parser.parse_model(HEAD.replace("21", "23") + text)).graph(Origin()))
+    assert report.diagnostics[0].code == "GF118"
