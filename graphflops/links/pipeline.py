@@ -1,0 +1,173 @@
+"""Pipelines: the order in which each device runs forwards and backwards of its stages, and the time that this order takes.
+
+GPipe: https://arxiv.org/abs/1811.06965. 1F1B and its interleaved form: https://arxiv.org/abs/2104.04473. Zero bubble (ZB-H1),
+with the gradients of weights apart from those of inputs: https://arxiv.org/abs/2401.10241.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import chain
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from graphflops.errors import OptionError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+Schedule = Literal["gpipe", "1f1b", "interleaved", "zero-bubble"]
+Work = Literal["F", "B", "W"]
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Seconds of one microbatch in a stage. backward: of gradients of inputs, or of all where `weight` is 0.
+
+    weight: of gradients of weights, which zero-bubble schedules run apart. saved: what a microbatch keeps for its gradients,
+    in any unit.
+    """
+
+    forward: float
+    backward: float
+    weight: float = 0.0
+    saved: float = 1.0
+
+
+class Step(NamedTuple):
+    """One microbatch in one stage: F its forward, B its backward (of inputs), W that of weights."""
+
+    work: Work
+    stage: int
+    microbatch: int
+
+
+class Span(NamedTuple):
+    """When a device runs a step."""
+
+    device: int
+    step: Step
+    start: float
+    end: float
+
+
+class Pipeline(NamedTuple):
+    """What a schedule takes. seconds: of the whole. bubble: share of the devices' time in which they wait.
+
+    saved: the most that each device keeps for gradients at once, in the unit of its stages. spans: all steps.
+    """
+
+    seconds: float
+    bubble: float
+    saved: tuple[float, ...]
+    spans: tuple[Span, ...]
+
+
+def pipeline(
+    stages: Sequence[Stage], devices: int, microbatches: int, schedule: Schedule, *, send: float = 0.0
+) -> Pipeline:
+    """Runs a schedule step by step. Stage i is on device i % devices. send: seconds of a message between devices, which pass
+    while they compute.
+
+    Raises OptionError where a schedule does not have such numbers of stages, devices and microbatches.
+    """
+    chunks, rest = divmod(len(stages), max(devices, 1))
+    if devices < 1 or rest or not chunks or microbatches < 1:
+        given = f"{len(stages)} stages, {devices} devices, {microbatches} microbatches"
+        raise OptionError(f"a pipeline of {given}: give as many stages on each device, and microbatches")
+    if chunks > 1 and schedule != "interleaved":
+        raise OptionError(f"the schedule {schedule} has one stage a device, not {chunks}: use interleaved")
+    if chunks > 1 and microbatches % devices:
+        raise OptionError(f"interleaved stages take a multiple of {devices} microbatches, not {microbatches}")
+    orders = [_order(schedule, device, devices, chunks, microbatches) for device in range(devices)]
+    spans = _run(orders, stages, devices, send)
+    seconds = max(span.end for span in spans)
+    busy = sum(span.end - span.start for span in spans)
+    saved = tuple(_most_saved([s for s in spans if s.device == device], stages) for device in range(devices))
+    return Pipeline(seconds, 1 - busy / (devices * seconds) if seconds else 0.0, saved, tuple(spans))
+
+
+def _order(schedule: Schedule, device: int, devices: int, chunks: int, microbatches: int) -> list[Step]:
+    """The steps of one device in their order."""
+    count = chunks * microbatches
+    forward = [_step("F", place, device, devices, chunks) for place in range(count)]
+    backward = [_step("B", place, device, devices, chunks) for place in range(count)]
+    if schedule == "gpipe":
+        return forward + backward
+    ahead = devices - device - 1
+    if chunks > 1:
+        ahead = 2 * ahead + (chunks - 1) * devices
+    ahead = min(ahead, count)
+    pairs = chain.from_iterable(zip(forward[ahead:], backward, strict=False))
+    order = [*forward[:ahead], *pairs, *backward[count - ahead :]]
+    if schedule != "zero-bubble":
+        return order
+    found: list[Step] = []
+    for step in order:  # as many gradients of weights are put off as a device is behind the first
+        found.append(step)
+        if step.work == "B" and step.microbatch >= device:
+            found.append(step._replace(work="W", microbatch=step.microbatch - device))
+    last = max(0, microbatches - device)
+    return found + [Step("W", device, microbatch) for microbatch in range(last, microbatches)]
+
+
+def _step(work: Work, place: int, device: int, devices: int, chunks: int) -> Step:
+    """The step at a place in the order of forwards or backwards: `devices` microbatches of a chunk, then of the next."""
+    if chunks == 1:
+        return Step(work, device, place)
+    turn, rest = divmod(place, devices * chunks)
+    chunk, within = divmod(rest, devices)
+    chunk = chunk if work == "F" else chunks - 1 - chunk
+    return Step(work, chunk * devices + device, turn * devices + within)
+
+
+def _run(orders: Sequence[list[Step]], stages: Sequence[Stage], devices: int, send: float) -> list[Span]:
+    """Each step as soon as its device is free and what it reads is there."""
+    splits = any(step.work == "W" for step in orders[0])
+    ends: dict[Step, float] = {}
+    spans: list[Span] = []
+    free, places = [0.0] * devices, [0] * devices
+    while len(spans) < sum(map(len, orders)):
+        before = len(spans)
+        for device, order in enumerate(orders):
+            while places[device] < len(order):
+                step = order[places[device]]
+                start = _ready(step, ends, len(stages), devices, send)
+                if start is None:
+                    break
+                start = max(start, free[device])
+                stage = stages[step.stage]
+                whole = stage.backward + (0.0 if splits else stage.weight)
+                lasts = {"F": stage.forward, "B": whole, "W": stage.weight}[step.work]
+                ends[step] = free[device] = start + lasts
+                spans.append(Span(device, step, start, start + lasts))
+                places[device] += 1
+        assert len(spans) > before, "a schedule in which devices wait for one another"
+    return spans
+
+
+def _ready(step: Step, ends: dict[Step, float], stages: int, devices: int, send: float) -> float | None:
+    """When what a step reads is there; None where it was not computed yet."""
+    needed = []
+    if step.work == "F" and step.stage:
+        needed = [(step._replace(stage=step.stage - 1), send if devices > 1 else 0.0)]
+    elif step.work == "B":
+        needed = [(step._replace(work="F"), 0.0)]
+        if step.stage < stages - 1:
+            needed.append((step._replace(stage=step.stage + 1), send if devices > 1 else 0.0))
+    elif step.work == "W":
+        needed = [(step._replace(work="B"), 0.0)]
+    if any(other not in ends for other, _ in needed):
+        return None
+    return max((ends[other] + after for other, after in needed), default=0.0)
+
+
+def _most_saved(spans: Sequence[Span], stages: Sequence[Stage]) -> float:
+    """The most that one device keeps: from the start of a forward to the end of the last gradient that reads it."""
+    last = "W" if any(span.step.work == "W" for span in spans) else "B"
+    changes = [(span.start, 1, stages[span.step.stage].saved) for span in spans if span.step.work == "F"]
+    changes += [(span.end, 0, -stages[span.step.stage].saved) for span in spans if span.step.work == last]
+    now = most = 0.0
+    for _, _, change in sorted(changes):
+        now += change
+        most = max(most, now)
+    return most
