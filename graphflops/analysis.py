@@ -9,7 +9,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from graphflops.errors import DimError, ModelError, shown
+from graphflops.errors import DimError, ModelError, OptionError, shown
 from graphflops.graph import Graph
 from graphflops.passes import attention
 from graphflops.passes.bind import bind
@@ -46,6 +46,7 @@ def analyze(
     assume: bool = True,
     execution: Execution | None = None,
     device: str | None = None,
+    network: str | None = None,
     times: bool = True,
     memory: bool = True,
     fused: bool = True,
@@ -62,6 +63,7 @@ def analyze(
     execution: `eager` call by call from Python, `graph` without gaps between kernels, `compiled` by torch.compile. Default:
         `graph`; for a program of PyTorch on a device `eager`, unless it is quantized.
     device: name of a device, or path of its profile: the report says what memory and, with times, time the program takes.
+    network: how nodes of devices are joined, `8x400Gbit`; by default as such devices are sold.
     fused: whether conversions of quantized values are parts of the calls beside them; never in `eager` and in training.
     progress: called now and then with (calls done, calls in all). memory: without a device, whether peaks are found too.
 
@@ -71,7 +73,7 @@ def analyze(
     given = (dims or {}, inputs or {}, masks, names or {})
     with _placed(model):
         priced = _priced_program(model, model_name, given, training, assume, execution, fused, progress)
-        return _report(*priced, execution, device, times, memory)
+        return _report(*priced, execution, device, times, memory, network)
 
 
 @contextmanager
@@ -143,13 +145,14 @@ def _report(
     device: str | None,
     times: bool,
     memory: bool,
+    network: str | None = None,
 ) -> Report:
     """The report of a program, with memory and time where a device or an execution is named. priced: as `fused` or not."""
     if program.fused:
         from graphflops.passes import quantized
 
         quantized.say_unfused(program, priced(fused=False))
-    profile, chosen = _device(device, program, execution)
+    profile, chosen = _device(device, program, execution, network)
     if not (device or execution):
         no_peaks = MemoryUse(Peak(), Timeline(), Peak() if program.training else None)
         return report(program, memory_use(program) if memory else no_peaks, chosen)
@@ -165,11 +168,7 @@ def _report(
         from graphflops.memory.chosen_kernels import say_unfused, with_kernels
 
         program, unfused = with_kernels(program, runs)
-    time = NO_TIME
-    if profile is not None and times:
-        from graphflops.time.program_time import program_time
-
-        time = program_time(program, profile, chosen, runs)
+    time = NO_TIME if profile is None or not times else _time(program, profile, chosen, runs, network)
     for reason, scores in unfused.items():
         say_unfused(program, reason, scores, time.slowdowns)
     entries = ledger(program, held, chosen, profile)
@@ -177,12 +176,15 @@ def _report(
 
 
 def _device(
-    name: str | None, program: PricedProgram, execution: Execution | None
+    name: str | None, program: PricedProgram, execution: Execution | None, network: str | None = None
 ) -> tuple[Device | None, Execution]:
     """The profile of a device, None where none is named, and how the program runs there.
 
     Diagnostics say what the profile has from another, and what disturbed its measurement.
     """
+    if network is not None and (name is None or not program.graph.has_exchanges):
+        lacks = "is of a device: name one with --device" if name is None else "the program has no collectives"
+        raise OptionError(f"--network {shown(network)}: {lacks}")
     if name is None:
         return None, execution or "graph"
     from graphflops.devices import complete, device, disturbance, substitution
@@ -194,7 +196,23 @@ def _device(
         program.notes.say("GF123", "", lacking)
     if disturbed := disturbance(profile):
         program.notes.say("GF124", "", disturbed)
-    return complete(profile), chosen
+    profile = complete(profile)
+    if network is not None:
+        from graphflops.links import network_of
+
+        profile = replace(profile, node=network_of(profile, network).node)
+    return profile, chosen
+
+
+def _time(
+    program: PricedProgram, profile: Device, execution: Execution, runs: Runs, network: str | None
+) -> ProgramTime:
+    """The times of a program, with the network that its collectives are taken to have where none is given."""
+    from graphflops.time.program_time import program_time
+
+    time = program_time(program, profile, execution, runs)
+    is_assumed = time.network and network is None
+    return replace(time, network=f"{time.network} (assumed, set it with --network)") if is_assumed else time
 
 
 def _trained(graph: Graph, training: bool | Training) -> tuple[Graph, Training | None]:

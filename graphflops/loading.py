@@ -19,7 +19,16 @@ if TYPE_CHECKING:
 _LARGEST_REPORT = 2**30  # bytes of a saved report; that of a 70B model has 4 million
 
 
-_NOT_OF_REPORTS = ("--model", "--mask", "--name", "--training", "--open", "--execution", "--device")
+_NOT_OF_REPORTS = (
+    "--model",
+    "--mask",
+    "--name",
+    "--training",
+    "--open",
+    "--execution",
+    "--device",
+    "--network",
+)
 
 
 class Exported(Protocol):
@@ -57,6 +66,7 @@ def analyze(
     assume: bool = True,
     execution: Execution | None = None,
     device: str | None = None,
+    network: str | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Report:
     """Computes what a model costs: FLOPs, bytes, memory, parameters.
@@ -65,23 +75,22 @@ def analyze(
         a `torch.nn.Module`, which is exported first. A report takes no options but `dims` and `inputs`.
     args, kwargs, dynamic_shapes: example inputs of a module, and its open axes, as for `torch.export.export`. model_name:
         one program of an archive. dims: sizes by symbol (`s27`) or input axis (`ids[1]`). inputs: shapes by name.
-    masks: by input name, the kind of a mask that the caller passes in: `causal`, `window:1024`, `density:0.3`, ...
-    names: what to call open sizes: the symbol or input axis by name, `{"batch": "ids[0]"}`.
+    masks: by input, what a mask lets through: `causal`, `window:1024`, ... names: of open sizes: `{"batch": "ids[0]"}`.
     training: count a training step too: True, or a `graphflops.Training`. assume: sizes without an example get a value.
-    execution: `graph` (default), `eager` (default for a `.pt2` on a device) or `compiled`: docs/time.md.
-    device: of what memory and time are predicted, such as `h200`. progress: called with (calls done, calls in all).
+    execution: `graph` (default), `eager` (for a `.pt2` on a device) or `compiled`. device: of what memory and time are
+        predicted: `h200`. network: what joins nodes of devices: `8x400Gbit`. progress: called with (calls done, in all).
 
     Raises FileError (file), ModelError (sizes that contradict the program) or OptionError (wrong options).
     """
     model = _captured(model, args, kwargs, dynamic_shapes)
+    others = (model_name, masks, names, training, not assume, execution, device, network)
     if (report := saved_report(model)) is not None:
-        others = (model_name, masks, names, training, not assume, execution, device)
         return _resized(report, dims or {}, inputs or {}, others)
     from graphflops.analysis import analyze as computed
 
     given: Any = {"dims": dims, "inputs": inputs, "masks": masks, "names": names, "training": training}
-    given |= {"assume": assume, "execution": execution, "device": device, "progress": progress}
-    return computed(model, model_name=model_name, **given)
+    given |= {"assume": assume, "execution": execution, "device": device, "network": network}
+    return computed(model, model_name=model_name, progress=progress, **given)
 
 
 def _captured(model: Model, args: Any, kwargs: Mapping[str, Any] | None, dynamic_shapes: Any) -> Model:

@@ -53,6 +53,7 @@ if TYPE_CHECKING:
 @options.price
 @options.execution
 @options.device
+@options.network
 @options.verify
 @options.model_name
 @options.rule_files

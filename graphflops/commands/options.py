@@ -287,6 +287,12 @@ device = click.option(
     metavar="NAME",
     help="Say what memory and time the program takes on this device: h200, or the path of a profile.",
 )
+network = click.option(
+    "--network",
+    metavar="LINKS",
+    help="With --device, how nodes of devices are joined: 8x400Gbit for eight network links a node, 4:8x400Gbit where a node"
+    " has four devices. Default: as such devices are sold.",
+)
 per = click.option(
     "--per",
     metavar="AXIS",

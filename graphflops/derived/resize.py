@@ -120,6 +120,7 @@ def _without_times(report: Report) -> Report:
     return replace(
         report,
         device="",
+        network="",
         profile_errors={},
         rows=tuple([row._replace(time=None, backward_time=None) for row in report.rows]),
         totals=replace(report.totals, time=None),

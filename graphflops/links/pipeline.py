@@ -1,7 +1,7 @@
-"""Pipelines: the order in which each device runs forwards and backwards of its stages, and the time that this order takes.
+"""Pipelines: the order in which each device runs forwards and backwards of its stages, and the time that it takes.
 
-GPipe: https://arxiv.org/abs/1811.06965. 1F1B and its interleaved form: https://arxiv.org/abs/2104.04473. Zero bubble (ZB-H1),
-with the gradients of weights apart from those of inputs: https://arxiv.org/abs/2401.10241.
+GPipe: https://arxiv.org/abs/1811.06965. 1F1B and its interleaved form: https://arxiv.org/abs/2104.04473. Zero bubble
+(ZB-H1), with the gradients of weights apart from those of inputs: https://arxiv.org/abs/2401.10241.
 """
 
 from __future__ import annotations

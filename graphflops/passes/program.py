@@ -277,6 +277,7 @@ class ProgramTime:
         calls for the backward, which `rows` and `step` hold.
     profile_errors: by family of kernels, the error of the device's profile on measured kernels that were held out.
     slowdowns: how many times as long as a fused kernel unfused attention takes, by the reason why no fused one runs.
+    network: how the devices of its collectives are joined, in words; "" where it has none.
     """
 
     device: str = ""
@@ -287,6 +288,7 @@ class ProgramTime:
     step: PhaseTime | None = None
     profile_errors: Mapping[str, float] = field(default_factory=dict)
     slowdowns: Mapping[str, float] = field(default_factory=dict)
+    network: str = ""
 
 
 NO_TIME = ProgramTime()

@@ -28,8 +28,7 @@ def report(
 ) -> Report:
     """The report of a program, in a training analysis with its gradients and one optimizer step: built here alone."""
     graph, main = program.graph, program.main
-    by_module, by_dtype = _weights(program)
-    peak = memory.training
+    (by_module, by_dtype), peak = _weights(program), memory.training
     return Report(
         origin=graph.origin,
         symbols=program.symbols,
@@ -56,6 +55,7 @@ def report(
         kernels_of=kernels_of,
         step_time=time.step,
         profile_errors=time.profile_errors,
+        network=time.network,
         program=graph,
     )
 

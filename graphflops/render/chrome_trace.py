@@ -1,4 +1,8 @@
-"""Predicted times as a trace for Perfetto and chrome://tracing: phases, modules and calls one after another."""
+"""Predicted times as a trace for Perfetto and chrome://tracing: phases, modules and calls one after another.
+
+Collectives have a track of their own, as they have a stream: each from where it is called, one after another. The track of
+calls has the part of them that nothing hides.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +25,7 @@ if TYPE_CHECKING:
     from graphflops.report.call_time import CallTime
 
 _MICROSECONDS = 1e6
-_PHASES, _MODULES, _CALLS = 1, 2, 3  # tracks
+_PHASES, _MODULES, _CALLS, _COLLECTIVES = 1, 2, 3, 4  # tracks
 _DEEPEST = 40  # modules around a call that are drawn
 
 
@@ -43,7 +47,10 @@ def chrome_trace(report: Report) -> str:
 
 def _names(report: Report) -> Iterator[dict[str, Any]]:
     yield _meta("process_name", 0, f"{summary.title(report)} on {safe(report.device, 60)}, predicted")
-    for track, name in ((_PHASES, "phases"), (_MODULES, "modules"), (_CALLS, "calls")):
+    tracks = {_PHASES: "phases", _MODULES: "modules", _CALLS: "calls"}
+    if report.network:
+        tracks[_COLLECTIVES] = "collectives"
+    for track, name in tracks.items():
         yield _meta("thread_name", track, name)
 
 
@@ -55,14 +62,18 @@ def _events(report: Report) -> Iterator[dict[str, Any]]:
     rows = report.rows
     forward = [(row, row.time) for row in rows if row.time is not None]
     backward = [(row, row.backward_time) for row in reversed(rows) if row.backward_time is not None]
-    clock, others = 0.0, outside_of_calls(report)
+    clock, sent, others = 0.0, 0.0, outside_of_calls(report)
     for phase, calls in (("forward", forward), ("backward", backward)):
         began, modules = clock, _Modules()
         if outside := others.get(phase):
             yield {**_span("outside of calls", _CALLS, clock, clock + outside), "args": {}}
             clock += outside
         for row, time in calls:
-            if time is None or not time.seconds:
+            if time.collective:
+                start, sent = max(clock, sent), max(clock, sent) + time.collective
+                event = _span(operator_name(row.op), _COLLECTIVES, start, sent)
+                yield {**event, "args": {"node": safe(row.node), "module": safe(row.module)}}
+            if not time.seconds:
                 continue
             yield from modules.enter(row.module, clock)
             yield _call(row, time, clock)

@@ -42,11 +42,23 @@ def facts(report: Report) -> Iterator[tuple[str, str]]:
         yield "launches", "depend on the CPU; measure yours: graphflops profile --host-only"
     if reached := _reached(whole):
         yield "reaches", reached
+    yield from communication(report, whole)
     yield from rates(report, whole)
     if (
         whole.energy_joules is not None and not whole.is_lower_bound
     ):  # no bound where calls are not in the time
         yield "energy", f"at most {whole.energy_joules:.3g} J, at the power limit of the device"
+
+
+def communication(report: Report, whole: PhaseTime) -> Iterator[tuple[str, str]]:
+    """How long collectives run, how much of it nothing hides, and how the devices are joined."""
+    if not report.network:
+        return
+    least = ">= " if whole.is_lower_bound else ""
+    computes = seconds(max(whole.seconds - whole.exposed, 0.0))
+    sent, exposed = seconds(whole.communication), seconds(whole.exposed)
+    yield "collectives", f"{least}{sent}, of which {exposed} exposed, beside {computes} of computation"
+    yield "network", report.network
 
 
 def rates(report: Report, whole: PhaseTime) -> Iterator[tuple[str, str]]:

@@ -233,6 +233,7 @@ class Report(Rendered):
     profile_errors: by family of kernels, the median relative error of the device's profile on measured kernels that were
     held out, of the worst variant; empty where no kernel of the device was measured.
     price_per_hour: of one device, as the user says.
+    network: how the devices of a program's collectives are joined, in words; "" where it has none, or no times.
     program: what was analyzed, for `graph`; None for a saved report, whose JSON does not hold it.
     """
 
@@ -262,6 +263,7 @@ class Report(Rendered):
     step_time: PhaseTime | None = None
     profile_errors: Mapping[str, float] = field(default_factory=dict)
     price_per_hour: float | None = None
+    network: str = ""
     program: Graph | None = field(default=None, compare=False)
 
     @property

@@ -15,7 +15,8 @@ TimeBound = Literal["matrix", "vector", "memory", "link", "latency", "launch"]
 class CallTime:
     """Seconds of one call, with the interval that holds the measured time in nine of ten cases.
 
-    bound: what limits it. kernel: the kernels that run, by family.
+    bound: what limits it. kernel: the kernels that run, by family. collective: seconds that a collective of it runs, hidden
+    behind other kernels or not.
     """
 
     seconds: float
@@ -23,6 +24,7 @@ class CallTime:
     high: float
     bound: TimeBound
     kernel: str = ""
+    collective: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +33,7 @@ class PhaseTime:
 
     bound: what limits most of it. shares: the part of the time that each bound limits.
     matrix_utilization, bandwidth_utilization: achieved part of the published peaks; None if these are not known.
+    communication: seconds that collectives run; exposed: those in which nothing else does.
     energy_joules: at most, at the board's power limit. is_lower_bound: calls of unknown cost are not in it.
     """
 
@@ -43,3 +46,5 @@ class PhaseTime:
     bandwidth_utilization: float | None = None
     energy_joules: float | None = None
     is_lower_bound: bool = False
+    communication: float = 0.0
+    exposed: float = 0.0

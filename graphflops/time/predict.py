@@ -15,7 +15,7 @@ from graphflops.kernels.kernel import (
     Recurrence,
     bytes_of,
 )
-from graphflops.links.cost import KINDS, NO_LINK, of_sent
+from graphflops.links.cost import NO_LINK, kind_of, of_sent
 from graphflops.links.network import network_of
 from graphflops.time import (
     predict_attention,
@@ -107,9 +107,8 @@ def _recurrence(kernel: Kernel, sizes: Recurrence, device: Device) -> Time:
 
 def _exchange(kernel: Kernel, sizes: Exchange, device: Device) -> Time:
     """The collective alone, and what PyTorch takes to start and end it."""
-    kind = kernel.variant if kernel.variant in KINDS else "all_reduce"
-    network = network_of(device)
-    found = of_sent(kind, sizes.sent_bytes, sizes.devices, network)  # type: ignore[arg-type]
+    kind = kind_of(kernel.variant)
+    found = of_sent(kind, sizes.sent_bytes, sizes.devices, network_of(device))
     rates = device.rates.get(f"collective.{kind}")
     enter = rates["enter"] * 1e-6 if rates and sizes.devices > 1 else 0.0
     bandwidth = device.links[0].bandwidth if device.links else NO_LINK

@@ -7,7 +7,9 @@ from dataclasses import dataclass, field, replace
 from math import exp, hypot, log, sqrt
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from graphflops.kernels.kernel import Recurrence
+from graphflops.kernels.kernel import Exchange, Recurrence
+from graphflops.links.network import network_of
+from graphflops.links.use import described
 from graphflops.passes.program import ProgramTime
 from graphflops.report.call_time import CallTime, PhaseTime
 from graphflops.time.launches import Launcher
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
     from graphflops.passes.program import PricedProgram
     from graphflops.report import Execution
     from graphflops.report.call_time import TimeBound
-    from graphflops.time.exchanges import Launches
+    from graphflops.time.exchanges import Launches, Part
     from graphflops.time.predict import Time
 
 _GRAPH_GAP = 0.9e-6  # seconds between two kernels of a CUDA graph where the device's profile has none
@@ -34,11 +36,14 @@ _GRAPH_GAP = 0.9e-6  # seconds between two kernels of a CUDA graph where the dev
 def program_time(program: PricedProgram, device: Device, execution: Execution, runs: Runs) -> ProgramTime:
     """How long a program takes on a device at its sizes; in a training analysis also its gradients and optimizer."""
     launcher = _launcher(program, execution, runs, _host(device).seconds)
-    forward, rows = _Timer(device, execution).phase(launcher.forward(records=False))
+    timer = _Timer(device, execution)
+    known = timer.known
+    forward, rows = timer.phase(launcher.forward(records=False))
     backward_rows: Mapping[int, CallTime] = {}
     backward = optimizer = step = None
     if program.training:
         timer = _Timer(device, execution)
+        known = timer.known
         _, rows = timer.phase(launcher.forward(records=True))
         backward, backward_rows = timer.phase(launcher.backward())
         timer.repeat(program.training.accumulate)
@@ -51,7 +56,9 @@ def program_time(program: PricedProgram, device: Device, execution: Execution, r
         ]
     )
     found = slowdowns(program.attentions, timed, program.values, device)
-    return ProgramTime(device.name, timed, forward, backward, optimizer, step, _held_out(device), found)
+    times = (forward, backward, optimizer, step)
+    network = described(known, network_of(device))
+    return ProgramTime(device.name, timed, *times, _held_out(device), found, network)
 
 
 def _launcher(
@@ -110,6 +117,8 @@ class _Timer:
             batch = self._batch(launch.kernels)
             took, fast, slow = [_run(launch, batch, clock) * launch.times for clock in clocks]
             found = batch.call_time(took, self.clock.is_eager, self.host)
+            if batch.collective:
+                found = tally.exchanged(found, batch.collective * launch.times, launch.part)
             tally.add(found, batch, 0 if launch.part == "wait" else launch.times)
             tally.fast += fast
             tally.slow += slow
@@ -163,6 +172,7 @@ def _sum(one: CallTime, other: CallTime) -> CallTime:
         *(one.seconds + other.seconds, one.low + other.low, one.high + other.high),
         bound,
         ", ".join(dict.fromkeys([*one.kernel.split(", "), *other.kernel.split(", ")])).strip(", "),
+        one.collective + other.collective,
     )
 
 
@@ -171,7 +181,7 @@ class _Tally:
     """Sums over the calls of a phase.
 
     parts: the interval of each call and its bound. fast, slow: seconds beside a fast and a slow CPU.
-    runs: how often each batch of kernels runs.
+    runs: how often each batch of kernels runs. communication, exposed: seconds of collectives, and of waits for them.
     """
 
     parts: list[CallTime] = field(default_factory=list)
@@ -179,6 +189,8 @@ class _Tally:
     slow: float = 0.0
     runs: Counter[Batch] = field(default_factory=Counter)
     is_lower_bound: bool = False
+    communication: float = 0.0
+    exposed: float = 0.0
 
     @staticmethod
     def of(tallies: Iterable[_Tally]) -> _Tally:
@@ -190,7 +202,18 @@ class _Tally:
             whole.slow += tally.slow
             whole.runs.update(tally.runs)
             whole.is_lower_bound |= tally.is_lower_bound
+            whole.communication += tally.communication
+            whole.exposed += tally.exposed
         return whole
+
+    def exchanged(self, time: CallTime, seconds: float, part: Part) -> CallTime:
+        """Count a collective: its run where it starts, what nothing hides where others wait for it."""
+        if part != "start":
+            self.exposed += time.seconds if part == "wait" else seconds
+        if part == "wait":
+            return time
+        self.communication += seconds
+        return replace(time, collective=seconds)
 
     def add(self, time: CallTime, batch: Batch, times: int) -> None:
         """Count a call that runs so often."""
@@ -207,6 +230,7 @@ class _Tally:
             for part in self.parts
         ]
         self.fast, self.slow = self.fast * times, self.slow * times
+        self.communication, self.exposed = self.communication * times, self.exposed * times
         self.runs = Counter({batch: count * times for batch, count in self.runs.items()})
 
     def phase(self, device: Device) -> PhaseTime:
@@ -227,6 +251,8 @@ class _Tally:
             bandwidth_utilization=work[""] / device.bandwidth / seconds if seconds else None,
             energy_joules=None if device.power_watts is None else device.power_watts * seconds,
             is_lower_bound=self.is_lower_bound,
+            communication=self.communication,
+            exposed=self.exposed,
         )
 
     def work(self) -> Counter[str]:
@@ -255,7 +281,8 @@ class Batch:
     """The kernels of one call.
 
     kernel_seconds: of each, or of parts of one that stands for many. seconds: of all. low, high: ends of their interval, as
-    factors. bound: of the longest. families: their names. work: bytes under "", FLOPs by element type.
+    factors. bound: of the longest. families: their names. work: bytes under "", FLOPs by element type. collective:
+    seconds of exchanges with other devices.
     """
 
     kernels: tuple[Kernel, ...]
@@ -266,6 +293,7 @@ class Batch:
     bound: TimeBound
     families: str
     work: tuple[tuple[str, int], ...]
+    collective: float = 0.0
 
     @staticmethod
     def of(kernels: tuple[Kernel, ...], times: tuple[Time, ...]) -> Batch:
@@ -287,6 +315,11 @@ class Batch:
             bound="launch" if longest is None else longest.bound,
             families=", ".join(dict.fromkeys(kernel.family for kernel in kernels)),
             work=tuple(work.items()),
+            collective=sum(
+                time.seconds
+                for kernel, time in zip(kernels, times, strict=True)
+                if isinstance(kernel.sizes, Exchange)
+            ),
         )
 
     def call_time(self, took: float, is_eager: bool, host: Host) -> CallTime:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from graphflops.base.units import seconds
 from graphflops.derived.items import outside_of_calls
 from graphflops.render.text import safe
-from graphflops.render.time import LEAST_SHARE, limits, rates
+from graphflops.render.time import LEAST_SHARE, communication, limits, rates
 
 if TYPE_CHECKING:
     from graphflops.report import Report, Row
@@ -34,7 +34,9 @@ def device_of(report: Report) -> dict[str, Any] | None:
         "times": {
             name: _phase(time, _outside(report, name)) for name, time in phases.items() if time is not None
         },
-        "rates": [text for _, text in rates(report, whole)] if whole else [],
+        "rates": [text for _, text in (*communication(report, whole), *rates(report, whole))]
+        if whole
+        else [],
         "bytes": None if taken is None else report.value(taken),
     }
 
