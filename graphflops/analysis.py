@@ -165,7 +165,7 @@ def _report(
     runs.say_assumed(program, held)
     unfused: Mapping[str, Sequence[Dim]] = {}
     if program.attentions and rules is not None:
-        from graphflops.memory.chosen_kernels import say_unfused, with_kernels
+        from graphflops.memory.on_gpu import say_unfused, with_kernels
 
         program, unfused = with_kernels(program, runs)
     time = NO_TIME if profile is None or not times else _time(program, profile, chosen, runs, network)

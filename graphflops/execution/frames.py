@@ -21,9 +21,9 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from graphflops.execution.library_code import has_fact
-from graphflops.execution.lifetimes import Lifetimes
 from graphflops.execution.python_frame import (
     Frame,
+    Lifetimes,
     called_by,
     has_dtype,
     is_next_turn,

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from graphflops.attention.kernel import attention_kernel
+from graphflops.attention.kernel import Operand, Problem, attention_kernel
 from graphflops.execution.forms import Forms, Laid
 from graphflops.execution.strides import (
+    HasStrides,
     Strides,
     has_channels_last,
     is_contiguous,
@@ -21,8 +22,7 @@ from graphflops.execution.strides import (
     row_major,
     size_hint,
 )
-from graphflops.graph import Ref
-from graphflops.kernels.attention_operands import attention_problem, is_chosen
+from graphflops.graph import Ref, tensor_type
 from graphflops.tensor import TensorType
 
 if TYPE_CHECKING:
@@ -143,7 +143,7 @@ class Layouts:
         ):
             return row_major(out.shape, (0, *range(2, out.rank), 1))
         if operator.name == "einsum":
-            from graphflops.kernels.einsum import einsum_of  # few programs have one
+            from graphflops.kernels.operand_copies import einsum_of  # few programs have one
 
             return row_major(out.shape, einsum_of(call, self).order)
         if operator.kind == "recurrent" and arguments.get(_BATCH_FIRST) is True:
@@ -323,3 +323,37 @@ _VIEWS: dict[str, Callable[[Sequence[Dim], Strides, TensorType, Mapping[str, Any
     "unsqueeze": _with_unit_axes,
     "expand": _expanded,
 }
+
+
+def is_chosen(call: PricedCall) -> bool:
+    """Whether a call is one of the operator that chooses its kernel."""
+    return call.node.operator.name == "scaled_dot_product_attention" and "._" not in call.node.op
+
+
+def attention_problem(call: PricedCall, layouts: HasStrides, training: bool) -> Problem | None:
+    """The operands of a call of scaled_dot_product_attention as they lie in memory; None where one is not known."""
+    arguments = call.node.arguments()
+    query, key, value, mask = (
+        _operand(arguments.get(name), layouts) for name in ("query", "key", "value", "mask")
+    )
+    if query is None or key is None or value is None:
+        return None
+    if min(operand.type.rank for operand in (query, key, value)) < 3:
+        return None
+    return Problem(
+        *(query, key, value, mask),
+        dropout=_number(arguments.get("dropout_p")),
+        is_causal=arguments.get("is_causal") is True,
+        is_grouped=arguments.get("enable_gqa") is True,
+        wants_gradient=training and call.gradient is not None,
+    )
+
+
+def _operand(argument: object, layouts: HasStrides) -> Operand | None:
+    if not isinstance(argument, Ref) or (value := tensor_type(argument, layouts.values)) is None:
+        return None
+    return Operand(value, layouts.of(argument.name))
+
+
+def _number(argument: Any) -> float:
+    return float(argument) if isinstance(argument, (int, float)) else 0.0

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from graphflops.execution.source_lines import (
     Statement,
@@ -23,12 +23,23 @@ from graphflops.execution.source_lines import (
 from graphflops.tensor import DType
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from graphflops.execution.source_lines import CodeLine
     from graphflops.graph import Node
 
 _NUMBERED = re.compile(r"(?<![^.])\d+(?![^.])")  # a part of a module's path that is a number
+
+
+class Lifetimes(NamedTuple):
+    """What Python holds.
+
+    until: for each tensor that it refers to past its last use, the position of the last call during which it does; keys are
+    owners of memory. assumed: those of which the lines do not say it.
+    """
+
+    until: Mapping[str, int]
+    assumed: frozenset[str]
 
 
 @dataclass(slots=True)

@@ -13,7 +13,7 @@ from graphflops.execution.export_only import as_run
 from graphflops.execution.fast_path import with_fast_paths
 from graphflops.execution.frames import lifetimes
 from graphflops.execution.layouts import Layouts
-from graphflops.execution.lifetimes import recorded
+from graphflops.execution.python_frame import Lifetimes
 from graphflops.passes.program import PricedGraph
 from graphflops.tensor import TensorType
 
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
     from graphflops.attention import AttentionUse
     from graphflops.devices import Platform
-    from graphflops.execution.lifetimes import Lifetimes
     from graphflops.graph import EagerRun, Node
     from graphflops.passes.program import MemoryUse, PricedCall, PricedProgram
 
@@ -131,6 +130,17 @@ class Runs:
                 calls = in_place(calls)
             calls, values = as_run(calls, self.attentions, values, graph.graph.eager)
         return Run(calls, Layouts(calls, values, self.platform, graph.graph.orders), graph.graph.eager)
+
+
+def recorded(calls: Sequence[PricedCall], eager: EagerRun) -> Lifetimes:
+    """How long Python refers to each tensor, as a run recorded it; what it did not make goes after its last use."""
+    made = {name: place for place, call in enumerate(calls) for name in call.node.outputs if name is not None}
+    latest, last = [], -1  # by value of the record: the latest call that has run when it is made
+    for name in eager.values:
+        last = max(last, made.get(name, last))
+        latest.append(last)
+    held = {name: latest[until] for name, until in zip(eager.values, eager.until, strict=True) if until >= 0}
+    return Lifetimes({name: until for name, until in held.items() if name in made}, frozenset())
 
 
 def _with_lines(call: PricedCall) -> Node:

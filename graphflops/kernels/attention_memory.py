@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from graphflops.attention.kernel import Choice, Operand, Problem, attention_kernel
 from graphflops.dims import Dim, ceil_div, dim_max, dim_min, prod
+from graphflops.execution.layouts import attention_problem, is_chosen
 from graphflops.execution.strides import is_contiguous
-from graphflops.kernels.attention_operands import attention_problem, is_chosen
 from graphflops.kernels.choices import limits
 from graphflops.tensor import TensorType
 

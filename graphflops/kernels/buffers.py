@@ -6,14 +6,14 @@ requested bytes during an operator and the larger of the bytes before and after 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from graphflops.dims import Dim, dim_max, prod, total
 from graphflops.execution.strides import row_major
 from graphflops.graph import Ref, tensor_type
 from graphflops.kernels import cudnn
 from graphflops.kernels.convolution import Convolution, Layout
-from graphflops.kernels.gradient_formulas import GradientKernels, axes_of, gradient_kernels, temporary_bytes
+from graphflops.kernels.gradient_formulas import axes_of, gradient_kernels, temporary_bytes
 from graphflops.kernels.losses import loss_tensors
 from graphflops.kernels.operand_copies import is_converted_before
 from graphflops.kernels.reductions import column_sum_buffers, reduction_buffers, reduction_bytes
@@ -112,10 +112,7 @@ def partial_sums(call: PricedCall, layouts: Layouts) -> Dim:
         return 0
     if call.node.operator.kind == "product":
         return dim_max(0, *column_sum_buffers(prod(out.shape[:-1]), out.shape[-1], layouts.platform))
-    strides = layouts.of(call.node.outputs[0] or "")
-    axes = _repeated(call, out, layouts).values()
-    found = [reduction_buffers(out.shape, strides, each, _FLOAT_BYTES, layouts.platform)[:1] for each in axes]
-    return dim_max(0, *(size for sizes in found for size in sizes))
+    return dim_max(0, *(size for sizes in _sums(call, out, layouts) for size in sizes[:1]))
 
 
 def convolution_buffers(call: PricedCall, layouts: Layouts, has_other_gradient: bool) -> Sequence[Dim]:
@@ -137,11 +134,10 @@ def formula_tensors(call: PricedCall, layouts: Layouts) -> Sequence[Dim]:
         return (size,) if name.startswith("log") else (size, dim_max(0, size - operand.like().nbytes))
     if name in _OF_RESULT:
         return (out.like().nbytes,) * _OF_RESULT[name]
-    kernels = _elementwise(call, layouts.values)
-    found = [temporary_bytes(each, out, layouts.values) for each in kernels.values()]
+    found = _gradients(call, out, layouts).values()
     return (
-        *max(found, key=len, default=()),
-        *(size for place in kernels for size in _made_wide(call, place, out, layouts)),
+        *max([each.made for each in found], key=len, default=()),
+        *(x for each in found for x in each.wide),
     )
 
 
@@ -153,16 +149,15 @@ def gradients_apart(call: PricedCall, layouts: Layouts) -> Sequence[Sequence[Dim
     out = tensor_type(call.node.outputs[0], layouts.values)
     if out is None or call.gradient is None or len(call.gradient.gradients) < _TWO:
         return ()
-    kernels = _elementwise(call, layouts.values)
+    found = _gradients(call, out, layouts)
     parts: list[list[Dim]] = []
     wide: list[Dim] = []
     for place, _ in sorted(call.gradient.gradients, reverse=is_last_operand_first(call)):
-        made = temporary_bytes(kernels[place], out, layouts.values) if place in kernels else []
-        wide += _made_wide(call, place, out, layouts) if place in kernels else []
-        parts.append([*made, *wide])
+        wide += found[place].wide if place in found else []
+        parts.append([*(found[place].made if place in found else []), *wide])
     summing = total(wide) + _broadcast_gradients(call, out, layouts)
     parts[-1].append(dim_max(0, summing - total(parts[-1])))
-    return parts if kernels else ()
+    return parts if found else ()
 
 
 def is_last_operand_first(call: PricedCall) -> bool:
@@ -173,49 +168,49 @@ def is_last_operand_first(call: PricedCall) -> bool:
     return kind == "elementwise" and call.node.operator.name not in _IN_ORDER
 
 
-def _made_wide(call: PricedCall, place: int, out: TensorType, layouts: Layouts) -> list[Dim]:
-    """Bytes of a gradient in the shape and the element type of the result, which is then summed or converted."""
-    operand = layouts.typed(call.tensors(layouts.values)[place])
-    kernels = _elementwise(call, layouts.values)[place]
-    if not kernels.launches or kernels.is_reduced:
-        return []
-    is_made_of_it = operand.dtype != out.dtype or _repeated_axes(call, operand, out.shape)
-    return [out.like().nbytes] if is_made_of_it else []
+class _Gradient(NamedTuple):
+    """What the gradient of an elementwise call's operand makes on its way.
+
+    made: tensors of its formula. wide: the gradient in the shape and the element type of the result, where that is summed or
+    converted then. axes: those along which the operand is repeated, where a kernel of its own sums over them.
+    """
+
+    made: list[Dim]
+    wide: list[Dim]
+    axes: list[int]
+
+
+def _gradients(call: PricedCall, out: TensorType, layouts: Layouts) -> dict[int, _Gradient]:
+    """What computes the gradients of an elementwise call's operands, by their places."""
+    found: dict[int, _Gradient] = {}
+    if call.gradient is None or call.node.operator.kind not in ("elementwise", "reduction"):
+        return found
+    names = call.tensors(layouts.values)
+    for place, _ in call.gradient.gradients:
+        kernels = gradient_kernels(call, place, layouts.values)
+        if kernels is not None:
+            operand = layouts.typed(names[place])
+            axes = [] if kernels.is_reduced else _repeated_axes(call, operand, out.shape)
+            is_wide = kernels.launches and not kernels.is_reduced and (axes or operand.dtype != out.dtype)
+            made = temporary_bytes(kernels, out, layouts.values)
+            found[place] = _Gradient(made, [out.like().nbytes] if is_wide else [], axes)
+    return found
 
 
 def _broadcast_gradients(call: PricedCall, out: TensorType, layouts: Layouts) -> Dim:
     """The buffer in which gradients in the shape of the result are added up to those of operands repeated to it."""
+    return dim_max(0, *map(total, _sums(call, out, layouts)))
+
+
+def _sums(call: PricedCall, out: TensorType, layouts: Layouts) -> list[tuple[Dim, ...]]:
+    """Bytes of the buffers of each of these sums."""
     strides = layouts.of(call.node.outputs[0] or "")
-    axes = _repeated(call, out, layouts).values()
-    return dim_max(
-        0, *(reduction_bytes(out.shape, strides, each, _FLOAT_BYTES, layouts.platform) for each in axes)
-    )
+    axes = [each.axes for each in _gradients(call, out, layouts).values() if each.axes]
+    return [reduction_buffers(out.shape, strides, each, _FLOAT_BYTES, layouts.platform) for each in axes]
 
 
-def _elementwise(call: PricedCall, values: Mapping[str, Value]) -> dict[int, GradientKernels]:
-    """What computes the gradients of an elementwise call's operands, by their places."""
-    places = [] if call.gradient is None else [place for place, _ in call.gradient.gradients]
-    if call.node.operator.kind not in ("elementwise", "reduction"):
-        return {}
-    found = {place: gradient_kernels(call, place, values) for place in places}
-    return {place: kernels for place, kernels in found.items() if kernels is not None}
-
-
-def _repeated(call: PricedCall, out: TensorType, layouts: Layouts) -> dict[int, list[int]]:
-    """The axes along which operands that want a gradient are repeated, where it is summed up by a kernel of its own."""
-    operands = call.tensors(layouts.values)
-    found = {
-        place: _repeated_axes(call, tensor_type(operands[place], layouts.values), out.shape)
-        for place, kernels in _elementwise(call, layouts.values).items()
-        if not kernels.is_reduced
-    }
-    return {place: axes for place, axes in found.items() if axes}
-
-
-def _repeated_axes(call: PricedCall, operand: TensorType | None, shape: Sequence[Dim]) -> list[int]:
+def _repeated_axes(call: PricedCall, operand: TensorType, shape: Sequence[Dim]) -> list[int]:
     """The axes of a result along which an operand is repeated."""
-    if operand is None:
-        return []
     own = dict(zip(axes_of(call.node.operator, operand.shape, len(shape)), operand.shape, strict=True))
     return [axis for axis, size in enumerate(shape) if own.get(axis, 1) == 1 and size != 1]
 

@@ -10,9 +10,9 @@ from math import prod
 from typing import TYPE_CHECKING, NamedTuple
 
 from graphflops.kernels.call import Tensor
-from graphflops.kernels.einsum import einsum_of
 from graphflops.kernels.kernel import Kernel, Product
 from graphflops.kernels.moved import copied, copy, elementwise, pointwise, reduction
+from graphflops.kernels.operand_copies import einsum_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from graphflops.dims import Dim
     from graphflops.kernels.call import ConcreteCall
-    from graphflops.kernels.einsum import Factor, Pair
+    from graphflops.kernels.operand_copies import Factor, Pair
 
 _MATRIX_RANK = 2
 

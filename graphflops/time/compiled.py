@@ -15,9 +15,9 @@ from graphflops.kernels.call import ConcreteCall, OpenSizeError
 from graphflops.kernels.kernel import Convolution, Kernel, Product
 from graphflops.kernels.losses import loss_kernels
 from graphflops.kernels.lower import inside_operator
-from graphflops.time.exchanges import Exchanges, Launches, awaited_later
 from graphflops.time.host import recurrent_seconds
 from graphflops.time.launches import Launcher
+from graphflops.time.schedule import Exchanges, Launches, awaited_later
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

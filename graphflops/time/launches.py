@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from graphflops.attention.kernel import attention_kernel
-from graphflops.kernels.attention_operands import attention_problem
+from graphflops.execution.layouts import attention_problem
 from graphflops.kernels.call import ConcreteCall, OpenSizeError, Sizes
 from graphflops.kernels.gradients import backward_kernels
 from graphflops.kernels.kernel import Product
@@ -17,7 +17,6 @@ from graphflops.kernels.moved import copy, elementwise
 from graphflops.passes.checkpoints import gradient_checkpoints
 from graphflops.passes.program import PricedGraph
 from graphflops.tensor import TensorType
-from graphflops.time.exchanges import Exchanges, Launches, awaited_later
 from graphflops.time.gradient_layouts import GradientLayouts
 from graphflops.time.host import (
     backward_seconds,
@@ -27,6 +26,7 @@ from graphflops.time.host import (
     start_seconds,
     waits,
 )
+from graphflops.time.schedule import Exchanges, Launches, awaited_later
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

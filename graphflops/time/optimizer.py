@@ -10,7 +10,7 @@ from graphflops.kernels.kernel import Chunks, Kernel
 from graphflops.passes.optimizer import trained
 from graphflops.passes.program import PricedProgram
 from graphflops.tensor import FLOAT32, DType
-from graphflops.time.exchanges import Launches
+from graphflops.time.schedule import Launches
 
 _CHUNK = 65536  # elements that a thread block works through (MultiTensorApply.cuh of ATen)
 _MOST_BLOCKS = 320  # of one kernel

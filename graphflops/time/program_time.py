@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from graphflops.passes.program import PricedProgram
     from graphflops.report import Execution
     from graphflops.report.call_time import TimeBound
-    from graphflops.time.exchanges import Launches, Part
     from graphflops.time.predict import Time
+    from graphflops.time.schedule import Launches, Part
 
 _GRAPH_GAP = 0.9e-6  # seconds between two kernels of a CUDA graph where the device's profile has none
 

@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import graphflops
 from graphflops.execution.strides import row_major
-from graphflops.kernels.einsum import einsum_memory
+from graphflops.kernels.operand_copies import einsum_memory
 from graphflops.tensor import FLOAT32, TensorType
 
 
