@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 import click
 
 from graphflops.errors import OptionError, shown
 from graphflops.render.formats import names
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
 
 _SECONDS, _MEMORY = "graphflops.seconds", "graphflops.memory"  # where a context keeps the limits
 _LARGEST_SIZE = 2**48  # elements along one axis

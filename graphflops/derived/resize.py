@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from graphflops.dims import Expr
 from graphflops.errors import ModelError, shown
 from graphflops.open_sizes import of_report
 from graphflops.passes.bind import axes_of_inputs, outside
 from graphflops.passes.sizes import refuse_impossible
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from graphflops.report import Report, Timeline, Totals
+from graphflops.report import Report, Timeline, Totals
 
 _ADVICE = "analyze the model itself"
 

@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
-from typing import TYPE_CHECKING
 
 from graphflops.base.rendered import Rendered
 from graphflops.cost import QUANTITIES, Cost
 from graphflops.derived.items import throughput
 from graphflops.derived.resize import values_at
-from graphflops.dims import Expr, evaluate
+from graphflops.dims import Dim, Expr, evaluate
 from graphflops.errors import ModelError, shown
 from graphflops.open_sizes import is_computed, of_report
 from graphflops.passes.sizes import refuse_impossible
+from graphflops.report import Report
+from graphflops.report.call_time import PhaseTime
 from graphflops.report.size_names import span
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
-    from graphflops.dims import Dim
-    from graphflops.report import Report
-    from graphflops.report.call_time import PhaseTime
 
 MOST = 10_000  # points
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 import torch
 from torch import fx
@@ -18,12 +19,7 @@ from graphflops.errors import ModelError
 from graphflops.exporters.live_graph import Program, Scope, bound_of
 from graphflops.exporters.sources import with_modules, with_nested_modules
 from graphflops.exporters.types import collect
-from graphflops.graph import Graph, Input, Origin, Output
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-
-    from graphflops.graph import InputRole, OutputRole
+from graphflops.graph import Graph, Input, InputRole, Origin, Output, OutputRole
 
 _INPUT_ROLES: dict[str, InputRole] = {
     "USER_INPUT": "user",

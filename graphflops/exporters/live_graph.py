@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import inspect
 import operator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 import torch
 from torch import fx
 
+from graphflops.dims import Dim
 from graphflops.errors import DimError, FileError, ModelError, shown
 from graphflops.exporters.sources import Sources
 from graphflops.exporters.types import Types, memory_order, sparse, storage
 from graphflops.graph import Argument, Graph, Input, Node, Opaque, Output, Ref, Stored
 from graphflops.tensor import DType, TensorType, dtype_named
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-
-    from graphflops.dims import Dim
 
 
 class Program:

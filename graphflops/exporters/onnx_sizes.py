@@ -10,26 +10,19 @@ from __future__ import annotations
 import importlib
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Union
+from typing import Any, Union
 
-from graphflops.cost import data_dependent
+from graphflops.cost import Value, data_dependent
 from graphflops.dims import Dim, Expr, parse_dim, symbol
 from graphflops.errors import DimError, FileError, shown
 from graphflops.exporters.onnx_values import checked, require_holdable, type_of
-from graphflops.graph import Symbol
+from graphflops.graph import Node, Symbol, Type
 from graphflops.ops import operator
 from graphflops.ops.onnx_versions import VERSIONS
 from graphflops.rules.onnx.entries import onnx_code
 from graphflops.tensor import OptionalType, SequenceType, TensorType, UnknownType
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Sequence
-
-    from graphflops.cost import Value
-    from graphflops.graph import Node, Type
-
 
 _SIMPLE = (int, float, str, tuple)
 

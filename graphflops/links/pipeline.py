@@ -6,14 +6,12 @@ GPipe: https://arxiv.org/abs/1811.06965. 1F1B and its interleaved form: https://
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from graphflops.errors import OptionError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 Schedule = Literal["gpipe", "1f1b", "interleaved", "zero-bubble"]
 Work = Literal["F", "B", "W"]

@@ -9,15 +9,13 @@ have, or of another type: onnxruntime loads no such model.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from graphflops.errors import shown
 from graphflops.ops.onnx_versions import TABLE
 from graphflops.ops.operator import operator
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
 
 _DOMAINS = ("onnx.", "ai.onnx.", "com.")
 # What an attribute may say, by its name or by the operator's too.

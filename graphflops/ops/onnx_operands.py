@@ -9,14 +9,12 @@ runtimes have kernels for more types than an opset names.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from graphflops.tensor import DType, TensorType
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
 
 TABLE = Path(__file__).with_name("onnx_operands.txt")
 _KINDS = {"float": "f", "int": "i", "uint": "i", "bool": "b", "complex": "c", "other": "s"}

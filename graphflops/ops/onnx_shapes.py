@@ -7,17 +7,12 @@ times h, `1` one, `_` any size, `...` any axes; `-` is an operand of any shape, 
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from itertools import takewhile
-from typing import TYPE_CHECKING
 
-from graphflops.dims import differ
+from graphflops.dims import Dim, differ
 from graphflops.ops.operator import operator
 from graphflops.tensor import TensorType
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from graphflops.dims import Dim
 
 _TABLE = """
 AffineGrid: n,2,3 _ | n,3,4 _

@@ -9,21 +9,17 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from graphflops.graph import Graph, Ref
+from graphflops.graph import Graph, Node, Ref
 from graphflops.passes.bind import bind
 from graphflops.passes.price import Pricer
 from graphflops.rules.added_calls import converted
 from graphflops.rules.autocast import autocast
 from graphflops.tensor import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, DType, TensorType
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
-
-    from graphflops.graph import Node
-    from graphflops.training import Precision
+from graphflops.training import Precision
 
 
 @dataclass(slots=True)

@@ -6,7 +6,8 @@ calls has the part of them that nothing hides.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import msgspec
 
@@ -16,13 +17,9 @@ from graphflops.errors import OptionError
 from graphflops.render import summary
 from graphflops.render.json import inert
 from graphflops.render.text import operator_name, safe
+from graphflops.report import Report, Row
+from graphflops.report.call_time import CallTime
 from graphflops.version import __version__
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from graphflops.report import Report, Row
-    from graphflops.report.call_time import CallTime
 
 _MICROSECONDS = 1e6
 _PHASES, _MODULES, _CALLS, _COLLECTIVES = 1, 2, 3, 4  # tracks

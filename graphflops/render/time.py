@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
 from graphflops.base.units import interval, percent, rate, seconds
 from graphflops.derived.items import cost_per_million, outside_of_calls, throughput
 from graphflops.render.text import operator_name, safe
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-
-    from graphflops.report import Cut, Report, Row
-    from graphflops.report.call_time import CallTime, PhaseTime
+from graphflops.report import Cut, Report, Row
+from graphflops.report.call_time import CallTime, PhaseTime
 
 _LINES = 12
 _MOSTLY = 0.5  # of the time

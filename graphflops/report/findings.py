@@ -5,17 +5,14 @@ Its neighbours are the modules, else the operators, that make what its call read
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from graphflops.base.rendered import Rendered
+from graphflops.dims import Dim
 from graphflops.ops import operator
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from graphflops.dims import Dim
-    from graphflops.report import Row
+from graphflops.report import Row
 
 
 class Neighbours:

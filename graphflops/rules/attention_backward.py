@@ -6,20 +6,16 @@ and values are equally wide. Attention that stores its scores needs four, twice 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
+from graphflops.cost import Estimate
+from graphflops.dims import Dim
 from graphflops.rules.attention import Attention, dense
 from graphflops.rules.attention_packed import cudnn_problem, efficient_problem, flash_problem
 from graphflops.rules.elementwise import result_of
 from graphflops.rules.registry import ForwardCall, backward, rule
 from graphflops.tensor import FLOAT32, TensorType
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from graphflops.cost import Estimate
-    from graphflops.dims import Dim
 
 KIND = "attention"
 

@@ -7,21 +7,16 @@ and an addition per element.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
-from graphflops.cost import Estimate, data_dependent, free
+from graphflops.cost import Estimate, Value, data_dependent, free
 from graphflops.dims import Dim, Expr, at_least, ceil_div, dim_max, floor_div
 from graphflops.rules.elementwise import DEFAULT_FLOAT, float_result, result_type
 from graphflops.rules.registry import require, rule
 from graphflops.rules.shapes import axis, few, tensors_of
 from graphflops.rules.views import at_least_1d
 from graphflops.tensor import INT64, Contents, DType, TensorType
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from graphflops.cost import Value
 
 KIND = "creation"
 

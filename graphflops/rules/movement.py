@@ -5,8 +5,8 @@ Converting an element to another type is one operation; moving it is none.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from graphflops.cost import Estimate, Value, data_dependent, free
 from graphflops.dims import Dim, broadcast, dim_min
@@ -14,9 +14,6 @@ from graphflops.rules.registry import ForwardCall, backward, require, rule
 from graphflops.rules.shapes import expanded, shown
 from graphflops.rules.view_copies import copied_back
 from graphflops.tensor import BOOL, COMPLEX32, DTYPES, FLOAT32, DType, TensorType
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 KIND = "movement"
 

@@ -14,17 +14,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING
 
 from graphflops.cost import Estimate
+from graphflops.dims import Dim
 from graphflops.rules.batch_norm import channels_of
 from graphflops.rules.elementwise import result_of
 from graphflops.rules.norm import computed_in
 from graphflops.rules.registry import ForwardCall, backward, rule
-
-if TYPE_CHECKING:
-    from graphflops.dims import Dim
-    from graphflops.tensor import TensorType
+from graphflops.tensor import TensorType
 
 KIND = "normalisation"
 

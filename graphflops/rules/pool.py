@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from graphflops.cost import Estimate
 from graphflops.dims import Dim, at_least, compare, floor_div, mod, prod, same, total
 from graphflops.rules.reduce import indexed, operand_gradient
 from graphflops.rules.registry import ForwardCall, backward, require, rule
 from graphflops.tensor import INT64, TensorType
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 KIND = "pooling"
 

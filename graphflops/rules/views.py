@@ -6,8 +6,8 @@ allow; where a program had to copy, its decomposed form says so with a `clone` o
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from graphflops.cost import Estimate, free
 from graphflops.dims import Dim, Expr, at_least, broadcast, differ, floor_div, mod, prod, same, total
@@ -25,9 +25,6 @@ from graphflops.rules.shapes import (
     tensors_of,
 )
 from graphflops.tensor import DType, TensorType
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
 
 KIND = "view"
 

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import os
 import subprocess
+from collections.abc import Iterable, Mapping
 from functools import cache
-from typing import TYPE_CHECKING
 
 from graphflops.errors import FileError, shown
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
 
 _SECONDS = 30  # that git may take to list the files of a repository
 

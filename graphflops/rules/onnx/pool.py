@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
-from graphflops.dims import prod
+from graphflops.cost import Estimate
+from graphflops.dims import Dim, prod
 from graphflops.rules import pool
 from graphflops.rules.onnx.conv import Ints, transposed_sizes, window_counts
 from graphflops.rules.onnx.entries import sizes, unknown
@@ -14,10 +14,6 @@ from graphflops.rules.pool import adaptive, windowed
 from graphflops.rules.reduce import indexed
 from graphflops.rules.registry import require, rule
 from graphflops.tensor import TensorType
-
-if TYPE_CHECKING:
-    from graphflops.cost import Estimate
-    from graphflops.dims import Dim
 
 KIND = "pooling"
 
