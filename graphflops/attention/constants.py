@@ -238,9 +238,8 @@ def _cases(matrix: Any) -> tuple[Case, ...] | None:
     )
     tried: list[tuple[Case, ...]] = [((),), ((right,),), ((left,),), ((left, right),)]
     tried += [*(((side,),) for side in sides), (sides,), ((left, right, *sides),)]
-    prefix = (
-        int(matrix.all(0).argmin()) if matrix[:, 0].all() else 0
-    )  # columns at the beginning that are true throughout
+    # Columns at the beginning that are true throughout.
+    prefix = int(matrix.all(0).argmin()) if matrix[:, 0].all() else 0
     beyond = last >= prefix
     if prefix and beyond.any():
         tried.append(((Affine(1, -1, int((last - rows)[beyond].max())),), (Affine(0, -1, prefix - 1),)))

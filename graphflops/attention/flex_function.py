@@ -20,13 +20,8 @@ if TYPE_CHECKING:
     from graphflops.attention.scopes import Scope, Step
     from graphflops.dims import Dim
 
-SCORE_PLACES = (
-    "score",
-    "batch",
-    "head",
-    "query",
-    "key",
-)  # inputs of a score function before what it captures
+# Inputs of a score function before what it captures.
+SCORE_PLACES = ("score", "batch", "head", "query", "key")
 MASK_PLACES = SCORE_PLACES[1:]
 _LOGARITHMS = frozenset({"log", "log2", "log10", "log1p"})  # may give minus infinity
 _AFTER_ALL = 2**62  # place of the result in its scope

@@ -26,9 +26,8 @@ if TYPE_CHECKING:
     from graphflops.view import Call, View
 
 
-Shapes = tuple[
-    "Dim", "Dim", "Dim", "Dim", "Dim", "Dim", "Dim"
-]  # the seven sizes of an AttentionUse, in its order
+# The seven sizes of an AttentionUse, in its order.
+Shapes = tuple["Dim", "Dim", "Dim", "Dim", "Dim", "Dim", "Dim"]
 
 
 def is_fused(op: Op) -> bool:

@@ -160,9 +160,8 @@ def _deadline(meter: _Meter) -> Iterator[None]:
 
     before = signal.signal(signal.SIGALRM, stop)
     signal.setitimer(signal.ITIMER_REAL, seconds)
-    signal.setitimer(
-        signal.ITIMER_VIRTUAL, seconds + _GRACE
-    )  # its signal, which nobody handles, ends the process
+    # Its signal, which nobody handles, ends the process.
+    signal.setitimer(signal.ITIMER_VIRTUAL, seconds + _GRACE)
     try:
         yield
     finally:

@@ -86,9 +86,8 @@ class Before:
     lines: Mapping[str, Figures] = field(default_factory=dict)
 
 
-Baseline = dict[
-    str, dict[str, Before]
-]  # by model, relative to the budget, and by sizes as `Sizes` prints them
+# By model, relative to the budget, and by sizes as `Sizes` prints them.
+Baseline = dict[str, dict[str, Before]]
 
 
 class _WireBefore(msgspec.Struct):

@@ -241,9 +241,8 @@ def _run(jobs: Sequence[Job], processes: int | None, rule_files: tuple[str, ...]
     if processes is None:
         small = sum(map(_bytes, {job.label for job in jobs})) < _WORTH_PROCESSES
         processes = 1 if small else _processors()
-    files = all(
-        isinstance(job.model, (str, os.PathLike)) for job in jobs
-    )  # a program in memory stays in its process
+    # A program in memory stays in its process.
+    files = all(isinstance(job.model, (str, os.PathLike)) for job in jobs)
     processes = min(processes, len(jobs)) if files else 1
     if processes <= 1:
         import_rules(rule_files)

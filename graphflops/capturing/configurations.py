@@ -18,11 +18,8 @@ if TYPE_CHECKING:
 
 _LARGEST = 2**22  # bytes of a configuration
 _REMOTE = ("auto_map", "trust_remote_code")  # keys by which a configuration asks for code of its own
-_KERNELS = (
-    "attn_implementation",
-    "experts_implementation",
-    "use_kernels",
-)  # in any spelling: they may be fetched
+# In any spelling: they may be fetched.
+_KERNELS = ("attn_implementation", "experts_implementation", "use_kernels")
 # Mappings from a configuration to a model, the likeliest first: an encoder is a masked language model before a causal one.
 _MAPPINGS = (
     "SEQ_TO_SEQ_CAUSAL_LM",

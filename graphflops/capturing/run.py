@@ -67,9 +67,8 @@ class Captured(NamedTuple):
         return with_record(from_exported_program(self.program), self.record)
 
 
-_UNPROVEN = {
-    "runtime_asserts": True
-}  # conditions on strides that hold for all sizes, which torch cannot always show
+# Conditions on strides that hold for all sizes, which torch cannot always show.
+_UNPROVEN = {"runtime_asserts": True}
 
 
 def captured(name: Name, *, joint: bool = False, training: bool = False) -> dict[str, Captured]:

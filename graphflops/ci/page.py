@@ -68,9 +68,8 @@ def _page(
     if same := [change.path for change in changes or () if change.identical]:
         parts.append(f"\nIdentical in cost: {escaped(named(same, _NAMED))}\n")
     room = limit - size("".join(parts)) - _REST
-    share = (
-        max(_OF_ONE, room // max(len(listed), 1)) if size is len else room // 4
-    )  # a character is 4 bytes at most
+    # A character is 4 bytes at most.
+    share = max(_OF_ONE, room // max(len(listed), 1)) if size is len else room // 4
     for index, section in enumerate(_sections(listed, min(share, room - _REST))):
         room -= size(section)
         if room < 0:

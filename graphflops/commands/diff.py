@@ -24,9 +24,8 @@ if TYPE_CHECKING:
 _SEVERAL = ("table", "markdown")  # formats whose texts can be concatenated
 
 
-Pair = tuple[
-    "ModelFile | Graph | None", "ModelFile | Graph | None", bool
-]  # and whether the user named it, or it was found to differ
+# And whether the user named it, or it was found to differ.
+Pair = tuple["ModelFile | Graph | None", "ModelFile | Graph | None", bool]
 
 
 @click.command(cls=PathsCommand)

@@ -24,9 +24,8 @@ class PathsCommand(options.LimitedCommand):
                 text if text.startswith("-") else f"{text}\0{index}" for index, text in enumerate(behind)
             ]
             found, _, _ = self.make_parser(ctx).parse_args(marked)
-            paths = (
-                found["sides"] if isinstance(found["sides"], (list, tuple)) else ()
-            )  # click's mark for none
+            # Click's mark for none.
+            paths = found["sides"] if isinstance(found["sides"], (list, tuple)) else ()
             places = [int(text.rpartition("\0")[2]) for text in paths]
             ctx.meta[PATHS] = tuple(behind[place] for place in places)
             args = args[:at] + [text for index, text in enumerate(behind) if index not in places]

@@ -16,13 +16,8 @@ if TYPE_CHECKING:
 _SIZED = frozenset({"shape", "heads", "parameters"})  # facts that a changed size explains
 _AXES = re.compile(r"[^,]+")
 _LOOKED_AT = 100  # groups with sizes of one ratio
-_TELLING = (
-    "rows",
-    "channels",
-    "wide",
-    "kernel",
-    "",
-)  # nouns of sizes; what is said of heads comes before these
+# Nouns of sizes; what is said of heads comes before these.
+_TELLING = ("rows", "channels", "wide", "kernel", "")
 
 
 def causes(folds: Iterable[Fold]) -> list[Cause]:

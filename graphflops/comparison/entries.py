@@ -21,9 +21,8 @@ if TYPE_CHECKING:
     from graphflops.comparison.tree import ComparedModule
     from graphflops.report import Report
 
-Shared = dict[
-    str, dict[str, set[str]]
-]  # by module, then by parameter as the module calls it: the other modules with it
+# By module, then by parameter as the module calls it: the other modules with it.
+Shared = dict[str, dict[str, set[str]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +52,8 @@ class ModuleChanges:
 def listed(trees: Trees) -> ModuleChanges:
     """One entry for each module that changed, is new, is gone or moved."""
     found = ModuleChanges()
-    earlier = (
-        {} if trees.export else _reordered(trees)
-    )  # exporters order what does not depend on one another anew
+    # Exporters order what does not depend on one another anew.
+    earlier = {} if trees.export else _reordered(trees)
     stack = [trees.new]
     while stack:
         module = stack.pop()

@@ -281,9 +281,8 @@ def _classes(old: Report, new: Report, axes: tuple[_Axes, _Axes]) -> list[_Class
             unite(*places)
     for name in old.symbols:
         alone = (1, name) in group and len(group[0, name]) == len(group[1, name]) == 1
-        if alone and not all(
-            name in side.of for side in axes
-        ):  # one of the name at another axis is another size
+        # One of the name at another axis is another size.
+        if alone and not all(name in side.of for side in axes):
             unite((0, name), (1, name))
     distinct = {id(members): members for members in group.values()}.values()
     return [_class(members, scales) for members in distinct]

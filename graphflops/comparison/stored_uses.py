@@ -69,9 +69,8 @@ class Matcher:
         self._pair(lambda ours, theirs: _near(ours.module, theirs.module) and ours.numel == theirs.numel)
         self._fold_norms(aside, norms)
         for use in self.left:
-            if not (
-                use.computed and (use.roots[0], use.module) in self.met
-            ):  # another value computed from it is there
+            # Another value computed from it is there.
+            if not (use.computed and (use.roots[0], use.module) in self.met):
                 self.found.lost[use.roots[0]] = use.module
         self._sharing()
         self.found.extra = sorted({use.value for use in self.free})

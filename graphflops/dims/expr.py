@@ -335,7 +335,6 @@ def _parse_cached(text: str) -> Dim:
     name = _NAME.fullmatch(text)
     if name is not None and not (text in RESERVED_WORDS or iskeyword(text)):
         return symbol(name[1] or name[2])
-    parse: Callable[[str], Dim] = imported(
-        "graphflops.dims.parser:parse"
-    )  # it builds expressions, and few programs need it
+    # It builds expressions, and few programs need it.
+    parse: Callable[[str], Dim] = imported("graphflops.dims.parser:parse")
     return parse(text)

@@ -171,9 +171,8 @@ def reduce_even(terms: Terms) -> None:
                 product = join(others, factor)
                 terms[product] = terms.get(product, 0) + quotient * coefficient
                 consider(product)
-            if (
-                len(terms) > MAX_TERMS * 2
-            ):  # how long numbers grow is checked once, where the terms make a size
+            # How long numbers grow is checked once, where the terms make a size.
+            if len(terms) > MAX_TERMS * 2:
                 raise _too_many_terms()
 
 

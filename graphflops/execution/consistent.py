@@ -36,9 +36,8 @@ def consistent(graph: PricedGraph) -> Sequence[PricedCall]:
 
 def _judged(call: PricedCall, graph: PricedGraph) -> PricedCall:
     wrong = _contradicted(call, graph.values)
-    if not call.node.outputs and call.tensors(
-        graph.values
-    ):  # of what it makes nothing is kept, so nothing can be read
+    # Of what it makes nothing is kept, so nothing can be read.
+    if not call.node.outputs and call.tensors(graph.values):
         return _unknown(call, graph.values)
     if not wrong:
         return call

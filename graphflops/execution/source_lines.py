@@ -23,9 +23,8 @@ from graphflops.graph import Node
 _LINE = re.compile(
     r'^[ \t]*File "([^"\n]{1,4096})", line (\d+), in (\S{1,256})\n[ \t]*([^\n]{0,4096})', re.MULTILINE
 )
-_OF_EXPORT = re.compile(
-    r"(?:^|[/\\])torch[/\\]_dynamo[/\\]"
-)  # calls the module while a strict export traces it
+# Calls the module while a strict export traces it.
+_OF_EXPORT = re.compile(r"(?:^|[/\\])torch[/\\]_dynamo[/\\]")
 _MOST_FRAMES = 200  # of one call: deeper code is cut
 _TOKEN = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|#.*|[][(){}]")
 _BRACKETS = {"(": ")", "[": "]", "{": "}"}

@@ -23,9 +23,8 @@ if TYPE_CHECKING:
 
     from graphflops.exporters.zip_members import Seekable
 
-MAX_MEMBER_BYTES = (
-    512 * 2**20
-)  # of one member, unpacked; the program of a 70-billion-parameter model takes 7 to 11 MB
+# Of one member, unpacked; the program of a 70-billion-parameter model takes 7 to 11 MB.
+MAX_MEMBER_BYTES = 512 * 2**20
 # A member larger than this and packed tighter than this ratio is taken for a zip bomb.
 RECORD = "graphflops_eager_"  # what the name of a record of an eager run begins with
 _BOMB_BYTES = 4 * 2**20
@@ -49,9 +48,8 @@ _MAGIC: tuple[tuple[int, bytes, str, str], ...] = (
     (8, b'{"', "a safetensors file: weights without a program", "export the model with torch.export"),
     (257, b"ustar", "a tar archive", "unpack it first"),
 )
-_ONNX_FIELDS = frozenset(
-    b"\x12\x1a\x22\x2a\x32\x3a\x42\x72"
-)  # keys that may follow ir_version in a ModelProto
+# Keys that may follow ir_version in a ModelProto.
+_ONNX_FIELDS = frozenset(b"\x12\x1a\x22\x2a\x32\x3a\x42\x72")
 
 
 def kind_of(head: bytes) -> str:

@@ -10,9 +10,8 @@ from typing import Any, Literal
 from graphflops.graph import Argument, Graph, Input, Node, Output, Ref
 from graphflops.ops import operator
 
-Evidence = Literal[
-    "recorded", "rewritten", "named", "none"
-]  # how the module of a call of an ONNX file is known
+# How the module of a call of an ONNX file is known.
+Evidence = Literal["recorded", "rewritten", "named", "none"]
 
 _FRAME = re.compile(r'^[ \t]*File "([^"\n]+)", line (\d+)', re.MULTILINE)
 # Not the user's: torch (installed, or a checkout in a directory of its name), Python's library, generated.
@@ -39,9 +38,8 @@ _PRODUCTS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
 _READ = frozenset({_SCOPES, _CLASSES, _TRACE, _REWRITTEN})
 _FOLDED = "pkg.onnxscript.optimizer.folded_from"
 
-_QUANTIZED = re.compile(
-    r"(?:_quantized|_scale|_zero_point|_DequantizeLinear\w*|_QuantizeLinear\w*)+$"
-)  # onnxruntime's
+# Onnxruntime's.
+_QUANTIZED = re.compile(r"(?:_quantized|_scale|_zero_point|_DequantizeLinear\w*|_QuantizeLinear\w*)+$")
 
 _REPEATED = re.compile(r"_\d+$", re.ASCII)  # behind the scope of a second call of one module
 

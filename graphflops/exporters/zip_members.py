@@ -25,10 +25,8 @@ _WIDE_END = struct.Struct("<4sQ2H2L4Q")  # signature, bytes that follow, two ver
 # fields and of the comment, disk, two attributes, offset of the header.
 _ENTRY = struct.Struct("<4s6H3L5H2L")
 _HEADER = struct.Struct("<4s5H3L2H")  # the same, from the second version to the bytes of the extra fields
-_SUMS, _LENGTHS = (
-    struct.Struct("<3L"),
-    struct.Struct("<2H"),
-)  # in it: checksum and bytes, those of the name and the extra fields
+# In it: checksum and bytes, those of the name and the extra fields.
+_SUMS, _LENGTHS = (struct.Struct("<3L"), struct.Struct("<2H"))
 _TAIL = _END.size + 2**16 - 1
 _OPEN = 2**32 - 1  # stands for a number of 8 bytes in the extra field _WIDE
 _WIDE, _OTHER_NAME = 0x1, 0x7075

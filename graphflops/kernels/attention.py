@@ -108,9 +108,8 @@ def _unfused(call: ConcreteCall, query: Tensor, key: Tensor, value: Tensor) -> l
     first, second = (problem.kernel() for problem in _products(query, key, value))
     out = call.out
     back = [copy(_float(out, batch), out.bits)] if out is not None and out.bits < _FLOAT else []
-    back += [copy(scores, query.bits)] * len(
-        back
-    )  # the probabilities are cast too, though nothing reads them
+    # The probabilities are cast too, though nothing reads them.
+    back += [copy(scores, query.bits)] * len(back)
     return [*copies, *scaled, *ordered, first, *before, *_safe_softmax(scores), second, *back]
 
 

@@ -69,9 +69,8 @@ def _elementwise_backward(call: ConcreteCall) -> list[Kernel]:
         if place >= len(call.operands):
             continue
         operand = call.operands[place]
-        if has_memory and not (
-            kernels and _is_fused(call, place)
-        ):  # one kernel for the gradients of all operands
+        # One kernel for the gradients of all operands.
+        if has_memory and not (kernels and _is_fused(call, place)):
             kernels += _of_formula(call, place, out)
         if operand.numel < out.numel:
             kernels.append(_summed(call, out, operand))

@@ -84,9 +84,8 @@ def loss_backward(call: ConcreteCall) -> list[Kernel]:
         small = [elementwise(x, 0, 0)]
         if _is_of_shares(call):
             return [*small * 2, _each(x), *softmax]
-        smoothed = (
-            [*small * 6, _each(x)] if call.arguments.get(_SMOOTHING) else []
-        )  # a share of each class is added
+        # A share of each class is added.
+        smoothed = [*small * 6, _each(x)] if call.arguments.get(_SMOOTHING) else []
         return [*smoothed, fill(x), _picked(x, "scatter"), *softmax]
     parts = _PARTS.get(call.operator.name, _ONE_KERNEL)
     is_whole = call.out is not None and call.out.numel == x.numel  # no mean, which divides

@@ -141,9 +141,8 @@ class _Model:
         for protocol, moved in (("short", short), ("long", streamed)):
             steps = turns * (self.nodes - 1) * latency["ring"][protocol]
             found.append(floor + (self.group - self.nodes) * step + steps + moved)
-        if (
-            self.kind == "all_reduce"
-        ):  # a tree passes a node's links once up and once down; with two nodes one way each
+        # A tree passes a node's links once up and once down; with two nodes one way each.
+        if self.kind == "all_reduce":
             crossing = self.message * (1 if self.nodes == 2 else 2) / rate
             spread = self._by_multicast(self.message, self.inside) if self.inside > 1 else 0.0
             hops = 2 * log2(self.nodes)

@@ -16,12 +16,8 @@ if TYPE_CHECKING:
     from graphflops.view import Call
 
 _GROWTH = 4  # a larger growth, from operands to result: the constant is stored small on purpose
-_FLOATS = {
-    "float16": (11, 5),
-    "bfloat16": (8, 8),
-    "float32": (24, 8),
-    "float64": (53, 11),
-}  # mantissa, exponent bits
+# Mantissa, exponent bits.
+_FLOATS = {"float16": (11, 5), "bfloat16": (8, 8), "float32": (24, 8), "float64": (53, 11)}
 
 
 @check(

@@ -47,11 +47,8 @@ class _Editor:
         times = Counter(value.name for value in values)
         self.values = {str(value.name): value for value in values if times[value.name] == 1}
         self.idle = {id(value) for value in values if not (value.uses() or value.is_graph_output())}
-        self.waiting: dict[str, list[str]] = {
-            "stored": [],
-            "folded": [],
-            "dropped": [],
-        }  # names, by kind of edit
+        # Names, by kind of edit.
+        self.waiting: dict[str, list[str]] = {"stored": [], "folded": [], "dropped": []}
 
     def apply(self, edits: Sequence[Edit]) -> bool:
         """Apply all of these, or none: False where a value is not there, or an input or output would be lost."""

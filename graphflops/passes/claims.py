@@ -48,9 +48,8 @@ class Claims:
         if isinstance(ours, TensorType) and isinstance(recorded, TensorType):
             return ours.rank != recorded.rank or any(map(self._differ, ours.shape, recorded.shape))
         if isinstance(ours, TensorType) or isinstance(recorded, TensorType) or ours is None:
-            return (
-                recorded is not None and not isinstance(recorded, bool) and recorded == recorded
-            )  # NaN: no example
+            # NaN: no example.
+            return recorded is not None and not isinstance(recorded, bool) and recorded == recorded
         if isinstance(ours, (int, float, Expr)) and isinstance(recorded, (int, float, Expr)):
             return self._differ(ours, recorded)
         return False

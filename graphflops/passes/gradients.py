@@ -78,9 +78,8 @@ def _by_default(rule: Rule, call: ForwardCall) -> Estimate:
     else:
         matrix = vector = len(gradients)
         moved = estimate.matrix_flops == estimate.vector_flops == estimate.transcendentals == 0
-        needless = (
-            _floating(given.values()) if moved else set()
-        )  # values only moved: where to is read, not what
+        # Values only moved: where to is read, not what.
+        needless = _floating(given.values()) if moved else set()
     work = {
         name: amount * (matrix if name in MATRIX_QUANTITIES else vector)
         for name, amount in estimate.work.items()

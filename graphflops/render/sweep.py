@@ -23,10 +23,8 @@ if TYPE_CHECKING:
 _NAMED = frozenset(  # quantities that have columns of their own, or a part in one
     ("matrix_flops", "macs", "vector_flops", "transcendentals", "masked_flops", "read_bytes", "written_bytes")
 )
-_TIMES = {
-    False: ("time", "90 % interval"),
-    True: ("seconds", "seconds_low", "seconds_high"),
-}  # heads; True: exact
+# Heads; True: exact.
+_TIMES = {False: ("time", "90 % interval"), True: ("seconds", "seconds_low", "seconds_high")}
 _OTHERS = [quantity for quantity in REPORTED if quantity.name not in _NAMED]
 
 

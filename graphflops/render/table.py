@@ -34,9 +34,8 @@ _STYLES = {
     "cyan": "\x1b[36m",
 }
 _RESET = "\x1b[0m"
-_WORD = re.compile(
-    r" *(?:>= )?(?:[^ ]*\d (?:[kMGTPEZYRQ]?B?|[nµm]?s|%)(?![^ ,;:)·])[^ ]*|[^ ]+)"
-)  # a number, its unit and the mark of a lower bound are one word
+# A number, its unit and the mark of a lower bound are one word.
+_WORD = re.compile(r" *(?:>= )?(?:[^ ]*\d (?:[kMGTPEZYRQ]?B?|[nµm]?s|%)(?![^ ,;:)·])[^ ]*|[^ ]+)")
 
 Styled = tuple[str, str]  # a text and the name of its style, "" for plain
 _NARROWEST, _LONGEST = 12, 1_000  # characters of a formula in a table

@@ -40,9 +40,8 @@ def facts(report: Report) -> Iterator[tuple[str, str]]:
         yield "reaches", reached
     yield from communication(report, whole)
     yield from rates(report, whole)
-    if (
-        whole.energy_joules is not None and not whole.is_lower_bound
-    ):  # no bound where calls are not in the time
+    # No bound where calls are not in the time.
+    if whole.energy_joules is not None and not whole.is_lower_bound:
         yield "energy", f"at most {whole.energy_joules:.3g} J, at the power limit of the device"
 
 
@@ -141,9 +140,8 @@ def table(report: Report, by: Cut | None, top: int | None) -> tuple[tuple[str, .
     """Heads and lines: where the time goes, by module where nothing else is asked for."""
     found = shares(report, _key(report, by))
     if by != "attention" and (outside := sum(outside_of_calls(report).values())):
-        bound = (
-            "memory" if report.execution == "graph" else "launch"
-        )  # a graph has only the sums of the loss there
+        # A graph has only the sums of the loss there.
+        bound = "memory" if report.execution == "graph" else "launch"
         found["(outside of calls)"] = Share(seconds=outside, bounds=Counter({bound: outside}))
         found = dict(sorted(found.items(), key=lambda item: -item[1].seconds))
     whole = sum(share.seconds for share in found.values())

@@ -25,13 +25,8 @@ from graphflops.version import __version__
 
 SCHEMA: Literal[1] = 1
 _SIZES = ("parameters", "parameter_bytes", "buffer_bytes")  # of a report, which JSON has in its totals
-_APART = (
-    "totals",
-    "backward",
-    "optimizer",
-    "step_time",
-    "program",
-)  # of a report, which `_document` does not derive
+# Of a report, which `_document` does not derive.
+_APART = ("totals", "backward", "optimizer", "step_time", "program")
 _PHASES = ("backward", "optimizer", "step")
 _FORMS = {
     Cost: Form(computed={"macs": "matrix_flops"}, always=True, lenient=True, is_shared=True),

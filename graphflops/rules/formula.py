@@ -33,11 +33,8 @@ _COMPARED: Mapping[type, tuple[str, Callable[..., object]]] = {
     ast.Gt: ("gt", operator.gt),
     ast.GtE: ("ge", operator.ge),
 }
-_LOGICAL = (
-    "logical_and",
-    "logical_or",
-    "logical_not",
-)  # of truth values: part of a choice, without work of their own
+# Of truth values: part of a choice, without work of their own.
+_LOGICAL = ("logical_and", "logical_or", "logical_not")
 _MASKS = (*_LOGICAL, "isnan", "isfinite", "eq", "ne", "lt", "le", "gt", "ge")
 _CHOICES = ("where", "masked_fill")
 REDUCING = ("sum", "mean")

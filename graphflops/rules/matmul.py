@@ -293,10 +293,8 @@ def linear_combination(x: TensorType, coefficients: TensorType) -> Estimate:
 @rule("aten.linear_backward", "aten.mkldnn_linear_backward")
 def linear_backward(x: TensorType, grad: TensorType, weight: TensorType, output_mask: Mask) -> Estimate:
     """The forward's product for the input and for the weight, a sum over rows for the bias."""
-    wants_x, wants_rest = (
-        output_mask[0],
-        output_mask[1] or output_mask[2],
-    )  # made together
+    # Made together.
+    wants_x, wants_rest = (output_mask[0], output_mask[1] or output_mask[2])
     product = flops_of(prod(grad.shape[:-1]) * weight.numel, grad.dtype)
     return Estimate(
         (

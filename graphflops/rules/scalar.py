@@ -46,9 +46,8 @@ def applied(exact: Function, symbolic: Function, *operands: Value) -> Estimate:
     """A function of numbers: `exact` of plain ones, `symbolic` of sizes; no value where it has none, or one too long."""
     dims = _sizes(operands) if any(isinstance(operand, Expr) for operand in operands) else None
     function, arguments = (exact, operands) if dims is None else (symbolic, dims)
-    if not all(
-        isinstance(argument, (int, float, Expr)) for argument in arguments
-    ):  # a file may give texts and lists
+    # A file may give texts and lists.
+    if not all(isinstance(argument, (int, float, Expr)) for argument in arguments):
         return number(None)
     try:
         result = function(*arguments)

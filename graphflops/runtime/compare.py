@@ -290,9 +290,8 @@ def _through_kernel(step: Step) -> list[KernelRun]:
     with _disable_current_modes():
         mask = given.get("mask")
         if mask is not None and mask.is_floating_point():
-            mask = (
-                mask > HIDING
-            )  # a bias may hide by a finite number, as T5's does; its other numbers change no count
+            # A bias may hide by a finite number, as T5's does; its other numbers change no count.
+            mask = mask > HIDING
         attention = sdpa(q, k, mask, bool(given.get("is_causal")))
         kernels.forward(attention, q, k, v, given.get("scale"))
     return kernels.runs

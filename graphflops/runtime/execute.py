@@ -112,10 +112,8 @@ class Execution:
             elif entry.role in ("token", "object"):
                 values[entry.name] = None
         checks = contextlib.nullcontext() if self.trusted else torch.sparse.check_sparse_tensor_invariants()
-        with (
-            torch.no_grad(),
-            checks,
-        ):  # without the checks, indices of a sparse tensor may point outside of it
+        # Without the checks, indices of a sparse tensor may point outside of it.
+        with torch.no_grad(), checks:
             return self.calls(self.graph, values, "")
 
     def calls(self, graph: Graph, values: dict[str, Any], prefix: str) -> tuple[Any, ...]:

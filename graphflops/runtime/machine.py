@@ -7,9 +7,8 @@ import sys
 from pathlib import Path
 
 _FILES = 256  # files open at a time
-KERNELS = (
-    2**30
-)  # bytes of one file that a run on a GPU may write: Triton and CUDA keep compiled kernels in files
+# Bytes of one file that a run on a GPU may write: Triton and CUDA keep compiled kernels in files.
+KERNELS = 2**30
 
 
 def machine_bytes() -> int:
@@ -44,9 +43,8 @@ def limit_process(seconds: float, memory: int | None, writes: int) -> None:
     _lower(resource.RLIMIT_FSIZE, writes)
     allowed = memory if memory is not None else free_bytes()
     held = _field("/proc/self/status", "VmData:")
-    if (
-        allowed is not None and held is not None
-    ):  # memory that is reserved but not usable, as CUDA does, is not limited
+    # Memory that is reserved but not usable, as CUDA does, is not limited.
+    if allowed is not None and held is not None:
         _lower(resource.RLIMIT_DATA, held + allowed)
     sys.dont_write_bytecode = True
 

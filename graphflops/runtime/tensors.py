@@ -107,9 +107,8 @@ def tensor_of(stored: Stored) -> torch.Tensor:
     if 0 in stored.shape or not stored.memory:
         return torch.empty(stored.shape, dtype=dtype)
     with warnings.catch_warnings():
-        warnings.simplefilter(
-            "ignore", UserWarning
-        )  # memory that may not be written: nothing here writes to it
+        # Memory that may not be written: nothing here writes to it.
+        warnings.simplefilter("ignore", UserWarning)
         flat = torch.frombuffer(
             stored.memory, dtype=torch.uint8, count=len(stored.memory) // dtype.itemsize * dtype.itemsize
         )

@@ -109,11 +109,8 @@ _POOLINGS = {
     "fractional_max_pool2d_backward": (4, 2),
     "fractional_max_pool3d_backward": (4, 3),
 }  # by operator: the place of its indices, and the axes of the image that they index
-_NOT_EMPTY = (
-    "_stack",
-    "_foreach_copy",
-    "_foreach_copy_",
-)  # operators whose first list torch takes not to be empty
+# Operators whose first list torch takes not to be empty.
+_NOT_EMPTY = ("_stack", "_foreach_copy", "_foreach_copy_")
 _OPTIONS = ("dtype", "layout", "memory_format")
 _LOSSES = ("nll_loss_backward", "nll_loss2d_backward")
 

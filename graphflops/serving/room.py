@@ -34,9 +34,8 @@ def _warm_up(steps: Steps, prefill: Prefill | None, cache: KvCache, engine: Engi
     if prefill is None or engine.prefill_tokens is None:
         return sampled
     held = prefill.steps.bytes_at(prefill.sizes_at(engine.prefill_tokens)) or 0
-    return max(
-        sampled, held - cache.bytes_at(engine.prefill_tokens)
-    )  # whose entries are in the caches already
+    # Whose entries are in the caches already.
+    return max(sampled, held - cache.bytes_at(engine.prefill_tokens))
 
 
 def vocabulary(report: Report) -> int:

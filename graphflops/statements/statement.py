@@ -210,9 +210,8 @@ def _priced(
         programs[key] = _report(program, per, one.length, training, given)
     report, axis = programs[key]
     found = plain = figures(report, axis)
-    if (
-        training and own.recompute and not isinstance(program, Report)
-    ):  # it looks like gradients of frozen layers
+    # It looks like gradients of frozen layers.
+    if training and own.recompute and not isinstance(program, Report):
         once, untimed = replace(own, recompute=()), {**given, "device": None}
         plain = figures(*_report(program, per, one.length, once, untimed))
     updates = None if batch is None or not training else -(-one.tokens // batch)

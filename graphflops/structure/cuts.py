@@ -196,9 +196,8 @@ def _fewest(
     sums: list[int | None] = [0] + [None] * (len(ends) - 1)
     taken: list[list[int]] = []
     for _ in range(number):
-        window: deque[tuple[int, int]] = (
-            deque()
-        )  # bytes and place of earlier cuts within the limit, the fewest first
+        # Bytes and place of earlier cuts within the limit, the fewest first.
+        window: deque[tuple[int, int]] = deque()
         after: list[int | None] = [None] * len(ends)
         chosen = [0] * len(ends)
         for place in range(1, len(ends)):

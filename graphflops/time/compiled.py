@@ -189,10 +189,8 @@ _INNER, _INNER_LOAD, _OUTER_LOAD = 5.5, 1.1, 2.2  # the same of an element that 
 _BRANCH = 3  # loads that the choice of an operand, as of a `cat`, takes as long as
 _WINDOW, _GRADIENT_WINDOW = 5, 10  # loads that an element of a window of pooling takes as long as
 _FUNCTION, _GRADIENT_OF_FUNCTION = 4, 7  # loads that a transcendental function takes as long as
-_FEW_CHANNELS, _APART = (
-    8,
-    30,
-)  # channels of an image; loads that writing an element of so few takes as long as
+# Channels of an image; loads that writing an element of so few takes as long as.
+_FEW_CHANNELS, _APART = (8, 30)
 _RANDOM = 14  # loads that a random number takes as long as
 _WIDE = 64  # elements of a row, above which threads add to different places
 _ADDED = 5  # loads that an addition to memory takes as long as

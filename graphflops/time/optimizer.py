@@ -15,13 +15,8 @@ from graphflops.time.schedule import Launches
 _CHUNK = 65536  # elements that a thread block works through (MultiTensorApply.cuh of ATen)
 _MOST_BLOCKS = 320  # of one kernel
 _MOST_ELEMENTS = 2**44  # more than any device holds: their kernels are not listed
-_MOST_TENSORS = {
-    1: 110,
-    2: 64,
-    3: 48,
-    4: 36,
-    5: 30,
-}  # of one kernel, by how many of each parameter it works on
+# Of one kernel, by how many of each parameter it works on.
+_MOST_TENSORS = {1: 110, 2: 64, 3: 48, 4: 36, 5: 30}
 _MOST_WITH_SCALARS = 96  # where it works on one, with a factor for each
 
 
@@ -62,9 +57,8 @@ _FUSED = {
     "adam": Pass(4, 4, 3, "fused"),
     "adamw": Pass(4, 4, 3, "fused"),
 }
-_COUNTS_STEPS = frozenset(
-    {"adam", "adamw"}
-)  # on the device, where they are fused: one number for each parameter
+# On the device, where they are fused: one number for each parameter.
+_COUNTS_STEPS = frozenset({"adam", "adamw"})
 
 
 def optimizer_launches(program: PricedProgram, sizes: Sizes, costs: Mapping[str, float]) -> list[Launches]:

@@ -21,9 +21,8 @@ def seconds(
     """Seconds of a kernel, and of these its arithmetic at the peak and its traffic at full bandwidth."""
     cores = device.multiprocessors or 1
     width = -(-sizes.width // 32) * 32
-    products = (
-        10 if sizes.phase == "backward" else 4
-    )  # FLOPs per pair and element of the width: 5 products, or 2
+    # FLOPs per pair and element of the width: 5 products, or 2.
+    products = 10 if sizes.phase == "backward" else 4
     pairs = sizes.batch * sizes.heads * sizes.queries * sizes.keys * sizes.computed
     ideal = products * pairs * width / peak
     traffic = moved / (device.bandwidth * rates["memory"])

@@ -65,10 +65,8 @@ def seconds(
         work += _start_of_taps(kernel.sizes, device) * rates.get("row", 0.0) * 1e-9
     beside = 0.0
     if kernel.variant in _LATENCY_BESIDE:
-        beside, wait = (
-            wait * (2 - cached / max(moved, 1)),
-            0.0,
-        )  # the memory answers half as fast as the cache
+        # The memory answers half as fast as the cache.
+        beside, wait = (wait * (2 - cached / max(moved, 1)), 0.0)
     longest = sum(limit**_MIX for limit in (traffic, elements, work, rows, beside)) ** (1 / _MIX)
     return _floor(kernel, rates) + longest + wait, max(elements, work, rows, wait, beside), traffic
 

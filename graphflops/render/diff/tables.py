@@ -22,11 +22,8 @@ if TYPE_CHECKING:
 LINES = 25  # default number of lines of a table
 _FORMULA = 60
 _NARROWEST = 12  # a column of formulas is not made narrower than this
-_TOTALS, _LEAD, _QUANTITY = (
-    68,
-    76,
-    11,
-)  # columns: of the totals, of a module with its leading quantity, of another one
+# Columns: of the totals, of a module with its leading quantity, of another one.
+_TOTALS, _LEAD, _QUANTITY = (68, 76, 11)
 _PARTS = {quantity.name: quantity.head for quantity in REPORTED if quantity.part_of}
 _LEADS = (*(q.name for q in REPORTED if not q.part_of and q.name != "macs"), "parameters", *_PARTS)
 BRIEF = {

@@ -34,9 +34,8 @@ class Layout:
 
     places: list[Place]
     home: list[dict[TreeModule, int]]
-    parameters: list[list[int]] = field(
-        default_factory=list
-    )  # by side and place, those of the modules themselves
+    # By side and place, those of the modules themselves.
+    parameters: list[list[int]] = field(default_factory=list)
 
     def outermost(self, place: int) -> int:
         """The enclosing place in the program itself."""

@@ -132,11 +132,8 @@ def _balanced(drafts: Sequence[Sequence[float]]) -> list[float]:
 APART = 22.0  # units between two boxes of a layer, or a box and a line
 _LINE = 5.0  # from the middle of a line to what stands beside it
 STRIP = 18.0  # below a layer, where lines leave straight down and their labels stand
-_GAP, _STEEP, _HIGHEST = (
-    28.0,
-    0.14,
-    90.0,
-)  # height between two layers: at least, for each unit that a line goes aside, at most
+# Height between two layers: at least, for each unit that a line goes aside, at most.
+_GAP, _STEEP, _HIGHEST = (28.0, 0.14, 90.0)
 _HEAD = 9.0  # straight at the end of a line
 _ARRIVALS = 12.0  # between the heads of two lines on one box
 _SWEEPS = 8

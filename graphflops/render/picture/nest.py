@@ -130,10 +130,8 @@ def together(parts: Iterable[Mapping[str, Any]], count: int = 1) -> dict[str, An
 
 
 MOST = 200  # boxes of one sheet; more are put into boxes of consecutive ones
-_READABLE, _FEW = (
-    25,
-    4,
-)  # boxes of a sheet from which on calls without FLOPs are put together, so many at least
+# Boxes of a sheet from which on calls without FLOPs are put together, so many at least.
+_READABLE, _FEW = (25, 4)
 _DEEPEST = 40  # modules within modules
 _ALIKE = ("op", "status", "stage", "exact", "flops", "bytes")
 

@@ -22,10 +22,8 @@ if TYPE_CHECKING:
     from graphflops.render.picture.nest import Item, Sheet
 
 _MARGIN = 16.0
-_HOTTEST, _LEAST_HEAT = (
-    0.62,
-    0.05,
-)  # how much of its colour shows in a box that costs all, in one that costs anything
+# How much of its colour shows in a box that costs all, in one that costs anything.
+_HOTTEST, _LEAST_HEAT = (0.62, 0.05)
 # Arrow heads, and the hatching of what is unknown.
 DEFINITIONS = (
     '<defs><marker id="head" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="9" markerHeight="9" '

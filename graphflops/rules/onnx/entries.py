@@ -65,9 +65,8 @@ def onnx_code(dtype: DType) -> int:
 
 MOST_AXES = 256  # more axes than this: the file is damaged or malicious
 Place = tuple[int, ...]
-Numbers = Union[
-    TensorType, UnknownType, Sequence[Number], Number, None
-]  # an operand, or an attribute in older versions
+# An operand, or an attribute in older versions.
+Numbers = Union[TensorType, UnknownType, Sequence[Number], Number, None]
 
 
 def numbers(given: Numbers) -> tuple[Number, ...] | None:

@@ -149,11 +149,8 @@ def _scaled(length: Dim, extent: Number, factor: Number) -> Dim | None:
     """The product in single precision, rounded down."""
     try:
         found = floor(converted(multiply(multiply(length, extent), factor), FLOAT32))
-    except (
-        ArithmeticError,
-        DimError,
-        ValueError,
-    ):  # a factor computed from sizes in an unsupported way
+    # A factor computed from sizes in an unsupported way.
+    except (ArithmeticError, DimError, ValueError):
         return None
     return int(found) if isinstance(found, float) else found
 

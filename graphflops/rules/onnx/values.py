@@ -58,11 +58,8 @@ def folded(function: Callable[..., Number], out: TensorType, *operands: TensorTy
 
     try:
         contents = aligned(stored, out.shape, known)
-    except (
-        ArithmeticError,
-        DimError,
-        ValueError,
-    ):  # a value that the program may never compute, or an unknown one
+    # A value that the program may never compute, or an unknown one.
+    except (ArithmeticError, DimError, ValueError):
         return out
     return replace(out, value=contents)
 
@@ -84,9 +81,8 @@ def reduced(
         results = [converted(number, out.dtype) for number in exact]
     except (ArithmeticError, DimError, ValueError):
         return out
-    if (
-        out.dtype.kind in ("int", "uint") and results != exact
-    ):  # kernels differ in what becomes of an overflow
+    # Kernels differ in what becomes of an overflow.
+    if out.dtype.kind in ("int", "uint") and results != exact:
         return out
     return replace(out, value=nested(iter(results), out.shape))
 

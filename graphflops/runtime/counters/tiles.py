@@ -35,9 +35,8 @@ _PATTERNS = (
 )
 _GROUPED = re.compile(r"_g([2-9]\d*|1\d+)_")
 _ROLE = re.compile(r"(fprop|dgrad|wgrad)")
-_TEMPLATED = re.compile(
-    r"(cutlass_(?:\d|tensorop|simt)\w+)"
-)  # what CUTLASS calls a kernel, inside of its template
+# What CUTLASS calls a kernel, inside of its template.
+_TEMPLATED = re.compile(r"(cutlass_(?:\d|tensorop|simt)\w+)")
 _INSTRUCTION = re.compile(r"tensor(\d+)x(\d+)x(\d+)")
 
 
@@ -60,9 +59,8 @@ def instruction_of(name: str) -> Tile | None:
     if not _GROUPED.search(name):
         return None
     match = _INSTRUCTION.search(name)
-    rows, columns, depth = (
-        map(int, match.groups()) if match else (64, 8, 16)
-    )  # of a warp group, in half precision
+    # Of a warp group, in half precision.
+    rows, columns, depth = map(int, match.groups()) if match else (64, 8, 16)
     return Tile(rows, columns, depth)
 
 
