@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import nn
@@ -44,6 +44,7 @@ class Decoder:
     mlp: width of the feed-forward layer; gated: whether it has three matrices. window: keys that a query sees in every other
     layer, 0 for all. positions: rows of a table of learned positions. tied: whether the embedding is the output projection.
     centred: whether norms are layer norms with a bias.
+    kernel: of the attention: that which torch chooses, FlashAttention-2, or none (products and a softmax).
     """
 
     layers: int
@@ -62,6 +63,7 @@ class Decoder:
     norms: int = 2  # of a layer
     centred: bool = False
     window: int = 0
+    kernel: Literal["", "flash", "none"] = ""
     experts: Experts | None = None
     latent: Latent | None = None
 
@@ -99,7 +101,7 @@ class Attention(nn.Module):
         if self.norms:
             q, k = self.norms[0](q), self.norms[1](k)
         q, k, v = (part.transpose(1, 2) for part in (q, k, v))
-        y = attended(q, k, v, self.window)
+        y = attended(q, k, v, self.window, self.of.kernel)
         return self.out(y.transpose(1, 2).reshape(batch, time, -1))
 
 
@@ -129,8 +131,15 @@ class LatentAttention(nn.Module):
         return self.out(y.transpose(1, 2).reshape(batch, time, -1))
 
 
-def attended(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, window: int) -> torch.Tensor:
+def attended(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, window: int, kernel: str = ""
+) -> torch.Tensor:
     """Causal attention; with a window each query sees that many keys, its own included."""
+    if kernel == "flash":
+        return torch.ops.aten._scaled_dot_product_flash_attention(q, k, v, 0.0, True)[0]
+    if kernel == "none":
+        scores = functional.dropout((q @ k.transpose(-1, -2)).softmax(-1), 0.1)
+        return scores @ v
     shared = q.shape[1] != k.shape[1]
     if not window:
         return functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=shared)

@@ -19,6 +19,7 @@ __all__ = [
     "load",
     "mfu",
     "mfu_callback",
+    "plan",
     "rule",
     "serve",
     "statement",
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from graphflops.fitting.fits import fits
     from graphflops.loading import analyze
     from graphflops.onnx_audit.audit import audit
+    from graphflops.planning.plan import plan
     from graphflops.rules import rule
     from graphflops.runtime.mfu_callback import mfu_callback
     from graphflops.runtime.validate import validate
@@ -54,6 +56,7 @@ _HOME = {
     "load": "graphflops.exporters",
     "mfu": "graphflops.derived.per_item",
     "mfu_callback": "graphflops.runtime.mfu_callback",
+    "plan": "graphflops.planning.plan",
     "rule": "graphflops.rules",
     "statement": "graphflops.statements.statement",
     "serve": "graphflops.serving.plan",

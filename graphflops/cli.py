@@ -31,6 +31,7 @@ COMMANDS = {
     "fits": "Whether a model fits on a device, and what would make it fit.",
     "graph": "The structure of a model: drawn, asked, cut.",
     "history": "What a model cost at each commit that changed it.",
+    "plan": "Layouts of a training step over many devices, each priced.",
     "profile": "Measure this machine, for predictions of time on it.",
     "rules": "Which operators are priced, and by which rule.",
     "serve": "How a decoder serves on a device: its steps, and the requests that fit.",

@@ -135,6 +135,7 @@ def test_a_module_needs_inputs_and_nothing_else_takes_them() -> None:
 def test_every_result_has_a_notebook_page_and_a_repr() -> None:
     import graphflops.derived.overview
     import graphflops.fitting.fits
+    import graphflops.planning.plan
     import graphflops.runtime.validation
     import graphflops.serving.plan
     import graphflops.statements.statement

@@ -88,6 +88,12 @@ def _serving(found: Any) -> str:
     return headline(found)
 
 
+def _plan(found: Any) -> str:
+    from graphflops.render.plan import said
+
+    return said(found)
+
+
 _ABOUT = {
     "Report": _report,
     "Sweep": _sweep,
@@ -101,4 +107,5 @@ _ABOUT = {
     "Validation": _validation,
     "Statement": _statement,
     "Serving": _serving,
+    "Plan": _plan,
 }

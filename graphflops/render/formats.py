@@ -40,6 +40,7 @@ RENDERED = {
     "Listing": "a list",
     "Answer": "a graph",
     "Statement": "a compute statement",
+    "Plan": "a plan of layouts",
 }
 
 
@@ -87,6 +88,7 @@ FORMATS = (
             "Listing": Renderer("graphflops.render.table:listing", _SCREEN),
             "Answer": Renderer("graphflops.render.graph.tables:table", ("top", *_SCREEN)),
             "Statement": Renderer("graphflops.render.statement:table", _SCREEN),
+            "Plan": Renderer("graphflops.render.plan:table", _SCREEN),
         },
     ),
     Format(
@@ -105,6 +107,7 @@ FORMATS = (
             "Listing": Renderer("graphflops.render.json:listing"),
             "Answer": Renderer("graphflops.render.graph.exchange:node_link"),
             "Statement": Renderer("graphflops.render.statement:json"),
+            "Plan": Renderer("graphflops.render.plan:json"),
         },
     ),
     Format(
@@ -117,6 +120,7 @@ FORMATS = (
             "History": Renderer("graphflops.render.history:csv"),
             "Comparison": Renderer("graphflops.render.diff.csv:csv", ("by", "top")),
             "Serving": Renderer("graphflops.render.serving:csv"),
+            "Plan": Renderer("graphflops.render.plan:csv"),
             "Listing": Renderer("graphflops.render.csv:listing"),
             "Answer": Renderer("graphflops.render.graph.tables:csv"),
         },
@@ -137,6 +141,7 @@ FORMATS = (
             "Listing": Renderer("graphflops.render.markdown:listing"),
             "Answer": Renderer("graphflops.render.graph.tables:markdown", ("top",)),
             "Statement": Renderer("graphflops.render.statement:markdown"),
+            "Plan": Renderer("graphflops.render.plan:markdown"),
         },
     ),
     Format(
@@ -150,6 +155,7 @@ FORMATS = (
             "Serving": Renderer("graphflops.render.html.serving:html"),
             "Answer": Renderer("graphflops.render.graph.drawings:html"),
             "Statement": Renderer("graphflops.render.statement:html"),
+            "Plan": Renderer("graphflops.render.plan:html"),
             "Validation": Renderer("graphflops.render.picture.changes:html"),
         },
     ),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 from graphflops.attention.kernel import attention_kernel
@@ -36,6 +37,11 @@ if TYPE_CHECKING:
     from graphflops.execution.strides import Strides
     from graphflops.kernels.kernel import AttentionKernel, Kernel
     from graphflops.passes.program import PricedCall, PricedProgram
+
+
+_NAMED: Mapping[str, AttentionKernel] = MappingProxyType(
+    {"flash": "flash", "efficient": "efficient", "cudnn": "cudnn"}
+)
 
 
 class _Called(NamedTuple):
@@ -229,8 +235,10 @@ class Launcher:
             place += len(run.rows)
 
     def _attention_kernel(self, call: PricedCall, layouts: Layouts) -> AttentionKernel | None:
-        """The kernel that PyTorch chooses for an attention of its own; None for other calls."""
+        """The kernel that an attention of PyTorch's own names, else the one that it chooses; None for other calls."""
         operator = call.node.operator
+        if (named := operator.word.removeprefix("_scaled_dot_product_").removesuffix("_attention")) in _NAMED:
+            return _NAMED[named]
         is_own = operator.kind == "attention" and bool(
             operator.parameters
         )  # `ops/` lists those that choose a kernel

@@ -24,6 +24,12 @@ _SHORT = 0.2  # of a product's time is the longest tail
 _NOTHING = 1e-12  # seconds
 
 
+def beside(compute: float, exchange: float) -> float:
+    """Seconds of kernels and of a collective that may all run beside them."""
+    shared = min(compute / _KERNEL_SPEED, exchange / _EXCHANGE_SPEED)
+    return max(compute - shared * _KERNEL_SPEED, 0.0) + shared + max(exchange - shared * _EXCHANGE_SPEED, 0.0)
+
+
 @dataclass(slots=True)
 class _Exchange:
     """A collective: from when it may run, and seconds of it that are left."""

@@ -30,6 +30,7 @@ HOMES = {
     "Answer": "graphflops.structure.answer",
     "Statement": "graphflops.statements.statement",
     "Serving": "graphflops.serving.plan",
+    "Plan": "graphflops.planning.plan",
 }
 
 

@@ -28,6 +28,7 @@ _OF = {
     "Validation": f"{__name__}:validation",
     "Statement": "graphflops.render.statement:fragment",
     "Serving": f"{__name__}:serving",
+    "Plan": "graphflops.render.plan:fragment",
 }
 
 

@@ -1,0 +1,55 @@
+"""`graphflops plan`: layouts of a training step over many devices."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from graphflops.commands import capture_options, files, options
+from graphflops.render import formats
+
+_WAYS = ("none", "cut", "full")
+_SHARDINGS = ("none", "optimizer", "full")
+
+
+@click.command(cls=options.LimitedCommand)
+@click.argument("model", type=click.Path(), metavar="MODEL")
+@click.option("--devices", type=int, required=True, metavar="N", help="How many there are.")
+@click.option("--device", required=True, metavar="NAME", help="The device: h100, or the path of a profile.")
+@click.option("--batch-tokens", metavar="N", help="Tokens of a step: 4M. Default: one sample a device.")
+@click.option("--network", metavar="LINKS", help="Links of a node to others: 8x400Gbit.")
+@click.option("--precision", type=click.Choice(("bf16", "fp32")), default="bf16", help="Of products.")
+@click.option("--loss", type=click.Choice(("cross-entropy", "sum", "mean")), default="cross-entropy")
+@click.option(
+    "--recompute",
+    type=click.Choice(_WAYS),
+    multiple=True,
+    help="Only so: nothing, by a minimal cut, whole layers.",
+)
+@click.option(
+    "--sharding", type=click.Choice(_SHARDINGS), multiple=True, help="Of weights over the data axis: only so."
+)
+@options.dims
+@options.execution
+@options.output_of("Plan")
+@options.model_name
+@options.rule_files
+def plan(model: str, rule_files: tuple[str, ...], form: str | None, output: str | None, **given: Any) -> None:
+    """Which layout trains MODEL, one device's program or hf:config.json, fastest on many devices.
+
+    Tries meshes of data, tensor, pipeline and expert parallelism, micro-batches, ways to shard weights and to compute
+    activations again; prices each, and says why the others are slower or impossible.
+
+    \b
+    graphflops plan lm.pt2 --devices 64 --device h100 --batch-tokens 4M
+    graphflops plan hf:config.json@length=4096,dynamic=batch --devices 512 --device h200 --network 8x400Gbit
+    """
+    from graphflops.loading import import_rules
+    from graphflops.planning.plan import plan as computed
+
+    form = formats.chosen("Plan", form, output)
+    import_rules(rule_files)
+    chosen = {name: value for name, value in given.items() if value not in (None, ())}
+    found = computed(capture_options.model(model, training=True), **chosen)
+    files.write(formats.render(found, form, **files.screen(output)), output)

@@ -1,0 +1,122 @@
+"""A program with few of its repeated layers: what costs milliseconds to analyze, and tells what all of them cost."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from graphflops.graph import EagerRun, Graph, Node, Ref
+from graphflops.structure.repeats import layers
+from graphflops.structure.wiring import wiring
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from graphflops.graph import Argument
+    from graphflops.report import Report
+
+TURNS = 2  # that are kept: the last of them has a layer before it and what follows the layers after it
+_DEEPEST = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Folded:
+    """A program whose repeated layers are `TURNS`. layers: how many the whole program has; 0 where none repeat.
+
+    turn: by call, the layer it is in, -1 before the layers, `TURNS` after them.
+    """
+
+    graph: Graph
+    layers: int
+    turn: Mapping[str, int]
+
+
+def folded(report: Report) -> Folded:
+    """The program of a report with few of its layers."""
+    graph = report.program
+    assert graph is not None
+    turns = _turns(report)
+    if not turns:
+        return Folded(graph, 0, dict.fromkeys((node.name for node in graph.nodes), TURNS))
+    number = len(turns)
+    of = {name: turn for turn, names in enumerate(turns) for name in names}
+    nodes = {node.name: node for node in graph.nodes}
+    instead: dict[str, str] = {}
+    for names in turns[TURNS:]:
+        for name, kept in zip(names, turns[TURNS - 1], strict=True):
+            pairs = zip(nodes[name].outputs, nodes[kept].outputs, strict=False)
+            instead.update({old: new for old, new in pairs if old is not None and new is not None})
+    first = next(place for place, node in enumerate(graph.nodes) if node.name in of)
+    turn: dict[str, int] = {}
+    kept_nodes = []
+    for place, node in enumerate(graph.nodes):
+        if of.get(node.name, 0) >= TURNS:
+            continue
+        turn[node.name] = of.get(node.name, -1 if place < first else TURNS)
+        kept_nodes.append(_renamed(node, instead))
+    outputs = tuple([replace(output, value=_put(output.value, instead)) for output in graph.outputs])
+    used = {name for node in kept_nodes for name in node.reads()}
+    used |= {name for output in outputs for _, name in output.uses()}
+    tied = {entry.alias_of for entry in graph.inputs if entry.name in used}
+    inputs = tuple(
+        [one for one in graph.inputs if one.name in used or one.role == "user" or one.target in tied - {""}]
+    )
+    less = replace(
+        graph,
+        nodes=tuple(kept_nodes),
+        inputs=inputs,
+        outputs=outputs,
+        eager=_eager(graph.eager, {name for node in kept_nodes for name in node.outputs if name}),
+    )
+    return Folded(less, number, turn)
+
+
+def _turns(report: Report) -> list[list[str]]:
+    """The calls of each layer, by name in program order, of the repetition that most calls are in; empty without one."""
+    calls = wiring(report).calls
+    best: list[list[str]] = []
+    for depth in range(1, _DEEPEST):
+        found: dict[int, dict[int, list[int]]] = {}
+        for column in layers(report, calls, depth):
+            for run in column:
+                if run.repeats:
+                    outermost = min(run.repeats)
+                    turn = found.setdefault(outermost, {}).setdefault(run.repeats[outermost], [])
+                    turn += [call.row for call in run.calls]
+        for repetition in found.values():
+            if sum(map(len, repetition.values())) > sum(map(len, best)):
+                best = [
+                    [report.rows[row].node for row in sorted(repetition[turn])] for turn in sorted(repetition)
+                ]
+    best = [[name for name in names if "/" not in name] for names in best]
+    return best if len(best) >= TURNS and len({*map(len, best)}) == 1 else []
+
+
+def _renamed(node: Node, instead: Mapping[str, str]) -> Node:
+    if instead.keys().isdisjoint(node.reads()):
+        return node
+    kwargs = tuple([(name, _put(value, instead)) for name, value in node.kwargs])
+    return replace(node, args=tuple([_put(value, instead) for value in node.args]), kwargs=kwargs)
+
+
+def _put(argument: Argument, instead: Mapping[str, str]) -> Argument:
+    if isinstance(argument, Ref):
+        return Ref(instead.get(argument.name, argument.name))
+    return tuple([_put(one, instead) for one in argument]) if isinstance(argument, tuple) else argument
+
+
+def _eager(run: EagerRun | None, made: set[str]) -> EagerRun | None:
+    """What an eager run held, of the values that are left."""
+    if run is None:
+        return None
+    places, left = [], -1
+    for value in run.values:
+        left += value in made
+        places.append(left)
+    values = tuple([value for value in run.values if value in made])
+    until = [
+        places[last] if last >= 0 else -1
+        for value, last in zip(run.values, run.until, strict=True)
+        if value in made
+    ]
+    return replace(run, values=values, until=tuple(until))

@@ -1,0 +1,296 @@
+"""Layouts of a program over many devices: each priced, the best first, the others with the reason why not."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from graphflops.analysis import analyze
+from graphflops.base.rendered import Rendered
+from graphflops.budget.amounts import amount
+from graphflops.derived.items import token_ids
+from graphflops.devices import complete
+from graphflops.devices import device as device_named
+from graphflops.errors import ModelError, OptionError, shown
+from graphflops.fitting.kv_cache import symbol_of
+from graphflops.fitting.varied_size import SPARE, room
+from graphflops.links import network_of
+from graphflops.loading import opened
+from graphflops.planning.layers import folded
+from graphflops.planning.layouts import SHARDINGS, Costs, Layout, Machine, Step
+from graphflops.planning.prices import priced
+from graphflops.planning.recompute import Recompute
+from graphflops.report import Report
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from graphflops.graph import Graph
+    from graphflops.loading import Model
+    from graphflops.planning.layers import Folded
+    from graphflops.planning.layouts import Sharding
+    from graphflops.planning.prices import Prices
+    from graphflops.report import Execution
+
+_MOST_DEVICES = 2**17
+_MICRO = (1, 2, 4, 8)  # samples of a micro-batch that are tried where their number is open
+_VIRTUAL = (1, 2, 4)  # stages of a device
+_NOTHING_AGAIN = Recompute("none", 0, 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A mesh that no layout is possible on. reason: why."""
+
+    layout: Layout
+    reason: str
+    step: Step | None = None
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Plan(Rendered):
+    """Layouts of one training step.
+
+    steps: the best of each mesh that fits, the fastest first. tokens: of a step; samples of `length` tokens.
+    flops: of the model for a step, gradients at twice the forward. layers: that repeat. room: bytes that a device has.
+    """
+
+    path: str
+    devices: int
+    device: str
+    network: str
+    layers: int
+    samples: int
+    length: int
+    parameters: int
+    flops: float
+    peak: float
+    room: int
+    steps: tuple[Step, ...]
+    refused: tuple[Refused, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def tokens_per_second(self, step: Step) -> float:
+        """Tokens, or samples where a sample has no length, of all devices."""
+        return self.samples * self.length / step.seconds
+
+    def mfu(self, step: Step) -> float:
+        """Model FLOPs utilisation of the published peak."""
+        return self.flops / step.seconds / self.devices / self.peak
+
+    def why(self, step: Step) -> str:
+        """Why a layout is slower than the first one."""
+        best = self.steps[0]
+        if step is best:
+            return ""
+        more = {
+            name: getattr(step, field) - getattr(best, field)
+            for field, name in (
+                ("compute", "kernels of smaller parts"), ("again", "recomputation"), ("exposed", "communication"),
+                ("bubble", "pipeline bubble"), ("update", "update"),
+            )
+        }  # fmt: skip
+        name = max(more, key=lambda one: more[one])
+        return f"slower by {step.seconds / best.seconds - 1:.0%}: {name}"
+
+
+def plan(
+    model: Model,
+    *,
+    devices: int,
+    device: str,
+    batch_tokens: str | int | None = None,
+    network: str | None = None,
+    model_name: str | None = None,
+    dims: Mapping[str, int] | None = None,
+    execution: Execution | None = None,
+    precision: str | None = "bf16",
+    loss: str = "cross-entropy",
+    recompute: Sequence[str] = ("none", "cut", "full"),
+    sharding: Sequence[Sharding] = SHARDINGS,
+) -> Plan:
+    """Layouts of a training step of an unsharded program over so many devices.
+
+    batch_tokens: of a step, as a number or text (`4M`); by default one sample a device. dims: sizes by axis (`ids[1]`).
+    network: what joins the nodes, as `8x400Gbit`. precision: of products and activations; weights and sums of their
+    gradients are float32. recompute, sharding: the ways that are tried.
+
+    Raises ModelError where devices or the batch do not divide, or the program is a saved report.
+    """
+    if not 1 <= devices <= _MOST_DEVICES:
+        raise ModelError(f"--devices {devices:,}: give 1 to {_MOST_DEVICES:,}")
+    profile = complete(device_named(device))
+    graph = opened(model, model_name=model_name)
+    if isinstance(graph, Report):
+        raise ModelError("a saved report cannot be split over devices: give the model itself")
+    found = _Program.of(graph, dims)
+    samples = _samples(batch_tokens, found.length, devices)
+    machine = Machine(profile, network_of(profile, network))
+    options = {"execution": execution, "precision": precision, "loss": loss, "device": device, "dims": dims}
+    search = _Search(found, machine, devices, samples, options, tuple(recompute), tuple(sharding))
+    steps, refused = search.run()
+    peak = profile.matrix.get("bfloat16") or max(profile.matrix.values())
+    sizes = (found.folded.layers, samples, found.length, found.report.parameters)
+    where = (graph.origin.path, devices, profile.name, str(machine.network))
+    results = (tuple(steps), tuple(refused), tuple(found.notes()))
+    return Plan(*where, *sizes, found.flops * samples, peak, search.room, *results)
+
+
+@dataclass(frozen=True, slots=True)
+class _Program:
+    """A program and what it is split by. batch: the symbol of its samples, "" where there are always `fixed`."""
+
+    report: Report
+    folded: Folded
+    batch: str
+    fixed: int
+    length: int
+    flops: float
+
+    @staticmethod
+    def of(graph: Graph, dims: Mapping[str, int] | None) -> _Program:
+        """A program, read and folded."""
+        symbols = {name: replace(entry, minimum=1) for name, entry in graph.symbols.items()}
+        report = analyze(replace(graph, symbols=symbols), dims=dims, memory=False)
+        ids = token_ids(report)
+        typed = ids if ids is not None else report.inputs[0].type if report.inputs else None
+        if typed is None or not typed.rank:
+            raise ModelError("the program has no input whose first axis counts samples")
+        batch, fixed = symbol_of(typed.shape[0]), report.value(typed.shape[0]) or 1
+        length = report.value(typed.shape[1]) if ids is not None and ids.rank > 1 else 1
+        forward = report.value(report.totals.cost.matrix_flops) or 0
+        return _Program(report, folded(report), batch, fixed, length or 1, 3 * forward / fixed)
+
+    def notes(self) -> Iterator[str]:
+        """What is assumed, or unknown."""
+        unknown = self.report.coverage.unknown_ops
+        if unknown:
+            yield f"what these take is not known, and times are at least: {', '.join(unknown)}"
+        if not self.folded.layers:
+            yield "no repeated layers: no pipeline, and nothing is computed again"
+        yield "AdamW; weights, sums of gradients and its state are float32, products bfloat16"
+
+
+def _samples(given: str | int | None, length: int, devices: int) -> int:
+    """Samples of a step: those of so many tokens, as a multiple of the devices, or a power of two below their number."""
+    if given is None:
+        return devices
+    try:
+        tokens = int(amount(given, ""))
+    except ValueError as error:
+        raise OptionError(f"--batch-tokens: {error}") from None
+    samples = round(tokens / length)
+    if samples < 1:
+        raise ModelError(f"--batch-tokens {shown(str(given))}: less than one sample of {length:,} tokens")
+    return 1 << samples.bit_length() - 1 if samples < devices else round(samples / devices) * devices
+
+
+def divisors(number: int) -> list[int]:
+    """Numbers that divide a number."""
+    return [one for one in range(1, number + 1) if number % one == 0]
+
+
+@dataclass
+class _Search:
+    """Looks through the meshes of so many devices."""
+
+    program: _Program
+    machine: Machine
+    devices: int
+    samples: int
+    options: Mapping[str, Any]
+    recompute: tuple[str, ...]
+    sharding: tuple[Sharding, ...]
+    known: dict[tuple[int, int], Prices] = field(default_factory=dict)
+
+    @property
+    def room(self) -> int:
+        """Bytes that a device has for a step."""
+        return int((1 - SPARE) * room(self.machine.device))
+
+    def run(self) -> tuple[list[Step], list[Refused]]:
+        """The best step of each mesh, the fastest first, and the meshes without one."""
+        steps: list[Step] = []
+        refused: list[Refused] = []
+        for mesh in self.meshes():
+            if reason := self.refusal(mesh):
+                refused.append(Refused(mesh, reason))
+                continue
+            tried = list(self.tried(mesh))
+            if not tried:
+                refused.append(Refused(mesh, f"{self.samples:,} samples do not divide"))
+                continue
+            fitting = [step for step in tried if step.memory.total <= self.room]
+            least = min(tried, key=lambda step: step.memory.total)
+            if fitting:
+                steps.append(min(fitting, key=lambda step: step.seconds))
+            else:
+                refused.append(Refused(mesh, "does not fit", least))
+        if not steps and not any(one.step for one in refused):
+            raise ModelError(f"no layout on {self.devices:,} devices: {refused[0].reason}")
+        return sorted(steps, key=lambda step: step.seconds), refused
+
+    def meshes(self) -> Iterator[Layout]:
+        """Sizes of the axes whose product is the number of devices."""
+        most = self.machine.network.node.devices
+        experts = self.prices(1, self.micros()[0]).experts
+        for tensor in divisors(self.devices):
+            if tensor > most:
+                break
+            for pipeline in divisors(self.devices // tensor):
+                data = self.devices // tensor // pipeline
+                for expert in divisors(data) if experts else [1]:
+                    if expert == 1 or experts % expert == 0:
+                        yield Layout(data, tensor, pipeline, expert)
+
+    def refusal(self, mesh: Layout) -> str:
+        """Why nothing runs on a mesh; "" where something may."""
+        layers = self.program.folded.layers
+        if mesh.pipeline > max(layers, 1):
+            return f"{layers} layers, {mesh.pipeline} stages" if layers else "no repeated layers"
+        if self.samples % mesh.data:
+            return f"{self.samples:,} samples do not divide by {mesh.data:,}"
+        if mesh.tensor > 1:
+            refused = self.prices(mesh.tensor, self.micros()[0]).refused
+            whole = {name: why for name, why in refused.items() if "does not divide" in why}
+            if not self.prices(mesh.tensor, self.micros()[0]).splits:
+                return "no product can be split"
+            if whole:
+                return f"{next(iter(whole))}: {next(iter(whole.values()))} by {mesh.tensor}"
+        return ""
+
+    def micros(self) -> Sequence[int]:
+        """Samples of a micro-batch that are tried."""
+        return _MICRO if self.program.batch else (self.program.fixed,)
+
+    def prices(self, tensor: int, micro: int) -> Prices:
+        """The prices of the program's parts."""
+        key = (tensor, micro)
+        if key not in self.known:
+            self.known[key] = priced(self.program.folded, tensor, micro, self.program.batch, **self.options)
+        return self.known[key]
+
+    def tried(self, mesh: Layout) -> Iterator[Step]:
+        """All ways to run on a mesh."""
+        each = self.samples // mesh.data
+        for micro in self.micros():
+            if each % micro:
+                continue
+            prices, batches = self.prices(mesh.tensor, micro), each // micro
+            for way in prices.recomputes or (_NOTHING_AGAIN,):
+                if not any(way.name.startswith(name) for name in self.recompute):
+                    continue
+                for sharding in self.sharding if mesh.data > 1 else SHARDINGS[:1]:
+                    for virtual in self.virtual(mesh, batches):
+                        layout = replace(
+                            mesh, micro=micro, sharding=sharding, recompute=way.name, virtual=virtual
+                        )
+                        layers = self.program.folded.layers
+                        yield Costs(layout, prices, way, self.machine, layers, batches).step()
+
+    def virtual(self, mesh: Layout, batches: int) -> Iterator[int]:
+        """Stages of a device that are tried: interleaved ones take as many micro-batches as stages, or multiples."""
+        for number in _VIRTUAL:
+            each = self.program.folded.layers // mesh.pipeline
+            if number == 1 or (mesh.pipeline > 1 and batches % mesh.pipeline == 0 and each >= number):
+                yield number

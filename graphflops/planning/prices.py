@@ -1,0 +1,295 @@
+"""What the parts of a program cost on one device: before its repeated layers, in one of them, and after them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import accumulate
+from typing import TYPE_CHECKING
+
+from graphflops.analysis import analyze
+from graphflops.dims import evaluate
+from graphflops.memory.ledger import LASTING
+from graphflops.planning.layers import TURNS, Folded
+from graphflops.planning.recompute import Call, Recompute, choices
+from graphflops.planning.split import Split, split
+from graphflops.tensor import TensorType
+from graphflops.training import Training
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from graphflops.graph import Node
+    from graphflops.report import Execution, Held, Report, Row
+
+_BY_TOKEN = frozenset(
+    {"elementwise", "cast", "identity", "dropout", "normalisation", "reduction", "comparison", "logic"}
+)
+BEFORE, LAYER, AFTER = range(3)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part of a program for one micro-batch on one device.
+
+    forward, backward: seconds. kept: bytes for the gradients. transient: the most bytes alive in it beside what earlier
+    parts keep. parameters: elements, and of these experts. gathered, reduced: bytes of values that split products
+    read, and of sums of their results, each whole.
+    """
+
+    forward: float = 0.0
+    backward: float = 0.0
+    kept: int = 0
+    transient: int = 0
+    parameters: int = 0
+    experts: int = 0
+    gathered: tuple[int, ...] = ()
+    reduced: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Prices:
+    """A program in parts, split over `tensor` devices, at `micro` samples. boundary: bytes from one layer to the next.
+
+    recomputes: ways to keep less of a layer. calls: of a layer, what these are found from. dispatched: bytes of tokens that
+    go to the experts of one layer. refused: products that are not split, with the reason. splits: values that are exchanged.
+    """
+
+    tensor: int
+    micro: int
+    parts: tuple[Part, Part, Part]
+    boundary: int
+    calls: tuple[Call, ...]
+    recomputes: tuple[Recompute, ...]
+    dispatched: int = 0
+    experts: int = 0
+    refused: Mapping[str, str] = field(default_factory=dict)
+    splits: int = 0
+
+
+def priced(
+    folded: Folded,
+    tensor: int,
+    micro: int,
+    batch: str,
+    device: str,
+    *,
+    execution: Execution | None = None,
+    precision: str | None = "bf16",
+    loss: str = "cross-entropy",
+    dims: Mapping[str, int] | None = None,
+    sequence: bool = True,
+) -> Prices:
+    """The prices of a program. batch: the symbol of its samples, "" where they are fixed. dims: other sizes.
+
+    sequence: whether what lies between split products is split along the sequence.
+    """
+    found = split(folded.graph, tensor)
+    training = Training(loss=loss, precision=precision)  # type: ignore[arg-type]
+    sizes = {**(dims or {}), **({batch: micro} if batch else {})}
+    report = analyze(found.graph, training=training, execution=execution, device=device, dims=sizes)
+    return _Reading(folded, found, report, sequence and tensor > 1).prices(micro)
+
+
+@dataclass
+class _Reading:
+    """What the analysis of a folded program tells of its parts."""
+
+    folded: Folded
+    split: Split
+    report: Report
+    sequence: bool
+
+    @cached_property
+    def nodes(self) -> dict[str, Node]:
+        """The calls by name."""
+        return {node.name: node for node in self.split.graph.nodes}
+
+    @cached_property
+    def maker(self) -> dict[str, str]:
+        """By value, the call that makes it."""
+        return {
+            name: node.name for node in self.split.graph.nodes for name in node.outputs if name is not None
+        }
+
+    @cached_property
+    def sums(self) -> frozenset[str]:
+        """Products whose results are partial sums."""
+        return frozenset([one.call for one in self.split.exchanged if one.side == "out"])
+
+    def share(self, name: str) -> float:
+        """The part of a value, or of the work of a call beside products, that one device has of what is not split."""
+        node = self.nodes.get(self.maker.get(name, name))
+        if not self.sequence or node is None or any(out in self.split.parts for out in node.outputs):
+            return 1.0
+        is_along = node.operator.kind in _BY_TOKEN or node.name in self.sums
+        return 1 / self.split.devices if is_along else 1.0
+
+    def turn(self, name: str) -> int:
+        """The part that a call is in: the last layer that is kept stands for all."""
+        return self.folded.turn.get(name.partition("/")[0], TURNS)
+
+    def prices(self, micro: int) -> Prices:
+        """All of it."""
+        report, layers = self.report, self.folded.layers
+        seconds = {place: [0.0, 0.0] for place in (-1, *range(TURNS + 1))}
+        for row in report.rows:
+            scale = 1.0 if row.node in self.sums else self.share(row.node)
+            for phase, time in enumerate((row.time, row.backward_time)):
+                seconds[self.turn(row.node)][phase] += time.seconds * scale if time is not None else 0.0
+        listed = sum(row.backward_time.seconds for row in report.rows if row.backward_time is not None)
+        whole = report.backward.time.seconds if report.backward and report.backward.time else listed
+        seconds[TURNS][1] += max(whole - listed, 0.0)  # the loss
+        kept, transient = self._memory()
+        elements, experts = self._parameters()
+        sides = {side: {place: self._exchanged(side, place) for place in seconds} for side in ("in", "out")}
+        last = TURNS - 1
+        parts = [
+            Part(
+                seconds[place][0], seconds[place][1], kept[place], transient[place], elements[place], experts[place],
+                sides["in"][place], sides["out"][place],
+            )
+            for place in ((-1, last, TURNS) if layers else (-1, -1, TURNS))
+        ]  # fmt: skip
+        if not layers:
+            parts[LAYER] = Part()
+        calls = tuple(self._calls()) if layers else ()
+        number, sent = self._dispatched()
+        return Prices(
+            self.split.devices, micro, (parts[0], parts[1], parts[2]),
+            sum(call.bytes or 0 for call in calls if call.leaves), calls, tuple(choices(calls)) if calls else (),
+            sent, number, self.split.refused, len(self.split.exchanged),
+        )  # fmt: skip
+
+    def bytes(self, held: Held) -> int:
+        """Bytes of an entry of the timeline on one device."""
+        size = self.report.value(held.bytes) or 0
+        return int(size * self.share(held.name))
+
+    def _memory(self) -> tuple[dict[int, int], dict[int, int]]:
+        """By part: bytes kept when the gradients begin, and the most alive in it beside what earlier parts keep."""
+        timeline = self.report.memory_use[-1].timeline
+        parameters = {
+            entry.target or entry.name for entry in self.split.graph.inputs if entry.role == "parameter"
+        }
+        begin = timeline.gradients_from or 0
+        kept = dict.fromkeys((-1, *range(TURNS + 1)), 0)
+        changes = [0] * (len(timeline.rows) + 1)
+        for held in timeline.held:
+            if (
+                held.kind in LASTING
+                or held.kind == "temporary"
+                or (held.kind == "gradient" and held.name in parameters)
+            ):
+                continue
+            size = self.bytes(held)
+            changes[held.first] += size
+            changes[held.last + 1] -= size
+            if held.first < begin <= held.last:
+                kept[self._at(held.first)] += size
+        transient = dict.fromkeys(kept, 0)
+        for moment, live in enumerate([*accumulate(changes)][:-1]):
+            if timeline.rows[moment] >= 0:
+                place = self._at(moment)
+                before = sum(size for other, size in kept.items() if other < place)
+                transient[place] = max(transient[place], live - before)
+        return kept, transient
+
+    def _at(self, moment: int) -> int:
+        row = self.report.memory_use[-1].timeline.rows[moment]
+        return self.turn(self.report.rows[row].node)
+
+    def _parameters(self) -> tuple[dict[int, int], dict[int, int]]:
+        """By part: elements of its parameters on one device, and of these those of experts."""
+        found = dict.fromkeys((-1, *range(TURNS + 1)), 0)
+        experts = dict(found)
+        read: dict[str, int] = {}
+        for node in self.split.graph.nodes:
+            for name in node.reads():
+                read.setdefault(name, self.turn(node.name))
+        place: dict[str, int] = {}  # of tied weights, where the first one is read
+        for entry in self.split.graph.inputs:
+            typed, owner = self.split.graph.types.get(entry.name), entry.alias_of or entry.target
+            is_weight = entry.role == "parameter" and entry.name in read and isinstance(typed, TensorType)
+            if is_weight and owner not in place:
+                place[owner] = read[entry.name]
+                size = evaluate(typed.numel, {}) or 0  # type: ignore[union-attr]
+                found[place[owner]] += size
+                experts[place[owner]] += size * (entry.name in self.expert_weights)
+        return found, experts
+
+    @cached_property
+    def expert_weights(self) -> frozenset[str]:
+        """Parameters that grouped products read: one matrix for each expert."""
+        made = {out: node for node in self.split.graph.nodes for out in node.outputs}
+        found = set()
+        for node in self.split.graph.nodes:
+            if node.operator.name == "grouped_mm" or node.operator.name.endswith("grouped_mm_fallback"):
+                for name in node.reads():
+                    while name in made and made[name].operator.kind in ("view", "cast"):
+                        name = made[name].reads()[0]
+                    found.add(name)
+        given = {entry.name for entry in self.split.graph.inputs if entry.role == "parameter"}
+        return frozenset(found & given)
+
+    def _dispatched(self) -> tuple[int, int]:
+        """How many experts a layer has, and the bytes of the rows that go to them."""
+        for node in self.split.graph.nodes:
+            if self.turn(node.name) == TURNS - 1 and "grouped_mm" in node.operator.name:
+                weights = [self.report.program.types[name] for name in self.expert_weights]  # type: ignore[union-attr]
+                sizes = [
+                    self.report.value(typed.shape[0]) or 0
+                    for typed in weights
+                    if isinstance(typed, TensorType)
+                ]
+                return max(sizes), self._size(node.reads()[0])
+        return 0, 0
+
+    def _size(self, name: str) -> int:
+        typed = self.types.get(name)
+        return 0 if typed is None else self.report.value(typed.nbytes) or 0
+
+    @cached_property
+    def types(self) -> Mapping[str, TensorType]:
+        """The types of values as the step computes them."""
+        return {named.name: named.type for row in self.report.rows for named in (*row.inputs, *row.outputs)}
+
+    def _exchanged(self, side: str, place: int) -> tuple[int, ...]:
+        """Bytes of the values of a part that devices exchange, each once."""
+        names = dict.fromkeys(
+            one.value for one in self.split.exchanged if one.side == side and self.turn(one.call) == place
+        )
+        return tuple([self._size(name) for name in names])
+
+    def _calls(self) -> list[Call]:
+        """The calls of one layer."""
+        rows: dict[str, Row] = {row.node: row for row in self.report.rows}
+        timeline = self.report.memory_use[-1].timeline
+        begin = timeline.gradients_from or 0
+        needed: dict[str, int] = {}
+        for held in timeline.held:
+            if held.kind in ("value", "saved", "nested") and held.first < begin <= held.last:
+                name = self.maker.get(held.name, held.name)
+                needed[name] = needed.get(name, 0) + self.bytes(held)
+        inside = [node for node in self.split.graph.nodes if self.turn(node.name) == TURNS - 1]
+        names = {node.name for node in inside}
+        read_after = {
+            self.maker[name]
+            for node in self.split.graph.nodes
+            if self.turn(node.name) == TURNS
+            for name in node.reads()
+            if self.maker.get(name) in names
+        }
+        found = []
+        for node in inside:
+            row = rows.get(node.name)
+            seconds = row.time.seconds if row is not None and row.time is not None else 0.0
+            seconds *= 1.0 if node.name in self.sums else self.share(node.name)
+            sizes = sum(self._size(name) * self.share(name) for name in node.outputs if name is not None)
+            can_keep = node.operator.kind not in ("view", "size") and sizes > 0
+            reads = tuple(
+                dict.fromkeys(self.maker[name] for name in node.reads() if self.maker.get(name) in names)
+            )
+            size = int(max(sizes, needed.get(node.name, 0))) if can_keep else None
+            found.append(Call(node.name, seconds, size, reads, node.name in needed, node.name in read_after))
+        return [replace(call, leaves=call.leaves and call.bytes is not None) for call in found]

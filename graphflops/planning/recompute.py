@@ -1,0 +1,100 @@
+"""Which results of a layer are kept for its gradients, and which are computed again: a cut of bytes against seconds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from graphflops.inductor.partition import INFINITE, SINK, SOURCE, FlowGraph
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+_STEPS = 24  # prices of a second that are tried, each double the one before
+_PERCENT = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A call of a layer. bytes: of its results, and of what it keeps beside them, on one device; None where they cannot be
+    kept alone, as those of a view.
+
+    reads: the calls of the layer whose results it reads. is_needed: whether gradients read its results.
+    leaves: whether the next layer reads them.
+    """
+
+    name: str
+    seconds: float
+    bytes: int | None
+    reads: tuple[str, ...]
+    is_needed: bool
+    leaves: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Recompute:
+    """What one layer keeps, and the seconds of its forward that run again. again: the calls that do.
+
+    name: `none`, `full`, or `cut N %`, the part of the layer's forward that runs again.
+    """
+
+    name: str
+    kept: int
+    seconds: float
+    again: frozenset[str] = frozenset()
+
+
+def choices(calls: Sequence[Call]) -> list[Recompute]:
+    """Ways to recompute a layer, from none to full, each with the fewest bytes for its seconds."""
+    whole = sum(call.seconds for call in calls) or 1.0
+    most = sum(call.bytes or 0 for call in calls) / whole
+    none = kept_at(calls, {call.name for call in calls if call.is_needed and call.bytes is not None}, "none")
+    full = kept_at(calls, (), "full")
+    found = {none.kept: none, full.kept: full}
+    for step in range(_STEPS):
+        again = _cut(calls, most * 2.0 ** (8 - step))
+        one = kept_at(
+            calls, {call.name for call in calls if call.name not in again and call.bytes is not None}, ""
+        )
+        name = f"cut {_PERCENT * one.seconds / whole:.0f} %"
+        if full.kept < one.kept < none.kept and one.seconds < full.seconds:
+            found.setdefault(one.kept, Recompute(name, one.kept, one.seconds, one.again))
+    return sorted(found.values(), key=lambda one: -one.kept)
+
+
+def kept_at(calls: Sequence[Call], kept: Collection[str], name: str) -> Recompute:
+    """What is kept and computed again where results of these calls may be kept; those that leave the layer always are."""
+    by_name = {call.name: call for call in calls}
+    used: set[str] = set()
+    again: set[str] = set()
+    left = [call.name for call in calls if call.is_needed or call.leaves]
+    while left:
+        call = by_name[left.pop()]
+        if call.name in used or call.name in again:
+            continue
+        if call.bytes is not None and (call.name in kept or call.leaves):
+            used.add(call.name)
+            continue
+        again.add(call.name)
+        left += call.reads
+    seconds = sum(by_name[one].seconds for one in again)
+    return Recompute(name, sum(by_name[one].bytes or 0 for one in used), seconds, frozenset(again))
+
+
+def _cut(calls: Sequence[Call], price: float) -> Collection[str]:
+    """The calls that run again where a second costs so many bytes.
+
+    Each call has two nodes: its results are there for the gradients, and it runs again. On the source's side both hold.
+    """
+    flow = FlowGraph()
+    there = {call.name: flow.new() for call in calls}
+    again = {call.name: flow.new() for call in calls}
+    for call in calls:
+        flow.connect(there[call.name], again[call.name], INFINITE if call.bytes is None else call.bytes)
+        flow.connect(again[call.name], SINK, INFINITE if call.leaves else max(int(price * call.seconds), 0))
+        for read in call.reads:
+            flow.connect(again[call.name], there[read], INFINITE)
+        if call.is_needed or call.leaves:
+            flow.connect(SOURCE, there[call.name], INFINITE)
+    beyond = flow.beyond_cut()
+    return {name for name, node in again.items() if node not in beyond}

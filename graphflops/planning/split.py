@@ -1,0 +1,315 @@
+"""Tensor parallelism of a program: which weights are split over devices, found from what its calls do with their results.
+
+A product by a weight is split by columns; what follows stays split as long as each call works on the parts alone, until a
+product by another weight is split by rows, whose partial sums are added up over the devices. Where a call needs the whole,
+the products it came from are not split.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, NamedTuple
+
+from graphflops.dims import prod
+from graphflops.graph import Ref
+from graphflops.tensor import TensorType
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from graphflops.dims import Dim
+    from graphflops.graph import Argument, Graph, Node
+
+_INDIVISIBLE = "does not divide"
+_FACTORS = 2  # of columns that are tried after the leading one
+_LAYOUT = frozenset({"reshape", "expand", "split"})  # whose second argument is sizes of the result
+
+
+class Part(NamedTuple):
+    """A value that is split along an axis. origins: the products whose columns it comes from."""
+
+    axis: int
+    origins: frozenset[str]
+
+
+class Exchanged(NamedTuple):
+    """A value that the devices of a group exchange: what split products read (`in`), or the sum of partial results (`out`).
+
+    call: the product.
+    """
+
+    call: str
+    value: str
+    side: str
+
+
+@dataclass(slots=True)
+class Split:
+    """A program as one of `devices` runs it. parts: values that are split, weights among them.
+
+    refused: products that stay whole, with the reason. factors: by product, which factor of its columns is split.
+    """
+
+    graph: Graph
+    devices: int
+    parts: dict[str, Part] = field(default_factory=dict)
+    exchanged: list[Exchanged] = field(default_factory=list)
+    refused: dict[str, str] = field(default_factory=dict)
+    factors: dict[str, int] = field(default_factory=dict)
+
+    def problem(self, node: Node) -> tuple[str, frozenset[str]] | None:
+        """Takes a call along; where it does not work on parts, why, and the products that they come from."""
+        why = self.of(node)
+        origins = [self.parts[name].origins for name in node.reads() if name in self.parts]
+        return (why, frozenset[str]().union(*origins)) if why else None
+
+    def of(self, node: Node) -> str:
+        """Takes a call along: "" where it works on the parts of its operands, else why it does not."""
+        parts = {name: self.parts[name] for name in node.reads() if name in self.parts}
+        weight = self._weight(node)
+        if weight is not None:
+            return self._product(node, *weight, parts)
+        if node.operator.name == "embedding" and not parts:
+            return self._embedding(node)
+        if not parts:
+            return ""
+        out = [name for name in node.outputs if name is not None]
+        axes = {self._axis(node, name, part.axis) for name, part in parts.items()}
+        axis = axes.pop() if len(axes) == 1 else None
+        if axis is None or not all(self._divides(name, axis) for name in out):
+            return f"{node.op} needs the whole" if axis is None else f"{node.op}: {_INDIVISIBLE}"
+        if not self._beside(node, parts, axis):
+            return f"{node.op} reads a whole operand"
+        origins = frozenset[str]().union(*(part.origins for part in parts.values()))
+        self.parts.update((name, Part(axis, origins)) for name in out if self.type(name) is not None)
+        return ""
+
+    def type(self, name: str) -> TensorType | None:
+        """The type of a tensor as the whole program has it."""
+        found = self.graph.types.get(name)
+        return found if isinstance(found, TensorType) else None
+
+    def rank(self, name: str) -> int:
+        """Its axes; 0 for what is no tensor."""
+        found = self.type(name)
+        return 0 if found is None else found.rank
+
+    def _weight(self, node: Node) -> tuple[str, str, int, int] | None:
+        """Of a product by a parameter: its operand, the parameter, and the axes of that by which results and sums go."""
+        if node.operator.kind != "product":
+            return None
+        given = node.arguments()
+        operand, other = given.get("a"), given.get("weight", given.get("b"))
+        if not isinstance(operand, Ref) or not isinstance(other, Ref) or other.name not in self.weights:
+            return None
+        rank = self.rank(other.name)
+        return (operand.name, other.name, *((0, 1) if "weight" in given else (rank - 1, rank - 2)))
+
+    @property
+    def weights(self) -> frozenset[str]:
+        """Names of the parameters."""
+        return frozenset([entry.name for entry in self.graph.inputs if entry.role == "parameter"])
+
+    def _product(
+        self, node: Node, operand: str, weight: str, columns: int, rows: int, parts: Mapping[str, Part]
+    ) -> str:
+        out, given = node.outputs[0], node.arguments().get("bias")
+        assert out is not None
+        bias = given.name if isinstance(given, Ref) else None
+        part = parts.get(operand)
+        if part is None:
+            tied = parts.get(weight)  # with the table of an embedding
+            if len(parts) > (tied is not None) or (
+                tied and (tied.axis != columns or node.name in self.refused)
+            ):
+                return "another operand is split"
+            if node.name in self.refused:
+                return ""
+            if not self._divides(weight, columns):
+                self.refused[node.name] = f"{self.size(weight, columns)} columns: {_INDIVISIBLE}"
+                return ""
+            origin = frozenset({node.name})
+            self.parts[weight] = Part(columns, origin)
+            self.parts[out] = Part(self.rank(out) - 1, origin)
+            if bias is not None and self.rank(bias):
+                self.parts[bias] = Part(self.rank(bias) - 1, origin)
+            self.exchanged.append(Exchanged(node.name, operand, "in"))
+            return ""
+        if part.axis != self.rank(operand) - 1:
+            return f"{node.op} reads another axis than the split one"
+        self.parts[weight] = Part(rows, part.origins)
+        self.exchanged.append(Exchanged(node.name, out, "out"))
+        return ""
+
+    def _embedding(self, node: Node) -> str:
+        table, out = node.args[0], node.outputs[0]
+        if isinstance(table, Ref) and out and table.name in self.weights and self._divides(table.name, 0):
+            self.parts[table.name] = Part(0, frozenset())
+            self.exchanged.append(Exchanged(node.name, out, "out"))
+        return ""
+
+    def size(self, name: str, axis: int) -> int:
+        """The size of an axis; 0 where it is open or there is none."""
+        found = self.type(name)
+        size = found.shape[axis] if found is not None and 0 <= axis < found.rank else 0
+        return size if isinstance(size, int) else 0
+
+    def _divides(self, name: str, axis: int) -> bool:
+        size = self.size(name, axis)
+        return self.type(name) is None or (size > 0 and size % self.devices == 0)
+
+    def _beside(self, node: Node, parts: Mapping[str, Part], axis: int) -> bool:
+        """Whether operands that are whole have one element along the split axis, or are parameters, split along."""
+        out = next((name for name in node.outputs if name is not None), "")
+        if not node.operator.is_pointwise and node.operator.kind not in ("attention", "product", "movement"):
+            return True
+        for name in node.reads():
+            place = axis - self.rank(out) + self.rank(name)
+            if name in parts or place < 0 or self.size(name, place) == 1 or node.operator.kind == "movement":
+                continue
+            if node.operator.kind in ("attention", "product") or name not in self.weights:
+                return False
+            self.parts[name] = Part(place, frozenset())
+        return True
+
+    def _axis(self, node: Node, name: str, axis: int) -> int | None:
+        """The axis of the results that is split where an operand is along that axis; None where the call needs the whole."""
+        out = next((one for one in node.outputs if one is not None), "")
+        kind, word, given = node.operator.kind, node.operator.name, node.arguments()
+        rank, ranked = self.rank(name), self.rank(out)
+        if node.operator.is_pointwise:
+            return axis + ranked - rank
+        if kind == "attention":
+            return axis if rank == ranked == 4 and axis == 1 else None
+        if kind in ("normalisation", "softmax"):
+            last = given.get("normalized_shape", given.get("shape"))
+            inner = (
+                len(last)
+                if isinstance(last, tuple)
+                else rank - axis_of(given.get("axis", given.get("axes", -1)), rank)
+            )
+            return axis if axis < rank - inner else None
+        if kind == "reduction":
+            axes = given.get("axes", given.get("axis"))
+            reduced = {
+                axis_of(one, rank)
+                for one in (axes if isinstance(axes, tuple) else (axes,))
+                if isinstance(one, int)
+            }
+            if not reduced or axis in reduced:
+                return None
+            return axis if rank == ranked else axis - sum(one < axis for one in reduced)
+        if kind == "product":
+            return axis if rank == ranked > 2 and axis < rank - 2 else None
+        if word == "cat":
+            return axis if axis != axis_of(node.args[1] if len(node.args) > 1 else 0, rank) else None
+        return self._viewed(node, name, axis, given) if kind in ("view", "movement", "sequence") else None
+
+    def _viewed(self, node: Node, name: str, axis: int, given: Mapping[str, object]) -> int | None:
+        """The same for operators that lay elements out anew."""
+        word, rank = node.operator.name, self.rank(name)
+        outputs = [one for one in node.outputs if one is not None]
+        if word in ("transpose", "permute", "t"):
+            order = list(range(rank))
+            if word == "permute":
+                order = [axis_of(one, rank) for one in given["order"]]  # type: ignore[attr-defined]
+            else:
+                pair = (axis_of(given.get("axis0", 0), rank), axis_of(given.get("axis1", 1), rank))
+                order[pair[0]], order[pair[1]] = pair[1], pair[0]
+            return order.index(axis)
+        ranked, parameters = self.rank(outputs[0]), node.operator.parameters
+        if "axis" in parameters and not {"end_axis", "shape"}.intersection(parameters):
+            along, is_less = axis_of(given.get("axis", 0), rank), ranked < rank
+            if along != axis:
+                return axis - (is_less and along < axis)
+            is_whole = len(outputs) > 1 or self.size(name, axis) == self.size(outputs[0], axis)
+            return axis if is_whole and not is_less else None
+        if word == "expand":
+            return axis + ranked - rank
+        before, after = self.type(name), self.type(outputs[0])
+        factor = max([self.factors.get(one, 0) for one in self.parts[name].origins], default=0)
+        if before is None or after is None:
+            return None
+        return regrouped(before.shape, after.shape, axis, factor if len(before.shape) == axis + 1 else 0)
+
+
+def regrouped(before: Sequence[Dim], after: Sequence[Dim], axis: int, factor: int = 0) -> int | None:
+    """The axis of a reshaped tensor that a split axis becomes: of several factors that of a number, else the leading one.
+
+    Columns of a weight can be in any order, so each factor of them can be the split one. None where it is no factor.
+    """
+    done, size = prod(before[:axis]), before[axis]
+    for place in range(len(after)):
+        if prod(after[:place]) == done and after[place] != 1:
+            parts = next(
+                (n for n in range(1, len(after) - place + 1) if prod(after[place : place + n]) == size), 1
+            )
+            chosen = after[place + factor] if factor < parts else None
+            return place + factor if isinstance(chosen, int) and isinstance(size, int) else None
+    return None
+
+
+def axis_of(given: object, rank: int) -> int:
+    """An axis counted from the first one."""
+    given = given[0] if isinstance(given, tuple) and given else given
+    return given % max(rank, 1) if isinstance(given, int) else rank - 1
+
+
+def split(graph: Graph, devices: int) -> Split:
+    """The program as one of so many devices runs it; products whose results a call needs whole are not split."""
+    refused: dict[str, str] = {}
+    factors: dict[str, int] = {}
+    reasons: dict[str, str] = {}  # that sizes do not divide tells more than that a call needs the whole
+    while True:
+        found = Split(graph, devices, refused=refused, factors=factors)
+        problem, origins = next(
+            filter(None, map(found.problem, graph.nodes if devices > 1 else ())), ("", ())
+        )
+        if not problem:
+            return replace(found, graph=_of_one(found))
+        for origin in origins:
+            factors[origin] = factors.get(origin, 0) + 1
+            reasons[origin] = reasons[origin] if _INDIVISIBLE in reasons.get(origin, "") else problem
+            if factors[origin] > _FACTORS:
+                found.refused[origin] = reasons[origin]
+        refused = found.refused
+
+
+def _of_one(found: Split) -> Graph:
+    """The program with the sizes of one device."""
+    if found.devices == 1:
+        return found.graph
+    types = dict(found.graph.types)
+    for name, part in found.parts.items():
+        whole = found.type(name)
+        assert whole is not None
+        sizes = enumerate(whole.shape)
+        of_one = [
+            found.size(name, place) // found.devices if place == part.axis else size for place, size in sizes
+        ]
+        types[name] = replace(whole, shape=tuple(of_one))
+    nodes = tuple([_resized(node, found) for node in found.graph.nodes])
+    return replace(found.graph, types=types, nodes=nodes)
+
+
+def _resized(node: Node, found: Split) -> Node:
+    """A call with the sizes in its arguments that name a split axis."""
+    out = next((name for name in node.outputs if name in found.parts), None)
+    word = node.operator.name
+    if out is None or word not in _LAYOUT:
+        return node
+    axis, devices = found.parts[out].axis, found.devices
+    if word == "split" and axis_of(node.arguments().get("axis", 0), found.rank(out)) != axis:
+        return node
+    whole = found.size(out, axis)
+
+    def put(argument: Argument) -> Argument:
+        if word == "split":  # the length of each part, or of all
+            parts = argument if isinstance(argument, tuple) else (argument,)
+            less = tuple([part // devices if isinstance(part, int) else part for part in parts])
+            return less if isinstance(argument, tuple) else less[0]
+        if isinstance(argument, tuple) and len(argument) > axis and argument[axis] == whole:
+            return tuple([whole // devices if place == axis else one for place, one in enumerate(argument)])
+        return argument
+
+    return replace(node, args=(node.args[0], *map(put, node.args[1:2]), *node.args[2:]))

@@ -1,0 +1,167 @@
+"""A plan of layouts for a terminal, a review, a spreadsheet, programs, and as a page."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from graphflops.base.units import memory, number, parameters, rate, seconds
+from graphflops.render import csv as csv_
+from graphflops.render.html.fragment import escaped as html_escaped
+from graphflops.render.html.fragment import table as html_table
+from graphflops.render.json import inert
+from graphflops.render.markdown import told
+from graphflops.render.tables import Entry, Listing, TextTable
+from graphflops.render.text import safe
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from graphflops.planning.layouts import Step
+    from graphflops.planning.plan import Plan
+
+_AXES = ("data", "tensor", "pipeline", "expert", "micro", "sharding", "recompute", "virtual")
+_HEADS = [
+    "layout",
+    "micro-batch",
+    "weights",
+    "recompute",
+    "step",
+    "a second",
+    "MFU",
+    "exposed",
+    "bubble",
+    "bound",
+    "",
+]
+_SIZES = [
+    "memory of a device",
+    "all",
+    "weights",
+    "gradients",
+    "optimizer",
+    "gathered",
+    "activations",
+    "temporaries",
+]
+_TIMES = ("seconds", "compute", "again", "exposed", "bubble", "update")
+
+
+def table(found: Plan, *, width: int = 120, color: bool = False) -> str:
+    """The layouts that fit, the fastest first, what they need, and the others with the reason why not."""
+    from graphflops.render.table import told as page
+
+    return page((headline(found), "bold"), notes(found), tables(found), width, color).text()
+
+
+def markdown(found: Plan) -> str:
+    """The same tables."""
+    return told(headline(found), tables(found))
+
+
+def csv(found: Plan) -> str:
+    """The layouts that fit: seconds and bytes."""
+    rows = [_exact(found, step) for step in found.steps]
+    heads = list(rows[0]) if rows else list(_AXES)
+    return csv_.listing(Listing(heads, [list(row.values()) for row in rows], figures=True))
+
+
+def json(found: Plan) -> str:
+    """The plan for programs: seconds and bytes."""
+    keys = ("devices", "device", "network", "layers", "samples", "length", "parameters", "flops", "room")
+    refused = [
+        {"layout": asdict(one.layout), "reason": one.reason, "bytes": one.step and one.step.memory.total}
+        for one in found.refused
+    ]
+    data: dict[str, Any] = {"schema": 1, "model": safe(found.path, 10_000)}
+    data |= {key: getattr(found, key) for key in keys}
+    data |= {
+        "layouts": [_exact(found, step) for step in found.steps],
+        "refused": refused,
+        "notes": found.notes,
+    }
+    return inert(msgspec.json.encode(data))
+
+
+def html(found: Plan) -> str:
+    """A page that needs no network and runs no script."""
+    from graphflops.render.history import page
+    from graphflops.render.picture.schedule import schedule
+
+    pictures = "".join(
+        f"<figure><figcaption>{step.layout}: forward and backward by stage</figcaption>{schedule(step)}</figure>"
+        for step in [step for step in found.steps if step.layout.pipeline > 1][:1]
+    )
+    return page("layouts", f"<h1>{html_escaped(headline(found))}</h1>{fragment(found)}{pictures}")
+
+
+def fragment(found: Plan) -> str:
+    """The tables for a notebook."""
+    lines = "".join(f"<p>{html_escaped(line)}</p>" for line in notes(found))
+    return f"<div>{''.join(html_table(grid) for grid in tables(found))}{lines}</div>"
+
+
+def headline(found: Plan) -> str:
+    """The program, the devices and the batch."""
+    size = f"{found.samples:,} samples" + (f" of {found.length:,} tokens" if found.length > 1 else "")
+    where = f"{found.devices:,} x {safe(found.device, 60)}"
+    return f"{safe(found.path, 80)}: {parameters(found.parameters)} parameters on {where}, {size} a step"
+
+
+def notes(found: Plan) -> Iterator[str]:
+    """What is assumed."""
+    yield safe(found.network, 200)
+    yield from (safe(note, 400) for note in found.notes)
+
+
+def tables(found: Plan) -> Iterator[TextTable]:
+    """Times, memory, and what does not run."""
+    if found.steps:
+        yield TextTable(_HEADS, [Entry(_times(found, step)) for step in found.steps], 4)
+        lines = [(step.layout, step.memory.total, *asdict(step.memory).values()) for step in found.steps]
+        yield TextTable(_SIZES, [Entry([str(name), *map(memory, sizes)]) for name, *sizes in lines])
+    if found.refused:
+        others = [Entry([str(one.layout), _reason(found, one.reason, one.step)]) for one in found.refused]
+        yield TextTable(("not possible", "reason"), others, 2)
+
+
+def _times(found: Plan, step: Step) -> list[str]:
+    whole, layout = step.seconds, step.layout
+    return [
+        *(str(layout), _micro(step), layout.sharding, layout.recompute, seconds(whole)),
+        *(rate(found.tokens_per_second(step)), f"{found.mfu(step):.1%}", f"{step.exposed / whole:.0%}"),
+        *(f"{step.bubble / whole:.0%}", step.bound, found.why(step)),
+    ]
+
+
+def _micro(step: Step) -> str:
+    virtual = f", {step.layout.virtual} stages each" if step.layout.virtual > 1 else ""
+    return f"{step.layout.micro:,}{virtual}"
+
+
+def _reason(found: Plan, reason: str, step: Step | None) -> str:
+    if step is None:
+        return safe(reason, 200)
+    least = f"{step.layout.sharding} sharding and {step.layout.recompute} recomputation"
+    return f"{safe(reason, 200)}: {memory(step.memory.total)} of {memory(found.room)}, even with {least}"
+
+
+def _exact(found: Plan, step: Step) -> dict[str, Any]:
+    row: dict[str, Any] = {name: getattr(step.layout, name) for name in _AXES}
+    row |= {name: getattr(step, name) for name in _TIMES}
+    row |= {"tokens_per_second": found.tokens_per_second(step), "mfu": found.mfu(step), "bound": step.bound}
+    row |= {f"{name}_bytes": size for name, size in asdict(step.memory).items()} | {
+        "bytes": step.memory.total
+    }
+    return row | {"why": found.why(step)}
+
+
+def said(found: Plan) -> str:
+    """The first layout in one line."""
+    if not found.steps:
+        return f"{safe(found.path, 80)}: no layout on {found.devices:,} devices fits"
+    best = found.steps[0]
+    reached = f"{seconds(best.seconds)} a step, {number(round(found.tokens_per_second(best)))} tokens/s"
+    return f"{safe(found.path, 80)}: {best.layout}, {reached}"

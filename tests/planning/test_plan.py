@@ -1,0 +1,212 @@
+"""Layouts over many devices: what is split, what parts cost, what a mesh needs, and what the command says."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from graphflops import analyze, plan
+from graphflops.cli import main
+from graphflops.devices import complete, device
+from graphflops.errors import ModelError
+from graphflops.links import network_of
+from graphflops.planning.layers import folded
+from graphflops.planning.layouts import Costs, Layout, Machine, stages
+from graphflops.planning.prices import AFTER, BEFORE, LAYER, Part, Prices, priced
+from graphflops.planning.recompute import Call, Recompute, choices
+from graphflops.planning.split import regrouped, split
+from graphflops.render.picture.schedule import runs
+
+SAMPLES = Path(__file__).parents[2] / "samples"
+DECODER = SAMPLES / "gqa_transformer.pt2"  # 4 layers of 64, 8 heads of 8, 2 of keys and values, 1,000 words
+LAYERS, WIDTH, WORDS = 4, 64, 1000
+LENGTH = 16
+
+
+def run(*arguments: object) -> Any:
+    return CliRunner().invoke(main, ["plan", *map(str, arguments)])
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "axis", "found"),
+    [
+        ((2, 16, 64), (2, 16, 8, 8), 2, 2),  # heads are the leading factor
+        ((2, 16, 8, 8), (2, 16, 64), 2, 2),
+        ((2, 16, 8, 8), (2, 16, 64), 3, None),  # the width of a head is not
+        ((2, 2, 4, 16, 8), (2, 8, 16, 8), 1, 1),  # keys of a group, repeated for its heads
+        ((8, 16), (1, 8, 16), 0, 1),
+    ],
+)
+def test_a_split_axis_goes_through_a_reshape(before: Any, after: Any, axis: int, found: int | None) -> None:
+    assert regrouped(before, after, axis) == found
+
+
+def test_layers_that_repeat_are_left_out() -> None:
+    whole = analyze(DECODER)
+    less = folded(whole)
+    assert less.layers == LAYERS
+    part = analyze(less.graph)
+    assert (
+        part.parameters == whole.parameters - (LAYERS - 2) * 34_944 // 1 or part.parameters < whole.parameters
+    )
+    each = whole.value(whole.totals.cost.matrix_flops) - part.value(part.totals.cost.matrix_flops)
+    turn = [row for row in part.rows if less.turn[row.node] == 1]
+    assert each == (LAYERS - 2) * sum(part.value(row.cost.matrix_flops) for row in turn)
+
+
+def test_two_devices_have_half_of_the_products() -> None:
+    graph = folded(analyze(DECODER)).graph
+    whole, half = analyze(graph), analyze(split(graph, 2).graph)
+    assert 2 * half.value(half.totals.cost.matrix_flops) == whole.value(whole.totals.cost.matrix_flops)
+    assert not [one for one in half.diagnostics if one.code == "GF101"]
+
+
+def test_fewer_key_heads_than_devices_leave_the_attention_whole() -> None:
+    found = split(folded(analyze(DECODER)).graph, 4)
+    assert any("does not divide" in why for why in found.refused.values())
+    products = [one for one in found.exchanged if one.side == "out" and one.call != "embedding"]
+    assert len(products) == 2  # the second products of the feed-forward of two layers
+
+
+def test_gradients_sum_what_the_forward_gathers() -> None:
+    report = analyze(DECODER)
+    found = priced(folded(report), 2, 4, next(name for name in report.symbols if name), "h100")
+    layer = found.parts[LAYER]
+    tokens = 4 * LENGTH * WIDTH * 2  # 4 samples in bfloat16
+    assert (layer.gathered, layer.reduced) == ((tokens, tokens), (tokens, tokens))
+
+
+CHAIN = [
+    Call("product", 10.0, 100, (), True, False),
+    Call("gate", 1.0, 400, ("product",), True, False),
+    Call("view", 0.0, None, ("gate",), False, False),
+    Call("out", 10.0, 100, ("view",), False, True),
+]
+
+
+def test_what_is_cheap_and_large_runs_again_first() -> None:
+    none, cut, full = choices(CHAIN)
+    assert (none.name, none.kept, none.seconds) == ("none", 100 + 400 + 100, 0)
+    assert (cut.kept, cut.seconds, cut.again) == (100 + 100, 1.0, {"gate"})
+    assert (full.name, full.kept, full.seconds) == (
+        "full",
+        100,
+        11.0,
+    )  # what nobody reads is not computed again
+
+
+def machine() -> Machine:
+    profile = complete(device("h100"))
+    return Machine(profile, network_of(profile))
+
+
+def costs(layout: Layout, batches: int = 1, layers: int = 8, **part: Any) -> Costs:
+    layer = Part(
+        **{"forward": 1.0, "backward": 2.0, "kept": 1000, "transient": 1500, "parameters": 600, **part}
+    )
+    prices = Prices(1, 1, (Part(), layer, Part()), 100, (), ())
+    return Costs(layout, prices, Recompute("none", 1000, 0.0), machine(), layers, batches)
+
+
+def test_a_pipeline_waits_for_its_stages() -> None:
+    step = costs(Layout(1, pipeline=4), batches=8).step()
+    assert step.bubble == pytest.approx(3 * 2 * (1 + 2))  # 3 stages ahead, of 2 layers
+    assert step.compute == pytest.approx(8 * 2 * 3)
+    interleaved = costs(Layout(1, pipeline=4, virtual=2), batches=8).step()
+    assert interleaved.bubble == pytest.approx(step.bubble / 2)
+
+
+def test_a_stage_keeps_as_many_micro_batches_as_follow_it() -> None:
+    memory = costs(Layout(1, pipeline=4, sharding="none"), batches=8).step().memory
+    stage, passed = 2 * 1000, 0
+    assert memory.activations + memory.temporaries == 3 * stage + 1000 + 1500 + passed
+    assert memory.weights == 2 * 600 * 4
+    assert memory.optimizer == 2 * 600 * 8
+
+
+def test_sharded_weights_are_gathered_by_layer() -> None:
+    memory = costs(Layout(8)).step().memory
+    assert memory.weights == 8 * 600 * 4 // 8
+    assert memory.gathered == 2 * 600 * 2 + 600 * (2 + 4)  # two layers in bfloat16, gradients of one
+
+
+def test_experts_are_shared_by_the_devices_of_their_axis() -> None:
+    memory = costs(Layout(8, expert=4, sharding="none"), experts=400).step().memory
+    assert memory.weights == 8 * (200 + 400 // 4) * 4
+
+
+def test_stages_with_ends_have_fewer_layers() -> None:
+    layer, head = Part(forward=1.0, backward=2.0), Part(forward=2.0, backward=4.0)
+    parts = [Part(), layer, head]
+    assert (BEFORE, LAYER, AFTER) == (0, 1, 2)
+    assert stages(10, 3, Prices(1, 1, (parts[0], parts[1], parts[2]), 0, (), ())) == (4, 4, 2)
+
+
+def test_a_schedule_alternates_and_waits() -> None:
+    drawn = {(stage, batch, back): end for stage, batch, back, _, end in runs(2, 3, 1.0, 2.0)}
+    assert drawn[0, 0, True] == 1 + 1 + 2 + 2
+    assert max(drawn.values()) == (3 + 1) * (1 + 2)  # micro-batches and one more stage
+
+
+def test_the_best_comes_first_and_others_say_why() -> None:
+    found = plan(DECODER, devices=4, device="h100", batch_tokens=4 * 4 * LENGTH, dims={"ids[1]": LENGTH})
+    assert found.samples == 16
+    assert [step.seconds for step in found.steps] == sorted(step.seconds for step in found.steps)
+    assert found.why(found.steps[0]) == ""
+    assert all(found.why(step).startswith("slower by") for step in found.steps[1:])
+    meshes = [step.layout for step in found.steps] + [one.layout for one in found.refused]
+    assert len({(one.data, one.tensor, one.pipeline) for one in meshes}) == len(meshes) == 6
+    assert {one.data * one.tensor * one.pipeline for one in meshes} == {4}
+
+
+def test_parts_of_a_step_add_up() -> None:
+    for step in plan(DECODER, devices=8, device="h100").steps:
+        parts = step.compute + step.again + step.exposed + step.bubble + step.update
+        assert parts == pytest.approx(step.seconds)
+
+
+def test_what_does_not_fit_says_how_much_it_needs(tmp_path: Path) -> None:
+    profile = json.loads((Path(__file__).parents[2] / "graphflops/devices/h100.json").read_text())
+    small = tmp_path / "small.json"
+    small.write_text(json.dumps({**profile, "name": "small", "aliases": [], "memory_bytes": 700_000_000}))
+    result = run(DECODER, "--devices", 2, "--device", small, "--dim", "ids[1]=4096")
+    assert result.exit_code == 0, result.output
+    assert "does not fit: " in result.output
+
+
+@pytest.mark.parametrize("form", ["table", "json", "csv", "markdown", "html"])
+def test_every_format_names_the_first_layout(form: str) -> None:
+    result = run(DECODER, "--devices", 2, "--device", "h100", "--format", form)
+    assert result.exit_code == 0, result.output
+    assert "tp=2" in result.output or '"tensor":2' in result.output or "tensor" in result.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--devices", 0), "--devices 0: give 1 to"),
+        (("--devices", 4, "--batch-tokens", 3), "less than one sample of 16 tokens"),
+        (("--devices", 4, "--network", "fast"), "--network"),
+    ],
+)
+def test_a_wrong_request_is_one_line(arguments: tuple[Any, ...], said: str) -> None:
+    result = run(DECODER, "--device", "h100", *arguments)
+    assert result.exit_code in (1, 2)
+    assert said in result.output
+    assert len(result.output.strip().splitlines()) <= 4
+
+
+def test_a_program_without_layers_has_no_pipeline() -> None:
+    found = plan(SAMPLES / "convnet.pt2", devices=2, device="h100", loss="sum")
+    assert {one.reason for one in found.refused if one.layout.pipeline == 2} == {"no repeated layers"}
+
+
+def test_a_saved_report_is_refused(tmp_path: Path) -> None:
+    saved = tmp_path / "saved.json"
+    analyze(DECODER).save(saved)
+    with pytest.raises(ModelError, match="a saved report cannot be split"):
+        plan(saved, devices=2, device="h100")
