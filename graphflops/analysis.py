@@ -96,24 +96,32 @@ def at_many_sizes(
     inputs: Mapping[str, Sequence[int]] | None = None,
     masks: Mapping[str, str] | None = None,
     names: Mapping[str, str] | None = None,
+    replayed: bool = False,
 ) -> tuple[Report, Callable[[Mapping[str, int]], ProgramTime]]:
     """The report of an inference on a device, without times, and its times by the values of its symbols.
 
-    The program is read and priced once: a time at other sizes takes a tenth of an analysis. Raises as `analyze`.
+    replayed: whether a CUDA graph holds the kernels of any execution. The program is read and priced once: a time at other
+    sizes takes a tenth of an analysis. Raises as `analyze`.
     """
     given = (dims or {}, inputs or {}, masks, names or {})
     program, priced = _priced_program(model, model_name, given, False, True, execution, True, None)
     profile, chosen = _device(device, program, execution)
     assert profile is not None
+    from graphflops.devices import platform_of
+
+    platform = platform_of(profile)
+    plans = (
+        _plans(program, platform) if chosen == "compiled" else None
+    )  # once, as torch.compile does for open sizes
 
     def time_at(values: Mapping[str, int]) -> ProgramTime:
-        from graphflops.devices import platform_of
         from graphflops.time.program_time import program_time
 
         infos = program.symbols.items()
         symbols = {name: replace(info, value=values.get(name, info.value)) for name, info in infos}
         sized = replace(program, symbols=symbols)
-        return program_time(sized, profile, chosen, _runs(sized, chosen, platform_of(profile)))
+        runs = plans or _runs(sized, chosen, platform)
+        return program_time(sized, profile, chosen, runs, replayed=replayed)
 
     return _report(program, priced, chosen, device, times=False, memory=True), time_at
 

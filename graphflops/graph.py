@@ -5,7 +5,7 @@ This is the only file that touches networkx.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, Union
 
@@ -91,6 +91,13 @@ class Node:
             _add_names((value,), names)
         return tuple(names)
 
+    def renamed(self, instead: Mapping[str, str]) -> Node:
+        """The call with other values in place of some that it reads."""
+        if instead.keys().isdisjoint(self.reads()):
+            return self
+        kwargs = tuple([(name, _renamed(value, instead)) for name, value in self.kwargs])
+        return replace(self, args=tuple([_renamed(value, instead) for value in self.args]), kwargs=kwargs)
+
     def uses(self) -> Iterator[tuple[str, str]]:
         """(operand slot, value name) of every value the call reads: `0`, `2[1]` for a list's item, `mask` by keyword."""
         for index, argument in enumerate(self.args):
@@ -119,6 +126,10 @@ class Output:
     value: Argument
     role: OutputRole = "user"
     target: str = ""
+
+    def renamed(self, instead: Mapping[str, str]) -> Output:
+        """The result with other values in place of some."""
+        return replace(self, value=_renamed(self.value, instead))
 
     def uses(self) -> Iterator[tuple[str, str]]:
         """(slot, value name) of every value in it."""
@@ -310,6 +321,12 @@ class Graph:
                 phases[node.name] = "forward"
                 needed.update(operands)
         return phases
+
+
+def _renamed(argument: Argument, instead: Mapping[str, str]) -> Argument:
+    if isinstance(argument, Ref):
+        return Ref(instead.get(argument.name, argument.name))
+    return tuple([_renamed(part, instead) for part in argument]) if isinstance(argument, tuple) else argument
 
 
 def _add_names(arguments: Iterable[Any], names: list[str]) -> None:

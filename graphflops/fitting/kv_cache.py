@@ -111,13 +111,6 @@ def _states(
     return found
 
 
-def joins(report: Report) -> frozenset[str]:
-    """The calls that copy a cache to make room for its new entries."""
-    given = {named.name: named.type for named in report.inputs if named.type.rank >= _FEWEST_AXES}
-    rows = (row for row in report.rows if operator(row.op).name == "cat")
-    return frozenset(row.node for row in rows if any(True for _ in _written(row, given)))
-
-
 def requests_within(
     report: Report, entry: PhaseMemory, cache: KvCache, limit: int
 ) -> Iterator[tuple[int, int]]:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from graphflops.cost import QUANTITIES, Cost
 from graphflops.dims import symbol, total
 from graphflops.errors import DimError
-from graphflops.graph import Ref
 from graphflops.report import known_values
 from graphflops.report.diagnostics import diagnostic
 from graphflops.tensor import TensorType
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
     from graphflops.attention import AttentionUse
     from graphflops.cost import Estimate, Value
     from graphflops.dims import Dim, Meeting
-    from graphflops.graph import Argument, Graph, Node
+    from graphflops.graph import Graph, Node
     from graphflops.passes.bind import Binding
     from graphflops.report import Diagnostic, Named, Row, SymbolInfo, Timeline
     from graphflops.report.call_time import PhaseTime
@@ -75,19 +74,8 @@ class PricedCall:
 
     def renamed(self, instead: Mapping[str, str]) -> PricedCall:
         """The call with other values in place of some that it reads."""
-
-        def put(argument: Argument) -> Argument:
-            if isinstance(argument, Ref):
-                return Ref(instead.get(argument.name, argument.name))
-            return tuple(map(put, argument)) if isinstance(argument, tuple) else argument
-
-        node = replace(
-            self.node,
-            args=tuple(map(put, self.node.args)),
-            kwargs=tuple((name, put(value)) for name, value in self.node.kwargs),
-        )
         uses = tuple(instead.get(name, name) for name in self.uses)
-        return replace(self, node=node, uses=uses, form=None)
+        return replace(self, node=self.node.renamed(instead), uses=uses, form=None)
 
     def tensors(self, values: Mapping[str, Value]) -> list[str]:
         """Names of the operands that are tensors, as often as they are used."""

@@ -51,6 +51,7 @@ class Engine(msgspec.Struct, frozen=True):
         if self.memory_fraction is None:
             return
         yield f"{self.name}: caches grow in place, in blocks of {self.block_tokens} tokens"
+        yield "its kernels: fused as torch.compile does, in a CUDA graph; attention reads a key once, and no mask"
         yield f"{self.name} takes {100 * self.memory_fraction:.0f} %: {self.sources['memory_fraction']}"
         if self.step_seconds is None:
             yield f"what {self.name} itself does in each step is not known, and not counted"

@@ -10,10 +10,11 @@ from graphflops.analysis import at_many_sizes
 from graphflops.derived.items import token_ids
 from graphflops.dims import evaluate
 from graphflops.errors import FileError, ModelError, OptionError
-from graphflops.fitting.kv_cache import joins, symbol_of
+from graphflops.fitting.kv_cache import symbol_of
 from graphflops.graph import Graph
 from graphflops.loading import opened
 from graphflops.report import Report
+from graphflops.serving.engine_program import as_engines_run
 
 if TYPE_CHECKING:
     from graphflops.fitting.kv_cache import KvCache
@@ -28,14 +29,13 @@ TimeAt = Callable[[Mapping[str, int]], "ProgramTime"]
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """Steps of a decoder on a device. without: calls that an engine does not run, for its caches grow in place.
+    """Steps of a decoder on a device.
 
     beside: seconds of the engine's own work in each step.
     """
 
     report: Report
     time_at: TimeAt
-    without: frozenset[str] = frozenset()
     beside: float = 0.0
 
     @staticmethod
@@ -44,16 +44,16 @@ class Steps:
     ) -> Steps:
         """The steps of a program."""
         report, time_at = at_many_sizes(program, device, execution, **options)
-        return Steps(
-            report, time_at, joins(report) if engine.is_paged else frozenset(), engine.step_seconds or 0
-        )
+        if engine.is_paged:
+            as_run = as_engines_run(program)
+            _, time_at = at_many_sizes(as_run, device, "compiled", **options, replayed=True)
+        return Steps(report, time_at, engine.step_seconds or 0)
 
     def at(self, sizes: Mapping[str, int]) -> PhaseTime:
         """The time of a step at sizes, by symbol."""
         time = self.time_at(sizes)
         assert time.forward is not None
-        less = sum(row.time.seconds for row in time.rows if row.node in self.without and row.time is not None)
-        return _changed(time.forward, self.beside - less)
+        return _changed(time.forward, self.beside)
 
     def bytes_at(self, sizes: Mapping[str, int]) -> int | None:
         """Bytes that a step requests beside its weights; None where a size has no value."""
@@ -72,13 +72,18 @@ class Prefill:
 
     @staticmethod
     def of(
-        steps: Steps, cache: KvCache, program: Graph | None, device: str, execution: Execution
+        steps: Steps,
+        cache: KvCache,
+        program: Graph | None,
+        device: str,
+        execution: Execution,
+        engine: Engine,
     ) -> Prefill | None:
         """The prefill of a program of its own, or of the steps' program where its new tokens are open; else None."""
         if program is None:
             found, others = steps, {name: _least(steps.report, name) for name in cache.lengths}
         else:
-            found, others = Steps(*at_many_sizes(program, device, execution)), {}
+            found, others = replace(Steps.of(program, device, execution, engine, {}), beside=0.0), {}
         ids = token_ids(found.report)
         batch, length = ("", "") if ids is None else (symbol_of(ids.shape[0]), symbol_of(ids.shape[1]))
         if length and length not in others:

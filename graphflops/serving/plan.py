@@ -176,7 +176,10 @@ def _planned(
     steps = Steps.of(step, device, execution, engine, options)
     cache = _cache(steps.report, longest + (output_tokens or 0))
     return _Plan(
-        *(steps, cache, Prefill.of(steps, cache, prompt, device, execution)), profile, engine, output_tokens
+        *(steps, cache, Prefill.of(steps, cache, prompt, device, execution, engine)),
+        profile,
+        engine,
+        output_tokens,
     )
 
 

@@ -33,16 +33,22 @@ if TYPE_CHECKING:
 _GRAPH_GAP = 0.9e-6  # seconds between two kernels of a CUDA graph where the device's profile has none
 
 
-def program_time(program: PricedProgram, device: Device, execution: Execution, runs: Runs) -> ProgramTime:
-    """How long a program takes on a device at its sizes; in a training analysis also its gradients and optimizer."""
+def program_time(
+    program: PricedProgram, device: Device, execution: Execution, runs: Runs, *, replayed: bool = False
+) -> ProgramTime:
+    """How long a program takes on a device at its sizes; in a training analysis also its gradients and optimizer.
+
+    replayed: whether a CUDA graph holds the kernels of any execution, so that no CPU launches them one by one.
+    """
+    is_launched = execution != "graph" and not replayed
     launcher = _launcher(program, execution, runs, _host(device).seconds)
-    timer = _Timer(device, execution)
+    timer = _Timer(device, is_launched)
     known = timer.known
     forward, rows = timer.phase(launcher.forward(records=False))
     backward_rows: Mapping[int, CallTime] = {}
     backward = optimizer = step = None
     if program.training:
-        timer = _Timer(device, execution)
+        timer = _Timer(device, is_launched)
         known = timer.known
         _, rows = timer.phase(launcher.forward(records=True))
         backward, backward_rows = timer.phase(launcher.backward())
@@ -92,14 +98,14 @@ def _held_out(device: Device) -> dict[str, float]:
 class _Timer:
     """Times phase after phase on one clock, and beside a fast and a slow CPU."""
 
-    def __init__(self, device: Device, execution: Execution) -> None:
+    def __init__(self, device: Device, is_launched: bool) -> None:
         self.device = device
         launch = device.launch
         gap = _GRAPH_GAP if launch is None else launch.graph_seconds
         self.host = _host(device)
-        is_eager, is_cpu = execution != "graph", device.kind == "cpu"
+        is_cpu = device.kind == "cpu"
         self.clock, self.fast, self.slow = (
-            Clock(is_eager, gap, slowness, is_cpu)
+            Clock(is_launched, gap, slowness, is_cpu)
             for slowness in (1.0, 1 / self.host.faster, self.host.slower)
         )
         self.known: dict[Kernel, Time] = {}
