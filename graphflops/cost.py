@@ -124,11 +124,7 @@ class Cost:
         return floor_div(self.matrix_flops, 2)
 
     def estimate(
-        self,
-        out: tuple[Value, ...],
-        *,
-        alias: bool = False,
-        regions: tuple[tuple[RegionRun, Dim], ...] = (),
+        self, out: tuple[Value, ...], *, alias: bool = False, regions: tuple[tuple[RegionRun, Dim], ...] = ()
     ) -> Estimate:
         """The estimate of a call that costs this."""
         work: dict[str, Any] = {name: getattr(self, name) for name in WORK_QUANTITIES}

@@ -83,13 +83,7 @@ class FlexAttentions:
         return Problem(query, key, rows, columns, score, mask, lists)
 
     def function(
-        self,
-        function: Any,
-        places: Sequence[str],
-        around: Scope,
-        place: int,
-        operands: Any,
-        values: Any,
+        self, function: Any, places: Sequence[str], around: Scope, place: int, operands: Any, values: Any
     ) -> Scope:
         """The scope of a function of a call, with what it captures: operands, and what the analysis knows of them."""
         if not isinstance(function, Graph):

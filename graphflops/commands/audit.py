@@ -44,10 +44,7 @@ def _codes(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) 
 @options.size_names
 @options.assume
 @click.option(
-    "--top",
-    type=click.IntRange(min=1),
-    metavar="N",
-    help="Findings of one code in a table. Default: 5.",
+    "--top", type=click.IntRange(min=1), metavar="N", help="Findings of one code in a table. Default: 5."
 )
 @click.option(
     "--statistics", is_flag=True, help="One line for each code: how often, in how many models, what it costs."

@@ -206,11 +206,7 @@ def _together(*options: Callable[[Function], Function]) -> Callable[[Function], 
 
 
 target = click.option(
-    "-o",
-    "--output",
-    type=click.Path(dir_okay=False),
-    metavar="FILE",
-    help="Write here, whole or not at all.",
+    "-o", "--output", type=click.Path(dir_okay=False), metavar="FILE", help="Write here, whole or not at all."
 )
 
 

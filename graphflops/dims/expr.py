@@ -156,10 +156,7 @@ class Expr(Polynomial):
         interval arithmetic, so the pair is always true but not always the tightest.
         """
         low, high = interval_in(self, ranges) if ranges else interval(self)
-        return (
-            None if low == -math.inf else math.ceil(low),
-            None if high == math.inf else math.floor(high),
-        )
+        return (None if low == -math.inf else math.ceil(low), None if high == math.inf else math.floor(high))
 
     def interval(self) -> Interval:
         """The pair of `bounds` without ranges, found once; its floats are only the two infinities."""

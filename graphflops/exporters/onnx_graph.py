@@ -78,7 +78,7 @@ class Program:
         self.root = Body()
         self._operators: dict[tuple[str, str, int | None], str] = {}
         self._memory: dict[tuple[Any, ...], str] = {}
-        self._protos: dict[str, tuple[Any, str]] = {}  # see onnx_data.stored
+        self._protos: dict[str, tuple[Any, str]] = {}  # see onnx_tensors.stored
         self._calls: dict[Graph, int] = {}  # in a nested graph, and in those nested in it
         self._constants: dict[bytes, TensorType] = {}
         self._notes: dict[str, list[Note]] = {}

@@ -154,10 +154,7 @@ def double_precision(model: Model) -> Iterator[Observation]:
 
 
 @check(
-    "GF253",
-    "idle-quantization",
-    "warning",
-    fix="remove the two calls: the quantized values do not change",
+    "GF253", "idle-quantization", "warning", fix="remove the two calls: the quantized values do not change"
 )
 def idle_quantization(model: Model) -> Iterator[Observation]:
     """A DequantizeLinear whose only user quantizes the result again, with the same scale and zero point."""

@@ -136,12 +136,7 @@ def external_data_short(model: Model) -> Iterator[Observation]:
                 )
 
 
-@check(
-    "GF223",
-    "absurd-size",
-    "error",
-    fix="do not load the file: it needs more memory than any machine has",
-)
+@check("GF223", "absurd-size", "error", fix="do not load the file: it needs more memory than any machine has")
 def absurd_size(model: Model) -> Iterator[Observation]:
     """A tensor of a tebibyte or more, at sizes that the file states.
 
@@ -250,13 +245,7 @@ def endless_loop(model: Model) -> Iterator[Observation]:
             yield Observation(f"{shown(call.name)} has neither a trip count nor a first condition", call)
 
 
-@check(
-    "GF228",
-    "private-path",
-    "note",
-    fix="remove the metadata before you publish the file",
-    reads="file",
-)
+@check("GF228", "private-path", "note", fix="remove the metadata before you publish the file", reads="file")
 def private_path(model: Model) -> Iterator[Observation]:
     """Metadata or documentation hold paths of the author's machine, for example in the stack traces of torch's exporter."""
     paths: dict[str, None] = {}

@@ -62,10 +62,7 @@ class Peaks:
     """
 
     def __init__(
-        self,
-        sizes: SizesKnown,
-        program: PricedProgram,
-        execution: Callable[[PricedGraph, bool], CallByCall],
+        self, sizes: SizesKnown, program: PricedProgram, execution: Callable[[PricedGraph, bool], CallByCall]
     ) -> None:
         self.execution = execution
         self.sizes = sizes

@@ -373,8 +373,4 @@ class CallByCall:
             return []
         operands = call.tensors(self.values)
         names: list[str | None] = [operands[place] for place in call.gradient.operands]
-        return [
-            *names,
-            *(call.node.outputs[place] for place in call.gradient.results),
-            *self.returned(call),
-        ]
+        return [*names, *(call.node.outputs[place] for place in call.gradient.results), *self.returned(call)]

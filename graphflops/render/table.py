@@ -26,13 +26,7 @@ _HANG = 4  # how far the second line of a long one stands in from the first
 _JOINED = 2  # columns of names that may stand in one where they are too wide: a tree and its types
 _NAMES = 24  # columns that names get at the least, unless all are shorter
 # Escape sequences of terminals.
-_STYLES = {
-    "bold": "\x1b[1m",
-    "dim": "\x1b[2m",
-    "red": "\x1b[31m",
-    "yellow": "\x1b[33m",
-    "cyan": "\x1b[36m",
-}
+_STYLES = {"bold": "\x1b[1m", "dim": "\x1b[2m", "red": "\x1b[31m", "yellow": "\x1b[33m", "cyan": "\x1b[36m"}
 _RESET = "\x1b[0m"
 # A number, its unit and the mark of a lower bound are one word.
 _WORD = re.compile(r" *(?:>= )?(?:[^ ]*\d (?:[kMGTPEZYRQ]?B?|[nµm]?s|%)(?![^ ,;:)·])[^ ]*|[^ ]+)")

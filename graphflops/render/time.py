@@ -30,10 +30,7 @@ def facts(report: Report) -> Iterator[tuple[str, str]]:
     yield "time", f"{_with_interval(forward)} on {safe(report.device, 60)}, {report.execution}"
     if step is not None:
         yield "step time", _with_interval(step)
-    yield (
-        "limited by",
-        limits(whole),
-    )
+    yield ("limited by", limits(whole))
     if whole.shares.get("launch", 0.0) >= _MOSTLY:
         yield "launches", "depend on the CPU; measure yours: graphflops profile --host-only"
     if reached := _reached(whole):

@@ -122,13 +122,7 @@ def _times(found: Validation) -> Iterator[tuple[str, str]]:
         )
 
 
-_WHAT = {
-    "type": "types",
-    "flops": "FLOPs",
-    "tiles": "tiles",
-    "visible": "visible",
-    "hardware": "hardware",
-}
+_WHAT = {"type": "types", "flops": "FLOPs", "tiles": "tiles", "visible": "visible", "hardware": "hardware"}
 
 
 def unusual(found: Validation) -> Iterator[NodeResult]:

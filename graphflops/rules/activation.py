@@ -6,12 +6,7 @@ from dataclasses import replace
 
 from graphflops.cost import Estimate, Value
 from graphflops.dims import differ, floor_div, mod
-from graphflops.rules.elementwise import (
-    differentiate,
-    elementwise,
-    pointwise,
-    result_of,
-)
+from graphflops.rules.elementwise import differentiate, elementwise, pointwise, result_of
 from graphflops.rules.registry import ForwardCall, backward, require, rule
 from graphflops.rules.shapes import axis
 from graphflops.rules.work import WORK, first_gradient

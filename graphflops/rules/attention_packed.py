@@ -14,14 +14,7 @@ from itertools import pairwise
 
 from graphflops.cost import Estimate
 from graphflops.dims import Dim, Expr, ceil_div, total
-from graphflops.rules.attention import (
-    Attention,
-    attend,
-    flash_debug_mask,
-    flash_state,
-    philox,
-    result_of,
-)
+from graphflops.rules.attention import Attention, attend, flash_debug_mask, flash_state, philox, result_of
 from graphflops.rules.registry import find, rule
 from graphflops.rules.shapes import doubled_pairs
 from graphflops.tensor import FLOAT32, UINT64, TensorType

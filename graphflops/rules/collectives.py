@@ -85,11 +85,7 @@ def all_gather(inputs: TensorType | Tensors, group_size: Dim) -> Estimate:
 
 @rule(f"{FUNCTIONAL}.all_to_all_single", f"{DIFFERENTIABLE}.all_to_all_single")
 def all_to_all(
-    x: TensorType,
-    output_split_sizes: Sequence[Dim],
-    input_split_sizes: Sequence[Dim],
-    *,
-    devices: Dim = PAIR,
+    x: TensorType, output_split_sizes: Sequence[Dim], input_split_sizes: Sequence[Dim], *, devices: Dim = PAIR
 ) -> Estimate:
     """Each device sends slices of the first axis to the others; its own slice is taken to be as long as the mean."""
     rows = total(output_split_sizes) if output_split_sizes else x.shape[0]

@@ -6,15 +6,7 @@ from dataclasses import replace
 
 from graphflops.cost import Estimate
 from graphflops.dims import Dim, differ, floor_div, prod
-from graphflops.rules.matmul import (
-    Number,
-    Tensors,
-    add_product,
-    flops_of,
-    grouped_mm,
-    linear,
-    matmul_into,
-)
+from graphflops.rules.matmul import Number, Tensors, add_product, flops_of, grouped_mm, linear, matmul_into
 from graphflops.rules.quantized import DEQUANTIZE, MIN_MAX, QUANTIZE
 from graphflops.rules.registry import require, rule
 from graphflops.rules.shapes import only_result

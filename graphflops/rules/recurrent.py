@@ -118,12 +118,7 @@ def recur(cell: Cell, x: TensorType, states: Tensors, layers: list[Layer], out: 
 
 
 def recur_back(
-    cell: Cell,
-    x: TensorType,
-    state: TensorType,
-    layers: list[Layer],
-    directions: int,
-    wants: frozenset[str],
+    cell: Cell, x: TensorType, state: TensorType, layers: list[Layer], directions: int, wants: frozenset[str]
 ) -> Estimate:
     """Work of back-propagation through time for the wanted operands among "x", "hx" and "params", without results.
 
@@ -183,9 +178,7 @@ def sequence(
     copies = (1 if directions == 1 else 2) + (num_layers > 1)
     gates = x.like((*x.shape[:-1], cell.gates * layers[0].hidden(cell)))
     return replace(
-        estimate,
-        vector_flops=estimate.vector_flops + dropped,
-        workspace=gates.nbytes + copies * out.nbytes,
+        estimate, vector_flops=estimate.vector_flops + dropped, workspace=gates.nbytes + copies * out.nbytes
     )
 
 

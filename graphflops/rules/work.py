@@ -74,10 +74,7 @@ _ACTIVATIONS = [
     ),  # min(x, 0) - log(1 + exp(-|x|))
     # x / 2 * (1 + erf(x / sqrt 2)); grad * (cdf(x) + x * pdf(x))
     unary(
-        "gelu",
-        4,
-        1,
-        fused("g * (0.5 * (1 + erf(a * root_half)) + a * (by_root_two_pi * exp(a * a * -0.5)))"),
+        "gelu", 4, 1, fused("g * (0.5 * (1 + erf(a * root_half)) + a * (by_root_two_pi * exp(a * a * -0.5)))")
     ),
     # x / 2 * (1 + tanh(k * (x + c * x ** 3))); the product rule, with x * x and 1 + tanh used twice
     unary(
@@ -126,14 +123,7 @@ _OPTIMIZERS = [
 
 WORK: Mapping[str, Work] = {
     row.name: row
-    for row in (
-        *ARITHMETIC,
-        *COMPARISONS_AND_BITS,
-        *FUNCTIONS,
-        *_ACTIVATIONS,
-        *_QUANTIZATION,
-        *_OPTIMIZERS,
-    )
+    for row in (*ARITHMETIC, *COMPARISONS_AND_BITS, *FUNCTIONS, *_ACTIVATIONS, *_QUANTIZATION, *_OPTIMIZERS)
 }
 
 

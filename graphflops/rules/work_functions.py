@@ -245,12 +245,7 @@ FUNCTIONS = [
         Formula("half_root_pi * exp(out * out) * g", "half_root_pi * exp(pow(erfinv(a), 2)) * g"),
     ),
     unary("erfcx", 0, 1, "(2 * a * out - two_by_root_pi) * g"),
-    unary(
-        "ndtr",
-        2,
-        1,
-        "g * exp(-0.5 * pow(a, 2)) * by_root_two_pi",
-    ),
+    unary("ndtr", 2, 1, "g * exp(-0.5 * pow(a, 2)) * by_root_two_pi"),
     unary("ndtri", 0, 1, "g * (root_two_pi * exp(pow(out, 2) / 2))"),
     unary(
         "log_ndtr",

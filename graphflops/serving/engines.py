@@ -5,10 +5,7 @@ The figures are data, `engines.json`, each with its source and the release that 
 
 from __future__ import annotations
 
-from collections.abc import (
-    Iterator,
-    Mapping,
-)
+from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Literal

@@ -240,12 +240,7 @@ def _add_nodes(graph: networkx.MultiDiGraph, report: Report, found: Wiring, meas
         row = report.rows[place]
         where = {"module": row.module, "module_type": row.module_type, "source": row.source}
         memory = {"memory": live[place]} if place in live else {}
-        label = {
-            "label": operator(row.op).word,
-            "kind": "call",
-            "op": row.op,
-            "results": len(row.outputs),
-        }
+        label = {"label": operator(row.op).word, "kind": "call", "op": row.op, "results": len(row.outputs)}
         graph.add_node(name, **label, count=1, **_told(where), **measures.row(row), **memory)
     for name, output in found.outputs.items():
         graph.add_node(name, label=output.target or name, kind="output", role=output.role, count=1)

@@ -52,11 +52,7 @@ def headlines(comparison: Comparison, *, verbose: bool = False) -> list[str]:
     Of an export: whether it keeps the work, and the ledger, all of it if `verbose`.
     """
     if comparison.export:
-        return [
-            _whole(comparison),
-            *device_lines(comparison),
-            *ledger_lines(comparison, verbose=verbose),
-        ]
+        return [_whole(comparison), *device_lines(comparison), *ledger_lines(comparison, verbose=verbose)]
     general = [*_sizes(comparison), *_general(comparison)]
     rest = [f"{len(general) - _GENERAL:,} more changes of sizes and inputs"]
     said = general if verbose or len(general) <= _GENERAL + 1 else [*general[:_GENERAL], *rest]

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from graphflops.errors import OptionError
-from graphflops.render.graph.labels import SHADES, Labels
-from graphflops.render.graph.tables import sentences
+from graphflops.render.graph.tables import SHADES, Labels, sentences
 from graphflops.render.picture.page import page
 from graphflops.render.picture.svg import svg as picture
 from graphflops.render.text import safe

@@ -287,10 +287,7 @@ def log_softmax_of_rows(x: TensorType, *, axis: int = 1) -> Estimate:
 
 def _like(x: TensorType, estimate: Estimate) -> Estimate:
     return Estimate(
-        (x.like(),),
-        vector_flops=estimate.vector_flops,
-        transcendentals=estimate.transcendentals,
-        reads=(x,),
+        (x.like(),), vector_flops=estimate.vector_flops, transcendentals=estimate.transcendentals, reads=(x,)
     )
 
 

@@ -77,11 +77,7 @@ def dynamic_quantize_linear(x: TensorType) -> Estimate:
 
 
 def quantized_product(
-    product: Estimate,
-    *zeroed: TensorType,
-    dtype: DType,
-    per_result: int = QUANTIZE,
-    reads: Touched = (),
+    product: Estimate, *zeroed: TensorType, dtype: DType, per_result: int = QUANTIZE, reads: Touched = ()
 ) -> Estimate:
     """A product of quantized operands: a subtraction per element of `zeroed`, `per_result` operations per result."""
     out, factor = only_result(product), product.reads[0]

@@ -62,12 +62,7 @@ class PreparedAttention:
         return out, lse
 
     def forward(
-        self,
-        q: torch.Tensor,
-        k: torch.Tensor,
-        v: torch.Tensor,
-        scale: float | None = None,
-        count: int = 0,
+        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float | None = None, count: int = 0
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Output, log-sum-exp and each program's counts. count: 1 for tiles, 2 for visible scores as well."""
         self._fits(q, k)
