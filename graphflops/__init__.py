@@ -20,6 +20,7 @@ __all__ = [
     "mfu",
     "mfu_callback",
     "plan",
+    "record",
     "rule",
     "serve",
     "statement",
@@ -28,6 +29,7 @@ __all__ = [
 
 if TYPE_CHECKING:
     from graphflops.budget.run import check
+    from graphflops.capturing.step import record
     from graphflops.comparison.models import compare
     from graphflops.derived.per_item import mfu
     from graphflops.exporters import load
@@ -57,6 +59,7 @@ _HOME = {
     "mfu": "graphflops.derived.per_item",
     "mfu_callback": "graphflops.runtime.mfu_callback",
     "plan": "graphflops.planning.plan",
+    "record": "graphflops.capturing.step",
     "rule": "graphflops.rules",
     "statement": "graphflops.statements.statement",
     "serve": "graphflops.serving.plan",

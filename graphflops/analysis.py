@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from graphflops.devices import Device, Platform
     from graphflops.dims import Dim
     from graphflops.execution.runs import Runs
+    from graphflops.graph import Step
     from graphflops.inductor.plan import Plans
     from graphflops.memory.on_gpu import OnGpu
     from graphflops.passes.price import FindFact
@@ -138,7 +139,12 @@ def _priced_program(
 ) -> tuple[PricedProgram, Callable[..., PricedProgram]]:
     """The program with its attentions and its sizes, and what prices it again, as `fused` or not."""
     dims, inputs, masks, names = given
-    graph, step = _trained(as_graph(model, model_name), training)
+    recorded = as_graph(model, model_name)
+    if recorded.step is not None and (training or execution not in (None, "eager")):
+        raise OptionError(
+            "a recorded step has its own optimizer and runs eagerly: leave --training and --execution out"
+        )
+    graph, step = _trained(recorded, training)
     stated = attention.user_masks(masks, graph)
     labels = labels_of(graph, names)
     priced = partial(_priced, graph, without_labels(dims, labels), inputs, assume, step, progress)
@@ -161,6 +167,8 @@ def _report(
 
         quantized.say_unfused(program, priced(fused=False))
     profile, chosen = _device(device, program, execution, network)
+    if program.graph.step is not None:
+        return _step_report(program, program.graph.step, profile, times)
     if not (device or execution):
         no_peaks = MemoryUse(Peak(), Timeline(), Peak() if program.training else None)
         return report(program, memory_use(program) if memory else no_peaks, chosen)
@@ -181,6 +189,22 @@ def _report(
         say_unfused(program, reason, scores, time.slowdowns)
     entries = ledger(program, held, chosen, profile)
     return report(program, held, chosen, entries, runs.platform.torch if is_torch else "", time)
+
+
+def _step_report(program: PricedProgram, step: Step, profile: Device | None, times: bool) -> Report:
+    """The report of a recorded step: memory is as recorded, and runs eagerly on every device."""
+    from graphflops.devices import platform_of
+    from graphflops.memory.ledger import ledger
+    from graphflops.passes.recorded_step import step_memory
+
+    held = step_memory(program, step)
+    time, kernels = NO_TIME, ""
+    if profile is not None and times:
+        from graphflops.time.program_time import program_time
+
+        runs = _runs(program, "eager", platform_of(profile))
+        time, kernels = program_time(program, profile, "eager", runs), runs.platform.torch
+    return report(program, held, "eager", ledger(program, held, "eager", profile), kernels, time)
 
 
 def _device(

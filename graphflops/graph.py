@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, Union
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Union
 
 from graphflops.dims import Dim
 from graphflops.ops import Op, operator
@@ -20,9 +20,11 @@ if TYPE_CHECKING:
 
     from graphflops.cost import Value
 
-InputRole = Literal["user", "parameter", "buffer", "constant", "token", "object"]
+InputRole = Literal["user", "parameter", "buffer", "constant", "token", "object", "state"]
 OutputRole = Literal["user", "loss", "gradient", "mutation", "token"]
-Phase = Literal["forward", "backward"]
+Phase = Literal["forward", "backward", "optimizer"]
+# What memory of a recorded step holds; `temporary` is let go in the phase that allocates it, `value` is not.
+StorageKind = Literal["weight", "buffer", "optimizer", "gradient", "input", "value", "temporary"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,6 +202,58 @@ class EagerRun:
     attentions: Mapping[str, str]
 
 
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Devices that take part in collectives. axis: of the mesh, along which they lie; `dp+tp` for several, "" for none."""
+
+    axis: str
+    ranks: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Mesh:
+    """The devices of a recorded step.
+
+    axes: their number by axis, the outermost first. groups: by name, those that the recorded rank is in.
+    """
+
+    axes: Mapping[str, int]
+    groups: Mapping[str, Group]
+    rank: int = 0
+
+
+class Storage(NamedTuple):
+    """Memory of a recorded step: from the call that allocates it (-1: before the step) to the last one that finds it held.
+
+    name: of the parameter, buffer or input, else of the first value in it.
+    """
+
+    name: str
+    kind: StorageKind
+    first: int
+    last: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What the recording of one eager step of one rank holds beside its calls.
+
+    phases, streams: by call; stream 0 is the default one. storages: all memory, in the order in which it is allocated.
+    mesh: None on one device.
+    """
+
+    phases: tuple[Phase, ...]
+    streams: tuple[int, ...]
+    storages: tuple[Storage, ...]
+    mesh: Mesh | None = None
+
+    @property
+    def is_training(self) -> bool:
+        """Whether it has gradients."""
+        return "backward" in self.phases
+
+
 @dataclass(frozen=True, repr=False)
 class Graph:
     """A program, or a graph nested in one, as recorded.
@@ -217,6 +271,7 @@ class Graph:
     lasting: values that live until the last call, used or not: autocast keeps its copies of parameters so long.
     recomputed: by name of a call, the number of the checkpoint that runs it again for the gradients.
     eager: what an eager run of its module held, where the file records it.
+    step: for a recorded step, its phases, its memory and the mesh of its devices.
     orders: by name of an input that does not lie in row-major order: its axes, the outermost in memory first.
     """
 
@@ -237,6 +292,7 @@ class Graph:
     recomputed: Mapping[str, int] = field(default_factory=dict)
     orders: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     eager: EagerRun | None = None
+    step: Step | None = None
 
     def __hash__(self) -> int:
         return id(self)
@@ -310,8 +366,10 @@ class Graph:
     def phases(self) -> Mapping[str, Phase]:
         """For a joint graph, the phase of every node by name; empty for a program without gradients.
 
-        Calls that lead to the loss, to a user output or to a mutation are forward, the rest backward.
+        Calls that lead to the loss, to a user output or to a mutation are forward, the rest backward. A recorded step tells.
         """
+        if self.step is not None:
+            return {node.name: phase for node, phase in zip(self.nodes, self.step.phases, strict=True)}
         if not any(output.role == "gradient" for output in self.outputs):
             return {}
         needed = {name for output in self.outputs if output.role != "gradient" for _, name in output.uses()}

@@ -12,6 +12,7 @@ from graphflops.budget.limits import UNITS
 from graphflops.budget.measure import TOP, Measures, unnumbered, within
 from graphflops.dims import Expr
 from graphflops.open_sizes import of_report
+from graphflops.render.summary import located
 from graphflops.render.text import count_of, formula, listed, occurrences, safe, shortened
 from graphflops.report.contradictions import contradicted, contradictions
 from graphflops.report.findings import Finding, LimitResult, RuleInfo
@@ -255,7 +256,7 @@ class _Check:
 
     def broken(self, scope: _Scope, limit: Limit, now: int, then: int) -> Finding:
         """A broken limit: by how much, and which calls contribute most."""
-        quantity, most = limit.quantity, _allowed(limit, then)
+        quantity, most, report = limit.quantity, _allowed(limit, then), self.measures.report
         is_, grown, over = (
             measured(quantity, count, UNITS[quantity]) for count in (now, now - then, now - most)
         )
@@ -266,9 +267,17 @@ class _Check:
         else:
             what += f"{over}{_share(now - most, most)} over the limit of {measured(quantity, most, UNITS[quantity])}"
         code, place = ("GF302" if limit.relative else "GF301"), {"module": scope.label}
-        if quantity == "peak_bytes":
+        if (
+            report.origin.format == "recorded"
+            and quantity in ("peak_bytes", "max_device_bytes")
+            and not limit.relative
+        ):
+            rank = 0 if report.mesh is None else report.mesh.rank
+            what = f"{quantity}: needs {is_} of {measured(quantity, most, UNITS[quantity])} on rank {rank}, "
+            what += f"at {located(report, report.memory_use[-1].peak_node)}"
+        elif quantity == "peak_bytes":
             node = self.measures.peak_node()
-            row = next((row for row in self.measures.report.rows if row.node == node), None)
+            row = next((row for row in report.rows if row.node == node), None)
             if row is not None:
                 what += f"; reached at {safe(node, 80)}"
                 place = {"module": row.module, "node": node, "op": row.op, "source": row.source}

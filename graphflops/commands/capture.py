@@ -15,9 +15,10 @@ from graphflops.commands import capture_options, files, options, training_option
 from graphflops.errors import ModelError, innermost, shown
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from graphflops.capturing.run import Captured
+    from graphflops.graph import Graph
     from graphflops.training import Training
 
 
@@ -29,8 +30,9 @@ if TYPE_CHECKING:
     type=click.Path(dir_okay=False),
     required=True,
     metavar="FILE",
-    help="Ends in .pt2 or .json.",
+    help="Ends in .pt2 or .json; of a step in .recorded or .json.",
 )
+@capture_options.recording
 @capture_options.choices
 @training_options.training
 @click.option(
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
 def capture(
     model: str,
     output: str,
+    recording: dict[str, Any] | None,
     chosen: dict[str, Any],
     training: bool | Training,
     joint: bool,
@@ -52,12 +55,18 @@ def capture(
     (module, args, kwargs) or (module, args, kwargs, dynamic_shapes), or a dict of these names. The module may be on fake
     or meta tensors. Needs torch, and for models by name 'graphflops[capture]'.
 
+    With --step FACTORY returns (module, inputs, optimizer, loss), and one eager step is recorded as it is, on one device or
+    as one rank of a mesh runs it, which FACTORY gets as `mesh` (docs/recorded.md).
+
     \b
     graphflops capture hf:config.json --phase both --context 4096 --output lm.pt2
     graphflops capture "hf:LlamaConfig(num_hidden_layers=2)" --dynamic batch --output lm.pt2
-    graphflops capture timm:resnet50 --batch 8 --output resnet.pt2
     graphflops capture mypackage.model:example --output model.pt2
+    graphflops capture mypackage.train:example --step --mesh dp=8,tp=4 --output step.recorded
     """
+    if recording is not None:
+        _record(model, output, recording, rule_files, chosen or training or joint)
+        return
     kind = os.path.splitext(output)[1]
     if kind not in (".pt2", ".json"):
         raise click.UsageError("--output must end in .pt2 (the program) or .json (its report)")
@@ -72,18 +81,45 @@ def capture(
     _write_report(programs, output, training, rule_files)
 
 
+def _record(
+    factory: str, output: str, recording: dict[str, Any], rule_files: tuple[str, ...], others: object
+) -> None:
+    """Record a step and write it, or its report."""
+    kind = os.path.splitext(output)[1]
+    if kind not in (".recorded", ".json"):
+        raise click.UsageError("--output of a step must end in .recorded (the step) or .json (its report)")
+    if others:
+        raise click.UsageError(
+            "a step has its own sizes, gradients and optimizer: give --step, --mesh and --rank alone"
+        )
+    gc.enable()
+    function = _function(factory)
+    from graphflops.capturing.run import silence
+    from graphflops.capturing.step import record
+
+    with silence():
+        graph = record(function, file=None if kind == ".json" else output, **recording)
+    if kind == ".json":
+        _report(graph, output, False, rule_files)
+
+
 def _write_report(
     programs: Mapping[str, Captured], output: str, training: bool | Training, rule_files: tuple[str, ...]
 ) -> None:
     if len(programs) > 1:
         raise click.UsageError("a report is of one program: choose one --phase, or write a .pt2")
+    (captured,) = programs.values()
+    _report(captured.graph(), output, training, rule_files)
+
+
+def _report(graph: Graph, output: str, training: bool | Training, rule_files: tuple[str, ...]) -> None:
+    """Write the report of a program."""
     from graphflops.analysis import analyze
     from graphflops.loading import import_rules
     from graphflops.render import render
 
     import_rules(rule_files)
-    (captured,) = programs.values()
-    files.write(render(analyze(captured.graph(), training=training), "json"), output)
+    files.write(render(analyze(graph, training=training), "json"), output)
 
 
 def _programs(model: str, choices: Choices, *, joint: bool, training: bool) -> Mapping[str, Captured]:
@@ -98,8 +134,8 @@ def _programs(model: str, choices: Choices, *, joint: bool, training: bool) -> M
     return captured(name, joint=joint, training=training)
 
 
-def _captured(factory: str, joint: bool) -> Captured:
-    """The program that torch exports of what the user's factory returns, with the record of an eager run."""
+def _function(factory: str) -> Callable[..., Any]:
+    """The user's factory."""
     import importlib.util
 
     if importlib.util.find_spec("torch") is None:
@@ -107,16 +143,28 @@ def _captured(factory: str, joint: bool) -> Captured:
     place, _, name = factory.partition(":")
     if not place or not name:
         raise click.UsageError(f"{shown(factory)} is not PKG.MOD:FACTORY, such as mypackage.model:example")
+    sys.path.insert(0, os.getcwd())
+    try:
+        function: Any = importlib.import_module(place)
+        for part in name.split("."):
+            function = getattr(function, part)
+    except Exception as error:
+        raise ModelError(f"{shown(factory)}: {_said(error)} ({innermost(error.__traceback__)})") from error
+    if not callable(function):
+        raise ModelError(f"{shown(factory)} is no function")
+    found: Callable[..., Any] = function
+    return found
+
+
+def _captured(factory: str, joint: bool) -> Captured:
+    """The program that torch exports of what the user's factory returns, with the record of an eager run."""
+    function = _function(factory)
     from graphflops.capturing.eager import recorded
     from graphflops.capturing.run import Captured, silence
     from graphflops.exporters import live
 
-    sys.path.insert(0, os.getcwd())
     try:
-        function = importlib.import_module(place)
-        for part in name.split("."):
-            function = getattr(function, part)
-        given = function()  # type: ignore[operator]
+        given = function()
     except Exception as error:
         raise ModelError(f"{shown(factory)}: {_said(error)} ({innermost(error.__traceback__)})") from error
     names = ("module", "args", "kwargs", "dynamic_shapes")

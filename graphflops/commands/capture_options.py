@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from graphflops.capturing.name import AXES, CACHES, DTYPES, PHASES, QUANTIZED, Choices, parsed
+from graphflops.errors import shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -49,6 +50,42 @@ def choices(command: Callable[..., Any]) -> Callable[..., Any]:
     for option in reversed(_OPTIONS):
         with_choices = option(with_choices)
     return with_choices
+
+
+def recording(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds the options of a recorded step to a command, which gets its mesh and rank as `recording`; None without --step."""
+    import functools
+
+    @functools.wraps(command)
+    def with_recording(*args: Any, step: bool, mesh: str | None, rank: int, **given: Any) -> Any:
+        if not step and (mesh or rank):
+            raise click.UsageError("--mesh and --rank are of a recorded step: give --step too")
+        return command(*args, recording={"mesh": _axes(mesh), "rank": rank} if step else None, **given)
+
+    for option in (
+        click.option(
+            "--rank", type=click.IntRange(0), default=0, help="Of the mesh, which is recorded. Default: 0."
+        ),
+        click.option(
+            "--mesh",
+            metavar="AXIS=N,...",
+            help="Devices of the step by axis, the outermost first: dp=8,tp=4.",
+        ),
+        click.option("--step", is_flag=True, help="Record one eager step: forward, backward, optimizer."),
+    ):
+        with_recording = option(with_recording)
+    return with_recording
+
+
+def _axes(text: str | None) -> dict[str, int]:
+    """The devices of a mesh by axis."""
+    axes: dict[str, int] = {}
+    for part in (text or "").split(",") if text is not None else ():
+        name, _, size = part.partition("=")
+        if not name.isidentifier() or not size.isdecimal() or int(size) < 1 or name in axes:
+            raise click.UsageError(f"--mesh {shown(text or '')}: give the devices by axis, such as dp=8,tp=4")
+        axes[name] = int(size)
+    return axes
 
 
 def model(text: str, *, training: bool = False) -> str | Graph:

@@ -216,7 +216,9 @@ def _totals(
         figures["peak_bytes"] = kinds.figure(joined.old(before.peak_bytes), joined.new(after.peak_bytes))
         found[name] = figures
     for phase, before_, after_ in _on_devices(old, new):
-        found[phase]["device_bytes"] = kinds.figure(joined.old(before_), joined.new(after_))
+        found.get(phase, found["forward"])["device_bytes"] = kinds.figure(
+            joined.old(before_), joined.new(after_)
+        )
     for held in ("parameters", "parameter_bytes", "buffer_bytes"):
         found["forward"][held] = kinds.figure(getattr(old, held), getattr(new, held))
     return found

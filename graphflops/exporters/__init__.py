@@ -25,17 +25,22 @@ class Reader:
 
     name: the format by the name that reports give it; its module is the one of that name in this folder.
     suffixes: of its files; the first is the one that models are usually stored under.
-    magic: what such a file begins with. Where that is not enough, (): the module's `recognises(head)` looks at the first
-        512 bytes.
+    magic: what such a file begins with, or has at the offset. Where that is not enough, (): the module's
+        `recognises(head)` looks at the first 512 bytes.
     """
 
     name: str
     suffixes: tuple[str, ...]
     magic: tuple[bytes, ...] = ()
+    offset: int = 0
 
     def recognises(self, head: bytes) -> bool:
         """True if a file that begins so holds such a model."""
-        return head.startswith(self.magic) if self.magic else bool(self._function("recognises")(head))
+        return (
+            head.startswith(self.magic, self.offset)
+            if self.magic
+            else bool(self._function("recognises")(head))
+        )
 
     def read(self, path: Path, model: str | None) -> Graph:
         """The program in a file; `model` chooses one of several."""
@@ -57,6 +62,7 @@ class Reader:
 
 
 READERS = (
+    Reader("recorded", (".recorded",), (b"graphflops_step/step.json",), offset=30),  # the first member's name
     Reader("pt2", (".pt2",), (b"PK\x03\x04", b"PK\x05\x06")),
     Reader("onnx", (".onnx", ".onnxtxt", ".textproto")),
 )

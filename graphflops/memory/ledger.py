@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from graphflops.devices import Device, Platform
     from graphflops.dims import Dim
+    from graphflops.graph import Step
     from graphflops.passes.optimizer import Parameter
     from graphflops.passes.program import MemoryUse, Names, PricedProgram
     from graphflops.report import Execution, HeldKind, MemoryPhase, Row
@@ -70,7 +71,11 @@ class _Phase(NamedTuple):
 def ledger(
     program: PricedProgram, memory: MemoryUse, execution: Execution, device: Device | None
 ) -> tuple[PhaseMemory, ...]:
-    """What each phase of a program needs in an execution on a device."""
+    """What each phase of a program needs in an execution on a device; a recorded step is one phase."""
+    if program.graph.step is not None:
+        return (
+            _measured(_recorded(program, program.graph.step, memory, device), program, execution, device),
+        )
     lasting = [Held(name, "weight", 0, 0, value.nbytes) for name, value in program.typed_inputs("parameter")]
     buffers = program.typed_inputs("buffer", "constant")
     lasting += [Held(name, "buffer", 0, 0, value.nbytes) for name, value in buffers]
@@ -290,6 +295,16 @@ def _training(
     state = [Held(kept.name, "optimizer", 0, 0, kept.bytes) for kept in optimizer.state]
     timeline = _with_lasting(whole, [*lasting, *state], workspaces)
     return _Phase("training", timeline, memory.training.bytes, total(held.bytes for held in alive))
+
+
+def _recorded(program: PricedProgram, step: Step, memory: MemoryUse, device: Device | None) -> _Phase:
+    """The one phase of a recorded step."""
+    recorded = memory.inference
+    timeline = replace(recorded, held=(*_workspaces(program, device, recorded), *recorded.held))
+    sizes = [held.bytes for held in timeline.held if isinstance(held.bytes, int)]
+    lasting = total(held.bytes for held in timeline.held if held.kind in LASTING)
+    name: MemoryPhase = "training" if step.is_training else "inference"
+    return _Phase(name, timeline, max(live_bytes(timeline, sizes)) - lasting)
 
 
 def _with_lasting(timeline: Timeline, lasting: Sequence[Held], workspaces: Sequence[Held]) -> Timeline:

@@ -256,32 +256,42 @@ LAYERS: tuple[Row, ...] = (
         "all_reduce", "collective", "x reduce_op group_name",
         other="_c10d_functional.all_reduce _c10d_functional.all_reduce_coalesced symm_mem.one_shot_all_reduce"
         " symm_mem.multimem_one_shot_all_reduce symm_mem.two_shot_all_reduce symm_mem.multimem_all_reduce"
-        " symm_mem.one_shot_all_reduce_copy(buffer,x,reduce_op,group_name)",
+        " symm_mem.one_shot_all_reduce_copy(buffer,x,reduce_op,group_name)"
+        " c10d.allreduce_(x,group_name,reduce_op) c10d.allreduce_coalesced_(x,group_name,reduce_op)",
     ),
     Row(
         "all_gather", "collective", "x group_size group_name",
         other="_c10d_functional.all_gather_into_tensor _c10d_functional.all_gather_into_tensor_coalesced"
         " _c10d_functional.all_gather_into_tensor_out _c10d_functional_autograd.all_gather_into_tensor"
-        " symm_mem._low_contention_all_gather(x,group_name)",
+        " symm_mem._low_contention_all_gather(x,group_name) c10d._allgather_base_(out,x,group_name)"
+        " c10d.allgather_into_tensor_coalesced_(out,x,group_name) c10d.allgather_(out,x,group_name)"
+        " c10d.allgather_coalesced_(out,x,group_name)",
     ),
     Row(
         "reduce_scatter", "collective", "x reduce_op group_size group_name",
         other="_c10d_functional.reduce_scatter_tensor _c10d_functional.reduce_scatter_tensor_coalesced"
         " _c10d_functional.reduce_scatter_tensor_out _c10d_functional_autograd.reduce_scatter_tensor"
-        " symm_mem._low_contention_reduce_scatter(x,reduce_op,group_name)",
+        " symm_mem._low_contention_reduce_scatter(x,reduce_op,group_name)"
+        " c10d._reduce_scatter_base_(out,x,group_name,reduce_op) c10d.reduce_scatter_(out,x,group_name,reduce_op)"
+        " c10d.reduce_scatter_tensor_coalesced_(out,x,group_name,reduce_op)",
     ),
     Row(
         "all_to_all", "collective", "x output_split_sizes input_split_sizes group_name",
         other="_c10d_functional.all_to_all_single _c10d_functional_autograd.all_to_all_single"
-        " _dtensor.shard_dim_alltoall(x,gather_axis,shard_axis,group_name)",
+        " _dtensor.shard_dim_alltoall(x,gather_axis,shard_axis,group_name) c10d.alltoall_(out,x,group_name)"
+        " c10d.alltoall_base_(out,x,group_name,output_split_sizes,input_split_sizes)",
     ),
-    Row("broadcast", "collective", "x src group_name", other="_c10d_functional.broadcast", facts=("to_one",)),
+    Row(
+        "broadcast", "collective", "x src group_name",
+        other="_c10d_functional.broadcast c10d.broadcast_(x,group_name,src)", facts=("to_one",),
+    ),
     Row(
         "send", "collective", "x dst tag group_name", other="_c10d_functional.isend c10d.send(x,group_name,dst,tag)",
         facts=("to_one",),
     ),
     Row(
-        "receive", "collective", "x src tag group_name", other="_c10d_functional.irecv c10d.recv(x,group_name,src,tag)",
+        "receive", "collective", "x src tag group_name", other="_c10d_functional.irecv c10d.recv(x,group_name,src,tag)"
+        " c10d.recv_(x,group_name,src,tag)",
         facts=("to_one",),
     ),
     Row(

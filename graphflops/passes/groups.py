@@ -64,11 +64,13 @@ class _Devices:
 
 
 def group_sizes(graph: Graph) -> Mapping[str, Dim]:
-    """The number of devices of each group, a symbol where no collective tells."""
-    found: dict[str, Dim] = {}
+    """The number of devices of each group: of the mesh, else a symbol where no collective tells."""
+    mesh = graph.step.mesh if graph.step is not None else None
+    sizes = {} if mesh is None else {name: len(group.ranks) for name, group in mesh.groups.items()}
+    found: dict[str, Dim] = {**sizes}
     for node, types in _exchanges(graph):
         name, told = _group(node), _told(node, types)
-        if told is not None or name not in found:
+        if name not in sizes and (told is not None or name not in found):
             found[name] = symbol(symbol_of(name)) if told is None else told
     return found
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from graphflops.passes.program import NO_TIME
+from graphflops.passes.recorded_step import exchanges
 from graphflops.report import Coverage, Report, Totals
 from graphflops.report.diagnostics import diagnostic
 
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from graphflops.dims import Dim
-    from graphflops.passes.program import MemoryUse, PricedProgram, ProgramTime
+    from graphflops.passes.program import MemoryUse, Peak, PricedProgram, ProgramTime
     from graphflops.report import Diagnostic, Execution, PhaseMemory, Row
     from graphflops.report.call_time import PhaseTime
 
@@ -27,8 +28,7 @@ def report(
     time: ProgramTime = NO_TIME,
 ) -> Report:
     """The report of a program, in a training analysis with its gradients and one optimizer step: built here alone."""
-    graph, main = program.graph, program.main
-    (by_module, by_dtype), peak = _weights(program), memory.training
+    graph, main, (by_module, by_dtype) = program.graph, program.main, _weights(program)
     return Report(
         origin=graph.origin,
         symbols=program.symbols,
@@ -42,7 +42,7 @@ def report(
         modules=graph.modules,
         parameter_modules=by_module,
         parameter_dtypes=by_dtype,
-        backward=None if peak is None else Totals(main.backward, peak.bytes, peak.node, time.backward),
+        backward=_gradients(program, memory.training, time.backward),
         optimizer=_update(program, time.optimizer),
         memory=memory.timeline,
         inputs=program.passed,
@@ -56,8 +56,20 @@ def report(
         step_time=time.step,
         profile_errors=time.profile_errors,
         network=time.network,
+        **_of_step(program),
         program=graph,
     )
+
+
+def _gradients(program: PricedProgram, peak: Peak | None, time: PhaseTime | None) -> Totals | None:
+    """The backward of a training step; None outside of training."""
+    return None if peak is None else Totals(program.main.backward, peak.bytes, peak.node, time)
+
+
+def _of_step(program: PricedProgram) -> dict[str, Any]:
+    """What only the report of a recorded step has."""
+    step = program.graph.step
+    return {} if step is None else {"mesh": step.mesh, "exchanges": exchanges(program, step)}
 
 
 def _update(program: PricedProgram, time: PhaseTime | None) -> Totals | None:

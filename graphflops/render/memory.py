@@ -95,6 +95,8 @@ def peak_line(report: Report, entry: PhaseMemory) -> str:
     moment, turn = peak_moment(entry.timeline, report.values), entry.timeline.gradients_from
     if entry.timeline.rows[moment] == OPTIMIZER:
         return "the optimizer's step" if entry.phase == "training" else "the whole program"
+    if report.origin.format == "recorded":
+        return located(report, entry.peak_node)
     gradient = "gradient of " if turn is not None and moment >= turn else ""
     name, place = safe(entry.peak_node, 80), located(report, entry.peak_node)
     return gradient + (place if place.partition(" (")[0] == name else f"{name} in {place}")

@@ -169,6 +169,9 @@ def facts(report: Report, ledger: Ledger, formula_width: int = _FORMULA) -> Iter
             "of these", f"{least}{numbers.count(cost.masked_flops)} skippable by masks, {least}{seen} visible"
         )
     yield from _other_facts(cost, numbers, least)
+    if report.mesh is not None:
+        sent: Iterable[tuple[str, str]] = imported("graphflops.render.mesh:facts")(report, numbers)
+        yield from (Fact(label, least + text if label != "mesh" else text) for label, text in sent)
     moved = (
         f"{least}{numbers.memory(cost.read_bytes)} read, {least}{numbers.memory(cost.written_bytes)} written"
     )
@@ -271,8 +274,8 @@ def _by_phase(ledger: Ledger, least: str) -> list[str]:
     groups = ledger.groups(lambda row: row.phase)
     return [
         f"{least}{ledger.numbers.count(groups[phase].cost.matrix_flops)} {phase}"
-        for phase in ("forward", "backward")
-        if phase in groups
+        for phase in ("forward", "backward", "optimizer")
+        if phase in groups and (phase != "optimizer" or groups[phase].cost.matrix_flops != 0)
     ]
 
 
@@ -297,6 +300,9 @@ def _peak(report: Report, numbers: Numbers) -> str:
 def located(report: Report, node: str) -> str:
     """Where the user finds a node: its module and source line, else its own name."""
     row = next((row for row in report.rows if row.node == node), None) if node else None
+    if row is not None and report.origin.format == "recorded":
+        source = f" ({safe(row.source, 80)})" if row.source else ""
+        return f"{safe(row.module or row.op, 80)} of the {row.phase}{source}"
     if row is None:
         return safe(node, 80)
     source = safe(row.source, 80)

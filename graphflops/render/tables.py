@@ -84,6 +84,10 @@ def tables(
         yield _phases(report, ledger.numbers)
     if by is None and report.memory_use:
         yield from _memory(report, ledger.numbers)
+    if by is None and report.exchanges:
+        from graphflops.render import mesh
+
+        yield TextTable(mesh.HEADS, [Entry(line) for line in mesh.lines(report, ledger.numbers)], 4)
     if by in (None, "module"):
         yield _modules(report, ledger, DEEPEST if verbose and depth is None else depth, top, verbose)
     if by == "op":

@@ -12,7 +12,7 @@ from graphflops.base.rendered import Rendered
 from graphflops.cost import Cost
 from graphflops.dims import Dim, evaluate
 from graphflops.errors import require_choice
-from graphflops.graph import Graph, Origin, Phase
+from graphflops.graph import Graph, Mesh, Origin, Phase
 from graphflops.report.call_time import CallTime, PhaseTime
 from graphflops.tensor import TensorType
 from graphflops.training import Training
@@ -55,7 +55,7 @@ class Row(NamedTuple):
     backward: work of the gradients, in a training analysis; None otherwise.
     state: counted, declared free by its rule, or unknown: then `cost` is empty and means nothing.
     matrix_dtype: element type of the matrix arithmetic, "" where there is none.
-    phase: "backward" for what a joint graph does after its loss.
+    phase: "backward" for what a joint graph does after its loss; that of the call in a recorded step.
     time, backward_time: of the call and of its gradients on the device; None without a device, or where it is not known.
     """
 
@@ -199,6 +199,20 @@ class PhaseMemory:
         return next(known, self.requested_peak)
 
 
+class Exchange(NamedTuple):
+    """Collectives of one operator among the devices along one axis of the mesh, in one module and phase.
+
+    axis: `dp+tp` for several, "" for a group that lies along none. bytes: what the device sends in all of the calls.
+    """
+
+    axis: str
+    op: str
+    module: str
+    phase: Phase
+    calls: int
+    bytes: Dim
+
+
 @dataclass(frozen=True, slots=True)
 class Coverage:
     """How many calls are counted, free and unknown, and how often each unknown operator occurs."""
@@ -234,6 +248,7 @@ class Report(Rendered):
     held out, of the worst variant; empty where no kernel of the device was measured.
     price_per_hour: of one device, as the user says.
     network: how the devices of a program's collectives are joined, in words; "" where it has none, or no times.
+    mesh: the devices of a recorded step; None on one device, and for any other program. exchanges: what it sends along them.
     program: what was analyzed, for `graph`; None for a saved report, whose JSON does not hold it.
     """
 
@@ -264,6 +279,8 @@ class Report(Rendered):
     profile_errors: Mapping[str, float] = field(default_factory=dict)
     price_per_hour: float | None = None
     network: str = ""
+    mesh: Mesh | None = None
+    exchanges: tuple[Exchange, ...] = ()
     program: Graph | None = field(default=None, compare=False)
 
     @property

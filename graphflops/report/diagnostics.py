@@ -36,6 +36,7 @@ DIAGNOSTICS = {
     "GF129": "recorded-lifetimes",
     "GF130": "read-differently",
     "GF131": "declared-alone",
+    "GF132": "guessed-numbers",
 }
 
 

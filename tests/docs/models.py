@@ -107,6 +107,12 @@ def _layer_with_caches(path: Path) -> None:
         torch.export.save(torch.export.export(layer, inputs, dynamic_shapes=sizes), path)
 
 
+def _factory_of_a_step(path: Path) -> None:
+    """The first block of Python in docs/recorded.md."""
+    page = (ROOT / "docs" / "recorded.md").read_text(encoding="utf-8")
+    (path.parent / "train.py").write_text(page.partition("```python\n")[2].partition("```")[0])
+
+
 def _decoder(path: Path) -> None:
     """Both phases of a decoder of 2 layers, 2,048 wide, with 4 heads of keys and values for 16 of queries."""
     from benchmarks.serving import export
@@ -167,6 +173,7 @@ EXPORTS: dict[str, Callable[[Path], None]] = {
     "lm.pt2": _attention_under_masks,
     "layer.pt2": _layer_with_caches,
     "step.pt2": _decoder,
+    "train:example": _factory_of_a_step,
     "batch.safetensors": _inputs,
     "mlp_of_two.pt2": _layer_of_two_devices,
 }

@@ -20,6 +20,7 @@ _LIBRARIES = (
     "torch._prims",
     "torch._higher_order_ops",
     "torch.nn.attention.varlen",
+    "torch.distributed.fsdp",
     "torchvision",
 )
 

@@ -51,6 +51,50 @@ def test_exchanges_into_a_given_tensor(op: str, arguments: Any, out: Any, flops:
     assert (estimate.out, estimate.vector_flops) == ((out,), flops)
 
 
+NO_GROUP = Opaque("ProcessGroup")
+
+
+@pytest.mark.parametrize(
+    ("op", "arguments", "out", "flops", "sent"),
+    [
+        ("allreduce_", ((X, Y), NO_GROUP, "sum", None, True, -1), (X, Y), 48, 2 * 3 * 4 * 48 // 4),
+        ("allreduce_coalesced_", ((X,), NO_GROUP, "avg"), (X,), 2 * 32, 2 * 3 * 4 * 32 // 4),
+        ("_allgather_base_", (t(32, 4), X, NO_GROUP), (t(32, 4),), 0, 3 * 4 * 32),
+        (
+            "allgather_into_tensor_coalesced_",
+            ((t(32, 4), t(64)), (X, Y), NO_GROUP),
+            (t(32, 4), t(64)),
+            0,
+            3 * 4 * 48,
+        ),
+        ("allgather_", (((Y, Y, Y, Y),), (Y,), NO_GROUP), (Y, Y, Y, Y), 0, 3 * 4 * 16),
+        ("_reduce_scatter_base_", (t(2, 4), X, NO_GROUP, "sum"), (t(2, 4),), 3 * 8, 3 * 4 * 8),
+        ("reduce_scatter_tensor_coalesced_", ((t(4),), (Y,), NO_GROUP, "avg"), (t(4),), 4 * 4, 3 * 4 * 4),
+        ("reduce_scatter_", ((Y,), ((Y, Y, Y, Y),), NO_GROUP, "sum"), (Y,), 3 * 16, 3 * 4 * 16),
+        ("alltoall_base_", (X, X, NO_GROUP, (), ()), (X,), 0, 3 * 4 * 32 // 4),
+        ("alltoall_", ((Y, Y, Y, Y), (Y, Y, Y, Y), NO_GROUP), (Y, Y, Y, Y), 0, 3 * 4 * 64 // 4),
+        ("broadcast_", ((X,), NO_GROUP, 0, 0), (X,), 0, 4 * 32),
+    ],
+)
+def test_exchanges_of_eager_execution(op: str, arguments: Any, out: Any, flops: int, sent: int) -> None:
+    estimate = price(f"c10d.{op}.default", *arguments, devices=4)
+    assert (estimate.out, estimate.vector_flops, estimate.link_bytes) == (out, flops, sent)
+
+
+def test_copies_of_fsdp() -> None:
+    parts = (t(3), t(2, 2))
+    gathered = price("fsdp.all_gather_copy_in.default", parts, t(28), (3, 4), 7, 1)
+    assert (gathered.out, gathered.cost.read_bytes, gathered.cost.written_bytes) == (
+        (t(7), t(28)),
+        4 * 7,
+        4 * 7,
+    )
+    copied = price("fsdp.split_with_sizes_copy.default", t(4, 7), (3, 4), 1, out=(t(4, 3), t(4, 4)))
+    assert (copied.cost.read_bytes, copied.cost.written_bytes) == (4 * 28, 4 * 28)
+    joined = price("fsdp.chunk_cat.default", (t(3), t(2, 2)), 0, 4, out=t(4, 2))
+    assert (joined.cost.read_bytes, joined.cost.written_bytes) == (4 * 7, 4 * 8)
+
+
 def test_a_barrier_sends_nothing() -> None:
     estimate = price("c10d.barrier.default", X, Opaque("ProcessGroup"), ())
     assert (estimate.out, estimate.link_bytes, estimate.cost.read_bytes) == ((None,), 0, 0)

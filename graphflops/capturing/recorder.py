@@ -1,0 +1,353 @@
+"""Records what one eager step dispatches: forward, loss, backward, optimizer, with its memory and its collectives.
+
+The mode sits under the dispatch of DTensor and other subclasses, so the calls are those on local tensors.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import sys
+import weakref
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch._subclasses.fake_tensor import DataDependentOutputException
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from graphflops.exporters.recorded import (
+    FORMAT,
+    RecordedCall,
+    RecordedGroup,
+    RecordedInput,
+    RecordedStep,
+    RecordedStorage,
+    RecordedValue,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import FrameType
+
+    from graphflops.graph import InputRole, Phase, StorageKind
+
+_PLAIN = (torch.Tensor, torch.nn.Parameter, torch._subclasses.FakeTensor)
+_NO_CALLS = frozenset({"prim", "profiler"})  # namespaces of queries and marks
+_SENDING = (
+    (torch.ops.c10d.send.default, torch.ops.c10d.barrier.default) if torch.distributed.is_available() else ()
+)
+_VIEW, _MEMORY = str(torch.ops.aten.as_strided.default), str(torch.ops.aten.empty.memory_format)
+_TORCH = os.path.dirname(torch.__file__) + os.sep
+_STEP = "_recorded"  # the function that runs the step
+_OURS = os.path.dirname(os.path.dirname(__file__)) + os.sep
+_KIND: dict[InputRole, StorageKind] = {
+    "parameter": "weight",
+    "buffer": "buffer",
+    "state": "optimizer",
+    "user": "input",
+    "constant": "buffer",
+}
+_DEEPEST = 4  # tensors around a local one
+
+
+class Recorder(TorchDispatchMode):  # type: ignore[misc]
+    """Follows the calls of one step on tensors of a fake mode."""
+
+    def __init__(self, fake: Any) -> None:
+        super().__init__()
+        self.fake = fake
+        self.storages: list[RecordedStorage] = []
+        self.values: list[RecordedValue] = []
+        self.inputs: list[RecordedInput] = []
+        self.calls: list[RecordedCall] = []
+        self.operators: dict[str, int] = {}
+        self.modules: dict[str, str] = {"": ""}  # types by path
+        self.module_numbers: dict[str, int] = {"": 0}
+        self.sources: dict[str, int] = {"": 0}
+        self.numbers: dict[
+            int, tuple[Any, int]
+        ] = {}  # by address of a storage's object: a weak reference, its number
+        self.known: dict[tuple[Any, ...], int] = {}  # the value of a layout in a storage, as last written
+        self.base: dict[int, int] = {}  # by storage: its first value
+        self.resized: set[int] = set()
+        self.phase: Phase = "forward"
+        self.is_updating = self.guesses = False
+        self.around: list[tuple[str, str]] = []  # modules that are running
+        self.made_at: dict[
+            int, tuple[tuple[str, str], str]
+        ] = {}  # module and line of each autograd node of the forward
+        self.place: tuple[tuple[str, str], str] = ("", ""), ""
+        self.after_backward: Callable[[], None] = lambda: None
+
+    # Calls
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if any(kind not in _PLAIN for kind in types):
+            return NotImplemented  # its own dispatch calls again, on local tensors
+        try:
+            results = func(*args, **kwargs)
+        except DataDependentOutputException:
+            if func is not torch.ops.aten._local_scalar_dense.default:
+                raise
+            results = 1.0 if args[0].is_floating_point() else args[0].dtype is torch.bool or 1
+            self.guesses |= self.phase_now() != "optimizer"  # which asks for the number of its step
+        if func.namespace not in _NO_CALLS and func is not torch.ops.aten.lift_fresh.default:
+            self.note(func, args, kwargs, results)
+        return results
+
+    def note(self, func: Any, args: Any, kwargs: Any, results: Any) -> None:
+        """A call is done."""
+        tensors = [leaf for leaf in tree_leaves((args, kwargs, results)) if isinstance(leaf, torch.Tensor)]
+        if not any(self.is_ours(tensor) for tensor in tensors):
+            return
+        self.phase = self.phase_now()
+        (module, source) = self.place = self.place_now()
+        given = [self.argument(value) for value in args]
+        named = {name: self.argument(value) for name, value in kwargs.items()}
+        flat = _written(func, args, kwargs) or ([] if results is None else tree_leaves(results))
+        made = [
+            self.result(leaf) if isinstance(leaf, torch.Tensor) and self.is_ours(leaf) else None
+            for leaf in flat
+        ]
+        self.add(str(func), given, named, made, module, source)
+
+    def add(
+        self,
+        operator: str,
+        args: list[Any],
+        kwargs: dict[str, Any],
+        results: list[int | None],
+        module: tuple[str, str],
+        source: str,
+    ) -> None:
+        number = self.operators.setdefault(operator, len(self.operators))
+        path, kind = module
+        where = self.module_numbers.setdefault(path, len(self.module_numbers))
+        self.modules[path] = self.modules.get(path) or kind
+        line = self.sources.setdefault(source, len(self.sources))
+        self.calls.append(RecordedCall(number, args, kwargs, results, where, line, self.phase, 0))
+
+    def is_ours(self, tensor: torch.Tensor) -> bool:
+        return getattr(tensor, "fake_mode", None) is self.fake
+
+    def phase_now(self) -> Phase:
+        """What follows a backward outside of modules is the update: of gradients by their norm, of weights."""
+        if torch._C._current_graph_task_id() != -1:
+            return "backward"
+        if self.phase == "backward":
+            self.after_backward()
+        if self.is_updating or (self.phase != "forward" and not self.around):
+            return "optimizer"
+        return "forward"
+
+    def place_now(self) -> tuple[tuple[str, str], str]:
+        """The module and the line of a call; of a gradient those of its forward."""
+        if self.phase == "backward" and not self.around:
+            node = torch._C._current_autograd_node()
+            return self.place if node is None else self.made_at.get(node._sequence_nr(), self.place)
+        found = self.around[-1] if self.around else ("", ""), _line()
+        if self.phase == "forward":
+            self.made_at[torch.autograd._get_sequence_nr() - 1] = found
+        return found
+
+    # Values
+
+    def argument(self, value: Any) -> Any:
+        """An argument as a file has it."""
+        if isinstance(value, torch.Tensor):
+            return {"v": self.value(value)} if self.is_ours(value) else {"o": f"tensor of {value.dtype}"}
+        if value is None or isinstance(value, (bool, str)):
+            return value
+        if isinstance(value, int):
+            return int(value)
+        if isinstance(value, float):
+            return value if math.isfinite(value) else {"f": str(value)}
+        if isinstance(value, (list, tuple)):
+            return [self.argument(item) for item in value]
+        if isinstance(value, torch.dtype):
+            return {"d": str(value).removeprefix("torch.")}
+        return {"o": str(value)} if not isinstance(value, torch.ScriptObject) else _named(value)
+
+    def value(self, tensor: torch.Tensor) -> int:
+        """The value that a tensor is; one that no call made is a view of what its memory holds, or was there before."""
+        number = self.storage(tensor)
+        key = _layout(number, tensor)
+        if key not in self.known:
+            named: dict[str, Any] = {}
+            if number in self.base:
+                view = [list(tensor.shape), list(tensor.stride()), tensor.storage_offset()]
+                args, operator = [{"v": self.base[number]}, *view], _VIEW
+            elif number in self.resized:
+                args, operator = [list(tensor.shape)], _MEMORY
+                named = {"dtype": self.argument(tensor.dtype)}
+            else:
+                return self.input(tensor, "constant", "")
+            made = self.define(key, tensor)
+            self.phase = self.phase_now()
+            self.add(operator, args, named, [made], *self.place)
+        return self.known[key]
+
+    def result(self, tensor: torch.Tensor) -> int:
+        return self.define(_layout(self.storage(tensor), tensor), tensor)
+
+    def define(self, key: tuple[Any, ...], tensor: torch.Tensor) -> int:
+        """A new value."""
+        number = key[0]
+        dtype = str(tensor.dtype).removeprefix("torch.")
+        self.values.append(
+            RecordedValue(number, int(key[1]), [*map(int, tensor.shape)], [*map(int, tensor.stride())], dtype)
+        )
+        self.known[key] = value = len(self.values) - 1
+        self.base.setdefault(number, value)
+        memory = self.storages[number]
+        memory.name = memory.name or f"v{value}"
+        return value
+
+    def input(self, tensor: torch.Tensor, role: InputRole, target: str) -> int:
+        """A value that is there before the step, once."""
+        number = self.storage(tensor)
+        key = _layout(number, tensor)
+        if key in self.known:
+            return self.known[key]
+        memory = self.storages[number]
+        memory.first, memory.name = -1, memory.name or target
+        if number not in self.base:
+            memory.kind = _KIND[role]
+        value = self.define(key, tensor)
+        self.inputs.append(RecordedInput(value, role, target or f"v{value}"))
+        return value
+
+    # Memory
+
+    def storage(self, tensor: torch.Tensor) -> int:
+        """The number of a tensor's memory, which is followed from now on."""
+        storage = tensor.untyped_storage()
+        known = self.numbers.get(id(storage))
+        return known[1] if known is not None and known[0]() is storage else self.follow(storage)
+
+    def follow(self, storage: Any) -> int:
+        number = len(self.storages)
+        # What the call that is being noted makes is there from that call on.
+        self.storages.append(RecordedStorage("", "value", len(self.calls), -2, int(storage.nbytes())))
+        self.numbers[id(storage)] = weakref.ref(storage, lambda _: self.let_go(number)), number
+        return number
+
+    def let_go(self, number: int) -> None:
+        memory = self.storages[number]
+        if memory.last == -2:
+            memory.last = max(len(self.calls) - 1, memory.first)
+
+    def resize(self, storage: Any, size: int) -> None:
+        """Memory is given back, or taken again: then it has a new number."""
+        known = self.numbers.pop(id(storage), None)
+        if known is not None and known[0]() is storage:
+            self.let_go(known[1])
+        if size:
+            self.resized.add(self.follow(storage))
+
+    def before(
+        self, tensor: torch.Tensor | None, role: InputRole, target: str, *, on_host: bool = False
+    ) -> None:
+        """A tensor is there before the step; of one that others wrap, the local part. on_host: not in a device's memory."""
+        for _ in range(_DEEPEST):
+            inner = getattr(tensor, "_local_tensor", None)
+            tensor = tensor if inner is None else inner
+        if isinstance(tensor, torch.Tensor) and self.is_ours(tensor):
+            self.input(tensor, role, target)
+            if on_host:
+                self.storages[self.storage(tensor)].bytes = 0
+
+    def is_gradient(self, tensor: torch.Tensor | None, name: str) -> None:
+        """A parameter has this gradient now."""
+        tensor = getattr(tensor, "_local_tensor", tensor)
+        if isinstance(tensor, torch.Tensor) and self.is_ours(tensor):
+            memory = self.storages[self.storage(tensor)]
+            if memory.kind == "value":
+                memory.kind, memory.name = "gradient", name
+
+    def step(self, rank: int, axes: list[tuple[str, int]], groups: list[RecordedGroup]) -> RecordedStep:
+        """What was recorded. Memory of a phase that frees it again is temporary, and so are gathered parameters."""
+        turn, runs = 0, []
+        for before, call in zip([None, *self.calls], self.calls, strict=False):
+            turn += before is not None and before.phase != call.phase
+            runs.append(turn)
+        end = len(self.calls) - 1
+        for number, memory in enumerate(self.storages):
+            memory.last = end if memory.last == -2 else min(memory.last, end)
+            memory.first = min(memory.first, end)
+            if memory.kind == "value" and memory.first >= 0:
+                is_brief = turn > 0 and runs[memory.first] == runs[memory.last]
+                memory.kind = "temporary" if is_brief or number in self.resized else "value"
+        return RecordedStep(
+            FORMAT,
+            f"torch {torch.__version__.partition('+')[0]}",
+            rank,
+            axes,
+            groups,
+            [*self.operators],
+            [*self.modules.items()],
+            [*self.sources],
+            self.storages,
+            self.values,
+            self.inputs,
+            self.calls,
+            self.guesses,
+        )
+
+
+def _layout(number: int, tensor: torch.Tensor) -> tuple[Any, ...]:
+    return number, tensor.storage_offset(), tuple(tensor.shape), tensor.stride(), tensor.dtype
+
+
+def _written(func: Any, args: Any, kwargs: Any) -> list[Any]:
+    """Tensors that a call writes without returning them: its results all the same; [] for a call that returns its results.
+
+    A collective of eager execution writes its first argument.
+    """
+    if func.namespace == "c10d":
+        return tree_leaves(args[0]) if func not in _SENDING else [None]
+    if func._schema.returns:
+        return []
+    given = {
+        **dict(zip([argument.name for argument in func._schema.arguments], args, strict=False)),
+        **kwargs,
+    }
+    named = [
+        argument.name
+        for argument in func._schema.arguments
+        if argument.alias_info and argument.alias_info.is_write
+    ]
+    return [leaf for name in named for leaf in tree_leaves(given.get(name)) if leaf is not None]
+
+
+def _named(value: Any) -> Any:
+    """A process group by its name, a reduction by its own."""
+    from torch import distributed as dist
+
+    with contextlib.suppress(Exception):
+        return dist.ProcessGroup.unbox(value).group_name
+    with contextlib.suppress(Exception):
+        return dist.ReduceOp(value.op()).op.name.lower()
+    return {"o": type(value).__name__}
+
+
+def _line() -> str:
+    """The innermost line of code that is neither torch's nor ours."""
+    frame: FrameType | None = sys._getframe(3)
+    while frame is not None:
+        name = frame.f_code.co_filename
+        if not name.startswith((_TORCH, _OURS, "<")):
+            return f"{_short(name)}:{frame.f_lineno}"
+        if frame.f_code.co_name == _STEP and name.startswith(_OURS):
+            return ""
+        frame = frame.f_back
+    return ""
+
+
+def _short(path: str) -> str:
+    """A path from the installed packages or the working folder on."""
+    _, found, rest = path.rpartition(f"site-packages{os.sep}")
+    return rest if found else os.path.relpath(path) if path.startswith(os.getcwd() + os.sep) else path

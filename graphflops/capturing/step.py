@@ -1,0 +1,275 @@
+"""Records a whole step of one rank: builds what a factory returns on tensors without data, over pretended devices."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import inspect
+from math import prod
+from typing import TYPE_CHECKING, Any
+from unittest import mock
+
+import torch
+from torch import distributed as dist
+from torch._subclasses.fake_tensor import unset_fake_temporarily
+
+from graphflops.capturing.pretended import OPTIMIZERS, devices, groups, pretended
+from graphflops.capturing.recorder import Recorder
+from graphflops.errors import GraphflopsError, ModelError, OptionError, innermost
+from graphflops.exporters.recorded import graph_of, write
+from graphflops.graph import Origin
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from pathlib import Path
+
+    from graphflops.exporters.recorded import RecordedStep
+    from graphflops.graph import Graph
+
+    Mesh = Mapping[str, int]
+
+_NAMES = ("module", "inputs", "optimizer", "loss")
+
+
+def record(
+    factory: Callable[..., Any], *, mesh: Mesh | None = None, rank: int = 0, file: str | Path | None = None
+) -> Graph:
+    """Records one eager step of one rank of a mesh; nothing is computed, and no second process runs.
+
+    factory: returns (module, inputs), (module, inputs, optimizer) or (module, inputs, optimizer, loss), or a dict of these
+        names; or a function, the step itself. It is called with `mesh`, a DeviceMesh, where it has a parameter of that name.
+        inputs: a tensor, a tuple, or a dict of named ones. loss: of what the module returns. Without loss and optimizer the
+        step is an inference.
+    mesh: devices by axis, the outermost first, `{"dp": 8, "tp": 4}`; None for one device. rank: the one that is recorded.
+    file: where the step is saved for `analyze`.
+    Raises ModelError, in one line, where the step cannot be recorded, OptionError for a mesh that is none.
+    """
+    axes = dict(mesh or {})
+    if any(not isinstance(size, int) or size < 1 for size in axes.values()) or not 0 <= rank < prod(
+        axes.values()
+    ):
+        raise OptionError(
+            "a mesh is the number of devices by axis, such as dp=8,tp=4, and a rank one of them"
+        )
+    try:
+        step = _recorded(factory, axes, rank)
+    except (GraphflopsError, OSError):
+        raise
+    except Exception as error:
+        line = f"{type(error).__name__}: {error}".strip().partition("\n")[0]
+        place = innermost(error.__traceback__)
+        raise ModelError(f"the step cannot be recorded: {line} ({place}){_advice(line)}") from error
+    if file is not None:
+        write(step, file)
+    return graph_of(step, Origin("" if file is None else str(file), "recorded", step.producer))
+
+
+def _advice(line: str) -> str:
+    if "DataDependent" in line or "_local_scalar_dense" in line:
+        return ": it reads numbers from its data, which a recording does not have: leave .item() and printing out"
+    return ""
+
+
+def _recorded(factory: Callable[..., Any], axes: Mesh, rank: int) -> RecordedStep:
+    """The step in the form of its file."""
+    with devices(axes, rank) as mesh, pretended() as fake:
+        wants_mesh = "mesh" in inspect.signature(factory).parameters
+        step, given = _step(factory(mesh=mesh) if wants_mesh else factory())
+        followed = _Followed()
+        with followed.hooks(None), Recorder(fake):
+            step()  # which makes the state of optimizers, and what wrappers make at first
+        recorder = Recorder(fake)
+        followed.register(recorder, given)
+        gc.collect()
+        was_collecting = gc.isenabled()
+        gc.disable()  # when it runs is chance, and what it frees too
+        try:
+            with followed.hooks(recorder), _resizes(recorder), _naming_shards(recorder), recorder:
+                step()
+        finally:
+            if was_collecting:
+                gc.enable()
+        followed.find_gradients(recorder)
+        with unset_fake_temporarily():
+            there = groups(mesh) if axes else []
+        return recorder.step(rank, [*axes.items()], there)
+
+
+def _step(given: Any) -> tuple[Callable[[], Any], list[tuple[str, torch.Tensor]]]:
+    """What runs a step of what a factory returns, and the inputs by name."""
+    if callable(given) and not isinstance(given, torch.nn.Module):
+        return given, []
+    parts = (
+        given
+        if isinstance(given, dict)
+        else dict(zip(_NAMES, given, strict=False))
+        if isinstance(given, tuple) and len(given) <= len(_NAMES)
+        else {}
+    )
+    if not {"module", "inputs"} <= parts.keys() or not parts.keys() <= {*_NAMES}:
+        raise ModelError(
+            f"the factory returned a {type(given).__name__}, not (module, inputs, optimizer, loss) or a step"
+        )
+    module, inputs, optimizer, loss = (parts.get(name) for name in _NAMES)
+    assert callable(module)
+    args, kwargs = (
+        ((), inputs)
+        if isinstance(inputs, dict)
+        else (inputs, {})
+        if isinstance(inputs, tuple)
+        else ((inputs,), {})
+    )
+
+    def step() -> None:
+        with torch.set_grad_enabled(optimizer is not None or loss is not None):
+            result = module(*args, **kwargs)
+        if loss is not None or optimizer is not None:
+            _loss(result, loss).backward()
+        if optimizer is not None:
+            optimizer.step()
+            optimizer.zero_grad()
+
+    named = [(f"inputs[{place}]", one) for place, one in enumerate(args)] + [*kwargs.items()]
+    return step, [(name, one) for name, one in named if isinstance(one, torch.Tensor)]
+
+
+def _loss(result: Any, loss: Callable[[Any], torch.Tensor] | None) -> torch.Tensor:
+    value = loss(result) if loss is not None else getattr(result, "loss", result)
+    if not isinstance(value, torch.Tensor) or value.numel() != 1:
+        raise ModelError(
+            "the module returns no loss: let the factory return a function of its result as the fourth"
+        )
+    return value
+
+
+class _Followed:
+    """The modules and optimizers that a step runs, found as it runs them."""
+
+    def __init__(self) -> None:
+        self.names: dict[int, str] = {}
+        self.roots: list[torch.nn.Module] = []
+        self.optimizers: list[torch.optim.Optimizer] = []
+        self.depth = 0
+        self.recorder: Recorder | None = None
+
+    @contextlib.contextmanager
+    def hooks(self, recorder: Recorder | None) -> Iterator[None]:
+        """Notes what runs; tells a recorder where it is."""
+        self.depth, self.recorder = 0, recorder
+        if recorder is not None:
+            recorder.after_backward = lambda: self.find_gradients(recorder)
+        modules = torch.nn.modules.module
+        handles = (
+            modules.register_module_forward_pre_hook(self.enter),
+            modules.register_module_forward_hook(self.leave, always_call=True),
+            OPTIMIZERS.register_optimizer_step_pre_hook(self.update),
+            OPTIMIZERS.register_optimizer_step_post_hook(self.updated),
+        )
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def enter(self, module: torch.nn.Module, _: Any) -> None:
+        """A module begins; the outermost one names those in it."""
+        if not self.depth and id(module) not in self.names:
+            prefix = f"{type(module).__name__}_{len(self.roots)}." if self.roots else ""
+            self.roots.append(module)
+            self.names |= {id(one): plain(prefix + name).rstrip(".") for name, one in module.named_modules()}
+        self.depth += 1
+        if self.recorder is not None:
+            around = self.recorder.around[-1][0] if self.recorder.around else ""
+            self.recorder.around.append((self.names.get(id(module), around), type(module).__name__))
+
+    def leave(self, *_: Any) -> None:
+        """A module is done."""
+        self.depth -= 1
+        if self.recorder is not None:
+            self.recorder.around.pop()
+
+    def update(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        """An optimizer begins its step."""
+        if optimizer not in self.optimizers:
+            self.optimizers.append(optimizer)
+        if self.recorder is not None:
+            self.find_gradients(self.recorder)
+            self.recorder.is_updating = True
+
+    def updated(self, *_: Any) -> None:
+        """An optimizer has done its step."""
+        if self.recorder is not None:
+            self.recorder.is_updating = False
+
+    def register(self, recorder: Recorder, inputs: list[tuple[str, torch.Tensor]]) -> None:
+        """Tells a recorder what is there before the step."""
+        for root in self.roots:
+            for module in root.modules():
+                path = self.names[id(module)]
+                for name, parameter in module._parameters.items():
+                    recorder.before(parameter, "parameter", f"{path}.{name}".lstrip("."))
+                for name, buffer in module._buffers.items():
+                    recorder.before(buffer, "buffer", f"{path}.{name}".lstrip("."))
+        targets = {id(tensor): plain(name) for root in self.roots for name, tensor in root.named_parameters()}
+        for optimizer in self.optimizers:
+            for group in optimizer.param_groups:
+                for parameter in group["params"]:
+                    for name, state in optimizer.state.get(parameter, {}).items():
+                        on_host = name == "step" and not (group.get("fused") or group.get("capturable"))
+                        recorder.before(
+                            state,
+                            "state",
+                            f"{targets.get(id(parameter), 'parameter')}.{name}",
+                            on_host=on_host,
+                        )
+        for name, tensor in inputs:
+            recorder.before(tensor, "user", name)
+
+    def find_gradients(self, recorder: Recorder) -> None:
+        """Tells a recorder which memory holds gradients now."""
+        for root in self.roots:
+            for name, parameter in root.named_parameters():
+                recorder.is_gradient(parameter.grad, plain(name))
+
+
+def plain(name: str) -> str:
+    """A path without the wrappers that torch leaves out of it too."""
+    return name.replace("_checkpoint_wrapped_module.", "").replace("_orig_mod.", "")
+
+
+@contextlib.contextmanager
+def _resizes(recorder: Recorder) -> Iterator[None]:
+    """Tells a recorder when memory is given back or taken again by itself, which dispatches no call."""
+    resize = torch.UntypedStorage.resize_
+
+    def resized(storage: Any, size: int) -> Any:
+        result = resize(storage, size)
+        recorder.resize(storage, size)
+        return result
+
+    with mock.patch.object(torch.UntypedStorage, "resize_", resized):
+        yield
+
+
+@contextlib.contextmanager
+def _naming_shards(recorder: Recorder) -> Iterator[None]:
+    """Tells a recorder whose parameters FSDP gathers, which it does ahead of time, and whose gradients it reduces."""
+    if not dist.is_available():
+        yield
+        return
+    from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
+
+    def named(function: Callable[..., Any]) -> Callable[..., Any]:
+        def called(group: Any, *args: Any, **kwargs: Any) -> Any:
+            recorder.around.append((plain(group._module_fqn or ""), ""))
+            try:
+                return function(group, *args, **kwargs)
+            finally:
+                recorder.around.pop()
+
+        return called
+
+    with contextlib.ExitStack() as stack:
+        for name in ("unshard", "wait_for_unshard", "post_backward"):
+            stack.enter_context(mock.patch.object(FSDPParamGroup, name, named(getattr(FSDPParamGroup, name))))
+        yield

@@ -1,0 +1,47 @@
+"""A recorded step: its memory as the recording has it, call by call, and what it sends along each axis of its mesh."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from graphflops.dims import total
+from graphflops.passes.program import MemoryUse, Peak
+from graphflops.report import Exchange, Held, Timeline
+
+if TYPE_CHECKING:
+    from graphflops.dims import Dim
+    from graphflops.graph import Phase, Step
+    from graphflops.passes.program import PricedProgram
+
+
+def step_memory(program: PricedProgram, step: Step) -> MemoryUse:
+    """The peak of a step beside what is there throughout, and what is held when; one moment a call."""
+    rows = tuple([call.row for call in program.main.calls])
+    storages = sorted([memory for memory in step.storages if memory.bytes], key=lambda memory: memory.last)
+    changes = [0] * (len(rows) + 1)
+    held = []
+    for name, kind, first, last, size in storages:
+        held.append(Held(name, "workspace" if kind == "temporary" else kind, max(first, 0), last, size))
+        if kind not in ("weight", "buffer", "optimizer"):
+            changes[max(first, 0)] += size
+            changes[last + 1] -= size
+    live = peak = place = 0
+    for moment, change in enumerate(changes):
+        live += change
+        if live > peak:
+            peak, place = live, moment
+    turn = step.phases.index("backward") if step.is_training else None
+    node = program.main.calls[place].node.name
+    return MemoryUse(Peak(peak, node), Timeline(rows, tuple(held), turn))
+
+
+def exchanges(program: PricedProgram, step: Step) -> tuple[Exchange, ...]:
+    """What a step sends, by axis, operator, module and phase, in the order in which they are first called."""
+    groups = {} if step.mesh is None else step.mesh.groups
+    found: dict[tuple[str, str, str, Phase], list[Dim]] = {}
+    for call, phase in zip(program.main.calls, step.phases, strict=True):
+        if call.node.operator.is_exchange:
+            group = groups.get(str(call.node.arguments().get("group_name", "")))
+            key = ("" if group is None else group.axis, call.node.op, call.node.module, phase)
+            found.setdefault(key, []).append(call.estimate.link_bytes)
+    return tuple([Exchange(*key, len(sent), total(sent)) for key, sent in found.items()])

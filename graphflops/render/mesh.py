@@ -1,0 +1,58 @@
+"""The mesh of a recorded step and what is sent along its axes, for every format that draws tables."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import TYPE_CHECKING
+
+from graphflops.base.numbered import numbered, unnumbered
+from graphflops.dims import total
+from graphflops.render.text import count_of, operator_name, safe
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from graphflops.dims import Dim
+    from graphflops.render.text import Numbers
+    from graphflops.report import Exchange, Report
+
+HEADS = ("axis", "collective", "module", "phase", "calls", "sent")
+
+
+def facts(report: Report, numbers: Numbers) -> Iterator[tuple[str, str]]:
+    """The mesh, and the bytes sent along each of its axes."""
+    mesh = report.mesh
+    assert mesh is not None
+    sizes = ", ".join(f"{safe(axis, 40)}={size}" for axis, size in mesh.axes.items())
+    yield (
+        "mesh",
+        f"{sizes}: {count_of(prod(mesh.axes.values()), 'device')}, of which rank {mesh.rank} is recorded",
+    )
+    sent: dict[str, list[Dim]] = {}
+    for exchange in report.exchanges:
+        sent.setdefault(exchange.axis, []).append(exchange.bytes)
+    if sent:
+        texts = (f"{numbers.memory(total(sizes))} {_axis(axis)}" for axis, sizes in sent.items())
+        yield "by mesh axis", ", ".join(texts)
+
+
+def lines(report: Report, numbers: Numbers) -> Iterator[list[str]]:
+    """A line for each kind of collective by axis, phase and module; modules that differ in their number are one line."""
+    alike: dict[tuple[str, ...], list[Exchange]] = {}
+    for exchange in report.exchanges:
+        key = exchange.axis, exchange.op, unnumbered(exchange.module), exchange.phase
+        alike.setdefault(key, []).append(exchange)
+    for group in alike.values():
+        modules = numbered([exchange.module for exchange in group])
+        yield [
+            _axis(group[0].axis),
+            operator_name(group[0].op),
+            safe(modules),
+            group[0].phase,
+            f"{sum(exchange.calls for exchange in group):,}",
+            numbers.memory(total(exchange.bytes for exchange in group)),
+        ]
+
+
+def _axis(axis: str) -> str:
+    return safe(axis, 40) or "no axis"

@@ -1,0 +1,112 @@
+"""Collectives as eager execution calls them: they write to given tensors. What FSDP copies beside them.
+
+Work, memory and traffic are those of the functional ones.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from graphflops.cost import Estimate
+from graphflops.dims import Dim, total
+from graphflops.rules import collectives
+from graphflops.rules.collectives import PAIR, several
+from graphflops.rules.joining import joined
+from graphflops.rules.registry import rule
+
+if TYPE_CHECKING:
+    from graphflops.rules.collectives import Tensors
+    from graphflops.tensor import TensorType
+
+KIND = "collective"
+
+
+def _into(written: Tensors, estimate: Estimate) -> Estimate:
+    """The same into given tensors."""
+    return replace(estimate, out=written, writes=written)
+
+
+def _flat(lists: tuple[Tensors, ...]) -> Tensors:
+    return tuple(x for tensors in lists for x in tensors)
+
+
+@rule("c10d.allreduce_", "c10d.allreduce_coalesced_")
+def all_reduce(tensors: Tensors, process_group: str, reduce_op: str, *, devices: Dim = PAIR) -> Estimate:
+    """The sum over all devices, in place."""
+    return _into(tensors, collectives.all_reduce(tensors, reduce_op, devices=devices))
+
+
+@rule("c10d._allgather_base_", "c10d.allgather_into_tensor_coalesced_", "c10d.allgather_coalesced_")
+def all_gather(out: TensorType | Tensors, inputs: TensorType | Tensors, *, devices: Dim = PAIR) -> Estimate:
+    """The tensors of all devices, joined."""
+    return _into(several(out), collectives.all_gather(several(inputs), devices))
+
+
+@rule("c10d.allgather_")
+def all_gather_lists(out: tuple[Tensors, ...], inputs: Tensors, *, devices: Dim = PAIR) -> Estimate:
+    """The tensors of all devices, apart."""
+    return _into(_flat(out), collectives.all_gather(inputs, devices))
+
+
+@rule("c10d._reduce_scatter_base_", "c10d.reduce_scatter_tensor_coalesced_")
+def reduce_scatter(
+    out: TensorType | Tensors,
+    inputs: TensorType | Tensors,
+    process_group: str,
+    reduce_op: str,
+    *,
+    devices: Dim = PAIR,
+) -> Estimate:
+    """Each device gets the sum of its part: one operation less than devices per element of it."""
+    written = several(out)
+    work = (devices - 1 + collectives.averaged(reduce_op)) * total(x.numel for x in written)
+    sent = (devices - 1) * collectives.whole_bytes(written)
+    return Estimate(written, vector_flops=work, link_bytes=sent, devices=devices, reads=several(inputs))
+
+
+@rule("c10d.reduce_scatter_")
+def reduce_scatter_lists(
+    out: Tensors, inputs: tuple[Tensors, ...], process_group: str, reduce_op: str, *, devices: Dim = PAIR
+) -> Estimate:
+    """The same of parts that are tensors of their own."""
+    return reduce_scatter(out, _flat(inputs), process_group, reduce_op, devices=devices)
+
+
+@rule("c10d.alltoall_base_", "c10d.alltoall_")
+def all_to_all(out: TensorType | Tensors, inputs: TensorType | Tensors, *, devices: Dim = PAIR) -> Estimate:
+    """Each device sends slices to the others; its own is taken to be as long as the mean."""
+    given = several(inputs)
+    sent = collectives.sent("all_to_all", collectives.whole_bytes(given), devices)
+    return _into(several(out), Estimate((), link_bytes=sent, devices=devices, reads=given))
+
+
+@rule("c10d.broadcast_")
+def broadcast(tensors: Tensors, *, devices: Dim = PAIR) -> Estimate:
+    """A copy of one device's tensors, passed on from device to device."""
+    sent = collectives.whole_bytes(tensors)
+    return Estimate(tensors, link_bytes=sent, devices=devices, reads=tensors)
+
+
+@rule("fsdp.all_gather_copy_in", kind="movement")
+def all_gather_copy_in(
+    all_gather_inputs: Tensors,
+    all_gather_output: TensorType,
+    inp_split_sizes: tuple[Dim, ...],
+    all_gather_input_numel: Dim,
+) -> Estimate:
+    """Copies the parameters' shards into this device's part of the result of an all_gather."""
+    part = all_gather_output.like((all_gather_input_numel,))
+    return Estimate((part, all_gather_output), reads=all_gather_inputs, writes=(part,))
+
+
+@rule("fsdp.split_with_sizes_copy", kind="movement")
+def split_with_sizes_copy(all_gather_output: TensorType, *, out: Tensors) -> Estimate:
+    """Copies what was gathered to the parameters."""
+    return Estimate(out, reads=(all_gather_output,))
+
+
+@rule("fsdp.chunk_cat", kind="movement")
+def chunk_cat(tensors: Tensors, *, out: TensorType) -> Estimate:
+    """Copies gradients into the operand of a reduce_scatter, each cut and padded to equal parts."""
+    return joined(tensors, out.shape)

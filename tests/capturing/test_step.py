@@ -1,0 +1,237 @@
+"""Steps of stock modules, recorded: figures are products of sizes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+from graphflops import analyze, record
+from graphflops.errors import ModelError, OptionError
+from graphflops.exporters import load
+from tests.capturing import steps
+from tests.capturing.steps import (
+    BATCH,
+    BYTES,
+    HIDDEN,
+    LAYER,
+    LAYERS,
+    LENGTH,
+    OUTER,
+    PARAMETERS,
+    PRODUCTS,
+    STEP,
+    TOKENS,
+    VOCABULARY,
+    WIDTH,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from graphflops.report import Report
+
+
+def report_of(factory: Any, mesh: dict[str, int] | None = None, **options: Any) -> Report:
+    return analyze(record(factory, mesh=mesh, **options))
+
+
+def sent(report: Report, axis: str = "") -> int:
+    return sum(int(one.bytes) for one in report.exchanges if axis in ("", one.axis))
+
+
+def test_one_device() -> None:
+    report = report_of(steps.single)
+    assert report.totals.cost.matrix_flops == STEP
+    assert report.coverage.unknown == 0
+    assert report.parameters == PARAMETERS
+    (memory,) = report.memory_use
+    assert memory.phase == "training"
+    assert memory.weights == PARAMETERS * BYTES
+    assert memory.optimizer == 2 * PARAMETERS * BYTES
+    assert not report.exchanges
+
+
+def test_flops_are_those_that_torch_counts() -> None:
+    import torch
+    from torch.utils.flop_counter import FlopCounterMode
+
+    model, ids, *_ = steps.single()
+    model, ids = model.to("meta"), ids.to("meta")
+    with FlopCounterMode(display=False) as counter:
+        scores = model(ids).flatten(0, 1)
+        loss_of = torch.nn.functional.cross_entropy
+        loss_of(scores, torch.zeros(TOKENS, dtype=torch.long, device="meta")).backward()
+    # On the meta device the scores are not computed again: twice the forward, not 2.5 times.
+    again = LAYERS * BATCH * 4 * LENGTH * LENGTH * WIDTH // 2
+    assert counter.get_total_flops() == STEP - again
+
+
+def test_inference() -> None:
+    report = report_of(steps.inference)
+    assert report.totals.cost.matrix_flops == PRODUCTS // 3 + LAYERS * BATCH * 4 * LENGTH * LENGTH * WIDTH
+    assert report.memory_use[0].phase == "inference"
+    assert {row.phase for row in report.rows} == {"forward"}
+
+
+def test_a_fused_optimizer() -> None:
+    report = report_of(steps.fused)
+    numbers = (
+        2 * PARAMETERS + 2 * 2 + LAYERS * (4 + 6)
+    )  # moments, and the number of the step for each parameter
+    assert report.memory_use[0].optimizer == numbers * BYTES
+    assert report.coverage.unknown == 0
+
+
+def test_checkpoints_run_the_forward_again() -> None:
+    report = report_of(steps.checkpointed)
+    # The last product of a checkpoint is not run again: nothing reads it in the backward.
+    again = report.totals.cost.matrix_flops - STEP  # type: ignore[operator]
+    attention = BATCH * 4 * LENGTH * LENGTH * WIDTH
+    assert again == LAYERS * (2 * TOKENS * (4 * WIDTH * WIDTH + WIDTH * HIDDEN) + attention)
+    assert {row.module for row in report.rows} >= {"layers.0.mlp.up", "layers.1.attention.q"}
+
+
+def test_data_parallel() -> None:
+    report = report_of(steps.data_parallel, {"dp": 4})
+    assert sent(report, "dp") == sent(report) == 2 * (4 - 1) * PARAMETERS * BYTES // 4
+    assert report.totals.cost.matrix_flops == STEP
+    assert report.totals.cost.link_bytes == sent(report)
+
+
+def test_fully_sharded() -> None:
+    report = report_of(steps.fully_sharded, {"dp": 4})
+    # Layers are gathered for the forward and for the backward, what lies outside of them once; gradients are scattered.
+    assert sent(report, "dp") == (4 - 1) * BYTES * (3 * LAYERS * LAYER + 2 * OUTER) // 4
+    assert report.parameters == PARAMETERS // 4
+    assert report.memory_use[0].weights == PARAMETERS // 4 * BYTES
+    assert report.memory_use[0].optimizer == 2 * PARAMETERS // 4 * BYTES
+    layers = {(one.module, one.phase): int(one.bytes) for one in report.exchanges if "allgather" in one.op}
+    part = (4 - 1) * LAYER * BYTES // 4
+    assert layers["layers.0", "forward"] == layers["layers.1", "backward"] == part
+
+
+def test_parameters_that_stay_gathered() -> None:
+    report = report_of(steps.kept_gathered, {"dp": 4})
+    assert sent(report) == (4 - 1) * BYTES * 2 * PARAMETERS // 4
+
+
+def test_mixed_precision() -> None:
+    report = report_of(steps.mixed_precision, {"dp": 4})
+    gathered, scattered = 2 * LAYERS * LAYER + OUTER, PARAMETERS
+    assert sent(report) == (4 - 1) * (2 * gathered + BYTES * scattered) // 4
+    assert not [found for found in report.diagnostics if found.code == "GF103"]
+
+
+def test_tensor_and_sequence_parallel() -> None:
+    report = report_of(steps.tensor_parallel, {"tp": 2})
+    assert report.totals.cost.matrix_flops == STEP // 2
+    activation = TOKENS * WIDTH * BYTES // 2  # of each gather and each scatter, forward and backward alike
+    products = 2 * 2 * 2 * LAYERS * activation
+    ends = (
+        4 * activation + TOKENS * VOCABULARY * BYTES // 2
+    )  # of the embedding and the head, and the scores gathered
+    norms = (
+        3 * (2 * LAYERS + 1) * 2 * WIDTH * BYTES
+    )  # AdamW asks three times for gradients that are partial sums
+    assert sent(report, "tp") == products + ends + norms
+
+
+def test_sharded_and_split() -> None:
+    report = report_of(steps.sharded_and_split, {"dp": 2, "tp": 2})
+    assert report.mesh is not None
+    assert dict(report.mesh.axes) == {"dp": 2, "tp": 2}
+    assert {group.axis: group.ranks for group in report.mesh.groups.values()} == {
+        "dp": (0, 2),
+        "tp": (0, 1),
+        "dp+tp": (0, 1, 2, 3),
+    }
+    norms = (2 * LAYERS + 1) * 2 * WIDTH
+    layer = (LAYER - 2 * 2 * WIDTH) // 2 + 2 * 2 * WIDTH
+    assert (
+        sent(report, "dp") == BYTES * (3 * LAYERS * layer + 2 * ((OUTER - 2 * WIDTH) // 2 + 2 * WIDTH)) // 2
+    )
+    assert report.parameter_bytes == BYTES * ((PARAMETERS - norms) // 2 + norms) // 2
+
+
+def test_a_file_is_read_without_torch(tmp_path: Path) -> None:
+    file = tmp_path / "step.recorded"
+    graph = record(steps.fully_sharded, mesh={"dp": 2}, rank=1, file=file)
+    assert analyze(file).totals == analyze(graph).totals
+    code = f"import sys, graphflops as g; print(g.analyze({str(file)!r}).mesh.rank); assert 'torch' not in sys.modules"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "1"
+    read = load(file)
+    assert read.step is not None
+    assert graph.step == read.step
+
+
+def test_phases_and_places() -> None:
+    graph = record(steps.single)
+    assert graph.step is not None
+    places = {(node.module, phase) for node, phase in zip(graph.nodes, graph.step.phases, strict=True)}
+    assert {("layers.1.mlp.up", "forward"), ("layers.1.mlp.up", "backward"), ("", "optimizer")} <= places
+    sources = {node.source for node in graph.nodes if node.module == "layers.0.mlp"}
+    assert all("steps.py:" in source for source in sources)
+
+
+def test_what_is_no_step() -> None:
+    with pytest.raises(ModelError, match=r"returned a int, not \(module, inputs"):
+        record(lambda: 1)
+    with pytest.raises(OptionError, match="number of devices by axis"):
+        record(steps.single, mesh={"dp": 0})
+    with pytest.raises(ModelError, match="returns no loss"):
+        record(lambda: steps.single()[:3])
+
+
+def test_a_step_of_ones_own() -> None:
+    def factory() -> Any:
+        model, ids, optimizer, loss = steps.single()
+
+        def step() -> None:
+            for _ in range(2):
+                loss(model(ids)).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+        return step
+
+    assert report_of(factory).totals.cost.matrix_flops == 2 * STEP
+
+
+def test_a_peak_by_hand() -> None:
+    import torch
+
+    def factory() -> Any:
+        x = torch.zeros(1024)
+
+        def step() -> None:
+            a = x + 1
+            b = a * 2
+            del a
+            c = torch.cat([b, b])
+            del b, c
+
+        return step
+
+    (memory,) = analyze(record(factory)).memory_use
+    assert memory.requested_peak == (1 + 1 + 2) * 1024 * BYTES  # x, b and c
+
+
+def test_numbers_from_data_are_guesses() -> None:
+    def factory() -> Any:
+        model, ids, optimizer, loss = steps.single()
+
+        def logged(scores: Any) -> Any:
+            value = loss(scores)
+            return value if value.item() > 0 else value + 1
+
+        return model, ids, optimizer, logged
+
+    report = report_of(factory)
+    assert "GF132" in [found.code for found in report.diagnostics]
+    assert report.totals.cost.matrix_flops == STEP

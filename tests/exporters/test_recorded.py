@@ -1,0 +1,127 @@
+"""Recorded steps that contradict themselves: one line that says what is wrong."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from graphflops import analyze
+from graphflops.errors import FileError
+from graphflops.exporters import load
+from graphflops.exporters.recorded import MEMBER
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+# x of 4 rows of 8 is there before; call 0 gathers it from two ranks into 8 rows, call 1 adds that to itself.
+STEP: dict[str, Any] = {
+    "format": 1,
+    "producer": "torch 2.13.0",
+    "rank": 1,
+    "axes": [["dp", 2]],
+    "groups": [["7", "dp", [0, 1]]],
+    "operators": ["_c10d_functional.all_gather_into_tensor.default", "aten.add.Tensor"],
+    "modules": [["", ""], ["layers.0", "Block"]],
+    "sources": ["", "train.py:3"],
+    "storages": [["x", "input", -1, 1, 128], ["v1", "value", 0, 1, 256], ["v2", "temporary", 1, 1, 256]],
+    "values": [
+        [0, 0, [4, 8], [8, 1], "float32"],
+        [1, 0, [8, 8], [8, 1], "float32"],
+        [2, 0, [8, 8], [8, 1], "float32"],
+    ],
+    "inputs": [[0, "user", "x"]],
+    "calls": [
+        [0, [{"v": 0}, 2, "7"], {}, [1], 1, 1, "forward", 0],
+        [1, [{"v": 1}, {"v": 1}], {"alpha": 1}, [2], 0, 0, "backward", 0],
+    ],
+}
+
+
+def written(path: Path, step: object, name: str = MEMBER) -> Path:
+    file = path / "step.recorded"
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr(name, json.dumps(step))
+    return file
+
+
+def test_a_step(tmp_path: Path) -> None:
+    report = analyze(written(tmp_path, STEP))
+    assert [(one.axis, one.module, one.phase, one.bytes) for one in report.exchanges] == [
+        ("dp", "layers.0", "forward", 4 * 8 * 4)
+    ]
+    (memory,) = report.memory_use
+    assert (memory.inputs, memory.activations, memory.temporaries) == (128, 256, 256)
+    assert (memory.requested_peak, memory.peak_node) == (128 + 2 * 256, "call_1")
+    assert report.totals.peak_bytes == memory.requested_peak
+    assert report.mesh is not None
+    assert report.mesh.rank == 1
+
+
+def at(*place: str | int, value: Any) -> Callable[[Any], None]:
+    def put(step: Any) -> None:
+        for part in place[:-1]:
+            step = step[part]
+        step[place[-1]] = value
+
+    return put
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        (at("format", value=2), "has format 2, this graphflops reads 1"),
+        (at("axes", 0, 1, value=0), "an axis of no size"),
+        (at("axes", 0, 1, value=2**21), "an axis of no size"),
+        (at("axes", value=[["a", 2**19], ["b", 2**19]]), "the mesh is too large"),
+        (at("rank", value=2), "there is no rank 2"),
+        (at("groups", 0, 2, value=[0, 5]), "group 7 has ranks that are none"),
+        (at("groups", 0, 2, value=[0, 0]), "group 7 has ranks that are none"),
+        (at("storages", 1, 2, value=5), "memory v1 is let go before it is there"),
+        (at("storages", 1, 3, value=2), "memory v1 is let go before it is there"),
+        (at("storages", 1, 4, value=-1), "memory v1 has -1 bytes"),
+        (at("values", 1, 0, value=9), "value 1 lies in no memory"),
+        (at("values", 1, 2, value=[-8, 8]), "value 1 has a size out of range"),
+        (at("values", 1, 3, value=[1]), "value 1 has not a stride for each axis"),
+        (at("values", 1, 4, value="float33"), "value 1 has elements of float33"),
+        (at("inputs", 0, 0, value=3), "makes value 3"),
+        (at("calls", 0, 3, 0, value=0), "makes value 0, which is none or made twice"),
+        (at("inputs", 0, 1, value="gift"), "is not of the documented form"),
+        (at("calls", 0, 0, value=2), "call 0 has no operator"),
+        (at("calls", 0, 4, value=2), "call 0 has no module"),
+        (at("calls", 0, 5, value=-1), "call 0 has no source line"),
+        (at("calls", 0, 1, 0, value={"v": 2}), "call 0 has an argument that is none"),
+        (at("calls", 0, 1, 0, value={"v": True}), "call 0 has an argument that is none"),
+        (at("calls", 0, 1, 0, value={"x": 2}), "call 0 has an argument that is none"),
+        (at("calls", 1, 1, 0, value={}), "call 1 has an argument that is none"),
+        (at("calls", 1, 3, value=[1]), "makes value 1, which is none or made twice"),
+        (at("calls", 0, 6, value="sideways"), "is not of the documented form"),
+        (at("modules", value=[["", ""], ["", "B"]]), "a module is listed twice"),
+        (at("calls", value=[]), "has no call"),
+        (at("calls", value=7), "is not of the documented form"),
+    ],
+)
+def test_what_contradicts_itself(tmp_path: Path, change: Callable[[Any], None], problem: str) -> None:
+    step = json.loads(json.dumps(STEP))
+    change(step)
+    with pytest.raises(FileError, match=problem) as error:
+        load(written(tmp_path, step))
+    assert "\n" not in str(error.value)
+
+
+def test_other_archives(tmp_path: Path) -> None:
+    file = written(tmp_path, STEP)
+    with zipfile.ZipFile(file, "a") as archive:
+        archive.writestr("more", "")
+    with pytest.raises(FileError, match="holds other members"):
+        load(file)
+    with pytest.raises(FileError, match="leave --model out"):
+        load(written(tmp_path, STEP), "model")
+    deep = written(tmp_path, 0)
+    with zipfile.ZipFile(deep, "w") as archive:
+        archive.writestr(MEMBER, "[" * 100_000)
+    with pytest.raises(FileError, match="is not of the documented form"):
+        load(deep)
