@@ -96,9 +96,8 @@ def _doubled(lines: Dim, left: int | None, right: int | None) -> Dim:
     if left is not None and right is not None and left + right < 0:
         return 0
     if {left, right} in ({None, 0}, {None, -1}):
-        return lines * lines + (
-            lines if 0 in (left, right) else -lines
-        )  # without no lines at all, which is longer
+        # Without no lines at all, which is longer.
+        return lines * lines + (lines if 0 in (left, right) else -lines)
     return doubled_pairs(lines, lines, left=left, right=right)
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
 from math import prod
-from typing import TYPE_CHECKING, Any, Optional
+from pathlib import Path
+from typing import Any, Optional
 
 import msgspec
 
@@ -28,13 +30,7 @@ from graphflops.graph import (
     Storage,
     StorageKind,
 )
-from graphflops.tensor import DTYPES
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from graphflops.tensor import TensorType
+from graphflops.tensor import DTYPES, TensorType
 
 FORMAT = 1
 MEMBER = "graphflops_step/step.json"  # by which the archive is recognised

@@ -214,10 +214,6 @@ class Convolution(NamedTuple):
         return alignment_of(self.channels)
 
     @property
-    def results_align(self) -> int:
-        return alignment_of(self.results)
-
-    @property
     def alignment(self) -> int:
         """Channels of which tensor cores read a multiple."""
         return _ALIGNED_BYTES * 8 // self.x.dtype.bits

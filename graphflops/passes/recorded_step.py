@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from graphflops.dims import total
-from graphflops.passes.program import MemoryUse, Peak
+from graphflops.dims import Dim, total
+from graphflops.graph import Phase, Step
+from graphflops.passes.program import MemoryUse, Peak, PricedProgram
 from graphflops.report import Exchange, Held, Timeline
-
-if TYPE_CHECKING:
-    from graphflops.dims import Dim
-    from graphflops.graph import Phase, Step
-    from graphflops.passes.program import PricedProgram
 
 
 def step_memory(program: PricedProgram, step: Step) -> MemoryUse:

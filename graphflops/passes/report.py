@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
-from graphflops.passes.program import NO_TIME
+from graphflops.dims import Dim
+from graphflops.passes.program import NO_TIME, MemoryUse, Peak, PricedProgram, ProgramTime
 from graphflops.passes.recorded_step import exchanges
-from graphflops.report import Coverage, Report, Totals
+from graphflops.report import Coverage, Diagnostic, Execution, PhaseMemory, Report, Row, Totals
+from graphflops.report.call_time import PhaseTime
 from graphflops.report.diagnostics import diagnostic
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from graphflops.dims import Dim
-    from graphflops.passes.program import MemoryUse, Peak, PricedProgram, ProgramTime
-    from graphflops.report import Diagnostic, Execution, PhaseMemory, Row
-    from graphflops.report.call_time import PhaseTime
 
 
 def report(

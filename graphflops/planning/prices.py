@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate
-from typing import TYPE_CHECKING
 
 from graphflops.analysis import analyze
 from graphflops.dims import evaluate
+from graphflops.graph import Node
 from graphflops.memory.ledger import LASTING
 from graphflops.planning.layers import TURNS, Folded
 from graphflops.planning.recompute import Call, Recompute, choices
 from graphflops.planning.split import Split, split
+from graphflops.report import Execution, Held, Report, Row
 from graphflops.tensor import TensorType
 from graphflops.training import Training
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from graphflops.graph import Node
-    from graphflops.report import Execution, Held, Report, Row
 
 _BY_TOKEN = frozenset(
     {"elementwise", "cast", "identity", "dropout", "normalisation", "reduction", "comparison", "logic"}

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from graphflops.inductor.partition import INFINITE, SINK, SOURCE, FlowGraph
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
 
 _STEPS = 24  # prices of a second that are tried, each double the one before
 _PERCENT = 100

@@ -7,18 +7,13 @@ the products it came from are not split.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from graphflops.dims import prod
-from graphflops.graph import Ref
+from graphflops.dims import Dim, prod
+from graphflops.graph import Argument, Graph, Node, Ref
 from graphflops.tensor import TensorType
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from graphflops.dims import Dim
-    from graphflops.graph import Argument, Graph, Node
 
 _INDIVISIBLE = "does not divide"
 _FACTORS = 2  # of columns that are tried after the leading one

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from graphflops.base.units import parameters
 from graphflops.errors import elided
 from graphflops.render.text import Numbers, count_of, safe
-
-if TYPE_CHECKING:
-    from graphflops.report import Report
+from graphflops.report import Report
 
 _WIDTH = 200  # characters
 _FORMULA = 60  # characters of a formula

@@ -6,21 +6,16 @@ A new format is a file with a function and a row here. The command line, suffixe
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple, get_args
+from typing import NamedTuple, get_args
 
 from graphflops.base.lazy import imported
 from graphflops.base.writing import whole
 from graphflops.errors import OptionError, require_choice, shown
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-CONTEXT = (
-    "width",
-    "color",
-    "locate",
-)  # set by the caller, not by the user: a format may ignore them
+# Set by the caller, not by the user: a format may ignore them.
+CONTEXT = ("width", "color", "locate")
 _SCREEN = ("width", "color")
 _CUTS = ("by", "depth", "top")
 UNLIMITED = 10_000  # columns of a screen on which nothing is shortened

@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 from graphflops.base.lazy import imported
 from graphflops.base.units import memory, number, parameters
-from graphflops.cost import REPORTED
-from graphflops.dims import Expr
+from graphflops.cost import REPORTED, Cost
+from graphflops.dims import Dim, Expr
 from graphflops.dims.solving import affine, sizes_taken
 from graphflops.errors import elided
 from graphflops.open_sizes import is_computed, of_report
 from graphflops.render.ledger import Ledger, traffic
 from graphflops.render.text import Numbers, count_of, listed, occurrences, safe, short_type
+from graphflops.report import Report, SymbolInfo
 from graphflops.report.size_names import alike, collapsed, in_prose, named, pattern_of, span
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-
-    from graphflops.cost import Cost
-    from graphflops.dims import Dim
-    from graphflops.report import Report, SymbolInfo
 
 _SIZES = 8  # sizes listed
 _PER_CODE = 8  # diagnostics listed of one code

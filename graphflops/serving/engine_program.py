@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from graphflops.graph import Ref, tensor_type
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from graphflops.dims import Dim
-    from graphflops.graph import Graph, Node
-    from graphflops.tensor import TensorType
+from graphflops.dims import Dim
+from graphflops.graph import Graph, Node, Ref, tensor_type
+from graphflops.tensor import TensorType
 
 _LAYS_OUT = ("view", "movement", "identity")  # kinds of what repeats heads, and lays out the result
 

@@ -23,17 +23,8 @@ if TYPE_CHECKING:
 
 _MADE_IN_ORDER = frozenset(
     {
-        "slice",
-        "select",
-        "narrow",
-        "index_select",
-        "unbind",
-        "split",
-        "chunk",
-        "pad",
-        "roll",
-        "layer_norm",
-        "linear",
+        *("slice", "select", "narrow", "index_select", "unbind", "split", "chunk"),
+        *("pad", "roll", "layer_norm", "linear"),
     }
 )
 _TRANSPOSES = frozenset({"permute", "transpose", "t"})

@@ -12,17 +12,8 @@ from graphflops.structure.answer import Answer, Part, Unused, ask
 from graphflops.structure.queries import part
 
 _EDGES = 500  # that Mermaid draws on GitHub
-_BLUES = (
-    "f7fbff",
-    "deebf7",
-    "c6dbef",
-    "9ecae1",
-    "6baed6",
-    "4292c6",
-    "2171b5",
-    "08519c",
-    "08306b",
-)  # as Graphviz's blues9
+# As Graphviz's blues9.
+_BLUES = ("f7fbff", "deebf7", "c6dbef", "9ecae1", "6baed6", "4292c6", "2171b5", "08519c", "08306b")
 _DARK = 5  # shade from which on text is white
 
 

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from graphflops.base.units import seconds
 from graphflops.derived.items import outside_of_calls
 from graphflops.render.text import safe
 from graphflops.render.time import LEAST_SHARE, communication, limits, rates
-
-if TYPE_CHECKING:
-    from graphflops.report import Report, Row
-    from graphflops.report.call_time import PhaseTime
+from graphflops.report import Report, Row
+from graphflops.report.call_time import PhaseTime
 
 _SECOND = 10**12
 
