@@ -92,10 +92,12 @@ class FallbackTypes:
         if graph.declared is None or name not in graph.declared:
             return
         declared = graph.declared[name]
-        if not isinstance(declared, TensorType) or not isinstance(ours, TensorType):
+        if not isinstance(declared, (TensorType, UnknownType)) or not isinstance(ours, TensorType):
             return
-        same_rank = len(declared.shape) == len(ours.shape)
-        if declared.dtype is ours.dtype and same_rank and not any(map(_is_other, ours.shape, declared.shape)):
+        same = declared.dtype in (None, ours.dtype)
+        if isinstance(declared, TensorType):
+            same = same and declared.rank == ours.rank and not any(map(_is_other, ours.shape, declared.shape))
+        if same:
             return
         self.outdated.append(f"{shown(name)} is {ours}, declared as {declared}")
 

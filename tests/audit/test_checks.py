@@ -54,6 +54,7 @@ GRAPHS = [
     ("g (float[2,3] a) => (float[7] y) <int64[1] s = {7}> { y = Reshape(a, s) }", "GF118", "error"),
     ("g (float[2,3] a) => (float[2,3] y) <float[2,4] b> { b = Relu(a) \n y = Relu(b) }", "GF213", "warning"),
     ("g (float[2,3] a) => (float16[2,3] y) { y = Relu(a) }", "GF213", "warning"),
+    ("g (float[2,3] a) => (float16[] y) { y = Relu(a) }", "GF213", "warning"),  # of any rank
     ("g (float[2] a) => (float[2] y) <float[3] w = {1, 2, 3}> { y = Relu(a) }", "GF215", "note"),
     ("g (float[2] a, float[2] b) => (float[2] y) { y = Relu(a) }", "GF216", "note"),
     ("g (float[2] a) => (float[2] y) { b = Exp(a) \n y = Relu(a) }", "GF217", "warning"),
