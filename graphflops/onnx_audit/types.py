@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from graphflops.dims import Expr
 from graphflops.errors import shown
 from graphflops.onnx_audit.registry import Edit, Observation, check
+from graphflops.passes import fallback
 from graphflops.tensor import TensorType
 
 if TYPE_CHECKING:
@@ -49,11 +50,11 @@ def declared_otherwise(model: Model) -> Iterator[Observation]:
     assert graph is not None
     for name, declared in (graph.declared or {}).items():
         derived = model.view.types.get(name)
-        if not isinstance(declared, TensorType) or derived is None or name in model.view.stored:
-            continue
-        fixed = zip(declared.shape, derived.shape, strict=False)
-        differs = any(isinstance(a, int) and isinstance(b, int) and a != b for a, b in fixed)
-        if declared.rank != derived.rank or differs or declared.dtype is not derived.dtype:
+        if (
+            derived is not None
+            and name not in model.view.stored
+            and fallback.declared_otherwise(declared, derived)
+        ):
             text = f"{shown(name)} is declared as {declared}, but is {derived}"
             edits = () if name in model.view.returned else (Edit("undeclared", name),)
             yield Observation(text, model.view.makers.get(name), edits=edits)

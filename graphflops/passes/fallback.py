@@ -92,14 +92,8 @@ class FallbackTypes:
         if graph.declared is None or name not in graph.declared:
             return
         declared = graph.declared[name]
-        if not isinstance(declared, (TensorType, UnknownType)) or not isinstance(ours, TensorType):
-            return
-        same = declared.dtype in (None, ours.dtype)
-        if isinstance(declared, TensorType):
-            same = same and declared.rank == ours.rank and not any(map(_is_other, ours.shape, declared.shape))
-        if same:
-            return
-        self.outdated.append(f"{shown(name)} is {ours}, declared as {declared}")
+        if isinstance(ours, TensorType) and declared_otherwise(declared, ours):
+            self.outdated.append(f"{shown(name)} is {ours}, declared as {declared}")
 
     def diagnostics(self) -> list[Diagnostic]:
         """One for each source of types, and one for values declared with another type."""
@@ -118,6 +112,17 @@ def _listed(names: list[str]) -> str:
     some = ", ".join(shown(name) for name in names[:_MOST_NAMES])
     rest = len(names) - _MOST_NAMES
     return f"{some} and {rest} more values" if rest > 0 else some
+
+
+def declared_otherwise(declared: object, ours: TensorType) -> bool:
+    """Whether the type that a file declares of a value provably differs from its own; of any rank, the element type does."""
+    if isinstance(declared, UnknownType):
+        return declared.dtype not in (None, ours.dtype)
+    if not isinstance(declared, TensorType):
+        return False
+    if declared.rank != ours.rank or declared.dtype is not ours.dtype:
+        return True
+    return any(map(_is_other, ours.shape, declared.shape))
 
 
 def _is_other(ours: Dim, declared: Dim) -> bool:

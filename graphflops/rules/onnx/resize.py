@@ -93,6 +93,7 @@ def resize(
     if sizes is not None and many(sizes) != 0:
         lengths = _to_sizes(own, sizes, keep_aspect_ratio_policy)
     else:
+        require(scales is not None, "neither sizes nor scales are given")
         cropped = coordinate_transformation_mode == "tf_crop_and_resize"
         lengths = _by_factors(own, scales, _extents(roi) if cropped else (1,) * len(own))
     return _resized(x, dict(zip(places, lengths, strict=True)), mode, bool(antialias))

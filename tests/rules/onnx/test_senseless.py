@@ -266,6 +266,17 @@ def test_calls_over_which_onnx_ends_the_process(call) -> None:
         ("float[2, 3] a, float16[2, 3] b", "Concat<axis = 0>(a, b)", "must have one element type"),
         # Weights of three gates of 5, where those of the state are of 4; of a state of 5 in 2 directions and 1.
         ("float[7, 2, 3] a, float[1, 15, 3] b, float[1, 12, 4] c", "GRU(a, b, c)", "[1, 15, 3], [1, 12, 4]"),
+        ("float[1, 1, 4, 4] a", 'Resize(a, "")', "neither sizes nor scales"),
+        (
+            "uint8[4, 8] a, float[3] s, uint8 z, uint8[8, 5] b, float t",
+            "QLinearMatMul(a, s, z, b, t, z, t, z)",
+            "a scale or zero point float32[3] for axes of 4",
+        ),
+        (
+            "uint8[1, 2, 5, 5] a, float s, uint8 z, uint8[4, 2, 3, 3] b, float[2] t",
+            "QLinearConv(a, s, z, b, t, z, s, z)",
+            "a scale or zero point float32[2] for axes of 4",
+        ),
         ("float[7, 2, 3] a, float[2, 20, 3] b, float[1, 20, 5] c", "LSTM(a, b, c)", "[2, 20, 3], [1, 20, 5]"),
     ],
 )
