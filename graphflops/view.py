@@ -186,3 +186,12 @@ def nested_graphs(node: Node) -> Iterator[Graph]:
         for item in value if isinstance(value, tuple) else (value,):
             if isinstance(item, Graph):
                 yield item
+
+
+def flat(values: Any) -> Iterator[Any]:
+    """The items of nested tuples, in order."""
+    for value in values:
+        if isinstance(value, tuple):
+            yield from flat(value)
+        else:
+            yield value

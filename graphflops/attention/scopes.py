@@ -14,6 +14,7 @@ from graphflops.attention.constants import Constants
 from graphflops.attention.piecewise import as_truth, negative, visible_where
 from graphflops.dims import Expr
 from graphflops.graph import Graph, Ref, tensor_type
+from graphflops.view import flat
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -222,19 +223,11 @@ def _handed(node: Node) -> Iterator[tuple[Graph, list[tuple[str, Any]]]]:
         if not isinstance(argument, Graph):
             continue
         names = [entry.name for entry in argument.inputs if entry.role == "user"]
-        operands = [x for x in _flat(node.args[place + 1 :]) if not isinstance(x, Graph)]
+        operands = [x for x in flat(node.args[place + 1 :]) if not isinstance(x, Graph)]
         if node.operator.name == "invoke_subgraph":
             operands = operands[1:]  # the graph's own name
         follows = node.operator.name in _WITH_OPERANDS and len(names) == len(operands)
         yield argument, [(name, x) for name, x in zip(names, operands, strict=False) if follows]
-
-
-def _flat(values: Any) -> Iterator[Any]:
-    for value in values:
-        if isinstance(value, tuple):
-            yield from _flat(value)
-        else:
-            yield value
 
 
 def size_of(scope: Scope, argument: Any) -> Any:

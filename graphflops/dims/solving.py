@@ -56,7 +56,7 @@ def solution(
     def reaches(least: int) -> Callable[[int], bool]:
         return lambda point: grows * (evaluate(size, {name: point}) or 0) >= grows * value + least
 
-    first, after = (_first(lowest, highest + 1, reaches(least)) for least in (0, 1))
+    first, after = (first_from(lowest, highest + 1, reaches(least)) for least in (0, 1))
     if first == after:
         return None
     return first if like is None else first + (like - first) % (after - first)
@@ -98,7 +98,7 @@ def _is_positive(divisor: Dim) -> bool:
     return isinstance(divisor, int) and divisor > 0
 
 
-def _first(low: int, high: int, holds: Callable[[int], bool]) -> int:
+def first_from(low: int, high: int, holds: Callable[[int], bool]) -> int:
     """The first integer from low at which what holds from some point on holds; high where none below it does."""
     while low < high:
         middle = (low + high) // 2

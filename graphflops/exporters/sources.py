@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
 from graphflops.graph import Argument, Graph, Input, Node, Output, Ref
 from graphflops.ops import operator
+from graphflops.view import flat
 
 # How the module of a call of an ONNX file is known.
 Evidence = Literal["recorded", "rewritten", "named", "none"]
@@ -349,7 +350,7 @@ def _with_owners(nodes: Sequence[Node], owners: Mapping[str, str]) -> tuple[Node
 
 def _entered(node: Node, owners: Mapping[str, str]) -> Node:
     last = max(index for index, argument in enumerate(node.args) if _is_graph(argument))
-    operands = list(_flat(node.args[last + 1 :]))
+    operands = list(flat(node.args[last + 1 :]))
     args = tuple(
         _placed(argument, operands, owners) if isinstance(argument, Graph) else argument
         for argument in node.args
@@ -377,14 +378,6 @@ def _placed(graph: Graph, operands: Sequence[Argument], owners: Mapping[str, str
         produced.update((name, module) for name in node.outputs if name is not None)
         nodes.append(node if node.module else replace(node, module=module))
     return replace(graph, nodes=tuple(nodes))
-
-
-def _flat(arguments: Iterable[Argument]) -> Iterator[Argument]:
-    for argument in arguments:
-        if isinstance(argument, tuple):
-            yield from _flat(argument)
-        else:
-            yield argument
 
 
 def _is_graph(argument: Argument) -> bool:

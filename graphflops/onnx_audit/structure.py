@@ -194,6 +194,12 @@ def deprecated(model: Model) -> Iterator[Observation]:
             yield Observation(f"{_title(node)}: {_shown(node.op_type)} is withdrawn at opset {version}", node)
 
 
+def _noted(model: Model, code: str) -> Iterator[Observation]:
+    """What the reader of the file noted under a code."""
+    notes = () if model.graph is None else model.graph.notes
+    return (Observation(note.message) for note in notes if note.code == code)
+
+
 @check(
     "GF209",
     "version-unknown",
@@ -203,10 +209,7 @@ def deprecated(model: Model) -> Iterator[Observation]:
 )
 def version_unknown(model: Model) -> Iterator[Observation]:
     """The file's IR version or an imported opset is newer than the newest known one, or not stated."""
-    if model.graph is not None:
-        for note in model.graph.notes:
-            if note.code == "GF209":
-                yield Observation(note.message)
+    return _noted(model, "GF209")
 
 
 @check(
@@ -218,10 +221,7 @@ def version_unknown(model: Model) -> Iterator[Observation]:
 )
 def data_length(model: Model) -> Iterator[Observation]:
     """A tensor's data have more or fewer bytes than its shape and element type require."""
-    if model.graph is not None:
-        for note in model.graph.notes:
-            if note.code == "GF210":
-                yield Observation(note.message)
+    return _noted(model, "GF210")
 
 
 @check(
@@ -235,10 +235,7 @@ def read_differently(model: Model) -> Iterator[Observation]:
     """A function of the file has the name of an operator that runtimes have, or imports another opset than the model, in
     which an operator that it calls differs: some runtimes run the one, some the other.
     """
-    if model.graph is not None:
-        for note in model.graph.notes:
-            if note.code == "GF130":
-                yield Observation(note.message)
+    return _noted(model, "GF130")
 
 
 @check(

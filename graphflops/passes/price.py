@@ -10,13 +10,14 @@ from graphflops.errors import NoRuleError, ShapeError, shown
 from graphflops.graph import Graph, Ref
 from graphflops.ops import onnx_operands, operator
 from graphflops.passes.gradients import pass_on, reached
-from graphflops.passes.price_call import converts, flat, key_of, price_call, unknown_call, without_gradient
+from graphflops.passes.price_call import converts, key_of, price_call, unknown_call, without_gradient
 from graphflops.passes.program import Names, Notes, PricedCall, PricedGraph, PricedProgram, summed
 from graphflops.passes.reconcile import Reconciler, place_of
 from graphflops.passes.reshaped import reshaped
 from graphflops.report import Named, RegionUse, Row, scaled
 from graphflops.rules.registry import find
 from graphflops.tensor import TensorType
+from graphflops.view import flat
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -20,6 +20,7 @@ from graphflops.rules import functorch
 from graphflops.rules.registry import Rule
 from graphflops.rules.shapes import held
 from graphflops.tensor import SequenceType, TensorType, UnknownType, sizes_in, with_sizes
+from graphflops.view import flat
 
 # Far larger than any real program has, far smaller than what cannot be printed.
 _MOST_TERMS, _MOST_DEGREE, _MOST_DEPTH = 24, 8, 12  # of a size; past these it gets a name of its own
@@ -195,15 +196,6 @@ def key_of(value: Any) -> Any:
     if kind is float or kind is bool or kind is complex:
         return (kind, value)
     return value
-
-
-def flat(values: Any) -> Iterator[Any]:
-    """The items of nested tuples, in order."""
-    for value in values:
-        if isinstance(value, tuple):
-            yield from flat(value)
-        else:
-            yield value
 
 
 def distinct(value: Any) -> Any:

@@ -16,6 +16,7 @@ from graphflops.rules.attention import MASK, Attention, attend
 from graphflops.rules.elementwise import result_of
 from graphflops.rules.indexing import index
 from graphflops.rules.registry import ForwardCall, backward, rule
+from graphflops.rules.shapes import tensors_of
 from graphflops.tensor import FLOAT32, INT32, Contents, TensorType
 
 if TYPE_CHECKING:
@@ -113,11 +114,6 @@ def with_functions(
     )
 
 
-def tensors(*values: Value) -> tuple[TensorType, ...]:
-    """Of the values those that are read."""
-    return tuple(value for value in values if isinstance(value, TensorType))
-
-
 @rule("higher_order.flat_apply")
 def flat_apply(function: Value, operands: Value, name: Value, *rest: TensorType) -> Estimate:
     """Indexing by numbers of a score or mask function, which is all that programs of attention call in this way."""
@@ -147,7 +143,7 @@ def flex_attention(
     mask = mask_function(block_mask)(*places, *mask_mod_other_buffers)
     per_row = query.like(query.shape[:-1], FLOAT32)
     out = query.like((*query.shape[:-1], value.shape[-1]))
-    reads = tensors(*block_mask[:-1], *score_mod_other_buffers, *mask_mod_other_buffers)
+    reads = tensors_of((*block_mask[:-1], *score_mod_other_buffers, *mask_mod_other_buffers))
     return with_functions(
         problem, seen, lambda of: of.forward(out, per_row, per_row, reads=reads), (score,), mask
     )
@@ -184,8 +180,8 @@ def flex_attention_backward(
     )
     buffers = tuple(x.like() if isinstance(x, TensorType) else None for x in score_mod_other_buffers)
     results = (*estimate.out[:3], *buffers)
-    reads = tensors(*block_mask[:-1], *score_mod_other_buffers, *mask_mod_other_buffers)
-    return replace(estimate, out=results, writes=tensors(*results), reads=(*estimate.reads, *reads))
+    reads = tensors_of((*block_mask[:-1], *score_mod_other_buffers, *mask_mod_other_buffers))
+    return replace(estimate, out=results, writes=tensors_of(results), reads=(*estimate.reads, *reads))
 
 
 @backward("higher_order.flex_attention")
@@ -201,9 +197,9 @@ def flex_attention_gradient(call: ForwardCall) -> Estimate:
     estimate = with_functions(
         problem, seen, lambda of: of.backward(call.wants, result_of(call)), (score, score), mask
     )
-    captured = tuple(x.like() for x in tensors(*buffers) if x.requires_grad)
-    results = (*tensors(*estimate.out), *captured)
-    return replace(estimate, out=results, writes=results, reads=(*estimate.reads, *tensors(*buffers)))
+    captured = tuple(x.like() for x in tensors_of(buffers) if x.requires_grad)
+    results = (*tensors_of(estimate.out), *captured)
+    return replace(estimate, out=results, writes=results, reads=(*estimate.reads, *tensors_of(buffers)))
 
 
 def mask_function(block_mask: Sequence[Value]) -> Region:

@@ -10,6 +10,7 @@ from graphflops.cost import Estimate, Value
 from graphflops.dims import Dim, total
 from graphflops.errors import RuleError
 from graphflops.rules.registry import find, require, rule
+from graphflops.rules.shapes import tensors_of
 from graphflops.rules.work import WORK
 from graphflops.tensor import TensorType
 
@@ -151,7 +152,7 @@ def update(
         tuple(x.like() for x in (*parameters, *grads, *kept)),
         vector_flops=(work.flops + (grad_scale is not None)) * n,
         transcendentals=work.transcendentals * n,
-        reads=(*parameters, *grads, *kept, *_tensors(*shared, grad_scale)),
+        reads=(*parameters, *grads, *kept, *tensors_of((*shared, grad_scale))),
         writes=(*parameters, *(() if grad_scale is None else grads), *kept),
     )
 
@@ -251,7 +252,3 @@ def fused_adagrad_functional(
 
 def _elements(tensors: Tensors) -> Dim:
     return total(x.numel for x in tensors)
-
-
-def _tensors(*operands: Item) -> tuple[TensorType, ...]:
-    return tuple(x for x in operands if isinstance(x, TensorType))

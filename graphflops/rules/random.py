@@ -12,6 +12,7 @@ from graphflops.cost import Estimate, Value
 from graphflops.dims import Dim
 from graphflops.rules.elementwise import DEFAULT_FLOAT, differentiate, elementwise, float_result
 from graphflops.rules.registry import backward, rule
+from graphflops.rules.shapes import tensors_of
 from graphflops.rules.work import WORK
 from graphflops.rules.work_functions import Work
 from graphflops.tensor import INT64, DType, TensorType
@@ -54,7 +55,7 @@ def randint(*, size: Sequence[Dim], dtype: DType | None = INT64) -> Estimate:
 @rule("aten.rand_like", "aten.randint_like")
 def rand_like(a: TensorType, *bounds: Value, dtype: DType | None = None) -> Estimate:
     """Uniform numbers or integers of another tensor's shape, which is not read."""
-    return drawn(a.like(dtype=dtype), *UNIFORM, *_tensors(*bounds))
+    return drawn(a.like(dtype=dtype), *UNIFORM, *tensors_of(bounds))
 
 
 @rule("aten.randn_like")
@@ -81,13 +82,13 @@ def randperm(n: Dim, *, dtype: DType | None = INT64) -> Estimate:
 )
 def uniform(a: TensorType, *bounds: Value, **named: Value) -> Estimate:
     """Uniform numbers or integers; scaling to bounds is not counted."""
-    return drawn(a.like(), *UNIFORM, *_tensors(*bounds))
+    return drawn(a.like(), *UNIFORM, *tensors_of(bounds))
 
 
 @rule("aten.normal_functional", "aten.normal_", "aten._philox_normal")
 def normal_like(a: TensorType, *parameters: Value, mean: float = 0.0, std: float = 1.0) -> Estimate:
     """Normal numbers, scaled and shifted."""
-    return drawn(a.like(), NORMAL[0] + SCALED, NORMAL[1], *_tensors(*parameters))
+    return drawn(a.like(), NORMAL[0] + SCALED, NORMAL[1], *tensors_of(parameters))
 
 
 @rule("aten.log_normal")
@@ -114,7 +115,7 @@ def bernoulli(a: TensorType) -> Estimate:
 @rule("aten.bernoulli.p", "aten.bernoulli_.float", "aten.bernoulli.Tensor")
 def bernoulli_like(a: TensorType, p: Value = 0.5) -> Estimate:
     """One comparison per element; only probabilities that are a tensor are read."""
-    return drawn(a.like(), 1, 0, *_tensors(p))
+    return drawn(a.like(), 1, 0, *tensors_of((p,)))
 
 
 @rule("aten.normal")
@@ -209,8 +210,4 @@ def sobol_engine_draw(
 @rule("aten._sobol_engine_ff_", "aten._sobol_engine_scramble_", "aten._sobol_engine_initialize_state_")
 def sobol_engine_state(state: TensorType, *arguments: Value) -> Estimate:
     """Bit mixing per element of the state."""
-    return Estimate((state,), vector_flops=state.numel, reads=(state, *_tensors(*arguments)), alias=True)
-
-
-def _tensors(*operands: Value) -> tuple[TensorType, ...]:
-    return tuple(x for x in operands if isinstance(x, TensorType))
+    return Estimate((state,), vector_flops=state.numel, reads=(state, *tensors_of(arguments)), alias=True)

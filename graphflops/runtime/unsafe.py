@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 from graphflops.errors import ModelError, RunError, shown
 from graphflops.graph import Graph, Opaque
 from graphflops.ops import operator
+from graphflops.view import flat
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     import torch
 
@@ -73,7 +74,7 @@ def refuse_unsafe(graph: Graph) -> None:
     for node in graph.nodes:
         if reason := reason_to_refuse(node.operator):
             raise ModelError(f"{shown(node.name)}: {shown(node.op)} is not run from a file: {reason}")
-        for value in _leaves((node.args, tuple([item for _, item in node.kwargs]))):
+        for value in flat((node.args, tuple([item for _, item in node.kwargs]))):
             if isinstance(value, Graph):
                 refuse_unsafe(value)
             elif (
@@ -91,14 +92,6 @@ def reason_to_refuse(op: Op) -> str:
     if op.dialect not in ("aten", "prims"):
         return ""
     return _OUTSIDE if op.word.endswith("_unsafe") else _REFUSED.get(op.word, "")
-
-
-def _leaves(value: Any) -> Iterator[Any]:
-    if isinstance(value, tuple):
-        for item in value:
-            yield from _leaves(item)
-    else:
-        yield value
 
 
 _POOLINGS = {

@@ -12,12 +12,13 @@ from collections import deque
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
+from graphflops.dims.solving import first_from
 from graphflops.errors import ModelError
 from graphflops.structure.paths import data_flow
 from graphflops.structure.queries import cost, refuse_open, ticks
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     import networkx
 
@@ -165,20 +166,12 @@ def _in_order(
             best[sums[place]] = place
     places = [*best.values()]
     ends, ahead = [0, *best, sums[-1]], [0, *(across[place] for place in places), 0]
-    least = _least(-(-sums[-1] // number), sums[-1], lambda limit: _reach(ends, number, limit))
+    least = first_from(-(-sums[-1] // number), sums[-1], lambda limit: _reach(ends, number, limit))
     limit = max(least, int(sums[-1] * (1 + tolerance / 100) / number))
     fewest, _ = _fewest(ends, ahead, number, limit)
-    tight = _least(least, limit, lambda tried: _fewest(ends, ahead, number, tried)[0] == fewest)
+    tight = first_from(least, limit, lambda tried: _fewest(ends, ahead, number, tried)[0] == fewest)
     chosen = _fewest(ends, ahead, number, tight)[1]
     return [0, *(places[index - 1] for index in chosen), len(costs)], limit
-
-
-def _least(low: int, high: int, holds: Callable[[int], bool]) -> int:
-    """The least number from `low` on at which something holds that holds from there on, also at `high`."""
-    while low < high:
-        middle = (low + high) // 2
-        low, high = (low, middle) if holds(middle) else (middle + 1, high)
-    return low
 
 
 def _reach(ends: Sequence[int], number: int, limit: int) -> bool:

@@ -10,6 +10,7 @@ from graphflops.cost import REPORTED
 from graphflops.ops import operator
 from graphflops.render.diff.figures import NAMES, before_after, delta, share
 from graphflops.render.diff.ledger import ledger_lines
+from graphflops.render.summary import title
 from graphflops.render.text import listed, safe, short_type
 from graphflops.report.size_names import alike, collapsed, pattern_of
 
@@ -17,13 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from graphflops.comparison.result import Comparison, Fact, Figure, Fold, ModuleChange
-    from graphflops.report import Report
-
-
-def title(report: Report) -> str:
-    """The file's name, else the type of the model."""
-    name = report.origin.path.replace("\\", "/").rstrip("/").rpartition("/")[2]
-    return safe(name or short_type(report.modules.get("", "")) or "program", 80)
 
 
 def titles(comparison: Comparison) -> tuple[str, str]:
