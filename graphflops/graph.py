@@ -1,7 +1,4 @@
-"""A model as a frozen graph of calls, the output of every reader.
-
-This is the only file that touches networkx.
-"""
+"""A model as a frozen graph of calls, the output of every reader."""
 
 from __future__ import annotations
 
@@ -315,28 +312,23 @@ class Graph:
         import networkx
 
         graph = networkx.MultiDiGraph()
-        producer: dict[str, str] = {}
-        for entry in self.inputs:
-            graph.add_node(entry.name, data=entry)
-            producer[entry.name] = entry.name
+        graph.add_nodes_from((entry.name, {"data": entry}) for entry in self.inputs)
+        makers = {entry.name: entry.name for entry in self.inputs}
         for node in self.nodes:
             graph.add_node(node.name, data=node)
             for slot, value in node.uses():
-                graph.add_edge(producer[value], node.name, key=slot, value=value)
-            producer.update((name, node.name) for name in node.outputs if name is not None)
+                graph.add_edge(makers[value], node.name, key=slot, value=value)
+            makers.update((name, node.name) for name in node.outputs if name is not None)
         frozen: networkx.MultiDiGraph = networkx.freeze(graph)
         return frozen
 
     @cached_property
     def has_exchanges(self) -> bool:
         """Whether the program runs collectives, in nested graphs too."""
-        kinds = {node.op: node.operator for node in self.nodes}
-        if any(op.is_exchange for op in kinds.values()):
+        if any(operator(op).is_exchange for op in {node.op for node in self.nodes}):
             return True
-        around = [node for node in self.nodes if kinds[node.op].kind == "control"]
-        return any(
-            argument.has_exchanges for node in around for argument in node.args if isinstance(argument, Graph)
-        )
+        around = [node.args for node in self.nodes if node.operator.kind == "control"]
+        return any(graph.has_exchanges for args in around for graph in args if isinstance(graph, Graph))
 
     @cached_property
     def operands(self) -> tuple[tuple[str, ...], ...]:
@@ -346,9 +338,7 @@ class Graph:
     @cached_property
     def used(self) -> frozenset[str]:
         """Names of the values that some call or the program's outputs use."""
-        used = {name for names in self.operands for name in names}
-        used.update(name for output in self.outputs for _, name in _uses("", output.value))
-        return frozenset(used)
+        return frozenset(self.returned).union(*self.operands)
 
     @cached_property
     def returned(self) -> tuple[str, ...]:
