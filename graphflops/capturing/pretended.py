@@ -22,6 +22,8 @@ from graphflops.exporters.recorded import RecordedGroup
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
+_ATTENTION = torch.nn.functional.scaled_dot_product_attention
+_HEADS_APART = 4  # axes of the operands of flash attention
 OPTIMIZERS = import_module("torch.optim.optimizer")  # torch.optim deletes the attribute
 
 
@@ -59,6 +61,8 @@ def pretended() -> Iterator[FakeTensorMode]:
         stack.enter_context(mock.patch.object(OPTIMIZERS, supported, return_value=["cpu"]))
         for place, name in _with_real_tensors():
             stack.enter_context(mock.patch.object(place, name, _outside(getattr(place, name))))
+        # Converting a module swaps its parameters, which torch refuses where weak references exist, as here.
+        stack.enter_context(mock.patch.object(torch.utils, "weakref", mock.Mock(getweakrefs=lambda _: [])))
         stack.enter_context(_OnCpu())
         stack.enter_context(fake)
         yield fake
@@ -114,7 +118,7 @@ def _outside(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class _OnCpu(TorchFunctionMode):  # type: ignore[misc]
-    """Places on the CPU what a factory places on a GPU: without data the device matters to no size."""
+    """Places on the CPU what a factory places on a GPU, and chooses flash attention where a GPU does."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         given = {
@@ -122,7 +126,20 @@ class _OnCpu(TorchFunctionMode):  # type: ignore[misc]
         }
         if func is torch.Tensor.cuda:
             return args[0].to("cpu")
+        if func is _ATTENTION and (taken := _flash(*args, **given)) is not None:
+            return torch.ops.aten._scaled_dot_product_flash_attention.default(*taken[0], **taken[1])[0]
         return func(*(args if func is not torch.Tensor.to else map(_on_cpu, args)), **given)
+
+
+def _flash(
+    query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0, is_causal: bool = False,
+    *, scale: float | None = None, enable_gqa: bool = False,
+) -> tuple[tuple[Any, ...], dict[str, Any]] | None:  # fmt: skip
+    """The operands of flash attention; None where it does not take them."""
+    is_short = query.dtype in (torch.float16, torch.bfloat16) and query.shape[-1] == value.shape[-1]
+    if attn_mask is not None or not is_short or query.ndim != _HEADS_APART or query.shape[-1] % 8:
+        return None
+    return (query, key, value, dropout_p, is_causal), {"scale": scale}
 
 
 def _on_cpu(value: Any) -> Any:

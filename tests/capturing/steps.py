@@ -171,3 +171,55 @@ def tensor_parallel(mesh: Any) -> tuple[Any, ...]:
 
 def sharded_and_split(mesh: Any) -> tuple[Any, ...]:
     return trained(shard(split(Decoder(), mesh["tp"]), mesh["dp"]))
+
+
+class Experts(nn.Module):
+    """A linear layer for each device; tokens go to theirs in equal parts, and back."""
+
+    def __init__(self, group: Any) -> None:
+        super().__init__()
+        self.group, self.expert = group, nn.Linear(WIDTH, WIDTH, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        from torch.distributed._functional_collectives import all_to_all_single_autograd
+
+        there = all_to_all_single_autograd(x, None, None, self.group)
+        return all_to_all_single_autograd(self.expert(there), None, None, self.group)
+
+
+def expert_parallel(mesh: Any) -> dict[str, Any]:
+    model = Experts(mesh.get_group("ep"))
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    tokens = torch.zeros(TOKENS, WIDTH, requires_grad=True)
+    return {"module": model, "inputs": tokens, "optimizer": optimizer, "loss": torch.sum}
+
+
+def context_parallel(mesh: Any) -> Any:
+    from torch.distributed.tensor.experimental import context_parallel as split_context
+
+    model, x = Attention().bfloat16(), torch.zeros(BATCH, LENGTH, WIDTH, dtype=torch.bfloat16)
+
+    def step() -> None:
+        with split_context(mesh["cp"], buffers=(x,), buffer_seq_dims=(1,)):
+            model(x).sum().backward()
+
+    return step
+
+
+def pipelined(mesh: Any) -> Any:
+    from torch.distributed.pipelining import PipelineStage, Schedule1F1B
+
+    stages, micro_batches = mesh.size(), 4
+    x = torch.zeros(BATCH, LENGTH, WIDTH)
+    comes = x.clone().requires_grad_(mesh.get_rank() > 0)
+    goes, group = x.clone().requires_grad_(), mesh.get_group("pp")
+    block, device = Block(), torch.device("cpu")
+    stage = PipelineStage(block, mesh.get_rank(), stages, device, (comes,), (goes,), group)
+    schedule = Schedule1F1B(stage, micro_batches, loss_fn=lambda y, _: y.sum())
+    given = torch.zeros(micro_batches * BATCH, LENGTH, WIDTH)
+
+    def step() -> None:
+        is_first, is_last = mesh.get_rank() == 0, mesh.get_rank() == stages - 1
+        schedule.step(*(given,) * is_first, **({"target": given} if is_last else {}))
+
+    return step

@@ -235,3 +235,70 @@ def test_numbers_from_data_are_guesses() -> None:
     report = report_of(factory)
     assert "GF132" in [found.code for found in report.diagnostics]
     assert report.totals.cost.matrix_flops == STEP
+
+
+def test_expert_parallel() -> None:
+    report = report_of(steps.expert_parallel, {"ep": 4})
+    assert (
+        sent(report, "ep") == 2 * 2 * (4 - 1) * TOKENS * WIDTH * BYTES // 4
+    )  # there and back, and the gradients
+    assert report.totals.cost.matrix_flops == 3 * 2 * TOKENS * WIDTH * WIDTH
+
+
+def test_a_stage_of_a_pipeline() -> None:
+    first, last = (report_of(steps.pipelined, {"pp": 2}, rank=rank) for rank in (0, 1))
+    activation = TOKENS * WIDTH * BYTES
+    assert (
+        sent(first, "pp") == sent(last, "pp") == 4 * activation
+    )  # of micro-batches; back go their gradients
+    whole = 3 * 2 * TOKENS * steps.LAYER_MATRICES + BATCH * 4 * LENGTH * LENGTH * WIDTH * 7 // 2
+    assert last.totals.cost.matrix_flops == 4 * whole
+    inputs = 3 * 2 * TOKENS * WIDTH * WIDTH  # the first stage computes no gradients of what comes in
+    assert 4 * (whole - inputs) <= first.totals.cost.matrix_flops <= 4 * whole  # type: ignore[operator]
+
+
+def test_context_parallel() -> None:
+    report = report_of(steps.context_parallel, {"cp": 2})
+    keys_and_values = 2 * TOKENS // 2 * WIDTH * 2  # bytes of bfloat16
+    gathers = [int(one.bytes) for one in report.exchanges if "all_gather" in one.op]
+    assert gathers == [keys_and_values, keys_and_values]  # forward and backward
+    assert {one.axis for one in report.exchanges} == {"cp"}
+
+
+def test_a_module_in_half_precision() -> None:
+    def factory() -> Any:
+        model, ids, _, loss = steps.single()
+        return model.to("cuda").bfloat16(), ids.cuda(), None, lambda scores: loss(scores.float())
+
+    report = report_of(factory)
+    assert report.totals.cost.matrix_flops == STEP
+    assert report.memory_use[0].weights == PARAMETERS * 2
+    assert any("flash" in row.op and "cpu" not in row.op for row in report.rows)
+
+
+def test_a_budget_says_where_the_memory_is(tmp_path: Path) -> None:
+    from click.testing import CliRunner
+
+    from graphflops import cli
+
+    file = tmp_path / "step.recorded"
+    record(steps.fully_sharded, mesh={"dp": 2}, file=file)
+    limits = tmp_path / "budget.toml"
+    limits.write_text('[[budget]]\ndevice = "h100"\nmax_device_bytes = "1 MB"\n')
+    done = CliRunner().invoke(cli.main, ["check", str(file), "--budget", str(limits)])
+    assert done.exit_code == 3
+    text = " ".join(done.stdout.split())
+    assert " of 1.000 MB on rank 0, at " in text
+    assert " of the backward" in text
+
+
+def test_two_recipes_differ(tmp_path: Path) -> None:
+    from graphflops import compare
+
+    files = []
+    for factory in (steps.fully_sharded, steps.kept_gathered):
+        files.append(tmp_path / f"{factory.__name__}.recorded")
+        record(factory, mesh={"dp": 4}, file=files[-1])
+    sent_bytes = compare(*files).totals["forward"]["link_bytes"]
+    less = (4 - 1) * BYTES * LAYERS * LAYER // 4  # of a gather for the backward
+    assert sent_bytes.delta == -less
