@@ -86,7 +86,7 @@ class Plan(Rendered):
         more = {
             name: getattr(step, field) - getattr(best, field)
             for field, name in (
-                ("compute", "kernels of smaller parts"), ("again", "recomputation"), ("exposed", "communication"),
+                ("compute", "kernels"), ("again", "recomputation"), ("exposed", "communication"),
                 ("bubble", "pipeline bubble"), ("update", "update"),
             )
         }  # fmt: skip

@@ -19,7 +19,7 @@ from graphflops.planning.layouts import Costs, Layout, Machine, stages
 from graphflops.planning.prices import AFTER, BEFORE, LAYER, Part, Prices, priced
 from graphflops.planning.recompute import Call, Recompute, choices
 from graphflops.planning.split import regrouped, split
-from graphflops.render.picture.schedule import runs
+from graphflops.render.picture.schedule import schedule
 
 SAMPLES = Path(__file__).parents[2] / "samples"
 DECODER = SAMPLES / "gqa_transformer.pt2"  # 4 layers of 64, 8 heads of 8, 2 of keys and values, 1,000 words
@@ -146,10 +146,10 @@ def test_stages_with_ends_have_fewer_layers() -> None:
     assert stages(10, 3, Prices(1, 1, (parts[0], parts[1], parts[2]), 0, (), ())) == (4, 4, 2)
 
 
-def test_a_schedule_alternates_and_waits() -> None:
-    drawn = {(stage, batch, back): end for stage, batch, back, _, end in runs(2, 3, 1.0, 2.0)}
-    assert drawn[0, 0, True] == 1 + 1 + 2 + 2
-    assert max(drawn.values()) == (3 + 1) * (1 + 2)  # micro-batches and one more stage
+@pytest.mark.parametrize(("chunks", "bars"), [(1, 8 * 2 * 4), (2, 8 * 2 * 4 * 2)])
+def test_a_picture_has_a_bar_for_each_micro_batch_and_stage(chunks: int, bars: int) -> None:
+    step = costs(Layout(1, pipeline=4, virtual=chunks), batches=8).step()
+    assert schedule(step).count("<rect ") == bars
 
 
 def test_the_best_comes_first_and_others_say_why() -> None:
