@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import NamedTuple
 
 from graphflops.dims import Dim, prod
@@ -16,6 +17,7 @@ from graphflops.graph import Argument, Graph, Node, Ref
 from graphflops.tensor import TensorType
 
 _INDIVISIBLE = "does not divide"
+_FEW = 1024  # columns of a product that each device may run whole
 _FACTORS = 2  # of columns that are tried after the leading one
 _LAYOUT = frozenset({"reshape", "expand", "split"})  # whose second argument is sizes of the result
 
@@ -38,7 +40,7 @@ class Exchanged(NamedTuple):
     side: str
 
 
-@dataclass(slots=True)
+@dataclass
 class Split:
     """A program as one of `devices` runs it. parts: values that are split, weights among them.
 
@@ -66,7 +68,7 @@ class Split:
             return self._product(node, *weight, parts)
         if node.operator.name == "embedding" and not parts:
             return self._embedding(node)
-        if not parts:
+        if not parts or not any(node.outputs):
             return ""
         out = [name for name in node.outputs if name is not None]
         axes = {self._axis(node, name, part.axis) for name, part in parts.items()}
@@ -94,16 +96,34 @@ class Split:
         if node.operator.kind != "product":
             return None
         given = node.arguments()
-        operand, other = given.get("a"), given.get("weight", given.get("b"))
+        operand = given.get("a", given.get("#0"))
+        other = given.get("weight", given.get("b", given.get("#1")))
         if not isinstance(operand, Ref) or not isinstance(other, Ref) or other.name not in self.weights:
             return None
         rank = self.rank(other.name)
         return (operand.name, other.name, *((0, 1) if "weight" in given else (rank - 1, rank - 2)))
 
-    @property
-    def weights(self) -> frozenset[str]:
-        """Names of the parameters."""
-        return frozenset([entry.name for entry in self.graph.inputs if entry.role == "parameter"])
+    @cached_property
+    def weights(self) -> Mapping[str, Node | None]:
+        """Parameters, and what calls that lay them out anew or convert them make, with these calls."""
+        found: dict[str, Node | None] = {
+            entry.name: None for entry in self.graph.inputs if entry.role == "parameter"
+        }
+        for node in self.graph.nodes:
+            reads = node.reads()
+            if node.operator.kind in ("view", "cast", "identity") and reads and reads[0] in found:
+                found.update((name, node) for name in node.outputs if name is not None)
+        return found
+
+    def _divide(self, weight: str, part: Part) -> None:
+        """Splits a weight, and the parameter that it is made of."""
+        self.parts[weight] = part
+        if (node := self.weights[weight]) is not None:
+            operand = node.reads()[0]
+            axes = (
+                axis for axis in range(self.rank(operand)) if self._axis(node, operand, axis) == part.axis
+            )
+            self._divide(operand, Part(next(axes, part.axis), part.origins))
 
     def _product(
         self, node: Node, operand: str, weight: str, columns: int, rows: int, parts: Mapping[str, Part]
@@ -121,10 +141,12 @@ class Split:
             if node.name in self.refused:
                 return ""
             if not self._divides(weight, columns):
-                self.refused[node.name] = f"{self.size(weight, columns)} columns: {_INDIVISIBLE}"
+                size = self.size(weight, columns)
+                why = _INDIVISIBLE if size >= _FEW else "few, they stay whole"  # of a router
+                self.refused[node.name] = f"{size} columns: {why}"
                 return ""
             origin = frozenset({node.name})
-            self.parts[weight] = Part(columns, origin)
+            self._divide(weight, Part(columns, origin))
             self.parts[out] = Part(self.rank(out) - 1, origin)
             if bias is not None and self.rank(bias):
                 self.parts[bias] = Part(self.rank(bias) - 1, origin)
@@ -132,7 +154,7 @@ class Split:
             return ""
         if part.axis != self.rank(operand) - 1:
             return f"{node.op} reads another axis than the split one"
-        self.parts[weight] = Part(rows, part.origins)
+        self._divide(weight, Part(rows, part.origins))
         self.exchanged.append(Exchanged(node.name, out, "out"))
         return ""
 
@@ -222,7 +244,8 @@ class Split:
         if word == "expand":
             return axis + ranked - rank
         before, after = self.type(name), self.type(outputs[0])
-        factor = max([self.factors.get(one, 0) for one in self.parts[name].origins], default=0)
+        origins = self.parts[name].origins if name in self.parts else ()
+        factor = max([self.factors.get(one, 0) for one in origins], default=0)
         if before is None or after is None:
             return None
         return regrouped(before.shape, after.shape, axis, factor if len(before.shape) == axis + 1 else 0)

@@ -13,6 +13,7 @@ from graphflops import analyze, plan
 from graphflops.cli import main
 from graphflops.devices import complete, device
 from graphflops.errors import ModelError
+from graphflops.graph import Graph, Input, Node, Output, Ref
 from graphflops.links import network_of
 from graphflops.planning.layers import folded
 from graphflops.planning.layouts import Costs, Layout, Machine, stages
@@ -20,6 +21,7 @@ from graphflops.planning.prices import AFTER, BEFORE, LAYER, Part, Prices, price
 from graphflops.planning.recompute import Call, Recompute, choices
 from graphflops.planning.split import regrouped, split
 from graphflops.render.picture.schedule import schedule
+from graphflops.tensor import BFLOAT16, TensorType
 
 SAMPLES = Path(__file__).parents[2] / "samples"
 DECODER = SAMPLES / "gqa_transformer.pt2"  # 4 layers of 64, 8 heads of 8, 2 of keys and values, 1,000 words
@@ -210,3 +212,35 @@ def test_a_saved_report_is_refused(tmp_path: Path) -> None:
     analyze(DECODER).save(saved)
     with pytest.raises(ModelError, match="a saved report cannot be split"):
         plan(saved, devices=2, device="h100")
+
+
+def test_experts_are_split_by_columns_and_rows() -> None:
+    def grouped(name: str, rows: str, weight: str, out: str) -> Node:
+        return Node(name, "aten._grouped_mm.default", (Ref(rows), Ref(weight), Ref("ends")), (), (out,))
+
+    def swapped(name: str, weight: str) -> Node:
+        return Node(name, "aten.transpose.int", (Ref(weight), -2, -1), (), (name,))
+
+    shapes = {"x": (32, 16), "up": (4, 64, 16), "down": (4, 16, 64), "h": (32, 64), "y": (32, 16)}
+    shapes |= {"up_t": (4, 16, 64), "down_t": (4, 64, 16)}
+    graph = Graph(
+        (
+            swapped("up_t", "up"),
+            grouped("a", "x", "up_t", "h"),
+            swapped("down_t", "down"),
+            grouped("b", "h", "down_t", "y"),
+        ),
+        {name: TensorType(shape, BFLOAT16) for name, shape in shapes.items()},
+        (
+            Input("x", "user"),
+            Input("ends", "user"),
+            Input("up", "parameter", "up"),
+            Input("down", "parameter", "down"),
+        ),
+        (Output(Ref("y")),),
+    )
+    found = split(graph, 4)
+    assert {name: part.axis for name, part in found.parts.items()} == {
+        "up_t": 2, "up": 1, "h": 1, "down_t": 1, "down": 2,
+    }  # fmt: skip
+    assert [(one.call, one.side) for one in found.exchanged] == [("a", "in"), ("b", "out")]
