@@ -47,6 +47,18 @@ _ADVICE: tuple[tuple[str, str], ...] = (
         "it needs other inputs: write a factory, PKG.MOD:FACTORY",
     ),
     (
+        r"can only be called on Attention layers",
+        "none of its layers is attention, whose cache says how long it is: choose more layers",
+    ),
+    (
+        r"must be equal to the number of `layer_types`",
+        "state layer_types for these layers, or leave out their number",
+    ),
+    (
+        r"not NoneType|'NoneType'|Config' object has no attribute",
+        "the configuration leaves a size open: state it, or give the config.json of a trained model",
+    ),
+    (
         r"size|shape|divisible|dimension",
         "sizes do not go together: change --length, --image-size or the configuration",
     ),

@@ -145,6 +145,18 @@ def test_configurations_that_are_refused(tmp_path: Path, given: object, says: st
     assert says in failed("analyze", f"hf:{path}")
 
 
+@pytest.mark.parametrize(
+    ("config", "advice"),
+    [
+        ("Qwen3NextConfig(num_hidden_layers=2)", "none of its layers is attention"),  # only the fourth is
+        ("Zamba2Config(num_hidden_layers=2)", "state layer_types for these layers"),  # it has 54 by default
+        ("NemotronConfig(num_hidden_layers=2)", "leaves a size open: state it"),  # the number of key heads
+    ],
+)
+def test_what_a_configuration_lacks_is_said(config: str, advice: str, tmp_path: Path) -> None:
+    assert advice in failed("capture", f"hf:{config}", "--phase", "both", "--output", str(tmp_path / "m.pt2"))
+
+
 def test_names_that_are_not_there() -> None:
     assert "reads no network" in failed("analyze", "hf:meta-llama/Llama-3.1-8B")
     assert "LlamaConfig" in failed("analyze", "hf:LlamaConfi(num_hidden_layers=2)")
