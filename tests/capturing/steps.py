@@ -214,7 +214,9 @@ def pipelined(mesh: Any) -> Any:
     comes = x.clone().requires_grad_(mesh.get_rank() > 0)
     goes, group = x.clone().requires_grad_(), mesh.get_group("pp")
     block, device = Block(), torch.device("cpu")
-    stage = PipelineStage(block, mesh.get_rank(), stages, device, (comes,), (goes,), group)
+    stage = PipelineStage(
+        block, mesh.get_rank(), stages, device, input_args=(comes,), output_args=(goes,), group=group
+    )
     schedule = Schedule1F1B(stage, micro_batches, loss_fn=lambda y, _: y.sum())
     given = torch.zeros(micro_batches * BATCH, LENGTH, WIDTH)
 
