@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 from graphflops.cost import Estimate, Value
 from graphflops.dims import Dim, total
@@ -12,10 +12,8 @@ from graphflops.errors import RuleError
 from graphflops.rules.registry import find, require, rule
 from graphflops.rules.shapes import tensors_of
 from graphflops.rules.work import WORK
+from graphflops.rules.work_functions import Work
 from graphflops.tensor import TensorType
-
-if TYPE_CHECKING:
-    from graphflops.rules.work_functions import Work
 
 KIND = "foreach"
 

@@ -6,8 +6,8 @@ of the cell's formula, including two bias additions per gate if there are biases
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from graphflops.cost import Estimate
 from graphflops.dims import Dim, differ, meet, prod, total
@@ -16,12 +16,8 @@ from graphflops.rules.elementwise import result_of
 from graphflops.rules.matmul import flops_of
 from graphflops.rules.registry import ForwardCall, backward, require, rule
 from graphflops.rules.work import WORK, first_gradient
+from graphflops.rules.work_functions import Work
 from graphflops.tensor import TensorType
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from graphflops.rules.work_functions import Work
 
 Tensors = tuple[TensorType, ...]
 

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from graphflops.cost import WORK_QUANTITIES, Estimate, Value
 from graphflops.dims import Dim, total
 from graphflops.rules.shapes import only_result
 from graphflops.rules.work import activation as activation_named
-from graphflops.tensor import INT8, INT32, TensorType
-
-if TYPE_CHECKING:
-    from graphflops.rules.work_functions import Work
-    from graphflops.tensor import DType
+from graphflops.rules.work_functions import Work
+from graphflops.tensor import INT8, INT32, DType, TensorType
 
 # Which results of the call are wanted; () if that is not known.
 Outputs = tuple[bool, ...]

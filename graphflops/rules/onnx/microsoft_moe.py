@@ -7,7 +7,7 @@ Dequantizing is counted once for each weight that is read.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from graphflops.cost import Estimate
 from graphflops.dims import Dim, dim_min, floor_div, prod, same
@@ -17,10 +17,8 @@ from graphflops.rules.quantized import DEQUANTIZE
 from graphflops.rules.registry import rule
 from graphflops.rules.softmax import SOFTMAX
 from graphflops.rules.work import activation
-
-if TYPE_CHECKING:
-    from graphflops.rules.work_functions import Work
-    from graphflops.tensor import TensorType
+from graphflops.rules.work_functions import Work
+from graphflops.tensor import TensorType
 
 KIND = "product"
 

@@ -5,8 +5,8 @@ The optimizers' operands are spelled as in ONNX's preview of training: (rate, st
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from graphflops.cost import Estimate
 from graphflops.dims import Dim, total
@@ -16,13 +16,8 @@ from graphflops.rules.onnx.fused import Outputs, chosen
 from graphflops.rules.registry import require, require_known, rule
 from graphflops.rules.shapes import only_result
 from graphflops.rules.work import WORK
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from graphflops.rules.work_functions import Work
-    from graphflops.tensor import TensorType
-
+from graphflops.rules.work_functions import Work
+from graphflops.tensor import TensorType
 
 KIND = "optimizer"
 
