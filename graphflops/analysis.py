@@ -168,7 +168,7 @@ def _report(
         quantized.say_unfused(program, priced(fused=False))
     profile, chosen = _device(device, program, execution, network)
     if program.graph.step is not None:
-        return _step_report(program, program.graph.step, profile, times)
+        return _step_report(program, program.graph.step, profile, times, network)
     if not (device or execution):
         no_peaks = MemoryUse(Peak(), Timeline(), Peak() if program.training else None)
         return report(program, memory_use(program) if memory else no_peaks, chosen)
@@ -191,7 +191,9 @@ def _report(
     return report(program, held, chosen, entries, runs.platform.torch if is_torch else "", time)
 
 
-def _step_report(program: PricedProgram, step: Step, profile: Device | None, times: bool) -> Report:
+def _step_report(
+    program: PricedProgram, step: Step, profile: Device | None, times: bool, network: str | None
+) -> Report:
     """The report of a recorded step: memory is as recorded, and runs eagerly on every device."""
     from graphflops.devices import platform_of
     from graphflops.memory.ledger import ledger
@@ -200,10 +202,8 @@ def _step_report(program: PricedProgram, step: Step, profile: Device | None, tim
     held = step_memory(program, step)
     time, kernels = NO_TIME, ""
     if profile is not None and times:
-        from graphflops.time.program_time import program_time
-
         runs = _runs(program, "eager", platform_of(profile))
-        time, kernels = program_time(program, profile, "eager", runs), runs.platform.torch
+        time, kernels = _time(program, profile, "eager", runs, network), runs.platform.torch
     return report(program, held, "eager", ledger(program, held, "eager", profile), kernels, time)
 
 

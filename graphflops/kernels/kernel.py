@@ -109,10 +109,11 @@ class Recurrence:
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """A collective. sent_bytes: by each device. devices: that take part."""
+    """A collective. sent_bytes: by each device. devices: that take part. stride: between their ranks."""
 
     sent_bytes: int
     devices: int = 2
+    stride: int = 1
 
 
 @dataclass(frozen=True, slots=True)

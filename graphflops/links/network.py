@@ -32,6 +32,10 @@ class Network:
         """Bytes per second that each device of a node sends to other nodes while all of them do."""
         return self.node.links * self.node.bandwidth * between_nodes().share / self.node.devices
 
+    def within(self, stride: int) -> int:
+        """How many devices of a group are in one node by the distance of their ranks: a node has consecutive ones."""
+        return max(1, self.node.devices // stride)
+
     def __str__(self) -> str:
         node = self.node
         return (

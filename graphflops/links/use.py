@@ -20,9 +20,10 @@ def described(kernels: Iterable[Kernel], network: Network) -> str:
     guessed: set[int] = set()
     for kernel in kernels:
         if isinstance(kernel.sizes, Exchange):
-            group = kernel.sizes.devices
+            sizes, group = kernel.sizes, kernel.sizes.devices
             groups.add(group)
-            if of_sent(kind_of(kernel.variant), kernel.sizes.sent_bytes, group, network).is_guess:
+            within = network.within(sizes.stride)
+            if of_sent(kind_of(kernel.variant), sizes.sent_bytes, group, network, within=within).is_guess:
                 guessed.add(group)
     if not groups:
         return ""

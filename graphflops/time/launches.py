@@ -11,7 +11,7 @@ from graphflops.attention.kernel import attention_kernel
 from graphflops.execution.layouts import attention_problem
 from graphflops.kernels.call import ConcreteCall, OpenSizeError, Sizes
 from graphflops.kernels.gradients import backward_kernels
-from graphflops.kernels.kernel import Product
+from graphflops.kernels.kernel import Exchange, Product
 from graphflops.kernels.losses import loss_kernels
 from graphflops.kernels.lower import forward_kernels, inside_operator
 from graphflops.kernels.moved import copy, elementwise
@@ -270,9 +270,24 @@ class Launcher:
             found = tuple([kernel for kernel in lower(concrete) if kernel.is_launched])
         except OpenSizeError:
             found = None
+        if found and call.node.operator.is_exchange:
+            found = self._placed(call, found)
         if form is not None:
             self.known[key] = found
         return found
+
+    def _placed(self, call: PricedCall, kernels: tuple[Kernel, ...]) -> tuple[Kernel, ...]:
+        """The kernels of a collective with the distance of its ranks, where the mesh of the program is known."""
+        step = self.program.graph.step
+        mesh = None if step is None else step.mesh
+        group = None if mesh is None else mesh.groups.get(str(call.node.arguments().get("group_name", "")))
+        if group is None or len(group.ranks) < 2:
+            return kernels
+        stride = max(1, abs(group.ranks[1] - group.ranks[0]))
+        *copies, last = kernels
+        if not isinstance(last.sizes, Exchange):
+            return kernels
+        return (*copies, replace(last, sizes=replace(last.sizes, stride=stride)))
 
 
 def _of_copies(kernel: Kernel) -> Kernel:

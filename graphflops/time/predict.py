@@ -108,7 +108,9 @@ def _recurrence(kernel: Kernel, sizes: Recurrence, device: Device) -> Time:
 def _exchange(kernel: Kernel, sizes: Exchange, device: Device) -> Time:
     """The collective alone, and what PyTorch takes to start and end it."""
     kind = kind_of(kernel.variant)
-    found = of_sent(kind, sizes.sent_bytes, sizes.devices, network_of(device))
+    network = network_of(device)
+    within = network.within(sizes.stride)
+    found = of_sent(kind, sizes.sent_bytes, sizes.devices, network, within=within)
     rates = device.rates.get(f"collective.{kind}")
     enter = rates["enter"] * 1e-6 if rates and sizes.devices > 1 else 0.0
     bandwidth = device.links[0].bandwidth if device.links else NO_LINK

@@ -302,3 +302,15 @@ def test_two_recipes_differ(tmp_path: Path) -> None:
     sent_bytes = compare(*files).totals["forward"]["link_bytes"]
     less = (4 - 1) * BYTES * LAYERS * LAYER // 4  # of a gather for the backward
     assert sent_bytes.delta == -less
+
+
+def test_collectives_between_nodes_take_the_network() -> None:
+    recorded = record(steps.sharded_and_split, mesh={"dp": 4, "tp": 4})
+    time = {}
+    for network in ("8x400Gbit", "8x1Gbit"):
+        report = analyze(recorded, device="h100", network=network)
+        assert report.totals.time is not None
+        time[network] = report.totals.time.communication
+        # dp has every fourth rank, two in each node; tp is in one node
+        assert "times among 4 devices are a guess" in report.network
+    assert time["8x1Gbit"] > time["8x400Gbit"]

@@ -8,10 +8,16 @@ from dataclasses import replace
 import pytest
 
 from graphflops.analysis import analyze
+from graphflops.devices import device
 from graphflops.errors import OptionError
 from graphflops.graph import Graph, Input, Node, Output, Ref
+from graphflops.kernels.kernel import Exchange, Kernel
+from graphflops.links import network_of
+from graphflops.links.cost import of_sent
+from graphflops.links.use import described
 from graphflops.render import render
 from graphflops.report import Report
+from graphflops.time.predict import predict
 from tests.support import t
 
 X, Y = t(4096, 4096, dtype="bfloat16"), t(64, 2**20, dtype="bfloat16")
@@ -102,3 +108,14 @@ def test_a_trace_has_a_track_of_collectives():
         for e in json.loads(render(plain, "chrome-trace"))["traceEvents"]
         if e["ph"] == "M"
     }
+
+
+def test_ranks_that_lie_apart_are_in_several_nodes():
+    network = network_of(device("h100"))
+    # of 4 ranks at a distance of 4 two are in each node of 8: those of the others share the links of the node
+    near, far = (of_sent("all_reduce", 2**20, 4, network, within=network.within(stride)) for stride in (1, 4))
+    assert far.is_guess > near.is_guess
+    assert (network.within(1), network.within(4), network.within(64)) == (8, 2, 1)
+    kernel = Kernel("collective", "bfloat16", sizes=Exchange(2**20, 4, 4), variant="all_reduce")
+    assert predict(kernel, device("h100")).seconds > far.seconds > near.seconds
+    assert described([kernel], network).endswith("times among 4 devices are a guess")

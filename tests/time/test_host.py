@@ -122,8 +122,10 @@ def test_the_cpu_waits_for_a_number_that_it_looks_at(execution):
     kernel = Kernel("elementwise", "float32", 0, 0, 4 * 10**8, 4 * 10**8)
     gpu = predict(kernel, known).seconds
     calls = [Launches(0, (kernel,), gpu / 100), Launches(1, (), gpu / 10), Launches(2, (), gpu)]
-    behind, _ = _Timer(known, execution).phase(calls)
-    waiting, _ = _Timer(known, execution).phase([calls[0], calls[1]._replace(waits=True), calls[2]])
+    behind, _ = _Timer(known, execution == "eager").phase(calls)
+    waiting, _ = _Timer(known, execution == "eager").phase(
+        [calls[0], calls[1]._replace(waits=True), calls[2]]
+    )
     launched = gpu / 100 if execution == "eager" else known.launch.graph_seconds
     if execution == "graph":
         assert behind.seconds == waiting.seconds == pytest.approx(gpu + launched)
@@ -145,14 +147,14 @@ def test_an_interval_has_the_times_beside_a_fast_and_a_slow_cpu():
     known = device("h200")
     kernel = Kernel("elementwise", "float32", 0, 0, 4 * 10**8, 4 * 10**8)
     long = predict(kernel, known).seconds
-    timer = _Timer(known, "eager")
+    timer = _Timer(known, is_launched=True)
     bound_by_cpu, _ = timer.phase([Launches(0, (KERNEL,), long)] * 10)
     low, high = bound_by_cpu.low / bound_by_cpu.seconds, bound_by_cpu.high / bound_by_cpu.seconds
     assert 1 / 1.5 < low < 1 / known.host.faster  # wider by the least error of any program
     assert known.host.slower < high < 1.05 * known.host.slower
-    bound_by_gpu, _ = _Timer(known, "eager").phase([Launches(0, (kernel,), long / 10)] * 10)
+    bound_by_gpu, _ = _Timer(known, is_launched=True).phase([Launches(0, (kernel,), long / 10)] * 10)
     assert bound_by_gpu.high / bound_by_gpu.seconds < 1.25
-    nearly, _ = _Timer(known, "eager").phase([Launches(0, (kernel,), long / 1.01)] * 10)
+    nearly, _ = _Timer(known, is_launched=True).phase([Launches(0, (kernel,), long / 1.01)] * 10)
     assert nearly.bound == "memory"
     assert nearly.high / nearly.seconds > 1.5  # a slower CPU would make it wait
 
@@ -161,5 +163,5 @@ def test_the_gpu_runs_steps_of_a_recurrent_layer_while_the_cpu_launches_the_next
     sizes = Recurrence(steps=512, batch=16, inputs=1024, hidden=1024, gates=4)
     kernel = Kernel("recurrence", "bfloat16", 2**30, 0, 2**20, 2**20, sizes)
     gpu = predict(kernel, device("h200")).seconds
-    took, _ = _Timer(device("h200"), "eager").phase([Launches(0, (kernel,), 2 * gpu)])
+    took, _ = _Timer(device("h200"), is_launched=True).phase([Launches(0, (kernel,), 2 * gpu)])
     assert took.seconds == pytest.approx(2 * gpu + gpu / 8)  # the last steps end behind the CPU
