@@ -31,6 +31,7 @@ Family = Literal[
 ]
 # flash is the kernel of torch, flash3 that of the package flash-attn 3, for Hopper.
 AttentionKernel = Literal["flash", "flash3", "efficient", "cudnn", "math"]
+GROUPED = "grouped"  # variant of a product whose rows pick one of several matrices each
 DIRECT = "direct"  # variant of a convolution without matrix units, on tensors as they lie
 Pass = Literal["forward", "input_gradient", "weight_gradient", "backward"]
 

@@ -13,6 +13,7 @@ from graphflops.kernels.convolutions import convolution
 from graphflops.kernels.kernel import Kernel, Rows, Strided
 from graphflops.kernels.losses import loss
 from graphflops.kernels.moved import (
+    axis_of,
     copied,
     copy,
     copy_to,
@@ -171,7 +172,11 @@ def _sorted(call: ConcreteCall) -> list[Kernel]:
     x = call.operands[0] if call.operands else None
     if x is None:
         return []
-    return [rows_kernel("sort", x, call, call.cost.read_bytes, call.cost.written_bytes)]
+    kernel = rows_kernel("sort", x, call, call.cost.read_bytes, call.cost.written_bytes)
+    longest = kernel.sizes.columns if isinstance(kernel.sizes, Rows) else 0
+    if call.operator.name not in _SORTING or longest > _SORTED_BY_BLOCK:
+        return [kernel]
+    return [replace(kernel, variant="warp" if longest <= _SORTED_BY_WARP else "block")]
 
 
 def _moved(call: ConcreteCall) -> list[Kernel]:
@@ -183,6 +188,16 @@ def _moved(call: ConcreteCall) -> list[Kernel]:
         variant, largest = "joined", max(x.numel for x in call.operands)
     moved = (call.cost.read_bytes, call.cost.written_bytes)
     return [Kernel("copy", out.dtype, 0, largest, *moved, variant=variant)]
+
+
+def _repeated(call: ConcreteCall) -> list[Kernel]:
+    """Each entry of an axis so often, as a copy of the operand that is expanded along an axis of its own (Repeat.cpp)."""
+    x, out = call.operand("x"), call.out
+    axis = axis_of(call, 0 if x is None else x.rank)
+    if x is None or out is None or len(call.operands) > 1 or not 0 <= axis < x.rank or not x.numel:
+        return _moved(call)
+    shape = (*x.shape[: axis + 1], out.numel // x.numel, *x.shape[axis + 1 :])
+    return [copy(replace(x, shape=shape, strides=(*x.strides[: axis + 1], 0, *x.strides[axis + 1 :])))]
 
 
 def _joining(parts: Sequence[Tensor], out: Tensor) -> str:
@@ -225,6 +240,8 @@ def _dropout(call: ConcreteCall) -> list[Kernel]:
     return [*drawn, Kernel("random", out.dtype, 0, call.cost.vector_flops, *moved)]
 
 
+_SORTING = frozenset({"sort", "argsort"})
+_SORTED_BY_WARP, _SORTED_BY_BLOCK = limits("aten_2_11", "sort", "warp", "block")
 # Time of an image's loads, how much less for each octave of positions that share them, the part in which a warp waits.
 _UNSHARED, _SHARED, _WAIT = constants("aten_2_11", "interpolation", "unshared", "shared", "wait")
 (_THREADS,) = limits("aten_2_11", "interpolation", "threads")
@@ -235,6 +252,7 @@ _COPIED_FIRST = frozenset({"masked_fill"})  # then changed in place
 _BY_NAME: Mapping[str, Lowering] = by_name(
     {
         "pad": _pad,
+        "repeat_interleave": _repeated,
         "roll": _rolled,
         "weight_norm": weight_norm,
         "weight_norm_backward": weight_norm,

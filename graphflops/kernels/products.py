@@ -10,7 +10,7 @@ from math import prod
 from typing import TYPE_CHECKING, NamedTuple
 
 from graphflops.kernels.call import Tensor
-from graphflops.kernels.kernel import Kernel, Product
+from graphflops.kernels.kernel import GROUPED, Kernel, Product
 from graphflops.kernels.moved import copied, copy, elementwise, pointwise, reduction
 from graphflops.kernels.operand_copies import einsum_of
 
@@ -95,12 +95,21 @@ def _of_einsum(call: ConcreteCall, problem: Problem | None) -> list[Kernel]:
 
 
 def _of_groups(call: ConcreteCall, problem: Problem) -> list[Kernel]:
-    """Rows of each group times the matrix of the group, by one kernel; another finds where the groups begin."""
+    """Rows of each group times the matrix of the group, by one kernel; another finds where the groups begin.
+
+    Which groups have rows is data: as many are taken to be read as have one where each row falls to any group alike.
+    """
     weight = max(call.operands, key=lambda operand: operand.rank)
-    groups = max(weight.shape[0], 1)
-    sizes = replace(problem.sizes, m=-(-problem.sizes.m // groups), batch=groups)
-    moved = call.cost.read_bytes, call.cost.written_bytes
-    kernel = Kernel("matmul", problem.dtype, call.cost.matrix_flops, 0, *moved, sizes)
+    groups, rows = max(weight.shape[0], 1), problem.sizes.m
+    sizes = replace(problem.sizes, m=-(-rows // groups), batch=groups)
+    kernel = Kernel(
+        *("matmul", problem.dtype, call.cost.matrix_flops, 0, call.cost.read_bytes, call.cost.written_bytes),
+        sizes,
+    )
+    if call.operands[0].rank == _MATRIX_RANK < weight.rank:
+        unread = min(rows, groups) - groups * (1 - (1 - 1 / groups) ** rows)
+        read = kernel.read_bytes - int(unread * weight.full_bytes / groups)
+        kernel = replace(kernel, read_bytes=read, variant=GROUPED)
     return [Kernel("elementwise", "int64"), kernel]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from graphflops.kernels.choices import limits
@@ -25,13 +26,25 @@ def scatter(call: ConcreteCall) -> list[Kernel]:
     if source is None:
         source = index
     if name not in _BY_ELEMENT | _BY_ROW or source is None or index is None or not call.operands:
-        written = [] if call.operator.mutates else [elementwise(x, 0, 0) for x in call.operands[:1]]
-        return [*of_rows("scatter")(call), *written]  # the first copies the operand
+        return _at_places(call)
     x = call.operands[0]
     is_along_rows = name in _BY_ELEMENT and axis_of(call, x.rank) == x.rank - 1
     elements = index.numel if name in _BY_ELEMENT else source.numel
     kernel = scattered(x, elements, name) if is_along_rows else added_rows(x, elements)
     return [kernel] if call.operator.mutates else [copy(x), kernel]
+
+
+def _at_places(call: ConcreteCall) -> list[Kernel]:
+    """Rows of what is written, after a copy of the operand unless it is changed in place."""
+    kernels = of_rows("scatter")(call)
+    if not call.operator.mutates:
+        return [*kernels, *(elementwise(x, 0, 0) for x in call.operands[:1])]
+    return [replace(kernel, sizes=_written_rows(kernel, call.operands[0])) for kernel in kernels]
+
+
+def _written_rows(kernel: Kernel, x: Tensor) -> Rows:
+    columns = max(x.shape[-1], 1) if x.rank else 1
+    return Rows(max(kernel.written_bytes * 8 // x.bits // columns, 1), columns)
 
 
 def scattered(x: Tensor, elements: int, name: str) -> Kernel:

@@ -26,6 +26,7 @@ _NEAREST = 24  # points that take part
 _ALIKE = {"float16": "bfloat16", "bfloat16": "float16"}  # run at the same speed
 _MOST_ALIGNED, _ALIKE_ALIGNMENTS = 16, 4.0  # elements; octaves over which ratios are alike
 _MOST = 4.0  # largest correction, as a factor
+_ROWS = 8  # of the smallest tile: fewer rows take as long
 
 
 class Columns(NamedTuple):
@@ -150,7 +151,7 @@ def columns_of(kernel: Kernel) -> tuple[float, ...]:
     moved = kernel.read_bytes + kernel.written_bytes
     match kernel.sizes:
         case Product(m, n, k, batch):
-            return m, n, k, batch
+            return max(m, _ROWS) if variant_of(kernel) == "skinny" else m, n, k, batch
         case Convolution() as sizes:
             pixels, filters, channels = prod(sizes.result), *_of_a_group(sizes)
             return sizes.batch, pixels, filters, channels, prod(sizes.filter), sizes.groups

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from graphflops.kernels.kernel import (
     DIRECT,
+    GROUPED,
     Attention,
     Convolution,
     Exchange,
@@ -195,8 +196,10 @@ def _variants(kernel: Kernel) -> tuple[tuple[str, ...], ...]:
             return (("alone",), ())
         case Product() as sizes:
             kind = predict_products.product_kind(sizes, bytes_of(kernel.dtype))
-            few = (("skinny",),) if kind == "gemv" else ()
-            return ((kind,), *few, ("batched",) if sizes.batch > 1 else (sizes.layout,), ())
+            few = (("skinny",),) if kind in ("gemv", "few") else ()
+            own = ((GROUPED,),) if kernel.variant == GROUPED else ()
+            layout = "batched" if sizes.batch > 1 else sizes.layout
+            return (*own, (kind,), *few, (layout,), (), ("alone",))
         case _:
             return ((kernel.variant,), ())
 

@@ -29,6 +29,7 @@ _FEW_ROWS, _FEW_OF_BATCH = (
     128,
     16,
 )  # rows up to which a product, and one of a batch, waits for the other matrix
+_FEW = 8  # rows of wide elements up to which the threads of cuBLAS's gemmSN kernels hold a row each
 _NARROW = 2  # bytes of the elements that matrix units multiply even where a product has one row
 _STEP = 64  # elements of k that a tile multiplies at a time
 _WIDEST = 7  # positions of a depthwise filter for which channels-last has a fast kernel
@@ -66,7 +67,7 @@ def seconds(problem: Problem, rates: Mapping[str, float], device: Device) -> tup
         # A product of no rows, as over an empty batch, still has the launch of a tile.
         grid = max(-(-problem.m // rows) * -(-problem.n // columns) * problem.batch, 1)
         # Threads of a matrix-vector product have an element of the vector each; a tile computes rows that are not there.
-        rows = 1 if _is_vector(problem.m, problem.batch, problem.width) else rows
+        rows = 1 if _is_vector(problem.m, problem.batch, problem.width, problem.alignment) else rows
         work = 2 * (rows * columns + rates["half"] * (rows + columns)) / rate  # of one element of k
         for split in _SPLITS:
             depth = -(-problem.k // (split * _STEP)) * _STEP
@@ -115,25 +116,34 @@ def _slowdown(alignment: int, rates: Mapping[str, float]) -> float:
 def product_kind(sizes: Product, width: float) -> str:
     """What tells products apart: few rows, which take as long as the other matrix takes to read, have kernels of their own.
 
-    Those of 16 bits run on matrix units even for one row; one row of wider numbers is a matrix-vector product (gemv).
+    Those of 16 bits run on matrix units even for one row; one row of wider numbers is a matrix-vector product (gemv), and
+    so is one of 16 bits whose rows have an odd number of them.
     """
     if sizes.layout in ("tn", "nn"):
-        if _is_vector(sizes.m, sizes.batch, width):
+        if _is_vector(sizes.m, sizes.batch, width, _alignment_of(sizes, width)):
             return "gemv"
+        if sizes.m <= _FEW and sizes.batch == 1 and width > _NARROW:
+            return "few"
         if sizes.m <= (_FEW_ROWS if sizes.batch == 1 else _FEW_OF_BATCH):
             return "skinny" if sizes.batch == 1 else "batched.skinny"
     return "batched" if sizes.batch > 1 else sizes.layout
 
 
-def _is_vector(rows: int, batch: int, width: float) -> bool:
-    return rows == batch == 1 and width != _NARROW
+def _is_vector(rows: int, batch: int, width: float, alignment: int) -> bool:
+    return rows == batch == 1 and (width != _NARROW or alignment <= _NARROW)
 
 
 def of_product(sizes: Product, width: float, peak: float, moved: int) -> Problem:
     """A product with the alignment of its rows in memory."""
+    alignment = _alignment_of(sizes, width)
+    return Problem(sizes.m, sizes.n, sizes.k, sizes.batch, width, alignment, moved, peak)
+
+
+def _alignment_of(sizes: Product, width: float) -> int:
     m, n, k = sizes.m, sizes.n, sizes.k
-    contiguous = {"tn": (k, k, n), "nn": (k, n, n), "nt": (m, n, n), "tt": (m, k, n)}[sizes.layout]
-    return Problem(m, n, k, sizes.batch, width, _alignment(contiguous, width), moved, peak)
+    return _alignment(
+        {"tn": (k, k, n), "nn": (k, n, n), "nt": (m, n, n), "tt": (m, k, n)}[sizes.layout], width
+    )
 
 
 def of_convolution(sizes: Convolution, width: float, peak: float, moved: int) -> Problem:
