@@ -196,10 +196,10 @@ def _variants(kernel: Kernel) -> tuple[tuple[str, ...], ...]:
             return (("alone",), ())
         case Product() as sizes:
             kind = predict_products.product_kind(sizes, bytes_of(kernel.dtype))
-            few = (("skinny",),) if kind in ("gemv", "few") else ()
+            few = {"gemv": (("few",), ("skinny",)), "few": (("skinny",),)}.get(kind, ())
             own = ((GROUPED,),) if kernel.variant == GROUPED else ()
             layout = "batched" if sizes.batch > 1 else sizes.layout
-            return (*own, (kind,), *few, (layout,), (), ("alone",))
+            return (*own, (kind,), *few, (layout,), ())
         case _:
             return ((kernel.variant,), ())
 

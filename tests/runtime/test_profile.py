@@ -48,7 +48,7 @@ def test_a_profile_of_this_cpu_can_be_used(written):
     path, done = written
     assert done.exit_code == 0
     assert "FLOP/s" in done.output
-    assert path.stat().st_size < 100_000
+    assert path.stat().st_size < 120_000
     known = device(str(path))
     assert known.kind == "cpu"
     assert known.bandwidth > 1e7
@@ -187,7 +187,7 @@ def test_only_the_host_of_a_base_profile_is_measured(tmp_path, monkeypatch):
     mine = device(str(path))
     assert mine.host.seconds["forward.call"] == pytest.approx(2 * known.seconds["forward.call"], rel=1e-3)
     assert mine.calibration == device("h200").calibration
-    assert path.stat().st_size < 100_000
+    assert path.stat().st_size < 120_000
 
 
 def test_every_micro_benchmark_of_the_reference_is_measured():
@@ -236,7 +236,7 @@ def test_the_command_on_a_gpu_with_a_stand_in_for_its_kernels(gpu, tmp_path, mon
     done = CliRunner().invoke(command, ["--device", "cuda", "--output", str(path)], catch_exceptions=False)
     assert done.exit_code == 0
     assert "host       1.00 x" in done.output
-    assert path.stat().st_size < 100_000
+    assert path.stat().st_size < 120_000
     mine, model = device(str(path)), "samples/gqa_transformer.pt2"
     assert mine.calibration
     assert mine.host.seconds["forward.call"] == pytest.approx(reference.host.seconds["forward.call"])

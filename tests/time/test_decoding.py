@@ -11,9 +11,11 @@ from torch.nn import functional
 
 from graphflops import analyze
 from graphflops.devices import complete, device
-from graphflops.kernels.kernel import Kernel, Product, Rows
+from graphflops.kernels.kernel import Kernel, Product, Rows, Strided
 from graphflops.time.predict import predict
 from graphflops.time.predict_reductions import in_turn
+from tests.support import t
+from tests.time.one_call import forward
 
 H200 = complete(device("h200"))
 
@@ -76,3 +78,47 @@ def test_copied_heads_are_read_whole(tmp_path: Path) -> None:
     shared = 2 * (8 * 4 * 4096 * 128) * 2  # bytes of keys and values
     assert shared / 4.8e12 < seconds[False] < 2 * shared / 4.8e12
     assert 4 * shared / 4.8e12 < seconds[True] < 2 * 4 * shared / 4.8e12
+
+
+def test_repeated_heads_are_copied_as_an_expanded_tensor_is() -> None:
+    (kernel,) = forward("aten.repeat_interleave.self_int", t(8, 4, 512, 128), 4, 1)
+    assert kernel.sizes == Strided(8 * 4 * 4 * 512 * 128, 3, 2)  # batch and heads, repeats, and the rest
+
+
+def test_what_is_put_into_a_cache_is_all_that_is_worked_on(tmp_path: Path) -> None:
+    class Put(nn.Module):
+        def forward(self, cache: Tensor, at: Tensor, new: Tensor) -> Tensor:
+            cache[:, :, at] = new
+            return cache
+
+    seconds = []
+    for length in (64, 65536):
+        args = torch.zeros(8, 4, length, 128), torch.zeros(1, dtype=torch.int64), torch.zeros(8, 4, 1, 128)
+        torch.export.save(torch.export.export(Put(), args), tmp_path / "put.pt2")
+        rows = analyze(tmp_path / "put.pt2", device="h200", execution="graph").rows
+        seconds.append(sum(row.time.seconds for row in rows if row.time and "index_put" in row.op))
+    assert seconds[0] == seconds[1] > 0
+
+
+@pytest.mark.parametrize("tokens, read", [(1, 1.0), (2, 2 - 1 / 4)])
+def test_as_many_experts_are_read_as_rows_fall_to_on_average(tokens: int, read: float) -> None:
+    """Two rows fall to the same of four experts one time in four."""
+    rows, weight = t(tokens, 64, dtype="bfloat16"), t(4, 64, 32, dtype="bfloat16")
+    *_, kernel = forward("aten._grouped_mm.default", rows, weight, t(4, dtype="int32"))
+    beside = 2 * tokens * 64 + 4 * 4  # the rows, and where groups end
+    assert kernel.read_bytes == pytest.approx(beside + read * 2 * 64 * 32)
+
+
+@pytest.mark.parametrize("length, variant", [(32, "warp"), (33, "block"), (128, "block"), (129, "argsort")])
+def test_short_rows_are_sorted_by_kernels_of_their_own(length: int, variant: str) -> None:
+    (kernel,) = forward("aten.argsort.default", t(length, dtype="int64"))
+    assert kernel.variant == variant
+
+
+@pytest.mark.parametrize("n, k", [(4096, 4096), (1024, 4096), (14336, 4096), (4096, 14336), (128256, 4096)])
+def test_up_to_a_tile_of_rows_none_takes_longer_than_more(n: int, k: int) -> None:
+    times = []
+    for m in (1, 2, 4, 8):
+        kernel = Kernel("matmul", "bfloat16", 2 * m * n * k, 0, 2 * k * (m + n), 2 * m * n, Product(m, n, k))
+        times.append(predict(kernel, H200).seconds)
+    assert times == sorted(times)
