@@ -27,6 +27,10 @@ from graphflops.render import formats
 @click.option("--ttft", metavar="TIME", help="Find the most requests whose first token comes within 500ms.")
 @click.option("--tpot", metavar="TIME", help="Find the most requests whose next token comes within 30ms.")
 @click.option("--engine", metavar="NAME", default="none", help="Whose memory and caches are assumed: vllm.")
+@click.option(
+    "--devices", type=click.IntRange(1, 1024), help="That share each layer (tensor parallel). Default: 1."
+)
+@options.network
 @options.price
 @options.dims
 @options.inputs

@@ -125,6 +125,11 @@ class Split:
             )
             self._divide(operand, Part(next(axes, part.axis), part.origins))
 
+    @property
+    def given(self) -> frozenset[str]:
+        """Names of what the user gives."""
+        return frozenset([entry.name for entry in self.graph.inputs if entry.role == "user"])
+
     def _product(
         self, node: Node, operand: str, weight: str, columns: int, rows: int, parts: Mapping[str, Part]
     ) -> str:
@@ -176,17 +181,23 @@ class Split:
         return self.type(name) is None or (size > 0 and size % self.devices == 0)
 
     def _beside(self, node: Node, parts: Mapping[str, Part], axis: int) -> bool:
-        """Whether operands that are whole have one element along the split axis, or are parameters, split along."""
+        """Whether operands that are whole have one element along the split axis, or are inputs, split along.
+
+        Parameters are split so beside elementwise calls, caches where a call joins, writes or attends to them.
+        """
         out = next((name for name in node.outputs if name is not None), "")
         if not node.operator.is_pointwise and node.operator.kind not in ("attention", "product", "movement"):
             return True
         for name in node.reads():
             place = axis - self.rank(out) + self.rank(name)
-            if name in parts or place < 0 or self.size(name, place) == 1 or node.operator.kind == "movement":
+            if name in parts or place < 0 or self.size(name, place) == 1:
                 continue
-            if node.operator.kind in ("attention", "product") or name not in self.weights:
+            is_cache = name in self.given and self.rank(name) == self.rank(out) > 2
+            is_split = is_cache if not node.operator.is_pointwise else name in self.weights
+            if is_split and self._divides(name, place):
+                self.parts[name] = Part(place, frozenset())
+            elif node.operator.kind != "movement":
                 return False
-            self.parts[name] = Part(place, frozenset())
         return True
 
     def _axis(self, node: Node, name: str, axis: int) -> int | None:

@@ -24,7 +24,7 @@ class Engine(msgspec.Struct, frozen=True):
     block_tokens: tokens that a cache grows by.
     sequences: requests that its warm-up samples for; bytes_per_logit: what that takes for each of them and each entry of the
     vocabulary. prefill_tokens: tokens of its largest step. libraries_bytes: what CUDA and its libraries take.
-    step_seconds: its own work in each step. sources: by field.
+    step_seconds: its own work in each step. sum_seconds: latency of its own sums over devices. sources: by field.
     """
 
     memory_fraction: float | None
@@ -35,6 +35,7 @@ class Engine(msgspec.Struct, frozen=True):
     prefill_tokens: int | None
     libraries_bytes: int | None
     step_seconds: float | None
+    sum_seconds: float | None
     sources: Mapping[str, str]
     name: str = ""
 

@@ -15,45 +15,62 @@ from graphflops.graph import Graph
 from graphflops.loading import opened
 from graphflops.report import Report
 from graphflops.serving.engine_program import as_engines_run
+from graphflops.serving.tensor_parallel import on_each
 
 if TYPE_CHECKING:
     from graphflops.fitting.kv_cache import KvCache
+    from graphflops.links import Network
     from graphflops.loading import Model
     from graphflops.passes.program import ProgramTime
     from graphflops.report import Execution
     from graphflops.report.call_time import PhaseTime
     from graphflops.serving.engines import Engine
+    from graphflops.serving.tensor_parallel import Exchanges
 
 TimeAt = Callable[[Mapping[str, int]], "ProgramTime"]
 
 
 @dataclass(frozen=True, slots=True)
+class Setting:
+    """What runs a program. device: a profile's name or path; devices: how many share each layer, joined by `network`."""
+
+    device: str
+    execution: Execution
+    engine: Engine
+    devices: int
+    network: Network
+
+
+@dataclass(frozen=True, slots=True)
 class Steps:
-    """Steps of a decoder on a device.
+    """Steps of a decoder on a device, or on each of several.
 
     beside: seconds of the engine's own work in each step.
     """
 
     report: Report
     time_at: TimeAt
+    exchanges: Exchanges
     beside: float = 0.0
 
     @staticmethod
-    def of(
-        program: Graph, device: str, execution: Execution, engine: Engine, options: Mapping[str, Any]
-    ) -> Steps:
+    def of(program: Graph, setting: Setting, options: Mapping[str, Any]) -> Steps:
         """The steps of a program."""
-        report, time_at = at_many_sizes(program, device, execution, **options)
+        device, engine = setting.device, setting.engine
+        program, exchanges = on_each(program, setting.devices, setting.network, engine.sum_seconds)
+        report, time_at = at_many_sizes(program, device, setting.execution, **options)
         if engine.is_paged:
             as_run = as_engines_run(program)
             _, time_at = at_many_sizes(as_run, device, "compiled", **options, replayed=True)
-        return Steps(report, time_at, engine.step_seconds or 0)
+        return Steps(report, time_at, exchanges, engine.step_seconds or 0)
 
     def at(self, sizes: Mapping[str, int]) -> PhaseTime:
         """The time of a step at sizes, by symbol."""
         time = self.time_at(sizes)
         assert time.forward is not None
-        return _changed(time.forward, self.beside)
+        return _changed(
+            time.forward, self.beside + self.exchanges.seconds_at({**self.report.values, **sizes})
+        )
 
     def bytes_at(self, sizes: Mapping[str, int]) -> int | None:
         """Bytes that a step requests beside its weights; None where a size has no value."""
@@ -71,19 +88,12 @@ class Prefill:
     others: Mapping[str, int]
 
     @staticmethod
-    def of(
-        steps: Steps,
-        cache: KvCache,
-        program: Graph | None,
-        device: str,
-        execution: Execution,
-        engine: Engine,
-    ) -> Prefill | None:
+    def of(steps: Steps, cache: KvCache, program: Graph | None, setting: Setting) -> Prefill | None:
         """The prefill of a program of its own, or of the steps' program where its new tokens are open; else None."""
         if program is None:
             found, others = steps, {name: _least(steps.report, name) for name in cache.lengths}
         else:
-            found, others = replace(Steps.of(program, device, execution, engine, {}), beside=0.0), {}
+            found, others = replace(Steps.of(program, setting, {}), beside=0.0), {}
         ids = token_ids(found.report)
         batch, length = ("", "") if ids is None else (symbol_of(ids.shape[0]), symbol_of(ids.shape[1]))
         if length and length not in others:

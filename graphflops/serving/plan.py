@@ -12,9 +12,10 @@ from graphflops.devices import device as device_named
 from graphflops.errors import ModelError, OptionError, shown
 from graphflops.fitting.kv_cache import KvCache, is_open_for, kv_cache, most_requests
 from graphflops.fitting.varied_size import SPARE, room
+from graphflops.links import network_of
 from graphflops.memory.ledger import on_device
 from graphflops.serving.engines import Engine, engine_named
-from graphflops.serving.phases import Prefill, Steps, programs
+from graphflops.serving.phases import Prefill, Setting, Steps, programs
 from graphflops.serving.room import paged_room
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 BATCHES = (1, 4, 16, 64, 256)
 CONTEXTS = (1024, 4096, 16_384, 65_536)
 _MOST_CELLS = 1000
+_EMPTY = 16  # tokens of a context that takes no time to attend to
 _ARITHMETIC = ("matrix", "vector")
 _HOUR, _MILLION, _NANO = 3600, 1e6, 1e-9
 
@@ -46,7 +48,7 @@ class Cell:
 
     step: the time of one step, which makes a token for each request; None where so many requests do not fit. prefill: of the
     tokens of one request, alone on the device; None where it is not known. beside: seconds that a step waits, in the mean,
-    for the prefills of requests that take the place of finished ones.
+    for the prefills of requests that take the place of finished ones. devices: that run it together.
     """
 
     batch: int
@@ -54,6 +56,7 @@ class Cell:
     step: PhaseTime | None
     prefill: PhaseTime | None
     beside: float = 0.0
+    devices: int = 1
 
     @property
     def each(self) -> float | None:
@@ -67,21 +70,21 @@ class Cell:
 
     @property
     def tokens_per_second(self) -> float | None:
-        """Tokens that the device makes in a second for all requests."""
+        """Tokens that the devices make in a second for all requests."""
         return self.batch / self.each if self.each else None
 
     @property
     def joules(self) -> float | None:
-        """Energy of a token at most, at the power limit of the device."""
+        """Energy of a token at most, at the power limit of the devices."""
         if self.step is None or self.each is None or self.step.energy_joules is None:
             return None
-        return self.step.energy_joules / self.step.seconds * self.each / self.batch
+        return self.devices * self.step.energy_joules / self.step.seconds * self.each / self.batch
 
     def price(self, per_hour: float | None) -> float | None:
-        """What a million tokens cost; None without the price of an hour."""
+        """What a million tokens cost; None without the price of a device's hour."""
         if per_hour is None or self.tokens_per_second is None:
             return None
-        return per_hour / _HOUR / self.tokens_per_second * _MILLION
+        return self.devices * per_hour / _HOUR / self.tokens_per_second * _MILLION
 
     def keeps(self, limits: Limits) -> bool:
         """Whether the requests fit and none waits longer than the limits, as far as they are given."""
@@ -92,11 +95,11 @@ class Cell:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Serving(Rendered):
-    """A decoder as a service on one device.
+    """A decoder as a service on one device, or on several that share each layer.
 
-    report: of a step. requests: by context, the most requests that fit at the end of their output. output_tokens: that each
-    asks for. loads: by context, the cell of the most requests that keep the limits, None where not even one does; empty
-    without limits.
+    report: of a step on each device; the cache and what a request keeps are of each, too. requests: by context, the most
+    requests that fit at the end of their output. output_tokens: that each asks for. loads: by context, the cell of the most
+    requests that keep the limits, None where not even one does; empty without limits.
     """
 
     report: Report
@@ -108,6 +111,7 @@ class Serving(Rendered):
     loads: tuple[tuple[int, Cell | None], ...] = ()
     output_tokens: int | None = None
     price_per_hour: float | None = None
+    devices: int = 1
     notes: tuple[str, ...] = ()
 
     def kept_by(self, context: int) -> int:
@@ -133,6 +137,8 @@ def serve(
     ttft: str | float | None = None,
     tpot: str | float | None = None,
     engine: str = "none",
+    devices: int = 1,
+    network: str | None = None,
     price_per_hour: float | None = None,
     execution: Execution | None = None,
     **options: Any,
@@ -145,14 +151,18 @@ def serve(
         prefills of new requests, and its context is that of a request half done.
     ttft, tpot: limits on the time to the first token and from one to the next, in seconds or as text (`30ms`).
     engine: whose memory and kernels are assumed: `none`, the program as it is, or one of engines.json.
+    devices: that each have a part of every layer (tensor parallel); network: what joins them, as `8x400Gbit`.
 
     Raises OptionError for options that contradict one another, ModelError for a program without caches of open sizes.
     """
     if not batch or not context or len(batch) * len(context) > _MOST_CELLS:
         raise OptionError(f"give 1 to {_MOST_CELLS:,} combinations of --batch and --context")
     limits = Limits(_seconds(ttft, "--ttft"), _seconds(tpot, "--tpot"))
-    read = (model, prefill, device, engine_named(engine), execution or "graph", max(context))
-    plan = _planned(*read, output_tokens, options)
+    if devices < 1:
+        raise OptionError(f"--devices {devices}: give 1 or more")
+    joined = network_of(complete(device_named(device)), network)
+    setting = Setting(device, execution or "graph", engine_named(engine), devices, joined)
+    plan = _planned(model, prefill, setting, max(context), output_tokens, options)
     if limits.first is not None and plan.prefill is None:
         what = "--ttft limits the prefill, which this program does not tell"
         raise OptionError(f"{what}: name it with --prefill")
@@ -163,24 +173,16 @@ def serve(
 def _planned(
     model: Model,
     prefill: Model | None,
-    device: str,
-    engine: Engine,
-    execution: Execution,
+    setting: Setting,
     longest: int,
     output_tokens: int | None,
     options: dict[str, Any],
 ) -> _Plan:
     """Both programs, read and priced. longest: the most tokens of a request before its output."""
-    profile = complete(device_named(device))
     step, prompt = programs(model, prefill, options.pop("model_name", None))
-    steps = Steps.of(step, device, execution, engine, options)
+    steps = Steps.of(step, setting, options)
     cache = _cache(steps.report, longest + (output_tokens or 0))
-    return _Plan(
-        *(steps, cache, Prefill.of(steps, cache, prompt, device, execution, engine)),
-        profile,
-        engine,
-        output_tokens,
-    )
+    return _Plan(steps, cache, Prefill.of(steps, cache, prompt, setting), setting, output_tokens)
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,9 +192,18 @@ class _Plan:
     steps: Steps
     cache: KvCache
     prefill: Prefill | None
-    device: Device
-    engine: Engine
+    setting: Setting
     output_tokens: int | None
+
+    @property
+    def engine(self) -> Engine:
+        """Whose memory and kernels are assumed."""
+        return self.setting.engine
+
+    @property
+    def device(self) -> Device:
+        """The profile of each device."""
+        return self.setting.network.device
 
     def served(self, batches: Sequence[int], contexts: Sequence[int], limits: Limits) -> Serving:
         """The table, what fits, and the loads that keep the limits, where any is given."""
@@ -202,18 +213,23 @@ class _Plan:
         if limits != Limits():
             loads = tuple([(length, self.load(most, length, limits)) for length, most in requests])
         known = (self.steps.report, self.cache, self.engine, cells, requests, limits, loads)
-        return Serving(*known, self.output_tokens, notes=tuple(self.notes()))
+        return Serving(*known, self.output_tokens, devices=self.setting.devices, notes=tuple(self.notes()))
 
     def cell(self, batch: int, context: int) -> Cell:
         """The steps of so many requests with that context."""
+        count = self.setting.devices
         first = None if self.prefill is None else self.prefill.at(context)
         if batch > self.most(context):
-            return Cell(batch, context, None, first)
+            return Cell(batch, context, None, first, devices=count)
         kept = context + (self.output_tokens or 0) // 2
         step = self.steps.at(self.cache.sizes_at(batch, kept))
         if not self.output_tokens or first is None:
-            return Cell(batch, context, step, first)
-        return Cell(batch, context, step, first, batch * first.seconds / self.output_tokens)
+            return Cell(batch, context, step, first, devices=count)
+        each = first.seconds
+        if self.engine.is_paged:  # tokens of the prefill and of the steps go through the layers together
+            alone = self.steps.at(self.cache.sizes_at(batch, _EMPTY)).seconds
+            each = max(0.0, each * (1 + batch / context) - alone)
+        return Cell(batch, context, step, first, batch * each / self.output_tokens, count)
 
     def most(self, context: int) -> int:
         """The most requests that fit, each at the end of its output."""
@@ -247,6 +263,7 @@ class _Plan:
         yield "a first token is that of a request that does not wait for others"
         if self.engine.name == "none":
             yield "the program runs as it is, with the copies of its caches: --engine takes those of an engine"
+        yield from self.steps.exchanges.notes()
         yield from self.engine.assumptions(self.prefill is not None)
 
 
