@@ -40,6 +40,10 @@ class Setting:
     devices: int
     network: Network
 
+    def __post_init__(self) -> None:
+        if self.devices < 1:
+            raise OptionError(f"--devices {self.devices}: give 1 or more")
+
 
 @dataclass(frozen=True, slots=True)
 class Steps:

@@ -158,8 +158,6 @@ def serve(
     if not batch or not context or len(batch) * len(context) > _MOST_CELLS:
         raise OptionError(f"give 1 to {_MOST_CELLS:,} combinations of --batch and --context")
     limits = Limits(_seconds(ttft, "--ttft"), _seconds(tpot, "--tpot"))
-    if devices < 1:
-        raise OptionError(f"--devices {devices}: give 1 or more")
     joined = network_of(complete(device_named(device)), network)
     setting = Setting(device, execution or "graph", engine_named(engine), devices, joined)
     plan = _planned(model, prefill, setting, max(context), output_tokens, options)
