@@ -1,16 +1,19 @@
-"""Public deployments of Llama 3.1 8B on one GPU beside the predicted time of a token.
+"""Public deployments of decoders on 1 to 8 GPUs beside the predicted time of a token.
 
-    python -m benchmarks.serving
+    python -m benchmarks.serving [--rows] [MODEL ...]
 
-Rows: benchmarks/measured/serving_llama_3.1_8b.csv. Nothing in graphflops was fitted to them: a step is the predicted time of
-its kernels in a CUDA graph, caches grow in place, and prefills of new requests delay it as often as they come.
+Rows: benchmarks/measured/serving.csv. A step is the predicted time of its kernels in a CUDA graph, caches grow in place, and
+prefills of new requests delay it as often as they come. The latency of an engine's own all-reduce was chosen on the rows of
+Llama 3.1 8B under TensorRT-LLM; nothing else was fitted. Prints the errors by engine and model, with --rows each deployment.
 """
 
 from __future__ import annotations
 
 import csv
 import statistics
+import sys
 import tempfile
+from collections import defaultdict
 from pathlib import Path
 
 import torch
@@ -18,19 +21,29 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from graphflops import serve
+from graphflops.capturing.float8 import to_float8
 
-ROWS = Path(__file__).parent / "measured" / "serving_llama_3.1_8b.csv"
-_DEVICES = {"h100_sxm": "h100", "h200_sxm": "h200"}
+ROWS = Path(__file__).parent / "measured" / "serving.csv"
+# Layers, hidden size, heads, heads of keys, size of the MLP, vocabulary, size of a head.
+MODELS = {
+    "meta-llama/Llama-3.1-8B-Instruct": (32, 4096, 32, 8, 14336, 128_256, 128),
+    "nvidia/Llama-3.1-8B-Instruct-FP8": (32, 4096, 32, 8, 14336, 128_256, 128),
+    "meta-llama/Llama-3.1-70B": (80, 8192, 64, 8, 28672, 128_256, 128),
+    "Qwen/Qwen3-32B": (64, 5120, 64, 8, 25600, 151_936, 128),
+}
 
 
 class Layer(nn.Module):
     """A layer with grouped heads. Without caches it is causal; with them, it reads all of the cache."""
 
-    def __init__(self, hidden: int, heads: int, kv_heads: int, mlp: int) -> None:
+    def __init__(self, hidden: int, heads: int, kv_heads: int, mlp: int, each: int) -> None:
         super().__init__()
-        self.each = hidden // heads
+        self.each = each
         self.first, self.second = nn.RMSNorm(hidden), nn.RMSNorm(hidden)
-        self.q, self.o = (nn.Linear(hidden, hidden, bias=False) for _ in range(2))
+        self.q, self.o = (
+            nn.Linear(hidden, heads * each, bias=False),
+            nn.Linear(heads * each, hidden, bias=False),
+        )
         self.k, self.v = (nn.Linear(hidden, kv_heads * self.each, bias=False) for _ in range(2))
         self.gate, self.up = (nn.Linear(hidden, mlp, bias=False) for _ in range(2))
         self.down = nn.Linear(mlp, hidden, bias=False)
@@ -51,11 +64,11 @@ class Decoder(nn.Module):
     """Token ids and, in a step, the caches of the layers -> logits of the last token, and the caches."""
 
     def __init__(
-        self, layers: int, hidden: int, heads: int, kv_heads: int, mlp: int, vocabulary: int
+        self, layers: int, hidden: int, heads: int, kv_heads: int, mlp: int, vocabulary: int, each: int
     ) -> None:
         super().__init__()
         self.embedding = nn.Embedding(vocabulary, hidden)
-        self.layers = nn.ModuleList(Layer(hidden, heads, kv_heads, mlp) for _ in range(layers))
+        self.layers = nn.ModuleList(Layer(hidden, heads, kv_heads, mlp, each) for _ in range(layers))
         self.norm, self.head = nn.RMSNorm(hidden), nn.Linear(hidden, vocabulary, bias=False)
 
     def forward(
@@ -70,13 +83,24 @@ class Decoder(nn.Module):
 
 
 def export(
-    folder: Path, layers: int, hidden: int, heads: int, kv_heads: int, mlp: int, vocabulary: int
+    folder: Path,
+    layers: int,
+    hidden: int,
+    heads: int,
+    kv_heads: int,
+    mlp: int,
+    vocabulary: int,
+    each: int | None = None,
+    is_float8: bool = False,
 ) -> tuple[Path, Path]:
     """Writes `step.pt2` and `prompt.pt2` in bfloat16, with open axes of requests and tokens; no weight is made."""
     open_ = torch.export.Dim.DYNAMIC
+    each = each or hidden // heads
     with torch.device("meta"):
-        model = Decoder(layers, hidden, heads, kv_heads, mlp, vocabulary).to(torch.bfloat16).eval()
-        shape = (3, kv_heads, 1024, hidden // heads)
+        model = Decoder(layers, hidden, heads, kv_heads, mlp, vocabulary, each).to(torch.bfloat16).eval()
+        if is_float8:
+            to_float8(model, [model.head])
+        shape = (3, kv_heads, 1024, each)
         caches = [tuple(torch.zeros(shape, dtype=torch.bfloat16) for _ in range(2)) for _ in range(layers)]
         prompt, token = (torch.zeros(3, tokens, dtype=torch.int64) for tokens in (64, 1))
     axes = {0: open_, 2: open_}
@@ -90,42 +114,66 @@ def export(
     return paths
 
 
+def predicted(rows: list[dict[str, str]], programs: tuple[Path, Path]) -> dict[tuple[int, int], float | None]:
+    """Seconds of a token by input length and requests, None where they do not fit. rows: of one engine and device."""
+    first = rows[0]
+    plan = serve(
+        programs[0],
+        prefill=programs[1],
+        device=first["system"].partition("_")[0],
+        devices=int(first["gpus"]),
+        batch=sorted({int(row["concurrency"]) for row in rows}),
+        context=sorted({int(row["isl"]) for row in rows}),
+        output_tokens=int(first["osl"]),
+        engine=first["backend"],
+    )
+    return {(cell.context, cell.batch): cell.each for cell in plan.cells}
+
+
+def groups(*names: str) -> dict[tuple[str, ...], list[dict[str, str]]]:
+    """The rows, by the values of some columns."""
+    found = defaultdict(list)
+    with ROWS.open() as file:
+        for row in csv.DictReader(file):
+            found[tuple(row[name] for name in names)].append(row)
+    return dict(sorted(found.items()))
+
+
 def main() -> None:
-    """Prints each deployment beside its prediction, and the median error by engine."""
-    errors: dict[str, list[float]] = {}
-    with tempfile.TemporaryDirectory() as folder:
-        step, prompt = export(Path(folder), 32, 4096, 32, 8, 14336, 128_256)
-        print("engine   device  input  output  requests  measured ms  predicted ms   error")
-        with ROWS.open() as file:
-            rows = list(csv.DictReader(file))
-        for row in rows:
-            tokens, output, batch = (int(row[name]) for name in ("isl", "osl", "concurrency"))
-            plan = serve(
-                step,
-                device=_DEVICES[row["system"]],
-                prefill=prompt,
-                batch=[batch],
-                context=[tokens],
-                output_tokens=output,
-                engine=row["backend"],
-            )
-            (cell,) = plan.cells
-            if cell.each is None:
-                print(
-                    f"{row['backend']:8} {row['system'][:4]:6} {tokens:6} {output:7} {batch:9}  does not fit"
-                )
-                continue
-            error = cell.each * 1e3 / float(row["tpot_ms"]) - 1
-            errors.setdefault(row["backend"], []).append(error)
-            print(
-                f"{row['backend']:8} {row['system'][:4]:6} {tokens:6} {output:7} {batch:9}"
-                f"  {float(row['tpot_ms']):11.2f}  {cell.each * 1e3:12.2f}  {error:+6.1%}"
-            )
-    for engine, found in errors.items():
-        middle = statistics.median(abs(error) for error in found)
-        print(
-            f"{engine}: {len(found)} deployments, median error {middle:.1%}, worst {max(map(abs, found)):.1%}"
-        )
+    """Prints each deployment beside its prediction, and the errors by engine, model and number of GPUs."""
+    listed, chosen = "--rows" in sys.argv, [each for each in sys.argv[1:] if each != "--rows"]
+    errors: dict[tuple[str, ...], list[float]] = defaultdict(list)
+    unfit = 0
+    for (model, gemm), named in groups("model", "gemm").items():
+        if chosen and model not in chosen:
+            continue
+        with tempfile.TemporaryDirectory() as folder:
+            programs = export(Path(folder), *MODELS[model], is_float8=gemm == "fp8")
+            cases: dict[tuple[str, ...], list[dict[str, str]]] = defaultdict(list)
+            for row in named:
+                cases[row["system"], row["backend"], row["gpus"], row["osl"]].append(row)
+            for (system, engine, gpus, output), rows in sorted(cases.items()):
+                times = predicted(rows, programs)
+                for row in rows:
+                    seconds = times[int(row["isl"]), int(row["concurrency"])]
+                    if seconds is None:
+                        unfit += 1
+                        continue
+                    error = seconds * 1e3 / float(row["tpot_ms"]) - 1
+                    errors[engine, model.split("/")[1], gemm, system[:4], gpus].append(error)
+                    if listed:
+                        case = f"{model} {gemm} {engine} {system[:4]} x{gpus}"
+                        case += f" {row['isl']}+{output} {row['concurrency']}"
+                        print(f"{case:78} {float(row['tpot_ms']):8.2f} {seconds * 1e3:8.2f} {error:+7.1%}")
+    print("engine   model                      products  device  GPUs  rows  median   mean error  worst")
+    for (engine, name, gemm, system, gpus), found in sorted(errors.items()):
+        middle, worst = statistics.median(map(abs, found)), max(map(abs, found))
+        case = f"{engine:8} {name:26} {gemm:8}  {system:6}  {gpus:>4} {len(found):5}"
+        print(f"{case}  {middle:6.1%}    {statistics.mean(found):+10.1%}  {worst:5.1%}")
+    for engine in sorted({key[0] for key in errors}):
+        found = [abs(error) for key, some in errors.items() if key[0] == engine for error in some]
+        print(f"{engine}: {len(found)} deployments, median error {statistics.median(found):.1%}")
+    print(f"{unfit} deployments do not fit, by the plan")
 
 
 if __name__ == "__main__":

@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from graphflops.attention.conditions import ALWAYS, TRUE, Residue, doubled_visible
-from graphflops.attention.hidden_pairs import digest
+from graphflops.attention.hidden_pairs import digest, pattern_of
 from graphflops.attention.pair_enumeration import Enumeration
-from graphflops.attention.pattern import pattern_of
 from graphflops.attention.rectangles import NO_BLOCKS, Blocks, Counted, Grid, Lists, count_listed
 from graphflops.dims import Dim, ceil_div, dim_min, floor_div, prod, same
 from graphflops.errors import GraphflopsError, ModelError, shown

@@ -6,10 +6,9 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from graphflops.attention.attention_use import AttentionUse, Hidden
-from graphflops.attention.hidden_pairs import Hiding
+from graphflops.attention.hidden_pairs import Hiding, window
 from graphflops.attention.match import Spelled, spelled
 from graphflops.attention.operator_kinds import copies, role, role_of
-from graphflops.attention.pattern import window
 from graphflops.attention.user_masks import refuse_unused
 from graphflops.dims import floor_div, prod, same
 from graphflops.errors import DimError

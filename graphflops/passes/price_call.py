@@ -10,7 +10,7 @@ from typing import Any
 from graphflops.cost import QUANTITIES, WORK_QUANTITIES, Cost, Estimate, Value
 from graphflops.dims import Dim, Expr, Meeting, meetings, symbol
 from graphflops.errors import NoRuleError, RuleError, ShapeError
-from graphflops.ops import Op, onnx_shapes, operator
+from graphflops.ops import Op, onnx_operands, operator
 from graphflops.ops.onnx_attributes import attributes, fault
 from graphflops.passes.gradients import backward_of, wants
 from graphflops.passes.misfit import reason
@@ -70,7 +70,7 @@ def price_call(
     if wanted is not None and (problem := fault(op, kwargs)):
         has_all = all(name in (attributes(op) or ()) for name, _ in kwargs)
         return unknown_call("GF118" if has_all else "GF104", problem)
-    if wanted is not None and (problem := onnx_shapes.fault(op, args)):
+    if wanted is not None and (problem := onnx_operands.misfit(op, args)):
         return unknown_call("GF118", problem)
     if wanted is not None and "outputs" in rule.parameters[rule.positional :]:
         kwargs = (*kwargs, ("outputs", wanted))
