@@ -122,7 +122,7 @@ def test_a_rule_that_fails_leaves_one_call_unknown_and_the_rest_counted():
         graph(nodes, {"x": t(4, 8), "w": t(8, 2), "bad": t(4, 8), "y": t(4, 2)}, ["x", "w"], ["bad", "y"])
     )
     assert [row.state for row in report.rows] == ["unknown", "counted"]
-    assert report.diagnostics[0].code == "GF104"
+    assert report.diagnostics[0].code == "GF118"
     assert report.total().matrix_flops == 2 * 4 * 8 * 2
 
 

@@ -81,7 +81,7 @@ def analyze(
     torchvision:NAME in place of a file is a capture, which runs code of that library: graphflops capture --help.
 
     Several models are one line each; one that cannot be analyzed says why, and the exit code is 1 at the end.
-    Exits with 1, after the report, where a call of an ONNX model provably cannot run.
+    Exits with 1, after the report, where a call provably cannot run.
 
     \b
     graphflops analyze lm.pt2 --input ids=1,4096 --depth 3

@@ -24,11 +24,16 @@ _KINDS: dict[str, tuple[tuple[type, ...], str]] = {
 }
 
 
-def reason(rule: Rule, op: str, arguments: Mapping[str, Any], error: Exception) -> tuple[str, bool]:
-    """One sentence that says why a rule does not fit a call, and whether the call provably cannot run."""
+def reason(
+    rule: Rule, op: str, arguments: Mapping[str, Any], error: Exception, *, traced: bool
+) -> tuple[str, bool]:
+    """One sentence that says why a rule does not fit a call, and whether the call provably cannot run.
+
+    traced: torch recorded the call; that an argument seems to be missing or of another kind may be the rule's fault.
+    """
     found = _missing(rule, op, arguments) or _wrong_kind(rule, op, arguments)
     if found or isinstance(error, GraphflopsError):
-        return found or str(error), bool(found) or isinstance(error, ShapeError)
+        return found or str(error), (bool(found) and not traced) or isinstance(error, ShapeError)
     return f"the rule of {shown(op)} does not fit this call: {error!r}", False
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from graphflops.cost import QUANTITIES, WORK_QUANTITIES, Cost, Estimate, Value
 from graphflops.dims import Dim, Expr, Meeting, meetings, symbol
 from graphflops.errors import NoRuleError, RuleError, ShapeError
-from graphflops.ops import Op, onnx_operands, operator
+from graphflops.ops import Op, onnx_operands, operator, torch_indices
 from graphflops.ops.onnx_attributes import attributes, fault
 from graphflops.passes.gradients import backward_of, wants
 from graphflops.passes.misfit import reason
@@ -86,8 +86,8 @@ def price_call(
     except Exception as error:  # noqa: BLE001 a rule meets whatever operands a file makes up
         if arguments is None:
             return unknown_call("GF104", str(error))
-        problem, cannot_run = reason(rule, op, arguments, error)
-        return unknown_call("GF118" if cannot_run and wanted is not None else "GF104", problem)
+        problem, cannot_run = reason(rule, op, arguments, error, traced=wanted is None)
+        return unknown_call("GF118" if cannot_run else "GF104", problem)
 
 
 def _completed(
@@ -101,6 +101,7 @@ def _completed(
 ) -> Priced:
     """Call the rule and complete its estimate: the results used, in-place results, hidden axes, the backward."""
     _refuse_rankless(rule, arguments)
+    torch_indices.check(op, arguments)
     tensors = [value for value in flat(given) if isinstance(value, TensorType)]
     with meetings() as met:
         estimate = rule.call(arguments)

@@ -8,7 +8,7 @@ from graphflops.cost import Estimate, Value
 from graphflops.dims import differ, floor_div, mod
 from graphflops.rules.elementwise import differentiate, elementwise, pointwise, result_of
 from graphflops.rules.registry import ForwardCall, backward, require, rule
-from graphflops.rules.shapes import axis
+from graphflops.rules.shapes import axis, shown
 from graphflops.rules.work import WORK, first_gradient
 from graphflops.rules.work import gelu as gelu_work
 from graphflops.tensor import TensorType
@@ -115,6 +115,9 @@ def glu_backward_of(call: ForwardCall) -> Estimate:
 @rule("aten.prelu")
 def prelu(a: TensorType, weight: TensorType) -> Estimate:
     """One product and one choice per element."""
+    channels = a.shape[1] if a.rank > 1 else 1
+    fits = not (differ(weight.numel, 1) and differ(weight.numel, channels)) and weight.rank < 2
+    require(fits, f"a weight of {shown(weight.shape)} does not fit {channels} channels")
     return replace(elementwise(WORK["prelu"], a), reads=(a, weight))
 
 

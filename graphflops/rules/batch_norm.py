@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from graphflops.cost import Estimate, data_dependent
-from graphflops.dims import prod
+from graphflops.dims import differ, prod
 from graphflops.rules.derived import Derived
 from graphflops.rules.elementwise import promote
 from graphflops.rules.norm import computed_in, normalised
@@ -29,6 +29,14 @@ def channels_of(x: TensorType) -> TensorType:
     """A tensor with one element for each channel."""
     require(x.rank >= 1, f"batch_norm needs a channel axis, got {x}")
     return x.like(x.shape[min(1, x.rank - 1) :][:1])
+
+
+def check_statistics(x: TensorType, *each: TensorType | None) -> None:
+    """Raises ShapeError where a weight or statistic has another number of elements than there are channels."""
+    channels = channels_of(x).numel
+    for tensor in each:
+        fits = tensor is None or not differ(tensor.numel, channels)
+        require(fits, f"{tensor} does not fit {channels} channels")
 
 
 def scaled(
@@ -66,6 +74,7 @@ def batch_norm(
     training: bool,
 ) -> Estimate:
     """In training seven operations per element with weight and bias, in inference two."""
+    check_statistics(x, weight, bias, running_mean, running_var)
     if not training:
         return scaled(x, weight, bias, running_mean, running_var)
     return updated(normalised(x, channels_of(x).numel, weight, bias), running_mean, running_var)
@@ -81,6 +90,7 @@ def instance_norm(
     use_input_stats: bool,
 ) -> Estimate:
     """Each channel of each sample is normalised on its own; with running statistics, as `batch_norm` in inference."""
+    check_statistics(x, weight, bias, running_mean, running_var)
     if not use_input_stats:
         return scaled(x, weight, bias, running_mean, running_var)
     estimate = normalised(x, prod(x.shape[:2]), weight, bias)

@@ -11,7 +11,7 @@ from graphflops.dims import Dim, broadcast, differ, meet, prod, total
 from graphflops.rules.elementwise import elementwise, result_type
 from graphflops.rules.matmul import additions, flops_of
 from graphflops.rules.registry import ForwardCall, backward, require, rule
-from graphflops.rules.shapes import axes
+from graphflops.rules.shapes import axes, shown
 from graphflops.rules.work import WORK
 from graphflops.tensor import TensorType
 
@@ -325,6 +325,8 @@ def bilinear_backward(call: ForwardCall) -> Estimate:
 def bilinear(a: TensorType, b: TensorType, weight: TensorType, bias: TensorType | None = None) -> Estimate:
     """A @ weight for every output feature, then the dot product of each with b; the bias is vector work."""
     rows_a, rows_b = a.like((prod(a.shape[:-1]), a.shape[-1])), b.like((prod(b.shape[:-1]), b.shape[-1]))
+    rows = not any(map(differ, a.shape[:-1], b.shape[:-1])) and a.rank == b.rank
+    require(rows, f"{shown(a.shape)} and {shown(b.shape)} have other rows")
     for x, size in ((a, weight.shape[1]), (b, weight.shape[2])):
         require(not differ(x.shape[-1], size), f"{x.shape[-1]} features, weight takes {size}")
     product = trilinear(rows_a, weight, rows_b, *BILINEAR_PLACES, BILINEAR_SUMMED)

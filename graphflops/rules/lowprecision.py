@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import chain
 
 from graphflops.cost import Estimate
-from graphflops.dims import Dim, differ, floor_div, prod
+from graphflops.dims import Dim, ceil_div, differ, floor_div, prod
 from graphflops.rules.matmul import Number, Tensors, add_product, flops_of, grouped_mm, linear, matmul_into
 from graphflops.rules.quantized import DEQUANTIZE, MIN_MAX, QUANTIZE
 from graphflops.rules.registry import require, rule
-from graphflops.rules.shapes import only_result
+from graphflops.rules.shapes import only_result, shown
 from graphflops.rules.work import activation as activation_named
 from graphflops.tensor import BFLOAT16, FLOAT4_PAIR, FLOAT32, INT8, INT32, UINT8, DType, TensorType
 
@@ -33,7 +34,29 @@ def scaled_mm(
     out_dtype: DType | None = None,
 ) -> Estimate:
     """Product of narrow floats; each result takes both operands' scales, then the bias and its own scale."""
+    _check_scales(a, b, scale_a, scale_b)
     return _scaled(matmul_into(a, b, out_dtype or a.dtype), (scale_a,), (scale_b,), bias, scale_result)
+
+
+def _check_scales(a: TensorType, b: TensorType, *scales: TensorType) -> None:
+    """Raises ShapeError for float32 scales that are of no form that torch takes: of tensors, of rows, of blocks of 128."""
+    require(a.rank == b.rank == 2, f"a scaled product is of matrices, not {a} and {b}")
+    if {scale.dtype.name for scale in scales} != {"float32"} or not any(differ(s.numel, 1) for s in scales):
+        return
+    (m, k), n = a.shape, b.shape[1]
+    blocks_m, blocks_k, blocks_n = (ceil_div(size, 128) for size in (m, k, n))
+    forms = (
+        *(((m, 1), (1, n)), ((m,), (n,))),  # the second of torch 2.4
+        *(((m, blocks_k), (blocks_k, last)) for last in (n, blocks_n)),
+        ((blocks_m, blocks_k), (blocks_k, n)),
+    )
+    given = tuple(scale.shape for scale in scales)
+    fits = any(
+        [len(shape) for shape in form] == [len(shape) for shape in given]
+        and not any(map(differ, chain(*form), chain(*given)))
+        for form in forms
+    )
+    require(fits, f"scales of {shown(given[0])} and {shown(given[1])} do not fit {a} and {b}")
 
 
 @rule("aten._scaled_mm_v2", product=("a", "b"))

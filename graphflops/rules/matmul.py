@@ -9,7 +9,7 @@ from graphflops.cost import Estimate
 from graphflops.dims import Dim, broadcast, differ, dim_min, floor_div, meet, prod
 from graphflops.rules.elementwise import result_type
 from graphflops.rules.registry import ForwardCall, backward, require, rule
-from graphflops.rules.shapes import only_result
+from graphflops.rules.shapes import expanded, only_result
 from graphflops.rules.work import WORK
 from graphflops.tensor import DType, TensorType
 
@@ -69,6 +69,8 @@ def linear(x: TensorType, weight: TensorType, bias: TensorType | None = None) ->
     features, expected = x.shape[-1], weight.shape[-1]
     require(not differ(features, expected), f"the input has {features} features, the weight takes {expected}")
     out = x.like((*x.shape[:-1], *weight.shape[:-1]))
+    if bias is not None:
+        expanded(bias, out.shape)
     flops = flops_of(prod(x.shape[:-1]) * weight.numel, x.dtype)
     return Estimate((out,), flops, vector_flops=additions(out) if bias else 0, reads=(x, weight, bias))
 

@@ -58,6 +58,9 @@ def pooled(
     require(x.rank in (spatial + 1, spatial + 2), f"{spatial} pooled axes do not fit a tensor of {x.rank}")
     kernel = spread(kernel_size, spatial)
     sizes, pads = x.shape[-spatial:], spread(padding, spatial)
+    for name, value in (("window", kernel), ("stride", stride), ("dilation", dilation)):
+        positive = not any(at_least(0, each) for each in spread(value, spatial, 1))
+        require(positive, f"a {name} of {value} has no positive size")
     settings = zip(
         sizes, kernel, spread(stride, spatial, kernel), pads, spread(dilation, spatial, 1), strict=True
     )

@@ -191,9 +191,10 @@ def test_scaled_products_of_narrow_floats() -> None:
 
 def test_pairs_of_four_bit_floats_are_twice_as_many_products() -> None:
     a, b = t(32, 32, dtype="float4_e2m1fn_x2"), t(32, 16, dtype="float4_e2m1fn_x2")
-    estimate = price("aten._scaled_mm.default", a, b, t(32, 4), t(16, 4), None, None, BFLOAT16)
+    scales = t(128 * 4, dtype="float8_e4m3fn"), t(128 * 4, dtype="float8_e4m3fn")  # a block of 128 rows
+    estimate = price("aten._scaled_mm.default", a, b, *scales, None, None, BFLOAT16)
     assert estimate.matrix_flops == 2 * 32 * (2 * 32) * 16
-    assert estimate.cost.read_bytes == 32 * 32 + 32 * 16 + 4 * (32 * 4 + 16 * 4)
+    assert estimate.cost.read_bytes == 32 * 32 + 32 * 16 + 2 * 128 * 4
 
 
 def test_a_scaled_product_added_to_a_matrix_takes_its_type() -> None:

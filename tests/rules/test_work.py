@@ -73,7 +73,7 @@ def test_adamw_by_its_arithmetic() -> None:
 def test_every_dialect_counts_a_function_alike(row: str, spellings: tuple[str, ...]) -> None:
     work, x = WORK[row], t(3, 4)
     for spelling in spellings:
-        estimate = price(spelling, *(x,) * work.operands)
+        estimate = price(spelling, x, *(t(4),) * (work.operands - 1))
         assert (estimate.vector_flops, estimate.transcendentals) == (
             work.flops * 12,
             work.transcendentals * 12,

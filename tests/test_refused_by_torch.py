@@ -1,0 +1,147 @@
+"""Calls of `.pt2` files that torch refuses are said to be impossible (GF118); the ones that it runs are priced."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from click.testing import CliRunner
+
+from graphflops import cli
+from graphflops.passes.price_call import price_call
+from graphflops.rules import find
+from graphflops.tensor import TensorType, dtype_named
+from tests.exporters.build import call, program, save, tensor
+
+# What a type of index or mask is given as.
+DTYPES = [
+    torch.float32,
+    torch.float16,
+    torch.complex64,
+    torch.bool,
+    torch.uint8,
+    torch.int8,
+    torch.int32,
+    torch.int64,
+]
+X, SAME = torch.ones(4, 6), torch.ones(4, 6)
+# With each type of the argument None; the argument has a size that every type can have.
+INDEXED: dict[str, tuple[tuple[int, ...], tuple[Any, ...]]] = {
+    "index.Tensor": ((4,), (X, [None])),
+    "_unsafe_index.Tensor": ((4,), (X, [None])),
+    "index_select.default": ((4,), (X, 0, None)),
+    "index_add.default": ((4,), (X, 0, None, SAME)),
+    "index_copy.default": ((4,), (X, 0, None, SAME)),
+    "index_fill.int_Scalar": ((4,), (X, 0, None, 1.0)),
+    "index_fill_.int_Scalar": ((4,), (X.clone(), 0, None, 1.0)),
+    "index_reduce.default": ((4,), (X, 0, None, SAME, "amax")),
+    "gather.default": ((4, 6), (X, 0, None)),
+    "take.default": ((4,), (X, None)),
+    "take_along_dim.default": ((4, 6), (X, None, 0)),
+    "put.default": ((4,), (X, None, torch.ones(4))),
+    "scatter.src": ((4, 6), (X, 0, None, SAME)),
+    "scatter.value": ((4, 6), (X, 0, None, 1.0)),
+    "scatter_add.default": ((4, 6), (X, 0, None, SAME)),
+    "scatter_reduce.two": ((4, 6), (X, 0, None, SAME, "sum")),
+    "embedding.default": ((3,), (X, None)),
+    "embedding_dense_backward.default": ((3,), (torch.ones(3, 6), None, 4, -1, False)),
+    "_embedding_bag.default": ((3,), (X, None, torch.zeros(1, dtype=torch.int64))),
+    "masked_fill.Scalar": ((4, 6), (X, None, 1.0)),
+    "masked_fill_.Scalar": ((4, 6), (X.clone(), None, 1.0)),
+    "masked_select.default": ((4, 6), (X, None)),
+    "masked_scatter.default": ((4, 6), (X, None, SAME)),
+    "max_unpool2d.default": ((1, 1, 2, 2), (torch.ones(1, 1, 2, 2), None, [4, 4])),
+}
+
+
+def typed(value: Any) -> Any:
+    """Tensors as their types."""
+    if isinstance(value, torch.Tensor):
+        return TensorType(tuple(value.shape), dtype_named(str(value.dtype).removeprefix("torch.")))
+    return tuple(map(typed, value)) if isinstance(value, list) else value
+
+
+def refusals(op: str, arguments: tuple[Any, ...]) -> tuple[bool, str]:
+    """Whether torch refuses a call, and what is said of it: the code, "" where it is priced."""
+    name, overload = op.split(".")
+    try:
+        getattr(getattr(torch.ops.aten, name), overload)(*arguments)
+        refused = False
+    except (RuntimeError, IndexError):
+        refused = True
+    rule = find(f"aten.{op}")
+    assert rule is not None
+    return refused, price_call(rule, f"aten.{op}", tuple(map(typed, arguments)), ()).code
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("op", INDEXED)
+def test_types_of_indices_and_masks(op: str, dtype: torch.dtype) -> None:
+    sizes, arguments = INDEXED[op]
+    given = torch.zeros(sizes).to(dtype)
+    refused, said = refusals(
+        op, tuple([given] if x == [None] else given if x is None else x for x in arguments)
+    )
+    assert said == ("GF118" if refused else "")
+
+
+ONES = torch.ones
+IMAGE, FLOAT8 = ONES(2, 3, 8, 8), ONES(256, 256).to(torch.float8_e4m3fn)
+STATISTICS = [
+    (3, 3, 3, 3),
+    (5, 3, 3, 3),
+    (3, 2, 3, 3),
+    (3, 3, 4, 3),
+    (3, 3, 3, 1),
+]  # weight, bias, mean, variance
+SHAPED: list[tuple[str, tuple[Any, ...]]] = [
+    *(
+        ("batch_norm.default", (IMAGE, *map(ONES, sizes), training, 0.1, 1e-5, False))
+        for sizes in STATISTICS
+        for training in (False, True)
+    ),
+    *(
+        ("instance_norm.default", (IMAGE, *map(ONES, sizes), own, 0.1, 1e-5, False))
+        for sizes in STATISTICS
+        for own in (False, True)
+    ),
+    *(  # a CPU reads past the end of too few statistics
+        ("_native_batch_norm_legit_no_training.default", (*(x.to("meta") for x in (IMAGE, *map(ONES, sizes))), 0.1, 1e-5))
+        for sizes in STATISTICS[:-1]
+    ),
+    *(("linear.default", (ONES(2, 4), ONES(5, 4), ONES(bias))) for bias in ((5,), (1,), (4,), (), (3, 5))),
+    *(("addmm.default", (ONES(base), ONES(2, 4), ONES(4, 5))) for base in ((5,), (2, 5), (1,), (4,), (3, 5))),
+    *(("prelu.default", (IMAGE, ONES(weight))) for weight in ((1,), (3,), (2,), (8,))),
+    *(("prelu.default", (ONES(4), ONES(weight))) for weight in ((1,), (4,))),
+    *(("bilinear.default", (ONES(2, 4), ONES(b), ONES(6, 4, 5))) for b in ((2, 5), (3, 5), (2, 4), (1, 5), (2, 1, 5))),
+    *(
+        (f"max_pool{axes}d.default", (ONES(2, 3, *(8,) * axes), *([each] for each in window)))
+        for axes in (1, 2, 3)
+        for window in ((3, 2, 1, 1), (3, 0, 1, 1), (3, 2, 1, 0), (0, 2, 0, 1), (3,))
+    ),
+    *(("avg_pool2d.default", (IMAGE, [3, 3], [stride, 1])) for stride in (1, 0)),
+    *(("index_fill.int_Scalar", (X, axis, torch.tensor([0]), 1.0)) for axis in (-3, -2, 1, 2)),
+    *(("index_copy.default", (X, axis, torch.tensor([0]), ONES(1, 6))) for axis in (-3, -2, 2)),
+    *(
+        ("_scaled_mm.default", (FLOAT8.to("meta"), FLOAT8.t().to("meta"), ONES(a), ONES(b)))
+        for a, b in (
+            ((), (1,)), ((256, 1), (1, 256)), ((256, 2), (2, 2)), ((256, 2), (2, 256)), ((2, 2), (2, 256)),
+            ((256, 1), (256, 1)), ((3,), ()), ((256, 3), (3, 2)), ((1, 1), (1, 256)), ((2, 2), (2, 2)),
+        )
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("op", "arguments"), SHAPED)
+def test_shapes_and_settings(op: str, arguments: tuple[Any, ...]) -> None:
+    refused, said = refusals(op, arguments)
+    assert said == ("GF118" if refused else "")
+
+
+def test_a_file_with_such_a_call_is_an_error_behind_the_report(tmp_path):
+    nodes = [call("torch.ops.aten.gather.default", tensor("x"), {"as_int": 0}, tensor("x"))]
+    path = save(tmp_path / "m.pt2", program(nodes))
+    done = CliRunner().invoke(cli.main, ["analyze", str(path)])
+    assert done.exit_code == 1
+    assert "y cannot run: index of aten.gather.default cannot be float32" in done.stderr
