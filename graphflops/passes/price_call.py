@@ -78,6 +78,7 @@ def price_call(
     try:
         by_place = wanted is None and not op.startswith("higher_order.")
         arguments = rule.bound(op, args, kwargs, by_place=by_place)
+        torch_indices.check(op, arguments)
         return _completed(rule, op, arguments, (args, kwargs), in_place, wanted, training)
     except NoRuleError as error:
         return unknown_call("GF101", str(error))
@@ -101,7 +102,6 @@ def _completed(
 ) -> Priced:
     """Call the rule and complete its estimate: the results used, in-place results, hidden axes, the backward."""
     _refuse_rankless(rule, arguments)
-    torch_indices.check(op, arguments)
     tensors = [value for value in flat(given) if isinstance(value, TensorType)]
     with meetings() as met:
         estimate = rule.call(arguments)
