@@ -168,7 +168,7 @@ class _Program:
             yield f"what these take is not known, and times are at least: {', '.join(unknown)}"
         if not self.folded.layers:
             yield "no repeated layers: no pipeline, and nothing is computed again"
-        yield "times are of kernels alone: published runs took 1.15 (A100) to 1.5 times (H100) as long"
+        yield "times are of kernels alone: long runs take longer, docs/plan.md says how much"
         yield "AdamW; weights, sums of gradients and its state are float32, products bfloat16"
 
 
