@@ -5,8 +5,8 @@
 
 Heads that are shared, expanded or interleaved; caches that are joined, sliced, indexed or masked; norms of one kernel or
 spelled; experts, windows, states, an encoder. Constants of h200.json were fitted to kernels of the decoders marked `fit`
-and to single products at many sizes, some of them those of judged decoders. Constants of grouped products and of matrix-vector
-ones were set by hand, with the kernels of a judged mixture of experts and of a judged encoder and decoder in view.
+and to single products at many sizes, some of them those of judged decoders. Constants of grouped products and of
+matrix-vector ones were set by hand, with kernels of a judged mixture of experts and of a judged encoder and decoder in view.
 """
 
 from __future__ import annotations

@@ -10,14 +10,14 @@ from typing import Any
 from graphflops.cost import QUANTITIES, WORK_QUANTITIES, Cost, Estimate, Value
 from graphflops.dims import Dim, Expr, Meeting, meetings, symbol
 from graphflops.errors import NoRuleError, RuleError, ShapeError
-from graphflops.ops import Op, onnx_operands, operator, torch_indices
+from graphflops.ops import Op, onnx_operands, operator
 from graphflops.ops.onnx_attributes import attributes, fault
 from graphflops.passes.gradients import backward_of, wants
 from graphflops.passes.misfit import reason
 from graphflops.passes.program import Backward
 from graphflops.report import State
 from graphflops.rules import functorch
-from graphflops.rules.registry import Rule
+from graphflops.rules.registry import Rule, check_indices
 from graphflops.rules.shapes import held
 from graphflops.tensor import SequenceType, TensorType, UnknownType, sizes_in, with_sizes
 from graphflops.view import flat
@@ -78,7 +78,7 @@ def price_call(
     try:
         by_place = wanted is None and not op.startswith("higher_order.")
         arguments = rule.bound(op, args, kwargs, by_place=by_place)
-        torch_indices.check(op, arguments)
+        check_indices(op, arguments)
         return _completed(rule, op, arguments, (args, kwargs), in_place, wanted, training)
     except NoRuleError as error:
         return unknown_call("GF101", str(error))

@@ -14,6 +14,7 @@ from graphflops.ops.index import Home
 from graphflops.ops.onnx_attributes import attributes
 from graphflops.ops.operator import means, orders, spellings
 from graphflops.ops.table import KINDS
+from graphflops.tensor import TensorType
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -26,6 +27,23 @@ if TYPE_CHECKING:
 Function = TypeVar("Function", bound="Callable[..., Any]")
 
 _PACKAGE = "graphflops.rules."
+# An argument, the element types of indices and masks that it takes, and the operators of torch that refuse others. What only
+# some releases or devices of torch refuse is not in it.
+_INDICES = """
+index int32 int64: gather scatter scatter_add scatter_reduce index_select index_add index_reduce index_select_backward
+index int64: index_copy index_fill take put
+indices int64: take_along_dim max_unpool2d max_unpool3d
+indices int32 int64: embedding embedding_dense_backward _unsafe_index _unsafe_index_put
+indices bool uint8 int32 int64: index index_put _index_put_impl
+indices bool uint8 int8 int16 int32 int64: embedding_bag _embedding_bag _embedding_bag_forward_only
+mask bool: masked_fill masked_select masked_scatter
+"""
+_TAKEN = {
+    f"aten.{name}": (argument, dtypes)
+    for line in _INDICES.strip().splitlines()
+    for (argument, *dtypes), names in [(part.split() for part in line.split(":"))]
+    for name in names
+}
 _VARARGS, _VARKEYWORDS = 0x04, 0x08  # inspect.CO_*, without the 8 ms of importing inspect
 
 
@@ -254,6 +272,16 @@ def _registering_module() -> tuple[str, Kind]:
 
 def _home(homes: Mapping[str, Home], key: str, default: str) -> str:
     return homes[key].module if key in homes else default
+
+
+def check_indices(op: str, arguments: Mapping[str, object]) -> None:
+    """Raises ShapeError for indices or a mask of an element type that the operator does not take."""
+    called = operator(op)
+    name, taken = _TAKEN.get(called.functional or called.base, ("", []))
+    given = arguments.get(name)
+    for each in given if isinstance(given, tuple) else (given,):
+        if isinstance(each, TensorType) and each.dtype.name not in taken:
+            raise ShapeError(f"{name} of {op} cannot be {each.dtype}")
 
 
 def _lookup(table: dict[str, Rule], homes: Mapping[str, Home], op: str) -> Rule | None:
