@@ -1,5 +1,6 @@
 """Prepares Triton for its first import, verifies every graph that a test analyzes, and records which rules the tests run."""
 
+import gc
 import os
 from pathlib import Path
 
@@ -20,6 +21,11 @@ _as_graph = analysis.as_graph
 
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(RulesRun(), "rules_run")
+
+
+def pytest_collection_finish() -> None:
+    """Commands collect garbage after each model, which would look through all that the tests have imported."""
+    gc.freeze()
 
 
 def _verified(model, model_name=None):
