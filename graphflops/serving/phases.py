@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from graphflops.analysis import at_many_sizes
@@ -49,19 +49,22 @@ class Setting:
 class Steps:
     """Steps of a decoder on a device, or on each of several.
 
-    beside: seconds of the engine's own work in each step.
+    beside: seconds of the engine's own work in each step. known: times by sizes.
     """
 
     report: Report
     time_at: TimeAt
     exchanges: Exchanges
     beside: float = 0.0
+    known: dict[frozenset[tuple[str, int]], PhaseTime] = field(
+        default_factory=dict, compare=False, repr=False
+    )
 
     @staticmethod
     def of(program: Graph, setting: Setting, options: Mapping[str, Any]) -> Steps:
         """The steps of a program."""
         device, engine = setting.device, setting.engine
-        program, exchanges = on_each(program, setting.devices, setting.network, engine.sum_seconds)
+        program, exchanges = on_each(program, setting.devices, setting.network, engine)
         report, time_at = at_many_sizes(program, device, setting.execution, **options)
         if engine.is_paged:
             as_run = as_engines_run(program)
@@ -70,11 +73,14 @@ class Steps:
 
     def at(self, sizes: Mapping[str, int]) -> PhaseTime:
         """The time of a step at sizes, by symbol."""
-        time = self.time_at(sizes)
-        assert time.forward is not None
-        return _changed(
-            time.forward, self.beside + self.exchanges.seconds_at({**self.report.values, **sizes})
-        )
+        key = frozenset(sizes.items())
+        if key not in self.known:
+            time = self.time_at(sizes).forward
+            assert time is not None
+            sent, is_whole = self.exchanges.seconds_at({**self.report.values, **sizes})
+            found = time if is_whole else replace(time, is_lower_bound=True)
+            self.known[key] = _changed(found, self.beside + sent)
+        return self.known[key]
 
     def bytes_at(self, sizes: Mapping[str, int]) -> int | None:
         """Bytes that a step requests beside its weights; None where a size has no value."""
@@ -97,7 +103,7 @@ class Prefill:
         if program is None:
             found, others = steps, {name: _least(steps.report, name) for name in cache.lengths}
         else:
-            found, others = replace(Steps.of(program, setting, {}), beside=0.0), {}
+            found, others = replace(Steps.of(program, setting, {}), beside=0.0, known={}), {}
         ids = token_ids(found.report)
         batch, length = ("", "") if ids is None else (symbol_of(ids.shape[0]), symbol_of(ids.shape[1]))
         if length and length not in others:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from graphflops.dims import evaluate
 from graphflops.errors import ModelError, shown
@@ -17,56 +17,55 @@ if TYPE_CHECKING:
     from graphflops.dims import Dim
     from graphflops.graph import Graph
     from graphflops.links import Kind, Network
-
-
-_SHARE = 0.75  # of NVLink's bandwidth that a kernel reading other devices' memory reaches
+    from graphflops.serving.engines import Engine
 
 
 @dataclass(frozen=True, slots=True)
 class Exchanges:
     """What the devices send one another in a run of a program: by collective, bytes of one device's operand.
 
-    latency: seconds of a sum by an engine's own kernel, which reads the others' memory; None where NCCL sums.
-    whole: products that every device runs whole, each with the reason.
+    engine: whose own kernel sums, where it has one; else NCCL. whole: products that each device runs whole, with the reason.
     """
 
     devices: int
     network: Network | None = None
-    latency: float | None = None
+    engine: Engine | None = None
     operands: tuple[tuple[Kind, Dim], ...] = ()
     whole: tuple[str, ...] = ()
 
-    def seconds_at(self, sizes: Mapping[str, int]) -> float:
-        """The time of all, one after another, at the values of symbols."""
-        if self.network is None:
-            return 0.0
-        counts = Counter((kind, evaluate(nbytes, sizes) or 0) for kind, nbytes in self.operands)
-        return sum(times * self._seconds(kind, nbytes) for (kind, nbytes), times in counts.items())
+    def seconds_at(self, sizes: Mapping[str, int]) -> tuple[float, bool]:
+        """The time of all, one after another, at the values of symbols, and whether the size of none is unknown."""
+        counts = Counter((kind, evaluate(nbytes, sizes)) for kind, nbytes in self.operands)
+        known = [(kind, nbytes, times) for (kind, nbytes), times in counts.items() if nbytes is not None]
+        return sum(times * self._seconds(kind, nbytes) for kind, nbytes, times in known), len(known) == len(
+            counts
+        )
 
     def notes(self) -> Iterator[str]:
         """What is assumed."""
         if self.devices > 1:
             yield f"{self.devices} devices share each layer; {self.network}"
+        if self.devices > 1 and self.engine and self.engine.sum_seconds and self.engine.sum_link_share:
+            latency, share = 1e6 * self.engine.sum_seconds, 100 * self.engine.sum_link_share
+            yield f"{self.engine.name} adds up over devices in {latency:g} µs and {share:g} % of a link's rate: a guess"
         if self.whole:
             yield f"{len(self.whole)} products run whole on each device, first {self.whole[0]}"
 
     def _seconds(self, kind: Kind, nbytes: int) -> float:
         assert self.network is not None
         by_nccl = seconds(kind, nbytes, self.devices, self.network).seconds
-        device, others = self.network.device, self.devices - 1
-        if (
-            kind != "all_reduce"
-            or self.latency is None
-            or self.devices > self.network.node.devices
-            or not device.links
-        ):
+        links, engine = self.network.device.links, self.engine
+        is_joined = bool(links) and self.devices <= self.network.node.devices
+        if kind != "all_reduce" or not is_joined or engine is None:
             return by_nccl
-        reading = nbytes * others / (device.links[0].bandwidth * _SHARE)
-        return min(by_nccl, self.latency + reading, 2 * self.latency + 2 * reading / self.devices)
+        if engine.sum_seconds is None or engine.sum_link_share is None:
+            return by_nccl
+        reading = nbytes * (self.devices - 1) / (links[0].bandwidth * engine.sum_link_share)
+        return min(by_nccl, engine.sum_seconds + reading, 2 * engine.sum_seconds + 2 * reading / self.devices)
 
 
 def on_each(
-    program: Graph, devices: int, network: Network, latency: float | None = None
+    program: Graph, devices: int, network: Network, engine: Engine | None = None
 ) -> tuple[Graph, Exchanges]:
     """The program of one device, and what it exchanges: partial sums, and logits, which one device must have whole.
 
@@ -81,13 +80,10 @@ def on_each(
         raise ModelError(
             f"nothing can be split over {devices} devices: {next(iter(whole), 'no product by a weight')}"
         )
-    sums: list[tuple[Kind, Dim]] = []
-    for one in found.exchanged:
-        summed = found.graph.types[one.value]
-        if one.side == "out":
-            sums.append(("all_reduce", summed.nbytes))  # type: ignore[union-attr]
-    for name in found.graph.returned:
-        part = found.parts.get(name)
-        if part is not None and part.axis == found.rank(name) - 1:
-            sums.append(("all_gather", found.graph.types[name].nbytes))  # type: ignore[union-attr]
-    return replace(found.graph, eager=None), Exchanges(devices, network, latency, tuple(sums), whole)
+    sums = [one.value for one in found.exchanged if one.side == "out"]
+    parts = [(name, found.parts[name]) for name in found.graph.returned if name in found.parts]
+    logits = [name for name, part in parts if part.axis == found.rank(name) - 1]
+    types: Mapping[str, Any] = found.graph.types
+    operands: list[tuple[Kind, Dim]] = [("all_reduce", types[name].nbytes) for name in sums]
+    operands += [("all_gather", types[name].nbytes) for name in logits]
+    return replace(found.graph, eager=None), Exchanges(devices, network, engine, tuple(operands), whole)

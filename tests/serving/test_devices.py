@@ -9,9 +9,10 @@ import pytest
 from graphflops import analyze, serve
 from graphflops.analysis import as_graph
 from graphflops.devices import complete, device
+from graphflops.dims import symbol
 from graphflops.errors import ModelError
 from graphflops.links import network_of, seconds
-from graphflops.serving.tensor_parallel import on_each
+from graphflops.serving.tensor_parallel import Exchanges, on_each
 from tests.serving.test_serve import HIDDEN, LAYERS, MLP, SHARED, TOKEN, VOCABULARY, programs
 
 __all__ = ["programs"]
@@ -55,3 +56,11 @@ def test_what_does_not_divide_stays_whole(programs: tuple[Path, Path]) -> None:
     with pytest.raises(ModelError, match="nothing can be split over 7 devices"):
         serve(programs[0], device="h100", devices=7, batch=[2], context=[64])
     assert MLP % (SHARED * 2) == 0
+
+
+def test_a_sum_of_unknown_size_takes_no_known_time() -> None:
+    """What is known of the rest is a least time, and said to be."""
+    network = network_of(complete(device("h100")))
+    sums = Exchanges(2, network, None, (("all_reduce", 4096), ("all_reduce", symbol("found"))))
+    assert sums.seconds_at({}) == (seconds("all_reduce", 4096, 2, network).seconds, False)
+    assert sums.seconds_at({"found": 4096})[1]
