@@ -238,13 +238,21 @@ class _References:
         """Forget what the first operand of a call held, if the call reads another value: `x = outputs[0]` leaves no call.
 
         The variable has got that value on a line in between; it is one that no variable is known to hold, if there is one.
+        Operands on later lines may be the target itself, which had the value of another variable before the loop.
         """
         name = next(iter(frame.statement.given), "")
+        is_told = bool(name)
         if not name and frame.statement.is_open:  # the one that it read before
             name = frame.operands.setdefault(frame.opened, self.first_read(frame))
         held = {self.memory_of.get(value, value) for value in frame.variables.get(name, ())}
         read = self.read_before(frame) if name else set()
-        if read and held.isdisjoint(read):
+        if not read or not held.isdisjoint(read):
+            return
+        own = () if is_told else [*self.variables_read(frame)]
+        target = next((target for target in frame.statement.targets if target in own), "")
+        if target:
+            frame.replaced.setdefault(target, (name, frame.first - 1))
+        else:
             self.unbind(frame, name, frame.first - 1)
             for other in [other for other in frame.variables if other.startswith("#")]:
                 values = frame.variables[other]

@@ -55,7 +55,8 @@ class Frame:
     their variables must hold. turns: the latest of locals, by operator. opened: the number of the line at which the
     statement began. operands: by that number, for a statement with operands on later lines: the variable that it reads.
     bound: variables that had weights beside them. unsure: those that such a statement binds, to a tuple or to a
-    tensor, with what was held beside it until when.
+    tensor, with what was held beside it until when. replaced: by such a variable: the one whose value the statement read
+    before that of the variable, and until when that held it, if the variable holds a tuple.
     """
 
     line: CodeLine
@@ -80,6 +81,7 @@ class Frame:
     operands: dict[int, str] = field(default_factory=dict)
     bound: set[str] = field(default_factory=set)
     unsure: dict[str, list[tuple[tuple[str, ...], int]]] = field(default_factory=dict)
+    replaced: dict[str, tuple[str, int]] = field(default_factory=dict)
 
     @property
     def statement(self) -> Statement:
@@ -150,6 +152,9 @@ class Frame:
         for name in [*read] if statement.mentioned and not statement.is_open else ():
             if name in self.unsure and (name not in statement.mentioned or name in statement.numbered):
                 yield from self.unsure.pop(name)
+                if name in self.replaced:
+                    other, until = self.replaced.pop(name)
+                    yield self.variables.pop(other, ()), until
 
     def ends_statement(self, node: Node, child: str) -> bool:
         """Whether the statement was done before a call; child: the module, called by this line, that the call is part of."""

@@ -171,6 +171,44 @@ for block in self.blocks:
 return x.tanh()
 """,
     ),
+    "a value that has two names before a loop": (
+        """
+first = self.gate(x)
+y = first
+for block in self.blocks:
+    y = block(y, scale)
+return y.tanh()
+""",
+        """
+first = self.gate(x)
+y = first
+for block in self.blocks:
+    y = block(
+        y,
+        scale,
+    )
+return y.tanh()
+""",
+    ),
+    "a value that a loop replaces by an element of a tuple": (
+        """
+y = self.gate(x)
+for block in self.layers:
+    outputs = block(y, scale)
+    y = outputs[0]
+return y.tanh()
+""",
+        """
+y = self.gate(x)
+for block in self.layers:
+    outputs = block(
+        y,
+        scale,
+    )
+    y = outputs[0]
+return y.tanh()
+""",
+    ),
     "a variable that is bound again": (
         """
 for block in self.blocks:
