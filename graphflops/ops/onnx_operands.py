@@ -5,19 +5,19 @@ names operators with the same operands: of each the type parameter, "" if no oth
 types that it takes, `T=fi`. onnxruntime loads no model whose operands differ from that. Of a kind any width is taken: other
 runtimes have kernels for more types than an opset names.
 
-Shapes must go together as the operators' documentation says. A line below names an operator and the shape of each operand: a
-letter is a size that is the same wherever it stands, `3h` three times h, `1` one, `_` any size, `...` any axes; `-` is an
-operand of any shape, `|` stands between forms of other ranks.
+Shapes must go together as the operators' documentation says, and as onnxruntime wants them. A line below names operators and
+the shape of each operand: a letter is a size that is the same wherever it stands, `3h` three times h, `1` one, `_` any size,
+`...` any axes, which need not be the same in two operands, `*` any axes that are; `-` is an operand of any shape, `[]` one
+without axes, `|` stands between other forms. What must hold beside shapes, `_CONDITIONS` says.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import lru_cache
-from itertools import takewhile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Union
 
 from graphflops.dims import Dim, differ
 from graphflops.ops.operator import operator
@@ -27,23 +27,46 @@ TABLE = Path(__file__).with_name("onnx_operands.txt")
 _KINDS = {"float": "f", "int": "i", "uint": "i", "bool": "b", "complex": "c", "other": "s"}
 _SPELLED = {"double": "f", "bfloat": "f", "uint": "i"}
 _SHAPES = """
-AffineGrid: n,2,3 _ | n,3,4 _
+AffineGrid: n,2,3 4 | n,3,4 5
+ArgMax ArgMin Hardmax LogSoftmax LpNormalization Softmax: _,...
 Attention: b,_,_,d b,h,k,d b,h,k,_ - b,h,p,d b,h,p,_ | b,_,_ b,k,_ b,k,_
 BatchNormalization: n,c,... c c c c | n | n,... _,_,... _,_,... _,_,... _,_,...
-CausalConvWithState: b,c,t c,1,_ c b,c,_
+BlackmanWindow HammingWindow HannWindow: []
+CausalConvWithState: b,c,t c,1,k c b,c,_
+CenterCropPad Reshape Split Squeeze Tile Upsample: ... _
+Col2Im: n,_,_ d d
+ConstantOfShape ImageDecoder: _
+CumProd CumSum: _,... [] | _,... 1
+DFT: ...,1 [] [] | ...,2 [] []
 DeformConv: n,_,_,_ m,_,_,_ n,_,y,x m n,_,y,x
-GRU: _,_,i d,3h,i d,3h,h d,6h
+Clip: ... [] [] | ... 1 1 | ... [] 1 | ... 1 []
+Dropout: ... [] []
+Expand Unsqueeze: ... _ | ... []
+GRU: s,b,i d,3h,i d,3h,h d,6h b d,b,h | b,s,i d,3h,i d,3h,h d,6h b b,d,h
 GridSample: n,_,_,_ n,_,_,2 | n,_,_,_,_ n,_,_,_,3
 GroupNormalization: n,c,... c c
 InstanceNormalization: n,c,... c c
-LSTM: _,_,i d,4h,i d,4h,h d,8h - - - d,3h
+LSTM: s,b,i d,4h,i d,4h,h d,8h b d,b,h d,b,h d,3h | b,s,i d,4h,i d,4h,h d,8h b b,d,h b,d,h d,3h
 LinearAttention: b,t,_ b,t,_ b,t,_ b,_,_,_ b,t,_ b,t,_
+MaxUnpool: * * _
+MelWeightMatrix: [] [] -
 NegativeLogLikelihoodLoss: n,c,... n,... c
 NonMaxSuppression: b,n,4 b,_,n
-RNN: _,_,i d,h,i d,h,h d,2h
+OneHot: _,... - 2
+Pad: ... _ - _
+RNN: s,b,i d,h,i d,h,h d,2h b d,b,h | b,s,i d,h,i d,h,h d,2h b b,d,h
+ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax: ... _
+ReduceMean ReduceMin ReduceProd ReduceSum ReduceSumSquare: ... _
+ReverseSequence: _,_,... n
 RoiAlign: n,c,_,_ r,4 r
-RotaryEmbedding: ... p,d p,d b,s | ... b,s,d b,s,d
+RotaryEmbedding: b,_,s,_ p,d p,d b,s | b,s,_ p,d p,d b,s | b,_,s,_ b,s,d b,s,d | b,s,_ b,s,d b,s,d
+STFT: n,... [] w []
+Scatter ScatterElements: - * *
+Slice: ... n n n n
 SoftmaxCrossEntropyLoss: n,c,... n,... c
+StringNormalizer: _ | 1,_
+TensorScatter: b,... b,... b
+TopK: _,... 1
 """
 Form = tuple[tuple[str, ...] | None, ...]
 
@@ -78,12 +101,14 @@ def fault(op: str, operands: Iterable[object]) -> str:
 
 def _forms(text: str) -> Iterator[Form]:
     for form in text.split("|"):
-        yield tuple(None if shape == "-" else tuple(shape.split(",")) for shape in form.split())
+        yield tuple(_SPECIAL.get(shape, tuple(shape.split(","))) for shape in form.split())
 
 
+_SPECIAL: dict[str, tuple[str, ...] | None] = {"-": None, "[]": ()}
 _FORMS: dict[str, tuple[Form, ...]] = {
     f"onnx.{name}": tuple(_forms(text))
-    for name, _, text in (line.partition(":") for line in _SHAPES.strip().splitlines())
+    for names, _, text in (line.partition(":") for line in _SHAPES.strip().splitlines())
+    for name in names.split()
 }
 
 
@@ -96,20 +121,25 @@ def misfit(op: str, operands: Sequence[object]) -> str:
     return f"operands of {op} do not fit one another: {', '.join(shapes)}"
 
 
-def _has_ranks(form: Form, operands: Sequence[object]) -> bool:
+def _pairs(form: Form, operands: Sequence[object]) -> Iterator[tuple[tuple[str, ...], tuple[Dim, ...]]]:
     for shape, operand in zip(form, operands, strict=False):
         if shape is not None and isinstance(operand, TensorType):
-            least = len(shape) - ("..." in shape)
-            if operand.rank < least or (operand.rank > least and "..." not in shape):
-                return False
-    return True
+            yield shape, operand.shape
+
+
+def _has_ranks(form: Form, operands: Sequence[object]) -> bool:
+    same = {len(there) for shape, there in _pairs(form, operands) if shape == ("*",)}
+    return len(same) < 2 and all(
+        len(there) >= len(shape) - 1 if "..." in shape else len(there) == len(shape)
+        for shape, there in _pairs(form, operands)
+        if shape != ("*",)
+    )
 
 
 def _agree(form: Form, operands: Sequence[object]) -> bool:
     sizes: dict[str, list[tuple[int, Dim]]] = defaultdict(list)  # by letter: how many times it a size is
-    for shape, operand in zip(form, operands, strict=False):
-        there = operand.shape if shape is not None and isinstance(operand, TensorType) else ()
-        for size, dim in zip(takewhile("...".__ne__, shape or ()), there, strict=False):
+    for shape, there in _pairs(form, operands):
+        for size, dim in _named(shape, there):
             letter = size.lstrip("0123456789")
             sizes[letter].append((int(size.removesuffix(letter) or 1), dim))
     sizes[""].append((1, 1))  # what is no letter is a number
@@ -119,6 +149,145 @@ def _agree(form: Form, operands: Sequence[object]) -> bool:
         if any(differ(dim * unit, first * times) for times, dim in told):
             return False
     return True
+
+
+def _named(shape: tuple[str, ...], there: tuple[Dim, ...]) -> Iterator[tuple[str, Dim]]:
+    """The sizes that a form names, each with its name; those of `*` are named by their place."""
+    if shape == ("*",):
+        yield from ((f"*{chr(97 + place)}", dim) for place, dim in enumerate(there))
+    else:
+        ahead = shape.index("...") if "..." in shape else len(shape)
+        behind = len(shape) - ahead - 1
+        yield from zip(shape[:ahead], there, strict=False)
+        if behind > 0:
+            yield from zip(shape[-behind:], there[-behind:], strict=True)
+
+
+# Conditions on attributes and stored numbers, one function a kind; onnxruntime 1.32 refuses what does not keep them.
+
+Operands = Sequence[object]
+Attributes = Mapping[str, object]
+Named = Union[int, str]  # an operand by its place, or an attribute by its name
+Condition = Callable[[Operands, Attributes], str]
+
+
+def _tensor(operands: Operands, place: int) -> TensorType | None:
+    found = operands[place] if place < len(operands) else None
+    return found if isinstance(found, TensorType) else None
+
+
+def _integers(operands: Operands, attributes: Attributes, where: Named) -> list[int] | None:
+    """The integers of an attribute or a stored operand in row-major order; None where one of them is not known."""
+    tensor = _tensor(operands, where) if isinstance(where, int) else None
+    given = attributes.get(str(where)) if isinstance(where, str) else tensor and tensor.value
+    found = list(_flat(given))
+    return found if found and all(isinstance(number, int) for number in found) else None  # type: ignore[return-value]
+
+
+def _flat(given: object) -> Iterator[object]:
+    if isinstance(given, tuple):
+        for part in given:
+            yield from _flat(part)
+    else:
+        yield given
+
+
+def _distinct(where: Named, operands: Operands, attributes: Attributes) -> str:
+    """No axis is named twice."""
+    axes, x = _integers(operands, attributes, where), _tensor(operands, 0)
+    if axes is None or x is None:
+        return ""
+    rank = x.rank + len(axes) * (where == _OF_RESULT)
+    counted = [axis + rank if axis < 0 else axis for axis in axes]
+    return "" if len(set(counted)) == len(counted) else f"axes {axes} name an axis twice"
+
+
+_OF_RESULT = 1  # the operand whose axes are those of the result: Unsqueeze's
+
+
+def _pads_within_window(operands: Operands, attributes: Attributes) -> str:
+    """Padding is smaller than the window, so that no window lies in it altogether."""
+    pads, window = (_integers(operands, attributes, name) for name in ("pads", "kernel_shape"))
+    if not pads or not window or len(pads) != 2 * len(window):
+        return ""
+    fits = all(pad < length for pad, length in zip(pads, (*window, *window), strict=True))
+    return "" if fits else f"pads {pads} are not smaller than the window {window}"
+
+
+def _undilated(operands: Operands, attributes: Attributes) -> str:
+    """A convolution that is padded to keep its size has no dilations."""
+    spread = _integers(operands, attributes, "dilations") or ()
+    kept = str(attributes.get("auto_pad", "")).startswith("SAME")
+    return f"dilations {spread} beside auto_pad" if kept and any(step != 1 for step in spread) else ""
+
+
+def _differ_in(first: str, second: str, default: int, operands: Operands, attributes: Attributes) -> str:
+    """Two attributes name two axes; `default` is that of the first, 1 less it that of the second."""
+    both = attributes.get(first, default), attributes.get(second, 1 - default)
+    return f"{first} and {second} are both {both[0]}" if both[0] == both[1] else ""
+
+
+def _inside(operands: Operands, attributes: Attributes) -> str:
+    """Indices lie within the axis that they count along, from either end."""
+    x, indices, axis = _tensor(operands, 0), _integers(operands, attributes, 1), attributes.get("axis", 0)
+    if x is None or indices is None or not isinstance(axis, int) or not -x.rank <= axis < x.rank:
+        return ""
+    return _beyond(indices, [x.shape[axis]])
+
+
+def _inside_each(operands: Operands, attributes: Attributes) -> str:
+    """The numbers of each index vector lie within the axes that it names."""
+    x, vectors, indices = _tensor(operands, 0), _tensor(operands, 1), _integers(operands, attributes, 1)
+    if x is None or vectors is None or indices is None:
+        return ""
+    batch, deep = attributes.get("batch_dims", 0), vectors.shape[-1] if vectors.rank else 0
+    if not isinstance(batch, int) or not isinstance(deep, int) or not 0 < deep <= x.rank - batch:
+        return ""
+    return _beyond(indices, x.shape[batch : batch + deep])
+
+
+def _mask_of_all_keys(operands: Operands, attributes: Attributes) -> str:
+    """A mask has a number for each key, the cached ones included, or one for all."""
+    mask, (key, past) = _tensor(operands, 3), (_tensor(operands, place) for place in (1, 4))
+    if not mask or not mask.rank or not key or key.rank < 2 or (past and past.rank < 2):
+        return ""
+    keys = key.shape[-2] + (past.shape[-2] if past else 0)
+    fits = not (differ(mask.shape[-1], keys) and differ(mask.shape[-1], 1))
+    return "" if fits else f"a mask of {mask.shape[-1]} for {keys} keys"
+
+
+def _beyond(indices: Sequence[int], lengths: Sequence[Dim]) -> str:
+    """What is said of an index that is outside its axis; the axes take turns."""
+    for place, index in enumerate(indices):
+        length = lengths[place % len(lengths)]
+        if isinstance(length, int) and not -length <= index < length:
+            return f"index {index} is outside an axis of {length}"
+    return ""
+
+
+_CONDITIONS: tuple[tuple[str, tuple[Condition, ...]], ...] = (
+    ("Pad Slice", (partial(_distinct, 3),)),
+    ("Unsqueeze", (partial(_distinct, _OF_RESULT), partial(_distinct, "axes"))),
+    ("CenterCropPad Resize", (partial(_distinct, "axes"),)),
+    ("AveragePool LpPool MaxPool", (_pads_within_window,)),
+    ("Conv", (_undilated,)),
+    ("ReverseSequence", (partial(_differ_in, "batch_axis", "time_axis", 1),)),
+    ("Gather GatherElements Scatter ScatterElements", (_inside,)),
+    ("GatherND ScatterND", (_inside_each,)),
+    ("Attention.23", (_mask_of_all_keys,)),  # from version 24 on a mask may be shorter
+)
+_BY_WORD = {f"onnx.{word}": conditions for words, conditions in _CONDITIONS for word in words.split()}
+
+
+def broken(op: str, operands: Operands, attributes: Iterable[tuple[str, object]]) -> str:
+    """What is wrong with a call's shapes, or with what it says beside them; "" if nothing is."""
+    conditions = _BY_WORD.get(op) or _BY_WORD.get(operator(op).base)
+    if not conditions:
+        return misfit(op, operands)
+    given = dict(attributes)
+    return misfit(op, operands) or next(
+        (said for keeps in conditions if (said := keeps(operands, given))), ""
+    )
 
 
 def table() -> str:

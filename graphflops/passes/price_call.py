@@ -70,7 +70,7 @@ def price_call(
     if wanted is not None and (problem := fault(op, kwargs)):
         has_all = all(name in (attributes(op) or ()) for name, _ in kwargs)
         return unknown_call("GF118" if has_all else "GF104", problem)
-    if wanted is not None and (problem := onnx_operands.misfit(op, args)):
+    if wanted is not None and (problem := onnx_operands.broken(op, args, kwargs)):
         return unknown_call("GF118", problem)
     if wanted is not None and "outputs" in rule.parameters[rule.positional :]:
         kwargs = (*kwargs, ("outputs", wanted))

@@ -131,6 +131,8 @@ def convolved(
     expected, filters = (inner, outer * groups) if transposed else (outer * groups, inner)
     require(not differ(channels, expected), f"the input has {channels} channels, the weight takes {expected}")
     require(not differ(mod(inner, groups), 0), f"{inner} rows of a weight do not make {groups} groups")
+    fits = bias is None or (bias.rank == 1 and not differ(bias.numel, filters))
+    require(fits, f"a bias of {bias} for {filters} channels")
     out = x.like((*x.shape[: -spatial - 1], filters, *out_sizes))
     return Estimate(
         (out,),

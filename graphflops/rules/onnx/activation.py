@@ -250,9 +250,8 @@ def prelu(x: TensorType, slope: TensorType) -> Estimate:
     """One product and one choice per element; several elements may share a slope, in any version's way."""
     require(slope.rank <= x.rank, f"a slope of {slope} has more axes than {x}")
     lanes = slope.rank == 1 and x.rank > 1 and not differ(slope.shape[0], x.shape[1])  # before version 7
-    if not lanes:
-        broadcast(slope.shape, x.shape)
-    return replace(pointwise(WORK["prelu"], x), reads=(x, slope))
+    wide = x if lanes else x.like(broadcast(slope.shape, x.shape))
+    return replace(pointwise(WORK["prelu"], wide), reads=(x, slope))
 
 
 def rows_of(x: TensorType, axis: int) -> TensorType:

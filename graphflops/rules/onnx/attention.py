@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from graphflops.cost import Estimate, Region
-from graphflops.dims import Dim, differ, meet
+from graphflops.dims import Dim, at_least, differ, meet
 from graphflops.rules.attention import attend, leading_axes
 from graphflops.rules.onnx.entries import onnx_dtype
 from graphflops.rules.onnx.fused import Outputs, chosen, fused, work
@@ -43,8 +43,9 @@ def attention(
     """
     q = _split(query, q_num_heads)
     k, v = _joined(past_key, _split(key, kv_num_heads)), _joined(past_value, _split(value, kv_num_heads))
+    mask = _fitting(attn_mask, q.shape[-2], k.shape[-2])
     problem = attend(
-        *(q, k, v, _fitting(attn_mask, k.shape[-2])),
+        *(q, k, v, mask),
         left=None if left_window_size < 0 else left_window_size,
         right=0 if is_causal else None if right_window_size < 0 else right_window_size,
         bottom_right=nonpad_kv_seqlen is not None,
@@ -117,11 +118,14 @@ def _joined(past: TensorType | None, fresh: TensorType) -> TensorType:
     return fresh.like(replaced(fresh.shape, 2, past.shape[2] + fresh.shape[2]))
 
 
-def _fitting(mask: TensorType | None, keys: Dim) -> TensorType | None:
+def _fitting(mask: TensorType | None, queries: Dim, keys: Dim) -> TensorType | None:
     """The mask, padded to all keys if it is shorter."""
-    if mask is None or mask.rank == 0 or not differ(mask.shape[-1], keys):
+    if mask is None or mask.rank == 0:
         return mask
-    return mask.like((*mask.shape[:-1], 1))
+    (rows, seen), refused = (1, *mask.shape)[-2:], f"a mask {mask} for {queries} queries and {keys} keys"
+    require(not (differ(rows, queries) and differ(rows, 1)), refused)
+    require(not at_least(seen, keys + 1), refused)
+    return mask.like((*mask.shape[:-1], 1)) if differ(seen, keys) else mask
 
 
 @rule("onnx.RotaryEmbedding", kind="elementwise")
@@ -135,7 +139,11 @@ def rotary_embedding(
     rotary_embedding_dim: int = 0,
 ) -> Estimate:
     """Two products and a sum per rotated element; of the caches, the rows of the positions given are read."""
-    rotation = rotated(_split(x, num_heads), width=rotary_embedding_dim)
+    apart = _split(x, num_heads) if num_heads or x.rank == 4 else x
+    turned = rotary_embedding_dim or apart.shape[-1]
+    fits = not differ(2 * cos_cache.shape[-1], turned)
+    require(fits, f"a table {cos_cache} for {turned} numbers in pairs")
+    rotation = rotated(apart, width=rotary_embedding_dim)
     cache = cos_cache if position_ids is None else cos_cache.like((*position_ids.shape, cos_cache.shape[-1]))
     return fused((x.like(),), rotation, reads=(x, cache, cache, position_ids))
 
@@ -165,6 +173,9 @@ def linear_attention(
     into, out_of = k.numel * depth, q.numel * depth
     delta, gated = "delta" in update_rule, "gated" in update_rule
     out = merged(q, depth)
+    for given, numbers in ((decay, (kv_num_heads, kv_num_heads * width)), (beta, (1, kv_num_heads))):
+        fits = given is None or not all(differ(given.shape[-1], number) for number in numbers)
+        require(fits, f"{given} for {kv_num_heads} heads of {width}")
     vector = out.numel + (into if gated else 0) + (2 * v.numel if delta else 0)
     state = TensorType((q.shape[0], kv_num_heads, width, depth), (past_state or query).dtype)
     return Estimate(

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from graphflops.cost import Estimate
-from graphflops.dims import Dim, at_least, ceil_div, differ
+from graphflops.dims import Dim, at_least, ceil_div, differ, prod
 from graphflops.rules.conv import convolved, upsampled
-from graphflops.rules.onnx.fused import Outputs, applied, chosen, fused, in_32_bits
+from graphflops.rules.onnx.fused import Outputs, applied, chosen, fused, in_32_bits, require_scales
 from graphflops.rules.pool import outputs
 from graphflops.rules.registry import require, rule
 from graphflops.rules.shapes import shown
@@ -134,6 +134,8 @@ def convolution_of_integers(
     **geometry: Any,
 ) -> Estimate:
     """As `Conv` in 32 bits, with a subtraction per element of an operand that has a zero point."""
+    require_scales((), x_zero_point)
+    require_scales(w.shape[:1], w_zero_point)
     return in_32_bits(convolution(x, w, **geometry), (x, x_zero_point), (w, w_zero_point))
 
 
@@ -155,13 +157,10 @@ def transposed_convolution(
     """Every input position times the whole kernel, per group; counting output positions would count too much."""
     sizes = spatial_sizes(x, w, group, kernel_shape)
     require_one_padding(auto_pad, pads)
-    if output_shape:
-        require(len(output_shape) >= len(sizes), f"{len(output_shape)} sizes asked for, {len(sizes)} axes")
-        wanted: tuple[Dim, ...] = output_shape[-len(sizes) :]  # some exporters include batch and channels
-    else:
-        geometry = (strides, dilations, pads, auto_pad, output_padding)
-        wanted = transposed_sizes(sizes, w.shape[2:], *geometry)
-    return convolved(x, w, bias, wanted, group, transposed=True)
+    require(len(output_shape) in (0, len(sizes)), f"{len(output_shape)} sizes asked for, {len(sizes)} axes")
+    geometry = (strides, dilations, pads, auto_pad, output_padding)
+    wanted = transposed_sizes(sizes, w.shape[2:], *geometry)
+    return convolved(x, w, bias, output_shape or wanted, group, transposed=True)
 
 
 @rule("onnx.DeformConv", product=("x", "w"))
@@ -175,12 +174,17 @@ def deformable_convolution(
     dilations: Ints = (),
     group: int = 1,
     kernel_shape: Ints = (),
+    offset_group: int = 1,
     pads: Ints = (),
     strides: Ints = (),
 ) -> Estimate:
     """A convolution of inputs sampled at learned offsets: the product, and one bilinear sample per tap and channel."""
     over = spatial_sizes(x, w, group, kernel_shape)
     sizes = window_counts(over, w.shape[2:], strides, dilations, pads, "NOTSET")
+    taps = offset_group * prod(w.shape[2:])
+    for given, each in ((offset, len(sizes)), (mask, 1)):
+        fits = given is None or not any(map(differ, given.shape[1:], (each * taps, *sizes)))
+        require(fits, f"{given} for {each * taps} numbers at each of {shown(sizes)} positions")
     return deformed(x, w, offset, mask, bias, sizes, group)
 
 
@@ -196,8 +200,11 @@ def causal_convolution(
 ) -> Estimate:
     """A causal convolution of each channel, and an activation."""
     require(x.rank == 3 and w.rank == 3, f"a weight {w} does not fit an input {x}")
+    kept = w.shape[2] - 1
+    fits = past_state is None or not differ(past_state.shape[2], kept)
+    require(fits, f"a state {past_state} of {kept} steps")
     product = convolved(x, w, bias, x.shape[2:], x.shape[1])
     activated = applied(activation_named(activation), x)
-    state = x.like((*x.shape[:2], w.shape[2] - 1))
+    state = x.like((*x.shape[:2], kept))
     out = chosen(outputs, x.like(), state)
     return fused(out, product, activated, reads=(x, w, bias, past_state))

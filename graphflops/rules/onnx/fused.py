@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from graphflops.cost import WORK_QUANTITIES, Estimate, Value
-from graphflops.dims import Dim, total
+from graphflops.dims import Dim, differ, total
+from graphflops.rules.registry import require
 from graphflops.rules.shapes import only_result
 from graphflops.rules.work import activation as activation_named
 from graphflops.rules.work_functions import Work
@@ -61,6 +63,13 @@ def applied(row: Work, x: TensorType) -> Estimate:
 def arithmetic(x: TensorType) -> DType:
     """The type under which a product with this operand is recorded: int8 for signed and unsigned 8-bit integers."""
     return INT8 if x.dtype.kind in ("int", "uint") and x.dtype.bits == 8 else x.dtype
+
+
+def require_scales(sizes: Sequence[Dim], *scales: TensorType | None) -> None:
+    """Raises ShapeError for a scale or zero point with another number of elements than one or those of an axis."""
+    for scale in scales:
+        fits = scale is None or scale.rank > 1 or not all(differ(scale.numel, size) for size in (1, *sizes))
+        require(fits, f"a scale or zero point {scale} for axes of {', '.join(map(str, sizes))}")
 
 
 def in_32_bits(product: Estimate, *factors: tuple[TensorType, TensorType | None]) -> Estimate:

@@ -7,7 +7,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from graphflops.cost import Estimate, picked
-from graphflops.dims import Dim, ceil_div, differ, dim_min, floor_div, total
+from graphflops.dims import Dim, at_least, ceil_div, differ, dim_min, floor_div, mod, total
 from graphflops.rules.arrangement import bordered, combined, functional
 from graphflops.rules.onnx.entries import (
     KnownContents,
@@ -68,8 +68,7 @@ def gather(x: TensorType, indices: TensorType, *, axis: int = 0) -> Estimate:
 @rule("onnx.GatherElements")
 def gather_elements(x: TensorType, indices: TensorType, *, axis: int = 0) -> Estimate:
     """One element per index along an axis."""
-    require(x.rank == indices.rank, f"{shown(indices.shape)} does not index {shown(x.shape)}")
-    place, known, out = place_of(axis, x.rank), known_contents(indices), x.like(indices.shape)
+    place, known, out = _indexed(x, indices, axis), known_contents(indices), x.like(indices.shape)
     if known is None:
         return picked(out, indices)
 
@@ -77,6 +76,18 @@ def gather_elements(x: TensorType, indices: TensorType, *, axis: int = 0) -> Est
         return (*at[:place], wrapped(known.at(at), x.shape[place]), *at[place + 1 :])
 
     return picked(moved(x, out, source), indices)
+
+
+def _indexed(x: TensorType, indices: TensorType, axis: int) -> int:
+    """The axis along which indices count; along the others there are at most as many as there are elements."""
+    place = place_of(axis, x.rank)
+    fits = x.rank == indices.rank and not any(
+        at_least(count, length + 1)
+        for at, (count, length) in enumerate(zip(indices.shape, x.shape, strict=True))
+        if at != place
+    )
+    require(fits, f"{shown(indices.shape)} does not index {shown(x.shape)}")
+    return place
 
 
 @rule("onnx.GatherND")
@@ -117,8 +128,7 @@ def scatter_elements(
     x: TensorType, indices: TensorType, updates: TensorType, *, axis: int = 0, reduction: str = "none"
 ) -> Estimate:
     """One element written per index along an axis, combined with what is there where a reduction is named."""
-    require(x.rank == indices.rank, f"{shown(indices.shape)} does not index {shown(x.shape)}")
-    place = place_of(axis, x.rank)
+    place = _indexed(x, indices, axis)
     known, new = known_contents(indices), known_contents(updates)
 
     def writes(known: KnownContents, new: KnownContents) -> Iterable[tuple[Place, Number]]:
@@ -135,6 +145,9 @@ def scatter_nd(
 ) -> Estimate:
     """Writes one slice per index vector; a reduction combines it with the old values, one operation each."""
     deep, lead = _depth(x, indices), len(indices.shape) - 1
+    slices = (*indices.shape[:-1], *x.shape[deep:])
+    fits = updates.rank == len(slices) and not any(map(differ, updates.shape, slices))
+    require(fits, f"updates {shown(updates.shape)} for slices {shown(slices)}")
     known, new = known_contents(indices), known_contents(updates)
 
     def writes(known: KnownContents, new: KnownContents) -> Iterable[tuple[Place, Number]]:
@@ -184,6 +197,7 @@ def tensor_scatter(
     place = place_of(axis, x.rank)
     pairs = zip(replaced(x.shape, place), replaced(update.shape, place), strict=True)
     fits = x.rank == update.rank and not any(differ(a, b) for a, b in pairs)
+    fits = fits and not at_least(update.shape[place], x.shape[place] + 1)
     require(fits, f"{shown(update.shape)} does not fit into {shown(x.shape)}")
     return Estimate((x.like(),), reads=(x, update, write_indices))
 
@@ -215,6 +229,7 @@ def split_evenly(
     place = place_of(axis, x.rank)
     length, count = x.shape[place], len(outputs)
     if split is None and count:
+        require(not differ(mod(length, count), 0), f"{length} do not make {count} equal pieces")
         return _wanted(pieces(x, place, (floor_div(length, count),) * count), outputs)
     return _wanted(pieces(x, place, split_lengths(length, split, count)), outputs)
 
@@ -231,7 +246,9 @@ MOST_PIECES = 100_000
 def split_lengths(length: Dim, given: Numbers, count: int) -> tuple[Dim, ...]:
     """The lengths of the pieces: as given, else `count` equal ones."""
     if given is not None:
-        said = many(given) or count
+        said = many(given)
+        said = count if said is None else said
+        require(count in (0, said), f"{said} lengths are given for {count} pieces")
         require(said <= MOST_PIECES, f"{said} pieces are too many")
         lengths = sizes(given) or tuple(unknown("split", place) for place in range(said))
         require(not differ(total(lengths), length), f"{shown(lengths)} do not add up to {length}")
@@ -239,7 +256,7 @@ def split_lengths(length: Dim, given: Numbers, count: int) -> tuple[Dim, ...]:
     require(0 < count <= MOST_PIECES, f"{count} is not a valid number of pieces")
     step = ceil_div(length, count)
     if isinstance(length, int) and isinstance(step, int):
-        require(length == 0 or step * (count - 1) < length, f"{length} do not make {count} pieces of {step}")
+        require(length == 0 or step * (count - 1) <= length, f"{length} do not make {count} pieces of {step}")
         return tuple(max(0, min(step, length - step * place)) for place in range(count))
     return (*(step,) * (count - 1), length - step * (count - 1))
 
@@ -356,7 +373,8 @@ def _drawn(index: int, length: int, mode: str) -> int | None:
 @rule("onnx.CenterCropPad")
 def center_crop_pad(x: TensorType, shape: Numbers, *, axes: Sequence[int] | None = None) -> Estimate:
     """Crops axes to a size about their centre, or pads them with zeros."""
-    places, wanted = chosen_axes(axes, x.rank, many(shape)), sizes(shape)
+    places, wanted = chosen_axes(axes, x.rank, None if axes is None else many(shape)), sizes(shape)
+    require(many(shape) in (None, len(places or ())), f"{many(shape)} sizes for {len(places or ())} axes")
     if places is None or wanted is None:
         wanted, places = tuple(unknown("crop", at) for at in places or ()), places or ()
     named = dict(zip(places, wanted, strict=True))

@@ -12,12 +12,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from graphflops.cost import Estimate
-from graphflops.dims import differ, total
+from graphflops.dims import total
 from graphflops.rules.matmul import matmul
 from graphflops.rules.onnx.activation import pointwise, rows_of
 from graphflops.rules.onnx.conv import convolution
 from graphflops.rules.onnx.entries import onnx_dtype
-from graphflops.rules.onnx.fused import arithmetic, fused, work
+from graphflops.rules.onnx.fused import arithmetic, fused, require_scales, work
 from graphflops.rules.onnx.microsoft_channels import channels_first, moved
 from graphflops.rules.onnx.movement import joined
 from graphflops.rules.onnx.pool import average_pool, global_average_pool
@@ -32,9 +32,6 @@ from graphflops.rules.work_functions import Work
 from graphflops.tensor import UINT8, TensorType
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from graphflops.dims import Dim
     from graphflops.rules.onnx.conv import Ints
     from graphflops.rules.onnx.fused import Touched
     from graphflops.tensor import DType
@@ -95,13 +92,6 @@ def quantized_product(
     )
 
 
-def _require_scales(sizes: Sequence[Dim], *scales: TensorType) -> None:
-    """Raises ShapeError for a scale or zero point with another number of elements than one or those of an axis."""
-    for scale in scales:
-        fits = scale.rank > 1 or not all(differ(scale.numel, size) for size in (1, *sizes))
-        require(fits, f"a scale or zero point {scale} for axes of {', '.join(map(str, sizes))}")
-
-
 @rule("onnx.QLinearMatMul", product=("a", "b"))
 def qlinear_matmul(
     a: TensorType,
@@ -115,8 +105,8 @@ def qlinear_matmul(
 ) -> Estimate:
     """A product of integers; zero points taken off both operands, six operations to quantize each result."""
     parameters = (a_scale, a_zero_point, b_scale, b_zero_point, y_scale, y_zero_point)
-    _require_scales(a.shape[-2:-1], a_scale, a_zero_point, y_scale, y_zero_point)
-    _require_scales(b.shape[-1:], b_scale, b_zero_point)
+    require_scales(a.shape[-2:-1], a_scale, a_zero_point, y_scale, y_zero_point)
+    require_scales(b.shape[-1:], b_scale, b_zero_point)
     return quantized_product(matmul(a, b), a, b, dtype=y_zero_point.dtype, reads=parameters)
 
 
@@ -136,8 +126,8 @@ def qlinear_conv(
     """A convolution of integers; zero points taken off both operands, six operations to quantize each result."""
     parameters = (x_scale, x_zero_point, w_scale, w_zero_point, y_scale, y_zero_point)
     product = convolution(x, w, bias, **geometry)
-    _require_scales((), x_scale, x_zero_point, y_scale, y_zero_point)
-    _require_scales(w.shape[:1], w_scale, w_zero_point)
+    require_scales((), x_scale, x_zero_point, y_scale, y_zero_point)
+    require_scales(w.shape[:1], w_scale, w_zero_point)
     return quantized_product(product, x, w, dtype=y_zero_point.dtype, reads=parameters)
 
 

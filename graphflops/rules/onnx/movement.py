@@ -14,6 +14,7 @@ from graphflops.errors import DimError
 from graphflops.rules import arrangement
 from graphflops.rules.arrangement import columns_to_image, repeated
 from graphflops.rules.onnx import values
+from graphflops.rules.onnx.conv import Ints, window_counts
 from graphflops.rules.onnx.entries import (
     chosen_axes,
     filled,
@@ -293,11 +294,23 @@ def _require_picture(x: TensorType, block: int) -> None:
 
 
 @rule("onnx.Col2Im")
-def col2im(x: TensorType, image_shape: Numbers, block_shape: Numbers) -> Estimate:
+def col2im(
+    x: TensorType,
+    image_shape: Numbers,
+    block_shape: Numbers,
+    *,
+    dilations: Ints = (),
+    pads: Ints = (),
+    strides: Ints = (),
+) -> Estimate:
     """Columns put back as blocks of an image, an addition each where they may overlap."""
-    require(x.rank == 3, f"{shown(x.shape)} holds no columns")
-    batch, rows, _ = x.shape
+    batch, rows, columns = x.shape
     block, image = sizes(block_shape), sizes(image_shape)
+    if block is not None:
+        require(not differ(mod(rows, prod(block)), 0), f"{rows} rows do not make blocks of {shown(block)}")
+    if block is not None and image is not None:
+        blocks = prod(window_counts(image, block, strides, dilations, pads, "NOTSET"))
+        require(not differ(blocks, columns), f"{columns} columns where {blocks} blocks lie in {shown(image)}")
     if image is None:
         image = tuple(unknown("col2im", place) for place in range(2, 2 + rank_of(image_shape, "Col2Im")))
     channels = unknown("col2im", 1) if block is None else floor_div(rows, prod(block))

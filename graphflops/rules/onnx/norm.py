@@ -123,7 +123,7 @@ def layer_normalization(
 ) -> Estimate:
     """Seven operations per element with a bias, a reciprocal root per row."""
     place, kept = from_axis(x, axis)
-    require_parts(x.shape[place:], scale, bias)
+    require_parts(x.shape, scale, bias)
     statistic = x.like(kept, onnx_dtype(stash_type))
     estimate = normalised(x, prod(x.shape[:place]), scale, bias)
     return replace(estimate, out=chosen(outputs, x.like(), statistic, statistic))
@@ -133,7 +133,7 @@ def layer_normalization(
 def rms_normalization(x: TensorType, scale: TensorType, *, axis: int = -1) -> Estimate:
     """Four operations per element, a reciprocal root per row."""
     place, _ = from_axis(x, axis)
-    require_parts(x.shape[place:], scale)
+    require_parts(x.shape, scale)
     estimate = normalised(x, prod(x.shape[:place]), scale, statistics=MEAN_SQUARE)
     return replace(estimate, out=(x.like(dtype=scale.dtype),))
 

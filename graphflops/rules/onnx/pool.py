@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from graphflops.cost import Estimate
-from graphflops.dims import Dim, prod
+from graphflops.dims import Dim, at_least, prod
 from graphflops.rules import pool
 from graphflops.rules.onnx.conv import Ints, transposed_sizes, window_counts
 from graphflops.rules.onnx.entries import sizes, unknown
@@ -13,6 +13,7 @@ from graphflops.rules.onnx.fused import Outputs, chosen
 from graphflops.rules.pool import adaptive, windowed
 from graphflops.rules.reduce import indexed
 from graphflops.rules.registry import require, rule
+from graphflops.rules.shapes import shown
 from graphflops.tensor import TensorType
 
 KIND = "pooling"
@@ -135,9 +136,10 @@ def max_unpool(
     strides: Ints = (),
 ) -> Estimate:
     """Writes values to their former positions and zeros elsewhere; no arithmetic."""
-    if output_shape is None:
-        spatial = transposed_sizes(x.shape[2:], kernel_shape, strides, (), pads, "NOTSET", ())
-        shape = (*x.shape[:2], *spatial)
-    else:
+    spatial = transposed_sizes(x.shape[2:], kernel_shape, strides, (), pads, "NOTSET", ())
+    shape = least = (*x.shape[:2], *spatial)
+    if output_shape is not None:
         shape = sizes(output_shape) or tuple(unknown("unpooled", place) for place in range(x.rank))
+        fits = len(shape) == x.rank and not any(at_least(a, b + 1) for a, b in zip(least, shape, strict=True))
+        require(fits, f"{shown(shape)} is not as large as {shown(least)}")
     return replace(pool.max_unpool(x, indices, shape), reads=(x, indices, output_shape))

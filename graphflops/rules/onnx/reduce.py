@@ -12,7 +12,7 @@ from graphflops.rules import reduce as shared
 from graphflops.rules.onnx import values
 from graphflops.rules.onnx.entries import literals as integers
 from graphflops.rules.onnx.entries import many, size, unknown
-from graphflops.rules.onnx.fused import in_32_bits
+from graphflops.rules.onnx.fused import in_32_bits, require_scales
 from graphflops.rules.registry import require, require_known, rule
 from graphflops.rules.shapes import axis as axis_of
 from graphflops.rules.shapes import only_result
@@ -86,6 +86,8 @@ def matmul_of_integers(
     b_zero_point: TensorType | None = None,
 ) -> Estimate:
     """As `MatMul` in 32 bits, with a subtraction per element of an operand that has a zero point."""
+    require_scales(a.shape[-2:-1], a_zero_point)
+    require_scales(b.shape[-1:], b_zero_point)
     return in_32_bits(products.matmul(a, b), (a, a_zero_point), (b, b_zero_point))
 
 

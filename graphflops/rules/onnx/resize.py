@@ -21,7 +21,6 @@ from graphflops.rules.onnx.entries import Numbers, chosen_axes, many, numbers, s
 from graphflops.rules.onnx.values import Number, converted, floor, multiply, subtract
 from graphflops.rules.registry import require, require_known, rule
 from graphflops.rules.resample import resized, separated
-from graphflops.rules.shapes import shown
 from graphflops.tensor import FLOAT32, TensorType
 
 KIND = "boxes"
@@ -119,9 +118,9 @@ Lengths = list[Dim | None]
 
 def _to_sizes(own: Sequence[Dim], given: Numbers, policy: str) -> Lengths:
     wanted = sizes(given)
+    require(many(given) in (None, len(own)), f"{many(given)} sizes are given for {len(own)} axes")
     if wanted is None:
         return [None] * len(own)
-    require(len(wanted) == len(own), f"{shown(wanted)} must give one size for each resized axis")
     if policy == "stretch":
         return list(wanted)
     pairs = list(zip(wanted, own, strict=True))
@@ -138,9 +137,9 @@ def _to_sizes(own: Sequence[Dim], given: Numbers, policy: str) -> Lengths:
 
 def _by_factors(own: Sequence[Dim], given: Numbers, extents: Sequence[Number] | None) -> Lengths:
     factors = numbers(given)
+    require(many(given) in (None, len(own)), f"{many(given)} factors are given for {len(own)} axes")
     if factors is None or extents is None:
         return [None] * len(own)
-    require(len(factors) == len(own), f"{len(factors)} factors are given for {len(own)} axes")
     wrong = [factor for factor in factors if not isinstance(factor, Expr) and not 0 < factor < inf]
     require(not wrong, f"an axis cannot be resized by the factor {wrong[0] if wrong else 1}")
     return [_scaled(*each) for each in zip(own, extents, factors, strict=True)]

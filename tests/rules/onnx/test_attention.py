@@ -123,7 +123,7 @@ def test_work_per_score(settings: dict[str, Any], each: int, functions: int) -> 
     assert shapes(estimate)[3] == (1, 2, 8, 8)
 
 
-@pytest.mark.parametrize("mask", [(8, 8), (1, 1, 8, 8), (1, 2, 8, 5), (8, 1)])
+@pytest.mark.parametrize("mask", [(8, 8), (1, 1, 8, 8), (1, 2, 8, 5), (8, 1), (8,)])
 def test_masks(mask: tuple[int, ...]) -> None:
     estimate = price(ATTENTION, *qkv(1, 2, 8, 16), t(*mask, dtype=BOOL), outputs=(True,))
     assert (shapes(estimate), estimate.vector_flops) == ([(1, 2, 8, 16)], 6 * 128)
