@@ -5,9 +5,9 @@
     python -m benchmarks.convolutions fit convolutions.jsonl > trees.json
 
 `measure` runs random convolutions, forward and both gradients, and writes a line for each pass: its sizes, the bytes that it
-allocates beside operands and results, and its kernels with their times. `judge` compares them with what graphflops predicts.
-`fit` reads decision trees from the workspaces (it needs scikit-learn): with them `graphflops/kernels/choices` is made for a
-new release of cuDNN.
+allocates beside operands and results, and its kernels with their times; `--sizes` takes the sizes of such lines instead.
+`judge` compares them with what graphflops predicts. `fit` reads decision trees from kernels and workspaces (it needs
+scikit-learn): with them `graphflops/kernels/choices` is made for a new release of cuDNN.
 """
 
 from __future__ import annotations
@@ -60,6 +60,7 @@ SIDES = (
     112,
     128,
 )
+OF_A_GROUP = (*range(2, 25, 2), *range(32, 65, 8), *range(72, 145, 16), 168, 192, 224, 264, 320)
 BATCHES = (1, 1, 2, 3, 4, 6, 8, 8, 16, 16, 32, 32, 64, 128)
 WINDOWS = {
     "dense": ((3, 3), (3, 3), (5, 5), (1, 7), (7, 1), (1, 3)),
@@ -68,6 +69,8 @@ WINDOWS = {
 CONVERSIONS = ("nchwtonhwc", "nhwctonchw", "tensortransform", "addpadding")
 MOST_ELEMENTS, MOST_FLOPS = 1.2e8, 1.5e11
 LEAST_OF_A_LEAF = 5
+FEWEST_EACH = 20  # passes to a leaf, on average
+NEAR, MOST_PARTS = 6000, 140  # bytes that alignment adds, and parts that a sum may have
 
 
 def picked(chance: random.Random) -> Row:
@@ -95,7 +98,7 @@ def picked(chance: random.Random) -> Row:
         window, stride, results = chance.choice(((2, 2), (3, 3), (4, 4))), 2, chance.choice((3, 16, 64, 256))
     if kind == "groups":
         groups = chance.choice((2, 3, 4, 6, 8, 16, 32))
-        channels = groups * chance.choice((2, 4, 8, 12, 16, 24, 32, 40, 56, 64))
+        channels = groups * chance.choice(OF_A_GROUP)
         results = channels * chance.choice((1, 1, 2))
     axes = 1 if kind == "sequence" else 2
     image = [chance.choice((49, 197, 400, 1000, 3000))] if axes == 1 else [side, side]
@@ -128,8 +131,8 @@ def shapes(row: Row) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
     return x, (row["cout"], row["cin"] // row["groups"], *row["kernel"]), (x[0], row["cout"], *out)
 
 
-def measure(seconds: float, seed: int, output: Path) -> None:
-    """Runs random convolutions on the GPU, each three times between markers that the profiler sees."""
+def measure(seconds: float, seed: int, output: Path, sizes: list[Row] | None) -> None:
+    """Runs random convolutions on the GPU, or given ones, each three times between markers that the profiler sees."""
     import torch
     from torch.profiler import ProfilerActivity, profile
 
@@ -139,11 +142,11 @@ def measure(seconds: float, seed: int, output: Path) -> None:
     chance, begun = random.Random(seed), time.monotonic()
     mark()
     with output.open("w") as lines:
-        while time.monotonic() - begun < seconds:
+        while time.monotonic() - begun < seconds and sizes != []:
             rows: list[Row] = []
             with profile(activities=[ProfilerActivity.CUDA]) as trace:
-                for _ in range(60):
-                    row = picked(chance)
+                for _ in range(60 if sizes is None else min(60, len(sizes))):
+                    row = picked(chance) if sizes is None else sizes.pop()
                     x, weight, out = shapes(row)
                     is_large = max(prod(x), prod(out)) > MOST_ELEMENTS
                     if min(out) < 1 or is_large or 2 * prod(out) * prod(weight[1:]) > MOST_FLOPS:
@@ -262,51 +265,76 @@ def judge(rows: list[Row]) -> None:
 
 
 def way(row: Row) -> str | None:
-    """The way that explains a workspace: the tensors that are copied, and whole parts of sums; None where none does."""
-    conv, half = convolution(row), row["dtype"] != "float32"
-    copies, phase = conv.copies(), row["phase"]
+    """The way that a pass took, by the names of its kernels and its workspace; None where these show none that is known.
+
+    The names tell which tensors were copied, for whole parts of sums and copies may take equally many bytes.
+    """
+    conv, phase = convolution(row), row["phase"]
+    names = [name.lower() for name, _ in row["kernels"]]
+    into, back, slices, swaps = (
+        sum(any(part in name for part in parts) for name in names)
+        for parts in (CONVERSIONS, ("nhwctonchw",), ("nhwcslice",), ("generictran",))
+    )
+    if conv.groups > 1:
+        if not into + slices + swaps:
+            return None if any("winograd" in name for name in names) else "direct"
+        copied = max(
+            back or (into - back) // 2, slices // 2, swaps // 2
+        )  # of each group, where it runs alone
+        return "one_by_one" if copied >= conv.groups else "packed"
+    copies = conv.copies()
     weight = 0 if conv.is_pointwise and conv.is_aligned else int(copies.weight)  # type: ignore[arg-type]
     x, out = int(copies.x), int(copies.out)  # type: ignore[arg-type]
-    part = {"forward": out, "input_gradient": x, "weight_gradient": int(copies.weight)}[phase] * (
-        2 if half else 1
-    )  # type: ignore[arg-type]
-    ways = {"as_it_lies": 0, "operands_converted": x + weight, "converted": x + weight + out}
-    if phase != "forward":
-        del ways["operands_converted"]
+    written = {"forward": out, "input_gradient": x, "weight_gradient": int(copies.weight)}[phase]  # type: ignore[arg-type]
+    part = written * (2 if conv.is_half else 1)
+    ways = {"converted": x + weight + out} if into - back else {"as_it_lies": 0}
+    if into - back and phase == "forward":
+        ways["operands_converted"] = x + weight
+    found: list[tuple[int, str]] = []
     for name, size in ways.items():
         rest = row["workspace"] - size
         parts = round(rest / part)
-        if rest > -6000 and abs(rest - parts * part) < 0.01 * (size + parts * part) + 6000 and parts < 140:
-            is_each = (
-                phase == "weight_gradient"
-                and conv.is_pointwise
-                and abs(parts - row["batch"]) <= 0.13 * row["batch"]
-            )
-            if not parts:
-                return name
-            if name == "as_it_lies":
-                return "by_entry" if is_each else "split"
-            return f"{name}_split"
-    return None
+        is_whole = abs(rest - parts * part) < 0.01 * (size + parts * part) + NEAR
+        if rest > -NEAR and parts < MOST_PARTS and is_whole:
+            found.append((parts, name))
+    if not found:
+        return None
+    parts, name = min(found)
+    if not parts or name != "as_it_lies":
+        return f"{name}_split" if parts else name
+    is_each = phase == "weight_gradient" and conv.is_pointwise
+    return "by_entry" if is_each and abs(parts - conv.batch) <= 0.13 * conv.batch else "split"
 
 
-def fit(rows: list[Row], leaves: int = 50) -> None:
-    """Prints trees of the ways of single groups in row-major order, fitted to four fifths and judged on the rest."""
+def tree_of(row: Row) -> str | None:
+    """The name of the tree that chooses the way of a pass; None where nothing is chosen."""
+    conv = convolution(row)
+    if conv.is_depthwise or (conv.positions == conv.result_positions == 1 and conv.groups == 1):
+        return None
+    if conv.groups > 1:
+        return f"groups.{row['phase']}{'.channels_last' if row['last'] else ''}"
+    return None if row["last"] else f"{row['phase']}.{'pointwise' if conv.is_pointwise else 'window'}"
+
+
+def fit(rows: list[Row], leaves: int = 80) -> None:
+    """Prints trees of the ways, fitted to four fifths and judged on the rest."""
     from sklearn.tree import DecisionTreeClassifier
 
     facts = sorted({part[0] for choice in cudnn.choices().values() for part in nodes(choice.tree)})
     found: dict[str, list[tuple[list[int], str]]] = defaultdict(list)
     for row in rows:
-        taken = way(row) if row["groups"] == 1 and not row["last"] else None
-        if taken:
+        name = tree_of(row)
+        taken = way(row) if name else None
+        if name and taken:
             conv = convolution(row)
-            window = "pointwise" if conv.is_pointwise else "window"
-            found[f"{row['phase']}.{window}"].append(([int(getattr(conv, fact)) for fact in facts], taken))
+            found[name].append(([int(getattr(conv, fact)) for fact in facts], taken))
     trees = {}
     for name, all_rows in found.items():
         fitted, held = [row for n, row in enumerate(all_rows) if n % 5], all_rows[::5]
         model = DecisionTreeClassifier(
-            max_leaf_nodes=leaves, min_samples_leaf=LEAST_OF_A_LEAF, random_state=0
+            max_leaf_nodes=min(leaves, 1 + len(all_rows) // FEWEST_EACH),
+            min_samples_leaf=LEAST_OF_A_LEAF,
+            random_state=0,
         )
         model.fit([row for row, _ in fitted], [taken for _, taken in fitted])
         error = 1 - model.score([row for row, _ in held], [taken for _, taken in held])
@@ -333,6 +361,10 @@ def nodes(tree: Any) -> list[Any]:
     return [] if isinstance(tree, str) else [tree, *nodes(tree[2]), *nodes(tree[3])]
 
 
+def lines_of(path: Path) -> list[Row]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -342,10 +374,12 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=110)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--output", type=Path, default=Path("convolutions.jsonl"))
+    parser.add_argument("--sizes", type=Path)
     options = parser.parse_args()
     if options.what == "measure":
-        return measure(options.seconds, options.seed, options.output)
-    rows = [json.loads(line) for line in options.file.read_text().splitlines()]
+        sizes = lines_of(options.sizes) if options.sizes else None
+        return measure(options.seconds, options.seed, options.output, sizes)
+    rows = lines_of(options.file)
     return judge(rows) if options.what == "judge" else fit(rows)
 
 

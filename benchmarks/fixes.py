@@ -166,9 +166,7 @@ def run(folder: Path, options: list[str]) -> None:
                 found.promised[1:] + found.promised[:1], found.saved[1:] + found.saved[:1], strict=True
             )
             shares = " ".join("-" if a == b == 0 else f"{a / b:.4f}" if b else f"{a}/0" for a, b in pairs)
-            off = [
-                abs(a - b) > 0.01 * abs(b) for a, b in zip(found.promised[:2], found.saved[:2], strict=True)
-            ]
+            off = [abs(a - b) > 0.01 * abs(b) for a, b in zip(found.promised, found.saved, strict=True)]
             total["savings off by over 1 %"] += any(off)
             ratio = None
             if done:

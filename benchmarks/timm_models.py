@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from graphflops.analysis import as_graph
-from graphflops.devices import complete, device
+from graphflops.devices import complete, device, platform_of
 from graphflops.execution.runs import Runs
 from graphflops.inductor.plan import Plans
 from graphflops.kernels.kernel import bytes_of
@@ -82,11 +82,12 @@ def exported(model: str, size: int, batch: int, folder: Path) -> Graph:
 def launcher(graph: Graph, execution: str) -> Launcher:
     """The program as it runs under an execution."""
     program = find_attentions(price(graph, bind(graph, {}, {})), user_masks(None, graph))
-    host = complete(device("rtx4090")).host
+    known = complete(device("rtx4090"))
+    host, platform = known.host, platform_of(known)
     assert host is not None
     if execution == "compiled":
-        return CompiledLauncher(program, {}, Plans(program), host.seconds)
-    return Launcher(program, {}, Runs(program.attentions, is_eager=True), host.seconds)
+        return CompiledLauncher(program, {}, Plans(program, platform), host.seconds)
+    return Launcher(program, {}, Runs(program.attentions, platform, is_eager=True), host.seconds)
 
 
 def rows(only: str, folder: Path) -> Iterator[Row]:

@@ -199,11 +199,17 @@ def _step_report(
     from graphflops.memory.ledger import ledger
     from graphflops.passes.recorded_step import step_memory
 
-    held = step_memory(program, step)
     time, kernels = NO_TIME, ""
-    if profile is not None and times:
+    if profile is None:
+        held = step_memory(program, step)
+    else:
+        from graphflops.kernels.buffers import forward_bytes
+
         runs = _runs(program, "eager", platform_of(profile))
-        time, kernels = _time(program, profile, "eager", runs, network), runs.platform.torch
+        layouts = runs.of(program.main).layouts
+        held = step_memory(program, step, [forward_bytes(call, layouts) for call in program.main.calls])
+        if times:
+            time, kernels = _time(program, profile, "eager", runs, network), runs.platform.torch
     return report(program, held, "eager", ledger(program, held, "eager", profile), kernels, time)
 
 

@@ -21,12 +21,8 @@ from __future__ import annotations
 
 import os
 import re
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from types import TracebackType
-
+from collections.abc import Sequence
+from types import TracebackType
 
 ZERO_WIDTH = "\u200b"  # a space of no width: it breaks a mention or a command and cannot be seen
 

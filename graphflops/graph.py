@@ -21,7 +21,7 @@ InputRole = Literal["user", "parameter", "buffer", "constant", "token", "object"
 OutputRole = Literal["user", "loss", "gradient", "mutation", "token"]
 Phase = Literal["forward", "backward", "optimizer"]
 # What memory of a recorded step holds; `temporary` is let go in the phase that allocates it, `value` is not.
-StorageKind = Literal["weight", "buffer", "optimizer", "gradient", "input", "value", "temporary"]
+StorageKind = Literal["weight", "buffer", "optimizer", "gradient", "input", "value", "temporary", "host"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,10 +209,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Mesh:
-    """The devices of a recorded step.
-
-    axes: their number by axis, the outermost first. groups: by name, those that the recorded rank is in.
-    """
+    """The devices of a recorded step: their number by axis, the outermost first, and by name the groups of the rank."""
 
     axes: Mapping[str, int]
     groups: Mapping[str, Group]
@@ -236,14 +233,17 @@ class Storage(NamedTuple):
 class Step:
     """What the recording of one eager step of one rank holds beside its calls.
 
-    phases, streams: by call; stream 0 is the default one. storages: all memory, in the order in which it is allocated.
-    mesh: None on one device.
+    phases: by call. wrapped: by call, how many calls on tensors of subclasses Python dispatched before it. storages: all
+    memory, in the order in which it is allocated. mesh: None on one device. strides: of each value. views: results that
+    share the memory of an operand.
     """
 
     phases: tuple[Phase, ...]
-    streams: tuple[int, ...]
     storages: tuple[Storage, ...]
     mesh: Mesh | None = None
+    strides: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    views: frozenset[str] = frozenset()
+    wrapped: tuple[int, ...] = ()
 
     @property
     def is_training(self) -> bool:

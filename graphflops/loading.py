@@ -67,22 +67,22 @@ def analyze(
     execution: Execution | None = None,
     device: str | None = None,
     network: str | None = None,
+    mesh: Mapping[str, int] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Report:
     """Computes what a model costs: FLOPs, bytes, memory, parameters.
 
     model: path of a `.pt2`, an `.onnx` or a saved JSON report; a `Graph`, a `Report`, a `torch.export.ExportedProgram`, or
         a `torch.nn.Module`, which is exported first. A report takes no options but `dims` and `inputs`.
-    args, kwargs, dynamic_shapes: example inputs of a module, and its open axes, as for `torch.export.export`. model_name:
-        one program of an archive. dims: sizes by symbol (`s27`) or input axis (`ids[1]`). inputs: shapes by name.
+    args, kwargs, dynamic_shapes: inputs of a module, and its open axes, as for `torch.export.export`. model_name: one
+        program of an archive. dims: sizes by symbol (`s27`) or input axis (`ids[1]`). inputs: shapes by name.
     masks: by input, what a mask lets through: `causal`, `window:1024`, ... names: of open sizes: `{"batch": "ids[0]"}`.
     training: count a training step too: True, or a `graphflops.Training`. assume: sizes without an example get a value.
     execution: `graph` (default), `eager` (for a `.pt2` on a device) or `compiled`. device: of what memory and time are
-        predicted: `h200`. network: what joins nodes of devices: `8x400Gbit`. progress: called with (calls done, in all).
-
+        predicted: `h200`. network: `8x400Gbit`. mesh: sizes of a step's open axes: `{"dp": 64}`. progress: (done, all).
     Raises FileError (file), ModelError (sizes that contradict the program) or OptionError (wrong options).
     """
-    model = _captured(model, args, kwargs, dynamic_shapes)
+    model = on_mesh(_captured(model, args, kwargs, dynamic_shapes), mesh)
     others = (model_name, masks, names, training, not assume, execution, device, network)
     if (report := saved_report(model)) is not None:
         return _resized(report, dims or {}, inputs or {}, others)
@@ -91,6 +91,17 @@ def analyze(
     given: Any = {"dims": dims, "inputs": inputs, "masks": masks, "names": names, "training": training}
     given |= {"assume": assume, "execution": execution, "device": device, "network": network}
     return computed(model, model_name=model_name, progress=progress, **given)
+
+
+def on_mesh(model: Model, mesh: Mapping[str, int] | None) -> Model:
+    """A recorded step on other sizes of its mesh; any model as it is where none are given."""
+    if not mesh:
+        return model
+    if not isinstance(model, (str, os.PathLike)):
+        raise OptionError("the mesh of a recorded step is chosen as its file is read: give its path")
+    from graphflops.exporters import load
+
+    return load(os.fspath(model), None, mesh)
 
 
 def _captured(model: Model, args: Any, kwargs: Mapping[str, Any] | None, dynamic_shapes: Any) -> Model:

@@ -129,7 +129,7 @@ def _of_file(config: pytest.Config, path: str, limits: Mapping[str, Any]) -> tup
     from graphflops.budget import baseline
     from graphflops.budget import limits as reader
     from graphflops.budget.check import violations
-    from graphflops.budget.run import jobs_of, report_at
+    from graphflops.budget.run import jobs_of, measures_at
     from graphflops.errors import FileError
 
     file = str(config.rootpath / config.getini(_MARKER))
@@ -139,22 +139,22 @@ def _of_file(config: pytest.Config, path: str, limits: Mapping[str, Any]) -> tup
     jobs = list(jobs_of(budget, path, before))
     if not jobs:
         raise FileError(f"{file}: no limit is for {path}")
-    reports = [report_at(path, job.sizes) for job in jobs]
-    pairs = zip(jobs, reports, strict=True)
+    measured = [measures_at(path, job.sizes) for job in jobs]
+    pairs = zip(jobs, measured, strict=True)
     findings = [
         found
-        for job, report in pairs
+        for job, measures in pairs
         for entry in job.budgets
-        for found in violations(report, entry, job.before)
+        for found in violations(measures, entry, job.before)
     ]
-    return reports[0], findings
+    return measured[0].report, findings
 
 
 def _of_program(model: Any, limits: Mapping[str, Any]) -> tuple[Report, list[Finding]]:
     from graphflops.budget import limits as reader
     from graphflops.budget.check import violations
-    from graphflops.budget.run import report_at
+    from graphflops.budget.run import measures_at
 
     (entry,) = reader.given(limits).budgets
-    report = report_at(model, entry.sizes)
-    return report, violations(report, entry)
+    measures = measures_at(model, entry.sizes)
+    return measures.report, violations(measures, entry)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Union
 
-from graphflops.dims import Dim, Expr, at_least, prod
+from graphflops.dims import Dim, Expr, dim_min, prod
 from graphflops.errors import DimError
 
 Kind = Literal["bool", "uint", "int", "float", "complex", "other"]
@@ -128,10 +128,16 @@ class TensorType:
     def view(self, shape: Iterable[Dim], dtype: DType | None = None) -> TensorType:
         """A tensor that shares this one's memory; a broadcast stays a broadcast."""
         out = self.like(shape, dtype)
-        return out if self.stored is None else replace(out, stored=_smaller(self.stored, out.numel))
+        return out if self.stored is None else replace(out, stored=dim_min(self.stored, out.numel))
 
     def __str__(self) -> str:
         return f"{self.dtype}[{', '.join(map(str, self.shape))}]"
+
+
+class PartType(TensorType):
+    """What a gradient reads of a tensor that is there anyway: a part of the result's gradient, rows of an operand."""
+
+    __slots__ = ()
 
 
 Contents = Union[Dim, float, "tuple[Contents, ...]"]
@@ -177,11 +183,6 @@ class UnknownType:
 
 
 ElementType = Union[TensorType, SequenceType, OptionalType]
-
-
-def _smaller(a: Dim, b: Dim) -> Dim:
-    """The provably smaller of two sizes; `a` where neither is provable, so that formulas stay polynomials."""
-    return b if at_least(a, b) else a
 
 
 def dtype_named(name: str) -> DType:

@@ -36,9 +36,9 @@ KERNELS: dict[str, str] = {}
 for kernels, names in {
     "": "detach _unsafe_view empty empty_like new_empty new_empty_strided",
     "matmul": "mm addmm bmm baddbmm addbmm mv addmv dot",
-    "reduction": "sum mean amax amin max min var std var_mean logsumexp linalg_vector_norm prod argmax",
+    "reduction": "sum mean amax amin max min var std var_mean logsumexp linalg_vector_norm prod argmax norm nansum std_mean",
     "sort": "sort topk bucketize searchsorted",
-    "scan": "cumsum cumprod cummax cummin",
+    "scan": "cumsum cumprod cummax cummin logcumsumexp",
     "normalization": "native_layer_norm native_batch_norm native_batch_norm_backward",
     "normalization reduction": "native_layer_norm_backward",  # layer_norm_kernel.cu of ATen
     "normalization simple simple": "native_group_norm",  # moments, factors, their use: group_norm_kernel.cu
@@ -50,13 +50,17 @@ for kernels, names in {
     # zeros, to which something is added, or a division in place after it: Loss.cpp, Loss.cu, Embedding.cu, TensorShape.cpp
     "simple simple": "mse_loss_backward smooth_l1_loss_backward huber_loss_backward binary_cross_entropy_backward "
     "nll_loss_backward embedding_dense_backward slice_backward select_backward diagonal_backward unfold_backward "
-    "upsample_bilinear2d_backward upsample_bicubic2d_backward constant_pad_nd",
+    "upsample_linear1d_backward upsample_bilinear2d_backward upsample_bicubic2d_backward upsample_trilinear3d_backward "
+    "_upsample_bilinear2d_aa_backward nll_loss2d_backward constant_pad_nd",
     "pool": "max_pool2d_with_indices max_pool3d_with_indices avg_pool2d avg_pool3d _adaptive_avg_pool2d adaptive_max_pool2d "
-    "avg_pool2d_backward avg_pool3d_backward upsample_nearest2d upsample_bilinear2d upsample_bicubic2d "
-    "upsample_nearest2d_backward grid_sampler_2d",
+    "_adaptive_avg_pool3d adaptive_max_pool3d avg_pool2d_backward avg_pool3d_backward upsample_nearest1d upsample_nearest2d "
+    "upsample_nearest3d _upsample_nearest_exact2d upsample_linear1d upsample_bilinear2d upsample_bicubic2d "
+    "upsample_trilinear3d _upsample_bilinear2d_aa upsample_nearest1d_backward upsample_nearest2d_backward "
+    "upsample_nearest3d_backward _upsample_nearest_exact2d_backward grid_sampler_2d grid_sampler_3d",
     "simple pool": "max_pool2d_with_indices_backward max_pool3d_with_indices_backward _adaptive_avg_pool2d_backward "
-    "adaptive_max_pool2d_backward",  # DilatedMaxPool2d.cu, AdaptiveAveragePooling.cu
-    "pool pool": "grid_sampler_2d_backward",  # one kernel; here one for each gradient
+    "_adaptive_avg_pool3d_backward adaptive_max_pool2d_backward "
+    "adaptive_max_pool3d_backward",  # DilatedMaxPool2d.cu, AdaptiveAveragePooling.cu
+    "pool pool": "grid_sampler_2d_backward grid_sampler_3d_backward",  # one kernel; here one for each gradient
 }.items():
     KERNELS.update(dict.fromkeys(names.split(), kernels))
 HEAVY = {*" ".join(KERNELS.values()).split(), "convolution", "attention", "recurrence"} - {"simple"}

@@ -12,7 +12,7 @@ from onnx import TensorProto, helper
 
 from graphflops import analyze
 from graphflops.cli import main
-from tests.exporters.build import call, meta, program, save, tensor
+from tests.exporters.build import call, meta, program, save, size, tensor
 from tests.exporters.onnx_files import model, node, value
 
 SAMPLES = sorted((Path(__file__).parents[1] / "samples").glob("*.[po]*"))
@@ -79,7 +79,16 @@ def hidden_operator(path: Path) -> Path:
     opsets = [helper.make_opsetid("", 21)]
     ours = helper.make_function("", "Relu", ["a"], ["b"], [node("ReduceSum", ["a"], ["b"])], opsets)
     calls = [node("Relu", ["x"], ["r"]), node("MatMul", ["r", "r"], ["y"])]
-    made = model(calls, [value("x", (8, 8))], [value("y", (8, 8))], functions=[ours], opset_imports=opsets)
+    made = model(calls, [value("x", (8, 8))], [value("y", "ab")], functions=[ours], opset_imports=opsets)
+    path.write_bytes(made.SerializeToString())
+    return path
+
+
+def declared_otherwise(path: Path) -> Path:
+    """relu of 8 x 8, declared as 1 x 8: a reader who trusts the declaration counts an eighth of the product."""
+    calls = [node("Relu", ["x"], ["r"]), node("MatMul", ["r", "r"], ["y"])]
+    made = model(calls, [value("x", (8, 8))], [value("y", (8, 8))])
+    made.graph.value_info.append(value("r", (1, 8)))
     path.write_bytes(made.SerializeToString())
     return path
 
@@ -103,6 +112,7 @@ FORGED = {
     "GF103": (forged_element_type, "m.pt2", "derived float32[64,64], the file records float16[64,64]"),
     "GF130": (hidden_operator, "m.onnx", "is a function of the file and an operator of runtimes"),
     "GF131": (declared_target, "m.onnx", "the sizes of r are what the file declares"),
+    "GF213": (declared_otherwise, "m.onnx", "out of date: r is float32[8, 8], declared as float32[1, 8]"),
     "GF102": (forged_activation, "m.pt2", "derived float32[64,64], the file records float32[8,8]"),
     "GF119": (forged_weights, "m.pt2", "in the table of stored weights"),
     "GF120": (forged_report, "m.json", "matrix_flops is not the sum of the rows"),
@@ -135,6 +145,19 @@ def test_forged_files_are_named_everywhere(tmp_path, monkeypatch, code):
         assert found == exit_code, text
         assert code in text, command
         assert says.replace("[", "").split(",")[0].split("32")[0] in text.replace("[", "").replace("\\", "")
+
+
+def test_an_open_size_whose_example_an_operator_refuses(tmp_path):
+    """x of 4 x s with s = 1 by example, multiplied with 8 x 8: 2 * 4 * 8 FLOPs are counted, 2 * 4 * 8 * 8 run."""
+    values = {"x": meta(4, size("Symbol('s0')", 1)), "w": meta(8, 8), "y": meta(4, 8)}
+    inputs = [{"user_input": {"arg": tensor(name)}} for name in ("x", "w")]
+    nodes = [call("torch.ops.aten.mm.default", tensor("x"), tensor("w"))]
+    forged = save(tmp_path / "m.pt2", program(nodes, values, inputs))
+    found, text = run("analyze", forged, "--strict")
+    assert found == 3, text
+    assert "GF102 y: requires s0 = 8, which are 1 and 8 in the file" in text
+    honest = program(nodes, {**values, "x": meta(4, size("Symbol('s0')", 8))}, inputs)
+    assert run("analyze", save(tmp_path / "honest.pt2", honest), "--strict")[0] == 0
 
 
 def test_amounts_of_a_report_that_cancel_one_another(tmp_path):

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
-if TYPE_CHECKING:
-    from graphflops.dims import Dim
+from graphflops.dims import Dim
 
 Masking = Literal["none", "structure", "constant", "stated", "tensor"]
 

@@ -6,22 +6,18 @@ numpy is imported when a mask is evaluated so, and by nothing before.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
 from graphflops.attention.conditions import HIDING
 from graphflops.attention.domain import Domain, Evaluator, Indices
 from graphflops.attention.elementwise import Function, computed, converted, is_known
 from graphflops.attention.index_propagation import Propagation
+from graphflops.attention.scopes import Scope, Step
 from graphflops.attention.whole_tensors import along_axes
-from graphflops.dims import Expr
+from graphflops.dims import Dim, Expr
 from graphflops.graph import Ref
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from graphflops.attention.scopes import Scope, Step
-    from graphflops.dims import Dim
-    from graphflops.tensor import DType, TensorType
+from graphflops.tensor import DType, TensorType
 
 MOST_STEPS = 4000  # looked at for one block of pairs
 _MOST_WHOLE = 2**22  # elements of a tensor that is computed whole

@@ -7,24 +7,27 @@ imported, only if it masks an attention.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, reduce
 from operator import or_
-from typing import TYPE_CHECKING, Any, Union
+from typing import Any, Union
 
-from graphflops.attention.conditions import FALSE, HIDING, ZERO, Affine, doubled_visible, where_not_negative
+from graphflops.attention.conditions import (
+    FALSE,
+    HIDING,
+    ZERO,
+    Affine,
+    Case,
+    Truth,
+    doubled_visible,
+    where_not_negative,
+)
 from graphflops.attention.elementwise import array_type
 from graphflops.errors import GraphflopsError, ModelError
-from graphflops.tensor import BFLOAT16
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from graphflops.attention.conditions import Case, Truth
-    from graphflops.graph import Graph, Input, Stored
-    from graphflops.tensor import TensorType
-
+from graphflops.graph import Graph, Input, Stored
+from graphflops.tensor import BFLOAT16, TensorType
 
 MOST_BYTES = 2**28  # of one stored tensor
 

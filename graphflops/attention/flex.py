@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from graphflops.attention.concrete import MOST_CAPTURED, ConcreteDomain, array_of_value
 from graphflops.attention.flex_function import MASK_PLACES, SCORE_PLACES, Function
 from graphflops.attention.flex_problem import Problem
 from graphflops.attention.hidden_pairs import ValueNumbers
 from graphflops.attention.rectangles import Lists
-from graphflops.attention.scopes import FAR, GraphScopes
+from graphflops.attention.scopes import FAR, GraphScopes, Scope
 from graphflops.dims import Expr
 from graphflops.errors import GraphflopsError
-from graphflops.graph import Graph, Ref
-from graphflops.rules.flex import LARGEST_BLOCK
+from graphflops.graph import Graph, Node, Ref
+from graphflops.rules.flex import LARGEST_BLOCK, Seen
 from graphflops.tensor import TensorType
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from graphflops.attention.scopes import Scope
-    from graphflops.graph import Node
-    from graphflops.rules.flex import Seen
 
 # Places in a block mask: how many partial blocks each line has, and which; the same of full ones.
 _LISTS = (2, 3), (4, 5)

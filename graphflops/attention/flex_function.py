@@ -5,20 +5,16 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from graphflops.attention.affine import AffineDomain
-from graphflops.attention.concrete import MOST_CAPTURED, MOST_STEPS
+from graphflops.attention.concrete import MOST_CAPTURED, MOST_STEPS, ConcreteDomain
 from graphflops.attention.conditions import COLUMN, HIDING, NEVER, ROW, TRUE, Truth
 from graphflops.attention.index_propagation import Propagation, is_followed
-from graphflops.attention.scopes import FAR, Restriction, size_of
+from graphflops.attention.scopes import FAR, Restriction, Scope, Step, size_of
+from graphflops.dims import Dim
 from graphflops.errors import shown
 from graphflops.graph import Ref
-
-if TYPE_CHECKING:
-    from graphflops.attention.concrete import ConcreteDomain
-    from graphflops.attention.scopes import Scope, Step
-    from graphflops.dims import Dim
 
 # Inputs of a score function before what it captures.
 SCORE_PLACES = ("score", "batch", "head", "query", "key")

@@ -6,23 +6,19 @@ for the domain to say: formulas (`affine`), arrays of numbers (`concrete`), or i
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, Generic
+from typing import Any, Generic
 
 from graphflops.attention import structure
 from graphflops.attention.domain import Domain, Indices, V
 from graphflops.attention.elementwise import OPTIONS, Function, is_known, primitive
-from graphflops.attention.scopes import Scope, Step, size_of
+from graphflops.attention.scopes import Restriction, Scope, Step, size_of
 from graphflops.attention.whole_tensors import WHOLE
 from graphflops.dims import Dim, Expr
 from graphflops.errors import GraphflopsError
 from graphflops.graph import Ref
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from graphflops.attention.scopes import Restriction
-    from graphflops.tensor import DType, TensorType
+from graphflops.tensor import DType, TensorType
 
 # Whatever a file holds, not to follow a value is never wrong.
 NOT_FOLLOWED = (ArithmeticError, AttributeError, GraphflopsError, LookupError, TypeError, ValueError)

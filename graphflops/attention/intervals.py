@@ -7,25 +7,17 @@ What intervals do not settle is evaluated pair by pair (`concrete`).
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-from graphflops.attention.concrete import array_of_value, groups
-from graphflops.attention.domain import Domain, Indices
+from graphflops.attention.concrete import ConcreteDomain, array_of_value, groups
+from graphflops.attention.domain import Domain, Evaluator, Indices
 from graphflops.attention.elementwise import Function, array_type, computed, converted, inner_type, is_known
-from graphflops.dims import Expr
-from graphflops.tensor import BOOL, DType
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from graphflops.attention.concrete import ConcreteDomain
-    from graphflops.attention.domain import Evaluator
-    from graphflops.attention.scopes import Scope, Step
-    from graphflops.dims import Dim
-    from graphflops.tensor import TensorType
-
+from graphflops.attention.scopes import Scope, Step
+from graphflops.dims import Dim, Expr
+from graphflops.tensor import BOOL, DType, TensorType
 
 _EXACT = 2.0**53  # from here on float64 does not hold every whole number
 

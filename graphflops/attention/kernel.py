@@ -38,9 +38,7 @@ _FLASH_WIDTH, _GRADIENT_WIDTH, _GRADIENT_WIDTH_WITHOUT_DROPOUT = limits(
     *("aten_2_11", "attention.flash", "width", "gradient_width", "gradient_width_without_dropout")
 )
 _LITTLE_SHARED_MEMORY = ((8, 6), (8, 7), (8, 9), (12, 0), (12, 1))
-_CUDNN_WIDTH, _CUDNN_DROPOUT_STEPS, _MOST_PROBLEMS = limits(
-    *("aten_2_11", "attention.cudnn", "width", "dropout_steps", "problems")
-)
+_CUDNN_WIDTH, _MOST_PROBLEMS = limits("aten_2_11", "attention.cudnn", "width", "problems")
 (_TENSOR_CORE_BITS,) = limits("aten_2_11", "attention.efficient", "row")
 
 
@@ -197,11 +195,6 @@ def _cudnn_shapes(problem: Problem) -> str:
     return "one key only" if keys == 1 else ""
 
 
-def _cudnn_dropout(problem: Problem) -> str:
-    steps = problem.dropout * _CUDNN_DROPOUT_STEPS
-    return "" if steps == int(steps) else "dropout is no multiple of 1/16"
-
-
 def _cudnn_mask(problem: Problem) -> str:
     if problem.mask is None:
         return ""
@@ -242,7 +235,6 @@ _CUDNN = (
     _four_axes,
     _half_precision,
     _cudnn_mask,
-    _cudnn_dropout,
     _rows_in_order,
     _same_batch,
     _same_heads,

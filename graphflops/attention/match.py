@@ -9,11 +9,13 @@ that keys repeated for several query heads are counted once.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from graphflops.attention.operator_kinds import (
     Product,
+    Role,
     axis_of,
     copies,
     first_of,
@@ -25,13 +27,8 @@ from graphflops.attention.operator_kinds import (
     source_of,
 )
 from graphflops.dims import Dim, differ, floor_div, prod, same
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from graphflops.attention.operator_kinds import Role
-    from graphflops.tensor import TensorType
-    from graphflops.view import Call, View
+from graphflops.tensor import TensorType
+from graphflops.view import Call, View
 
 _MOST_BACK = 24  # calls from the softmax back to the scores
 _MOST_ON = 12

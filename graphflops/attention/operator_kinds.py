@@ -5,17 +5,13 @@ Follows an operand back through layouts, casts and scaling to the value that it 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Union
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, NamedTuple, Union
 
-from graphflops.dims import floor_div, same
+from graphflops.dims import Dim, floor_div, same
+from graphflops.ops import Op
 from graphflops.ops.operator import by_name
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from graphflops.dims import Dim
-    from graphflops.ops import Op
-    from graphflops.view import Call, View
+from graphflops.view import Call, View
 
 Part = Literal[
     "product", "softmax", "layout", "cast", "dropout", "scale", "bias", "choice", "cap", "join", "part"

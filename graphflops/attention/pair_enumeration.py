@@ -6,19 +6,15 @@ Rectangles of pairs are evaluated first, in intervals; what that does not settle
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 from graphflops.attention.concrete import MOST_STEPS, ConcreteDomain
-from graphflops.attention.conditions import ALWAYS, Residue, SameBlock
+from graphflops.attention.conditions import ALWAYS, Cases, Residue, SameBlock
 from graphflops.attention.index_propagation import Propagation
 from graphflops.attention.intervals import IntervalDomain, Span
 from graphflops.attention.rectangles import HIDDEN, MIXED, SEEN, Counted, count
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from graphflops.attention.conditions import Cases
-    from graphflops.attention.scopes import Restriction
+from graphflops.attention.scopes import Restriction
 
 _MOST_INTERVAL_STEPS = 1000  # for one set of rectangles
 _MOST_PROBLEMS = 2**16  # batch entries and heads that a mask tells apart

@@ -44,35 +44,23 @@ def doubled(
         others = [place for place in range(modulus) if place not in {*remainders}]
         every = doubled_pairs(rows, keys, left=left, right=right, offset=offset)
         return every - doubled(form, constant, modulus, others, rows, keys, left, right, offset)
-    return total(
-        _doubled(form, constant, modulus, each, rows, keys, left, right, offset) for each in remainders
-    )
 
-
-def _doubled(
-    form: Form,
-    constant: Dim,
-    modulus: int,
-    remainder: int,
-    rows: Dim,
-    keys: Dim,
-    left: Dim | None,
-    right: Dim | None,
-    offset: Dim,
-) -> Dim:
-    def below(diagonal: Dim) -> Dim:
+    def below(diagonal: Dim, remainder: int) -> Dim:
         corners = ((rows, 0, 1), (0, 0, -1), (rows, keys, -1), (0, keys, 1))
         return total(
             sign * _triangle(form, constant, modulus, remainder, row, key, diagonal)
             for row, key, sign in corners
         )
 
-    if right is not None or form == DISTANCE:
-        upper = below(keys if right is None else offset + right)
-    else:
-        size, others = (rows, keys) if form == QUERY else (keys, rows)
-        upper = 2 * others * count(constant, size + constant, modulus, remainder)
-    return upper if left is None else upper - below(offset - left - 1)
+    def with_remainder(remainder: int) -> Dim:
+        if right is not None or form == DISTANCE:
+            upper = below(keys if right is None else offset + right, remainder)
+        else:
+            size, others = (rows, keys) if form == QUERY else (keys, rows)
+            upper = 2 * others * count(constant, size + constant, modulus, remainder)
+        return upper if left is None else upper - below(offset - left - 1, remainder)
+
+    return total(map(with_remainder, remainders))
 
 
 def _triangle(

@@ -5,27 +5,19 @@ Scopes record mutations: after an in-place write, a name stands for other conten
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
-from graphflops.attention.conditions import HIDING, TRUE
+from graphflops.attention.conditions import HIDING, TRUE, Truth
 from graphflops.attention.constants import Constants
-from graphflops.attention.piecewise import as_truth, negative, visible_where
-from graphflops.dims import Expr
-from graphflops.graph import Graph, Ref, tensor_type
-from graphflops.view import flat
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
-    from graphflops.attention.conditions import Truth
-    from graphflops.attention.piecewise import Number
-    from graphflops.dims import Dim
-    from graphflops.graph import Node
-    from graphflops.ops import Op
-    from graphflops.tensor import TensorType
-    from graphflops.view import View
+from graphflops.attention.piecewise import Number, as_truth, negative, visible_where
+from graphflops.dims import Dim, Expr
+from graphflops.graph import Graph, Node, Ref, tensor_type
+from graphflops.ops import Op
+from graphflops.tensor import TensorType
+from graphflops.view import View, flat
 
 
 class Mutations:

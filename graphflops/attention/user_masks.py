@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
-from graphflops.attention.conditions import TRUE, Affine, where_not_negative
-from graphflops.dims import at_least, floor_div
+from graphflops.attention.conditions import TRUE, Affine, Truth, where_not_negative
+from graphflops.dims import Dim, at_least, floor_div
 from graphflops.errors import ModelError, shown
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from graphflops.attention.conditions import Truth
-    from graphflops.dims import Dim
-    from graphflops.graph import Graph
-    from graphflops.tensor import TensorType
+from graphflops.graph import Graph
+from graphflops.tensor import TensorType
 
 KINDS = "causal, window:1024, prefix:128 or density:0.3"
 _SPELLING = re.compile(

@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Union
+from typing import Any, Literal, NamedTuple, Union
 
 import msgspec
 
 from graphflops.base.patterns import matches_module
 from graphflops.base.reading import opened
-from graphflops.budget.limits import UNITS
-from graphflops.budget.measure import TOP, unnumbered
+from graphflops.budget.limits import Budget
+from graphflops.budget.measure import TOP, Figure, Measures, unnumbered
+from graphflops.budget.quantities import UNITS
 from graphflops.cost import QUANTITIES
 from graphflops.errors import FileError, shown
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from graphflops.budget.limits import Budget
-    from graphflops.budget.measure import Figure, Measures
-
 
 _NOTHING: Mapping[str, Figure] = {}
 
@@ -68,7 +62,6 @@ def _holders(measures: Measures, path: str, before: Before | None) -> Iterator[C
 SCHEMA: Literal[1] = 1
 Figures = dict[str, Union[int, str]]  # a number by name, or its formula where a size has no value
 _LARGEST = 2**28  # bytes of a baseline
-_TIME = "max_seconds"
 _SECOND = 10**9  # nanoseconds, in which times are limited
 
 
@@ -143,7 +136,7 @@ def to_json(baseline: Baseline) -> str:
             sizes: {
                 "sizes": _OneLine(before.sizes),
                 "totals": {
-                    name: figure / _SECOND if name == _TIME and isinstance(figure, int) else figure
+                    name: figure / _SECOND if UNITS[name] == "ns" and isinstance(figure, int) else figure
                     for name, figure in before.totals.items()
                 },
                 **({"modules": _lines(before.modules)} if before.modules else {}),

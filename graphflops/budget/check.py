@@ -2,30 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Literal, NamedTuple
 
 from graphflops.base.patterns import matches_module, matches_op
 from graphflops.base.units import measured, percent
-from graphflops.budget.amounts import AllowedGrowth
-from graphflops.budget.baseline import culprits
-from graphflops.budget.limits import UNITS
-from graphflops.budget.measure import TOP, Measures, unnumbered, within
-from graphflops.dims import Expr
+from graphflops.budget.baseline import Before, Culprit, culprits
+from graphflops.budget.limits import Budget
+from graphflops.budget.measure import TOP, Figure, Measures, unnumbered, within
+from graphflops.budget.quantities import UNITS, Limit
+from graphflops.dims import Dim, Expr
 from graphflops.open_sizes import of_report
 from graphflops.render.summary import located
 from graphflops.render.text import count_of, formula, listed, occurrences, safe, shortened
 from graphflops.report.contradictions import contradicted, contradictions
 from graphflops.report.findings import Finding, LimitResult, RuleInfo
 from graphflops.report.size_names import alike, collapsed, pattern_of
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping
-
-    from graphflops.budget.baseline import Before, Culprit
-    from graphflops.budget.limits import Budget, Limit
-    from graphflops.budget.measure import Figure
-    from graphflops.dims import Dim
-    from graphflops.report import Report
 
 RULES: Mapping[str, RuleInfo] = {
     "GF301": RuleInfo(
@@ -108,20 +100,20 @@ def finding(
     return Finding(code, rule.name, rule.severity, message, rule.help.rstrip("."), node, op, module, source)
 
 
-def violations(report: Report, budget: Budget, before: Before | None = None) -> list[Finding]:
-    """One finding for each limit that the report breaks, or that cannot be checked.
+def violations(measures: Measures, budget: Budget, before: Before | None = None) -> list[Finding]:
+    """One finding for each limit that a model breaks, or that cannot be checked.
 
-    The report is of the model at `budget.sizes`; `before` is what was measured at the same, None where nothing was.
+    The measures are of the model at `budget.sizes`; `before` is what was measured at the same, None where nothing was.
     A limit that cannot be checked counts as broken: calls of unknown cost may cost anything.
     """
-    return compared(report, budget, before)[0]
+    return compared(measures, budget, before)[0]
 
 
 def compared(
-    report: Report, budget: Budget, before: Before | None = None
+    measures: Measures, budget: Budget, before: Before | None = None
 ) -> tuple[list[Finding], list[LimitResult]]:
     """The findings of `violations`, and every limit with what was measured."""
-    check = _Check(Measures(report), budget, before)
+    check = _Check(measures, budget, before)
     return list(check.findings()), check.results
 
 
@@ -202,6 +194,9 @@ class _Check:
             if limit.relative and self.before is None:
                 continue
             quantity = limit.quantity
+            if not path and not self.measures.has(quantity):
+                yield finding("GF301", f"{quantity} is not kept: {self.unserved()}")
+                continue
             value = self.measures.module(path, quantity) if path else self.measures.total(quantity)
             now, then = self.measures.figure(value), self.then(path, limit)
             self.results.append(_result(scope, limit, now, then, bool(unknown)))
@@ -211,7 +206,7 @@ class _Check:
             elif isinstance(now, str) or isinstance(then, str):
                 if now != then:
                     yield self.open(scope, quantity, value)
-            elif now > _allowed(limit, then):
+            elif limit.is_broken(now, then):
                 yield self.broken(scope, limit, now, then)
             elif unknown and quantity not in _HELD:
                 untold.append(quantity)
@@ -221,6 +216,13 @@ class _Check:
             yield finding(
                 "GF303", what + occurrences(unknown), module=scope.label, **self.first_call(path, unknown)
             )
+
+    def unserved(self) -> str:
+        """Why a quantity of the step that is served has no value."""
+        cell = self.measures.cell
+        if cell is None or cell.step is not None:
+            return "the file has no program of a prefill: graphflops capture --phase both"
+        return f"{cell.batch:,} requests of {cell.context:,} tokens do not fit, {cell.most or 0:,} do"
 
     def then(self, path: str, limit: Limit) -> Figure | None:
         """The value that a relative limit compares with; None if it was not measured, 0 for an absolute limit."""
@@ -256,16 +258,19 @@ class _Check:
 
     def broken(self, scope: _Scope, limit: Limit, now: int, then: int) -> Finding:
         """A broken limit: by how much, and which calls contribute most."""
-        quantity, most, report = limit.quantity, _allowed(limit, then), self.measures.report
+        quantity, most, report = limit.quantity, limit.allowed(then), self.measures.report
         is_, grown, over = (
-            measured(quantity, count, UNITS[quantity]) for count in (now, now - then, now - most)
+            measured(quantity, count, UNITS[quantity]) for count in (now, now - then, abs(now - most))
         )
         what = f"{quantity}{scope.inside()} is {is_}{'' if quantity in _HELD else self.sizes()}: "
         if limit.relative:
             grown += _share(now - then, then)
             what += f"{grown} more than before, where {safe(limit.text, 60)} is allowed"
         else:
-            what += f"{over}{_share(now - most, most)} over the limit of {measured(quantity, most, UNITS[quantity])}"
+            side = "below the least" if limit.is_least else "over the limit"
+            what += (
+                f"{over}{_share(abs(now - most), most)} {side} of {measured(quantity, most, UNITS[quantity])}"
+            )
         code, place = ("GF302" if limit.relative else "GF301"), {"module": scope.label}
         if (
             report.origin.format == "recorded"
@@ -331,6 +336,8 @@ class _Check:
     def sizes(self) -> str:
         """` at ids[1]=4096`: the sizes given, of the export, and assumed."""
         report = self.measures.report
+        if self.measures.cell is not None:
+            return f" {self.budget.sizes}"
         return _at({**report.sizes, **self._fixed()}, report.assumed)
 
     def _fixed(self) -> dict[str, int]:
@@ -345,21 +352,18 @@ class _Check:
 
 def _result(scope: _Scope, limit: Limit, now: Figure, then: Figure | None, has_unknown: bool) -> LimitResult:
     """One limit beside what was measured."""
-    most = _allowed(limit, then) if isinstance(then, int) else None
+    most = limit.allowed(then) if isinstance(then, int) else None
     measured = now if isinstance(now, int) else None
     verdict: Literal["within", "over", "unknown"] = "within"
     if measured is None or most is None:
         verdict = "within" if then is not None and now == then else "unknown"
-    elif measured > most:
+    elif limit.is_broken(measured, then if isinstance(then, int) else 0):
         verdict = "over"
     elif has_unknown and limit.quantity not in _HELD:
         verdict = "unknown"
     module = f"{scope.label}{scope.others}"
-    return LimitResult(limit.quantity, module, UNITS[limit.quantity], measured, most, verdict)
-
-
-def _allowed(limit: Limit, then: int) -> int:
-    return limit.most.allowed(then) if isinstance(limit.most, AllowedGrowth) else limit.most
+    unit = UNITS[limit.quantity]
+    return LimitResult(limit.quantity, module, unit, measured, most, verdict, limit.is_least)
 
 
 def _at(sizes: Mapping[str, int], assumed: Collection[str] = ()) -> str:

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Union
+from collections.abc import Iterable, Iterator
+from typing import Union
 
 import msgspec
 
 from graphflops.base.patterns import matches_file, matches_module
 from graphflops.budget.limits import table_of
 from graphflops.errors import FileError, shown
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from graphflops.report.findings import Finding
+from graphflops.report.findings import Finding
 
 _Names = Union[str, list[str]]
 

@@ -13,7 +13,7 @@ import msgspec
 from graphflops.base.patterns import matches_file
 from graphflops.base.reading import opened
 from graphflops.budget.amounts import AllowedGrowth, Unit, amount, growth, percent
-from graphflops.cost import REPORTED
+from graphflops.budget.quantities import OF_DEVICES, OF_MODULES, SERVED, UNITS, Limit
 from graphflops.errors import FileError, OptionError, shown
 from graphflops.training import Training, changed
 
@@ -28,19 +28,6 @@ if TYPE_CHECKING:
 
     from graphflops.report import Execution
 
-_WORK: dict[str, Unit] = {quantity.name: quantity.unit for quantity in REPORTED}
-# What can be limited, in which unit; `OF_MODULES` also of one module.
-UNITS: dict[str, Unit] = {
-    **_WORK,
-    "peak_bytes": "B",
-    "parameters": "",
-    "parameter_bytes": "B",
-    "buffer_bytes": "B",
-    "max_device_bytes": "B",
-    "max_seconds": "ns",
-}
-OF_DEVICES = ("max_device_bytes", "max_seconds")  # limits that need the budget to name a device
-OF_MODULES = (*_WORK, "parameters")
 _LARGEST_FILE = 2**20  # bytes of a budget
 _MOST_PARTS = 64  # of a dotted key
 _STRINGS = re.compile(  # and comments; each matches to the end of the text where it is not closed
@@ -51,25 +38,11 @@ _Amounts = Union[str, int, float, list[Union[str, int, float]]]
 
 
 @dataclass(frozen=True, slots=True)
-class Limit:
-    """The largest allowed value of one quantity: a number, or an increase over the baseline. `text`: as it is written."""
-
-    quantity: str
-    most: int | AllowedGrowth
-    text: str
-
-    @property
-    def relative(self) -> bool:
-        """True if it compares with the baseline."""
-        return isinstance(self.most, AllowedGrowth)
-
-
-@dataclass(frozen=True, slots=True)
 class Sizes:
     """What a model is analyzed at; equal for all limits that one analysis can answer.
 
     names: what sizes are called, the symbol or input axis by name. device, execution: where the program runs and how, "" for
-    none and for the default.
+    none and for the default. serving: options of `graphflops.serve`, with one `batch` and one `context`; else none.
     """
 
     dims: tuple[tuple[str, int], ...] = ()
@@ -78,6 +51,7 @@ class Sizes:
     names: tuple[tuple[str, str], ...] = ()
     device: str = ""
     execution: Execution | Literal[""] = ""
+    serving: tuple[tuple[str, Any], ...] = ()
 
     def __str__(self) -> str:
         """`ids[1]=4096 training`; "" for the sizes of the export. What a baseline calls it."""
@@ -85,7 +59,8 @@ class Sizes:
         parts += [f"{name}={','.join(map(str, shape))}" for name, shape in self.inputs]
         parts += ["training", *changed(self.training)] if self.training else []
         parts += [f"on {self.device}"] if self.device else []
-        return " ".join([*parts, *([self.execution] if self.execution else [])])
+        parts += [self.execution] if self.execution else []
+        return " ".join([*parts, *(f"{name}={value}" for name, value in self.serving)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,20 +171,35 @@ if TYPE_CHECKING:
     class _Quantities(msgspec.Struct):
         """The limits of one module: amounts by the name of the quantity."""
 
+    class _OfModels(_Quantities):
+        """The limits of a whole model."""
+
 else:
-    _Quantities = msgspec.defstruct(
-        "_Quantities",
-        [(name, Union[_Amounts, None], None) for name in OF_MODULES],
-        forbid_unknown_fields=True,
+    _Quantities, _OfModels = (
+        msgspec.defstruct(
+            name,
+            [(quantity, Union[_Amounts, None], None) for quantity in quantities],
+            forbid_unknown_fields=True,
+        )
+        for name, quantities in (("_Quantities", OF_MODULES), ("_OfModels", UNITS))
     )
 
 
-class _Entry(_Quantities, forbid_unknown_fields=True):
-    peak_bytes: _Amounts | None = None
-    parameter_bytes: _Amounts | None = None
-    buffer_bytes: _Amounts | None = None
-    max_device_bytes: _Amounts | None = None
-    max_seconds: _Amounts | None = None
+class _Serving(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """At what a decoder serves, and what runs it: options of `graphflops serve`."""
+
+    batch: int
+    context: int
+    output_tokens: int | None = None
+    engine: str = "none"
+    devices: int = 1
+    network: str | None = None
+    kv_dtype: str | None = None
+    shared_prefix: float = 0.0
+    prefill_tokens: int | None = None
+
+
+class _Entry(_OfModels, forbid_unknown_fields=True):
     device: str = ""
     execution: str = ""
     models: str | list[str] = "**"
@@ -217,6 +207,7 @@ class _Entry(_Quantities, forbid_unknown_fields=True):
     inputs: dict[str, list[int]] = msgspec.field(default_factory=dict)
     names: dict[str, str] = msgspec.field(default_factory=dict)
     training: bool | dict[str, Any] = False
+    serving: _Serving | None = None
     coverage: str | None = None
     forbid: str | list[str] = msgspec.field(default_factory=list)
     unknown: str | list[str] = msgspec.field(default_factory=list)
@@ -325,7 +316,9 @@ def _budget(path: str, at: str, entry: _Entry) -> Budget:
         tuple(sorted(entry.names.items())),
         entry.device,
         _execution(path, f"{inside}execution", entry.execution),
+        () if entry.serving is None else tuple(msgspec.to_builtins(entry.serving).items()),
     )
+    _refuse_mixed(path, inside, entry)
     for quantity in OF_DEVICES:
         if getattr(entry, quantity) is not None and not entry.device:
             _wrong(path, f"{inside}{quantity}", 'needs a device: add device = "h200"')
@@ -346,14 +339,25 @@ def _budget(path: str, at: str, entry: _Entry) -> Budget:
     )
 
 
+def _refuse_mixed(path: str, inside: str, entry: _Entry) -> None:
+    """A step that is served at one batch and context has no other figures at these: they belong to another entry."""
+    named = [quantity for quantity in UNITS if getattr(entry, quantity) is not None]
+    wrong = [quantity for quantity in named if (quantity in SERVED) != (entry.serving is not None)]
+    if entry.serving is None and wrong:
+        _wrong(path, f"{inside}{wrong[0]}", "needs a load: add serving = {batch = 16, context = 8192}")
+    if entry.serving is not None and (wrong or entry.modules or entry.training):
+        what = (wrong or ["modules" if entry.modules else "training"])[0]
+        _wrong(path, f"{inside}{what}", "is no quantity of serving: write it under another [[budget]]")
+
+
 def _limits(path: str, inside: str, entry: _Quantities, names: Sequence[str]) -> Iterator[Limit]:
     for quantity in names:
         given: _Amounts | None = getattr(entry, quantity)
         for text in [] if given is None else given if isinstance(given, list) else [given]:
-            unit = UNITS[quantity]
+            unit, is_least = UNITS[quantity], quantity in SERVED and SERVED[quantity].is_more_better
 
-            def most(text: str | float, unit: Unit = unit) -> int | AllowedGrowth:
-                if isinstance(text, str) and text.lstrip().startswith("+"):
+            def most(text: str | float, unit: Unit = unit, is_least: bool = is_least) -> int | AllowedGrowth:
+                if isinstance(text, str) and text.lstrip().startswith("+") and not is_least:
                     return growth(text, unit)
                 return amount(text, unit)
 

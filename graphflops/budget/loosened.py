@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
 
+from graphflops.budget.limits import Budget, BudgetFile
+from graphflops.budget.quantities import Limit
 from graphflops.errors import shown
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from graphflops.budget.limits import Budget, BudgetFile, Limit
 
 
 def loosened(old: BudgetFile, new: BudgetFile) -> Iterator[str]:
@@ -50,14 +47,21 @@ def _of_one(old: Budget, new: Sequence[Budget]) -> Iterator[str]:
 def _larger(scope: str, old: Limit, new: Sequence[Limit]) -> Iterator[str]:
     others = [one for one in new if (one.quantity, one.relative) == (old.quantity, old.relative)]
     if not others:
-        yield f"{old.quantity}{scope} was at most {shown(old.text, 60)}, has no such limit now"
+        yield f"{old.quantity}{scope} was {_side(old)} {shown(old.text, 60)}, has no such limit now"
     elif not any(_as_strict(one, old) for one in others):
-        yield f"{old.quantity}{scope} was at most {shown(old.text, 60)}, is at most {shown(others[0].text, 60)} now"
+        was, now = shown(old.text, 60), shown(others[0].text, 60)
+        yield f"{old.quantity}{scope} was {_side(old)} {was}, is {_side(old)} {now} now"
+
+
+def _side(limit: Limit) -> str:
+    return "at least" if limit.is_least else "at most"
 
 
 def _as_strict(new: Limit, old: Limit) -> bool:
     if isinstance(new.most, int) or isinstance(old.most, int):
-        return isinstance(new.most, int) and isinstance(old.most, int) and new.most <= old.most
+        if not isinstance(new.most, int) or not isinstance(old.most, int):
+            return False
+        return new.most >= old.most if new.is_least else new.most <= old.most
     return new.most.share <= old.most.share and new.most.number <= old.most.number
 
 

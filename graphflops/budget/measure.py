@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Union
+from typing import Union
 
-from graphflops.budget.limits import OF_DEVICES
+from graphflops.budget.quantities import OF_DEVICES, SERVED, UNITS
+from graphflops.cost import Cost
+from graphflops.dims import Dim
+from graphflops.fitting.cells import Cell
 from graphflops.open_sizes import of_report
-from graphflops.render.ledger import Ledger
+from graphflops.render.ledger import Group, Ledger
+from graphflops.report import Report, Row
 from graphflops.report.size_names import named
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from graphflops.cost import Cost
-    from graphflops.dims import Dim
-    from graphflops.render.ledger import Group
-    from graphflops.report import Report, Row
 
 Figure = Union[int, str]  # a number, or the formula where a size has no value
 _NUMBERED = re.compile(r"(?<![^.])\d+(?![^.])")  # one part of a path that is a number
@@ -51,10 +48,10 @@ class Line:
 
 
 class Measures:
-    """The figures of one report, each computed on first use."""
+    """The figures of one report, each computed on first use. cell: of a decoder that is served, the only ones."""
 
-    def __init__(self, report: Report) -> None:
-        self.report = report
+    def __init__(self, report: Report, cell: Cell | None = None) -> None:
+        self.report, self.cell = report, cell
         self.ledger = Ledger(report)
 
     @cached_property
@@ -75,6 +72,8 @@ class Measures:
         if quantity in ("parameters", "parameter_bytes", "buffer_bytes"):
             size: int = getattr(self.report, quantity)
             return size
+        if quantity in SERVED:
+            return self._served(quantity) or 0
         if quantity == "max_device_bytes":
             return self._device_bytes()
         if quantity == "max_seconds":
@@ -84,7 +83,14 @@ class Measures:
 
     def has(self, quantity: str) -> bool:
         """Whether the report tells the quantity: that of a device needs one."""
+        if self.cell is not None or quantity in SERVED:
+            return quantity in SERVED and self._served(quantity) is not None
         return quantity not in OF_DEVICES or bool(self.report.device)
+
+    def _served(self, quantity: str) -> int | None:
+        """A quantity of the step that is served, a time in nanoseconds; None where it is not known."""
+        found = None if self.cell is None else SERVED[quantity].of(self.cell)
+        return None if found is None else int(found * (1e9 if UNITS[quantity] == "ns" else 1))
 
     def _device_bytes(self) -> Dim:
         """What the last phase takes on its device."""

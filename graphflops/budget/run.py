@@ -4,30 +4,22 @@ from __future__ import annotations
 
 import gc
 import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Union
+from typing import Any, Union
 
-from graphflops.base.limits import left, limit_process, next_analysis
+from graphflops.base.limits import Limits, left, limit_process, next_analysis
 from graphflops.base.rendered import Rendered
 from graphflops.budget import baseline, limits
+from graphflops.budget.baseline import Baseline, Before
 from graphflops.budget.check import RULES, assumptions, compared, finding
-from graphflops.budget.limits import Sizes
+from graphflops.budget.limits import Budget, BudgetFile, Sizes
 from graphflops.budget.measure import Measures
 from graphflops.errors import FileError, GraphflopsError, OptionError, shown
-from graphflops.loading import analyze, import_rules, saved_report
-from graphflops.report.findings import Findings, ModelFindings
+from graphflops.loading import Model, analyze, import_rules, saved_report
+from graphflops.report.findings import Finding, Findings, LimitResult, ModelFindings
 from graphflops.versions.git import tracked
 from graphflops.versions.revisions import changed, file_at, resolved
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-
-    from graphflops.base.limits import Limits
-    from graphflops.budget.baseline import Baseline, Before
-    from graphflops.budget.limits import Budget, BudgetFile
-    from graphflops.loading import Model
-    from graphflops.report import Report
-    from graphflops.report.findings import Finding, LimitResult
 
 EXPORTED = Sizes()  # the sizes that the file gives
 _WORTH_PROCESSES = 2**20  # bytes of models; fewer are read in the time that it takes to start processes
@@ -271,8 +263,7 @@ def _outcome(job: Job) -> Outcome:
 
 
 def _analyzed(job: Job) -> Outcome:
-    report = report_at(job.model, job.sizes, assume=job.assume)
-    measures = Measures(report)
+    measures = measures_at(job.model, job.sizes, assume=job.assume)
     measured = baseline.measured(measures, job.budgets)
     budgets, before = job.budgets, job.before
     findings = assumptions(measures) if job.update else []
@@ -285,18 +276,17 @@ def _analyzed(job: Job) -> Outcome:
         budgets = tuple(budget.absolute() for budget in budgets)
     results: list[LimitResult] = []
     for budget in budgets:
-        broken, every = compared(report, budget, before)
+        broken, every = compared(measures, budget, before)
         findings += broken
         results += every
-    return Outcome(tuple(findings), measured, report.values, tuple(results))
+    return Outcome(tuple(findings), measured, measures.report.values, tuple(results))
 
 
 def _measured_at(past: Past, job: Job) -> Before | None:
     if past.path is None:
         return None
-    return baseline.measured(
-        Measures(report_before(past.commit, past.path, job.sizes, assume=job.assume)), job.budgets
-    )
+    measures = measures_before(past.commit, past.path, job.sizes, assume=job.assume)
+    return baseline.measured(measures, job.budgets)
 
 
 def _past(revision: str, models: Sequence[str]) -> dict[str, Past]:
@@ -316,19 +306,28 @@ def _past(revision: str, models: Sequence[str]) -> dict[str, Past]:
     return {model: past(path) for model, path in paths.items()}
 
 
-def report_at(model: Model, sizes: Sizes, *, assume: bool = True) -> Report:
-    """The report of a model at the sizes that limits are for; raises what `analyze` raises."""
+def measures_at(model: Model, sizes: Sizes, *, assume: bool = True) -> Measures:
+    """The figures of a model at the sizes that limits are for; raises what `analyze` and `serve` raise."""
     given: Any = {"dims": dict(sizes.dims), "inputs": dict(sizes.inputs), "training": sizes.training}
     given |= {"names": dict(sizes.names), "device": sizes.device or None}
     given["execution"] = sizes.execution or None
-    return analyze(model, assume=assume, **given)
+    if not sizes.serving:
+        return Measures(analyze(model, assume=assume, **given))
+    from graphflops.serving.plan import serve
+
+    of_serving: dict[str, Any] = dict(sizes.serving)
+    for name in ("batch", "context"):
+        of_serving[name] = [of_serving[name]]
+    del given["training"]
+    plan = serve(model, **given, **of_serving)
+    return Measures(plan.report, plan.cells[0])
 
 
-def report_before(commit: str, path: str, sizes: Sizes = EXPORTED, *, assume: bool = True) -> Report:
-    """The report of a model at a commit; FileError where it is not there, or no model."""
+def measures_before(commit: str, path: str, sizes: Sizes = EXPORTED, *, assume: bool = True) -> Measures:
+    """The figures of a model at a commit; FileError where it is not there, or no model."""
     with file_at(commit, path) as file:
         try:
-            return report_at(file, sizes, assume=assume)
+            return measures_at(file, sizes, assume=assume)
         except (GraphflopsError, RecursionError) as error:
             raise FileError(str(error).replace(file, f"{shown(path)} at {commit[:12]}")) from error
 

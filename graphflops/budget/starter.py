@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 
-from graphflops.budget.limits import UNITS
 from graphflops.budget.measure import Measures
+from graphflops.budget.quantities import UNITS
 from graphflops.report import Report
 
 HEADROOM = 10  # percent

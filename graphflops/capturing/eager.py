@@ -23,6 +23,8 @@ from graphflops.exporters.eager_record import FORMAT, Record
 _ATTENTION = torch.nn.functional.scaled_dot_product_attention
 _MOST_EQUAL_PAIRS = 4_000_000  # of calls of both runs: a second
 _FOREVER = 2**62  # a call after the last: what is never freed
+# A tensor that code spells out: in a program, a copy of what exporting keeps of it.
+_EAGERLY = {"aten.lift_fresh_copy.default": "aten.lift_fresh.default"}
 
 
 class _Made(NamedTuple):
@@ -55,7 +57,7 @@ class _Run(TorchDispatchMode):  # type: ignore[misc]
             raise RuntimeError("a run without data would write to a tensor that has some")
         results = func(*args, **(kwargs or {}))
         if not self.is_inside:
-            self.note(str(func), results)
+            self.note(_EAGERLY.get(str(func), str(func)), results)
         return results
 
     def note(self, operator: str, results: Any, *, has_sizes: bool = True) -> None:
@@ -226,21 +228,22 @@ def _matched(
     there = _aligned([call.key for call in exported.calls], [call.key for call in eager.calls])
     values = [*memory]
     place_of_node = {name: place for place, name in enumerate(values)}
-    places = _places(eager, exported, there, place_of_node)
-    # By storage of the program's run: the call that makes it, and which result.
+    # By storage of the program's run: the first call that gives it and is found again, and which result.
     maker: dict[int, tuple[int, int]] = {}
     calls_of: dict[str, list[int]] = {}
     for index, call in enumerate(exported.calls):
         calls_of.setdefault(call.node, []).append(index)
         for result, number in enumerate(call.memory):
-            maker.setdefault(number, (index, result))
+            if maker.setdefault(number, (index, result))[0] not in there and index in there:
+                maker[number] = index, result
+    places = _places(eager, exported, there, place_of_node)
     until = []
     for name in values:
-        own = calls_of.get(name, [])
-        if own and not any(index in there for index in own):
+        index, result = maker.get(memory[name], (-1, 0))
+        own = calls_of.get(name, [index])  # what is not dispatched gives its operand back: `detach_`
+        if own != [-1] and not any(call in there for call in own):
             until.append(-1)
             continue
-        index, result = maker.get(memory[name], (-1, 0))
         if index not in there:  # an input, or a view of what exporting alone makes
             until.append(len(values) - 1 if index < 0 else place_of_node[name])
             continue
@@ -258,13 +261,23 @@ def _matched(
 def _places(
     eager: _Run, exported: _Run, there: Mapping[int, int], place_of_node: Mapping[str, int]
 ) -> list[int]:
-    """By call of the eager run: the latest value of the program that is made by then, -1 before the first."""
+    """By call of the eager run: the latest value of the program that is made by then, -1 before the first.
+
+    A value that no call makes, as `type_as` of the same type gives its operand back, is made as soon as the one before it:
+    it reads an operand that is freed before the next call.
+    """
+    called = {call.node for call in exported.calls}
+    before_next = {-1: -1}  # by place of a value: the last place before the next call's
+    end = len(place_of_node) - 1
+    for name, place in reversed([*place_of_node.items()]):
+        before_next[place] = end
+        end = place - 1 if name in called else end
     places, last = [], -1
     back = {theirs: ours for ours, theirs in there.items()}
     for index in range(len(eager.calls)):
         if index in back:
             last = max(last, place_of_node.get(exported.calls[back[index]].node, last))
-        places.append(last)
+        places.append(before_next[last])
     return places
 
 

@@ -12,19 +12,19 @@ from unittest import mock
 
 import torch
 from torch import distributed as dist
-from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
 from torch.nn.parallel import distributed as ddp
-from torch.overrides import TorchFunctionMode
 
+from graphflops.capturing.gpu_autocast import gpu_autocast
+from graphflops.capturing.gpu_functions import gpu_functions
 from graphflops.errors import OptionError
-from graphflops.exporters.recorded import RecordedGroup
+from graphflops.exporters.step_file import RecordedGroup
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-_ATTENTION = torch.nn.functional.scaled_dot_product_attention
-_HEADS_APART = 4  # axes of the operands of flash attention
 OPTIMIZERS = import_module("torch.optim.optimizer")  # torch.optim deletes the attribute
+FOREACH = import_module("torch.utils._foreach_utils")
 
 
 @contextlib.contextmanager
@@ -57,13 +57,18 @@ def pretended() -> Iterator[FakeTensorMode]:
         stack.enter_context(
             mock.patch.object(dist.Reducer, "_rebuild_buckets", _nothing)
         )  # reads data of ranks
+        stack.enter_context(mock.patch.object(dist, "Reducer", _with_buckets))
         supported = "_get_foreach_kernels_supported_devices"
         stack.enter_context(mock.patch.object(OPTIMIZERS, supported, return_value=["cpu"]))
+        for module in (OPTIMIZERS, FOREACH):
+            module._foreach_supported_types.append(FakeTensor)  # what parameters without data are
+            stack.callback(module._foreach_supported_types.remove, FakeTensor)
         for place, name in _with_real_tensors():
             stack.enter_context(mock.patch.object(place, name, _outside(getattr(place, name))))
         # Converting a module swaps its parameters, which torch refuses where weak references exist, as here.
         stack.enter_context(mock.patch.object(torch.utils, "weakref", mock.Mock(getweakrefs=lambda _: [])))
-        stack.enter_context(_OnCpu())
+        stack.enter_context(gpu_functions())
+        stack.enter_context(gpu_autocast())
         stack.enter_context(fake)
         yield fake
 
@@ -83,6 +88,17 @@ def _summing(
     if not model._comm_hooks:
         model.register_comm_hook(model.process_group, averaged)
     return _pre_forward(model, *args, **kwargs)
+
+
+def _with_buckets(
+    parameters: list[Any], _indices: Any, _limits: Any, group: Any, sparse: Any, most: int, *more: Any,
+    _reducer: Any = dist.Reducer,
+) -> Any:  # fmt: skip
+    """The buckets that DDP has from the second step on, if gradients come in the order of parameters, turned."""
+    sizes = [dist._DEFAULT_FIRST_BUCKET_BYTES, most]
+    found, limits = dist._compute_bucket_assignment_by_size(parameters[::-1], sizes, sparse[::-1])
+    buckets = [[len(parameters) - 1 - place for place in bucket] for bucket in found]
+    return _reducer(parameters, buckets, limits, group, sparse, most, *more)
 
 
 def _nothing(*_: Any, **__: Any) -> None:
@@ -115,36 +131,6 @@ def _outside(function: Callable[..., Any]) -> Callable[..., Any]:
             return function(*args, **kwargs)
 
     return called
-
-
-class _OnCpu(TorchFunctionMode):  # type: ignore[misc]
-    """Places on the CPU what a factory places on a GPU, and chooses flash attention where a GPU does."""
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        given = {
-            name: _on_cpu(value) if name == "device" else value for name, value in (kwargs or {}).items()
-        }
-        if func is torch.Tensor.cuda:
-            return args[0].to("cpu")
-        if func is _ATTENTION and (taken := _flash(*args, **given)) is not None:
-            return torch.ops.aten._scaled_dot_product_flash_attention.default(*taken[0], **taken[1])[0]
-        return func(*(args if func is not torch.Tensor.to else map(_on_cpu, args)), **given)
-
-
-def _flash(
-    query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0, is_causal: bool = False,
-    *, scale: float | None = None, enable_gqa: bool = False,
-) -> tuple[tuple[Any, ...], dict[str, Any]] | None:  # fmt: skip
-    """The operands of flash attention; None where it does not take them."""
-    is_short = query.dtype in (torch.float16, torch.bfloat16) and query.shape[-1] == value.shape[-1]
-    if attn_mask is not None or not is_short or query.ndim != _HEADS_APART or query.shape[-1] % 8:
-        return None
-    return (query, key, value, dropout_p, is_causal), {"scale": scale}
-
-
-def _on_cpu(value: Any) -> Any:
-    is_device = isinstance(value, (str, torch.device)) and str(value).startswith("cuda")
-    return torch.device("cpu") if is_device or type(value) is int else value
 
 
 def groups(mesh: Any) -> list[RecordedGroup]:

@@ -17,7 +17,7 @@ from torch._subclasses.fake_tensor import DataDependentOutputException
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from graphflops.exporters.recorded import (
+from graphflops.exporters.step_file import (
     FORMAT,
     RecordedCall,
     RecordedGroup,
@@ -79,6 +79,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             int, tuple[tuple[str, str], str]
         ] = {}  # module and line of each autograd node of the forward
         self.place: tuple[tuple[str, str], str] = ("", ""), ""
+        self.wrapped = 0  # calls on tensors of subclasses since the last call
         self.after_backward: Callable[[], None] = lambda: None
 
     # Calls
@@ -86,6 +87,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if any(kind not in _PLAIN for kind in types):
+            self.wrapped += 1
             return NotImplemented  # its own dispatch calls again, on local tensors
         try:
             results = func(*args, **kwargs)
@@ -128,7 +130,10 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         where = self.module_numbers.setdefault(path, len(self.module_numbers))
         self.modules[path] = self.modules.get(path) or kind
         line = self.sources.setdefault(source, len(self.sources))
-        self.calls.append(RecordedCall(number, args, kwargs, results, where, line, self.phase, 0))
+        self.calls.append(
+            RecordedCall(number, args, kwargs, results, where, line, self.phase, 0, self.wrapped)
+        )
+        self.wrapped = 0
 
     def is_ours(self, tensor: torch.Tensor) -> bool:
         return getattr(tensor, "fake_mode", None) is self.fake
@@ -259,6 +264,12 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             self.input(tensor, role, target)
             if on_host:
                 self.storages[self.storage(tensor)].bytes = 0
+
+    def on_host(self, tensor: Any) -> None:
+        """A tensor that others may wrap is in the host's memory."""
+        tensor = getattr(tensor, "_local_tensor", tensor)
+        if isinstance(tensor, torch.Tensor) and self.is_ours(tensor):
+            self.storages[self.storage(tensor)].kind = "host"
 
     def is_gradient(self, tensor: torch.Tensor | None, name: str) -> None:
         """A parameter has this gradient now."""

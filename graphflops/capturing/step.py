@@ -16,14 +16,15 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 from graphflops.capturing.pretended import OPTIMIZERS, devices, groups, pretended
 from graphflops.capturing.recorder import Recorder
 from graphflops.errors import GraphflopsError, ModelError, OptionError, innermost
-from graphflops.exporters.recorded import graph_of, write
+from graphflops.exporters.meshes import at_mesh, samples
+from graphflops.exporters.recorded import graph_of
+from graphflops.exporters.step_file import RecordedStep, write
 from graphflops.graph import Origin
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from graphflops.exporters.recorded import RecordedStep
     from graphflops.graph import Graph
 
     Mesh = Mapping[str, int]
@@ -32,8 +33,9 @@ _NAMES = ("module", "inputs", "optimizer", "loss")
 
 
 def record(
-    factory: Callable[..., Any], *, mesh: Mesh | None = None, rank: int = 0, file: str | Path | None = None
-) -> Graph:
+    factory: Callable[..., Any], *, mesh: Mesh | None = None, rank: int = 0, open_axes: Sequence[str] = (),
+    file: str | Path | None = None,
+) -> Graph:  # fmt: skip
     """Records one eager step of one rank of a mesh; nothing is computed, and no second process runs.
 
     factory: returns (module, inputs), (module, inputs, optimizer) or (module, inputs, optimizer, loss), or a dict of these
@@ -41,27 +43,42 @@ def record(
         inputs: a tensor, a tuple, or a dict of named ones. loss: of what the module returns. Without loss and optimizer the
         step is an inference.
     mesh: devices by axis, the outermost first, `{"dp": 8, "tp": 4}`; None for one device. rank: the one that is recorded.
+    open_axes: axes whose sizes are left open in the file, so that it can be analyzed on other meshes; the step is recorded
+        on smaller ones too, 3 in all for one axis, 5 for two. Of rank 0.
     file: where the step is saved for `analyze`.
     Raises ModelError, in one line, where the step cannot be recorded, OptionError for a mesh that is none.
     """
     axes = dict(mesh or {})
-    if any(not isinstance(size, int) or size < 1 for size in axes.values()) or not 0 <= rank < prod(
-        axes.values()
-    ):
-        raise OptionError(
-            "a mesh is the number of devices by axis, such as dp=8,tp=4, and a rank one of them"
-        )
+    _check_mesh(axes, rank, open_axes)
+    meshes = samples(axes, open_axes) if open_axes else [axes]
+    sizes = axes
     try:
-        step = _recorded(factory, axes, rank)
+        steps = []
+        for sizes in meshes:
+            steps.append(_recorded(factory, sizes, rank))
     except (GraphflopsError, OSError):
         raise
     except Exception as error:
         line = f"{type(error).__name__}: {error}".strip().partition("\n")[0]
         place = innermost(error.__traceback__)
-        raise ModelError(f"the step cannot be recorded: {line} ({place}){_advice(line)}") from error
+        at = "" if sizes == axes else f" on the mesh {sizes}, which open axes need"
+        raise ModelError(f"the step cannot be recorded{at}: {line} ({place}){_advice(line)}") from error
+    if open_axes:
+        at_mesh(steps, meshes[-1])  # which refuses numbers that no formula gives
+    step = steps[0]
     if file is not None:
-        write(step, file)
+        write(steps, file)
     return graph_of(step, Origin("" if file is None else str(file), "recorded", step.producer))
+
+
+def _check_mesh(axes: Mesh, rank: int, open_axes: Sequence[str]) -> None:
+    sizes = axes.values()
+    if any(not isinstance(size, int) or size < 1 for size in sizes) or not 0 <= rank < prod(sizes):
+        raise OptionError(
+            "a mesh is the number of devices by axis, such as dp=8,tp=4, and a rank one of them"
+        )
+    if not axes.keys() >= {*open_axes} or (rank and open_axes):
+        raise OptionError("open axes are axes of the mesh, as rank 0 sees them")
 
 
 def _advice(line: str) -> str:
@@ -84,7 +101,10 @@ def _recorded(factory: Callable[..., Any], axes: Mesh, rank: int) -> RecordedSte
         was_collecting = gc.isenabled()
         gc.disable()  # when it runs is chance, and what it frees too
         try:
-            with followed.hooks(recorder), _resizes(recorder), _naming_shards(recorder), recorder:
+            with contextlib.ExitStack() as stack:
+                for told in (followed.hooks, _resizes, _offloads, _naming_shards):
+                    stack.enter_context(told(recorder))
+                stack.enter_context(recorder)
                 step()
         finally:
             if was_collecting:
@@ -248,6 +268,25 @@ def _resizes(recorder: Recorder) -> Iterator[None]:
         return result
 
     with mock.patch.object(torch.UntypedStorage, "resize_", resized):
+        yield
+
+
+@contextlib.contextmanager
+def _offloads(recorder: Recorder) -> Iterator[None]:
+    """Tells a recorder what `save_on_cpu` keeps on the host, and copies it back, which torch does not for a CPU."""
+
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
+        kept = tensor.detach().to("cpu", copy=True)
+        recorder.on_host(kept)
+        return kept
+
+    def unpack(kept: torch.Tensor) -> torch.Tensor:
+        return kept.to("cpu", copy=True)
+
+    def hooked(hooks: Any, *_: Any, **__: Any) -> None:
+        torch.autograd.graph.saved_tensors_hooks.__init__(hooks, pack, unpack)
+
+    with mock.patch.object(torch.autograd.graph.save_on_cpu, "__init__", hooked):
         yield
 
 

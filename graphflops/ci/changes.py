@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 from graphflops.base.limits import next_analysis
 from graphflops.base.writing import whole
-from graphflops.budget.run import EXPORTED, report_before
+from graphflops.budget.run import EXPORTED, measures_before
 from graphflops.comparison.compare import compared
 from graphflops.comparison.result import HELD, WORK
 from graphflops.errors import GraphflopsError, shown
@@ -106,7 +106,7 @@ def _before(base: str, path: str, cache: str | None) -> Report:
                 return _named(Report.from_json(file.read()), path)
         except (GraphflopsError, OSError):
             pass  # of another version, or not written to its end: made again
-    report = report_before(base, path)
+    report = measures_before(base, path).report
     if kept is not None:
         os.makedirs(os.path.dirname(kept), exist_ok=True)
         with whole(kept) as part, open(part, "wb") as file:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Sequence
 
 from graphflops.base.units import number
+from graphflops.ci.changes import ModelChange
 from graphflops.render import findings as render
 from graphflops.render.diff.markdown import COMMENT
 from graphflops.render.diff.markdown import markdown as compared
@@ -13,13 +14,7 @@ from graphflops.render.summary import headline
 from graphflops.render.text import assumptions, count_of
 from graphflops.render.text import listed as named
 from graphflops.report.contradictions import contradicted
-from graphflops.report.findings import Findings
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from graphflops.ci.changes import ModelChange
-    from graphflops.report.findings import ModelFindings
+from graphflops.report.findings import Findings, ModelFindings
 
 SUMMARY = 2**20  # bytes of a job's summary
 _OF_ONE = 12_000  # characters that one model may take of a comment of many

@@ -21,9 +21,7 @@ if TYPE_CHECKING:
 
 @click.command(cls=options.LimitedCommand)
 @click.argument("models", type=click.Path(), nargs=-1, required=True, metavar="MODEL...")
-@options.dims
-@options.inputs
-@options.size_names
+@options.sizes
 @options.assume
 @options.masks
 @options.sweeps
@@ -54,9 +52,9 @@ if TYPE_CHECKING:
 @options.execution
 @options.device
 @options.network
+@click.option("--mesh", metavar="AXIS=N,...", help="Sizes of open axes of a recorded step: dp=64,tp=4.")
 @options.verify
-@options.model_name
-@options.rule_files
+@options.of_the_file
 @click.pass_context
 def analyze(
     ctx: click.Context,
@@ -111,20 +109,20 @@ def _one(
     price_per_hour: float | None,
     given: dict[str, Any],
 ) -> None:
-    """Writes the report of one model, or its sweep."""
     form = formats.chosen("Report", form, output)
     formats.refuse("Sweep" if sweeps else "Report", form, cut)
-    program = capture_options.model(model, training=bool(given["training"]))
+    program = capture_options.model(model, training=bool(given["training"]), mesh=given.pop("mesh"))
     report = replace(files.report_of(program, **given), price_per_hour=price_per_hour)
     if price_per_hour is not None and report.totals.time is None:
         raise click.UsageError("--price-per-hour takes a predicted time: name a device with --device")
     content: object = report
     if sweeps:
         from graphflops.derived.sweep import Sweep
+        from graphflops.fitting.cells import with_cells
 
         report_of = _at_sizes(program, given) if report.device else None
         with files.Progress("predicting times") as progress:
-            content = sweep = Sweep.of(report, sweeps, report_of, progress)
+            content = sweep = with_cells(Sweep.of(report, sweeps, report_of, progress))
     files.write(formats.render(content, form, **cut, **files.screen(output)), output)
     for note in sweep.notes if sweeps else ():
         click.echo(f"graphflops: {note}", err=True)
@@ -158,7 +156,7 @@ def _per_item(
 
     form = formats.chosen("Listing", form, output)
     _refuse_others(ctx, "Listing", form, "strict")
-    program = capture_options.model(models[0], training=bool(given["training"]))
+    program = capture_options.model(models[0], training=bool(given["training"]), mesh=given.pop("mesh"))
     content = listing(files.report_of(program, **given).per(axis), exact=form in ("json", "csv"))
     files.write(formats.render(content, form, **files.screen(output)), output)
 
@@ -184,7 +182,6 @@ def _overview(
     strict: bool,
     given: dict[str, Any],
 ) -> None:
-    """A line for each model."""
     form = formats.chosen("Overview", form, output)
     _refuse_others(ctx, "Overview", form)
     from graphflops.base.limits import next_analysis
@@ -193,11 +190,12 @@ def _overview(
     from graphflops.report.contradictions import contradicted
 
     import_rules(given.pop("rule_files"))
+    mesh = given.pop("mesh")
     doubtful: list[str] = []
 
     def report_of(model: str) -> Report:
         next_analysis()
-        program = capture_options.model(model, training=bool(given["training"]))
+        program = capture_options.model(model, training=bool(given["training"]), mesh=mesh)
         report = files.report_of(program, quiet=True, **given)
         doubtful.extend([f"{shown(model)}: {problem}"] if (problem := contradicted(report)) else ())
         return report

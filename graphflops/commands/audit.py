@@ -39,9 +39,7 @@ def _codes(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) 
     show_default=True,
     help="Exit with 3 if a finding is at least this severe.",
 )
-@options.dims
-@options.inputs
-@options.size_names
+@options.sizes
 @options.assume
 @click.option(
     "--top", type=click.IntRange(min=1), metavar="N", help="Findings of one code in a table. Default: 5."

@@ -84,7 +84,6 @@ def capture(
 def _record(
     factory: str, output: str, recording: dict[str, Any], rule_files: tuple[str, ...], others: object
 ) -> None:
-    """Record a step and write it, or its report."""
     kind = os.path.splitext(output)[1]
     if kind not in (".recorded", ".json"):
         raise click.UsageError("--output of a step must end in .recorded (the step) or .json (its report)")
@@ -113,7 +112,6 @@ def _write_report(
 
 
 def _report(graph: Graph, output: str, training: bool | Training, rule_files: tuple[str, ...]) -> None:
-    """Write the report of a program."""
     from graphflops.analysis import analyze
     from graphflops.loading import import_rules
     from graphflops.render import render
@@ -135,7 +133,6 @@ def _programs(model: str, choices: Choices, *, joint: bool, training: bool) -> M
 
 
 def _function(factory: str) -> Callable[..., Any]:
-    """The user's factory."""
     import importlib.util
 
     if importlib.util.find_spec("torch") is None:

@@ -57,12 +57,22 @@ def recording(command: Callable[..., Any]) -> Callable[..., Any]:
     import functools
 
     @functools.wraps(command)
-    def with_recording(*args: Any, step: bool, mesh: str | None, rank: int, **given: Any) -> Any:
-        if not step and (mesh or rank):
-            raise click.UsageError("--mesh and --rank are of a recorded step: give --step too")
-        return command(*args, recording={"mesh": _axes(mesh), "rank": rank} if step else None, **given)
+    def with_recording(
+        *args: Any, step: bool, mesh: str | None, rank: int, open_axes: tuple[str, ...], **given: Any
+    ) -> Any:
+        if not step and (mesh or rank or open_axes):
+            raise click.UsageError("--mesh, --rank and --open-axis are of a recorded step: give --step too")
+        chosen = {"mesh": mesh_axes(mesh), "rank": rank, "open_axes": open_axes}
+        return command(*args, recording=chosen if step else None, **given)
 
     for option in (
+        click.option(
+            "--open-axis",
+            "open_axes",
+            multiple=True,
+            metavar="AXIS",
+            help="Of the mesh, whose size `analyze --mesh` may choose; repeatable.",
+        ),
         click.option(
             "--rank", type=click.IntRange(0), default=0, help="Of the mesh, which is recorded. Default: 0."
         ),
@@ -77,7 +87,7 @@ def recording(command: Callable[..., Any]) -> Callable[..., Any]:
     return with_recording
 
 
-def _axes(text: str | None) -> dict[str, int]:
+def mesh_axes(text: str | None) -> dict[str, int]:
     """The devices of a mesh by axis."""
     axes: dict[str, int] = {}
     for part in (text or "").split(",") if text is not None else ():
@@ -88,14 +98,19 @@ def _axes(text: str | None) -> dict[str, int]:
     return axes
 
 
-def model(text: str, *, training: bool = False) -> str | Graph:
+def model(text: str, *, training: bool = False, mesh: str | None = None) -> str | Graph:
     """What a command analyzes: the program of a library's model that the text names, else the text, a file's path.
 
-    The model is built by the library's own code, so only commands that the user gives such a name may call this.
+    mesh: sizes of axes on which the recorded step of a file is taken. A library's code builds its model, so only commands
+    that the user gives such a name may call this.
     """
     name = parsed(text)
     if name is None:
-        return text
+        from graphflops.exporters import load
+
+        return load(text, None, mesh_axes(mesh)) if mesh else text
+    if mesh:
+        raise click.UsageError("--mesh is of the file of a recorded step")
     if name.choices.phase == "both":
         raise click.UsageError(f"{name}: choose one phase, as in {text.partition('@')[0]}@phase=decode")
     return _graphs(name, text, training=training)["model"]

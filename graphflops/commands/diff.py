@@ -30,9 +30,7 @@ Pair = tuple["ModelFile | Graph | None", "ModelFile | Graph | None", bool]
 
 @click.command(cls=PathsCommand)
 @click.argument("sides", nargs=-1, metavar="OLD NEW [-- PATH...]")
-@options.dims
-@options.inputs
-@options.size_names
+@options.sizes
 @options.assume
 @click.option(
     "--by",
@@ -49,8 +47,7 @@ Pair = tuple["ModelFile | Graph | None", "ModelFile | Graph | None", bool]
 @options.execution
 @options.device
 @click.option("--exit-code", is_flag=True, help="Exit with 3 if anything differs.")
-@options.model_name
-@options.rule_files
+@options.of_the_file
 @click.pass_context
 def diff(
     ctx: click.Context,

@@ -17,9 +17,7 @@ from graphflops.render import formats
 @click.option("--memory", metavar="SIZE", help="Memory of the device: 24GB.")
 @click.option("--all-devices", is_flag=True, help="A line for each device that is known.")
 @click.option("--vary", metavar="AXIS", help="Look for the largest value of this size that fits: ids[0].")
-@options.dims
-@options.inputs
-@options.size_names
+@options.sizes
 @options.masks
 @training
 @options.execution
@@ -27,8 +25,7 @@ from graphflops.render import formats
 @click.option(
     "--strict", is_flag=True, help="Exit with 3 also where the cost of a node is unknown: it may need more."
 )
-@options.model_name
-@options.rule_files
+@options.of_the_file
 @click.pass_context
 def fits(
     ctx: click.Context,

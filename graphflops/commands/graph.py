@@ -9,11 +9,6 @@ import click
 from graphflops.commands import files, options
 from graphflops.render import formats
 
-_OF_THE_QUESTION = (
-    *("level", "depth", "by", "only", "first", "last", "uses", "needs", "path", "narrow", "stages"),
-    *("tolerance", "unused"),
-)
-
 
 @click.command(cls=options.LimitedCommand)
 @click.argument("model", type=click.Path(), metavar="MODEL")
@@ -68,15 +63,12 @@ _OF_THE_QUESTION = (
 )
 @click.option("--top", type=click.IntRange(min=1), metavar="N", help="Lines of the table.")
 @options.output_of("Answer")
-@options.dims
-@options.inputs
-@options.size_names
+@options.sizes
 @options.assume
 @options.masks
 @options.execution
 @options.device
-@options.model_name
-@options.rule_files
+@options.of_the_file
 def graph(model: str, form: str | None, output: str | None, top: int | None, **given: Any) -> None:
     """The structure of MODEL with its costs: as a table, a drawing, or a file for other programs; and questions to it.
 
@@ -89,8 +81,8 @@ def graph(model: str, form: str | None, output: str | None, top: int | None, **g
     """
     form = formats.chosen("Answer", form, output)
     formats.refuse("Answer", form, {"top": top})
-    asked = {name: given.pop(name) for name in _OF_THE_QUESTION}
-    from graphflops.structure.answer import ask
+    from graphflops.structure.answer import Question, ask
 
+    asked = {name: given.pop(name) for name in ("level", "depth", "by", *Question.__slots__)}
     answer = ask(files.report_of(model, **given), **asked)
     files.write(formats.render(answer, form, top=top, **files.screen(output)), output)

@@ -21,13 +21,10 @@ from graphflops.render import formats
     metavar="N",
     help="At most the last N commits. Default: 50.",
 )
-@options.dims
-@options.inputs
-@options.size_names
+@options.sizes
 @options.assume
 @options.output_of("History")
-@options.model_name
-@options.rule_files
+@options.of_the_file
 @click.pass_context
 def history(
     ctx: click.Context,

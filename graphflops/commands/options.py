@@ -195,8 +195,6 @@ def named(ctx: click.Context, param: click.Parameter, pairs: Sequence[tuple[str,
 
 
 def _together(*options: Callable[[Function], Function]) -> Callable[[Function], Function]:
-    """Several decorators as one."""
-
     def decorate(command: Function) -> Function:
         for option in reversed(options):
             command = option(command)
@@ -227,6 +225,8 @@ rule_files = click.option(
 model_name = click.option(
     "--model", "model_name", metavar="NAME", help="Which program of an archive that holds several."
 )
+of_the_file = _together(model_name, rule_files)
+
 dims = click.option(
     "--dim",
     "dims",
@@ -259,6 +259,8 @@ inputs = click.option(
     callback=named,
     help="Whole shape of an input: ids=2,512.",
 )
+sizes = _together(dims, inputs, size_names)
+
 masks = click.option(
     "--mask",
     "masks",
@@ -298,6 +300,31 @@ price = click.option(
     metavar="PRICE",
     help="What an hour of the device costs: with --device, say what a million samples or tokens cost.",
 )
+_REQUESTS = (
+    click.option(
+        "--prefill", type=click.Path(), metavar="MODEL", help="The program of the tokens before the step."
+    ),
+    click.option("--context", type=SizesOption(), metavar="N,N", help="Tokens of each request: 1024,8192."),
+    click.option(
+        "--output-tokens",
+        type=click.IntRange(min=1, max=2**30),
+        metavar="N",
+        help="That a request asks for: then prefills of new requests delay the steps of others.",
+    ),
+    click.option("--ttft", metavar="TIME", help="Find the most requests whose first token comes in 500ms."),
+    click.option("--tpot", metavar="TIME", help="Find the most requests whose next token comes in 30ms."),
+    click.option("--engine", metavar="NAME", help="Whose memory and caches are assumed: vllm."),
+)
+REQUESTS = ("prefill", "context", "output_tokens", "ttft", "tpot", "engine", "price_per_hour")
+
+
+def requests(command: Function) -> Function:
+    """The options of the requests that a decoder serves."""
+    for option in reversed(_REQUESTS):
+        command = option(command)
+    return command
+
+
 sweeps = click.option(
     "--sweep",
     "sweeps",

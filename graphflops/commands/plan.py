@@ -11,6 +11,7 @@ from graphflops.render import formats
 
 _WAYS = ("none", "cut", "full")
 _SHARDINGS = ("none", "optimizer", "full")
+_TRAINING = ("batch_tokens", "precision", "loss", "recompute", "sharding")
 
 
 @click.command(cls=options.LimitedCommand)
@@ -30,26 +31,53 @@ _SHARDINGS = ("none", "optimizer", "full")
 @click.option(
     "--sharding", type=click.Choice(_SHARDINGS), multiple=True, help="Of weights over the data axis: only so."
 )
+@click.option("--serve", is_flag=True, help="Serve a decoder: copies of it, each on 1 or more devices.")
+@options.requests
+@options.price
 @options.dims
 @options.execution
 @options.output_of("Plan")
-@options.model_name
-@options.rule_files
-def plan(model: str, rule_files: tuple[str, ...], form: str | None, output: str | None, **given: Any) -> None:
+@options.of_the_file
+def plan(
+    model: str, rule_files: tuple[str, ...], form: str | None, output: str | None, serve: bool, **given: Any
+) -> None:
     """Which layout trains MODEL, one device's program or hf:config.json, fastest on many devices.
 
     Tries meshes of data, tensor, pipeline and expert parallelism, micro-batches, ways to shard weights and to compute
-    activations again; prices each, and says why the others are slower or impossible.
+    activations again; prices each, and says why the others are slower or impossible. With --serve MODEL is a decoder, as for
+    `graphflops serve`: which number of devices should share a copy, so that all make the most tokens a second.
 
     \b
     graphflops plan lm.pt2 --devices 64 --device h100 --batch-tokens 4M
     graphflops plan hf:config.json@length=4096,dynamic=batch --devices 512 --device h200 --network 8x400Gbit
+    graphflops plan hf:config.json --serve --devices 8 --device h100 --engine vllm --tpot 30ms
     """
     from graphflops.loading import import_rules
     from graphflops.planning.plan import plan as computed
 
-    form = formats.chosen("Plan", form, output)
     import_rules(rule_files)
+    defaults = {one.name: one.default for one in click.get_current_context().command.params}
+    others = _TRAINING if serve else options.REQUESTS
+    refused = [name for name in others if given.pop(name) not in (None, (), defaults[name])]
+    if refused:
+        where = "of a training step: leave --serve out" if serve else "of requests: give --serve"
+        raise click.UsageError(f"--{refused[0].replace('_', '-')} is {where}")
     chosen = {name: value for name, value in given.items() if value not in (None, ())}
+    if serve:
+        _serve(model, chosen, form, output)
+        return
+    form = formats.chosen("Plan", form, output)
     found = computed(capture_options.model(model, training=True), **chosen)
     files.write(formats.render(found, form, **files.screen(output)), output)
+
+
+def _serve(model: str, chosen: dict[str, Any], form: str | None, output: str | None) -> None:
+    """Writes how many devices should share a copy of a decoder."""
+    from graphflops.render.serving import layouts
+    from graphflops.serving.replicas import replicas
+
+    form = formats.chosen("Listing", form, output)
+    step, prompt = capture_options.decoder(model)
+    found = replicas(step, **{"prefill": prompt, **chosen})
+    content = layouts(found, exact=form in ("json", "csv"))
+    files.write(formats.render(content, form, **files.screen(output)), output)

@@ -11,8 +11,7 @@ from graphflops.render import formats
 @click.command(cls=options.Command)
 @click.argument("model", type=click.Path(), required=False)
 @options.output_of("Listing")
-@options.model_name
-@options.rule_files
+@options.of_the_file
 def rules(
     model: str | None,
     form: str | None,

@@ -13,33 +13,28 @@ from graphflops.render import formats
 @click.command(cls=options.LimitedCommand)
 @click.argument("model", type=click.Path(), metavar="MODEL")
 @click.option("--device", required=True, metavar="NAME", help="The device: h200, or the path of a profile.")
-@click.option(
-    "--prefill", type=click.Path(), metavar="MODEL", help="The program of the tokens before the step."
-)
 @click.option("--batch", type=options.SizesOption(), metavar="N,N", help="Requests at once: 1,8,64.")
-@click.option("--context", type=options.SizesOption(), metavar="N,N", help="Tokens of each: 1024,8192.")
-@click.option(
-    "--output-tokens",
-    type=click.IntRange(min=1, max=2**30),
-    metavar="N",
-    help="That a request asks for: then prefills of new requests delay the steps of others.",
-)
-@click.option("--ttft", metavar="TIME", help="Find the most requests whose first token comes within 500ms.")
-@click.option("--tpot", metavar="TIME", help="Find the most requests whose next token comes within 30ms.")
-@click.option("--engine", metavar="NAME", default="none", help="Whose memory and caches are assumed: vllm.")
+@options.requests
 @click.option(
     "--devices", type=click.IntRange(1, 1024), help="That share each layer (tensor parallel). Default: 1."
 )
+@click.option("--kv-dtype", metavar="TYPE", help="Element type of an engine's caches: fp8.")
+@click.option(
+    "--shared-prefix", type=float, metavar="PART", help="Of each context, that requests have in common: 0.5."
+)
+@click.option(
+    "--prefill-tokens",
+    type=click.IntRange(min=1, max=2**30),
+    metavar="N",
+    help="Of an engine's largest step. Default: its own.",
+)
 @options.network
 @options.price
-@options.dims
-@options.inputs
-@options.size_names
+@options.sizes
 @options.masks
 @options.execution
 @options.output_of("Serving")
-@options.model_name
-@options.rule_files
+@options.of_the_file
 def serve(
     model: str, rule_files: tuple[str, ...], form: str | None, output: str | None, **given: Any
 ) -> None:

@@ -41,8 +41,7 @@ from graphflops.render import formats
 @training
 @options.execution
 @options.output_of("Statement")
-@options.model_name
-@options.rule_files
+@options.of_the_file
 def statement(
     model: str, rule_files: tuple[str, ...], form: str | None, output: str | None, training: Any, **given: Any
 ) -> None:

@@ -90,7 +90,6 @@ def _step(given: dict[str, Any]) -> bool | Training:
 
 
 def _fields(given: dict[str, Any]) -> Mapping[str, Any]:
-    """The fields of `Training` that were given."""
     fields: dict[str, Any] = {}
     if (optimizer := given.pop("optimizer")) is not None:
         fields["optimizer"], fields["implementation"] = optimizer

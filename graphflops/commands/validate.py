@@ -62,8 +62,7 @@ from graphflops.render import formats
 @click.option("--show-kernel", is_flag=True, help="Show the functions generated for our attention kernel.")
 @click.option("--top", type=click.IntRange(min=1), metavar="N", help="Calls that a table shows.")
 @options.output_of("Validation")
-@options.model_name
-@options.rule_files
+@options.of_the_file
 @click.pass_context
 def validate(
     ctx: click.Context,

@@ -105,10 +105,10 @@ def _walk(module: ComparedModule) -> Iterator[ComparedModule]:
 
 def _wrapped(module: ComparedModule, around: ComparedModule) -> ComparedModule | None:
     """The submodule of `around` that equals the module, if `around` is a new wrapper; else None."""
-    if module.children.keys() & around.children.keys():
+    if not around.children or module.children.keys() & around.children.keys():
         return None
     if not differ(module, around):  # of one type, or of unknown ones: a wrapper has nothing but the module
-        (part, *others) = around.children.values() or (around,)
+        part, *others = around.children.values()
         alone = not others and not around.calls and not around.parameters and not differ(part, module)
         both_named = bool(module.kind and around.kind)
         return part if alone and not both_named and module.children.keys() == part.children.keys() else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from itertools import starmap
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from graphflops.comparison.align import align
 from graphflops.comparison.causes import causes
@@ -24,7 +24,7 @@ from graphflops.comparison.result import (
     Remark,
     UnknownChange,
 )
-from graphflops.comparison.rewired import rewired, told
+from graphflops.comparison.rewired import aligned, rewired, told
 from graphflops.comparison.sizes import different_inputs, join
 from graphflops.comparison.tree import grown
 from graphflops.comparison.wrapped import is_export, under_common_names
@@ -35,10 +35,12 @@ from graphflops.report.contradictions import contradicted
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Iterator, Sequence
 
-    from graphflops.comparison.result import Figure, GroupChange, ModuleChange
+    from graphflops.comparison.result import Cause, Figure, Fold, GroupChange, ModuleChange
     from graphflops.comparison.sizes import JointSizes, Renamed
     from graphflops.comparison.tree import ComparedModule
     from graphflops.report import Report, Totals
+
+    Ranked = TypeVar("Ranked", ModuleChange, GroupChange, Fold, Cause)
 
 _PARTS = tuple(q.name for q in REPORTED if q.part_of)
 _TRAFFIC = tuple(q.name for q in REPORTED if q.unit == "B")
@@ -56,20 +58,20 @@ def compared(old: Report, new: Report, uniform: Callable[[str], float | None] = 
     has_modules = not export or all(any(row.module for row in report.rows) for report in (old, new))
     found, rank = listed(trees), _rank(sizes)
     entries = _handed_over(found.modules) if export else found.modules
-    modules = sorted(entries, key=lambda module: rank(module.figures, module.backward)) if has_modules else []
-    folds = sorted(folded(modules), key=lambda fold: rank(fold.figures, fold.backward))
-    ops, unchanged_ops = _changed([] if export else by_operator(trees, numbers), rank)
-    sources, unchanged_sources = _changed(by_source(trees, numbers), rank)
+    modules = _ranked(entries, rank) if has_modules else []
+    folds = _ranked(folded(modules), rank)
     totals = _totals(old, new, sizes, trees.kinds, training=trees.training)
     unknown = tuple(_unknown(old, new))
     inputs = tuple(starmap(InputChange, different_inputs(old, new, sizes)))
+    calls = {} if export else aligned(old, new, trees.pairs, numbers)
+    wiring = [Remark("rewired", said)] if (said := told(tuple(rewired(old, new, calls, numbers)))) else []
     comparison = Comparison(
         old=old,
         new=new,
         same=False,
         export=export,
         sizes=sizes.sizes,
-        remarks=(*sizes.remarks, *_remarks(old, new, has_modules=has_modules), *_wiring(trees, numbers)),
+        remarks=(*sizes.remarks, *_remarks(old, new, has_modules=has_modules), *wiring),
         unknown=unknown,
         totals=totals,
         dtypes=tuple(_stored(old, new)),
@@ -79,13 +81,11 @@ def compared(old: Report, new: Report, uniform: Callable[[str], float | None] = 
         modules=tuple(modules),
         unchanged=found.unchanged if has_modules else 0,
         renumbered=tuple(found.renumbered),
-        ops=ops,
-        unchanged_ops=unchanged_ops,
-        sources=sources,
-        unchanged_sources=unchanged_sources,
+        **_groups(trees, numbers, rank),
         folded=tuple(folds),
-        causes=tuple(sorted(causes(folds), key=lambda cause: rank(cause.figures, cause.backward))),
+        causes=tuple(_ranked(causes(folds), rank)),
         ledger=ledger(old, new, sizes, unknown, inputs, uniform) if export else (),
+        calls=calls | _changed_calls(old, new, modules),
     )
     return replace(comparison, same=_is_same(comparison))
 
@@ -115,12 +115,28 @@ def _trees(old: Report, new: Report) -> tuple[Trees, tuple[Sequence[int | None],
     return made, numbers
 
 
+def _groups(trees: Trees, numbers: Any, rank: Rank) -> dict[str, Any]:
+    """Operators, but not of an export, and source lines that changed."""
+    ops, unchanged_ops = _changed([] if trees.export else by_operator(trees, numbers), rank)
+    sources, unchanged_sources = _changed(by_source(trees, numbers), rank)
+    return {
+        "ops": ops,
+        "unchanged_ops": unchanged_ops,
+        "sources": sources,
+        "unchanged_sources": unchanged_sources,
+    }
+
+
 def _changed(groups: Iterable[GroupChange], rank: Rank) -> tuple[tuple[GroupChange, ...], int]:
     """The groups that changed, by how much, and how many did not."""
     every = list(groups)
-    changed = [group for group in every if differs(group)]
-    changed.sort(key=lambda group: rank(group.figures, group.backward))
+    changed = _ranked([group for group in every if differs(group)], rank)
     return tuple(changed), len(every) - len(changed)
+
+
+def _ranked(changes: Iterable[Ranked], rank: Rank) -> list[Ranked]:
+    """The largest change first."""
+    return sorted(changes, key=lambda one: rank(one.figures, one.backward))
 
 
 def _is_same(found: Comparison) -> bool:
@@ -245,10 +261,15 @@ def _unknown(old: Report, new: Report) -> Iterator[UnknownChange]:
             yield UnknownChange(op, before.get(op, 0), after.get(op, 0))
 
 
-def _wiring(trees: Trees, numbers: tuple[Sequence[int | None], Sequence[int | None]]) -> Iterator[Remark]:
-    """What reads other values than before; of an export nothing, whose operators are others."""
-    if not trees.export and (said := told(tuple(rewired(*trees.reports, trees.pairs, numbers)))):
-        yield Remark("rewired", said)
+def _changed_calls(old: Report, new: Report, modules: Iterable[ModuleChange]) -> dict[int, int]:
+    """Rows of the new program by those of the old one that changed into them."""
+    places = [{id(row): place for place, row in enumerate(report.rows)} for report in (old, new)]
+    calls = [call for change in modules for call in change.calls]
+    return {
+        places[0][id(call.before)]: places[1][id(call.after)]
+        for call in calls
+        if call.before is not None and call.after is not None
+    }
 
 
 def _stored(old: Report, new: Report) -> Iterator[DtypeChange]:

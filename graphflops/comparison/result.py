@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from graphflops.base.rendered import Rendered
-from graphflops.comparison.joint_size import JointSize  # noqa: TC001
+from graphflops.comparison.joint_size import JointSize
+from graphflops.comparison.served_change import ServedChange
 from graphflops.comparison.time_change import TimeChange
 from graphflops.cost import REPORTED
 from graphflops.dims import Dim
@@ -333,6 +334,7 @@ class Comparison(Rendered):
     growth: totals that grow otherwise, the most telling first. crossings: totals whose delta changes its sign with a size.
     ledger: of an export, each kind of difference, the unexplained first; () otherwise.
     ops, sources: groups that changed, by |delta|; unchanged_ops, unchanged_sources: how many are not listed.
+    calls: rows of the new program by those of the old one that are equal, in order, or changed into them; of an export none.
     """
 
     old: Report
@@ -357,8 +359,14 @@ class Comparison(Rendered):
     folded: tuple[Fold, ...]
     causes: tuple[Cause, ...]
     ledger: tuple[LedgerEntry, ...] = ()
+    calls: Mapping[int, int] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def time(self) -> TimeChange | None:
         """The predicted times of both on one device; None where one has none."""
         return TimeChange.of(self.old, self.new)
+
+    @property
+    def serving(self) -> ServedChange | None:
+        """What changes for requests to two decoders; None for other programs."""
+        return ServedChange.of(self.old, self.new)

@@ -1,4 +1,4 @@
-"""Calls that cost what they did, and read other values: a skip connection that is gone, a branch taken from elsewhere."""
+"""Which calls of two programs are the same, and which of them read other values: a skip connection that is gone."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from graphflops.base.numbered import numbered, unnumbered
 from graphflops.ops import operator
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterator, Sequence
+    from collections.abc import Container, Iterator, Mapping, Sequence
 
     from graphflops.comparison.align import Pairs
     from graphflops.report import Report
 
 _NAMED = 3  # changes that one sentence tells
+Numbers = tuple["Sequence[int | None]", "Sequence[int | None]"]  # of both programs
 Source = Union[int, str]  # the row of a call; else an input, by its place among them, or a weight
 
 
@@ -28,14 +29,28 @@ class Rewired(NamedTuple):
     after: tuple[str, ...]
 
 
-def rewired(
-    old: Report, new: Report, pairs: Pairs, numbers: tuple[Sequence[int | None], Sequence[int | None]]
-) -> Iterator[Rewired]:
+def aligned(old: Report, new: Report, pairs: Pairs, numbers: Numbers) -> dict[int, int]:
+    """Rows of the new program by those of the old one: calls of paired modules that are of one kind, and in one order.
+
+    numbers: of the kind of each call; those without cost are of one kind where their operators are.
+    """
+    found: dict[int, int] = {}
+    for ours, theirs in pairs.new.items():
+        kinds, others = (
+            [report.rows[row].op if number[row] is None else number[row] for row in rows]
+            for report, number, rows in zip((old, new), numbers, (ours.rows, theirs.rows), strict=True)
+        )
+        for a, b, size in matching_blocks(kinds, others):
+            found.update(zip(ours.rows[a : a + size], theirs.rows[b : b + size], strict=True))
+    return found
+
+
+def rewired(old: Report, new: Report, paired: Mapping[int, int], numbers: Numbers) -> Iterator[Rewired]:
     """Every call whose operands come from other calls than those of its pair; unpaired calls are changes of their own.
 
     Calls without cost are looked through, and equal calls of equal operands are one: exporters add and merge them at will.
     """
-    paired = _paired(pairs)
+    paired = {ours: theirs for ours, theirs in paired.items() if numbers[0][ours] is not None}
     reads = (_reads(old, numbers[0]), _reads(new, numbers[1]))
     names = (_merged(old, numbers[0], reads[0]), _merged(new, numbers[1], reads[1]))
     same: dict[Source, Source] = {names[0][ours]: names[1][theirs] for ours, theirs in paired.items()}
@@ -81,16 +96,6 @@ def told(found: Sequence[Rewired]) -> str:
         parts.append(f"{first.op}{where} reads {after}, no longer {before}")
     more = len(groups) - _NAMED
     return "wiring: " + "; ".join(parts) + (f"; and {more:,} more" if more > 0 else "") if parts else ""
-
-
-def _paired(pairs: Pairs) -> dict[int, int]:
-    """Rows of the new program by those of the old one: calls of paired modules that are of one kind."""
-    found: dict[int, int] = {}
-    for ours, theirs in pairs.new.items():
-        kinds = [kind for _, kind in ours.calls], [kind for _, kind in theirs.calls]
-        for a, b, size in matching_blocks(*kinds):
-            found.update((ours.calls[a + i][0], theirs.calls[b + i][0]) for i in range(size))
-    return found
 
 
 def _reads(report: Report, numbers: Sequence[int | None]) -> list[list[Source]]:

@@ -16,7 +16,7 @@ class ComparedModule:
     """A module of one program, and what is in it.
 
     type: as the file records it. kind: without the package, which exporters and moves between files change.
-    calls: (row, kind) of its own calls that cost something, in program order.
+    rows: of its own calls in program order. calls: (row, kind) of those that cost something.
     parameters: elements that it holds itself. first: the first of the calls in it, as a row of the report.
     mark: what its own calls are compared by.
     signature: equal for modules that are equal from here down, but for their own names.
@@ -28,6 +28,7 @@ class ComparedModule:
     parent: ComparedModule | None
     type: str = ""
     kind: str = ""
+    rows: list[int] = field(default_factory=list)
     calls: list[tuple[int, int]] = field(default_factory=list)
     parameters: int = 0
     first: int | None = None
@@ -105,6 +106,7 @@ def grown(
 
     for index, (row, kind) in enumerate(zip(report.rows, kinds, strict=True)):
         module = at(row.module)
+        module.rows.append(index)
         if module.first is None and kind is not None:
             module.first = index
         module.type = module.type or row.module_type

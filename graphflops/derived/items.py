@@ -5,17 +5,13 @@ With a predicted time: how many a second, what a million cost, what belongs to n
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Iterator, Mapping
+from typing import Literal
 
+from graphflops.dims import Dim
 from graphflops.ops import operator
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from graphflops.dims import Dim
-    from graphflops.report import Named, Report, Row
-    from graphflops.tensor import TensorType
-
+from graphflops.report import Named, Report, Row
+from graphflops.tensor import TensorType
 
 _HOUR = 3600
 _MILLION = 1e6

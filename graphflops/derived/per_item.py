@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from graphflops.devices import Device
 from graphflops.errors import ModelError, shown
 from graphflops.open_sizes import of_report
 from graphflops.ops import operator
+from graphflops.report import Report, Row
 from graphflops.training import Training
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from graphflops.devices import Device
-    from graphflops.report import Report, Row
 
 _BACKWARD_OF_PRODUCT = 2  # products of a gradient for each of the forward: one for each factor
 _SHARING = ("view", "identity", "cast")

@@ -26,7 +26,8 @@ class Point:
     """Cost of a program at one choice of sizes; None for a quantity whose formula has another size without a value.
 
     cost: FLOPs and bytes as in a report; in a training analysis those of the whole step. time: of the same, predicted for
-    these sizes; None without a device. rates: how many tokens, images and the like a second.
+    these sizes; None without a device. rates: how many tokens, images and the like a second. serving: of a decoder's step,
+    quantities by name (fitting/cells.py).
     """
 
     sizes: Mapping[str, int]
@@ -34,6 +35,7 @@ class Point:
     peak_bytes: int | None
     time: PhaseTime | None = None
     rates: Mapping[str, float] = field(default_factory=dict)
+    serving: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def traffic(self) -> int | None:

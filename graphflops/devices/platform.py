@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-if TYPE_CHECKING:
-    from graphflops.devices.device import Device
+from graphflops.devices.device import Device
 
 Capability = tuple[int, int]  # CUDA's compute capability; (0, 0) of a GPU that does not run CUDA
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from operator import ge
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from graphflops.dims.atoms import Terms, is_real, terms_of
+from graphflops.dims.atoms import Atom, Terms, is_real, terms_of
 from graphflops.dims.division import floor_div
 from graphflops.dims.expr import (
     MAX_NAME,
@@ -25,11 +25,6 @@ from graphflops.dims.expr import (
 from graphflops.dims.functions import COMPARISONS, FUNCTIONS, function_arity, known_integer
 from graphflops.dims.terms import has_even_atom, leading_coefficient
 from graphflops.errors import DimError, ShapeError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from graphflops.dims.atoms import Atom
 
 MAX_CHOICES = 64  # different arguments of one min or max
 _FEW_CHOICES = 8  # so many may be compared whatever their size

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import sympy
 
+from graphflops.dims.atoms import Atom, Operand
 from graphflops.dims.functions import COMPARISONS, REAL_FUNCTIONS
-
-if TYPE_CHECKING:
-    from graphflops.dims.atoms import Atom, Operand
 
 
 def to_sympy(dim: Operand) -> Any:

@@ -22,7 +22,7 @@ from graphflops.execution.strides import (
     row_major,
     size_hint,
 )
-from graphflops.graph import Ref, tensor_type
+from graphflops.graph import Ref, Step, tensor_type
 from graphflops.tensor import TensorType
 
 if TYPE_CHECKING:
@@ -43,8 +43,11 @@ _ALSO_KEEPING = frozenset({"batch_norm", "pad"})  # operators
 _ELEMENTWISE = frozenset({"elementwise", "comparison", "logic", "cast", "dropout"})  # kinds
 
 
+_MAYBE_COPIES = frozenset({"view", "identity"})  # kinds
+
+
 class Layouts:
-    """The strides of every value of a graph.
+    """The strides of every value of a graph, as operators make them; those of a recorded step as recorded.
 
     platform: of the device, which decides how attentions lay out their results.
     copies, views: names of the results of `reshape` that are copies, and of `contiguous` that are not.
@@ -57,6 +60,7 @@ class Layouts:
         values: Mapping[str, Value],
         platform: Platform,
         orders: Mapping[str, Sequence[int]] | None = None,
+        recorded: Step | None = None,
     ) -> None:
         self.values = values
         self.platform = platform
@@ -65,13 +69,18 @@ class Layouts:
             for name, order in (orders or {}).items()
             if isinstance(value := values.get(name), TensorType) and value.rank == len(order)
         }
+        if recorded is not None:
+            self.known = {name: recorded.strides[name] for name in recorded.strides.keys() & values.keys()}
         self.copies: set[str] = set()
         self.views: set[str] = set()
         self.forms = Forms(values)
         for name in self.known:
             self.forms.kinds[name] = self.kind(name)
         for call in calls:
-            self.follow(call)
+            if recorded is None:
+                self.follow(call)
+            elif call.node.operator.kind in _MAYBE_COPIES:
+                self.views.update(recorded.views.intersection(call.node.outputs))
 
     def typed(self, name: str) -> TensorType:
         """The type of a value that is a tensor."""
@@ -142,10 +151,6 @@ class Layouts:
             self.has_channels_last(operand) for operand in call.tensors(self.values)
         ):
             return row_major(out.shape, (0, *range(2, out.rank), 1))
-        if operator.name == "einsum":
-            from graphflops.kernels.operand_copies import einsum_of  # few programs have one
-
-            return row_major(out.shape, einsum_of(call, self).order)
         if operator.kind == "recurrent" and arguments.get(_BATCH_FIRST) is True:
             return row_major(out.shape, _STEPS_FIRST) if out.rank == len(_STEPS_FIRST) else None
         if operator.kind not in _ELEMENTWISE:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from graphflops.base.units import memory as bytes_text
 from graphflops.dims import evaluate
+from graphflops.execution.composed import expanded
 from graphflops.execution.consistent import consistent
 from graphflops.execution.export_only import as_run
 from graphflops.execution.fast_path import with_fast_paths
@@ -22,19 +23,26 @@ if TYPE_CHECKING:
 
     from graphflops.attention import AttentionUse
     from graphflops.devices import Platform
-    from graphflops.graph import EagerRun, Node
+    from graphflops.execution.composites import Expanded
+    from graphflops.graph import EagerRun, Graph, Node
     from graphflops.passes.program import MemoryUse, PricedCall, PricedProgram
 
 _NOTABLE = 100  # times what is assumed: where that is more than the peak, it is said
 
 
 class Run:
-    """The calls of one graph in the order in which they run, and how their values lie in memory."""
+    """The calls of one graph in the order in which they run, and how their values lie in memory.
 
-    def __init__(self, calls: Sequence[PricedCall], layouts: Layouts, eager: EagerRun | None = None) -> None:
-        self.calls = calls
+    recomputed: by name of a call, the number of the checkpoint that runs it again, as `Graph.recomputed`.
+    """
+
+    def __init__(self, expanded: Expanded, layouts: Layouts, graph: Graph) -> None:
+        self.expanded, self.calls = expanded, expanded.calls
         self.layouts = layouts
-        self.eager = eager
+        self.eager = graph.eager
+        marks = graph.recomputed
+        inside = {name: marks[of.name] for name, of in expanded.outer.items() if of.name in marks}
+        self.recomputed = {**marks, **inside}
 
     @cached_property
     def owners(self) -> Mapping[str, str]:
@@ -58,9 +66,22 @@ class Run:
     @cached_property
     def lifetimes(self) -> Lifetimes:
         """What Python's frames hold past its last use, and how long: as recorded, else as the lines of code say."""
+        calls, ends = zip(*self.expanded.given, strict=True) if self.calls else ((), ())
         if self.eager is not None:
-            return recorded(self.calls, self.eager)
-        return lifetimes([_with_lines(call) for call in self.calls], self.owners, self.is_empty)
+            found = recorded(calls, self.eager)
+        else:
+            found = lifetimes([_with_lines(call) for call in calls], self.owners, self.is_empty)
+        until = {name: ends[place] for name, place in found.until.items()}
+        return found._replace(until=self.until_returns | until)
+
+    @cached_property
+    def until_returns(self) -> dict[str, int]:
+        """What the functions of composites hold, and how long."""
+        held: dict[str, int] = {}
+        for name, until in self.expanded.until.items():
+            owner = self.owners.get(name, name)
+            held[owner] = max(until, held.get(owner, until))
+        return held
 
     def is_empty(self, name: str) -> bool:
         """Whether a value is a vector without elements, as `torch.tensor([])` is."""
@@ -117,6 +138,10 @@ class Runs:
         if graph not in self.consistent:
             self.consistent[graph] = consistent(graph)
         given = calls = self.consistent[graph]
+        if graph.graph.step is not None:  # it ran so
+            run = expanded(given, graph.values)
+            layouts = Layouts(run.calls, run.values, self.platform, recorded=graph.graph.step)
+            return Run(run, layouts, graph.graph)
         if has_fast_paths:
             weights = {entry.name for entry in graph.graph.inputs if entry.role != "user"}
             calls = with_fast_paths(given, graph.values, weights, graph.graph.returned, self.fast_paths)
@@ -129,7 +154,9 @@ class Runs:
 
                 calls = in_place(calls)
             calls, values = as_run(calls, self.attentions, values, graph.graph.eager)
-        return Run(calls, Layouts(calls, values, self.platform, graph.graph.orders), graph.graph.eager)
+        run = expanded(calls, values)
+        layouts = Layouts(run.calls, run.values, self.platform, graph.graph.orders)
+        return Run(run, layouts, graph.graph)
 
 
 def recorded(calls: Sequence[PricedCall], eager: EagerRun) -> Lifetimes:

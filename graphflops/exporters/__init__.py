@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import importlib
 import stat
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from graphflops.errors import FileError, ReaderError, shown
-
-if TYPE_CHECKING:
-    from graphflops.graph import Graph
+from graphflops.errors import FileError, OptionError, ReaderError, shown
+from graphflops.graph import Graph
 
 _HEAD = 512  # bytes that identify the format of a file
 
@@ -42,9 +41,9 @@ class Reader:
             else bool(self._function("recognises")(head))
         )
 
-    def read(self, path: Path, model: str | None) -> Graph:
-        """The program in a file; `model` chooses one of several."""
-        graph: Graph = self._function("read")(path, model)
+    def read(self, path: Path, model: str | None, **options: Any) -> Graph:
+        """The program in a file; `model` chooses one of several. options: that this reader takes."""
+        graph: Graph = self._function("read")(path, model, **options)
         return graph
 
     def _function(self, name: str) -> Any:
@@ -75,11 +74,11 @@ def recognised(head: bytes) -> Reader | None:
     return next((reader for reader in READERS if reader.recognises(head)), None)
 
 
-def load(path: Path | str, model: str | None = None) -> Graph:
+def load(path: Path | str, model: str | None = None, mesh: Mapping[str, int] | None = None) -> Graph:
     """The program in a file.
 
-    model: which program of an archive that holds several.
-    Raises FileError, in one line, for anything that no reader reads.
+    model: which program of an archive that holds several. mesh: sizes of axes on which a recorded step is to be.
+    Raises FileError, in one line, for anything that no reader reads, ModelError for a mesh that the step cannot have.
     """
     path = regular_file(path)
     try:
@@ -89,7 +88,9 @@ def load(path: Path | str, model: str | None = None) -> Graph:
         raise FileError(f"{shown(str(path))}: {reason(error)}") from None
     by_suffix = (reader for reader in READERS if path.suffix in reader.suffixes)
     reader = recognised(head) or next(by_suffix, READERS[0])  # which refuses the file, and says what it is
-    return reader.read(path, model)
+    if mesh and reader.name != "recorded":
+        raise OptionError(f"{shown(str(path))}: is no recorded step, whose mesh could be another")
+    return reader.read(path, model, **({"mesh": mesh} if mesh else {}))
 
 
 def regular_file(path: Path | str) -> Path:

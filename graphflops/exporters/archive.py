@@ -9,19 +9,14 @@ from __future__ import annotations
 import mmap
 import zlib
 from io import BytesIO
-from typing import TYPE_CHECKING, overload
+from pathlib import Path
+from types import TracebackType
+from typing import BinaryIO, overload
 
 from graphflops.base.limits import spend
 from graphflops.errors import FileError, shown
 from graphflops.exporters import reason, regular_file
-from graphflops.exporters.zip_members import DEFLATED, members, read_at
-
-if TYPE_CHECKING:
-    from pathlib import Path
-    from types import TracebackType
-    from typing import BinaryIO
-
-    from graphflops.exporters.zip_members import Seekable
+from graphflops.exporters.zip_members import DEFLATED, Seekable, members, read_at
 
 # Of one member, unpacked; the program of a 70-billion-parameter model takes 7 to 11 MB.
 MAX_MEMBER_BYTES = 512 * 2**20

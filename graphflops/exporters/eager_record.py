@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import msgspec
 
-from graphflops.exporters.archive import RECORD
-from graphflops.graph import EagerRun, Note
+from graphflops.exporters.archive import RECORD, Archive
+from graphflops.graph import EagerRun, Graph, Note
 from graphflops.tensor import TensorType
-
-if TYPE_CHECKING:
-    from graphflops.exporters.archive import Archive
-    from graphflops.graph import Graph
 
 FORMAT = 1
 _LARGEST = 2**26  # bytes of a record; that of a decoder of 80 layers has 300 thousand

@@ -5,20 +5,16 @@ A function of the file counts in place of an operator of the same name; onnxrunt
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from graphflops.errors import FileError, shown
-from graphflops.exporters.onnx_scope import domain_of, opsets_of
+from graphflops.exporters.onnx_scope import Scope, domain_of, opsets_of
 from graphflops.ops import operator
 from graphflops.ops.onnx_versions import NEWEST
 from graphflops.rules.registry import find
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from graphflops.exporters.onnx_scope import Scope
 
 MOST_CALLS = 100_000  # of functions, and inside them
 MOST_OPERANDS = 1_000_000  # formal operands, results, attributes, opsets and declared types, over all calls

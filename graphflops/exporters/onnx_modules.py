@@ -10,18 +10,11 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
-from graphflops.exporters.sources import unquantized
-from graphflops.graph import Graph
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from graphflops.exporters.sources import Evidence
-    from graphflops.graph import Argument, Input, Node
-
+from graphflops.exporters.sources import Evidence, unquantized
+from graphflops.graph import Argument, Graph, Input, Node
 
 _PARAMETER = re.compile(r"(?:[A-Za-z_]\w*|\d+)(?:\.\w+)+", re.ASCII)  # `blocks.0.fc.weight`
 _GENERATED = re.compile(r".*_\d+|.*[^\w.].*|\d.*", re.ASCII | re.DOTALL)  # `val_7`, `onnx::Conv_42`

@@ -9,16 +9,14 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
+from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from graphflops.exporters.archive import Pages
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    Buffer = bytes | memoryview
+Buffer = bytes | memoryview
 
 KEPT_BYTES = 1024  # of a tensor's data; no tensor whose contents matter to sizes is larger
 DROPPED = "graphflops.dropped_bytes"  # key under which a tensor says how much data it had, beside its `external_data`

@@ -11,22 +11,18 @@ import array
 import mmap
 import struct
 import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from graphflops.dims import at_least, prod
 from graphflops.errors import FileError, shown
 from graphflops.exporters.onnx_proto import DROPPED, EXTERNAL, FIELDS, decode_error, fields, messages
 from graphflops.exporters.onnx_values import checked, dtype_of, require_axes, require_holdable
 from graphflops.graph import Stored
-from graphflops.tensor import DType, TensorType
+from graphflops.tensor import Contents, DType, TensorType
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
-    from graphflops.tensor import Contents
-
-    Complain = Callable[[str], None]
+Complain = Callable[[str], None]
 
 
 _GRAPH, _NODE, _INITIALIZER = 7, 1, 5  # numbers of fields

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from graphflops.errors import FileError, shown
+from graphflops.exporters import pt2_schema as schema
 from graphflops.exporters.pt2_values import (
     LAYOUTS,
     MEMORY_FORMATS,
@@ -24,11 +26,6 @@ from graphflops.graph import Argument, Graph, Input, Node, Note, Opaque, Origin,
 from graphflops.ops import operator
 from graphflops.ops.operator import arranged
 from graphflops.tensor import TensorType
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-
-    from graphflops.exporters import pt2_schema as schema
 
 MAX_DEPTH = 50  # of graphs nested in graphs
 

@@ -5,20 +5,16 @@ Since torch 2.9 a JSON member says it; before, and for tensors of a subclass, th
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
 
 from graphflops.errors import FileError, shown
 from graphflops.exporters import pt2_schema as schema
+from graphflops.exporters.archive import Archive
 from graphflops.exporters.pt2_schema import decode
 from graphflops.exporters.pt2_values import LAYOUTS, OLD_CHECKPOINTS, dtype_of, named
-from graphflops.graph import Note
+from graphflops.graph import Graph, Note
 from graphflops.tensor import TensorType
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-
-    from graphflops.exporters.archive import Archive
-    from graphflops.graph import Graph
 
 _OVERHEAD = 2**14  # bytes of a checkpoint beside its tensors
 
@@ -135,7 +131,6 @@ class Tables:
         return _Table(payloads, lambda path: self._archive.size(f"{folder}{path}"))
 
     def _checkpoint(self, member: str) -> _Table:
-        """What a checkpoint of torch.save holds."""
         from graphflops.exporters.checkpoint import MAX_PICKLE_BYTES, UnreadableError, tensors
 
         size = self._archive.size(member)

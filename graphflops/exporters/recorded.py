@@ -3,152 +3,79 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from math import prod
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any
 
 import msgspec
 
+from graphflops.base.units import memory as memory_of
 from graphflops.errors import FileError, shown
 from graphflops.exporters.archive import Archive
+from graphflops.exporters.meshes import at_mesh
+from graphflops.exporters.step_file import FORMAT, FURTHER, MEMBER, RecordedStep
 from graphflops.exporters.types import Types, memory_order, storage
 from graphflops.graph import (
     Argument,
     Graph,
     Group,
     Input,
-    InputRole,
     Mesh,
     Node,
     Note,
     Opaque,
     Origin,
-    Phase,
     Ref,
     Step,
     Storage,
-    StorageKind,
 )
 from graphflops.tensor import DTYPES, TensorType
 
-FORMAT = 1
-MEMBER = "graphflops_step/step.json"  # by which the archive is recognised
 _GUESSES = "the step reads numbers from its data, which a recording does not have: they are taken to be 1"
 _LARGEST = 2**48  # of sizes, strides and bytes
 _LARGEST_MESH = 2**20  # devices
-
-
-class RecordedValue(msgspec.Struct, array_like=True):
-    """A tensor. storage: index of the memory it lies in; strides, offset: in elements."""
-
-    storage: int
-    offset: int
-    shape: list[int]
-    strides: list[int]
-    dtype: str
-
-
-class RecordedStorage(msgspec.Struct, array_like=True):
-    """Memory, from the call that allocates it (-1: before the step) to the last one that finds it held, both included."""
-
-    name: str
-    kind: StorageKind
-    first: int
-    last: int
-    bytes: int
-
-
-class RecordedInput(msgspec.Struct, array_like=True):
-    """A value that is there before the step. target: the name of the parameter, buffer or input."""
-
-    value: int
-    role: InputRole
-    target: str
-
-
-class RecordedCall(msgspec.Struct, array_like=True):
-    """One call. operator, module, source: indices. results: values, None for what is no tensor or not wanted.
-
-    args, kwargs: literals, lists, and objects of one field: `v` a value, `d` an element type, `f` a float that JSON does not
-    have, `o` anything else as text. A process group is given by its name, a reduction by its own.
-    """
-
-    operator: int
-    args: list[Any]
-    kwargs: dict[str, Any]
-    results: list[Optional[int]]  # noqa: UP045 - evaluated by msgspec on Python 3.9
-    module: int
-    source: int
-    phase: Phase
-    stream: int
-
-
-class RecordedGroup(msgspec.Struct, array_like=True):
-    """A process group that the rank is in. axis: of the mesh, `dp+tp` for several, "" for none."""
-
-    name: str
-    axis: str
-    ranks: list[int]
-
-
-class RecordedStep(msgspec.Struct):
-    """One rank's step. axes: of the mesh with their sizes, the outermost first; none on one device.
-
-    modules: path and type. guesses: whether a number that the step reads from its data was taken to be 1.
-    """
-
-    format: int
-    producer: str
-    rank: int
-    axes: list[tuple[str, int]]
-    groups: list[RecordedGroup]
-    operators: list[str]
-    modules: list[tuple[str, str]]
-    sources: list[str]
-    storages: list[RecordedStorage]
-    values: list[RecordedValue]
-    inputs: list[RecordedInput]
-    calls: list[RecordedCall]
-    guesses: bool = False
 
 
 class _Version(msgspec.Struct):
     format: int
 
 
-def write(step: RecordedStep, path: Path | str) -> None:
-    """Write the archive."""
-    import zipfile
+def read(path: Path | str, model: str | None = None, mesh: Mapping[str, int] | None = None) -> Graph:
+    """The step of an archive; of other sizes of its mesh where they are given.
 
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
-        file.writestr(zipfile.ZipInfo(MEMBER), msgspec.json.encode(step), zipfile.ZIP_DEFLATED, 6)
-
-
-def read(path: Path | str, model: str | None = None) -> Graph:
-    """The step of an archive. Raises FileError, in one line, for anything that is not such a file."""
+    Raises FileError, in one line, for anything that is not such a file, ModelError for sizes that it cannot have.
+    """
     with Archive(path) as archive:
         if model is not None:
             raise FileError(f"{archive}: holds one step: leave --model out")
-        if archive.names != {MEMBER}:
+        members = [MEMBER, *(FURTHER.format(place) for place in range(1, len(archive.names)))]
+        if archive.names != {*members}:
             raise FileError(f"{archive}: holds other members than a step: record it again")
-        data = archive.read(MEMBER)
-        where = f"{archive}: {MEMBER}"
-        try:
-            found = msgspec.json.decode(data, type=_Version).format
-            if found != FORMAT:
-                raise FileError(
-                    f"{where} has format {found}, this graphflops reads {FORMAT}: record it again"
-                )
-            step = msgspec.json.decode(data, type=RecordedStep)
-            return graph_of(
-                step, Origin(str(path), "recorded", step.producer, hashlib.sha256(data).hexdigest())
-            )
-        except _Contradiction as error:
-            raise FileError(f"{where}: {shown(str(error), 200)}: record it again") from None
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, MemoryError) as error:
-            said = shown(str(error), 100)
-            raise FileError(f"{where} is not of the documented form ({said}): record it again") from None
+        digest, steps = hashlib.sha256(repr(mesh).encode() if mesh else b""), []
+        for member in members if mesh else members[:1]:
+            data = archive.read(member)
+            digest.update(data)
+            steps.append(_decoded(data, f"{archive}: {member}"))
+        step = at_mesh(steps, mesh) if mesh else steps[0]
+        _check(step)
+        return graph_of(step, Origin(str(path), "recorded", step.producer, digest.hexdigest()))
+
+
+def _decoded(data: bytes, where: str) -> RecordedStep:
+    """The step of a member."""
+    try:
+        found = msgspec.json.decode(data, type=_Version).format
+        if found != FORMAT:
+            raise FileError(f"{where} has format {found}, this graphflops reads {FORMAT}: record it again")
+        step = msgspec.json.decode(data, type=RecordedStep)
+        _check(step)
+        return step
+    except _Contradiction as error:
+        raise FileError(f"{where}: {shown(str(error), 200)}: record it again") from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, MemoryError) as error:
+        said = shown(str(error), 100)
+        raise FileError(f"{where} is not of the documented form ({said}): record it again") from None
 
 
 class _Contradiction(FileError):
@@ -156,8 +83,7 @@ class _Contradiction(FileError):
 
 
 def graph_of(step: RecordedStep, origin: Origin) -> Graph:
-    """The step as a program. Raises FileError where it contradicts itself."""
-    _check(step)
+    """The step, which does not contradict itself, as a program."""
     values = {f"v{entry.value}": step.values[entry.value] for entry in step.inputs}
     orders = {name: memory_order(value.shape, value.strides) for name, value in values.items()}
     groups = {group.name: Group(group.axis, tuple(group.ranks)) for group in step.groups}
@@ -169,14 +95,43 @@ def graph_of(step: RecordedStep, origin: Origin) -> Graph:
         modules={path: kind for path, kind in step.modules if path},
         origin=origin,
         orders={name: order for name, order in orders.items() if order is not None},
-        notes=(Note("GF132", "", _GUESSES),) if step.guesses else (),
+        notes=tuple(_notes(step)),
         step=Step(
             tuple([call.phase for call in step.calls]),
-            tuple([call.stream for call in step.calls]),
             tuple([Storage(s.name, s.kind, s.first, s.last, s.bytes) for s in step.storages]),
             Mesh(dict(step.axes), groups, step.rank) if step.axes else None,
+            {f"v{index}": tuple(value.strides) for index, value in enumerate(step.values)},
+            frozenset(_views(step)),
+            tuple([call.wrapped for call in step.calls]),
         ),
     )
+
+
+def _views(step: RecordedStep) -> Iterator[str]:
+    """Results that lie in the memory of an operand."""
+    for call in step.calls:
+        given: set[int] = set()
+        pending: list[Any] = [*call.args, *call.kwargs.values()]
+        while pending:
+            one = pending.pop()
+            if isinstance(one, list):
+                pending += one
+            elif isinstance(one, dict) and "v" in one:
+                given.add(step.values[one["v"]].storage)
+        for result in call.results:
+            if result is not None and step.values[result].storage in given:
+                yield f"v{result}"
+
+
+def _notes(step: RecordedStep) -> Iterator[Note]:
+    if step.guesses:
+        yield Note("GF132", "", _GUESSES)
+    away = [memory for memory in step.storages if memory.kind == "host"]
+    if away:
+        kept = (
+            f"{len(away):,} tensors, {memory_of(sum(one.bytes for one in away))} in all, are kept on the host"
+        )
+        yield Note("GF133", "", f"{kept}: copies there and back are priced as copies on the device")
 
 
 def _nodes(step: RecordedStep) -> Iterator[Node]:
@@ -250,6 +205,7 @@ def _check(step: RecordedStep) -> None:
         _require(0 <= call.operator < len(step.operators), f"call {place} has no operator")
         _require(0 <= call.module < len(step.modules), f"call {place} has no module")
         _require(0 <= call.source < len(step.sources), f"call {place} has no source line")
+        _require(0 <= call.wrapped <= _LARGEST, f"call {place} has {call.wrapped} calls around it")
         for given in (*call.args, *call.kwargs.values()):
             _check_argument(given, defined, place)
         for result in call.results:

@@ -234,7 +234,6 @@ def unquantized(name: str) -> str:
 
 
 def _quoted(text: str) -> list[str]:
-    """The strings in a printed list of strings."""
     if '"' not in text and "\\" not in text and text.startswith("['") and text.endswith("']"):
         return text[2:-2].split("', '")
     return [single or double for single, double in _QUOTED.findall(text)]

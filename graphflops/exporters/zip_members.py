@@ -139,7 +139,6 @@ def _widened(file: Seekable, fields: Sequence[int], locator: bytes, place: int) 
 
 
 def _entries(directory: bytes) -> Iterator[_Entry]:
-    """The lines of the directory."""
     place = 0
     while place < len(directory):
         if len(directory) < place + _ENTRY.size or directory[place : place + 4] != b"PK\x01\x02":

@@ -2,29 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from graphflops.analysis import analyze
 from graphflops.base.rendered import Rendered
 from graphflops.budget.amounts import amount
-from graphflops.devices import complete, published
+from graphflops.derived.resize import values_at
+from graphflops.devices import Device, complete, published
 from graphflops.devices import device as device_named
 from graphflops.errors import OptionError
+from graphflops.fitting.cells import Cell, cell_of
 from graphflops.fitting.kv_cache import KvCache, kv_cache, requests_within
+from graphflops.fitting.remedies import Remedy
 from graphflops.fitting.varied_size import SPARE, VariedSize, room
-from graphflops.loading import opened
+from graphflops.loading import Model, opened
 from graphflops.memory.ledger import on_device
-from graphflops.report import Report
+from graphflops.report import PhaseMemory, Report
 from graphflops.training import Training, training_of
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from graphflops.devices import Device
-    from graphflops.fitting.remedies import Remedy
-    from graphflops.loading import Model
-    from graphflops.report import PhaseMemory
 
 _READING = ("args", "kwargs", "dynamic_shapes", "model_name")  # options of how a model is read
 _REFERENCE = "h200"  # what a device that is only a number of bytes is taken to be else
@@ -58,7 +54,7 @@ class Fits(Rendered):
     report: of the model, with its phases on the first device. varied: the size that is varied, as it was named; "" for none.
     at_size: its largest value that fits on the first device, the least one where none does; step: from there to the next.
     at_largest: the phase there, and one step further, None where the range ends. cache: of a decoder, with its requests: by
-    length of the cache the most that fit on the first device.
+    length of the cache the most that fit on the first device. cell: of a decoder, a step at the largest size.
     """
 
     report: Report
@@ -71,6 +67,7 @@ class Fits(Rendered):
     remedies: tuple[Remedy, ...] = ()
     cache: KvCache | None = None
     requests: tuple[tuple[int, int], ...] = ()
+    cell: Cell | None = None
 
     @property
     def fits(self) -> bool:
@@ -127,7 +124,12 @@ def fits(
         largest = verdicts[0].largest or size.sizes.start
         at = size.at(largest, first, room(first) if verdicts[0].largest else None)
         more = None if verdicts[0].is_bounded else size.at(largest + size.sizes.step, first)
-        return replace(found, at_size=largest, step=size.sizes.step, at_largest=(at, more))
+        found = replace(found, at_size=largest, step=size.sizes.step, at_largest=(at, more))
+        if cache is None or saved or step or size.axes:
+            return found
+        chosen = values_at(report, {vary: largest})
+        timed = report_of(None, times=True, dims={**(options.get("dims") or {}), **chosen})
+        return replace(found, cell=cell_of(report, chosen, timed.totals.time))
     if found.fits or saved or len(devices) > 1:
         return found
     from graphflops.fitting.remedies import remedies

@@ -6,19 +6,14 @@ is a state where the program gives back a value of its type. The first axis of b
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Container, Iterator, Mapping
+from dataclasses import dataclass, replace
 
 from graphflops.derived.items import items
-from graphflops.dims import Expr, evaluate, prod, symbol, total
+from graphflops.dims import Dim, Expr, evaluate, prod, symbol, total
 from graphflops.ops import operator
-
-if TYPE_CHECKING:
-    from collections.abc import Container, Iterator, Mapping
-
-    from graphflops.dims import Dim
-    from graphflops.report import Named, PhaseMemory, Report, Row
-    from graphflops.tensor import TensorType
+from graphflops.report import Named, PhaseMemory, Report, Row
+from graphflops.tensor import TensorType
 
 _LENGTHS = (1024, 2048, 4096, 8192, 16_384, 32_768, 65_536, 131_072)
 _FEWEST_AXES = 3
@@ -30,16 +25,42 @@ class KvCache:
     """The caches and states of a decoder together.
 
     inputs: how many they are. token_bytes: of one token of one request, with each layer whose cache grows. request_bytes:
-    of a request of any length: states, and caches whose length is fixed. batch: the symbol of their first axis, "" where it
-    is fixed. lengths: the symbols of those that grow, each with the most tokens that it keeps, None without a limit.
+    of a request of any length: states, and caches whose length is fixed. requests: the size of their first axis.
+    lengths: the symbols of those that grow, each with the most tokens that it keeps, None without a limit. bits: of an
+    element of the caches. fixed_bytes: of request_bytes, those of caches, such as windows that are full.
     """
 
     inputs: int
     token_bytes: int
     request_bytes: int
-    batch: str
+    requests: Dim
     lengths: Mapping[str, int | None]
     by_length: Mapping[str, int]
+    bits: int = 16
+    fixed_bytes: int = 0
+
+    def stored_in(self, bits: int) -> KvCache:
+        """The same caches of elements of so many bits; states are as they were."""
+        by_length = {name: size * bits // self.bits for name, size in self.by_length.items()}
+        fixed = self.fixed_bytes * bits // self.bits
+        each = (sum(by_length.values()), self.request_bytes - self.fixed_bytes + fixed)
+        return replace(
+            self,
+            token_bytes=each[0],
+            request_bytes=each[1],
+            by_length=by_length,
+            bits=bits,
+            fixed_bytes=fixed,
+        )
+
+    def common_bytes(self, length: int) -> int:
+        """Bytes of so many first tokens, which requests that begin alike keep once; windows let them go."""
+        return sum(each * length for name, each in self.by_length.items() if self.lengths[name] is None)
+
+    @property
+    def batch(self) -> str:
+        """The symbol of their number; "" where it is fixed."""
+        return symbol_of(self.requests)
 
     def bytes_at(self, length: int) -> int:
         """Bytes of one request that has so many tokens: a window keeps no more than fit into it."""
@@ -73,11 +94,12 @@ def kv_cache(report: Report) -> KvCache | None:
             by_length[length] = by_length.get(length, 0) + size
         else:
             fixed.append(size)
+    windows = evaluate(total(fixed), report.values)
     states = _states(report, given, axes, batches)
     fixed += [prod(value.shape[1:]) * value.dtype.bits // 8 for value in states]
     sizes = {name: evaluate(size, report.values) for name, size in by_length.items()}
     lasting = evaluate(total(fixed), report.values)
-    if len(batches) > 1 or lasting is None or None in sizes.values():
+    if len(batches) > 1 or lasting is None or windows is None or None in sizes.values():
         return None
     known = {name: size for name, size in sizes.items() if size is not None}
     most = {name: report.symbols[name].maximum for name in known}
@@ -85,7 +107,8 @@ def kv_cache(report: Report) -> KvCache | None:
         name: None if limit == max(most.values(), key=_unbounded) else limit for name, limit in most.items()
     }
     inputs = len(axes) + len(states)
-    return KvCache(inputs, sum(known.values()), lasting, symbol_of(batches.pop()), lengths, known)
+    bits = max(given[name].dtype.bits for name in axes)
+    return KvCache(inputs, sum(known.values()), lasting, batches.pop(), lengths, known, bits, windows)
 
 
 def _unbounded(limit: int | None) -> float:

@@ -80,7 +80,7 @@ class Lowering:
         self.joint, self.execution = joint, execution
         self.values, self.training = execution.values, execution.training
         self.root = execution.owners()
-        self.recomputed = graph.graph.recomputed if self.training else {}
+        self.recomputed = execution.recomputed if self.training else {}
         self.of_libraries: set[str] = set()  # results that libraries made
         self.pointwise: set[str] = set()  # results of pointwise operators
         self.version: dict[str, str] = {}  # by owner of memory: the tensor that an in-place call made of it

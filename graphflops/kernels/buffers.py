@@ -15,6 +15,7 @@ from graphflops.kernels import cudnn
 from graphflops.kernels.convolution import Convolution, Layout
 from graphflops.kernels.gradient_formulas import axes_of, gradient_kernels, temporary_bytes
 from graphflops.kernels.losses import loss_tensors
+from graphflops.kernels.moved import REPEATING
 from graphflops.kernels.operand_copies import is_converted_before
 from graphflops.kernels.reductions import column_sum_buffers, reduction_buffers, reduction_bytes
 
@@ -32,13 +33,8 @@ _FLOAT_BYTES = 4
 _PARTIAL_BYTES = {"var": 16, "std": 16, "var_mean": 16}
 _SUMMED = frozenset({"sum", "mean", "prod", "vector_norm", *_PARTIAL_BYTES})
 
-# Tensors of the result's size that PyTorch's formula of a gradient makes on its way, beside the gradient
-# (tools/autograd/derivatives.yaml); those of elementwise functions and reductions follow from `rules/`. All live
-# until the end.
-_OF_RESULT = {"cumsum": 2}
 _TWO = 2
 _IN_ORDER = ("addcmul", "addcdiv")  # of `self`, `tensor1` and `tensor2`
-_REPEATING = ("reflect", "replicate")  # modes of padding that repeat elements
 # The operand of which autograd keeps the whole, though only its shape is needed, by operator (derivatives.yaml of PyTorch).
 _KEPT_OPERAND = {
     "max_pool": 0,
@@ -83,12 +79,12 @@ def backward_bytes(call: PricedCall, layouts: Layouts, has_other_gradient: bool)
         return 0
     if kind == "elementwise":
         return total(formula_tensors(call, layouts)) + _broadcast_gradients(call, out, layouts)
-    if name in _OF_RESULT or kind in ("reduction", "softmax"):
+    if kind in ("reduction", "scan", "softmax"):
         return total(formula_tensors(call, layouts))
     if name == "roll":
         return _rolled(call, values)
     if kind == "loss":
-        return loss_tensors(call, layouts)[2]
+        return loss_tensors(call, layouts)[1]
     bias = call.node.arguments().get("bias")
     if kind == "product" and isinstance(bias, Ref) and out.rank and _wants(bias, values):
         return total(column_sum_buffers(prod(out.shape[:-1]), out.shape[-1], layouts.platform))
@@ -132,8 +128,6 @@ def formula_tensors(call: PricedCall, layouts: Layouts) -> Sequence[Dim]:
             return () if name.startswith("log") else (size,)
         # The gradient in the type of the result is there beside the product, then beside what it is converted to.
         return (size,) if name.startswith("log") else (size, dim_max(0, size - operand.like().nbytes))
-    if name in _OF_RESULT:
-        return (out.like().nbytes,) * _OF_RESULT[name]
     found = _gradients(call, out, layouts).values()
     return (
         *max([each.made for each in found], key=len, default=()),
@@ -183,7 +177,7 @@ class _Gradient(NamedTuple):
 def _gradients(call: PricedCall, out: TensorType, layouts: Layouts) -> dict[int, _Gradient]:
     """What computes the gradients of an elementwise call's operands, by their places."""
     found: dict[int, _Gradient] = {}
-    if call.gradient is None or call.node.operator.kind not in ("elementwise", "reduction"):
+    if call.gradient is None or call.node.operator.kind not in ("elementwise", "reduction", "scan"):
         return found
     names = call.tensors(layouts.values)
     for place, _ in call.gradient.gradients:
@@ -237,7 +231,7 @@ def kept_operands(call: PricedCall, values: Mapping[str, Value]) -> Sequence[str
     operator, names = call.node.operator, call.tensors(values)
     if operator.kind == "convolution" or operator.name == "grid_sample":
         return names[:2]  # one formula computes both gradients, whether or not both are wanted
-    if operator.name == "pad" and call.node.arguments().get("mode") not in _REPEATING:
+    if operator.name == "pad" and call.node.arguments().get("mode") not in REPEATING:
         return []
     out = tensor_type(call.node.outputs[0], values)
     if operator.name == "adaptive_avg_pool" and out is not None and prod(out.shape[2:]) == 1:

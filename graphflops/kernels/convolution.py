@@ -214,6 +214,15 @@ class Convolution(NamedTuple):
         return alignment_of(self.channels)
 
     @property
+    def results_align(self) -> int:
+        return alignment_of(self.results)
+
+    @property
+    def steps(self) -> int:
+        """Elements that a result is a sum of: the inner size of the product that a convolution is."""
+        return self.channels * self.taps
+
+    @property
     def alignment(self) -> int:
         """Channels of which tensor cores read a multiple."""
         return _ALIGNED_BYTES * 8 // self.x.dtype.bits
@@ -265,7 +274,9 @@ def known(size: Dim) -> int:
 
 
 def _per_axis(argument: Any, axes: int) -> tuple[Any, ...]:
-    """An attribute for each axis; one number or word is repeated for all axes."""
+    """An attribute for each axis; one number or word is repeated for all axes; a "valid" padding is none."""
+    if argument == "valid":
+        argument = 0
     if isinstance(argument, tuple):
         return argument * axes if len(argument) == 1 else argument
     return (argument,) * axes

@@ -111,6 +111,7 @@ class Problem:
             channels_last=self.is_channels_last or is_converted,
             is_looped=self.is_each or self.way == "one_by_one",
             phase=turned,
+            is_patches=conv.is_patch and not conv.is_pointwise,
         )
 
     @property

@@ -41,7 +41,7 @@ class GradientKernels(NamedTuple):
 def gradient_kernels(call: PricedCall, place: int, values: Mapping[str, Value]) -> GradientKernels | None:
     """What computes the gradient of the operand at a place among the call's tensors; None where no formula is known."""
     operator = call.node.operator
-    if operator.kind == "reduction":
+    if operator.kind in ("reduction", "scan"):
         return _of_reduction(call)
     work = WORK.get(operator.name)
     if work is None or not work.formulas:
@@ -62,21 +62,26 @@ def gradient_kernels(call: PricedCall, place: int, values: Mapping[str, Value]) 
     formula = work.formulas["abc".index(letter)]
     if formula is None:  # the gradient of the result is the operand's too
         return GradientKernels(Formula(""), (), {})
+    given += [
+        (name, value) for name, value in arguments.items() if name not in operator.parameters[: work.operands]
+    ]
     numbers = numbers_of(each for each in given if each[0] not in named)
     found = launches(formula.launched or formula.text, numbers)
     return GradientKernels(formula, found, {**named, "out": call.node.outputs[0] or ""})
 
 
 def _of_reduction(call: PricedCall) -> GradientKernels | None:
-    """The same for a reduction; along one axis an extreme's gradient goes to its place."""
+    """The same for a reduction or a scan; along one axis an extreme's gradient goes to its place."""
     operator, (out, *others) = call.node.operator, call.node.outputs
-    formula = REDUCTIONS.get(operator.name)
-    if operator.name == "vector_norm" and call.node.arguments().get("order", 2) not in (2, None):
-        formula = Formula("g * sign(a)") if call.node.arguments()["order"] == 1 else None
+    order = call.node.arguments().get("order")
+    formula = REDUCTIONS.get(operator.name.removeprefix("aten."))
+    if order not in (2, None):
+        formula = REDUCTIONS.get(f"{operator.name}:{order}", REDUCTIONS["vector_norm:p"])
     if formula is None or (others and operator.name in ("max", "min")):
         return None
     named = {"a": call.uses[0], "out": out or ""}
-    return GradientKernels(formula, launches(formula.text), named, is_reduced=True)
+    numbers = numbers_of((("p", order),))
+    return GradientKernels(formula, launches(formula.text, numbers), named, operator.kind == "reduction")
 
 
 def lies_as_gradient(call: PricedCall, place: int, values: Mapping[str, Value]) -> bool:

@@ -11,6 +11,7 @@ from graphflops.kernels.choices import limits
 from graphflops.kernels.collectives import collective_backward
 from graphflops.kernels.convolutions import convolution_backward
 from graphflops.kernels.gradient_formulas import axes_of, gradient_kernels
+from graphflops.kernels.gradient_operators import ForwardCall, forward_of
 from graphflops.kernels.kernel import Kernel, Rows, Strided
 from graphflops.kernels.losses import loss_backward
 from graphflops.kernels.lower import forward_kernels
@@ -30,7 +31,8 @@ from graphflops.kernels.pooling import pooling_backward
 from graphflops.kernels.products import product_backward
 from graphflops.kernels.recurrences import recurrent_backward
 from graphflops.kernels.scatters import added_rows, scattered
-from graphflops.rules.formula import REDUCING
+from graphflops.ops.operator import by_name
+from graphflops.rules.formula import REDUCING, SCANNING
 from graphflops.rules.work import work_of_launch
 
 if TYPE_CHECKING:
@@ -39,6 +41,12 @@ if TYPE_CHECKING:
     from graphflops.kernels.call import ConcreteCall, Tensor
     from graphflops.kernels.gradient_formulas import GradientKernels
     from graphflops.kernels.moved import Lowering
+
+
+def call_kernels(call: ConcreteCall) -> list[Kernel]:
+    """What a call launches, in order; an operator that finds gradients what the backward of its forward does."""
+    forward = forward_of(call.operator)
+    return forward_kernels(call) if forward is None else backward_kernels(ForwardCall(call, forward))
 
 
 def backward_kernels(call: ConcreteCall) -> list[Kernel]:
@@ -97,6 +105,10 @@ def _launched(call: ConcreteCall, found: GradientKernels, out: Tensor) -> list[K
     tensors: list[Tensor] = []
     kernels = []
     for launch in found.launches:
+        if launch.function in REDUCING:  # as in the forward
+            kernels.append(reduction(call.operands[0], out.numel if launch.leaves else 1))
+            tensors.append(out)
+            continue
         if not launch.leaves:  # one number
             kernels.append(elementwise(out, 0, out.bits // _BYTE))
             tensors.append(out)
@@ -105,15 +117,17 @@ def _launched(call: ConcreteCall, found: GradientKernels, out: Tensor) -> list[K
             tensors[each] if isinstance(each, int) else call.named(found.named.get(each, "")) or out
             for each in launch.operands
         ]
-        if launch.function in REDUCING:  # as in the forward
-            kernels.append(reduction(call.operands[0], out.numel))
-            tensors.append(out)
-            continue
         leaves = [call.named(found.named.get(leaf, "")) or out for leaf in sorted(found.shaped(launch))]
         made = max(leaves, key=lambda leaf: (leaf.numel, leaf.bits))  # a mask is no wider than what it hides
         written = made.numel if launch.is_mask else made.full_bytes
         if launch.function == "masked_fill" and not launch.is_in_place:
             kernels.append(copy(made))
+        if launch.function in ("flip", *SCANNING):  # a scan from the last element to the first
+            moved = (made.full_bytes, made.full_bytes)
+            turned = Kernel("copy", made.dtype, 0, 0, *moved, variant="strided")
+            kernels.append(turned if launch.function == "flip" else rows_kernel("scan", made, call, *moved))
+            tensors.append(made)
+            continue
         work = work_of_launch(launch)
         count = (work.flops + work.transcendentals) * made.numel
         kernels.append(pointwise(made, read, sum(x.nbytes for x in read), written, count))
@@ -134,7 +148,8 @@ def _summed(call: ConcreteCall, out: Tensor, operand: Tensor) -> Kernel:
     if out.numel < _FEW_REPEATS * operand.numel:
         return elementwise(out, out.full_bytes, operand.full_bytes, out.numel)
     axes = zip(axes_of(call.operator, operand.shape, out.rank), operand.shape, strict=True)
-    return sum_to(out, [axis for axis, size in axes if size == out.shape[axis]])
+    kept = [axis for axis, size in axes if size == out.shape[axis]]
+    return replace(sum_to(out, kept), written_bytes=operand.full_bytes)
 
 
 def _cast_backward(call: ConcreteCall) -> list[Kernel]:
@@ -163,7 +178,7 @@ def _view_backward(call: ConcreteCall) -> list[Kernel]:
 
 
 def _reduction_backward(call: ConcreteCall) -> list[Kernel]:
-    """The gradient is repeated over the axes that were reduced; a mean divides it first."""
+    """By the formula; that of a sum or mean is repeated over the axes that were reduced, and a mean divides it first."""
     out = call.out
     if out is None or not call.operands:
         return []
@@ -221,17 +236,6 @@ def _resampling_backward(call: ConcreteCall) -> list[Kernel]:
     return [fill(x), Kernel("scatter", x.dtype, 0, 0, *moved, adds, variant="interpolation")]
 
 
-def _scan_backward(call: ConcreteCall) -> list[Kernel]:
-    """The same scan from the last element to the first: the gradient is turned around before and after."""
-    out = call.out
-    if out is None:
-        return []
-    turned = Kernel(
-        "copy", out.dtype, read_bytes=out.full_bytes, written_bytes=out.full_bytes, variant="strided"
-    )
-    return [turned, rows_kernel("scan", out, call, out.full_bytes, out.full_bytes), turned]
-
-
 def _gather_backward(call: ConcreteCall) -> list[Kernel]:
     """Zeros of the table's size, and the gradient's rows added into them."""
     out = call.out
@@ -257,6 +261,14 @@ def _gather_backward(call: ConcreteCall) -> list[Kernel]:
 def _scatter_backward(call: ConcreteCall) -> list[Kernel]:
     """The operand's gradient is a copy of the result's, of which a part becomes zero; the source's is gathered from it."""
     assert call.gradient is not None
+    counts = _OF_REDUCED.get(str(call.arguments.get("reduce", call.arguments.get(_REDUCE))))
+    if counts is not None and call.operator.name == "scatter_reduce":
+        sizes = [call.operands[0], call.operand("source") or call.operands[0]]
+        return [
+            elementwise(x, x.full_bytes, x.full_bytes, x.numel)
+            for x, n in zip(sizes, counts, strict=True)
+            for _ in range(n)
+        ]
     kernels = _other_backward(call)
     if (0, True) in call.gradient.gradients:
         zeros = 2 if call.operator.name == "index_put" else 1  # made first, then written
@@ -281,8 +293,12 @@ def _sorted_indices(call: ConcreteCall, rows: int) -> Kernel:
 
 def _movement_backward(call: ConcreteCall) -> list[Kernel]:
     """Parts of the gradient are views of it; what was padded or repeated takes a copy."""
-    if call.operator.name in ("cat", "stack"):
-        return []
+    if call.operator.name in ("cat", "stack"):  # views, of which those of another element type are converted
+        out = call.out
+        parts = [x for x in _wanted(call) if out is not None and x.dtype != out.dtype]
+        return [copy(replace(x, dtype=out.dtype, bits=out.bits), x.bits) for x in parts if out is not None]
+    if call.operator.name == "repeat" and call.out is not None:
+        return [_summed(call, call.out, x) for x in _wanted(call)]
     return [copy(x) for x in _wanted(call)]
 
 
@@ -319,17 +335,18 @@ _FEW_REPEATS = 32
 _INDEX_BYTES = 8
 _CORNERS = 4
 _CORNERS_OF_CUBIC = 16
+_REDUCE = "#4"  # the argument of that place
+# Kernels of the operand's and of the source's size in the gradients of both (FunctionsManual.cpp of autograd).
+_OF_REDUCED = {"mean": (6, 4), "amax": (7, 6), "amin": (7, 6)}
 _SELECTING = frozenset({"median", "nanmedian", "kthvalue", "mode", "cummax", "cummin"})
 _FAMILY_OF_BACKWARD = {
     "resampling": "pool",
     "dropout": "elementwise",
     "scan": "scan",
 }
-_BY_NAME: Mapping[str, Lowering] = {
-    "pad": _padded_backward,
-    "roll": _rolled_backward,
-    "weight_norm": weight_norm,
-}
+_BY_NAME: Mapping[str, Lowering] = by_name(
+    {"pad": _padded_backward, "roll": _rolled_backward, "weight_norm": weight_norm}
+)
 _BACKWARD: Mapping[str, Lowering] = {
     "elementwise": _elementwise_backward,
     "cast": _cast_backward,
@@ -342,7 +359,7 @@ _BACKWARD: Mapping[str, Lowering] = {
     "pooling": _pooling_backward,
     "loss": loss_backward,
     "resampling": _resampling_backward,
-    "scan": _scan_backward,
+    "scan": _reduction_backward,
     "softmax": _softmax_backward,
     "sort": _selected,
     "product": product_backward,

@@ -71,7 +71,10 @@ class Attention:
 
 @dataclass(frozen=True, slots=True)
 class Convolution:
-    """A convolution. image, result, filter: sizes along the spatial axes. is_looped: each group is a kernel of its own."""
+    """A convolution. image, result, filter: sizes along the spatial axes. is_looped: each group is a kernel of its own.
+
+    is_patches: windows of several positions that neither overlap nor reach into padding.
+    """
 
     batch: int
     channels: int
@@ -83,6 +86,7 @@ class Convolution:
     channels_last: bool = False
     is_looped: bool = False
     phase: Pass = "forward"
+    is_patches: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,22 +26,19 @@ _SMOOTHING = "#5"  # the argument of that place
 class Parts(NamedTuple):
     """What PyTorch computes a loss of elements by (Loss.cpp of ATen, derivatives.yaml).
 
-    forward, backward: pointwise kernels. made: tensors of the operand's size beside the result, of these `kept` for the
-    gradient. beside: such tensors beside the gradient.
+    forward, backward: pointwise kernels. made: tensors of the operand's size beside the result. beside: such tensors beside
+    the gradient.
     """
 
     forward: int = 1
     backward: int = 2  # of one kernel, and zeros before it or a division after it
     made: int = 0
-    kept: int = 0
     beside: int = 0
 
 
 _ONE_KERNEL = Parts()
 _PARTS = {
-    "l1_loss": Parts(2, 3, 2, 1, 2),
-    "kl_div": Parts(3, 3, 3, 0, 1),
-    "binary_cross_entropy_with_logits": Parts(4, 4, 2, 0, 1),
+    "binary_cross_entropy_with_logits": Parts(4, 4, 2, 1),
 }
 
 
@@ -91,7 +88,7 @@ def loss_backward(call: ConcreteCall) -> list[Kernel]:
     is_whole = call.out is not None and call.out.numel == x.numel  # no mean, which divides
     count = parts.backward - (is_whole and parts is not _ONE_KERNEL)
     further = len(call.gradient.gradients) - 1  # of a target: the same with the other sign, or computed again
-    count += further * (1 if call.operator.name == "l1_loss" else count)
+    count += further * count
     return [_each(x)] * count
 
 
@@ -109,17 +106,16 @@ def _picked(x: Tensor, family: str) -> Kernel:
     return Kernel(family, x.dtype, sizes=Rows(1, rows), variant="nll_loss")  # type: ignore[arg-type]
 
 
-def loss_tensors(call: PricedCall, lie: HasStrides) -> tuple[Dim, Dim, Dim]:
-    """Bytes of tensors of a loss that several calls compute: brief ones of the forward, kept ones, those of the backward."""
+def loss_tensors(call: PricedCall, lie: HasStrides) -> tuple[Dim, Dim]:
+    """Bytes of tensors of a loss that several calls compute: brief ones of the forward, and those of the backward."""
     labels = call.node.arguments().get("labels")
     is_of_shares = isinstance(labels, Ref) and lie.typed(labels.name).dtype.is_floating
     parts = _PARTS.get(call.node.operator.name, Parts(made=1) if is_of_shares else None)
     if parts is None:
-        return 0, 0, 0
+        return 0, 0
     x, out = (lie.typed(name).like() for name in (call.uses[0], call.node.outputs[0] or ""))
     whole = out.rank == x.rank  # one of them is the result, or the gradient
-    brief, beside = parts.made - parts.kept - whole, parts.beside and max(1, parts.beside - whole)
-    return brief * x.nbytes, parts.kept * x.nbytes, beside * x.nbytes
+    return (parts.made - whole) * x.nbytes, parts.beside * x.nbytes
 
 
 def loss_kernels(program: PricedProgram, sizes: Sizes, *, stores_gradients: bool) -> tuple[Kernel, ...]:

@@ -13,7 +13,7 @@ from graphflops.kernels.convolutions import convolution
 from graphflops.kernels.kernel import Kernel, Rows, Strided
 from graphflops.kernels.losses import loss
 from graphflops.kernels.moved import (
-    axis_of,
+    REPEATING,
     copied,
     copy,
     copy_to,
@@ -73,7 +73,8 @@ def _elementwise(call: ConcreteCall) -> list[Kernel]:
     out = call.out
     if out is None:
         return []
-    each = 1 if call.operator.name in _BY_POLYNOMIAL else _TRANSCENDENTAL
+    # Those of a gradient run beside, on units of their own.
+    each = 1 if call.operator.name in _BY_POLYNOMIAL or call.operator.is_backward else _TRANSCENDENTAL
     work = call.cost.vector_flops + each * call.cost.transcendentals
     kernel = pointwise(out, call.operands, call.cost.read_bytes, call.cost.written_bytes, work)
     return [copy(out), kernel] if call.operator.word in _COPIED_FIRST else [kernel]
@@ -99,11 +100,13 @@ def _filled(call: ConcreteCall) -> list[Kernel]:
 
 
 def _pad(call: ConcreteCall) -> list[Kernel]:
-    """The result filled with the padding, then the operand copied into it; without padding a copy."""
+    """The result filled with the padding, then the operand copied into it; one kernel without, or where elements repeat."""
     out = call.out
     if out is None or not call.operands:
         return []
     x = call.operands[0]
+    if call.arguments.get("mode") in REPEATING:
+        return [elementwise(out, x.nbytes, out.full_bytes)]
     return [copy(x)] if out.numel == x.numel else [fill(out), copy(x)]
 
 
@@ -190,16 +193,6 @@ def _moved(call: ConcreteCall) -> list[Kernel]:
     return [Kernel("copy", out.dtype, 0, largest, *moved, variant=variant)]
 
 
-def _repeated(call: ConcreteCall) -> list[Kernel]:
-    """Each entry of an axis so often, as a copy of the operand that is expanded along an axis of its own (Repeat.cpp)."""
-    x, out = call.operand("x"), call.out
-    axis = axis_of(call, 0 if x is None else x.rank)
-    if x is None or out is None or len(call.operands) > 1 or not 0 <= axis < x.rank or not x.numel:
-        return _moved(call)
-    shape = (*x.shape[: axis + 1], out.numel // x.numel, *x.shape[axis + 1 :])
-    return [copy(replace(x, shape=shape, strides=(*x.strides[: axis + 1], 0, *x.strides[axis + 1 :])))]
-
-
 def _joining(parts: Sequence[Tensor], out: Tensor) -> str:
     """The kernel that joins tensors: with loads of 16 bytes where each part begins and ends at a multiple of these."""
     sizes = zip(out.shape, parts[0].shape, strict=False)
@@ -252,7 +245,6 @@ _COPIED_FIRST = frozenset({"masked_fill"})  # then changed in place
 _BY_NAME: Mapping[str, Lowering] = by_name(
     {
         "pad": _pad,
-        "repeat_interleave": _repeated,
         "roll": _rolled,
         "weight_norm": weight_norm,
         "weight_norm_backward": weight_norm,

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     Lowering = Callable[[ConcreteCall], list[Kernel]]
 
+REPEATING = ("reflect", "replicate")  # modes of padding that repeat elements
 PLANES = "planes"  # variant: channels of images, whose pixels and images are added up
 _HALF = 16  # bits
 _SOFTMAX_THREADS, _FEW = limits("aten_2_11", "softmax", "threads", "few")
@@ -82,6 +83,11 @@ def reduction(tensor: Tensor, results: int, *, is_inner: bool = True, bits: int 
         sizes=Rows(results, tensor.numel // max(results, 1), is_inner),
         variant="" if is_inner else "outer",
     )
+
+
+def is_last(x: Tensor) -> bool:
+    """Whether the channels are innermost."""
+    return x.rank > 2 and x.shape[1] > 1 and x.strides[1] == 1
 
 
 def sum_to(tensor: Tensor, kept: Sequence[int], bits: int | None = None) -> Kernel:

@@ -6,10 +6,9 @@ from dataclasses import replace
 from math import prod
 from typing import TYPE_CHECKING
 
-from graphflops.execution.strides import row_major
 from graphflops.kernels.choices import limits
 from graphflops.kernels.kernel import Kernel, Rows, Strided
-from graphflops.kernels.moved import copied, elementwise, reduction
+from graphflops.kernels.moved import copied, elementwise, is_last, reduction
 
 if TYPE_CHECKING:
     from graphflops.kernels.call import ConcreteCall, Tensor
@@ -32,8 +31,6 @@ def norm(call: ConcreteCall) -> list[Kernel]:
         moments = replace(_kernel(call, x, x.full_bytes, 0), variant="moments")
         applied = _with_factors(x, x.full_bytes, 2, 2)
         return [*copied(call), moments, elementwise(x, 0, 0), applied]
-    if name == "instance_norm":
-        return _instance_norm(call, x)
     if name == "batch_norm" and call.arguments.get("training") is not True:
         return _applied_batch_norm(call, x)
     if name == "batch_norm":
@@ -58,32 +55,22 @@ def weight_norm(call: ConcreteCall) -> list[Kernel]:
     ]
 
 
-def _instance_norm(call: ConcreteCall, x: Tensor) -> list[Kernel]:
-    """The batch norm of one image whose channels are those of all images; weight and bias are repeated for these."""
-    joined = _joined(x)
-    given = [each for each in (call.operand("weight"), call.operand("bias")) if each is not None]
-    repeats = [elementwise(each, each.nbytes, joined.shape[1] * each.bits // 8) for each in given]
-    return [*copied(call), *repeats, *_trained_batch_norm(call, joined)]
-
-
-def _joined(x: Tensor) -> Tensor:
-    """Images as one with all their channels."""
-    shape = (1, prod(x.shape[:2]), *x.shape[2:])
-    return replace(x, shape=shape, strides=row_major(shape))  # type: ignore[arg-type]
-
-
 def _trained_batch_norm(call: ConcreteCall, x: Tensor) -> list[Kernel]:
     """Of half precision by three kernels: moments, running moments, and their use; else by one of cuDNN."""
     channels = x.shape[1] if x.rank > 1 else 1
     rows = Rows(channels, x.numel // max(channels, 1), is_inner=False)
     whole = replace(_kernel(call, x, 2 * x.full_bytes, x.full_bytes), sizes=rows)
-    is_last = x.rank > 2 and channels > 1 and x.strides[1] == 1
+    has_channels_last = is_last(x)
     if x.bits > _HALF:
-        return [replace(whole, variant="batch_norm_training_last" if is_last else "batch_norm_training")]
+        return [
+            replace(whole, variant="batch_norm_training_last" if has_channels_last else "batch_norm_training")
+        ]
     moments = replace(whole, read_bytes=x.full_bytes, written_bytes=0, variant="batch_norm_moments")
+    if has_channels_last:
+        moments = reduction(x, channels, is_inner=False)
     running = elementwise(x, 4 * channels, 4 * channels)
     applied = _applied_batch_norm(call, x)[-1]
-    return [*([running] * is_last), moments, running, applied]
+    return [*([running] * has_channels_last), moments, running, applied]
 
 
 def _applied_batch_norm(call: ConcreteCall, x: Tensor) -> list[Kernel]:
@@ -114,26 +101,19 @@ def norm_backward(call: ConcreteCall) -> list[Kernel]:
     if x is None:
         return []
     name = call.operator.name
-    if name in ("batch_norm", "instance_norm"):  # one kernel for all gradients
-        joined = x if name == "batch_norm" else _joined(x)
-        repeated = [each for each in (call.operand("weight"), call.operand("bias")) if each is not None]
-        sums = (
-            [] if name == "batch_norm" else [_over_images(each, x) for each in repeated if each.requires_grad]
-        )
-        kernel = _kernel(call, joined, 2 * x.full_bytes, x.full_bytes)
-        return [replace(kernel, variant="batch_norm_backward"), *sums]
+    if (
+        name == "batch_norm" and x.bits == _HALF and is_last(x)
+    ):  # sums over rows of both tensors, then their use
+        channels, work = x.shape[1], 4 * x.numel
+        sums = replace(reduction(x, channels, is_inner=False), read_bytes=2 * x.full_bytes, vector_flops=work)
+        return [sums, elementwise(x, 2 * x.full_bytes, x.full_bytes, work)]
+    if name == "batch_norm":  # one kernel for all gradients
+        return [replace(_kernel(call, x, 2 * x.full_bytes, x.full_bytes), variant="batch_norm_backward")]
     of_x = replace(_kernel(call, x, 2 * x.full_bytes, x.full_bytes), variant=f"{name}_backward")
     if name in ("group_norm", "native_group_norm"):
         return _group_norm_backward(call, x)
     of_weight = _weight_gradient(call, x, name) if call.wants("weight", "bias") else []
     return [*copied(call, again=True), *[of_x] * x.requires_grad, *of_weight]
-
-
-def _over_images(parameter: Tensor, x: Tensor) -> Kernel:
-    """The sum of a gradient over images, for each of which an instance norm has repeated a parameter."""
-    shape = (x.shape[0], parameter.numel)
-    each = replace(parameter, shape=shape, strides=(parameter.numel, 1), nbytes=x.shape[0] * parameter.nbytes)
-    return reduction(each, parameter.numel, is_inner=False)
 
 
 def _group_norm_backward(call: ConcreteCall, x: Tensor) -> list[Kernel]:

@@ -6,7 +6,7 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from graphflops.kernels.kernel import Kernel, Windows
-from graphflops.kernels.moved import copied, fill, reduction
+from graphflops.kernels.moved import copied, fill, is_last, reduction
 
 if TYPE_CHECKING:
     from graphflops.kernels.call import ConcreteCall, Tensor
@@ -51,14 +51,12 @@ def _positions(call: ConcreteCall, x: Tensor, out: Tensor) -> float:
     """Positions of a window."""
     if call.operator.name.startswith("adaptive"):
         return x.numel / out.numel
+    kernel = call.arguments.get("kernel_size")  # of a gradient operator, whose work is not the window's
+    if isinstance(kernel, tuple):
+        return prod(kernel) if len(kernel) > 1 else kernel[0] ** (x.rank - 2)
     return call.cost.vector_flops / out.numel
 
 
 def _variant(call: ConcreteCall, x: Tensor) -> str:
-    layout = "_last" if _is_last(x) else ""
+    layout = "_last" if is_last(x) else ""
     return f"{call.operator.name}{'_volume' if x.rank >= _VOLUME_RANK else layout}"
-
-
-def _is_last(x: Tensor) -> bool:
-    """Whether the channels are innermost."""
-    return x.rank > 2 and x.shape[1] > 1 and x.strides[1] == 1

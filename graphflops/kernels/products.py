@@ -1,7 +1,4 @@
-"""Matrix products: one kernel of the BLAS library each, and copies of operands that no BLAS kernel can read.
-
-An einsum multiplies pairs of factors by batched products; factors that share no summed axis are multiplied elementwise.
-"""
+"""Matrix products: one kernel of the BLAS library each, and copies of operands that no BLAS kernel can read."""
 
 from __future__ import annotations
 
@@ -11,16 +8,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from graphflops.kernels.call import Tensor
 from graphflops.kernels.kernel import GROUPED, Kernel, Product
-from graphflops.kernels.moved import copied, copy, elementwise, pointwise, reduction
-from graphflops.kernels.operand_copies import einsum_of
+from graphflops.kernels.moved import copied, elementwise, pointwise, reduction
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from typing import Literal
 
-    from graphflops.dims import Dim
     from graphflops.kernels.call import ConcreteCall
-    from graphflops.kernels.operand_copies import Factor, Pair
 
 _MATRIX_RANK = 2
 
@@ -61,8 +54,6 @@ class Problem(NamedTuple):
 def product(call: ConcreteCall) -> list[Kernel]:
     """The product itself after the copies that it needs."""
     problem = problem_of(call)
-    if call.operator.name == "einsum":
-        return _of_einsum(call, problem)
     if problem is None:
         return []
     x = call.operand("a")
@@ -80,18 +71,6 @@ def product(call: ConcreteCall) -> list[Kernel]:
     if problem.dtype == "int8" or len({x.bits for x in operands if x is not None}) > 1:  # of several widths
         kernel = replace(kernel, read_bytes=call.cost.read_bytes, written_bytes=call.cost.written_bytes)
     return [*kernels, kernel]
-
-
-def _of_einsum(call: ConcreteCall, problem: Problem | None) -> list[Kernel]:
-    """The pairs of an einsum, one after the other."""
-    kernels: list[Kernel] = []
-    for pair in _pairs(call):
-        like = call.operands[0]
-        if not pair.summed:
-            kernels.append(_multiplied(pair, like))
-        elif problem is not None:
-            kernels += [*_before_product(pair, like), problem._replace(sizes=_product_sizes(pair)).kernel()]
-    return kernels or ([] if problem is None else [problem.kernel()])
 
 
 def _of_groups(call: ConcreteCall, problem: Problem) -> list[Kernel]:
@@ -172,9 +151,6 @@ def problem_of(call: ConcreteCall) -> Problem | None:
     a, b = call.operand("a") or call.operands[0], call.operand("b", "weight")
     k = max(call.cost.matrix_flops // (2 * out.numel), 1)
     dtype = call.matrix_dtype or a.dtype
-    products = [_product_sizes(pair) for pair in _pairs(call) if pair.summed]
-    if products:
-        return Problem(products[-1], dtype, a.bits)
     batch, n = _batch_and_columns(call, out, b)
     m = out.numel // max(batch * n, 1)
     return Problem(Product(m, n, k, batch, _layout(call, a, b)), dtype, a.bits)
@@ -183,8 +159,6 @@ def problem_of(call: ConcreteCall) -> Problem | None:
 def _batch_and_columns(call: ConcreteCall, out: Tensor, b: Tensor | None) -> tuple[int, int]:
     """How many products there are, and the columns of each; a weight that all share makes them one."""
     n = out.shape[-1] if out.rank else 1
-    if call.operator.name == "einsum":
-        return 1, n
     if out.rank <= _MATRIX_RANK or (b is not None and b.rank <= _MATRIX_RANK):
         return 1, n
     return prod(out.shape[:-2]), n
@@ -196,60 +170,3 @@ def _layout(call: ConcreteCall, a: Tensor, b: Tensor | None) -> Literal["tn", "n
     if a.is_transposed:
         return "tt" if second_is_t else "nt"
     return "tn" if second_is_t else "nn"
-
-
-def _pairs(call: ConcreteCall) -> list[Pair]:
-    """What an einsum multiplies, in turn; empty where a factor is also summed alone, and for other operators."""
-    if call.operator.name != "einsum":
-        return []
-    found = einsum_of(call.call, call)
-    return [] if any(pair.is_reduced for pair in found.pairs) else found.pairs
-
-
-def _before_product(pair: Pair, like: Tensor) -> list[Kernel]:
-    """The copies of factors that do not lie as a product reads them."""
-    groups = ((*pair.both, *pair.left, *pair.summed), (*pair.both, *pair.summed, *pair.right))
-    factors = zip((pair.a, pair.b), groups, pair.copied, strict=True)
-    return [copy(_tensor(factor, axes, like)) for factor, axes, is_copied in factors if is_copied]
-
-
-def _multiplied(pair: Pair, like: Tensor) -> Kernel:
-    """The elementwise product of two factors, each repeated along the axes of the other."""
-    axes = list(pair.made.sizes)
-    out, a, b = (_tensor(factor, axes, like, pair.made) for factor in (pair.made, pair.a, pair.b))
-    return pointwise(out, [a, b], a.nbytes + b.nbytes, out.full_bytes, out.numel)
-
-
-def _product_sizes(pair: Pair) -> Product:
-    """The batched product of a pair."""
-    sizes = {**pair.a.sizes, **pair.b.sizes}
-    m, n, k, batch = (_size(sizes, axes) for axes in (pair.left, pair.right, pair.summed, pair.both))
-    second_is_t = not pair.copied[1] and _is_innermost(pair.b, pair.summed)
-    first_is_t = not pair.copied[0] and not _is_innermost(pair.a, pair.summed)
-    layout: Literal["tn", "nn", "nt", "tt"] = "tt" if second_is_t else "nt"
-    if not first_is_t:
-        layout = "tn" if second_is_t else "nn"
-    return Product(m, n, k, batch, layout)
-
-
-def _size(sizes: dict[str, Dim], axes: Sequence[str]) -> int:
-    return prod(_number(sizes[axis]) for axis in axes)
-
-
-def _is_innermost(factor: Factor, axes: Sequence[str]) -> bool:
-    return any(factor.strides[axis] == 1 for axis in axes)
-
-
-def _tensor(factor: Factor, axes: Sequence[str], like: Tensor, whole: Factor | None = None) -> Tensor:
-    """A factor with its axes in this order, repeated along those of `whole` that it does not have."""
-    sizes = (whole or factor).sizes
-    shape = tuple([_number(sizes[axis]) for axis in axes])
-    strides = tuple([_number(factor.strides.get(axis, 0)) for axis in axes])
-    own = prod(_number(size) for size in factor.sizes.values())
-    return Tensor(shape, like.dtype, like.bits, strides, own * like.bits // 8)
-
-
-def _number(dim: Dim) -> int:
-    if not isinstance(dim, int):
-        raise TypeError(dim)  # operands of a concrete call have numbers
-    return dim

@@ -8,17 +8,13 @@ nodes rings and trees pass a node's network links, which the devices of the node
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import ceil, exp, log2
-from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple, get_args
 
-from graphflops.links.network import between_nodes
+from graphflops.links.network import Network, between_nodes
 from graphflops.rules.collectives import sent
 from graphflops.time.correction import NINE_OF_TEN, interpolated
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from graphflops.links.network import Network
 
 Kind = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send"]
 KINDS = frozenset(get_args(Kind))

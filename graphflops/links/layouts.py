@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterable
+from typing import NamedTuple
 
-from graphflops.links.cost import link_bytes
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from graphflops.links.cost import Kind
+from graphflops.links.cost import Kind, link_bytes
 
 
 class Collective(NamedTuple):

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
-from graphflops.kernels.kernel import Exchange
+from graphflops.kernels.kernel import Exchange, Kernel
 from graphflops.links.cost import kind_of, of_sent
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from graphflops.kernels.kernel import Kernel
-    from graphflops.links.network import Network
+from graphflops.links.network import Network
 
 
 def described(kernels: Iterable[Kernel], network: Network) -> str:

@@ -15,7 +15,7 @@ from graphflops.graph import Ref
 from graphflops.kernels import buffers as kernels
 from graphflops.kernels.attention_memory import AttentionMemory, cut
 from graphflops.kernels.losses import loss_tensors
-from graphflops.kernels.operand_copies import operand_copies, pair_results
+from graphflops.kernels.operand_copies import operand_copies
 from graphflops.kernels.recurrences import Recurrent
 from graphflops.passes.program import CallByCall
 from graphflops.tensor import TensorType
@@ -41,7 +41,7 @@ class OnGpu(CallByCall):
         super().__init__(graph, training)
         self.run = runs.of(graph, has_fast_paths=self.has_fast_paths and not training)
         self.calls, self.layouts = self.run.calls, self.run.layouts
-        self.values = self.layouts.values
+        self.values, self.recomputed = self.layouts.values, self.run.recomputed
         self.forms = self.layouts.forms
         self.found: dict[tuple[Any, ...], Any] = {}
 
@@ -64,23 +64,21 @@ class OnGpu(CallByCall):
         if attention is not None:
             return dim_max(0, attention.forward - saved)
         keeps = self.training and saved != 0
-        own = super().forward_bytes(call, saved) + total(self.brief_copies(call, keeps))
-        return own if keeps else own + pair_results(call, self.layouts)
+        return super().forward_bytes(call, saved) + total(self.brief_copies(call, keeps))
 
     def backward_bytes(self, call: PricedCall) -> Dim:
         """The rule's workspace or that of an attention kernel."""
         attention = self.attention(call)
         if attention is not None:
             return attention.backward
-        return super().backward_bytes(call) + pair_results(call, self.layouts)
+        return super().backward_bytes(call)
 
     def saved_bytes(self, call: PricedCall) -> Dim:
         """What the rule says is saved, or an attention kernel keeps, and copies of a product's operands."""
         attention = self.attention(call)
         if attention is not None and call.gradient is not None:
             return attention.saved + (super().saved_bytes(call) if attention.is_fused else 0)
-        own = super().saved_bytes(call) + total(self.saved_copies(call).values())
-        return own if call.gradient is None else own + pair_results(call, self.layouts)
+        return super().saved_bytes(call) + total(self.saved_copies(call).values())
 
     def operand_copies(self, call: PricedCall) -> Mapping[str, Copy]:
         """Copies of operands that do not lie as a kernel of a library reads them."""
@@ -113,7 +111,6 @@ _TWO = 2  # factors of a product
 _READING_IN_ORDER = frozenset(
     {"product", "convolution", "normalisation", "attention", "softmax", "pooling", "resampling", "recurrent"}
 )
-_RETURNING_VIEWS = frozenset({"instance_norm"})  # operators; it is a batch norm of images as channels
 _RETURNING_OPERAND = frozenset({"dropout", "identity", "cast"})  # kinds that may do nothing
 
 
@@ -152,8 +149,8 @@ class Eager(OnGpu):
         found: set[str] = set()
         for call in self.calls:
             operator, outputs = call.node.operator, [name for name in call.node.outputs if name is not None]
-            is_view = operator.name in _RETURNING_VIEWS or (
-                operator.kind == "view" and any(self.run.owners.get(name, name) != name for name in outputs)
+            is_view = operator.kind == "view" and any(
+                self.run.owners.get(name, name) != name for name in outputs
             )
             is_same = operator.mutates or operator.kind in _RETURNING_OPERAND
             if is_view or (is_same and not found.isdisjoint(call.tensors(self.values)[:1])):
@@ -180,9 +177,7 @@ class Eager(OnGpu):
         own = super().forward_bytes(call, saved)
         if call.node.operator.name == "max_pool" and saved != 0:
             return own  # the positions of the maxima are what is saved
-        made, kept, _ = loss_tensors(call, self.layouts)
-        is_dropped = not self.training or call.gradient is None
-        return own + kernels.forward_bytes(call, self.layouts) + made + kept * is_dropped
+        return own + kernels.forward_bytes(call, self.layouts) + loss_tensors(call, self.layouts)[0]
 
     def operand_copies(self, call: PricedCall) -> Mapping[str, Copy]:
         """Also those of norms, softmax and pooling."""
@@ -265,9 +260,7 @@ class Eager(OnGpu):
         layers = Recurrent.of(call, self.values)
         if layers is not None and call.gradient is not None:
             return layers.reserve
-        _, made, _ = loss_tensors(call, self.layouts)
-        kept = 0 if call.gradient is None else made
-        return super().saved_bytes(call) + kernels.saved_input_bytes(call, self.values) + kept
+        return super().saved_bytes(call) + kernels.saved_input_bytes(call, self.values)
 
     def saved_values(self, call: PricedCall) -> list[str | None]:
         """Also operands that autograd keeps without need; not those of which a copy is kept."""
@@ -283,8 +276,8 @@ class GraphOnGpu(Eager):
     has_fast_paths = False
 
     def held_until(self, root: Mapping[str, str]) -> Mapping[str, int]:
-        """Nothing is held past its last use."""
-        return {}
+        """Nothing is held past its last use, but by functions of ATen."""
+        return self.run.until_returns
 
 
 def with_kernels(program: PricedProgram, runs: Runs) -> tuple[PricedProgram, Mapping[str, list[Dim]]]:

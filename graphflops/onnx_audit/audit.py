@@ -169,9 +169,10 @@ def audit_findings(models: Iterable[ModelFindings]) -> Findings:
 
 def _negligible(observation: Observation, model: Model) -> bool:
     """True if it costs something, but a negligible share of the whole."""
-    if model.report is None or not (observation.flops or observation.bytes):
+    flops, held = observation.flops, (observation.bytes or 0) + observation.stored
+    if model.report is None or observation.is_small or not (flops or held):
         return False
-    return model.share(observation.flops, observation.bytes) < NEGLIGIBLE_SHARE
+    return model.share(flops, held) < NEGLIGIBLE_SHARE
 
 
 def _finding(check: Check, observation: Observation) -> Finding:
@@ -180,6 +181,7 @@ def _finding(check: Check, observation: Observation) -> Finding:
         flops=observation.flops,
         bytes=observation.bytes,
         applicability=("safe" if observation.exact else "unsafe") if observation.edits else "",
+        stored=observation.stored,
     )
     return _placed(finding, observation.at)
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from graphflops.cost import Cost
 from graphflops.dims import evaluate
 from graphflops.passes.assume import OTHER
 from graphflops.view import View
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
     from pathlib import Path
 
     from graphflops.dims import Dim, Expr
@@ -22,6 +22,14 @@ if TYPE_CHECKING:
 
 NOTABLE_SHARE = 0.05  # of all bytes or FLOPs: a smaller cost is a note, not a warning
 NEGLIGIBLE_SHARE = 0.0001  # a smaller cost is not reported
+
+
+class Freed(NamedTuple):
+    """What a fix saves: FLOPs and bytes of one run, and bytes of stored tensors."""
+
+    flops: Dim
+    bytes: Dim
+    stored: int
 
 
 @dataclass(eq=False)
@@ -49,10 +57,9 @@ class Model:
         ]
         while nodes:
             node = nodes.pop()
-            for attribute in node.attribute:
-                inner = [*attribute.graphs, *([attribute.g] if attribute.HasField("g") else [])]
-                found += inner
-                nodes += [node for graph in inner for node in graph.node]
+            inner = nested(node)
+            found += inner
+            nodes += [node for graph in inner for node in graph.node]
         return found
 
     @cached_property
@@ -107,20 +114,30 @@ class Model:
             return info.value
         return min(max(OTHER, info.minimum or 0), info.maximum or OTHER)
 
-    def freed(self, call: Call, kept: str) -> Cost:
-        """What leaving a call out saves: its cost, and that of calls which only it needs. kept: the operand that stays."""
-        gone, waiting = {call.place: call}, [call]
+    def freed(self, call: Call, kept: Collection[str] = (), gone: set[int] | None = None) -> Freed:
+        """What leaving a call out saves: it, and the calls and stored tensors that only it needs.
+
+        kept: values that stay. gone: places of calls that are left out before, to which these are added.
+        """
+        gone = set() if gone is None else gone
+        gone.add(call.place)
+        left, waiting, stored = [call], [call], dict[str, int]()
         while waiting:
             for name in waiting.pop().uses:
                 maker = self.view.makers.get(name)
-                if maker is None or name == kept or maker.place in gone:
+                made = [name] if maker is None else [result for result in maker.node.outputs if result]
+                users = [user for each in made for user in self.view.users.get(each, [])]
+                is_needed = any(user.place not in gone for user in users)
+                if name in kept or is_needed or not self.view.returned.isdisjoint(made):
                     continue
-                results = [result for result in maker.node.outputs if result]
-                users = [user for result in results for user in self.view.users.get(result, [])]
-                if all(user.place in gone for user in users) and self.view.returned.isdisjoint(results):
-                    gone[maker.place] = maker
+                if maker is None and name in self.view.stored and name in self.view.types:
+                    stored[name] = self.at(self.view.types[name].nbytes)
+                elif maker is not None and maker.place not in gone:
+                    gone.add(maker.place)
+                    left.append(maker)
                     waiting.append(maker)
-        return Cost.sum([each.cost for each in gone.values()])
+        flops, moved = (sum(parts, start=0) for parts in ([c.flops for c in left], [c.bytes for c in left]))
+        return Freed(flops, moved, sum(stored.values()))
 
     def is_open(self, size: Expr) -> bool:
         """True if the user gave no sizes that determine this one."""
@@ -143,6 +160,15 @@ class Model:
         cost = self.report.total()
         flops = self.at(cost.matrix_flops + cost.vector_flops)
         return flops, self.at(cost.read_bytes + cost.written_bytes)
+
+
+def nested(node: Any) -> list[Any]:
+    """The GraphProtos among the attributes of a NodeProto."""
+    return [
+        graph
+        for attribute in node.attribute
+        for graph in (*attribute.graphs, *([attribute.g] if attribute.HasField("g") else []))
+    ]
 
 
 def domain_of(domain: str) -> str:

@@ -38,7 +38,11 @@ def unfolded_batch_norm(model: Model) -> Iterator[Observation]:
         ):
             text = f"{shown(call.name)} can be folded into {shown(maker.name)}"
             edits = (Edit("folded", call.result),)
-            yield Observation(text, call, call.flops, call.bytes, edits=edits, exact=False)
+            flops, moved, stored = model.freed(call, [maker.result])
+            if not maker.value("bias"):  # it gets one
+                added = model.view.types[call.value("bias")].nbytes
+                moved, stored = moved - added, stored - model.at(added)
+            yield Observation(text, call, flops, moved, edits=edits, exact=False, stored=stored)
 
 
 @check(
@@ -166,12 +170,12 @@ def idle_quantization(model: Model) -> Iterator[Observation]:
             continue
         same = [_known(first, name, model) == _known(second, name, model) for name in ("scale", "zero_point")]
         if all(same) and first.argument("axis") == second.argument("axis"):
-            flops, moved = first.flops + second.flops, first.bytes + second.bytes
+            flops, moved, stored = model.freed(second, [first.value("x")])
             text = f"{shown(first.name)} and {shown(second.name)} undo each other"
             before, after = (model.view.types.get(name) for name in (first.value("x"), second.result))
             alike = before is not None and after is not None and before.dtype is after.dtype
             edits = (Edit("instead", second.result, first.value("x")),) if alike else ()
-            yield Observation(text, second, flops, moved, model.graded(flops, moved), edits)
+            yield Observation(text, second, flops, moved, model.graded(flops, moved), edits, stored=stored)
 
 
 def _known(call: Call, argument: str, model: Model) -> object:

@@ -23,13 +23,25 @@ class Edit(NamedTuple):
 
     instead: what uses `value`, and the program where it returns it, uses `other`, which holds the same.
     operand: the call that makes `value` takes `other` as its first operand; numbers: the order of axes that it then puts.
-    stored: `value` is computed once and stored. dropped: `value`, which nothing uses, is removed with what makes it.
+    stored: `value` is computed once and stored. scalar, vector: it is this int64, or these, stored as well.
+    dropped: `value`, which nothing uses, is removed with what makes it. functions: so are functions that nothing calls.
     undeclared: the file no longer states the type of `value`. sized: it states the size numbers[1] for axis numbers[0].
     folded: the batch norm that makes `value` becomes part of the convolution before it.
     """
 
-    kind: Literal["instead", "operand", "stored", "dropped", "undeclared", "sized", "folded"]
-    value: str
+    kind: Literal[
+        "instead",
+        "operand",
+        "stored",
+        "scalar",
+        "vector",
+        "dropped",
+        "functions",
+        "undeclared",
+        "sized",
+        "folded",
+    ]
+    value: str = ""
     other: str = ""
     numbers: tuple[int, ...] = ()
 
@@ -38,8 +50,9 @@ class Observation(NamedTuple):
     """One problem that a check found.
 
     at: the call it is about, as a NodeProto or a `view.Call`; None for the whole model.
-    flops, bytes: what it costs in one run. severity: None for the check's own severity.
+    flops, bytes: what it costs in one run. stored: bytes of stored tensors. severity: None for the check's own severity.
     edits: what fixes it, all of them or none; () where only a person can. exact: whether results stay the same bit for bit.
+    is_small: it is told although it costs next to nothing.
     """
 
     message: str
@@ -49,6 +62,8 @@ class Observation(NamedTuple):
     severity: Severity | None = None
     edits: tuple[Edit, ...] = ()
     exact: bool = True
+    stored: int = 0
+    is_small: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from graphflops.errors import shown
-from graphflops.onnx_audit.model import domain_of
+from graphflops.onnx_audit.model import domain_of, nested
 from graphflops.onnx_audit.registry import Observation, check
 from graphflops.ops import operator
 from graphflops.ops.onnx_versions import NEWEST, VERSIONS
@@ -266,11 +266,10 @@ def _scopes(model: Model) -> Iterator[tuple[Any, set[str]]]:
         yield graph, around
         known: set[str] | None = None
         for node in graph.node:
-            for attribute in node.attribute:
-                inner = [*attribute.graphs, *([attribute.g] if attribute.HasField("g") else [])]
-                if inner:
-                    known = known if known is not None else around | _defined(graph)
-                    waiting += [(graph, known) for graph in inner]
+            inner = nested(node)
+            if inner:
+                known = known if known is not None else around | _defined(graph)
+                waiting += [(graph, known) for graph in inner]
 
 
 def _defined(graph: Any) -> set[str]:
@@ -359,13 +358,11 @@ def _without_data(proto: Any) -> Any:
             for tensor in graph.initializer:
                 _empty(tensor)
             del graph.sparse_initializer[:]
-        graphs = []
         for node in nodes:
             for attribute in node.attribute:
                 for tensor in (*attribute.tensors, *([attribute.t] if attribute.HasField("t") else [])):
                     _empty(tensor)
-                graphs += [*attribute.graphs, *([attribute.g] if attribute.HasField("g") else [])]
-        nodes = []
+        graphs, nodes = [graph for node in nodes for graph in nested(node)], []
     for stored in proto.graph.sparse_initializer:
         value = copy.graph.input.add(name=stored.values.name)
         value.type.tensor_type.elem_type = stored.values.data_type

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from graphflops.dims import Expr
 from graphflops.errors import shown
+from graphflops.onnx_audit.model import domain_of, nested
 from graphflops.onnx_audit.registry import Edit, Observation, check
 from graphflops.passes import fallback
 from graphflops.tensor import TensorType
@@ -34,6 +35,30 @@ def type_contradiction(model: Model) -> Iterator[Observation]:
     for diagnostic in model.report.diagnostics:
         if diagnostic.code == "GF118":
             yield Observation(diagnostic.message, calls.get(diagnostic.node))
+
+
+@check(
+    "GF212",
+    "unused-function",
+    "note",
+    fix="remove it: readers and runtimes parse it for nothing",
+    reads="file",
+)
+def unused_function(model: Model) -> Iterator[Observation]:
+    """The file defines a function that no call of the program needs."""
+    functions = {(domain_of(f.domain), f.name, f.overload): f for f in model.proto.functions}
+    waiting, called = [model.proto.graph.node], set[tuple[str, str, str]]()
+    while waiting:
+        for node in waiting.pop():
+            key = (domain_of(node.domain), node.op_type, node.overload)
+            if key in functions and key not in called:
+                called.add(key)
+                waiting.append(functions[key].node)
+            waiting += [graph.node for graph in nested(node)]
+    idle = [name for (domain, name, overload) in functions.keys() - called]
+    if idle:
+        more = f" and {len(idle) - 1} more" if len(idle) > 1 else ""
+        yield Observation(f"no call needs the function {shown(idle[0])}{more}", edits=(Edit("functions"),))
 
 
 @check(
@@ -107,7 +132,7 @@ def unused_initializer(model: Model) -> Iterator[Observation]:
             continue  # constant folding of exporters leaves such tensors
         text = f"{shown(entry.target or name)} ({typed}) is not used"
         severity: Severity | None = None if model.at(size) >= _SMALL else "note"
-        yield Observation(text, bytes=size, severity=severity, edits=(Edit("dropped", name),))
+        yield Observation(text, stored=model.at(size), severity=severity, edits=(Edit("dropped", name),))
 
 
 @check(
@@ -144,12 +169,14 @@ def unreachable_call(model: Model) -> Iterator[Observation]:
             needed.update(name for name in call.uses)
         else:
             dead.append(call)
+    gone: set[int] = set()
     for call in reversed(dead):
         if call.row.state == "free":
             continue
         text = f"no output depends on {shown(call.name)}"
-        severity, edits = model.graded(call.flops, call.bytes), (Edit("dropped", call.result),)
-        yield Observation(text, call, call.flops, call.bytes, severity, edits if call.result else ())
+        flops, moved, stored = model.freed(call, (), gone)
+        severity, edits = model.graded(flops, moved), (Edit("dropped", call.result),)
+        yield Observation(text, call, flops, moved, severity, edits if call.result else (), stored=stored)
 
 
 @check(

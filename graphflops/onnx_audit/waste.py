@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from graphflops.cost import Cost
 from graphflops.errors import shown
 from graphflops.onnx_audit.registry import Edit, Observation, check
+from graphflops.view import flat
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -39,7 +39,7 @@ def constant_computed(model: Model) -> Iterator[Observation]:
             continue
         if all(name in model.view.stored or name in folded for name in operands):
             folded.update((name, call) for name in call.node.outputs if name)
-    counted: set[int] = set()
+    gone: set[int] = set()
     for call in dict.fromkeys(folded.values()):
         users = model.view.users.get(call.result, [])
         if users and all(user.result in folded for user in users):
@@ -50,14 +50,44 @@ def constant_computed(model: Model) -> Iterator[Observation]:
         )
         if result is not None and model.at(result.nbytes) > _GROWTH * max(size, 1):
             continue
-        cost = Cost.sum([part.cost for part in _chain(call, folded, counted)])
-        moved = cost.read_bytes + cost.written_bytes
-        if not model.at(moved):
+        before = set(gone)
+        freed = model.freed(call, (), gone)
+        if not model.at(freed.bytes):
             continue
-        flops = cost.matrix_flops + cost.vector_flops
+        # Runtimes without half precision leave such a rounding out, and compute with what is stored.
+        exact = not any(_narrows(model.view.calls[place], model) for place in gone - before)
         text = f"{shown(call.name)} computes the same {result} from constants in every run"
         results = [name for name in call.node.outputs if name]
-        yield Observation(text, call, flops, moved, edits=tuple(Edit("stored", name) for name in results))
+        edits = tuple(Edit("stored", name) for name in results)
+        stored = freed.stored - sum(model.at(model.view.types[name].nbytes) for name in results)
+        yield Observation(text, call, freed.flops, freed.bytes, edits=edits, exact=exact, stored=stored)
+
+
+@check(
+    "GF249",
+    "sizes-computed",
+    "note",
+    fix="fold constants when exporting, and leave only those axes open that vary",
+)
+def sizes_computed(model: Model) -> Iterator[Observation]:
+    """Calls that compute sizes which are the same for all inputs. They cost little, but pattern matchers of runtimes may not
+    see through them, and memory planners do not know the sizes. Not reported where you gave sizes.
+    """
+    assert model.report is not None
+    is_given = any(info.given_by == "user" for info in model.report.symbols.values())
+    gone: set[int] = set()
+    found: list[Observation] = []
+    for call in reversed(model.view.calls):  # what only a later one needs goes with it
+        if is_given or call.place in gone or not _is_known_size(call, model):
+            continue
+        typed, freed = model.view.types[call.result], model.freed(call, (), gone)
+        numbers = tuple(flat((typed.value,)))
+        text = f"{shown(call.name)} computes sizes that are always {typed.value}"
+        edit = Edit("vector" if typed.rank else "scalar", call.result, numbers=numbers)
+        stored = freed.stored - model.at(typed.nbytes)
+        seen = Observation(text, call, freed.flops, freed.bytes, edits=(edit,), stored=stored, is_small=True)
+        found.append(seen)
+    yield from reversed(found)
 
 
 @check("GF243", "does-nothing", "warning", fix="remove the call, and connect its users to its operand")
@@ -65,6 +95,8 @@ def does_nothing(model: Model) -> Iterator[Observation]:
     """A call that copies its operand unchanged: a Cast to the same type, an Expand or Slice to the same shape, a Pad by
     nothing, a Transpose that keeps the order, an addition of zero, a multiplication by one.
     """
+    gone: set[int] = set()
+    stays: set[str] = set()
     for call in model.view.calls:
         if call.row.state != "counted":
             continue
@@ -72,13 +104,13 @@ def does_nothing(model: Model) -> Iterator[Observation]:
         kept = added or (call.operands[0] if _copies(call, model) else "")
         if kept:
             text = f"{shown(call.name)} ({shown(call.operator.word)}) returns its operand unchanged"
-            cost = model.freed(call, kept)
-            flops, moved = cost.matrix_flops + cost.vector_flops, cost.read_bytes + cost.written_bytes
+            stays.add(kept)
+            flops, moved, stored = model.freed(call, stays, gone)
             severity = model.graded(flops, moved)
             # -0 + 0 is 0, so that leaving an addition out may change the sign of a zero.
             exact = not (added and call.operator.name == "add" and model.view.types[kept].dtype.is_floating)
             edits = (Edit("instead", call.result, kept),)
-            yield Observation(text, call, flops, moved, severity, edits, exact)
+            yield Observation(text, call, flops, moved, severity, edits, exact, stored)
 
 
 @check(
@@ -95,10 +127,11 @@ def repeated(model: Model) -> Iterator[Observation]:
         known = first.setdefault(key, call)
         if known is not call and call.bytes != 0:
             text = f"{shown(call.name)} repeats the computation of {shown(known.name)}"
-            severity = model.graded(call.flops, call.bytes)
+            flops, moved, stored = model.freed(call)
+            severity = model.graded(flops, moved)
             pairs = zip(call.node.outputs, known.node.outputs, strict=True)
             edits = tuple(Edit("instead", name, other) for name, other in pairs if name and other)
-            yield Observation(text, call, call.flops, call.bytes, severity, edits)
+            yield Observation(text, call, flops, moved, severity, edits, stored=stored)
 
 
 @check(
@@ -115,11 +148,11 @@ def transposes_cancel(model: Model) -> Iterator[Observation]:
             continue
         both = [order[axis] for axis in then]
         cancel = both == sorted(both)
-        flops, moved = second.flops, second.bytes + (first.bytes if cancel else 0)
+        flops, moved, stored = model.freed(second if cancel else first, [first.value("x")])
         what = "undoes" if cancel else "can be merged with"
         text = f"{shown(second.name)} {what} {shown(first.name)}"
         edits = _past(first, second, cancel, tuple(both))
-        yield Observation(text, second, flops, moved, model.graded(flops, moved), edits)
+        yield Observation(text, second, flops, moved, model.graded(flops, moved), edits, stored=stored)
 
 
 @check(
@@ -139,8 +172,8 @@ def casts_cancel(model: Model) -> Iterator[Observation]:
         if source is None or between is None or result is None or not _holds(between.dtype, source.dtype):
             continue
         cancel = result.dtype is source.dtype
-        flops = second.flops + (first.flops if cancel else 0)
-        moved = first.bytes + second.bytes - (0 if cancel else source.nbytes + result.nbytes)
+        flops, moved, _ = model.freed(second if cancel else first, [first.value("x")])
+        moved += 0 if cancel else between.nbytes - source.nbytes
         chain = f"{source.dtype} to {between.dtype} to {result.dtype}"
         text = f"{shown(first.name)} and {shown(second.name)} convert {chain}"
         yield Observation(
@@ -156,7 +189,9 @@ def reshapes_chain(model: Model) -> Iterator[Observation]:
         same = before is not None and after is not None and before.shape == after.shape
         what = "undoes" if same else "replaces"
         edits = _past(first, second, same) if same or _states_sizes(second, model) else ()
-        yield Observation(f"{shown(second.name)} {what} {shown(first.name)}", second, edits=edits)
+        freed = model.freed(second if same else first, [first.value("x")])
+        text = f"{shown(second.name)} {what} {shown(first.name)}"
+        yield Observation(text, second, edits=edits, stored=freed.stored, is_small=True)
 
 
 @check("GF248", "materialized-broadcast", "note", fix="remove the Expand: its users broadcast their operands")
@@ -176,8 +211,9 @@ def materialized_broadcast(model: Model) -> Iterator[Observation]:
             alone = claimed.isdisjoint(user.place for user in users)
             edits = (Edit("instead", call.result, call.value("x")),) if alone else ()
             claimed.update(user.place for user in users)
-            moved = call.bytes + len(users) * (result.nbytes - source.nbytes)
-            yield Observation(text, call, call.flops, moved, edits=edits)
+            flops, moved, stored = model.freed(call, [call.value("x")])
+            moved += len(users) * (result.nbytes - source.nbytes)
+            yield Observation(text, call, flops, moved, edits=edits, stored=stored)
 
 
 def _pairs(model: Model, name: str) -> Iterator[tuple[Call, Call]]:
@@ -191,15 +227,20 @@ def _pairs(model: Model, name: str) -> Iterator[tuple[Call, Call]]:
                 yield first, second
 
 
-def _chain(call: Call, folded: dict[str, Call], counted: set[int]) -> Iterator[Call]:
-    """The calls that a constant is computed by, without those counted for another constant already."""
-    waiting = [call]
-    while waiting:
-        at = waiting.pop()
-        if at.place not in counted:
-            counted.add(at.place)
-            yield at
-            waiting += [folded[name] for name in at.operands if name in folded]
+def _narrows(call: Call, model: Model) -> bool:
+    """True for a Cast to a type that does not represent every number of its operand."""
+    before, after = (model.view.types.get(name) for name in (call.value("x"), call.result))
+    return call.operator.name == "cast" and not (before and after and _holds(after.dtype, before.dtype))
+
+
+def _is_known_size(call: Call, model: Model) -> bool:
+    """True if the one result of a call is a known int64, or a list of some, and its operands are not."""
+    typed = model.view.types.get(call.result)
+    operands = [name for name in call.operands if name]
+    if typed is None or typed.dtype.name != "int64" or typed.rank > 1 or call.row.regions:
+        return False
+    depends = any(name not in model.view.stored for name in operands)
+    return depends and typed.value is not None and all(isinstance(size, int) for size in flat((typed.value,)))
 
 
 def _past(first: Call, second: Call, cancel: bool, order: tuple[int, ...] = ()) -> tuple[Edit, ...]:

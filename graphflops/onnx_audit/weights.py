@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from graphflops.onnx_audit.model import Model
+    from graphflops.report.findings import Severity
     from graphflops.view import Call
 
 
@@ -148,7 +149,8 @@ def stored_twice(model: Model) -> Iterator[Observation]:
             values = [known.get(name, name) for name in names]
             same = len({model.view.types[value].shape for value in values}) == 1
             edits = tuple(Edit("instead", value, values[0]) for value in values[1:] if same)
-            yield Observation(text, None, 0, wasted, None if wasted >= _NOTABLE else "note", edits)
+            severity: Severity | None = None if wasted >= _NOTABLE else "note"
+            yield Observation(text, severity=severity, edits=edits, stored=wasted)
 
 
 @check(

@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import onnx_ir as ir
+from onnx_ir.passes.common import RemoveUnusedFunctionsPass
 
 from graphflops.onnx_fix.sessions import opened_session
 
@@ -52,7 +54,7 @@ class _Editor:
 
     def apply(self, edits: Sequence[Edit]) -> bool:
         """Apply all of these, or none: False where a value is not there, or an input or output would be lost."""
-        possible = all(self._can(edit) for edit in edits)
+        possible = all(edit.kind == "functions" or self._can(edit) for edit in edits)
         for edit in edits if possible else ():
             if edit.kind in self.waiting:
                 self.waiting[edit.kind].append(edit.value)
@@ -81,12 +83,17 @@ class _Editor:
                 return not value.is_graph_output() or not (outside or other.is_graph_output())
             case "operand":
                 return node is not None and not node.domain and node.op_type in _UNARY_FIRST
+            case "scalar" | "vector":
+                return node is not None and (value.graph is self.model.graph or not value.is_graph_output())
             case "stored" | "folded":
                 return value.graph is self.model.graph and node is not None
         return edit.kind != "dropped" or not value.is_graph_output()
 
     def _change(self, edit: Edit) -> None:
         """Apply one change that needs no computing."""
+        if edit.kind == "functions":
+            RemoveUnusedFunctionsPass()(self.model)  # type: ignore[no-untyped-call]
+            return
         value = self.values[edit.value]
         match edit.kind:
             case "instead":
@@ -105,12 +112,15 @@ class _Editor:
                 node.replace_input_with(0, self.values[edit.other])
                 if edit.numbers:
                     node.attributes["perm"] = ir.AttrInt64s("perm", edit.numbers)
+            case "scalar" | "vector":
+                numbers = np.array(edit.numbers, np.int64)
+                self._keep(edit.value, numbers if edit.kind == "vector" else numbers[0])
             case "undeclared":
                 value.shape = value.type = None
             case "sized":
                 axis, size = edit.numbers
                 assert value.shape is not None
-                value.shape[axis] = size
+                value.shape = ir.Shape([*value.shape[:axis], size, *value.shape[axis + 1 :]])
 
     def _store(self, names: Sequence[str]) -> None:
         """Compute values once, by onnxruntime's own kernels, and store them under their names."""
@@ -120,13 +130,16 @@ class _Editor:
         graph, functions = ir.convenience.extract(self.model.graph, [], values), self.model.functions.values()
         part = ir.Model(graph, ir_version=self.model.ir_version, functions=list(functions))
         session = opened_session(ir.to_proto(part).SerializeToString(), self.folder)
-        for name, value, array in zip(names, values, session.run(names, {}), strict=True):
-            value.name = None
-            tensor = ir.tensor(array, name=name)
-            stored = ir.val(name, const_value=tensor)
-            self.model.graph.register_initializer(stored)
-            ir.convenience.replace_all_uses_with(value, stored, replace_graph_outputs=True)
-            self.values[name] = stored
+        for name, array in zip(names, session.run(names, {}), strict=True):
+            self._keep(name, array)
+
+    def _keep(self, name: str, array: Any) -> None:
+        """Store a value that was computed, under its name."""
+        value = self.values[name]
+        value.name = None
+        self.values[name] = stored = ir.val(name, const_value=ir.tensor(array, name=name))
+        self.model.graph.register_initializer(stored)
+        ir.convenience.replace_all_uses_with(value, stored, replace_graph_outputs=True)
 
     def _fold(self, names: Sequence[str]) -> None:
         """Make batch norms part of the convolutions before them, which keep their names, by a rule of onnxscript."""

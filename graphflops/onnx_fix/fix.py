@@ -12,39 +12,35 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from graphflops.analysis import analyze
 from graphflops.base.limits import next_analysis
 from graphflops.comparison.models import compare
+from graphflops.dims import evaluate
 from graphflops.errors import FileError, GraphflopsError, RunError, shown
 from graphflops.exporters import onnx
 from graphflops.onnx_audit.audit import audit
 from graphflops.onnx_audit.catalogue import checks
 from graphflops.onnx_fix.steps import Steps
+from graphflops.passes.assume import OTHER
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
 
     from graphflops.comparison.result import Comparison
+    from graphflops.dims import Dim
     from graphflops.onnx_audit.audit import Audit, Fix
     from graphflops.onnx_fix.sessions import Run
-    from graphflops.report import Execution
+    from graphflops.report import Execution, Report
     from graphflops.report.findings import Finding
 
+Saving = tuple[int, ...]  # FLOPs and bytes of a run, and bytes of stored tensors
 Key = tuple[str, str]  # of a fix: its code, and the first value that it changes
 
 _ROUNDS = 12
 _TRIALS = 40  # of files that are run to find the fixes that fail
-# A later stage waits until an earlier one finds nothing more: constants are stored once none repeats; then come the changes
-# after which a value is another one.
-_STAGES = {"GF242": 1, "GF248": 2, "GF250": 2, "GF254": 2}
-_STORED = ("GF215", "GF240")  # whose bytes are those of stored tensors, not moved in a run
-
-
-class Saving(NamedTuple):
-    """FLOPs and bytes of a run, and bytes of stored tensors."""
-
-    flops: int
-    moved: int
-    stored: int
+# A later stage waits until an earlier one finds nothing more: sizes are stored once all that computes them is needed,
+# constants once none repeats; then come the changes after which a value is another one.
+_STAGES = {"GF249": 1, "GF242": 2, "GF248": 3, "GF250": 3, "GF254": 3}
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +51,7 @@ class Fixed:
     fixed: the findings that a fix mended. undone: those whose fix was left out, each with the reason.
     before, after: the audits. runs: what onnxruntime ran; () where it cannot run the file, and `unproven` says why.
     difference: the largest of a result, as a share of its largest number; 0 for equal bits.
+    given: sizes that the user gave. The audits are of open sizes, since fixes must hold at all.
     """
 
     path: str
@@ -67,30 +64,32 @@ class Fixed:
     runs: tuple[Run, ...] = ()
     unproven: str = ""
     difference: float = 0.0
+    given: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def promised(self) -> Saving:
         """What the findings said that their fixes save."""
-        report = self.before.report
-        assert report is not None
-        parts = [
-            (f.code in _STORED, report.value(f.flops or 0), report.value(f.bytes or 0) or 0)
-            for f in self.fixed
-        ]
-        stored = sum(part for is_stored, _, part in parts if is_stored)
-        return Saving(sum(f or 0 for _, f, _ in parts), sum(b for _, _, b in parts) - stored, stored)
+        return self._at_sizes([(found.flops or 0, found.bytes or 0, found.stored) for found in self.fixed])
 
     @property
     def saved(self) -> Saving:
         """What is saved, by the reports of the two files."""
-        flops = moved = stored = 0
-        for found, sign in ((self.before, 1), (self.after, -1)):
-            assert found.report is not None
-            value, cost = found.report.value, found.report.total()
-            flops += sign * (value(cost.matrix_flops + cost.vector_flops) or 0)
-            moved += sign * (value(cost.read_bytes + cost.written_bytes) or 0)
-            stored += sign * (value(found.report.parameter_bytes + found.report.buffer_bytes) or 0)
-        return Saving(flops, moved, stored)
+        old, new = (found.report for found in (self.before, self.after))
+        assert old is not None
+        assert new is not None
+        return tuple([a - b for a, b in zip(self._whole(old), self._whole(new), strict=True)])
+
+    def _whole(self, report: Report) -> Saving:
+        cost, stored = report.total(), report.parameter_bytes + report.buffer_bytes
+        moved = cost.read_bytes + cost.written_bytes
+        return self._at_sizes([(cost.matrix_flops + cost.vector_flops, moved, stored)])
+
+    def _at_sizes(self, quantities: Iterable[tuple[Dim, Dim, Dim]]) -> Saving:
+        """The sums of FLOPs, bytes moved and bytes stored, at the sizes of the audit."""
+        assert self.before.report is not None
+        values = {**self.before.report.values, **self.given}
+        columns = zip((0, 0, 0), *quantities, strict=True)
+        return tuple([sum(_at(each, values) for each in column) for column in columns])
 
 
 def fixed(
@@ -112,25 +111,21 @@ def fixed(
     on: a device, and how it runs the program, for the comparison of times. sizes: as for `graphflops.audit`.
     Raises FileError for a file that has errors, RunError where it cannot be run.
     """
-    before = audit(path, **sizes)
+    names = sizes.get("names")
+    before = audit(path, names=names)
     _refuse(before)
     start = _Trial(path, {}, before)
-    work = _Work(before, start, folder, codes, kept, sizes, Steps(path, seconds))
+    work = _Work(before, start, folder, codes, kept, names, Steps(path, seconds))
+    infos = analyze(onnx.read(path), fused=False, **sizes).symbols
+    given = {name: info.value or 0 for name, info in infos.items() if info.given_by == "user"}
     if not work.chosen(before, unsafe, ()):
         return Fixed(path, path, (), (), before, before)
-    reason, infos = "", {} if before.report is None else before.report.symbols
-    try:
-        given = {name: info.value or 0 for name, info in infos.items() if info.given_by == "user"}
-        work.runs = work.steps.planned(given)
-    except RunError as error:
-        reason = str(error)
-        if not unproven:
-            raise RunError(f"{reason}: without proof nothing is written but with --unproven") from None
+    reason = work.plan(given, unproven)
     for with_unsafe in (False, True)[: 1 + unsafe]:
         work.extend(with_unsafe)
     best, done = work.best, tuple(work.best.applied.values())
     comparison = _compared(path, best.file, on, sizes) if done else None
-    results = (tuple(work.runs), reason, work.difference)
+    results = (tuple(work.runs), reason, work.difference, given)
     return Fixed(path, best.file, done, tuple(work.undone), before, best.audit, comparison, *results)
 
 
@@ -161,7 +156,7 @@ class _Work:
     folder: str
     codes: Collection[str]
     kept: Callable[[Iterable[Finding]], Iterable[Finding]]
-    sizes: Mapping[str, Any]
+    names: Mapping[str, str] | None
     steps: Steps
     runs: list[Run] = field(default_factory=list)
     undone: list[tuple[Finding, str]] = field(default_factory=list)
@@ -181,6 +176,17 @@ class _Work:
         ]
         stages = [_STAGES.get(fix.finding.code, 0) for fix in wanted]
         return [fix for fix, stage in zip(wanted, stages, strict=True) if stage == min(stages)]
+
+    def plan(self, sizes: dict[str, int], unproven: bool) -> str:
+        """Find the runs that prove a fix; why there are none, where that is allowed. Raises RunError where it is not."""
+        try:
+            self.runs = self.steps.planned(sizes)
+        except RunError as error:
+            if unproven:
+                return str(error)
+            advice = "without proof nothing is written: give sizes at which it runs with --dim, or --unproven"
+            raise RunError(f"{error}: {advice}") from None
+        return ""
 
     def extend(self, unsafe: bool) -> None:
         """Add all fixes that hold, of the safe ones or of all: those that fail are found by halves."""
@@ -232,7 +238,7 @@ class _Work:
             denied |= {_key(fix) for fix in chosen} - done.keys()
             if done:
                 next_analysis()
-                trial = _Trial(target, {**trial.applied, **done}, audit(target, **self.sizes))
+                trial = _Trial(target, {**trial.applied, **done}, audit(target, names=self.names))
         return trial
 
 
@@ -278,8 +284,13 @@ def _interface(path: str) -> dict[str, Any]:
         "opsets": {entry.domain: entry.version for entry in proto.opset_import},
         "metadata": {entry.key: entry.value for entry in proto.metadata_props},
         "IR version": proto.ir_version,
-        "functions": sorted((function.domain, function.name) for function in proto.functions),
     }
+
+
+def _at(quantity: Dim, values: Mapping[str, int]) -> int:
+    """A quantity at these sizes, and at an assumed one where only data can tell."""
+    sizes = {} if isinstance(quantity, int) else {name: values.get(name, OTHER) for name in quantity.symbols}
+    return evaluate(quantity, sizes) or 0
 
 
 def _key(fix: Fix) -> Key:

@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from graphflops.ops import index
-from graphflops.ops.elementwise import ELEMENTWISE
-from graphflops.ops.layers import LAYERS
-from graphflops.ops.table import ARGUMENT_NAMES, NAMESPACES, Row
-from graphflops.ops.tensors import TENSORS
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from graphflops.ops.table import Fact, Kind
+from graphflops.ops.table import ARGUMENT_NAMES, NAMESPACES, ROWS, Fact, Kind, Row
 
 # Namespaces of plain functions: what follows the last dot is the function's name, not an overload or a version.
 _FUNCTIONS = ("_operator", "builtins", "higher_order", "math", "torch")
@@ -27,7 +20,6 @@ _POINTWISE = _BROADCASTING | {"cast", "identity", "dropout", "quantisation"}
 _MOVING = frozenset({"view", "identity", "cast", "movement"})
 _SEVERAL = frozenset({"b", "weight", "mask", "*xs"})  # parameters of operators that take several tensors
 _KEYWORD_ONLY = frozenset({"dtype", "layout", "device", "pin_memory", "memory_format", "generator", "out"})
-ROWS = (*ELEMENTWISE, *TENSORS, *LAYERS)
 Entry = TypeVar("Entry")
 _MEMOISED = 2**14  # distinct spellings; a file may make up any number of them
 
@@ -121,6 +113,11 @@ class Op:
     def is_random(self) -> bool:
         """True if two calls on the same operands may give different results."""
         return self.kind in ("random", "dropout")
+
+    @property
+    def stops_gradients(self) -> bool:
+        """True if no gradient passes from its results to its operands: they are cut off, or only their sizes are used."""
+        return self.name == "detach" or self.reads_sizes or self.word in ("rand_like", "randn_like")
 
     @property
     def is_arithmetic(self) -> bool:

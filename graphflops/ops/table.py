@@ -2,13 +2,17 @@
 
 A column lists the spellings in its dialect, separated by blanks, without overload or version; `max.other` is a spelling for
 one overload only. `Gather(x,index,axis)` states the order of arguments of that spelling. An argument `*xs` takes all
-remaining operands. A new dialect is a new column: an entry in `NAMESPACES` and a field of `Row`. The rows are in
-`elementwise.py`, `tensors.py` and `layers.py`.
+remaining operands. A new dialect is a new column: an entry in `NAMESPACES` and a field of `Row`.
+
+The rows are the lines of `operators.txt`: `name kind: arguments | column spellings | ...`. A line that begins with
+blanks goes on with the row above it; one that begins with `#` names what follows.
 """
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple, get_args
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, get_args
 
 Kind = Literal[
     "elementwise",
@@ -139,3 +143,21 @@ class Row(NamedTuple):
     other: str = ""
     neutral: int | None = None
     facts: tuple[Fact, ...] = ()
+
+
+def _rows(text: str) -> Iterator[Row]:
+    for line in text.replace("\n  ", " ").splitlines():
+        if line.startswith("#"):
+            continue
+        head, *columns = line.split(" | ")
+        named, _, arguments = head.partition(":")
+        name, kind = named.split()
+        fields: dict[str, Any] = dict(column.split(" ", 1) for column in columns)
+        if "neutral" in fields:
+            fields["neutral"] = int(fields["neutral"])
+        if "facts" in fields:
+            fields["facts"] = tuple(fields["facts"].split())
+        yield Row(name, kind, arguments.strip(), **fields)  # type: ignore[arg-type]
+
+
+ROWS = tuple(_rows(Path(__file__).with_name("operators.txt").read_text(encoding="utf-8")))

@@ -6,16 +6,13 @@ docs/report.md has the same table, under "Sizes without an example".
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Collection, Iterator
+from typing import NamedTuple
 
 from graphflops.dims import Expr
 from graphflops.dims.solving import LARGEST_SIZE, affine
+from graphflops.graph import Graph, Symbol
 from graphflops.tensor import TensorType
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
-
-    from graphflops.graph import Graph, Symbol
 
 BATCH = 1
 IMAGE = 224  # height and width of an image

@@ -9,20 +9,16 @@ calls again up to the last one that keeps a value for its gradient; these values
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from graphflops.base.patterns import modules_around
 from graphflops.errors import ModelError, shown
-from graphflops.graph import Graph, Output, Ref
+from graphflops.graph import Argument, Graph, Node, Output, Ref
+from graphflops.passes.program import PricedCall
+from graphflops.report import Row
 from graphflops.training import matched
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
-    from graphflops.graph import Argument, Node
-    from graphflops.passes.program import PricedCall
-    from graphflops.report import Row
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,21 +7,15 @@ number and for every bound that it records of one.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Container, Iterator
 
-from graphflops.dims import Expr, differ, evaluate, symbol
+from graphflops.cost import Value
+from graphflops.dims import Dim, Expr, differ, evaluate, symbol
 from graphflops.errors import shown
 from graphflops.exporters.types import STORED
-from graphflops.graph import Ref
+from graphflops.graph import Graph, Node, Ref
+from graphflops.passes.bind import Binding
 from graphflops.tensor import TensorType, sizes_in
-
-if TYPE_CHECKING:
-    from collections.abc import Container, Iterator
-
-    from graphflops.cost import Value
-    from graphflops.dims import Dim
-    from graphflops.graph import Graph, Node
-    from graphflops.passes.bind import Binding
 
 # Comparisons that say that the first operand is at most the second, and by how much it is less.
 _AT_MOST = {"eq": 0, "le": 0, "lt": 1}

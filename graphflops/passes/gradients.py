@@ -9,7 +9,7 @@ from typing import Any
 from graphflops.cost import MATRIX_QUANTITIES, Cost, Estimate, Value
 from graphflops.passes.program import Backward, PricedCall, owners
 from graphflops.rules.registry import ForwardCall, Rule, find_backward
-from graphflops.tensor import TensorType
+from graphflops.tensor import PartType, TensorType
 
 
 def gradient(rule: Rule, arguments: Mapping[str, Any], estimate: Estimate) -> Estimate | None:
@@ -120,7 +120,7 @@ def _told_apart(
     operands_read, results_read, beside = set(), [], []
     made = {id(value) for value in back.out}
     for index, value in enumerate(back.reads):
-        if id(value) in made:
+        if id(value) in made or isinstance(value, PartType):
             continue
         if id(value) in places:
             operands_read.add(places[id(value)])

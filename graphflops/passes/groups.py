@@ -7,23 +7,18 @@ group tells, else the number is a symbol of the program, `group_0` for group "0"
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from graphflops.dims import Dim, symbol
-from graphflops.graph import Graph, Ref, Symbol
-from graphflops.passes.price import Fact
+from graphflops.graph import Graph, Node, Ref, Symbol
+from graphflops.ops import Op
+from graphflops.passes.price import Fact, FindFact
 from graphflops.tensor import TensorType
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from graphflops.graph import Node
-    from graphflops.ops import Op
-    from graphflops.passes.price import FindFact
-
-    Types = Mapping[str, object]
+Types = Mapping[str, object]
 
 FEWEST = 2  # devices of a group of unknown size
 _PREFIX = "group_"

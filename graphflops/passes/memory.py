@@ -9,25 +9,26 @@ What checkpoints make is not kept but made again, when the first of its gradient
 
 from __future__ import annotations
 
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
 
-from graphflops.dims import total
+from graphflops.cost import Value
+from graphflops.dims import Dim, total
 from graphflops.errors import DimError
-from graphflops.passes.checkpoints import checkpoints
+from graphflops.passes.checkpoints import Checkpoint, checkpoints
 from graphflops.passes.meter import AGAIN, Meter
 from graphflops.passes.optimizer import trained_inputs
-from graphflops.passes.program import CallByCall, MemoryUse, Peak, PricedGraph, SizesKnown
+from graphflops.passes.program import (
+    CallByCall,
+    MemoryUse,
+    Peak,
+    PricedCall,
+    PricedGraph,
+    PricedProgram,
+    SizesKnown,
+)
 from graphflops.report import Timeline
 from graphflops.tensor import TensorType
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-
-    from graphflops.cost import Value
-    from graphflops.dims import Dim
-    from graphflops.passes.checkpoints import Checkpoint
-    from graphflops.passes.program import PricedCall, PricedProgram
 
 _FIRST = "first "  # before the place of what a call saves that is allocated before its results
 
@@ -132,7 +133,7 @@ class _Liveness:
         self.root = execution.owners()
         self.bytes = _sizes(self.root, execution.values, execution)
         self.kept = {self.root[name] for name in graph.graph.returned if name in self.root}
-        marks = graph.graph.recomputed if execution.training else {}
+        marks = execution.recomputed if execution.training else {}
         self.checkpoints = checkpoints(execution.calls, marks, self.kept_by) if marks else []
         self.saved = _saved(self.root, execution, self.checkpoints) if execution.training else {}
         self.meter = Meter(sizes)

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 from graphflops.dims import Expr
 from graphflops.errors import GraphflopsError, ShapeError, shown
+from graphflops.rules.registry import Rule
 from graphflops.tensor import TensorType, UnknownType
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from graphflops.rules.registry import Rule
 
 # By annotation of a rule's parameter: what a value of it is, in Python and in words.
 _KINDS: dict[str, tuple[tuple[type, ...], str]] = {
@@ -63,7 +60,6 @@ def _wrong_kind(rule: Rule, op: str, arguments: Mapping[str, Any]) -> str:
 
 
 def _annotations(rule: Rule) -> Mapping[str, Any]:
-    """The annotations of a rule's parameters."""
     return getattr(_plain(rule), "__annotations__", {})
 
 

@@ -6,22 +6,19 @@ written once. Temporaries and kernels depend on the implementation (torch/optim/
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from graphflops.cost import Cost
 from graphflops.dims import Dim, dim_max, dim_min, prod, total
 from graphflops.passes.gradients import wants
+from graphflops.passes.program import PricedProgram
 from graphflops.rules.work import WORK
+from graphflops.rules.work_functions import Work
 from graphflops.tensor import BFLOAT16, TensorType
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from graphflops.passes.program import PricedProgram
-    from graphflops.rules.work_functions import Work
-    from graphflops.training import Training
+from graphflops.training import Training
 
 _STEP_BYTES = 4  # the number of steps done; a fused update keeps it on the device, for each parameter
 _NEWTON_SCHULZ_STEPS = 5

@@ -2,37 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from graphflops.base.limits import LimitPassed, spend
+from graphflops.cost import RegionRun, Value
+from graphflops.dims import Dim
 from graphflops.errors import NoRuleError, ShapeError, shown
-from graphflops.graph import Graph, Ref
-from graphflops.ops import onnx_operands, operator
+from graphflops.graph import Graph, Node, Phase, Ref
+from graphflops.ops import Op, onnx_operands, operator
+from graphflops.passes.bind import Binding
 from graphflops.passes.gradients import pass_on, reached
-from graphflops.passes.price_call import converts, key_of, price_call, unknown_call, without_gradient
+from graphflops.passes.price_call import Priced, converts, key_of, price_call, unknown_call, without_gradient
 from graphflops.passes.program import Names, Notes, PricedCall, PricedGraph, PricedProgram, summed
 from graphflops.passes.reconcile import Reconciler, place_of
 from graphflops.passes.reshaped import reshaped
 from graphflops.report import Named, RegionUse, Row, scaled
-from graphflops.rules.registry import find
+from graphflops.rules.registry import Rule, find
 from graphflops.tensor import TensorType
+from graphflops.training import Training
 from graphflops.view import flat
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
-    from graphflops.cost import RegionRun, Value
-    from graphflops.dims import Dim
-    from graphflops.graph import Node, Phase
-    from graphflops.ops import Op
-    from graphflops.passes.bind import Binding
-    from graphflops.passes.price_call import Priced
-    from graphflops.rules.registry import Rule
-    from graphflops.training import Training
-
-    Progress = Callable[[int, int], None]
-    FindFact = Callable[[Op], "FactOf | None"]
+Progress = Callable[[int, int], None]
+FindFact = Callable[[Op], "FactOf | None"]
 
 # Keywords that place a tensor or seed it but change neither its type nor the work.
 _PLACEMENT = frozenset({"layout", "device", "pin_memory", "memory_format", "generator", "non_blocking"})

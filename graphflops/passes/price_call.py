@@ -79,6 +79,7 @@ def price_call(
         by_place = wanted is None and not op.startswith("higher_order.")
         arguments = rule.bound(op, args, kwargs, by_place=by_place)
         check_indices(op, arguments)
+        training = training and not operator(op).stops_gradients
         return _completed(rule, op, arguments, (args, kwargs), in_place, wanted, training)
     except NoRuleError as error:
         return unknown_call("GF101", str(error))
@@ -122,7 +123,7 @@ def _completed(
             back = replace(back, estimate=functorch.over_hidden_axes(back.estimate, tensors, wanting))
     return Priced(
         state="free" if is_free(estimate) else "counted",
-        estimate=_marked(estimate, flat(arguments.values()), op) if training else estimate,
+        estimate=_marked(estimate, flat(arguments.values())) if training else estimate,
         cost=estimate.cost,
         gradient=back,
         gradient_cost=None if back is None else back.estimate.cost,
@@ -215,10 +216,8 @@ def without_gradient(value: Value) -> Value:
     )
 
 
-def _marked(estimate: Estimate, operands: Iterator[Any], op: str) -> Estimate:
+def _marked(estimate: Estimate, operands: Iterator[Any]) -> Estimate:
     """Mark floating results of a call on values that want a gradient as wanting one too."""
-    if operator(op).name == "detach":
-        return estimate
     if not any(map(wants, operands)):
         return estimate
     if estimate.regions and not any(wants(value) for run, _ in estimate.regions for value in run.out):

@@ -3,27 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from graphflops.cost import QUANTITIES, Cost
-from graphflops.dims import symbol, total
+from graphflops.attention import AttentionUse
+from graphflops.cost import QUANTITIES, Cost, Estimate, Value
+from graphflops.dims import Dim, Meeting, symbol, total
 from graphflops.errors import DimError
-from graphflops.report import known_values
+from graphflops.graph import Graph, Node
+from graphflops.passes.bind import Binding
+from graphflops.report import Diagnostic, Named, Row, SymbolInfo, Timeline, known_values
+from graphflops.report.call_time import PhaseTime
 from graphflops.report.diagnostics import diagnostic
 from graphflops.tensor import TensorType
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Container, Iterable, Mapping, Sequence
-
-    from graphflops.attention import AttentionUse
-    from graphflops.cost import Estimate, Value
-    from graphflops.dims import Dim, Meeting
-    from graphflops.graph import Graph, Node
-    from graphflops.passes.bind import Binding
-    from graphflops.report import Diagnostic, Named, Row, SymbolInfo, Timeline
-    from graphflops.report.call_time import PhaseTime
-    from graphflops.training import Training
+from graphflops.training import Training
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,8 +279,8 @@ NO_TIME = ProgramTime()
 class CallByCall:
     """Execution of a graph call by call: a tensor is freed after its last use. What a runtime of graphs does.
 
-    training: whether the gradients of the calls run too. calls: those that run, in order.
-    keeps_repeated: whether a gradient that repeats one number is kept as that number.
+    training: whether the gradients of the calls run too. calls: those that run, in order. recomputed: by name of one, the
+    checkpoint that runs it again. keeps_repeated: whether a gradient that repeats one number is kept as that number.
     """
 
     keeps_repeated = False
@@ -294,6 +288,7 @@ class CallByCall:
     def __init__(self, graph: PricedGraph, training: bool) -> None:
         self.calls: Sequence[PricedCall] = graph.calls
         self.values, self.training = graph.values, training
+        self.recomputed = graph.graph.recomputed
 
     def owners(self) -> Mapping[str, str]:
         """The value whose memory each tensor shares."""

@@ -14,29 +14,21 @@ is one of the quantized value. A conversion that something else reads stays, and
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from graphflops.base.units import memory
-from graphflops.cost import Cost
-from graphflops.dims import evaluate
+from graphflops.cost import Cost, Estimate, Value
+from graphflops.dims import Dim, evaluate
+from graphflops.graph import Graph
 from graphflops.open_sizes import of_described
 from graphflops.passes.memory import memory_use
 from graphflops.passes.price_call import is_free, matrix_dtype
-from graphflops.passes.quantized_islands import Islands
-from graphflops.report import Named
+from graphflops.passes.program import PricedCall, PricedProgram
+from graphflops.passes.quantized_islands import Island, Islands, PriceOf
+from graphflops.report import Named, Row
 from graphflops.report.size_names import in_prose
 from graphflops.tensor import TensorType
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
-
-    from graphflops.cost import Estimate, Value
-    from graphflops.dims import Dim
-    from graphflops.graph import Graph
-    from graphflops.passes.program import PricedCall, PricedProgram
-    from graphflops.passes.quantized_islands import Island, PriceOf
-    from graphflops.report import Row
 
 
 def fuse(
@@ -117,7 +109,6 @@ class _Fusion:
         return kept
 
     def _fused(self, island: Island) -> PricedCall:
-        """An island as one call."""
         found = self.found
         call = found.calls[island.place]
         parts = [found.calls[place] for place in (*island.absorbed, *island.quantizers)]
@@ -144,7 +135,6 @@ class _Fusion:
         return self._entered(call.renamed(twins), found.layouts[place], twins)
 
     def _entered(self, call: PricedCall, estimate: Estimate, twins: Mapping[str, str]) -> PricedCall:
-        """The call with this estimate, also in its row."""
         values, row = self.found.values, self.rows[call.row]
         inputs = [self._named(twins.get(name, name)) for name, _ in row.inputs]
         outputs = [name for name in call.node.outputs if name and isinstance(values.get(name), TensorType)]

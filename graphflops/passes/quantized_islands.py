@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections import ChainMap
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from graphflops.cost import Estimate, free
-from graphflops.dims import total
-from graphflops.graph import Ref
-from graphflops.passes.price_call import is_free
+from graphflops.cost import Estimate, Value, free
+from graphflops.dims import Dim, total
+from graphflops.graph import Graph, Node, Ref
+from graphflops.passes.price_call import Priced, is_free
+from graphflops.passes.program import PricedCall
 from graphflops.passes.quantized_values import (
     TO_FLOAT,
     Twin,
@@ -21,16 +23,7 @@ from graphflops.passes.quantized_values import (
 )
 from graphflops.tensor import INT32, INT64, TensorType
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-
-    from graphflops.cost import Value
-    from graphflops.dims import Dim
-    from graphflops.graph import Graph, Node
-    from graphflops.passes.price_call import Priced
-    from graphflops.passes.program import PricedCall
-
-    PriceOf = Callable[[Node, Mapping[str, Value], Graph], Priced]
+PriceOf = Callable[[Node, Mapping[str, Value], Graph], Priced]
 
 _HALF = 16  # bits of the narrowest floating-point type that layers compute in
 _SUMS = (INT32, INT64)  # types in which products of integers are summed

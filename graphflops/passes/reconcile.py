@@ -5,16 +5,20 @@ Where neither a rule nor the file records a type, `FallbackTypes` takes what the
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from graphflops.dims import Dim, Expr, Meeting, differ
+from graphflops.cost import Value
+from graphflops.dims import Dim, Expr, Meeting, differ, evaluate
 from graphflops.errors import ModelError, shown
-from graphflops.graph import Ref
+from graphflops.graph import Graph, Node, Ref
+from graphflops.passes.bind import Binding
 from graphflops.passes.claims import Claims, paired
 from graphflops.passes.fallback import FallbackTypes
 from graphflops.passes.price_call import (
     RANKLESS,
+    Priced,
     is_same,
     outgrown,
     placeholders_in,
@@ -22,18 +26,10 @@ from graphflops.passes.price_call import (
     substituted,
     told_by,
 )
+from graphflops.passes.program import Names, Notes
 from graphflops.tensor import TensorType, UnknownType, sizes_in, with_sizes
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from graphflops.cost import Value
-    from graphflops.graph import Graph, Node
-    from graphflops.passes.bind import Binding
-    from graphflops.passes.price_call import Priced
-    from graphflops.passes.program import Names, Notes
-
-    Resolve = Callable[[Any, Mapping[str, Value]], Any]
+Resolve = Callable[[Any, Mapping[str, Value]], Any]
 
 
 _EXPORT_DYNAMIC = "a size is fixed in the program: export it with dynamic shapes"
@@ -151,10 +147,22 @@ class Reconciler:
             self.say("GF108", node, priced.estimate.hint)
         if priced.met:
             self.equalities.update(dict.fromkeys(priced.met))
+            self._compare_met(node, priced.met)
         if self.fallback is not None:
             self._take_derived(node, priced, values, graph, self.fallback, resolve)
         else:
             self._take_recorded(node, priced, values, graph, autocast)
+
+    def _compare_met(self, node: Node, met: Iterable[Meeting]) -> None:
+        """Say where two sizes that an operator requires to be equal are not, at the examples that the file records."""
+        if self.derives or self.binding.moved:
+            return
+        for a, b, is_broadcast in met:
+            sizes = evaluate(a, self.binding.examples), evaluate(b, self.binding.examples)
+            if not is_broadcast and None not in sizes and sizes[0] != sizes[1]:
+                self.say(
+                    "GF102", node, f"requires {a} = {b}, which are {sizes[0]} and {sizes[1]} in the file"
+                )
 
     def _take_recorded(
         self, node: Node, priced: Priced, values: dict[str, Value], graph: Graph, autocast: bool

@@ -2,23 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from graphflops.dims import Dim, total
 from graphflops.graph import Phase, Step
 from graphflops.passes.program import MemoryUse, Peak, PricedProgram
 from graphflops.report import Exchange, Held, Timeline
 
 
-def step_memory(program: PricedProgram, step: Step) -> MemoryUse:
-    """The peak of a step beside what is there throughout, and what is held when; one moment a call."""
+def step_memory(program: PricedProgram, step: Step, buffers: Sequence[Dim] = ()) -> MemoryUse:
+    """The peak of a step beside what is there throughout, and what is held when; one moment a call.
+
+    buffers: bytes that the kernels of each call need on a device beside its operands and results, which no call shows.
+    """
     rows = tuple([call.row for call in program.main.calls])
     storages = sorted([memory for memory in step.storages if memory.bytes], key=lambda memory: memory.last)
     changes = [0] * (len(rows) + 1)
     held = []
     for name, kind, first, last, size in storages:
+        if kind == "host":
+            continue
         held.append(Held(name, "workspace" if kind == "temporary" else kind, max(first, 0), last, size))
         if kind not in ("weight", "buffer", "optimizer"):
             changes[max(first, 0)] += size
             changes[last + 1] -= size
+    for moment, needed in enumerate(buffers):
+        if isinstance(needed, int) and needed:
+            held.append(Held(program.main.calls[moment].node.name, "workspace", moment, moment, needed))
+            changes[moment] += needed
+            changes[moment + 1] -= needed
     live = peak = place = 0
     for moment, change in enumerate(changes):
         live += change

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping, Sequence
 
+from graphflops.cost import Estimate, Value
 from graphflops.errors import RuleError, shown
-from graphflops.graph import Ref
+from graphflops.graph import Graph, Node, Ref
+from graphflops.passes.program import PricedCall
 from graphflops.tensor import TensorType, UnknownType
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from graphflops.cost import Estimate, Value
-    from graphflops.graph import Graph, Node
-    from graphflops.passes.program import PricedCall
 
 Links = list[tuple[str, str]]
 

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from graphflops.passes.meter import AGAIN
+from graphflops.dims import Dim
+from graphflops.graph import Graph
+from graphflops.passes.meter import AGAIN, Meter
+from graphflops.passes.program import Backward, CallByCall, PricedCall
 from graphflops.tensor import TensorType
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-
-    from graphflops.dims import Dim
-    from graphflops.graph import Graph
-    from graphflops.passes.meter import Meter
-    from graphflops.passes.program import Backward, CallByCall, PricedCall
 
 
 class Reverse:

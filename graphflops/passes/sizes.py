@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from graphflops.cost import QUANTITIES
-from graphflops.dims import Expr, at_least, evaluate
+from graphflops.dims import Dim, Expr, at_least, evaluate
 from graphflops.errors import ModelError, shown
+from graphflops.graph import Graph
 from graphflops.open_sizes import is_computed, of_described
 from graphflops.passes.bind import open_sizes
-from graphflops.report import Named, known_values
+from graphflops.passes.program import PricedProgram
+from graphflops.report import Named, Row, SymbolInfo, known_values
 from graphflops.report.size_names import in_prose
 from graphflops.tensor import TensorType
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-
-    from graphflops.dims import Dim
-    from graphflops.graph import Graph
-    from graphflops.passes.program import PricedProgram
-    from graphflops.report import Row, SymbolInfo
 
 _LARGEST = 2**48  # no size by name is larger
 
@@ -65,7 +59,6 @@ def with_sizes(program: PricedProgram, labels: Mapping[str, str]) -> PricedProgr
 
 
 def _labelled(symbols: Mapping[str, SymbolInfo], labels: Mapping[str, str]) -> Mapping[str, SymbolInfo]:
-    """The symbols with the labels of their sizes."""
     found = dict(symbols)
     for name, info in symbols.items():
         place = next((place for place in (name, *info.where) if place in labels), "")

@@ -6,17 +6,17 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from graphflops.graph import EagerRun, Graph, Node, Ref
-from graphflops.structure.repeats import layers
+from graphflops.structure.fold import Fold
 from graphflops.structure.wiring import wiring
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from graphflops.graph import Argument
     from graphflops.report import Report
+    from graphflops.structure.fold import Part
 
 TURNS = 2  # that are kept: the last of them has a layer before it and what follows the layers after it
-_DEEPEST = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,23 +73,29 @@ def folded(report: Report) -> Folded:
 
 def _turns(report: Report) -> list[list[str]]:
     """The calls of each layer, by name in program order, of the repetition that most calls are in; empty without one."""
-    calls = wiring(report).calls
-    best: list[list[str]] = []
-    for depth in range(1, _DEEPEST):
-        found: dict[int, dict[int, list[int]]] = {}
-        for column in layers(report, calls, depth):
-            for run in column:
-                if run.repeats:
-                    outermost = min(run.repeats)
-                    turn = found.setdefault(outermost, {}).setdefault(run.repeats[outermost], [])
-                    turn += [call.row for call in run.calls]
-        for repetition in found.values():
-            if sum(map(len, repetition.values())) > sum(map(len, best)):
-                best = [
-                    [report.rows[row].node for row in sorted(repetition[turn])] for turn in sorted(repetition)
-                ]
+    found = wiring(report)
+    rows = {name: report.rows[place] for name, place in found.calls}
+    reads: dict[str, list[str]] = {name: [] for name in rows}
+    for use in found.uses:
+        if use.user in rows and use.maker in rows:
+            reads[use.user].append(use.maker)
+    forms = {name: (row.op, row.state, row.cost) for name, row in rows.items()}
+    fold = Fold({name: row.module for name, row in rows.items()}, reads, forms, {})
+    repeated = [[turn.calls for turn in part.turns] for part in _repeated(fold, fold.top)]
+    most = max(repeated, key=lambda turns: sum(map(len, turns)), default=[])
+    place = {name: number for number, name in enumerate(rows)}
+    best = [[rows[name].node for name in sorted(turn, key=place.__getitem__)] for turn in most]
     best = [[name for name in names if "/" not in name] for names in best]
     return best if len(best) >= TURNS and len({*map(len, best)}) == 1 else []
+
+
+def _repeated(fold: Fold, part: Part) -> Iterator[Part]:
+    """Every part that repeats, in none that does."""
+    if len(part.turns) > 1:
+        yield part
+    elif not part.is_own:
+        for inner in fold.within(part):
+            yield from _repeated(fold, inner)
 
 
 def _renamed(node: Node, instead: Mapping[str, str]) -> Node:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Literal
 
 from graphflops.links import seconds
@@ -96,16 +96,20 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """Devices and what joins them."""
+    """Devices and what joins them. known: seconds of collectives that were asked for."""
 
     device: Device
     network: Network
+    known: dict[tuple[str, int, int, int | None], float] = field(default_factory=dict)
 
     def takes(self, kind: str, nbytes: float, group: int, within: int | None = None) -> float:
         """Seconds of a collective. nbytes: of one device's operand. within: devices of the group in one node."""
         if group < 2 or not nbytes:
             return 0.0
-        return seconds(kind, int(nbytes), group, self.network, within=within).seconds  # type: ignore[arg-type]
+        key = kind, int(nbytes), group, within
+        if key not in self.known:  # layouts differ less in their messages than in how often they are sent
+            self.known[key] = seconds(kind, int(nbytes), group, self.network, within=within).seconds  # type: ignore[arg-type]
+        return self.known[key]
 
 
 def stages(layers: int, number: int, prices: Prices) -> tuple[int, ...]:

@@ -7,13 +7,14 @@ the products it came from are not split.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import NamedTuple
 
-from graphflops.dims import Dim, prod
+from graphflops.dims import Dim
 from graphflops.graph import Argument, Graph, Node, Ref
+from graphflops.planning.axes import axis_of, regrouped
 from graphflops.tensor import TensorType
 
 _INDIVISIBLE = "does not divide"
@@ -23,10 +24,16 @@ _LAYOUT = frozenset({"reshape", "expand", "split"})  # whose second argument is 
 
 
 class Part(NamedTuple):
-    """A value that is split along an axis. origins: the products whose columns it comes from."""
+    """A value that is split along an axis. origins: the products whose columns it comes from.
+
+    pieces: of heads that are fewer than the devices, each of which several devices hold; 0 for a piece on each device.
+    is_repeated: whether such heads are repeated along the next axis, of which these devices have a part each.
+    """
 
     axis: int
     origins: frozenset[str]
+    pieces: int = 0
+    is_repeated: bool = False
 
 
 class Exchanged(NamedTuple):
@@ -44,7 +51,9 @@ class Exchanged(NamedTuple):
 class Split:
     """A program as one of `devices` runs it. parts: values that are split, weights among them.
 
-    refused: products that stay whole, with the reason. factors: by product, which factor of its columns is split.
+    refused: products that stay whole, with the reason. factors: by product, which factor of its columns is split. pieces: by
+    product, how many heads there are where they are fewer than the devices; 0 where that was tried in vain. None: such heads
+    are not held by several devices. fewer: what this run found of these.
     """
 
     graph: Graph
@@ -53,6 +62,8 @@ class Split:
     exchanged: list[Exchanged] = field(default_factory=list)
     refused: dict[str, str] = field(default_factory=dict)
     factors: dict[str, int] = field(default_factory=dict)
+    pieces: dict[str, int] | None = None
+    fewer: dict[str, int] = field(default_factory=dict)
 
     def problem(self, node: Node) -> tuple[str, frozenset[str]] | None:
         """Takes a call along; where it does not work on parts, why, and the products that they come from."""
@@ -73,13 +84,55 @@ class Split:
         out = [name for name in node.outputs if name is not None]
         axes = {self._axis(node, name, part.axis) for name, part in parts.items()}
         axis = axes.pop() if len(axes) == 1 else None
-        if axis is None or not all(self._divides(name, axis) for name in out):
-            return f"{node.op} needs the whole" if axis is None else f"{node.op}: {_INDIVISIBLE}"
-        if not self._beside(node, parts, axis):
-            return f"{node.op} reads a whole operand"
         origins = frozenset[str]().union(*(part.origins for part in parts.values()))
-        self.parts.update((name, Part(axis, origins)) for name in out if self.type(name) is not None)
+        made = None if axis is None else self._made(node, parts, Part(axis, origins))
+        if axis is None or made is None:
+            return f"{node.op} needs the whole"
+        if not all(self._divides(name, axis, made.pieces) for name in out):
+            self._note_fewer(self.size(out[0], axis), origins)
+            return f"{node.op}: {_INDIVISIBLE}"
+        if not self._beside(node, parts, made):
+            return f"{node.op} reads a whole operand"
+        self.parts.update((name, made) for name in out if self.type(name) is not None)
         return ""
+
+    def _made(self, node: Node, parts: Mapping[str, Part], made: Part) -> Part | None:
+        """The part that a call makes, with its pieces; None where its operands are in other pieces than one another."""
+        kinds = {(part.pieces, part.is_repeated) for part in parts.values()}
+        if (
+            node.operator.kind == "attention"
+        ):  # where queries have a piece on each device, and keys beside them
+            query = node.arguments().get("query")
+            name = query.name if isinstance(query, Ref) else ""
+            return made if (0, False) in kinds and name in parts and not parts[name].pieces else None
+        if len(kinds) > 1:
+            return None
+        pieces, is_repeated = kinds.pop()
+        (name, part), out = next(iter(parts.items())), node.outputs[0] or ""
+        before = [self.size(name, part.axis + further) for further in (0, 1)]
+        after = [self.size(out, made.axis + further) for further in (0, 1)]
+        if not pieces or (is_repeated and after[0] == before[0] * before[1]):
+            return made
+        if node.operator.name == "expand" and before[1] == 1 < after[1]:
+            is_even = after[1] % (self.devices // pieces) == 0
+            return made._replace(pieces=pieces, is_repeated=True) if is_even else None
+        kept = made._replace(pieces=pieces, is_repeated=is_repeated)
+        return None if is_repeated and after != before else kept
+
+    def _note_fewer(self, heads: int, origins: frozenset[str]) -> None:
+        """Heads that are fewer than the devices: each can be on several of them."""
+        if self.pieces is not None and 1 < heads < self.devices and self.devices % heads == 0:
+            self.fewer.update((origin, heads) for origin in origins if origin not in self.pieces)
+
+    def shape(self, name: str) -> tuple[Dim, ...]:
+        """The sizes of a value that is split, as one device has it."""
+        whole, part = self.type(name), self.parts[name]
+        assert whole is not None
+        sizes = list(whole.shape)
+        sizes[part.axis] = self.size(name, part.axis) // (part.pieces or self.devices)
+        if part.is_repeated:
+            sizes[part.axis + 1] = self.size(name, part.axis + 1) // (self.devices // part.pieces)
+        return tuple(sizes)
 
     def type(self, name: str) -> TensorType | None:
         """The type of a tensor as the whole program has it."""
@@ -123,7 +176,7 @@ class Split:
             axes = (
                 axis for axis in range(self.rank(operand)) if self._axis(node, operand, axis) == part.axis
             )
-            self._divide(operand, Part(next(axes, part.axis), part.origins))
+            self._divide(operand, part._replace(axis=next(axes, part.axis)))
 
     @property
     def given(self) -> frozenset[str]:
@@ -145,20 +198,25 @@ class Split:
                 return "another operand is split"
             if node.name in self.refused:
                 return ""
-            if not self._divides(weight, columns):
+            pieces = (self.pieces or {}).get(node.name, 0)
+            if not self._divides(weight, columns, pieces):
                 size = self.size(weight, columns)
                 why = _INDIVISIBLE if size >= _FEW else "few, they stay whole"  # of a router
                 self.refused[node.name] = f"{size} columns: {why}"
                 return ""
             origin = frozenset({node.name})
-            self._divide(weight, Part(columns, origin))
-            self.parts[out] = Part(self.rank(out) - 1, origin)
+            self._divide(weight, Part(columns, origin, pieces))
+            self.parts[out] = Part(self.rank(out) - 1, origin, pieces)
             if bias is not None and self.rank(bias):
-                self.parts[bias] = Part(self.rank(bias) - 1, origin)
+                self.parts[bias] = Part(self.rank(bias) - 1, origin, pieces)
             self.exchanged.append(Exchanged(node.name, operand, "in"))
             return ""
-        if part.axis != self.rank(operand) - 1:
-            return f"{node.op} reads another axis than the split one"
+        if part.axis != self.rank(operand) - 1 or part.pieces:
+            return (
+                f"{node.op} reads another axis than the split one"
+                if not part.pieces
+                else f"{node.op} adds up copies"
+            )
         self._divide(weight, Part(rows, part.origins))
         self.exchanged.append(Exchanged(node.name, out, "out"))
         return ""
@@ -176,11 +234,11 @@ class Split:
         size = found.shape[axis] if found is not None and 0 <= axis < found.rank else 0
         return size if isinstance(size, int) else 0
 
-    def _divides(self, name: str, axis: int) -> bool:
+    def _divides(self, name: str, axis: int, pieces: int = 0) -> bool:
         size = self.size(name, axis)
-        return self.type(name) is None or (size > 0 and size % self.devices == 0)
+        return self.type(name) is None or (size > 0 and size % (pieces or self.devices) == 0)
 
-    def _beside(self, node: Node, parts: Mapping[str, Part], axis: int) -> bool:
+    def _beside(self, node: Node, parts: Mapping[str, Part], made: Part) -> bool:
         """Whether operands that are whole have one element along the split axis, or are inputs, split along.
 
         Parameters are split so beside elementwise calls, caches where a call joins, writes or attends to them.
@@ -189,13 +247,13 @@ class Split:
         if not node.operator.is_pointwise and node.operator.kind not in ("attention", "product", "movement"):
             return True
         for name in node.reads():
-            place = axis - self.rank(out) + self.rank(name)
+            place = made.axis - self.rank(out) + self.rank(name)
             if name in parts or place < 0 or self.size(name, place) == 1:
                 continue
             is_cache = name in self.given and self.rank(name) == self.rank(out) > 2
             is_split = is_cache if not node.operator.is_pointwise else name in self.weights
-            if is_split and self._divides(name, place):
-                self.parts[name] = Part(place, frozenset())
+            if is_split and self._divides(name, place, made.pieces):
+                self.parts[name] = Part(place, frozenset(), made.pieces)
             elif node.operator.kind != "movement":
                 return False
         return True
@@ -262,41 +320,28 @@ class Split:
         return regrouped(before.shape, after.shape, axis, factor if len(before.shape) == axis + 1 else 0)
 
 
-def regrouped(before: Sequence[Dim], after: Sequence[Dim], axis: int, factor: int = 0) -> int | None:
-    """The axis of a reshaped tensor that a split axis becomes: of several factors that of a number, else the leading one.
+def split(graph: Graph, devices: int, *, can_copy: bool = False) -> Split:
+    """The program as one of so many devices runs it; products whose results a call needs whole are not split.
 
-    Columns of a weight can be in any order, so each factor of them can be the split one. None where it is no factor.
+    can_copy: whether heads of keys and values that are fewer than the devices can be on several of them each.
     """
-    done, size = prod(before[:axis]), before[axis]
-    for place in range(len(after)):
-        if prod(after[:place]) == done and after[place] != 1:
-            parts = next(
-                (n for n in range(1, len(after) - place + 1) if prod(after[place : place + n]) == size), 1
-            )
-            chosen = after[place + factor] if factor < parts else None
-            return place + factor if isinstance(chosen, int) and isinstance(size, int) else None
-    return None
-
-
-def axis_of(given: object, rank: int) -> int:
-    """An axis counted from the first one."""
-    given = given[0] if isinstance(given, tuple) and given else given
-    return given % max(rank, 1) if isinstance(given, int) else rank - 1
-
-
-def split(graph: Graph, devices: int) -> Split:
-    """The program as one of so many devices runs it; products whose results a call needs whole are not split."""
     refused: dict[str, str] = {}
     factors: dict[str, int] = {}
+    pieces: dict[str, int] | None = {} if can_copy else None
     reasons: dict[str, str] = {}  # that sizes do not divide tells more than that a call needs the whole
     while True:
-        found = Split(graph, devices, refused=refused, factors=factors)
+        found = Split(graph, devices, refused=refused, factors=factors, pieces=pieces)
         problem, origins = next(
             filter(None, map(found.problem, graph.nodes if devices > 1 else ())), ("", ())
         )
         if not problem:
             return replace(found, graph=_of_one(found))
+        if pieces is not None and found.fewer:
+            pieces.update(found.fewer)
+            continue
         for origin in origins:
+            if pieces is not None and pieces.get(origin):
+                pieces[origin] = 0
             factors[origin] = factors.get(origin, 0) + 1
             reasons[origin] = reasons[origin] if _INDIVISIBLE in reasons.get(origin, "") else problem
             if factors[origin] > _FACTORS:
@@ -309,14 +354,10 @@ def _of_one(found: Split) -> Graph:
     if found.devices == 1:
         return found.graph
     types = dict(found.graph.types)
-    for name, part in found.parts.items():
+    for name in found.parts:
         whole = found.type(name)
         assert whole is not None
-        sizes = enumerate(whole.shape)
-        of_one = [
-            found.size(name, place) // found.devices if place == part.axis else size for place, size in sizes
-        ]
-        types[name] = replace(whole, shape=tuple(of_one))
+        types[name] = replace(whole, shape=found.shape(name))
     nodes = tuple([_resized(node, found) for node in found.graph.nodes])
     return replace(found.graph, types=types, nodes=nodes)
 
@@ -327,18 +368,20 @@ def _resized(node: Node, found: Split) -> Node:
     word = node.operator.name
     if out is None or word not in _LAYOUT:
         return node
-    axis, devices = found.parts[out].axis, found.devices
+    axis, pieces = found.parts[out].axis, found.parts[out].pieces or found.devices
     if word == "split" and axis_of(node.arguments().get("axis", 0), found.rank(out)) != axis:
         return node
-    whole = found.size(out, axis)
+    whole, less = found.type(out), found.shape(out)
+    assert whole is not None
 
     def put(argument: Argument) -> Argument:
         if word == "split":  # the length of each part, or of all
             parts = argument if isinstance(argument, tuple) else (argument,)
-            less = tuple([part // devices if isinstance(part, int) else part for part in parts])
-            return less if isinstance(argument, tuple) else less[0]
-        if isinstance(argument, tuple) and len(argument) > axis and argument[axis] == whole:
-            return tuple([whole // devices if place == axis else one for place, one in enumerate(argument)])
+            each = tuple([part // pieces if isinstance(part, int) else part for part in parts])
+            return each if isinstance(argument, tuple) else each[0]
+        if isinstance(argument, tuple) and len(argument) == len(less):
+            sizes = zip(argument, whole.shape, less, strict=True)
+            return tuple([of_one if one == of_all else one for one, of_all, of_one in sizes])
         return argument
 
     return replace(node, args=(node.args[0], *map(put, node.args[1:2]), *node.args[2:]))

@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from graphflops.base.numbered import numbered, unnumbered
 from graphflops.base.units import memory, number, percent
-from graphflops.dims import evaluate, total
+from graphflops.dims import Dim, evaluate, total
 from graphflops.render.conclusion import conclusion, counted
 from graphflops.render.markdown import escaped
+from graphflops.render.table import Page
 from graphflops.render.tables import Entry, TextTable
 from graphflops.render.text import assumptions, count_of, safe
-from graphflops.report.findings import SEVERITIES
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    from graphflops.dims import Dim
-    from graphflops.render.table import Page
-    from graphflops.report.findings import Finding, Findings, ModelFindings
+from graphflops.report.findings import SEVERITIES, Finding, Findings, ModelFindings
 
 _SENTENCE = 1_000  # characters of a message shown
 _COLORS = {"error": "red", "warning": "yellow", "note": "cyan"}
@@ -72,14 +66,18 @@ class Shares:
 
     def share(self, findings: Sequence[Finding]) -> float:
         """The largest of the shares of FLOPs, of bytes and of time; what sorts findings."""
-        sums = (*self.sums(findings), sum(finding.seconds for finding in findings))
-        wholes = (self.flops, self.bytes, self.model.seconds)
+        sums = (*self.sums(findings), self.stored(findings), sum(finding.seconds for finding in findings))
+        wholes = (self.flops, self.bytes, self.bytes, self.model.seconds)
         return max((part or 0) / whole if whole else 0.0 for part, whole in zip(sums, wholes, strict=True))
 
     def sums(self, findings: Sequence[Finding]) -> tuple[int | None, int | None]:
         flops = self.value(total(finding.flops or 0 for finding in findings))
         moved = self.value(total(finding.bytes or 0 for finding in findings))
         return flops, moved
+
+    def stored(self, findings: Sequence[Finding]) -> int:
+        """Bytes of stored tensors; 0 where more are stored than saved."""
+        return max(sum(finding.stored for finding in findings), 0)
 
     def text(self, findings: Sequence[Finding]) -> str:
         """`3.1 M FLOPs (2.0 % of all), 1.2 MB (0.4 % of all)`; "" where nothing is known to be wasted."""
@@ -90,6 +88,7 @@ class Shares:
         parts = [
             f"{number(flops)} FLOPs{_of(flops, self.flops)}" if flops else "",
             f"{memory(moved)}{_of(moved, self.bytes)}" if moved else "",
+            f"{memory(stored)} stored" if (stored := self.stored(findings)) else "",
             "not known at the sizes left open" if flops is None or moved is None else "",
         ]
         return ", ".join(part for part in parts if part)
@@ -209,7 +208,7 @@ def statistics(found: Findings) -> TextTable:
         for key in codes:
             members = [f for f in model.findings if (f.severity, f.code, f.name) == key]
             flops, moved = shares.sums(members)
-            rows.setdefault(key, []).append((len(members), flops or 0, moved or 0))
+            rows.setdefault(key, []).append((len(members), flops or 0, (moved or 0) + shares.stored(members)))
     entries = []
     for (severity, code, name), counts in rows.items():
         times, flops, moved = (sum(column) for column in zip(*counts, strict=True))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
+from graphflops.base.lazy import imported
 from graphflops.base.units import parameters
 from graphflops.errors import elided
 from graphflops.render.text import Numbers, count_of, safe
@@ -16,7 +18,8 @@ _FORMULA = 60  # characters of a formula
 def brief(value: Any) -> str:
     """`<Report model.pt2: 1.200 G FLOPs, 221.8 k parameters, 118 calls>`."""
     kind = type(value).__name__
-    return f"<{kind} {elided(_ABOUT[kind](value), _WIDTH)}>"
+    about = _ABOUT[kind]
+    return f"<{kind} {elided(imported(about)(value) if isinstance(about, str) else about(value), _WIDTH)}>"
 
 
 def _report(report: Report) -> str:
@@ -39,12 +42,6 @@ def _comparison(found: Any) -> str:
     from graphflops.render.diff.words import titles
 
     return next(iter(words.headlines(found)), " → ".join(titles(found)))
-
-
-def _fits(found: Any) -> str:
-    from graphflops.render.fits import verdict
-
-    return verdict(found)
 
 
 def _overview(found: Any) -> str:
@@ -74,36 +71,18 @@ def _validation(found: Any) -> str:
     return f"{safe(found.path, 80)}: {conclusion(found)}"
 
 
-def _statement(found: Any) -> str:
-    from graphflops.render.statement import headline
-
-    return headline(found)
-
-
-def _serving(found: Any) -> str:
-    from graphflops.render.serving import headline
-
-    return headline(found)
-
-
-def _plan(found: Any) -> str:
-    from graphflops.render.plan import said
-
-    return said(found)
-
-
-_ABOUT = {
+_ABOUT: dict[str, str | Callable[[Any], str]] = {
     "Report": _report,
     "Sweep": _sweep,
     "Overview": _overview,
     "History": lambda found: f"{safe(found.path, 80)}: {count_of(len(found.points), 'commit')}",
     "Comparison": _comparison,
     "Findings": _findings,
-    "Fits": _fits,
+    "Fits": "graphflops.render.fits:verdict",
     "Checked": _checked,
     "Audit": _audit,
     "Validation": _validation,
-    "Statement": _statement,
-    "Serving": _serving,
-    "Plan": _plan,
+    "Statement": "graphflops.render.statement:headline",
+    "Serving": "graphflops.render.serving:headline",
+    "Plan": "graphflops.render.plan:said",
 }

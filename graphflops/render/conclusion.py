@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Sequence
 
 from graphflops.render.text import count_of
-from graphflops.report.findings import SEVERITIES
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from graphflops.report.findings import Finding, ModelFindings
+from graphflops.report.findings import SEVERITIES, Finding, ModelFindings
 
 
 def counted(findings: Iterable[Finding]) -> str:

@@ -4,23 +4,17 @@ from __future__ import annotations
 
 import csv as writer
 import io
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Sequence
 
 from graphflops.attention.attention_use import BLOCKS, KERNEL, SIZES
-from graphflops.cost import REPORTED
-from graphflops.render.ledger import Ledger
+from graphflops.cost import REPORTED, Cost
+from graphflops.dims import Dim
+from graphflops.render.ledger import Group, Ledger
+from graphflops.render.tables import Listing
 from graphflops.render.text import safe
 from graphflops.render.tree import Tree
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from graphflops.cost import Cost
-    from graphflops.dims import Dim
-    from graphflops.render.ledger import Group
-    from graphflops.render.tables import Listing
-    from graphflops.report import Cut, Report
-    from graphflops.report.call_time import CallTime
+from graphflops.report import Cut, Report
+from graphflops.report.call_time import CallTime
 
 _STARTS_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 _LONGEST_NAME = 10_000
@@ -52,7 +46,6 @@ def lines(report: Report, by: Cut | None, depth: int | None) -> tuple[list[str],
 
 
 def _attentions(report: Report, ledger: Ledger) -> tuple[list[str], list[list[str | int]]]:
-    """A line an attention."""
     texts, names = ("module", "source", "op", "mask"), SIZES
     rows = [
         [

@@ -68,10 +68,15 @@ def _proof(found: Fixed) -> str:
 
 
 def _words(saving: Saving) -> str:
+    flops, moved, stored = saving
     parts = (
-        f"{number(saving.flops)} FLOPs" if saving.flops else "",
-        f"{memory(saving.moved)} moved in a run" if saving.moved else "",
-        f"{memory(saving.stored)} of weights" if saving.stored else "",
+        f"{number(flops)} FLOPs" if flops else "",
+        f"{memory(moved)} moved in a run" if moved else "",
+        f"{memory(stored)} of weights"
+        if stored > 0
+        else f"{memory(-stored)} more of weights"
+        if stored
+        else "",
     )
     return ", ".join(filter(None, parts)) or "nothing"
 
@@ -114,7 +119,6 @@ def table(
 
 
 def _model(page: Page, model: ModelFindings, top: int | None) -> None:
-    """One model: its limits, then its findings."""
     page.line((safe(model.model), "bold"), f"  {state(model)}")
     if model.assumed and any(worth(finding, model) for finding in model.findings):
         page.line((f"  costs at {assumptions(model.assumed)}", "dim"))
@@ -194,8 +198,8 @@ def limit_table(limits: Sequence[LimitResult]) -> TextTable:
     entries = []
     for limit in limits:
         of = f"{limit.quantity} of {safe(limit.module, 80)}" if limit.module else limit.quantity
-        has_share = limit.measured is not None and limit.most and limit.unit != "%"
-        share = f"{percent(limit.measured or 0, limit.most or 1)} %" if has_share else ""
+        used = None if limit.unit == "%" else limit.used
+        share = "" if used is None else f"{percent(used.numerator, used.denominator)} %"
         cells = (_MARKS[limit.verdict], of, _amount(limit.measured, limit), _amount(limit.most, limit), share)
         entries.append(Entry(cells, alarming=limit.verdict != "within"))
     return TextTable(("", "limit", "measured", "allowed", "used"), entries, 2)
@@ -222,6 +226,7 @@ def worth(finding: Finding, model: ModelFindings) -> str:
     parts = [
         "" if flops == 0 else "FLOPs not known" if flops is None else f"{numbers.count(flops)} FLOPs",
         "" if moved == 0 else "bytes not known" if moved is None else numbers.memory(moved),
+        f"{numbers.memory(finding.stored)} stored" if finding.stored > 0 else "",
     ]
     return ", ".join(part for part in parts if part)
 
@@ -284,18 +289,18 @@ def _wire(finding: Finding, model: ModelFindings) -> dict[str, Any]:
         **{name: safe(getattr(finding, name), 10_000) for name in texts},
         "flops": _quantity(finding.flops, model),
         "bytes": _quantity(finding.bytes, model),
+        "stored": finding.stored,
         "seconds": finding.seconds,
     }
 
 
 def _limit_wire(limit: LimitResult) -> dict[str, Any]:
-    used = None if limit.measured is None or not limit.most else round(limit.measured / limit.most, 6)
     return {
         "quantity": safe(limit.quantity, 10_000),
         "module": safe(limit.module, 10_000),
         "measured": _exact(limit.measured, limit),
         "limit": _exact(limit.most, limit),
-        "used": used,
+        "used": None if limit.used is None else round(float(limit.used), 6),
         "verdict": limit.verdict,
     }
 

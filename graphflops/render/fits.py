@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import msgspec
 
 from graphflops.base.units import memory, percent
+from graphflops.fitting.cells import QUANTITIES, known_of
+from graphflops.fitting.fits import Fits, Verdict
 from graphflops.memory.ledger import ENTRIES
 from graphflops.render import summary
 from graphflops.render.json import inert
@@ -15,11 +18,6 @@ from graphflops.render.memory import amount, described, label
 from graphflops.render.tables import Entry, TextTable, at_peak
 from graphflops.render.text import Numbers, safe
 from graphflops.report.size_names import together
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from graphflops.fitting.fits import Fits, Verdict
 
 _TOTALS = ("requested_peak", "allocated_peak", "reserved_peak", "context", "device_total")
 
@@ -64,6 +62,7 @@ def json(found: Fits) -> str:
             "request_bytes": found.cache.request_bytes,
             "requests": [{"length": length, "requests": most} for length, most in found.requests],
         },
+        "at_largest": None if found.cell is None else known_of(found.cell),
         "remedies": [
             {"change": one.change, "option": one.option, "needed": one.needed, "fits": one.fits}
             for one in found.remedies
@@ -130,6 +129,10 @@ def _notes(found: Fits) -> Iterator[str]:
         if found.cache.request_bytes:
             each += f", and {memory(found.cache.request_bytes)} for each request"
         yield f"cache of keys and values: {found.cache.inputs} inputs, {each}"
+    if found.cell is not None:
+        known = ((quantity, quantity.of(found.cell)) for quantity in QUANTITIES if quantity.is_step)
+        said = [f"{quantity.head} {quantity.said(value)}" for quantity, value in known if value is not None]
+        yield f"at {safe(found.varied, 60)} = {found.at_size:,}: {', '.join(said)}"
 
 
 def _requests(found: Fits) -> TextTable:

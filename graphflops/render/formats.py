@@ -162,6 +162,7 @@ FORMATS = (
         {"Report": Renderer("graphflops.render.snapshot:snapshot")},
         binary=True,
     ),
+    Format("llm-d-inference-sim", (), {"Serving": Renderer("graphflops.render.serving:llm_d_inference_sim")}),
     Format("chrome-trace", (), {"Report": Renderer("graphflops.render.chrome_trace:chrome_trace")}),
     Format(
         "dot",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import msgspec
 
@@ -17,12 +18,7 @@ from graphflops.render.tables import Entry, TextTable
 from graphflops.render.text import safe
 from graphflops.report.as_json import Tool
 from graphflops.version import __version__
-from graphflops.versions.history import QUANTITIES
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from graphflops.versions.history import History, HistoryPoint
+from graphflops.versions.history import QUANTITIES, History, HistoryPoint
 
 SCHEMA = 1
 _HEADS = ("commit", "date", "subject", "FLOPs", "%", "params", "bytes", "peak memory")

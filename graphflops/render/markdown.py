@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
 from graphflops.cost import CONVENTIONS
 from graphflops.errors import ZERO_WIDTH
 from graphflops.render import summary
 from graphflops.render.ledger import Ledger
-from graphflops.render.tables import Entry, TextTable, tables
+from graphflops.render.tables import Entry, Listing, TextTable, tables
 from graphflops.render.tables import listing as cells
 from graphflops.render.text import safe, shortened
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from graphflops.render.tables import Listing
-    from graphflops.report import Cut, Report
+from graphflops.report import Cut, Report
 
 _FORMULA = 200  # characters of a formula shown
 _SPECIAL = re.compile(r"([\\`*_\[\]|~])")
@@ -75,9 +70,14 @@ def escaped(text: str) -> str:
 def drawn(grid: TextTable) -> str:
     """A table."""
     title = f"{escaped(grid.title)}:\n\n" if grid.title else ""
+    return title + "".join(f"{line}\n" for line in rows(grid))
+
+
+def rows(grid: TextTable) -> list[str]:
+    """A table without its title, line by line."""
     rules = ["---" if index < grid.names else "---:" for index in range(len(grid.heads))]
     lines = [grid.heads, rules]
     lines += [
         [escaped(cell) for cell in (entry.path or entry.cells[0], *entry.cells[1:])] for entry in grid.entries
     ]
-    return title + "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
+    return [f"| {' | '.join(cells)} |" for cells in lines]

@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 from graphflops.base.numbered import numbered, unnumbered
-from graphflops.dims import total
+from graphflops.dims import Dim, total
 from graphflops.memory.ledger import ENTRIES, OPTIMIZER, is_alive, peak_moment
-from graphflops.render.text import safe
+from graphflops.render.text import Numbers, safe
 from graphflops.render.training import optimizer
-from graphflops.report import Held, Timeline
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from graphflops.dims import Dim
-    from graphflops.render.text import Numbers
-    from graphflops.report import HeldKind, PhaseMemory, Report
+from graphflops.report import Held, HeldKind, PhaseMemory, Report, Timeline
 
 _LARGEST = 10
 _EXACT = ("weights", "buffers", "inputs", "optimizer", "context")  # calls of unknown cost add nothing to them

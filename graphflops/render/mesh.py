@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from math import prod
-from typing import TYPE_CHECKING
 
 from graphflops.base.numbered import numbered, unnumbered
-from graphflops.dims import total
-from graphflops.render.text import count_of, operator_name, safe
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from graphflops.dims import Dim
-    from graphflops.render.text import Numbers
-    from graphflops.report import Exchange, Report
+from graphflops.dims import Dim, total
+from graphflops.render.text import Numbers, count_of, operator_name, safe
+from graphflops.report import Exchange, Report
 
 HEADS = ("axis", "collective", "module", "phase", "calls", "sent")
 

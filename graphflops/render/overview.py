@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from graphflops.base.units import interval, memory, parameters, percent, seconds
-from graphflops.dims import evaluate
+from graphflops.derived.overview import ModelCost, Overview, OverviewLine
+from graphflops.dims import Dim, evaluate
 from graphflops.render import csv as csv_
 from graphflops.render.json import inert
 from graphflops.render.markdown import drawn, escaped
 from graphflops.render.tables import Entry, TextTable
 from graphflops.render.text import Numbers, assumptions, count_of, safe
-
-if TYPE_CHECKING:
-    from graphflops.derived.overview import ModelCost, Overview, OverviewLine
-    from graphflops.dims import Dim
 
 _HEADS = ("model", "FLOPs", "params", "bytes", "peak memory", "coverage", "analyzed in")
 _DEVICE_HEADS = ("time", "90 % interval", "device memory")

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 from graphflops.base.units import number, seconds
 from graphflops.base.units import parameters as as_parameters
+from graphflops.derived.per_item import PerItem
 from graphflops.render.tables import Listing
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from graphflops.derived.per_item import PerItem
-
 
 _COUNTED = {
     "dense": "matrix FLOPs, those that masks hide too",

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from graphflops.base.units import memory, number, parameters, rate, seconds
+from graphflops.planning.layouts import Step
+from graphflops.planning.plan import Plan
 from graphflops.render import csv as csv_
 from graphflops.render.html.fragment import escaped as html_escaped
 from graphflops.render.html.fragment import table as html_table
@@ -15,12 +18,6 @@ from graphflops.render.json import inert
 from graphflops.render.markdown import told
 from graphflops.render.tables import Entry, Listing, TextTable
 from graphflops.render.text import safe
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from graphflops.planning.layouts import Step
-    from graphflops.planning.plan import Plan
 
 _AXES = ("data", "tensor", "pipeline", "expert", "micro", "sharding", "recompute", "virtual")
 _HEADS = [

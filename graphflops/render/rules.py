@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from graphflops.base.docstrings import docstring
 from graphflops.render.tables import Listing
-from graphflops.rules import find, known
-
-if TYPE_CHECKING:
-    from graphflops.report import Report
-    from graphflops.rules import Rule
+from graphflops.report import Report
+from graphflops.rules import Rule, find, known
 
 
 def registered() -> Listing:

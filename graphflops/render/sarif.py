@@ -106,6 +106,7 @@ def _result(model: ModelFindings, finding: Finding, rule: int, files: Mapping[st
             "applicability": finding.applicability,
             "flops": _quantity(finding.flops, model.values),
             "bytes": _quantity(finding.bytes, model.values),
+            "stored": finding.stored,
         },
     }
 

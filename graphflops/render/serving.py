@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import msgspec
 
 from graphflops.base.units import memory, rate, seconds
+from graphflops.errors import OptionError
+from graphflops.fitting.cells import QUANTITIES, Cell
 from graphflops.render import csv as csv_
 from graphflops.render import summary
 from graphflops.render.json import inert
@@ -14,13 +17,12 @@ from graphflops.render.markdown import told
 from graphflops.render.tables import Entry, Listing, TextTable
 from graphflops.render.tables import listing as as_table
 from graphflops.render.text import safe
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from graphflops.serving.plan import Cell, Serving
+from graphflops.serving.plan import Serving
+from graphflops.serving.replicas import Replicas
 
 _UNKNOWN = "?"
+_MICRO = 1e6
+_LEAST_BLOCK = 8  # tokens, of that simulator
 
 
 def table(plan: Serving, *, width: int = 120, color: bool = False) -> str:
@@ -75,6 +77,40 @@ def json(plan: Serving) -> str:
     return inert(msgspec.json.encode(data))
 
 
+def llm_d_inference_sim(plan: Serving) -> str:
+    """A configuration of llm-d-inference-sim 0.12 or later, which answers as vLLM does (its configuration.md).
+
+    Its time of a token grows with the requests alone: from the least batch of the shortest context to the largest that fits.
+    Its first token is a straight line: through the shortest and the longest context, and not below 0 for none.
+    """
+    fitting = [cell for cell in plan.cells if cell.context == plan.cells[0].context and cell.each is not None]
+    if not fitting:
+        raise OptionError(
+            f"no batch of the table fits at {plan.cells[0].context:,} tokens: give less --batch"
+        )
+    least, most = (cell.each or 0.0 for cell in (fitting[0], fitting[-1]))
+    short, long = plan.cells[0], plan.cells[-1]
+    block = max(_LEAST_BLOCK, plan.engine.block_tokens)
+    blocks = short.context * (short.most or 0) // block
+    lines = [
+        f"model: {msgspec.json.encode(summary.title(plan.report)).decode()}",
+        f"max-model-len: {long.context + (plan.output_tokens or 0)}",
+        f"max-num-seqs: {fitting[-1].batch}",
+        "latency-calculator: per-token",
+        "latencies:",
+        f"  inter-token-latency: {least * _MICRO:.0f}us",
+        f"  time-factor-under-load: {max(1.0, most / least):.3f}",
+    ]
+    if short.first is not None and long.first is not None:
+        slope = long.first / long.context
+        if long.context > short.context:
+            slope = min(slope, (long.first - short.first) / (long.context - short.context))
+        lines.append(f"  prefill-overhead: {max(0.0, long.first - slope * long.context) * _MICRO:.0f}us")
+        lines.append(f"  prefill-time-per-token: {slope * _MICRO * 1000:.0f}ns")
+    lines += ["kvcache:", f"  kv-cache-size: {blocks}", f"  block-size: {block}"]
+    return "\n".join(lines) + "\n"
+
+
 def headline(plan: Serving) -> str:
     """The first line: where it runs, and what a token of the cache takes."""
     each = memory(plan.cache.token_bytes)
@@ -124,12 +160,13 @@ def _load(cell: Cell | None) -> list[str]:
 
 def steps(plan: Serving, *, exact: bool) -> Listing:
     """One row for each context and batch. exact: numbers in seconds, for programs."""
-    has_price, has_energy = plan.price_per_hour is not None, any(cell.joules for cell in plan.cells)
     if exact:
-        heads = ["context", "batch", "fits", "ttft", "tpot", "tpot_low", "tpot_high", "beside", "bound"]
-        heads += ["tokens_per_second", "joules_per_token", "price_of_a_million_tokens"]
-        return Listing(heads, [_exact(plan, cell) for cell in plan.cells], figures=True)
+        found = [_exact(cell) for cell in plan.cells]
+        return Listing([*found[0]], [[*row.values()] for row in found], figures=True)
+    has_price, has_energy = plan.price_per_hour is not None, any(cell.joules for cell in plan.cells)
+    has_slowest = any(cell.slowest is not None for cell in plan.cells)
     heads = ["context", "batch", "first token", "each token", "limited by", "tokens/s"]
+    heads[4:4] = ["slowest token"] * has_slowest
     heads += ["J/token <="] * has_energy + ["price of 1 M"] * has_price
     rows: list[list[Any]] = []
     for cell in plan.cells:
@@ -139,20 +176,56 @@ def steps(plan: Serving, *, exact: bool) -> Listing:
             _UNKNOWN if cell.first is None else seconds(cell.first),
         ]
         if cell.step is None or cell.each is None or cell.tokens_per_second is None:
-            rows.append([*row, "does not fit", "", "", *[""] * (has_energy + has_price)])
+            rows.append([*row, "does not fit", "", "", *[""] * (has_slowest + has_energy + has_price)])
             continue
         least = ">= " if cell.step.is_lower_bound else ""
-        row += [least + seconds(cell.each), cell.step.bound, rate(cell.tokens_per_second)]
+        row += [least + seconds(cell.each)]
+        row += [_UNKNOWN if cell.slowest is None else seconds(cell.slowest)] * has_slowest
+        row += [cell.step.bound, rate(cell.tokens_per_second)]
         row += [_UNKNOWN if cell.joules is None else f"{cell.joules:.3g}"] * has_energy
-        row += [f"{price:,.4g}" for price in [cell.price(plan.price_per_hour)] if price is not None]
+        row += [f"{price:,.4g}" for price in [cell.price] if price is not None]
         rows.append(row)
     return Listing(heads, rows, figures=True)
 
 
-def _exact(plan: Serving, cell: Cell) -> list[Any]:
-    step, first = cell.step, cell.first
-    row: list[Any] = [cell.context, cell.batch, step is not None, first, cell.each]
-    if step is None:
-        return [*row, *[None] * 7]
-    row += [step.low + cell.beside, step.high + cell.beside, cell.beside, step.bound]
-    return [*row, cell.tokens_per_second, cell.joules, cell.price(plan.price_per_hour)]
+def layouts(found: Sequence[Replicas], *, exact: bool) -> Listing:
+    """One row for each number of copies and context. exact: numbers in seconds, for programs."""
+    if exact:
+        rows = [
+            {"replicas": one.count, "devices": one.each, "context": one.context, "requests": one.requests}
+            | {quantity.name: one.cell and quantity.of(one.cell) for quantity in QUANTITIES}
+            | {"tokens_per_second": one.tokens_per_second, "said": one.said}
+            for one in found
+        ]
+        return Listing([*rows[0]], [[*row.values()] for row in rows], figures=True)  # type: ignore[list-item]
+    said = [quantity for quantity in QUANTITIES if quantity.name in ("ttft", "tpot")]
+    has_price = any(one.cell and one.cell.price for one in found)
+    heads = ["layout", "context", "requests", *(one.head for one in said), "limited by", "tokens/s"]
+    lines = []
+    for one in found:
+        name = f"{one.count:,} x tp={one.each}"
+        row = [name, f"{one.context:,}", *[""] * (len(heads) - 2 + has_price), safe(one.said, 120)]
+        if one.cell is not None and one.cell.step is not None:
+            values = [quantity.of(one.cell) for quantity in said]
+            times = [_UNKNOWN if value is None else seconds(value) for value in values]
+            price = [f"{one.cell.price:,.4g}"] if one.cell.price is not None else []
+            row[2:-1] = [
+                f"{one.requests:,}",
+                *times,
+                one.cell.step.bound,
+                rate(one.tokens_per_second),
+                *price,
+            ]
+        lines.append(row)
+    return Listing([*heads, *["price of 1 M"] * has_price, ""], lines, figures=True)
+
+
+def _exact(cell: Cell) -> dict[str, Any]:
+    """A cell for programs: its quantities by name, the interval of its time, and what limits it."""
+    step = cell.step
+    row: dict[str, Any] = {"context": cell.context, "batch": cell.batch, "fits": step is not None}
+    row |= {quantity.name: quantity.of(cell) for quantity in QUANTITIES}
+    row |= {"tpot_low": None if step is None else step.low + cell.beside}
+    row |= {"tpot_high": None if step is None else step.high + cell.beside}
+    row |= {"beside": None if step is None else cell.beside, "bound": None if step is None else step.bound}
+    return row

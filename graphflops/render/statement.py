@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import msgspec
 
@@ -13,12 +13,8 @@ from graphflops.render.json import inert
 from graphflops.render.markdown import drawn, escaped
 from graphflops.render.tables import Entry, TextTable
 from graphflops.render.text import safe
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from graphflops.statements.figures import Interval
-    from graphflops.statements.statement import Flops, Statement
+from graphflops.statements.figures import Interval
+from graphflops.statements.statement import Flops, Statement
 
 CONVENTIONS = {  # by field of Flops: its name, its formula, and where it parts from the first
     "model": ("model FLOPs", "matrix work of forward and gradients, visible pairs once", ""),

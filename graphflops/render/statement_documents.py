@@ -6,8 +6,9 @@ Nothing is drawn by lot or read from a clock: identifiers follow from the conten
 from __future__ import annotations
 
 import io
+from collections.abc import Iterator
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import NAMESPACE_URL, uuid5
 
 import msgspec
@@ -17,11 +18,7 @@ from graphflops.errors import OptionError
 from graphflops.render.json import inert
 from graphflops.render.statement import CONVENTIONS, headline, markdown, span
 from graphflops.render.text import safe
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from graphflops.statements.statement import Statement
+from graphflops.statements.statement import Statement
 
 _TONNE = 1e6  # grams
 

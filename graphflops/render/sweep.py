@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Sequence
 
 from graphflops.base.units import interval, memory, number, rate, seconds
-from graphflops.cost import REPORTED
+from graphflops.cost import REPORTED, Quantity
 from graphflops.derived.items import cost_per_million
+from graphflops.derived.sweep import Point, Sweep
+from graphflops.fitting.cells import QUANTITIES
 from graphflops.render import csv as csv_
 from graphflops.render import json as json_
 from graphflops.render import markdown as markdown_
 from graphflops.render import table as tables
 from graphflops.render.tables import Listing
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from graphflops.cost import Quantity
-    from graphflops.derived.sweep import Point, Sweep
-    from graphflops.report.call_time import PhaseTime
+from graphflops.report.call_time import PhaseTime
 
 _NAMED = frozenset(  # quantities that have columns of their own, or a part in one
     ("matrix_flops", "macs", "vector_flops", "transcendentals", "masked_flops", "read_bytes", "written_bytes")
@@ -61,6 +57,8 @@ def cells(points: Sequence[Point], price_per_hour: float | None = None, *, exact
     counted = list(dict.fromkeys(name for point in points for name in point.rates))
     heads = [*names, *_heads(exact, has_masks, others), *(_TIMES[exact] if is_timed else ())]
     heads += _rate_heads(counted, exact=exact, has_price=price_per_hour is not None)
+    served = [quantity for quantity in QUANTITIES if any(quantity.name in point.serving for point in points)]
+    heads += [quantity.name if exact else quantity.head for quantity in served]
     rows = []
     for point in points:
         flops, masked = point.cost["matrix_flops"], point.cost["masked_flops"]
@@ -73,6 +71,11 @@ def cells(points: Sequence[Point], price_per_hour: float | None = None, *, exact
         row += [_cell(point.traffic, held), intensity, _cell(point.peak_bytes, held)]
         row += _time(point.time, exact=exact) if is_timed else []
         row += _rates(point, counted, price_per_hour, exact=exact)
+        found = [point.serving.get(quantity.name) for quantity in served]
+        row += [
+            "?" if value is None else value if exact else quantity.said(value)
+            for quantity, value in zip(served, found, strict=True)
+        ]
         rows.append(row)
     return Listing(heads, rows, figures=True)
 

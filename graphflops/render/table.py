@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 from graphflops.base.lazy import imported
 from graphflops.cost import CONVENTIONS
 from graphflops.errors import elided
 from graphflops.render import summary
 from graphflops.render.ledger import Ledger
+from graphflops.render.tables import Listing, TextTable, tables
 from graphflops.render.tables import listing as cells
-from graphflops.render.tables import tables
 from graphflops.render.text import columns, shortened, told_apart
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    from graphflops.render.tables import Listing, TextTable
-    from graphflops.report import Cut, Report
+from graphflops.report import Cut, Report
 
 _MARGIN = 2
 _GAP = 2

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from graphflops.attention import AttentionUse
 from graphflops.base.numbered import numbered
 from graphflops.base.units import parameters, seconds
-from graphflops.cost import REPORTED
+from graphflops.cost import REPORTED, Quantity
 from graphflops.render.ledger import Group, Ledger, traffic
-from graphflops.render.text import operator_name, safe, short_type
+from graphflops.render.text import Numbers, operator_name, safe, short_type
 from graphflops.render.tree import DEEPEST, Tree
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from graphflops.attention import AttentionUse
-    from graphflops.cost import Quantity
-    from graphflops.render.text import Numbers
-    from graphflops.report import Cut, PhaseMemory, Report, Totals
+from graphflops.report import Cut, PhaseMemory, Report, Totals
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +98,6 @@ def tables(
 
 
 def _times(report: Report, by: Cut | None, top: int | None) -> TextTable:
-    """Where the time goes on the device."""
     from graphflops.render import time
 
     heads, lines = time.table(report, by, top)

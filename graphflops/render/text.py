@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING
 
 from graphflops.base.numbered import numbered
 from graphflops.base.units import memory, number, percent
+from graphflops.cost import Unit
 from graphflops.dims import Dim, Expr
+from graphflops.dims.atoms import Atom, Monomial
 from graphflops.errors import elided, shown
 from graphflops.report.size_names import alike, named, pattern_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-
-    from graphflops.cost import Unit
-    from graphflops.dims.atoms import Atom, Monomial
 
 _RAISED = "⁰¹²³⁴⁵⁶⁷⁸⁹"
 _SUPERSCRIPT = str.maketrans("0123456789", _RAISED)

@@ -6,24 +6,20 @@ Layers that are alike are written once, so that one layer more changes one line 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from graphflops.base.numbered import spans
 from graphflops.base.units import exact
 from graphflops.budget.measure import TOP, Measures
 from graphflops.cost import QUANTITIES, REPORTED
+from graphflops.dims import Dim
 from graphflops.open_sizes import of_report
+from graphflops.render.ledger import Group
 from graphflops.render.text import count_of, safe
+from graphflops.report import Report
 from graphflops.report.contradictions import contradictions
 from graphflops.report.size_names import collapsed, named
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from graphflops.dims import Dim
-    from graphflops.render.ledger import Group
-    from graphflops.report import Report
 
 # What stands behind the number of each quantity: `vector`, `masked FLOPs`, `B read`.
 _UNITS = {

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from graphflops.base.numbered import spans
+from graphflops.render.ledger import Counts, Group, Ledger
 from graphflops.render.text import short_type
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from graphflops.render.ledger import Counts, Group, Ledger
-    from graphflops.report import Report
+from graphflops.report import Report
 
 LINES = 25  # default depth: the deepest with about so many lines
 _CHILDREN = 24  # default number of lines under one module

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import msgspec
 
@@ -11,12 +12,8 @@ from graphflops.render.json import inert
 from graphflops.render.markdown import escaped
 from graphflops.render.text import count_of, listed, operator_name, safe
 from graphflops.report.size_names import together
+from graphflops.runtime.validation import NodeResult, Validation
 from graphflops.version import __version__
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from graphflops.runtime.validation import NodeResult, Validation
 
 _TOP = 20  # calls that a table shows
 _STYLES = {"equal": "", "explained": "dim", "different": "red", "not executed": "yellow"}

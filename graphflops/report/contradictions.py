@@ -19,7 +19,9 @@ from graphflops.report.call_time import CallTime, PhaseTime
 from graphflops.report.diagnostics import diagnostic
 
 # Docs/report.md says of each what is told twice.
-_CODES = frozenset({"GF102", "GF103", "GF105", "GF119", "GF120", "GF121", "GF127", "GF130", "GF131", "GF210"})
+_CODES = frozenset(
+    {"GF102", "GF103", "GF105", "GF119", "GF120", "GF121", "GF127", "GF130", "GF131", "GF210", "GF213"}
+)
 _UNCONFIRMED = "GF131"  # said once, and nothing that is read confirms it
 _LISTED = 3  # contradictions that one line names
 

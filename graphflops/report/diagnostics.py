@@ -37,6 +37,7 @@ DIAGNOSTICS = {
     "GF130": "read-differently",
     "GF131": "declared-alone",
     "GF132": "guessed-numbers",
+    "GF133": "offloaded-tensors",
 }
 
 

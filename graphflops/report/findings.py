@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from typing import Literal
 
 from graphflops.base.rendered import Rendered
@@ -68,6 +69,7 @@ class Finding:
     node, op, module, source: the call it is about, as in a report's row; "" for the whole model.
     between: the neighbours of that call, `layer3.5.conv3 and layer4`; "" where the module says as much.
     flops, bytes: what it costs in one run; 0 where nothing is wasted, None where that is not known.
+    stored: bytes of stored tensors that the fix saves; less than 0 where it stores what was computed.
     seconds: what the fix saves of a run on a device, in findings about time.
     applicability: of the fix that `--fix` applies: safe where results stay the same bit for bit; "" where it has none.
     """
@@ -86,6 +88,7 @@ class Finding:
     seconds: float = 0.0
     applicability: Applicability = ""
     between: str = ""
+    stored: int = 0
 
     @property
     def command(self) -> str:
@@ -109,7 +112,8 @@ class LimitResult:
     """One limit of a budget and what was measured.
 
     quantity, module: what is limited, of which module; "" for the whole model. unit: FLOP, MAC, B, % or "".
-    measured, most: as numbers; None where one is not known. verdict: unknown where the limit cannot be decided.
+    measured, most: as numbers; None where one is not known. verdict: unknown where the limit cannot be decided, over
+    where it is passed. is_least: `most` is the least that is allowed.
     """
 
     quantity: str
@@ -118,6 +122,13 @@ class LimitResult:
     measured: int | None
     most: int | None
     verdict: Literal["within", "over", "unknown"]
+    is_least: bool = False
+
+    @property
+    def used(self) -> Fraction | None:
+        """The share of the limit that is used, more than 1 where it is passed; None where that is not known."""
+        part, whole = (self.most, self.measured) if self.is_least else (self.measured, self.most)
+        return None if part is None or not whole else Fraction(part, whole)
 
 
 @dataclass(frozen=True, slots=True)

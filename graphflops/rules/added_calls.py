@@ -5,14 +5,11 @@ like: the call whose module and source line the new one gets.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from graphflops.graph import Argument, Node, Ref
-    from graphflops.tensor import DType
+from graphflops.graph import Argument, Node, Ref
+from graphflops.tensor import DType
 
 
 def converted(like: Node, name: str, x: Ref, dtype: DType) -> Node:

@@ -275,18 +275,8 @@ def efficient_attention_forward(
     padded = 32 * ceil_div(longest_q, 32) if compute_log_sumexp else 0
     row_sums = query.like((sequences, query.shape[-2], padded), FLOAT32)
     problem = efficient_problem(
-        *(
-            query,
-            key,
-            value,
-            bias,
-            cu_seqlens_q,
-            cu_seqlens_k,
-            max_seqlen_k,
-            dropout_p,
-            custom_mask_type,
-            window_size,
-        )
+        *(query, key, value, bias, cu_seqlens_q, cu_seqlens_k, max_seqlen_k),
+        *(dropout_p, custom_mask_type, window_size),
     )
     reads = (cu_seqlens_q, cu_seqlens_k, seqlen_k)
     out = (result_of(query, value), row_sums, *philox(query), longest_q, longest_k)

@@ -6,18 +6,14 @@ Work, memory and traffic are those of the functional ones.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from graphflops.cost import Estimate
 from graphflops.dims import Dim, total
 from graphflops.rules import collectives
-from graphflops.rules.collectives import PAIR, several
+from graphflops.rules.collectives import PAIR, Tensors, several
 from graphflops.rules.joining import joined
 from graphflops.rules.registry import rule
-
-if TYPE_CHECKING:
-    from graphflops.rules.collectives import Tensors
-    from graphflops.tensor import TensorType
+from graphflops.tensor import TensorType
 
 KIND = "collective"
 
@@ -106,7 +102,7 @@ def split_with_sizes_copy(all_gather_output: TensorType, *, out: Tensors) -> Est
     return Estimate(out, reads=(all_gather_output,))
 
 
-@rule("fsdp.chunk_cat", kind="movement")
+@rule("fsdp.chunk_cat", "fsdp.chunk_cat_mixed_dtype", kind="movement")
 def chunk_cat(tensors: Tensors, *, out: TensorType) -> Estimate:
-    """Copies gradients into the operand of a reduce_scatter, each cut and padded to equal parts."""
+    """Copies gradients into the operand of a reduce_scatter, each cut and padded to equal parts, and in its element type."""
     return joined(tensors, out.shape)

@@ -87,9 +87,13 @@ def all_gather(inputs: TensorType | Tensors, group_size: Dim) -> Estimate:
 def all_to_all(
     x: TensorType, output_split_sizes: Sequence[Dim], input_split_sizes: Sequence[Dim], *, devices: Dim = PAIR
 ) -> Estimate:
-    """Each device sends slices of the first axis to the others; its own slice is taken to be as long as the mean."""
+    """Each device sends slices of the first axis to the others; its own slice is taken to be as long as the mean.
+
+    Where all of it is one slice, it is passed on to another device.
+    """
     rows = total(output_split_sizes) if output_split_sizes else x.shape[0]
-    moved = sent("all_to_all", whole_bytes((x,)), devices)
+    is_passed_on = len(input_split_sizes or ()) > 1 and sum(size != 0 for size in input_split_sizes) == 1
+    moved = sent("send" if is_passed_on else "all_to_all", whole_bytes((x,)), devices)
     return Estimate((x.like((rows, *x.shape[1:])),), link_bytes=moved, devices=devices, reads=(x,))
 
 
@@ -210,5 +214,4 @@ def shard_dim_alltoall_backward(call: ForwardCall) -> Estimate:
 
 
 def _incoming(call: ForwardCall) -> Tensors:
-    """The gradients of the results."""
     return tuple(x.like() for x in call.estimate.out)  # type: ignore[union-attr]

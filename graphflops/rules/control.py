@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from graphflops.cost import Cost, Estimate, Region, RegionRun, Value, data_dependent
 from graphflops.dims import Dim, differ, evaluate
 from graphflops.errors import NoRuleError
+from graphflops.graph import Opaque
 from graphflops.rules.registry import find, require, rule
 from graphflops.tensor import DType, TensorType
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from graphflops.graph import Opaque
 
 KIND = "control"
 

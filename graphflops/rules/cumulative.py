@@ -18,7 +18,7 @@ from graphflops.rules.reduce import (
     x_and_result,
 )
 from graphflops.rules.registry import ForwardCall, backward, require, rule
-from graphflops.rules.shapes import axes, axis, reduced, replaced
+from graphflops.rules.shapes import axes, axis, only_result, reduced, replaced
 from graphflops.tensor import DType, TensorType
 
 KIND = "scan"
@@ -34,8 +34,7 @@ def running(x: TensorType, dim: int, dtype: DType | None = None, each: int = 1) 
 def cumsum(x: TensorType, dim: int, *, dtype: DType | None = None) -> Estimate:
     """One addition per element."""
     estimate = running(x, dim, dtype or accumulated(x.dtype), each=parts(x))
-    (out,) = estimate.out
-    assert isinstance(out, TensorType)
+    out = only_result(estimate)
     if not isinstance(x.value, tuple) or x.rank != 1 or out.dtype.is_floating:
         return estimate
     sums = accumulate(value for value in x.value if isinstance(value, (int, Expr)))

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from types import CodeType
+from typing import Any
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import CodeType
-
-    from graphflops.cost import Estimate
+from graphflops.cost import Estimate
 
 
 @dataclass(frozen=True)

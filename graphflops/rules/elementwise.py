@@ -7,15 +7,14 @@ tensors with axes outrank 0-d tensors, and those outrank Python numbers
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from graphflops.cost import Estimate, Value
 from graphflops.dims import Expr, broadcast
 from graphflops.ops import operator
 from graphflops.rules.registry import ForwardCall, backward, rule
-from graphflops.rules.shapes import combine
+from graphflops.rules.shapes import Fold, combine
 from graphflops.rules.work import WORK, gradient_of
 from graphflops.rules.work_functions import PASS, ZERO, Gradient, Work
 from graphflops.tensor import (
@@ -33,12 +32,6 @@ from graphflops.tensor import (
     DType,
     TensorType,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from graphflops.rules.shapes import Fold
-
 
 DEFAULT_FLOAT = FLOAT32
 _CATEGORY = {"bool": 0, "uint": 1, "int": 1, "float": 2, "complex": 3}
@@ -203,7 +196,8 @@ def differentiate(work: Work, *parameters: str) -> Callable[[ForwardCall], Estim
         from graphflops.rules.formula import numbers_of  # only training reads formulas
 
         letters = dict(zip("abc", names, strict=False))
-        given = ((letter, call.arguments.get(name)) for letter, name in letters.items())
+        given = [(letter, call.arguments.get(name)) for letter, name in letters.items()]
+        given += [(name, value) for name, value in call.arguments.items() if name not in names]
         numbers = numbers_of(each for each in given if not isinstance(each[1], TensorType))
         found: dict[str, Gradient | None] = {}
         for name, formula in zip(names, work.formulas, strict=False):

@@ -7,7 +7,7 @@ from graphflops.dims import Dim
 from graphflops.rules import arrangement
 from graphflops.rules.registry import ForwardCall, backward, require, rule
 from graphflops.rules.shapes import shown, tensors_of
-from graphflops.tensor import INT64, TensorType
+from graphflops.tensor import INT64, PartType, TensorType
 
 KIND = "scatter"
 
@@ -189,7 +189,7 @@ def embedding_bag_weights_backward(
     grad: TensorType, weight: TensorType, indices: TensorType, *, offset2bag: TensorType
 ) -> Estimate:
     """The product of each row with its bag's gradient, summed: two operations per element."""
-    rows = weight.like((indices.numel, weight.shape[1]))
+    rows = PartType((indices.numel, weight.shape[1]), weight.dtype)
     return Estimate(
         (grad.like((indices.numel,)),), vector_flops=2 * rows.numel, reads=(grad, rows, indices, offset2bag)
     )

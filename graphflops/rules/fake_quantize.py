@@ -7,7 +7,7 @@ from graphflops.rules.derived import Derived
 from graphflops.rules.elementwise import differentiate
 from graphflops.rules.quantized import MIN_MAX, convert
 from graphflops.rules.registry import backward, rule
-from graphflops.rules.shapes import tensors_of
+from graphflops.rules.shapes import only_result, tensors_of
 from graphflops.rules.work import WORK
 from graphflops.tensor import BOOL, TensorType
 
@@ -31,8 +31,7 @@ def fake_quantize(x: TensorType, scale: Value, zero_point: Value) -> Estimate:
 
 def with_mask(quantized: Estimate) -> Estimate:
     """The estimate with a mask of the elements within the range as a second result."""
-    (out,) = quantized.out
-    assert isinstance(out, TensorType)
+    out = only_result(quantized)
     vector = quantized.vector_flops + MASK * out.numel
     return Estimate((out, out.like(dtype=BOOL)), 0, vector, reads=quantized.reads)
 

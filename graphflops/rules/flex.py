@@ -7,9 +7,11 @@ where it is asked: in blocks that are visible in part. The functions' traffic st
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
+from graphflops.attention.attention_use import Masking
+from graphflops.cost import Estimate, Region, RegionRun, Value
 from graphflops.dims import Dim, Expr, dim_min, floor_div, total
 from graphflops.errors import NoRuleError
 from graphflops.rules.attention import MASK, Attention, attend
@@ -18,12 +20,6 @@ from graphflops.rules.indexing import index
 from graphflops.rules.registry import ForwardCall, backward, rule
 from graphflops.rules.shapes import tensors_of
 from graphflops.tensor import FLOAT32, INT32, Contents, TensorType
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from graphflops.attention.attention_use import Masking
-    from graphflops.cost import Estimate, Region, RegionRun, Value
 
 PARTIAL_BLOCKS, FULL_BLOCKS = 2, 4  # places in the block mask: how many blocks each row of blocks sees
 LARGEST_BLOCK = 2**30  # rows and columns of the one block of torch's mask for want of one

@@ -213,7 +213,7 @@ adam(False, "aten._fused_adam")
 adam(True, "aten._fused_adamw")
 
 
-@rule("aten._fused_adagrad_", "aten._fused_adagrad.tensor_lr")
+@rule("aten._fused_adagrad", "aten._fused_adagrad_")
 def fused_adagrad(
     parameters: Tensors,
     grads: Tensors,
@@ -226,26 +226,11 @@ def fused_adagrad(
     grad_scale: TensorType | None = None,
     found_inf: TensorType | None = None,
 ) -> Estimate:
-    """The sum of squares and the step."""
+    """The sum of squares and the step; the counts of steps are further results unless the rate is a tensor."""
     work = WORK["adagrad"].more(maximize + (WORK["l2_penalty"].flops if weight_decay != 0 else 0))
-    return update(work, parameters, grads, (state_sums,), (*state_steps, lr, found_inf), grad_scale)
-
-
-@rule("aten._fused_adagrad")
-def fused_adagrad_functional(
-    parameters: Tensors,
-    grads: Tensors,
-    state_sums: Tensors,
-    state_steps: Tensors,
-    *,
-    lr: Value,
-    weight_decay: float,
-    maximize: bool,
-) -> Estimate:
-    """As `fused_adagrad`; the step counts are further results."""
-    lists = (parameters, grads, state_sums, state_steps)
-    estimate = fused_adagrad(*lists, lr=lr, weight_decay=weight_decay, maximize=maximize)
-    return replace(estimate, out=(*estimate.out, *(x.like() for x in state_steps)))
+    found = update(work, parameters, grads, (state_sums,), (*state_steps, lr, found_inf), grad_scale)
+    steps = () if isinstance(lr, TensorType) else tuple(x.like() for x in state_steps)
+    return replace(found, out=(*found.out, *steps))
 
 
 def _elements(tensors: Tensors) -> Dim:

@@ -9,13 +9,11 @@ from __future__ import annotations
 
 import ast
 import operator
+from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-
-    Numbers = tuple[tuple[str, object], ...]
+Numbers = tuple[tuple[str, object], ...]
 
 UNKNOWN = object()  # a number that the formula or the program does not say
 _TENSORS = ("g", "a", "b", "c", "out")
@@ -37,7 +35,8 @@ _COMPARED: Mapping[type, tuple[str, Callable[..., object]]] = {
 _LOGICAL = ("logical_and", "logical_or", "logical_not")
 _MASKS = (*_LOGICAL, "isnan", "isfinite", "eq", "ne", "lt", "le", "gt", "ge")
 _CHOICES = ("where", "masked_fill")
-REDUCING = ("sum", "mean")
+REDUCING = ("sum", "mean", "any")
+SCANNING = ("cumsum", "logcumsumexp")
 
 
 class Launch(NamedTuple):
@@ -142,7 +141,7 @@ class _Reader:
 
     def called(self, name: str, operands: list[_Value]) -> _Value:
         """A function. A number that is chosen instead of an element lies in memory of its own."""
-        match name, operands:
+        match name.rstrip("_"), operands:
             case "logical_and" | "logical_or", [_Number(True), other] | [other, _Number(True)]:
                 return other
             case "where", [_, _, _Number()] | [_, _Number(), _]:
@@ -160,7 +159,7 @@ class _Reader:
         function = name.rstrip("_")
         is_reduced = function in REDUCING
         is_mask = function in _MASKS or (not is_reduced and all(map(self.is_mask, tensors)))
-        leaves = frozenset("g") if is_reduced else self.leaves(*tensors)
+        leaves = frozenset("g" * (name != "any")) if is_reduced else self.leaves(*tensors)  # `any` is of all
         return self.launched(Launch(function, tensors, numbers, leaves, is_mask, name.endswith("_")))
 
     def is_mask(self, operand: str | int) -> bool:

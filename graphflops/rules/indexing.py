@@ -5,20 +5,18 @@ A functional write copies the tensor around the chosen elements, an in-place one
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from graphflops.cost import Estimate, Value, data_dependent, picked
-from graphflops.dims import Dim, broadcast, differ
+from graphflops.dims import Dim, broadcast, differ, total
 from graphflops.rules.arrangement import Update, combined, functional, reduction
 from graphflops.rules.derived import Derived
 from graphflops.rules.registry import ForwardCall, backward, require, rule
 from graphflops.rules.shapes import Shape, axis, expanded, replaced, shown, tensors_of
 from graphflops.tensor import TensorType
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    Indices = Sequence[TensorType | None]
+Indices = Sequence[TensorType | None]
 
 KIND = "scatter"
 
@@ -277,6 +275,18 @@ def _where(call: ForwardCall) -> tuple[TensorType, ...]:
 def addition_gradient(call: ForwardCall) -> Estimate:
     """The tensor's gradient is the result's gradient; the source's gradient is gathered from it."""
     return gathered(call, kept=True)
+
+
+@backward("aten.scatter_reduce", "aten.scatter_reduce_")
+def reduction_gradient(call: ForwardCall) -> Estimate:
+    """As that of an addition for a sum; else both are scaled by how many elements there are, or by which were chosen."""
+    given, reduce = call.arguments, call.arguments.get("reduce")
+    found = gathered(call, kept=reduce == "sum")
+    if reduce == "sum":
+        return found
+    saved = () if reduce == "mean" else (given["x"], given["src"], call.estimate.out[0])
+    scaled = total(x.numel for x in tensors_of(found.out))
+    return replace(found, vector_flops=scaled, reads=(*found.reads, *tensors_of(saved)))
 
 
 @backward(

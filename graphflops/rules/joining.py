@@ -12,7 +12,7 @@ from graphflops.rules.elementwise import result_type
 from graphflops.rules.registry import ForwardCall, backward, require, rule
 from graphflops.rules.shapes import Shape, axis, end_to_end, tensors_of
 from graphflops.rules.views import at_least_1d, at_least_2d, at_least_3d, unsqueeze
-from graphflops.tensor import INT64, TensorType
+from graphflops.tensor import INT64, PartType, TensorType
 
 KIND = "movement"
 
@@ -181,7 +181,7 @@ def join_backward(call: ForwardCall) -> Estimate:
     return Estimate(
         tuple(x.like() for x in tensors if x.requires_grad),
         vector_flops=total(x.numel for x in converted),
-        reads=tuple(x.like(dtype=out.dtype) for x in converted),
+        reads=tuple(PartType(x.shape, out.dtype) for x in converted),
         writes=tuple(converted),
         alias=not converted,
     )

@@ -13,6 +13,7 @@ from graphflops.rules import lapack
 from graphflops.rules.elementwise import complex_of, real_of
 from graphflops.rules.matmul import matmul
 from graphflops.rules.registry import require, rule
+from graphflops.rules.shapes import only_result
 from graphflops.tensor import INT32, TensorType
 
 KIND = "linear_algebra"
@@ -310,8 +311,7 @@ def polar(A: TensorType) -> Estimate:
 def _scaled_product(x: TensorType, batch: Sizes, rows: Dim, n: Dim) -> tuple[Dim, TensorType]:
     """FLOPs and type of a product of (rows, n) and (n, n)."""
     product = matmul(x.like((*batch, rows, n)), x.like((*batch, n, n)))
-    (out,) = product.out
-    assert isinstance(out, TensorType)
+    out = only_result(product)
     return product.matrix_flops, out
 
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 from graphflops.cost import Estimate, Value, data_dependent, free
 from graphflops.dims import Dim, broadcast, dim_min
 from graphflops.rules.registry import ForwardCall, backward, require, rule
-from graphflops.rules.shapes import expanded, shown
+from graphflops.rules.shapes import expanded, only_result, shown
 from graphflops.rules.view_copies import copied_back
 from graphflops.tensor import BOOL, COMPLEX32, DTYPES, FLOAT32, DType, TensorType
 
@@ -211,8 +211,7 @@ def masked_select_backward(grad: TensorType, x: TensorType, mask: TensorType) ->
 @backward("aten.masked_select")
 def masked_select_gradient(call: ForwardCall) -> Estimate:
     """As `masked_select_backward`."""
-    (out,) = call.estimate.out
-    assert isinstance(out, TensorType)
+    out = only_result(call.estimate)
     return masked_select_backward(out, call.arguments["x"], call.arguments["mask"])
 
 
@@ -252,6 +251,5 @@ def clone_backward(call: ForwardCall) -> Estimate:
 @backward("aten._autocast_to_reduced_precision", "aten._autocast_to_full_precision")
 def conversion_backward(call: ForwardCall) -> Estimate:
     """The result's gradient converted back; the same tensor if nothing was converted."""
-    (out,) = call.estimate.out
-    assert isinstance(out, TensorType)
+    out = only_result(call.estimate)
     return clone_backward(call) if out.dtype == call.arguments["x"].dtype else copied_back(call)

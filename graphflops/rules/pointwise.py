@@ -7,7 +7,7 @@ from functools import partial
 
 from graphflops.cost import Estimate, Value, data_dependent, free
 from graphflops.dims import broadcast, compare, dim_max, dim_min, floor_div, mod, prod, where
-from graphflops.ops.elementwise import ELEMENTWISE
+from graphflops.ops.table import ROWS
 from graphflops.rules.elementwise import (
     complex_of,
     differentiate,
@@ -44,7 +44,7 @@ pointwise(
 )
 pointwise("i0 special_i0, igamma special_gammainc, igammac special_gammaincc", result=float_result)
 pointwise("xlogy special_xlogy, logaddexp, logaddexp2", result=float_result)
-for _name in (row.name for row in ELEMENTWISE if row.aten == f"special_{row.name}"):
+for _name in (row.name for row in ROWS if row.aten == f"special_{row.name}"):
     pointwise(f"special_{_name}", "polynomial" if "polynomial" in _name else "", result=float_result)
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from graphflops.cost import Estimate, free
 from graphflops.dims import Dim, total
 from graphflops.rules.derived import Derived
+from graphflops.rules.matmul import Mask
 from graphflops.rules.recurrent import (
     GRU,
     KINDS,
@@ -23,11 +24,6 @@ from graphflops.rules.recurrent import (
 from graphflops.rules.registry import require, rule
 from graphflops.rules.shapes import tensors_of
 from graphflops.tensor import FLOAT32, INT8, UINT8, TensorType
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from graphflops.rules.matmul import Mask
 
 KIND = "recurrent"
 

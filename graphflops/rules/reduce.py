@@ -9,7 +9,7 @@ from graphflops.cost import Estimate, free
 from graphflops.dims import Dim, Expr, dim_max, dim_min, prod, same, total
 from graphflops.rules.elementwise import DEFAULT_FLOAT, real_of
 from graphflops.rules.registry import ForwardCall, backward, require, rule
-from graphflops.rules.shapes import reduced
+from graphflops.rules.shapes import only_result, reduced
 from graphflops.tensor import BOOL, INT64, UINT8, UINT64, DType, TensorType
 
 KIND = "reduction"
@@ -49,15 +49,13 @@ def reduction(
 
 def indexed(estimate: Estimate) -> Estimate:
     """The estimate with the index of each result as a second result."""
-    (values,) = estimate.out
-    assert isinstance(values, TensorType)
+    values = only_result(estimate)
     return replace(estimate, out=(values, values.like(dtype=INT64)))
 
 
 def with_contents(estimate: Estimate, x: TensorType, fold: Callable[[Iterable[Dim]], Dim]) -> Estimate:
     """The estimate with known contents, if those of the reduced vector are known."""
-    (out,) = estimate.out
-    assert isinstance(out, TensorType)
+    out = only_result(estimate)
     if not isinstance(x.value, tuple) or x.rank != 1 or out.dtype.is_floating:
         return estimate
     folded = fold(value for value in x.value if isinstance(value, (int, Expr)))

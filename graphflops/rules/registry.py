@@ -4,25 +4,21 @@ from __future__ import annotations
 
 import importlib
 import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
+from graphflops.cost import Estimate
 from graphflops.errors import RuleError, ShapeError, shown
-from graphflops.ops import index, operator
+from graphflops.ops import Kind, index, operator
 from graphflops.ops.index import Home
 from graphflops.ops.onnx_attributes import attributes
 from graphflops.ops.operator import means, orders, spellings
 from graphflops.ops.table import KINDS
 from graphflops.tensor import TensorType
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-
-    from graphflops.cost import Estimate
-    from graphflops.ops import Kind
-
-    RuleFunction = Callable[..., Estimate]
+RuleFunction = Callable[..., Estimate]
 
 Function = TypeVar("Function", bound="Callable[..., Any]")
 

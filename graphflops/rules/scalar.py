@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
 
 from graphflops.cost import Estimate, Value, data_dependent, free
 from graphflops.dims import (
@@ -28,11 +28,7 @@ from graphflops.rules.registry import rule
 from graphflops.rules.shapes import axis, if_negative, remainder_of_dividend
 from graphflops.tensor import FLOAT32, TensorType
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    Function = Callable[..., Value]
-    from collections.abc import Callable
+Function = Callable[..., Value]
 
 KIND = "query"
 
@@ -260,28 +256,22 @@ def is_nonzero(x: TensorType) -> Estimate:
 # Assertions: no work; a few return a token that orders them.
 
 
-@rule("aten._assert_scalar", "aten.sym_constrain_range", "aten.sym_constrain_range_for_size", "aten._print")
+@rule(
+    *("aten._assert_scalar", "aten._assert_tensor_metadata", "aten._print"),
+    *("aten.sym_constrain_range", "aten.sym_constrain_range_for_size"),
+)
 def promise() -> Estimate:
     """Nothing."""
     return free(alias=False)
 
 
-@rule("aten._functional_assert_scalar")
-def functional_assert_scalar(*, dep_token: TensorType) -> Estimate:
+@rule(
+    *("aten._functional_assert_scalar", "aten._functional_sym_constrain_range"),
+    "aten._functional_sym_constrain_range_for_size",
+)
+def functional_promise(*, dep_token: TensorType) -> Estimate:
     """Nothing."""
     return free(dep_token)
-
-
-@rule("aten._functional_sym_constrain_range", "aten._functional_sym_constrain_range_for_size")
-def functional_constrain_range(*, dep_token: TensorType) -> Estimate:
-    """Nothing."""
-    return free(dep_token)
-
-
-@rule("aten._assert_tensor_metadata")
-def assert_tensor_metadata(a: TensorType) -> Estimate:
-    """Nothing."""
-    return free(alias=False)
 
 
 @rule("aten._assert_async")

@@ -8,11 +8,11 @@ one row, not `min(1, N)` rows. A size that depends on data may be 0.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
-from graphflops.cost import copied, is_data_dependent
+from graphflops.cost import Estimate, Value, copied, is_data_dependent
 from graphflops.dims import (
     Dim,
     Expr,
@@ -34,15 +34,7 @@ from graphflops.errors import DimError
 from graphflops.rules.registry import require
 from graphflops.tensor import Contents, DType, TensorType
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from graphflops.cost import Value
-
-    Fold = Callable[..., Dim]
-    from collections.abc import Iterable, Iterator
-
-    from graphflops.cost import Estimate
+Fold = Callable[..., Dim]
 
 
 _LARGEST = (2**31 - 1, 2**63 - 1)
@@ -277,13 +269,16 @@ def replaced(shape: Shape, place: int, *sizes: Dim) -> Shape:
 def kept_by_slice(size: Dim, start: Dim | None, end: Dim | None, step: Dim = 1) -> Dim:
     """How many positions a slice keeps.
 
-    A bound is taken to lie within a size that is not known, but a literal end past 1 may lie behind it.
+    A bound is taken to lie within a size that is not known, but a literal end past 1 may lie behind it, and a literal start
+    that counts more than 1 from the end before it: the last 4,096 keys of a cache are all of a shorter one.
     """
     first = 0 if start is None else _bound(size, start)
     last = size if end is None else _bound(size, end)
     if isinstance(last, int) and last > 1 and isinstance(size, Expr):
         last = dim_min(last, size)
     length = last - first
+    if isinstance(start, int) and start < -1 and isinstance(first, Expr):
+        length = dim_min(length, last)
     return 0 if at_least(0, length) else ceil_div(length, step)
 
 

@@ -14,7 +14,7 @@ from graphflops.rules.elementwise import real_of, result_type
 from graphflops.rules.linalg import each, eigvalsh, first, matrices, squares, svdvals
 from graphflops.rules.reduce import parts
 from graphflops.rules.registry import ForwardCall, backward, require, rule
-from graphflops.rules.shapes import axes, axis
+from graphflops.rules.shapes import axes, axis, only_result
 from graphflops.rules.vector_norm import linalg_matrix_norm
 from graphflops.tensor import INT32, INT64, TensorType
 
@@ -117,8 +117,7 @@ def solve_triangular(A: TensorType, B: TensorType, *, left: bool = True) -> Esti
 def triangular_solve(B: TensorType, A: TensorType) -> Estimate:
     """n^2 per right-hand side; the second result is a copy of the matrix."""
     solved = solve_triangular(A, B)
-    (solution,) = solved.out
-    assert isinstance(solution, TensorType)
+    solution = only_result(solved)
     return replace(solved, out=(solution, A.like((*solution.shape[:-2], *A.shape[-2:]))))
 
 
@@ -197,8 +196,7 @@ def pinv_tolerances(
 def rank_of(x: TensorType, hermitian: bool, *tolerances: object) -> Estimate:
     """Singular (or eigen-) values, each compared with the tolerance and counted."""
     values = eigvalsh(x) if hermitian else svdvals(x)
-    (found,) = values.out
-    assert isinstance(found, TensorType)
+    found = only_result(values)
     limits = [given for given in tolerances if isinstance(given, TensorType)]
     out = x.like(broadcast(found.shape[:-1], *(limit.shape for limit in limits)), INT64)
     compared = 2 * out.numel * found.shape[-1]

@@ -19,7 +19,7 @@ from graphflops.rules.reduce import (
     selected_backward,
 )
 from graphflops.rules.registry import ForwardCall, backward, require, rule
-from graphflops.rules.shapes import reduced
+from graphflops.rules.shapes import only_result, reduced
 from graphflops.rules.sort import comparisons
 from graphflops.rules.vector_norm import of_vectors
 from graphflops.tensor import FLOAT32, FLOAT64, INT64, TensorType
@@ -185,8 +185,7 @@ def cov(x: TensorType, *, fweights: TensorType | None = None, aweights: TensorTy
 def corrcoef(x: TensorType) -> Estimate:
     """As `cov`; a root per variable, then each result divided by two of them and clipped to -1 and 1."""
     covariance = cov(x)
-    (out,) = covariance.out
-    assert isinstance(out, TensorType)
+    out = only_result(covariance)
     return replace(
         covariance,
         vector_flops=covariance.vector_flops + 4 * parts(out) * out.numel,

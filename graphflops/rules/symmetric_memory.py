@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from graphflops.cost import Estimate
 from graphflops.dims import Dim, floor_div, total
-from graphflops.rules.collectives import PAIR, all_gather, all_reduce, reduce_scatter, whole_bytes
+from graphflops.rules.collectives import PAIR, Tensors, all_gather, all_reduce, reduce_scatter, whole_bytes
 from graphflops.rules.matmul import matmul
 from graphflops.rules.registry import require, rule
-
-if TYPE_CHECKING:
-    from graphflops.rules.collectives import Tensors
-    from graphflops.tensor import TensorType
+from graphflops.tensor import TensorType
 
 KIND = "collective"
 

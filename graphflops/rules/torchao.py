@@ -14,6 +14,7 @@ from graphflops.rules.lowprecision import scaled_mm
 from graphflops.rules.matmul import flops_of, matmul_into
 from graphflops.rules.quantized import DEQUANTIZE, MIN_MAX, QUANTIZE, convert
 from graphflops.rules.registry import require, rule
+from graphflops.rules.shapes import only_result
 from graphflops.tensor import BFLOAT16, FLOAT8, FLOAT32, INT8, INT32, DType, TensorType
 
 KIND = "product"
@@ -211,8 +212,7 @@ def dynamic_int4_linear(
     product = scaled_product(
         x, inner * features, features, FLOAT32, weight, weight_scale, bias=bias, per_result=1
     )
-    (out,) = product.out
-    assert isinstance(out, TensorType)
+    out = only_result(product)
     more = (MIN_MAX + QUANTIZE) * x.numel + 2 * groups * out.numel
     return replace(product, vector_flops=product.vector_flops + more, matrix_dtype=INT8)
 

@@ -8,7 +8,7 @@ from graphflops.rules import parts, views  # noqa: F401 - the rules of views, wh
 from graphflops.rules.derived import Derived
 from graphflops.rules.registry import ForwardCall, backward, find, rule
 from graphflops.rules.shapes import tensors_of
-from graphflops.tensor import TensorType
+from graphflops.tensor import PartType, TensorType
 
 KIND = "view"
 
@@ -33,7 +33,7 @@ def copied_back(call: ForwardCall) -> Estimate:
     x = next(value for value in call.arguments.values() if isinstance(value, TensorType))
     (out,) = tensors_of(call.estimate.out)
     gradient, is_cast = x.like(), out.dtype != x.dtype
-    part = x.like(dtype=out.dtype) if is_cast else gradient
+    part = PartType(x.shape, out.dtype) if is_cast else gradient
     read = part if differ(out.numel, x.numel) else out.like()
     return Estimate((gradient,), vector_flops=x.numel if is_cast else 0, reads=(read,))
 

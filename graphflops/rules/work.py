@@ -19,6 +19,7 @@ from graphflops.rules.work_functions import (
     ARITHMETIC,
     COMPARISONS_AND_BITS,
     FUNCTIONS,
+    PASS,
     ZERO,
     Formula,
     Gradient,
@@ -128,12 +129,14 @@ WORK: Mapping[str, Work] = {
 
 
 @lru_cache(maxsize=1024)
-def gradient_of(formula: Formula, numbers: Numbers = ()) -> Gradient:
-    """The work and the reads of a formula. numbers: the operands that are no tensors, by their letters."""
+def gradient_of(formula: Formula, numbers: Numbers = ()) -> Gradient | None:
+    """The work and the reads of a formula; PASS where it is `g`. numbers: what are no tensors, by letter or name."""
     from graphflops.rules.formula import is_part_of_choice, launches  # only training reads formulas
 
     flops = transcendentals = 0
     found = launches(formula.text, numbers)
+    if not found:
+        return PASS
     for launch in found:
         if not is_part_of_choice(launch, found):
             work = work_of_launch(launch)
@@ -153,7 +156,7 @@ def work_of_launch(launch: Launch) -> Work:
 def first_gradient(work: Work) -> Work:
     """Work of the first operand's gradient."""
     formula = work.formulas[0] if work.formulas else None
-    flops, transcendentals, _ = gradient_of(formula) if formula else ZERO
+    flops, transcendentals, _ = (formula and gradient_of(formula)) or ZERO
     return Work(work.name, flops, transcendentals)
 
 

@@ -135,9 +135,9 @@ ARITHMETIC = [
     unary("angle", 1, 0, complex_work=(0, 1)),  # of a real number: 0 or pi, by its sign
     unary("conj", 0, 0, complex_work=(1, 0)),
     # Two operands.
-    binary("add", 1, 0, PASS, PASS),
-    binary("sub", 1, 0, PASS, "-g"),
-    binary("rsub", 1, 0, "-g", PASS),
+    binary("add", 1, 0, PASS, "where(alpha != 1, g * alpha, g)"),
+    binary("sub", 1, 0, PASS, "where(alpha != 1, -g * alpha, -g)"),
+    binary("rsub", 1, 0, "where(alpha != 1, -g * alpha, -g)", PASS),
     # complex: four multiplications and two additions
     binary("mul", 1, 0, "g * b", "g * a", complex_work=(6, 0)),
     # complex: the product with the conjugate, the divisor's squared length, two divisions
@@ -327,10 +327,12 @@ FUNCTIONS = [
     ),
 ]
 
-# Gradients of reductions as PyTorch computes them (torch/csrc/autograd/FunctionsManual.cpp): `g` and `out` have one element
-# for each result, as a `sum` and a `mean` in the formula do; `scale` is 2 / (n - 1).
+# Gradients of reductions and scans as PyTorch computes them (torch/csrc/autograd/FunctionsManual.cpp): `g` and `out` have
+# one element for each result, as a `sum` and a `mean` in the formula do; `scale` is 2 / (n - 1).
 _SPREAD = "scale * {} * (a - mean(a))"
+_OF_ROOT = "masked_fill_(g / (out * 2), out == 0, 0)"
 _EXTREME = "m = logical_or_(a == out, logical_and_(isnan(a), isnan(out))); m * (g / sum(m))"
+_TURNED_LOGS = "exp(flip(logcumsumexp(flip({} - out))) + a)"
 REDUCTIONS: Mapping[str, Formula] = {
     name: Formula(text)
     for names, text in (
@@ -339,9 +341,21 @@ REDUCTIONS: Mapping[str, Formula] = {
         ("max min", _EXTREME),
         ("prod", "m = a == 0; g * (out / a)"),  # the zeros are counted first
         ("var", _SPREAD.format("g")),
-        ("var_mean", "scale * g * (a - mean(a)) + g / count"),
-        ("std", _SPREAD.format("masked_fill_(g / (out * 2), out == 0, 0)")),
+        ("var_mean", f"{_SPREAD.format('g')} + g / count"),
+        ("std", _SPREAD.format(_OF_ROOT)),
+        ("std_mean", f"{_SPREAD.format(_OF_ROOT)} + g / count"),
+        ("nansum", "g * logical_not(isnan(a))"),
         ("vector_norm", "g * masked_fill_(a / out, out == 0, 0)"),
+        ("vector_norm:1", "g * sign(a)"),
+        ("vector_norm:inf", "m = logical_or(abs(a) == out, isnan(a)); sign(a) * (g / sum(m) * m)"),
+        ("vector_norm:p", "a * pow_(abs(a), p - 2) * masked_fill_(g / pow(out, p - 1), out == 0, 0)"),
+        ("cumsum", "flip(cumsum(flip(g)))"),
+        ("cumprod", "w = out * g; z = any(a == 0); flip(cumsum(flip(w))) / a"),  # without zeros
+        (
+            "logcumsumexp",
+            "t = log(abs(g)); p = where(g > 0, t, lowest); n = where(g < 0, t, lowest); "
+            f"{_TURNED_LOGS.format('p')} - {_TURNED_LOGS.format('n')}",
+        ),
     )
     for name in names.split()
 }

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
@@ -13,21 +14,16 @@ from graphflops.attention.conditions import HIDING
 from graphflops.dims import Expr, evaluate
 from graphflops.errors import ModelError, shown
 from graphflops.ops import operator
+from graphflops.report import Report, Row
 from graphflops.runtime import flex_nodes
-from graphflops.runtime.execute import TooManyTurnsError
+from graphflops.runtime.execute import Execution, Step, TooManyTurnsError
+from graphflops.runtime.flex_nodes import KernelRun
 from graphflops.runtime.flop_counter_reference import FlopCounterReference, gap
 from graphflops.runtime.input_plans import at_sizes
 from graphflops.runtime.sizes import RunSizes
 from graphflops.runtime.tensors import numbers, random_weight
 from graphflops.runtime.validation import CheckResult, NodeResult
 from graphflops.tensor import TensorType
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from graphflops.report import Report, Row
-    from graphflops.runtime.execute import Execution, Step
-    from graphflops.runtime.flex_nodes import KernelRun
 
 _MASKED_BY_INPUT = "a mask among the inputs hides scores: their number depends on the data"
 _BOUND = "an upper bound: the branch that runs depends on the data"

@@ -7,9 +7,10 @@ arguments; nested graphs run the same way. Each value is freed after its last us
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -17,18 +18,12 @@ from graphflops.dims import Expr, evaluate
 from graphflops.errors import GraphflopsError, ModelError, RunError, shown
 from graphflops.exporters.pt2_values import LAYOUTS, MEMORY_FORMATS
 from graphflops.graph import Graph, Node, Opaque, Ref
+from graphflops.ops import Op
 from graphflops.runtime import higher_order
 from graphflops.runtime.flex_nodes import Kernels, flex_attention, flex_attention_backward
 from graphflops.runtime.operators import resolve
-from graphflops.runtime.tensors import dtype_of
+from graphflops.runtime.tensors import Weights, dtype_of
 from graphflops.tensor import DType
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-
-    from graphflops.ops import Op
-    from graphflops.runtime.tensors import Weights
-
 
 _TURNS = 100_000  # runs of nested graphs in one run of a program from a file
 

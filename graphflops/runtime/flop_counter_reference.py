@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -10,10 +11,7 @@ from torch.utils import flop_counter
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils.flop_counter import FlopCounterMode, flop_registry
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from graphflops.runtime.execute import Step
+from graphflops.runtime.execute import Step
 
 _COMPLEX = "torch counts a complex multiply-add as a real one; it takes eight operations"
 _GROUPS = "torch counts the gradient of a grouped convolution's weight as if there were one group"

@@ -5,20 +5,15 @@ The program runs once more in a separate process under Nsight Compute, each call
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from graphflops.dims import evaluate
-from graphflops.runtime.counters import explain_row, measure, range_name
+from graphflops.report import Report
+from graphflops.runtime.counters import RangeCount, explain_row, measure, range_name
 from graphflops.runtime.isolated import child_command
-from graphflops.runtime.validation import CheckResult
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from graphflops.report import Report
-    from graphflops.runtime.counters import RangeCount
-    from graphflops.runtime.validation import NodeResult, Validation, Verdict
+from graphflops.runtime.validation import CheckResult, NodeResult, Validation, Verdict
 
 
 def with_counters(found: Validation, report: Report, options: Mapping[str, Any]) -> Validation:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 
@@ -10,10 +11,7 @@ from graphflops.errors import RunError
 from graphflops.graph import Graph
 from graphflops.tensor import dtype_named
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    Function = Callable[..., Any]
+Function = Callable[..., Any]
 
 RUN: dict[str, Function] = {}  # by the operator's own word
 

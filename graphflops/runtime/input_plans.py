@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from graphflops.base import reading
 from graphflops.dims import Expr
 from graphflops.errors import FileError, ModelError, shown
 from graphflops.graph import Ref
 from graphflops.open_sizes import of_report
+from graphflops.report import Report
 from graphflops.report.size_names import collapsed
 from graphflops.tensor import TensorType
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from graphflops.report import Report
-    from graphflops.view import Call, View
+from graphflops.view import Call, View
 
 _WIDEST = 2**20  # the largest value drawn from a range without an upper end
 _LARGEST = 2**40  # elements

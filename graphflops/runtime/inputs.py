@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from graphflops.errors import ModelError, shown
+from graphflops.report import Report
 from graphflops.runtime.input_plans import checked_names, input_plans, opened
 from graphflops.runtime.tensors import dtype_of
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from graphflops.report import Report
-    from graphflops.view import View
+from graphflops.view import View
 
 
 def random_inputs(report: Report, view: View, device: torch.device, seed: int = 0) -> dict[str, Any]:

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from graphflops.errors import ModelError, shown
+from graphflops.report import Report
 from graphflops.runtime.input_plans import checked_names, input_plans, opened
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from graphflops.report import Report
-    from graphflops.tensor import DType
-    from graphflops.view import View
+from graphflops.tensor import DType
+from graphflops.view import View
 
 
 def random_arrays(report: Report, view: View, seed: int = 0) -> dict[str, Any]:

@@ -5,16 +5,13 @@ from __future__ import annotations
 import io
 import math
 import warnings
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from graphflops.errors import FileError, ModelError, shown
-from graphflops.tensor import TensorType
-
-if TYPE_CHECKING:
-    from graphflops.graph import Graph, Input, Stored
-    from graphflops.tensor import DType
+from graphflops.graph import Graph, Input, Stored
+from graphflops.tensor import DType, TensorType
 
 _LARGEST = 2**40  # elements
 _SPREAD = 0.02  # standard deviation of random weights: small enough for sums to stay finite in half precision

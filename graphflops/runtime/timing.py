@@ -5,17 +5,14 @@ from __future__ import annotations
 import statistics
 import time
 from collections import defaultdict
+from collections.abc import Callable, Iterable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
+from graphflops.runtime.execute import Step
 from graphflops.runtime.validation import Ceilings
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from graphflops.runtime.execute import Step
 
 _ROUNDS = 5
 _MANY, _LEAD = 200, 0.01  # small kernels, and more seconds than the CPU takes to launch them

@@ -25,48 +25,24 @@ _OUTSIDE = "it can write outside of its tensors"
 _STORAGE = "it gives a tensor other memory"
 _UNCHECKED = "torch does not check its indices"
 _REASONS = {
-    "it prints what the program says": ("_print",),
-    _STORAGE: (
-        *(
-            "set_",
-            "set_data",
-            "resize",
-            "resize_",
-            "resize_as",
-            "resize_as_",
-            "_resize_output",
-            "_resize_output_",
-        ),
-        *("_reshape_alias", "_reshape_alias_copy"),
-        *("sparse_resize_", "sparse_resize_and_clear_", "_copy_from_and_resize", "as_strided_"),
-    ),
-    _UNCHECKED: (
-        *(
-            "_convert_indices_from_coo_to_csr",
-            "_convert_indices_from_csr_to_coo",
-            "_sparse_coo_tensor_with_dims_and_tensors",
-        ),
-        *("segment_reduce", "_segment_reduce_backward", "_nested_view_from_buffer", "_sobol_engine_draw"),
-        *("_jagged_to_padded_dense_forward", "_padded_dense_to_jagged_forward", "_ctc_loss_backward"),
-        *(
-            "_embedding_bag_backward",
-            "_embedding_bag_dense_backward",
-            "_embedding_bag_per_sample_weights_backward",
-        ),
-        *("multilabel_margin_loss_backward", "_slow_conv2d_backward"),
-        *("_nnpack_spatial_convolution", "mkldnn_rnn_layer", "mkldnn_rnn_layer_backward"),
-    ),
-    "its packed operands hold addresses of memory": (
-        *("fbgemm_linear_int8_weight", "fbgemm_linear_int8_weight_fp32_activation", "quantized_lstm_cell"),
-        *(
-            "quantized_gru_cell",
-            "quantized_rnn_relu_cell",
-            "quantized_rnn_tanh_cell",
-            "_weight_int4pack_mm_for_cpu",
-        ),
-    ),
+    "it prints what the program says": "_print",
+    _STORAGE: """
+        set_ set_data resize resize_ resize_as resize_as_ _resize_output _resize_output_ _reshape_alias _reshape_alias_copy
+        sparse_resize_ sparse_resize_and_clear_ _copy_from_and_resize as_strided_
+    """,
+    _UNCHECKED: """
+        _convert_indices_from_coo_to_csr _convert_indices_from_csr_to_coo _sparse_coo_tensor_with_dims_and_tensors
+        segment_reduce _segment_reduce_backward _nested_view_from_buffer _sobol_engine_draw _jagged_to_padded_dense_forward
+        _padded_dense_to_jagged_forward _ctc_loss_backward _embedding_bag_backward _embedding_bag_dense_backward
+        _embedding_bag_per_sample_weights_backward multilabel_margin_loss_backward _slow_conv2d_backward
+        _nnpack_spatial_convolution mkldnn_rnn_layer mkldnn_rnn_layer_backward
+    """,
+    "its packed operands hold addresses of memory": """
+        fbgemm_linear_int8_weight fbgemm_linear_int8_weight_fp32_activation quantized_lstm_cell quantized_gru_cell
+        quantized_rnn_relu_cell quantized_rnn_tanh_cell _weight_int4pack_mm_for_cpu
+    """,
 }
-_REFUSED = {word: reason for reason, words in _REASONS.items() for word in words}
+_REFUSED = {word: reason for reason, words in _REASONS.items() for word in words.split()}
 
 
 def refuse_unsafe(graph: Graph) -> None:

@@ -10,16 +10,12 @@ import contextlib
 import subprocess
 import sys
 import threading
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import msgspec
 
+from graphflops.scan.measure import Task
 from graphflops.scan.worker import Reply
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from graphflops.scan.measure import Task
 
 COMMAND = (sys.executable, "-m", "graphflops.scan.worker")
 GRACE = 5.0  # seconds beyond the time limit, which the process itself keeps, after which it is ended

@@ -6,24 +6,21 @@ import hashlib
 import math
 import os
 import time
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal
 
 import msgspec
 
 from graphflops.base.limits import Limits, limited
 from graphflops.base.reading import opened
+from graphflops.dims import Dim
 from graphflops.errors import FileError, GraphflopsError, LimitError, shown
 from graphflops.loading import analyze
+from graphflops.report import Named, Report, Totals
 from graphflops.report.contradictions import contradicted, impossible
+from graphflops.report.findings import Finding
 from graphflops.scan.columns import COSTS, HELD, PHASES, SEVERITIES, TIMES
 from graphflops.scan.jobs import Binding, Options, Result, fetch, size_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from graphflops.dims import Dim
-    from graphflops.report import Named, Report, Totals
-    from graphflops.report.findings import Finding
 
 _LARGEST = 2**63  # beyond what a column of integers holds; such a number stands in the column of formulas
 _MESSAGE = 500

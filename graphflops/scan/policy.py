@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from graphflops.base.units import measured, percent
 from graphflops.budget.check import RULES, finding
-from graphflops.budget.limits import UNITS
+from graphflops.budget.limits import Budget, BudgetFile
+from graphflops.budget.quantities import UNITS, Limit
 from graphflops.errors import FileError, shown
 from graphflops.render.text import count_of
-from graphflops.report.findings import Findings, ModelFindings
+from graphflops.report.findings import Finding, Findings, ModelFindings
 from graphflops.scan import store
 from graphflops.scan.columns import COSTS, HELD
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from graphflops.budget.limits import Budget, BudgetFile, Limit
-    from graphflops.report.findings import Finding
 
 _COLUMNS = (
     "path",
@@ -37,11 +33,11 @@ _COLUMNS = (
 def checked(path: str, policy: BudgetFile) -> tuple[Findings, int]:
     """The findings of the rows that break the policy, and the number of rows that it is for.
 
-    Raises FileError for a limit that a table cannot answer: of modules, of operators, or relative to a baseline.
+    Raises FileError for a limit that a table cannot answer: of modules, of operators, of serving, or relative to a baseline.
     """
     for budget in policy.budgets:
-        if budget.modules or budget.forbid or budget.relative:
-            what = "modules, forbid and relative limits need the models: check these, or leave the limits out"
+        if budget.modules or budget.forbid or budget.relative or budget.sizes.serving:
+            what = "modules, forbid, serving and relative limits need the models: check these, or leave the limits out"
             raise FileError(f"{shown(policy.path)}: {what}")
     found, count = [], 0
     for row in store.rows_of(store.read(path, columns=_COLUMNS)):

@@ -13,26 +13,21 @@ import signal
 import tempfile
 import threading
 import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from queue import Empty, Queue
-from typing import TYPE_CHECKING, Any, Literal
+from types import FrameType
+from typing import Any, Literal
 
 from graphflops.errors import GraphflopsError, OptionError, shown
 from graphflops.scan import store
+from graphflops.scan.columns import TableName
 from graphflops.scan.isolated import Ended, ended_at_exit, isolated
-from graphflops.scan.jobs import Result, is_url
+from graphflops.scan.jobs import Job, Result, is_url
 from graphflops.scan.measure import Task, failed, state_of
 from graphflops.version import tool
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-    from types import FrameType
-
-    from graphflops.scan.columns import TableName
-    from graphflops.scan.jobs import Job
-
 
 _ATTEMPTS = 2  # a process may also have been killed by someone else
 _SLOWEST = 2**24  # bytes a second at which a large file is read: no part of the time limit

@@ -5,16 +5,12 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 from graphflops.base import reading
 from graphflops.errors import FileError, OptionError, shown
-from graphflops.scan.columns import TABLES
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-
-    from graphflops.scan.columns import TableName
+from graphflops.scan.columns import TABLES, TableName
 
 _SUFFIX = ".parquet"
 _UNFINISHED = ".writing"  # suffix of a part that is not whole yet: no reader takes it for one

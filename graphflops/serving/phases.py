@@ -27,20 +27,34 @@ if TYPE_CHECKING:
     from graphflops.serving.engines import Engine
     from graphflops.serving.tensor_parallel import Exchanges
 
+_FEWEST = 2  # that an open axis has
 TimeAt = Callable[[Mapping[str, int]], "ProgramTime"]
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What runs a program. device: a profile's name or path; devices: how many share each layer, joined by `network`."""
+    """What runs a program. device: a profile's name or path; devices: how many share each layer, joined by `network`.
+
+    kv_bits: of an element of the caches, None for those of the program. shared: the part of each context that requests have
+    in common.
+    """
 
     device: str
     execution: Execution
     engine: Engine
     devices: int
     network: Network
+    kv_bits: int | None = None
+    shared: float = 0.0
 
     def __post_init__(self) -> None:
+        if not 0 <= self.shared < 1:
+            raise OptionError(
+                f"--shared-prefix {self.shared:g}: give a part of the context, from 0 to less than 1"
+            )
+        if (self.kv_bits or self.shared) and not self.engine.is_paged:
+            option = "--kv-dtype" if self.kv_bits else "--shared-prefix"
+            raise OptionError(f"{option} is what an engine does with its caches: name one with --engine")
         if self.devices < 1:
             raise OptionError(f"--devices {self.devices}: give 1 or more")
 
@@ -114,9 +128,16 @@ class Prefill:
             )
         return None
 
-    def at(self, tokens: int) -> PhaseTime:
-        """The time for so many tokens of one request."""
-        return self.steps.at(self.sizes_at(tokens))
+    def at(self, tokens: int, kept: int = 0) -> PhaseTime:
+        """The time for so many tokens of one request, the first of which are in the caches already, as many as `kept`.
+
+        The others attend to these: their pairs are those of all tokens less those of the first among themselves.
+        """
+        if not kept:
+            return self.steps.at(self.sizes_at(tokens))
+        alone = self.at(max(tokens - kept, _FEWEST))
+        beside = _changed(self.at(tokens), -self.at(max(kept, _FEWEST)).seconds)
+        return max(alone, beside, key=lambda time: time.seconds)
 
     def sizes_at(self, tokens: int) -> dict[str, int]:
         """The symbols for so many tokens of one request."""

@@ -5,11 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from graphflops.base.rendered import Rendered
 from graphflops.budget.amounts import amount
 from graphflops.devices import complete
 from graphflops.devices import device as device_named
-from graphflops.errors import ModelError, OptionError, shown
+from graphflops.errors import DimError, ModelError, OptionError, shown
+from graphflops.fitting.cells import Cell, Limits
 from graphflops.fitting.kv_cache import KvCache, is_open_for, kv_cache, most_requests
 from graphflops.fitting.varied_size import SPARE, room
 from graphflops.links import network_of
@@ -17,6 +20,7 @@ from graphflops.memory.ledger import on_device
 from graphflops.serving.engines import Engine, engine_named
 from graphflops.serving.phases import Prefill, Setting, Steps, programs
 from graphflops.serving.room import paged_room
+from graphflops.tensor import dtype_named
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -24,73 +28,19 @@ if TYPE_CHECKING:
     from graphflops.devices import Device
     from graphflops.loading import Model
     from graphflops.report import Execution, Report
-    from graphflops.report.call_time import PhaseTime
 
 BATCHES = (1, 4, 16, 64, 256)
 CONTEXTS = (1024, 4096, 16_384, 65_536)
 _MOST_CELLS = 1000
 _EMPTY = 16  # tokens of a context that takes no time to attend to
 _ARITHMETIC = ("matrix", "vector")
-_HOUR, _MILLION, _NANO = 3600, 1e6, 1e-9
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """What a user must not wait longer for, in seconds: the first token, and each one after it; None without a limit."""
-
-    first: float | None = None
-    each: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Cell:
-    """Steps of `batch` requests, each of which has `context` tokens.
-
-    step: the time of one step, which makes a token for each request; None where so many requests do not fit. prefill: of the
-    tokens of one request, alone on the device; None where it is not known. beside: seconds that a step waits, in the mean,
-    for the prefills of requests that take the place of finished ones. devices: that run it together.
-    """
-
-    batch: int
-    context: int
-    step: PhaseTime | None
-    prefill: PhaseTime | None
-    beside: float = 0.0
-    devices: int = 1
-
-    @property
-    def each(self) -> float | None:
-        """Seconds from one token of a request to its next."""
-        return None if self.step is None else self.step.seconds + self.beside
-
-    @property
-    def first(self) -> float | None:
-        """Seconds to the first token of a request that does not wait for others; None where no prefill is known."""
-        return None if self.prefill is None else self.prefill.seconds
-
-    @property
-    def tokens_per_second(self) -> float | None:
-        """Tokens that the devices make in a second for all requests."""
-        return self.batch / self.each if self.each else None
-
-    @property
-    def joules(self) -> float | None:
-        """Energy of a token at most, at the power limit of the devices."""
-        if self.step is None or self.each is None or self.step.energy_joules is None:
-            return None
-        return self.devices * self.step.energy_joules / self.step.seconds * self.each / self.batch
-
-    def price(self, per_hour: float | None) -> float | None:
-        """What a million tokens cost; None without the price of a device's hour."""
-        if per_hour is None or self.tokens_per_second is None:
-            return None
-        return self.devices * per_hour / _HOUR / self.tokens_per_second * _MILLION
-
-    def keeps(self, limits: Limits) -> bool:
-        """Whether the requests fit and none waits longer than the limits, as far as they are given."""
-        waits = ((limits.first, self.first), (limits.each, self.each))
-        is_within = all(most is None or (found is not None and found <= most) for most, found in waits)
-        return self.step is not None and is_within
+_NANO = 1e-9
+_AS_ENGINES_SAY = {
+    "fp8": "float8_e4m3fn",
+    "fp8_e4m3": "float8_e4m3fn",
+    "fp8_e5m2": "float8_e5m2",
+    "bf16": "bfloat16",
+}
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -107,7 +57,7 @@ class Serving(Rendered):
     engine: Engine
     cells: tuple[Cell, ...]
     requests: tuple[tuple[int, int], ...]
-    limits: Limits = Limits()
+    limits: Limits
     loads: tuple[tuple[int, Cell | None], ...] = ()
     output_tokens: int | None = None
     price_per_hour: float | None = None
@@ -116,7 +66,7 @@ class Serving(Rendered):
 
     def kept_by(self, context: int) -> int:
         """Bytes that a request keeps at the end of its output."""
-        return self.cache.bytes_at(context + (self.output_tokens or 0))
+        return next(cell.kept for cell in self.cells if cell.context == context)
 
     def knee(self, context: int) -> int | None:
         """The least batch of the table from which on arithmetic, and not memory, limits a step; None where none does."""
@@ -130,17 +80,8 @@ def serve(
     model: Model,
     *,
     device: str,
-    prefill: Model | None = None,
     batch: Sequence[int] = BATCHES,
     context: Sequence[int] = CONTEXTS,
-    output_tokens: int | None = None,
-    ttft: str | float | None = None,
-    tpot: str | float | None = None,
-    engine: str = "none",
-    devices: int = 1,
-    network: str | None = None,
-    price_per_hour: float | None = None,
-    execution: Execution | None = None,
     **options: Any,
 ) -> Serving:
     """How a decoder serves on a device.
@@ -152,20 +93,53 @@ def serve(
     ttft, tpot: limits on the time to the first token and from one to the next, in seconds or as text (`30ms`).
     engine: whose memory and kernels are assumed: `none`, the program as it is, or one of engines.json.
     devices: that each have a part of every layer (tensor parallel); network: what joins them, as `8x400Gbit`.
+    kv_dtype: element type of an engine's caches, such as `fp8`; else that of the program. shared_prefix: the part of each
+        context that requests have in common, which an engine keeps and computes once. prefill_tokens: of the largest step of
+        an engine, which cuts longer prompts into chunks; else its default.
 
     Raises OptionError for options that contradict one another, ModelError for a program without caches of open sizes.
     """
     if not batch or not context or len(batch) * len(context) > _MOST_CELLS:
         raise OptionError(f"give 1 to {_MOST_CELLS:,} combinations of --batch and --context")
+    plan, limits = prepared(model, device=device, context=context, **options)
+    return plan.served(sorted(set(batch)), sorted(set(context)), limits)
+
+
+def prepared(
+    model: Model,
+    *,
+    device: str,
+    prefill: Model | None = None,
+    context: Sequence[int] = CONTEXTS,
+    output_tokens: int | None = None,
+    ttft: str | float | None = None,
+    tpot: str | float | None = None,
+    engine: str = "none",
+    devices: int = 1,
+    network: str | None = None,
+    price_per_hour: float | None = None,
+    execution: Execution | None = None,
+    kv_dtype: str | None = None,
+    shared_prefix: float = 0.0,
+    prefill_tokens: int | None = None,
+    **options: Any,
+) -> tuple[Served, Limits]:
+    """What `serve` computes its cells from, and the limits; options as there."""
     limits = Limits(_seconds(ttft, "--ttft"), _seconds(tpot, "--tpot"))
     joined = network_of(complete(device_named(device)), network)
-    setting = Setting(device, execution or "graph", engine_named(engine), devices, joined)
+    chosen = engine_named(engine)
+    if prefill_tokens is not None:
+        if not chosen.is_paged:
+            raise OptionError("--prefill-tokens is how an engine cuts prompts: name one with --engine")
+        chosen = msgspec.structs.replace(chosen, prefill_tokens=prefill_tokens)
+    kv_bits = None if kv_dtype is None else _bits(kv_dtype)
+    setting = Setting(device, execution or "graph", chosen, devices, joined, kv_bits, shared_prefix)
     plan = _planned(model, prefill, setting, max(context), output_tokens, options)
+    plan = replace(plan, price_per_hour=price_per_hour)
     if limits.first is not None and plan.prefill is None:
         what = "--ttft limits the prefill, which this program does not tell"
         raise OptionError(f"{what}: name it with --prefill")
-    served = plan.served(sorted(set(batch)), sorted(set(context)), limits)
-    return replace(served, price_per_hour=price_per_hour)
+    return plan, limits
 
 
 def _planned(
@@ -175,16 +149,16 @@ def _planned(
     longest: int,
     output_tokens: int | None,
     options: dict[str, Any],
-) -> _Plan:
+) -> Served:
     """Both programs, read and priced. longest: the most tokens of a request before its output."""
     step, prompt = programs(model, prefill, options.pop("model_name", None))
     steps = Steps.of(step, setting, options)
     cache = _cache(steps.report, longest + (output_tokens or 0))
-    return _Plan(steps, cache, Prefill.of(steps, cache, prompt, setting), setting, output_tokens)
+    return Served(steps, cache, Prefill.of(steps, cache, prompt, setting), setting, output_tokens)
 
 
 @dataclass(frozen=True, slots=True)
-class _Plan:
+class Served:
     """What the cells are computed from."""
 
     steps: Steps
@@ -192,6 +166,7 @@ class _Plan:
     prefill: Prefill | None
     setting: Setting
     output_tokens: int | None
+    price_per_hour: float | None = None
 
     @property
     def engine(self) -> Engine:
@@ -210,32 +185,52 @@ class _Plan:
         loads: tuple[tuple[int, Cell | None], ...] = ()
         if limits != Limits():
             loads = tuple([(length, self.load(most, length, limits)) for length, most in requests])
-        known = (self.steps.report, self.cache, self.engine, cells, requests, limits, loads)
-        return Serving(*known, self.output_tokens, devices=self.setting.devices, notes=tuple(self.notes()))
+        known = (self.steps.report, self.stored, self.engine, cells, requests, limits, loads)
+        asked = (self.output_tokens, self.price_per_hour, self.setting.devices)
+        return Serving(*known, *asked, notes=tuple(self.notes()))
 
     def cell(self, batch: int, context: int) -> Cell:
         """The steps of so many requests with that context."""
-        count = self.setting.devices
-        first = None if self.prefill is None else self.prefill.at(context)
-        if batch > self.most(context):
-            return Cell(batch, context, None, first, devices=count)
+        common, length = int(self.setting.shared * context), context + (self.output_tokens or 0)
+        first = None if self.prefill is None else self.prefill.at(context, common)
+        own = self.stored.bytes_at(length) - self.stored.common_bytes(common)
+        known = (own, self.most(context), self.setting.devices, self.price_per_hour)
+        if batch > known[1]:
+            return Cell(batch, context, None, first, 0, *known)
         kept = context + (self.output_tokens or 0) // 2
-        step = self.steps.at(self.cache.sizes_at(batch, kept))
+        step = self.steps.at(self._read(batch, kept))
         if not self.output_tokens or first is None:
-            return Cell(batch, context, step, first, devices=count)
-        each = first.seconds
+            return Cell(batch, context, step, first, 0, *known)
+        each, slowest = first.seconds, None
         if self.engine.is_paged:  # tokens of the prefill and of the steps go through the layers together
             alone = self.steps.at(self.cache.sizes_at(batch, _EMPTY)).seconds
-            each = max(0.0, each * (1 + batch / context) - alone)
-        return Cell(batch, context, step, first, batch * each / self.output_tokens, count)
+            each = max(0.0, each * (1 + batch / (context - common)) - alone)
+            chunk = min(context - common, self.engine.prefill_tokens or context)
+            last = self.prefill.at(context, context - chunk).seconds if self.prefill else 0.0
+            slowest = step.seconds + max(0.0, last * (1 + batch / chunk) - alone)
+        return Cell(batch, context, step, first, batch * each / self.output_tokens, *known, slowest)
+
+    @property
+    def stored(self) -> KvCache:
+        """The caches as the engine stores them."""
+        bits = self.setting.kv_bits
+        return self.cache if bits is None else self.cache.stored_in(bits)
+
+    def _read(self, batch: int, length: int) -> dict[str, int]:
+        """The symbols of a step that reads as many bytes of its caches as one of that length does of the stored ones."""
+        sizes = self.cache.sizes_at(batch, length)
+        grown = {name: -(-sizes[name] * self.stored.bits // self.cache.bits) for name in self.cache.lengths}
+        return {**sizes, **grown}
 
     def most(self, context: int) -> int:
         """The most requests that fit, each at the end of its output."""
         length = context + (self.output_tokens or 0)
         if self.engine.memory_fraction is not None:
-            blocks = -(-length // self.engine.block_tokens)
-            each = self.cache.bytes_at(blocks * self.engine.block_tokens)
-            return max(0, paged_room(self.steps, self.prefill, self.cache, self.device, self.engine) // each)
+            block = self.engine.block_tokens
+            common = self.stored.common_bytes(int(self.setting.shared * context) // block * block)
+            each = self.stored.bytes_at(-(-length // block) * block) - common
+            space = paged_room(self.steps, self.prefill, self.cache, self.device, self.engine)
+            return max(0, (space - common) // each)
         entry = on_device(self.steps.report.memory_use[-1], self.device)
         free = int((1 - SPARE) * room(self.device))
         return most_requests(self.steps.report, entry, self.cache, length, free)
@@ -261,6 +256,10 @@ class _Plan:
         yield "a first token is that of a request that does not wait for others"
         if self.engine.name == "none":
             yield "the program runs as it is, with the copies of its caches: --engine takes those of an engine"
+        if self.setting.kv_bits is not None:
+            yield f"caches of {self.stored.bits} bits a number, read as fast as so many bytes of the program's: a guess"
+        if self.setting.shared:
+            yield f"{100 * self.setting.shared:g} % of each context is common: kept and computed once, read by each request"
         yield from self.steps.exchanges.notes()
         yield from self.engine.assumptions(self.prefill is not None)
 
@@ -277,6 +276,14 @@ def _cache(report: Report, longest: int) -> KvCache:
     if not is_open_for(report, cache, longest):
         raise ModelError(f"the program was exported for caches shorter than {longest:,}: give less --context")
     return cache
+
+
+def _bits(name: str) -> int:
+    """Bits of an element type by its name, or as engines call it: `fp8`."""
+    try:
+        return dtype_named(_AS_ENGINES_SAY.get(name, name)).bits
+    except DimError:
+        raise OptionError(f"--kv-dtype {shown(name)}: give fp8 or bf16") from None
 
 
 def _seconds(given: str | float | None, option: str) -> float | None:

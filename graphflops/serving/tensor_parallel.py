@@ -25,6 +25,7 @@ class Exchanges:
     """What the devices send one another in a run of a program: by collective, bytes of one device's operand.
 
     engine: whose own kernel sums, where it has one; else NCCL. whole: products that each device runs whole, with the reason.
+    heads: of keys and values, where they are fewer than the devices; else 0.
     """
 
     devices: int
@@ -32,6 +33,7 @@ class Exchanges:
     engine: Engine | None = None
     operands: tuple[tuple[Kind, Dim], ...] = ()
     whole: tuple[str, ...] = ()
+    heads: int = 0
 
     def seconds_at(self, sizes: Mapping[str, int]) -> tuple[float, bool]:
         """The time of all, one after another, at the values of symbols, and whether the size of none is unknown."""
@@ -48,6 +50,9 @@ class Exchanges:
         if self.devices > 1 and self.engine and self.engine.sum_seconds and self.engine.sum_link_share:
             latency, share = 1e6 * self.engine.sum_seconds, 100 * self.engine.sum_link_share
             yield f"{self.engine.name} adds up over devices in {latency:g} µs and {share:g} % of a link's rate: a guess"
+        if self.heads:
+            copies = self.devices // self.heads
+            yield f"each of {self.heads} heads of keys and values is on {copies} devices, with its weights and caches"
         if self.whole:
             yield f"{len(self.whole)} products run whole on each device, first {self.whole[0]}"
 
@@ -73,7 +78,7 @@ def on_each(
     """
     if devices == 1:
         return program, Exchanges(1)
-    found = split(program, devices)
+    found = split(program, devices, can_copy=True)
     places = {node.name: node.module or node.name for node in program.nodes}
     whole = tuple([f"{shown(places.get(name, name))}: {why}" for name, why in found.refused.items()])
     if not found.parts:
@@ -86,4 +91,6 @@ def on_each(
     types: Mapping[str, Any] = found.graph.types
     operands: list[tuple[Kind, Dim]] = [("all_reduce", types[name].nbytes) for name in sums]
     operands += [("all_gather", types[name].nbytes) for name in logits]
-    return replace(found.graph, eager=None), Exchanges(devices, network, engine, tuple(operands), whole)
+    return replace(found.graph, eager=None), Exchanges(
+        devices, network, engine, tuple(operands), whole, max(part.pieces for part in found.parts.values())
+    )

@@ -8,24 +8,20 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import nan
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
+from graphflops.attention import AttentionUse
 from graphflops.attention.kernel import causal_fraction
 from graphflops.derived.items import items
 from graphflops.derived.per_item import needed, per_item, value_of
+from graphflops.devices import Device
 from graphflops.errors import ModelError
 from graphflops.ops import operator
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from graphflops.attention import AttentionUse
-    from graphflops.devices import Device
-    from graphflops.report import Report, Row
-
+from graphflops.report import Report, Row
 
 HOUR = 3600
 

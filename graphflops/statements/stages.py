@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from graphflops.budget.amounts import amount
 from graphflops.errors import OptionError, shown
-
-if TYPE_CHECKING:
-    from graphflops.loading import Model
+from graphflops.loading import Model
 
 TRAINED = ("pre-training", "fine-tuning", "adapters")  # the others run forward alone
 COUNTED = (*TRAINED, "teacher", "generation")  # what thresholds are compared with

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date as calendar_date
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from graphflops.analysis import analyze
 from graphflops.base.lazy import imported
 from graphflops.base.rendered import Rendered
 from graphflops.base.units import percent
 from graphflops.derived.resize import resized
+from graphflops.devices import Device
 from graphflops.errors import ModelError, OptionError, shown
-from graphflops.loading import opened
+from graphflops.graph import Graph
+from graphflops.loading import Model, opened
 from graphflops.report import Report
 from graphflops.statements.figures import (
     HOUR,
@@ -33,13 +36,6 @@ from graphflops.statements.thresholds import Verdict, verdicts
 from graphflops.tensor import TensorType
 from graphflops.training import Training, training_of
 from graphflops.version import __version__
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from graphflops.devices import Device
-    from graphflops.graph import Graph
-    from graphflops.loading import Model
 
 SCHEMA = 1
 _OF_KINDS = {

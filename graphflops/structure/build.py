@@ -6,6 +6,7 @@ Folded to modules, repeated layers are one node.
 from __future__ import annotations
 
 from collections import Counter
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, get_args
 
 from graphflops.base.numbered import numbered, unnumbered
@@ -13,173 +14,24 @@ from graphflops.dims import total
 from graphflops.errors import OptionError, require_choice, shown
 from graphflops.ops import operator
 from graphflops.report import GraphLevel
+from graphflops.structure.fold import Fold, marks
 from graphflops.structure.measures import Measures
-from graphflops.structure.repeats import layers
+from graphflops.structure.queries import part as part_of
 from graphflops.structure.wiring import wiring
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Hashable, Iterable, Sequence
+    from collections.abc import Callable, Hashable, Iterable
 
     import networkx
 
     from graphflops.report import Report
+    from graphflops.structure.fold import Part, Turn
     from graphflops.structure.measures import Attributes
-    from graphflops.structure.repeats import Run
     from graphflops.structure.wiring import Use, Wiring
     from graphflops.tensor import TensorType
 
 
-MARKS = ("stage", "status")  # attributes by which answers to questions are marked
 _NAMED = 3  # operators in the label of a run
-
-
-def folded(
-    calls: networkx.MultiDiGraph, report: Report, found: Wiring, measures: Measures, depth: int | None
-) -> networkx.MultiDiGraph:
-    """The graph of modules `depth` levels in, of the calls that are in the wiring."""
-    stages = {name: data["stage"] for name, data in calls.nodes(data=True) if "stage" in data}
-    fold = _Fold(calls, report, found, measures)
-    fold.modules(layers(report, found.calls, depth, stages))
-    fold.ends()
-    fold.edges()
-    fold.graph.graph |= {"level": "module"} | ({} if depth is None else {"depth": depth})
-    return fold.graph
-
-
-class _Fold:
-    """One graph of modules. of: by node of the graph of calls, the node that stands for it."""
-
-    def __init__(
-        self, calls: networkx.MultiDiGraph, report: Report, found: Wiring, measures: Measures
-    ) -> None:
-        self.calls, self.report, self.found, self.measures = calls, report, found, measures
-        self.graph = type(calls)(**calls.graph)
-        self.of: dict[str, str] = {}
-        self.runs: dict[str, Run] = {}  # by call
-
-    def unique(self, name: str) -> str:
-        """The name, or one with a number where a node has it already."""
-        unused, times = name, 1
-        while unused in self.graph:
-            times += 1
-            unused = f"{name} ({times})"
-        return unused
-
-    def modules(self, columns: Sequence[Sequence[Run]]) -> None:
-        """A node for each list of equal runs."""
-        for runs in columns:
-            first, rows = runs[0], [self.report.rows[call.row] for run in runs for call in run.calls]
-            path = numbered([run.path for run in runs])
-            ops = Counter(self.calls.nodes[call.name]["label"] for call in first.calls)
-            label = ", ".join([*ops][:_NAMED]) + (" …" if len(ops) > _NAMED else "")
-            type_ = self.report.modules.get(first.path, "")
-            name = self.unique(f"{path or '(model)'}: {label}" if first.own else path or "(model)")
-            own = {"op": label} if first.own else {"module_type": type_} if type_ else {}
-            live = [self.calls.nodes[call.name].get("memory") for run in runs for call in run.calls]
-            memory = [size for size in live if size is not None]
-            marks = [
-                (key, self.calls.nodes[call.name].get(key))
-                for run in runs
-                for call in run.calls
-                for key in MARKS
-            ]
-            self.graph.add_node(
-                name,
-                label=label if first.own else path or "(model)",
-                kind="module",
-                **({"module": path} if path else {}),
-                **own,
-                count=len(runs),
-                calls=len(first.calls),
-                first_call=first.calls[0].name,
-                **self.measures.costs(rows),
-                **self.measures.seconds(rows),
-                **({"memory": max(memory)} if memory else {}),
-                **{key: mark for key, mark in marks if mark is not None},
-                **self.measures.no_parameters,
-            )
-            for run in runs:
-                for call in run.calls:
-                    self.of[call.name], self.runs[call.name] = name, run
-
-    def ends(self) -> None:
-        """Inputs, weights and results. A weight that one module alone reads is part of its node."""
-        readers: dict[str, dict[str, None]] = {}
-        makers: dict[str, dict[str, None]] = {}
-        for use in self.found.uses:
-            if use.user in self.of and use.maker in self.found.inputs:
-                readers.setdefault(use.maker, {})[self.of[use.user]] = None
-            if use.user in self.found.outputs and use.maker in self.of:
-                makers.setdefault(use.user, {})[self.of[use.maker]] = None
-        holders = {self.graph.nodes[name].get("module", ""): name for name in reversed([*self.graph])}
-        others = []
-        for name in self.found.inputs:
-            node = self.calls.nodes[name]
-            reading = [*readers.get(name, ())]
-            holder = (
-                reading[0]
-                if len(reading) == 1
-                else holders.get(node.get("module", ""))
-                if not reading
-                else None
-            )
-            if node["kind"] != "weight" or holder is None:
-                others.append(name)
-                continue
-            self.of[name] = holder
-            held, own = self.graph.nodes[holder], {**node, "weight_bytes": node.get("memory", 0)}
-            held |= {key: held.get(key, 0) + own[key] for key in ("parameters", "weight_bytes") if key in own}
-        self.alike(others, lambda name: tuple(readers.get(name, ())))
-        self.alike(self.found.outputs, lambda name: tuple(makers.get(name, ())))
-
-    def alike(self, names: Iterable[str], beside: Callable[[str], Hashable]) -> None:
-        """One node for ends beside the same modules whose names differ in their numbers only."""
-        groups: dict[Hashable, list[str]] = {}
-        for name in names:
-            node = self.calls.nodes[name]
-            same = (node["role"], node.get("shape"), node.get("dtype"), unnumbered(node["label"]))
-            groups.setdefault((*same, beside(name)), []).append(name)
-        for group in groups.values():
-            nodes = [self.calls.nodes[name] for name in group]
-            made = self.unique(numbered(group))
-            sums = {
-                key: sum(node[key] for node in nodes) for key in ("memory", "parameters") if key in nodes[0]
-            }
-            label = numbered([node["label"] for node in nodes])
-            self.graph.add_node(made, **nodes[0] | sums | {"label": label, "count": len(group)})
-            self.of.update(dict.fromkeys(group, made))
-
-    def edges(self) -> None:
-        """Edges summed, a value once for every run that reads it; what goes from turn to turn of a repetition is none."""
-        seen: set[tuple[str, str, int | str]] = set()
-        summed: dict[tuple[str, str, TensorType | None], list[Use]] = {}
-        passed: dict[str, list[Use]] = {}
-        for use in self.found.uses:
-            maker, user = self.of[use.maker], self.of[use.user]
-            run = self.runs.get(use.user)
-            key = (use.maker, use.value, use.user if run is None else id(run))
-            if key in seen or (run is not None and run is self.runs.get(use.maker)):
-                continue
-            if maker == user and use.maker in self.found.inputs:
-                continue
-            seen.add(key)
-            if run is not None and use.maker in self.runs and _in_other_turns(self.runs[use.maker], run):
-                passed.setdefault(maker, []).append(use)
-            else:
-                summed.setdefault((maker, user, use.type), []).append(use)
-        for maker, uses in passed.items():
-            bytes_ = total(use.type.nbytes for use in uses if use.type is not None)
-            self.graph.nodes[maker].update(self.measures.amount("passed_bytes", bytes_))
-        for number, ((maker, user, typed), uses) in enumerate(summed.items()):
-            sums: dict[str, Any] = {"value": uses[0].value, "count": len(uses)}
-            if typed is not None:
-                sums |= self.measures.tensor(typed) | self.measures.amount("bytes", typed.nbytes * len(uses))
-            weight = self.calls.nodes[uses[0].maker]["kind"] == "weight"
-            self.graph.add_edge(maker, user, number, weight=weight, **sums)
-
-
-def _in_other_turns(maker: Run, user: Run) -> bool:
-    return any(user.repeats.get(found, turn) != turn for found, turn in maker.repeats.items())
 
 
 def graph_of(report: Report, level: GraphLevel = "call", depth: int | None = 2) -> networkx.MultiDiGraph:
@@ -208,18 +60,141 @@ class Program:
             weight = graph.nodes[maker]["kind"] == "weight"
             graph.add_edge(maker, user, number, slot=slot, value=value, weight=weight, count=1, **known)
 
-    def modules(self, depth: int | None, part: Container[str] | None = None) -> networkx.MultiDiGraph:
-        """The graph of modules, or of those of its calls, inputs and results that are in a part.
+    def modules(self, depth: int | None, names: Iterable[str] | None = None) -> networkx.MultiDiGraph:
+        """The graph of modules, or of those of its calls, inputs and results that are named.
 
         That of calls where all are in one module. Layers whose calls have a `stage` stand in that stage alone. Raises
         OptionError for a depth below 1.
         """
         if depth is not None and depth < 1:
             raise OptionError(f"depth is {shown(str(depth))}: levels of modules, at least 1")
-        found = self.found if part is None else self.found.within(part)
-        graph = folded(self.calls, self.report, found, self.measures, depth)
+        graph = _Modules(self, self.calls if names is None else part_of(self.calls, names), depth).graph
         nodes = sum(data["kind"] == "module" for _, data in graph.nodes(data=True))
-        return self.calls if part is None and nodes < 2 else graph
+        return self.calls if names is None and nodes < 2 else graph
+
+
+class _Modules:
+    """The graph of modules `depth` levels in. of: by node of the graph of calls, the node that stands for it."""
+
+    def __init__(self, program: Program, calls: networkx.MultiDiGraph, depth: int | None) -> None:
+        self.report, self.found, self.measures = program.report, program.found, program.measures
+        self.calls = calls
+        self.graph = type(program.calls)(**calls.graph)
+        self.of: dict[str, str] = {}
+        self.turns: dict[str, Turn] = {}  # by call
+        self.rows = {name: self.report.rows[place] for name, place in self.found.calls}
+        fold = Fold.of(calls, [name for name, data in calls.nodes(data=True) if data["kind"] == "call"])
+        for part in fold.at_depth(depth):
+            self.module(part, [".".join(fold.path[turn.calls[0]][: part.level]) for turn in part.turns])
+        self.ends()
+        self.edges()
+        self.graph.graph |= {"level": "module"} | ({} if depth is None else {"depth": depth})
+
+    def unique(self, name: str) -> str:
+        """The name, or one with a number where a node has it already."""
+        unused, times = name, 1
+        while unused in self.graph:
+            times += 1
+            unused = f"{name} ({times})"
+        return unused
+
+    def module(self, part: Part, paths: list[str]) -> None:
+        """A node for one or more equal modules, or for calls of a module between those of the modules in it."""
+        names, first, path = [*part.calls()], part.turns[0].calls, numbered(paths)
+        nodes, rows = [self.calls.nodes[name] for name in names], [self.rows[name] for name in names]
+        ops = [*Counter(self.calls.nodes[name]["label"] for name in first)]
+        label = ", ".join(ops[:_NAMED]) + (" …" if len(ops) > _NAMED else "")
+        type_ = self.report.modules.get(paths[0], "")
+        made = self.unique(f"{path or '(model)'}: {label}" if part.is_own else path or "(model)")
+        own = {"op": label} if part.is_own else {"module_type": type_} if type_ else {}
+        memory = [node["memory"] for node in nodes if "memory" in node]
+        self.graph.add_node(
+            made,
+            label=label if part.is_own else path or "(model)",
+            kind="module",
+            **({"module": path} if path else {}),
+            **own,
+            count=len(part.turns),
+            calls=len(first),
+            first_call=first[0],
+            **self.measures.costs(rows),
+            **self.measures.seconds(rows),
+            **({"memory": max(memory)} if memory else {}),
+            **marks(nodes),
+            **self.measures.no_parameters,
+        )
+        for turn in part.turns:
+            for name in turn.calls:
+                self.of[name], self.turns[name] = made, turn
+
+    def ends(self) -> None:
+        """Inputs, weights and results. A weight that one module alone reads is part of its node."""
+        holders = {self.graph.nodes[name].get("module", ""): name for name in reversed([*self.graph])}
+        ends: dict[str, list[str]] = {"input": [], "output": []}
+        beside: dict[str, tuple[str, ...]] = {}
+        for name, node in self.calls.nodes(data=True):
+            if node["kind"] == "call":
+                continue
+            near = self.calls.pred[name] if node["kind"] == "output" else self.calls.succ[name]
+            beside[name] = modules = tuple(dict.fromkeys(self.of[one] for one in near if one in self.of))
+            holder = modules[0] if len(modules) == 1 else holders.get(node.get("module", ""))
+            if node["kind"] != "weight" or holder is None or len(modules) > 1:
+                ends["output" if node["kind"] == "output" else "input"].append(name)
+                continue
+            self.of[name] = holder
+            held, own = self.graph.nodes[holder], {**node, "weight_bytes": node.get("memory", 0)}
+            held |= {key: held.get(key, 0) + own[key] for key in ("parameters", "weight_bytes") if key in own}
+        for names in ends.values():
+            self.alike(names, lambda name: beside[name])
+
+    def alike(self, names: Iterable[str], beside: Callable[[str], Hashable]) -> None:
+        """One node for ends beside the same modules whose names differ in their numbers only."""
+        groups: dict[Hashable, list[str]] = {}
+        for name in names:
+            node = self.calls.nodes[name]
+            same = (node["role"], node.get("shape"), node.get("dtype"), unnumbered(node["label"]))
+            groups.setdefault((*same, beside(name)), []).append(name)
+        for group in groups.values():
+            nodes = [self.calls.nodes[name] for name in group]
+            made = self.unique(numbered(group))
+            sums = {
+                key: sum(node[key] for node in nodes) for key in ("memory", "parameters") if key in nodes[0]
+            }
+            label = numbered([node["label"] for node in nodes])
+            self.graph.add_node(made, **nodes[0] | sums | {"label": label, "count": len(group)})
+            self.of.update(dict.fromkeys(group, made))
+
+    def edges(self) -> None:
+        """Edges summed, a value once for every turn that reads it; what goes on to another turn of a repetition is none."""
+        seen: set[tuple[str, str, int | str]] = set()
+        summed: dict[tuple[str, str, TensorType | None], list[Use]] = {}
+        passed: dict[str, list[Use]] = {}
+        for *_, number in sorted(self.calls.edges(keys=True), key=itemgetter(2)):
+            use = self.found.uses[number]
+            maker, user = self.of[use.maker], self.of[use.user]
+            turn, before = self.turns.get(use.user), self.turns.get(use.maker)
+            key = (use.maker, use.value, use.user if turn is None else id(turn))
+            if key in seen or (turn is not None and turn is before) or (maker == user and before is None):
+                continue
+            seen.add(key)
+            if turn is not None and before is not None and _in_other_turns(before, turn):
+                passed.setdefault(maker, []).append(use)
+            else:
+                summed.setdefault((maker, user, use.type), []).append(use)
+        for maker, uses in passed.items():
+            bytes_ = total(use.type.nbytes for use in uses if use.type is not None)
+            self.graph.nodes[maker].update(self.measures.amount("passed_bytes", bytes_))
+        for number, ((maker, user, typed), uses) in enumerate(summed.items()):
+            sums: dict[str, Any] = {"value": uses[0].value, "count": len(uses)}
+            sums["values"] = len({use.value for use in uses})
+            if typed is not None:
+                sums |= self.measures.tensor(typed) | self.measures.amount("bytes", typed.nbytes * len(uses))
+            weight = self.calls.nodes[uses[0].maker]["kind"] == "weight"
+            self.graph.add_edge(maker, user, number, weight=weight, **sums)
+
+
+def _in_other_turns(maker: Turn, user: Turn) -> bool:
+    return any(user.repeats.get(found, turn) != turn for found, turn in maker.repeats.items())
 
 
 def _add_nodes(graph: networkx.MultiDiGraph, report: Report, found: Wiring, measures: Measures) -> None:

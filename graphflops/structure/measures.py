@@ -10,20 +10,23 @@ from graphflops.dims import Dim, Expr
 from graphflops.graph import Input
 from graphflops.memory.ledger import live_bytes
 from graphflops.report import Report, Row
+from graphflops.report.size_names import called
 from graphflops.tensor import TensorType
 
 Attributes = dict[str, Any]
 
 
 class Measures:
-    """Costs and sizes as attributes: numbers at the known sizes, and formulas where they hold a symbol.
+    """Costs and sizes as attributes: numbers at the known sizes, and formulas where they hold a size that is left open.
 
+    Texts name sizes as the report and `--dim` do, `ids[0]`: the names that exporters make up mean nothing outside of a file.
     What is not known, or empty, is left out: GraphML holds neither None nor an empty text.
     """
 
     def __init__(self, report: Report) -> None:
         self.report = report
         self.is_timed = bool(report.device)
+        self.names = report.names
         # Of a value that nobody makes, a saved report does not tell whether it is a parameter.
         self.no_parameters: Attributes = {} if report.program is None else {"parameters": 0}
         self.known: dict[tuple[str, int, int], Attributes] = {}
@@ -31,15 +34,21 @@ class Measures:
     def amount(self, name: str, quantity: Dim) -> Attributes:
         """A quantity under its name, and its formula."""
         value = self.report.value(quantity)
-        found = {} if value is None else {name: value}
-        return found | ({f"{name}_formula": str(quantity)} if isinstance(quantity, Expr) else {})
+        found: Attributes = {} if value is None else {name: value}
+        if isinstance(quantity, Expr):
+            found[f"{name}_formula"] = called(str(quantity), self.names)
+        return found
 
     def tensor(self, typed: TensorType | None) -> Attributes:
         """Shape, element type and bytes of a value; nothing for one that is no tensor."""
         if typed is None:
             return {}
         shape = f"[{', '.join(map(str, typed.shape))}]"
-        return {"shape": shape, "dtype": typed.dtype.name, **self.amount("bytes", typed.nbytes)}
+        return {
+            "shape": called(shape, self.names),
+            "dtype": typed.dtype.name,
+            **self.amount("bytes", typed.nbytes),
+        }
 
     def row(self, row: Row) -> Attributes:
         """What one call costs."""

@@ -11,7 +11,7 @@ from graphflops.tensor import TensorType
 from graphflops.view import nested_graphs
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from graphflops.report import Report, Row
 
@@ -48,16 +48,6 @@ class Wiring:
     inputs: dict[str, Input] = field(default_factory=dict)
     outputs: dict[str, Output] = field(default_factory=dict)
     types: dict[str, TensorType] = field(default_factory=dict)
-
-    def within(self, part: Container[str]) -> Wiring:
-        """The wiring of some of its nodes."""
-        return Wiring(
-            [call for call in self.calls if call.name in part],
-            [use for use in self.uses if use.maker in part and use.user in part],
-            {name: entry for name, entry in self.inputs.items() if name in part},
-            {name: output for name, output in self.outputs.items() if name in part},
-            self.types,
-        )
 
 
 def wiring(report: Report) -> Wiring:

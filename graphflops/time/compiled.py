@@ -104,7 +104,7 @@ class CompiledLauncher(Launcher):
             inside = self._of_module(call, graph)
             yield Launches(row, inside, len(inside) * self.costs["forward.inside"], times)
         elif not call.estimate.regions:
-            kernels = self._own(call, op, graph, plan)
+            kernels = self._own(call, op, plan)
             host = _host_seconds(self.costs, phase, kernels or (), is_gradient=op.is_gradient)
             yield Launches(row, kernels, host, times)
         for inner, start, turns in self._nested(call, row, times):
@@ -117,15 +117,13 @@ class CompiledLauncher(Launcher):
             [
                 kernel
                 for call in calls_of_module(module, run.calls)
-                for kernel in inside_operator(
-                    call, self._lowered(call, graph, run.layouts, is_backward=False) or ()
-                )
+                for kernel in inside_operator(call, self._lowered(call, run.layouts, is_backward=False) or ())
             ]
         )
 
-    def _own(self, call: PricedCall, op: Op, graph: PricedGraph, plan: Plan) -> tuple[Kernel, ...] | None:
+    def _own(self, call: PricedCall, op: Op, plan: Plan) -> tuple[Kernel, ...] | None:
         """The kernels of a call that inductor does not write."""
-        kernels = self._lowered(call, graph, plan.execution.layouts, is_backward=op.is_gradient)
+        kernels = self._lowered(call, plan.execution.layouts, is_backward=op.is_gradient)
         if kernels is None:
             return None
         kind = call.node.operator.kind

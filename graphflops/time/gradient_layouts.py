@@ -14,9 +14,8 @@ from graphflops.kernels.gradient_formulas import lies_as_gradient
 from graphflops.tensor import TensorType
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
 
-    from graphflops.cost import Value
     from graphflops.execution.layouts import Layouts
     from graphflops.execution.strides import Strides
     from graphflops.passes.program import PricedCall
@@ -37,9 +36,9 @@ _ORDERED = frozenset({"layer_norm", "rms_norm", "group_norm"})
 class GradientLayouts:
     """The strides of gradients, from the last call to the first. repeated: values whose gradient repeats one element."""
 
-    def __init__(self, layouts: Layouts, values: Mapping[str, Value], repeated: Iterable[str]) -> None:
+    def __init__(self, layouts: Layouts, repeated: Iterable[str]) -> None:
         self.layouts = layouts
-        self.values = values
+        self.values = layouts.values
         self.known: dict[str, Strides] = {}
         for name in repeated:
             if (value := self.typed(name)) is not None:

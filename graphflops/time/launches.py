@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, NamedTuple
 from graphflops.attention.kernel import attention_kernel
 from graphflops.execution.layouts import attention_problem
 from graphflops.kernels.call import ConcreteCall, OpenSizeError, Sizes
-from graphflops.kernels.gradients import backward_kernels
+from graphflops.kernels.gradients import backward_kernels, call_kernels
 from graphflops.kernels.kernel import Exchange, Product
 from graphflops.kernels.losses import loss_kernels
-from graphflops.kernels.lower import forward_kernels, inside_operator
+from graphflops.kernels.lower import inside_operator
 from graphflops.kernels.moved import copy, elementwise
 from graphflops.passes.checkpoints import gradient_checkpoints
 from graphflops.passes.program import PricedGraph
@@ -32,6 +32,7 @@ from graphflops.time.schedule import Exchanges, Launches, awaited_later
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from graphflops.execution.composites import Expanded
     from graphflops.execution.layouts import Layouts
     from graphflops.execution.runs import Runs
     from graphflops.execution.strides import Strides
@@ -92,6 +93,7 @@ class Launcher:
         inside = frozenset[str]() if records else self._inside_operators(graph)
         around = self.runs.of(graph, has_fast_paths=bool(inside)).layouts
         entered = ""
+        composed = self.runs.of(graph).expanded
         exchanges = Exchanges()
         late = awaited_later(calls) if graph.graph.has_exchanges else ()
         for call in calls:
@@ -103,17 +105,19 @@ class Launcher:
                 yield Launches(row, None, 0.0, times)
                 continue
             is_inside = call.node.name in inside
-            kernels, host, is_waiting = self._called(call, graph, layouts if is_inside else around, records)
+            kernels, host, is_waiting = self._called(call, layouts if is_inside else around, records)
             if is_inside:
                 kernels = None if kernels is None else inside_operator(call, kernels)
                 host = len(kernels or ()) * self.costs["forward.inside"]
+            elif (own := self._host_inside(call, composed, "forward", kernels)) is not None:
+                host = own
             elif modules:
                 host += entering_seconds(self.costs, modules)
             if call.node.name in late:  # without the tensor that waits where it is read
                 host = self.costs["forward.plain_collective"]
             if exchanges.pending:
                 yield from exchanges.waited(call, is_view=not kernels and call.estimate.alias)
-            launch = Launches(row, kernels, host, times, is_waiting)
+            launch = Launches(row, kernels, host + self._dispatched(graph, call), times, is_waiting)
             if kernels and kernels[-1].family == "collective":
                 yield from exchanges.started(launch, call.node.outputs)
             else:
@@ -123,22 +127,38 @@ class Launcher:
                     yield from self._forward(inner, place, turns, records)
         yield from exchanges.all_ends()
 
-    def _called(self, call: PricedCall, graph: PricedGraph, layouts: Layouts, records: bool) -> _Called:
+    def _called(self, call: PricedCall, layouts: Layouts, records: bool) -> _Called:
         """What one call runs in the forward; found once for all calls of one form."""
         form = layouts.forms.of(call)
         key = (layouts, records, form)
         if form is not None and key in self.called:
             return self.called[key]
-        kernels, operator = self._lowered(call, graph, layouts, is_backward=False), call.node.operator
+        kernels, operator = self._lowered(call, layouts, is_backward=False), call.node.operator
         kept = records and call.gradient is not None
         host = forward_seconds(self.costs, operator, kernels or (), records=kept, modules=())
         if operator.is_exchange and call.estimate.alias:
             host = self.costs["forward.plain_collective"]
-        operands = map(graph.values.get, call.tensors(graph.values))
+        operands = map(layouts.values.get, call.tensors(layouts.values))
         found = _Called(kernels, host, waits(operator, operands))
         if form is not None:
             self.called[key] = found
         return found
+
+    def _host_inside(
+        self, call: PricedCall, expanded: Expanded, phase: str, kernels: Sequence[Kernel] | None
+    ) -> float | None:
+        """CPU time of a call of a composite, of whose cost the call that gives the result has all; None for other calls."""
+        outer = expanded.outer.get(call.node.name)
+        if outer is None:
+            return None
+        is_last = call.node.outputs[0] == outer.outputs[0]
+        cost = self.costs.get(f"{phase}.{outer.operator.name}")
+        if cost is None:
+            return (
+                None if is_last or phase == "backward" else len(kernels or ()) * self.costs["forward.inside"]
+            )
+        further = self.costs[f"{phase}.further_kernel"]
+        return len(kernels or ()) * further + (cost - further) * is_last
 
     def _inside_operators(self, graph: PricedGraph) -> frozenset[str]:
         """Names of the calls that one operator of torch.nn makes, without Python, where no gradient is wanted."""
@@ -152,8 +172,8 @@ class Launcher:
         run = self.runs.of(graph)
         calls, layouts = run.calls, run.layouts
         contributions = Counter(graph.graph.seeds)
-        gradients = GradientLayouts(layouts, graph.values, self._repeated(graph))
-        again = {found.last: found for found in gradient_checkpoints(calls, graph.graph.recomputed)}
+        gradients = GradientLayouts(layouts, self._repeated(graph))
+        again = {found.last: found for found in gradient_checkpoints(calls, run.recomputed)}
         for index in range(len(calls) - 1, -1, -1):
             call = calls[index]
             row = first + call.row
@@ -163,22 +183,22 @@ class Launcher:
                 yield from self._backward(inner, place, turns)
             if call.gradient is None:
                 continue
-            kernels = self._lowered(call, graph, layouts, is_backward=True)
+            kernels = self._lowered(call, layouts, is_backward=True)
             if kernels is not None and (copied := gradients.copies(call)):
                 kernels = (*self._copies(call, copied), *map(_of_copies, kernels))
             launched = kernels or ()
-            if sums := self._sums(
-                call, graph, contributions, gradients
-            ):  # equal calls share the tuple of others
+            if sums := self._sums(call, contributions, gradients):  # equal calls share the tuple of others
                 launched = (*launched, *sums)
-            host = backward_seconds(self.costs, call.node.operator, launched, self._parameters(call, graph))
+            own = self._host_inside(call, run.expanded, "backward", launched)
+            host = backward_seconds(self.costs, call.node.operator, launched, self._parameters(call, layouts))
+            host = host if own is None else own
             yield Launches(row, None if kernels is None else launched, host, times)
 
-    def _parameters(self, call: PricedCall, graph: PricedGraph) -> int:
+    def _parameters(self, call: PricedCall, layouts: Layouts) -> int:
         """How many of the gradients of a call are those of parameters."""
         if call.gradient is None:
             return 0
-        operands = call.tensors(graph.values)
+        operands = call.tensors(layouts.values)
         names = [operands[place] for place, _ in call.gradient.gradients if place < len(operands)]
         return sum(name in self.parameters for name in names)
 
@@ -198,19 +218,15 @@ class Launcher:
                 continue
 
     def _sums(
-        self,
-        call: PricedCall,
-        graph: PricedGraph,
-        contributions: Counter[str],
-        gradients: GradientLayouts,
+        self, call: PricedCall, contributions: Counter[str], gradients: GradientLayouts
     ) -> tuple[Kernel, ...]:
         """Additions of further gradients of a value to the first."""
         assert call.gradient is not None
-        operands, sums = call.tensors(graph.values), []
+        operands, sums = call.tensors(gradients.values), []
         for place, _ in call.gradient.gradients:
             name = operands[place] if place < len(operands) else ""
             contributions[name] += 1
-            value = graph.values.get(name)
+            value = gradients.values.get(name)
             if contributions[name] > 1 and isinstance(value, TensorType):
                 gradients.summed(name)
                 try:
@@ -219,6 +235,15 @@ class Launcher:
                     continue
                 sums.append(elementwise(tensor, 2 * tensor.full_bytes, tensor.full_bytes, tensor.numel))
         return tuple(sums)
+
+    def _dispatched(self, graph: PricedGraph, call: PricedCall) -> float:
+        """CPU time in which Python dispatches the calls on DTensors and other subclasses that a recorded call is part of."""
+        step = graph.graph.step
+        return (
+            step.wrapped[call.row] * self.costs["forward.subclass"]
+            if step is not None and step.wrapped
+            else 0.0
+        )
 
     def _nested(self, call: PricedCall, row: int, times: int) -> Iterator[tuple[PricedGraph, int, int]]:
         """The graphs that run inside a call, where their rows begin, and how often they run."""
@@ -237,19 +262,25 @@ class Launcher:
     def _attention_kernel(self, call: PricedCall, layouts: Layouts) -> AttentionKernel | None:
         """The kernel that an attention of PyTorch's own names, else the one that it chooses; None for other calls."""
         operator = call.node.operator
-        if (named := operator.word.removeprefix("_scaled_dot_product_").removesuffix("_attention")) in _NAMED:
-            return _NAMED[named]
+        word = operator.word.removesuffix("_backward")
+        named = _NAMED.get(word.removeprefix("_scaled_dot_product_").removesuffix("_attention"))
+        if (
+            named is not None and self.program.graph.step is None
+        ):  # a recorded step has the choice of no device
+            return named
         is_own = operator.kind == "attention" and bool(
             operator.parameters
         )  # `ops/` lists those that choose a kernel
         if not is_own or operator.is_onnx or operator.has_score_function:
             return None
         problem = attention_problem(call, layouts, self.records)
-        return None if problem is None else attention_kernel(problem, layouts.platform).kernel
+        if problem is None:
+            return None
+        if named is not None:  # the operator of a recorded step shares heads without being told
+            problem = problem._replace(is_grouped=True)
+        return attention_kernel(problem, layouts.platform).kernel
 
-    def _lowered(
-        self, call: PricedCall, graph: PricedGraph, layouts: Layouts, *, is_backward: bool
-    ) -> tuple[Kernel, ...] | None:
+    def _lowered(self, call: PricedCall, layouts: Layouts, *, is_backward: bool) -> tuple[Kernel, ...] | None:
         """The kernels of one call in one phase; None where a size is open. Calls of one form are lowered once."""
         form = layouts.forms.of(call)
         records = self.records and call.node.operator.kind == "attention"  # others run alike for a gradient
@@ -263,8 +294,8 @@ class Launcher:
         elif outputs and outputs[0] in layouts.views:
             is_copy = False
         kernel = self._attention_kernel(call, layouts)
-        concrete = ConcreteCall(call, graph.values, layouts.known, self.sizes, is_copy, kernel)
-        lower = backward_kernels if is_backward else forward_kernels
+        concrete = ConcreteCall(call, layouts.values, layouts.known, self.sizes, is_copy, kernel)
+        lower = backward_kernels if is_backward else call_kernels
         found: tuple[Kernel, ...] | None
         try:
             found = tuple([kernel for kernel in lower(concrete) if kernel.is_launched])

@@ -192,7 +192,7 @@ def convolution_kind(sizes: Convolution) -> str:
     if sizes.channels % 8:
         if _is_pointwise(sizes):
             return "pointwise_unaligned"
-        return f"{'patches' if _is_patches(sizes) else 'stem'}{last}"
+        return f"{'patches' if sizes.is_patches else 'stem'}{last}"
     if not _is_pointwise(sizes):
         return "volume" if len(sizes.filter) > 2 else "dense"
     pixels = prod(sizes.result)
@@ -208,12 +208,6 @@ def is_long(sizes: Convolution) -> bool:
     """Whether the filter is long and the channels of a group no power of two: such groups do without matrix units."""
     channels = sizes.channels // sizes.groups
     return prod(sizes.filter) >= _LONG and channels & (channels - 1) != 0
-
-
-def _is_patches(sizes: Convolution) -> bool:
-    """Whether windows of several positions cover the image side by side."""
-    sides = zip(sizes.image, sizes.result, sizes.filter, strict=True)
-    return prod(sizes.filter) > 1 and all(image // filter_ == result for image, result, filter_ in sides)
 
 
 def _is_pointwise(sizes: Convolution) -> bool:

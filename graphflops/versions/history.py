@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from graphflops.base.limits import next_analysis
 from graphflops.base.rendered import Rendered
 from graphflops.derived.overview import OverviewLine, overview
 from graphflops.dims import evaluate
 from graphflops.errors import FileError, GraphflopsError, shown
-from graphflops.versions.revisions import file_at, versions
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from graphflops.report import Report
-    from graphflops.versions.revisions import RevisionRange, Version
+from graphflops.report import Report
+from graphflops.versions.revisions import RevisionRange, Version, file_at, versions
 
 QUANTITIES = ("matrix_flops", "parameters", "moved_bytes", "peak_bytes")
 

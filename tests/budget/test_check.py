@@ -44,7 +44,7 @@ def unknown(**fields: Any) -> Report:
 
 def found(report: Report, before: Before | None = None, **given: Any) -> list[Finding]:
     (budget,) = limits.given(given).budgets
-    return violations(report, budget, before)
+    return violations(Measures(report), budget, before)
 
 
 def codes(findings: list[Finding]) -> list[str]:

@@ -103,6 +103,30 @@ def checkpointed() -> tuple[Any, ...]:
     return trained(Decoder(checkpoint_wrapper))
 
 
+def checkpointed_in_half_precision() -> tuple[Any, ...]:
+    model, ids, _, function = checkpointed()
+    model.bfloat16()
+    return model, ids, torch.optim.AdamW(model.parameters()), function
+
+
+class Masked(nn.Module):
+    """Functions that run otherwise on a CPU: a fused norm, attention with a mask, dropout, inside of other functions too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.RMSNorm(WIDTH)
+        self.attention = nn.MultiheadAttention(WIDTH, HEADS, dropout=0.1, batch_first=True)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y, mask = self.norm(x), torch.ones(LENGTH, LENGTH, dtype=torch.bool, device="cuda").triu(1)
+        return functional.dropout(self.attention(y, y, y, attn_mask=mask, need_weights=False)[0], 0.1)
+
+
+def masked() -> tuple[Any, ...]:
+    model, x = Masked(), torch.zeros(BATCH, LENGTH, WIDTH, device="cuda")
+    return model.cuda(), x, torch.optim.SGD(model.parameters(), lr=1.0), torch.sum
+
+
 def data_parallel(mesh: Any) -> tuple[Any, ...]:
     return trained(nn.parallel.DistributedDataParallel(Decoder(), process_group=mesh.get_group("dp")))
 
@@ -223,5 +247,21 @@ def pipelined(mesh: Any) -> Any:
     def step() -> None:
         is_first, is_last = mesh.get_rank() == 0, mesh.get_rank() == stages - 1
         schedule.step(*(given,) * is_first, **({"target": given} if is_last else {}))
+
+    return step
+
+
+def autocast() -> Any:
+    """A linear layer, a norm and a loss of labels under autocast, as a GPU runs it."""
+    layers = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.LayerNorm(WIDTH), nn.Linear(WIDTH, VOCABULARY)).cuda()
+    optimizer = torch.optim.SGD(layers.parameters(), lr=1.0)
+    x = torch.zeros(TOKENS, WIDTH, device="cuda")
+
+    def step() -> None:
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            value = functional.cross_entropy(layers(x), torch.zeros(TOKENS, dtype=torch.long, device="cuda"))
+        value.backward()
+        optimizer.step()
+        optimizer.zero_grad()
 
     return step

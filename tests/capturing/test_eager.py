@@ -58,6 +58,42 @@ class CountsItself(Counts):
         self.own.add_(1)
         return x + self.own
 
+class SpellsOut(torch.nn.Module):
+    def forward(self, x):
+        empty = torch.tensor([])
+        joined = torch.cat([empty, x + 1])
+        return joined.sin() + 1
+
+class Normalizes(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(1024, device="meta"))
+
+    def forward(self, x):
+        y = x + 1
+        y = self.normal(y)
+        return y.sin() + 1
+
+    def normal(self, y):
+        return (y * self.weight).type_as(y)
+
+@torch.library.custom_op("held_models::exported", mutates_args=())
+def exported(x: torch.Tensor) -> torch.Tensor:
+    return x * 2
+
+@exported.register_fake
+def _(x):
+    return torch.empty_like(x)
+
+class Replaces(torch.nn.Module):
+    def forward(self, x):
+        y = exported(x) if torch.compiler.is_exporting() else x * 2
+        y.add_(1)
+        return y[:512].sin() + y[512:]
+
+def normalizes(): return Normalizes(), (torch.zeros(1024, device="meta"),)
+def replaces(): return Replaces(), (torch.zeros(1024),)
+def spells_out(): return SpellsOut(), (torch.zeros(1024),)
 def counts(): return Counts(), (torch.zeros(1024),)
 def counts_itself(): return CountsItself(), (torch.zeros(1024),)
 def deletes(): return Deletes(), (torch.zeros(1024),)
@@ -93,11 +129,23 @@ def codes(report: Any) -> list[str]:
     [
         ("deletes", 4),  # b, c and their join of two; a is gone
         ("keeps", 7),  # the sum that a dictionary keeps of three, three products, sin, cos and the last sum
+        ("spells_out", 3),  # the join, which keeps its name, sin and the sum
+        (
+            "normalizes",
+            3,
+        ),  # the product, which has the type already and takes the sum's name, its sine, and the last sum
     ],
 )
 def test_peaks(captured: Any, name: str, units: int) -> None:
     report = analyze(captured(name), execution="eager")
     assert report.totals.peak_bytes == units * UNIT + UNIT  # and the input
+    assert codes(report) == ["GF129"]
+
+
+def test_a_call_that_only_an_export_makes(captured: Any) -> None:
+    report = analyze(captured("replaces"), execution="eager")
+    # half as long as x: a sine, and a sum of it and the other half of what is written in place
+    assert report.totals.peak_bytes == UNIT + UNIT + 2 * UNIT // 2
     assert codes(report) == ["GF129"]
 
 

@@ -72,8 +72,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.Fixt
         pytest.importorskip("timm")
     models.make(tmp_path, block.text)
     monkeypatch.chdir(tmp_path)
-    (limits,) = (found.text for found in BLOCKS if found.language == "toml" and "[[budget]]" in found.text)
-    (tmp_path / "graphflops.toml").write_text(limits)
+    budgets = [found for found in BLOCKS if found.language == "toml" and "[[budget]]" in found.text]
+    limits = {found.path.stem: found.text for found in budgets}
+    (tmp_path / "graphflops.toml").write_text(limits["budgets"])
+    (tmp_path / "serving.toml").write_text(limits["serving"])
     (tmp_path / "edge.toml").write_text("[[budget]]\ncoverage = '100 %'\n")
     if "results.parquet" in block.text:
         pytest.importorskip("pyarrow")

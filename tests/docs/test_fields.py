@@ -75,6 +75,6 @@ def compared(*models: str) -> Any:
 
 
 def test_fields_of_a_comparison() -> None:
-    found = compared("convnet.pt2", "lstm.pt2") | {"time": None}
+    found = compared("convnet.pt2", "lstm.pt2") | {"time": None, "serving": None}
     (entry, *_) = found["modules"]
     assert named(DIFF, "## The JSON comparison") == set(found) | set(entry)

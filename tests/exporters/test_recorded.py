@@ -11,7 +11,7 @@ import pytest
 from graphflops import analyze
 from graphflops.errors import FileError
 from graphflops.exporters import load
-from graphflops.exporters.recorded import MEMBER
+from graphflops.exporters.step_file import MEMBER
 
 if TYPE_CHECKING:
     from collections.abc import Callable

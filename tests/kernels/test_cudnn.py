@@ -42,13 +42,15 @@ FORWARD = [
     (FLOAT32, (8, 32, 28, 28), (32, 2, 3, 3), (8, 32, 28, 28), 16, 1, 3_220_496),
     # Sixteen groups of 168 channels one by one, eight at a time: half of operand, weight and result.
     (BFLOAT16, (8, 2688, 14, 14), (2688, 168, 3, 3), (8, 2688, 14, 14), 16, 1, 12_493_952),
-    # Two groups of 64 channels and 128 results, which do not share a kernel.
-    (BFLOAT16, (8, 128, 72, 72), (256, 64, 3, 3), (8, 256, 72, 72), 2, 1, 32_145_440),
-    # Four groups of 24 channels, filled up to 32.
-    (BFLOAT16, (1, 96, 56, 56), (96, 24, 3, 3), (1, 96, 56, 56), 4, 1, 1_679_376),
+    # Two groups of 232 channels and 464 results, which do not share a kernel.
+    (BFLOAT16, (8, 464, 11, 11), (928, 232, 3, 3), (8, 928, 11, 11), 2, 1, 6_570_272),
+    # Six groups of 12 channels, filled up to 16.
+    (BFLOAT16, (8, 72, 19, 19), (72, 12, 3, 3), (8, 72, 19, 19), 6, 1, 1_136_656),
     # A kernel that writes float32 results in row-major order, and one that does not.
-    (FLOAT32, (16, 64, 56, 56), (64, 64, 3, 3), (16, 64, 56, 56), 1, 1, 12_992_528),
+    (FLOAT32, (8, 56, 12, 12), (288, 56, 3, 3), (8, 288, 12, 12), 1, 1, 838_672),
     (FLOAT32, (8, 128, 28, 28), (128, 128, 3, 3), (8, 128, 28, 28), 1, 1, 3_211_264 * 2 + 589_824),
+    # Copies of operand, weight and result: half as many bytes would be a sum in parts of the result in float32.
+    (BFLOAT16, (1, 512, 7, 7), (512, 512, 3, 3), (1, 512, 7, 7), 1, 1, 4_818_960),
     # Products of one image: sums over 512 and 2048 channels in eight and sixteen parts, over 256 in one.
     (BFLOAT16, (1, 512, 14, 14), (1024, 512, 1, 1), (1, 1024, 14, 14), 1, 1, 6_422_784),
     (BFLOAT16, (1, 2048, 7, 7), (512, 2048, 1, 1), (1, 512, 7, 7), 1, 1, 1_605_888),
@@ -109,7 +111,7 @@ WEIGHTS = [
     # Thirteen more parts of a small weight beside the copies.
     (BFLOAT16, (2, 64, 256, 170), (64, 64, 3, 3), (2, 64, 256, 170), 1, False, 24_273_575),
     # Products of one image: four parts of the gradient in float32, and one.
-    (BFLOAT16, (1, 232, 14, 14), (232, 232, 1, 1), (1, 232, 14, 14), 1, False, 861_440),
+    (BFLOAT16, (1, 256, 14, 14), (224, 256, 1, 1), (1, 224, 14, 14), 1, False, 917_760),
     (BFLOAT16, (1, 448, 10, 10), (128, 448, 1, 1), (1, 128, 10, 10), 1, False, 229_376),
     # Groups of 16 and of 8 channels in one kernel, which copies operand, weight and the result's gradient.
     (BFLOAT16, (8, 384, 32, 32), (384, 16, 3, 3), (8, 384, 32, 32), 24, False, 12_693_520),

@@ -10,9 +10,12 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import graphflops
-from graphflops.execution.strides import row_major
-from graphflops.kernels.operand_copies import einsum_memory
+from graphflops.devices import HOPPER
+from graphflops.execution.composed import expanded
+from graphflops.execution.layouts import Layouts
+from graphflops.execution.strides import order_of
 from graphflops.tensor import FLOAT32, TensorType
+from tests.one_call import program_of
 
 
 class Copies(TorchDispatchMode):
@@ -61,10 +64,12 @@ def test_copies_and_strides_are_those_of_torch(seed: int) -> None:
     equation, tensors = case
     with Copies() as ran:
         result = torch.ops.aten.einsum(equation, tensors)
-    types = [TensorType(tuple(x.shape), FLOAT32) for x in tensors]
-    said = einsum_memory(equation, types, [x.stride() for x in tensors], ())
-    assert sum(tensors[place].numel() for place in said.copied) == ran.elements
-    assert row_major(result.shape, said.order) == result.stride()
+    types = tuple(TensorType(tuple(x.shape), FLOAT32) for x in tensors)
+    run = expanded((main := program_of("aten.einsum.default", equation, types).main).calls, main.values)
+    orders = {f"x1_{place}": order_of(x.stride()) for place, x in enumerate(tensors)}
+    layouts = Layouts(run.calls, run.values, HOPPER, orders)
+    assert sum(layouts.typed(name).numel for name in layouts.copies) == ran.elements
+    assert layouts.of("y0") == result.stride()
 
 
 def test_the_result_of_a_pair_is_kept_for_the_gradients_of_the_next() -> None:
@@ -76,5 +81,7 @@ def test_the_result_of_a_pair_is_kept_for_the_gradients_of_the_next() -> None:
     program = torch.export.export(Three(), (a, b, c))
     training = graphflops.Training(optimizer="none", grad_inputs=("a", "b", "c"))
     report = graphflops.analyze(program, execution="eager", training=training)
-    saved = [held.bytes for held in report.memory_use[-1].timeline.held if held.kind == "saved"]
-    assert saved == [64 * 128 * 4]  # (i, k)
+    held = [held for held in report.memory_use[-1].timeline.held if held.bytes == 64 * 128 * 4]
+    (product,) = [each for each in held if each.kind == "value"]  # (i, k)
+    (gradient,) = [each for each in held if each.kind == "gradient"]
+    assert product.first < gradient.first == product.last

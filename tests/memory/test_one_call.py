@@ -50,7 +50,6 @@ TURNED = {"x0": (1, 4)}
         ("softmax.int", (g(4, 64, dtype="bfloat16"), -1, FLOAT32), 4 * N, 4 * N + 2 * N, ["y0"]),
         ("softmax.int", (g(4, 64, dtype="float16"), -1, FLOAT32), 0, 4 * N, ["y0"]),
         ("softmax.int", (g(4, 64), -1, BFLOAT16), 2 * N, 2 * N, ["y0"]),
-        ("einsum.default", ("bij,bjk->bik", (g(2, 3, 4), g(2, 4, 5))), 0, 0, ["x1_0", "x1_1"]),
     ],
 )  # fmt: skip
 def test_buffers_of_calls(op: str, operands: Any, forward: int, backward: int, saved: list[str]) -> None:

@@ -208,7 +208,7 @@ def test_elementwise_rules_are_of_elementwise_operators():
     """Under another kind it would run as one opaque kernel in every prediction."""
     priced = [rule.key for rule in registry.known() if rule.function.__module__ == elementwise.__name__]
     outside = [key for key in priced if not operator(key).is_pointwise]
-    assert not outside, f"graphflops/ops/elementwise.py has no row for {outside}"
+    assert not outside, f"graphflops/ops/operators.txt has no row for {outside}"
 
 
 def test_few_operators_have_no_kind():

@@ -15,11 +15,12 @@ from graphflops.devices import complete, device
 from graphflops.errors import ModelError
 from graphflops.graph import Graph, Input, Node, Output, Ref
 from graphflops.links import network_of
+from graphflops.planning.axes import regrouped
 from graphflops.planning.layers import folded
 from graphflops.planning.layouts import Costs, Layout, Machine, stages
 from graphflops.planning.prices import AFTER, BEFORE, LAYER, Part, Prices, priced
 from graphflops.planning.recompute import Call, Recompute, choices
-from graphflops.planning.split import regrouped, split
+from graphflops.planning.split import split
 from graphflops.render.picture.schedule import schedule
 from graphflops.tensor import BFLOAT16, TensorType
 

@@ -283,6 +283,15 @@ def test_what_is_equal_has_no_status_even_under_other_names() -> None:
     assert statuses(renamed) == ({}, {})
 
 
+def test_calls_that_only_moved_within_a_module_have_no_status() -> None:
+    pair = {"p": ("", "aten.neg.default", ("a",)), "q": ("", "aten.relu.default", ("a",))}
+    end = {"r": ("", "aten.add.Tensor", ("p", "q"))}
+    old = analyze(program({"a": BEFORE["a"], **pair, **end}))
+    new = analyze(program({"a": BEFORE["a"], **dict(reversed(pair.items())), **end}))
+    graph = joined(compared(old, new), old)
+    assert not any("status" in facts for _, facts in graph.nodes(data=True))
+
+
 def test_added_and_removed_modules_are_boxes_beside_the_others() -> None:
     nodes, edges = statuses({**BEFORE, "f": ("extra", "aten.relu.default", ("e",))})
     assert nodes["f"] == "new"

@@ -93,6 +93,9 @@ def test_copies_of_fsdp() -> None:
     assert (copied.cost.read_bytes, copied.cost.written_bytes) == (4 * 28, 4 * 28)
     joined = price("fsdp.chunk_cat.default", (t(3), t(2, 2)), 0, 4, out=t(4, 2))
     assert (joined.cost.read_bytes, joined.cost.written_bytes) == (4 * 7, 4 * 8)
+    mixed = (t(3, dtype="bfloat16"), t(2, 2))
+    converted = price("fsdp.chunk_cat_mixed_dtype.default", mixed, 0, 4, out=t(4, 2))
+    assert (converted.cost.read_bytes, converted.cost.written_bytes) == (2 * 3 + 4 * 4, 4 * 8)
 
 
 def test_a_barrier_sends_nothing() -> None:
@@ -110,6 +113,7 @@ def test_a_barrier_sends_nothing() -> None:
         ("_c10d_functional.all_gather_into_tensor.default", (X, 8, "0"), None, 7 * 128),
         ("_c10d_functional.reduce_scatter_tensor.default", (X, "sum", 8, "0"), None, 7 * 128 // 8),
         ("_c10d_functional.all_to_all_single.default", (X, (2,) * 4, (2,) * 4, "0"), 4, 3 * 128 // 4),
+        ("_c10d_functional.all_to_all_single.default", (X, (0, 0, 0, 8), (0, 8, 0, 0), "0"), 4, 128),
         ("_c10d_functional.broadcast.default", (X, 0, "0"), None, 128),
         ("_c10d_functional.isend.default", (X, 1, 0, "0"), None, 128),
         ("_c10d_functional.irecv.default", (X, 1, 0, "0"), None, 0),

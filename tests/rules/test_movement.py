@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from graphflops.cost import Cost, Estimate
-from graphflops.dims import evaluate, symbol
+from graphflops.dims import dim_min, evaluate, symbol
 from graphflops.errors import ShapeError
 from graphflops.rules.registry import ForwardCall, find, find_backward
 from graphflops.rules.shapes import kept_by_slice
@@ -82,7 +82,7 @@ VIEWS: list[tuple[Any, ...]] = [
     ("slice.Tensor", (t(4, "s"), 1, 0, LAST), [(4, s)]),
     ("slice.Tensor", (t(4, "s"), 1, 1, LAST), [(4, s - 1)]),
     ("slice.Tensor", (t(4, "s"), 1, 0, -1), [(4, s - 1)]),
-    ("slice.Tensor", (t(4, "s"), 1, -3, LAST), [(4, 3)]),
+    ("slice.Tensor", (t(4, "s"), 1, -3, LAST), [(4, dim_min(3, symbol("s")))]),
     ("slice.Tensor", (t(4, "s"), -1, 0, 1), [(4, 1)]),
     ("slice.Tensor", (t(4, 512), 1, 0, s), [(4, s)]),
     ("slice.Tensor", (t(4, "s"), 1, None, s), [(4, s)]),
@@ -165,6 +165,12 @@ def test_a_literal_end_may_lie_behind_a_size_that_is_not_known() -> None:
     (out,) = price("aten.slice.Tensor", t("s"), 0, 0, 512).out
     assert isinstance(out, TensorType)
     assert [size.substitute({"s": n}) for size in out.shape for n in (7, 1024)] == [7, 512]  # type: ignore[union-attr]
+
+
+def test_a_literal_start_may_lie_before_a_size_that_is_not_known() -> None:
+    """The last keys of a cache, which may be shorter."""
+    (out,) = price("aten.slice.Tensor", t("s"), 0, -512, LAST).out
+    assert [evaluate(out.shape[0], {"s": n}) for n in (7, 512, 1024)] == [7, 512, 512]  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("length", [3, 8, 9, 30])
@@ -388,3 +394,9 @@ def test_gradients(
 def test_an_absurd_number_of_pieces_is_refused_at_once(op, arguments):
     with pytest.raises(ShapeError, match="1000000000 pieces of one tensor"):
         price(f"aten.{op}", t(10**9), *arguments)
+
+
+def test_a_copied_view_reads_no_more_elements_than_it_shows() -> None:
+    x = TensorType((s, s), DTYPES["float32"])
+    read = price("aten.as_strided_copy.default", x, (2, 2), (2, 1)).cost.read_bytes
+    assert evaluate(read, {"s": 64}) == 4 * 4

@@ -13,9 +13,10 @@ from graphflops.dims import symbol
 from graphflops.errors import ModelError
 from graphflops.links import network_of, seconds
 from graphflops.serving.tensor_parallel import Exchanges, on_each
-from tests.serving.test_serve import HIDDEN, LAYERS, MLP, SHARED, TOKEN, VOCABULARY, programs
+from tests.serving.test_serve import HEADS, HIDDEN, LAYERS, MLP, SHARED, TOKEN, VOCABULARY, programs
 
 __all__ = ["programs"]
+torch = pytest.importorskip("torch")
 NORMS = 2 * HIDDEN * LAYERS + HIDDEN
 BATCH, CONTEXT = 4, 1000
 
@@ -35,13 +36,53 @@ def test_each_device_has_its_part(programs: tuple[Path, Path]) -> None:
     assert found[-1] == ("all_gather", tokens * VOCABULARY // 2 * 2)
 
 
+def test_heads_of_keys_that_are_fewer_than_the_devices_are_on_several(programs: tuple[Path, Path]) -> None:
+    whole = as_graph(programs[0])
+    part, exchanges = on_each(whole, HEADS, network_of(complete(device("h100"))))
+    one, all_ = analyze(part), analyze(whole)
+    keys = 2 * LAYERS * HIDDEN * SHARED * HIDDEN // HEADS  # and values
+    others = all_.parameters - NORMS - keys
+    assert one.parameters == others // HEADS + keys // SHARED + NORMS
+    assert not exchanges.whole
+    assert any(f"each of {SHARED} heads of keys and values is on 2" in note for note in exchanges.notes())
+    plan = serve(programs[0], device="h100", devices=HEADS, batch=[2], context=[64])
+    assert plan.cache.token_bytes == TOKEN // SHARED
+
+
+def test_repeated_heads_are_on_the_devices_that_read_them() -> None:
+    """Each of 4 devices repeats its head of keys for 2 heads of queries, where the whole repeats 2 heads for 4 each."""
+
+    class Attention(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.q, self.k, self.v = (torch.nn.Linear(64, heads * 8) for heads in (8, 2, 2))
+            self.o = torch.nn.Linear(64, 64)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            q, k, v = (f(x).unflatten(-1, (-1, 8)).transpose(1, 2) for f in (self.q, self.k, self.v))
+            k, v = (y[:, :, None].expand(-1, -1, 4, -1, -1).reshape(3, 8, 16, 8) for y in (k, v))
+            y = torch.nn.functional.scaled_dot_product_attention(q, k, v)
+            return self.o(y.transpose(1, 2).flatten(2))
+
+    whole = as_graph(torch.export.export(Attention(), (torch.zeros(3, 16, 64),)))
+    part, exchanges = on_each(whole, 4, network_of(complete(device("h100"))))
+    rows = {row.op: row for row in analyze(part).rows}
+    shapes = [named.type.shape for named in rows["aten.scaled_dot_product_attention.default"].inputs]
+    assert shapes == [(3, 2, 16, 8)] * 3
+    assert rows["aten.expand.default"].outputs[0].type.shape == (3, 1, 2, 16, 8)
+    assert not exchanges.whole
+    one, all_ = analyze(part).totals.cost, analyze(whole).totals.cost
+    keys = 2 * 2 * 48 * 64 * 16  # FLOPs of the products of keys and values, of which a device has half
+    assert one.matrix_flops == (all_.matrix_flops - keys) // 4 + keys // 2
+
+
 def test_a_plan_over_two_devices(programs: tuple[Path, Path]) -> None:
     given = {"device": "h100", "batch": [BATCH], "context": [CONTEXT]}
     one, two = (serve(programs[0], devices=count, price_per_hour=2.0, **given) for count in (1, 2))  # type: ignore[arg-type]
     assert two.cache.token_bytes == TOKEN // 2
     (cell,) = two.cells
     assert cell.each is not None
-    assert cell.price(2.0) == pytest.approx(2 * 2.0 / 3600 / (BATCH / cell.each) * 1e6)
+    assert cell.price == pytest.approx(2 * 2.0 / 3600 / (BATCH / cell.each) * 1e6)
     network = network_of(complete(device("h100")))
     sums = (1 + 2 * LAYERS) * seconds("all_reduce", BATCH * HIDDEN * 2, 2, network).seconds
     assert cell.each > sums
@@ -50,12 +91,12 @@ def test_a_plan_over_two_devices(programs: tuple[Path, Path]) -> None:
 
 
 def test_what_does_not_divide_stays_whole(programs: tuple[Path, Path]) -> None:
-    plan = serve(programs[0], device="h100", devices=SHARED * 2, batch=[2], context=[64])
+    plan = serve(programs[0], device="h100", devices=HEADS * 2, batch=[2], context=[64])
     assert plan.cache.token_bytes == TOKEN
     assert any("run whole on each device" in note for note in plan.notes)
     with pytest.raises(ModelError, match="nothing can be split over 7 devices"):
         serve(programs[0], device="h100", devices=7, batch=[2], context=[64])
-    assert MLP % (SHARED * 2) == 0
+    assert MLP % (HEADS * 2) == 0
 
 
 def test_a_sum_of_unknown_size_takes_no_known_time() -> None:

@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from click.testing import CliRunner
 
 from graphflops import analyze, serve
 from graphflops.cli import main
 from graphflops.devices import complete, device
+from graphflops.dims import symbol
 from graphflops.errors import GraphflopsError, ModelError, OptionError
 from graphflops.fitting.kv_cache import KvCache
 from graphflops.serving.engines import engine_named, engines
@@ -45,10 +47,15 @@ def test_what_a_request_keeps(programs: tuple[Path, Path]) -> None:
 
 
 def test_a_window_keeps_no_more_than_fits_into_it() -> None:
-    cache = KvCache(4, 30, 7, "b", {"past": None, "window": 128}, {"past": 20, "window": 10})
+    cache = KvCache(4, 30, 7, symbol("b"), {"past": None, "window": 128}, {"past": 20, "window": 10})
     assert cache.bytes_at(100) == 7 + 20 * 100 + 10 * 100
     assert cache.bytes_at(1000) == 7 + 20 * 1000 + 10 * 128
     assert cache.sizes_at(3, 1000) == {"b": 3, "past": 1000, "window": 128}
+
+
+def test_an_engine_stores_windows_in_float8_and_states_as_they_are() -> None:
+    cache = KvCache(4, 30, 107, symbol("b"), {"past": None}, {"past": 30}, bits=16, fixed_bytes=100)
+    assert cache.stored_in(8).bytes_at(1000) == 7 + 50 + 15 * 1000
 
 
 @pytest.mark.parametrize(("batch", "context"), [(2, 512), (32, 4096)])
@@ -130,9 +137,10 @@ def test_what_does_not_fit_has_no_time(programs: tuple[Path, Path]) -> None:
 
 
 def test_price_and_energy_of_tokens(programs: tuple[Path, Path]) -> None:
-    (cell,) = serve(programs[0], device="h200", batch=[4], context=[1024]).cells
+    given = {"device": "h200", "batch": [4], "context": [1024]}
+    (cell,) = serve(programs[0], price_per_hour=3.6, **given).cells  # type: ignore[arg-type]
     assert cell.step is not None
-    assert cell.price(3.6) == pytest.approx(3.6 / 3600 * cell.step.seconds / 4 * 1e6)
+    assert cell.price == pytest.approx(3.6 / 3600 * cell.step.seconds / 4 * 1e6)
     assert cell.joules == pytest.approx(700 * cell.step.seconds / 4)  # watts of the board
 
 
@@ -187,3 +195,83 @@ def test_unknown_work_makes_times_lower_bounds(programs: tuple[Path, Path]) -> N
 def test_every_engine_is_known_by_name() -> None:
     assert engine_named("vllm").is_paged
     assert not engine_named("none").is_paged
+
+
+LOADED: dict[str, Any] = {
+    "device": "h200",
+    "batch": [8],
+    "context": [4096],
+    "engine": "vllm",
+    "output_tokens": 64,
+}
+
+
+def test_caches_of_float8_take_half(programs: tuple[Path, Path]) -> None:
+    own, less = (serve(programs[0], prefill=programs[1], **LOADED, kv_dtype=name) for name in (None, "fp8"))
+    assert less.cache.token_bytes * 2 == own.cache.token_bytes == TOKEN
+    assert less.requests[0][1] == pytest.approx(2 * own.requests[0][1], abs=1)
+    # A step reads as many bytes as one of half the context.
+    (half,) = serve(programs[0], device="h200", batch=[8], context=[2048 + 16], engine="vllm").cells
+    assert less.cells[0].step == half.step
+
+
+def test_a_common_beginning_is_kept_and_computed_once(programs: tuple[Path, Path]) -> None:
+    own, common = (serve(programs[0], prefill=programs[1], **LOADED, shared_prefix=part) for part in (0, 0.5))
+    assert common.kept_by(4096) == own.kept_by(4096) - 2048 * TOKEN
+    room = own.requests[0][1] * own.kept_by(4096)
+    assert common.requests[0][1] == pytest.approx((room - 2048 * TOKEN) / common.kept_by(4096), rel=0.001)
+    (whole,), (rest,) = own.cells, common.cells
+    prompt = {
+        length: serve(
+            programs[0], prefill=programs[1], device="h200", batch=[2], context=[length], engine="vllm"
+        )
+        .cells[0]
+        .first
+        for length in (2048, 4096)
+    }
+    assert rest.first == max(prompt[2048], prompt[4096] - prompt[2048])  # type: ignore[type-var, operator]
+    assert rest.step == whole.step
+    assert rest.beside < whole.beside
+
+
+def test_chunks_of_a_prefill_bound_the_slowest_token(programs: tuple[Path, Path]) -> None:
+    cells = [
+        serve(programs[0], prefill=programs[1], **LOADED, prefill_tokens=tokens).cells[0]
+        for tokens in (1024, 4096)
+    ]
+    assert cells[0].slowest is not None
+    assert cells[1].slowest is not None
+    assert cells[0].slowest < cells[1].slowest
+    assert cells[0].step == cells[1].step
+
+
+@pytest.mark.parametrize("given", [{"kv_dtype": "fp8"}, {"shared_prefix": 0.5}, {"prefill_tokens": 2048}])
+def test_engines_alone_change_how_caches_are_kept(programs: tuple[Path, Path], given: Any) -> None:
+    with pytest.raises(OptionError, match="--engine"):
+        serve(programs[0], device="h200", **given)
+
+
+@pytest.mark.parametrize("given", [{"kv_dtype": "int9"}, {"shared_prefix": 1.0}])
+def test_what_no_engine_does(programs: tuple[Path, Path], given: Any) -> None:
+    with pytest.raises(OptionError, match="give"):
+        serve(programs[0], device="h200", engine="vllm", **given)
+
+
+def test_a_configuration_of_a_simulator(programs: tuple[Path, Path]) -> None:
+    loads = ("--device", "h200", "--engine", "vllm", "--batch", "1,32", "--context", "1024,4096")
+    done = run(programs[0], "--prefill", programs[1], *loads, "--format", "llm-d-inference-sim")
+    assert done.exit_code == 0, done.output
+    found = yaml.safe_load(done.output)
+    plan = serve(
+        programs[0], prefill=programs[1], device="h200", engine="vllm", batch=[1, 32], context=[1024, 4096]
+    )
+    few, many, long = plan.cells[0], plan.cells[1], plan.cells[3]
+    assert few.each is not None
+    assert many.each is not None
+    assert long.first is not None
+    times = found["latencies"]
+    assert times["inter-token-latency"] == f"{few.each * 1e6:.0f}us"
+    assert times["time-factor-under-load"] == pytest.approx(many.each / few.each, abs=0.001)
+    overhead, each = (float(times[name][:-2]) for name in ("prefill-overhead", "prefill-time-per-token"))
+    assert overhead * 1e-6 + 4096 * each * 1e-9 == pytest.approx(long.first, rel=0.02)
+    assert found["kvcache"] == {"kv-cache-size": 1024 * plan.requests[0][1] // 16, "block-size": 16}

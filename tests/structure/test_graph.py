@@ -12,7 +12,7 @@ from graphflops import analyze
 from graphflops.errors import OptionError
 from graphflops.graph import Graph, Input, Node, Output, Ref
 from graphflops.report import Report
-from graphflops.structure.repeats import cut
+from graphflops.structure.fold import cut
 from tests.support import t
 
 SAMPLES = Path(__file__).parents[2] / "samples"
@@ -57,9 +57,10 @@ def test_nodes_carry_costs_and_edges_bytes():
     )
 
 
-def test_open_sizes_are_formulas_beside_their_values():
-    head = analyze(SAMPLES / "gqa_transformer.pt2").graph().nodes["linear_24"]
-    assert head["flops_formula"] == "32768*s23*s27"
+def test_open_sizes_are_formulas_beside_their_values_and_have_the_names_of_the_report():
+    graph = analyze(SAMPLES / "gqa_transformer.pt2").graph()
+    assert graph.nodes["linear_24"]["flops_formula"] == "32768*ids[0]*ids[1]"
+    assert graph.nodes["ids"]["shape"] == "[ids[0], ids[1]]"
 
 
 def test_what_is_unknown_is_left_out_and_not_zero():
@@ -85,6 +86,46 @@ def test_repeated_layers_are_one_node_with_what_goes_round():
     within = report.graph("module", depth=2)
     (edge,) = within["blocks.0-3.attention"]["blocks.0-3: add"].values()
     assert (edge["count"], edge["bytes"]) == (4, 4 * 4 * 64 * 4)
+
+
+def program(*calls: tuple[str, str, str, tuple[str, ...]]) -> Graph:
+    """Calls by name, module, operator and what they read; the last is the result."""
+    nodes = [
+        Node(name, f"aten.{op}.default", tuple(map(Ref, reads)), (), (name,), module)
+        for name, module, op, reads in calls
+    ]
+    types = dict.fromkeys(["x", *(node.name for node in nodes)], t(4, 4))
+    return Graph(tuple(nodes), types, (Input("x", "user"),), (Output(Ref(nodes[-1].name)),))
+
+
+def counts(graph: Graph) -> dict[str, int]:
+    found = analyze(graph).graph("module", depth=1)
+    return {name: data["count"] for name, data in found.nodes(data=True) if data["kind"] == "module"}
+
+
+def test_the_first_of_equal_layers_may_read_an_input():
+    layers = [(f"r{n}", f"layers.{n}", "relu", (f"r{n - 1}" if n else "x",)) for n in range(4)]
+    assert counts(program(*layers, ("end", "", "neg", ("r3",)))) == {"layers.0-3": 4, "(model): neg": 1}
+
+
+def test_equal_modules_among_calls_that_they_do_not_depend_on_are_one_node():
+    """Experts: what weighs the result of one stands between it and the next."""
+    first = [
+        ("g", "router", "neg", ("x",)),
+        ("e0", "experts.0", "mm", ("x", "x")),
+        ("w0", "", "mul", ("e0", "g")),
+    ]
+    more = [
+        ("e1", "experts.1", "mm", ("x", "x")),
+        ("w1", "", "mul", ("e1", "g")),
+        ("s", "", "add", ("w0", "w1")),
+    ]
+    assert counts(program(*first, *more)) == {"router": 1, "experts.0-1": 2, "(model): mul, add": 1}
+
+
+def test_a_module_that_is_used_again_after_what_depends_on_it_is_another_node():
+    again = [("a", "act", "relu", ("x",)), ("m", "mid", "mm", ("a", "a")), ("b", "act", "relu", ("m",))]
+    assert counts(program(*again)) == {"act": 1, "mid": 1, "act (2)": 1}
 
 
 def test_a_nested_graph_reads_operands_and_gives_results():
@@ -150,7 +191,8 @@ def test_a_saved_report_has_the_wiring_of_its_tensors():
     ],
 )
 def test_the_number_of_a_layer_is_on_the_level_of_its_list(path, depth, expected):
-    assert cut(path, depth) == expected
+    names = path.split(".") if path else []
+    assert ".".join(names[: cut(tuple(names), depth)]) == expected
 
 
 def test_levels_and_depths_that_do_not_exist_are_refused():

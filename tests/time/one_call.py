@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from graphflops.devices import HOPPER, device
+from graphflops.execution.runs import Runs
 from graphflops.kernels.call import ConcreteCall, Sizes
 from graphflops.kernels.gradients import backward_kernels
 from graphflops.kernels.lower import forward_kernels
+from graphflops.time.launches import Launcher
 from tests.one_call import program_of
 
 if TYPE_CHECKING:
@@ -54,6 +57,14 @@ def one_call(
 def forward(op: str, *args: Any, **more: Any) -> list[Kernel]:
     """The kernels of a call."""
     return forward_kernels(one_call(op, *args, **more))
+
+
+def launched(op: str, *args: Any) -> list[Kernel]:
+    """The kernels of a call that may be made of others."""
+    host = device("h200").host
+    assert host is not None
+    launcher = Launcher(program_of(op, *args), {}, Runs((), HOPPER, is_eager=True), host.seconds)
+    return [kernel for launch in launcher.forward(records=False) for kernel in launch.kernels or ()]
 
 
 def backward(op: str, *args: Any, **more: Any) -> list[Kernel]:

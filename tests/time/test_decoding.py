@@ -15,7 +15,7 @@ from graphflops.kernels.kernel import Kernel, Product, Rows, Strided
 from graphflops.time.predict import predict
 from graphflops.time.predict_reductions import in_turn
 from tests.support import t
-from tests.time.one_call import forward
+from tests.time.one_call import forward, launched
 
 H200 = complete(device("h200"))
 
@@ -81,7 +81,7 @@ def test_copied_heads_are_read_whole(tmp_path: Path) -> None:
 
 
 def test_repeated_heads_are_copied_as_an_expanded_tensor_is() -> None:
-    (kernel,) = forward("aten.repeat_interleave.self_int", t(8, 4, 512, 128), 4, 1)
+    (kernel,) = launched("aten.repeat_interleave.self_int", t(8, 4, 512, 128), 4, 1)
     assert kernel.sizes == Strided(8 * 4 * 4 * 512 * 128, 3, 2)  # batch and heads, repeats, and the rest
 
 

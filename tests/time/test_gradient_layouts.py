@@ -56,7 +56,7 @@ def test_the_gradient_of_an_operand_lies_as_that_of_autograd(name: str, function
         gradient = laid(tuple(y.shape), choose)
         (of_x,) = torch.autograd.grad(y, x, gradient)
         execution, call = eager(f"aten.{name}", g(2, 3, 4), *more)
-        found = GradientLayouts(execution.layouts, execution.values, ())
+        found = GradientLayouts(execution.layouts, ())
         found.known["y0"] = gradient.stride()
         copies = found.copies(call)
         assert found.known.get("x0", (12, 4, 1)) == of_x.stride(), gradient.stride()
@@ -67,7 +67,7 @@ def test_the_gradient_of_an_operand_lies_as_that_of_autograd(name: str, function
 
 def known(name: str, *operands: Any, strides: tuple[int, ...] | None, seeds: tuple[str, ...] = ()) -> Any:
     execution, call = eager(f"aten.{name}", *operands)
-    found = GradientLayouts(execution.layouts, execution.values, seeds)
+    found = GradientLayouts(execution.layouts, seeds)
     if strides is not None:
         found.known["y0"] = strides
     return found, found.copies(call)
@@ -110,9 +110,9 @@ def test_gradients_that_an_operator_cannot_read_are_copied(
 
 def test_without_a_layout_elementwise_gradients_lie_as_results() -> None:
     execution, call = eager("aten.relu.default", g(2, 3), lies={"x0": (1, 2), "y0": (1, 2)})
-    found = GradientLayouts(execution.layouts, execution.values, ())
+    found = GradientLayouts(execution.layouts, ())
     found.copies(call)
     assert found.known["x0"] == (1, 2)
     execution, call = eager("aten.transpose.int", g(2, 3), 0, 1)
-    found = GradientLayouts(execution.layouts, execution.values, ())
+    found = GradientLayouts(execution.layouts, ())
     assert (found.copies(call), found.known) == ([], {})

@@ -128,7 +128,8 @@ def test_trained_batch_norms() -> None:
     applied = norm(size + vectors, size + vectors // 2, Rows(4 // 2 * 8, 4 * 4), "batch_norm")
     assert moved(batch_norm("bfloat16", True)) == [moments, small, applied]
     last = norm(size + vectors, size + vectors // 2, Rows(4 * 4 * 4, 8), "batch_norm_last")
-    assert moved(batch_norm("bfloat16", True, LAST)) == [small, moments, small, last]
+    sums = ("reduction", "outer", size, 2 * 8, rows)
+    assert moved(batch_norm("bfloat16", True, LAST)) == [small, sums, small, last]
 
 
 def test_batch_norms_of_trained_networks() -> None:
@@ -159,20 +160,14 @@ def test_gradients_of_batch_norms_are_one_kernel() -> None:
         assert moved(backward("aten.batch_norm.default", *given)) == [expected]
 
 
-def test_instance_norms_are_batch_norms_of_one_image() -> None:
-    size, rows = 4 * ELEMENTS, Rows(4 * 8, 4 * 4, False)
-    given = (g(4, 8, 4, 4), g(8), g(8), None, None, True, 0.1, 1e-5, True)
-    repeated = ("elementwise", "", 4 * 8, 4 * 4 * 8, None)
-    assert moved(forward("aten.instance_norm.default", *given)) == [
-        *[repeated] * 2,
-        norm(2 * size, size, rows, "batch_norm_training"),
+def test_gradients_with_channels_last_are_sums_and_their_use() -> None:
+    vectors = [g(8, dtype="bfloat16"), g(8, dtype="bfloat16"), t(8, dtype="bfloat16"), t(8, dtype="bfloat16")]
+    given = (g(4, 8, 4, 4, dtype="bfloat16"), *vectors, True, 0.1, 1e-5, True)
+    size = 2 * ELEMENTS
+    assert moved(backward("aten.batch_norm.default", *given, strides={0: LAST})) == [
+        ("reduction", "outer", 2 * size, 2 * 8, Rows(8, 4 * 4 * 4, False)),
+        ("elementwise", "", 2 * size, size, None),
     ]
-    assert moved(backward("aten.instance_norm.default", *given)) == [
-        norm(2 * size, size, rows, "batch_norm_backward"),
-        *[("reduction", "outer", 4 * 4 * 8, 4 * 8, Rows(8, 4, False))] * 2,  # over images
-    ]
-    turned = forward("aten.instance_norm.default", *given, strides={0: LAST})
-    assert [kernel.variant for kernel in turned] == ["strided", "", "", "batch_norm_training"]
 
 
 @pytest.mark.parametrize(

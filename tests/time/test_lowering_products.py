@@ -31,8 +31,6 @@ def matmul(
         ("matmul", (t(2, 3, 4, 64), t(2, 3, 64, 6)), [matmul(4, 6, 64, 2 * 3, "nn")]),
         ("mm", (t(4, 8, dtype="bfloat16"), t(8, 6, dtype="bfloat16")), [matmul(4, 6, 8, 1, "nn", width=2)]),
         ("addmm", (t(6), t(4, 8), t(8, 6)), [matmul(4, 6, 8, 1, "nn", bias=True)]),
-        ("einsum", ("bij,bjk->bik", (t(2, 3, 4), t(2, 4, 5))), [matmul(3, 5, 4, 2, "nn")]),
-        ("einsum", ("ij,kj->ik", (t(3, 4), t(5, 4))), [matmul(3, 5, 4, 1, "tn")]),
     ],
 )  # fmt: skip
 def test_products(op: str, operands: tuple[Any, ...], expected: list[Kernel]) -> None:
@@ -73,8 +71,6 @@ def test_which_axis_of_the_operands_is_contiguous(
         ("linear", (t(8, 4, 64), g(32, 64)), [matmul(32, 64, 8 * 4, 1, "nt")]),
         ("linear", (g(8, 4, 64), t(32, 64)), [matmul(8 * 4, 64, 32, 1, "nn")]),
         ("matmul", (g(8, 4, 64), g(8, 64, 6)), [matmul(4, 64, 6, 8, "tn"), matmul(6, 64, 4, 8, "nt")]),
-        ("einsum", ("bij,bjk->bik", (g(2, 3, 4), g(2, 4, 5))), [matmul(3, 4, 5, 2, "tn"), matmul(5, 4, 3, 2, "nt")]),
-        ("einsum", ("bij,bjk->bik", (g(2, 3, 4), t(2, 4, 5))), [matmul(3, 4, 5, 2, "tn")]),
     ],
 )  # fmt: skip
 def test_gradients_of_products(op: str, operands: tuple[Any, ...], expected: list[Kernel]) -> None:

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping, Sequence
 
 from graphflops.comparison.causes import summed
+from graphflops.comparison.result import Cause, Comparison, Figure, Fold, Resized
 from graphflops.render.diff.figures import NAMES, delta, signed
 from graphflops.render.diff.tables import BRIEF, both, figure_of
 from graphflops.render.diff.words import fact_words, path_of, tag, type_of
 from graphflops.render.tables import Entry, TextTable
 from graphflops.render.text import count_of, listed, safe, told_apart
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from graphflops.comparison.result import Cause, Comparison, Figure, Fold, Resized
 
 VISIBLE = 12  # lines that a reader sees before anything is unfolded
 _NARROWEST = 12  # columns of the words, however narrow the screen

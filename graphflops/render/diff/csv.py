@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
 
+from graphflops.comparison.result import Comparison, Figure, GroupChange, ModuleChange
 from graphflops.render.csv import written
 from graphflops.render.text import short_type
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from graphflops.comparison.result import Comparison, Figure, GroupChange, ModuleChange
-    from graphflops.report import Grouping
+from graphflops.report import Grouping
 
 _SIDES = ("before", "after", "delta")
 
@@ -32,7 +28,6 @@ def csv(comparison: Comparison, *, by: Grouping | None = None, top: int | None =
 
 
 def _modules(comparison: Comparison) -> tuple[Sequence[str], list[list[str | int]], Sequence[ModuleChange]]:
-    """Heads and lines of the modules that changed."""
     names = ("status", "before", "after", "before_type", "after_type", "modules")
     rows: list[list[str | int]] = []
     for change in comparison.modules:

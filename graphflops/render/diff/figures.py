@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from graphflops.base.units import LEAST_SHARE, measured
+from graphflops.comparison.result import Figure
 from graphflops.cost import REPORTED
 from graphflops.render.text import formula, shortened
-
-if TYPE_CHECKING:
-    from graphflops.comparison.result import Figure
 
 NAMES = {
     **{quantity.name: quantity.label for quantity in REPORTED},

@@ -20,6 +20,7 @@ from graphflops.base.json_form import (
     written,
 )
 from graphflops.comparison.result import Comparison, Fact, Figure, ModuleChange
+from graphflops.comparison.served_change import ServedChange
 from graphflops.comparison.time_change import TimeChange
 from graphflops.dims import Dim
 from graphflops.graph import Origin
@@ -87,8 +88,9 @@ def _document() -> tuple[Any, list[Key], Any]:
     figures = Kind(dict[str, FigureChange], remembered(_changes, id))
     special = {Mapping[str, Figure]: figures, Row: Kind(CallSummary, _call)}
     forms = JsonForms(_FORMS, special, default=Form(always=True))
-    keys = forms.keys(Comparison, without=("old", "new", "folded", "causes"))
+    keys = forms.keys(Comparison, without=("old", "new", "folded", "causes", "calls"))
     keys.append(Key("time", "time", left_out(forms.kind(TimeChange)), msgspec.UNSET))
+    keys.append(Key("serving", "serving", left_out(forms.kind(ServedChange)), msgspec.UNSET))
     head = [Key("diff", "", Kind(Literal[1])), Key("tool", "", Kind(Tool))]
     origin = forms.kind(Origin)
     sides = [Key(side, "", Kind(origin.json)) for side in ("before", "after")]

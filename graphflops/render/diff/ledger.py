@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
 
 from graphflops.base.units import memory, number
+from graphflops.comparison.result import Comparison, LedgerEntry, LedgerKind
 from graphflops.render.text import count_of, listed, safe
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from graphflops.comparison.result import Comparison, LedgerEntry, LedgerKind
 
 LINES = 6
 _NAMES = 3  # named in a line

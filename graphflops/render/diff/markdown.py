@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
+from graphflops.comparison.result import Comparison
 from graphflops.render.diff.causes import VISIBLE, causes
 from graphflops.render.diff.tables import tables
 from graphflops.render.diff.words import compared_at, headlines, notes
-from graphflops.render.markdown import escaped
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from graphflops.comparison.result import Comparison
-    from graphflops.render.tables import TextTable
-    from graphflops.report import Grouping
+from graphflops.render.markdown import escaped, rows
+from graphflops.report import Grouping
 
 COMMENT = 65_536  # characters of a comment on GitHub
 
@@ -52,16 +47,6 @@ def markdown(
     head = ["", "<details><summary>Totals and modules</summary>", "", *hidden]
     end = "\n</details>\n"
     return within([*lines, *head], None if limit is None else limit - len(end)) + end
-
-
-def rows(grid: TextTable) -> list[str]:
-    """A table, line by line."""
-    rules = ["---" if index < grid.names else "---:" for index in range(len(grid.heads))]
-    cells: list[Sequence[str]] = [grid.heads, rules]
-    cells += [
-        [escaped(cell) for cell in (entry.path or entry.cells[0], *entry.cells[1:])] for entry in grid.entries
-    ]
-    return [f"| {' | '.join(line)} |" for line in cells]
 
 
 def within(lines: Sequence[str], limit: int | None) -> str:

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from graphflops.comparison.result import Comparison
 from graphflops.render.diff.causes import VISIBLE, causes
 from graphflops.render.diff.tables import tables
 from graphflops.render.diff.words import compared_at, headlines, notes
 from graphflops.render.table import Page
-
-if TYPE_CHECKING:
-    from graphflops.comparison.result import Comparison
-    from graphflops.report import Grouping
-
+from graphflops.report import Grouping
 
 _FIGURES = 34  # columns of a terminal that the figures beside a cause take
 

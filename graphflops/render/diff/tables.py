@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping, Sequence
 
 from graphflops.comparison.causes import added, summed
-from graphflops.comparison.result import WORK
+from graphflops.comparison.result import WORK, Comparison, Figure, Fold, GroupChange
 from graphflops.cost import REPORTED
 from graphflops.render.diff.figures import NAMES, amount, before_after, delta, share
 from graphflops.render.diff.words import fact_words, path_of, tag, type_of
 from graphflops.render.formats import UNLIMITED
 from graphflops.render.tables import Entry, TextTable
 from graphflops.render.text import formula, safe, shortened
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from graphflops.comparison.result import Comparison, Figure, Fold, GroupChange
-    from graphflops.report import Grouping
+from graphflops.report import Grouping
 
 LINES = 25  # default number of lines of a table
 _FORMULA = 60

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from graphflops.base.units import LEAST_SHARE, interval, seconds
+from graphflops.comparison.result import Comparison, Fact, Figure, Fold, ModuleChange
 from graphflops.cost import REPORTED
+from graphflops.fitting.cells import QUANTITIES
 from graphflops.ops import operator
 from graphflops.render.diff.figures import NAMES, before_after, delta, share
 from graphflops.render.diff.ledger import ledger_lines
 from graphflops.render.summary import title
 from graphflops.render.text import listed, safe, short_type
 from graphflops.report.size_names import alike, collapsed, pattern_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-
-    from graphflops.comparison.result import Comparison, Fact, Figure, Fold, ModuleChange
 
 
 def titles(comparison: Comparison) -> tuple[str, str]:
@@ -65,6 +62,7 @@ def device_lines(comparison: Comparison) -> Iterator[str]:
         percent = "" if change.percent is None else f"{change.percent:+.0f} %, "
         took = f"{after} as before (" if before == after else f"{before} → {after} ({percent}"
         yield f"time {took}{interval(change.low, change.high)}) {where}"
+    yield from _served(comparison)
     figures = [
         _changed("device_bytes", comparison.totals[phase]["device_bytes"], what, least)
         for phase, what in (("forward", "runs in"), ("step", "trains in"))
@@ -72,6 +70,21 @@ def device_lines(comparison: Comparison) -> Iterator[str]:
     ]
     if figures:
         yield f"memory {', '.join(figures)} on {safe(comparison.new.memory_use[0].device, 60)}"
+
+
+def _served(comparison: Comparison) -> Iterator[str]:
+    """What changes for requests to a decoder: what each keeps, and how many fit beside one another."""
+    if (change := comparison.serving) is None:
+        return
+    said = []
+    for quantity in QUANTITIES:
+        old, new = change.before.get(quantity.name), change.after.get(quantity.name)
+        if quantity.is_step or not old or new is None or old == new:
+            continue
+        times = f"{new / old:.1f}x" if new >= 2 * old else f"{100 * (new / old - 1):+.0f} %"
+        said.append(f"{quantity.head} {quantity.said(old)} → {quantity.said(new)} ({times})")
+    if said:
+        yield f"serving {', '.join(said)}" + (f" at {change.context:,} tokens each" if change.context else "")
 
 
 def compared_at(comparison: Comparison) -> list[str]:
@@ -188,7 +201,6 @@ def _changed(name: str, figure: Figure, what: str, least: Sequence[str] = ("", "
 
 
 def _sizes(comparison: Comparison) -> Iterator[str]:
-    """Changes of sizes and inputs."""
     for size in comparison.sizes:
         place = safe(size.place, 60)
         also = "" if size.stated == place else f" ({safe(size.name, 40)})"

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from graphflops.errors import OptionError
-from graphflops.render.graph.tables import SHADES, Labels, sentences
+from graphflops.render.graph.tables import sentences
+from graphflops.render.picture.faces import Face, carried
+from graphflops.render.picture.nest import Sheet, flat
 from graphflops.render.picture.page import page
+from graphflops.render.picture.svg import faces, whole
 from graphflops.render.picture.svg import svg as picture
 from graphflops.render.text import safe
 from graphflops.report import Report
@@ -24,64 +27,60 @@ def dot_of_report(report: Report, *, depth: int | None = None) -> str:
 
 def dot(answer: Answer) -> str:
     """A graph for Graphviz, `dot -Tsvg`. The darker a node, the larger its share; stages are boxes around nodes."""
-    graph, labels = answer.graph, Labels(answer.graph, answer.by)
-    numbers = {name: f"n{number}" for number, name in enumerate(graph)}
+    sheet, shown = _boxes(answer)
     lines = [
         "digraph graphflops {",
-        f"  label={_quoted(safe(graph.graph.get('name', 'program')))};",
+        f"  label={_quoted(safe(answer.graph.graph.get('name', 'program')))};",
         '  labelloc=t; rankdir=TB; node [shape=box, style="rounded,filled", fontname=Helvetica, fontsize=11];',
         "  edge [fontname=Helvetica, fontsize=9, color=gray40, fontcolor=gray30];",
     ]
-    for name, data in graph.nodes(data=True):
-        text, shade = _quoted("\n".join(labels.node(data))), labels.shade(data)
-        if data["kind"] in ("call", "module"):
-            look = f"colorscheme=blues9, fillcolor={shade}, fontcolor={'white' if shade > _DARK else 'black'}"
-            look += ", color=red" if data["exact"] != "exact" else ", penwidth=3" if "status" in data else ""
-        else:
-            look = "shape=plain, style=solid"
-        node = f"{numbers[name]} [label={text}, {look}];"
-        stage = data.get("stage")
-        lines.append(
-            f"  {node}"
-            if stage is None
-            else f'  subgraph cluster_{stage} {{ label="stage {stage}"; {node} }}'
-        )
-    for maker, user, data in graph.edges(data=True):
-        label = f" [label={_quoted(text)}]" if (text := labels.edge(data)) else ""
-        lines.append(f"  {numbers[maker]} -> {numbers[user]}{label};")
+    for number, face in enumerate(shown):
+        shade = _shade(face)
+        look = f"colorscheme=blues9, fillcolor={shade}, fontcolor={'white' if shade > _DARK else 'black'}"
+        look += ", color=red" if face.is_unknown else ", penwidth=3" if face.status else ""
+        look = "shape=plain, style=solid" if face.kind == "port" else look
+        node = f"n{number} [label={_quoted(chr(10).join(face.lines))}, {look}];"
+        around = f'subgraph cluster_{face.stage} {{ label="stage {face.stage}"; {node} }}'
+        lines.append(f"  {node if face.stage is None else around}")
+    for (maker, user), values in sheet.links.items():
+        lines.append(f"  n{maker} -> n{user} [label={_quoted(carried(values.values()))}];")
     return "\n".join([*lines, "}", ""])
 
 
 def mermaid(answer: Answer) -> str:
     """A graph for Mermaid, which GitHub draws in a `mermaid` block. OptionError for one that is too large for it."""
-    graph, labels = answer.graph, Labels(answer.graph, answer.by)
-    if graph.number_of_edges() > _EDGES:
-        what = f"Mermaid draws at most {_EDGES} edges, and this graph has {graph.number_of_edges():,}"
+    sheet, shown = _boxes(answer)
+    if len(sheet.links) > _EDGES:
+        what = f"Mermaid draws at most {_EDGES} edges, and this graph has {len(sheet.links):,}"
         raise OptionError(f"{what}: take --level module, a smaller --depth, or --only one module")
-    numbers = {name: f"n{number}" for number, name in enumerate(graph)}
     lines = ["flowchart TB"]
     stages: dict[int, list[str]] = {}
-    for name, data in graph.nodes(data=True):
-        text = "<br/>".join(map(_escaped, labels.node(data)))
-        is_cost = data["kind"] in ("call", "module")
-        node = (
-            f'{numbers[name]}["{text}"]:::s{labels.shade(data)}'
-            if is_cost
-            else f'{numbers[name]}(["{text}"])'
-        )
-        stages.setdefault(data.get("stage", 0), []).append(f"  {node}")
-        lines += [f"  style {numbers[name]} stroke-width:4px"] if "status" in data else []
+    for number, face in enumerate(shown):
+        text = "<br/>".join(map(_escaped, face.lines))
+        node = f'(["{text}"])' if face.kind == "port" else f'["{text}"]:::s{_shade(face)}'
+        stages.setdefault(face.stage or 0, []).append(f"  n{number}{node}")
+        lines += [f"  style n{number} stroke-width:4px"] if face.status else []
     for stage, nodes in stages.items():
         lines += [f'  subgraph stage{stage} ["stage {stage}"]', *nodes, "  end"] if stage else nodes
-    for maker, user, data in graph.edges(data=True):
-        text = _escaped(labels.edge(data))
-        label = f'|"{text}"|' if text else ""
-        lines.append(f"  {numbers[maker]} -->{label} {numbers[user]}")
-    for shade in range(1, SHADES + 1):
+    for (maker, user), values in sheet.links.items():
+        text = _escaped(carried(values.values()))
+        lines.append(f"  n{maker} -->" + (f'|"{text}"|' if text else "") + f" n{user}")
+    for shade, color in enumerate(_BLUES, 1):
         lines.append(
-            f"  classDef s{shade} fill:#{_BLUES[shade - 1]},stroke:#555,color:{'#fff' if shade > _DARK else '#000'}"
+            f"  classDef s{shade} fill:#{color},stroke:#555,color:{'#fff' if shade > _DARK else '#000'}"
         )
     return "\n".join([*lines, ""])
+
+
+def _boxes(answer: Answer) -> tuple[Sheet, list[Face]]:
+    """The boxes and lines of a graph, and what they show, as in its picture."""
+    sheet = flat(answer.graph)
+    return sheet, faces(sheet, answer.by, whole(answer.graph, answer.by))
+
+
+def _shade(face: Face) -> int:
+    """How dark a box is, from 1 to 9."""
+    return 1 + round(face.share * (len(_BLUES) - 1))
 
 
 def svg(answer: Answer) -> str:
@@ -105,4 +104,4 @@ def _quoted(text: str) -> str:
 
 def _escaped(text: str) -> str:
     """A text in which Mermaid reads no markup: the characters of its syntax and of HTML by their numbers."""
-    return "".join(c if c.isalnum() or c in " .,:()+-*/%_" else f"#{ord(c)};" for c in text)
+    return "".join(c if c.isalnum() or c in " .,:()+-*/%_×·≥" else f"#{ord(c)};" for c in text)

@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal
 
 from graphflops.base.numbered import numbered, unnumbered
-from graphflops.base.units import memory, number, percent, seconds
+from graphflops.base.units import memory, number, percent
 from graphflops.render import markdown as in_markdown
 from graphflops.render import table as in_text
 from graphflops.render.csv import listing as csv_listing
+from graphflops.render.picture.faces import WORDS, quantity
 from graphflops.render.summary import title
 from graphflops.render.tables import Listing
-from graphflops.render.text import count_of, safe, short_type
+from graphflops.render.text import count_of, safe
 from graphflops.structure.answer import Unused
 from graphflops.structure.cuts import Cuts
 from graphflops.structure.paths import Bottlenecks, CriticalPath
@@ -22,11 +23,7 @@ if TYPE_CHECKING:
 
     import networkx
 
-    from graphflops.structure.answer import Answer, Colour, Part
-
-
-_NAME = 60  # characters of a name
-SHADES = 9
+    from graphflops.structure.answer import Answer, Part
 
 
 def amount(data: dict[str, Any], name: str, *, exact: bool = False) -> str | float:
@@ -38,59 +35,10 @@ def amount(data: dict[str, Any], name: str, *, exact: bool = False) -> str | flo
         return f"{least}{safe(formula, 40)}" if formula else "" if exact else unknown
     if exact:
         return data[name]  # type: ignore[no-any-return]
-    text = seconds if name == "time" else memory if name in ("bytes", "memory", "weight_bytes") else number
-    return f"{least}{text(data[name])}"
-
-
-class Labels:
-    """The texts of one graph. by: the quantity that nodes are coloured by, as a share of the whole program."""
-
-    def __init__(self, graph: networkx.MultiDiGraph, by: Colour) -> None:
-        self.graph, self.by = graph, by
-
-    def node(self, data: dict[str, Any]) -> list[str]:
-        """Name, type, costs and share of a node; name and type of tensor of an input, weight or result."""
-        times = f" (x{data['count']:,})" if data["count"] > 1 else ""
-        lines = [safe(data["label"], _NAME) + times]
-        if data["kind"] not in ("call", "module"):
-            return [*lines, *([f"{data['dtype']} {safe(data['shape'], _NAME)}"] if "shape" in data else [])]
-        lines += [safe(short_type(data.get("module_type", "")), _NAME)] if data["kind"] == "module" else []
-        if data["exact"] == "unknown":
-            return [*filter(None, lines), "cost unknown"]
-        share = self.share(data)
-        part = "" if share is None else f" ({percent(share, 1)} %)"
-        quantities = dict.fromkeys(("flops", "bytes", self.by))
-        words = {"flops": "FLOPs", "bytes": "moved", "memory": "alive", "time": ""}
-        lines += [
-            f"{amount(data, name)} {words[name]}{part if name == self.by else ''}".replace("  ", " ").strip()
-            for name in quantities
-        ]
-        return [line for line in lines if line]
-
-    def share(self, data: dict[str, Any]) -> float | None:
-        """The part of the whole program's cost that is in a node; None where that is not known."""
-        whole = self.graph.graph.get(f"total_{self.by}")
-        return (
-            data[self.by] / whole
-            if whole and self.by in data and data["kind"] in ("call", "module")
-            else None
-        )
-
-    def shade(self, data: dict[str, Any]) -> int:
-        """How dark a node is, from 1 to `SHADES`."""
-        return 1 + round(min(self.share(data) or 0, 1) * (SHADES - 1))
-
-    def edge(self, data: dict[str, Any]) -> str:
-        """Shape and bytes of what goes along an edge; "" for a size."""
-        times = f"{data['count']:,} x " if data["count"] > 1 else ""
-        return (
-            f"{times}{safe(data['shape'], _NAME)} {amount(data, 'bytes')}".strip() if "shape" in data else ""
-        )
+    return f"{least}{quantity(data[name], name)}"
 
 
 _TOP = 25  # lines
-_WORDS = {"flops": "FLOPs", "bytes": "bytes moved"}
-_HEADS = {"flops": "FLOPs", "bytes": "bytes", "time": "time"}
 Rows = list[tuple[str | float, ...]]
 
 
@@ -151,7 +99,7 @@ def _path(answer: Answer, found: CriticalPath) -> list[str]:
     share, beside = percent(found.cost, found.whole), percent(found.branch_cost, found.whole)
     told = [
         f"the longest chain: {count_of(len(found.calls), 'call')}, {least}{_figure(found.by, found.cost)}, "
-        f"{share or '0'} % of the program's {_HEADS[found.by]}: no parallel device shortens it"
+        f"{share or '0'} % of the program's {WORDS[found.by]}: no parallel device shortens it"
     ]
     if found.branch_cost:
         where = _listed(answer, found.branch)
@@ -164,7 +112,7 @@ def _path(answer: Answer, found: CriticalPath) -> list[str]:
 def _cuts(found: Cuts) -> list[str]:
     told = [
         f"{count_of(len(found.stages), 'stage')}, the most costly {percent(found.imbalance, 1)} % above an equal share "
-        f"of {_figure(found.by, found.whole)}"
+        f"of {_figure(found.by, found.whole)}: none in program order with so few bytes across balance better"
     ]
     lacking = sum(one.bytes is None for stage in found.stages for one in stage.crossing)
     return (
@@ -194,7 +142,7 @@ def _sum(graph: networkx.MultiDiGraph, calls: Iterable[str], by: Literal["flops"
     """What calls cost, and their share of the program's FLOPs."""
     whole, (amount, _) = graph.graph.get(f"total_{by}"), cost(graph, calls, by)
     if whole is None:
-        return f"{_WORDS[by]} that depend on open sizes"
+        return f"{WORDS[by]} that depend on open sizes"
     share = percent(amount, whole) if by == "flops" else ""
     return _figure(by, amount) + (f" ({share} %)" if share else " moved" * (by == "bytes"))
 
@@ -230,77 +178,45 @@ def _bottlenecks(answer: Answer, found: Bottlenecks, exact: bool) -> Listing:
     rows: Rows = []
     whole = graph.graph.get("total_flops", 0)
     for group in groups.values():
-        data = graph.nodes[group[0].call]
-        shares = dict.fromkeys(percent(one.flops, whole) for one in (group[0], group[-1]))
-        size = "?" if group[0].bytes is None else memory(group[0].bytes)
-        rows.append(
-            (
-                group[0].call,
-                data.get("module", ""),
-                data["label"],
-                1,
-                "" if group[0].bytes is None else group[0].bytes,
-                group[0].flops,
-            )
-            if exact
-            else (
-                safe(group[0].call),
-                safe(numbered([graph.nodes[one.call].get("module", "") for one in group])),
-                safe(data["label"]),
-                f"{len(group):,}",
-                size,
-                " to ".join(f"{share or '0'} %" for share in shares) if whole else "?",
-            )
-        )
+        first, label = group[0], safe(graph.nodes[group[0].call]["label"])
+        modules = numbered([graph.nodes[one.call].get("module", "") for one in group])
+        size: str | float = "" if first.bytes is None else first.bytes
+        flops: str | float = first.flops
+        if not exact:
+            shares = dict.fromkeys(percent(one.flops, whole) for one in (first, group[-1]))
+            size = "?" if first.bytes is None else memory(first.bytes)
+            flops = " to ".join(f"{share or '0'} %" for share in shares) if whole else "?"
+        rows.append((safe(first.call), safe(modules), label, len(group), size, flops))
     return Listing(("call", "module", "operator", "count", "bytes", "FLOPs up to it"), rows)
 
 
 def _stages(answer: Answer, found: Cuts, exact: bool) -> Listing:
-    """A line for each stage."""
     rows: Rows = []
     for place, stage in enumerate(found.stages, 1):
-        sent = sum(one.bytes or 0 for one in stage.crossing)
         calls = [answer.calls.nodes[name] for name in stage.calls]
         working = [call for call in calls if call.get("bytes")] or calls
-        ends = [safe(call.get("module", ""), 40) or "(model)" for call in (working[0], working[-1])]
-        values = ", ".join(safe(one.value, 40) for one in stage.crossing[:3]) + (
-            " …" if len(stage.crossing) > 3 else ""
-        )
-        least = ">= " if any(one.bytes is None for one in stage.crossing) else ""
-        rows.append(
-            (
-                place,
-                len(stage.calls),
-                ends[0],
-                ends[-1],
-                stage.cost,
-                stage.cost / found.whole,
-                stage.weight_bytes,
-                sent,
-                values,
-            )
-            if exact
-            else (
-                str(place),
-                f"{len(stage.calls):,}",
-                ends[0],
-                ends[-1],
-                _figure(found.by, stage.cost).removesuffix(" FLOPs"),
+        first, last = (safe(call.get("module", ""), 40) or "(model)" for call in (working[0], working[-1]))
+        sent = sum(one.bytes or 0 for one in stage.crossing)
+        figures: tuple[str | float, ...] = (stage.cost, stage.cost / found.whole, stage.weight_bytes, sent)
+        if not exact:
+            least = ">= " if any(one.bytes is None for one in stage.crossing) else ""
+            figures = (
+                quantity(stage.cost, found.by),
                 percent(stage.cost, found.whole),
                 memory(stage.weight_bytes),
                 f"{least}{memory(sent)}" if stage.crossing else "",
-                values,
             )
-        )
+        more = " …" if len(stage.crossing) > 3 else ""
+        values = ", ".join(safe(one.value, 40) for one in stage.crossing[:3]) + more
+        number = len(calls) if exact else f"{len(calls):,}"
+        rows.append((place, number, first, last, *figures, values))
     return Listing(
-        ("stage", "calls", "from", "to", _HEADS[found.by], "%", "weights", "hands on", "values"), rows
+        ("stage", "calls", "from", "to", WORDS[found.by], "%", "weights", "hands on", "values"), rows
     )
 
 
 def _figure(by: str, amount: float) -> str:
-    if by == "time":
-        return seconds(amount)
-    return f"{number(round(amount))} FLOPs" if by == "flops" else memory(round(amount))
+    return quantity(amount, by) + " FLOPs" * (by == "flops")
 
 
 def _listed(answer: Answer, names: Iterable[str]) -> str:

@@ -7,31 +7,27 @@ place. What would not fit in a page is folded: the lightest calls first, then sm
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from graphflops.base.units import HUGE_BITS
 from graphflops.cost import CONVENTIONS, QUANTITIES, REPORTED, Cost
+from graphflops.dims import Dim
 from graphflops.dims.solving import affine
 from graphflops.open_sizes import of_report
 from graphflops.render import summary
 from graphflops.render.html.memory import memory_of
 from graphflops.render.html.time import device_of, picoseconds
-from graphflops.render.html.tree import laid_out
+from graphflops.render.html.tree import Layout, Place, laid_out
 from graphflops.render.json import inert as plain
 from graphflops.render.ledger import Ledger
 from graphflops.render.text import count_of, formula, operator_name, safe, short_type, shortened
 from graphflops.render.tree import Tree
+from graphflops.report import Report, Row, SymbolInfo, Totals
 from graphflops.report.size_names import pattern_of
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
-
-    from graphflops.dims import Dim
-    from graphflops.render.html.tree import Layout, Place
-    from graphflops.report import Report, Row, SymbolInfo, Totals
 
 LARGEST = 1_500_000  # bytes of data in a page
 _OTHERS = "(other operators)"
@@ -179,8 +175,6 @@ def inert(data: bytes) -> str:
 
 
 class _Parts:
-    """Names and formulas, each written once."""
-
     def __init__(self, letters: int) -> None:
         self.letters = letters
         self.names: list[str] = []
@@ -334,7 +328,6 @@ class _Calls:
             self.columns["calls"][entry] = sum(counts.values())
 
     def _add_call(self, row: Row, place: int, kind: int) -> None:
-        """An entry for one call."""
         name = self.parts.name
         names = name(row.node), name(operator_name(row.op)), name(row.module), place, name(row.source)
         self._add(*names, name(row.matrix_dtype), picoseconds(row), self._kind(kind), 1)

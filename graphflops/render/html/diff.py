@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
+from graphflops.comparison.joint_size import JointSize
+from graphflops.comparison.result import Comparison, Figure, Fold
 from graphflops.dims.solving import affine
 from graphflops.render.diff import words
 from graphflops.render.diff.causes import VISIBLE, causes
@@ -17,14 +19,7 @@ from graphflops.render.html.page import page
 from graphflops.render.picture.changes import joined
 from graphflops.render.picture.page import fitted
 from graphflops.render.text import safe
-from graphflops.report import SymbolInfo, Timeline
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from graphflops.comparison.joint_size import JointSize
-    from graphflops.comparison.result import Comparison, Figure, Fold
-    from graphflops.report import Report, Row
+from graphflops.report import Report, SymbolInfo, Timeline
 
 _FACTS = 6  # facts shown of one module
 
@@ -97,7 +92,6 @@ def _sizes(found: Comparison) -> Iterator[PageSize]:
 def _joint(
     size: JointSize, own: Sequence[str | None], values: tuple[int | None, int | None], info: SymbolInfo
 ) -> PageSize:
-    """The field of a joint size."""
     lines = [affine(each) if each is not None else None for each in (size.before_as, size.after_as)]
     symbols = [
         {} if name is None else {name: (1, 0) if line is None else line[1:]}
@@ -146,7 +140,7 @@ def _moved(found: Comparison) -> Report:
     old = found.old
     renamed = _Paths(paths)
     rows = tuple(row._replace(module=renamed(row.module)) for row in old.rows)
-    lines = _lines(rows, found.new.rows)
+    lines = _lines(found)
     return replace(
         old,
         rows=tuple(row._replace(source=lines.get(row.source, row.source)) for row in rows),
@@ -170,17 +164,10 @@ class _Paths:
         return self.known[path]
 
 
-def _lines(old: Sequence[Row], new: Sequence[Row]) -> dict[str, str]:
-    """Where each source line of the old program is now, by the calls that both have in the same module, in order."""
-    places: tuple[dict[tuple[str, str], list[str]], ...] = ({}, {})
-    for rows, found in zip((old, new), places, strict=True):
-        for row in rows:
-            found.setdefault((row.module, row.op), []).append(row.source)
-    votes: Counter[tuple[str, str]] = Counter()
-    for key, ours in places[0].items():
-        theirs = places[1].get(key, [])
-        if len(ours) == len(theirs):
-            votes.update(zip(ours, theirs, strict=True))
+def _lines(found: Comparison) -> dict[str, str]:
+    """Where each source line of the old program is now, by the calls that are the same in both."""
+    old, new = found.old.rows, found.new.rows
+    votes = Counter((old[ours].source, new[theirs].source) for ours, theirs in found.calls.items())
     best: tuple[dict[str, str], dict[str, str]] = ({}, {})
     for (one, other), _ in sorted(votes.items(), key=lambda vote: (-vote[1], vote[0][0] != vote[0][1])):
         best[0].setdefault(one, other)

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from graphflops.render import summary
 from graphflops.render.ledger import Ledger
-from graphflops.render.tables import tables
+from graphflops.render.tables import TextTable, tables
 from graphflops.render.text import safe, shortened
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from graphflops.render.tables import TextTable
-    from graphflops.report import Report
+from graphflops.report import Report
 
 _FORMULA = 100  # characters of a formula shown
 _ENTITIES = {"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;", "'": "&#39;"}

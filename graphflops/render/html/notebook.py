@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from graphflops.base.lazy import imported
+from graphflops.derived.overview import Overview
+from graphflops.derived.sweep import Sweep
+from graphflops.fitting.fits import Fits
 from graphflops.render.html.fragment import escaped, table
 from graphflops.render.tables import Entry, TextTable
-
-if TYPE_CHECKING:
-    from graphflops.derived.overview import Overview
-    from graphflops.derived.sweep import Sweep
-    from graphflops.fitting.fits import Fits
-    from graphflops.report.findings import Findings, ModelFindings
-    from graphflops.serving.plan import Serving
-    from graphflops.versions.history import History
+from graphflops.report.findings import Findings, ModelFindings
+from graphflops.serving.plan import Serving
+from graphflops.versions.history import History
 
 _FINDINGS = 50  # shown of one model
 _OF = {

@@ -144,7 +144,6 @@ def _curve(curve: Curve, place: int, x: Axis, y: Axis, told: Callable[[int], str
 
 
 def _said(curve: Curve, told: Callable[[int], str]) -> str:
-    """The ends of a curve in words."""
     (first, least), (last, most) = curve.points[0], curve.points[-1]
     ends = f"{told(least)} at {first:,}" + ("" if first == last else f", {told(most)} at {last:,}")
     return f"{curve.label}: {ends}" if curve.label else ends

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from graphflops.base.units import seconds
 from graphflops.render.html import report as page
 from graphflops.render.html.fragment import escaped, wide
 from graphflops.render.html.plot import Curve, plot
 from graphflops.render.serving import headline, notes, tables
-
-if TYPE_CHECKING:
-    from graphflops.serving.plan import Serving
+from graphflops.serving.plan import Serving
 
 _PICOSECONDS = 10**12
 _MOST_CURVES = 7  # that colours can distinguish

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Sequence
 
 from graphflops.base.units import memory, number, seconds
+from graphflops.derived.sweep import Point, Sweep
 from graphflops.render.html import report as page
 from graphflops.render.html.fragment import escaped, wide
 from graphflops.render.html.plot import Curve, plot
 from graphflops.render.sweep import cells
 from graphflops.render.tables import listing
 from graphflops.render.text import count_of, safe
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from graphflops.derived.sweep import Point, Sweep
 
 _MOST_CURVES = 7  # that colours can distinguish
 _MOST_LINES = 200  # of the table

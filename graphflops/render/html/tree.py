@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from graphflops.base.numbered import spans
 from graphflops.render.text import short_type
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from graphflops.render.tree import Tree, TreeModule
+from graphflops.render.tree import Tree, TreeModule
 
 
 @dataclass(slots=True)

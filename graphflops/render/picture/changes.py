@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from graphflops.errors import OptionError
 from graphflops.render.picture.page import page
+from graphflops.structure.build import Program
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Mapping
 
     import networkx
 
     from graphflops.comparison.result import Comparison
-    from graphflops.report import Report, Row
+    from graphflops.report import Report
     from graphflops.runtime.validation import Validation
 
 
@@ -23,26 +23,24 @@ def joined(found: Comparison, old: Report) -> networkx.MultiDiGraph:
 
     old: the old program under the module paths of the new one. A call that reads other values than before is changed, too.
     """
-    graph, before = found.new.graph(level="call").copy(), old.graph(level="call")
-    status, gone, pairs = _statuses(found)
-    for name, word in status.items():
-        if name in graph:
-            graph.nodes[name]["status"] = word
-    kept = (
-        _by_module(before, gone),
-        _by_module(graph, {name for name, word in status.items() if word == "new"}),
-    )
-    for module, names in kept[0].items():
-        others = kept[1].get(module, [])
-        if len(names) == len(others):
-            pairs.update(zip(names, others, strict=True))
+    programs = Program(old), Program(found.new)
+    before, graph = (program.calls for program in programs)
+    pairs = _pairs(found, *programs)
+    same = {*pairs.values()}
+    changed = {id(call.after) for change in found.modules for call in change.calls if call.before is not None}
+    places = dict(programs[1].found.calls)
+    for name, facts in graph.nodes(data=True):
+        if facts["kind"] == "call" and name not in same:
+            facts["status"] = "new"
+        elif facts["kind"] == "call" and id(found.new.rows[places[name]]) in changed:
+            facts["status"] = "changed"
     for name, facts in before.nodes(data=True):
-        if name in gone or (name not in pairs and facts["kind"] == "call"):
+        if facts["kind"] == "call" and name not in pairs:
             pairs[name] = f"{name} (gone)"
             graph.add_node(pairs[name], **facts, status="gone")
         elif (
             pairs.setdefault(name, name) in graph
-            and status.get(pairs[name]) == "changed"
+            and graph.nodes[pairs[name]].get("status") == "changed"
             and "flops" in facts
         ):
             graph.nodes[pairs[name]]["note"] = f"before, {facts['flops']:,} FLOPs"
@@ -68,43 +66,23 @@ def _rewired(
         graph.nodes[end].setdefault("status", "changed")
 
 
-def _statuses(found: Comparison) -> tuple[dict[str, str], set[str], dict[str, str]]:
-    """The status of calls of the new program, the calls that are gone, and by changed call that of the new program."""
-    status: dict[str, str] = {}
-    gone: set[str] = set()
-    pairs: dict[str, str] = {}
-    for change in found.modules:
-        if change.whole:
-            if change.before is not None and change.status != "moved":
-                gone |= _within(found.old.rows, change.before) if change.after is None else set()
-            if change.after is not None:
-                word = "new" if change.before is None else "changed"
-                status.update(dict.fromkeys(_within(found.new.rows, change.after), word))
-        for call in change.calls:
-            if call.after is None and call.before is not None:
-                gone.add(call.before.node)
-            elif call.after is not None:
-                status[call.after.node] = "new" if call.before is None else "changed"
-                if call.before is not None:
-                    pairs[call.before.node] = call.after.node
-    return status, gone, pairs
+def _pairs(found: Comparison, before: Program, after: Program) -> dict[str, str]:
+    """Nodes of the new program by those of the old one: calls, those that only moved within their module, and ends."""
+    names, others = ({place: name for name, place in program.found.calls} for program in (before, after))
+    pairs = {names[ours]: others[theirs] for ours, theirs in found.calls.items()}
+    free: dict[object, list[str]] = {}
+    same = {*pairs.values()}
+    for name in [name for name in after.calls if name not in same]:
+        free.setdefault(_likeness(after.calls.nodes[name]), []).append(name)
+    for name, facts in before.calls.nodes(data=True):
+        if name not in pairs and (alike := free.get(_likeness(facts))):
+            pairs[name] = alike.pop(0)
+    return pairs
 
 
-def _within(rows: Iterable[Row], path: str) -> set[str]:
-    return {row.node for row in rows if row.module == path or row.module.startswith(f"{path}.") or not path}
-
-
-def _by_module(graph: networkx.MultiDiGraph, without: set[str]) -> dict[tuple[str, str], list[str]]:
-    """Calls by module and operator, in program order; inputs, weights and results by label."""
-    found = defaultdict(list)
-    for name, facts in graph.nodes(data=True):
-        if name not in without:
-            is_call = facts["kind"] == "call"
-            found[
-                str(facts.get("module", "")) if is_call else facts["kind"],
-                facts["op" if is_call else "label"],
-            ].append(name)
-    return found
+def _likeness(facts: Mapping[str, object]) -> object:
+    ends = facts["label"] if facts["kind"] != "call" else ""
+    return ends, facts["kind"], *map(facts.get, ("module", "op", "flops", "bytes") if not ends else ())
 
 
 def validated(report: Report, found: Validation) -> networkx.MultiDiGraph:

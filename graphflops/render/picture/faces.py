@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from graphflops.base.units import memory, number, parameters, percent, seconds
 from graphflops.render.picture.layout import Box
+from graphflops.render.picture.nest import Item
 from graphflops.render.text import count_of, operator_name, safe
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
-
-    from graphflops.render.picture.nest import Item
+from graphflops.report.size_names import named
 
 By = Literal["flops", "bytes", "time", "memory"]
-UNITS = {"flops": " FLOPs", "bytes": " moved", "time": "", "memory": " held"}
+WORDS = {"flops": "FLOPs", "bytes": "bytes moved", "time": "time", "memory": "memory"}
+_UNITS = {"flops": " FLOPs", "bytes": " moved", "time": "", "memory": " held"}
 # The mark in the corner of a box, and its word.
 MARKS = {
     "new": ("+", "added"),
@@ -97,7 +96,7 @@ def face(item: Item, by: By, whole: float, leaving: Collection[Mapping[str, Any]
     return Face(
         tuple(line for line in (label, second, cost) if line),
         share,
-        _values(leaving),
+        carried(leaving),
         _about(item, leaving),
         kind if is_work else "port",
         status if status in MARKS else "",
@@ -115,24 +114,35 @@ def figure(facts: Mapping[str, Any], by: By) -> str:
         return "cost unknown" if exact == "unknown" else ""
     if not value and exact == "exact":
         return ""
-    text = {"flops": number, "bytes": memory, "memory": memory, "time": seconds}[by](value)
-    return f"{'≥ ' if exact == 'at least' else ''}{text}{UNITS[by]}"
+    return f"{'≥ ' if exact == 'at least' else ''}{quantity(value, by)}{_UNITS[by]}"
 
 
-def _values(leaving: Collection[Mapping[str, Any]]) -> str:
-    """The values that leave a box: the shape of one, the number of several, their bytes."""
+def quantity(value: float, name: str) -> str:
+    """An amount of what is named, without its unit where that is FLOPs or a count."""
+    if name == "time":
+        return seconds(value)
+    return (memory if name in ("bytes", "memory") else number)(round(value))
+
+
+def carried(leaving: Collection[Mapping[str, Any]]) -> str:
+    """Values in words: the shape of one, the number of several, their bytes."""
     if not leaving:
         return ""
     shapes = list(dict.fromkeys(_shape(facts) for facts in leaving if facts.get("shape")))
-    sizes = [facts.get("bytes") for facts in leaving]
-    many = f"{len(leaving)} of " if len(leaving) > 1 else ""
-    what = f"{many}{shapes[0]}" if len(shapes) == 1 else count_of(len(leaving), "value") if many else ""
-    size = memory(sum(filter(None, sizes))) if all(each is not None for each in sizes) else ""
+    counts = [facts.get("values", 1) if "shape" in facts else 1 for facts in leaving]
+    sizes = [
+        facts["bytes"] * count // facts.get("count", 1)
+        for facts, count in zip(leaving, counts, strict=True)
+        if facts.get("bytes") is not None
+    ]
+    many = f"{sum(counts)} of " if sum(counts) > 1 else ""
+    what = f"{many}{shapes[0]}" if len(shapes) == 1 else count_of(sum(counts), "value") if many else ""
+    size = memory(sum(sizes)) if len(sizes) == len(counts) else ""
     return " · ".join(text for text in (what, size) if text)
 
 
 def _shape(facts: Mapping[str, Any]) -> str:
-    return safe(str(facts.get("shape", "")).strip("[]").replace(", ", "×") or "scalar", 30)
+    return safe(str(facts.get("shape", ""))[1:-1].replace(", ", "×") or "scalar", 30)
 
 
 def _about(item: Item, leaving: Collection[Mapping[str, Any]]) -> tuple[str, ...]:
@@ -145,7 +155,7 @@ def _about(item: Item, leaving: Collection[Mapping[str, Any]]) -> tuple[str, ...
         ("source", str(facts.get("source", ""))),
         ("equal parts, figures of all", f"{item.count:,}" if item.count > 1 else ""),
         *(("", figure(facts, name)) for name in ("flops", "bytes", "time", "memory")),
-        ("formula", str(facts.get("flops_formula", ""))),
+        ("formula", named(str(facts.get("flops_formula", "")), {})),
         ("parameters", parameters(facts["parameters"]) if facts.get("parameters") else ""),
         ("returns", "; ".join(f"{v['shape']} {v.get('dtype', '')}" for v in [*leaving][:4] if "shape" in v)),
         ("note", str(facts.get("note", ""))),

@@ -1,16 +1,17 @@
 """What a picture shows, before it has positions: boxes with the figures of the calls in them, and the lines between.
 
-Calls stand by the modules they are made in: sheets within sheets, equal modules in a row as one box.
+Calls stand by the modules they are made in, as they are folded: sheets within sheets, equal modules in a row as one box.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from graphflops.base.numbered import spans
+from graphflops.base.numbered import numbered, unnumbered
 from graphflops.render.text import count_of, short_type
-from graphflops.structure.repeats import repetition
+from graphflops.structure.fold import Fold, Part, Turn, marks
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
 
 
 FIGURES = ("flops", "bytes", "time", "memory", "parameters")
-_OF_ANY = ("different", "not executed", "changed", "explained", "on path", "bottleneck")
 _WORST = ("unknown", "at least", "exact")
 
 
@@ -97,211 +97,133 @@ def flat(graph: networkx.MultiDiGraph) -> Sheet:
     return sheet
 
 
-def _status(statuses: set[str]) -> str:
-    """The status of several parts: the one of all, the worst, or that they changed."""
-    if len(statuses) == 1:
-        return next(iter(statuses))
-    return next((one for one in _OF_ANY if one in statuses), "changed" if statuses & {"new", "gone"} else "")
-
-
-def together(parts: Iterable[Mapping[str, Any]], count: int = 1) -> dict[str, Any]:
+def together(parts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """The figures of several nodes as those of one; where one of them is unknown, they are at least that."""
     every = list(parts)
-    statuses, stages = (
-        {str(facts.get("status", "")) for facts in every},
-        {facts.get("stage") for facts in every},
-    )
-    found: dict[str, Any] = {"status": _status(statuses), "stage": stages.pop() if len(stages) == 1 else None}
-    marks = {"exact"}
+    found = marks(every)
+    known = {"exact"}
     for facts in every:
-        if facts.get("status") == "gone" and statuses != {"gone"}:
+        if facts.get("status") == "gone" and found.get("status") != "gone":
             continue
-        marks.add("unknown" if facts.get("exact") == "unknown" else facts.get("exact", "exact"))
+        known.add(str(facts.get("exact", "exact")))
         for name in FIGURES:
             if facts.get(name) is not None:
                 joined = max if name == "memory" else sum
                 found[name] = joined((found.get(name, 0), facts[name]))
-    for name in FIGURES:
-        if name in found and name != "memory":
-            found[name] *= count
-    worst = next(mark for mark in _WORST if mark in marks)
+    worst = next(mark for mark in _WORST if mark in known)
     found["exact"] = "at least" if worst == "unknown" and any(found.get(n) for n in FIGURES[:2]) else worst
-    return {name: each for name, each in found.items() if each is not None}
+    return found
 
 
 MOST = 200  # boxes of one sheet; more are put into boxes of consecutive ones
 # Boxes of a sheet from which on calls without FLOPs are put together, so many at least.
 _READABLE, _FEW = (25, 4)
-_DEEPEST = 40  # modules within modules
-_ALIKE = ("op", "status", "stage", "exact", "flops", "bytes")
-
-
-@dataclass(eq=False, slots=True)
-class _Part:
-    """A call, or what runs of a module at one time: a module that is used again later is another part.
-
-    depth: of its module; above: the parts of the sheet that it depends on, as bits. first: the calls of the first of
-    `count` equal modules; inside: the parts that are repeated together.
-    """
-
-    label: str
-    depth: int
-    calls: list[int]
-    is_call: bool = False
-    above: int = 0
-    count: int = 1
-    first: list[int] = field(default_factory=list)
-    inside: list[_Part] = field(default_factory=list)
 
 
 def nested(graph: networkx.MultiDiGraph, types: Mapping[str, str]) -> Sheet:
     """A graph of calls as the sheet of the outermost modules. types: of modules by path."""
     nest = _Nest(graph, types)
-    return nest.drawn(nest.folded(nest.parts(range(len(nest.names)), 0)), 0, 1)
+    return nest.sheet(nest.fold.top, nest.boxes(nest.fold.top))
 
 
 class _Nest:
     def __init__(self, graph: networkx.MultiDiGraph, types: Mapping[str, str]) -> None:
         self.types = types
-        self.names = shown(graph)
-        self.facts: list[dict[str, Any]] = [dict(graph.nodes[name]) for name in self.names]
-        at = {name: place for place, name in enumerate(self.names)}
-        self.paths = [_path(facts) for facts in self.facts]
-        self.uses: list[list[tuple[int, Mapping[str, Any]]]] = [[] for _ in self.names]
-        self.users: list[list[tuple[int, Mapping[str, Any]]]] = [[] for _ in self.names]
+        names = shown(graph)
+        self.fold = Fold.of(graph, names)
+        self.facts: dict[str, dict[str, Any]] = {name: dict(graph.nodes[name]) for name in names}
+        self.labels: dict[Part, str] = {}  # of parts that are put together here
+        self.uses: dict[str, list[tuple[str, Mapping[str, Any]]]] = {name: [] for name in names}
+        self.users: dict[str, list[tuple[str, Mapping[str, Any]]]] = {name: [] for name in names}
         held = set()  # weights, which the first call that reads them holds
         for source, target, facts in graph.edges(data=True):
-            if target in at and source not in at and source not in held:
+            if source in self.facts and target in self.facts:
+                self.uses[target].append((source, facts))
+                self.users[source].append((target, facts))
+            elif target in self.facts and source not in held:
                 held.add(source)
-                own = self.facts[at[target]]
+                own = self.facts[target]
                 own["parameters"] = own.get("parameters", 0) + graph.nodes[source].get("parameters", 0)
-            if source in at and target in at:
-                self.uses[at[target]].append((at[source], facts))
-                self.users[at[source]].append((at[target], facts))
 
-    def parts(self, calls: Sequence[int], depth: int) -> list[_Part]:
-        """The calls by the modules of the next level, cut where a module would both lead to and depend on another part."""
-        parts: list[_Part] = []
-        of: dict[int, int] = {}
-        latest: dict[str, int] = {}
-        flat = all(len(self.paths[call]) <= depth for call in calls)
-        for call in calls:
-            path, above = self.paths[call], 0
-            for one in {of[one] for one, _ in self.uses[call] if one in of and not flat}:
-                above |= 1 << one | parts[one].above
-            if len(path) <= depth:
-                of[call] = len(parts)
-                parts.append(_Part(self.label(call), depth, [call], is_call=True, above=above))
-                continue
-            place = latest.get(path[depth], -1)
-            later = above >> place + 1 if place >= 0 else 0
-            if place < 0 or any(
-                later >> p & 1 and part.above >> place & 1 for p, part in enumerate(parts[place + 1 :])
-            ):
-                place = latest[path[depth]] = len(parts)
-                parts.append(_Part(path[depth], depth + 1, []))
-            above &= ~(1 << place)
-            if above & ~parts[place].above:
-                for part in parts[place + 1 :]:
-                    part.above |= above if part.above >> place & 1 else 0
-                parts[place].above |= above
-            parts[place].calls.append(call)
-            of[call] = place
+    def boxes(self, part: Part) -> list[Part]:
+        """What a part holds, the calls of the module itself one by one; of many, some are put together."""
+        inside = self.fold.within(part)
+        parts = [box for inner in inside for box in (_one_by_one(inner) if inner.is_own else [inner])]
+        if len(parts) > _READABLE:
+            parts = [
+                box
+                for inner in inside
+                for box in (self.gathered(part, _one_by_one(inner)) if inner.is_own else [inner])
+            ]
+        if len(parts) > MOST:
+            size = max(MOST, -(-len(parts) // MOST))
+            groups = [parts[start : start + size] for start in range(0, len(parts), size)]
+            parts = [
+                self.joined(part, group, f"part {number} of {len(groups)}")
+                for number, group in enumerate(groups, 1)
+            ]
         return parts
 
-    def label(self, call: int) -> str:
-        return str(self.facts[call].get("label", self.names[call]))
+    def label(self, part: Part, times: int) -> str:
+        """The name of a part in the module around it, which stands for `times` equal ones."""
+        if part in self.labels:
+            return self.labels[part]
+        calls = _share(part, 0, times)
+        if part.is_own:
+            return str(self.facts[calls[0]].get("label", calls[0]))
+        place = part.level - (not part.cycle)
+        alike: dict[str, list[str]] = {}
+        for call in calls:
+            for name in self.fold.path[call][place : place + 1]:
+                alike.setdefault(unnumbered(name), []).append(name)
+        return ", ".join(map(numbered, alike.values()))
 
-    def signature(self, part: _Part) -> object:
-        """Equal for modules that do the same at the same cost, wired alike inside."""
-        at = {call: place for place, call in enumerate(part.calls)}
-        return tuple(
-            (
-                *self.paths[call][part.depth :],
-                *map(self.facts[call].get, _ALIKE),
-                *(at.get(one, -1) for one, _ in self.uses[call]),
-            )
-            for call in part.calls
-        )
-
-    def folded(self, parts: list[_Part]) -> list[_Part]:
-        """Numbered modules that repeat, alone or several in turn, as one part each."""
-        numbered = [part for part in parts if part.label.isdecimal() and not part.is_call]
-        kinds: dict[object, int] = {}
-        row = [kinds.setdefault(self.signature(part), len(kinds)) for part in numbered]
-        made: dict[_Part, _Part] = {}
-        start = 0
-        while start < len(row):
-            period, times = repetition(
-                row, start, [place for place in range(len(row)) if row[place] == row[start]]
-            )
-            members = numbered[start : start + period * times]
-            if times > 1:
-                label = spans(sorted(int(part.label) for part in members))
-                calls = [call for part in members for call in part.calls]
-                inside = members[:period] if period > 1 else []
-                depth = members[0].depth - (period > 1)
-                joined = _Part(label, depth, calls, count=times, first=members[0].calls, inside=inside)
-                made.update(dict.fromkeys(members, joined))
-            start += len(members)
-        found = list(dict.fromkeys(made.get(part, part) for part in parts))
-        return self.ordered(found) or parts if made else parts
-
-    def gathered(self, parts: list[_Part]) -> list[_Part]:
-        """The parts, connected calls without FLOPs as one: what computes a mask, or positions."""
+    def gathered(self, around: Part, calls: list[Part]) -> list[Part]:
+        """Single calls, connected ones without FLOPs in a row as one: what computes a mask, or positions."""
         import networkx
 
-        small = networkx.Graph()
-        of = {part.calls[0]: part for part in parts if part.is_call and self.is_free(part.calls[0])}
-        for call, part in of.items():
-            small.add_edges_from((of[one], part) for one, _ in self.uses[call] if one in of)
-        for group in networkx.connected_components(small):
-            inside = [part for part in parts if part in group]
-            if _FEW <= len(inside) < len(parts):
-                calls = [part.calls[0] for part in inside]
-                names = dict.fromkeys(map(self.label, calls))
-                joined = _Part(f"{', '.join([*names][:2])} …", inside[0].depth, calls, inside=inside)
-                fewer = list(dict.fromkeys(joined if part in group else part for part in parts))
-                parts = self.ordered(fewer) or parts
-        return parts
+        found: list[Part] = []
+        for is_free, row in groupby(calls, lambda part: self.is_free(part.turns[0].calls[0])):
+            of = {part.turns[0].calls[0]: part for part in row}
+            small = networkx.Graph()
+            small.add_nodes_from(of.values())
+            small.add_edges_from(
+                (of[one], of[call]) for call in of for one, _ in self.uses[call] if one in of
+            )
+            for group in networkx.connected_components(small):
+                inside = [part for part in of.values() if part in group]
+                names = [*dict.fromkeys(self.label(part, len(part.turns)) for part in inside)]
+                is_one = is_free and len(inside) >= _FEW
+                found += [self.joined(around, inside, f"{', '.join(names[:2])} …")] if is_one else inside
+        return found
 
-    def is_free(self, call: int) -> bool:
+    def is_free(self, call: str) -> bool:
         """Whether it is a call without FLOPs."""
         facts = self.facts[call]
         return facts.get("kind") == "call" and facts.get("flops") == 0 and facts.get("exact") == "exact"
 
-    def ordered(self, parts: Sequence[_Part]) -> list[_Part]:
-        """The parts, each after those that it depends on; none where two depend on one another."""
-        import networkx
+    def joined(self, around: Part, parts: list[Part], label: str) -> Part:
+        """Several parts of one as a part of their own."""
+        times = len(around.turns)
+        turns = [
+            Turn([call for part in parts for call in _share(part, turn, times)]) for turn in range(times)
+        ]
+        made = Part(around.level, False, turns, parts)
+        self.labels[made] = label
+        return made
 
-        of = {call: place for place, part in enumerate(parts) for call in part.calls}
-        graph = networkx.DiGraph()
-        graph.add_nodes_from(range(len(parts)))
-        for call, place in of.items():
-            graph.add_edges_from(
-                (of[one], place) for one, _ in self.uses[call] if of.get(one, place) != place
-            )
-        try:
-            return [parts[place] for place in networkx.lexicographical_topological_sort(graph)]
-        except networkx.NetworkXUnfeasible:
-            return []
-
-    def drawn(self, parts: list[_Part], depth: int, times: int) -> Sheet:
-        """The parts as boxes, with what comes in from outside before and what goes out after them."""
-        parts = self.gathered(parts) if len(parts) > _READABLE else parts
-        if len(parts) > MOST:
-            parts = _chunks(sorted(parts, key=lambda part: part.above.bit_count()))
-        sheet = Sheet()
-        around = self.paths[parts[0].calls[0]][:depth] if parts else []
-        of = {call: place for place, part in enumerate(parts) for call in part.calls}
-        inputs: dict[int, int] = {}
-        outputs: dict[int, int] = {}
-        shown = {call for part in parts for call in part.first or part.calls}
-        for call in sorted(shown):
+    def sheet(self, around: Part, parts: list[Part]) -> Sheet:
+        """The parts of the first turn of a part, with what comes in from outside before and what goes out after them."""
+        sheet, times = Sheet(), len(around.turns)
+        path = self.fold.path[around.turns[0].calls[0]][: around.level] if parts else ()
+        of = {call: place for place, part in enumerate(parts) for call in _share(part, 0, times)}
+        inputs: dict[str, int] = {}
+        outputs: dict[str, int] = {}
+        for call in [call for part in parts for call in part.turns[0].calls]:
             for one, _ in self.uses[call]:
                 if one not in of and one not in inputs:
                     inputs[one] = len(sheet.items)
-                    sheet.items.append(Item(f"from {self.named(one, around)}", {"kind": "port"}))
+                    sheet.items.append(Item(f"from {self.named(one, path)}", {"kind": "port"}))
         first = len(sheet.items)
         sheet.items += [self.item(part, times) for part in parts]
         for call, place in of.items():
@@ -313,63 +235,49 @@ class _Nest:
                 if one not in of:
                     if call not in outputs:
                         outputs[call] = len(sheet.items)
-                        sheet.items.append(Item(f"to {self.named(one, around)}", {"kind": "port"}))
+                        sheet.items.append(Item(f"to {self.named(one, path)}", {"kind": "port"}))
                     sheet.link(place + first, outputs[call], facts)
         return sheet
 
-    def named(self, call: int, around: Sequence[str]) -> str:
+    def named(self, call: str, around: Sequence[str]) -> str:
         """A call outside of a sheet by its module, or by itself where it is of a module around the sheet."""
-        path = self.paths[call]
+        path = self.fold.path[call]
         alike = next(
             (n for n, pair in enumerate(zip(path, around, strict=False)) if len({*pair}) > 1), len(around)
         )
-        return ".".join(path[: alike + 1]) if len(path) > alike else self.label(call)
+        return ".".join(path[: alike + 1]) if len(path) > alike else str(self.facts[call].get("label", call))
 
-    def item(self, part: _Part, times: int) -> Item:
+    def item(self, part: Part, times: int) -> Item:
         """A call, or modules; those that hold one thing share a box with it."""
-        if part.is_call:
-            return Item(part.label, self.facts[part.calls[0]], "", times)
-        labels, count = [part.label], part.count
-        while True:
-            inside = part.inside or self.folded(self.parts(part.first or part.calls, part.depth))
-            if len(inside) != 1 or inside[0].is_call:
-                break
-            part = inside[0]
-            labels.append(part.label)
-            count *= part.count
-        calls = part.first or part.calls
-        path = ".".join(self.paths[calls[0]][: part.depth])
+        labels, turns = [self.label(part, times)], times
+        if part.is_own:
+            return Item(labels[0], self.facts[part.turns[0].calls[0]], "", times)
+        while len(inside := self.boxes(part)) == 1 and not inside[0].is_own:
+            turns, part = len(part.turns), inside[0]
+            labels.append(self.label(part, turns))
+        first = part.turns[0].calls[0]
+        path = ".".join(self.fold.path[first][: part.level])
         facts = {
-            **(self.facts[calls[0]] if len(inside) == 1 else {"kind": "module", "op": ""}),
-            **together([self.facts[call] for one in inside for call in one.calls], count),
+            **(self.facts[first] if len(inside) == 1 else {"kind": "module", "op": ""}),
+            **together(self.facts[call] for call in _share(part, 0, times)),
             "module": path,
-            "count": count,
+            "count": len(part.turns) // times,
         }
-        kind = self.types.get(path) or (
-            self.facts[calls[0]].get("module_type", "") if len(inside) == 1 else ""
-        )
-        what = short_type(kind)
-        if part.inside:
-            what = f"{len(inside)} in turn" if part.count > 1 else count_of(len(inside), "part")
-        sheet = self.drawn(inside, part.depth, times * count) if len(inside) > 1 else None
-        return Item(".".join(labels), {**facts, "module_type": kind}, what, times, sheet)
+        own = self.facts[first].get("module_type", "") if len(inside) == 1 else ""
+        facts["module_type"] = self.types.get(path) or own
+        what = short_type(facts["module_type"])
+        if part.cycle:
+            what = count_of(len(inside), "part") if part in self.labels else f"{len(inside)} in turn"
+        sheet = self.sheet(part, inside) if len(inside) > 1 else None
+        return Item(".".join(labels), facts, what, times, sheet)
 
 
-def _path(facts: Mapping[str, Any]) -> list[str]:
-    path = str(facts.get("module", "")) if facts.get("kind") == "call" else ""
-    return path.split(".", _DEEPEST) if path else []
+def _share(part: Part, turn: int, times: int) -> list[str]:
+    """The calls of a part that are in one of the turns of what it is in."""
+    count = len(part.turns) // times
+    return [call for own in part.turns[turn * count : (turn + 1) * count] for call in own.calls]
 
 
-def _chunks(parts: Sequence[_Part]) -> list[_Part]:
-    """Consecutive parts, as many boxes of them as fit."""
-    size = max(MOST, -(-len(parts) // MOST))
-    groups = [parts[start : start + size] for start in range(0, len(parts), size)]
-    return [
-        _Part(
-            f"part {number} of {len(groups)}",
-            group[0].depth - (not group[0].is_call),
-            [call for part in group for call in part.calls],
-            inside=[*group],
-        )
-        for number, group in enumerate(groups, 1)
-    ]
+def _one_by_one(part: Part) -> list[Part]:
+    places = range(len(part.turns[0].calls))
+    return [Part(part.level, True, [Turn([turn.calls[place]]) for turn in part.turns]) for place in places]

@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
 
 import networkx
 
 from graphflops.render.html.fragment import escaped
 from graphflops.render.html.page import page as document
-from graphflops.render.picture.faces import MARKS
-from graphflops.render.picture.nest import flat, nested
+from graphflops.render.picture.faces import MARKS, WORDS, By
+from graphflops.render.picture.nest import Item, Sheet, flat, nested
 from graphflops.render.picture.svg import DEFINITIONS, markup, named, whole
 from graphflops.render.text import count_of
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from graphflops.render.picture.faces import By
-    from graphflops.render.picture.nest import Item, Sheet
-    from graphflops.report import Report
+from graphflops.report import Report
 
 _MOST = 8_000  # boxes of a page
 _LARGEST = 1_999_000  # bytes of the page of a report, with a picture
@@ -27,7 +21,6 @@ _NO_ROOM = (
     '<section id="picture"><p class="note">The picture of the graph has no room on this page: '
     "<b>graphflops graph MODEL --format html</b> writes a page of its own.</p></section>"
 )
-_COSTS = {"flops": " FLOPs", "bytes": " bytes moved", "time": " time", "memory": " memory"}
 _SCRIPTS = ("dom.js", "picture.js")
 
 
@@ -108,7 +101,7 @@ def _legend(graph: networkx.MultiDiGraph, by: By) -> list[str]:
     if any(found.get("exact") == "unknown" for found in facts):
         marks.append("? cost unknown")
     return [
-        f"Larger and darker boxes cost more{_COSTS[by]}; shares are of the whole program.",
+        f"Larger and darker boxes cost more {WORDS[by]}; shares are of the whole program.",
         "A box with a shadow stands for equal parts in a row, a dashed one for what comes in or goes out.",
         "A click or Enter opens a box with a +; arrow keys go from box to box.",
         f"Marks: {', '.join(marks)}." if marks else "",

@@ -72,23 +72,28 @@ def markup(
 
     A box says its size and what it holds, and a line what it joins, for the page that opens boxes.
     """
-    leaving: list[dict[str, Mapping[str, Any]]] = [{} for _ in sheet.items]
-    for (source, _), values in sheet.links.items():
-        leaving[source].update(values)
-    now = [
-        [one for one in all_.values() if one.get("status") != "gone"] or [*all_.values()] for all_ in leaving
-    ]
-    faces = [face(item, by, total, now[place]) for place, item in enumerate(sheet.items)]
-    boxes = [each.box for each in faces]
+    shown = faces(sheet, by, total)
+    boxes = [each.box for each in shown]
     found = layout(boxes, sheet.links)
     lines = "".join(_line(pair, route, sheet.links[pair].values()) for pair, route in found.routes.items())
-    drawn = "".join(map(_box, faces, boxes, found.places, map(opens, sheet.items)))
+    drawn = "".join(map(_box, shown, boxes, found.places, map(opens, sheet.items)))
     size = f'data-size="{found.width:.1f} {found.height:.1f}"'
     return (
         f'<g class="sheet" {size}><g class="lines" marker-end="url(#head)">{lines}</g>{drawn}</g>',
         found.width,
         found.height,
     )
+
+
+def faces(sheet: Sheet, by: By, total: float) -> list[Face]:
+    """What the boxes of a sheet show."""
+    leaving: list[dict[str, Mapping[str, Any]]] = [{} for _ in sheet.items]
+    for (source, _), values in sheet.links.items():
+        leaving[source].update(values)
+    now = [
+        [one for one in all_.values() if one.get("status") != "gone"] or [*all_.values()] for all_ in leaving
+    ]
+    return [face(item, by, total, now[place]) for place, item in enumerate(sheet.items)]
 
 
 def _line(pair: tuple[int, int], route: Route, values: Iterable[Mapping[str, Any]]) -> str:

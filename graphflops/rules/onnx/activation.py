@@ -5,14 +5,14 @@ Before version 7, operands were broadcast by two attributes.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
 
 from graphflops.cost import Estimate, Value
 from graphflops.dims import broadcast, call, differ
 from graphflops.ops import operator
-from graphflops.rules.elementwise import elementwise, to_bool
+from graphflops.rules.elementwise import Promotion, elementwise, to_bool
 from graphflops.rules.onnx import values
 from graphflops.rules.registry import require, rule
 from graphflops.rules.shapes import axis as axis_of
@@ -21,15 +21,10 @@ from graphflops.rules.softmax import log_softmax, softmax
 from graphflops.rules.work import WORK
 from graphflops.rules.work import gelu as gelu_work
 from graphflops.rules.work import power as power_work
+from graphflops.rules.work_functions import Work
 from graphflops.tensor import DType, TensorType
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from graphflops.rules.elementwise import Promotion
-    from graphflops.rules.work_functions import Work
-
-    Fold = Callable[..., values.Number]
+Fold = Callable[..., values.Number]
 
 KIND = "elementwise"
 

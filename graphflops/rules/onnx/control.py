@@ -126,7 +126,6 @@ def scan_batch(
 def _parted(
     operands: Sequence[TensorType], count: int
 ) -> tuple[tuple[TensorType, ...], tuple[TensorType, ...]]:
-    """The states and the scanned tensors among the operands."""
     require(0 < count <= len(operands), f"{count} of {len(operands)} operands cannot be scanned")
     return tuple(operands[:-count]), tuple(operands[-count:])
 

@@ -29,7 +29,7 @@ from graphflops.rules.random import NORMAL, SCALED, UNIFORM, drawn
 from graphflops.rules.random import multinomial as draws
 from graphflops.rules.registry import require, rule
 from graphflops.rules.shapes import axis as place_of
-from graphflops.rules.shapes import larger, shown, tensors_of
+from graphflops.rules.shapes import larger, only_result, shown, tensors_of
 from graphflops.tensor import FLOAT32, INT64, STRING, DType, TensorType, UnknownType
 
 
@@ -71,8 +71,7 @@ def bernoulli(x: TensorType, *, dtype: int | None = None) -> Estimate:
 def multinomial(x: TensorType, *, dtype: int = 6, sample_size: int = 1) -> Estimate:
     """Samples with replacement from log-probabilities: one exponential per weight first."""
     draw = draws(x, sample_size, replacement=True)
-    (out,) = draw.out
-    assert isinstance(out, TensorType)
+    out = only_result(draw)
     return replace(draw, out=(out.like(dtype=onnx_dtype(dtype)),), transcendentals=x.numel)
 
 

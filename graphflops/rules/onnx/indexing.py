@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from itertools import accumulate
-from typing import TYPE_CHECKING
 
 from graphflops.cost import Estimate, picked
 from graphflops.dims import Dim, at_least, ceil_div, differ, dim_min, floor_div, mod, total
 from graphflops.rules.arrangement import bordered, combined, functional
 from graphflops.rules.onnx.entries import (
     KnownContents,
+    Numbers,
     Place,
     chosen_axes,
     filled,
@@ -27,12 +28,7 @@ from graphflops.rules.onnx.values import Number, add, largest, multiply, smalles
 from graphflops.rules.registry import require, require_known, rule
 from graphflops.rules.shapes import Shape, kept_by_onnx_slice, replaced, shown, start_of_slice
 from graphflops.rules.shapes import axis as place_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
-    from graphflops.rules.onnx.entries import Numbers
-    from graphflops.tensor import TensorType
+from graphflops.tensor import TensorType
 
 KIND = "scatter"
 

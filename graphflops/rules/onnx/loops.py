@@ -9,10 +9,10 @@ open sizes get names of their own.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 from graphflops.cost import QUANTITIES, Cost, Estimate, RegionRun, Value, data_dependent
 from graphflops.dims import (
@@ -30,15 +30,11 @@ from graphflops.dims import (
 )
 from graphflops.rules.onnx.entries import filled, known_contents, numbers, unknown
 from graphflops.rules.onnx.sequence import alike, common, one_of
+from graphflops.rules.onnx.values import Number
 from graphflops.rules.shapes import flat, nested, tensors_of
 from graphflops.tensor import Contents, OptionalType, SequenceType, TensorType, UnknownType
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from graphflops.rules.onnx.values import Number
-
-    Body = Callable[[Dim, "State"], "Turn"]
+Body = Callable[[Dim, "State"], "Turn"]
 
 
 _DEGREE = 4  # largest degree of a polynomial that is summed

@@ -7,11 +7,11 @@ keep ONNX's order, but those of `NhwcConv` need not.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from graphflops.cost import Estimate, data_dependent
 from graphflops.dims import differ, mod, same
-from graphflops.rules.onnx.conv import convolution, transposed_convolution
+from graphflops.rules.onnx.conv import Ints, convolution, transposed_convolution
 from graphflops.rules.onnx.entries import literals, unknown
 from graphflops.rules.onnx.fused import Outputs, fused, work
 from graphflops.rules.onnx.fused import activation as activated
@@ -20,9 +20,6 @@ from graphflops.rules.onnx.resize import resize_by_factors
 from graphflops.rules.registry import find, require, rule
 from graphflops.rules.shapes import only_result
 from graphflops.tensor import TensorType
-
-if TYPE_CHECKING:
-    from graphflops.rules.onnx.conv import Ints
 
 
 def channels_first(x: TensorType) -> TensorType:

@@ -6,13 +6,12 @@ Of positions: rotations of queries and keys, biases by relative position.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from graphflops.cost import Estimate, data_dependent
 from graphflops.dims import Dim
 from graphflops.rules.matmul import matmul
 from graphflops.rules.onnx.entries import size
-from graphflops.rules.onnx.fused import fused, work
+from graphflops.rules.onnx.fused import Outputs, fused, work
 from graphflops.rules.onnx.microsoft_attention import (
     ROTATE,
     Cache,
@@ -28,10 +27,6 @@ from graphflops.rules.onnx.microsoft_attention import (
 )
 from graphflops.rules.registry import require, rule
 from graphflops.tensor import TensorType
-
-if TYPE_CHECKING:
-    from graphflops.rules.onnx.fused import Outputs
-
 
 KIND = "attention"
 
@@ -184,18 +179,8 @@ def decoder_masked_multi_head_attention(
     """As MultiHeadAttention for one row per sequence, over all that the past holds."""
     filled = past_sequence_length if past_present_share_buffer else None
     estimate = multi_head_attention(
-        *(
-            query,
-            key,
-            value,
-            bias,
-            mask_index,
-            attention_bias,
-            past_key,
-            past_value,
-            filled,
-            cache_indirection,
-        ),
+        *(query, key, value, bias, mask_index, attention_bias),
+        *(past_key, past_value, filled, cache_indirection),
         num_heads=num_heads,
         outputs=outputs,
     )

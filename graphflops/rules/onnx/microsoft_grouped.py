@@ -7,21 +7,18 @@ aligned with the last keys. A cosine and a sine row are read per position that i
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from graphflops.cost import Estimate
 from graphflops.dims import Dim, at_least, dim_min, prod
+from graphflops.rules.attention import Attention
 from graphflops.rules.norm import MEAN_SQUARE, NORMALISE
 from graphflops.rules.onnx.entries import size
-from graphflops.rules.onnx.fused import Outputs, work
+from graphflops.rules.onnx.fused import Outputs, Touched, work
 from graphflops.rules.onnx.microsoft_attention import Cache, attended, by_head, meet, merged, rotated
 from graphflops.rules.quantized import DEQUANTIZE, QUANTIZE
 from graphflops.rules.registry import require, rule
-
-if TYPE_CHECKING:
-    from graphflops.rules.attention import Attention
-    from graphflops.rules.onnx.fused import Touched
-    from graphflops.tensor import TensorType
+from graphflops.tensor import TensorType
 
 KIND = "attention"
 

@@ -9,15 +9,15 @@ result (five without a zero point).
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from graphflops.cost import Estimate
 from graphflops.dims import total
 from graphflops.rules.matmul import matmul
 from graphflops.rules.onnx.activation import pointwise, rows_of
-from graphflops.rules.onnx.conv import convolution
+from graphflops.rules.onnx.conv import Ints, convolution
 from graphflops.rules.onnx.entries import onnx_dtype
-from graphflops.rules.onnx.fused import arithmetic, fused, require_scales, work
+from graphflops.rules.onnx.fused import Touched, arithmetic, fused, require_scales, work
 from graphflops.rules.onnx.microsoft_channels import channels_first, moved
 from graphflops.rules.onnx.movement import joined
 from graphflops.rules.onnx.pool import average_pool, global_average_pool
@@ -29,13 +29,7 @@ from graphflops.rules.shapes import only_result
 from graphflops.rules.softmax import SOFTMAX
 from graphflops.rules.work import WORK
 from graphflops.rules.work_functions import Work
-from graphflops.tensor import UINT8, TensorType
-
-if TYPE_CHECKING:
-    from graphflops.rules.onnx.conv import Ints
-    from graphflops.rules.onnx.fused import Touched
-    from graphflops.tensor import DType
-
+from graphflops.tensor import UINT8, DType, TensorType
 
 NARROW = WORK["quantize_float"].flops
 

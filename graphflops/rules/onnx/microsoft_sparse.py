@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from itertools import accumulate
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from graphflops.cost import Estimate, data_dependent
 from graphflops.dims import Dim, Expr, dim_min, floor_div, prod
@@ -17,8 +17,9 @@ from graphflops.rules.attention import Attention
 from graphflops.rules.attention_packed import lengths, pack
 from graphflops.rules.matmul import matmul
 from graphflops.rules.onnx.fused import Outputs, chosen, fused, work
-from graphflops.rules.onnx.microsoft_attention import biased, by_head
+from graphflops.rules.onnx.microsoft_attention import Sizes, biased, by_head
 from graphflops.rules.onnx.microsoft_grouped import (
+    Given,
     grouped,
     keys_in_all,
     normed,
@@ -29,12 +30,7 @@ from graphflops.rules.onnx.microsoft_grouped import (
 from graphflops.rules.quantized import QUANTIZE
 from graphflops.rules.registry import rule
 from graphflops.rules.shapes import doubled_pairs
-
-if TYPE_CHECKING:
-    from graphflops.rules.onnx.microsoft_attention import Sizes
-    from graphflops.rules.onnx.microsoft_grouped import Given
-    from graphflops.tensor import TensorType
-
+from graphflops.tensor import TensorType
 
 KIND = "attention"
 

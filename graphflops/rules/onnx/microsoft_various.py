@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from graphflops.cost import Estimate, data_dependent, free
 from graphflops.dims import Dim, differ, floor_div, prod
@@ -12,7 +11,7 @@ from graphflops.rules.embedding import embedding
 from graphflops.rules.lapack import n_log_n
 from graphflops.rules.onnx.activation import pointwise
 from graphflops.rules.onnx.creation import range_ as onnx_range
-from graphflops.rules.onnx.entries import literals, onnx_dtype, rank_of, sizes, unknown
+from graphflops.rules.onnx.entries import Numbers, literals, onnx_dtype, rank_of, sizes, unknown
 from graphflops.rules.onnx.fused import Outputs, chosen
 from graphflops.rules.onnx.indexing import gather_nd, pad, slice_
 from graphflops.rules.onnx.movement import trilu, unsqueeze
@@ -24,9 +23,6 @@ from graphflops.rules.shapes import replaced
 from graphflops.rules.vision import OVERLAP
 from graphflops.rules.work import WORK
 from graphflops.tensor import BOOL, FLOAT32, INT32, INT64, STRING, UINT8, UINT32, TensorType
-
-if TYPE_CHECKING:
-    from graphflops.rules.onnx.entries import Numbers
 
 rule("com.microsoft.GatherND")(gather_nd)
 rule("com.microsoft.Pad")(pad)

@@ -7,23 +7,19 @@ width.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from graphflops.cost import Estimate, data_dependent
 from graphflops.dims import Dim, differ, prod
 from graphflops.rules.lowprecision import weight_only
 from graphflops.rules.norm import MEAN_SQUARE, normalised
 from graphflops.rules.onnx.entries import sizes
-from graphflops.rules.onnx.fused import Outputs, applied, chosen, fused, work
+from graphflops.rules.onnx.fused import Outputs, Touched, applied, chosen, fused, work
 from graphflops.rules.quantized import DEQUANTIZE, MIN_MAX, QUANTIZE
 from graphflops.rules.registry import require, rule
 from graphflops.rules.shapes import axis as axis_of
 from graphflops.rules.shapes import only_result
 from graphflops.rules.work import WORK, activation
 from graphflops.tensor import FLOAT8, INT8, UINT8, DType, TensorType
-
-if TYPE_CHECKING:
-    from graphflops.rules.onnx.fused import Touched
 
 KIND = "product"
 

@@ -6,17 +6,13 @@ whatever the features are. Looking up a string or a number in a table is one ope
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from graphflops.cost import Estimate, Value, data_dependent
 from graphflops.dims import Dim, ceil_div, differ
+from graphflops.graph import Opaque
 from graphflops.rules.onnx.fused import Outputs, chosen, fused, work
 from graphflops.rules.registry import require, require_known, rule
 from graphflops.rules.softmax import SOFTMAX
 from graphflops.tensor import FLOAT32, INT64, STRING, DType, SequenceType, TensorType
-
-if TYPE_CHECKING:
-    from graphflops.graph import Opaque
 
 KIND = "classical"
 

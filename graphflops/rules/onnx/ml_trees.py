@@ -7,8 +7,8 @@ which no more are read than there are.
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from graphflops.cost import Estimate
 from graphflops.dims import dim_min
@@ -17,10 +17,7 @@ from graphflops.rules.onnx.ml import Ints, Strings, labelled, rows_and_features,
 from graphflops.rules.registry import require, require_known, rule
 from graphflops.tensor import FLOAT32, TensorType
 
-if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable, Mapping, Sequence
-
-    Ways = Mapping[Hashable, Sequence[Hashable]]
+Ways = Mapping[Hashable, Sequence[Hashable]]
 
 KIND = "classical"
 

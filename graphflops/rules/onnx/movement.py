@@ -5,8 +5,8 @@ Of a copy each kept element is read once, each result written once.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from graphflops.cost import Estimate, Value, copied, data_dependent, free
 from graphflops.dims import Dim, broadcast, differ, floor_div, mod, prod
@@ -16,6 +16,8 @@ from graphflops.rules.arrangement import columns_to_image, repeated
 from graphflops.rules.onnx import values
 from graphflops.rules.onnx.conv import Ints, window_counts
 from graphflops.rules.onnx.entries import (
+    Numbers,
+    Place,
     chosen_axes,
     filled,
     known_contents,
@@ -27,6 +29,7 @@ from graphflops.rules.onnx.entries import (
     sizes,
     unknown,
 )
+from graphflops.rules.onnx.values import Number
 from graphflops.rules.registry import require, require_known, rule
 from graphflops.rules.shapes import (
     axes,
@@ -40,13 +43,6 @@ from graphflops.rules.shapes import (
 )
 from graphflops.rules.shapes import axis as place_of
 from graphflops.tensor import DTYPES, INT64, DType, TensorType, UnknownType
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from graphflops.rules.onnx.entries import Numbers, Place
-    from graphflops.rules.onnx.values import Number
-
 
 KIND = "movement"
 

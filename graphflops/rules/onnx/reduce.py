@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from graphflops.cost import Estimate, data_dependent
 from graphflops.rules import contraction, cumulative, linalg, sort
 from graphflops.rules import matmul as products
 from graphflops.rules import reduce as shared
 from graphflops.rules.onnx import values
+from graphflops.rules.onnx.entries import Numbers, many, size, unknown
 from graphflops.rules.onnx.entries import literals as integers
-from graphflops.rules.onnx.entries import many, size, unknown
 from graphflops.rules.onnx.fused import in_32_bits, require_scales
 from graphflops.rules.registry import require, require_known, rule
 from graphflops.rules.shapes import axis as axis_of
 from graphflops.rules.shapes import only_result
 from graphflops.tensor import INT64, TensorType
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from graphflops.rules.onnx.entries import Numbers
-
-    Fold = Callable[[Sequence[values.Number]], values.Number]
+Fold = Callable[[Sequence[values.Number]], values.Number]
 
 KIND = "reduction"
 

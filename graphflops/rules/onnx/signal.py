@@ -5,19 +5,14 @@ A transform is 5*n*log2(n) real operations, half of that from or to real numbers
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from graphflops.cost import Estimate
 from graphflops.dims import Dim, at_least, floor_div
 from graphflops.rules.fourier import real_transform, transform, without
-from graphflops.rules.onnx.entries import literals, onnx_dtype, size, unknown
+from graphflops.rules.onnx.entries import Numbers, literals, onnx_dtype, size, unknown
 from graphflops.rules.registry import require, require_known, rule
 from graphflops.rules.shapes import axis as axis_of
 from graphflops.rules.shapes import replaced
 from graphflops.tensor import TensorType
-
-if TYPE_CHECKING:
-    from graphflops.rules.onnx.entries import Numbers
 
 KIND = "fourier"
 

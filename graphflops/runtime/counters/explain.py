@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
-from graphflops.runtime.counters.problems import problem_of
+from graphflops.dims import Dim
+from graphflops.report import Row
+from graphflops.runtime.counters.counted import RangeCount
+from graphflops.runtime.counters.problems import Problem, problem_of
 from graphflops.runtime.counters.tile_quantisation import (
     SEVEN,
     THRICE,
@@ -13,14 +17,6 @@ from graphflops.runtime.counters.tile_quantisation import (
     smallest_tile_flops,
     tiled_work,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from graphflops.dims import Dim
-    from graphflops.report import Row
-    from graphflops.runtime.counters.counted import RangeCount
-    from graphflops.runtime.counters.problems import Problem
 
 Verdict = Literal["equal", "padded", "skipped", "algorithm", "different", "unknown"]
 _ALGORITHMS = {

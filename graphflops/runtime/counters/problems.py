@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import prod
-from typing import TYPE_CHECKING, Union
+from typing import Union
 
-from graphflops.ops import operator
+from graphflops.dims import Dim
+from graphflops.ops import Op, operator
+from graphflops.report import Named, Row
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from graphflops.dims import Dim
-    from graphflops.ops import Op
-    from graphflops.report import Named, Row
-
-    Value = Callable[[Dim], Union[int, None]]
+Value = Callable[[Dim], Union[int, None]]
 
 _ALIGNED = 128  # bits: the channels of a convolution are padded to a multiple of this size
 

@@ -6,11 +6,12 @@ exact count, or there is no answer.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import permutations, product
 from math import prod
-from typing import TYPE_CHECKING
 
+from graphflops.runtime.counters.counted import KernelCount, RangeCount
 from graphflops.runtime.counters.problems import (
     AttentionProblem,
     KernelJob,
@@ -20,11 +21,6 @@ from graphflops.runtime.counters.problems import (
     up,
 )
 from graphflops.runtime.counters.tiles import Tile, instruction_of, role_of, tile_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from graphflops.runtime.counters.counted import KernelCount, RangeCount
 
 THRICE = "each product three times: FP32 by TF32"
 SEVEN = "seven products: each of two kernels computes the scores"

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import triton.language as tl
 
 from graphflops.errors import ModelError
 from graphflops.runtime.flex import configs
+from graphflops.runtime.flex.configs import Kernel, Tiles
 from graphflops.runtime.flex.forward import forward_kernel
 from graphflops.runtime.flex.functions import functions
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from graphflops.runtime.flex.configs import Kernel, Tiles
 
 # Keys and values of heads that run together: half of a large second-level cache.
 _CACHE_BYTES = 24 << 20
@@ -55,6 +52,14 @@ def tiles_for(
     return configs.choose(
         kernel, _device_name(q.device), q.element_size(), max(q.shape[-1], v.shape[-1]), blocks
     )
+
+
+def programs_of(kernel: Kernel, tiles: Tiles, q: torch.Tensor, k: torch.Tensor) -> int:
+    """How many programs a kernel has: one for each tile of queries and head, or of keys and head of keys."""
+    rows, tile = (k, tiles.columns) if kernel == "key_gradient" else (q, tiles.rows)
+    batch, heads, length = rows.shape[:3]
+    programs: int = -(-length // tile) * batch * heads
+    return programs
 
 
 def check(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
@@ -227,9 +232,9 @@ def _regular(shape: torch.Size, strides: tuple[int, ...], size: int, device: tor
     return all(length == 1 or (stride > 0 and stride * size % 16 == 0) for length, stride in outer)
 
 
-def strides(*tensors: torch.Tensor) -> tuple[int, ...]:
-    """Strides of all tensors, in their order."""
-    return tuple([stride for tensor in tensors for stride in tensor.stride()])
+def strides(*tensors: torch.Tensor) -> list[tuple[int, ...]]:
+    """Strides of each tensor."""
+    return [tensor.stride() for tensor in tensors]
 
 
 def buffers_of(problem: LaunchSettings, q: torch.Tensor) -> tuple[torch.Tensor, ...]:

@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from graphflops.errors import ModelError
+from graphflops.graph import Graph
 from graphflops.runtime.flex import arguments, launch
 from graphflops.runtime.flex import blocks as block_lists
-from graphflops.runtime.flex.functions import functions, written
+from graphflops.runtime.flex.blocks import MaskBlocks, Prediction
+from graphflops.runtime.flex.configs import Kernel
+from graphflops.runtime.flex.functions import Written, functions, written
 from graphflops.runtime.flex.op import run_forward
 from graphflops.runtime.flex.trace import function_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from graphflops.graph import Graph
-    from graphflops.runtime.flex.blocks import MaskBlocks, Prediction
-    from graphflops.runtime.flex.configs import Kernel
-    from graphflops.runtime.flex.functions import Written
 
 BLOCK = 128  # default rows and columns of a block
 

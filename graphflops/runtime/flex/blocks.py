@@ -7,14 +7,12 @@ blocks for the forward and the query's gradient, by column for the key's and val
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from graphflops.errors import ModelError
-
-if TYPE_CHECKING:
-    from graphflops.runtime.flex.configs import Tiles
+from graphflops.runtime.flex.configs import Tiles
 
 
 @dataclass(frozen=True)

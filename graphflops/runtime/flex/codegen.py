@@ -263,7 +263,6 @@ def _type(dtype: DType, where: str) -> str:
 
 
 def _needed(lines: Sequence[str], result: str) -> list[str]:
-    """The lines that the result depends on."""
     kept: list[str] = []
     wanted = _names(result)
     for line in reversed(lines):

@@ -25,44 +25,16 @@ def key_kernel(
     grad_k,
     grad_v,
     counts,
-    partial_counts,
-    partial_places,
-    full_counts,
-    full_places,
+    lists,
     buffers,
-    q_batch,
-    q_head,
-    q_row,
-    q_column,
-    k_batch,
-    k_head,
-    k_row,
-    k_column,
-    v_batch,
-    v_head,
-    v_row,
-    v_column,
-    grad_batch,
-    grad_head,
-    grad_row,
-    grad_column,
-    grad_k_batch,
-    grad_k_head,
-    grad_k_row,
-    grad_k_column,
-    grad_v_batch,
-    grad_v_head,
-    grad_v_row,
-    grad_v_column,
-    partial_most,
-    full_most,
-    mask_batch,
-    mask_heads,
-    mask_lines,
-    batch,
-    heads,
-    queries,
-    keys,
+    q_strides,
+    k_strides,
+    v_strides,
+    grad_strides,
+    grad_k_strides,
+    grad_v_strides,
+    meta,
+    sizes,
     SCORE: tl.constexpr,
     GRADIENT: tl.constexpr,
     MASK: tl.constexpr,
@@ -94,6 +66,9 @@ def key_kernel(
     UPCAST: tl.constexpr,
 ):
     """Rows of the key's and value's gradients, over the query heads that share them and the listed blocks of queries."""
+    partial_counts, partial_places, full_counts, full_places = lists
+    partial_most, full_most, mask_batch, mask_heads, mask_lines = meta
+    batch, heads, queries, keys = sizes
     key_heads = heads // SHARING
     line, head_index = program_place(
         tl.program_id(0), tl.cdiv(keys, COLUMNS), batch * key_heads, TOGETHER, False
@@ -103,11 +78,10 @@ def key_kernel(
     start = line * COLUMNS
     columns = start + tl.arange(0, COLUMNS)
     key = load_tile(
-        k, entry, key_head, start, k_batch, k_head, k_row, k_column, keys,
-        COLUMNS, WIDTH, BLOCK_WIDTH, EVEN_KEYS, DESCRIPTORS,
-    )  # fmt: skip
+        k, entry, key_head, start, k_strides, keys, COLUMNS, WIDTH, BLOCK_WIDTH, EVEN_KEYS, DESCRIPTORS
+    )
     value = load_tile(
-        v, entry, key_head, start, v_batch, v_head, v_row, v_column, keys,
+        v, entry, key_head, start, v_strides, keys,
         COLUMNS, VALUE_WIDTH, BLOCK_VALUE_WIDTH, EVEN_KEYS, DESCRIPTORS,
     )  # fmt: skip
     key_sums = tl.zeros([COLUMNS, BLOCK_WIDTH], SUM)
@@ -115,41 +89,85 @@ def key_kernel(
     full_tiles = 0
     partial_tiles = 0
     visible = tl.zeros([], tl.int64)
+    SPLIT: tl.constexpr = BLOCK_ROWS // ROWS
+    FACTOR: tl.constexpr = LOG2E if HAS_SCORE else SCALE * LOG2E
+    kv_index = tl.minimum(columns, keys - 1) if CLAMP else columns
     for sharer in range(SHARING):
         head = key_head * SHARING + sharer
         listed = (entry % mask_batch) * mask_heads + head % mask_heads
         listed = listed * mask_lines + start // BLOCK_COLUMNS
-        first = (entry * heads + head).to(tl.int64) * queries
-        if HAS_FULL:
-            key_sums, value_sums, executed, visible = sweep_queries(
-                key_sums, value_sums, visible, key, value, q, grad, lse + first, delta + first, buffers,
-                entry, head, columns,
-                tl.load(full_counts + listed), full_places + listed.to(tl.int64) * full_most,
-                q_batch, q_head, q_row, q_column, grad_batch, grad_head, grad_row, grad_column, queries, keys,
-                SCORE, GRADIENT, MASK, HAS_SCORE, HAS_MASK, SCALE,
-                WIDTH, VALUE_WIDTH, BLOCK_WIDTH, BLOCK_VALUE_WIDTH,
-                ROWS, COLUMNS, BLOCK_ROWS, True, FULL_CONTIGUOUS, EVEN_QUERIES, EVEN_KEYS, CLAMP, COUNT,
-                DESCRIPTORS, STAGES, PRECISION, UPCAST,
-            )  # fmt: skip
-            full_tiles += executed
-        if HAS_PARTIAL:
-            key_sums, value_sums, executed, visible = sweep_queries(
-                key_sums, value_sums, visible, key, value, q, grad, lse + first, delta + first, buffers,
-                entry, head, columns,
-                tl.load(partial_counts + listed), partial_places + listed.to(tl.int64) * partial_most,
-                q_batch, q_head, q_row, q_column, grad_batch, grad_head, grad_row, grad_column, queries, keys,
-                SCORE, GRADIENT, MASK, HAS_SCORE, HAS_MASK, SCALE,
-                WIDTH, VALUE_WIDTH, BLOCK_WIDTH, BLOCK_VALUE_WIDTH,
-                ROWS, COLUMNS, BLOCK_ROWS, False, PARTIAL_CONTIGUOUS, EVEN_QUERIES, EVEN_KEYS, CLAMP, COUNT,
-                DESCRIPTORS, STAGES, PRECISION, UPCAST,
-            )  # fmt: skip
-            partial_tiles += executed
+        place = (entry * heads + head).to(tl.int64) * queries
+        # What the listed blocks of queries add; scores stand transposed, keys down and queries across.
+        for MASKED in tl.static_range(2):  # blocks whose scores are all visible, then the others
+            if HAS_PARTIAL if MASKED else HAS_FULL:
+                blocks = tl.load((partial_counts if MASKED else full_counts) + listed)
+                places = partial_places if MASKED else full_places
+                places += listed.to(tl.int64) * (partial_most if MASKED else full_most)
+                first = tl.load(places) * BLOCK_ROWS
+                for step in tl.range(0, blocks * SPLIT, num_stages=STAGES):
+                    row = tile_start(
+                        first, places, step, SPLIT, BLOCK_ROWS, ROWS,
+                        PARTIAL_CONTIGUOUS if MASKED else FULL_CONTIGUOUS,
+                    )  # fmt: skip
+                    query = load_tile(
+                        q, entry, head, row, q_strides, queries,
+                        ROWS, WIDTH, BLOCK_WIDTH, EVEN_QUERIES, DESCRIPTORS,
+                    )  # fmt: skip
+                    rows = row + tl.arange(0, ROWS)
+                    if EVEN_QUERIES:
+                        logarithm = tl.load(lse + place + rows) * LOG2E
+                        offset = tl.load(delta + place + rows)
+                    else:
+                        logarithm = (
+                            tl.load(lse + place + rows, mask=rows < queries, other=float("inf")) * LOG2E
+                        )
+                        offset = tl.load(delta + place + rows, mask=rows < queries, other=0.0)
+                    logarithm = tl.where(logarithm == float("-inf"), float("inf"), logarithm)
+                    given = product(key, query.T, PRECISION, UPCAST)
+                    q_index = tl.minimum(rows, queries - 1) if CLAMP else rows
+                    score = given
+                    if HAS_SCORE:
+                        given = given * SCALE
+                        score = SCORE(given, entry, head, q_index[None, :], kv_index[:, None], buffers)
+                        score = tl.broadcast_to(score, (COLUMNS, ROWS))
+                    weight = tl.exp2(score * FACTOR - logarithm[None, :])
+                    if MASKED:
+                        if HAS_MASK:
+                            keep = MASK(entry, head, q_index[None, :], kv_index[:, None], buffers)
+                            keep = tl.broadcast_to(keep, (COLUMNS, ROWS))
+                            if not EVEN_KEYS:
+                                keep = keep & (columns < keys)[:, None]
+                        else:
+                            keep = tl.broadcast_to((columns < keys)[:, None], (COLUMNS, ROWS))
+                        weight = tl.where(keep, weight, 0.0)
+                    if COUNT == 2:
+                        real = (rows < queries)[None, :] & (columns < keys)[:, None]
+                        if MASKED:
+                            real = real & keep
+                        visible += tl.sum(tl.sum(real.to(tl.int32), 1), 0).to(tl.int64)
+                    upper = load_tile(
+                        grad, entry, head, row, grad_strides, queries,
+                        ROWS, VALUE_WIDTH, BLOCK_VALUE_WIDTH, EVEN_QUERIES, DESCRIPTORS,
+                    )  # fmt: skip
+                    value_sums = add_product(value_sums, weight.to(upper.dtype), upper, PRECISION, UPCAST)
+                    slope = weight * (product(value, upper.T, PRECISION, UPCAST) - offset[None, :])
+                    if HAS_SCORE:
+                        slope = GRADIENT(
+                            given, entry, head, q_index[None, :], kv_index[:, None], slope, buffers
+                        )
+                        slope = tl.broadcast_to(slope, (COLUMNS, ROWS))
+                        if MASKED:
+                            slope = tl.where(keep, slope, 0.0)
+                    key_sums = add_product(key_sums, slope.to(query.dtype), query, PRECISION, UPCAST)
+                    if MASKED:
+                        partial_tiles += 1
+                    else:
+                        full_tiles += 1
     store_tile(
-        grad_k, key_sums * SCALE, entry, key_head, start, grad_k_batch, grad_k_head, grad_k_row, grad_k_column,
-        keys, COLUMNS, WIDTH, BLOCK_WIDTH,
-    )  # fmt: skip
+        grad_k, key_sums * SCALE, entry, key_head, start, grad_k_strides, keys, COLUMNS, WIDTH, BLOCK_WIDTH
+    )
     store_tile(
-        grad_v, value_sums, entry, key_head, start, grad_v_batch, grad_v_head, grad_v_row, grad_v_column,
+        grad_v, value_sums, entry, key_head, start, grad_v_strides,
         keys, COLUMNS, VALUE_WIDTH, BLOCK_VALUE_WIDTH,
     )  # fmt: skip
     if COUNT > 0:
@@ -157,112 +175,3 @@ def key_kernel(
         tl.store(target, full_tiles)
         tl.store(target + 1, partial_tiles)
         tl.store(target + 2, visible)
-
-
-@triton.jit
-def sweep_queries(
-    key_sums,
-    value_sums,
-    visible,
-    key,
-    value,
-    q,
-    grad,
-    lse,
-    delta,
-    buffers,
-    entry,
-    head,
-    columns,
-    blocks,
-    places,
-    q_batch,
-    q_head,
-    q_row,
-    q_column,
-    grad_batch,
-    grad_head,
-    grad_row,
-    grad_column,
-    queries,
-    keys,
-    SCORE: tl.constexpr,
-    GRADIENT: tl.constexpr,
-    MASK: tl.constexpr,
-    HAS_SCORE: tl.constexpr,
-    HAS_MASK: tl.constexpr,
-    SCALE: tl.constexpr,
-    WIDTH: tl.constexpr,
-    VALUE_WIDTH: tl.constexpr,
-    BLOCK_WIDTH: tl.constexpr,
-    BLOCK_VALUE_WIDTH: tl.constexpr,
-    ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr,
-    BLOCK_ROWS: tl.constexpr,
-    FULL: tl.constexpr,
-    CONTIGUOUS: tl.constexpr,
-    EVEN_QUERIES: tl.constexpr,
-    EVEN_KEYS: tl.constexpr,
-    CLAMP: tl.constexpr,
-    COUNT: tl.constexpr,
-    DESCRIPTORS: tl.constexpr,
-    STAGES: tl.constexpr,
-    PRECISION: tl.constexpr,
-    UPCAST: tl.constexpr,
-):
-    """What the listed blocks of queries add; scores stand transposed, keys down and queries across."""
-    SPLIT: tl.constexpr = BLOCK_ROWS // ROWS
-    FACTOR: tl.constexpr = LOG2E if HAS_SCORE else SCALE * LOG2E
-    executed = 0
-    kv_index = tl.minimum(columns, keys - 1) if CLAMP else columns
-    first = tl.load(places) * BLOCK_ROWS
-    for step in tl.range(0, blocks * SPLIT, num_stages=STAGES):
-        row = tile_start(first, places, step, SPLIT, BLOCK_ROWS, ROWS, CONTIGUOUS)
-        query = load_tile(
-            q, entry, head, row, q_batch, q_head, q_row, q_column, queries,
-            ROWS, WIDTH, BLOCK_WIDTH, EVEN_QUERIES, DESCRIPTORS,
-        )  # fmt: skip
-        rows = row + tl.arange(0, ROWS)
-        if EVEN_QUERIES:
-            logarithm = tl.load(lse + rows) * LOG2E
-            offset = tl.load(delta + rows)
-        else:
-            logarithm = tl.load(lse + rows, mask=rows < queries, other=float("inf")) * LOG2E
-            offset = tl.load(delta + rows, mask=rows < queries, other=0.0)
-        logarithm = tl.where(logarithm == float("-inf"), float("inf"), logarithm)
-        given = product(key, query.T, PRECISION, UPCAST)
-        q_index = tl.minimum(rows, queries - 1) if CLAMP else rows
-        score = given
-        if HAS_SCORE:
-            given = given * SCALE
-            score = SCORE(given, entry, head, q_index[None, :], kv_index[:, None], buffers)
-            score = tl.broadcast_to(score, (COLUMNS, ROWS))
-        weight = tl.exp2(score * FACTOR - logarithm[None, :])
-        if not FULL:
-            if HAS_MASK:
-                keep = MASK(entry, head, q_index[None, :], kv_index[:, None], buffers)
-                keep = tl.broadcast_to(keep, (COLUMNS, ROWS))
-                if not EVEN_KEYS:
-                    keep = keep & (columns < keys)[:, None]
-            else:
-                keep = tl.broadcast_to((columns < keys)[:, None], (COLUMNS, ROWS))
-            weight = tl.where(keep, weight, 0.0)
-        if COUNT == 2:
-            real = (rows < queries)[None, :] & (columns < keys)[:, None]
-            if not FULL:
-                real = real & keep
-            visible += tl.sum(tl.sum(real.to(tl.int32), 1), 0).to(tl.int64)
-        upper = load_tile(
-            grad, entry, head, row, grad_batch, grad_head, grad_row, grad_column, queries,
-            ROWS, VALUE_WIDTH, BLOCK_VALUE_WIDTH, EVEN_QUERIES, DESCRIPTORS,
-        )  # fmt: skip
-        value_sums = add_product(value_sums, weight.to(upper.dtype), upper, PRECISION, UPCAST)
-        slope = weight * (product(value, upper.T, PRECISION, UPCAST) - offset[None, :])
-        if HAS_SCORE:
-            slope = GRADIENT(given, entry, head, q_index[None, :], kv_index[:, None], slope, buffers)
-            slope = tl.broadcast_to(slope, (COLUMNS, ROWS))
-            if not FULL:
-                slope = tl.where(keep, slope, 0.0)
-        key_sums = add_product(key_sums, slope.to(query.dtype), query, PRECISION, UPCAST)
-        executed += 1
-    return key_sums, value_sums, executed, visible

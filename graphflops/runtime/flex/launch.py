@@ -16,11 +16,13 @@ from graphflops.runtime.flex.arguments import (
     counters,
     describable,
     listing,
+    programs_of,
     source,
     strides,
     sum_type,
     tiles_for,
 )
+from graphflops.runtime.flex.configs import Kernel
 from graphflops.runtime.flex.forward import forward_kernel
 from graphflops.runtime.flex.functions import functions
 from graphflops.runtime.flex.key_gradient import key_kernel
@@ -32,34 +34,10 @@ def forward(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Output, log-sum-exp, and each program's counts [programs, 3], empty if nothing is counted."""
     check(q, k, v)
-    tiles = tiles_for("forward", q, v, (problem.rows, problem.columns))
-    batch, heads, queries, _ = q.shape
-    out = q.new_empty((batch, heads, queries, v.shape[-1]))
-    lse = torch.empty((batch, heads, queries), dtype=sum_type(q.dtype), device=q.device)
-    programs = -(-queries // tiles.rows) * batch * heads
-    counts = counters(programs, problem.count, q.device)
-    use = tiles.descriptors and describable(q, k, v)
-    lists, meta = listing(problem, by_column=False)
+    out = q.new_empty((*q.shape[:3], v.shape[-1]))
+    lse = torch.empty(q.shape[:3], dtype=sum_type(q.dtype), device=q.device)
     with _on(q.device):
-        _start(
-            forward_kernel,
-            programs,
-            constants(q, k, v, problem, tiles, use),
-            source(q, tiles.rows, use),
-            source(k, tiles.columns, use),
-            source(v, tiles.columns, use),
-            out,
-            lse,
-            counts,
-            *lists,
-            buffers_of(problem, q),
-            *strides(q, k, v, out),
-            *meta,
-            batch,
-            heads,
-            queries,
-            k.shape[2],
-        )
+        counts = _run("forward", forward_kernel, (q, k, v), (out, lse), (out,), problem)
     return out, lse, counts
 
 
@@ -73,94 +51,55 @@ def backward(
     grad_lse: torch.Tensor | None,
     problem: LaunchSettings,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Gradients of q, k and v, and the counts of the kernel of the query's and of the key's gradient."""
+    """Gradients of q, k and v, and the counts of the kernel of the query's and of the key's gradient.
+
+    The first kernel writes `delta`, which the second reads.
+    """
     check(q, k, v)
     grad_q, grad_k, grad_v = (torch.empty_like(x, memory_format=torch.contiguous_format) for x in (q, k, v))
+    loaded, gradient = (q, k, v, grad), functions(problem.functions).gradient
     with _on(q.device):
         delta = torch.empty_like(lse)
-        counts = query_gradient(q, k, v, out, grad, lse, grad_lse, delta, grad_q, problem)
-        key_counts = key_gradient(q, k, v, grad, lse, delta, grad_k, grad_v, problem)
+        own = (out, lse, delta if grad_lse is None else grad_lse.contiguous(), delta, grad_q)
+        more = {"GRADIENT": gradient, "HAS_GRAD_LSE": grad_lse is not None}
+        counts = _run("query_gradient", query_kernel, loaded, own, (out, grad_q), problem, **more)
+        written = (grad_k, grad_v)
+        of_keys = (lse, delta, *written)
+        key_counts = _run("key_gradient", key_kernel, loaded, of_keys, written, problem, GRADIENT=gradient)
     return grad_q, grad_k, grad_v, counts, key_counts
 
 
-def query_gradient(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    out: torch.Tensor,
-    grad: torch.Tensor,
-    lse: torch.Tensor,
-    grad_lse: torch.Tensor | None,
-    delta: torch.Tensor,
-    grad_q: torch.Tensor,
+def _run(
+    name: Kernel,
+    kernel: Any,
+    loaded: tuple[torch.Tensor, ...],
+    own: tuple[torch.Tensor, ...],
+    strided: tuple[torch.Tensor, ...],
     problem: LaunchSettings,
+    **more: Any,
 ) -> torch.Tensor:
-    """Write the query's gradient, and `delta` for the key's gradient; returns each program's counts."""
-    tiles = tiles_for("query_gradient", q, v, (problem.rows, problem.columns))
-    batch, heads, queries, _ = q.shape
-    programs = -(-queries // tiles.rows) * batch * heads
-    counts = counters(programs, problem.count, q.device)
-    use = tiles.descriptors and describable(q, k, v, grad)
-    lists, meta = listing(problem, by_column=False)
-    _start(
-        query_kernel,
-        programs,
-        constants(q, k, v, problem, tiles, use),
-        *(source(q, tiles.rows, use), source(k, tiles.columns, use), source(v, tiles.columns, use)),
-        source(grad, tiles.rows, use),
-        out,
-        lse,
-        delta if grad_lse is None else grad_lse.contiguous(),
-        delta,
-        grad_q,
-        counts,
-        *lists,
-        buffers_of(problem, q),
-        *strides(q, k, v, grad, out, grad_q),
-        *meta,
-        *(batch, heads, queries, k.shape[2]),
-        GRADIENT=functions(problem.functions).gradient,
-        HAS_GRAD_LSE=grad_lse is not None,
-    )
-    return counts
+    """Launch a kernel; returns each program's counts.
 
-
-def key_gradient(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    grad: torch.Tensor,
-    lse: torch.Tensor,
-    delta: torch.Tensor,
-    grad_k: torch.Tensor,
-    grad_v: torch.Tensor,
-    problem: LaunchSettings,
-) -> torch.Tensor:
-    """Write the gradients of key and value; returns each program's counts."""
-    tiles = tiles_for("key_gradient", q, v, (problem.rows, problem.columns))
-    batch, heads, queries, _ = q.shape
-    pairs = batch * k.shape[1]
-    programs = -(-k.shape[2] // tiles.columns) * pairs
+    loaded: query, key, value, and the gradient of the output, which it loads in tiles. own: its further tensors.
+    strided: those among them that need not be contiguous.
+    """
+    q, k, v = loaded[:3]
+    by_column = name == "key_gradient"
+    tiles = tiles_for(name, q, v, (problem.rows, problem.columns))
+    programs = programs_of(name, tiles, q, k)
     counts = counters(programs, problem.count, q.device)
-    use = tiles.descriptors and describable(q, k, v, grad)
-    lists, meta = listing(problem, by_column=True)
+    use = tiles.descriptors and describable(*loaded)
+    lists, meta = listing(problem, by_column=by_column)
+    heights = (tiles.rows, tiles.columns, tiles.columns, tiles.rows)
     _start(
-        key_kernel,
+        kernel,
         programs,
-        constants(q, k, v, problem, tiles, use, by_column=True),
-        *(source(q, tiles.rows, use), source(k, tiles.columns, use), source(v, tiles.columns, use)),
-        source(grad, tiles.rows, use),
-        lse,
-        delta,
-        grad_k,
-        grad_v,
-        counts,
-        *lists,
-        buffers_of(problem, q),
-        *strides(q, k, v, grad, grad_k, grad_v),
-        *meta,
-        *(batch, heads, queries, k.shape[2]),
-        GRADIENT=functions(problem.functions).gradient,
+        constants(q, k, v, problem, tiles, use, by_column=by_column),
+        *(source(tensor, rows, use) for tensor, rows in zip(loaded, heights, strict=False)),
+        *(*own, counts, lists, buffers_of(problem, q)),
+        *strides(*loaded, *strided),
+        *(meta, (*q.shape[:3], k.shape[2])),
+        **more,
     )
     return counts
 

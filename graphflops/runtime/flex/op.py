@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import torch
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from graphflops.runtime.flex import arguments, launch
+from graphflops.runtime.flex.configs import Kernel
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 _SETTINGS = (
@@ -24,50 +24,33 @@ _SETTINGS = (
     schema=f"(Tensor q, Tensor k, Tensor v, {_SETTINGS}) -> (Tensor, Tensor, Tensor)",
 )
 def flex_forward(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    lists: Sequence[torch.Tensor],
-    buffers: Sequence[torch.Tensor],
-    functions: str,
-    scale: float,
-    rows: int,
-    columns: int,
-    contiguous: int,
-    present: int,
-    count: int,
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *settings: Any
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Output, log-sum-exp and each program's counts; `functions` is the key of registered functions."""
-    problem = arguments.LaunchSettings(
-        lists, buffers, functions, scale, rows, columns, contiguous, present, count
-    )
-    return launch.forward(q, k, v, problem)
+    return launch.forward(q, k, v, arguments.LaunchSettings(*settings))
 
 
 @flex_forward.register_fake  # type: ignore[untyped-decorator]
 def _(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    lists: Sequence[torch.Tensor],
-    buffers: Sequence[torch.Tensor],
-    functions: str,
-    scale: float,
-    rows: int,
-    columns: int,
-    contiguous: int,
-    present: int,
-    count: int,
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *settings: Any
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    problem = arguments.LaunchSettings(*settings)
     sums = torch.float64 if q.dtype == torch.float64 else torch.float32
-    programs = 0
-    if count:
-        tiles = arguments.tiles_for("forward", q, v, (rows, columns))
-        programs = -(-q.shape[2] // tiles.rows) * q.shape[0] * q.shape[1]
     return (
         q.new_empty((*q.shape[:-1], v.shape[-1])),
         q.new_empty(q.shape[:-1], dtype=sums),
-        q.new_empty((programs, 3), dtype=torch.int64),
+        q.new_empty((_programs("forward", q, k, v, problem), 3), dtype=torch.int64),
+    )
+
+
+def _programs(
+    kernel: Kernel, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, problem: arguments.LaunchSettings
+) -> int:
+    """How many programs of a kernel count; none where nothing is counted."""
+    if not problem.count:
+        return 0
+    return arguments.programs_of(
+        kernel, arguments.tiles_for(kernel, q, v, (problem.rows, problem.columns)), q, k
     )
 
 
@@ -85,48 +68,18 @@ def flex_backward(
     lse: torch.Tensor,
     grad: torch.Tensor,
     grad_lse: torch.Tensor | None,
-    lists: Sequence[torch.Tensor],
-    buffers: Sequence[torch.Tensor],
-    functions: str,
-    scale: float,
-    rows: int,
-    columns: int,
-    contiguous: int,
-    present: int,
-    count: int,
+    *settings: Any,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     """Gradients of query, key and value, and the counts of the two kernels."""
-    problem = arguments.LaunchSettings(
-        lists, buffers, functions, scale, rows, columns, contiguous, present, count
-    )
-    return launch.backward(q, k, v, out, lse, grad, grad_lse, problem)
+    return launch.backward(q, k, v, out, lse, grad, grad_lse, arguments.LaunchSettings(*settings))
 
 
 @flex_backward.register_fake  # type: ignore[untyped-decorator]
 def _(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    out: torch.Tensor,
-    lse: torch.Tensor,
-    grad: torch.Tensor,
-    grad_lse: torch.Tensor | None,
-    lists: Sequence[torch.Tensor],
-    buffers: Sequence[torch.Tensor],
-    functions: str,
-    scale: float,
-    rows: int,
-    columns: int,
-    contiguous: int,
-    present: int,
-    count: int,
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *others: Any
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    programs = [0, 0]
-    if count:
-        by_row = arguments.tiles_for("query_gradient", q, v, (rows, columns))
-        by_column = arguments.tiles_for("key_gradient", q, v, (rows, columns))
-        programs[0] = -(-q.shape[2] // by_row.rows) * q.shape[0] * q.shape[1]
-        programs[1] = -(-k.shape[2] // by_column.columns) * k.shape[0] * k.shape[1]
+    problem = arguments.LaunchSettings(*others[4:])
+    programs = [_programs(kernel, q, k, v, problem) for kernel in ("query_gradient", "key_gradient")]
     gradients = [x.new_empty(x.shape) for x in (q, k, v)]
     counts = [q.new_empty((number, 3), dtype=torch.int64) for number in programs]
     return gradients[0], gradients[1], gradients[2], counts[0], counts[1]
@@ -184,20 +137,8 @@ def run_forward(
     """Output, log-sum-exp and counts; through the operator while torch traces, else directly."""
     found: tuple[torch.Tensor, torch.Tensor, torch.Tensor]
     if torch.compiler.is_compiling() or type(q) not in _PLAIN or _get_current_dispatch_mode() is not None:
-        found = flex_forward(
-            q,
-            k,
-            v,
-            list(problem.lists),
-            list(problem.buffers),
-            problem.functions,
-            problem.scale,
-            problem.rows,
-            problem.columns,
-            problem.contiguous,
-            problem.present,
-            problem.count,
-        )
+        settings = (getattr(problem, field.name) for field in fields(problem))
+        found = flex_forward(q, k, v, *settings)
     elif torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad):
         found = _Eager.apply(q, k, v, problem)
     else:

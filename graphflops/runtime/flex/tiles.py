@@ -10,10 +10,7 @@ def load_tile(
     batch,
     head,
     row,
-    stride_batch,
-    stride_head,
-    stride_row,
-    stride_column,
+    strides,
     length,
     ROWS: tl.constexpr,
     WIDTH: tl.constexpr,
@@ -23,16 +20,16 @@ def load_tile(
 ):
     """Rows `row` to `row + ROWS` of one head, zero past the end.
 
-    source: a tensor descriptor, or a pointer with strides. EVEN: no tile sticks out below.
+    source: a tensor descriptor, or a pointer. strides: of batch entries, heads, rows, columns. EVEN: no tile sticks out.
     """
     if DESCRIPTOR:
         return source.load([batch, head, row, 0]).reshape(ROWS, BLOCK_WIDTH)
     else:
-        start = source + batch.to(tl.int64) * stride_batch + head.to(tl.int64) * stride_head
-        start += row.to(tl.int64) * stride_row
+        start = source + batch.to(tl.int64) * strides[0] + head.to(tl.int64) * strides[1]
+        start += row.to(tl.int64) * strides[2]
         rows = tl.arange(0, ROWS)
         columns = tl.arange(0, BLOCK_WIDTH)
-        places = start + rows[:, None] * stride_row + columns[None, :] * stride_column
+        places = start + rows[:, None] * strides[2] + columns[None, :] * strides[3]
         if EVEN:
             if WIDTH == BLOCK_WIDTH:
                 return tl.load(places)
@@ -50,21 +47,18 @@ def store_tile(
     batch,
     head,
     row,
-    stride_batch,
-    stride_head,
-    stride_row,
-    stride_column,
+    strides,
     length,
     ROWS: tl.constexpr,
     WIDTH: tl.constexpr,
     BLOCK_WIDTH: tl.constexpr,
 ):
     """Write the rows of one head, without rows past its end."""
-    start = target + batch.to(tl.int64) * stride_batch + head.to(tl.int64) * stride_head
-    start += row.to(tl.int64) * stride_row
+    start = target + batch.to(tl.int64) * strides[0] + head.to(tl.int64) * strides[1]
+    start += row.to(tl.int64) * strides[2]
     rows = tl.arange(0, ROWS)
     columns = tl.arange(0, BLOCK_WIDTH)
-    places = start + rows[:, None] * stride_row + columns[None, :] * stride_column
+    places = start + rows[:, None] * strides[2] + columns[None, :] * strides[3]
     inside = (row + rows[:, None] < length) & (columns[None, :] < WIDTH)
     tl.store(places, values.to(target.dtype.element_ty), mask=inside)
 

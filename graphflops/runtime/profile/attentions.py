@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
-from graphflops.kernels.kernel import Attention, Kernel
-from graphflops.runtime.profile.trial import Trial, random
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from graphflops.kernels.kernel import AttentionKernel
-    from graphflops.runtime.profile.trial import Calls, Clock
+from graphflops.kernels.kernel import Attention, AttentionKernel, Kernel
+from graphflops.runtime.profile.trial import Calls, Clock, Trial, random
 
 # Kernel, element type, forward and backward calls.
 _COUNTS: tuple[tuple[AttentionKernel, str, int, int], ...] = (

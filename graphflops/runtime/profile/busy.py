@@ -6,10 +6,8 @@ import os
 import subprocess
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from graphflops.devices.device import Part
+from graphflops.devices.device import Part
 
 _WAIT = 1.5  # seconds until a GPU's utilisation is that of others alone
 _ASKED = ("nvidia-smi", "--query-gpu=utilization.gpu", "--format=csv,noheader,nounits", "-i")

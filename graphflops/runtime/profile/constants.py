@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import exp, log
-from typing import TYPE_CHECKING
 
-from graphflops.kernels.kernel import Convolution, Strided, Windows, bytes_of
+from graphflops.devices import Device
+from graphflops.kernels.kernel import Convolution, Kernel, Strided, Windows, bytes_of
 from graphflops.time.predict import modelled, names_of_constants
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from graphflops.devices import Device
-    from graphflops.kernels.kernel import Kernel
-
-    Measured = Sequence[tuple[Kernel, float]]
-    Table = dict[str, float]
+Measured = Sequence[tuple[Kernel, float]]
+Table = dict[str, float]
 
 # Where a search begins. The units are those of the models: µs of floors, shares of ceilings, elements and FLOPs per ns.
 _PRODUCT = {"floor": 2.0, "memory": 0.5, "matrix": 0.5, "half": 1e-3, "epilogue": 1e-3}

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
 from math import prod
 from random import Random
-from typing import TYPE_CHECKING
 
 import torch
 
-from graphflops.kernels.kernel import Convolution, Kernel
-from graphflops.runtime.profile.trial import Trial, random
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from graphflops.kernels.kernel import Pass
-    from graphflops.runtime.profile.trial import Calls, Clock
+from graphflops.kernels.kernel import Convolution, Kernel, Pass
+from graphflops.runtime.profile.trial import Calls, Clock, Trial, random
 
 # By element type: forward calls, and gradients of each operand.
 _COUNTS = {
@@ -64,7 +58,9 @@ def _sizes(chance: Random, phase: Pass, device: str) -> tuple[Convolution, int]:
     is_last = chance.random() < 0.4 and rank > 1
     axes = ((side,) * rank, (result,) * rank, (width,) * rank)
     batch = min(batch, 8) if rank == 3 else batch
-    return Convolution(batch, channels, filters, *axes, groups, is_last, phase=phase), stride
+    is_patches = stride == width > 1
+    sizes = Convolution(batch, channels, filters, *axes, groups, is_last, phase=phase, is_patches=is_patches)
+    return sizes, stride
 
 
 # Each gives: spatial axes, side, channels, filters, width of the filter, stride, groups.

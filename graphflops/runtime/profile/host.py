@@ -7,17 +7,14 @@ from __future__ import annotations
 
 import statistics
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from graphflops.devices import Host
+from graphflops.devices import Host
 
 # A core that other work shares is slow for tenths of a second at a time: of many short rounds, some are in other moments.
 _ROUNDS, _ROUND_SECONDS = 200, 1e-3
@@ -60,7 +57,6 @@ def rounded(number: float) -> float:
 
 
 def _single_calls(device: str) -> dict[str, Callable[[], object]]:
-    """One call each, of an operator or of a module."""
     x, image = torch.randn(16, 16, device=device), torch.randn(1, 8, 8, 8, device=device)
     linear, norm = nn.Linear(16, 16, device=device), nn.LayerNorm(16, device=device)
     convolution = nn.Conv2d(8, 8, 3, device=device)

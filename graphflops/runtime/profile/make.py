@@ -5,29 +5,24 @@ from __future__ import annotations
 import os
 import platform
 from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import msgspec
 import torch
 
 from graphflops.devices import Calibration, Device, Host, Launch, complete, device, published, with_rates
 from graphflops.errors import OptionError, RunError, shown
+from graphflops.kernels.kernel import Kernel
 from graphflops.runtime.machine import machine_bytes
 from graphflops.runtime.profile.busy import Others
 from graphflops.runtime.profile.constants import fitted
 from graphflops.runtime.profile.host import host_benchmarks, rounded, scaled_host
-from graphflops.runtime.profile.measure import clock_of, measure
+from graphflops.runtime.profile.measure import Measurement, clock_of, measure
 from graphflops.time.correction import columns_of, interpolated, names_of, variant_of
 from graphflops.time.predict import modelled
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from graphflops.kernels.kernel import Kernel
-    from graphflops.runtime.profile.measure import Measurement
-
-    Measured = list[tuple[Kernel, float]]
+Measured = list[tuple[Kernel, float]]
 
 _LIMIT = 100.0  # seconds of measurements
 _HELD_OUT = 5  # one of so many measured kernels checks the others

@@ -4,25 +4,20 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
-from typing import TYPE_CHECKING
 
 import torch
 
+from graphflops.kernels.kernel import Kernel
 from graphflops.runtime.profile.attentions import attentions
 from graphflops.runtime.profile.convolutions import convolutions
 from graphflops.runtime.profile.products import products
 from graphflops.runtime.profile.traffic import traffic
-from graphflops.runtime.profile.trial import CpuClock, CudaClock
+from graphflops.runtime.profile.trial import Clock, CpuClock, CudaClock, Trial
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from graphflops.kernels.kernel import Kernel
-    from graphflops.runtime.profile.trial import Clock, Trial
-
-    Progress = Callable[[int, int], None]
+Progress = Callable[[int, int], None]
 
 # Raised for a kernel that the device, this release of torch, or its memory does not allow.
 _REFUSED = (RuntimeError, NotImplementedError)

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import onnxruntime  # type: ignore[import-untyped]
 from onnx import TensorProto, helper
 
-from graphflops.kernels.kernel import Convolution, Kernel, Product, Rows
-from graphflops.runtime.profile.trial import CpuClock, Trial, spread
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from graphflops.kernels.kernel import Family
-    from graphflops.runtime.profile.trial import Calls
+from graphflops.kernels.kernel import Convolution, Family, Kernel, Product, Rows
+from graphflops.runtime.profile.trial import Calls, CpuClock, Trial, spread
 
 _WIDTH = 4  # bytes of a float32
 _OPSET = 17

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
-from typing import TYPE_CHECKING
 
 import torch
 
 from graphflops.kernels.kernel import Kernel, Product
-from graphflops.runtime.profile.trial import Trial, random, spread
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from graphflops.runtime.profile.trial import Calls, Clock
+from graphflops.runtime.profile.trial import Calls, Clock, Trial, random, spread
 
 # By element type: products as `linear` runs them, the same with odd sizes, of other layouts (each), and batched.
 _COUNTS = {

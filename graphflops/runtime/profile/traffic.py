@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
-from graphflops.kernels.kernel import Chunks, Kernel, Rows, Strided, Windows
-from graphflops.runtime.profile.trial import Trial, random, spread
+from graphflops.kernels.kernel import Chunks, Family, Kernel, Rows, Sizes, Strided, Windows
+from graphflops.runtime.profile.trial import Calls, Clock, Trial, random, spread
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from graphflops.kernels.kernel import Family, Sizes
-    from graphflops.runtime.profile.trial import Calls, Clock
-
-    Make = Callable[[torch.Tensor], Callable[[], object]]
+Make = Callable[[torch.Tensor], Callable[[], object]]
 
 ATEN = torch.ops.aten
 _SECTOR = 32  # bytes

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import statistics
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+from graphflops.kernels.kernel import Kernel
 
-    from graphflops.kernels.kernel import Kernel
-
-    Calls = Sequence[Callable[[], object]]
-
+Calls = Sequence[Callable[[], object]]
 _MEASURED = 1.5e-3  # seconds of one measurement; short kernels are repeated to fill it
 _MOST_CALLS = 40
 _MOST_SETS = 24

@@ -1,0 +1,199 @@
+"""Recorded steps against an H200: what is dispatched, peak memory, GPU time and step time of one rank.
+
+    python -m benchmarks.recorded --measure benchmarks/measured/h200_recorded.json    (on a GPU)
+    python -m benchmarks.recorded                                                     (anywhere)
+
+Ranks beside the one that is measured are pretended (PyTorch's `fake` process group), so collectives take no time: calls,
+memory, kernels and the CPU's time are those of a rank, communication is measured elsewhere (`collectives.py`). DDP runs over
+NCCL with one rank. Peaks are of requested bytes. GPU time is the sum of the kernels of one step, as the profiler has them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import gc
+import json
+import statistics
+import time
+import warnings
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.recorded_models import FIT, PROGRAMS
+
+MEASURED = Path(__file__).with_name("measured") / "h200_recorded.json"
+ROUNDS, STEPS = 5, 3
+
+
+class Dispatched(torch.utils._python_dispatch.TorchDispatchMode):
+    """Counts calls on plain tensors."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: Counter[str] = Counter()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if any(kind not in (torch.Tensor, torch.nn.Parameter) for kind in types):
+            return NotImplemented
+        self.calls[str(func)] += 1
+        return func(*args, **kwargs or {})
+
+
+@contextlib.contextmanager
+def ranks(axes: dict[str, int], *, is_alone: bool) -> Any:
+    """The mesh on the GPU."""
+    if not axes:
+        yield None
+        return
+    from torch import distributed as dist
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    if is_alone:
+        dist.init_process_group("nccl", store=dist.HashStore(), rank=0, world_size=1)
+        axes = dict.fromkeys(axes, 1)
+    else:
+        size = 1
+        for each in axes.values():
+            size *= each
+        dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=size)
+    try:
+        yield init_device_mesh("cuda", tuple(axes.values()), mesh_dim_names=tuple(axes))
+    finally:
+        dist.destroy_process_group()
+
+
+def step_of(given: Any) -> Any:
+    """The step of what a factory returns, as `graphflops.record` runs it."""
+    from graphflops.capturing.step import _step
+
+    return _step(given)[0]
+
+
+def measured(name: str) -> dict[str, Any]:
+    axes, factory = PROGRAMS[name]
+    torch.manual_seed(0)
+    with ranks(axes, is_alone=name.startswith("ddp")) as mesh:
+        step = step_of(factory(mesh))
+        for _ in range(3):
+            step()
+        gc.collect()
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        step()
+        torch.cuda.synchronize()
+        peak = torch.cuda.memory_stats()["requested_bytes.all.peak"]
+        with Dispatched() as seen:
+            step()
+        rounds = []
+        for _ in range(ROUNDS):
+            torch.cuda.synchronize()
+            start = time.perf_counter()
+            for _ in range(STEPS):
+                step()
+            torch.cuda.synchronize()
+            rounds.append((time.perf_counter() - start) / STEPS)
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+            step()
+            torch.cuda.synchronize()
+        kernels: Counter[str] = Counter()
+        for event in profile.events():
+            if event.device_type == torch.autograd.DeviceType.CUDA:
+                kernels[event.name[:90]] += event.device_time_total / 1e3
+    del step
+    gc.collect()
+    torch.cuda.empty_cache()
+    return {
+        "peak": peak,
+        "step": statistics.median(rounds) * 1e3,
+        "least": min(rounds) * 1e3,
+        "gpu": sum(kernels.values()),
+        "calls": dict(seen.calls),
+        "kernels": {key: round(value, 4) for key, value in kernels.most_common(25)},
+    }
+
+
+def measure(file: Path, only: str, limit: float) -> None:
+    start, found = time.monotonic(), {}
+    for name in PROGRAMS:
+        if only not in name or time.monotonic() - start > limit:
+            continue
+        try:
+            found[name] = measured(name)
+            row = found[name]
+            print(
+                f"{name:22} {row['peak'] / 1e6:9.1f} MB {row['step']:8.2f} ms, GPU {row['gpu']:8.2f} ms",
+                flush=True,
+            )
+        except Exception as error:  # noqa: BLE001 # the others are measured all the same
+            print(f"{name:22} {type(error).__name__}: {str(error)[:300]}", flush=True)
+        file.write_text(json.dumps({"torch": torch.__version__, "programs": found}))
+
+
+def predicted(name: str) -> dict[str, Any]:
+    """The same of the recorded step; times are without those of collectives."""
+    import graphflops
+    from graphflops.analysis import at_many_sizes
+
+    axes, factory = PROGRAMS[name]
+    program = (
+        graphflops.record(lambda mesh: factory(mesh), mesh=axes)
+        if axes
+        else graphflops.record(lambda: factory(None))
+    )
+    report = graphflops.analyze(program, device="h200")
+    (use,) = report.memory_use
+    step = report.totals.time
+    assert step is not None
+    _, time_at = at_many_sizes(program, "h200", "eager", replayed=True)
+    rows = [row.time for row in time_at({}).rows if row.time is not None]
+    return {
+        "peak": use.requested_peak,
+        "step": (step.seconds - step.exposed) * 1e3,
+        "gpu": sum(row.seconds - row.collective for row in rows) * 1e3,
+        "calls": Counter(node.op for node in program.nodes),
+    }
+
+
+def judge(only: str) -> None:
+    rows = json.loads(MEASURED.read_text())
+    print(
+        f"torch {rows['torch']} on an H200; errors are predicted / measured - 1; *: costs of the host were read from it"
+    )
+    for name, row in rows["programs"].items():
+        if only not in name:
+            continue
+        try:
+            found = predicted(name)
+        except Exception as error:  # noqa: BLE001 # the others are measured all the same
+            print(f"{name:22} {type(error).__name__}: {error}")
+            continue
+        print(
+            f"{name + '*' * (name in FIT):22}"
+            + "".join(
+                f" {key} {row[key] / scale:9.2f} {100 * (found[key] / row[key] - 1):6.1f} %"
+                for key, scale in (("peak", 1e6), ("gpu", 1), ("step", 1))
+            ),
+            flush=True,
+        )
+
+
+def main() -> None:
+    warnings.filterwarnings("ignore")
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--measure", type=Path)
+    parser.add_argument("--only", default="")
+    parser.add_argument("--limit", type=float, default=400.0)
+    options = parser.parse_args()
+    if options.measure:
+        measure(options.measure, options.only, options.limit)
+    else:
+        judge(options.only)
+
+
+if __name__ == "__main__":
+    main()

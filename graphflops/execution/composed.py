@@ -1,0 +1,334 @@
+"""The functions of ATen that are calls of others: distances, losses, cells, products and norms, by their names."""
+
+from __future__ import annotations
+
+from collections import Counter
+from math import pi
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from graphflops.dims import broadcast, prod
+from graphflops.errors import RuleError
+from graphflops.execution.composites import MEAN, Calls, Operand, composite, expanded
+from graphflops.rules.contraction import read_equation
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from graphflops.dims import Dim
+
+__all__ = ["expanded"]  # with all of them registered
+
+Axes = tuple[int, ...]
+
+
+# Distances (Distance.cpp)
+
+
+@composite("cosine_similarity")
+def cosine_similarity(t: Calls, x1: Operand, x2: Operand, dim: int = 1, eps: float = 1e-8) -> Operand:
+    """Norms that no gradient sees clamped, quotients, and the sum of their product."""
+    wide = broadcast(x1.shape, x2.shape)
+    x1, x2 = (x if x.shape == wide else t.expand(x, wide) for x in (x1, x2))
+    norms = [t.clone(t.linalg_vector_norm(x, 2, (dim,), True)) for x in (x1, x2)]
+    least = t.full((), eps)
+    for norm in norms:
+        t.clamp_min_(norm.without_gradient(), least)
+    return t.sum(t.mul(t.div(x1, norms[0]), t.div(x2, norms[1])), (dim,))
+
+
+@composite("pairwise_distance")
+def pairwise_distance(
+    t: Calls, x1: Operand, x2: Operand, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False
+) -> Operand:
+    """The norm of a difference."""
+    return t.linalg_vector_norm(t.add(t.sub(x1, x2), eps), p, (-1,), keepdim)
+
+
+@composite("norm.Scalar", "norm.ScalarOpt_dim")
+def norm(
+    t: Calls, x: Operand, p: float | None = 2, dim: Axes | None = None, keepdim: bool = False
+) -> Operand:
+    return t.linalg_vector_norm(x, 2 if p is None else p, dim, keepdim)
+
+
+@composite("frobenius_norm.dim", "linalg_norm.default")
+def frobenius_norm(t: Calls, x: Operand, dim: Axes | None = None, *options: Any) -> Operand:
+    return t.linalg_vector_norm(x, 2, dim, *options)
+
+
+# Losses (Loss.cpp)
+
+
+def _less(t: Calls, number: float, x: Operand) -> Operand:
+    """A number less a tensor: the number is written everywhere first."""
+    return t.sub_(t.full_like(x, number), x)
+
+
+def _positive(t: Calls, x: Operand) -> Operand:
+    """What is above zero, in place: autograd keeps a copy of what is overwritten."""
+    t.clone(x)
+    return t.clamp_min_(x, 0)
+
+
+@composite("l1_loss")
+def l1_loss(t: Calls, x: Operand, target: Operand, reduction: int = MEAN) -> Operand:
+    return t.reduced(t.abs(t.sub(x, target)), reduction)
+
+
+@composite("kl_div")
+def kl_div(t: Calls, x: Operand, target: Operand, reduction: int = MEAN, log_target: bool = False) -> Operand:
+    if log_target:
+        return t.reduced(t.mul(t.exp(target), t.sub(target, x)), reduction)
+    return t.reduced(t.sub(t.xlogy(target, target), t.mul(target, x)), reduction)
+
+
+@composite("poisson_nll_loss")
+def poisson_nll_loss(
+    t: Calls, x: Operand, target: Operand, log_input: bool, full: bool, eps: float, reduction: int
+) -> Operand:
+    rate, logarithm = (t.exp(x), x) if log_input else (x, t.log(t.add(x, eps)))
+    loss = t.sub(rate, t.mul(target, logarithm))
+    if full:
+        loss = t.add_(loss, t.masked_fill(t.inside(_stirling, target), t.le(target, 1), 0))
+    return t.reduced(loss, reduction)
+
+
+def _stirling(t: Calls, target: Operand) -> Operand:
+    half = t.mul(t.log(t.mul(target, 2 * pi)), 0.5)
+    return t.add(t.sub(t.mul(target, t.log(target)), target), half)
+
+
+@composite("hinge_embedding_loss")
+def hinge_embedding_loss(
+    t: Calls, x: Operand, target: Operand, margin: float = 1.0, reduction: int = MEAN
+) -> Operand:
+    zeros = t.zeros_like(x)
+    above = _positive(t, _less(t, margin, x))
+    loss = t.add(t.where(t.ne(target, 1), above, zeros), t.where(t.ne(target, -1), x, zeros))
+    return t.reduced(loss, reduction)
+
+
+@composite("margin_ranking_loss")
+def margin_ranking_loss(
+    t: Calls, input1: Operand, input2: Operand, target: Operand, margin: float = 0.0, reduction: int = MEAN
+) -> Operand:
+    above = t.inside(lambda t: t.add(t.mul(t.neg(target), t.sub(input1, input2)), margin))
+    return t.reduced(_positive(t, above), reduction)
+
+
+@composite("cosine_embedding_loss")
+def cosine_embedding_loss(
+    t: Calls, input1: Operand, input2: Operand, target: Operand, margin: float = 0.0, reduction: int = MEAN
+) -> Operand:
+    pairs = ((input1, input2), (input1, input1), (input2, input2))
+    product, *squares = [t.inside(_summed_product, a, b) for a, b in pairs]
+    one, other = [t.add(square, 1e-12) for square in squares]
+    cosine = t.div(product, t.sqrt_(t.mul(one, other)))
+    zeros = t.zeros_like(cosine)
+    alike, unlike = _less(t, 1, cosine), _positive(t, t.sub(cosine, margin))
+    loss = t.add(t.where(t.eq(target, 1), alike, zeros), t.where(t.eq(target, -1), unlike, zeros))
+    return t.reduced(loss, reduction)
+
+
+def _summed_product(t: Calls, a: Operand, b: Operand) -> Operand:
+    return t.sum(t.mul(a, b), (-1,))
+
+
+@composite("triplet_margin_loss")
+def triplet_margin_loss(
+    t: Calls,
+    anchor: Operand,
+    positive: Operand,
+    negative: Operand,
+    margin: float = 1.0,
+    p: float = 2.0,
+    eps: float = 1e-6,
+    swap: bool = False,
+    reduction: int = MEAN,
+) -> Operand:
+    near, far = (t.inside(pairwise_distance, anchor, other, p, eps) for other in (positive, negative))
+    if swap:
+        far = t.minimum(far, t.inside(pairwise_distance, positive, negative, p, eps))
+    return t.reduced(t.clamp_min(t.sub(t.add(near, margin), far), 0), reduction)
+
+
+# Cells (RNN.cpp); those with gates have a kernel of their own on a GPU
+
+
+@composite("rnn_tanh_cell")
+def rnn_tanh_cell(t: Calls, *operands: Operand) -> Operand:
+    return t.tanh(_hidden(t, *operands))
+
+
+@composite("rnn_relu_cell")
+def rnn_relu_cell(t: Calls, *operands: Operand) -> Operand:
+    return t.relu(_hidden(t, *operands))
+
+
+def _hidden(t: Calls, x: Operand, hx: Operand, w_ih: Operand, w_hh: Operand, *biases: Operand) -> Operand:
+    of_x, of_hidden = biases or (None, None)
+    return t.add_(t.linear(hx, w_hh, of_hidden), t.linear(x, w_ih, of_x))
+
+
+# Products (LinearAlgebra.cpp)
+
+
+@composite("outer", "ger")
+def outer(t: Calls, a: Operand, b: Operand) -> Operand:
+    return t.mul(t.view(a, (*a.shape, 1)), b)
+
+
+@composite("kron")
+def kron(t: Calls, a: Operand, b: Operand) -> Operand:
+    rank = max(a.rank, b.rank)
+    shapes = [(1,) * (rank - x.rank) + x.shape for x in (a, b)]
+    columns: list[Dim] = [size for own in shapes[0] for size in (own, 1)]
+    rows: list[Dim] = [size for own in shapes[1] for size in (1, own)]
+    product = t.mul(t.reshape(a, tuple(columns)), t.reshape(b, tuple(rows)))
+    return t.view(product, tuple([m * n for m, n in zip(*shapes, strict=True)]))
+
+
+@composite("einsum")
+def einsum(t: Calls, equation: str, tensors: tuple[Operand, ...], path: Axes | None = None) -> Operand:
+    """Products of pairs, from left to right or along a path; a label is summed with the last factor that has it."""
+    read = read_equation(equation, tuple([x.type for x in tensors]))
+    if any(len(set(labels)) < len(labels) for labels in read.inputs):
+        raise RuleError(equation)  # diagonals
+    uses = Counter(label for labels in read.inputs for label in labels)
+    order = [*read.output, *sorted(uses.keys() - set(read.output))]
+    factors = [_Factor(x, labels).permuted(t, order) for x, labels in zip(tensors, read.inputs, strict=True)]
+    steps = iter(path or ())
+    while len(factors) > 1:
+        first, second = sorted((next(steps, 0), next(steps, 1)))
+        b, a = factors.pop(second), factors.pop(first)
+        uses.subtract(set(a.labels) & set(b.labels))
+        gone = {x for x in (*a.labels, *b.labels) if uses[x] == 1 and x not in read.output}
+        factors.insert(len(factors) if path else 0, _pair(t, a, b, gone, order))
+    made = factors[0].summed(t, set(factors[0].labels) - set(read.output))
+    return made.permuted(t, read.output).tensor
+
+
+class _Factor(NamedTuple):
+    """A tensor with labels for its axes."""
+
+    tensor: Operand
+    labels: Sequence[str]
+
+    def has(self, label: str) -> bool:
+        """Whether it has more than one element along an axis."""
+        return label in self.labels and self.tensor.shape[self.labels.index(label)] != 1
+
+    def permuted(self, t: Calls, order: Sequence[str]) -> _Factor:
+        """The factor with its axes in the order of these labels."""
+        labels = [label for label in order if label in self.labels]
+        return _Factor(t.permute(self.tensor, tuple([self.labels.index(label) for label in labels])), labels)
+
+    def summed(self, t: Calls, labels: Collection[str]) -> _Factor:
+        """The factor summed along axes."""
+        axes = tuple([axis for axis, label in enumerate(self.labels) if label in labels])
+        left = [label for label in self.labels if label not in labels]
+        return _Factor(t.sum(self.tensor, axes), left) if axes else self
+
+    def ordered(self, t: Calls, groups: Sequence[Sequence[str]]) -> Operand:
+        """The tensor with an axis for each group of labels; one that it lacks has size 1."""
+        sizes = dict(zip(self.labels, self.tensor.shape, strict=True))
+        ordered = self.permuted(t, [label for group in groups for label in group]).tensor
+        return t.reshape(ordered, tuple([prod(sizes.get(label, 1) for label in group) for group in groups]))
+
+
+def _pair(t: Calls, a: _Factor, b: _Factor, gone: set[str], order: Sequence[str]) -> _Factor:
+    """The product of two factors, summed along the labels `gone` (`sumproduct_pair`)."""
+    both = [x for x in order if x in a.labels or x in b.labels]
+    summed = [x for x in both if x in gone and a.has(x) and b.has(x)]
+    a, b = (each.summed(t, gone - set(summed)) for each in (a, b))
+    kept = [x for x in both if x not in gone]
+    if not summed:
+        return _Factor(t.mul(a.ordered(t, [[x] for x in kept]), b.ordered(t, [[x] for x in kept])), kept)
+    shared = [x for x in kept if a.has(x) and b.has(x)]
+    left = [x for x in kept if x not in shared and a.has(x)]
+    right = [x for x in kept if x not in shared and not a.has(x)]
+    if left and right and order.index(right[-1]) < order.index(left[0]):
+        a, b, left, right = b, a, right, left  # so that the result lies in order
+    product = t.bmm(a.ordered(t, (shared, left, summed)), b.ordered(t, (shared, summed, right)))
+    sizes = {
+        x: size
+        for each in (a, b)
+        for x, size in zip(each.labels, each.tensor.shape, strict=True)
+        if size != 1
+    }
+    labels = [*shared, *left, *right]
+    return _Factor(t.view(product, tuple([sizes.get(x, 1) for x in labels])), labels)
+
+
+@composite("inner")
+def inner(t: Calls, a: Operand, b: Operand) -> Operand:
+    if not a.rank or not b.rank:
+        return t.mul(a, b)
+    if a.rank == b.rank == 1:
+        return t.dot(a, b)
+    one, other = [t.reshape(x, (prod(x.shape[:-1]), x.shape[-1])) for x in (a, b)]
+    return t.view(t.mm(one, t.t(other)), (*a.shape[:-1], *b.shape[:-1]))
+
+
+# Norms (Normalization.cpp)
+
+
+@composite("instance_norm")
+def instance_norm(
+    t: Calls,
+    x: Operand,
+    weight: Operand | None,
+    bias: Operand | None,
+    running_mean: Operand | None,
+    running_var: Operand | None,
+    *options: Any,
+) -> Operand:
+    """A batch norm of one image that has the channels of all; what there is of each channel is repeated for every image."""
+    images = x.shape[0]
+    given = (weight, bias, running_mean, running_var)
+    repeated = [None if each is None else t.repeat(each, (images,)) for each in given]
+    joined = t.view(t.contiguous(x), (1, images * x.shape[1], *x.shape[2:]))
+    out = t.call("aten.batch_norm.default", joined, *repeated, *options)
+    for own, each in zip(given[2:], repeated[2:], strict=True):
+        if own is not None and options[0]:
+            t.copy_(own, t.mean(t.view(each, (images, *own.shape)), (0,)))
+    return t.view(out, x.shape)
+
+
+# Choices and repeats
+
+
+@composite("where.ScalarOther")
+def where_other(t: Calls, condition: Operand, a: Operand, b: float) -> Operand:
+    return t.where(condition, a, t.full((), b))
+
+
+@composite("where.ScalarSelf")
+def where_self(t: Calls, condition: Operand, a: float, b: Operand) -> Operand:
+    return t.where(condition, t.full((), a), b)
+
+
+@composite("repeat_interleave.self_int")
+def repeat_interleave(t: Calls, x: Operand, repeats: int, dim: int | None = None, **_: Any) -> Operand:
+    """Repeats along an axis of its own, as a copy."""
+    if dim is None:
+        x, dim = t.reshape(x, (x.type.numel,)), 0
+    axis = dim % x.rank + 1
+    wide = (*x.shape[:axis], repeats, *x.shape[axis:])
+    copy = t.contiguous(t.expand(t.unsqueeze(x, axis), wide))
+    return t.flatten(copy, axis - 1, axis)
+
+
+@composite("tile")
+def tile(t: Calls, x: Operand, dims: Axes) -> Operand:
+    return t.repeat(x, (1,) * (x.rank - len(dims)) + dims)
+
+
+@composite("hstack")
+def hstack(t: Calls, tensors: tuple[Operand, ...]) -> Operand:
+    return t.cat(tensors, 0 if tensors[0].rank == 1 else 1)
+
+
+@composite("vstack")
+def vstack(t: Calls, tensors: tuple[Operand, ...]) -> Operand:
+    return t.cat([t.unsqueeze(x, 0) if x.rank == 1 else x for x in tensors], 0)

@@ -1,0 +1,201 @@
+"""Operators that ATen computes by calls of others (CompositeImplicitAutograd): what runs and what autograd sees are these.
+
+A composite is ATen's own function with the operator's arguments, `t` standing for `at`: `t.mul(a, b)` notes a call. Where
+values lie, what is kept for gradients, kernels and buffers follow from the calls. As in C++ a result lives until its
+function returns.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from graphflops.errors import GraphflopsError, RuleError
+from graphflops.graph import Node, Ref
+from graphflops.ops import operator
+from graphflops.passes.gradients import reached
+from graphflops.passes.price_call import price_call, without_gradient
+from graphflops.passes.program import PricedCall
+from graphflops.rules.registry import find
+from graphflops.tensor import TensorType
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from graphflops.cost import Value
+    from graphflops.dims import Dim
+    from graphflops.passes.price_call import Priced
+
+    Composite = Callable[..., "Operand"]
+
+COMPOSITES: dict[str, Composite] = {}
+MEAN, SUM = 1, 2  # how a loss of elements is reduced
+_FORMS = 2**32  # more than a program has
+
+
+def composite(*names: str) -> Callable[[Composite], Composite]:
+    """Register a function of ATen under its names, an overload after a dot."""
+
+    def register(function: Composite) -> Composite:
+        COMPOSITES.update(dict.fromkeys(names, function))
+        return function
+
+    return register
+
+
+class Operand(NamedTuple):
+    """A tensor that the calls of a composite read or make."""
+
+    name: str
+    type: TensorType
+
+    @property
+    def shape(self) -> tuple[Dim, ...]:
+        """Sizes of its axes."""
+        return self.type.shape
+
+    @property
+    def rank(self) -> int:
+        """Number of axes."""
+        return self.type.rank
+
+    def without_gradient(self) -> Operand:
+        """The same where no gradient is recorded."""
+        return self._replace(type=replace(self.type, requires_grad=False))
+
+
+class Calls:
+    """The calls that a composite makes. of: the call that it is. until: by value, the place of the call that it lives to."""
+
+    def __init__(self, of: PricedCall, values: Mapping[str, Value]) -> None:
+        self.of, self.known = of, values
+        self.calls: list[PricedCall] = []
+        self.values: dict[str, Value] = {}
+        self.until: dict[str, int] = {}
+
+    def __getattr__(self, word: str) -> Callable[..., Operand]:
+        return partial(self.call, f"aten.{word}")
+
+    def call(self, op: str, *args: Any, **kwargs: Any) -> Operand:
+        """The first result of one call. Raises RuleError where it has no price."""
+        rule, spelled = find(op), operator(op)
+        if rule is None:
+            raise RuleError(op)
+        in_place = spelled.mutates and not rule.key.startswith(spelled.base)
+        given = (args, tuple(kwargs.items()))
+        types, refs = [_mapped(given, change) for change in (lambda x: x.type, lambda x: Ref(x.name))]
+        training = self.of.gradient is not None
+        priced = price_call(rule, op, *types, in_place=in_place, training=training)
+        if priced.estimate.unknown:
+            raise RuleError(priced.estimate.unknown)
+        return self._noted(op, refs, priced)
+
+    def _noted(self, op: str, refs: Sequence[Any], priced: Priced) -> Operand:
+        number, outer = len(self.calls), self.of
+        name = f"{outer.node.name}/{number}"
+        names = tuple([f"{name}.{place}" for place in range(len(priced.estimate.out))])
+        node = replace(outer.node, name=name, op=op, args=refs[0], kwargs=refs[1], outputs=names)
+        form = None if outer.form is None else (outer.form + 1) * _FORMS + number
+        self.calls.append(PricedCall(node, node.reads(), priced.estimate, priced.gradient, outer.row, form))
+        self.values.update(zip(names, priced.estimate.out, strict=True))
+        first = priced.estimate.out[0]
+        assert isinstance(first, TensorType)
+        return Operand(names[0], first)
+
+    def inside(self, function: Composite, *args: Any) -> Operand:
+        """The result of another function of ATen, which lets go of what it made when it returns."""
+        known = {*self.values}
+        made = function(self, *args)
+        self.until.update(dict.fromkeys(self.values.keys() - known - {made.name}, len(self.calls) - 1))
+        return made
+
+    def reduced(self, loss: Operand, reduction: int) -> Operand:
+        """The mean or the sum of a loss, or the loss itself."""
+        return self.mean(loss) if reduction == MEAN else self.sum(loss) if reduction == SUM else loss
+
+    def operand(self, ref: Ref) -> Any:
+        """A value that the composite reads; another value than a tensor as it is."""
+        value = self.known.get(ref.name)
+        wanted = value if self.of.gradient is not None else without_gradient(value)
+        return Operand(ref.name, wanted) if isinstance(wanted, TensorType) else wanted
+
+    def result(self, made: Operand) -> list[PricedCall]:
+        """The calls, one of which makes the composite's own result; gradients are computed of what leads to it."""
+        live = reached(self.calls, {**self.known, **self.values}, (made.name,))
+        calls = [
+            call if place in live else replace(call, gradient=None) for place, call in enumerate(self.calls)
+        ]
+        last = max(place for place, call in enumerate(calls) if made.name in call.node.outputs)
+        node = calls[last].node
+        outputs = [self.of.node.outputs[0] if name == made.name else name for name in node.outputs]
+        calls[last] = replace(calls[last], node=replace(node, outputs=tuple(outputs)))
+        return calls
+
+
+class Expanded(NamedTuple):
+    """Calls with those of composites in their places.
+
+    values: also of what these make. until: of these and of operands, by name, the place of the call to which functions hold
+    them. outer: by name of a call of a composite, the composite. given: the calls before, each with the place of the last
+    that stands for it.
+    """
+
+    calls: Sequence[PricedCall]
+    values: Mapping[str, Value]
+    until: Mapping[str, int]
+    outer: Mapping[str, Node]
+    given: Sequence[tuple[PricedCall, int]]
+
+
+def expanded(calls: Sequence[PricedCall], values: Mapping[str, Value]) -> Expanded:
+    """The calls that run."""
+    if not any(_function(call.node.op) for call in calls):
+        return Expanded(calls, values, {}, {}, [(call, place) for place, call in enumerate(calls)])
+    found, given = list[PricedCall](), list[tuple[PricedCall, int]]()
+    made, until, outer = dict(values), dict[str, int](), dict[str, Node]()
+    for call in calls:
+        inner = Calls(call, values)
+        if inside := _inside(call, inner):
+            first, last = len(found), len(found) + len(inside) - 1
+            made.update(inner.values)
+            until.update({name: first + inner.until.get(name, last - first) for name in inner.values})
+            until.update(dict.fromkeys(call.uses, last))
+            outer.update((each.node.name, call.node) for each in inside)
+            found += inside
+        else:
+            found.append(call)
+        given.append((call, len(found) - 1))
+    return Expanded(found, made, until, outer, given)
+
+
+@lru_cache(maxsize=4096)
+def _function(op: str) -> Composite | None:
+    spelled = operator(op)
+    names = (spelled.word, f"{spelled.word}.{spelled.variant}") if spelled.dialect == "aten" else ()
+    return next((COMPOSITES[name] for name in names if name in COMPOSITES), None)
+
+
+def _inside(call: PricedCall, inner: Calls) -> list[PricedCall]:
+    """The calls of a composite; none of other calls, nor where the arguments are not those of ATen's function."""
+    function = _function(call.node.op)
+    if (
+        function is None
+        or call.estimate.unknown
+        or len(call.node.outputs) != 1
+        or call.node.outputs[0] is None
+    ):
+        return []
+    args = _mapped(call.node.args, inner.operand)
+    kwargs = {name: _mapped(value, inner.operand) for name, value in call.node.kwargs}
+    try:
+        return inner.result(function(inner, *args, **kwargs))
+    except (GraphflopsError, TypeError):
+        return []
+
+
+def _mapped(value: Any, change: Callable[[Any], Any]) -> Any:
+    """An argument with something else in place of its tensors."""
+    if isinstance(value, (Operand, Ref)):
+        return change(value)
+    return tuple([_mapped(item, change) for item in value]) if isinstance(value, (tuple, list)) else value

@@ -1,0 +1,337 @@
+"""A recorded step on other sizes of its mesh: the numbers of recordings on several meshes as formulas of the sizes of axes.
+
+Along an axis of n devices a number is a + b n or a + b / n, for several axes a sum of products of these: a part of a size, a
+whole, how many devices there are. Two sizes of each axis, in every combination, tell a and b; a recording on third sizes
+tells which of the formulas it is, and that it is one.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from functools import partial
+from itertools import product
+from math import prod
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from graphflops.base.limits import spend
+from graphflops.errors import ModelError, shown
+from graphflops.exporters.step_file import (
+    RecordedCall,
+    RecordedGroup,
+    RecordedInput,
+    RecordedStep,
+    RecordedStorage,
+    RecordedValue,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+_LEAST = 2  # devices of an axis: one device exchanges nothing, so its calls are others
+
+
+class _Tree(NamedTuple):
+    """A step without what only numbers its parts: a value is known by who makes it, as `[maker, place]`.
+
+    values: by maker, an input or a call. inputs, calls, storages: the fields of each.
+    """
+
+    values: list[list[Any]]
+    storages: list[list[Any]]
+    inputs: list[list[Any]]
+    calls: list[list[Any]]
+
+
+def samples(axes: Mapping[str, int], chosen: Sequence[str]) -> list[dict[str, int]]:
+    """The meshes on which a step must be recorded so that the sizes of chosen axes are open; the first is the given one."""
+    chosen = [name for name in axes if name in chosen]
+    others = {name: _others(axes[name]) for name in chosen}
+    corners = product(*((axes[name], others[name][0]) for name in chosen))
+    last = {name: others[name][1] for name in chosen}
+    return [
+        {**axes, **sizes} for sizes in (*(dict(zip(chosen, corner, strict=True)) for corner in corners), last)
+    ]
+
+
+def _others(size: int) -> tuple[int, int]:
+    """Two further sizes of an axis, smaller ones where there are: what divides by a size divides by its parts."""
+    if size % 4 == 0 and size // 4 >= _LEAST:
+        return size // 2, size // 4
+    return (size // 2, 2 * size) if size % 2 == 0 and size // 2 >= _LEAST else (2 * size, 4 * size)
+
+
+def at_mesh(steps: Sequence[RecordedStep], axes: Mapping[str, int]) -> RecordedStep:
+    """The step as a recording on a mesh of these sizes has it; an axis that is not given has its recorded size.
+
+    steps: on the meshes of `samples`. Raises ModelError, in one line, where sizes do not divide, or calls depend on sizes.
+    """
+    first = steps[0]
+    recorded = dict(first.axes)
+    for name, size in axes.items():
+        if name not in recorded:
+            raise ModelError(f"--mesh {name}={size}: the mesh has {shown(', '.join(recorded) or 'no axis')}")
+        is_open = len({dict(step.axes)[name] for step in steps}) > 1
+        if size != recorded[name] and not is_open:
+            raise ModelError(
+                f"--mesh {name}={size}: recorded at {name}={recorded[name]} alone: record it with --open-axis {name}"
+            )
+        if is_open and size < _LEAST:
+            raise ModelError(f"--mesh {name}={size}: other calls run there than were recorded: record it so")
+    wanted = {**recorded, **axes}
+    if wanted == recorded:
+        return first  # also where the calls depend on the mesh
+    _require_alike(steps)
+    found = _Numbers([dict(step.axes) for step in steps], wanted).tree([_tree(step) for step in steps], first)
+    return _step(found, first, wanted)
+
+
+def _require_alike(steps: Sequence[RecordedStep]) -> None:
+    """Refuse steps of different calls."""
+    first = steps[0]
+    for step in steps[1:]:
+        if len(step.calls) != len(first.calls):
+            raise ModelError(
+                f"the step has {len(first.calls):,} calls at {_said(first.axes)} and {len(step.calls):,} at "
+                f"{_said(step.axes)}: its calls depend on the mesh, so record it at each"
+            )
+        if _fixed(step) != _fixed(first):
+            raise ModelError(
+                f"at {_said(first.axes)} and {_said(step.axes)} the step has other calls or groups: record it at each"
+            )
+    if not all(group.axis for group in first.groups):
+        raise ModelError("a process group lies along no axis of the mesh: record the step at each mesh")
+
+
+def _said(axes: Sequence[tuple[str, int]]) -> str:
+    return ",".join(f"{name}={size}" for name, size in axes)
+
+
+def _fixed(step: RecordedStep) -> tuple[Any, ...]:
+    """What must be the same on each mesh."""
+    groups = [group.axis for group in step.groups]
+    return step.rank, step.operators, step.modules, step.sources, groups, [*dict(step.axes)], step.guesses
+
+
+def _tree(step: RecordedStep) -> _Tree:
+    """A step as a tree that those of other meshes can be laid over."""
+    maker = {entry.value: -1 - place for place, entry in enumerate(step.inputs)}
+    maker |= {
+        value: place for place, call in enumerate(step.calls) for value in call.results if value is not None
+    }
+    places: list[list[int]] = []
+    values: list[list[Any]] = []
+    before: object = None
+    for number, value in enumerate(step.values):
+        if maker.get(number) != before:
+            values.append([])
+        before = maker.get(number)
+        places.append([len(values) - 1, len(values[-1])])
+        values[-1].append([value.storage, value.offset, value.shape, value.strides, value.dtype])
+    groups = {group.name: place for place, group in enumerate(step.groups)}
+    numbered: dict[str, Any] = {f"v{number}": place for number, place in enumerate(places)}
+    argument = partial(_placed, places=places, groups=groups)
+    return _Tree(
+        values,
+        [[numbered.get(s.name, s.name), s.kind, s.first, s.last, s.bytes] for s in step.storages],
+        [
+            [places[entry.value], entry.role, numbered.get(entry.target, entry.target)]
+            for entry in step.inputs
+        ],
+        [
+            [
+                call.operator,
+                [argument(given) for given in call.args],
+                {name: argument(given) for name, given in call.kwargs.items()},
+                [None if value is None else places[value] for value in call.results],
+                *(call.module, call.source, call.phase, call.stream, call.wrapped),
+            ]
+            for call in step.calls
+        ],
+    )
+
+
+def _placed(given: Any, places: Sequence[list[int]], groups: Mapping[str, int]) -> Any:
+    """An argument with places in the tree for values, and places in the list for groups."""
+    if isinstance(given, list):
+        return [_placed(item, places, groups) for item in given]
+    if isinstance(given, str):
+        return {"g": groups[given]} if given in groups else given
+    return {"v": places[given["v"]]} if isinstance(given, dict) and "v" in given else given
+
+
+def _named(given: Any, number: Callable[[Sequence[int]], int], groups: Sequence[RecordedGroup]) -> Any:
+    """An argument of the tree with the numbers of values and the names of groups."""
+    if isinstance(given, list):
+        return [_named(item, number, groups) for item in given]
+    if not isinstance(given, dict):
+        return given
+    ((kind, what),) = given.items()
+    return groups[what].name if kind == "g" else {"v": number(what)} if kind == "v" else given
+
+
+def _step(tree: _Tree, first: RecordedStep, axes: Mapping[str, int]) -> RecordedStep:
+    """The step of a tree."""
+    starts = [0]
+    for made in tree.values:
+        starts.append(starts[-1] + len(made))
+
+    def number(place: Sequence[int]) -> int:
+        return starts[place[0]] + place[1]
+
+    def named(name: Any) -> str:
+        return name if isinstance(name, str) else f"v{number(name)}"
+
+    argument = partial(_named, number=number, groups=first.groups)
+    calls = [
+        RecordedCall(
+            operator,
+            [argument(given) for given in args],
+            {name: argument(given) for name, given in kwargs.items()},
+            [None if place is None else number(place) for place in results],
+            *others,
+        )
+        for operator, args, kwargs, results, *others in tree.calls
+    ]
+    return RecordedStep(
+        first.format,
+        first.producer,
+        first.rank,
+        [*axes.items()],
+        [RecordedGroup(group.name, group.axis, _ranks(axes, group.axis)) for group in first.groups],
+        first.operators,
+        first.modules,
+        first.sources,
+        [RecordedStorage(named(name), *others) for name, *others in tree.storages],
+        [RecordedValue(*value) for made in tree.values for value in made],
+        [RecordedInput(number(place), role, named(target)) for place, role, target in tree.inputs],
+        calls,
+        first.guesses,
+    )
+
+
+def _ranks(axes: Mapping[str, int], along: str) -> list[int]:
+    """The ranks of the group of rank 0 that lies along axes, `dp+tp`."""
+    names = [*axes]
+    strides = {name: prod(axes[inner] for inner in names[place + 1 :]) for place, name in enumerate(names)}
+    chosen = along.split("+")
+    spans = [range(0, axes[name] * strides[name], strides[name]) for name in chosen]
+    return [sum(place) for place in product(*spans)]
+
+
+class _Numbers:
+    """The numbers of a step on one mesh, from those on others."""
+
+    def __init__(self, meshes: Sequence[Mapping[str, int]], wanted: Mapping[str, int]) -> None:
+        *corners, checked = meshes
+        chosen = [name for name in checked if checked[name] != corners[0][name]]
+        self.here, self.there = (
+            ",".join(f"{name}={sizes[name]}" for name in chosen) for sizes in (corners[0], wanted)
+        )
+        sizes = {name: (corners[0][name], corners[-1][name]) for name in chosen}
+        # By formula: how much each corner adds at the checked mesh, and at the wanted one.
+        self.formulas = [
+            tuple(_weights(dict(zip(chosen, powers, strict=True)), sizes, at) for at in (checked, wanted))
+            for powers in product((1, -1), repeat=len(chosen))
+        ]
+        self.known: dict[tuple[Any, ...], Any] = {}
+        self.where = ""
+
+    def tree(self, trees: Sequence[_Tree], step: RecordedStep) -> _Tree:
+        """The tree of the wanted mesh."""
+        makers = {place[0]: target for place, _, target in trees[0].inputs}
+        makers |= {
+            place[0]: f"a result of {step.operators[call[0]]} ({step.modules[call[4]][0]})"
+            for call in trees[0].calls
+            for place in call[3]
+            if place is not None
+        }
+        named = (
+            [str(makers.get(place, "")) for place in range(len(trees[0].values))],
+            [f"memory {name}" for name, *_ in trees[0].storages],
+            [f"input {place}" for place in range(len(trees[0].inputs))],
+            [f"{step.operators[call[0]]} ({step.modules[call[4]][0]})" for call in trees[0].calls],
+        )
+        return _Tree(*map(self._listed, named, zip(*trees, strict=True)))
+
+    def _listed(self, names: Sequence[str], parts: Sequence[list[Any]]) -> list[Any]:
+        if len({len(part) for part in parts}) > 1:
+            raise ModelError(f"how many tensors a step makes depends on {self.here}: record it at each mesh")
+        found = []
+        for self.where, *entries in zip(names, *parts, strict=True):
+            found.append(self.merged(entries))
+        return found
+
+    def merged(self, parts: Sequence[Any]) -> Any:
+        """What stands in the same place on the wanted mesh."""
+        first = parts[0]
+        if all(part == first and type(part) is type(first) for part in parts):
+            return first
+        if all(type(part) in (int, float) for part in parts):
+            return self._number(tuple(parts))
+        if all(isinstance(part, list) for part in parts):
+            if len({len(part) for part in parts}) > 1:
+                return [*self._repeated(parts)]
+            return [self.merged(entries) for entries in zip(*parts, strict=True)]
+        if all(isinstance(part, dict) and part.keys() == first.keys() for part in parts):
+            return {key: self.merged([part[key] for part in parts]) for key in first}
+        raise self._refusal("is another on each mesh")
+
+    def _repeated(self, parts: Sequence[list[Any]]) -> Iterator[Any]:
+        """A list with an entry for each device of an axis: entries are the same, or follow one another by equal steps."""
+        number = self._number(tuple(map(len, parts)))
+        if min(map(len, parts)) < _LEAST or number < 0:
+            raise self._refusal("has a list of another length on each mesh")
+        for part in parts:
+            if any(entry != self._after(part[0], part[1], turn) for turn, entry in enumerate(part)):
+                raise self._refusal("has lists whose entries are not alike")
+        start, following = (self.merged([part[place] for part in parts]) for place in (0, 1))
+        spend("calls", number)
+        for turn in range(number):
+            yield self._after(start, following, turn)
+
+    def _after(self, start: Any, following: Any, turns: int) -> Any:
+        """What comes so many turns after the start."""
+        if start == following:
+            return start
+        if type(start) is int and type(following) is int:
+            return start + (following - start) * turns
+        if isinstance(start, list) and isinstance(following, list) and len(start) == len(following):
+            return [self._after(one, other, turns) for one, other in zip(start, following, strict=True)]
+        if isinstance(start, dict) and isinstance(following, dict) and start.keys() == following.keys():
+            return {key: self._after(start[key], following[key], turns) for key in start}
+        raise self._refusal("has lists whose entries are not alike")
+
+    def _number(self, values: tuple[Any, ...]) -> Any:
+        """The number on the wanted mesh."""
+        if values not in self.known:
+            *corners, checked = map(Fraction, values)
+            found = {
+                _total(corners, there) for here, there in self.formulas if _total(corners, here) == checked
+            }
+            if len(found) != 1:
+                raise self._refusal(f"has {' , '.join(map(str, values))}, which no formula of the mesh gives")
+            (number,) = found
+            if isinstance(values[0], int) and number.denominator > 1:
+                size = f"{values[0]:,} at {self.here} would be {float(number):,.6g} at {self.there}"
+                raise self._refusal(f"does not divide: {size}")
+            self.known[values] = int(number) if isinstance(values[0], int) else float(number)
+        return self.known[values]
+
+    def _refusal(self, problem: str) -> ModelError:
+        return ModelError(f"--mesh {self.there}: {shown(self.where, 120)} {problem}")
+
+
+def _weights(
+    powers: Mapping[str, int], sizes: Mapping[str, tuple[int, int]], at: Mapping[str, int]
+) -> list[Fraction]:
+    """How much each corner adds to a number at a mesh, where the number is linear in each size to its power."""
+    pairs = []
+    for name, power in powers.items():
+        first, second, here = (Fraction(size) ** power for size in (*sizes[name], at[name]))
+        part = (here - second) / (first - second)
+        pairs.append((part, 1 - part))
+    return [Fraction(prod(corner)) for corner in product(*pairs)]
+
+
+def _total(values: Sequence[Fraction], weights: Sequence[Fraction]) -> Fraction:
+    return sum((value * weight for value, weight in zip(values, weights, strict=True)), Fraction(0))

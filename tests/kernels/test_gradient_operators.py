@@ -1,0 +1,89 @@
+"""An operator that finds gradients launches what the backward of its forward launches: one fact by two ways."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from graphflops.kernels.gradients import call_kernels
+from graphflops.tensor import FLOAT32, INT64, TensorType
+from tests.one_call import g, t
+from tests.time.one_call import backward, made, one_call
+
+IMAGE, ROWS, HEADS = (8, 32, 16, 16), (64, 512), (2, 4, 128, 64)
+CHANNELS, WIDTH = 32, 512
+LABELS = TensorType((64,), INT64)
+
+
+def statistics(*shape: int) -> TensorType:
+    return TensorType(shape, FLOAT32)
+
+
+PAIRS: list[tuple[str, tuple[Any, ...], int, str, tuple[Any, ...], int]] = [
+    (
+        *("native_layer_norm", (g(*ROWS), (WIDTH,), g(WIDTH), g(WIDTH), 1e-5), 3),
+        *("native_layer_norm_backward",),
+        (t(*ROWS), t(*ROWS), (WIDTH,), statistics(64, 1), statistics(64, 1), t(WIDTH), t(WIDTH), (True,) * 3),
+        3,
+    ),
+    (
+        *("_fused_rms_norm", (g(*ROWS), (WIDTH,), g(WIDTH), 1e-5), 2),
+        *("_fused_rms_norm_backward",),
+        (t(*ROWS), t(*ROWS), (WIDTH,), statistics(64, 1), t(WIDTH), (True, True)),
+        2,
+    ),
+    (
+        *("native_group_norm", (g(*IMAGE), g(CHANNELS), g(CHANNELS), 8, CHANNELS, 256, 4, 1e-5), 3),
+        *("native_group_norm_backward",),
+        (
+            *(t(*IMAGE), t(*IMAGE), statistics(8, 4), statistics(8, 4), t(CHANNELS)),
+            *(8, CHANNELS, 256, 4, (True,) * 3),
+        ),
+        3,
+    ),
+    (
+        *("max_pool2d_with_indices", (g(*IMAGE), (2, 2), (2, 2)), 2),
+        *("max_pool2d_with_indices_backward",),
+        (
+            *(t(8, 32, 8, 8), t(*IMAGE), (2, 2), (2, 2), (0, 0), (1, 1), False),
+            TensorType((8, 32, 8, 8), INT64),
+        ),
+        1,
+    ),
+    (
+        *("_softmax", (g(*ROWS), -1, False), 1),
+        *("_softmax_backward_data", (t(*ROWS), t(*ROWS), -1, FLOAT32), 1),
+    ),
+    (
+        *("embedding", (g(1000, WIDTH), LABELS), 1),
+        *("embedding_dense_backward", (t(64, WIDTH), LABELS, 1000, -1, False), 1),
+    ),
+    (
+        *("upsample_bilinear2d", (g(*IMAGE), (32, 32), False), 1),
+        *("upsample_bilinear2d_backward", (t(8, 32, 32, 32), (32, 32), IMAGE, False), 1),
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "operands", "outputs", "gradient", "given", "found"), PAIRS, ids=[pair[0] for pair in PAIRS]
+)
+def test_a_gradient_operator_launches_what_the_backward_of_its_forward_does(
+    name: str, operands: Any, outputs: int, gradient: str, given: Any, found: int
+) -> None:
+    implied = made(backward(f"aten.{name}.default", *operands, outputs=outputs))
+    own = made(call_kernels(one_call(f"aten.{gradient}.default", *given, outputs=found)))
+    assert [(family, variant, sizes) for family, variant, *_, sizes in own] == [
+        (family, variant, sizes) for family, variant, *_, sizes in implied
+    ]
+    assert [moved for *_, moved, _ in own] == [moved for *_, moved, _ in implied]
+
+
+def test_the_backward_of_an_attention_is_one_fused_kernel() -> None:
+    head = t(*HEADS)
+    given = (head, head, head, head, head, statistics(*HEADS[:-1]), None, None, 128, 128, 0.0, True)
+    call = one_call("aten._scaled_dot_product_flash_attention_backward.default", *given, outputs=3)
+    (kernel,) = call_kernels(call)
+    assert (kernel.family, kernel.sizes.phase) == ("attention", "backward")  # type: ignore[union-attr]
+    assert kernel.flops == 5 * 2 * 2 * 4 * 128 * 128 * 64  # five products, of one tile

@@ -1,0 +1,66 @@
+"""Copies of a decoder on several devices: those of one device each, and those that share its layers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from graphflops import serve
+from graphflops.cli import main
+from graphflops.errors import OptionError
+from graphflops.serving.replicas import replicas
+from tests.serving.test_serve import HEADS, programs
+
+__all__ = ["programs"]
+CONTEXT = 1000
+
+
+def test_all_copies_make_what_one_makes_times_their_number(programs: tuple[Path, Path]) -> None:
+    found = replicas(programs[0], devices=8, device="h100", context=[CONTEXT], tpot="1ms", price_per_hour=2.0)
+    assert {(one.count, one.each) for one in found} == {(8, 1), (4, 2), (2, 4), (1, 8)}
+    assert [one.tokens_per_second for one in found] == sorted(
+        (one.tokens_per_second for one in found), reverse=True
+    )
+    for one in found:
+        plan = serve(
+            programs[0], devices=one.each, device="h100", context=[CONTEXT], tpot="1ms", price_per_hour=2.0
+        )
+        ((_, load),) = plan.loads
+        assert one.cell == load is not None
+        assert one.requests == one.count * load.batch
+        assert one.tokens_per_second == one.count * load.tokens_per_second  # type: ignore[operator]
+        # the price of a token is that of all devices' hours
+        assert load.price == pytest.approx(8 * 2.0 / 3600 / one.tokens_per_second * 1e6)
+    (alone,) = [one for one in found if one.each == 2 * HEADS]
+    assert alone.said.endswith("products run whole on each device")
+
+
+def test_as_many_as_fit_without_limits(programs: tuple[Path, Path]) -> None:
+    (one,) = replicas(programs[0], devices=1, device="h100", context=[CONTEXT])
+    ((_, most),) = serve(programs[0], device="h100", context=[CONTEXT], batch=[1]).requests
+    assert one.requests == most
+
+
+def test_what_does_not_serve_says_why(programs: tuple[Path, Path]) -> None:
+    found = replicas(programs[0], devices=7, device="h100", context=[CONTEXT], tpot="1ns")
+    assert {one.each: one.said for one in found}[1] == "no request keeps the limits"
+    assert {one.each: one.said for one in found}[7].startswith("nothing can be split over 7 devices")
+    with pytest.raises(OptionError, match="--devices 0"):
+        replicas(programs[0], devices=0, device="h100")
+
+
+def test_from_the_command_line(programs: tuple[Path, Path]) -> None:
+    given = ["plan", str(programs[0]), "--devices", "2", "--device", "h100"]
+    chosen = [*given, "--serve", "--context", str(CONTEXT), "--prefill", str(programs[1]), "--ttft", "1s"]
+    done = CliRunner().invoke(main, [*chosen, "--format", "json"])
+    assert done.exit_code == 0, done.output
+    assert '"said"' in done.stdout
+    assert "2 x tp=1" in CliRunner().invoke(main, chosen).stdout
+    assert json.loads(done.stdout)
+    refused = CliRunner().invoke(main, [*given, "--tpot", "1ms"])
+    assert (refused.exit_code, "--tpot is of requests" in refused.output) == (2, True)
+    refused = CliRunner().invoke(main, [*given, "--serve", "--loss", "sum"])
+    assert (refused.exit_code, "--loss is of a training step" in refused.output) == (2, True)
