@@ -109,7 +109,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         (module, source) = self.place = self.place_now()
         given = [self.argument(value) for value in args]
         named = {name: self.argument(value) for name, value in kwargs.items()}
-        flat = _written(func, args, kwargs) or ([] if results is None else tree_leaves(results))
+        flat = written(func, args, kwargs) or ([] if results is None else tree_leaves(results))
         made = [
             self.result(leaf) if isinstance(leaf, torch.Tensor) and self.is_ours(leaf) else None
             for leaf in flat
@@ -313,7 +313,7 @@ def _layout(number: int, tensor: torch.Tensor) -> tuple[Any, ...]:
     return number, tensor.storage_offset(), tuple(tensor.shape), tensor.stride(), tensor.dtype
 
 
-def _written(func: Any, args: Any, kwargs: Any) -> list[Any]:
+def written(func: Any, args: Any, kwargs: Any) -> list[Any]:
     """Tensors that a call writes without returning them: its results all the same; [] for a call that returns its results.
 
     A collective of eager execution writes its first argument.
@@ -341,7 +341,7 @@ def _named(value: Any) -> Any:
     with contextlib.suppress(Exception):
         return dist.ProcessGroup.unbox(value).group_name
     with contextlib.suppress(Exception):
-        return dist.ReduceOp(value.op()).op.name.lower()
+        return dist.ReduceOp.RedOpType(value.op()).name.lower()
     return {"o": type(value).__name__}
 
 

@@ -35,6 +35,12 @@ from graphflops.render import formats
     help="Runs that are timed; 0: none.",
 )
 @click.option(
+    "--nproc",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Run a recorded step in N processes, one for each device of its mesh: on N GPUs, or a CPU.",
+)
+@click.option(
     "--profile",
     metavar="NAME",
     help="Device, or path of a profile, whose predicted times are compared. Default: the GPU that runs it.",
@@ -86,6 +92,7 @@ def validate(
     graphflops validate model.pt2
     graphflops validate model.pt2 --device cuda --dim s27=4096 --random-weights
     graphflops validate model.pt2 --device cuda --profile mine.json
+    graphflops validate step.recorded --nproc 2 --device cuda
     graphflops validate model.pt2 --inputs batch.safetensors --output validation.json
     """
     form = formats.chosen("Validation", form, output)

@@ -81,16 +81,21 @@ def load(path: Path | str, model: str | None = None, mesh: Mapping[str, int] | N
     Raises FileError, in one line, for anything that no reader reads, ModelError for a mesh that the step cannot have.
     """
     path = regular_file(path)
+    reader = reader_of(path)
+    if mesh and reader.name != "recorded":
+        raise OptionError(f"{shown(str(path))}: is no recorded step, whose mesh could be another")
+    return reader.read(path, model, **({"mesh": mesh} if mesh else {}))
+
+
+def reader_of(path: Path) -> Reader:
+    """The reader of a file; of one that none recognises one that refuses it, and says what it is."""
     try:
         with path.open("rb") as file:
             head = file.read(_HEAD)
     except OSError as error:
         raise FileError(f"{shown(str(path))}: {reason(error)}") from None
     by_suffix = (reader for reader in READERS if path.suffix in reader.suffixes)
-    reader = recognised(head) or next(by_suffix, READERS[0])  # which refuses the file, and says what it is
-    if mesh and reader.name != "recorded":
-        raise OptionError(f"{shown(str(path))}: is no recorded step, whose mesh could be another")
-    return reader.read(path, model, **({"mesh": mesh} if mesh else {}))
+    return recognised(head) or next(by_suffix, READERS[0])
 
 
 def regular_file(path: Path | str) -> Path:

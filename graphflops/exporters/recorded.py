@@ -42,7 +42,15 @@ class _Version(msgspec.Struct):
 
 
 def read(path: Path | str, model: str | None = None, mesh: Mapping[str, int] | None = None) -> Graph:
-    """The step of an archive; of other sizes of its mesh where they are given.
+    """The step of an archive as a program; of other sizes of its mesh where they are given. Raises as `read_step` does."""
+    step, digest = read_step(path, model, mesh)
+    return graph_of(step, Origin(str(path), "recorded", step.producer, digest))
+
+
+def read_step(
+    path: Path | str, model: str | None = None, mesh: Mapping[str, int] | None = None
+) -> tuple[RecordedStep, str]:
+    """The step of an archive, and the digest of what was read.
 
     Raises FileError, in one line, for anything that is not such a file, ModelError for sizes that it cannot have.
     """
@@ -59,7 +67,7 @@ def read(path: Path | str, model: str | None = None, mesh: Mapping[str, int] | N
             steps.append(_decoded(data, f"{archive}: {member}"))
         step = at_mesh(steps, mesh) if mesh else steps[0]
         _check(step)
-        return graph_of(step, Origin(str(path), "recorded", step.producer, digest.hexdigest()))
+        return step, digest.hexdigest()
 
 
 def _decoded(data: bytes, where: str) -> RecordedStep:

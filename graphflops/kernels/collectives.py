@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 _COPIED_FIRST = ("all_reduce", "broadcast")  # they work in place, on a copy of the operand
 _WAIT = "wait_tensor"
 _BACKWARD = {"all_gather": "reduce_scatter", "reduce_scatter": "all_gather"}
-_ONE_TO_ONE = frozenset({"send", "receive", "send_and_receive"})
+ONE_TO_ONE = frozenset({"send", "receive", "send_and_receive"})
 
 
 def collective(call: ConcreteCall) -> list[Kernel]:
@@ -39,7 +39,7 @@ def collective_backward(call: ConcreteCall) -> list[Kernel]:
 def _exchange(call: ConcreteCall, name: str, cost: Work, estimate: Estimate) -> Kernel:
     """A message to one device takes the kernel that messages to all take; who receives sends nothing, but waits as long."""
     sent = cost.written_bytes if name == "receive" else cost.link_bytes
-    variant = "all_to_all" if name in _ONE_TO_ONE else name
+    variant = "all_to_all" if name in ONE_TO_ONE else name
     moved = (cost.read_bytes, cost.written_bytes)
     sizes = Exchange(sent, call.sizes(estimate.devices))
     return Kernel("collective", call.operands[0].dtype, 0, 0, *moved, sizes, variant=variant)

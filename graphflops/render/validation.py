@@ -93,12 +93,29 @@ def facts(found: Validation) -> Iterator[tuple[str, str]]:
         ours, counted = sum(a for a, _ in moved), sum(b for _, b in moved)
         yield "bytes", f"{memory(ours)} computed, {memory(counted)} measured in memory, the rest in the cache"
     yield from _times(found)
+    yield from _ranks(found)
     if found.ceilings is not None:
         rates = [f"{number(int(rate))}FLOP/s {safe(name)}" for name, rate in found.ceilings.flops.items()]
         yield (
             "device",
             ", ".join([*rates, f"{memory(int(found.ceilings.bandwidth))}/s copied"]) + ", measured",
         )
+
+
+def _ranks(found: Validation) -> Iterator[tuple[str, str]]:
+    """What each process of a recorded step measured."""
+    if found.predicted is not None and found.predicted.communication:
+        sent, exposed = _seconds(found.predicted.communication), _seconds(found.predicted.exposed)
+        yield "collectives", f"{sent} predicted, {exposed} of it exposed"
+    for one in found.ranks:
+        parts = [f"{count_of(one.different, 'call')} differ"]
+        if one.peak_bytes is not None:
+            parts.append(f"{memory(one.peak_bytes)} requested")
+        if one.seconds is not None:
+            parts.append(f"{_seconds(one.seconds)} a step")
+        if one.communication is not None and one.exposed is not None:
+            parts.append(f"collectives {_seconds(one.communication)}, {_seconds(one.exposed)} of it exposed")
+        yield f"rank {one.rank}", ", ".join(parts)
 
 
 def _times(found: Validation) -> Iterator[tuple[str, str]]:
@@ -119,7 +136,14 @@ def _times(found: Validation) -> Iterator[tuple[str, str]]:
         )
 
 
-_WHAT = {"type": "types", "flops": "FLOPs", "tiles": "tiles", "visible": "visible", "hardware": "hardware"}
+_WHAT = {
+    "type": "types",
+    "flops": "FLOPs",
+    "sent": "bytes sent",
+    "tiles": "tiles",
+    "visible": "visible",
+    "hardware": "hardware",
+}
 
 
 def unusual(found: Validation) -> Iterator[NodeResult]:

@@ -22,10 +22,11 @@ from graphflops.runtime.flop_counter_reference import FlopCounterReference, gap
 from graphflops.runtime.input_plans import at_sizes
 from graphflops.runtime.sizes import RunSizes
 from graphflops.runtime.tensors import numbers, random_weight
-from graphflops.runtime.validation import CheckResult, NodeResult
+from graphflops.runtime.validation import CheckResult, NodeResult, Verdict
 from graphflops.tensor import TensorType
 
 _MASKED_BY_INPUT = "a mask among the inputs hides scores: their number depends on the data"
+_NOT_RUN = ""  # what is compared of a call that failed
 _BOUND = "an upper bound: the branch that runs depends on the data"
 
 
@@ -100,7 +101,10 @@ class RunComparison:
             raise
         except Exception as error:  # noqa: BLE001 an operator may raise anything
             text = shown(f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}", 300)
-            measured.checks[CheckResult("type", "not executed", "", "", f"it fails: {text}")] = None
+            lacks = self.execution.lacks(error)
+            verdict: Verdict = "explained" if lacks else "not executed"
+            text = "this device has no kernel for it" if lacks else f"it fails: {text}"
+            measured.checks[CheckResult("type", verdict, _NOT_RUN, "", text)] = None
             return self.stand_in(step, self.report.rows[place], error)
         finally:
             self.depth_of_autocast -= autocast
@@ -192,6 +196,7 @@ class RunComparison:
             flops = evaluate(row.cost.matrix_flops, self.sizes.known)
             moved = evaluate(row.cost.read_bytes + row.cost.written_bytes, self.sizes.known)
             checks = [*measured.checks, *self.work(row, measured, flops)] if measured.turns else []
+            checks += self.sent(row)
             tiles = (
                 sum(run.flops for run in measured.kernels) if operator(row.op).has_score_function else None
             )
@@ -217,7 +222,7 @@ class RunComparison:
                 "flops", "explained", "unknown", str(measured.counted), "no rule gives its cost"
             )
             return
-        if any(check.verdict == "not executed" for check in measured.checks) or flops is None:
+        if any(check.ours == _NOT_RUN for check in measured.checks) or flops is None:
             return
         for run in measured.kernels:
             yield from _kernel_checks(
@@ -235,6 +240,12 @@ class RunComparison:
         if row.times != measured.turns and evaluate(row.times, self.sizes.known) != measured.turns:
             reason = reason or _BOUND
         yield CheckResult("flops", "explained" if reason else "different", str(flops), str(counted), reason)
+
+    def sent(self, row: Row) -> Iterator[CheckResult]:
+        """Compare the bytes that a collective sent."""
+        if (sent := self.execution.sent.get(row.node)) is not None:
+            ours = evaluate(row.cost.link_bytes, self.sizes.known)
+            yield CheckResult("sent", "equal" if ours == sent else "different", str(ours), str(sent))
 
 
 def _sized(typed: TensorType, sizes: dict[str, int]) -> TensorType:

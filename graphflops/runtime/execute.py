@@ -81,6 +81,8 @@ class Execution:
     around: runs each step: it calls the step and returns its result, or raises.
     after: called after each step with its results, one for each of the node's outputs.
     kernels: our own attention kernels, and their counts.
+    sent: bytes that collectives sent to other devices, by the name of the call. lacks: whether an error says that a call
+    runs on other devices only.
     """
 
     graph: Graph
@@ -91,6 +93,8 @@ class Execution:
     around: Callable[[Step], Any] = lambda step: step()
     after: Callable[[Step, tuple[Any, ...]], None] = lambda step, results: None
     kernels: Kernels = field(default_factory=Kernels)
+    sent: dict[str, int] = field(default_factory=dict)
+    lacks: Callable[[Exception], bool] = lambda error: False
     _dead: dict[Graph, list[tuple[str, ...]]] = field(default_factory=dict)
 
     def run(self, inputs: Mapping[str, Any]) -> tuple[Any, ...]:

@@ -42,8 +42,8 @@ def prepared(
 
     profile: of the device whose times are predicted; by default that of the GPU that runs the program.
     """
-    where = _device(device)
-    profile = profile or _profile_of(where)
+    where = device_of(device)
+    profile = profile or profile_of(where)
     graph = as_graph(model, model_name)
     given = inputs_from(inputs, where) if isinstance(inputs, str) else inputs
     shapes = {name: tuple(tensor.shape) for name, tensor in given.items()} if given else None
@@ -52,7 +52,7 @@ def prepared(
     view = View(graph, report.rows)
     if graph.origin.format != "live":
         refuse_unsafe(graph)
-    _refuse_too_large(report, where)
+    refuse_too_large(report, where)
     try:
         tensors = random_inputs(report, view, where, seed) if given is None else checked(given, report, where)
     except (RuntimeError, MemoryError):  # torch raises RuntimeError if the machine's memory is exhausted
@@ -116,7 +116,7 @@ class Run:
         used = dict.fromkeys(node.matrix_dtype for node in nodes if node.matrix_dtype and node.turns)
         return Validation(
             path=self.graph.origin.path,
-            device=_described(self.device),
+            device=described(self.device),
             torch=torch.__version__.partition("+")[0],
             sizes=dict(sizes),
             nodes=nodes,
@@ -168,7 +168,7 @@ def _types(names: Mapping[str, None]) -> list[torch.dtype]:
     return [found for name in names if isinstance(found := getattr(torch, name, None), torch.dtype)]
 
 
-def _device(name: str) -> torch.device:
+def device_of(name: str) -> torch.device:
     """The device of that name; ModelError if the machine does not have it."""
     try:
         device = torch.device(name)
@@ -189,11 +189,12 @@ def _device(name: str) -> torch.device:
     return device
 
 
-def _described(device: torch.device) -> str:
+def described(device: torch.device) -> str:
+    """A device by the name of its hardware."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
 
 
-def _profile_of(device: torch.device) -> str | None:
+def profile_of(device: torch.device) -> str | None:
     """The name of a GPU whose profile comes with graphflops; None for others, and for a CPU."""
     if device.type != "cuda":
         return None
@@ -209,11 +210,11 @@ def memory_of(device: torch.device) -> int:
     return machine_bytes()
 
 
-def _refuse_too_large(report: Report, device: torch.device) -> None:
-    """Raise ModelError if the predicted peak memory exceeds the device's free memory."""
+def refuse_too_large(report: Report, device: torch.device, processes: int = 1) -> None:
+    """Raise ModelError if the predicted peak memory, of all processes on it, exceeds the device's free memory."""
     peak = evaluate(report.totals.peak_bytes, report.values)
     free = memory_of(device) if device.type == "cuda" else free_bytes()
-    if peak is not None and free is not None and peak > free:
+    if peak is not None and free is not None and processes * peak > free:
         raise ModelError(
-            f"the run needs {peak:,} bytes at its peak, {free:,} are free: give smaller sizes by --dim"
+            f"the run needs {processes * peak:,} bytes at its peak, {free:,} are free: give smaller sizes by --dim"
         )

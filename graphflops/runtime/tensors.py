@@ -14,7 +14,7 @@ from graphflops.graph import Graph, Input, Stored
 from graphflops.tensor import DType, TensorType
 
 _LARGEST = 2**40  # elements
-_SPREAD = 0.02  # standard deviation of random weights: small enough for sums to stay finite in half precision
+SPREAD = 0.02  # standard deviation of random weights: small enough for sums to stay finite in half precision
 
 
 def dtype_of(dtype: DType) -> torch.dtype:
@@ -121,8 +121,8 @@ def random_weight(typed: TensorType, device: torch.device) -> torch.Tensor:
     if not typed.dtype.is_floating:
         return torch.zeros(shape, dtype=dtype, device=device)
     if dtype.itemsize < 2:
-        return torch.empty(shape, device=device).normal_(std=_SPREAD).to(dtype)
-    filled = torch.empty(shape, dtype=dtype, device=device).normal_(std=_SPREAD)
+        return torch.empty(shape, device=device).normal_(std=SPREAD).to(dtype)
+    filled = torch.empty(shape, dtype=dtype, device=device).normal_(std=SPREAD)
     return filled if len(shape) > 1 else filled.abs_().add_(1)
 
 

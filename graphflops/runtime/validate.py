@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from graphflops.analysis import analyze, as_graph
 from graphflops.base.limits import SECONDS
 from graphflops.errors import ModelError
+from graphflops.exporters import reader_of, regular_file
 from graphflops.view import View
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ def validate(
     memory_limit: int | None = None,
     rule_files: Sequence[str] = (),
     profile: str | None = None,
+    nproc: int | None = None,
 ) -> Validation:
     """Run a program and compare the analysis of each call with its execution.
 
@@ -50,19 +52,40 @@ def validate(
     repeats: number of timed runs after the first; 0 times nothing. counters: `hardware` runs a file once more under Nsight
     Compute, and compares the counts of the GPU. For the child process: time_limit in seconds; memory_limit in bytes, by
     default what is free; rule_files: Python files of rules. profile: device, or path of a profile, whose predicted times are
-    compared with the measured ones; by default that of the GPU that runs the program.
+    compared with the measured ones; by default that of the GPU that runs the program. nproc: processes that run the file of
+    a recorded step, as many as its mesh has devices.
     Raises FileError for an unreadable file, ModelError if the arguments contradict the program or the machine, RunError if
     the program cannot run.
     """
     options: dict[str, Any] = {"model_name": model_name, "dims": dict(dims or {}), "names": dict(names or {})}
     options |= {"inputs": inputs, "device": device, "random_weights": random_weights, "seed": seed}
     options["profile"] = profile
+    if nproc is not None or _is_recorded(model):
+        if not _is_recorded(model) or counters != "none":
+            raise ModelError("--nproc is of the file of a recorded step, without --counters")
+        return _of_ranks(model, nproc or 1, repeats, options, (time_limit, memory_limit))
     if counters == "none":
         return _validated(model, repeats, options, (time_limit, memory_limit), rule_files)
     _refuse_uncountable(model, options)
     return _counted(
         model, _validated(model, repeats, options, (time_limit, memory_limit), rule_files), options
     )
+
+
+def _is_recorded(model: object) -> bool:
+    return (
+        isinstance(model, (str, os.PathLike))
+        and reader_of(regular_file(os.fsdecode(model))).name == "recorded"
+    )
+
+
+def _of_ranks(
+    model: Any, nproc: int, repeats: int, options: dict[str, Any], limits: tuple[float, int | None]
+) -> Validation:
+    from graphflops.runtime.isolated import ChildLimits
+    from graphflops.runtime.ranks import validate_ranks
+
+    return validate_ranks(os.fsdecode(model), nproc, repeats, options, ChildLimits(*limits))
 
 
 def _counted(model: object, found: Validation, options: dict[str, Any]) -> Validation:

@@ -12,7 +12,7 @@ from graphflops.base.rendered import Rendered
 from graphflops.report.call_time import CallTime, PhaseTime
 
 Verdict = Literal["equal", "explained", "different", "not executed"]
-What = Literal["type", "flops", "tiles", "visible", "hardware"]
+What = Literal["type", "flops", "sent", "tiles", "visible", "hardware"]
 _WORST: tuple[Verdict, ...] = ("different", "not executed", "explained", "equal")
 
 SCHEMA = 1
@@ -22,7 +22,8 @@ SCHEMA = 1
 class CheckResult:
     """One number or type of the analysis, compared with a measured one.
 
-    what: type: shape and element type of a result. flops: matrix FLOPs, against FlopCounterMode. tiles: executed by our
+    what: type: shape and element type of a result. flops: matrix FLOPs, against FlopCounterMode. sent: bytes to other
+    devices, against those of the tensors that a process group got. tiles: executed by our
     attention kernel, against the prediction. visible: unmasked scores in the kernel, against the analysis.
     hardware: FLOPs read from the device's counters.
     reason: why the two differ, if known.
@@ -95,6 +96,22 @@ class Ceilings:
 
 
 @dataclass(frozen=True, slots=True)
+class RankResult:
+    """One process of a recorded step that ran on several devices.
+
+    different: calls that differ or could not run. peak_bytes: as of the validation. seconds: of a step, the median.
+    communication: seconds that collectives ran in a step; exposed: in which nothing else did. None: not measured.
+    """
+
+    rank: int
+    different: int
+    peak_bytes: int | None = None
+    seconds: float | None = None
+    communication: float | None = None
+    exposed: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class TimeComparison:
     """Predicted and measured times of the calls that have both.
 
@@ -115,8 +132,10 @@ class Validation(Rendered):
 
     device: description of the device. stated: the known sizes by the names that people read.
     sizes: of the symbols: given, recorded in the export, or found in the run.
-    peak_bytes: measured peak of requested memory beside the weights; predicted_peak_bytes: of the analysis; None if unknown.
-    seconds: of one run, the sum over its calls; None if not timed.
+    peak_bytes: measured peak of requested memory beside the weights, of a recorded step with them; predicted_peak_bytes: of
+    the analysis; None if unknown.
+    seconds: of one run, the sum over its calls; None if not timed. ranks: the processes of a recorded step, of which all
+    else is that of the first.
     kernels: by call, the source of the functions generated for our attention kernel, each once.
     profile: name of the device whose profile predicts times; "" if none does. predicted: the time of a run by it.
     """
@@ -134,6 +153,7 @@ class Validation(Rendered):
     kernels: Mapping[str, str] = field(default_factory=dict)
     profile: str = ""
     predicted: PhaseTime | None = None
+    ranks: tuple[RankResult, ...] = ()
 
     @property
     def times(self) -> TimeComparison | None:

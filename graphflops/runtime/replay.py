@@ -1,0 +1,202 @@
+"""Runs a recorded step of one rank call by call, over process groups: each memory is there as long as the file says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from math import prod
+from typing import Any
+
+import torch
+from torch import distributed as dist
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from graphflops.capturing.recorder import written
+from graphflops.errors import ModelError, shown
+from graphflops.exporters.step_file import RecordedInput, RecordedStep
+from graphflops.graph import Graph, Ref
+from graphflops.links.cost import kind_of, link_bytes
+from graphflops.ops import Op
+from graphflops.rules.registry import find
+from graphflops.runtime.execute import Execution, Step
+from graphflops.runtime.operators import overload_of, resolve
+from graphflops.runtime.tensors import SPREAD, Weights
+
+# Namespaces of operators that run beside process groups only, and the modules that register them.
+_OF_GROUPS = frozenset(("c10d", "_c10d_functional", "_c10d_functional_autograd", "_dtensor", "fsdp"))
+_HOST = torch.device("cpu")
+
+
+class Replay(Execution):
+    """Runs of one recorded step. groups: by the name that the file has for them."""
+
+    def __init__(
+        self, step: RecordedStep, graph: Graph, device: torch.device, groups: Mapping[str, Any], seed: int
+    ) -> None:
+        super().__init__(graph, Weights(graph, device))
+        self.step, self.device, self.groups, self.seed = step, device, groups, seed
+        self.lacks = lambda error: device.type == "cpu" and isinstance(error, NotImplementedError)
+        self.where = device
+        self.pending: dict[int, Any] = {}  # collectives that nothing waited for, by the memory that they use
+        self.reductions: dict[str, Any] = {}
+        self.host = {f"v{place}" for place, value in enumerate(step.values) if self.on_host(value.storage)}
+        self.dead: list[list[str]] = [[] for _ in graph.nodes]
+        for place, value in enumerate(step.values):
+            self.dead[step.storages[value.storage].last].append(f"v{place}")
+
+    def on_host(self, storage: int) -> bool:
+        """Whether memory is the host's; of what is there before the step this has no bytes of the device."""
+        memory = self.step.storages[storage]
+        return memory.kind == "host" or (memory.kind == "optimizer" and not memory.bytes)
+
+    def inputs(self, given: Mapping[str, torch.Tensor] | None = None) -> dict[str, Any]:
+        """What is there before the step: the given tensors by the names of parameters and inputs; else random parameters
+        and inputs, and zeros for whole numbers and for the state of the optimizer.
+        """
+        torch.manual_seed(self.seed)
+        memory: dict[int, Any] = {}
+        made = {}
+        for entry in self.step.inputs:
+            tensor = made[f"v{entry.value}"] = self.placed(entry, memory)
+            if given and entry.target in given:
+                tensor.copy_(given[entry.target])
+                continue
+            is_number = tensor.is_floating_point() and tensor.itemsize > 1
+            if is_number and entry.role != "state" and all(tensor.stride()):  # not one element, broadcast
+                tensor.normal_(std=SPREAD)
+        return made
+
+    def placed(self, entry: RecordedInput, memory: dict[int, Any]) -> torch.Tensor:
+        """A tensor of zeros in its memory."""
+        value = self.step.values[entry.value]
+        dtype, number = getattr(torch, value.dtype), value.storage
+        device = _HOST if self.on_host(number) else self.device
+        if number not in memory:
+            ends = (
+                0 if not size else (size - 1) * step
+                for size, step in zip(value.shape, value.strides, strict=True)
+            )
+            least = (value.offset + 1 + sum(ends)) * dtype.itemsize if prod(value.shape) else 0
+            size = max(self.step.storages[number].bytes, least)
+            memory[number] = torch.zeros(size, dtype=torch.uint8, device=device).untyped_storage()
+        empty = torch.empty(0, dtype=dtype, device=device)
+        return empty.set_(memory[number], value.offset, value.shape, value.strides)
+
+    def play(self, values: dict[str, Any]) -> dict[str, Any]:
+        """Run the step on what `inputs` made, which is freed with the rest: the values that outlive it."""
+        with torch.no_grad():
+            for place, node in enumerate(self.graph.nodes):
+                self.where = _HOST if self.host.intersection(node.outputs) else self.device
+                results = self._one(node, values, "")
+                values.update(
+                    (n, value) for n, value in zip(node.outputs, results, strict=True) if n is not None
+                )
+                del results
+                for name in self.dead[place] if place + 1 < len(self.graph.nodes) else ():
+                    self.settle(values.pop(name, None))
+        for work in self.pending.values():
+            work.wait()
+        self.pending.clear()
+        return values
+
+    def argument(self, argument: Any, values: Mapping[str, Any], prefix: str) -> Any:
+        """An argument as torch takes it; a collective that writes or reads it is waited for."""
+        found = super().argument(argument, values, prefix)
+        if self.pending and type(argument) is Ref:
+            self.settle(found)
+        return found
+
+    def settle(self, tensor: Any) -> None:
+        """Wait for the collective that uses the memory of a tensor."""
+        if self.pending and isinstance(tensor, torch.Tensor):
+            work = self.pending.pop(_address(tensor), None)
+            if work is not None:
+                work.wait()
+
+    def function(self, op: Op) -> Callable[..., Any]:
+        """The function that runs an operator; it returns what the file has as results."""
+        overload = overload_of(op)
+        if op.dialect not in _OF_GROUPS:
+            function = resolve(op.spelling)
+        elif find(op.spelling) is None or overload is None:
+            raise ModelError(
+                f"{shown(op.spelling)} is not run: graphflops has no rule for it, or torch no operator"
+            )
+        else:
+            function = overload
+
+        def run(*args: Any, **kwargs: Any) -> Any:
+            returned = function(*args, **kwargs)
+            return (tuple(written(overload, args, kwargs)) if overload is not None else ()) or returned
+
+        return self.exchanging(overload) if op.dialect in _OF_GROUPS else run
+
+    def exchanging(self, overload: Any) -> Callable[..., Any]:
+        """The function of an operator of process groups."""
+
+        def run(*args: Any, **kwargs: Any) -> Any:
+            arguments = overload._schema.arguments
+            known = {argument.name: argument for argument in arguments}
+            args = tuple([self.in_groups(a, value) for a, value in zip(arguments, args, strict=False)])
+            kwargs = {name: self.in_groups(known[name], value) for name, value in kwargs.items()}
+            returned = overload(*args, **kwargs)
+            work = returned[-1] if isinstance(returned, tuple) and returned else returned
+            if isinstance(work, torch.ScriptObject):
+                for leaf in tree_leaves((args, kwargs)):
+                    if isinstance(leaf, torch.Tensor):
+                        self.pending[_address(leaf)] = work
+            return tuple(written(overload, args, kwargs)) or returned
+
+        return run
+
+    def in_groups(self, argument: Any, value: Any) -> Any:
+        """An argument of a collective: the group and the reduction that it names."""
+        kind = str(argument.type)
+        if argument.name == "group_name":
+            return self.groups[value].group_name
+        if isinstance(value, str) and kind.endswith("ProcessGroup"):
+            return self.groups[value].boxed()
+        if isinstance(value, str) and kind.endswith("ReduceOp"):
+            if value not in self.reductions:
+                self.reductions[value] = _reduction(value, self.device)
+            return self.reductions[value]
+        return value
+
+    def note(self, step: Step) -> None:
+        """Count what a collective sends: the bytes of its operand, as the group gets it, by ring algorithms."""
+        op = step.node.operator
+        given = op.arguments(step.args, tuple(step.kwargs.items()))
+        if op.is_exchange and (group := self.groups.get(given["group_name"])) is not None:
+            size = sum(x.nbytes for x in tree_leaves(given["x"]))
+            self.sent[step.name] = link_bytes(kind_of(op.name), size, group.size())
+
+    def _opaque(self, what: str) -> Any:
+        what = what.removeprefix("torch.")
+        return self.where if what.partition(":")[0] in ("cpu", "cuda") else super()._opaque(what)
+
+
+def _address(tensor: torch.Tensor) -> int:
+    address: int = tensor.untyped_storage()._cdata
+    return address
+
+
+class _Seen(TorchDispatchMode):  # type: ignore[misc]
+    """Keeps the reduction of a sum over devices, which is done as a plain sum."""
+
+    found: Any = None
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.ops.c10d.allreduce_.default:
+            self.found = args[2]
+            args = (*args[:2], torch.classes.c10d.ReduceOp(), *args[3:])
+        return func(*args, **(kwargs or {}))
+
+
+def _reduction(name: str, device: torch.device) -> Any:
+    """A reduction as operators take it, which Python can make in no other way."""
+    known = getattr(dist.ReduceOp, name.upper(), None)
+    if known is None:
+        raise ModelError(f"{shown(name)} is no reduction")
+    with _Seen() as seen:
+        dist.all_reduce(torch.zeros(1, device=device), op=known)
+    return seen.found
