@@ -365,7 +365,10 @@ def validated(name: str, folder: Path, options: argparse.Namespace) -> dict[str,
         if run.returncode not in (0, 3):
             break
     print(f"validate {name}: {said or 'holds'}", flush=True)
-    return {"said": said, "found": json.loads(found.read_text()) if found.exists() else None}
+    whole = json.loads(found.read_text()) if found.exists() else {}
+    kept = {key: value for key, value in whole.items() if key != "nodes"}
+    kept["nodes"] = [node for node in whole.get("nodes", ()) if node["verdict"] != "equal"]
+    return {"said": said, "found": kept}
 
 
 def save(name: str, file: str, *, is_tiny: bool) -> None:

@@ -144,7 +144,7 @@ def validate_rank(path: str, repeats: int, process: Mapping[str, int], **options
             init_method=f"tcp://127.0.0.1:{process['port']}",
             rank=rank, world_size=count, timeout=timedelta(seconds=_SECONDS),
         )  # fmt: skip
-    replay = Replay(step, graph, device, _groups(graph.step.mesh, rank), options["seed"])
+    replay = Replay(step, graph, device, groups_of(graph.step.mesh, rank), options["seed"])
     found = _Run(replay, count, options["profile"]).validated(rank, repeats)
     if step.axes:
         dist.destroy_process_group()
@@ -166,7 +166,7 @@ def _device(name: str, rank: int, count: int) -> torch.device:
     return torch.device("cuda", rank)
 
 
-def _groups(mesh: Mesh | None, rank: int) -> dict[str, Any]:
+def groups_of(mesh: Mesh | None, rank: int) -> dict[str, Any]:
     """The process groups of a rank by the names of the file: all ranks make all groups along the same axes, in one order."""
     from torch import distributed as dist
 
