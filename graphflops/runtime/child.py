@@ -50,7 +50,6 @@ def _failed(name: str, message: str) -> bytes:
 def _validated(request: dict[str, Any]) -> bytes:
     from graphflops.base.limits import Limits, limited
     from graphflops.loading import import_rules
-    from graphflops.runtime.ranks import validate_rank
     from graphflops.runtime.validate import validate_here
 
     options = request["options"]
@@ -63,7 +62,9 @@ def _validated(request: dict[str, Any]) -> bytes:
     writes = KERNELS if options["device"] != "cpu" else 0
     limit_process(request["limits"]["seconds"], request["limits"]["memory"], writes)
     with limited(Limits(seconds=None)):
-        if "process" in request:
+        if request["process"]:
+            from graphflops.runtime.rank import validate_rank
+
             return encoded(validate_rank(request["model"], request["repeats"], request["process"], **options))
         return encoded(validate_here(request["model"], request["repeats"], **options))
 

@@ -5,13 +5,11 @@ The child answers with JSON, which is checked here; nothing that it sends is unp
 
 from __future__ import annotations
 
-import contextlib
 import json
 import subprocess
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import IO, Any
@@ -26,7 +24,6 @@ from graphflops.runtime.validation import Validation
 _KIND = JsonForms({}).kind(Validation)
 _PRINTED = 2**16  # bytes of what the child prints that are shown
 _LINES = 20
-_TURN, _GRACE = 0.2, 10.0  # seconds between looks at children, and that the others have once one ended
 _ANSWER = 2**31  # bytes of a validation
 _OF_PYTHON = {"MemoryError": MemoryError, "RecursionError": RecursionError}
 
@@ -48,9 +45,10 @@ class Answer(msgspec.Struct):
 
 
 def validate_file(
-    path: str, repeats: int, options: Mapping[str, Any], limits: ChildLimits, rule_files: Sequence[str]
-) -> Validation:
-    """Validate the program of a file in a child process. options: as for `prepared`.
+    path: str, repeats: int, options: Mapping[str, Any], limits: ChildLimits, rule_files: Sequence[str],
+    process: Mapping[str, int] | None = None,
+) -> Validation:  # fmt: skip
+    """Validate the program of a file in a child process. options: as for `prepared`. process: of several, which it is.
 
     Raises the errors of the child, and RunError if it ends without an answer or after the limit of its time.
     """
@@ -61,17 +59,14 @@ def validate_file(
             "options": {**options, "inputs": _stored(options["inputs"], folder)},
             "limits": asdict(limits),
             "rule_files": [*rule_files],
+            "process": process,
         }
-        return read(answered(child_command("validate", request), limits.seconds, path), path)
-
-
-def read(found: msgspec.Raw, path: str) -> Validation:
-    """The validation that a child sent."""
+        found = answered(child_command("validate", request), limits.seconds, path)
     try:
-        validation: Validation = _KIND.read(Session(), msgspec.json.decode(found, type=_KIND.json))  # type: ignore[misc]
+        read: Validation = _KIND.read(Session(), msgspec.json.decode(found, type=_KIND.json))  # type: ignore[misc]
     except msgspec.DecodeError as error:
         raise RunError(f"{shown(path)}: the process that ran it sent no validation: {error}") from None
-    return validation
+    return read
 
 
 def child_command(task: str, request: Mapping[str, Any]) -> list[str]:
@@ -102,70 +97,38 @@ def _stored(inputs: Mapping[str, Any] | str | None, folder: str) -> str | None:
 
 def answered(command: Sequence[str], seconds: float, path: str) -> msgspec.Raw:
     """What a child that `child_command` runs finds about the file at `path`. Raises as `validate_file` does."""
-    return answers([command], seconds, path)[0]
+    answer = _ran(command, seconds, path)
+    if answer.error:
+        raise _error(answer)
+    return answer.found
 
 
-def answers(commands: Sequence[Sequence[str]], seconds: float, path: str) -> list[msgspec.Raw]:
-    """What children that run at the same time find: the first that fails ends the others, which may wait for it."""
-    children: list[_Child] = []
+def _ran(command: Sequence[str], seconds: float, path: str) -> Answer:
+    """The answer of the child; RunError if there is none."""
+    process = subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    answer, printed = _Reader(process.stdout, _ANSWER), _Reader(process.stderr, _PRINTED)
     try:
-        children += [_Child(command) for command in commands]
-        _wait(children, seconds, path)
+        status = process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        raise RunError(
+            f"{shown(path)}: the run took longer than {seconds:g} s and was ended: give a larger --time-limit"
+        ) from None
     finally:
-        for child in children:
-            child.end()
-    found = [child.answer(path) for child in sorted(children, key=lambda child: child.is_ended_by_us)]
-    for answer in found:
-        if answer.error:
-            raise _error(answer)
-    return [answer.found for answer in found]
-
-
-def _wait(children: Sequence[_Child], seconds: float, path: str) -> None:
-    """Until all ended, or some have for longer than the others take to notice."""
-    end, grace = time.monotonic() + seconds, _GRACE
-    while running := [child for child in children if child.process.poll() is None]:
-        grace -= _TURN * (len(running) < len(children))
-        if time.monotonic() > end:
-            raise RunError(
-                f"{shown(path)}: the run took longer than {seconds:g} s and was ended: give a larger --time-limit"
-            )
-        if grace < 0:
-            return
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            running[0].process.wait(min(_TURN, seconds))
-
-
-class _Child:
-    """A child process and what it says."""
-
-    def __init__(self, command: Sequence[str]) -> None:
-        self.process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-        )
-        self.is_ended_by_us = False
-        self.said = _Reader(self.process.stdout, _ANSWER)
-        self.printed = _Reader(self.process.stderr, _PRINTED)
-
-    def end(self) -> None:
-        self.is_ended_by_us = self.process.poll() is None
-        self.process.kill()
-        self.process.wait()
-        self.said.thread.join()
-        self.printed.thread.join()
-        _show(self.printed.text)
-
-    def answer(self, path: str) -> Answer:
-        """RunError if there is none."""
-        try:
-            return msgspec.json.decode(self.said.text, type=Answer)
-        except msgspec.DecodeError:
-            pass
-        status = self.process.returncode
-        how = f"exit status {status}"
-        if status < 0:
-            how = f"signal {-status}: torch or onnxruntime crashed, or the system ran out of memory"
-        raise RunError(f"{shown(path)}: the process that ran it ended without an answer ({how})")
+        process.kill()
+        process.wait()
+        answer.thread.join()
+        printed.thread.join()
+        _show(printed.text)
+    try:
+        return msgspec.json.decode(answer.text, type=Answer)
+    except msgspec.DecodeError:
+        pass
+    how = f"exit status {status}"
+    if status < 0:
+        how = f"signal {-status}: torch or onnxruntime crashed, or the system ran out of memory"
+    raise RunError(f"{shown(path)}: the process that ran it ended without an answer ({how})")
 
 
 class _Reader:

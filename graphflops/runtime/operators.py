@@ -48,6 +48,9 @@ _REGISTERED_BY = {
     "transformers": "transformers.integrations.moe",
     "torchvision": "torchvision",
     "torchao": "torchao",
+    "fsdp": "torch.distributed.fsdp",
+    "_dtensor": "torch.distributed.tensor",
+    "_c10d_functional_autograd": "torch.distributed._functional_collectives",
 }
 _MODULES: dict[str, Any] = {
     "_operator": operator,

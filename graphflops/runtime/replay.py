@@ -22,7 +22,7 @@ from graphflops.runtime.execute import Execution, Step
 from graphflops.runtime.operators import overload_of, resolve
 from graphflops.runtime.tensors import SPREAD, Weights
 
-# Namespaces of operators that run beside process groups only, and the modules that register them.
+# Namespaces of operators that run beside process groups only.
 _OF_GROUPS = frozenset(("c10d", "_c10d_functional", "_c10d_functional_autograd", "_dtensor", "fsdp"))
 _HOST = torch.device("cpu")
 
@@ -50,19 +50,16 @@ class Replay(Execution):
         return memory.kind == "host" or (memory.kind == "optimizer" and not memory.bytes)
 
     def inputs(self, given: Mapping[str, torch.Tensor] | None = None) -> dict[str, Any]:
-        """What is there before the step: the given tensors by the names of parameters and inputs; else random parameters
-        and inputs, and zeros for whole numbers and for the state of the optimizer.
-        """
+        """What is there before the step: tensors given by name, or random ones; zeros for integers and state."""
         torch.manual_seed(self.seed)
         memory: dict[int, Any] = {}
         made = {}
         for entry in self.step.inputs:
             tensor = made[f"v{entry.value}"] = self.placed(entry, memory)
+            is_random = entry.role != "state" and tensor.is_floating_point() and tensor.itemsize > 1
             if given and entry.target in given:
                 tensor.copy_(given[entry.target])
-                continue
-            is_number = tensor.is_floating_point() and tensor.itemsize > 1
-            if is_number and entry.role != "state" and all(tensor.stride()):  # not one element, broadcast
+            elif is_random and all(tensor.stride()):  # not one element, broadcast
                 tensor.normal_(std=SPREAD)
         return made
 
@@ -115,36 +112,26 @@ class Replay(Execution):
 
     def function(self, op: Op) -> Callable[..., Any]:
         """The function that runs an operator; it returns what the file has as results."""
-        overload = overload_of(op)
-        if op.dialect not in _OF_GROUPS:
-            function = resolve(op.spelling)
-        elif find(op.spelling) is None or overload is None:
+        overload: Any = overload_of(op)
+        is_of_groups = op.dialect in _OF_GROUPS
+        if is_of_groups and (overload is None or find(op.spelling) is None):
             raise ModelError(
                 f"{shown(op.spelling)} is not run: graphflops has no rule for it, or torch no operator"
             )
-        else:
-            function = overload
+        function = overload if is_of_groups else resolve(op.spelling)
+        known = {argument.name: argument for argument in overload._schema.arguments}
 
         def run(*args: Any, **kwargs: Any) -> Any:
+            if is_of_groups:
+                args = tuple(
+                    [self.in_groups(a, value) for a, value in zip(known.values(), args, strict=False)]
+                )
+                kwargs = {name: self.in_groups(known[name], value) for name, value in kwargs.items()}
             returned = function(*args, **kwargs)
-            return (tuple(written(overload, args, kwargs)) if overload is not None else ()) or returned
-
-        return self.exchanging(overload) if op.dialect in _OF_GROUPS else run
-
-    def exchanging(self, overload: Any) -> Callable[..., Any]:
-        """The function of an operator of process groups."""
-
-        def run(*args: Any, **kwargs: Any) -> Any:
-            arguments = overload._schema.arguments
-            known = {argument.name: argument for argument in arguments}
-            args = tuple([self.in_groups(a, value) for a, value in zip(arguments, args, strict=False)])
-            kwargs = {name: self.in_groups(known[name], value) for name, value in kwargs.items()}
-            returned = overload(*args, **kwargs)
             work = returned[-1] if isinstance(returned, tuple) and returned else returned
             if isinstance(work, torch.ScriptObject):
-                for leaf in tree_leaves((args, kwargs)):
-                    if isinstance(leaf, torch.Tensor):
-                        self.pending[_address(leaf)] = work
+                tensors = (leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor))
+                self.pending.update((_address(tensor), work) for tensor in tensors)
             return tuple(written(overload, args, kwargs)) or returned
 
         return run
@@ -162,7 +149,7 @@ class Replay(Execution):
             return self.reductions[value]
         return value
 
-    def note(self, step: Step) -> None:
+    def count_sent(self, step: Step) -> None:
         """Count what a collective sends: the bytes of its operand, as the group gets it, by ring algorithms."""
         op = step.node.operator
         given = op.arguments(step.args, tuple(step.kwargs.items()))

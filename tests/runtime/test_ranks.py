@@ -18,7 +18,8 @@ from graphflops.errors import ModelError
 from graphflops.exporters import load
 from graphflops.exporters.recorded import graph_of, read_step
 from graphflops.graph import Mesh, Origin
-from graphflops.runtime.ranks import groups_of, peers, refuse
+from graphflops.runtime.rank import groups_of
+from graphflops.runtime.ranks import peers, refuse
 from graphflops.runtime.replay import Replay
 
 WIDTH, HIDDEN, BATCH, RATE = 16, 32, 8, 0.5
@@ -170,7 +171,7 @@ def unequal(mesh: Any) -> Any:
 
 @pytest.mark.parametrize(
     ("factory", "line"),
-    [(sends, "ranks of a pipeline have programs of their own"), (unequal, "unequal sizes")],
+    [(sends, "ranks of a pipeline: other ranks have"), (unequal, "unequal sizes")],
 )
 def test_programs_that_only_one_rank_has(factory: Any, line: str, tmp_path: Path) -> None:
     graphflops.record(factory, mesh={"pp": 2}, file=tmp_path / "step.recorded")
