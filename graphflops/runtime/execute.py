@@ -124,10 +124,9 @@ class Execution:
             for name in uses:
                 if name not in values and name in stored:
                     values[name] = self.weights.of(graph, stored[name])
-            results = self._one(node, values, prefix)
-            values.update(
-                (name, value) for name, value in zip(node.outputs, results, strict=True) if name is not None
-            )
+            made = zip(node.outputs, self._one(node, values, prefix), strict=True)
+            values.update((name, value) for name, value in made if name is not None)
+            del made  # and what it holds
             for name in dead:
                 values.pop(name, None)
         for output in graph.outputs:

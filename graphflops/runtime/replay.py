@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_leaves
 from graphflops.capturing.recorder import written
 from graphflops.errors import ModelError, shown
 from graphflops.exporters.step_file import RecordedInput, RecordedStep
-from graphflops.graph import Graph, Ref
+from graphflops.graph import Graph, Node, Ref
 from graphflops.links.cost import kind_of, link_bytes
 from graphflops.ops import Op
 from graphflops.rules.registry import find
@@ -40,9 +40,11 @@ class Replay(Execution):
         self.pending: dict[int, Any] = {}  # collectives that nothing waited for, by the memory that they use
         self.reductions: dict[str, Any] = {}
         self.host = {f"v{place}" for place, value in enumerate(step.values) if self.on_host(value.storage)}
-        self.dead: list[list[str]] = [[] for _ in graph.nodes]
+        self.dead: dict[str, list[str]] = {node.name: [] for node in graph.nodes}
         for place, value in enumerate(step.values):
-            self.dead[step.storages[value.storage].last].append(f"v{place}")
+            last = step.storages[value.storage].last
+            if 0 <= last < len(graph.nodes) - 1:
+                self.dead[graph.nodes[last].name].append(f"v{place}")
 
     def on_host(self, storage: int) -> bool:
         """Whether memory is the host's; of what is there before the step this has no bytes of the device."""
@@ -79,22 +81,23 @@ class Replay(Execution):
         empty = torch.empty(0, dtype=dtype, device=device)
         return empty.set_(memory[number], value.offset, value.shape, value.strides)
 
-    def play(self, values: dict[str, Any]) -> dict[str, Any]:
-        """Run the step on what `inputs` made, which is freed with the rest: the values that outlive it."""
+    def play(self, values: dict[str, Any]) -> None:
+        """Run the step on what `inputs` made, which is freed with the rest: what outlives it is left."""
         with torch.no_grad():
-            for place, node in enumerate(self.graph.nodes):
-                self.where = _HOST if self.host.intersection(node.outputs) else self.device
-                results = self._one(node, values, "")
-                values.update(
-                    (n, value) for n, value in zip(node.outputs, results, strict=True) if n is not None
-                )
-                del results
-                for name in self.dead[place] if place + 1 < len(self.graph.nodes) else ():
-                    self.settle(values.pop(name, None))
+            self.calls(self.graph, values, "")
         for work in self.pending.values():
             work.wait()
         self.pending.clear()
-        return values
+
+    def _one(self, node: Node, values: dict[str, Any], prefix: str) -> tuple[Any, ...]:
+        self.where = _HOST if self.host.intersection(node.outputs) else self.device
+        results = super()._one(node, values, prefix)
+        for name in self.dead[node.name]:
+            self.settle(values.get(name))
+        return results
+
+    def _last_uses(self, graph: Graph) -> list[tuple[str, ...]]:
+        return [tuple(self.dead[node.name]) for node in graph.nodes]
 
     def argument(self, argument: Any, values: Mapping[str, Any], prefix: str) -> Any:
         """An argument as torch takes it; a collective that writes or reads it is waited for."""

@@ -60,32 +60,10 @@ def validate(
     options: dict[str, Any] = {"model_name": model_name, "dims": dict(dims or {}), "names": dict(names or {})}
     options |= {"inputs": inputs, "device": device, "random_weights": random_weights, "seed": seed}
     options["profile"] = profile
-    if nproc is not None or _is_recorded(model):
-        if not _is_recorded(model) or counters != "none":
-            raise ModelError("--nproc is of the file of a recorded step, without --counters")
-        return _of_ranks(model, nproc or 1, repeats, options, (time_limit, memory_limit))
-    if counters == "none":
-        return _validated(model, repeats, options, (time_limit, memory_limit), rule_files)
-    _refuse_uncountable(model, options)
-    return _counted(
-        model, _validated(model, repeats, options, (time_limit, memory_limit), rule_files), options
-    )
-
-
-def _is_recorded(model: object) -> bool:
-    return (
-        isinstance(model, (str, os.PathLike))
-        and reader_of(regular_file(os.fsdecode(model))).name == "recorded"
-    )
-
-
-def _of_ranks(
-    model: Any, nproc: int, repeats: int, options: dict[str, Any], limits: tuple[float, int | None]
-) -> Validation:
-    from graphflops.runtime.isolated import ChildLimits
-    from graphflops.runtime.ranks import validate_ranks
-
-    return validate_ranks(os.fsdecode(model), nproc, repeats, options, ChildLimits(*limits))
+    if counters == "hardware":
+        _refuse_uncountable(model, options)
+    found = _validated(model, repeats, options, (time_limit, memory_limit), rule_files, nproc)
+    return found if counters == "none" else _counted(model, found, options)
 
 
 def _counted(model: object, found: Validation, options: dict[str, Any]) -> Validation:
@@ -102,13 +80,22 @@ def _validated(
     options: dict[str, Any],
     limits: tuple[float, int | None],
     rule_files: Sequence[str],
+    nproc: int | None,
 ) -> Validation:
-    """Validates a file in a child process with limits, anything else in this process."""
-    if not isinstance(model, (str, os.PathLike)):
+    """Validates a file in a child process with limits, a recorded step in several, anything else in this process."""
+    path = os.fsdecode(model) if isinstance(model, (str, os.PathLike)) else None
+    is_recorded = path is not None and reader_of(regular_file(path)).name == "recorded"
+    if nproc is not None and not is_recorded:
+        raise ModelError("--nproc is of the file of a recorded step: leave it out")
+    if path is None:
         return validate_here(model, repeats, **options)
     from graphflops.runtime.isolated import ChildLimits, validate_file
 
-    return validate_file(os.fsdecode(model), repeats, options, ChildLimits(*limits), rule_files)
+    if not is_recorded:
+        return validate_file(path, repeats, options, ChildLimits(*limits), rule_files)
+    from graphflops.runtime.ranks import validate_ranks
+
+    return validate_ranks(path, nproc or 1, repeats, options, ChildLimits(*limits))
 
 
 def validate_here(
@@ -128,6 +115,8 @@ def _refuse_uncountable(model: object, options: Mapping[str, Any]) -> None:
     graph = as_graph(model, options["model_name"])
     if graph.declared is not None:
         raise ModelError("onnxruntime runs an ONNX file on the CPU: omit --device and --counters")
+    if graph.step is not None:
+        raise ModelError("--counters hardware runs programs, not recorded steps: leave it out")
     _prepared(graph, **options).refuse_uncountable()
 
 

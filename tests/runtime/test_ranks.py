@@ -24,6 +24,7 @@ from graphflops.runtime.replay import Replay
 
 WIDTH, HIDDEN, BATCH, RATE = 16, 32, 8, 0.5
 WEIGHTS = 2 * WIDTH * HIDDEN
+SAMPLES = Path(__file__).parents[2] / "samples"
 NONE: dict[str, Any] = dict.fromkeys(("dims", "names", "inputs", "random_weights"))
 
 
@@ -87,9 +88,9 @@ def replayed(rank: int, folder: str, port: int) -> None:
         replay = Replay(step, graph, torch.device("cpu"), groups_of(graph.step.mesh, rank), 0)
         given = parts(kind, torch.load(f"{folder}/given"), rank)
         values = replay.inputs({f"module.{name}": one for name, one in given.items()} | given)
-        outlive = replay.play(values)
+        replay.play(values)
         found[kind] = {
-            entry.target.removeprefix("module."): outlive[f"v{entry.value}"]
+            entry.target.removeprefix("module."): values[f"v{entry.value}"]
             for entry in step.inputs
             if entry.role == "parameter"
         }
@@ -135,6 +136,31 @@ def test_every_call_is_compared(tmp_path: Path) -> None:
     )
 
 
+def test_memory_is_there_as_long_as_the_file_says(tmp_path: Path) -> None:
+    graphflops.record(lambda: stepped(model(), BATCH), file=tmp_path / "step.recorded")
+    step, _ = read_step(tmp_path / "step.recorded")
+    graph = graph_of(step, Origin("", "recorded", step.producer))
+    replay, held = Replay(step, graph, torch.device("cpu"), {}, 0), []
+    values = replay.inputs()
+
+    def after(_: Any, results: tuple[Any, ...]) -> None:
+        tensors = (one for one in (*values.values(), *results) if isinstance(one, torch.Tensor))
+        held.append(
+            sum(
+                {one.untyped_storage().data_ptr(): one.untyped_storage().nbytes() for one in tensors}.values()
+            )
+        )
+
+    replay.after = after
+    replay.play(values)
+    spans = [(one.first, one.last, one.bytes) for one in step.storages]
+    assert held == [
+        sum(size for first, last, size in spans if first <= place <= last)
+        for place in range(len(graph.nodes))
+    ]
+    assert max(held) > 2 * WEIGHTS * 4
+
+
 def test_wrong_numbers_of_processes(tmp_path: Path) -> None:
     file = tmp_path / "step.recorded"
     graphflops.record(replicated, mesh={"dp": 4}, file=file)
@@ -143,11 +169,17 @@ def test_wrong_numbers_of_processes(tmp_path: Path) -> None:
         ([], "a step of 4 devices (dp=4): give --nproc 4"),
         (["--nproc", "4", "--random-weights"], "leave --dim, --inputs and such out"),
         (["--nproc", "4", "--device", "cuda"], "--device cuda: "),
+        (["--counters", "hardware"], "--counters hardware runs programs, not recorded steps"),
     ):
         result = CliRunner().invoke(main, ["validate", str(file), *given])
         assert (result.exit_code, result.stdout) == (1, "")
         assert line in result.stderr
         assert result.stderr.count("\n") == 1
+
+
+def test_processes_are_of_recorded_steps() -> None:
+    with pytest.raises(ModelError, match="--nproc is of the file of a recorded step"):
+        graphflops.validate(SAMPLES / "all_heads.pt2", nproc=2)
 
 
 def sends(mesh: Any) -> Any:
