@@ -106,21 +106,18 @@ def _nothing(*_: Any, **__: Any) -> None:
 
 
 def _with_real_tensors() -> list[tuple[Any, str]]:
-    """Methods of meshes that compute with tensors of ranks."""
+    """Methods of meshes that compute with tensors of ranks, and of DTensor, which finds shapes of whole tensors on its own."""
     if not dist.is_available():
         return []
     from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.tensor._sharding_prop import ShardingPropagator
 
-    names = (
-        "__init__",
-        "__getitem__",
-        "_flatten",
-        "_unflatten",
-        "_concatenate",
-        "_get_all_submeshes",
-        "get_all_groups",
-    )
-    return [(DeviceMesh, name) for name in names if inspect.isfunction(DeviceMesh.__dict__.get(name))]
+    names = {
+        DeviceMesh: "__init__ __getitem__ _flatten _unflatten _concatenate _get_all_submeshes get_all_groups",
+        ShardingPropagator: "_propagate_tensor_meta_non_cached",
+    }
+    every = [(kind, name) for kind, methods in names.items() for name in methods.split()]
+    return [(kind, name) for kind, name in every if inspect.isfunction(kind.__dict__.get(name))]
 
 
 def _outside(function: Callable[..., Any]) -> Callable[..., Any]:
