@@ -407,7 +407,7 @@ def predicted(name: str, device: str) -> dict[str, float]:
 
 
 def judge(options: argparse.Namespace) -> None:
-    """Prints measured and predicted figures of rank 0, and the errors of all."""
+    """Prints measured and predicted figures, and the errors of all."""
     rows = json.loads(options.measured.read_text())
     device = next((one for one in ("h200", "h100") if one in rows["device"].lower()), "h200")
     print(f"torch {rows['torch']} on two {rows['device']}; measured, predicted, error")
@@ -422,7 +422,8 @@ def judge(options: argparse.Namespace) -> None:
         except Exception as error:  # noqa: BLE001 # the others are judged all the same
             print(f"{name:20} {type(error).__name__}: {error}")
             continue
-        seen = {key: (row.get(key) or [0])[0] / (1e6 if key == "peak" else 1) for key in found}
+        # A kernel of NCCL waits for the other rank: the one that comes last has the time of the transfer.
+        seen = {key: min(row.get(key) or [0]) / (1e6 if key == "peak" else 1) for key in found}
         print(f"{name:20}" + "".join(compared(seen[key], found[key]) for key in found), flush=True)
         for key, values in errors.items():
             if seen[key]:

@@ -106,7 +106,7 @@ def _nothing(*_: Any, **__: Any) -> None:
 
 
 def _with_real_tensors() -> list[tuple[Any, str]]:
-    """Methods of meshes that compute with tensors of ranks, and of DTensor, which finds shapes of whole tensors on its own."""
+    """Methods of meshes that compute with tensors of ranks, and of DTensor, which finds whole shapes on its own."""
     if not dist.is_available():
         return []
     from torch.distributed.device_mesh import DeviceMesh

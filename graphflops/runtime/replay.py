@@ -25,6 +25,7 @@ from graphflops.runtime.tensors import SPREAD, Weights
 # Namespaces of operators that run beside process groups only.
 _OF_GROUPS = frozenset(("c10d", "_c10d_functional", "_c10d_functional_autograd", "_dtensor", "fsdp"))
 _HOST = torch.device("cpu")
+_ASYNCHRONOUS = ("async_op", "asyncOp")  # what releases of torch call the argument of a collective
 
 
 class Replay(Execution):
@@ -132,7 +133,10 @@ class Replay(Execution):
                 kwargs = {name: self.in_groups(known[name], value) for name, value in kwargs.items()}
             returned = function(*args, **kwargs)
             work = returned[-1] if isinstance(returned, tuple) and returned else returned
-            if isinstance(work, torch.ScriptObject):
+            # What is not asynchronous runs in the stream of other kernels; NCCL then has no work to wait for.
+            given = {**dict(zip(known, args, strict=False)), **kwargs}
+            is_async = all(given.get(name, True) for name in _ASYNCHRONOUS)
+            if isinstance(work, torch.ScriptObject) and (is_async or self.device.type != "cuda"):
                 tensors = (leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor))
                 self.pending.update((_address(tensor), work) for tensor in tensors)
             return tuple(written(overload, args, kwargs)) or returned

@@ -334,7 +334,9 @@ def test_context_parallel() -> None:
     gathers = [int(one.bytes) for one in report.exchanges if "all_gather" in one.op]
     assert gathers == [keys_and_values, keys_and_values]  # forward and backward
     assert {one.axis for one in report.exchanges} == {"cp"}
-    products = 9 * 2 * (TOKENS // 2) * WIDTH * WIDTH  # 4 forward, 4 gradients of weights, that of what the last one reads
+    products = (
+        9 * 2 * (TOKENS // 2) * WIDTH * WIDTH
+    )  # 4 forward, 4 gradients of weights, that of what the last one reads
     half = LENGTH // 2  # tokens of a device; half of them see those of the other
     attention = 4 * BATCH * WIDTH * (half * half + half // 2 * half)
     assert report.totals.cost.matrix_flops == products + attention * 7 // 2
