@@ -14,6 +14,7 @@ import msgspec
 
 # Bounds that no device comes near, within which no formula overflows.
 Factor = Annotated[float, msgspec.Meta(ge=1, le=1e6)]
+Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 Positive = Annotated[float, msgspec.Meta(ge=1e-18, le=1e24)]
 Constant = Annotated[float, msgspec.Meta(ge=1e-9, le=1e9)]
 Count = Annotated[int, msgspec.Meta(ge=1, le=2**60)]
@@ -56,13 +57,24 @@ class Host:
     seconds: CPU time of one call by phase and operator, or kind of operator (`forward.convolution`, `optimizer.tensor`).
     Both are of a core that no other work slows. benchmarks: seconds of micro-benchmarks on the CPU that `seconds` are of.
     faster, slower: nine of ten programs on such machines, at any moment, take less than `slower` times as long, and more
-    than a `faster`th.
+    than a `faster`th. disturbed: how many times as long a core takes beside other work; disturbed_share: of the time.
     """
 
     seconds: Mapping[str, Positive]
     benchmarks: Mapping[str, Positive] = field(default_factory=dict)
     faster: Factor = 1.5
     slower: Factor = 2.0
+    disturbed: Factor = 1.0
+    disturbed_share: Share = 0.0
+
+    def slowness(self, ranks: int) -> float:
+        """How many times as long the CPU's part of a step takes whose ranks wait for one another: that of the slowest.
+
+        One rank is timed while nothing disturbs it. Of several, hardly ever none is disturbed.
+        """
+        if ranks == 1:
+            return 1.0
+        return 1 + (self.disturbed - 1) * (1 - (1 - self.disturbed_share) ** ranks)
 
 
 @dataclass(frozen=True, slots=True)

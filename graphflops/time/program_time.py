@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field, replace
-from math import exp, hypot, log, sqrt
+from math import exp, hypot, log, prod, sqrt
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from graphflops.kernels.kernel import Exchange, Recurrence
@@ -42,13 +42,13 @@ def program_time(
     """
     is_launched = execution != "graph" and not replayed
     launcher = _launcher(program, execution, runs, _host(device).seconds)
-    timer = _Timer(device, is_launched)
+    timer = _Timer(device, is_launched, _ranks(program))
     known = timer.known
     forward, rows = timer.phase(launcher.forward(records=False))
     backward_rows: Mapping[int, CallTime] = {}
     backward = optimizer = step = None
     if program.training:
-        timer = _Timer(device, is_launched)
+        timer = _Timer(device, is_launched, _ranks(program))
         known = timer.known
         _, rows = timer.phase(launcher.forward(records=True))
         backward, backward_rows = timer.phase(launcher.backward())
@@ -80,6 +80,12 @@ def _launcher(
     return Launcher(program, program.values, runs, costs)
 
 
+def _ranks(program: PricedProgram) -> int:
+    """How many processes run a recorded step. Costs of an exported program's collectives hold what its ranks wait."""
+    step = program.graph.step
+    return 1 if step is None or step.mesh is None else prod(step.mesh.axes.values())
+
+
 def _host(device: Device) -> Host:
     """The host section of the device's profile, which every profile has once it is complete."""
     assert device.host is not None
@@ -98,7 +104,7 @@ def _held_out(device: Device) -> dict[str, float]:
 class _Timer:
     """Times phase after phase on one clock, and beside a fast and a slow CPU."""
 
-    def __init__(self, device: Device, is_launched: bool) -> None:
+    def __init__(self, device: Device, is_launched: bool, ranks: int = 1) -> None:
         self.device = device
         launch = device.launch
         gap = _GRAPH_GAP if launch is None else launch.graph_seconds
@@ -106,7 +112,7 @@ class _Timer:
         is_cpu = device.kind == "cpu"
         self.clock, self.fast, self.slow = (
             Clock(is_launched, gap, slowness, is_cpu)
-            for slowness in (1.0, 1 / self.host.faster, self.host.slower)
+            for slowness in (self.host.slowness(ranks), 1 / self.host.faster, self.host.slower)
         )
         self.known: dict[Kernel, Time] = {}
         self.batches: dict[int, Batch] = {}

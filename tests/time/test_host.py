@@ -6,6 +6,7 @@ import pytest
 
 from graphflops import tensor
 from graphflops.devices import complete, device
+from graphflops.devices.device import Host
 from graphflops.kernels.kernel import Kernel, Recurrence
 from graphflops.ops import operator
 from graphflops.time.host import backward_seconds, forward_seconds, start_seconds, waits
@@ -165,3 +166,10 @@ def test_the_gpu_runs_steps_of_a_recurrent_layer_while_the_cpu_launches_the_next
     gpu = predict(kernel, device("h200")).seconds
     took, _ = _Timer(device("h200"), is_launched=True).phase([Launches(0, (kernel,), 2 * gpu)])
     assert took.seconds == pytest.approx(2 * gpu + gpu / 8)  # the last steps end behind the CPU
+
+
+def test_ranks_that_wait_for_one_another_take_as_long_as_the_slowest() -> None:
+    host = Host({}, disturbed=1.6, disturbed_share=0.5)
+    assert host.slowness(1) == 1.0  # timed while nothing disturbs it
+    assert host.slowness(2) == pytest.approx(1 + 0.6 * 3 / 4)  # a quarter of the time neither is disturbed
+    assert host.slowness(1024) == pytest.approx(1.6)
