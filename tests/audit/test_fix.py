@@ -21,7 +21,7 @@ from graphflops.cli import main
 from graphflops.onnx_audit.catalogue import checks
 from graphflops.onnx_fix import fix as module
 from graphflops.onnx_fix.fix import Fixed, fixed
-from graphflops.onnx_fix.steps import Steps, done
+from graphflops.onnx_fix.steps import STEPS, Steps, done
 
 HEAD = '<ir_version: 10, opset_import: ["" : 21, "com.microsoft" : 1]>\n'
 
@@ -29,8 +29,8 @@ HEAD = '<ir_version: 10, opset_import: ["" : 21, "com.microsoft" : 1]>\n'
 class Here(Steps):
     """The steps in this process, which the tests need not protect."""
 
-    def _asked(self, step: str, arguments: Any, kind: Any, writes: int = 0) -> Any:
-        return msgspec.json.decode(done(step, msgspec.json.encode(arguments)), type=kind)
+    def asked(self, step: str, *arguments: Any) -> Any:
+        return msgspec.json.decode(done(step, msgspec.json.encode(arguments)), type=STEPS[step][-1])
 
 
 def saved(body: str, path: Path) -> Path:
