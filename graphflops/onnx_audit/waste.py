@@ -101,8 +101,9 @@ def does_nothing(model: Model) -> Iterator[Observation]:
     """
     gone: set[int] = set()
     stays: set[str] = set()
-    for call in model.view.calls:
-        if call.row.state != "counted":
+    found: list[Observation] = []
+    for call in reversed(model.view.calls):  # what only a later one needs goes with it
+        if call.row.state != "counted" or call.place in gone:
             continue
         added = _adds_nothing(call, model)
         kept = added or (call.operands[0] if _copies(call, model) else "")
@@ -114,7 +115,8 @@ def does_nothing(model: Model) -> Iterator[Observation]:
             # -0 + 0 is 0, so that leaving an addition out may change the sign of a zero.
             exact = not (added and call.operator.name == "add" and model.view.types[kept].dtype.is_floating)
             edits = (Edit("instead", call.result, kept),)
-            yield Observation(text, call, flops, moved, severity, edits, exact, stored)
+            found.append(Observation(text, call, flops, moved, severity, edits, exact, stored))
+    yield from reversed(found)
 
 
 @check(

@@ -64,6 +64,13 @@ FIXES = [
     ("GF243", f"{A} {{ t = Cast<to = 1>(a) \n y = Relu(t) }}", "Relu"),
     ("GF243", f"{A} {{ t = Relu(a) \n y = Cast<to = 1>(t) }}", "Relu"),  # the output takes the operand's place
     ("GF243", f"{A} <float o = {{1}}> {{ t = Mul(o, a) \n y = Relu(t) }}", "Relu"),
+    (  # with the Pad goes what computes its amounts, and the Cast therein that does nothing either
+        "GF243",
+        "g (float[n,4] a) => (float[n,4] y) <int64[1] j = {1}, int64[1] f = {4}, int64[1] z = {0}> { s = Shape(a)"
+        "\n c = Gather(s, j) \n d = Sub(c, f) \n k = Cast<to = 7>(d) \n p = Concat<axis = 0>(z, k, z, k)"
+        "\n t = Pad(a, p) \n y = Relu(t) }",
+        "Relu",
+    ),
     ("GF244", f"{A} {{ t = Exp(a) \n u = Exp(a) \n y = Mul(t, u) }}", "Exp Mul"),
     ("GF244", f"{A} {{ s = Exp(a) \n t = Exp(a) \n u = Sin(s) \n v = Sin(t) \n y = Mul(u, v) }}", "Exp Sin Mul"),
     ("GF245", f"{A} {{ t = Transpose(a) \n u = Transpose(t) \n y = Relu(u) }}", "Relu"),
