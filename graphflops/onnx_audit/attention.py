@@ -67,14 +67,16 @@ def _fused(group: Spelled, seen: Observation, model: Model, gone: set[int]) -> O
 
     gone: places of calls that other fixes leave out, to which these are added.
     """
-    types, turned, value = model.view.types, group.first.operand(1), group.second.operand(1)
+    types, turned = model.view.types, group.first.operand(1)
     scale, masks = _scores(group, model)
     keys = model.view.makers.get(turned)
-    four = [name for name in (value, *masks) if name in types and types[name].rank == 4]
-    if keys is None or keys.operator.name != "permute" or not scale or len(four) != 1 + len(masks):
+    others = (group.first.operand(0), group.second.operand(1), *masks)
+    ranks = dict.fromkeys(others[:2], (4,)) | dict.fromkeys(masks, (2, 3, 4))
+    read = [types[name] for name in others if name in types and types[name].rank in ranks[name]]
+    if keys is None or keys.operator.name != "permute" or not scale or len(read) != len(others):
         return seen
     order: tuple[int, ...] = keys.argument("order") or ()
-    names, edits = [group.first.operand(0), first_of(keys), value, *masks], []
+    names, edits = [others[0], first_of(keys), *others[1:]], []
     straight = (*order[:2], *order[:1:-1])
     if straight != (0, 1, 2, 3):
         if len(order) != 4 or model.view.only_user(turned) is not group.first:
@@ -82,8 +84,7 @@ def _fused(group: Spelled, seen: Observation, model: Model, gone: set[int]) -> O
         names[1] = turned
         edits = [Edit("operand", turned, first_of(keys), straight), Edit("undeclared", turned)]
     shape = types[turned].shape
-    read = types[turned].like((*shape[:2], *shape[:1:-1]))
-    new = attention(types[names[0]], read, *[types[name] for name in four])
+    new = attention(read[0], types[turned].like((*shape[:2], *shape[:1:-1])), *read[1:])
     edits.append(Edit("attention", group.second.result, operands=tuple(names), scale=scale))
     saved = model.freed(group.second, names, gone)
     moved = total(types[name].nbytes for name in (*names, group.second.result))
