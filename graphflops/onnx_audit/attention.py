@@ -9,6 +9,7 @@ from graphflops.attention.operator_kinds import copies, first_of, role_of, sourc
 from graphflops.dims import total
 from graphflops.onnx_audit.registry import Edit, Observation, check
 from graphflops.rules.onnx.attention import attention
+from graphflops.view import flat
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -114,16 +115,17 @@ def _scores(group: Spelled, model: Model) -> tuple[float, list[str]]:
 def _factor(call: Call, model: Model) -> float:
     """By what a call multiplies all scores; 0 where it does something else, or that is not known."""
     typed = model.view.types.get(call.operands[-1])
-    number = None if typed is None or role_of(call) != "scale" else _number(typed.value, typed.uniform)
-    if not number or call.operator.name not in ("mul", "div"):
+    if (
+        typed is None
+        or typed.numel != 1
+        or role_of(call) != "scale"
+        or call.operator.name not in ("mul", "div")
+    ):
+        return 0.0
+    number = next(flat((typed.value,)), None) or typed.uniform
+    if not isinstance(number, (int, float)) or not number:
         return 0.0
     return number if call.operator.name == "mul" else 1 / number
-
-
-def _number(value: object, uniform: float | None) -> float | None:
-    while isinstance(value, tuple) and len(value) == 1:
-        value = value[0]
-    return value if isinstance(value, (int, float)) else uniform
 
 
 def _shared(call: Call, seen: Observation, model: Model) -> Observation:

@@ -339,16 +339,8 @@ def _is_all(typed: TensorType, number: int) -> bool:
     """True if every element is known to be the number."""
     if typed.uniform is not None:
         return typed.uniform == number
-    waiting, seen = [typed.value], False
-    while waiting:
-        part = waiting.pop()
-        if isinstance(part, tuple):
-            waiting += part
-        elif part is None or isinstance(part, bool) or part != number:
-            return False
-        else:
-            seen = True
-    return seen
+    values = [*flat((typed.value,))]
+    return bool(values) and all(each == number and not isinstance(each, bool) for each in values)
 
 
 def _holds(wide: DType, narrow: DType) -> bool:
