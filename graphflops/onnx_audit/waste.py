@@ -30,21 +30,7 @@ def constant_computed(model: Model) -> Iterator[Observation]:
     """Calls that use stored tensors only, computed whenever the model runs or is loaded. Not reported: quantized weights
     that are unpacked, and results several times as large as their operands, because these are stored small on purpose.
     """
-    folded: dict[str, Call] = {}
-    sized = set[
-        str
-    ]()  # what depends on sizes that are the same for all inputs, and is constant once these are stored
-    for call in model.view.calls:
-        operands = [name for name in call.operands if name]
-        if not operands or call.row.regions or call.row.state not in ("counted", "free"):
-            continue
-        if call.operator.is_random or call.operator.unpacks:
-            continue
-        if _computes_sizes(call, model):
-            sized.add(call.result)
-        elif all(name in model.view.stored or name in folded or name in sized for name in operands):
-            folded.update((name, call) for name in call.node.outputs if name)
-            sized.update(() if sized.isdisjoint(operands) else filter(None, call.node.outputs))
+    folded, sized = _constants(model)
     gone: set[int] = set()
     for call in dict.fromkeys(folded.values()):
         users = model.view.users.get(call.result, [])
@@ -223,6 +209,24 @@ def materialized_broadcast(model: Model) -> Iterator[Observation]:
             flops, moved, stored = model.freed(call, [call.value("x")], gone)
             moved += len(users) * (result.nbytes - source.nbytes)
             yield Observation(text, call, flops, moved, edits=edits, stored=stored)
+
+
+def _constants(model: Model) -> tuple[dict[str, Call], set[str]]:
+    """Values that depend on stored tensors only, by name, each with its call; those that do once known sizes are stored."""
+    folded: dict[str, Call] = {}
+    sized = set[str]()
+    for call in model.view.calls:
+        operands = [name for name in call.operands if name]
+        if not operands or call.row.regions or call.row.state not in ("counted", "free"):
+            continue
+        if call.operator.is_random or call.operator.unpacks:
+            continue
+        if _computes_sizes(call, model):
+            sized.add(call.result)
+        elif all(name in model.view.stored or name in folded or name in sized for name in operands):
+            folded.update((name, call) for name in call.node.outputs if name)
+            sized.update(() if sized.isdisjoint(operands) else filter(None, call.node.outputs))
+    return folded, sized
 
 
 def _pairs(model: Model, name: str) -> Iterator[tuple[Call, Call]]:
