@@ -9,6 +9,12 @@ import click
 from graphflops.commands import files, options
 from graphflops.render import formats
 
+# Options that `ask` takes.
+_ASKED = (
+    *("level", "depth", "by", "tolerance", "only", "first", "last", "uses", "needs"),
+    *("path", "narrow", "stages", "unused"),
+)
+
 
 @click.command(cls=options.LimitedCommand)
 @click.argument("model", type=click.Path(), metavar="MODEL")
@@ -81,8 +87,8 @@ def graph(model: str, form: str | None, output: str | None, top: int | None, **g
     """
     form = formats.chosen("Answer", form, output)
     formats.refuse("Answer", form, {"top": top})
-    from graphflops.structure.answer import Question, ask
+    from graphflops.structure.answer import ask
 
-    asked = {name: given.pop(name) for name in ("level", "depth", "by", *Question.__slots__)}
+    asked = {name: given.pop(name) for name in _ASKED}
     answer = ask(files.report_of(model, **given), **asked)
     files.write(formats.render(answer, form, top=top, **files.screen(output)), output)

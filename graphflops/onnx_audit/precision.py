@@ -61,42 +61,6 @@ def cost_unknown(model: Model) -> Iterator[Observation]:
         yield Observation(f"{what} not counted in any total", call, None, None)
 
 
-@check(
-    "GF256",
-    "unfused-attention",
-    "note",
-    fix="export with opset 23 or later, or run onnxruntime's transformer optimizer: a fused operator keeps scores on chip",
-)
-def unfused_attention(model: Model) -> Iterator[Observation]:
-    """Attention written as two products with a softmax in between: the scores are written to memory and read again, which a
-    fused operator (Attention of opset 23, or onnxruntime's) avoids. The bytes reported are those of the scores.
-    """
-    assert model.report is not None
-    calls = {call.name: call for call in model.view.calls}
-    for use in model.report.attentions:
-        if not use.is_fused:
-            text = f"{use.heads} heads of width {use.width} over {use.queries} x {use.keys}, in {len(use.calls)} calls"
-            yield Observation(text, calls[use.calls[0]], bytes=use.score_bytes)
-
-
-@check(
-    "GF257",
-    "expanded-keys",
-    "note",
-    fix="use an operator with grouped heads: Attention of opset 23 with kv_num_heads, or GroupQueryAttention",
-)
-def expanded_keys(model: Model) -> Iterator[Observation]:
-    """Keys and values shared by several query heads are copied for each of these heads before the products. The bytes
-    reported are those of the copies.
-    """
-    assert model.report is not None
-    calls = {call.name: call for call in model.view.calls}
-    for use in model.report.attentions:
-        if use.repeated_bytes != 0:
-            text = f"{use.kv_heads} heads of keys and values are copied to {use.heads}"
-            yield Observation(text, calls[use.calls[0]], bytes=use.repeated_bytes)
-
-
 def _is_convolution(op: Op) -> bool:
     """True for a convolution of channels first whose result nothing else is applied to."""
     return op.kind == "convolution" and op.is_of_images and not op.has_activation

@@ -27,6 +27,7 @@ class Edit(NamedTuple):
     dropped: `value`, which nothing uses, is removed with what makes it. functions: so are functions that nothing calls.
     undeclared: the file no longer states the type of `value`. sized: it states the size numbers[1] for axis numbers[0].
     folded: the batch norm that makes `value` becomes part of the convolution before it.
+    attention: one Attention of `operands`, whose scores it multiplies by `scale`, makes `value`.
     """
 
     kind: Literal[
@@ -40,10 +41,13 @@ class Edit(NamedTuple):
         "undeclared",
         "sized",
         "folded",
+        "attention",
     ]
     value: str = ""
     other: str = ""
     numbers: tuple[int, ...] = ()
+    operands: tuple[str, ...] = ()
+    scale: float = 1.0
 
 
 class Observation(NamedTuple):

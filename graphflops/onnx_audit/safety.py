@@ -9,7 +9,8 @@ import os
 import posixpath
 import re
 import unicodedata
-from collections import defaultdict
+from collections import Counter, defaultdict
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from graphflops.errors import shown
@@ -60,17 +61,13 @@ def external_outside_folder(model: Model) -> Iterator[Observation]:
     Such a model can read any file that the user can read, and use its bytes as weights.
     """
     folder = os.path.realpath(model.path.parent)
-    seen = set()
+    first: dict[str, str] = {}
     for tensor, place in external(model):
-        location = place["location"]
-        if location in seen:
-            continue
-        seen.add(location)
-        reason = _escape(location, folder)
-        if reason:
-            yield Observation(
-                f"the data of {shown(tensor.name)}, and maybe of others, are {reason}: {shown(location)}"
-            )
+        first.setdefault(place["location"], tensor.name)
+    for location, name in first.items():
+        if reason := _escape(location, folder):
+            text = f"the data of {shown(name)}, and maybe of others, are {reason}: {shown(location)}"
+            yield Observation(text)
 
 
 @check(
@@ -83,15 +80,12 @@ def external_outside_folder(model: Model) -> Iterator[Observation]:
 def external_data_missing(model: Model) -> Iterator[Observation]:
     """The file with external tensor data is missing. Its name and place are those that the model states."""
     folder = os.path.realpath(model.path.parent)
-    missing: dict[str, int] = {}
-    for _, place in external(model):
-        location = place["location"]
+    for location, tensors in Counter(place["location"] for _, place in external(model)).items():
         if not _escape(location, folder) and not os.path.exists(os.path.join(folder, location)):
-            missing[location] = missing.get(location, 0) + 1
-    for location, tensors in missing.items():
-        yield Observation(
-            f"{shown(location or '(no name)')} is missing: it should hold the data of {tensors} tensors"
-        )
+            text = (
+                f"{shown(location or '(no name)')} is missing: it should hold the data of {tensors} tensors"
+            )
+            yield Observation(text)
 
 
 @check(
@@ -142,14 +136,10 @@ def absurd_size(model: Model) -> Iterator[Observation]:
 
     A file of a kilobyte can make a runtime allocate all memory of a machine.
     """
-    said = 0
-    for name, typed in model.view.types.items():
-        if isinstance(typed.nbytes, int) and typed.nbytes >= _ABSURD_BYTES:
-            said += 1
-            if said <= _MOST:
-                yield Observation(
-                    f"{shown(name)} is {typed}: {typed.nbytes:,} bytes", model.view.makers.get(name)
-                )
+    types = model.view.types.items()
+    huge = [pair for pair in types if isinstance(pair[1].nbytes, int) and pair[1].nbytes >= _ABSURD_BYTES]
+    for name, typed in huge[:_MOST]:
+        yield Observation(f"{shown(name)} is {typed}: {typed.nbytes:,} bytes", model.view.makers.get(name))
 
 
 @check(
@@ -164,13 +154,13 @@ def custom_domain(model: Model) -> Iterator[Observation]:
     with native code must be loaded. Its cost is unknown, and not counted in any total.
     """
     functions = {(domain_of(f.domain), f.name) for f in model.proto.functions}
-    kinds: dict[tuple[str, str], tuple[Any, int]] = {}
+    kinds: dict[tuple[str, str], list[Any]] = {}
     for node in model.nodes:
-        key = (domain_of(node.domain), node.op_type)
-        if key[0] not in _RUNTIME_DOMAINS and key not in functions:
-            kinds[key] = (node, kinds.get(key, (node, 0))[1] + 1)
-    for (domain, kind), (node, times) in kinds.items():
-        yield Observation(f"{times} calls of {shown(kind)} of the domain {shown(domain)}", node)
+        kinds.setdefault((domain_of(node.domain), node.op_type), []).append(node)
+    for (domain, kind), nodes in kinds.items():
+        if domain not in _RUNTIME_DOMAINS and (domain, kind) not in functions:
+            text = f"{len(nodes)} calls of {shown(kind)} of the domain {shown(domain)}"
+            yield Observation(text, nodes[0])
 
 
 @check(
@@ -184,17 +174,11 @@ def embedded_code(model: Model) -> Iterator[Observation]:
     """Metadata, a documentation string or an attribute holds a pickle, a program, an archive or a script, plain or in
     base64; or the operator of a call runs Python. ONNX needs none of these.
     """
-    found = 0
-    for (what, holder), text in _texts(model):
-        kind = _code_in(text)
-        if kind:
-            found += 1
-            if found <= _MOST:
-                name = str(getattr(holder, "name", ""))
-                of = f" of {shown(name)}" if name else ""
-                yield Observation(
-                    f"{shown(what)}{of} holds {kind}", holder if hasattr(holder, "op_type") else None
-                )
+    kinds = ((*place, kind) for place, text in _texts(model) if (kind := _code_in(text)))
+    for what, holder, kind in islice(kinds, _MOST):
+        name = str(getattr(holder, "name", ""))
+        text = f"{shown(what)}{f' of {shown(name)}' if name else ''} holds {kind}"
+        yield Observation(text, holder if hasattr(holder, "op_type") else None)
     for node in model.nodes:
         if node.op_type in _CODE_OPERATORS and domain_of(node.domain):
             yield Observation(

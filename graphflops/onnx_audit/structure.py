@@ -297,14 +297,19 @@ def _distinct(nodes: Iterable[Any], *, by_operator: bool = False) -> Iterator[An
 
 
 def _is_unregistered(node: Any, model: Model) -> bool:
-    domain = domain_of(node.domain)
-    opset = model.opsets.get(domain)
-    if opset is None or domain not in NEWEST or domain == "com.microsoft" or opset > NEWEST[domain]:
+    domain, opset = domain_of(node.domain), _opset(node, model)
+    if opset is None or opset > NEWEST[domain]:
         return False
     if any(f.name == node.op_type and domain_of(f.domain) == domain for f in model.proto.functions):
         return False
     versions = VERSIONS.get(f"{domain}.{node.op_type}" if domain else node.op_type)
     return versions is None or versions[0] > opset
+
+
+def _opset(node: Any, model: Model) -> int | None:
+    """The version in force of a domain of ONNX itself; None of another, or where the file states none."""
+    domain = domain_of(node.domain)
+    return model.opsets.get(domain) if domain in NEWEST and domain != "com.microsoft" else None
 
 
 def _is_of_onnxruntime(node: Any) -> bool:
@@ -313,9 +318,8 @@ def _is_of_onnxruntime(node: Any) -> bool:
 
 
 def _is_deprecated(node: Any, model: Model) -> bool:
-    domain = domain_of(node.domain)
-    opset = model.opsets.get(domain)
-    if opset is None or domain not in NEWEST or domain == "com.microsoft":
+    domain, opset = domain_of(node.domain), _opset(node, model)
+    if opset is None:
         return False
     defs = importlib.import_module("onnx.defs")
     try:

@@ -145,11 +145,8 @@ def unused_input(model: Model) -> Iterator[Observation]:
     """The program has an input that no call uses. The caller must still pass it, without any effect."""
     assert model.graph is not None
     for entry in model.graph.inputs:
-        if (
-            entry.role == "user"
-            and entry.name not in model.view.users
-            and entry.name not in model.view.returned
-        ):
+        read = entry.name in model.view.users or entry.name in model.view.returned
+        if entry.role == "user" and not read:
             yield Observation(f"the input {shown(entry.name)} is not used")
 
 

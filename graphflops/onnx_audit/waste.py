@@ -30,15 +30,7 @@ def constant_computed(model: Model) -> Iterator[Observation]:
     """Calls that use stored tensors only, computed whenever the model runs or is loaded. Not reported: quantized weights
     that are unpacked, and results several times as large as their operands, because these are stored small on purpose.
     """
-    folded: dict[str, Call] = {}
-    for call in model.view.calls:
-        operands = [name for name in call.operands if name]
-        if not operands or call.row.regions or call.row.state not in ("counted", "free"):
-            continue
-        if call.operator.is_random or call.operator.unpacks:
-            continue
-        if all(name in model.view.stored or name in folded for name in operands):
-            folded.update((name, call) for name in call.node.outputs if name)
+    folded, sized = _constants(model)
     gone: set[int] = set()
     for call in dict.fromkeys(folded.values()):
         users = model.view.users.get(call.result, [])
@@ -58,7 +50,7 @@ def constant_computed(model: Model) -> Iterator[Observation]:
         exact = not any(_narrows(model.view.calls[place], model) for place in gone - before)
         text = f"{shown(call.name)} computes the same {result} from constants in every run"
         results = [name for name in call.node.outputs if name]
-        edits = tuple(Edit("stored", name) for name in results)
+        edits = tuple(Edit("stored", name) for name in results if sized.isdisjoint(results))
         stored = freed.stored - sum(model.at(model.view.types[name].nbytes) for name in results)
         yield Observation(text, call, freed.flops, freed.bytes, edits=edits, exact=exact, stored=stored)
 
@@ -73,12 +65,10 @@ def sizes_computed(model: Model) -> Iterator[Observation]:
     """Calls that compute sizes which are the same for all inputs. They cost little, but pattern matchers of runtimes may not
     see through them, and memory planners do not know the sizes. Not reported where you gave sizes.
     """
-    assert model.report is not None
-    is_given = any(info.given_by == "user" for info in model.report.symbols.values())
     gone: set[int] = set()
     found: list[Observation] = []
     for call in reversed(model.view.calls):  # what only a later one needs goes with it
-        if is_given or call.place in gone or not _is_known_size(call, model):
+        if call.place in gone or not _computes_sizes(call, model):
             continue
         typed, freed = model.view.types[call.result], model.freed(call, (), gone)
         numbers = tuple(flat((typed.value,)))
@@ -97,8 +87,9 @@ def does_nothing(model: Model) -> Iterator[Observation]:
     """
     gone: set[int] = set()
     stays: set[str] = set()
-    for call in model.view.calls:
-        if call.row.state != "counted":
+    found: list[Observation] = []
+    for call in reversed(model.view.calls):  # what only a later one needs goes with it
+        if call.row.state != "counted" or call.place in gone:
             continue
         added = _adds_nothing(call, model)
         kept = added or (call.operands[0] if _copies(call, model) else "")
@@ -110,7 +101,8 @@ def does_nothing(model: Model) -> Iterator[Observation]:
             # -0 + 0 is 0, so that leaving an addition out may change the sign of a zero.
             exact = not (added and call.operator.name == "add" and model.view.types[kept].dtype.is_floating)
             edits = (Edit("instead", call.result, kept),)
-            yield Observation(text, call, flops, moved, severity, edits, exact, stored)
+            found.append(Observation(text, call, flops, moved, severity, edits, exact, stored))
+    yield from reversed(found)
 
 
 @check(
@@ -119,6 +111,7 @@ def does_nothing(model: Model) -> Iterator[Observation]:
 def repeated(model: Model) -> Iterator[Observation]:
     """Two calls of one operator on the same operands with the same attributes: one of them is enough."""
     first: dict[Any, Call] = {}
+    gone: set[int] = set()
     for call in model.view.calls:
         if call.row.state != "counted" or call.row.regions or call.operator.is_random:
             continue
@@ -127,7 +120,7 @@ def repeated(model: Model) -> Iterator[Observation]:
         known = first.setdefault(key, call)
         if known is not call and call.bytes != 0:
             text = f"{shown(call.name)} repeats the computation of {shown(known.name)}"
-            flops, moved, stored = model.freed(call)
+            flops, moved, stored = model.freed(call, (), gone)
             severity = model.graded(flops, moved)
             pairs = zip(call.node.outputs, known.node.outputs, strict=True)
             edits = tuple(Edit("instead", name, other) for name, other in pairs if name and other)
@@ -184,20 +177,22 @@ def casts_cancel(model: Model) -> Iterator[Observation]:
 @check("GF247", "reshapes-chain", "note", fix="keep the last Reshape only")
 def reshapes_chain(model: Model) -> Iterator[Observation]:
     """A Reshape of a Reshape. It moves no data, but pattern matchers of runtimes may not see through it."""
+    gone: set[int] = set()
     for first, second in _pairs(model, "reshape"):
         before, after = model.view.types.get(first.value("x")), model.view.types.get(second.result)
         same = before is not None and after is not None and before.shape == after.shape
         what = "undoes" if same else "replaces"
         edits = _past(first, second, same) if same or _states_sizes(second, model) else ()
-        freed = model.freed(second if same else first, [first.value("x")])
+        flops, moved, stored = model.freed(second if same else first, [first.value("x")], gone)
         text = f"{shown(second.name)} {what} {shown(first.name)}"
-        yield Observation(text, second, edits=edits, stored=freed.stored, is_small=True)
+        yield Observation(text, second, flops, moved, edits=edits, stored=stored, is_small=True)
 
 
 @check("GF248", "materialized-broadcast", "note", fix="remove the Expand: its users broadcast their operands")
 def materialized_broadcast(model: Model) -> Iterator[Observation]:
     """An Expand whose result is used only by calls that broadcast their operands: it writes a tensor that nobody needs."""
     claimed: set[int] = set()
+    gone: set[int] = set()
     for call in model.view.calls:
         if call.operator.name != "expand" or call.row.state != "counted":
             continue
@@ -211,9 +206,27 @@ def materialized_broadcast(model: Model) -> Iterator[Observation]:
             alone = claimed.isdisjoint(user.place for user in users)
             edits = (Edit("instead", call.result, call.value("x")),) if alone else ()
             claimed.update(user.place for user in users)
-            flops, moved, stored = model.freed(call, [call.value("x")])
+            flops, moved, stored = model.freed(call, [call.value("x")], gone)
             moved += len(users) * (result.nbytes - source.nbytes)
             yield Observation(text, call, flops, moved, edits=edits, stored=stored)
+
+
+def _constants(model: Model) -> tuple[dict[str, Call], set[str]]:
+    """Values that depend on stored tensors only, by name, each with its call; those that do once known sizes are stored."""
+    folded: dict[str, Call] = {}
+    sized = set[str]()
+    for call in model.view.calls:
+        operands = [name for name in call.operands if name]
+        if not operands or call.row.regions or call.row.state not in ("counted", "free"):
+            continue
+        if call.operator.is_random or call.operator.unpacks:
+            continue
+        if _computes_sizes(call, model):
+            sized.add(call.result)
+        elif all(name in model.view.stored or name in folded or name in sized for name in operands):
+            folded.update((name, call) for name in call.node.outputs if name)
+            sized.update(() if sized.isdisjoint(operands) else filter(None, call.node.outputs))
+    return folded, sized
 
 
 def _pairs(model: Model, name: str) -> Iterator[tuple[Call, Call]]:
@@ -233,10 +246,13 @@ def _narrows(call: Call, model: Model) -> bool:
     return call.operator.name == "cast" and not (before and after and _holds(after.dtype, before.dtype))
 
 
-def _is_known_size(call: Call, model: Model) -> bool:
-    """True if the one result of a call is a known int64, or a list of some, and its operands are not."""
+def _computes_sizes(call: Call, model: Model) -> bool:
+    """True if a call makes a known int64, or a list of some, of what is not stored, and the user gave no size."""
     typed = model.view.types.get(call.result)
     operands = [name for name in call.operands if name]
+    assert model.report is not None
+    if any(info.given_by == "user" for info in model.report.symbols.values()):
+        return False
     if typed is None or typed.dtype.name != "int64" or typed.rank > 1 or call.row.regions:
         return False
     depends = any(name not in model.view.stored for name in operands)
@@ -327,16 +343,8 @@ def _is_all(typed: TensorType, number: int) -> bool:
     """True if every element is known to be the number."""
     if typed.uniform is not None:
         return typed.uniform == number
-    waiting, seen = [typed.value], False
-    while waiting:
-        part = waiting.pop()
-        if isinstance(part, tuple):
-            waiting += part
-        elif part is None or isinstance(part, bool) or part != number:
-            return False
-        else:
-            seen = True
-    return seen
+    values = [*flat((typed.value,))]
+    return bool(values) and all(each == number and not isinstance(each, bool) for each in values)
 
 
 def _holds(wide: DType, narrow: DType) -> bool:

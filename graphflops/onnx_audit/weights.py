@@ -132,8 +132,6 @@ def stored_twice(model: Model) -> Iterator[Observation]:
     """Two initializers hold the same bytes: tied weights that the export separated, or a copied block. They take space
     twice, in the file and in memory. External data are not opened, and so not compared.
     """
-    from graphflops.onnx_audit.weights import digests
-
     twins: dict[tuple[str, str, str], list[str]] = {}
     known = {entry.target: entry.name for entry in model.view.stored.values()}
     for name, digest in digests(model.path, _SMALLEST_TWIN).items():

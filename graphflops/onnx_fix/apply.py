@@ -85,8 +85,9 @@ class _Editor:
                 return node is not None and not node.domain and node.op_type in _UNARY_FIRST
             case "scalar" | "vector":
                 return node is not None and (value.graph is self.model.graph or not value.is_graph_output())
-            case "stored" | "folded":
-                return value.graph is self.model.graph and node is not None
+            case "stored" | "folded" | "attention":
+                known = self.values.keys() >= set(edit.operands)
+                return value.graph is self.model.graph and node is not None and known
         return edit.kind != "dropped" or not value.is_graph_output()
 
     def _change(self, edit: Edit) -> None:
@@ -112,6 +113,8 @@ class _Editor:
                 node.replace_input_with(0, self.values[edit.other])
                 if edit.numbers:
                     node.attributes["perm"] = ir.AttrInt64s("perm", edit.numbers)
+            case "attention":
+                self._fuse(value, edit)
             case "scalar" | "vector":
                 numbers = np.array(edit.numbers, np.int64)
                 self._keep(edit.value, numbers if edit.kind == "vector" else numbers[0])
@@ -121,6 +124,20 @@ class _Editor:
                 axis, size = edit.numbers
                 assert value.shape is not None
                 value.shape = ir.Shape([*value.shape[:axis], size, *value.shape[axis + 1 :]])
+
+    def _fuse(self, value: ir.Value, edit: Edit) -> None:
+        """Let one Attention make a value, under the name of the call that made it."""
+        before, name = value.producer(), value.name
+        assert before is not None
+        made = ir.Value(type=value.type, shape=value.shape)
+        operands = [self.values[operand] for operand in edit.operands]
+        attributes = ir.convenience.convert_attributes({"scale": edit.scale})
+        node = ir.Node("", "Attention", operands, attributes, outputs=[made], name=before.name)
+        node.metadata_props.update(before.metadata_props)
+        value.graph.insert_before(before, node)  # type: ignore[union-attr]
+        ir.convenience.replace_all_uses_with(value, made, replace_graph_outputs=True)
+        value.name, made.name = None, name
+        self.values[edit.value] = made
 
     def _store(self, names: Sequence[str]) -> None:
         """Compute values once, by onnxruntime's own kernels, and store them under their names."""

@@ -180,7 +180,7 @@ class _Work:
     def plan(self, sizes: dict[str, int], unproven: bool) -> str:
         """Find the runs that prove a fix; why there are none, where that is allowed. Raises RunError where it is not."""
         try:
-            self.runs = self.steps.planned(sizes)
+            self.runs = self.steps.asked("plan", self.before.path, self.steps.folder, sizes)
         except RunError as error:
             if unproven:
                 return str(error)
@@ -219,7 +219,8 @@ class _Work:
             trial = self._applied(trial, unsafe, set(denied))
             problem = _lost(self.before, trial)
             if not problem and self.runs and trial.applied:
-                verdict = self.steps.compared(trial.file, self.runs, exact=not unsafe)
+                files = self.before.path, trial.file, self.steps.folder
+                verdict = self.steps.asked("compare", *files, self.runs, not unsafe)
                 problem, self.difference = verdict.problem, verdict.difference
         except GraphflopsError as error:
             problem = str(error).removeprefix(f"{shown(self.before.path)}: ")
@@ -233,7 +234,8 @@ class _Work:
                 break
             self.files += 1
             target = os.path.join(self.folder, f"{self.files}.onnx")
-            places = self.steps.applied(trial.file, target, [fix.edits for fix in chosen])
+            edits = [fix.edits for fix in chosen]
+            places = self.steps.asked("apply", trial.file, target, self.steps.folder, edits)
             done = {_key(chosen[place]): chosen[place].finding for place in places}
             denied |= {_key(fix) for fix in chosen} - done.keys()
             if done:

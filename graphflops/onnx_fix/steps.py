@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,36 +29,27 @@ class Steps:
         """Where the data lie that the file keeps outside of itself."""
         return os.path.dirname(os.path.realpath(self.path))
 
-    def applied(self, source: str, target: str, fixes: Sequence[Sequence[Edit]]) -> list[int]:
-        """Write the file at `source` with the fixes to `target`; the places of those that could be applied."""
-        return self._asked("apply", (source, target, self.folder, fixes), list[int], _LARGEST)  # type: ignore[no-any-return]
-
-    def planned(self, dims: dict[str, int]) -> list[Run]:
-        """Three runs that the file can do. Raises RunError where it can do none."""
-        return self._asked("plan", (self.path, self.folder, dims), list[Run])  # type: ignore[no-any-return]
-
-    def compared(self, new: str, runs: Sequence[Run], exact: bool) -> Verdict:
-        """Whether the file and the new one give the same results."""
-        return self._asked("compare", (self.path, new, self.folder, runs, exact), Verdict)  # type: ignore[no-any-return]
-
-    def _asked(self, step: str, arguments: tuple[Any, ...], kind: Any, writes: int = 0) -> Any:
+    def asked(self, step: str, *arguments: Any) -> Any:
+        """What a step of `STEPS` finds. Raises RunError where it fails, and FileError where its process does."""
+        *_, kind = STEPS[step]
         with tempfile.NamedTemporaryFile(prefix="graphflops") as file:
             file.write(msgspec.json.encode(arguments))
             file.flush()
+            writes = _LARGEST if step == "apply" else 0
             request = {"arguments": file.name, "seconds": self.seconds, "writes": writes}
             found = answered(child_command(step, request), self.seconds, self.path)
         return msgspec.json.decode(found, type=kind)
 
 
-# What the child process runs: each function with the types of its arguments.
-STEPS: dict[str, tuple[str, Any]] = {
-    "apply": ("graphflops.onnx_fix.apply:apply", tuple[str, str, str, list[list[Edit]]]),
-    "plan": ("graphflops.onnx_fix.sessions:planned", tuple[str, str, dict[str, int]]),
-    "compare": ("graphflops.onnx_fix.sessions:compared", tuple[str, str, str, list[Run], bool]),
+# What the child process runs: each function with the types of its arguments and of its result.
+STEPS: dict[str, tuple[str, Any, Any]] = {
+    "apply": ("graphflops.onnx_fix.apply:apply", tuple[str, str, str, list[list[Edit]]], list[int]),
+    "plan": ("graphflops.onnx_fix.sessions:planned", tuple[str, str, dict[str, int]], list[Run]),
+    "compare": ("graphflops.onnx_fix.sessions:compared", tuple[str, str, str, list[Run], bool], Verdict),
 }
 
 
 def done(step: str, arguments: bytes) -> bytes:
     """Do a step, in the process that was asked to; its arguments and what it finds are JSON."""
-    function, kind = STEPS[step]
+    function, kind, _ = STEPS[step]
     return msgspec.json.encode(imported(function)(*msgspec.json.decode(arguments, type=kind)))

@@ -105,9 +105,16 @@ def table(found: Findings, page: Page, top: int | None) -> None:
         shares = Shares(model)
         if model.assumed and any(shares.text([finding]) for finding in model.findings):
             page.line((f"  costs at {assumptions(model.assumed)}", "dim"))
-        for findings in _ranked(model, shares):
+        for first, times, work, lines in _codes(model, shares, top):
             page.line()
-            _code(page, findings, shares, top)
+            title = f"  {safe(first.code, 20)} {safe(first.name, 60)}{f'  {times}' if times else ''}"
+            page.line(
+                (f"  {first.severity}", _COLORS[first.severity]), (title, "bold"), f"  {work}" if work else ""
+            )
+            if first.fix:
+                page.line((f"    fix: {safe(first.fix, _SENTENCE)}", "dim"))
+            for line, _ in lines:
+                page.line(f"    {line}")
         if model.findings:
             page.line()
             page.line((f"  {counted(model.findings)}{_saving(model, shares)}", "bold"))
@@ -125,21 +132,26 @@ def markdown(found: Findings, top: int | None) -> Iterator[tuple[str, int]]:
         heads = f"\n### {escaped(model.model)}: {counted(model.findings)}{_saving(model, shares)}\n"
         if model.assumed and any(shares.text([finding]) for finding in model.findings):
             heads += f"\nCosts at {escaped(assumptions(model.assumed))}.\n"
-        for findings in _ranked(model, shares):
-            first, folds = findings[0], _folds(findings, shares)
-            times = f" x{len(findings):,}" if len(findings) > 1 else ""
-            work = shares.text(findings)
-            heads += (
-                f"\n**{first.severity} {escaped(f'{safe(first.code, 20)} {safe(first.name, 60)}{times}')}**"
-            )
-            heads += f" {escaped(work)}" if work else ""
+        for first, times, work, lines in _codes(model, shares, top):
+            name = f"{safe(first.code, 20)} {safe(first.name, 60)}{f' {times}' if times else ''}"
+            heads += f"\n**{first.severity} {escaped(name)}**{f' {escaped(work)}' if work else ''}"
             heads += f"  \nFix: {escaped(safe(first.fix, _SENTENCE))}.\n\n" if first.fix else "\n\n"
-            for fold in folds[:top]:
-                yield f"{heads}- {escaped(_line(fold, folds, shares))}\n", len(fold.findings)
+            for line, count in lines:
+                yield f"{heads}- {escaped(line)}\n", count
                 heads = ""
-            rest = sum(len(fold.findings) for fold in folds[top:]) if top is not None else 0
-            if rest:
-                yield f"- … and {rest:,} more of {escaped(safe(first.code, 20))}\n", rest
+
+
+def _codes(
+    model: ModelFindings, shares: Shares, top: int | None
+) -> Iterator[tuple[Finding, str, str, list[tuple[str, int]]]]:
+    """By code: its first finding, `x6`, what all cost together, and lines with the findings that each stands for."""
+    for findings in _ranked(model, shares):
+        folds = sorted(folded(findings), key=lambda fold: -shares.share(fold.findings))
+        lines = [(_line(fold, folds, shares), len(fold.findings)) for fold in folds[:top]]
+        rest = len(findings) - sum(count for _, count in lines)
+        if rest:
+            lines.append((f"… and {rest:,} more of {safe(findings[0].code, 20)}", rest))
+        yield findings[0], f"x{len(findings):,}" * (len(findings) > 1), shares.text(findings), lines
 
 
 def _ranked(model: ModelFindings, shares: Shares) -> list[list[Finding]]:
@@ -150,11 +162,6 @@ def _ranked(model: ModelFindings, shares: Shares) -> list[list[Finding]]:
     return sorted(
         by_code.values(), key=lambda each: (SEVERITIES.index(each[0].severity), -shares.share(each))
     )
-
-
-def _folds(findings: Sequence[Finding], shares: Shares) -> list[FindingFold]:
-    """Findings of one code folded, the most expensive first."""
-    return sorted(folded(findings), key=lambda fold: -shares.share(fold.findings))
 
 
 def _line(fold: FindingFold, folds: Sequence[FindingFold], shares: Shares) -> str:
@@ -178,25 +185,6 @@ def offered(model: ModelFindings) -> str:
     unsafe = f", {kinds.count('unsafe'):,} more with --unsafe-fixes" if "unsafe" in kinds else ""
     command = f"`graphflops audit {safe(model.model)} --fix`"
     return f"{command} mends {count_of(kinds.count('safe'), 'finding')}{unsafe}"
-
-
-def _code(page: Page, findings: Sequence[Finding], shares: Shares, top: int | None) -> None:
-    """One code: what it costs together, its fix, then its places."""
-    first, folds = findings[0], _folds(findings, shares)
-    times = f"  x{len(findings):,}" if len(findings) > 1 else ""
-    work = shares.text(findings)
-    page.line(
-        (f"  {first.severity}", _COLORS[first.severity]),
-        (f"  {safe(first.code, 20)} {safe(first.name, 60)}{times}", "bold"),
-        f"  {work}" if work else "",
-    )
-    if first.fix:
-        page.line((f"    fix: {safe(first.fix, _SENTENCE)}", "dim"))
-    for fold in folds[:top]:
-        page.line(f"    {_line(fold, folds, shares)}")
-    rest = sum(len(fold.findings) for fold in folds[top:]) if top is not None else 0
-    if rest:
-        page.line(f"    … and {rest:,} more of {safe(first.code, 20)}")
 
 
 def statistics(found: Findings) -> TextTable:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -272,21 +273,9 @@ def _sections(found: Sequence[ModelFindings]) -> Iterator[tuple[str, int]]:
 
 
 def _wire(finding: Finding, model: ModelFindings) -> dict[str, Any]:
-    texts = (
-        "code",
-        "name",
-        "severity",
-        "message",
-        "fix",
-        "node",
-        "op",
-        "module",
-        "source",
-        "between",
-        "applicability",
-    )
+    facts = {field.name: getattr(finding, field.name) for field in fields(finding)}
     return {
-        **{name: safe(getattr(finding, name), 10_000) for name in texts},
+        **{name: safe(text, 10_000) for name, text in facts.items() if isinstance(text, str)},
         "flops": _quantity(finding.flops, model),
         "bytes": _quantity(finding.bytes, model),
         "stored": finding.stored,

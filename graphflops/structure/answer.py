@@ -12,6 +12,8 @@ from graphflops.structure.cuts import TOLERANCE, Cuts, cuts
 from graphflops.structure.paths import Bottlenecks, CriticalPath, bottlenecks, critical_path
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     import networkx
 
     from graphflops.report import GraphLevel, Report
@@ -50,56 +52,35 @@ class Answer:
     by: Colour
 
 
-@dataclass(frozen=True, slots=True)
-class Question:
-    """At most one question. Names are those of modules, calls, weights and inputs.
-
-    only: modules. first, last: what lies between them. uses, needs: what depends on a weight, what a module depends on.
-    path: the critical path. narrow: bottlenecks. stages, tolerance: cuts. unused: what nothing reads.
-    """
-
-    only: str | None = None
-    first: str | None = None
-    last: str | None = None
-    uses: str | None = None
-    needs: str | None = None
-    path: queries.Quantity | None = None
-    narrow: bool = False
-    stages: int | None = None
-    tolerance: float = TOLERANCE
-    unused: bool = False
-
-    def check(self, by: Colour) -> None:
-        """Raises OptionError for several questions, for half of one, and for what does not go with a quantity."""
-        wholes = (self.only, self.first or self.last, self.uses, self.needs, self.path, self.stages)
-        if sum(asked is not None for asked in wholes) + self.narrow + self.unused > 1:
-            raise OptionError("one question at a time")
-        if (self.first is None) != (self.last is None):
-            raise OptionError("what lies between two modules takes both, --from and --to")
-        if self.stages is not None and by == "memory":
-            raise OptionError(
-                "stages are balanced by flops, bytes or time: what is in memory at once does not add up"
-            )
-
-
 def ask(
     report: Report,
     *,
     level: GraphLevel = "module",
     depth: int | None = None,
     by: Colour = "flops",
+    tolerance: float = TOLERANCE,
     **asked: Any,
 ) -> Answer:
-    """The answer to a question, whose fields are the keywords; to none, the whole graph.
+    """The answer to the one question that is neither None nor False; to none, the whole graph.
 
-    Raises ModelError for a name that there is not, OptionError as `Question.check` does and for times without a device.
+    only: these modules. first and last: what lies between them. uses, needs: what depends on a weight, what a module depends
+    on. path: the critical path by a quantity. narrow: bottlenecks. stages: cuts into so many, within the tolerance.
+    unused: what nothing reads. Names are those of modules, calls, weights and inputs.
+
+    Raises ModelError for a name that there is not, OptionError for several questions and for times without a device.
     """
-    question = Question(**asked)
-    question.check(by)
+    given = {name: value for name, value in asked.items() if value is not None and value is not False}
+    ends = given.keys() & {"first", "last"}
+    if len(given) > max(1, len(ends)):
+        raise OptionError("one question at a time")
+    if len(ends) == 1:
+        raise OptionError("what lies between two modules takes both, --from and --to")
     program = Program(report)
     graph = program.calls
     queries.cost(graph, (), by)  # refuses times without a device
-    found = _marked(graph, question, by) or _part(graph, question)
+    found = _found(graph, by, tolerance, **given)
+    for name, mark in _marks(found):
+        graph.nodes[name]["stage" if isinstance(found, Cuts) else "status"] = mark
     is_part = type(found) is Part and len(found.names) < len(graph)
     names = found.names if isinstance(found, Part) and is_part else None
     if level == "module":
@@ -107,47 +88,45 @@ def ask(
     return Answer(report, graph if names is None else queries.part(graph, names), graph, found, by)
 
 
-def _marked(graph: networkx.MultiDiGraph, question: Question, by: Colour) -> Found | None:
-    """What is found in the whole graph, whose nodes are marked; None where a part is asked for."""
-    found: Found
-    marks: dict[str, Any]
-    mark = "status"
-    if question.path is not None:
-        found = critical_path(graph, question.path)
-        marks = dict.fromkeys(found.calls, "on path")
-    elif question.narrow:
-        found = bottlenecks(graph)
-        marks = {one.call: "bottleneck" for one in found.found}
-    elif question.stages is not None and by != "memory":
-        found, mark = cuts(graph, question.stages, by, question.tolerance), "stage"
-        marks = {name: number for number, stage in enumerate(found.stages, 1) for name in stage.calls}
-    elif question.unused:
-        found = Unused("what nothing reads", frozenset(queries.unused(graph)))
-        marks = dict.fromkeys(found.names, "unused")
-    else:
-        return None
-    for name, value in marks.items():
-        graph.nodes[name][mark] = value
-    return found
-
-
-def _part(graph: networkx.MultiDiGraph, question: Question) -> Part:
-    """The nodes that a question asks for, and the weights that its calls read."""
-    if (uses := question.uses) is not None:
-        return _beside(graph, f"what depends on {uses}", queries.uses(graph, queries.named(graph, uses)))
-    if (needs := question.needs) is not None:
-        return _beside(graph, f"what {needs} depends on", queries.needs(graph, queries.named(graph, needs)))
-    if question.only is not None:
-        return _beside(graph, question.only, queries.named(graph, question.only))
-    first, last = question.first, question.last
-    if first is not None and last is not None:
-        found = queries.between(graph, queries.named(graph, first), queries.named(graph, last))
-        if not found:
-            raise ModelError(
-                f"nothing lies between {shown(first)} and {shown(last)}, or one does not lead to the other"
-            )
-        return _beside(graph, f"what lies between {first} and {last}", found)
+def _found(graph: networkx.MultiDiGraph, by: Colour, tolerance: float, **asked: Any) -> Found:
+    """What a question finds in the graph of calls: a part with the weights that its calls read, or more than a part."""
+    match asked:
+        case {"path": quantity}:
+            return critical_path(graph, quantity)
+        case {"narrow": _}:
+            return bottlenecks(graph)
+        case {"unused": _}:
+            return Unused("what nothing reads", frozenset(queries.unused(graph)))
+        case {"stages": number}:
+            if by == "memory":
+                what = "what is in memory at once does not add up"
+                raise OptionError(f"stages are balanced by flops, bytes or time: {what}")
+            return cuts(graph, number, by, tolerance)
+        case {"uses": name}:
+            return _beside(graph, f"what depends on {name}", queries.uses(graph, queries.named(graph, name)))
+        case {"needs": name}:
+            return _beside(graph, f"what {name} depends on", queries.needs(graph, queries.named(graph, name)))
+        case {"only": name}:
+            return _beside(graph, name, queries.named(graph, name))
+        case {"first": first, "last": last}:
+            found = queries.between(graph, queries.named(graph, first), queries.named(graph, last))
+            if not found:
+                what = f"nothing lies between {shown(first)} and {shown(last)}"
+                raise ModelError(f"{what}, or one does not lead to the other")
+            return _beside(graph, f"what lies between {first} and {last}", found)
     return Part("", frozenset(graph))
+
+
+def _marks(found: Found) -> Iterator[tuple[str, str | int]]:
+    """Nodes that an answer is about, where it is not a part of the graph: each with its stage, or with its status."""
+    if isinstance(found, CriticalPath):
+        yield from ((name, "on path") for name in found.calls)
+    elif isinstance(found, Bottlenecks):
+        yield from ((one.call, "bottleneck") for one in found.found)
+    elif isinstance(found, Cuts):
+        yield from ((name, place) for place, stage in enumerate(found.stages, 1) for name in stage.calls)
+    elif isinstance(found, Unused):
+        yield from ((name, "unused") for name in found.names)
 
 
 def _beside(graph: networkx.MultiDiGraph, title: str, names: set[str]) -> Part:

@@ -20,7 +20,7 @@ from graphflops.structure.queries import part as part_of
 from graphflops.structure.wiring import wiring
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable
+    from collections.abc import Hashable, Iterable
 
     import networkx
 
@@ -128,32 +128,25 @@ class _Modules:
                 self.of[name], self.turns[name] = made, turn
 
     def ends(self) -> None:
-        """Inputs, weights and results. A weight that one module alone reads is part of its node."""
+        """Inputs, weights and results. A weight that one module alone reads is part of its node.
+
+        Those beside the same modules whose names differ in their numbers only are one node.
+        """
         holders = {self.graph.nodes[name].get("module", ""): name for name in reversed([*self.graph])}
-        ends: dict[str, list[str]] = {"input": [], "output": []}
-        beside: dict[str, tuple[str, ...]] = {}
+        groups: dict[Hashable, list[str]] = {}
         for name, node in self.calls.nodes(data=True):
             if node["kind"] == "call":
                 continue
             near = self.calls.pred[name] if node["kind"] == "output" else self.calls.succ[name]
-            beside[name] = modules = tuple(dict.fromkeys(self.of[one] for one in near if one in self.of))
+            modules = tuple(dict.fromkeys(self.of[one] for one in near if one in self.of))
             holder = modules[0] if len(modules) == 1 else holders.get(node.get("module", ""))
             if node["kind"] != "weight" or holder is None or len(modules) > 1:
-                ends["output" if node["kind"] == "output" else "input"].append(name)
+                same = (node["role"], node.get("shape"), node.get("dtype"), unnumbered(node["label"]))
+                groups.setdefault((node["kind"] == "output", *same, modules), []).append(name)
                 continue
             self.of[name] = holder
             held, own = self.graph.nodes[holder], {**node, "weight_bytes": node.get("memory", 0)}
             held |= {key: held.get(key, 0) + own[key] for key in ("parameters", "weight_bytes") if key in own}
-        for names in ends.values():
-            self.alike(names, lambda name: beside[name])
-
-    def alike(self, names: Iterable[str], beside: Callable[[str], Hashable]) -> None:
-        """One node for ends beside the same modules whose names differ in their numbers only."""
-        groups: dict[Hashable, list[str]] = {}
-        for name in names:
-            node = self.calls.nodes[name]
-            same = (node["role"], node.get("shape"), node.get("dtype"), unnumbered(node["label"]))
-            groups.setdefault((*same, beside(name)), []).append(name)
         for group in groups.values():
             nodes = [self.calls.nodes[name] for name in group]
             made = self.unique(numbered(group))

@@ -44,11 +44,14 @@ def critical_path(graph: networkx.MultiDiGraph, by: Quantity = "flops") -> Criti
     steps.add_weighted_edges_from((start, name, weights[name]) for name in calls)
     steps.add_weighted_edges_from((maker, user, weights[user]) for maker, user in among.edges())
     path = networkx.dag_longest_path(steps)[1:] if calls else []
-    beside = data_flow(graph).subgraph(set(calls).difference(path))
-    groups = [(cost(graph, group, by)[0], group) for group in networkx.weakly_connected_components(beside)]
-    most, branch = max(groups, key=lambda group: group[0], default=(0, set()))
-    ordered = tuple([name for name in calls if name in branch])
-    return CriticalPath(by, tuple(path), cost(graph, path, by)[0], whole, ordered, most, unknown)
+    place = {name: number for number, name in enumerate(calls)}
+    beside = part(
+        graph, set(data_flow(graph)) & place.keys() - set(path)
+    )  # subgraphs have the order of hashes
+    groups = [sorted(group, key=place.__getitem__) for group in networkx.weakly_connected_components(beside)]
+    branch = max(groups, key=lambda group: cost(graph, group, by)[0], default=[])
+    figures = (cost(graph, path, by)[0], whole, tuple(branch), cost(graph, branch, by)[0])
+    return CriticalPath(by, tuple(path), *figures, unknown)
 
 
 class Bottleneck(NamedTuple):

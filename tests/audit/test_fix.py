@@ -21,7 +21,7 @@ from graphflops.cli import main
 from graphflops.onnx_audit.catalogue import checks
 from graphflops.onnx_fix import fix as module
 from graphflops.onnx_fix.fix import Fixed, fixed
-from graphflops.onnx_fix.steps import Steps, done
+from graphflops.onnx_fix.steps import STEPS, Steps, done
 
 HEAD = '<ir_version: 10, opset_import: ["" : 21, "com.microsoft" : 1]>\n'
 
@@ -29,8 +29,8 @@ HEAD = '<ir_version: 10, opset_import: ["" : 21, "com.microsoft" : 1]>\n'
 class Here(Steps):
     """The steps in this process, which the tests need not protect."""
 
-    def _asked(self, step: str, arguments: Any, kind: Any, writes: int = 0) -> Any:
-        return msgspec.json.decode(done(step, msgspec.json.encode(arguments)), type=kind)
+    def asked(self, step: str, *arguments: Any) -> Any:
+        return msgspec.json.decode(done(step, msgspec.json.encode(arguments)), type=STEPS[step][-1])
 
 
 def saved(body: str, path: Path) -> Path:
@@ -64,6 +64,13 @@ FIXES = [
     ("GF243", f"{A} {{ t = Cast<to = 1>(a) \n y = Relu(t) }}", "Relu"),
     ("GF243", f"{A} {{ t = Relu(a) \n y = Cast<to = 1>(t) }}", "Relu"),  # the output takes the operand's place
     ("GF243", f"{A} <float o = {{1}}> {{ t = Mul(o, a) \n y = Relu(t) }}", "Relu"),
+    (  # with the Pad goes what computes its amounts, and the Cast therein that does nothing either
+        "GF243",
+        "g (float[n,4] a) => (float[n,4] y) <int64[1] j = {1}, int64[1] f = {4}, int64[1] z = {0}> { s = Shape(a)"
+        "\n c = Gather(s, j) \n d = Sub(c, f) \n k = Cast<to = 7>(d) \n p = Concat<axis = 0>(z, k, z, k)"
+        "\n t = Pad(a, p) \n y = Relu(t) }",
+        "Relu",
+    ),
     ("GF244", f"{A} {{ t = Exp(a) \n u = Exp(a) \n y = Mul(t, u) }}", "Exp Mul"),
     ("GF244", f"{A} {{ s = Exp(a) \n t = Exp(a) \n u = Sin(s) \n v = Sin(t) \n y = Mul(u, v) }}", "Exp Sin Mul"),
     ("GF245", f"{A} {{ t = Transpose(a) \n u = Transpose(t) \n y = Relu(u) }}", "Relu"),
@@ -249,6 +256,50 @@ def test_batch_norms_are_folded_only_as_an_unsafe_fix(
     found = mended(path, monkeypatch, unsafe=True)
     assert [node.name for node in onnx.load(found.file).graph.node] == ["/stem/conv/Conv"]
     assert 0 < found.difference < 1e-5
+
+
+ATTENTION = """<ir_version: 11, opset_import: ["" : 23]>
+g (float[b,8,16,8] q, float[b,2,16,8] k, float[b,16,2,8] v, float[1,1,16,16] m) => (float[b,8,16,8] y)
+<float s = {0.125}, int64[1] two = {2}, int64[5] e = {1,1,4,1,1}, int64[4] r = {-1,8,16,8}> {
+  k1 = Unsqueeze(k, two)  k2 = Expand(k1, e)  k3 = Reshape(k2, r)  kt = Transpose<perm=[0,1,3,2]>(k3)
+  v0 = Transpose<perm=[0,2,1,3]>(v)  v1 = Unsqueeze(v0, two)  v2 = Expand(v1, e)  v3 = Reshape(v2, r)
+  a = MatMul(q, kt)  n = Mul(a, s)  c = Add(n, m)  d = Softmax<axis=-1>(c)  y = MatMul(d, v3) }"""
+
+
+def test_attention_is_one_call_that_reads_shared_keys_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "model.onnx"
+    model = parser.parse_model(ATTENTION)
+    path.write_bytes(model.SerializeToString())
+    assert not mended(path, monkeypatch).fixed
+    found = mended(path, monkeypatch, unsafe=True)
+    assert calls(found.file) == ["Transpose", "Attention"]
+    assert [finding.code for finding in found.fixed] == ["GF256", "GF257"]
+    assert (found.undone, found.after.findings) == ((), ())
+    assert found.promised == found.saved
+    (use,) = found.after.report.attentions  # type: ignore[union-attr]
+    assert (use.heads, use.kv_heads, use.is_fused) == (8, 2, True)
+    model.opset_import[0].version, model.ir_version = 22, 10
+    path.write_bytes(model.SerializeToString())
+    assert not mended(path, monkeypatch, unsafe=True).fixed  # before opset 23 there is no such call
+
+
+def test_keys_that_were_turned_twice_in_one_are_turned_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    body = (
+        "g (float[b,4,16,8] q, float[b,9,4,8] k, float[b,4,9,8] v) => (float[b,4,16,8] y)"
+        "{ t = Transpose<perm=[0,2,3,1]>(k) a = MatMul(q, t) d = Softmax<axis=-1>(a) y = MatMul(d, v) }"
+    )
+    path = tmp_path / "model.onnx"
+    model = parser.parse_model('<ir_version: 11, opset_import: ["" : 23]>' + body)
+    path.write_bytes(model.SerializeToString())
+    found = mended(path, monkeypatch, unsafe=True)
+    turned, fused = onnx.load(found.file).graph.node
+    assert [*turned.attribute[0].ints] == [0, 2, 1, 3]
+    assert (fused.op_type, fused.attribute[0].f) == ("Attention", 1.0)
+    assert found.promised == found.saved
 
 
 # What the command writes, and what it does not

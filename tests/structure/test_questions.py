@@ -75,6 +75,16 @@ def test_the_critical_path_is_the_costliest_of_all_chains():
         assert found.cost + found.branch_cost <= found.whole == sum(flops.values())
 
 
+def test_of_equal_branches_the_first_is_told():
+    """Not the first in the order of hashes, which is another one in each process."""
+    names = [f"n{number}" for number in range(12)]
+    nodes = [Node(name, "aten.relu.default", (Ref("x"),), (), (name,)) for name in names]
+    outputs = tuple([Output(Ref(name)) for name in names])
+    report = analyze(Graph(tuple(nodes), dict.fromkeys(["x", *names], t(4)), (Input("x", "user"),), outputs))
+    found = critical_path(report.graph(), "bytes")
+    assert (found.calls, found.branch) == (("n0",), ("n1",))
+
+
 def test_bottlenecks_are_the_calls_on_every_path():
     for seed in SEEDS:
         graph = random_graph(seed)

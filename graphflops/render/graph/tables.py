@@ -197,18 +197,19 @@ def _stages(answer: Answer, found: Cuts, exact: bool) -> Listing:
         working = [call for call in calls if call.get("bytes")] or calls
         first, last = (safe(call.get("module", ""), 40) or "(model)" for call in (working[0], working[-1]))
         sent = sum(one.bytes or 0 for one in stage.crossing)
-        figures: tuple[str | float, ...] = (stage.cost, stage.cost / found.whole, stage.weight_bytes, sent)
-        if not exact:
-            least = ">= " if any(one.bytes is None for one in stage.crossing) else ""
-            figures = (
-                quantity(stage.cost, found.by),
-                percent(stage.cost, found.whole),
-                memory(stage.weight_bytes),
-                f"{least}{memory(sent)}" if stage.crossing else "",
+        least = ">= " if any(one.bytes is None for one in stage.crossing) else ""
+        number, *figures = (
+            pair[not exact]
+            for pair in (
+                (len(calls), f"{len(calls):,}"),
+                (stage.cost, quantity(stage.cost, found.by)),
+                (stage.cost / found.whole, percent(stage.cost, found.whole)),
+                (stage.weight_bytes, memory(stage.weight_bytes)),
+                (sent, f"{least}{memory(sent)}" if stage.crossing else ""),
             )
+        )
         more = " …" if len(stage.crossing) > 3 else ""
         values = ", ".join(safe(one.value, 40) for one in stage.crossing[:3]) + more
-        number = len(calls) if exact else f"{len(calls):,}"
         rows.append((place, number, first, last, *figures, values))
     return Listing(
         ("stage", "calls", "from", "to", WORDS[found.by], "%", "weights", "hands on", "values"), rows

@@ -11,7 +11,9 @@ from __future__ import annotations
 from bisect import bisect_right, insort
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from graphlib import TopologicalSorter
 from itertools import pairwise
+from math import inf
 from typing import NamedTuple
 
 Pair = tuple[int, int]
@@ -96,25 +98,20 @@ def _spread(
     rows: Sequence[Sequence[int]], root: Sequence[int], extent: Sequence[tuple[float, float]], apart: float
 ) -> list[float]:
     """The blocks as far left as their neighbours allow, then moved right to where that shortens the picture."""
-    right: dict[int, dict[int, float]] = defaultdict(dict)
-    waits: dict[int, int] = dict.fromkeys(root, 0)
+    left: dict[int, dict[int, float]] = {block: {} for block in root}
     for row in rows:
         for one, other in pairwise(row):
-            space = extent[one][1] + extent[other][0] + apart
-            a, b = root[one], root[other]
-            waits[b] += b not in right[a]
-            right[a][b] = max(right[a].get(b, 0.0), space)
-    x = dict.fromkeys(waits, 0.0)
-    order = [block for block, count in waits.items() if not count]
-    for block in order:  # which grows
-        for other, space in right[block].items():
-            x[other] = max(x[other], x[block] + space)
-            waits[other] -= 1
-            if not waits[other]:
-                order.append(other)
+            beside, block = left[root[other]], root[one]
+            beside[block] = max(beside.get(block, 0.0), extent[one][1] + extent[other][0] + apart)
+    order = [*TopologicalSorter(left).static_order()]
+    x: dict[int, float] = {}
+    for block in order:
+        x[block] = max((x[one] + space for one, space in left[block].items()), default=0.0)
+    room = dict.fromkeys(order, inf)
     for block in reversed(order):
-        if right[block]:
-            x[block] = max(x[block], min(x[other] - space for other, space in right[block].items()))
+        x[block] = room[block] if x[block] < room[block] < inf else x[block]
+        for one, space in left[block].items():
+            room[one] = min(room[one], x[block] - space)
     return [x[block] for block in root]
 
 

@@ -85,11 +85,8 @@ def flat(graph: networkx.MultiDiGraph) -> Sheet:
     place = {name: index for index, name in enumerate(shown(graph))}
     for name in place:
         facts = graph.nodes[name]
-        what = (
-            facts.get("module_type", "").rpartition(".")[2]
-            if facts.get("kind") == "module"
-            else facts.get("module", "")
-        )
+        is_module = facts.get("kind") == "module"
+        what = short_type(facts.get("module_type", "")) if is_module else facts.get("module", "")
         sheet.items.append(Item(str(facts.get("label", name)), facts, what))
     for source, target, facts in graph.edges(data=True):
         if source in place and target in place:
@@ -148,13 +145,10 @@ class _Nest:
     def boxes(self, part: Part) -> list[Part]:
         """What a part holds, the calls of the module itself one by one; of many, some are put together."""
         inside = self.fold.within(part)
-        parts = [box for inner in inside for box in (_one_by_one(inner) if inner.is_own else [inner])]
-        if len(parts) > _READABLE:
-            parts = [
-                box
-                for inner in inside
-                for box in (self.gathered(part, _one_by_one(inner)) if inner.is_own else [inner])
-            ]
+        groups = [_one_by_one(inner) if inner.is_own else [inner] for inner in inside]
+        if sum(map(len, groups)) > _READABLE:
+            groups = [self.gathered(part, one) if one[0].is_own else one for one in groups]
+        parts = [box for group in groups for box in group]
         if len(parts) > MOST:
             size = max(MOST, -(-len(parts) // MOST))
             groups = [parts[start : start + size] for start in range(0, len(parts), size)]
