@@ -347,9 +347,9 @@ def _facts_of(graph: Graph) -> FindFact:
     visible = attention.facts_of(graph)
     if not graph.has_exchanges:
         return visible
-    from graphflops.passes import groups
+    from graphflops.passes import equal_sizes
 
-    devices = groups.facts_of(graph)
+    devices = equal_sizes.facts_of(graph)
     return lambda op: visible(op) or devices(op)
 
 
@@ -357,7 +357,7 @@ def _with_groups(graph: Graph) -> Graph:
     """The program with a size for each group of devices whose size it does not tell."""
     if not graph.has_exchanges:
         return graph
-    from graphflops.passes.groups import with_groups
+    from graphflops.passes.equal_sizes import with_groups
 
     return with_groups(graph)
 

@@ -22,7 +22,7 @@ def write_demo(folder: str) -> list[str]:
     Raises FileError where a file of these names is there already.
     """
     from graphflops.analysis import analyze
-    from graphflops.base.writing import whole
+    from graphflops.base.files import whole
 
     place = Path(folder)
     for name in (*_SAMPLES, _PAGE):

@@ -6,7 +6,7 @@ import itertools
 import os
 from typing import TYPE_CHECKING, Any, Protocol, Union
 
-from graphflops.base import reading
+from graphflops.base import files
 from graphflops.errors import FileError, GraphflopsError, OptionError, RuleError, innermost, shown
 
 if TYPE_CHECKING:
@@ -202,19 +202,19 @@ def saved_report(model: object) -> Report | None:
     return named_as_model(report) if os.path.splitext(model)[1] in SUFFIXES else report
 
 
-def import_rules(files: Sequence[str]) -> None:
+def import_rules(paths: Sequence[str]) -> None:
     """Runs the user's own rule files; RuleError names the line at which one fails."""
-    if not files:
+    if not paths:
         return
     import importlib.util
     import sys
 
-    for index, path in enumerate(files):
+    for index, path in enumerate(paths):
         name = f"graphflops_user_rules_{index}"
         spec = importlib.util.spec_from_file_location(name, path)
         if spec is None or spec.loader is None:
             raise RuleError(f"{shown(path)}: not a Python file; --rules takes one that ends in .py")
-        reading.opened(path).close()
+        files.opened(path).close()
         module = importlib.util.module_from_spec(spec)
         sys.modules[name] = module
         try:

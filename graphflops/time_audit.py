@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from graphflops.attention.kernel import last_refusal, remedy
 from graphflops.base import units
 from graphflops.base.docstrings import docstring
-from graphflops.base.reading import opened
+from graphflops.base.files import opened
 from graphflops.devices import complete, device
 from graphflops.errors import FileError, OptionError, shown
 from graphflops.kernels.kernel import Kernel, Product, bytes_of

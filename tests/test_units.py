@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from graphflops.base.units import exact, measured
-from graphflops.budget.starter import with_headroom
+from graphflops.budget.baseline import with_headroom
 from graphflops.comparison.result import Figure
 from graphflops.render.diff.figures import before_after
 

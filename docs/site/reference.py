@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from graphflops.base.writing import whole
+from graphflops.base.files import whole
 from graphflops.cli import COMMANDS, main
 from graphflops.onnx_audit.catalogue import checks
 from graphflops.rules import known

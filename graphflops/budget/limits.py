@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, Union
 
 import msgspec
 
+from graphflops.base.files import opened
 from graphflops.base.patterns import matches_file
-from graphflops.base.reading import opened
 from graphflops.budget.amounts import AllowedGrowth, Unit, amount, growth, percent
 from graphflops.budget.quantities import OF_DEVICES, OF_MODULES, SERVED, UNITS, Limit
 from graphflops.errors import FileError, OptionError, shown

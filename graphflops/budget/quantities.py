@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from graphflops.budget.amounts import AllowedGrowth
+from graphflops.budget.amounts import AllowedGrowth, Unit
 from graphflops.cost import REPORTED
 from graphflops.fitting.cells import QUANTITIES, ServedQuantity
-
-if TYPE_CHECKING:
-    from graphflops.budget.amounts import Unit
 
 _WORK: dict[str, Unit] = {quantity.name: quantity.unit for quantity in REPORTED}
 # Of requests that a decoder serves, by the name of the limit.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from graphflops.base import reading
+from graphflops.base import files
 from graphflops.capturing.example import library, unknown
 from graphflops.errors import FileError, ModelError, OptionError, shown
 
@@ -96,7 +96,7 @@ def _from_file(transformers: Any, path: str, sizes: Mapping[str, Any]) -> tuple[
     """The configuration in a JSON file, with some sizes changed, and what the file holds."""
     place = shown(path)
     try:
-        with reading.opened(path) as file:
+        with files.opened(path) as file:
             data = file.read(_LARGEST + 1)
         given = msgspec.json.decode(data, type=dict[str, Any])
     except OSError as error:

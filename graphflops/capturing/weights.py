@@ -11,7 +11,7 @@ from typing import IO
 
 import msgspec
 
-from graphflops.base import reading
+from graphflops.base import files
 from graphflops.errors import FileError, shown
 
 _LONGEST = 2**27  # bytes of a header; that of the largest published checkpoint has 15 MB
@@ -56,7 +56,7 @@ def stored(path: str) -> StoredWeights:
     """What the header of a file of weights says. Raises FileError for a file that is neither or contradicts itself."""
     place = shown(path)
     try:
-        with reading.opened(path) as file:
+        with files.opened(path) as file:
             head = file.read(8)
             found = _gguf(file) if head[:4] == b"GGUF" else _safetensors(file, head)
             return StoredWeights(dict(found))

@@ -23,8 +23,7 @@ from graphflops.budget import baseline, limits
 from graphflops.budget.amounts import percent
 from graphflops.budget.loosened import loosened
 from graphflops.budget.run import checked
-from graphflops.ci.base import base_of, event
-from graphflops.ci.changes import changes
+from graphflops.ci.changes import base_of, changes, event
 from graphflops.ci.page import comment, summary
 from graphflops.errors import FileError, GraphflopsError, inert_in_logs, shown
 from graphflops.exporters import MODEL_SUFFIXES
@@ -37,8 +36,7 @@ if TYPE_CHECKING:
     from fractions import Fraction
 
     from graphflops.budget.run import Checked
-    from graphflops.ci.base import Event
-    from graphflops.ci.changes import ModelChange
+    from graphflops.ci.changes import Event, ModelChange
     from graphflops.report.findings import ModelFindings
 
 

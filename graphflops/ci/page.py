@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 from graphflops.base.units import number
 from graphflops.ci.changes import ModelChange
 from graphflops.render import findings as render
-from graphflops.render.diff.markdown import COMMENT
-from graphflops.render.diff.markdown import markdown as compared
+from graphflops.render.diff.texts import COMMENT
+from graphflops.render.diff.texts import markdown as compared
 from graphflops.render.markdown import escaped
 from graphflops.render.summary import headline
 from graphflops.render.text import assumptions, count_of

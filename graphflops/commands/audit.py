@@ -164,7 +164,7 @@ def _has(found: Findings, least: Severity) -> bool:
 
 def _audited(models: Sequence[str], codes: Sequence[str], **sizes: Any) -> tuple[Findings, list[str]]:
     """The findings of the files that can be read, without those that graphflops.toml ignores; an error for each other."""
-    from graphflops.base.configuration import nearest
+    from graphflops.base.files import nearest
     from graphflops.base.limits import next_analysis
     from graphflops.budget.ignores import read_ignores
     from graphflops.onnx_audit.audit import audit_findings

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from graphflops.base.writing import copied
+from graphflops.base.files import copied
 from graphflops.commands import files
 from graphflops.errors import FileError, GraphflopsError, shown
 
@@ -68,7 +68,7 @@ def fix(
 
 
 def _one(model: str, codes: Collection[str], sizes: Any, output: str | None, given: dict[str, bool]) -> Fixed:
-    from graphflops.base.configuration import nearest
+    from graphflops.base.files import nearest
     from graphflops.base.limits import next_analysis
     from graphflops.budget.ignores import read_ignores
     from graphflops.onnx_fix.fix import fixed

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from graphflops.base.writing import whole
+from graphflops.base.files import whole
 from graphflops.capturing.name import Choices, parsed
 from graphflops.commands import capture_options, files, options, training_options
 from graphflops.errors import ModelError, innermost, shown

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from graphflops.base.configuration import NAME, nearest
-from graphflops.base.writing import locked
+from graphflops.base.files import CONFIGURATION, locked, nearest
 from graphflops.commands import files, options
 from graphflops.errors import FileError, shown
 from graphflops.render import formats
@@ -79,11 +78,11 @@ def check(
     from graphflops.budget import limits
 
     if init:
-        _write_starter(budget_file or NAME, models)
+        _write_starter(budget_file or CONFIGURATION, models)
         return
     path = budget_file or nearest()
     if path is None:
-        raise FileError(f"no {NAME} here or above: write one with graphflops check --init MODEL")
+        raise FileError(f"no {CONFIGURATION} here or above: write one with graphflops check --init MODEL")
     budget = limits.read(path)
     if len(models) == 1 and models[0].rstrip("/").endswith(".parquet"):
         _check_table(ctx, models[0], budget, form, output)
@@ -138,8 +137,8 @@ def _write(findings: Findings, form: str | None, output: str | None) -> None:
 
 def _write_starter(path: str, models: tuple[str, ...]) -> None:
     """Writes a budget for the models; an existing file is never replaced."""
+    from graphflops.budget.baseline import starter
     from graphflops.budget.limits import BudgetFile
-    from graphflops.budget.starter import starter
 
     if not models:
         raise click.UsageError("--init needs at least one MODEL")

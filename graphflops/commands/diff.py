@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from graphflops.commands import capture_options, files, options
-from graphflops.commands.paths import PATHS, PathsCommand
+from graphflops.commands.files import PATHS, PathsCommand
 from graphflops.commands.training_options import training
 from graphflops.errors import FileError, shown
 from graphflops.render import formats

@@ -10,14 +10,14 @@ from typing import IO, TYPE_CHECKING, Any
 
 import click
 
-from graphflops.base.writing import whole
+from graphflops.base.files import whole
+from graphflops.commands import options
 from graphflops.errors import inert_in_logs
+from graphflops.graph import Graph
+from graphflops.report import Report
 
 if TYPE_CHECKING:
     from tqdm import tqdm
-
-    from graphflops.graph import Graph
-    from graphflops.report import Report
 
 OF_THE_FILE = ("rule_files", "verify", "model_name")  # options of how a file is read
 _UNBOUNDED = 1_000_000  # columns of a text that goes to no terminal
@@ -125,3 +125,26 @@ class Progress:
     def __exit__(self, *exc: object) -> None:
         if self.bar is not None:
             self.bar.close()
+
+
+PATHS = "graphflops.paths"  # where the arguments behind `--` are kept
+
+
+class PathsCommand(options.LimitedCommand):
+    """A command that keeps the paths behind `--` apart; options there are options."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Keep the paths behind `--` apart."""
+        if "--" in args:
+            at = args.index("--")
+            behind = args[at + 1 :]
+            marked = [
+                text if text.startswith("-") else f"{text}\0{index}" for index, text in enumerate(behind)
+            ]
+            found, _, _ = self.make_parser(ctx).parse_args(marked)
+            # Click's mark for none.
+            paths = found["sides"] if isinstance(found["sides"], (list, tuple)) else ()
+            places = [int(text.rpartition("\0")[2]) for text in paths]
+            ctx.meta[PATHS] = tuple(behind[place] for place in places)
+            args = args[:at] + [text for index, text in enumerate(behind) if index not in places]
+        return super().parse_args(ctx, args)

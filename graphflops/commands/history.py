@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from graphflops.commands import files, options
-from graphflops.commands.paths import PATHS, PathsCommand
+from graphflops.commands.files import PATHS, PathsCommand
 from graphflops.errors import shown
 from graphflops.render import formats
 

@@ -68,6 +68,6 @@ def profile(device: str, runtime: str, host_only: bool, base: str | None, output
         with files.Progress("measuring") as progress:
             found = make.profile(device, runtime, progress)
     files.write(make.encoded(found).decode() + "\n", output)
-    from graphflops.render.device import host_summary, summary
+    from graphflops.render.time import host_summary, summary
 
     click.echo(host_summary(found) if host_only else summary(found), err=True)

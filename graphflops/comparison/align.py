@@ -8,16 +8,13 @@ with equal contents was moved or renamed.
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+from graphflops.comparison.tree import ComparedModule
 
-    from graphflops.comparison.tree import ComparedModule
-
-ModulePair = tuple["ComparedModule", "ComparedModule"]  # one of the old program, one of the new
+ModulePair = tuple[ComparedModule, ComparedModule]  # one of the old program, one of the new
 _MOST_CELLS = 250_000  # of the table that aligns two lists; past it, only numbers are compared
 _MOST_TRIED = 10_000  # pairs of leftovers looked at for likeness
 _MOST_EQUAL = 64  # modules with equal contents among which the one of the same name is looked for

@@ -2,52 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import starmap
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from graphflops.comparison.align import align
-from graphflops.comparison.causes import causes
-from graphflops.comparison.entries import Trees, attributed, listed, shared
+from graphflops.comparison.calls import aligned, rewired, told
+from graphflops.comparison.causes import causes, folded
+from graphflops.comparison.constants import is_export, under_common_names
+from graphflops.comparison.entries import Trees, attributed, by_operator, by_source, differs, listed, shared
 from graphflops.comparison.export_check import ledger
-from graphflops.comparison.fold import folded
-from graphflops.comparison.groups import by_operator, by_source, differs
 from graphflops.comparison.growth import bounds, crossings, growth
-from graphflops.comparison.interned_calls import InternedCalls
-from graphflops.comparison.quantized import quantized
 from graphflops.comparison.result import (
+    Cause,
     Comparison,
     DtypeChange,
     Fact,
+    Figure,
+    Fold,
+    GroupChange,
     InputChange,
+    ModuleChange,
     Remark,
     UnknownChange,
 )
-from graphflops.comparison.rewired import aligned, rewired, told
-from graphflops.comparison.sizes import different_inputs, join
-from graphflops.comparison.tree import grown
-from graphflops.comparison.wrapped import is_export, under_common_names
+from graphflops.comparison.sizes import JointSizes, Renamed, different_inputs, join
+from graphflops.comparison.tree import ComparedModule, InternedCalls, grown
 from graphflops.cost import REPORTED
 from graphflops.dims import Dim, evaluate, total
+from graphflops.ops import operator
+from graphflops.report import Report, Row, Totals
 from graphflops.report.contradictions import contradicted
+from graphflops.tensor import DTYPES, TensorType
 
-if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable, Iterator, Sequence
-
-    from graphflops.comparison.result import Cause, Figure, Fold, GroupChange, ModuleChange
-    from graphflops.comparison.sizes import JointSizes, Renamed
-    from graphflops.comparison.tree import ComparedModule
-    from graphflops.report import Report, Totals
-
-    Ranked = TypeVar("Ranked", ModuleChange, GroupChange, Fold, Cause)
-
+Ranked = TypeVar("Ranked", ModuleChange, GroupChange, Fold, Cause)
 _PARTS = tuple(q.name for q in REPORTED if q.part_of)
 _TRAFFIC = tuple(q.name for q in REPORTED if q.unit == "B")
 _OTHER = tuple(q.name for q in REPORTED[2:] if q.name not in (*_PARTS, *_TRAFFIC))
 _RANKED_AT = 1024  # what a size without a value counts as where entries are ranked
 
-Rank = Callable[[Mapping[str, "Figure"], Mapping[str, "Figure"]], tuple[int, ...]]
+Rank = Callable[[Mapping[str, Figure], Mapping[str, Figure]], tuple[int, ...]]
 
 
 def compared(old: Report, new: Report, uniform: Callable[[str], float | None] = lambda _: None) -> Comparison:
@@ -299,3 +295,48 @@ def _remarks(old: Report, new: Report, *, has_modules: bool) -> Iterator[Remark]
         yield Remark(
             "no-modules", "one file does not say which module a call is made in: only totals are compared"
         )
+
+
+_FEW = 16  # bits of what a quantizer stores, at most
+_BYTE = 8  # bits
+
+
+def quantized(old: Report, new: Report) -> Iterator[Remark]:
+    """The types that more products, or fewer, compute in or have their weights in than before: `8 of 9 products`."""
+    before, after = _types(old), _types(new)
+    for what in sorted({*before, *after} - {""}, key=lambda what: (what.startswith("weights"), what)):
+        count, was = after[what], before[what]
+        if count > was:
+            earlier = f", {was:,} before" if was else ""
+            yield Remark("quantized", f"{what}: {count:,} of {after.total():,} products{earlier}")
+        elif count < was:
+            text = f"no longer {what}: {was - count:,} of {before.total():,} products"
+            yield Remark("quantized", text)
+
+
+def _types(report: Report) -> Counter[str]:
+    """How many products are quantized how; "" for those that are not."""
+    return Counter(_how(row, report) for row in report.rows if row.cost.matrix_flops != 0)
+
+
+def _how(row: Row, report: Report) -> str:
+    """What is quantized in a product: its factors, its weights alone, or nothing."""
+    dtype = DTYPES.get(row.matrix_dtype)
+    if dtype is None or dtype.bits < _FEW or dtype.kind in ("int", "uint"):
+        return f"quantized to {row.matrix_dtype.removeprefix('u')}"
+    for _, value in row.inputs:
+        if value.rank > 1 and value.dtype.bits <= _BYTE and value.dtype.kind in ("int", "uint"):
+            return f"weights quantized to int{_packed(value, row, report) or value.dtype.bits}"
+    return ""
+
+
+def _packed(weight: TensorType, row: Row, report: Report) -> int | None:
+    """Bits of each weight where bytes hold several: the rows of the first operand tell how many weights there are."""
+    x = row.inputs[0].type
+    if operator(row.op).kind != "product" or not x.dtype.is_floating or not x.rank:
+        return None
+    sizes = map(report.value, (row.cost.matrix_flops, x.shape[-1], x.numel, weight.nbytes))
+    flops, inner, elements, stored = (size or 0 for size in sizes)
+    weights = flops * inner // (2 * elements) if elements else 0
+    bits = _BYTE * stored // weights if weights else _BYTE
+    return bits if 0 < bits < _BYTE else None

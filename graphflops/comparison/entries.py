@@ -1,25 +1,17 @@
-"""Lists the modules that changed, from the pairs of the two trees."""
+"""Lists the modules that changed, from the pairs of the two trees; and the operators and source lines."""
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
-from graphflops.comparison.align import differ, out_of_order
-from graphflops.comparison.calls import changes, different, facts, ordered, own_name
-from graphflops.comparison.result import Fact, ModuleChange
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from graphflops.comparison.align import Pairs
-    from graphflops.comparison.calls import NumberedRow, RowPair
-    from graphflops.comparison.interned_calls import Counts, InternedCalls
-    from graphflops.comparison.result import Figure, Status
-    from graphflops.comparison.sizes import JointSizes
-    from graphflops.comparison.tree import ComparedModule
-    from graphflops.report import Report
+from graphflops.comparison.align import Pairs, differ, out_of_order
+from graphflops.comparison.calls import NumberedRow, RowPair, changes, different, facts, ordered, own_name
+from graphflops.comparison.result import Fact, Figure, GroupChange, ModuleChange, Status
+from graphflops.comparison.sizes import JointSizes
+from graphflops.comparison.tree import ComparedModule, Counts, InternedCalls, counted
+from graphflops.report import Report
 
 # By module, then by parameter as the module calls it: the other modules with it.
 Shared = dict[str, dict[str, set[str]]]
@@ -295,3 +287,94 @@ def attributed(old: Report, new: Report) -> Mapping[str, int]:
                         counts[path] = counts.get(path, 0) - extra
                         counts[other] = counts.get(other, 0) + extra
     return counts
+
+
+_Names = tuple["str | None", "str | None"]
+
+
+def by_operator(
+    trees: Trees, numbers: tuple[Sequence[int | None], Sequence[int | None]]
+) -> Iterator[GroupChange]:
+    """One group for each operator, unchanged ones included."""
+    groups = [
+        _grouped([row.op for row in report.rows], kinds)
+        for report, kinds in zip(trees.reports, numbers, strict=True)
+    ]
+    yield from _compared(trees, groups, {name: name for name in groups[0]})
+
+
+def by_source(
+    trees: Trees, numbers: tuple[Sequence[int | None], Sequence[int | None]]
+) -> Iterator[GroupChange]:
+    """One group for each source line, unchanged ones included; a line is paired with the one that has most of its calls."""
+    groups = [
+        _grouped([row.source for row in report.rows], kinds)
+        for report, kinds in zip(trees.reports, numbers, strict=True)
+    ]
+    votes = Counter(_aligned(trees))
+    best: tuple[dict[str, str], dict[str, str]] = ({}, {})
+    for (ours, theirs), _ in sorted(votes.items(), key=lambda vote: (-vote[1], vote[0][0] != vote[0][1])):
+        best[0].setdefault(ours, theirs)
+        best[1].setdefault(theirs, ours)
+    pairs = {ours: theirs for ours, theirs in best[0].items() if best[1].get(theirs) == ours}
+    if trees.export:  # calls are not aligned, but both name the lines of one source
+        pairs = {line: line for line in groups[0]}
+    yield from _compared(trees, groups, pairs)
+
+
+def _aligned(trees: Trees) -> Iterator[tuple[str, str]]:
+    """Pairs of source lines of equal calls in paired modules, in order."""
+    old, new = (report.rows for report in trees.reports)
+    for ours, theirs in trees.pairs.new.items():
+        places: dict[int, list[int]] = {}
+        for index, kind in theirs.calls:
+            places.setdefault(kind, []).append(index)
+        used: Counter[int] = Counter()
+        for index, kind in ours.calls:
+            partners = places.get(kind, ())
+            if used[kind] < len(partners):
+                yield old[index].source, new[partners[used[kind]]].source
+                used[kind] += 1
+        if len(ours.calls) == len(theirs.calls):  # changed calls at the same place count too
+            for (index, _), (other, _) in zip(ours.calls, theirs.calls, strict=True):
+                if old[index].op == new[other].op:
+                    yield old[index].source, new[other].source
+
+
+def _grouped(names: Sequence[str], kinds: Sequence[int | None]) -> dict[str, Counts]:
+    groups: dict[str, list[int]] = {}
+    for name, kind in zip(names, kinds, strict=True):
+        if kind is not None:
+            groups.setdefault(name, []).append(kind)
+    return {name: counted(members) for name, members in groups.items()}
+
+
+def _compared(
+    trees: Trees, groups: Sequence[dict[str, Counts]], partner: dict[str, str]
+) -> Iterator[GroupChange]:
+    old, new = groups
+    names: list[_Names] = [(name, partner[name] if partner.get(name) in new else None) for name in old]
+    taken = {found for _, found in names}
+    names += [(None, name) for name in new if name not in taken]
+    for ours, theirs in names:
+        before = () if ours is None else old[ours]
+        after = () if theirs is None else new[theirs]
+        yield GroupChange(
+            before=ours,
+            after=theirs,
+            before_calls=sum(times for _, times in before),
+            after_calls=sum(times for _, times in after),
+            before_unknown=trees.kinds.unknown(before),
+            after_unknown=trees.kinds.unknown(after),
+            figures=trees.kinds.figures(before, after, None),
+            backward=trees.kinds.figures(before, after, None, backward=True) if trees.training else {},
+        )
+
+
+def differs(group: GroupChange) -> bool:
+    """True if the group changed."""
+    if (group.before is None) != (group.after is None) or group.before_calls != group.after_calls:
+        return True
+    if group.before_unknown != group.after_unknown:
+        return True
+    return any(figure.differs for figures in (group.figures, group.backward) for figure in figures.values())

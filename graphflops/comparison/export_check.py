@@ -6,25 +6,18 @@ Compared are matrix work by module, element types, and trained parameters; of bo
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, get_args
+from typing import get_args
 
-from graphflops.comparison.constants import constants, plain, work
-from graphflops.comparison.result import LedgerEntry, LedgerStatus
-from graphflops.comparison.stored_uses import Matcher
-from graphflops.dims import evaluate
+from graphflops.comparison.constants import Constants, constants, plain, work
+from graphflops.comparison.result import InputChange, LedgerEntry, LedgerKind, LedgerStatus, UnknownChange
+from graphflops.comparison.sides import JointSize
+from graphflops.comparison.sizes import JointSizes, Renamed
+from graphflops.comparison.stored_uses import Matcher, StoredUses
+from graphflops.dims import Dim, evaluate
 from graphflops.ops import operator
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-
-    from graphflops.comparison.constants import Constants
-    from graphflops.comparison.joint_size import JointSize
-    from graphflops.comparison.result import InputChange, LedgerKind, UnknownChange
-    from graphflops.comparison.sizes import JointSizes, Renamed
-    from graphflops.comparison.stored_uses import StoredUses
-    from graphflops.dims import Dim
-    from graphflops.report import Report, Row
+from graphflops.report import Report, Row
 
 _CANNOT_RUN = "GF118"
 _PROBES = (1, 2, 3)  # multiples of the sizes compared at, where formulas are spelled differently

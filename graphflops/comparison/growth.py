@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from graphflops.comparison.result import Crossing, GrowthChange
-from graphflops.dims import Expr, evaluate
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-
-    from graphflops.comparison.joint_size import JointSize
-    from graphflops.comparison.result import Figure, Fold
-    from graphflops.dims import Dim
+from graphflops.comparison.result import Crossing, Figure, Fold, GrowthChange
+from graphflops.comparison.sides import JointSize
+from graphflops.dims import Dim, Expr, evaluate
 
 _MODULES = 20  # modules named for one change
 _FARTHEST = 2**32  # of sizes without an upper bound

@@ -8,30 +8,25 @@ from __future__ import annotations
 import math
 import os
 import struct
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from graphflops.comparison.compare import compared
+from graphflops.comparison.result import Comparison
 from graphflops.dims import evaluate
 from graphflops.errors import DimError, ModelError, shown
-from graphflops.loading import analyze, is_report
-from graphflops.open_sizes import is_computed
+from graphflops.graph import Graph, Stored
+from graphflops.loading import Model, analyze, is_report
+from graphflops.open_sizes import OpenSizes, is_computed
 from graphflops.passes.bind import open_sizes
+from graphflops.report import Execution, Report
 from graphflops.report.size_names import matching
 from graphflops.tensor import TensorType
+from graphflops.training import Training
 from graphflops.versions.revisions import ModelFile
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from graphflops.comparison.result import Comparison
-    from graphflops.graph import Graph, Stored
-    from graphflops.loading import Model
-    from graphflops.open_sizes import OpenSizes
-    from graphflops.report import Execution, Report
-    from graphflops.training import Training
 
 
 def dims_for(graphs: Sequence[Graph], dims: Mapping[str, int]) -> list[dict[str, int]]:
@@ -216,7 +211,6 @@ def _each(
 ) -> tuple[list[Any], list[dict[str, Any]]]:
     """The graphs of both models, and the given sizes by the names that each of them has for these."""
     from graphflops.analysis import as_graph
-    from graphflops.comparison.models import dims_for, inputs_for, names_for
 
     graphs = [as_graph(model, model_name) for model in models]
     dims = {names.get(name, name): value for name, value in dims.items()}

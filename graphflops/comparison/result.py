@@ -12,9 +12,7 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from graphflops.base.rendered import Rendered
-from graphflops.comparison.joint_size import JointSize
-from graphflops.comparison.served_change import ServedChange
-from graphflops.comparison.time_change import TimeChange
+from graphflops.comparison.sides import JointSize, ServedChange, TimeChange
 from graphflops.cost import REPORTED
 from graphflops.dims import Dim
 from graphflops.report import Report, Row

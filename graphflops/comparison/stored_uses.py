@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
-from graphflops.comparison.constants import plain
-from graphflops.dims import prod
+from graphflops.comparison.constants import Constants, ConstantUse, plain
+from graphflops.dims import Dim, prod
 from graphflops.ops import operator
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-
-    from graphflops.comparison.constants import Constants, ConstantUse
-    from graphflops.dims import Dim
-    from graphflops.report import Row
+from graphflops.report import Row
 
 
 @dataclass(slots=True)

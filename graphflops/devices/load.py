@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from graphflops.base.reading import opened
+from graphflops.base.files import opened
 from graphflops.devices.device import Device
 from graphflops.errors import FileError, OptionError, shown
 

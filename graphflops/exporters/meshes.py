@@ -7,11 +7,12 @@ tells which of the formulas it is, and that it is one.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from functools import partial
 from itertools import product
 from math import prod
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from graphflops.base.limits import spend
 from graphflops.errors import ModelError, shown
@@ -23,9 +24,6 @@ from graphflops.exporters.step_file import (
     RecordedStorage,
     RecordedValue,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 _LEAST = 2  # devices of an axis: one device exchanges nothing, so its calls are others
 

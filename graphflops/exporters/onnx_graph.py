@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 
     from graphflops.cost import Value
     from graphflops.dims import Dim
-    from graphflops.exporters.onnx_functions import Function, Functions
+    from graphflops.exporters.onnx_scope import Function, Functions
     from graphflops.graph import InputRole, Scalar, Type
 
 _OLDEST_IR_WITH_DEFAULTS = 4  # before it, every initializer had to be listed as an input
@@ -383,7 +383,7 @@ def _functions(model: Any) -> Functions | None:
     """The functions that the file defines; None for the many files without."""
     if not model.functions:
         return None
-    from graphflops.exporters.onnx_functions import Functions
+    from graphflops.exporters.onnx_scope import Functions
 
     return Functions(model.functions)
 

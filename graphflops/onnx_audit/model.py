@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from graphflops.dims import evaluate
-from graphflops.passes.assume import OTHER
+from graphflops.passes.bind import OTHER
 from graphflops.view import View
 
 if TYPE_CHECKING:

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 from graphflops.errors import shown
+from graphflops.onnx_audit.model import Model
 from graphflops.onnx_audit.registry import Edit, Observation, check
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from graphflops.onnx_audit.model import Model
-    from graphflops.ops import Op
-    from graphflops.view import Call
+from graphflops.ops import Op
+from graphflops.view import Call
 
 
 @check(

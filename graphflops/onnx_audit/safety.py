@@ -10,20 +10,16 @@ import posixpath
 import re
 import unicodedata
 from collections import Counter, defaultdict
+from collections.abc import Iterator
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from graphflops.errors import shown
 from graphflops.exporters.onnx_proto import DROPPED, EXTERNAL
-from graphflops.onnx_audit.model import domain_of
+from graphflops.onnx_audit.model import Model, domain_of
 from graphflops.onnx_audit.registry import Observation, check
 from graphflops.ops.onnx_versions import NEWEST
 from graphflops.tensor import TensorType
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from graphflops.onnx_audit.model import Model
 
 _ABSURD_BYTES = 2**40
 _ABSURD_TRIPS = 10**8

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import importlib
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 from graphflops.errors import shown
-from graphflops.onnx_audit.model import domain_of, nested
+from graphflops.onnx_audit.model import Model, domain_of, nested
 from graphflops.onnx_audit.registry import Observation, check
 from graphflops.ops import operator
 from graphflops.ops.onnx_versions import NEWEST, VERSIONS
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from graphflops.onnx_audit.model import Model
 
 _NEWEST = 2**31 - 1  # the largest version that onnx's checker can hold
 _MOST = 50  # findings of one check about the file

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 from graphflops.dims import Expr
 from graphflops.errors import shown
-from graphflops.onnx_audit.model import domain_of, nested
+from graphflops.onnx_audit.model import Model, domain_of, nested
 from graphflops.onnx_audit.registry import Edit, Observation, check
-from graphflops.passes import fallback
+from graphflops.passes import claims
+from graphflops.report.findings import Severity
 from graphflops.tensor import TensorType
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from graphflops.onnx_audit.model import Model
-    from graphflops.report.findings import Severity
 
 _SMALL = 64 * 1024  # bytes: a smaller unused initializer is no problem
 
@@ -78,7 +73,7 @@ def declared_otherwise(model: Model) -> Iterator[Observation]:
         if (
             derived is not None
             and name not in model.view.stored
-            and fallback.declared_otherwise(declared, derived)
+            and claims.declared_otherwise(declared, derived)
         ):
             text = f"{shown(name)} is declared as {declared}, but is {derived}"
             edits = () if name in model.view.returned else (Edit("undeclared", name),)

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 from graphflops.errors import shown
+from graphflops.onnx_audit.model import Model
 from graphflops.onnx_audit.registry import Edit, Observation, check
-from graphflops.view import flat
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from graphflops.onnx_audit.model import Model
-    from graphflops.tensor import DType, TensorType
-    from graphflops.view import Call
+from graphflops.tensor import DType, TensorType
+from graphflops.view import Call, flat
 
 _GROWTH = 4  # a larger growth, from operands to result: the constant is stored small on purpose
 # Mantissa, exponent bits.

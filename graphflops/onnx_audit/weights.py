@@ -6,20 +6,15 @@ import hashlib
 import mmap
 import os
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from graphflops.errors import shown
 from graphflops.exporters.onnx_proto import fields
+from graphflops.onnx_audit.model import Model
 from graphflops.onnx_audit.registry import Edit, Observation, check
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from graphflops.onnx_audit.model import Model
-    from graphflops.report.findings import Severity
-    from graphflops.view import Call
-
+from graphflops.report.findings import Severity
+from graphflops.view import Call
 
 _MOST_BETWEEN = 16
 

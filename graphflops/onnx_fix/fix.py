@@ -21,7 +21,7 @@ from graphflops.exporters import onnx
 from graphflops.onnx_audit.audit import audit
 from graphflops.onnx_audit.catalogue import checks
 from graphflops.onnx_fix.steps import Steps
-from graphflops.passes.assume import OTHER
+from graphflops.passes.bind import OTHER
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping

@@ -16,7 +16,7 @@ from graphflops.analysis import analyze
 from graphflops.errors import RunError, shown
 from graphflops.exporters import onnx
 from graphflops.graph import Graph
-from graphflops.runtime.onnx_inputs import random_arrays
+from graphflops.runtime.onnx_run import random_arrays
 from graphflops.view import View
 
 _RUNS = 3

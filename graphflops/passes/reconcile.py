@@ -14,8 +14,7 @@ from graphflops.dims import Dim, Expr, Meeting, differ, evaluate
 from graphflops.errors import ModelError, shown
 from graphflops.graph import Graph, Node, Ref
 from graphflops.passes.bind import Binding
-from graphflops.passes.claims import Claims, paired
-from graphflops.passes.fallback import FallbackTypes
+from graphflops.passes.claims import Claims, FallbackTypes, paired
 from graphflops.passes.price_call import (
     RANKLESS,
     Priced,

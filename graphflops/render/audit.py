@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from graphflops.base.numbered import numbered, unnumbered
 from graphflops.base.units import memory, number, percent
 from graphflops.dims import Dim, evaluate, total
-from graphflops.render.conclusion import conclusion, counted
+from graphflops.render.brief import conclusion, counted
 from graphflops.render.markdown import escaped
 from graphflops.render.table import Page
 from graphflops.render.tables import Entry, TextTable

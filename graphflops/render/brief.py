@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from graphflops.base.lazy import imported
@@ -10,6 +11,7 @@ from graphflops.base.units import parameters
 from graphflops.errors import elided
 from graphflops.render.text import Numbers, count_of, safe
 from graphflops.report import Report
+from graphflops.report.findings import SEVERITIES, Finding, ModelFindings
 
 _WIDTH = 200  # characters
 _FORMULA = 60  # characters of a formula
@@ -50,7 +52,7 @@ def _overview(found: Any) -> str:
 
 
 def _findings(found: Any) -> str:
-    from graphflops.render.conclusion import conclusion
+    from graphflops.render.brief import conclusion
 
     return conclusion(found.models)
 
@@ -60,7 +62,7 @@ def _checked(checked: Any) -> str:
 
 
 def _audit(found: Any) -> str:
-    from graphflops.render.conclusion import counted
+    from graphflops.render.brief import counted
 
     return f"{safe(found.path, 80)}: {counted(found.findings)}"
 
@@ -86,3 +88,25 @@ _ABOUT: dict[str, str | Callable[[Any], str]] = {
     "Serving": "graphflops.render.serving:headline",
     "Plan": "graphflops.render.plan:said",
 }
+
+
+def counted(findings: Iterable[Finding]) -> str:
+    """`2 errors, 1 note`; `nothing found`."""
+    severities = Counter(finding.severity for finding in findings)
+    parts = [count_of(severities[severity], severity) for severity in SEVERITIES if severities[severity]]
+    return ", ".join(parts) or "nothing found"
+
+
+def state(model: ModelFindings) -> str:
+    """What was found in a model; `within budget` where every limit holds."""
+    return "within budget" if model.limits and not model.findings else counted(model.findings)
+
+
+def conclusion(found: Sequence[ModelFindings]) -> str:
+    """`3 errors in 2 of 50 models`, `nothing found in 50 models`."""
+    every = [finding for model in found for finding in model.findings]
+    concerned = sum(bool(model.findings) for model in found)
+    some = f"{concerned:,} of " if concerned else ""
+    if not every and any(model.limits for model in found):
+        return f"within budget: {count_of(len(found), 'model')}"
+    return f"{counted(every)} in {some}{count_of(len(found), 'model')}"

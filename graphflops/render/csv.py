@@ -1,14 +1,16 @@
-"""A report as comma-separated values: a line a call, or a line a group of calls."""
+"""A report as comma-separated values, a line a call or a group of calls; and the same lines as a pandas DataFrame."""
 
 from __future__ import annotations
 
 import csv as writer
 import io
 from collections.abc import Iterable, Sequence
+from typing import Any, get_args
 
 from graphflops.attention.attention_use import BLOCKS, KERNEL, SIZES
 from graphflops.cost import REPORTED, Cost
 from graphflops.dims import Dim
+from graphflops.errors import OptionError, require_choice
 from graphflops.render.ledger import Group, Ledger
 from graphflops.render.tables import Listing
 from graphflops.render.text import safe
@@ -129,3 +131,25 @@ def _modules(report: Report, ledger: Ledger, depth: int | None) -> tuple[list[st
             [line.path, line.type, group.calls, group.unknown, line.parameters, *_work(group, ledger)]
         )
     return ["module", "module_type", "calls", "unknown", "parameters", *_heads(ledger)], rows
+
+
+def dataframe(report: Report, *, by: Cut | None = None, depth: int | None = None) -> Any:
+    """A line for each call (`by` None), module, operator, source line or attention."""
+    try:
+        import pandas
+    except ModuleNotFoundError:
+        raise OptionError("to_dataframe needs pandas: pip install pandas") from None
+    require_choice("by", by, (None, *get_args(Cut)))
+    heads, rows = lines(report, by, depth)
+    columns = zip(heads, zip(*rows, strict=True) if rows else [()] * len(heads), strict=True)
+    return pandas.DataFrame({head: _column(pandas, cells) for head, cells in columns})
+
+
+def _column(pandas: Any, cells: tuple[str | int, ...]) -> Any:
+    """Integers with missing values where a column holds numbers; else texts and formulas as they are."""
+    if any(isinstance(cell, int) for cell in cells):
+        values = [None if cell == "" else cell for cell in cells]
+        if all(value is None or (isinstance(value, int) and abs(value) < 2**63) for value in values):
+            return pandas.array(values, dtype="Int64")
+        return pandas.array(values, dtype=object)
+    return pandas.array(list(cells), dtype=object)

@@ -11,7 +11,7 @@ import msgspec
 from graphflops.base.units import measured, memory, number, percent
 from graphflops.dims import evaluate
 from graphflops.render import formats
-from graphflops.render.conclusion import conclusion, counted, state
+from graphflops.render.brief import conclusion, counted, state
 from graphflops.render.json import inert
 from graphflops.render.markdown import drawn, escaped
 from graphflops.render.table import Page

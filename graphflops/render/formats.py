@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple, get_args
 
+from graphflops.base.files import whole
 from graphflops.base.lazy import imported
-from graphflops.base.writing import whole
 from graphflops.errors import OptionError, require_choice, shown
 
 # Set by the caller, not by the user: a format may ignore them.
@@ -75,7 +75,7 @@ FORMATS = (
             "Sweep": Renderer("graphflops.render.sweep:table", _SCREEN),
             "Overview": Renderer("graphflops.render.overview:table", _SCREEN),
             "History": Renderer("graphflops.render.history:table", _SCREEN),
-            "Comparison": Renderer("graphflops.render.diff.table:table", (*_CUTS, "verbose", *_SCREEN)),
+            "Comparison": Renderer("graphflops.render.diff.texts:table", (*_CUTS, "verbose", *_SCREEN)),
             "Findings": Renderer("graphflops.render.findings:table", ("top", "statistics", *_SCREEN)),
             "Fits": Renderer("graphflops.render.fits:table", _SCREEN),
             "Serving": Renderer("graphflops.render.serving:table", _SCREEN),
@@ -113,7 +113,7 @@ FORMATS = (
             "Sweep": Renderer("graphflops.render.sweep:csv"),
             "Overview": Renderer("graphflops.render.overview:csv"),
             "History": Renderer("graphflops.render.history:csv"),
-            "Comparison": Renderer("graphflops.render.diff.csv:csv", ("by", "top")),
+            "Comparison": Renderer("graphflops.render.diff.texts:csv", ("by", "top")),
             "Serving": Renderer("graphflops.render.serving:csv"),
             "Plan": Renderer("graphflops.render.plan:csv"),
             "Listing": Renderer("graphflops.render.csv:listing"),
@@ -128,7 +128,7 @@ FORMATS = (
             "Sweep": Renderer("graphflops.render.sweep:markdown"),
             "Overview": Renderer("graphflops.render.overview:markdown"),
             "History": Renderer("graphflops.render.history:markdown"),
-            "Comparison": Renderer("graphflops.render.diff.markdown:markdown", (*_CUTS, "verbose", "limit")),
+            "Comparison": Renderer("graphflops.render.diff.texts:markdown", (*_CUTS, "verbose", "limit")),
             "Findings": Renderer("graphflops.render.findings:markdown", ("top", "limit")),
             "Fits": Renderer("graphflops.render.fits:markdown"),
             "Serving": Renderer("graphflops.render.serving:markdown"),
@@ -155,15 +155,15 @@ FORMATS = (
         },
     ),
     Format("sarif", (".sarif",), {"Findings": Renderer("graphflops.render.sarif:sarif", ("locate",))}),
-    Format("speedscope", (), {"Report": Renderer("graphflops.render.speedscope:speedscope")}),
+    Format("speedscope", (), {"Report": Renderer("graphflops.render.viewers:speedscope")}),
     Format(
         "memory-snapshot",
         (".pickle", ".pkl"),
-        {"Report": Renderer("graphflops.render.snapshot:snapshot")},
+        {"Report": Renderer("graphflops.render.viewers:snapshot")},
         binary=True,
     ),
     Format("llm-d-inference-sim", (), {"Serving": Renderer("graphflops.render.serving:llm_d_inference_sim")}),
-    Format("chrome-trace", (), {"Report": Renderer("graphflops.render.chrome_trace:chrome_trace")}),
+    Format("chrome-trace", (), {"Report": Renderer("graphflops.render.viewers:chrome_trace")}),
     Format(
         "dot",
         (".dot", ".gv"),

@@ -12,10 +12,9 @@ from dataclasses import replace
 
 from graphflops.cost import Estimate, data_dependent
 from graphflops.dims import differ, prod
-from graphflops.rules.derived import Derived
 from graphflops.rules.elementwise import promote
 from graphflops.rules.norm import computed_in, normalised
-from graphflops.rules.registry import require, rule
+from graphflops.rules.registry import Derived, require, rule
 from graphflops.rules.shapes import tensors_of
 from graphflops.tensor import UINT8, TensorType
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from graphflops.cost import Estimate, Value
-from graphflops.rules.derived import Derived
 from graphflops.rules.elementwise import differentiate
 from graphflops.rules.quantized import MIN_MAX, convert
-from graphflops.rules.registry import backward, rule
+from graphflops.rules.registry import Derived, backward, rule
 from graphflops.rules.shapes import only_result, tensors_of
 from graphflops.rules.work import WORK
 from graphflops.tensor import BOOL, TensorType

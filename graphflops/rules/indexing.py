@@ -11,8 +11,7 @@ from dataclasses import replace
 from graphflops.cost import Estimate, Value, data_dependent, picked
 from graphflops.dims import Dim, broadcast, differ, total
 from graphflops.rules.arrangement import Update, combined, functional, reduction
-from graphflops.rules.derived import Derived
-from graphflops.rules.registry import ForwardCall, backward, require, rule
+from graphflops.rules.registry import Derived, ForwardCall, backward, require, rule
 from graphflops.rules.shapes import Shape, axis, expanded, replaced, shown, tensors_of
 from graphflops.tensor import TensorType
 

@@ -7,7 +7,6 @@ from dataclasses import replace
 
 from graphflops.cost import Estimate, free
 from graphflops.dims import Dim, total
-from graphflops.rules.derived import Derived
 from graphflops.rules.matmul import Mask
 from graphflops.rules.recurrent import (
     GRU,
@@ -21,7 +20,7 @@ from graphflops.rules.recurrent import (
     recur_back,
     states_of,
 )
-from graphflops.rules.registry import require, rule
+from graphflops.rules.registry import Derived, require, rule
 from graphflops.rules.shapes import tensors_of
 from graphflops.tensor import FLOAT32, INT8, UINT8, TensorType
 

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import CodeType
 from typing import Any, TypeVar
 
 from graphflops.cost import Estimate
@@ -309,3 +310,24 @@ def _load_installed() -> bool:
                 f"rules of the installed package {entry.value} cannot be imported: {error}"
             ) from error
     return True
+
+
+@dataclass(frozen=True)
+class Derived:
+    """A rule with the parameters of `base` that returns `change` of what `base` returns."""
+
+    base: Callable[..., Any]
+    change: Callable[[Any], Estimate]
+
+    @property
+    def __code__(self) -> CodeType:
+        """Where the table of rules finds the parameters' names."""
+        return self.base.__code__
+
+    @property
+    def __wrapped__(self) -> Callable[..., Any]:
+        """Where its description is found."""
+        return self.base
+
+    def __call__(self, *args: object, **kwargs: object) -> Estimate:
+        return self.change(self.base(*args, **kwargs))

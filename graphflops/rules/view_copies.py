@@ -5,8 +5,7 @@ from __future__ import annotations
 from graphflops.cost import Estimate, copied
 from graphflops.dims import differ
 from graphflops.rules import parts, views  # noqa: F401 - the rules of views, which are found by name
-from graphflops.rules.derived import Derived
-from graphflops.rules.registry import ForwardCall, backward, find, rule
+from graphflops.rules.registry import Derived, ForwardCall, backward, find, rule
 from graphflops.rules.shapes import tensors_of
 from graphflops.tensor import PartType, TensorType
 

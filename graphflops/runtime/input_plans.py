@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from graphflops.base import reading
+from graphflops.base import files
 from graphflops.dims import Expr
 from graphflops.errors import FileError, ModelError, shown
 from graphflops.graph import Ref
@@ -145,7 +145,7 @@ def opened(path: str) -> Iterator[None]:
     """Around the reading of a file of inputs: raises FileError in one line for whatever is wrong with it."""
     where = shown(path)
     try:
-        reading.opened(path).close()
+        files.opened(path).close()
         yield
     except FileError:
         raise

@@ -142,8 +142,7 @@ def _validated_onnx(
     try:
         import onnxruntime  # type: ignore[import-untyped]  # noqa: F401
 
-        from graphflops.runtime.onnx_inputs import arrays_from, checked_arrays, random_arrays
-        from graphflops.runtime.onnx_run import validate_onnx
+        from graphflops.runtime.onnx_run import arrays_from, checked_arrays, random_arrays, validate_onnx
     except ModuleNotFoundError as missing:
         raise _without(missing, "onnxruntime") from None
     given = arrays_from(inputs) if isinstance(inputs, str) else inputs

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from graphflops.base import reading
+from graphflops.base import files
 from graphflops.base.patterns import matches_file
 from graphflops.errors import FileError, OptionError, shown
 from graphflops.exporters import MODEL_SUFFIXES
@@ -93,7 +93,7 @@ def is_url(path: str) -> bool:
 def bindings_of(path: str) -> list[Binding]:
     """The bindings of a TOML file: `[[binding]]` with `dims`, `inputs`, and optionally `name` and `models`."""
     try:
-        with reading.opened(path) as file:
+        with files.opened(path) as file:
             found = msgspec.convert(tomllib.load(file), _Bindings).binding
     except (OSError, tomllib.TOMLDecodeError, msgspec.ValidationError, UnicodeDecodeError) as error:
         raise FileError(f"{shown(path)}: no bindings: {shown(str(error))}") from None
@@ -146,7 +146,7 @@ def _paths(source: str) -> Iterator[str]:
 def _lines(source: str) -> list[str]:
     if source == "-":
         return [line.strip() for line in sys.stdin if line.strip()]
-    with reading.opened(source) as file:
+    with files.opened(source) as file:
         text = file.read(_LARGEST_LIST).decode(errors="surrogateescape")
     return [line.strip() for line in text.splitlines() if line.strip() and line.strip() != source]
 

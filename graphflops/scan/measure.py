@@ -11,8 +11,8 @@ from typing import Any, Literal
 
 import msgspec
 
+from graphflops.base.files import opened
 from graphflops.base.limits import Limits, limited
-from graphflops.base.reading import opened
 from graphflops.dims import Dim
 from graphflops.errors import FileError, GraphflopsError, LimitError, shown
 from graphflops.loading import analyze

@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from graphflops.base import reading
+from graphflops.base import files
 from graphflops.errors import FileError, OptionError, shown
 from graphflops.scan.columns import TABLES, TableName
 
@@ -63,7 +63,7 @@ def read(folder: str, name: TableName = "results", columns: Sequence[str] | None
 def _part(path: str, wanted: Any) -> Any:
     arrow = pyarrow()
     try:
-        reading.opened(path).close()
+        files.opened(path).close()
         names = arrow.parquet.read_schema(path).names
         return arrow.parquet.read_table(path, columns=[n for n in wanted.names if n in names]).cast(
             arrow.schema([wanted.field(n) for n in wanted.names if n in names])

@@ -428,7 +428,7 @@ def test_weights_in_files_stay_there(tmp_path: Path, here: None) -> None:
 
 KILLED = """
 import os, shutil, signal, sys
-from graphflops.base.writing import copied
+from graphflops.base.files import copied
 def slow(source, target, length=0):
     target.write(source.read(1000)); target.flush()
     os.kill(os.getpid(), signal.SIGKILL)

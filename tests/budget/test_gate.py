@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from graphflops.base.writing import locked, whole
+from graphflops.base.files import locked, whole
 from graphflops.budget import limits
 from graphflops.budget.loosened import loosened
 from graphflops.errors import FileError

@@ -62,7 +62,7 @@ COLLECTIONS = {
     "kernels/gradients.py": "lowers gradients to kernels, by kind and name",
     "runtime/flex/codegen.py": "names that the generated code already uses",
     "runtime/flex/lowering.py": "one line of Triton for each pointwise operator, by canonical name",
-    "runtime/unsafe.py": "refuses operators of torch that could harm the process",
+    "runtime/operators.py": "refuses operators of torch that could harm the process",
 }
 SPLITTERS = ("split", "rsplit", "partition", "rpartition", "rstrip", "endswith", "removesuffix")
 VARIABLES = ("op", "op_type", "spelling", "base", "word")

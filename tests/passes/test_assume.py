@@ -12,7 +12,7 @@ from graphflops.errors import OptionError
 from graphflops.exporters import load
 from graphflops.graph import Graph, Input, Symbol
 from graphflops.loading import analyze as analyze_any
-from graphflops.passes.assume import assumed_sizes
+from graphflops.passes.bind import assumed_sizes
 from graphflops.report import SymbolInfo
 from graphflops.tensor import FLOAT32, TensorType
 

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 import graphflops
 from graphflops.cli import main
-from graphflops.render.shapes import layer_shapes
+from graphflops.render.tables import layer_shapes
 
 SAMPLES = Path(__file__).parents[2] / "samples"
 

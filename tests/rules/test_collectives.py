@@ -8,7 +8,7 @@ import pytest
 
 from graphflops.analysis import analyze
 from graphflops.graph import Graph, Input, Node, Opaque, Output, Ref
-from graphflops.passes.groups import group_sizes
+from graphflops.passes.equal_sizes import group_sizes
 from graphflops.training import Training
 from tests.process_group import first_of
 from tests.support import price, t

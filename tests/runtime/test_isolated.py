@@ -23,8 +23,7 @@ from graphflops.runtime import execute, isolated
 from graphflops.runtime import run as running
 from graphflops.runtime.compare import RunComparison
 from graphflops.runtime.isolated import ChildLimits, child_command, validate_file
-from graphflops.runtime.operators import resolve
-from graphflops.runtime.unsafe import reason_to_refuse, refuse_unsafe
+from graphflops.runtime.operators import reason_to_refuse, refuse_unsafe, resolve
 
 SAMPLES = Path(__file__).parents[2] / "samples"
 OPTIONS: dict[str, Any] = {

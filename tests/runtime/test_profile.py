@@ -16,7 +16,7 @@ from graphflops.cli import main
 from graphflops.commands.profile import profile as command
 from graphflops.devices import Host, device
 from graphflops.kernels.kernel import Kernel, Product
-from graphflops.runtime.profile import busy, make, measure
+from graphflops.runtime.profile import host, make
 from graphflops.runtime.profile.host import host_benchmarks, scaled_host
 from graphflops.runtime.profile.trial import CpuClock, CudaClock, spread
 from graphflops.time.predict import modelled, predict
@@ -27,10 +27,10 @@ from graphflops.time.schedule import Clock as Schedule
 def written(request, tmp_path, monkeypatch):
     if request.param == "onnxruntime":
         pytest.importorskip("onnxruntime")
-    trials = measure._in_turns
+    trials = make._in_turns
     small = [lambda kernel: kernel.flops < 1e7, lambda kernel: kernel.read_bytes < 1e6]
     monkeypatch.setattr(
-        measure,
+        make,
         "_in_turns",
         lambda groups: [one for one in trials(groups) if all(test(one.kernel) for test in small)][:40],
     )
@@ -103,7 +103,7 @@ def test_no_profile_is_written_where_too_little_was_measured(limit, error, messa
         return trial.kernel.read_bytes * 1e-10
 
     monkeypatch.setattr(make, "_LIMIT", limit)
-    monkeypatch.setattr(measure, "_seconds", seconds)
+    monkeypatch.setattr(make, "_seconds", seconds)
     monkeypatch.setattr(make, "host_benchmarks", lambda kind: dict(device("h200").host.benchmarks))
     path = tmp_path / "mine.json"
     done = CliRunner().invoke(main, ["profile", "--device", "cpu", "--output", str(path)])
@@ -116,7 +116,7 @@ def test_no_profile_is_written_where_too_little_was_measured(limit, error, messa
 @pytest.mark.parametrize("used, said", [(45.0, True), (4.0, False)])
 def test_a_profile_says_how_busy_the_machine_was(used, said, tmp_path, monkeypatch):
     readings = iter([(10.0, 100.0), (10.0 + used, 200.0)])
-    monkeypatch.setattr(busy, "_processor_seconds", lambda: next(readings))
+    monkeypatch.setattr(host, "_processor_seconds", lambda: next(readings))
     monkeypatch.setattr(make, "host_benchmarks", lambda kind: dict(device("h200").host.benchmarks))
     path = str(tmp_path / "mine.json")
     given = ["profile", "--device", "cpu", "--host-only", "--base", "h200", "--output", path]
@@ -131,7 +131,7 @@ def test_a_profile_says_how_busy_the_machine_was(used, said, tmp_path, monkeypat
 
 
 def test_other_processes_are_what_this_one_is_not():
-    shares = busy.Others().shares()
+    shares = host.Others().shares()
     assert all(0 <= share <= 1 for share in shares.values())
     assert "gpu" not in shares
 
@@ -144,9 +144,9 @@ def test_other_work_on_a_gpu_is_asked_of_its_tool(told, share, monkeypatch):
             raise told
         return SimpleNamespace(stdout=told)
 
-    monkeypatch.setattr(busy.subprocess, "run", run)
-    monkeypatch.setattr(busy, "_WAIT", 0)
-    assert busy.Others("GPU-1").shares().get("gpu") == share
+    monkeypatch.setattr(host.subprocess, "run", run)
+    monkeypatch.setattr(host, "_WAIT", 0)
+    assert host.Others("GPU-1").shares().get("gpu") == share
 
 
 @pytest.mark.parametrize("once, rounds", [(1e-3, 5), (0.2, 3), (7.0, 1)])
@@ -200,7 +200,7 @@ def test_every_micro_benchmark_of_the_reference_is_measured():
 def test_every_measured_kernel_has_a_model(name):
     clock = SimpleNamespace(device="cuda", runtime="torch", sets=lambda cold_bytes: 1)
     known = device(name)
-    kernels = [trial.kernel for group in measure._trials(clock) for trial in group]
+    kernels = [trial.kernel for group in make._trials(clock) for trial in group]
     assert len(kernels) > 1000
     assert all(0 < modelled(kernel, known) < 10 for kernel in kernels)
 
@@ -226,11 +226,9 @@ def test_the_command_on_a_gpu_with_a_stand_in_for_its_kernels(gpu, tmp_path, mon
     )
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: about)
-    monkeypatch.setattr(
-        measure, "CudaClock", lambda: SimpleNamespace(device="cuda", runtime="torch", sets=len)
-    )
+    monkeypatch.setattr(make, "CudaClock", lambda: SimpleNamespace(device="cuda", runtime="torch", sets=len))
     reference = device("h200")
-    monkeypatch.setattr(measure, "_seconds", lambda clock, trial: 1.3 * modelled(trial.kernel, reference))
+    monkeypatch.setattr(make, "_seconds", lambda clock, trial: 1.3 * modelled(trial.kernel, reference))
     monkeypatch.setattr(make, "host_benchmarks", lambda kind: dict(reference.host.benchmarks))
     path = tmp_path / "mine.json"
     done = CliRunner().invoke(command, ["--device", "cuda", "--output", str(path)], catch_exceptions=False)

@@ -21,12 +21,11 @@ from graphflops.cli import main
 from graphflops.errors import FileError, ModelError
 from graphflops.render import render
 from graphflops.report.call_time import CallTime
-from graphflops.runtime import isolated, timing
+from graphflops.runtime import isolated
 from graphflops.runtime import run as validation
 from graphflops.runtime.execute import Execution
 from graphflops.runtime.input_plans import input_plans
-from graphflops.runtime.inputs import random_inputs
-from graphflops.runtime.tensors import Weights
+from graphflops.runtime.tensors import Weights, random_inputs
 from graphflops.runtime.validation import CheckResult, NodeResult, Validation
 from graphflops.view import View
 
@@ -447,15 +446,15 @@ def test_the_worst_check_decides(verdicts: tuple[Any, ...], whole: str) -> None:
 
 def test_what_marks_add_to_a_call_is_taken_off(monkeypatch: pytest.MonkeyPatch) -> None:
     moments = iter([0.0, 10.0, 14.0, 20.0, 20.5, 30.0])  # the start, two marks of each of two calls, the end
-    monkeypatch.setattr(timing.time, "perf_counter", lambda: next(moments))
-    clock = timing.Clock(torch.device("cpu"), lambda step: step.row)
+    monkeypatch.setattr(validation.time, "perf_counter", lambda: next(moments))
+    clock = validation.Clock(torch.device("cpu"), lambda step: step.row)
     clock.overhead = 1.0
     clock.start()
     for row in (3, 4):
         clock.around(FakeStep(row))
     clock.stop()
     assert clock.seconds() == {3: 3.0, 4: 0.0}
-    assert timing.mark_seconds(torch.device("cpu")) == 0.0
+    assert validation.mark_seconds(torch.device("cpu")) == 0.0
 
 
 class FakeStep:

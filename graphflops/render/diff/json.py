@@ -20,8 +20,7 @@ from graphflops.base.json_form import (
     written,
 )
 from graphflops.comparison.result import Comparison, Fact, Figure, ModuleChange
-from graphflops.comparison.served_change import ServedChange
-from graphflops.comparison.time_change import TimeChange
+from graphflops.comparison.sides import ServedChange, TimeChange
 from graphflops.dims import Dim
 from graphflops.graph import Origin
 from graphflops.render.json import inert

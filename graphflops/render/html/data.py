@@ -19,8 +19,7 @@ from graphflops.dims import Dim
 from graphflops.dims.solving import affine
 from graphflops.open_sizes import of_report
 from graphflops.render import summary
-from graphflops.render.html.memory import memory_of
-from graphflops.render.html.time import device_of, picoseconds
+from graphflops.render.html.measures import device_of, memory_of, picoseconds
 from graphflops.render.html.tree import Layout, Place, laid_out
 from graphflops.render.json import inert as plain
 from graphflops.render.ledger import Ledger

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from graphflops.comparison.joint_size import JointSize
 from graphflops.comparison.result import Comparison, Figure, Fold
+from graphflops.comparison.sides import JointSize
 from graphflops.dims.solving import affine
 from graphflops.render.diff import words
 from graphflops.render.diff.causes import VISIBLE, causes

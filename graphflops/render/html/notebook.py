@@ -37,7 +37,7 @@ def notebook(value: Any) -> str:
 
 def findings(found: Findings) -> str:
     """How many there are, and a table for each model with any."""
-    from graphflops.render.conclusion import conclusion
+    from graphflops.render.brief import conclusion
 
     return f"<div><p><b>{escaped(conclusion(found.models))}</b></p>{''.join(map(_model, found.models))}</div>"
 
@@ -57,7 +57,7 @@ def serving(found: Serving) -> str:
 
 
 def _model(model: ModelFindings) -> str:
-    from graphflops.render.conclusion import state
+    from graphflops.render.brief import state
     from graphflops.render.findings import limit_table, where, worth
 
     heads = ("severity", "code", "what", "where", "costs", "fix")

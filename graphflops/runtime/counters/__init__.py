@@ -1,8 +1,7 @@
 """Reads a GPU's hardware counters with Nsight Compute, and explains how they differ from the analysis."""
 
-from graphflops.runtime.counters.counted import KernelCount, RangeCount
 from graphflops.runtime.counters.explain import Explanation, Verdict, explain, explain_row
-from graphflops.runtime.counters.ncu import available, measure, range_name, read_csv
+from graphflops.runtime.counters.ncu import KernelCount, RangeCount, available, measure, range_name, read_csv
 from graphflops.runtime.counters.problems import (
     AttentionProblem,
     KernelJob,
@@ -11,7 +10,7 @@ from graphflops.runtime.counters.problems import (
     TiledAxis,
     problem_of,
 )
-from graphflops.runtime.counters.tiles import Tile, short_name, tile_of
+from graphflops.runtime.counters.tile_quantisation import Tile, short_name, tile_of
 
 __all__ = [
     "AttentionProblem",

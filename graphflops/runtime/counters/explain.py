@@ -8,7 +8,7 @@ from typing import Literal
 
 from graphflops.dims import Dim
 from graphflops.report import Row
-from graphflops.runtime.counters.counted import RangeCount
+from graphflops.runtime.counters.ncu import RangeCount
 from graphflops.runtime.counters.problems import Problem, problem_of
 from graphflops.runtime.counters.tile_quantisation import (
     SEVEN,

@@ -1,11 +1,13 @@
-"""Writes a file completely or not at all."""
+"""Files that the user names: opened, found in the nearest folder, and written completely or not at all."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import shutil
+import stat
 from collections.abc import Iterator
+from typing import IO
 
 from graphflops.errors import FileError, shown
 
@@ -76,3 +78,33 @@ def copied(source: str, output: str) -> None:
         with whole(output) as part:
             os.unlink(part)
             os.link(f"/proc/self/fd/{nameless}", part, src_dir_fd=nameless)
+
+
+# Opening a pipe that nobody writes to would wait; regular files know no difference.
+_AT_ONCE = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+
+
+def opened(path: str | os.PathLike[str]) -> IO[bytes]:
+    """The file, to be read. Raises OSError where it cannot be opened, FileError for a folder, a pipe or a device."""
+    handle = os.open(path, _AT_ONCE)
+    mode = os.fstat(handle).st_mode
+    if stat.S_ISREG(mode):
+        return os.fdopen(handle, "rb")
+    os.close(handle)
+    what = "a directory" if stat.S_ISDIR(mode) else "a device or a pipe"
+    raise FileError(f"{shown(os.fspath(path))}: is {what}, not a file")
+
+
+CONFIGURATION = "graphflops.toml"
+
+
+def nearest(name: str = CONFIGURATION) -> str | None:
+    """Path of the file of that name in this folder or in the nearest one above it; None where there is none."""
+    folder = ""
+    while True:
+        path = os.path.join(folder, name)
+        if os.path.exists(path) and not os.path.isdir(path):  # a pipe of that name is refused, not passed by
+            return path
+        if os.path.dirname(os.path.abspath(folder)) == os.path.abspath(folder):
+            return None
+        folder = os.path.join(folder, os.pardir)

@@ -1,4 +1,4 @@
-"""A size of two programs that are compared."""
+"""What two programs have side by side: a size, the predicted times, what requests wait for and keep."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from graphflops.dims import Dim, evaluate
+from graphflops.fitting.cells import cell_of, known_of
+from graphflops.report import Report
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,3 +63,57 @@ class JointSize:
     def fixed(self) -> bool:
         """Open before, fixed now."""
         return isinstance(self.before, str) and isinstance(self.after, int)
+
+
+@dataclass(frozen=True, slots=True)
+class TimeChange:
+    """Seconds of one run before and after, of the training step where both have one.
+
+    low, high: the interval that holds the measured time after the change in nine of ten cases.
+    """
+
+    device: str
+    execution: str
+    before: float
+    after: float
+    low: float
+    high: float
+
+    @staticmethod
+    def of(old: Report, new: Report) -> TimeChange | None:
+        """The times of two reports; None where one has none, or where they are for different devices or executions."""
+        if not old.device or (old.device, old.execution) != (new.device, new.execution):
+            return None
+        times = [(old.step_time, new.step_time), (old.totals.time, new.totals.time)]
+        found = next(
+            ((before, after) for before, after in times if before is not None and after is not None), None
+        )
+        if found is None:
+            return None
+        before, after = found
+        return TimeChange(new.device, new.execution, before.seconds, after.seconds, after.low, after.high)
+
+    @property
+    def percent(self) -> float | None:
+        """The change in percent of before; None where that is 0."""
+        return 100 * (self.after / self.before - 1) if self.before else None
+
+
+@dataclass(frozen=True, slots=True)
+class ServedChange:
+    """Quantities of a step before and after, by the names of `fitting/cells.py`, as far as both programs tell them.
+
+    context: tokens of each request, 0 where files of one size do not tell it. Units are seconds and bytes.
+    """
+
+    context: int
+    before: Mapping[str, float]
+    after: Mapping[str, float]
+
+    @staticmethod
+    def of(old: Report, new: Report) -> ServedChange | None:
+        """The steps of two reports; None where one has no cache among its inputs, or they are of other contexts."""
+        before, after = cell_of(old), cell_of(new)
+        if before is None or after is None or before.context != after.context:
+            return None
+        return ServedChange(after.context, known_of(before), known_of(after))

@@ -1,0 +1,221 @@
+"""A report as files that other programs show: a trace for Perfetto, a profile for speedscope, a snapshot for memory_viz."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import msgspec
+
+from graphflops.base.units import interval
+from graphflops.cost import Cost
+from graphflops.derived.items import outside_of_calls
+from graphflops.dims import Dim
+from graphflops.errors import OptionError
+from graphflops.memory.snapshot import snapshot as snapshot_of
+from graphflops.render import summary
+from graphflops.render.json import inert
+from graphflops.render.ledger import Ledger, traffic
+from graphflops.render.text import operator_name, safe, short_type
+from graphflops.report import Report, Row
+from graphflops.report.call_time import CallTime
+from graphflops.version import __version__
+
+_MICROSECONDS = 1e6
+_PHASES, _MODULES, _CALLS, _COLLECTIVES = 1, 2, 3, 4  # tracks
+_DEEPEST = 40  # modules around a call that are drawn
+
+
+def chrome_trace(report: Report) -> str:
+    """One event a call, under those of its modules and its phase; the gradients follow the forward, last call first.
+
+    Raises OptionError for a report without times.
+    """
+    if not report.device:
+        raise OptionError("--format chrome-trace: the report has no times: name a device with --device")
+    events = [*_names(report), *_events(report)]
+    whole = {
+        "displayTimeUnit": "ns",
+        "otherData": {"exporter": f"graphflops {__version__}", "execution": report.execution},
+        "traceEvents": events,
+    }
+    return inert(msgspec.json.encode(whole))
+
+
+def _names(report: Report) -> Iterator[dict[str, Any]]:
+    yield _meta("process_name", 0, f"{summary.title(report)} on {safe(report.device, 60)}, predicted")
+    tracks = {_PHASES: "phases", _MODULES: "modules", _CALLS: "calls"}
+    if report.network:
+        tracks[_COLLECTIVES] = "collectives"
+    for track, name in tracks.items():
+        yield _meta("thread_name", track, name)
+
+
+def _meta(kind: str, track: int, name: str) -> dict[str, Any]:
+    return {"ph": "M", "name": kind, "pid": 1, "tid": track, "args": {"name": name}}
+
+
+def _events(report: Report) -> Iterator[dict[str, Any]]:
+    rows = report.rows
+    forward = [(row, row.time) for row in rows if row.time is not None]
+    backward = [(row, row.backward_time) for row in reversed(rows) if row.backward_time is not None]
+    clock, sent, others = 0.0, 0.0, outside_of_calls(report)
+    for phase, calls in (("forward", forward), ("backward", backward)):
+        began, modules = clock, _Modules()
+        if outside := others.get(phase):
+            yield {**_span("outside of calls", _CALLS, clock, clock + outside), "args": {}}
+            clock += outside
+        for row, time in calls:
+            if time.collective:
+                start, sent = max(clock, sent), max(clock, sent) + time.collective
+                event = _span(operator_name(row.op), _COLLECTIVES, start, sent)
+                yield {**event, "args": {"node": safe(row.node), "module": safe(row.module)}}
+            if not time.seconds:
+                continue
+            yield from modules.enter(row.module, clock)
+            yield _call(row, time, clock)
+            clock += time.seconds
+        yield from modules.enter("", clock)
+        if calls:
+            yield _span(phase, _PHASES, began, clock)
+    if report.optimizer is not None and report.optimizer.time is not None:
+        yield _span("optimizer", _PHASES, clock, clock + report.optimizer.time.seconds)
+
+
+def _call(row: Row, time: CallTime, start: float) -> dict[str, Any]:
+    event = _span(operator_name(row.op), _CALLS, start, start + time.seconds)
+    facts = {"node": row.node, "module": row.module, "source": row.source, "kernel": time.kernel}
+    shown = {name: safe(text) for name, text in facts.items() if text}
+    spread = interval(time.low, time.high)
+    return {**event, "args": {**shown, "limited by": time.bound, "90 % interval": spread}}
+
+
+def _span(name: str, track: int, start: float, end: float) -> dict[str, Any]:
+    times = {"ts": start * _MICROSECONDS, "dur": (end - start) * _MICROSECONDS}
+    return {"ph": "X", "name": safe(name), "cat": "predicted", "pid": 1, "tid": track, **times}
+
+
+class _Modules:
+    """The modules that are open: entered when a call is made in them, left with the next call outside."""
+
+    def __init__(self) -> None:
+        self.open: list[tuple[str, float]] = []
+
+    def enter(self, path: str, now: float) -> Iterator[dict[str, Any]]:
+        """Close what `path` is not in, open what it is in."""
+        parts = path.split(".")[:_DEEPEST] if path else []
+        kept = 0
+        while kept < min(len(parts), len(self.open)) and self.open[kept][0] == parts[kept]:
+            kept += 1
+        while len(self.open) > kept:
+            name, since = self.open.pop()
+            yield _span(name, _MODULES, since, now)
+        self.open += [(name, now) for name in parts[kept:]]
+
+
+_DEEPEST_STACK = 100  # modules around a call; the rest of a longer path is the name of the last one
+_SCHEMA = "https://www.speedscope.app/file-format-schema.json"
+_PROFILES: dict[str, tuple[str, Callable[[Cost], Dim]]] = {
+    "FLOPs": ("none", lambda cost: cost.matrix_flops),
+    "vector FLOPs": ("none", lambda cost: cost.vector_flops),
+    "bytes": ("bytes", traffic),
+}
+
+
+def speedscope(report: Report) -> str:
+    """Profiles of time if a device is known, FLOPs, vector FLOPs and bytes, both phases together, at the known sizes.
+
+    Calls without cost are left out, and so are calls of unknown cost; a profile's name says how many those are.
+    """
+    ledger = Ledger(report)
+    stacks = _Stacks(report)
+    samples = [(stacks.of(index), ledger.group({kind: 1})) for index, kind in enumerate(ledger.of)]
+    profiles = []
+    for name, (unit, quantity) in _PROFILES.items():
+        values = [ledger.numbers.value(quantity(group.cost)) for _, group in samples]
+        missing = sum(
+            value is None or group.unknown for value, (_, group) in zip(values, samples, strict=True)
+        )
+        weights = [value or 0 for value in values]
+        profiles.append(
+            {
+                "type": "sampled",
+                "name": f"{name}{f', without {missing:,} unknown calls' if missing else ''}",
+                "unit": unit,
+                "startValue": 0,
+                "endValue": sum(weights),
+                "samples": [stack for (stack, _), weight in zip(samples, weights, strict=True) if weight],
+                "weights": [weight for weight in weights if weight],
+            }
+        )
+    if report.device:
+        profiles.insert(0, _of_time(report, stacks))
+    whole = {
+        "$schema": _SCHEMA,
+        "name": summary.title(report),
+        "exporter": f"graphflops {__version__}",
+        "activeProfileIndex": 0,
+        "shared": {"frames": stacks.frames},
+        "profiles": profiles,
+    }
+    return inert(msgspec.json.encode(whole))
+
+
+def _of_time(report: Report, stacks: _Stacks) -> dict[str, Any]:
+    """The profile of predicted time, gradients included."""
+    times = [sum(t.seconds for t in (row.time, row.backward_time) if t is not None) for row in report.rows]
+    return {
+        "type": "sampled",
+        "name": f"time on {safe(report.device, 60)}",
+        "unit": "microseconds",
+        "startValue": 0,
+        "endValue": sum(times) * 1e6,
+        "samples": [stacks.of(index) for index, time in enumerate(times) if time],
+        "weights": [time * 1e6 for time in times if time],
+    }
+
+
+class _Stacks:
+    """The frames of each call: the program, the modules around it, its operator with the source line."""
+
+    def __init__(self, report: Report) -> None:
+        self.report = report
+        self.frames: list[dict[str, Any]] = []
+        self._frames: dict[tuple[str, str, str], int] = {}
+        self._modules: dict[str, list[int]] = {}
+
+    def of(self, index: int) -> list[int]:
+        row = self.report.rows[index]
+        if row.module not in self._modules:
+            self._modules[row.module] = self._around(row.module)
+        return [*self._modules[row.module], self._frame(operator_name(row.op), "", row.source)]
+
+    def _around(self, path: str) -> list[int]:
+        root = short_type(self.report.modules.get("", "")) or "(program)"
+        stack = [self._frame(root, "", "")]
+        parts = path.split(".", _DEEPEST_STACK - 1) if path else []
+        for depth in range(1, len(parts) + 1):
+            above = ".".join(parts[:depth])
+            kind = short_type(self.report.modules.get(above, ""))
+            name = f"{parts[depth - 1]} ({kind})" if kind else parts[depth - 1]
+            stack.append(self._frame(name, above, ""))
+        return stack
+
+    def _frame(self, name: str, path: str, source: str) -> int:
+        key = (name, path, source)
+        if key not in self._frames:
+            self._frames[key] = len(self.frames)
+            frame: dict[str, Any] = {"name": safe(name)}
+            file, _, line = source.rpartition(":")
+            if file and line.isascii() and line.isdecimal():
+                frame |= {"file": safe(file), "line": int(line[:9])}
+            self.frames.append(frame)
+        return self._frames[key]
+
+
+def snapshot(report: Report) -> bytes:
+    """The last phase: a training step where there is one."""
+    if not report.memory_use:
+        raise OptionError("a memory snapshot is of a device: name one with --device, such as h200")
+    return pickle.dumps(snapshot_of(report, report.memory_use[-1]), protocol=4)
