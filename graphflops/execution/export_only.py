@@ -1,4 +1,4 @@
-"""Calls that an export writes down otherwise than eager execution runs them: masks, repeated heads, collectives in place.
+"""Calls that an export writes down otherwise than eager execution runs them: masks, repeated heads, slices, collectives.
 
 transformers builds a mask only if it has to: without padding, full attention needs none, and causal attention is a flag of
 scaled_dot_product_attention. Whether padding hides anything is a question about data, which an export cannot ask, so there
@@ -7,6 +7,8 @@ from sizes alone, which hides nothing or what `is_causal` hides. A record of an 
 
 transformers passes keys and values with fewer heads than queries as they are (`enable_gqa=True`) where no mask is needed. An
 export always has a mask, for which transformers repeats the heads first: `key[:, :, None].expand(...).reshape(...)`.
+
+`x[:, 0]` takes no slice of the first axis; where that is open, an export has one.
 
 `dist.all_reduce(x)` writes into `x`; an export writes down a functional collective, a wait, and a copy into the tensor.
 """
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from graphflops.passes.program import Backward, PricedCall
 
 _COMBINES = frozenset({"add", "where"})
+_INDEXES = frozenset({"slice", "select", "unsqueeze"})  # what `x[:, 0, None]` calls
 _SDPA = "scaled_dot_product_attention"
 
 
@@ -150,6 +153,36 @@ def _used(calls: Sequence[PricedCall], made: set[str]) -> list[PricedCall]:
         read.update(call.uses)
         kept.append(call)
     return kept[::-1]
+
+
+def without_whole_slices(
+    calls: Sequence[PricedCall], values: Mapping[str, Value], returned: Sequence[str]
+) -> Sequence[PricedCall]:
+    """The calls without slices of everything, but for what is returned and for `x[:, :]`, which is one view."""
+    indexed = {
+        (call.uses[0], call.node.python_stack) for call in calls if call.node.operator.name in _INDEXES
+    }
+    made: dict[str | None, str] = {}  # by result of an index: its lines of code
+    instead: dict[str, str] = {}
+    kept = []
+    for call in calls:
+        call = call if instead.keys().isdisjoint(call.uses) else call.renamed(instead)
+        result, lines = (*call.node.outputs, None)[0], call.node.python_stack
+        is_inner = (result, lines) in indexed or made.get(call.uses[0] if call.uses else None) == lines
+        if is_inner and result not in returned and _is_whole_slice(call, values):
+            instead[str(result)] = call.uses[0]
+            continue
+        kept.append(call)
+        if call.node.operator.name in _INDEXES:
+            made[result] = lines
+    return kept if instead else calls
+
+
+def _is_whole_slice(call: PricedCall, values: Mapping[str, Value]) -> bool:
+    if call.node.operator.name != "slice" or not call.estimate.alias:
+        return False
+    x, out = values.get(call.uses[0]), values.get(call.node.outputs[0] or "")
+    return isinstance(x, TensorType) and isinstance(out, TensorType) and x.shape == out.shape
 
 
 _REPEAT = ("reshape", "expand", "unsqueeze")  # what repeats heads, from the last call to the first

@@ -10,7 +10,7 @@ from graphflops.base.units import memory as bytes_text
 from graphflops.dims import evaluate
 from graphflops.execution.composed import expanded
 from graphflops.execution.consistent import consistent
-from graphflops.execution.export_only import as_run
+from graphflops.execution.export_only import as_run, without_whole_slices
 from graphflops.execution.fast_path import with_fast_paths
 from graphflops.execution.frames import lifetimes
 from graphflops.execution.layouts import Layouts
@@ -153,6 +153,7 @@ class Runs:
                 from graphflops.execution.export_only import in_place
 
                 calls = in_place(calls)
+            calls = without_whole_slices(calls, values, graph.graph.returned)
             calls, values = as_run(calls, self.attentions, values, graph.graph.eager)
         run = expanded(calls, values)
         layouts = Layouts(run.calls, run.values, self.platform, graph.graph.orders)

@@ -223,7 +223,7 @@ class Scope:
         sources = self.program.sources
         stacks = (
             sources.shared(node.meta.get("stack_trace") or ""),
-            sources.shared(_stack(node.meta.get("nn_module_stack"))),
+            sources.stack(_stack(node.meta.get("nn_module_stack"))),
         )
         module, module_type = sources.place(stacks[1])
         return Node(

@@ -205,8 +205,8 @@ class Scope:
                 name = self.node_name(node.name or (outputs[0] if outputs else None), op)
             except FileError as error:
                 raise FileError(f"node {shown(node.name or f'#{index}')} ({shown(op)}): {error}") from None
-            module, module_type = place(node.metadata.nn_module_stack)
-            stacks = shared(node.metadata.stack_trace), shared(node.metadata.nn_module_stack)
+            stacks = shared(node.metadata.stack_trace), program.sources.stack(node.metadata.nn_module_stack)
+            module, module_type = place(stacks[1])
             built.append(Node(name, op, args, kwargs, outputs, module, module_type, line(stacks[0]), *stacks))
         return tuple(built)
 

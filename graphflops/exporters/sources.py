@@ -66,6 +66,10 @@ class Sources:
         """One object for all equal texts."""
         return self._texts.setdefault(text, text)
 
+    def stack(self, recorded: str) -> str:
+        """A module stack, shared; "" where torch records that a call, such as the size of an input, is in no module."""
+        return "" if recorded.endswith(_NO_STACK) else self.shared(recorded)
+
     def line(self, trace: str) -> str:
         """The innermost line of the user's own code, `model.py:17`; "" where the trace names none.
 
@@ -89,8 +93,6 @@ class Sources:
         for entry in stack.split(";"):
             _, _, described = entry.partition(",")
             recorded, _, recorded_type = described.rpartition(",")
-            if _NO_STACK in recorded_type:
-                continue
             path, kind = module_path(recorded), recorded_type
             self.modules.setdefault(path, kind)
         return path, kind

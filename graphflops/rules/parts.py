@@ -175,7 +175,6 @@ def linalg_diagonal(x: TensorType, *, offset: int = 0, dim1: int = -2, dim2: int
         f"aten.{name}"
         for name in (
             "select",
-            "slice",
             "narrow",
             "diagonal",
             "linalg_diagonal",
@@ -195,3 +194,11 @@ def part_backward(call: ForwardCall) -> Estimate:
     return Estimate(
         (call.arguments["x"].like(),), reads=tuple(x.like() for x in tensors_of(call.estimate.out))
     )
+
+
+@backward("aten.slice")
+def slice_backward(call: ForwardCall) -> Estimate:
+    """As of any part; that of everything, which `x[:, 0]` leaves of an open axis and PyTorch skips, is the result's own."""
+    x: TensorType = call.arguments["x"]
+    is_whole = tensors_of(call.estimate.out)[0].shape == x.shape
+    return free(x.like()) if is_whole else part_backward(call)

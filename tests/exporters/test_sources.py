@@ -49,7 +49,7 @@ def test_module_paths(recorded: str, path: str) -> None:
 def test_module_stack() -> None:
     sources = Sources()
     hook = "_empty_nn_module_stack_from_metadata_hook"
-    assert sources.place(f"{hook},{hook},{hook}") == ("", "")
+    assert sources.stack(f"{hook},{hook},{hook}") == ""
     assert sources.place("L__self__,,__main__.Net;L__self__fc@1,fc,torch.nn.Linear") == (
         "fc",
         "torch.nn.Linear",
