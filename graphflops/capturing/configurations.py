@@ -182,5 +182,7 @@ def _likeliest_class(transformers: Any, config: Any, name: Name) -> Any:
             continue
         if type(config) in mapping:
             found = mapping[type(config)]
-            return found[0] if isinstance(found, (list, tuple)) else found
+            first = found[0] if isinstance(found, (list, tuple)) else found
+            if isinstance(config, first.config_class or object):  # else it is of a part: the text alone
+                return first
     raise ModelError(f"{name}: transformers has no model of {type(config).__name__}: name a class of a model")

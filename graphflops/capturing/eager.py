@@ -15,13 +15,15 @@ from typing import Any, NamedTuple
 import torch
 from torch import fx
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from graphflops.base.aligned import matching_blocks
 from graphflops.exporters.eager_record import FORMAT, Record
 
 _ATTENTION = torch.nn.functional.scaled_dot_product_attention
 _MOST_EQUAL_PAIRS = 4_000_000  # of calls of both runs: a second
+_LARGEST_VALUE = 2**20  # numbers of a result that is computed
 _FOREVER = 2**62  # a call after the last: what is never freed
 # A tensor that code spells out: in a program, a copy of what exporting keeps of it.
 _EAGERLY = {"aten.lift_fresh_copy.default": "aten.lift_fresh.default"}
@@ -51,14 +53,40 @@ class _Run(TorchDispatchMode):  # type: ignore[misc]
             int, tuple[Any, int]
         ] = {}  # by address of a storage's object: a weak reference, its number
         self.count = 0
+        self.values = WeakTensorKeyDictionary()  # of results that hang on no data: the same on the CPU
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func._schema.is_mutable and any(map(_has_data, torch.utils._pytree.tree_leaves((args, kwargs)))):
             raise RuntimeError("a run without data would write to a tensor that has some")
+        given = args, kwargs or {}
+        if func is torch.ops.aten._local_scalar_dense.default and args[0] in self.values:
+            return self.values[args[0]].item()
         results = func(*args, **(kwargs or {}))
+        self.evaluate(func, given, results)
         if not self.is_inside:
             self.note(_EAGERLY.get(str(func), str(func)), results)
         return results
+
+    def evaluate(self, func: Any, given: tuple[Any, Any], result: Any) -> None:
+        """Computes a small result that hangs on no input and no weight, as a mask of ones: models ask for such data."""
+        tensors = [leaf for leaf in torch.utils._pytree.tree_leaves(given) if isinstance(leaf, torch.Tensor)]
+        is_known = all(tensor in self.values for tensor in tensors)
+        if func._schema.is_mutable and not is_known:
+            self.values.clear()  # what is written to may be seen through any of them
+        is_small = isinstance(result, torch.Tensor) and result.numel() <= _LARGEST_VALUE
+        if not (is_known and is_small) or torch.Tag.nondeterministic_seeded in func.tags:
+            return
+        with _disable_current_modes():
+            args, kwargs = torch.utils._pytree.tree_map(self.known, given)
+            if not tensors:
+                kwargs = {**kwargs, "device": torch.device("cpu")}
+            self.values[result] = func(*args, **kwargs)
+
+    def known(self, given: Any) -> Any:
+        """What stands for an argument on the CPU: the values of a tensor."""
+        if isinstance(given, torch.Tensor):
+            return self.values[given]
+        return torch.device("cpu") if isinstance(given, torch.device) else given
 
     def note(self, operator: str, results: Any, *, has_sizes: bool = True) -> None:
         """A call is done."""
@@ -250,12 +278,25 @@ def _matched(
         number = eager.calls[there[index]].memory[result]
         freed = eager.freed.get(number, _FOREVER)
         until.append(max(place_of_node[name], places[freed] if freed < len(places) else len(values) - 1))
+    _keep_for_readers(program, until, place_of_node)
     attentions: dict[str, Any] = {
         name: hidden
         for name, hidden in zip(exported.attentions, eager.attentions, strict=False)
         if hidden and len(eager.attentions) == len(exported.attentions)
     }
     return Record(FORMAT, f"torch {torch.__version__.partition('+')[0]}", values, until, attentions)
+
+
+def _keep_for_readers(
+    program: torch.export.ExportedProgram, until: list[int], place_of_node: Mapping[str, int]
+) -> None:
+    """Holds what a later call of the program reads: eager execution may make it anew there, as a mask of each layer."""
+    for node in program.graph.nodes:
+        own = place_of_node.get(node.name, -1)
+        if own >= 0 and until[own] >= 0:
+            for place in (place_of_node.get(read.name, -1) for read in node.all_input_nodes):
+                if place >= 0 and until[place] >= 0:
+                    until[place] = max(until[place], own)
 
 
 def _places(

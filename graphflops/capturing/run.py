@@ -55,11 +55,12 @@ _ADVICE: tuple[tuple[str, str], ...] = (
         "state layer_types for these layers, or leave out their number",
     ),
     (
-        r"not NoneType|'NoneType'|Config' object has no attribute",
-        "the configuration leaves a size open: state it, or give the config.json of a trained model",
+        r"not NoneType|'NoneType'|Config' object has no attribute|not set",
+        "the configuration leaves a size open, or an input is missing: state it, give the config.json of a trained model, "
+        "or write a factory, PKG.MOD:FACTORY",
     ),
     (
-        r"size|shape|divisible|dimension",
+        r"size|shape|divisible|dimension|must (match|equal|be|index|contain)|within",
         "sizes do not go together: change --length, --image-size or the configuration",
     ),
 )

@@ -187,6 +187,7 @@ class _Steps:
         taken = inspect.signature(type(model).forward).parameters
         self.argument = "past_key_values" if "past_key_values" in taken else "cache_params"
         self.token = "decoder_input_ids" if self.is_encoder_decoder else "input_ids"
+        self.encoded_as: Any = None  # the class of what the encoder gives
         if self.argument == "cache_params" and self.chosen.cache == "static":
             raise OptionError(f"{name}: its state has one size: leave out --cache")
 
@@ -194,9 +195,7 @@ class _Steps:
         """A step of the model. inputs: by argument; cache: None to begin one."""
         given = dict(inputs)
         if "encoder_hidden" in given:
-            from transformers.modeling_outputs import BaseModelOutput
-
-            given["encoder_outputs"] = BaseModelOutput(last_hidden_state=given.pop("encoder_hidden"))
+            given["encoder_outputs"] = self.encoded_as(last_hidden_state=given.pop("encoder_hidden"))
         return type(self.model).forward(
             self.model, **given, **{self.argument: cache}, use_cache=True, return_dict=True
         )
@@ -249,7 +248,10 @@ class _Steps:
         inputs: dict[str, Any] = {self.token: _tokens(self.chosen.batch, 1)}
         open_axes: dict[int, dict[int, str]] = {0: {0: "batch"}}
         if self.is_encoder_decoder:
-            hidden = self.run(self.prompt(sizes, 1), self.empty(sizes)).encoder_last_hidden_state
+            given = {name: value for name, value in self.prompt(sizes, 1).items() if name != self.token}
+            encoded = self.model.get_encoder()(**given, return_dict=True)
+            self.encoded_as = type(encoded)
+            hidden = encoded.last_hidden_state
             inputs["encoder_hidden"] = torch.empty_like(hidden)
             open_axes[1] = {0: "batch", **({1: "length"} if hidden.shape[1] == self.chosen.length else {})}
         inputs["cache"] = {name: torch.empty_like(tensor) for name, tensor in caches.state(template).items()}

@@ -28,6 +28,12 @@ from graphflops.render import formats
     metavar="N",
     help="Of an engine's largest step. Default: its own.",
 )
+@click.option(
+    "--together",
+    is_flag=True,
+    default=None,
+    help="Requests begin together, as a benchmark's do: of engines that prefill first (sglang).",
+)
 @options.network
 @options.price
 @options.sizes

@@ -41,7 +41,8 @@ class Cell:
     tokens of one request, alone on the device; None where it is not known. beside: seconds that a step waits, in the mean,
     for the prefills of requests that take the place of finished ones. kept: bytes that a request keeps on each device. most:
     requests that fit at once; None where it is not known. devices: that run it together. slowest: seconds of the step of an
-    engine that carries a chunk of another request's prefill; None where it is not known.
+    engine that carries a chunk of another request's prefill; None where it is not known. queued: seconds that a first token
+    waits, in the mean, for the prefills of requests that began with it.
     """
 
     batch: int
@@ -54,6 +55,7 @@ class Cell:
     devices: int = 1
     price_per_hour: float | None = None
     slowest: float | None = None
+    queued: float = 0.0
 
     @property
     def each(self) -> float | None:
@@ -62,8 +64,8 @@ class Cell:
 
     @property
     def first(self) -> float | None:
-        """Seconds to the first token of a request that does not wait for others; None where no prefill is known."""
-        return None if self.prefill is None else self.prefill.seconds
+        """Seconds to the first token of a request; None where no prefill is known."""
+        return None if self.prefill is None else self.prefill.seconds + self.queued
 
     @property
     def tokens_per_second(self) -> float | None:

@@ -1,7 +1,8 @@
 """What a decoder keeps of each request between two steps, and how many requests of a length fit on a device.
 
 An input is a cache where a call joins it with new entries along one axis, or writes new entries into it along one axis; it
-is a state where the program gives back a value of its type. The first axis of both counts requests.
+is a state where the program gives back a value of its type, or the input itself, as keys and values of an encoder. The first
+axis of both counts requests.
 """
 
 from __future__ import annotations
@@ -95,7 +96,7 @@ def kv_cache(report: Report) -> KvCache | None:
         else:
             fixed.append(size)
     windows = evaluate(total(fixed), report.values)
-    states = _states(report, given, axes, batches)
+    states = _states(report, axes, batches)
     fixed += [prod(value.shape[1:]) * value.dtype.bits // 8 for value in states]
     sizes = {name: evaluate(size, report.values) for name, size in by_length.items()}
     lasting = evaluate(total(fixed), report.values)
@@ -115,16 +116,15 @@ def _unbounded(limit: int | None) -> float:
     return float("inf") if limit is None else limit
 
 
-def _states(
-    report: Report, given: Mapping[str, TensorType], caches: Container[str], batches: Container[Dim]
-) -> list[TensorType]:
+def _states(report: Report, caches: Container[str], batches: Container[Dim]) -> list[TensorType]:
     """Inputs of numbers that a program of token ids gives back in the same type, as recurrent layers do.
 
     A single layer gives back the type of its activations too, so one that takes no ids tells nothing.
     """
     if "tokens" not in items(report):
         return []
-    types = {named.name: named.type for row in report.rows for named in row.outputs}
+    given = {named.name: named.type for named in report.inputs if named.type.rank > 1}
+    types = {named.name: named.type for row in report.rows for named in row.outputs} | given
     back = [types[name] for name in report.outputs if name in types]
     found = []
     for name, value in given.items():

@@ -24,8 +24,9 @@ class Engine(msgspec.Struct, frozen=True):
     block_tokens: tokens that a cache grows by.
     sequences: requests that its warm-up samples for; bytes_per_logit: what that takes for each of them and each entry of the
     vocabulary. prefill_tokens: tokens of its largest step. libraries_bytes: what CUDA and its libraries take.
-    step_seconds: its own work in each step. sum_seconds, sum_link_share: latency of its own
-    sums over devices, and the part of a link's bandwidth that they reach. sources: by field.
+    step_seconds: its own work in each step. request_seconds: that for each request in it. prefills_first: whether a step
+        waits until no prompt does; else steps and prefills go through the layers together. sum_seconds, sum_link_share:
+        latency of its own sums over devices, and the part of a link's bandwidth that they reach. sources: by field.
     """
 
     memory_fraction: float | None
@@ -39,6 +40,8 @@ class Engine(msgspec.Struct, frozen=True):
     sum_seconds: float | None
     sum_link_share: float | None
     sources: Mapping[str, str]
+    request_seconds: float | None = None
+    prefills_first: bool | None = None
     name: str = ""
 
     @property

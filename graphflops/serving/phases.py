@@ -36,7 +36,7 @@ class Setting:
     """What runs a program. device: a profile's name or path; devices: how many share each layer, joined by `network`.
 
     kv_bits: of an element of the caches, None for those of the program. shared: the part of each context that requests have
-    in common.
+    in common. is_together: whether requests begin together, as those of clients do that keep a number of them running.
     """
 
     device: str
@@ -46,6 +46,7 @@ class Setting:
     network: Network
     kv_bits: int | None = None
     shared: float = 0.0
+    is_together: bool = False
 
     def __post_init__(self) -> None:
         if not 0 <= self.shared < 1:
@@ -93,7 +94,7 @@ class Steps:
             assert time is not None
             sent, is_whole = self.exchanges.seconds_at({**self.report.values, **sizes})
             found = time if is_whole else replace(time, is_lower_bound=True)
-            self.known[key] = _changed(found, self.beside + sent)
+            self.known[key] = changed(found, self.beside + sent)
         return self.known[key]
 
     def bytes_at(self, sizes: Mapping[str, int]) -> int | None:
@@ -105,11 +106,15 @@ class Steps:
 
 @dataclass(frozen=True, slots=True)
 class Prefill:
-    """The tokens of one request before its first step. length: the symbol of their number. others: symbols with a value."""
+    """The tokens of one request before its first step.
+
+    length: the symbol of their number. others: symbols with a value; batch: that of the requests, "" where it is fixed.
+    """
 
     steps: Steps
     length: str
     others: Mapping[str, int]
+    batch: str = ""
 
     @staticmethod
     def of(steps: Steps, cache: KvCache, program: Graph | None, setting: Setting) -> Prefill | None:
@@ -121,7 +126,7 @@ class Prefill:
         ids = token_ids(found.report)
         batch, length = ("", "") if ids is None else (symbol_of(ids.shape[0]), symbol_of(ids.shape[1]))
         if length and length not in others:
-            return Prefill(found, length, {**others, **({batch: 1} if batch else {})})
+            return Prefill(found, length, {**others, **({batch: 1} if batch else {})}, batch)
         if program is not None:
             raise ModelError(
                 "the prefill has no axis of token ids that is open: export it with that axis dynamic"
@@ -136,12 +141,26 @@ class Prefill:
         if not kept:
             return self.steps.at(self.sizes_at(tokens))
         alone = self.at(max(tokens - kept, _FEWEST))
-        beside = _changed(self.at(tokens), -self.at(max(kept, _FEWEST)).seconds)
+        beside = changed(self.at(tokens), -self.at(max(kept, _FEWEST)).seconds)
         return max(alone, beside, key=lambda time: time.seconds)
 
     def sizes_at(self, tokens: int) -> dict[str, int]:
         """The symbols for so many tokens of one request."""
         return {**self.others, self.length: tokens}
+
+    def in_turn(self, requests: int, tokens: int, kept: int, largest: int) -> tuple[float, float]:
+        """Seconds that requests wait in the mean, before their first token and after it, where prefills come before steps.
+
+        They go through the layers `largest` tokens at a time: those of the last pass have not waited after it.
+        """
+        own = tokens - kept
+        passes = -(-requests * own // largest)
+        each = self.at(tokens, kept).seconds
+        if (several := min(requests, largest // own)) > 1 and not kept:
+            sizes = {name: several if name == self.batch else size for name, size in self.others.items()}
+            each = self.steps.at({**sizes, self.length: tokens}).seconds / (several if self.batch else 1)
+        whole = requests * each
+        return whole * (1 + 1 / passes) / 2, whole * (1 - 1 / passes) / 2
 
 
 def programs(model: Model, prefill: Model | None, name: str | None) -> tuple[Graph, Graph | None]:
@@ -167,7 +186,7 @@ def _opened(model: Model, name: str | None) -> Graph:
     return program
 
 
-def _changed(time: PhaseTime, by: float) -> PhaseTime:
+def changed(time: PhaseTime, by: float) -> PhaseTime:
     """A time that is longer by so many seconds, its interval by the same."""
     if not by:
         return time

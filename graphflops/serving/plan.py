@@ -18,7 +18,7 @@ from graphflops.fitting.varied_size import SPARE, room
 from graphflops.links import network_of
 from graphflops.memory.ledger import on_device
 from graphflops.serving.engines import Engine, engine_named
-from graphflops.serving.phases import Prefill, Setting, Steps, programs
+from graphflops.serving.phases import Prefill, Setting, Steps, changed, programs
 from graphflops.serving.room import paged_room
 from graphflops.tensor import dtype_named
 
@@ -95,7 +95,8 @@ def serve(
     devices: that each have a part of every layer (tensor parallel); network: what joins them, as `8x400Gbit`.
     kv_dtype: element type of an engine's caches, such as `fp8`; else that of the program. shared_prefix: the part of each
         context that requests have in common, which an engine keeps and computes once. prefill_tokens: of the largest step of
-        an engine, which cuts longer prompts into chunks; else its default.
+        an engine, which cuts longer prompts into chunks; else its default. together: requests begin together, as those of a
+        benchmark's clients do, and stay so under an engine that prefills first: their first tokens wait for one another.
 
     Raises OptionError for options that contradict one another, ModelError for a program without caches of open sizes.
     """
@@ -122,6 +123,7 @@ def prepared(
     kv_dtype: str | None = None,
     shared_prefix: float = 0.0,
     prefill_tokens: int | None = None,
+    together: bool = False,
     **options: Any,
 ) -> tuple[Served, Limits]:
     """What `serve` computes its cells from, and the limits; options as there."""
@@ -132,8 +134,11 @@ def prepared(
         if not chosen.is_paged:
             raise OptionError("--prefill-tokens is how an engine cuts prompts: name one with --engine")
         chosen = msgspec.structs.replace(chosen, prefill_tokens=prefill_tokens)
+    if together and not (chosen.prefills_first and output_tokens):
+        raise OptionError("--together is of engines that prefill first, as sglang, and needs --output-tokens")
     kv_bits = None if kv_dtype is None else _bits(kv_dtype)
-    setting = Setting(device, execution or "graph", chosen, devices, joined, kv_bits, shared_prefix)
+    engine_options = (chosen, devices, joined, kv_bits, shared_prefix, together)
+    setting = Setting(device, execution or "graph", *engine_options)
     plan = _planned(model, prefill, setting, max(context), output_tokens, options)
     plan = replace(plan, price_per_hour=price_per_hour)
     if limits.first is not None and plan.prefill is None:
@@ -198,15 +203,22 @@ class Served:
         if batch > known[1]:
             return Cell(batch, context, None, first, 0, *known)
         kept = context + (self.output_tokens or 0) // 2
-        step = self.steps.at(self._read(batch, kept))
-        if not self.output_tokens or first is None:
+        step = changed(self.steps.at(self._read(batch, kept)), (self.engine.request_seconds or 0) * batch)
+        if not self.output_tokens or first is None or self.prefill is None:
             return Cell(batch, context, step, first, 0, *known)
-        each, slowest = first.seconds, None
-        if self.engine.is_paged:  # tokens of the prefill and of the steps go through the layers together
+        largest = self.engine.prefill_tokens or context
+        if self.setting.is_together and self.engine.prefills_first:
+            before, after = self.prefill.in_turn(batch, context, common, largest)
+            beside, queued = after / self.output_tokens, before - first.seconds
+            return Cell(batch, context, step, first, beside, *known, step.seconds + after, max(0.0, queued))
+        each, slowest = first.seconds, step.seconds + first.seconds if self.engine.prefills_first else None
+        if (
+            self.engine.is_paged and not self.engine.prefills_first
+        ):  # tokens of both go through the layers together
             alone = self.steps.at(self.cache.sizes_at(batch, _EMPTY)).seconds
             each = max(0.0, each * (1 + batch / (context - common)) - alone)
-            chunk = min(context - common, self.engine.prefill_tokens or context)
-            last = self.prefill.at(context, context - chunk).seconds if self.prefill else 0.0
+            chunk = min(context - common, largest)
+            last = self.prefill.at(context, context - chunk).seconds
             slowest = step.seconds + max(0.0, last * (1 + batch / chunk) - alone)
         return Cell(batch, context, step, first, batch * each / self.output_tokens, *known, slowest)
 
@@ -253,7 +265,10 @@ class Served:
             yield "the time to the first token is not known: name the program of a prefill with --prefill"
         elif self.output_tokens is None:
             yield "prefills of other requests are not counted: --output-tokens says how often they come"
-        yield "a first token is that of a request that does not wait for others"
+        if self.setting.is_together:
+            yield "requests begin together: prefills of all come first, then their steps"
+        else:
+            yield "a first token is that of a request that does not wait for others"
         if self.engine.name == "none":
             yield "the program runs as it is, with the copies of its caches: --engine takes those of an engine"
         if self.setting.kv_bits is not None:

@@ -43,6 +43,21 @@ class Masked(torch.nn.Module):
             mask = torch.arange(length)[None, :] <= torch.arange(length)[:, None]
         return torch.nn.functional.scaled_dot_product_attention(x, x, x, mask, is_causal=mask is None)
 
+class AsksOfOnes(torch.nn.Module):
+    def forward(self, x):
+        if not torch.compiler.is_exporting() and not torch.ones(2, 64, device=x.device).bool().all():
+            return x
+        return x.sin().cos()
+
+class Masks(torch.nn.Module):
+    def forward(self, x):
+        mask = None
+        for _ in range(2):
+            if mask is None or not torch.compiler.is_exporting():
+                mask = torch.arange(x.shape[0]) > 5
+            x = x * mask
+        return x
+
 class Counts(torch.nn.Module):
     def __init__(self):
         super().__init__()
@@ -91,6 +106,8 @@ class Replaces(torch.nn.Module):
         y.add_(1)
         return y[:512].sin() + y[512:]
 
+def asks(): return AsksOfOnes(), (torch.zeros(1024),)
+def masks(): return Masks(), (torch.zeros(1024),)
 def normalizes(): return Normalizes(), (torch.zeros(1024, device="meta"),)
 def replaces(): return Replaces(), (torch.zeros(1024),)
 def spells_out(): return SpellsOut(), (torch.zeros(1024),)
@@ -129,6 +146,7 @@ def codes(report: Any) -> list[str]:
     [
         ("deletes", 4),  # b, c and their join of two; a is gone
         ("keeps", 7),  # the sum that a dictionary keeps of three, three products, sin, cos and the last sum
+        ("asks", 2),  # a sine and its cosine: what it asks of ones hangs on no input, and is answered
         ("spells_out", 3),  # the join, which keeps its name, sin and the sum
         (
             "normalizes",
@@ -140,6 +158,11 @@ def test_peaks(captured: Any, name: str, units: int) -> None:
     report = analyze(captured(name), execution="eager")
     assert report.totals.peak_bytes == units * UNIT + UNIT  # and the input
     assert codes(report) == ["GF129"]
+
+
+def test_a_value_that_an_export_reads_again_is_held(captured: Any) -> None:
+    """Eager execution makes the second mask anew."""
+    assert codes(analyze(captured("masks"), execution="eager")) == ["GF129"]
 
 
 def test_a_call_that_only_an_export_makes(captured: Any) -> None:

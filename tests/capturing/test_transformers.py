@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+import graphflops
 from tests.test_cli import failed, misused, ok
 
 pytest.importorskip("torch")
@@ -106,6 +107,19 @@ def test_caches(config: str, sizes: dict[str, Any], numbers: int) -> None:
     assert cache_bytes(name(config, sizes, "phase=decode,context=40,length=24")) == 4 * numbers
 
 
+def test_what_a_request_to_an_encoder_and_decoder_keeps() -> None:
+    """Keys and values of 4 heads of 16 numbers in 2 layers: for each token, and for the 24 of the encoder."""
+    from graphflops.capturing.name import parsed
+    from graphflops.capturing.run import captured
+    from graphflops.fitting.kv_cache import kv_cache
+
+    parts = parsed(name("T5Config", T5, "phase=decode,context=40,length=24,dynamic=batch+context"))
+    assert parts is not None
+    cache = kv_cache(graphflops.analyze(captured(parts)["model"].graph()))
+    assert cache is not None
+    assert (cache.token_bytes, cache.request_bytes) == (2 * 2 * 4 * 16 * 4, 2 * 2 * 4 * 16 * 24 * 4)
+
+
 def test_a_static_cache_has_room_for_the_context() -> None:
     assert (
         cache_bytes(name("LlamaConfig", LLAMA, "phase=decode,context=40,cache=static"))
@@ -150,7 +164,7 @@ def test_configurations_that_are_refused(tmp_path: Path, given: object, says: st
     [
         ("Qwen3NextConfig(num_hidden_layers=2)", "none of its layers is attention"),  # only the fourth is
         ("Zamba2Config(num_hidden_layers=2)", "state layer_types for these layers"),  # it has 54 by default
-        ("NemotronConfig(num_hidden_layers=2)", "leaves a size open: state it"),  # the number of key heads
+        ("NemotronConfig(num_hidden_layers=2)", "leaves a size open, or an input"),  # the number of key heads
     ],
 )
 def test_what_a_configuration_lacks_is_said(config: str, advice: str, tmp_path: Path) -> None:

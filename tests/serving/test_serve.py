@@ -245,6 +245,39 @@ def test_chunks_of_a_prefill_bound_the_slowest_token(programs: tuple[Path, Path]
     assert cells[0].step == cells[1].step
 
 
+def test_requests_that_begin_together_wait_before_their_first_token(programs: tuple[Path, Path]) -> None:
+    """4 prompts of 4,096 tokens in passes of 8,192: half wait for one pass and again for the other, half for both."""
+    load = {**LOADED, "batch": [4], "engine": "sglang"}
+    (spread,) = serve(programs[0], prefill=programs[1], **load).cells
+    (cell,) = serve(programs[0], prefill=programs[1], **load, together=True).cells
+    alone = spread.first
+    assert alone is not None
+    assert cell.first is not None
+    assert spread.beside == pytest.approx(
+        4 * alone / 64
+    )  # a new request every 16 steps, and no step beside it
+    each = cell.beside * 64  # (1 - 1 / 2) / 2 of all four
+    assert cell.first == pytest.approx(3 * each)  # (1 + 1 / 2) / 2 of them
+    assert 0.5 * alone < each < 1.1 * alone
+    assert cell.step == spread.step
+
+
+def test_an_engine_works_for_each_request(programs: tuple[Path, Path]) -> None:
+    times = {}
+    for engine in ("vllm", "sglang"):
+        plan = serve(programs[0], device="h200", batch=[1, 100], context=[1024], engine=engine)
+        times[engine] = [cell.step.seconds for cell in plan.cells if cell.step]
+    own = engine_named("sglang").request_seconds or 0
+    assert own > 0
+    assert times["sglang"] == pytest.approx([times["vllm"][0] + own, times["vllm"][1] + 100 * own])
+
+
+@pytest.mark.parametrize("given", [{"engine": "vllm", "output_tokens": 8}, {"engine": "sglang"}])
+def test_where_no_request_begins_with_others(programs: tuple[Path, Path], given: Any) -> None:
+    with pytest.raises(OptionError, match="--together"):
+        serve(programs[0], prefill=programs[1], device="h200", together=True, **given)
+
+
 @pytest.mark.parametrize("given", [{"kv_dtype": "fp8"}, {"shared_prefix": 0.5}, {"prefill_tokens": 2048}])
 def test_engines_alone_change_how_caches_are_kept(programs: tuple[Path, Path], given: Any) -> None:
     with pytest.raises(OptionError, match="--engine"):
