@@ -38,6 +38,7 @@ _NO_CALLS = frozenset({"prim", "profiler"})  # namespaces of queries and marks
 _SENDING = (
     (torch.ops.c10d.send.default, torch.ops.c10d.barrier.default) if torch.distributed.is_available() else ()
 )
+_WAIT = torch.ops._c10d_functional.wait_tensor.default if torch.distributed.is_available() else None
 _VIEW, _MEMORY = str(torch.ops.aten.as_strided.default), str(torch.ops.aten.empty.memory_format)
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 _STEP = "_recorded"  # the function that runs the step
@@ -90,7 +91,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             self.wrapped += 1
             return NotImplemented  # its own dispatch calls again, on local tensors
         try:
-            results = func(*args, **kwargs)
+            # A wait gives back its tensor; a pretended one would give memory of its own.
+            results = args[0] if func is _WAIT else func(*args, **kwargs)
         except DataDependentOutputException:
             if func is not torch.ops.aten._local_scalar_dense.default:
                 raise

@@ -19,7 +19,7 @@ from graphflops.errors import GraphflopsError, ModelError, OptionError, innermos
 from graphflops.exporters.meshes import at_mesh, samples
 from graphflops.exporters.recorded import graph_of
 from graphflops.exporters.step_file import RecordedStep, write
-from graphflops.graph import Origin
+from graphflops.graph import InputRole, Origin
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -224,10 +224,15 @@ class _Followed:
     def register(self, recorder: Recorder, inputs: list[tuple[str, torch.Tensor]]) -> None:
         """Tells a recorder what is there before the step."""
         for root in self.roots:
+            gathered = set()
+            for name, shard, whole in _shards(root):
+                recorder.before(shard, "parameter", f"{self.names[id(root)]}.{plain(name)}".lstrip("."))
+                gathered.add(id(whole))
             for module in root.modules():
                 path = self.names[id(module)]
                 for name, parameter in module._parameters.items():
-                    recorder.before(parameter, "parameter", f"{path}.{name}".lstrip("."))
+                    role: InputRole = "constant" if id(parameter) in gathered else "parameter"
+                    recorder.before(parameter, role, f"{path}.{name}".lstrip("."))
                 for name, buffer in module._buffers.items():
                     recorder.before(buffer, "buffer", f"{path}.{name}".lstrip("."))
         targets = {id(tensor): plain(name) for root in self.roots for name, tensor in root.named_parameters()}
@@ -250,6 +255,15 @@ class _Followed:
         for root in self.roots:
             for name, parameter in root.named_parameters():
                 recorder.is_gradient(parameter.grad, plain(name))
+
+
+def _shards(root: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor, Any]]:
+    """The parts of parameters that `fully_shard` keeps on a device, each with the whole one that a module may have now."""
+    for module in root.modules():
+        state = getattr(module, "_get_fsdp_state", lambda: None)()
+        group = getattr(state, "_fsdp_param_group", None)
+        for found in group.fsdp_params if group is not None else ():
+            yield found._param_fqn or "", found.sharded_param, getattr(found, "_unsharded_param", None)
 
 
 def plain(name: str) -> str:

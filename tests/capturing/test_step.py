@@ -416,3 +416,32 @@ def test_a_device_adds_the_buffers_of_its_kernels(monkeypatch: pytest.MonkeyPatc
     assert isinstance(after.requested_peak, int)
     assert needed < after.requested_peak <= needed + before
     assert after.peak_node in {node.name for node in graph.nodes if "gelu_backward" in node.op}
+
+
+def test_what_a_step_without_gradients_keeps() -> None:
+    """FSDP leaves the root's parameters whole after it: they are there beside their parts when the next step begins."""
+
+    def factory(mesh: Any) -> Any:
+        import torch
+        from torch.distributed.fsdp import fully_shard
+
+        model = torch.nn.Sequential(torch.nn.Linear(WIDTH, WIDTH), torch.nn.Linear(WIDTH, WIDTH))
+        fully_shard(model[0], mesh=mesh)
+        return fully_shard(model, mesh=mesh), torch.zeros(1, WIDTH)
+
+    layer = (WIDTH * WIDTH + WIDTH) * 4
+    (use,) = report_of(factory, {"dp": 2}).memory_use
+    assert use.weights == 2 * layer // 2
+    assert use.buffers == layer
+
+
+def test_a_wait_makes_no_memory() -> None:
+    def factory(mesh: Any) -> Any:
+        import torch
+        from torch.distributed._functional_collectives import all_gather_tensor
+
+        x = torch.zeros(1024)
+        return lambda: all_gather_tensor(x, 0, mesh.get_group("dp")).sum()
+
+    report = report_of(factory, {"dp": 2})
+    assert report.memory_use[0].requested_peak == (1024 + 2 * 1024 + 1) * 4
