@@ -14,7 +14,6 @@ import msgspec
 
 # Bounds that no device comes near, within which no formula overflows.
 Factor = Annotated[float, msgspec.Meta(ge=1, le=1e6)]
-Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 Positive = Annotated[float, msgspec.Meta(ge=1e-18, le=1e24)]
 Constant = Annotated[float, msgspec.Meta(ge=1e-9, le=1e9)]
 Count = Annotated[int, msgspec.Meta(ge=1, le=2**60)]

@@ -22,10 +22,10 @@ from graphflops.graph import Mesh, Origin
 from graphflops.runtime.compare import RunComparison
 from graphflops.runtime.execute import Step
 from graphflops.runtime.flop_counter_reference import FlopCounterReference
+from graphflops.runtime.operators import refuse_unsafe
 from graphflops.runtime.ranks import peers
 from graphflops.runtime.replay import Replay
 from graphflops.runtime.run import described, device_of, profile_of, refuse_too_large
-from graphflops.runtime.unsafe import refuse_unsafe
 from graphflops.runtime.validation import NodeResult, RankResult, Validation
 
 _SECONDS = 60.0  # that a process waits for the others
