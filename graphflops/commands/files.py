@@ -13,11 +13,12 @@ import click
 from graphflops.base.files import whole
 from graphflops.commands import options
 from graphflops.errors import inert_in_logs
-from graphflops.graph import Graph
-from graphflops.report import Report
 
 if TYPE_CHECKING:
     from tqdm import tqdm
+
+    from graphflops.graph import Graph
+    from graphflops.report import Report
 
 OF_THE_FILE = ("rule_files", "verify", "model_name")  # options of how a file is read
 _UNBOUNDED = 1_000_000  # columns of a text that goes to no terminal
