@@ -71,14 +71,18 @@ class _References:
         self.lines: Sequence[CodeLine] = ()
         self.last = -1  # position of the latest call
         self.modules: list[tuple[int, int]] = []  # first and last call of each run of a module
-        self.reads = {node.name: node.reads() for node in nodes}
-        self.last_read = {value: place for place, node in enumerate(nodes) for value in self.reads[node.name]}
-        self.made = {name: place for place, node in enumerate(nodes) for name in results_of(node)}
+        self.reads = [node.reads() for node in nodes]  # by place, as the next two
+        self.owners = [[memory_of.get(value, value) for value in read] for read in self.reads]
+        self.results = [results_of(node) for node in nodes]
+        self.last_read = {value: place for place, read in enumerate(self.reads) for value in read}
+        self.made = {name: place for place, names in enumerate(self.results) for name in names}
         self.own = module_variables(nodes)
         # Results of a softmax, also converted or with some of them dropped.
         self.distributions: set[str] = set()
-        computed = [node for node in nodes if node.outputs and node.operator.kind != "view"]
-        self.readers = Counter(value for node in computed for value in set(self.reads[node.name]))
+        self.readers = Counter[str]()
+        for node, read in zip(nodes, self.reads, strict=True):
+            if node.outputs and node.operator.kind != "view":
+                self.readers.update(set(read))
 
     def found(self) -> Lifetimes:
         lines: tuple[CodeLine, ...] = ()
@@ -87,12 +91,12 @@ class _References:
             self.enter(lines, place)
             if node.operator.name in _JOINS:
                 self.hold_joined(node, place)
-            self.hold_locals(node)
+            self.hold_locals(node, place)
             kind = node.operator.kind
             if kind == "softmax" or (
-                kind in _PASSING and not self.distributions.isdisjoint(self.reads[node.name])
+                kind in _PASSING and not self.distributions.isdisjoint(self.reads[place])
             ):
-                self.distributions.update(results_of(node))
+                self.distributions.update(self.results[place])
         self.leave(0, len(self.nodes) - 1)
         self.hold_arguments()
         last_use = {self.memory_of.get(value, value): place for value, place in self.last_read.items()}
@@ -219,7 +223,7 @@ class _References:
             else:
                 frame.variables[f"#{last}"] = tuple(own)
         elif has_fact("results collected", [frame.line]):
-            frame.variables[f"[]{last}"] = (*results_of(self.nodes[last]), *made)
+            frame.variables[f"[]{last}"] = (*self.results[last], *made)
         values = self.assigned(frame, made)
         for target, held in zip(statement.targets, values, strict=True):
             name = target.replace("#", f"#{frame.opened}.")
@@ -269,15 +273,13 @@ class _References:
     def first_read(self, frame: Frame) -> str:
         """The variable that holds what a statement reads first, of what it has not made; "" for none."""
         of = {self.memory_of.get(v[0], v[0]): name for name, v in frame.variables.items() if len(v) == 1}
-        nodes = self.nodes[frame.first : self.last + 1]
-        read = (self.memory_of.get(value, value) for node in nodes for value in self.reads[node.name])
+        read = (value for owners in self.owners[frame.first : self.last + 1] for value in owners)
         return next((name for value in read if (name := of.get(value, "#"))[0] not in "#["), "")
 
     def read_before(self, frame: Frame) -> set[str]:
         """Owners of the memory that a statement reads and has not made."""
-        nodes = self.nodes[frame.first : self.last + 1]
-        made = {value for node in nodes for value in node.outputs}
-        values = {value for node in nodes for value in self.reads[node.name]} - made
+        places = slice(frame.first, self.last + 1)
+        values = set().union(*self.reads[places]).difference(*self.results[places])
         return {self.memory_of[value] for value in values if value in self.memory_of}
 
     def assigned(self, frame: Frame, made: Sequence[str]) -> list[tuple[str, ...]]:
@@ -285,7 +287,7 @@ class _References:
         targets = frame.statement.targets
         if not targets:
             return []
-        results = results_of(self.nodes[self.last])[: 1 if frame.statement.takes_first else None]
+        results = self.results[self.last][: 1 if frame.statement.takes_first else None]
         first = tuple(dict.fromkeys((*results, *made)))
         if len(targets) == 1:
             return [first]
@@ -300,8 +302,8 @@ class _References:
     def read_later(self, frame: Frame) -> list[str]:
         """What a statement makes and later ones read, a tensor and its views once."""
         found: dict[str, str] = {}
-        for place in range(frame.first, self.last + 1):
-            for name in results_of(self.nodes[place]):
+        for names in self.results[frame.first : self.last + 1]:
+            for name in names:
                 if self.last_read.get(name, -1) > self.last:
                     found[self.memory_of.get(name, name)] = name
         return [*found.values()]
@@ -312,7 +314,7 @@ class _References:
         for place in range(self.last, frame.first - 1, -1):
             node = self.nodes[place]
             products += node.operator.kind == "product"
-            made = tuple(name for name in results_of(node) if name in self.distributions)
+            made = tuple(name for name in self.results[place] if name in self.distributions)
             if made:
                 return made
             if products > _AFTER_SOFTMAX:
@@ -326,7 +328,7 @@ class _References:
         argument, is that argument: it lives as long as the caller.
         A cache of keys and values begins empty; what is joined to it lives as long as the program that has the cache.
         """
-        read = self.reads[node.name]
+        read = self.reads[place]
         if self.frames and self.frames[-1].statement.joins:
             *callers, frame = self.frames
             frame.variables[f"[]{place}"] = read
@@ -335,32 +337,32 @@ class _References:
             if is_longer and any(name and name not in callers[-1].variables for name in given):
                 callers[-1].variables[f"[]{place}"] = read
         if node.operator.name == "cat" and any(self.is_empty(value) for value in read):
-            self.hold(results_of(node), len(self.nodes) - 1)
+            self.hold(self.results[place], len(self.nodes) - 1)
 
-    def hold_locals(self, node: Node) -> None:
+    def hold_locals(self, node: Node, place: int) -> None:
         """Note what variables of a function must hold: what it reads twice, multiplies, or gives to a module.
 
         Only forwards leave lines, so a call that the line does not spell is made by a function that the line calls.
         """
-        read = [self.memory_of.get(value, value) for value in self.reads[node.name]]
-        if node.operator.kind not in _PASSED_THROUGH:
-            for frame in self.frames[:-1]:
+        read, operator = self.owners[place], node.operator
+        if operator.kind not in _PASSED_THROUGH:
+            for frame in [frame for frame in self.frames[:-1] if frame.hidden]:
                 local = (value for value in read if value in frame.hidden)
                 frame.locals.update(v for v in local if self.maker(v).operator.name in _JOINS)
         if not self.frames or self.frames[-1].statement.spells(node):
             return
         frame = self.frames[-1]
         inside = [value for value in read if value in frame.hidden]
-        if node.operator.name in _BATCHED_PRODUCTS or node.operator.kind == "attention":
+        if operator.name in _BATCHED_PRODUCTS or operator.kind == "attention":
             frame.locals.update(inside)
-        if node.operator.name == "mul":  # `gate * probabilities`
+        if operator.name == "mul":  # `gate * probabilities`
             frame.locals.update(self.distributions.intersection(inside))
-        if node.operator.kind == "cast":  # `softmax(scores, dtype=torch.float32).to(dtype)` is one statement
-            makers = [maker for value in inside if has_dtype(maker := self.maker(value))]
-            self.hold([value for maker in makers for value in self.reads[maker.name]], self.last)
-        self.overwrite(frame, node)
-        frame.hidden.update(results_of(node))
-        for name in results_of(node):
+        if operator.kind == "cast":  # `softmax(scores, dtype=torch.float32).to(dtype)` is one statement
+            makers = [self.made[value] for value in inside if has_dtype(self.maker(value))]
+            self.hold([value for maker in makers for value in self.reads[maker]], self.last)
+        self.overwrite(frame, place)
+        frame.hidden.update(self.results[place])
+        for name in self.results[place]:
             if self.readers[name] > 1:
                 frame.locals.add(name)
                 self.end_turn(frame, frame.turns.setdefault(node.op, []), name)
@@ -376,23 +378,21 @@ class _References:
             frame.locals.discard(first)
             self.hold([first], self.last)
 
-    def overwrite(self, frame: Frame, node: Node) -> None:
+    def overwrite(self, frame: Frame, place: int) -> None:
         """A variable of a loop (`state = decay * state + new`) loses its value to what the same operators make of it."""
-        read = set(self.reads[node.name])
+        read = set(self.reads[place])
         for name in [*read]:
             if name in frame.hidden:
-                read.update(self.reads[self.maker(name).name])
+                read.update(self.reads[self.made[name]])
         for name in read & frame.locals:
-            if self.maker(name).op == node.op:
+            if self.maker(name).op == self.nodes[place].op:
                 frame.locals.remove(name)
                 self.hold([name], self.last)
 
     def hold_arguments(self) -> None:
         """What a module is given from outside lives until its forward returns."""
         made = self.made
-        used = [
-            [(made[value], value) for value in self.reads[node.name] if value in made] for node in self.nodes
-        ]
+        used = [[(made[value], value) for value in read if value in made] for read in self.reads]
         for first, last in self.modules:
             given = [value for read in used[first : last + 1] for place, value in read if place < first]
             self.hold(given, last)

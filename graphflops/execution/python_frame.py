@@ -224,9 +224,9 @@ def has_dtype(node: Node) -> bool:
 def module_variables(nodes: Sequence[Node]) -> dict[str, str]:
     """By file: the variable that holds the module whose forward runs, as its calls of other modules show it."""
     found: dict[str, str] = {}
-    for node in nodes:
-        lines = code_lines(node.python_stack, node.module_stack)
-        for line, inner in zip(lines, [*(line.module for line in lines[1:]), node.module], strict=False):
+    for stack, modules, module in dict.fromkeys((n.python_stack, n.module_stack, n.module) for n in nodes):
+        lines = code_lines(stack, modules)
+        for line, inner in zip(lines, [*(line.module for line in lines[1:]), module], strict=False):
             if line.file not in found and inner != line.module:
                 name = module_variable(line.text, inner.removeprefix(line.module).removeprefix("."))
                 found.update({line.file: name} if name else {})

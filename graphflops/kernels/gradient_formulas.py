@@ -43,10 +43,11 @@ def gradient_kernels(call: PricedCall, place: int, values: Mapping[str, Value]) 
     operator = call.node.operator
     if operator.kind in ("reduction", "scan"):
         return _of_reduction(call)
-    work = WORK.get(operator.name)
+    arguments = call.node.arguments()
+    is_rounded = arguments.get("rounding_mode") is not None  # a division whose gradient is zero
+    work = WORK.get("floor_divide" if is_rounded else operator.name)
     if work is None or not work.formulas:
         return None
-    arguments = call.node.arguments()
     given = [
         (letter, arguments.get(name))
         for letter, name in zip("abc", operator.parameters[: work.operands], strict=False)

@@ -293,7 +293,7 @@ def _sorted_indices(call: ConcreteCall, rows: int) -> Kernel:
 
 def _movement_backward(call: ConcreteCall) -> list[Kernel]:
     """Parts of the gradient are views of it; what was padded or repeated takes a copy."""
-    if call.operator.name in ("cat", "stack"):  # views, of which those of another element type are converted
+    if call.operator.word in _JOINING:  # views, of which those of another element type are converted
         out = call.out
         parts = [x for x in _wanted(call) if out is not None and x.dtype != out.dtype]
         return [copy(replace(x, dtype=out.dtype, bits=out.bits), x.bits) for x in parts if out is not None]
@@ -338,6 +338,9 @@ _CORNERS_OF_CUBIC = 16
 _REDUCE = "#4"  # the argument of that place
 # Kernels of the operand's and of the source's size in the gradients of both (FunctionsManual.cpp of autograd).
 _OF_REDUCED = {"mean": (6, 4), "amax": (7, 6), "amin": (7, 6)}
+_JOINING = frozenset(
+    {"cat", "concat", "concatenate", "stack", "hstack", "vstack", "row_stack", "dstack", "column_stack"}
+)
 _SELECTING = frozenset({"median", "nanmedian", "kthvalue", "mode", "cummax", "cummin"})
 _FAMILY_OF_BACKWARD = {
     "resampling": "pool",

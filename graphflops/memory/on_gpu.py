@@ -21,7 +21,7 @@ from graphflops.passes.program import CallByCall
 from graphflops.tensor import TensorType
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Mapping, Sequence
+    from collections.abc import Container, Mapping, Sequence
 
     from graphflops.dims import Dim
     from graphflops.execution.runs import Runs
@@ -162,8 +162,10 @@ class Eager(OnGpu):
 
         The first takes the base's gradient, of which the other is the part that the call's own gradient is computed from.
         """
+        if call.gradient is None or not call.node.operator.mutates:
+            return 0
         operand = next(iter(call.tensors(self.values)), "")
-        if call.gradient is None or not call.node.operator.mutates or operand not in self.views:
+        if operand not in self.views:
             return 0
         base = self.layouts.typed(self.run.owners.get(operand, operand))
         return base.like().nbytes + self.layouts.typed(operand).like().nbytes
@@ -211,25 +213,29 @@ class Eager(OnGpu):
         self, call: PricedCall, is_repeated: bool
     ) -> tuple[Sequence[Dim], Sequence[Sequence[Dim]]]:
         """Also tensors of a formula, made first. A convolution's operand gets its gradient before the weight does."""
+        is_other = call.node.outputs[0] in self.other_gradients
+        return self._gradient_buffers(call, is_repeated, is_other, self.copied_slices(call))
+
+    @by_form
+    def _gradient_buffers(
+        self, call: PricedCall, is_repeated: bool, has_other_gradient: bool, slices: Dim
+    ) -> tuple[Sequence[Dim], Sequence[Sequence[Dim]]]:
+        """The same, by what else than the form of the call decides it. slices: bytes of copies of a view's gradient."""
         if is_repeated or call.gradient is None:
             needed = (self.repeated_bytes(call) if is_repeated else 0,)
             factors = [place for place, _ in call.gradient.gradients if place < _TWO] if call.gradient else []
             return (), (needed,) * (len(factors) if call.node.operator.kind == "product" and factors else 1)
-        if apart := self.once(call, kernels.gradients_apart):
-            return [size for size in [self.copied_slices(call)] if size != 0], apart
+        if apart := kernels.gradients_apart(call, self.layouts):
+            return [size for size in [slices] if size != 0], apart
         whole = self.backward_bytes(call)
         if call.node.operator.kind != "convolution":
-            first, attention = self.once(call, kernels.formula_tensors), self.attention(call)
-            parts = [self.once(call, kernels.partial_sums)] if attention is None else attention.gradient_parts
+            first, attention = kernels.formula_tensors(call, self.layouts), self.attention(call)
+            parts = (
+                [kernels.partial_sums(call, self.layouts)] if attention is None else attention.gradient_parts
+            )
             return first, (cut(whole - total(first), parts),)
-        is_other = call.node.outputs[0] in self.other_gradients
-        found = self.once(call, kernels.convolution_buffers, is_other)
+        found = kernels.convolution_buffers(call, self.layouts, has_other_gradient)
         return (), tuple((size,) for size in found) or ((whole,),)
-
-    @by_form
-    def once(self, call: PricedCall, compute: Callable[..., Any], *facts: object) -> Any:
-        """What a function finds of a call, how its values lie, and further facts: computed once for each form."""
-        return compute(call, self.layouts, *facts)
 
     @by_form
     def made_first(self, call: PricedCall) -> tuple[Sequence[Dim], Sequence[Dim]]:

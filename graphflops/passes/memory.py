@@ -223,6 +223,8 @@ class _Liveness:
         """Allocate what a call makes before its results; returns the bytes of it that are kept, and the others."""
         meter, call = self.meter, self.calls[index]
         kept, brief = self.execution.made_first(call)
+        if not kept and not brief:
+            return 0, ()
         if released is None:
             kept, brief = (), (*kept, *brief)
         meter.take_before(call.node.name, brief)
@@ -231,8 +233,7 @@ class _Liveness:
             meter.take(call.node.name, size, "saved", key)
             assert released is not None
             released.setdefault(index, []).append(key)
-        if kept or brief:
-            meter.step()
+        meter.step()
         return total(kept), brief
 
     def again(self, released: dict[int, list[str | int]]) -> dict[int, Callable[[], None]]:

@@ -36,8 +36,7 @@ class Meter:
     def __init__(self, known: SizesKnown) -> None:
         self.known = known
         self.live: Dim = 0
-        self.sums: dict[tuple[Dim, Dim], Dim] = {}
-        self.differences: dict[tuple[Dim, Dim], Dim] = {}
+        self.sums: dict[tuple[Dim, Dim, bool], Dim] = {}
         self.marks: dict[Dim, str] = {}
         self.row = 0
         self.rows: list[int] = []  # by moment
@@ -48,14 +47,14 @@ class Meter:
     def take(self, name: str, size: Dim, kind: HeldKind, key: str | int | None = None) -> None:
         """Hold memory from the next moment on."""
         if size != 0:
-            self.grow(size)
+            self.live = self.changed(size)
             self.open[name if key is None else key] = (name, kind, len(self.rows), size)
 
     def drop(self, key: str | int) -> None:
         """Release memory after the last moment."""
         if key in self.open:
             name, kind, first, size = self.open.pop(key)
-            self.shrink(size)
+            self.live = self.changed(size, is_less=True)
             if first < len(self.rows):
                 self.held.append(Held(name, kind, first, len(self.rows) - 1, size))
 
@@ -76,26 +75,19 @@ class Meter:
         rest = [entry for entry in opened if entry.first <= last]
         return Timeline(tuple(self.rows), (*self.held, *rest), gradients_from), len(rest)
 
-    def grow(self, size: Dim) -> None:
-        key = (self.live, size)
+    def changed(self, size: Dim, *, is_less: bool = False) -> Dim:
+        """The sum with so many bytes more, or less; DimError where many symbols would make ever longer sums."""
+        live = self.live
+        if isinstance(live, int) and isinstance(size, int):
+            return live - size if is_less else live + size
+        key = (live, size, is_less)
         if key not in self.sums:
-            self._count(self.live)
-            self.sums[key] = self.live + size
-        self.live = self.sums[key]
-
-    def shrink(self, size: Dim) -> None:
-        key = (self.live, size)
-        if key not in self.differences:
-            self._count(self.live)
-            self.differences[key] = self.live - size
-        self.live = self.differences[key]
-
-    def _count(self, live: Dim) -> None:
-        """Raises DimError where a program with many symbols would take ever longer sums."""
-        terms = _terms(live)
-        self.long += terms if terms > _LONG else 0
-        if self.long > _MOST_OF_LONG:
-            raise DimError(f"the sums of live bytes have more than {_MOST_OF_LONG:,} terms")
+            terms = _terms(live)
+            self.long += terms if terms > _LONG else 0
+            if self.long > _MOST_OF_LONG:
+                raise DimError(f"the sums of live bytes have more than {_MOST_OF_LONG:,} terms")
+            self.sums[key] = live - size if is_less else live + size
+        return self.sums[key]
 
     def step(self) -> None:
         """What is taken from here on is allocated after what was taken before."""
@@ -109,10 +101,7 @@ class Meter:
                 self._moment(f"{node}/{peak.node}", node, (peak.bytes,), "nested")
 
     def _moment(self, node: str, name: str, buffers: Sequence[Dim], kind: HeldKind) -> None:
-        extra = total(buffers)
-        self.grow(extra)
-        self.marks.setdefault(self.live, node)
-        self.shrink(extra)
+        self.marks.setdefault(self.changed(total(buffers)), node)
         for size in buffers:
             if size != 0:
                 self.held.append(Held(name, kind, len(self.rows), len(self.rows), size))

@@ -6,9 +6,10 @@ and passes through transposed axes as they are. That of a sum or mean repeats on
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from graphflops.dims import prod
+from graphflops.execution.forms import by_form
 from graphflops.execution.strides import is_contiguous, regrouped, row_major
 from graphflops.kernels.gradient_formulas import lies_as_gradient
 from graphflops.tensor import TensorType
@@ -40,6 +41,7 @@ class GradientLayouts:
         self.layouts = layouts
         self.values = layouts.values
         self.known: dict[str, Strides] = {}
+        self.forms, self.found = layouts.forms, dict[tuple[Any, ...], Any]()
         for name in repeated:
             if (value := self.typed(name)) is not None:
                 self.known[name] = (0,) * value.rank
@@ -53,8 +55,7 @@ class GradientLayouts:
         """The layouts from which the gradient of a call's result is copied; notes how those of its operands lie."""
         name = next((name for name in call.node.outputs if name is not None), "")
         out, strides = self.typed(name), self.known.get(name)
-        operands = [self.typed(operand) for operand in call.uses]
-        first = next((operand for operand, type_ in zip(call.uses, operands, strict=True) if type_), None)
+        first = next((operand for operand in call.uses if self.typed(operand)), None)
         if out is None or first is None:
             return []
         return self._followed(call, out, strides, first)
@@ -87,13 +88,16 @@ class GradientLayouts:
             if not is_repeated or name in _PASSES_ON:
                 for place, use in enumerate(call.tensors(self.values)):
                     if getattr(self.typed(use), "shape", None) == out.shape:
-                        is_alike = lies_as_gradient(call, place, self.values)
-                        self.known[use] = strides if is_alike else self.layouts.of(use)
+                        self.known[use] = strides if self._is_alike(call, place) else self.layouts.of(use)
         elif operator.kind == "product" and call.gradient is not None:
             return self._of_product(call, out, strides, is_repeated=is_repeated)
         elif name in _ORDERED and not is_contiguous(out.shape, strides):
             return [strides]
         return []
+
+    @by_form
+    def _is_alike(self, call: PricedCall, place: int) -> bool:
+        return lies_as_gradient(call, place, self.values)
 
     def _transposed(self, call: PricedCall, x: TensorType, strides: Strides, first: str) -> None:
         arguments = call.node.arguments()

@@ -79,17 +79,15 @@ def optimizer_launches(program: PricedProgram, sizes: Sizes, costs: Mapping[str,
     passes = _PASSES[training.optimizer]
     if training.implementation == "fused":
         passes = (_FUSED[training.optimizer],)
-    one_by_one = training.implementation == "single"
+    run = _singly if training.implementation == "single" else _together
     tensors = sum(map(len, by_dtype.values()))
-    before = [Launches(-1, (), costs["optimizer.start"] + tensors * costs["optimizer.parameter"])]
+    launches = [Launches(-1, (), costs["optimizer.start"] + tensors * costs["optimizer.parameter"])]
     if training.implementation == "fused" and training.optimizer in _COUNTS_STEPS:
-        before += _together(FLOAT32, [1] * tensors, _SCALE, costs)
-    return before + [
-        launch
-        for dtype, group in by_dtype.items()
-        for each in passes
-        for launch in (_singly if one_by_one else _together)(dtype, group, each, costs)
-    ]
+        launches += _together(FLOAT32, [1] * tensors, _SCALE, costs)
+    for dtype, group in by_dtype.items():
+        found = {each: run(dtype, group, each, costs) for each in dict.fromkeys(passes)}
+        launches += [launch for each in passes for launch in found[each]]
+    return launches
 
 
 def _together(dtype: DType, group: Sequence[int], passed: Pass, costs: Mapping[str, float]) -> list[Launches]:
