@@ -19,7 +19,7 @@ from graphflops.errors import GraphflopsError, ModelError, OptionError, innermos
 from graphflops.exporters.meshes import at_mesh, samples
 from graphflops.exporters.recorded import graph_of
 from graphflops.exporters.step_file import RecordedStep, write
-from graphflops.graph import InputRole, Origin
+from graphflops.graph import Origin
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -224,15 +224,14 @@ class _Followed:
     def register(self, recorder: Recorder, inputs: list[tuple[str, torch.Tensor]]) -> None:
         """Tells a recorder what is there before the step."""
         for root in self.roots:
-            gathered = set()
-            for name, shard, whole in _shards(root):
-                recorder.before(shard, "parameter", f"{self.names[id(root)]}.{plain(name)}".lstrip("."))
-                gathered.add(id(whole))
+            shards = _shards(root)
             for module in root.modules():
                 path = self.names[id(module)]
                 for name, parameter in module._parameters.items():
-                    role: InputRole = "constant" if id(parameter) in gathered else "parameter"
-                    recorder.before(parameter, role, f"{path}.{name}".lstrip("."))
+                    target = f"{path}.{name}".lstrip(".")
+                    recorder.before(shards.get(id(parameter), parameter), "parameter", target)
+                    if id(parameter) in shards:
+                        recorder.before(parameter, "constant", target)
                 for name, buffer in module._buffers.items():
                     recorder.before(buffer, "buffer", f"{path}.{name}".lstrip("."))
         targets = {id(tensor): plain(name) for root in self.roots for name, tensor in root.named_parameters()}
@@ -257,13 +256,15 @@ class _Followed:
                 recorder.is_gradient(parameter.grad, plain(name))
 
 
-def _shards(root: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor, Any]]:
-    """The parts of parameters that `fully_shard` keeps on a device, each with the whole one that a module may have now."""
+def _shards(root: torch.nn.Module) -> dict[int, torch.Tensor]:
+    """What `fully_shard` keeps of each parameter that a module has whole now, by the identity of the whole one."""
+    found = {}
     for module in root.modules():
         state = getattr(module, "_get_fsdp_state", lambda: None)()
         group = getattr(state, "_fsdp_param_group", None)
-        for found in group.fsdp_params if group is not None else ():
-            yield found._param_fqn or "", found.sharded_param, getattr(found, "_unsharded_param", None)
+        for parameter in group.fsdp_params if group is not None else ():
+            found[id(getattr(parameter, "_unsharded_param", None))] = parameter.sharded_param
+    return found
 
 
 def plain(name: str) -> str:
