@@ -251,7 +251,7 @@ class Step:
         return "backward" in self.phases
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Graph:
     """A program, or a graph nested in one, as recorded.
 
@@ -270,6 +270,7 @@ class Graph:
     eager: what an eager run of its module held, where the file records it.
     step: for a recorded step, its phases, its memory and the mesh of its devices.
     orders: by name of an input that does not lie in row-major order: its axes, the outermost in memory first.
+    guards: conditions of the export on input axes, `x[1] == 12`, each by its text.
     """
 
     nodes: tuple[Node, ...]
@@ -290,12 +291,7 @@ class Graph:
     orders: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     eager: EagerRun | None = None
     step: Step | None = None
-
-    def __hash__(self) -> int:
-        return id(self)
-
-    def __eq__(self, other: object) -> bool:
-        return self is other
+    guards: Mapping[str, Dim] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         name = self.name or self.origin.path or "program"

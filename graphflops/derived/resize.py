@@ -10,8 +10,9 @@ from graphflops.dims import Expr
 from graphflops.errors import ModelError, shown
 from graphflops.open_sizes import of_report
 from graphflops.passes.bind import axes_of_inputs, outside
+from graphflops.passes.guards import known_sizes, refuse_broken
 from graphflops.passes.sizes import refuse_impossible
-from graphflops.report import Report, Timeline, Totals
+from graphflops.report import Report, Timeline, Totals, known_values, without_assumed
 
 _ADVICE = "analyze the model itself"
 
@@ -42,11 +43,19 @@ def values_at(report: Report, sizes: Mapping[str, int]) -> dict[str, int]:
     Raises ModelError for a name that no size has, and for a size that the report does not hold open.
     """
     values, fixed = of_report(report).solved(sizes)
+    refuse_guarded(report, values)
     for place in fixed:
         (size,) = of_report(report).sizes_of(place).values()
         now = report.symbols[place].value if place in report.symbols else size
         raise ModelError(f"{shown(place)} is {now} in the report, which does not hold it open: {_ADVICE}")
     return values
+
+
+def refuse_guarded(report: Report, values: Mapping[str, int]) -> None:
+    """Raise ModelError for values of symbols that break a guard of the export, whatever the assumed sizes are."""
+    if report.guards:
+        axes, known = of_report(report).axes, known_values(without_assumed(report.symbols))
+        refuse_broken(report.guards, known_sizes(axes, known), known_sizes(axes, {**known, **values}))
 
 
 class _Substitution:

@@ -16,6 +16,7 @@ import torch
 from torch import fx
 
 from graphflops.errors import ModelError
+from graphflops.exporters.guards import guards_of
 from graphflops.exporters.live_graph import Program, Scope, bound_of
 from graphflops.exporters.sources import with_modules, with_nested_modules
 from graphflops.exporters.types import collect
@@ -141,6 +142,7 @@ def from_exported_program(exported: torch.export.ExportedProgram) -> Graph:
         origin=Origin(format="live", producer=f"torch {torch.__version__.partition('+')[0]}"),
         contents=program.contents({**_held(exported), **scope.tensors}),
         orders=scope.orders,
+        guards=guards_of(getattr(exported, "_guards_code", ()), inputs),  # from torch 2.9 on
     )
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from graphflops.errors import FileError, shown
 from graphflops.exporters import pt2_schema as schema
+from graphflops.exporters.guards import guards_of
 from graphflops.exporters.pt2_values import (
     LAYOUTS,
     MEMORY_FORMATS,
@@ -59,6 +60,7 @@ def graph_of(
         origin=origin,
         contents=Members(Path(origin.path), member, {e.name: e.target for e in inputs if e.target}),
         orders=scope.orders,
+        guards=guards_of(decoded.guards_code or (), inputs),
         notes=(*program.notes, *(Note("GF127", "", text) for text in program.types.contradictions(symbols))),
     )
 

@@ -333,6 +333,7 @@ class ExportedProgram(Struct, gc=False):
     range_constraints: dict[str, Range]
     schema_version: SchemaVersion
     torch_version: str = ""
+    guards_code: list[str] | None = None
 
 
 class Payload(Struct, gc=False):

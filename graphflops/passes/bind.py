@@ -13,6 +13,7 @@ from graphflops.dims.solving import LARGEST_SIZE, affine
 from graphflops.errors import ModelError, shown
 from graphflops.graph import Graph, Symbol
 from graphflops.open_sizes import OpenSizes, Range, axes_of, is_computed
+from graphflops.passes.guards import known_sizes, refuse_broken
 from graphflops.report import Diagnostic, SymbolInfo
 from graphflops.report.diagnostics import diagnostic
 from graphflops.report.size_names import collapsed, matching, span
@@ -142,6 +143,10 @@ def bind(
     given = {name: value for name, value in dims.items() if not _is_awaited(binding, sizes, name, value)}
     axes, binding.inputs = axes_of_inputs(recorded, inputs)
     binding.given, fixed = sizes.solved({**given, **axes})
+    if graph.guards:  # what can be told now: other sizes may follow from those given
+        known = known_sizes(sizes.axes, binding.hints)
+        refuse_broken(graph.guards, known, known_sizes(sizes.axes, {**binding.given, **fixed}))
+    binding.diagnostics += _exported_otherwise(graph, sizes.axes, fixed)
     for axis, value in fixed.items():
         name, _, place = axis[:-1].rpartition("[")
         tensor = binding.inputs.get(name) or recorded[name]
@@ -155,6 +160,15 @@ def bind(
     binding.assumed = {name: size for name, size in assumed.items() if name not in binding.given}
     binding.diagnostics += outside(binding.given, graph.symbols)
     return binding
+
+
+def _exported_otherwise(graph: Graph, axes: Mapping[str, Dim], fixed: Mapping[str, int]) -> list[Diagnostic]:
+    """What to say of axes that a program with recorded types fixes and the user changes."""
+    if not fixed or graph.declared is not None:
+        return []
+    text = ", ".join(f"{shown(axis)} = {size}, not {axes[axis]}" for axis, size in fixed.items())
+    kept = "loops that Python unrolled, branches that it took and constants that it made stay those of the export"
+    return [diagnostic("GF134", "", f"{text}: {kept}; export the program at these sizes to be sure")]
 
 
 def open_sizes(graph: Graph) -> OpenSizes:

@@ -51,7 +51,7 @@ def report(
         step_time=time.step,
         profile_errors=time.profile_errors,
         network=time.network,
-        **_of_step(program),
+        **_of_some(program),
         program=graph,
     )
 
@@ -61,10 +61,10 @@ def _gradients(program: PricedProgram, peak: Peak | None, time: PhaseTime | None
     return None if peak is None else Totals(program.main.backward, peak.bytes, peak.node, time)
 
 
-def _of_step(program: PricedProgram) -> dict[str, Any]:
-    """What only the report of a recorded step has."""
-    step = program.graph.step
-    return {} if step is None else {"mesh": step.mesh, "exchanges": exchanges(program, step)}
+def _of_some(program: PricedProgram) -> dict[str, Any]:
+    """What only the report of an export with guards, or of a recorded step has."""
+    guards, step = {"guards": program.graph.guards}, program.graph.step
+    return guards if step is None else {**guards, "mesh": step.mesh, "exchanges": exchanges(program, step)}
 
 
 def _update(program: PricedProgram, time: PhaseTime | None) -> Totals | None:

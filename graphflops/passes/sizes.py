@@ -9,10 +9,11 @@ from graphflops.cost import QUANTITIES
 from graphflops.dims import Dim, Expr, at_least, evaluate
 from graphflops.errors import ModelError, shown
 from graphflops.graph import Graph
-from graphflops.open_sizes import is_computed, of_described
+from graphflops.open_sizes import axes_of, is_computed, of_described
 from graphflops.passes.bind import open_sizes
+from graphflops.passes.guards import known_sizes, refuse_broken
 from graphflops.passes.program import PricedProgram
-from graphflops.report import Named, Row, SymbolInfo, known_values
+from graphflops.report import Named, Row, SymbolInfo, known_values, without_assumed
 from graphflops.report.size_names import in_prose
 from graphflops.tensor import TensorType
 
@@ -55,6 +56,10 @@ def with_sizes(program: PricedProgram, labels: Mapping[str, str]) -> PricedProgr
     named = _tensors(main.rows, passed)
     symbols = _labelled(without_impossible(_with_lower_bounds(described, named), named), labels)
     refuse_impossible(symbols, passed, main.rows)
+    if program.graph.guards:
+        recorded = known_sizes(open_sizes(program.graph).axes, program.binding.hints)
+        sizes = known_sizes(axes_of(dict(passed)), known_values(without_assumed(symbols)))
+        refuse_broken(program.graph.guards, recorded, sizes)
     return replace(program, symbols=symbols, passed=passed)
 
 

@@ -116,6 +116,11 @@ def known_values(symbols: Mapping[str, SymbolInfo]) -> dict[str, int]:
     return {name: info.value for name, info in symbols.items() if info.value is not None}
 
 
+def without_assumed(symbols: Mapping[str, SymbolInfo]) -> dict[str, SymbolInfo]:
+    """The symbols whose values are not assumed."""
+    return {name: info for name, info in symbols.items() if info.given_by != "assumption"}
+
+
 @dataclass(frozen=True, slots=True)
 class Totals:
     """Cost of a whole phase, the peak of live activation bytes in it (nested graphs included) and where that is.
@@ -249,6 +254,7 @@ class Report(Rendered):
     price_per_hour: of one device, as the user says.
     network: how the devices of a program's collectives are joined, in words; "" where it has none, or no times.
     mesh: the devices of a recorded step; None on one device, and for any other program. exchanges: what it sends along them.
+    guards: what torch demands of the sizes of inputs, conditions worth 0 or 1 by their text: `x[1] == 12`.
     program: what was analyzed, for `graph`; None for a saved report, whose JSON does not hold it.
     """
 
@@ -281,6 +287,7 @@ class Report(Rendered):
     network: str = ""
     mesh: Mesh | None = None
     exchanges: tuple[Exchange, ...] = ()
+    guards: Mapping[str, Dim] = field(default_factory=dict)
     program: Graph | None = field(default=None, compare=False)
 
     @property

@@ -38,6 +38,7 @@ DIAGNOSTICS = {
     "GF131": "declared-alone",
     "GF132": "guessed-numbers",
     "GF133": "offloaded-tensors",
+    "GF134": "exported-otherwise",
 }
 
 

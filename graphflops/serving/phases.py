@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from graphflops.analysis import at_many_sizes
 from graphflops.derived.items import token_ids
+from graphflops.derived.resize import refuse_guarded
 from graphflops.dims import evaluate
 from graphflops.errors import FileError, ModelError, OptionError
 from graphflops.fitting.kv_cache import symbol_of
@@ -90,6 +91,7 @@ class Steps:
         """The time of a step at sizes, by symbol."""
         key = frozenset(sizes.items())
         if key not in self.known:
+            refuse_guarded(self.report, sizes)
             time = self.time_at(sizes).forward
             assert time is not None
             sent, is_whole = self.exchanges.seconds_at({**self.report.values, **sizes})

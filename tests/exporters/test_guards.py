@@ -1,0 +1,156 @@
+"""Guards of an export: sizes at which torch refuses a program are refused, in files and in memory alike."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from graphflops import analyze
+from graphflops.derived.sweep import sweep
+from graphflops.dims import evaluate
+from graphflops.errors import ModelError
+from graphflops.exporters.guards import MOST_GUARDS, guards_of
+from graphflops.graph import Input
+
+torch = pytest.importorskip("torch")
+AUTO = torch.export.Dim.AUTO
+OPEN = {0: AUTO, 1: AUTO}
+
+
+class Unrolled(torch.nn.Module):
+    def forward(self, x):
+        out = torch.zeros_like(x)
+        for column in range(x.shape[1]):
+            out[:, column] = x[:, column].tanh()
+        return out
+
+
+class Quarters(torch.nn.Module):
+    def forward(self, x, pair):
+        if pair["Mask"][1].shape[0] > 5:
+            x = x + 1
+        return x.view(x.shape[0] // 4, 4, -1) + pair["Mask"][1].sum()
+
+
+def unrolled(shapes):
+    return torch.export.export(Unrolled(), (torch.rand(2, 12, 4),), dynamic_shapes=shapes)
+
+
+@pytest.fixture(scope="module")
+def quarters():
+    shapes = {"x": OPEN, "pair": {"Mask": [None, {0: AUTO}]}}
+    pair = {"Mask": [torch.rand(2), torch.rand(8)]}
+    program = torch.export.export(Quarters(), (torch.rand(8, 12), pair), dynamic_shapes=shapes)
+    if not getattr(program, "_guards_code", None):
+        pytest.skip("torch keeps guards from 2.9 on")
+    return program
+
+
+def forms(program, folder: Path):
+    """The program in memory and in a file."""
+    torch.export.save(program, folder / "model.pt2")
+    return program, folder / "model.pt2"
+
+
+def test_an_axis_that_an_unrolled_loop_fixed_keeps_its_size(tmp_path: Path) -> None:
+    for model in forms(unrolled((OPEN,)), tmp_path):
+        assert analyze(model, dims={"x[0]": 3}).total().transcendentals == 3 * 12 * 4
+        for given in ({"dims": {"x[1]": 20}}, {"inputs": {"x": (2, 20, 4)}}):
+            with pytest.raises(
+                ModelError, match=r"^x\[1\] = 20: the program was exported for x\[1\] == 12, wh"
+            ) as raised:
+                analyze(model, **given)
+            assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("shapes", [None, ({0: AUTO},)])
+def test_an_axis_that_nothing_guards_is_said_to_be_of_another_export(tmp_path: Path, shapes) -> None:
+    for model in forms(unrolled(shapes), tmp_path):
+        (said,) = analyze(model, dims={"x[1]": 20}).diagnostics
+        assert said.code == "GF134"
+        assert said.message.startswith("x[1] = 20, not 12: loops that Python unrolled")
+        assert not analyze(model, dims={"x[1]": 12}).diagnostics
+
+
+def takes(model, **dims: int) -> bool:
+    try:
+        analyze(model, dims={"x[0]": 8, **dims})
+    except ModelError as error:
+        if "which torch checks" not in str(error):
+            raise
+        return False
+    return True
+
+
+def torch_takes(program, rows: int, length: int) -> bool:
+    try:
+        program(torch.rand(rows, 12), {"Mask": [torch.rand(2), torch.rand(length)]})
+    except (AssertionError, RuntimeError):
+        return False
+    return True
+
+
+def test_sizes_are_refused_where_torch_refuses_them(quarters, tmp_path: Path) -> None:
+    """Divisibility by rows, a range by the length of a nested argument: torch is asked at each size."""
+    run = quarters.module()
+    for model in forms(quarters, tmp_path):
+        for rows in range(8, 25, 2):
+            assert takes(model, **{"x[0]": rows}) is torch_takes(run, rows, 8) is (rows % 4 == 0)
+        for length in range(3, 10):
+            assert takes(model, **{"pair_mask_1[0]": length}) is torch_takes(run, 8, length) is (length > 5)
+
+
+def test_sweeps_and_saved_reports_are_held_to_them(quarters, tmp_path: Path) -> None:
+    saved = tmp_path / "report.json"
+    saved.write_bytes(analyze(quarters).to_json())
+    assert takes(saved, **{"x[0]": 12})
+    assert not takes(saved, **{"x[0]": 14})
+    with pytest.raises(
+        ModelError, match=r"^pair_mask_1\[0\] = 4: the program was exported for pair_mask_1\[0\] > 5"
+    ):
+        sweep(analyze(quarters), {"pair_mask_1[0]": [6, 4]})
+
+
+def conditions(*codes: str):
+    return guards_of(codes, [Input("x", "user"), Input("n", "user"), Input("weight", "parameter")])
+
+
+def test_what_guards_say_by_axis() -> None:
+    found = conditions(
+        "L['x'].size()[1] <= 512", "Eq(Mod(L['x'].size()[0], 4), 0)", "L['n'] != torch.sym_max(2, 3)"
+    )
+    assert [*found] == ["x[1] <= 512", "Eq(Mod(x[0], 4), 0)", "n != sym_max(2, 3)".replace("sym_", "")]
+    at = {"x[0]": 6, "x[1]": 512, "n": 3}
+    assert [evaluate(condition, at) for condition in found.values()] == [1, 0, 0]
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "__import__('os').system('true')",
+        "L['x'].size()[0] == open('f')",
+        "L['x'].dtype == 3",
+        "L['other'].size()[0] == 3",
+        "L['weight'].size()[0] == 3",
+        "L['x'].size()[0] == s0",
+        "1 == 2",
+        "L['x'].size()[0] == ",
+        "(" * 900 + "L['x'].size()[0]" + ")" * 900,
+        "L['x'].size()[0] == 9**9**9**9",
+        "L['x'].size()[0]" + " + 1" * 900 + " == 1",
+    ],
+)
+def test_other_guards_are_ignored(code: str) -> None:
+    assert not conditions(code)
+
+
+def test_many_guards_take_bounded_time() -> None:
+    costly = [
+        f"(L['x'].size()[0] + L['x'].size()[1] + L['n'] + 1)**{power % 60} == {power}"
+        for power in range(100_000)
+    ]
+    start = time.process_time()
+    assert len(conditions(*costly)) <= MOST_GUARDS
+    assert time.process_time() - start < 10
