@@ -19,6 +19,7 @@ from torch.utils._pytree import tree_leaves
 
 from graphflops.exporters.step_file import (
     FORMAT,
+    KINDS,
     RecordedCall,
     RecordedGroup,
     RecordedInput,
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import FrameType
 
-    from graphflops.graph import InputRole, Phase, StorageKind
+    from graphflops.graph import InputRole, Phase
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter, torch._subclasses.FakeTensor)
 _NO_CALLS = frozenset({"prim", "profiler"})  # namespaces of queries and marks
@@ -43,13 +44,6 @@ _VIEW, _MEMORY = str(torch.ops.aten.as_strided.default), str(torch.ops.aten.empt
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 _STEP = "_recorded"  # the function that runs the step
 _OURS = os.path.dirname(os.path.dirname(__file__)) + os.sep
-_KIND: dict[InputRole, StorageKind] = {
-    "parameter": "weight",
-    "buffer": "buffer",
-    "state": "optimizer",
-    "user": "input",
-    "constant": "buffer",
-}
 _DEEPEST = 4  # tensors around a local one
 
 
@@ -222,7 +216,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         memory = self.storages[number]
         memory.first, memory.name = -1, memory.name or target
         if number not in self.base:
-            memory.kind = _KIND[role]
+            memory.kind = KINDS[role]
         value = self.define(key, tensor)
         self.inputs.append(RecordedInput(value, role, target or f"v{value}"))
         return value

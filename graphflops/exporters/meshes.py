@@ -195,7 +195,7 @@ def _step(tree: _Tree, first: RecordedStep, axes: Mapping[str, int]) -> Recorded
         first.producer,
         first.rank,
         [*axes.items()],
-        [RecordedGroup(group.name, group.axis, _ranks(axes, group.axis)) for group in first.groups],
+        [RecordedGroup(group.name, group.axis, ranks_along(axes, group.axis)) for group in first.groups],
         first.operators,
         first.modules,
         first.sources,
@@ -207,13 +207,14 @@ def _step(tree: _Tree, first: RecordedStep, axes: Mapping[str, int]) -> Recorded
     )
 
 
-def _ranks(axes: Mapping[str, int], along: str) -> list[int]:
-    """The ranks of the group of rank 0 that lies along axes, `dp+tp`."""
+def ranks_along(axes: Mapping[str, int], along: str, rank: int = 0) -> list[int]:
+    """The ranks of the group of a rank that lies along axes of its mesh, `dp+tp`."""
     names = [*axes]
     strides = {name: prod(axes[inner] for inner in names[place + 1 :]) for place, name in enumerate(names)}
     chosen = along.split("+")
     spans = [range(0, axes[name] * strides[name], strides[name]) for name in chosen]
-    return [sum(place) for place in product(*spans)]
+    start = rank - sum(rank // strides[name] % axes[name] * strides[name] for name in chosen)
+    return [start + sum(place) for place in product(*spans)]
 
 
 class _Numbers:

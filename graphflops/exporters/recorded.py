@@ -13,8 +13,16 @@ import msgspec
 from graphflops.base.units import memory as memory_of
 from graphflops.errors import FileError, shown
 from graphflops.exporters.archive import Archive
-from graphflops.exporters.meshes import at_mesh
-from graphflops.exporters.step_file import FORMAT, FURTHER, MEMBER, RecordedStep
+from graphflops.exporters.meshes import at_mesh, ranks_along
+from graphflops.exporters.step_file import (
+    FORMAT,
+    FURTHER,
+    KINDS,
+    MEMBER,
+    RecordedCall,
+    RecordedStep,
+    RecordedValue,
+)
 from graphflops.exporters.types import Types, memory_order, storage
 from graphflops.graph import (
     Argument,
@@ -30,11 +38,20 @@ from graphflops.graph import (
     Step,
     Storage,
 )
+from graphflops.ops.operator import operator
 from graphflops.tensor import DTYPES, TensorType
 
 _GUESSES = "the step reads numbers from its data, which a recording does not have: they are taken to be 1"
 _LARGEST = 2**48  # of sizes, strides and bytes
 _LARGEST_MESH = 2**20  # devices
+# Of operators whose first result may lie in the memory of an operand that they do not say they write; those which torch
+# distributed adds may too.
+_ALIASING = frozenset(
+    {"view", "identity", "cast", "sequence", "movement", "dropout", "elementwise", "reduction"}
+)
+_COPYING = frozenset(
+    {"view", "identity", "cast", "creation", "movement"}
+)  # operators on the memory of the host
 
 
 class _Version(msgspec.Struct):
@@ -118,17 +135,23 @@ def graph_of(step: RecordedStep, origin: Origin) -> Graph:
 def _views(step: RecordedStep) -> Iterator[str]:
     """Results that lie in the memory of an operand."""
     for call in step.calls:
-        given: set[int] = set()
-        pending: list[Any] = [*call.args, *call.kwargs.values()]
-        while pending:
-            one = pending.pop()
-            if isinstance(one, list):
-                pending += one
-            elif isinstance(one, dict) and "v" in one:
-                given.add(step.values[one["v"]].storage)
+        given = _operands(step, call)
         for result in call.results:
             if result is not None and step.values[result].storage in given:
                 yield f"v{result}"
+
+
+def _operands(step: RecordedStep, call: RecordedCall) -> set[int]:
+    """The memory that the operands of a call lie in."""
+    given: set[int] = set()
+    pending: list[Any] = [*call.args, *call.kwargs.values()]
+    while pending:
+        one = pending.pop()
+        if isinstance(one, list):
+            pending += one
+        elif isinstance(one, dict) and "v" in one:
+            given.add(step.values[one["v"]].storage)
+    return given
 
 
 def _notes(step: RecordedStep) -> Iterator[Note]:
@@ -219,6 +242,71 @@ def _check(step: RecordedStep) -> None:
         for result in call.results:
             if result is not None:
                 _define(result, defined, step, f"call {place}")
+    _check_kinds(step)
+    groups = {group.name for group in step.groups}
+    for place, call in enumerate(step.calls):
+        _check_memory(step, call, place)
+        _check_exchange(step, call, place, groups)
+
+
+def _check_exchange(step: RecordedStep, call: RecordedCall, place: int, groups: set[str]) -> None:
+    """Refuse a collective of a group that is not listed, whose size nobody knows."""
+    op = operator(step.operators[call.operator])
+    if op.is_exchange and "group_name" in op.parameters:
+        name = op.arguments(call.args, [*call.kwargs.items()]).get("group_name")
+        _require(isinstance(name, str) and name in groups, f"call {place} has no process group")
+
+
+def _check_kinds(step: RecordedStep) -> None:
+    """Memory holds what the inputs in it are, and all values fit in, but for counters of optimizers, which the host has."""
+    kinds: dict[int, set[str]] = {}
+    for entry in step.inputs:
+        kinds.setdefault(step.values[entry.value].storage, set()).add(KINDS.get(entry.role, ""))
+    for place, memory in enumerate(step.storages):
+        known = kinds.get(place)
+        is_right = memory.kind not in KINDS.values() if known is None else memory.kind in known
+        _require(
+            is_right and (known is None or memory.first == -1),
+            f"memory {memory.name} of kind {memory.kind} from call {memory.first} holds other inputs than that",
+        )
+    for index, value in enumerate(step.values):
+        memory = step.storages[value.storage]
+        is_counter = memory.kind == "optimizer" and not memory.bytes and not value.shape
+        _require(
+            is_counter or _end(value) <= memory.bytes, f"value {index} does not fit in memory {memory.name}"
+        )
+
+
+def _end(value: RecordedValue) -> int:
+    """Bytes from the start of the memory to the end of a value."""
+    if not prod(value.shape):
+        return 0
+    elements = 1 + sum((size - 1) * step for size, step in zip(value.shape, value.strides, strict=True))
+    return (value.offset + elements) * DTYPES[value.dtype].bits // 8
+
+
+def _check_memory(step: RecordedStep, call: RecordedCall, place: int) -> None:
+    """Refuse a call on memory that is not there, that is the host's, or that its operator cannot give its result."""
+    op, given = operator(step.operators[call.operator]), _operands(step, call)
+    made = [step.values[result] for result in call.results if result is not None]
+    for number in (*given, *(value.storage for value in made)):
+        memory = step.storages[number]
+        is_there = memory.first <= place <= memory.last
+        _require(is_there, f"call {place} uses memory {memory.name}, which is not there")
+        _require(memory.kind != "host" or op.kind in _COPYING, f"call {place} computes on the host")
+    if not made or op.writes_operands or op.word.endswith("_") or op.dialect != "aten":
+        return
+    may_alias = op.kind in _ALIASING or made[0].storage not in given
+    is_new = op.kind == "creation" or all(
+        value.storage in given or (step.storages[value.storage].first == place and not _is_repeated(value))
+        for value in made
+    )
+    _require(may_alias and is_new, f"call {place} puts its result in memory of another value")
+
+
+def _is_repeated(value: RecordedValue) -> bool:
+    """Whether elements of a value lie in one place."""
+    return any(size > 1 and not stride for size, stride in zip(value.shape, value.strides, strict=True))
 
 
 def _define(value: int, defined: set[int], step: RecordedStep, where: str) -> None:
@@ -259,12 +347,23 @@ def _check_mesh(step: RecordedStep) -> None:
         "the mesh is too large, or has an axis twice",
     )
     _require(0 <= step.rank < devices, f"there is no rank {step.rank}")
+    axes = dict(step.axes)
+    _require(
+        len({group.name for group in step.groups}) == len(step.groups), "a process group is listed twice"
+    )
     for group in step.groups:
         ranks = set(group.ranks)
         _require(
             len(ranks) == len(group.ranks) > 0 and all(0 <= rank < devices for rank in ranks),
             f"group {group.name} has ranks that are none",
         )
+        along = group.axis.split("+") if group.axis else []
+        is_of_axes = not along or (
+            axes.keys() >= {*along}
+            and prod(axes[name] for name in along) == len(ranks)
+            and ranks == {*ranks_along(axes, group.axis, step.rank)}
+        )
+        _require(step.rank in ranks and is_of_axes, f"group {group.name} is not along {group.axis}")
 
 
 def _require(holds: bool, problem: str) -> None:

@@ -14,6 +14,14 @@ from graphflops.graph import InputRole, Phase, StorageKind
 FORMAT = 1
 MEMBER = "graphflops_step/step.json"  # by which the archive is recognised
 FURTHER = "graphflops_step/step_{}.json"  # the step on further meshes, which leave sizes of axes open
+# What memory holds that is there before the step, by the role of what was first found in it.
+KINDS: dict[InputRole, StorageKind] = {
+    "parameter": "weight",
+    "buffer": "buffer",
+    "state": "optimizer",
+    "user": "input",
+    "constant": "buffer",
+}
 
 
 class RecordedValue(msgspec.Struct, array_like=True):

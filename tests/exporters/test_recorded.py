@@ -101,6 +101,20 @@ def at(*place: str | int, value: Any) -> Callable[[Any], None]:
         (at("calls", 0, 6, value="sideways"), "is not of the documented form"),
         (at("modules", value=[["", ""], ["", "B"]]), "a module is listed twice"),
         (at("calls", value=[]), "has no call"),
+        (at("groups", 0, 2, value=[1]), "group 7 is not along dp"),
+        (at("groups", 0, 1, value="tp"), "group 7 is not along tp"),
+        (at("groups", value=[["7", "dp", [0, 1]], ["7", "", [1]]]), "a process group is listed twice"),
+        (at("groups", value=[]), "call 0 has no process group"),
+        (at("storages", 0, 1, value="host"), "memory x of kind host from call -1 holds other inputs"),
+        (at("storages", 2, 1, value="weight"), "memory v2 of kind weight from call 1 holds other inputs"),
+        (at("inputs", 0, 1, value="parameter"), "memory x of kind input from call -1 holds other inputs"),
+        (at("storages", 0, 2, value=0), "memory x of kind input from call 0 holds other inputs"),
+        (at("storages", 2, 4, value=255), "value 2 does not fit in memory v2"),
+        (at("values", 2, 1, value=1), "value 2 does not fit in memory v2"),
+        (at("storages", 1, 3, value=0), "call 1 uses memory v1, which is not there"),
+        (at("storages", 1, 2, value=1), "call 0 uses memory v1, which is not there"),
+        (at("storages", 2, 1, value="host"), "call 1 computes on the host"),
+        (at("values", 2, 3, value=[0, 0]), "call 1 puts its result in memory of another value"),
         (at("calls", value=7), "is not of the documented form"),
     ],
 )
@@ -110,6 +124,16 @@ def test_what_contradicts_itself(tmp_path: Path, change: Callable[[Any], None], 
     with pytest.raises(FileError, match=problem) as error:
         load(written(tmp_path, step))
     assert "\n" not in str(error.value)
+
+
+def test_a_product_in_the_memory_of_its_operand(tmp_path: Path) -> None:
+    step = json.loads(json.dumps(STEP))
+    step["operators"][1] = "aten.mm.default"
+    step["calls"][1][2] = {}
+    assert load(written(tmp_path, step)).nodes
+    step["values"][2][0] = 1
+    with pytest.raises(FileError, match="call 1 puts its result in memory of another value"):
+        load(written(tmp_path, step))
 
 
 def test_other_archives(tmp_path: Path) -> None:
