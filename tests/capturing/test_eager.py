@@ -106,6 +106,11 @@ class Replaces(torch.nn.Module):
         y.add_(1)
         return y[:512].sin() + y[512:]
 
+class Multiplies(torch.nn.Module):
+    def forward(self, x):
+        return (x @ x).sin()
+
+def multiplies(): return Multiplies(), (torch.zeros(32, 32),)
 def asks(): return AsksOfOnes(), (torch.zeros(1024),)
 def masks(): return Masks(), (torch.zeros(1024),)
 def normalizes(): return Normalizes(), (torch.zeros(1024, device="meta"),)
@@ -240,6 +245,12 @@ def test_a_record_that_contradicts_its_program_is_ignored(captured: Any, change:
     report = analyze(changed(path, change), execution="eager")
     assert codes(report) == ["GF128"]
     assert report.totals.peak_bytes == 6 * UNIT  # lines of code do not show that a is deleted
+
+
+def test_a_product_that_a_later_call_reads_was_made(captured: Any) -> None:
+    report = analyze(changed(captured("multiplies"), with_field(until=[-1, 1])), execution="eager")
+    assert codes(report) == ["GF128"]
+    assert report.totals.peak_bytes == 3 * UNIT  # the input, the product and its sine
 
 
 def test_the_documented_form(captured: Any) -> None:
