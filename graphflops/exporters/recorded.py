@@ -294,7 +294,7 @@ def _check_memory(step: RecordedStep, call: RecordedCall, place: int) -> None:
         is_there = memory.first <= place <= memory.last
         _require(is_there, f"call {place} uses memory {memory.name}, which is not there")
         _require(memory.kind != "host" or op.kind in _COPYING, f"call {place} computes on the host")
-    if not made or op.writes_operands or op.word.endswith("_") or op.dialect != "aten":
+    if not made or op.writes_operands or op.dialect != "aten":
         return
     may_alias = op.kind in _ALIASING or made[0].storage not in given
     is_new = op.kind == "creation" or all(

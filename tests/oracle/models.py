@@ -275,6 +275,14 @@ class Trial:
         if isinstance(model, torch.export.ExportedProgram) and model is not self.program:
             yield self.count(index, "decomposed", model).total
 
+    def is_refused_by_torch(self, index: int) -> bool:
+        """Whether the program itself does not run at a size: one of its guards fails."""
+        try:
+            self.count(index, "exported", self.program)
+        except AssertionError as error:
+            return "Guard failed" in str(error)
+        return False
+
     def verdicts(self, form: str, model: Any) -> Iterator[Verdict]:
         """One verdict at each of the sizes."""
         for index in self.indices:
@@ -284,7 +292,8 @@ class Trial:
                 report = analyze(model, dims=dims)
             except ModelError as error:
                 fixed = is_fixed(model, dims) and "is fixed in the program" in str(error)
-                yield at, "refused" if fixed else "wrong", f"ModelError {error}"
+                guarded = "which torch checks" in str(error) and self.is_refused_by_torch(index)
+                yield at, "refused" if fixed or guarded else "wrong", f"ModelError {error}"
                 continue
             problem = "; ".join((*self.said(report), *self.miscounted(report, index, form, model)))
             yield at, "wrong" if problem else "equal", problem
