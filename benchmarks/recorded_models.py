@@ -306,17 +306,20 @@ def experts(mesh: Any) -> Any:
     return trained(model, x, lambda y: y.float().pow(2).mean())
 
 
-def in_context(mesh: Any) -> Any:
+def in_context(
+    mesh: Any, made: tuple[nn.Module, Any, Any], optimizer: Callable[[Any], Any] = torch.optim.AdamW
+) -> Callable[[], None]:
+    """Parts of the sequence on the devices, whose keys and values all of them see."""
     from torch.distributed.tensor.experimental import context_parallel
 
-    model, x = decoder(norm=nn.LayerNorm, shared=1), ids(1, 8192)
-    optimizer, loss = torch.optim.AdamW(model.parameters()), of_words(x)
+    model, x, loss = made
+    update = optimizer(model.parameters())
 
     def step() -> None:
         with context_parallel(mesh["cp"], buffers=(x,), buffer_seq_dims=(1,)):
             loss(model(x)).backward()
-        optimizer.step()
-        optimizer.zero_grad()
+        update.step()
+        update.zero_grad()
 
     return step
 
@@ -423,7 +426,7 @@ PROGRAMS: dict[str, tuple[dict[str, int], Callable[[Any], Any]]] = {
     "sequence": ({"tp": 4}, lambda mesh: tensor_parallel(mesh, sequence=True)),
     "fsdp_tensor": ({"dp": 2, "tp": 4}, both),
     "experts": ({"ep": 4}, experts),
-    "context": ({"cp": 2}, in_context),
+    "context": ({"cp": 2}, lambda mesh: in_context(mesh, words(1, 8192, norm=nn.LayerNorm, shared=1))),
     "ddp": ({"dp": 2}, lambda mesh: data_parallel(mesh, lambda: words(4, 2048))),
     "ddp_views": (
         {"dp": 2},

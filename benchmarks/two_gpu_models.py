@@ -271,24 +271,6 @@ def vision_in_parts(mesh: Any, made: tuple[nn.Module, Any, Any]) -> tuple[nn.Mod
     return model, x, loss
 
 
-def in_context(
-    mesh: Any, made: tuple[nn.Module, Any, Any], optimizer: Callable[[Any], Any]
-) -> Callable[[], None]:
-    """Parts of the sequence on the devices, whose keys and values all of them see."""
-    from torch.distributed.tensor.experimental import context_parallel
-
-    model, x, loss = made
-    update = optimizer(model.parameters())
-
-    def step() -> None:
-        with context_parallel(mesh["cp"], buffers=(x,), buffer_seq_dims=(1,)):
-            loss(model(x)).backward()
-        update.step()
-        update.zero_grad()
-
-    return step
-
-
 def exchanging(mesh: Any, width: int, hidden: int, layers: int, tokens: int) -> tuple[nn.Module, Any, Any]:
     width, hidden, layers, tokens = (64, 128, 2, 64) if TINY else (width, hidden, layers, tokens)
     x = torch.randn(tokens, width, dtype=BF16, device=models.GPU)
@@ -391,13 +373,13 @@ PROGRAMS: dict[str, tuple[dict[str, int], Callable[[Any], Any]]] = {
     ),
     "context": (
         _CP,
-        lambda m: in_context(
+        lambda m: models.in_context(
             m, words(1024, 2816, 4, 16_000, 1, 16_384, BF16, **_PLAIN), partial(torch.optim.SGD, **_SGD)
         ),
     ),
     "context_wide": (
         _CP,
-        lambda m: in_context(m, words(2048, 5632, 3, 16_000, 1, 8192, BF16, **_PLAIN), torch.optim.AdamW),
+        lambda m: models.in_context(m, words(2048, 5632, 3, 16_000, 1, 8192, BF16, **_PLAIN)),
     ),
     "experts": (_EP, lambda m: trained(*exchanging(m, 3072, 8192, 4, 8192))),
     "experts_capacity": (_EP, lambda m: trained(*sparse(m, 1024, 2048, 4, 4, 2048, experts=16, top=2))),

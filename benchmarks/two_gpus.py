@@ -35,14 +35,13 @@ import torch
 from benchmarks import recorded_models, two_gpu_models
 from benchmarks.recorded import Dispatched, step_of
 from benchmarks.two_gpu_models import PROGRAMS
+from graphflops.runtime.rank import covered
 
 RANKS = 2
 ROUNDS, PROFILED = 6, 2
 MEASURED = Path(__file__).parent / "measured"
 START = 90.0  # seconds that two processes may take to their first program
 _DEVICE_EVENTS = ("kernel", "gpu_memcpy", "gpu_memset")
-
-Spans = list[tuple[float, float]]
 
 
 def choose(device: str, *, is_tiny: bool) -> None:
@@ -163,9 +162,9 @@ def profiled(step: Any, device: str) -> dict[str, Any]:
     kernels: Counter[str] = Counter()
     for event in events:
         kernels[event["name"][:90]] += event["dur"] / 1e3 / PROFILED
-    sends = union([span(event) for event in events if is_nccl(event)])
-    computes = union([span(event) for event in events if not is_nccl(event)])
-    sent, busy, whole = length(sends), length(computes), length(union([*sends, *computes]))
+    sends = [span(event) for event in events if is_nccl(event)]
+    computes = [span(event) for event in events if not is_nccl(event)]
+    sent, busy, whole = covered(sends), covered(computes), covered([*sends, *computes])
     collectives: Counter[str] = Counter()
     for event in traced(step, 1, [ProfilerActivity.CPU, ProfilerActivity.CUDA]):
         if event.get("cat") == "kernel" and is_nccl(event):
@@ -201,21 +200,6 @@ def is_nccl(event: dict[str, Any]) -> bool:
 
 def span(event: dict[str, Any]) -> tuple[float, float]:
     return float(event["ts"]), float(event["ts"]) + float(event["dur"])
-
-
-def union(spans: Spans) -> Spans:
-    """Disjoint spans of the same time."""
-    found: Spans = []
-    for start, end in sorted(spans):
-        if found and start <= found[-1][1]:
-            found[-1] = found[-1][0], max(end, found[-1][1])
-        else:
-            found.append((start, end))
-    return found
-
-
-def length(spans: Spans) -> float:
-    return sum(end - start for start, end in spans)
 
 
 # Both ranks

@@ -263,7 +263,8 @@ def _shards(root: torch.nn.Module) -> dict[int, torch.Tensor]:
         state = getattr(module, "_get_fsdp_state", lambda: None)()
         group = getattr(state, "_fsdp_param_group", None)
         for parameter in group.fsdp_params if group is not None else ():
-            found[id(getattr(parameter, "_unsharded_param", None))] = parameter.sharded_param
+            if (whole := getattr(parameter, "_unsharded_param", None)) is not None:
+                found[id(whole)] = parameter.sharded_param
     return found
 
 

@@ -208,10 +208,10 @@ def _step(tree: _Tree, first: RecordedStep, axes: Mapping[str, int]) -> Recorded
 
 
 def ranks_along(axes: Mapping[str, int], along: str, rank: int = 0) -> list[int]:
-    """The ranks of the group of a rank that lies along axes of its mesh, `dp+tp`."""
+    """The ranks, in order, of the group of a rank that lies along axes of its mesh, `dp+tp`; "": of the rank alone."""
     names = [*axes]
     strides = {name: prod(axes[inner] for inner in names[place + 1 :]) for place, name in enumerate(names)}
-    chosen = along.split("+")
+    chosen = [name for name in names if name in along.split("+")]
     spans = [range(0, axes[name] * strides[name], strides[name]) for name in chosen]
     start = rank - sum(rank // strides[name] % axes[name] * strides[name] for name in chosen)
     return [start + sum(place) for place in product(*spans)]

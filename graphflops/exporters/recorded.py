@@ -273,16 +273,8 @@ def _check_kinds(step: RecordedStep) -> None:
         memory = step.storages[value.storage]
         is_counter = memory.kind == "optimizer" and not memory.bytes and not value.shape
         _require(
-            is_counter or _end(value) <= memory.bytes, f"value {index} does not fit in memory {memory.name}"
+            is_counter or value.end <= memory.bytes, f"value {index} does not fit in memory {memory.name}"
         )
-
-
-def _end(value: RecordedValue) -> int:
-    """Bytes from the start of the memory to the end of a value."""
-    if not prod(value.shape):
-        return 0
-    elements = 1 + sum((size - 1) * step for size, step in zip(value.shape, value.strides, strict=True))
-    return (value.offset + elements) * DTYPES[value.dtype].bits // 8
 
 
 def _check_memory(step: RecordedStep, call: RecordedCall, place: int) -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import zipfile
 from collections.abc import Sequence
+from math import prod
 from pathlib import Path
 from typing import Any, Optional
 
 import msgspec
 
 from graphflops.graph import InputRole, Phase, StorageKind
+from graphflops.tensor import DTYPES
 
 FORMAT = 1
 MEMBER = "graphflops_step/step.json"  # by which the archive is recognised
@@ -32,6 +34,14 @@ class RecordedValue(msgspec.Struct, array_like=True):
     shape: list[int]
     strides: list[int]
     dtype: str
+
+    @property
+    def end(self) -> int:
+        """Bytes from the start of the memory to the end of the tensor."""
+        if not prod(self.shape):
+            return 0
+        elements = 1 + sum((size - 1) * step for size, step in zip(self.shape, self.strides, strict=True))
+        return (self.offset + elements) * DTYPES[self.dtype].bits // 8
 
 
 class RecordedStorage(msgspec.Struct, array_like=True):

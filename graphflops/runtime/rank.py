@@ -17,13 +17,13 @@ from torch import distributed as dist
 from graphflops.analysis import analyze
 from graphflops.dims import evaluate
 from graphflops.errors import ModelError, shown
+from graphflops.exporters.meshes import ranks_along
 from graphflops.exporters.recorded import graph_of, read_step
 from graphflops.graph import Mesh, Origin
 from graphflops.runtime.compare import RunComparison
 from graphflops.runtime.execute import Step
 from graphflops.runtime.flop_counter_reference import FlopCounterReference
 from graphflops.runtime.operators import refuse_unsafe
-from graphflops.runtime.ranks import peers
 from graphflops.runtime.replay import Replay
 from graphflops.runtime.run import described, device_of, profile_of, refuse_too_large
 from graphflops.runtime.validation import NodeResult, RankResult, Validation
@@ -71,7 +71,7 @@ def groups_of(mesh: Mesh | None, rank: int) -> dict[str, Any]:
         return made
     every = range(prod(mesh.axes.values()))
     for axis in dict.fromkeys(group.axis for group in mesh.groups.values()):
-        for ranks in dict.fromkeys(tuple(peers(mesh, axis, one)) for one in every):
+        for ranks in dict.fromkeys(tuple(ranks_along(mesh.axes, axis, one)) for one in every):
             group = dist.new_group(list(ranks))
             if rank in ranks:
                 made[axis] = group
@@ -163,8 +163,8 @@ class _Run:
         for event in profile.events():
             if event.device_type == torch.autograd.DeviceType.CUDA:
                 spans["nccl" in event.name.lower()].append((event.time_range.start, event.time_range.end))
-        whole = _length([*spans[True], *spans[False]])
-        return _length(spans[True]) / 1e6, (whole - _length(spans[False])) / 1e6
+        whole = covered([*spans[True], *spans[False]])
+        return covered(spans[True]) / 1e6, (whole - covered(spans[False])) / 1e6
 
     def started(self) -> dict[str, Any]:
         """The inputs, when all ranks have theirs and their devices have nothing to do."""
@@ -179,8 +179,8 @@ class _Run:
             torch.cuda.synchronize()
 
 
-def _length(spans: list[tuple[float, float]]) -> float:
-    """Of the union of spans of time."""
+def covered(spans: list[tuple[float, float]]) -> float:
+    """The length of the union of spans of time."""
     total = last = 0.0
     for start, end in sorted(spans):
         total += max(0.0, end - max(start, last))

@@ -15,6 +15,7 @@ from typing import Any
 
 from graphflops.errors import ModelError, shown
 from graphflops.exporters import load
+from graphflops.exporters.meshes import ranks_along
 from graphflops.graph import Graph, Mesh
 from graphflops.kernels.collectives import ONE_TO_ONE
 from graphflops.runtime.isolated import ChildLimits, validate_file
@@ -49,7 +50,7 @@ def refuse(graph: Graph, nproc: int, options: Mapping[str, Any]) -> None:
     if any(options[name] for name in ("dims", "names", "inputs", "random_weights")):
         raise ModelError("a recorded step has its own sizes and inputs: leave --dim, --inputs and such out")
     for name, group in mesh.groups.items():
-        if sorted(group.ranks) != peers(mesh, group.axis, mesh.rank):
+        if sorted(group.ranks) != ranks_along(mesh.axes, group.axis, mesh.rank):
             raise ModelError(
                 f"group {shown(name)} lies along no axes of the mesh: others' groups are not known"
             )
@@ -62,16 +63,6 @@ def refuse(graph: Graph, nproc: int, options: Mapping[str, Any]) -> None:
             raise ModelError(
                 f"{node.name} ({shown(node.op)}): {what}: other ranks have programs of their own"
             )
-
-
-def peers(mesh: Mesh, axis: str, rank: int) -> list[int]:
-    """The ranks that one is in a group with along axes (`dp+tp`) of the mesh, its own among them."""
-    fixed, stride = [], 1
-    for name, size in reversed([*mesh.axes.items()]):
-        if name not in axis.split("+"):
-            fixed.append((stride, size))
-        stride *= size
-    return [one for one in range(stride) if all(one // s % n == rank // s % n for s, n in fixed)]
 
 
 def merged(found: Sequence[Validation]) -> Validation:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from math import prod
 from typing import Any
 
 import torch
@@ -72,12 +71,9 @@ class Replay(Execution):
         dtype, number = getattr(torch, value.dtype), value.storage
         device = _HOST if self.on_host(number) else self.device
         if number not in memory:
-            ends = (
-                0 if not size else (size - 1) * step
-                for size, step in zip(value.shape, value.strides, strict=True)
-            )
-            least = (value.offset + 1 + sum(ends)) * dtype.itemsize if prod(value.shape) else 0
-            size = max(self.step.storages[number].bytes, least)
+            size = max(
+                self.step.storages[number].bytes, value.end
+            )  # a counter on the host has no bytes in the file
             memory[number] = torch.zeros(size, dtype=torch.uint8, device=device).untyped_storage()
         empty = torch.empty(0, dtype=dtype, device=device)
         return empty.set_(memory[number], value.offset, value.shape, value.strides)
@@ -133,15 +129,17 @@ class Replay(Execution):
                 kwargs = {name: self.in_groups(known[name], value) for name, value in kwargs.items()}
             returned = function(*args, **kwargs)
             work = returned[-1] if isinstance(returned, tuple) and returned else returned
-            # What is not asynchronous runs in the stream of other kernels; NCCL then has no work to wait for.
-            given = {**dict(zip(known, args, strict=False)), **kwargs}
-            is_async = all(given.get(name, True) for name in _ASYNCHRONOUS)
-            if isinstance(work, torch.ScriptObject) and (is_async or self.device.type != "cuda"):
+            given = {**dict(zip(known, args, strict=False)), **kwargs} if is_of_groups else {}
+            if isinstance(work, torch.ScriptObject) and self.leaves_work(given):
                 tensors = (leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor))
                 self.pending.update((_address(tensor), work) for tensor in tensors)
             return tuple(written(overload, args, kwargs)) or returned
 
         return run
+
+    def leaves_work(self, given: Mapping[str, Any]) -> bool:
+        """Whether there is a collective to wait for: NCCL has none of what runs in the stream of other kernels."""
+        return self.device.type != "cuda" or all(given.get(name, True) for name in _ASYNCHRONOUS)
 
     def in_groups(self, argument: Any, value: Any) -> Any:
         """An argument of a collective: the group and the reduction that it names."""

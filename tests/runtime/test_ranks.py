@@ -16,10 +16,11 @@ import graphflops
 from graphflops.cli import main
 from graphflops.errors import ModelError
 from graphflops.exporters import load
+from graphflops.exporters.meshes import ranks_along
 from graphflops.exporters.recorded import graph_of, read_step
 from graphflops.graph import Mesh, Origin
 from graphflops.runtime.rank import groups_of
-from graphflops.runtime.ranks import peers, refuse
+from graphflops.runtime.ranks import refuse
 from graphflops.runtime.replay import Replay
 
 WIDTH, HIDDEN, BATCH, RATE = 16, 32, 8, 0.5
@@ -213,10 +214,10 @@ def test_programs_that_only_one_rank_has(factory: Any, line: str, tmp_path: Path
 
 def test_groups_along_axes() -> None:
     mesh = Mesh({"dp": 2, "cp": 3, "tp": 4}, {})
-    assert peers(mesh, "tp", 6) == [4, 5, 6, 7]
-    assert peers(mesh, "cp", 6) == [2, 6, 10]
-    assert peers(mesh, "dp+tp", 0) == [0, 1, 2, 3, 12, 13, 14, 15]
-    groups = {tuple(peers(mesh, "dp", rank)) for rank in range(24)}
+    assert ranks_along(mesh.axes, "tp", 6) == [4, 5, 6, 7]
+    assert ranks_along(mesh.axes, "cp", 6) == [2, 6, 10]
+    assert ranks_along(mesh.axes, "dp+tp", 0) == [0, 1, 2, 3, 12, 13, 14, 15]
+    groups = {tuple(ranks_along(mesh.axes, "dp", rank)) for rank in range(24)}
     assert sorted(chain(*groups)) == [*range(24)]
 
 
