@@ -74,16 +74,18 @@ def audit(
     names: Mapping[str, str] | None = None,
     assume: bool = True,
     progress: Callable[[int, int], None] | None = None,
+    beside: str | None = None,
 ) -> Audit:
     """Audit an ONNX file.
 
-    codes: codes of the checks to run; all by default. dims, inputs, names, assume, progress: as for `graphflops.analyze`.
+    codes: codes of the checks to run; all by default. beside: the file whose folder has its data, if not itself.
+    dims, inputs, names, assume, progress: as for `graphflops.analyze`.
     Raises FileError if the file is not ONNX, ModelError if the given sizes contradict the program.
     """
     from graphflops.exporters import onnx
 
     proto, origin = onnx.opened(path)
-    model = Model(Path(path), proto)
+    model = Model(Path(path), proto, beside=None if beside is None else Path(beside))
     try:
         model.graph = onnx.graph_of(proto, origin)
     except FileError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -37,6 +38,7 @@ class Model:
     """One ONNX file.
 
     proto: its ModelProto, without weights. graph, report: None if the file is no valid program; `problem` says why.
+    beside: the file whose folder has its data; None for itself.
     """
 
     path: Path
@@ -44,8 +46,14 @@ class Model:
     graph: Graph | None = None
     report: Report | None = None
     problem: str = ""
+    beside: Path | None = None
 
     # The file
+
+    @cached_property
+    def folder(self) -> str:
+        """Where the data lie that the file keeps outside of itself."""
+        return os.path.realpath((self.beside or self.path).parent)
 
     @cached_property
     def graphs(self) -> list[Any]:

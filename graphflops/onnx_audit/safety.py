@@ -56,7 +56,7 @@ def external_outside_folder(model: Model) -> Iterator[Observation]:
 
     Such a model can read any file that the user can read, and use its bytes as weights.
     """
-    folder = os.path.realpath(model.path.parent)
+    folder = model.folder
     first: dict[str, str] = {}
     for tensor, place in external(model):
         first.setdefault(place["location"], tensor.name)
@@ -75,7 +75,7 @@ def external_outside_folder(model: Model) -> Iterator[Observation]:
 )
 def external_data_missing(model: Model) -> Iterator[Observation]:
     """The file with external tensor data is missing. Its name and place are those that the model states."""
-    folder = os.path.realpath(model.path.parent)
+    folder = model.folder
     for location, tensors in Counter(place["location"] for _, place in external(model)).items():
         if not _escape(location, folder) and not os.path.exists(os.path.join(folder, location)):
             text = (
@@ -95,7 +95,7 @@ def external_data_short(model: Model) -> Iterator[Observation]:
     """The location of a tensor's data is past the end of the data file, is not a number, or partly overlaps another
     tensor's data.
     """
-    folder = os.path.realpath(model.path.parent)
+    folder = model.folder
     ranges: dict[str, list[tuple[int, int, str]]] = defaultdict(list)
     for tensor, place in external(model):
         location = place["location"]

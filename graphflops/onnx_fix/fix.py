@@ -240,7 +240,11 @@ class _Work:
             denied |= {_key(fix) for fix in chosen} - done.keys()
             if done:
                 next_analysis()
-                trial = _Trial(target, {**trial.applied, **done}, audit(target, names=self.names))
+                trial = _Trial(
+                    target,
+                    {**trial.applied, **done},
+                    audit(target, names=self.names, beside=self.before.path),
+                )
         return trial
 
 
@@ -270,7 +274,7 @@ def _lost(before: Audit, trial: _Trial) -> str:
         return "the fixed file is no valid program"
     codes = Counter(finding.code for finding in trial.audit.findings)
     codes.subtract(finding.code for finding in before.findings)
-    # A cost may be seen now that was hidden; checks of safety look at the folder, which is another one as yet.
+    # A cost may be seen now that was hidden.
     worse = sorted(code for code, more in codes.items() if more > 0 and checks()[code].kind == "correctness")
     return f"{', '.join(worse)} would be found" if worse else ""
 
