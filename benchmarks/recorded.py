@@ -47,17 +47,22 @@ class Dispatched(torch.utils._python_dispatch.TorchDispatchMode):
 
 
 @contextlib.contextmanager
-def ranks(axes: dict[str, int], *, is_alone: bool) -> Any:
-    """The mesh on the GPU."""
+def ranks(axes: dict[str, int], *, is_alone: bool, device: str = "cuda") -> Any:
+    """The mesh on the device: of the processes that are there, else beside pretended ranks."""
     if not axes:
         yield None
         return
     from torch import distributed as dist
     from torch.distributed.device_mesh import init_device_mesh
+
+    if dist.is_initialized():
+        yield init_device_mesh(device, tuple(axes.values()), mesh_dim_names=tuple(axes))
+        return
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
     if is_alone:
-        dist.init_process_group("nccl", store=dist.HashStore(), rank=0, world_size=1)
+        backend = "nccl" if device == "cuda" else "gloo"
+        dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
         axes = dict.fromkeys(axes, 1)
     else:
         size = 1
@@ -65,7 +70,7 @@ def ranks(axes: dict[str, int], *, is_alone: bool) -> Any:
             size *= each
         dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=size)
     try:
-        yield init_device_mesh("cuda", tuple(axes.values()), mesh_dim_names=tuple(axes))
+        yield init_device_mesh(device, tuple(axes.values()), mesh_dim_names=tuple(axes))
     finally:
         dist.destroy_process_group()
 

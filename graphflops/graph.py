@@ -233,7 +233,7 @@ class Storage(NamedTuple):
 class Step:
     """What the recording of one eager step of one rank holds beside its calls.
 
-    phases: by call. wrapped: by call, how many calls on tensors of subclasses Python dispatched before it. storages: all
+    phases: by call. wrapped, hooked: by call, how many calls Python dispatched and hooks ran before it. storages: all
     memory, in the order in which it is allocated. mesh: None on one device. strides: of each value. views: results that
     share the memory of an operand.
     """
@@ -244,6 +244,7 @@ class Step:
     strides: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     views: frozenset[str] = frozenset()
     wrapped: tuple[int, ...] = ()
+    hooked: tuple[int, ...] = ()
 
     @property
     def is_training(self) -> bool:

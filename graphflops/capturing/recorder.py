@@ -74,7 +74,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             int, tuple[tuple[str, str], str]
         ] = {}  # module and line of each autograd node of the forward
         self.place: tuple[tuple[str, str], str] = ("", ""), ""
-        self.wrapped = 0  # calls on tensors of subclasses since the last call
+        self.wrapped = self.hooked = 0  # since the last call: calls that Python dispatched, and hooks
         self.after_backward: Callable[[], None] = lambda: None
 
     # Calls
@@ -93,6 +93,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             results = 1.0 if args[0].is_floating_point() else args[0].dtype is torch.bool or 1
             self.guesses |= self.phase_now() != "optimizer"  # which asks for the number of its step
         if func.namespace not in _NO_CALLS and func is not torch.ops.aten.lift_fresh.default:
+            self.hooked += _is_of_a_mode(sys._getframe(1))
             self.note(func, args, kwargs, results)
         return results
 
@@ -127,9 +128,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         self.modules[path] = self.modules.get(path) or kind
         line = self.sources.setdefault(source, len(self.sources))
         self.calls.append(
-            RecordedCall(number, args, kwargs, results, where, line, self.phase, 0, self.wrapped)
+            RecordedCall(number, args, kwargs, results, where, line, self.phase, 0, self.wrapped, self.hooked)
         )
-        self.wrapped = 0
+        self.wrapped = self.hooked = 0
 
     def is_ours(self, tensor: torch.Tensor) -> bool:
         return getattr(tensor, "fake_mode", None) is self.fake
@@ -303,6 +304,17 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             self.calls,
             self.guesses,
         )
+
+
+def _is_of_a_mode(caller: FrameType | None) -> bool:
+    """Whether a mode of the program dispatched a call, which it does in Python."""
+    while caller is not None:
+        if caller.f_code.co_name == "__torch_dispatch__":
+            return isinstance(caller.f_locals.get("self"), TorchDispatchMode)
+        if not caller.f_code.co_filename.startswith(_TORCH):
+            return False
+        caller = caller.f_back
+    return False
 
 
 def _layout(number: int, tensor: torch.Tensor) -> tuple[Any, ...]:

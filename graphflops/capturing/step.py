@@ -102,7 +102,7 @@ def _recorded(factory: Callable[..., Any], axes: Mesh, rank: int) -> RecordedSte
         gc.disable()  # when it runs is chance, and what it frees too
         try:
             with contextlib.ExitStack() as stack:
-                for told in (followed.hooks, _resizes, _offloads, _naming_shards):
+                for told in (followed.hooks, _resizes, _saved, _offloads, _naming_shards):
                     stack.enter_context(told(recorder))
                 stack.enter_context(recorder)
                 step()
@@ -284,6 +284,25 @@ def _resizes(recorder: Recorder) -> Iterator[None]:
         return result
 
     with mock.patch.object(torch.UntypedStorage, "resize_", resized):
+        yield
+
+
+@contextlib.contextmanager
+def _saved(recorder: Recorder) -> Iterator[None]:
+    """Tells a recorder which hooks Python runs on tensors that are saved for the backward."""
+    begin = torch.autograd.graph.saved_tensors_hooks.__init__
+
+    def counted(hook: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        def run(saved: Any) -> Any:
+            recorder.hooked += 1
+            return hook(saved)
+
+        return run
+
+    def hooked(hooks: Any, pack: Callable[[Any], Any], unpack: Callable[[Any], Any]) -> None:
+        begin(hooks, counted(pack), counted(unpack))
+
+    with mock.patch.object(torch.autograd.graph.saved_tensors_hooks, "__init__", hooked):
         yield
 
 

@@ -141,7 +141,7 @@ def _tree(step: RecordedStep) -> _Tree:
                 [argument(given) for given in call.args],
                 {name: argument(given) for name, given in call.kwargs.items()},
                 [None if value is None else places[value] for value in call.results],
-                *(call.module, call.source, call.phase, call.stream, call.wrapped),
+                *(call.module, call.source, call.phase, call.stream, call.wrapped, call.hooked),
             ]
             for call in step.calls
         ],

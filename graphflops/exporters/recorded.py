@@ -128,6 +128,7 @@ def graph_of(step: RecordedStep, origin: Origin) -> Graph:
             {f"v{index}": tuple(value.strides) for index, value in enumerate(step.values)},
             frozenset(_views(step)),
             tuple([call.wrapped for call in step.calls]),
+            tuple([call.hooked for call in step.calls]),
         ),
     )
 
@@ -237,6 +238,7 @@ def _check(step: RecordedStep) -> None:
         _require(0 <= call.module < len(step.modules), f"call {place} has no module")
         _require(0 <= call.source < len(step.sources), f"call {place} has no source line")
         _require(0 <= call.wrapped <= _LARGEST, f"call {place} has {call.wrapped} calls around it")
+        _require(0 <= call.hooked <= _LARGEST, f"call {place} has {call.hooked} hooks before it")
         for given in (*call.args, *call.kwargs.values()):
             _check_argument(given, defined, place)
         for result in call.results:

@@ -66,8 +66,9 @@ class RecordedCall(msgspec.Struct, array_like=True):
     """One call. operator, module, source: indices. results: values, None for what is no tensor or not wanted.
 
     args, kwargs: literals, lists, and objects of one field: `v` a value, `d` an element type, `f` a float that JSON does not
-    have, `o` anything else as text. A process group is given by its name, a reduction by its own. wrapped: calls on tensors
-    of subclasses, such as DTensor, that were dispatched in Python before it.
+    have, `o` anything else as text. A process group is given by its name, a reduction by its own. Of what Python did since
+    the call before, wrapped: calls on tensors of subclasses, such as DTensor; hooked: calls that modes of the program saw,
+    as selective checkpoints have, and tensors that hooks packed for the backward or unpacked, as checkpoints do.
     """
 
     operator: int
@@ -79,6 +80,7 @@ class RecordedCall(msgspec.Struct, array_like=True):
     phase: Phase
     stream: int
     wrapped: int = 0
+    hooked: int = 0
 
 
 class RecordedGroup(msgspec.Struct, array_like=True):

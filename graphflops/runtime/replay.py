@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_leaves
 
 from graphflops.capturing.recorder import written
 from graphflops.errors import ModelError, shown
-from graphflops.exporters.step_file import RecordedInput, RecordedStep
+from graphflops.exporters.step_file import RecordedCall, RecordedInput, RecordedStep
 from graphflops.graph import Graph, Node, Ref
 from graphflops.links.cost import kind_of, link_bytes
 from graphflops.ops import Op
@@ -39,6 +39,8 @@ class Replay(Execution):
         self.where = device
         self.pending: dict[int, Any] = {}  # collectives that nothing waited for, by the memory that they use
         self.reductions: dict[str, Any] = {}
+        self.beside_host: set[int] = set()
+        self.beside_host |= {number for call in step.calls for number in self.read_on_host(call)}
         self.host = {f"v{place}" for place, value in enumerate(step.values) if self.on_host(value.storage)}
         self.dead: dict[str, list[str]] = {node.name: [] for node in graph.nodes}
         for place, value in enumerate(step.values):
@@ -49,7 +51,15 @@ class Replay(Execution):
     def on_host(self, storage: int) -> bool:
         """Whether memory is the host's; of what is there before the step this has no bytes of the device."""
         memory = self.step.storages[storage]
-        return memory.kind == "host" or (memory.kind == "optimizer" and not memory.bytes)
+        is_counter = memory.kind == "optimizer" and not memory.bytes
+        return memory.kind == "host" or is_counter or storage in self.beside_host
+
+    def read_on_host(self, call: RecordedCall) -> Iterator[int]:
+        """The memory of numbers that a call adds to a list of counters on the host."""
+        first, *others = call.args or [None]
+        counters = [self.step.values[one["v"]].storage for one in first] if _is_values(first) else []
+        if counters and all(self.on_host(number) for number in counters):
+            yield from [self.step.values[one["v"]].storage for one in others if _is_values([one])]
 
     def inputs(self, given: Mapping[str, torch.Tensor] | None = None) -> dict[str, Any]:
         """What is there before the step: tensors given by name, or random ones; zeros for integers and state."""
@@ -127,6 +137,8 @@ class Replay(Execution):
                     [self.in_groups(a, value) for a, value in zip(known.values(), args, strict=False)]
                 )
                 kwargs = {name: self.in_groups(known[name], value) for name, value in kwargs.items()}
+            if "device" in known and not any(isinstance(a, torch.Tensor) for a in args):
+                kwargs.setdefault("device", self.where)
             returned = function(*args, **kwargs)
             work = returned[-1] if isinstance(returned, tuple) and returned else returned
             given = {**dict(zip(known, args, strict=False)), **kwargs} if is_of_groups else {}
@@ -165,6 +177,11 @@ class Replay(Execution):
     def _opaque(self, what: str) -> Any:
         what = what.removeprefix("torch.")
         return self.where if what.partition(":")[0] in ("cpu", "cuda") else super()._opaque(what)
+
+
+def _is_values(given: Any) -> bool:
+    """Whether an argument of a recorded call is a list of values."""
+    return isinstance(given, list) and all(isinstance(one, dict) and "v" in one for one in given)
 
 
 def _address(tensor: torch.Tensor) -> int:

@@ -239,13 +239,12 @@ class Launcher:
         return tuple(sums)
 
     def _dispatched(self, graph: PricedGraph, call: PricedCall) -> float:
-        """CPU time in which Python dispatches the calls on DTensors and other subclasses that a recorded call is part of."""
+        """CPU time of the calls that Python dispatches, and of the hooks that it runs, around a recorded call."""
         step = graph.graph.step
-        return (
-            step.wrapped[call.row] * self.costs["forward.subclass"]
-            if step is not None and step.wrapped
-            else 0.0
-        )
+        if step is None or not step.wrapped:
+            return 0.0
+        dispatched = step.wrapped[call.row] * self.costs["forward.subclass"]
+        return dispatched + step.hooked[call.row] * self.costs["forward.hook"]
 
     def _nested(self, call: PricedCall, row: int, times: int) -> Iterator[tuple[PricedGraph, int, int]]:
         """The graphs that run inside a call, where their rows begin, and how often they run."""

@@ -127,7 +127,9 @@ class _Timer:
                 tally.is_lower_bound = True
                 continue
             batch = self._batch(launch.kernels)
+            alone = self.clock.link.alone
             took, fast, slow = [_run(launch, batch, clock) * launch.times for clock in clocks]
+            tally.exposed += (self.clock.link.alone - alone) * launch.times
             found = batch.call_time(took, self.clock.is_eager, self.host)
             if batch.collective:
                 found = tally.exchanged(found, batch.collective * launch.times, launch.part)
@@ -193,7 +195,8 @@ class _Tally:
     """Sums over the calls of a phase.
 
     parts: the interval of each call and its bound. fast, slow: seconds beside a fast and a slow CPU.
-    runs: how often each batch of kernels runs. communication, exposed: seconds of collectives, and of waits for them.
+    runs: how often each batch of kernels runs. communication, exposed: seconds in which collectives run, and in which no
+    other kernel does.
     """
 
     parts: list[CallTime] = field(default_factory=list)
@@ -219,11 +222,11 @@ class _Tally:
         return whole
 
     def exchanged(self, time: CallTime, seconds: float, part: Part) -> CallTime:
-        """Count a collective: its run where it starts, what nothing hides where others wait for it."""
-        if part != "start":
-            self.exposed += time.seconds if part == "wait" else seconds
+        """Count a collective where it starts."""
         if part == "wait":
             return time
+        if part == "all":
+            self.exposed += seconds
         self.communication += seconds
         return replace(time, collective=seconds)
 

@@ -44,12 +44,14 @@ class Link:
     """The stream of collectives: one runs after the other.
 
     now: until when it is known what ran. has_begun: whether the first of the queue runs. ends: by ticket, of what is done.
+    alone: seconds in which a collective ran and no other kernel did.
     """
 
     queue: list[_Exchange] = field(default_factory=list)
     now: float = 0.0
     has_begun: bool = False
     ends: dict[int, float] = field(default_factory=dict)
+    alone: float = 0.0
 
     def start(self, ticket: int, at: float, seconds: float) -> None:
         """Queue a collective that may run once the kernels before it have."""
@@ -83,6 +85,7 @@ class Link:
             first = self.queue[0]
             begin = self.now if self.has_begun else max(self.now, first.ready)
             self.now = begin + first.left
+            self.alone += first.left
             self._advance(first.left, self.now)
         return self.ends.pop(ticket)
 
@@ -93,8 +96,9 @@ class Link:
 
     def _blocked(self, at: float, seconds: float) -> float:
         """When a kernel ends that holds all multiprocessors: a collective begins only beside its last tiles."""
-        self.now = at + seconds - min(_TAIL, _SHORT * seconds)
+        self.now, alone = at + seconds - min(_TAIL, _SHORT * seconds), self.alone
         self._run_alone(at + seconds)
+        self.alone = alone
         return at + seconds
 
     def _run_alone(self, until: float) -> None:
@@ -107,6 +111,7 @@ class Link:
             self.has_begun = True
             lasts = min(first.left, until - self.now)
             self.now += lasts
+            self.alone += lasts
             self._advance(lasts, self.now)
         self.now = max(self.now, until)
 

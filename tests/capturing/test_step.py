@@ -11,6 +11,10 @@ import pytest
 
 pytest.importorskip("torch")
 
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.checkpoint import checkpoint
+
 from graphflops import analyze, record
 from graphflops.errors import ModelError, OptionError
 from graphflops.exporters import load
@@ -32,6 +36,7 @@ from tests.capturing.steps import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from graphflops.report import Report
@@ -103,6 +108,39 @@ def test_checkpoints_run_the_same_attention_again() -> None:
     assert len({one.totals.cost.matrix_flops for one in steps_}) == 1
     calls = [row.op for row in steps_[1].rows if row.op.startswith("aten._scaled_dot_product_cudnn")]
     assert len(calls) == 3 * LAYERS  # forward, again, backward
+
+
+class Sees(TorchDispatchMode):
+    """Runs each call that it sees."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return func(*args, **(kwargs or {}))
+
+
+def hooked(function: Callable[[torch.Tensor], torch.Tensor]) -> int:
+    """How many hooks Python runs in a step of a function of one parameter."""
+
+    def factory() -> Callable[[], None]:
+        weight = torch.nn.Parameter(torch.zeros(4))
+        return lambda: function(weight).sum().backward()
+
+    step = record(factory).step
+    assert step is not None
+    return sum(step.hooked)
+
+
+def test_hooks_of_python_are_counted() -> None:
+    def waves(x: torch.Tensor) -> torch.Tensor:
+        return x.sin().sin()  # each saves what it reads
+
+    def seen(x: torch.Tensor) -> torch.Tensor:
+        with Sees():
+            return waves(x)
+
+    assert hooked(waves) == 0
+    assert hooked(seen) == 2
+    # Each saved tensor is packed, packed again as the forward runs again, and unpacked.
+    assert hooked(lambda x: checkpoint(waves, x, use_reentrant=False)) == 2 * 3
 
 
 def test_functions_run_as_on_a_gpu() -> None:

@@ -18,7 +18,7 @@ from graphflops.errors import ModelError
 from graphflops.exporters import load
 from graphflops.exporters.meshes import ranks_along
 from graphflops.exporters.recorded import graph_of, read_step
-from graphflops.graph import Mesh, Origin
+from graphflops.graph import Mesh, Node, Origin
 from graphflops.runtime.rank import groups_of
 from graphflops.runtime.ranks import refuse
 from graphflops.runtime.replay import Replay
@@ -135,6 +135,30 @@ def test_every_call_is_compared(tmp_path: Path) -> None:
         sum(int(check.measured) for check in checks if check.what == "flops")
         == 5 * 2 * BATCH // 2 * WEIGHTS // 2
     )
+
+
+def test_counters_stay_on_the_host_and_memory_is_taken_on_the_device(tmp_path: Path) -> None:
+    def factory() -> tuple[Any, ...]:
+        made = model()
+        return made, torch.zeros(BATCH, WIDTH), torch.optim.AdamW(made.parameters(), foreach=True), loss
+
+    graphflops.record(factory, file=tmp_path / "step.recorded")
+    step, _ = read_step(tmp_path / "step.recorded")
+    graph = graph_of(step, Origin("", "recorded", step.producer))
+    replay = Replay(step, graph, torch.device("meta"), {}, 0)
+    values = replay.inputs()
+    (added,) = (
+        node
+        for node in graph.nodes
+        if node.op == "aten._foreach_add_.Tensor" and "alpha" in dict(node.kwargs)
+    )
+    counters, one = added.args[:2]
+    memory = Node("memory", "aten.empty.memory_format", ([2, 3],), outputs=("memory",))
+    assert {values[each.name].device.type for each in (*counters, one)} == {"cpu"}
+    assert {values[f"v{entry.value}"].device.type for entry in step.inputs if entry.role == "parameter"} == {
+        "meta"
+    }
+    assert replay.function(memory.operator)([2, 3])[0].device.type == "meta"
 
 
 def test_memory_is_there_as_long_as_the_file_says(tmp_path: Path) -> None:
