@@ -22,6 +22,16 @@ if TYPE_CHECKING:
 
 _ATEN = torch.ops.aten
 _HALF = (torch.float16, torch.bfloat16)
+_WITH_STATISTICS = frozenset(
+    getattr(_ATEN, name).default
+    for name in (
+        "native_layer_norm",
+        "native_batch_norm",
+        "_native_batch_norm_legit",
+        "_batch_norm_with_update",
+    )
+    if hasattr(_ATEN, name)
+)
 
 
 @contextlib.contextmanager
@@ -45,6 +55,13 @@ def gpu_functions() -> Iterator[None]:
             yield
     finally:
         library._destroy()
+
+
+def gpu_results(call: Any, results: Any) -> Any:
+    """What a call gives on a GPU: norms of 16 bits keep means and variances in float32."""
+    if call not in _WITH_STATISTICS:
+        return results
+    return (results[0], *[each.float() if each.dtype in _HALF else each for each in results[1:]])
 
 
 class _OnCpu(TorchFunctionMode):  # type: ignore[misc]

@@ -17,6 +17,7 @@ from torch._subclasses.fake_tensor import DataDependentOutputException
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from graphflops.capturing.gpu_functions import gpu_results
 from graphflops.exporters.step_file import (
     FORMAT,
     KINDS,
@@ -86,7 +87,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             return NotImplemented  # its own dispatch calls again, on local tensors
         try:
             # A wait gives back its tensor; a pretended one would give memory of its own.
-            results = args[0] if func is _WAIT else func(*args, **kwargs)
+            results = args[0] if func is _WAIT else gpu_results(func, func(*args, **kwargs))
         except DataDependentOutputException:
             if func is not torch.ops.aten._local_scalar_dense.default:
                 raise

@@ -473,6 +473,20 @@ def test_what_a_step_without_gradients_keeps() -> None:
     assert use.buffers == layer
 
 
+@pytest.mark.parametrize("norm", [torch.nn.LayerNorm, torch.nn.BatchNorm1d])
+def test_norms_of_16_bits_keep_statistics_in_float32(norm: Any) -> None:
+    def factory() -> Any:
+        return norm(8).bfloat16(), torch.zeros(4, 8, dtype=torch.bfloat16)
+
+    graph = record(factory)
+    (call,) = (node for node in graph.nodes if "norm" in node.op)
+    assert [graph.types[name].dtype.name for name in call.outputs if name] == [
+        "bfloat16",
+        "float32",
+        "float32",
+    ]
+
+
 def test_a_wait_makes_no_memory() -> None:
     def factory(mesh: Any) -> Any:
         import torch
