@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from graphflops.devices import Device
 from graphflops.errors import ModelError, shown
 from graphflops.open_sizes import of_report
 from graphflops.ops import operator
 from graphflops.report import Report, Row
 from graphflops.training import Training
+
+if TYPE_CHECKING:
+    from graphflops.devices import Device
 
 _BACKWARD_OF_PRODUCT = 2  # products of a gradient for each of the forward: one for each factor
 _SHARING = ("view", "identity", "cast")
@@ -37,8 +40,9 @@ class PerItem:
     """FLOPs per item of a program.
 
     axis: the input axis whose entries are the items. items: how many one run takes in: the entries of the axis in all
-        samples, which the first axis counts. forward: of a run; training: of a run with its gradients, None where the report
-        has none: then three times the forward's, as the 6N convention has it.
+        samples, which the first axis counts. length: the entries in one sample, None for that first axis.
+    forward: of a run; training: of a run with its gradients, None where the report has none: then three times the
+        forward's, as the 6N convention has it.
     seconds, step_seconds: predicted time of an item, of a run and of a training step; None where no time is predicted, and
         is_lower_bound where calls of unknown cost are not in it.
     active_parameters: parameters that one item is multiplied by; parameters: that any item is, embeddings that are only
@@ -47,6 +51,7 @@ class PerItem:
 
     axis: str
     items: int
+    length: int | None
     forward: Convention
     training: Convention
     active_parameters: int
@@ -62,7 +67,7 @@ def per_item(report: Report, axis: str) -> PerItem:
 
     Raises ModelError where no input has that axis, or where a size has no value.
     """
-    items = _items(report, axis)
+    items, length = _items(report, axis)
     sizes: dict[str, int] = {}
     used: Counter[str] = Counter()  # multiplications of one item, by stored tensor
     for name, size, flops in _multiplied(report):
@@ -80,7 +85,7 @@ def per_item(report: Report, axis: str) -> PerItem:
     training, unknown = _training(report, items, forward), report.coverage.unknown
     time, step = report.totals.time, report.step_time
     return PerItem(
-        axis, items, forward, training, active, stored, unknown,
+        axis, items, length, forward, training, active, stored, unknown,
         None if time is None else time.seconds / items,
         None if step is None else step.seconds / items / (report.training or Training()).accumulate,
         any(each is not None and each.is_lower_bound for each in (time, step)),
@@ -100,16 +105,16 @@ def _training(report: Report, items: int, forward: Convention) -> Convention:
     )
 
 
-def _items(report: Report, axis: str) -> int:
-    """The entries of an input axis in all samples, which its first axis counts."""
+def _items(report: Report, axis: str) -> tuple[int, int | None]:
+    """The entries of an input axis in all samples, which its first axis counts, and in one; None for that axis itself."""
     places = of_report(report).places(axis)
     infos = [report.symbols[place] for place in places if place in report.symbols]
     axes = {*places, *(place for info in infos for place in info.where if place not in info.computed)}
     for named in report.inputs:
         for place, size in enumerate(named.type.shape):
             if f"{named.name}[{place}]" in axes:
-                samples = value_of(report, named.type.shape[0]) if place else 1
-                return max(samples * value_of(report, size), 1)
+                samples, length = value_of(report, named.type.shape[0]), value_of(report, size)
+                return (max(samples * length, 1), length) if place else (max(samples, 1), None)
     known = [f"{named.name}[{place}]" for named in report.inputs for place in range(named.type.rank)]
     raise ModelError(f"{shown(axis)}: no input has this axis; there are {', '.join(map(shown, known[:8]))}")
 

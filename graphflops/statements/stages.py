@@ -27,8 +27,8 @@ class Stage:
     model: Model | None = None
 
     def __post_init__(self) -> None:
-        if self.kind not in KINDS:
-            raise OptionError(f"{shown(self.name)} is not KIND or KIND/LABEL; kinds are {', '.join(KINDS)}")
+        if self.kind not in KINDS or self.name.endswith("/"):
+            raise OptionError(f"'{shown(self.name)}' is not KIND or KIND/LABEL; kinds are {', '.join(KINDS)}")
         if self.tokens < 1 or (self.length is not None and not 0 < self.length < 2**48):
             raise OptionError(f"{shown(self.name)}: tokens and length are integers from 1 on")
 
@@ -49,7 +49,7 @@ def tokens(text: str | float) -> int:
         found = 0
     if found < 1:
         what = "has no unit" if number[-1:].isdecimal() else "is no number of tokens"
-        raise OptionError(f"{shown(text)} {what}: write 15T, 800B, 4M or '2048 tokens'")
+        raise OptionError(f"'{shown(text)}' {what}: write 15T, 800B, 4M or '2048 tokens'")
     return found
 
 
@@ -59,5 +59,7 @@ def stage(given: str | Stage) -> Stage:
         return given
     name, count, length, model, *_ = [*given.split(":", 3), "", "", ""]
     if not count or not (length == "" or (length.isascii() and length.isdecimal() and len(length) < 16)):
-        raise OptionError(f"{shown(given)} is not KIND:TOKENS[:LENGTH[:MODEL]], such as fine-tuning:2B:4096")
+        raise OptionError(
+            f"'{shown(given)}' is not KIND:TOKENS[:LENGTH[:MODEL]], such as fine-tuning:2B:4096"
+        )
     return Stage(name, tokens(count), int(length) if length else None, model or None)

@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from graphflops import Training, analyze, load, statement
-from graphflops.attention.kernel import causal_fraction
+from graphflops.attention.attention_use import causal_fraction
 from graphflops.cli import main
 from graphflops.devices import device
 from graphflops.errors import ModelError, OptionError
@@ -253,7 +253,7 @@ def test_tokens_refused(text: str | float) -> None:
         (["--tokens", "1T", "--kwh", "-1"], "kwh is a number above zero"),
         (["--tokens", "1T", "--date", "23.11.2026"], "is no date"),
         (["--tokens", "1T", "--per", "rows[3]"], "no input has this axis"),
-        (["--tokens", "1T", "--length", "16", "--dim", "ids[1]=32"], "is not the length of this stage"),
+        (["--tokens", "1T", "--length", "16", "--dim", "ids[1]=32"], "is not the length of pre-training, 16"),
         (["--tokens", "1T", "--format", "spdx"], "--date and --supplier"),
         (["--tokens", "1T", "--device", "h1000"], "unknown device"),
         (["--tokens", "1T", "--stage", "teacher:1B:16:missing.pt2"], "missing.pt2"),
