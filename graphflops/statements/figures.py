@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 from graphflops.attention.attention_use import AttentionUse, causal_fraction
 from graphflops.derived.items import items
@@ -19,8 +20,7 @@ _PRODUCTS = 3  # of a linear layer in training: the forward's, and one for each 
 _OPERANDS = 3  # of an attention without a mask that is passed as a tensor
 
 
-@dataclass(frozen=True, slots=True)
-class Flops:
+class Flops(msgspec.Struct, frozen=True):
     """FLOPs by convention.
 
     model: each visible pair of an attention once, a gradient at most twice its forward. executed: what kernels multiply,
@@ -34,8 +34,7 @@ class Flops:
     six_nd_attention: float
 
 
-@dataclass(frozen=True, slots=True)
-class Figures:
+class Figures(msgspec.Struct, frozen=True):
     """FLOPs of one run, or of a micro-step of training, which takes in so many items, in sequences of one length or none.
 
     model: each visible pair of an attention once, no recomputation; executed: what kernels multiply; both by element type.

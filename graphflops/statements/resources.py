@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from math import nan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -18,8 +17,7 @@ if TYPE_CHECKING:
 HOUR = 3600  # seconds
 
 
-@dataclass(frozen=True, slots=True)
-class Interval:
+class Interval(msgspec.Struct, frozen=True):
     """A quantity between two bounds. basis: whether the user gives it, or graphflops predicts it."""
 
     low: float

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from graphflops.budget.amounts import amount
 from graphflops.errors import OptionError, shown
@@ -13,8 +13,7 @@ COUNTED = (*TRAINED, "teacher", "generation")  # what thresholds are compared wi
 KINDS = (*COUNTED, "evaluation", "inference")
 
 
-@dataclass(frozen=True, slots=True)
-class Stage:
+class Stage(msgspec.Struct, frozen=True):
     """A stage: its kind, or the kind and a label, `pre-training/long`; tokens that it takes in, or generates.
 
     length: of a sequence; None for that of the stage before, at first that of the program. model: where it runs another

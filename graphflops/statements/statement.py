@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import date as calendar_date
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+from msgspec import structs
 
 from graphflops.analysis import analyze
 from graphflops.base.lazy import imported
@@ -35,8 +38,7 @@ _OF_KINDS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class StageCost:
+class StageCost(msgspec.Struct, frozen=True):
     """What one stage took. counted: thresholds are compared with it. at_least: calls of unknown cost may add to it.
 
     updates: of the optimizer, None where the batch is not known. hours: predicted, None where they are not.
@@ -53,8 +55,7 @@ class StageCost:
     hours: Interval | None
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class Statement(Rendered):
+class Statement(Rendered, msgspec.Struct, frozen=True):
     """What a training run cost.
 
     schema, tool: of this document, and the release that made it. program: digest of the program's own description.
@@ -119,7 +120,7 @@ def statement(
     pricing = _Pricing(opened(model, model_name=model_name), step, per, batch, devices, options)
     priced = [pricing.priced(one) for one in run]
     own, counted = _own(priced), [one.cost for one in priced if one.cost.counted]
-    total = Flops(*(sum(getattr(cost.flops, name) for cost in counted) for name in Flops.__slots__))
+    total = Flops(*(sum(getattr(cost.flops, name) for cost in counted) for name in Flops.__struct_fields__))
     at_least = any(cost.at_least for cost in counted)
     trained = [one for one in priced if one.stage.kind != "inference"]
     took = Interval(hours, hours, "given") if hours else resources.added([one.cost.hours for one in trained])
@@ -172,7 +173,7 @@ def _stages(
     run += [] if served is None else [Stage("inference", number_of_tokens(served))]
     for place, one in enumerate(run):
         length = one.length or length
-        run[place] = replace(one, length=length)
+        run[place] = structs.replace(one, length=length)
     return run
 
 
@@ -185,8 +186,7 @@ class _Priced(NamedTuple):
     cost: StageCost
 
 
-@dataclass(frozen=True, slots=True)
-class _Pricing:
+class _Pricing(msgspec.Struct, frozen=True):
     """Prices stages of a program. reports: those that were made, by program, length and training."""
 
     program: Graph | Report
@@ -195,7 +195,7 @@ class _Pricing:
     batch: int | None
     devices: int
     options: Mapping[str, Any]
-    reports: dict[object, Report] = field(default_factory=dict)
+    reports: dict[object, Report] = {}
 
     def priced(self, one: Stage) -> _Priced:
         """A stage with what it cost. Raises OptionError and ModelError."""
@@ -230,7 +230,7 @@ class _Pricing:
             updates=updates,
             hours=resources.predicted_hours(report, runs / self.devices),
         )
-        return _Priced(one, report, replace(found, model=plain.model), cost)
+        return _Priced(one, report, structs.replace(found, model=plain.model), cost)
 
     def report(
         self, one: Stage, program: Graph | Report, axis: str, training: bool | Training, **changed: Any

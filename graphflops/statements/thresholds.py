@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -38,8 +37,7 @@ class Threshold(msgspec.Struct, frozen=True):
     divisor: int = 1
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(msgspec.Struct, frozen=True):
     """Where a run stands against so many FLOPs. share: of the run's model FLOPs. margin: FLOPs left, negative above it.
 
     standing: between is above or below, depending on the convention. sentence: to quote.
