@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -171,29 +171,37 @@ def mfu(
     what checkpoints and fused attention compute again is no work of the model. A joint program counts as it runs.
     """
     from graphflops.devices import device as device_of
-    from graphflops.time.predict import matrix_peak
 
     profile = device_of(device) if isinstance(device, str) else device
-    least = 0.0  # seconds at the peak rates
-    for row in report.rows:
-        flops = needed(report, row, visible=visible)
-        peak = matrix_peak(row.matrix_dtype, profile) if flops else None
-        if flops and peak is None:
-            raise ModelError(f"{profile.name}: no published peak for {row.matrix_dtype} products")
-        least += flops / peak if peak else 0.0
+    least, unknown = least_seconds(model_flops(report, visible=visible), profile)
+    if unknown is not None:
+        raise ModelError(f"{profile.name}: no published peak for {unknown} products")
     steps = 1 if report.training is None else report.training.accumulate
     return steps * least / (seconds * devices)
 
 
-def needed(report: Report, row: Row, *, visible: bool) -> int:
-    """Matrix work of a call and of its gradient, nothing computed twice. visible: without what masks hide.
+def least_seconds(flops: Mapping[str, int], profile: Device) -> tuple[float, str | None]:
+    """Seconds that matrix work by element type takes at the published peaks, and an element type that has none, or None."""
+    from graphflops.time.predict import matrix_peak
+
+    peaks = {dtype: matrix_peak(dtype, profile) for dtype in flops}
+    least = sum(flops[dtype] / peak for dtype, peak in peaks.items() if peak)
+    return least, next((dtype for dtype, peak in peaks.items() if peak is None), None)
+
+
+def model_flops(report: Report, *, visible: bool) -> Mapping[str, int]:
+    """Matrix work of all calls and their gradients by element type, nothing computed twice. visible: without hidden pairs.
 
     Raises ModelError where a size has no value.
     """
-    forward, backward = (
-        0
-        if cost is None
-        else value_of(report, cost.matrix_flops) - visible * value_of(report, cost.masked_flops)
-        for cost in (row.cost, row.backward)
-    )
-    return forward + min(backward, _BACKWARD_OF_PRODUCT * forward)
+    found: Counter[str] = Counter()
+    for row in report.rows:
+        if row.cost.matrix_flops != 0:
+            forward, backward = (
+                value_of(report, cost.matrix_flops) - visible * value_of(report, cost.masked_flops)
+                if cost
+                else 0
+                for cost in (row.cost, row.backward)
+            )
+            found[row.matrix_dtype] += forward + min(backward, _BACKWARD_OF_PRODUCT * forward)
+    return +found

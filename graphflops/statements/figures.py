@@ -9,7 +9,7 @@ import msgspec
 
 from graphflops.attention.attention_use import AttentionUse, causal_fraction
 from graphflops.derived.items import items
-from graphflops.derived.per_item import needed, per_item, value_of
+from graphflops.derived.per_item import model_flops, per_item, value_of
 from graphflops.errors import ModelError
 from graphflops.graph import Graph
 from graphflops.ops import operator
@@ -64,25 +64,24 @@ def figures(report: Report, axis: str) -> Figures:
     if any(row.phase == "backward" for row in report.rows):
         raise ModelError("the program holds its gradients already: give the one exported without them")
     per, is_trained = per_item(report, axis), report.training is not None
-    model, executed = Counter[str](), Counter[str]()
+    executed: Counter[str] = Counter()
     uses = {name: use for use in report.attentions for name in use.calls}
     for row in report.rows:
         costs = [cost for cost in (row.cost, row.backward) if cost is not None and cost.matrix_flops != 0]
         if costs:
             part = _computed_part(report, row, uses.get(row.node))
             flops = [round(value_of(report, cost.matrix_flops) * part) for cost in costs]
-            model[row.matrix_dtype] += needed(report, row, visible=True)
             executed[row.matrix_dtype] += sum(flops)
     used = report.parameters - per.parameters + per.active_parameters
     passes = [totals.cost.vector_flops for totals in (report.totals, report.backward) if totals]
+    attention = sum(value_of(report, use.flops) for use in report.attentions)
     return Figures(
         items=per.items,
         length=per.length,
-        model=+model,
-        executed=+executed,
+        model=model_flops(report, visible=True),
+        executed=executed,
         simple=per.items * (4 * used + 2 * min(used, _trained(report)) if is_trained else 2 * used),
-        attention=sum(value_of(report, use.flops) for use in report.attentions)
-        * (_PRODUCTS if is_trained else 1),
+        attention=attention * (_PRODUCTS if is_trained else 1),
         vector=sum(value_of(report, flops) for flops in passes),
         update=value_of(report, report.optimizer.cost.matrix_flops) if report.optimizer else 0,
         used=used,

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from math import nan
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -23,13 +22,6 @@ class Interval(msgspec.Struct, frozen=True):
     low: float
     high: float
     basis: Literal["given", "predicted"]
-
-
-def least_seconds(flops: Mapping[str, int], device: Device) -> float:
-    """Seconds that matrix work by element type takes at the published peaks of one device; nan where one is not known."""
-    from graphflops.time.predict import matrix_peak
-
-    return sum(count / (matrix_peak(dtype, device) or nan) for dtype, count in flops.items())
 
 
 def predicted_hours(report: Report, runs: float) -> Interval | None:

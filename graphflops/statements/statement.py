@@ -15,6 +15,7 @@ from graphflops.analysis import analyze
 from graphflops.base.lazy import imported
 from graphflops.base.rendered import Rendered
 from graphflops.base.units import percent
+from graphflops.derived.per_item import least_seconds
 from graphflops.errors import ModelError, OptionError, shown
 from graphflops.graph import Graph
 from graphflops.loading import Model, opened
@@ -214,10 +215,8 @@ class _Pricing(msgspec.Struct, frozen=True):
             plain = figures(self.report(one, program, axis, replace(own, recompute=()), device=None), axis)
         updates = -(-one.tokens // self.batch) if self.batch and training else None
         runs = one.tokens / found.items
-        executed, simple = (
-            sum(found.executed.values()) * runs + found.update * (updates or 0),
-            found.simple * runs,
-        )
+        executed = sum(found.executed.values()) * runs + found.update * (updates or 0)
+        simple = found.simple * runs
         flops = Flops(sum(plain.model.values()) * runs, executed, simple, simple + found.attention * runs)
         cost = StageCost(
             name=name,
@@ -276,14 +275,17 @@ def _utilisation(
     mfu = hfu = 0.0
     for one in trained:
         runs = one.cost.tokens / one.figures.items / (hours * resources.HOUR * devices)
-        mfu += resources.least_seconds(one.figures.model, profile) * runs
-        hfu += resources.least_seconds(one.figures.executed, profile) * runs
+        parts = (one.figures.model, one.figures.executed)
+        (model, unknown), (executed, _) = (least_seconds(flops, profile) for flops in parts)
+        if unknown is not None:
+            return None
+        mfu, hfu = mfu + model * runs, hfu + executed * runs
     if mfu > 1:
         raise ModelError(
             f"{hours:g} hours on {devices:,} x {profile.name} imply an MFU of {mfu:.3g}, and nothing multiplies faster "
             "than the published peak: check the hours, the devices, the tokens and the precision"
         )
-    return (mfu, hfu) if mfu == mfu else None  # nan
+    return mfu, hfu
 
 
 def _assumed(
@@ -305,11 +307,7 @@ def _assumed(
         yield "hours are predicted from the device's profile at the program's sizes, with the work shared evenly"
         yield "neither communication nor failures take time in the predicted hours: real runs take longer"
     elif hours and mfu is None:
-        lacks = (
-            f"{device.name} has no published peak for the program's element types"
-            if device
-            else "give --device"
-        )
+        lacks = f"{device.name} has no published peak for the program's types" if device else "give --device"
         yield f"utilisation is not known: {lacks}"
     if energy and energy.basis == "predicted":
         of = resources.node_power()
