@@ -113,7 +113,7 @@ def statement(
 
     Raises OptionError for wrong options, ModelError where they contradict one another or the program, FileError.
     """
-    _check({"hours": hours, "devices": devices, "kwh": kwh, "carbon": carbon, "original": original}, device)
+    _check(device, date, hours=hours, devices=devices, kwh=kwh, carbon=carbon, original=original)
     step, profile = training_of(training), imported("graphflops.devices:device")(device) if device else None
     batch = None if batch_tokens is None else number_of_tokens(batch_tokens)
     run = _stages(tokens, stages, length, inference_tokens, step, batch)
@@ -133,12 +133,12 @@ def statement(
         SCHEMA, f"graphflops {__version__}", own.cost.model, own.report.origin.sha256, own.report.parameters,
         own.figures.used, tuple(one.cost for one in priced), total, at_least,
         tuple(verdicts(own.cost.model, total, original, modifies=modifies, at_least=at_least)), took, energy, mfu, hfu,
-        profile.name if profile else "", devices, carbon, original, tuple(dict.fromkeys(assumed)), _dated(date),
+        profile.name if profile else "", devices, carbon, original, tuple(dict.fromkeys(assumed)), date,
         shown(supplier) if supplier else None,
     )  # fmt: skip
 
 
-def _check(numbers: Mapping[str, float | None], device: str | None) -> None:
+def _check(device: str | None, date: str | None, **numbers: float | None) -> None:
     """OptionError for numbers that are none, and for options that say nothing without another."""
     for name, value in numbers.items():
         if value is not None and not 0 < value < 1e40:
@@ -147,13 +147,12 @@ def _check(numbers: Mapping[str, float | None], device: str | None) -> None:
         raise OptionError(f"{numbers['devices']} devices of which kind? Give --device too")
     if device is None and numbers["carbon"] and not numbers["kwh"]:
         raise OptionError("--carbon is of each kWh: give --kwh, or --device to predict them")
-
-
-def _dated(date: str | None) -> str | None:
     try:
-        return None if date is None else calendar_date.fromisoformat(date).isoformat()
+        is_date = date is None or calendar_date.fromisoformat(date).isoformat() == date
     except ValueError:
-        raise OptionError(f"'{shown(date or '')}' is no date, such as 2026-11-23") from None
+        is_date = False
+    if not is_date:
+        raise OptionError(f"'{shown(str(date))}' is no date, such as 2026-11-23")
 
 
 def _stages(

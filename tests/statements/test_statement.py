@@ -253,6 +253,7 @@ def test_tokens_refused(text: str | float) -> None:
         (["--stage", "fine-tuning:1B:16:gqa_transformer.pt2"], "MODEL is not trained"),
         (["--tokens", "1T", "--kwh", "-1"], "kwh is a number above zero"),
         (["--tokens", "1T", "--date", "23.11.2026"], "'23.11.2026' is no date"),
+        (["--tokens", "1T", "--date", "20261123"], "'20261123' is no date"),
         (["--tokens", "1T", "--devices", "16"], "16 devices of which kind"),
         (["--tokens", "1T", "--carbon", "50"], "--carbon is of each kWh: give --kwh, or --device"),
         (
@@ -352,7 +353,3 @@ def test_emissions_and_samples_are_told() -> None:
     assert "per sample" in text
     assert "token" not in text.split("Assumed")[0]
     assert statement(DECODER, "1T", kwh=120).co2_kg is None
-
-
-def test_a_date_is_written_in_one_way() -> None:
-    assert statement(DECODER, "1T", date="2026-11-23").date == "2026-11-23"
