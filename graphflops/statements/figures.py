@@ -110,9 +110,8 @@ def _computed_part(report: Report, row: Row, use: AttentionUse | None) -> float:
     """The part of the pairs in tiles that a fused kernel multiplies, where it knows the mask; 1 elsewhere."""
     if use is None or not use.is_fused or use.mask != "structure":
         return 1.0
-    if (
-        len(row.inputs) > _OPERANDS and use.partial_blocks is None
-    ):  # the mask is passed as a tensor, which hides nothing
+    # A mask that is passed as a tensor hides nothing.
+    if len(row.inputs) > _OPERANDS and use.partial_blocks is None:
         return 1.0
     if use.pattern == "causal":
         return causal_fraction(value_of(report, use.queries), value_of(report, use.keys))
@@ -124,9 +123,7 @@ def _trained(report: Report) -> int:
     program, step = report.program, report.training
     if program is None:
         if step is not None and (step.lora_rank or step.freeze):
-            raise ModelError(
-                "a saved report does not tell which parameters are trained: give the model itself"
-            )
+            raise ModelError("a saved report tells not which parameters are trained: give the model itself")
         return report.parameters
     names = [one.name for one in program.inputs if one.role == "parameter" and not one.alias_of]
     types = (typed for name in names if isinstance(typed := program.types.get(name), TensorType))

@@ -331,7 +331,7 @@ def test_a_saved_report_is_of_one_way_of_running() -> None:
 def test_a_saved_file_does_not_tell_which_parameters_are_trained() -> None:
     step = Training(lora_rank=8)
     saved = Report.from_json(analyze(DECODER, training=step).to_json())
-    with pytest.raises(ModelError, match="does not tell which parameters are trained"):
+    with pytest.raises(ModelError, match="tells not which parameters are trained"):
         statement(saved, "1T", training=step)
     whole = Report.from_json(analyze(DECODER, training=True).to_json())
     assert statement(whole, "1T").flops == statement(DECODER, "1T").flops
