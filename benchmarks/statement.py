@@ -67,7 +67,7 @@ def of_token(decoder: Decoder, length: int) -> Counter[str]:
 def _few(decoder: Decoder, length: int) -> Counter[str]:
     report = report_of(decoder, length, training=True)
     flops = statement(report, _TOKENS).flops
-    found = {name: round(getattr(flops, name) / _TOKENS) for name in type(flops).__slots__}
+    found = {name: round(getattr(flops, name) / _TOKENS) for name in type(flops).__struct_fields__}
     return Counter({**found, "matrices": report.per("ids[1]").active_parameters})
 
 

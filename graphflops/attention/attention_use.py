@@ -7,6 +7,8 @@ from typing import Literal, NamedTuple
 
 from graphflops.dims import Dim
 
+_TILE = 128  # queries and keys of one tile of a fused kernel
+
 Masking = Literal["none", "structure", "constant", "stated", "tensor"]
 
 
@@ -83,3 +85,11 @@ class Hidden(NamedTuple):
     mask: Masking = "none"
     inputs: tuple[str, ...] = ()
     pattern: str = ""
+
+
+def causal_fraction(queries: int, keys: int) -> float:
+    """The fraction of all pairs in tiles that a fused kernel multiplies: those that a causal mask does not hide whole."""
+    rows, columns = -(-queries // _TILE), -(-keys // _TILE)
+    below = min(rows, columns)
+    run = below * (below + 1) // 2 + (rows - below) * columns
+    return run / (rows * columns) if run else 1.0

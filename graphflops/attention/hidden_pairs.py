@@ -66,6 +66,11 @@ class Hiding:
         return scope_of_view(self.view)
 
     @cached_property
+    def passed(self) -> set[str]:
+        """Names of the inputs that a caller passes in."""
+        return {entry.name for entry in self.view.graph.inputs if entry.role == "user"}
+
+    @cached_property
     def affine(self) -> Propagation[Known]:
         """Masks as formulas."""
         from graphflops.attention.affine import AffineDomain
@@ -236,13 +241,12 @@ class Hiding:
 
     def inputs(self, names: Sequence[str]) -> tuple[str, ...]:
         """The program's inputs that values are computed from; the results of products and softmaxes are not masks."""
-        users = {entry.name for entry in self.view.graph.inputs if entry.role == "user"}
         found: dict[str, None] = {}
         waiting, seen = list(names), set(names)
         while waiting and len(seen) < _MOST_ANCESTORS:
             name = waiting.pop()
             maker = self.view.makers.get(name)
-            if name in users:
+            if name in self.passed:
                 found[name] = None
             elif (
                 maker is not None and not maker.operator.reads_sizes and maker.operator.kind not in _NO_MASKS

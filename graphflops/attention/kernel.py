@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
 Kernel = Literal["cudnn", "flash", "efficient", "math"]
 
-_TILE = 128  # queries and keys of one tile of a fused kernel
-
 _REMEDIES = {
     "4 axes": "give the attention operands of 4 axes: batch, heads, length, width",
     "the mask is not 1": "call contiguous() on the mask",
@@ -251,11 +249,3 @@ _FLASH = (
     _rows_in_order,
 )
 _EFFICIENT = (_four_axes, _any_precision, _efficient_width, _rows_in_order, _same_batch, _own_heads)
-
-
-def causal_fraction(queries: int, keys: int) -> float:
-    """The fraction of all pairs in tiles that a fused kernel multiplies: those that a causal mask does not hide whole."""
-    rows, columns = -(-queries // _TILE), -(-keys // _TILE)
-    below = min(rows, columns)
-    run = below * (below + 1) // 2 + (rows - below) * columns
-    return run / (rows * columns) if run else 1.0

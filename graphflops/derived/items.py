@@ -71,6 +71,7 @@ Use = Literal["looks up", "picks", "collects", "image", "signal"]
 _INTEGERS = ("int", "uint")
 _BY_RANK: dict[int, Use] = {4: "image", 3: "signal"}  # of what a convolution reads
 _TEXT_RANK = 2  # an index for each sample is a class or a time step
+_READING = ("gather", "scatter", "convolution")
 _KEEPING = ("view", "identity", "cast", "movement", "elementwise", "resampling", "quantisation", "sequence")
 
 
@@ -117,10 +118,11 @@ def _uses(report: Report, inputs: Mapping[str, Named]) -> Iterator[tuple[Use, st
     for row in report.rows:
         kind = operator(row.op).kind
         changing = [named.name for named in row.inputs if named.name in computed]
-        for use, operand in _read(row, kind, computed):
+        for use, operand in _read(row, kind, computed) if kind in _READING else ():
             if operand.name in holds:
                 yield use, holds[operand.name], operand
-        computed.update(named.name for named in row.outputs if changing)
+        if changing:
+            computed.update([named.name for named in row.outputs])
         is_kept = kind in _KEEPING or (
             kind == "gather" and changing == [named.name for named in row.inputs[:1]]
         )  # rows of the operand

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from graphflops.devices import Device
 from graphflops.errors import ModelError, shown
 from graphflops.open_sizes import of_report
 from graphflops.ops import operator
 from graphflops.report import Report, Row
 from graphflops.training import Training
+
+if TYPE_CHECKING:
+    from graphflops.devices import Device
 
 _BACKWARD_OF_PRODUCT = 2  # products of a gradient for each of the forward: one for each factor
 _SHARING = ("view", "identity", "cast")
@@ -37,8 +40,9 @@ class PerItem:
     """FLOPs per item of a program.
 
     axis: the input axis whose entries are the items. items: how many one run takes in: the entries of the axis in all
-        samples, which the first axis counts. forward: of a run; training: of a run with its gradients, None where the report
-        has none: then three times the forward's, as the 6N convention has it.
+        samples, which the first axis counts. length: the entries in one sample, None for that first axis.
+    forward: of a run; training: of a run with its gradients, None where the report has none: then three times the
+        forward's, as the 6N convention has it.
     seconds, step_seconds: predicted time of an item, of a run and of a training step; None where no time is predicted, and
         is_lower_bound where calls of unknown cost are not in it.
     active_parameters: parameters that one item is multiplied by; parameters: that any item is, embeddings that are only
@@ -47,6 +51,7 @@ class PerItem:
 
     axis: str
     items: int
+    length: int | None
     forward: Convention
     training: Convention
     active_parameters: int
@@ -62,7 +67,7 @@ def per_item(report: Report, axis: str) -> PerItem:
 
     Raises ModelError where no input has that axis, or where a size has no value.
     """
-    items = _items(report, axis)
+    items, length = _items(report, axis)
     sizes: dict[str, int] = {}
     used: Counter[str] = Counter()  # multiplications of one item, by stored tensor
     for name, size, flops in _multiplied(report):
@@ -80,7 +85,7 @@ def per_item(report: Report, axis: str) -> PerItem:
     training, unknown = _training(report, items, forward), report.coverage.unknown
     time, step = report.totals.time, report.step_time
     return PerItem(
-        axis, items, forward, training, active, stored, unknown,
+        axis, items, length, forward, training, active, stored, unknown,
         None if time is None else time.seconds / items,
         None if step is None else step.seconds / items / (report.training or Training()).accumulate,
         any(each is not None and each.is_lower_bound for each in (time, step)),
@@ -100,16 +105,16 @@ def _training(report: Report, items: int, forward: Convention) -> Convention:
     )
 
 
-def _items(report: Report, axis: str) -> int:
-    """The entries of an input axis in all samples, which its first axis counts."""
+def _items(report: Report, axis: str) -> tuple[int, int | None]:
+    """The entries of an input axis in all samples, which its first axis counts, and in one; None for that axis itself."""
     places = of_report(report).places(axis)
     infos = [report.symbols[place] for place in places if place in report.symbols]
     axes = {*places, *(place for info in infos for place in info.where if place not in info.computed)}
     for named in report.inputs:
         for place, size in enumerate(named.type.shape):
             if f"{named.name}[{place}]" in axes:
-                samples = value_of(report, named.type.shape[0]) if place else 1
-                return max(samples * value_of(report, size), 1)
+                samples, length = value_of(report, named.type.shape[0]), value_of(report, size)
+                return (max(samples * length, 1), length) if place else (max(samples, 1), None)
     known = [f"{named.name}[{place}]" for named in report.inputs for place in range(named.type.rank)]
     raise ModelError(f"{shown(axis)}: no input has this axis; there are {', '.join(map(shown, known[:8]))}")
 
@@ -166,29 +171,37 @@ def mfu(
     what checkpoints and fused attention compute again is no work of the model. A joint program counts as it runs.
     """
     from graphflops.devices import device as device_of
-    from graphflops.time.predict import matrix_peak
 
     profile = device_of(device) if isinstance(device, str) else device
-    least = 0.0  # seconds at the peak rates
-    for row in report.rows:
-        flops = needed(report, row, visible=visible)
-        peak = matrix_peak(row.matrix_dtype, profile) if flops else None
-        if flops and peak is None:
-            raise ModelError(f"{profile.name}: no published peak for {row.matrix_dtype} products")
-        least += flops / peak if peak else 0.0
+    least, unknown = least_seconds(model_flops(report, visible=visible), profile)
+    if unknown is not None:
+        raise ModelError(f"{profile.name}: no published peak for {unknown} products")
     steps = 1 if report.training is None else report.training.accumulate
     return steps * least / (seconds * devices)
 
 
-def needed(report: Report, row: Row, *, visible: bool) -> int:
-    """Matrix work of a call and of its gradient, nothing computed twice. visible: without what masks hide.
+def least_seconds(flops: Mapping[str, int], profile: Device) -> tuple[float, str | None]:
+    """Seconds that matrix work by element type takes at the published peaks, and an element type that has none, or None."""
+    from graphflops.time.predict import matrix_peak
+
+    peaks = {dtype: matrix_peak(dtype, profile) for dtype in flops}
+    least = sum(flops[dtype] / peak for dtype, peak in peaks.items() if peak)
+    return least, next((dtype for dtype, peak in peaks.items() if peak is None), None)
+
+
+def model_flops(report: Report, *, visible: bool) -> Mapping[str, int]:
+    """Matrix work of all calls and their gradients by element type, nothing computed twice. visible: without hidden pairs.
 
     Raises ModelError where a size has no value.
     """
-    forward, backward = (
-        0
-        if cost is None
-        else value_of(report, cost.matrix_flops) - visible * value_of(report, cost.masked_flops)
-        for cost in (row.cost, row.backward)
-    )
-    return forward + min(backward, _BACKWARD_OF_PRODUCT * forward)
+    found: Counter[str] = Counter()
+    for row in report.rows:
+        if row.cost.matrix_flops != 0:
+            forward, backward = (
+                value_of(report, cost.matrix_flops) - visible * value_of(report, cost.masked_flops)
+                if cost
+                else 0
+                for cost in (row.cost, row.backward)
+            )
+            found[row.matrix_dtype] += forward + min(backward, _BACKWARD_OF_PRODUCT * forward)
+    return +found

@@ -97,15 +97,16 @@ def _problem(graph: Graph, record: Record) -> str:
     last = len(record.values) - 1
     if any(until != -1 and not place <= until <= last for place, until in enumerate(record.until)):
         return "a value is freed before it is made"
-    maker = {name: node for node in graph.nodes for name in node.outputs}
+    computed = {name for node in graph.nodes if node.operator.kind in _COMPUTING for name in node.outputs}
     for node in graph.nodes:
         own = next((places[name] for name in node.outputs if name in places), None)
         if own is None or record.until[own] < 0:
             continue
         for name in node.reads():
-            if name in places and -1 < record.until[places[name]] < own:
+            until = record.until[places.get(name, own)]
+            if -1 < until < own:
                 return f"{name} is freed before {node.name} reads it"
-            if record.until[places.get(name, own)] < 0 and maker[name].operator.kind in _COMPUTING:
+            if until < 0 and name in computed:
                 return f"{name} is not made, and {node.name} reads it"
     kinds = {node.outputs[0]: node.operator.kind for node in graph.nodes if node.outputs}
     if any(kinds.get(name) != "attention" for name in record.attentions):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from math import prod
 
-from graphflops.attention.kernel import causal_fraction
+from graphflops.attention.attention_use import causal_fraction
 from graphflops.kernels.call import ConcreteCall, Tensor
 from graphflops.kernels.kernel import Attention, AttentionKernel, Kernel, Pass, Product, Rows, Strided
 from graphflops.kernels.moved import copy, elementwise

@@ -172,7 +172,7 @@ def reached(calls: Sequence[PricedCall], values: Mapping[str, Value], seeds: Ite
 
     These are the calls that lead to `seeds` through calls with gradients.
     """
-    owner = owners(calls, values)
+    owner = owners(calls, values) if any(call.in_place for call in calls) else {}
     live = set(seeds)  # values with a gradient
     written: set[str] = set()  # owners of memory that some of these are views of
     places = set()
@@ -188,7 +188,8 @@ def reached(calls: Sequence[PricedCall], values: Mapping[str, Value], seeds: Ite
         else:  # an operator without a rule may have a gradient
             wanted = operands if call.estimate.unknown else []
         live.update(wanted)
-        written.update(owner.get(name, name) for name in wanted)
+        if owner:
+            written.update(owner.get(name, name) for name in wanted)
     return places
 
 
@@ -199,6 +200,8 @@ def pass_on(calls: Sequence[PricedCall], values: dict[str, Value]) -> None:
     want one if an operand does.
     """
     call = calls[-1]
+    if not (call.estimate.unknown or call.in_place):
+        return
     operands = call.tensors(values)
     wanting = [name for name in operands if wants(values[name])]
     written = [

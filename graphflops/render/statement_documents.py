@@ -16,24 +16,21 @@ import msgspec
 from graphflops.base.units import power
 from graphflops.errors import OptionError
 from graphflops.render.json import inert
-from graphflops.render.statement import CONVENTIONS, headline, markdown, span
+from graphflops.render.statement import CONVENTIONS, facts, headline, markdown, unit
 from graphflops.render.text import safe
 from graphflops.statements.statement import Statement
-
-_TONNE = 1e6  # grams
 
 
 def cyclonedx(found: Statement) -> str:
     """An ML-BOM of CycloneDX 1.6. cyclonedx-python-lib, which checks it in the tests, has no class for model cards."""
     metrics = [{"type": name, "value": value} for name, value in _metrics(found)]
     considered: dict[str, Any] = {"technicalLimitations": [safe(line, 2000) for line in found.assumptions]}
-    if energy := found.energy_kwh:
-        cost = {"value": energy.high, "unit": "kWh"}
-        unknown = {"organization": {"name": "not stated"}, "energySource": "unknown", "energyProvided": cost}
-        spent: dict[str, Any] = {"activity": _activity(found), "energyProviders": [unknown]}
-        spent["activityEnergyCost"] = cost
-        if found.carbon:
-            spent["co2CostEquivalent"] = {"value": energy.high * found.carbon / _TONNE, "unit": "tCO2eq"}
+    if found.energy_kwh:
+        cost = {"value": found.energy_kwh.high, "unit": "kWh"}
+        provider = {"organization": {"name": "not stated"}, "energySource": "unknown", "energyProvided": cost}
+        spent = {"activity": _activity(found), "energyProviders": [provider], "activityEnergyCost": cost}
+        if found.co2_kg:
+            spent["co2CostEquivalent"] = {"value": found.co2_kg.high / 1000, "unit": "tCO2eq"}
         considered["environmentalConsiderations"] = {"energyConsumptions": [spent]}
     card = {"quantitativeAnalysis": {"performanceMetrics": metrics}, "considerations": considered}
     component = {"type": "machine-learning-model", "name": safe(found.model), "modelCard": card}
@@ -43,8 +40,7 @@ def cyclonedx(found: Statement) -> str:
     metadata: dict[str, Any] = {"tools": {"components": [tool]}}
     metadata |= {"timestamp": f"{found.date}T00:00:00Z"} if found.date else {}
     head = {"bomFormat": "CycloneDX", "specVersion": "1.6", "serialNumber": f"urn:uuid:{_identity(found)}"}
-    rest = {"version": 1, "metadata": metadata, "components": [component]}
-    return inert(msgspec.json.encode({**head, **rest}))
+    return inert(msgspec.json.encode({**head, "version": 1, "metadata": metadata, "components": [component]}))
 
 
 def spdx(found: Statement) -> str:
@@ -57,11 +53,15 @@ def spdx(found: Statement) -> str:
         raise OptionError("SPDX needs spdx-python-model: pip install 'graphflops[statement]'") from None
     made = datetime.fromisoformat(found.date).replace(tzinfo=timezone.utc)
     base, info = f"urn:uuid:{_identity(found)}", model.CreationInfo(created=made, specVersion="3.0.1")
-    supplier = model.Organization(_id=f"{base}#supplier", creationInfo=info, name=safe(found.supplier))
-    tool = model.Tool(_id=f"{base}#tool", creationInfo=info, name=found.tool)
+
+    def element(kind: Any, place: str, name: str, **fields: Any) -> Any:
+        return kind(_id=f"{base}#{place}", creationInfo=info, name=name, **fields)
+
+    supplier = element(model.Organization, "supplier", safe(found.supplier))
+    tool = element(model.Tool, "tool", found.tool)
     info.createdBy, info.createdUsing = [supplier], [tool]
-    package = model.ai_AIPackage(_id=f"{base}#model", creationInfo=info, name=safe(found.model))
-    package.suppliedBy, package.software_primaryPurpose = supplier, model.software_SoftwarePurpose.model
+    package = element(model.ai_AIPackage, "model", safe(found.model), suppliedBy=supplier)
+    package.software_primaryPurpose = model.software_SoftwarePurpose.model
     sentences = [one.sentence for one in found.thresholds]
     package.ai_informationAboutTraining = " ".join([f"{headline(found)}.", *sentences])
     package.ai_limitation = "Assumed: " + "; ".join(found.assumptions)
@@ -71,8 +71,7 @@ def spdx(found: Statement) -> str:
         spent = model.ai_EnergyConsumptionDescription(ai_energyQuantity=energy.high, ai_energyUnit=unit)
         field = f"ai_{_activity(found).replace('-', '')}EnergyConsumption"
         package.ai_energyConsumption = model.ai_EnergyConsumption(**{field: [spent]})
-    document = model.SpdxDocument(_id=f"{base}#document", creationInfo=info, name="Compute statement")
-    document.rootElement = [package]
+    document = element(model.SpdxDocument, "document", "Compute statement", rootElement=[package])
     document.profileConformance = [model.ProfileIdentifierType.core, model.ProfileIdentifierType.ai]
     written = io.BytesIO()
     model.JSONLDSerializer().write(model.SHACLObjectSet([document, package, supplier, tool]), written)
@@ -81,11 +80,11 @@ def spdx(found: Statement) -> str:
 
 def huggingface(found: Statement) -> str:
     """The head of a model card with `co2_eq_emissions` where these are known, then the section of the card."""
-    lines, energy = ["# co2_eq_emissions: not known; give --carbon, and --kwh or --device"], found.energy_kwh
-    if energy and found.carbon:
+    lines = ["# co2_eq_emissions: not known; give --carbon, and --kwh or --device"]
+    if found.co2_kg:
         values = {
-            "emissions": round(energy.high * found.carbon),
-            "source": f"{found.tool}, energy {energy.basis}",
+            "emissions": round(found.co2_kg.high * 1000),
+            "source": f"{found.tool}, energy {found.co2_kg.basis}",
             "training_type": "fine-tuning" if _activity(found) == "fine-tuning" else "pre-training",
             "hardware_used": f"{found.devices:,} x {found.device}" if found.device else "not stated",
         }
@@ -104,19 +103,13 @@ def _activity(found: Statement) -> str:
 
 
 def _metrics(found: Statement) -> Iterator[tuple[str, str]]:
-    """Figures by name: FLOPs by convention and stage, with `>=` where work is unknown, hours, energy and standings."""
-    parts = [(f"stage {one.name} of {one.tokens} tokens", one.flops, one.at_least) for one in found.stages]
-    for title, flops, at_least in (("training compute", found.flops, found.at_least), *parts):
+    """Figures by name: FLOPs by convention and stage, with `>=` where work is unknown, those of the run, and standings."""
+    parts = {"training compute": (found.flops, found.at_least)}
+    for one in found.stages:
+        parts[f"stage {one.name} of {one.tokens} {unit(found)}s"] = one.flops, one.at_least
+    for title, (flops, at_least) in parts.items():
         for field, (name, formula, _) in CONVENTIONS.items():
             count = f"{'>= ' * at_least}{power(getattr(flops, field))} FLOPs"
             yield safe(f"{title}, {name}: {formula}"), count
-    yield "parameters", str(found.parameters)
-    yield "parameters that a token uses", str(found.used_parameters)
-    for name, share in (("MFU", found.mfu), ("HFU", found.hfu)):
-        if share is not None:
-            yield name, f"{share:.4f}"
-    for name, interval in (("hours", found.hours), ("energy in kWh", found.energy_kwh)):
-        if interval is not None:
-            yield name, f"{span(interval)} ({interval.basis})"
-    for one in found.thresholds:
-        yield f"threshold, {one.threshold.name}", one.sentence
+    yield from facts(found)
+    yield from ((f"threshold, {one.threshold.name}", one.sentence) for one in found.thresholds)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from graphflops.budget.amounts import amount
 from graphflops.errors import OptionError, shown
@@ -13,8 +13,7 @@ COUNTED = (*TRAINED, "teacher", "generation")  # what thresholds are compared wi
 KINDS = (*COUNTED, "evaluation", "inference")
 
 
-@dataclass(frozen=True, slots=True)
-class Stage:
+class Stage(msgspec.Struct, frozen=True):
     """A stage: its kind, or the kind and a label, `pre-training/long`; tokens that it takes in, or generates.
 
     length: of a sequence; None for that of the stage before, at first that of the program. model: where it runs another
@@ -27,8 +26,8 @@ class Stage:
     model: Model | None = None
 
     def __post_init__(self) -> None:
-        if self.kind not in KINDS:
-            raise OptionError(f"{shown(self.name)} is not KIND or KIND/LABEL; kinds are {', '.join(KINDS)}")
+        if self.kind not in KINDS or self.name.endswith("/"):
+            raise OptionError(f"'{shown(self.name)}' is not KIND or KIND/LABEL; kinds are {', '.join(KINDS)}")
         if self.tokens < 1 or (self.length is not None and not 0 < self.length < 2**48):
             raise OptionError(f"{shown(self.name)}: tokens and length are integers from 1 on")
 
@@ -49,7 +48,7 @@ def tokens(text: str | float) -> int:
         found = 0
     if found < 1:
         what = "has no unit" if number[-1:].isdecimal() else "is no number of tokens"
-        raise OptionError(f"{shown(text)} {what}: write 15T, 800B, 4M or '2048 tokens'")
+        raise OptionError(f"'{shown(text)}' {what}: write 15T, 800B, 4M or '2048 tokens'")
     return found
 
 
@@ -59,5 +58,7 @@ def stage(given: str | Stage) -> Stage:
         return given
     name, count, length, model, *_ = [*given.split(":", 3), "", "", ""]
     if not count or not (length == "" or (length.isascii() and length.isdecimal() and len(length) < 16)):
-        raise OptionError(f"{shown(given)} is not KIND:TOKENS[:LENGTH[:MODEL]], such as fine-tuning:2B:4096")
+        raise OptionError(
+            f"'{shown(given)}' is not KIND:TOKENS[:LENGTH[:MODEL]], such as fine-tuning:2B:4096"
+        )
     return Stage(name, tokens(count), int(length) if length else None, model or None)

@@ -4,38 +4,33 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import date as calendar_date
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+from msgspec import structs
 
 from graphflops.analysis import analyze
 from graphflops.base.lazy import imported
 from graphflops.base.rendered import Rendered
 from graphflops.base.units import percent
-from graphflops.derived.resize import resized
-from graphflops.devices import Device
+from graphflops.derived.per_item import least_seconds
 from graphflops.errors import ModelError, OptionError, shown
 from graphflops.graph import Graph
 from graphflops.loading import Model, opened
 from graphflops.report import Report
-from graphflops.statements.figures import (
-    HOUR,
-    Figures,
-    Interval,
-    added,
-    energy,
-    figures,
-    least_seconds,
-    node_power,
-    predicted_hours,
-    token_axis,
-)
+from graphflops.statements import resources
+from graphflops.statements.figures import Figures, Flops, figures, token_axis
+from graphflops.statements.resources import Interval
 from graphflops.statements.stages import COUNTED, TRAINED, Stage, stage
 from graphflops.statements.stages import tokens as number_of_tokens
 from graphflops.statements.thresholds import Verdict, verdicts
-from graphflops.tensor import TensorType
 from graphflops.training import Training, training_of
 from graphflops.version import __version__
+
+if TYPE_CHECKING:
+    from graphflops.devices import Device
 
 SCHEMA = 1
 _OF_KINDS = {
@@ -44,23 +39,7 @@ _OF_KINDS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Flops:
-    """FLOPs by convention.
-
-    model: each visible pair of an attention once, a gradient at most twice its forward. executed: what kernels multiply,
-    recomputation and tiles of masked attention included. six_nd: 6 for each parameter that a token uses and each token, 4
-    for a frozen one, 2 without training. six_nd_attention: the same and all pairs of attention.
-    """
-
-    model: float
-    executed: float
-    six_nd: float
-    six_nd_attention: float
-
-
-@dataclass(frozen=True, slots=True)
-class StageCost:
+class StageCost(msgspec.Struct, frozen=True):
     """What one stage took. counted: thresholds are compared with it. at_least: calls of unknown cost may add to it.
 
     updates: of the optimizer, None where the batch is not known. hours: predicted, None where they are not.
@@ -77,8 +56,7 @@ class StageCost:
     hours: Interval | None
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class Statement(Rendered):
+class Statement(Rendered, msgspec.Struct, frozen=True):
     """What a training run cost.
 
     schema, tool: of this document, and the release that made it. program: digest of the program's own description.
@@ -109,15 +87,12 @@ class Statement(Rendered):
     date: str | None
     supplier: str | None
 
-
-@dataclass(frozen=True, slots=True)
-class Priced:
-    """A stage with the report and figures that it is priced from."""
-
-    stage: Stage
-    report: Report
-    figures: Figures
-    cost: StageCost
+    @property
+    def co2_kg(self) -> Interval | None:
+        """Kilograms of CO2 equivalent of the energy; None where that, or `carbon`, is not known."""
+        if (energy := self.energy_kwh) is None or self.carbon is None:
+            return None
+        return Interval(energy.low * self.carbon / 1000, energy.high * self.carbon / 1000, energy.basis)
 
 
 def statement(
@@ -138,40 +113,51 @@ def statement(
 
     Raises OptionError for wrong options, ModelError where they contradict one another or the program, FileError.
     """
-    _check({"hours": hours, "devices": devices, "kwh": kwh, "carbon": carbon, "original": original}, date)
+    _check(device, date, hours=hours, devices=devices, kwh=kwh, carbon=carbon, original=original)
     step, profile = training_of(training), imported("graphflops.devices:device")(device) if device else None
-    run = _stages(tokens, stages, length, inference_tokens, step)
     batch = None if batch_tokens is None else number_of_tokens(batch_tokens)
-    programs: dict[Any, Any] = {None: opened(model, model_name=model_name)}
+    run = _stages(tokens, stages, length, inference_tokens, step, batch)
     options["device"] = None if hours else device
-    priced = [_priced(one, programs, step, per, batch, devices, options) for one in run]
-    own, (total, at_least) = _own(priced), _counted(priced)
-    given = Interval(hours, hours, "given") if hours else None
-    took = given or added(one.cost.hours for one in _run(priced))
-    used = Interval(kwh, kwh, "given") if kwh else energy(took, profile, devices)
-    mfu, hfu = _utilisation(_run(priced), hours, profile, devices)
+    pricing = _Pricing(opened(model, model_name=model_name), step, per, batch, devices, options)
+    priced = [pricing.priced(one) for one in run]
+    own, counted = _own(priced), [one.cost for one in priced if one.cost.counted]
+    total = Flops(*(sum(getattr(cost.flops, name) for cost in counted) for name in Flops.__struct_fields__))
+    at_least = any(cost.at_least for cost in counted)
+    trained = [one for one in priced if one.stage.kind != "inference"]
+    took = Interval(hours, hours, "given") if hours else resources.added([one.cost.hours for one in trained])
+    energy = Interval(kwh, kwh, "given") if kwh else resources.energy(took, profile, devices)
+    mfu, hfu = (_utilisation(trained, hours, profile, devices) if hours and profile else None) or (None, None)
     modifies = original is not None or all(one.stage.kind != "pre-training" for one in priced)
+    assumed = _assumed(own, priced, batch, took, energy, profile, mfu)
     return Statement(
         SCHEMA, f"graphflops {__version__}", own.cost.model, own.report.origin.sha256, own.report.parameters,
         own.figures.used, tuple(one.cost for one in priced), total, at_least,
-        verdicts(own.cost.model, total.model, total.executed, original, modifies=modifies, at_least=at_least),
-        took, used, mfu, hfu, profile.name if profile else "", devices, carbon, original,
-        _assumed(own, priced, batch, (took, used), profile, mfu), date, None if supplier is None else shown(supplier),
+        tuple(verdicts(own.cost.model, total, original, modifies=modifies, at_least=at_least)), took, energy, mfu, hfu,
+        profile.name if profile else "", devices, carbon, original, tuple(dict.fromkeys(assumed)), date,
+        shown(supplier) if supplier else None,
     )  # fmt: skip
 
 
-def _check(numbers: Mapping[str, float | None], date: str | None) -> None:
+def _check(device: str | None, date: str | None, **numbers: float | None) -> None:
+    """OptionError for numbers that are none, and for options that say nothing without another."""
     for name, value in numbers.items():
         if value is not None and not 0 < value < 1e40:
-            raise OptionError(f"{name} is a number above zero, not {value}")
+            raise OptionError(f"{name} is a number above zero, and below 1e40, not {value}")
+    if device is None and numbers["devices"] != 1:
+        raise OptionError(f"{numbers['devices']} devices of which kind? Give --device too")
+    if device is None and numbers["carbon"] and not numbers["kwh"]:
+        raise OptionError("--carbon is of each kWh: give --kwh, or --device to predict them")
     try:
-        calendar_date.fromisoformat(date or "2026-11-23")
+        is_date = date is None or calendar_date.fromisoformat(date).isoformat() == date
     except ValueError:
-        raise OptionError(f"{shown(str(date))} is no date, such as 2026-11-23") from None
+        is_date = False
+    if not is_date:
+        raise OptionError(f"'{shown(str(date))}' is no date, such as 2026-11-23")
 
 
 def _stages(
-    given: str | float | None, stages: Sequence[str | Stage], length: int | None, served: str | float | None, step: Training
+    given: str | float | None, stages: Sequence[str | Stage], length: int | None, served: str | float | None,
+    step: Training, batch: int | None,
 ) -> list[Stage]:  # fmt: skip
     """The stages in order, each with its length. Adapters are trained in the stages that say so, else in the first."""
     run = [stage(one) for one in stages]
@@ -182,134 +168,157 @@ def _stages(
         raise OptionError(f"MODEL is not trained: give --tokens, or a --stage of {' or '.join(TRAINED)}")
     if any(one.kind == "adapters" for one in run) != bool(step.lora_rank):
         raise OptionError("a stage of adapters and --lora R, their rank, need one another")
+    if batch and all(batch > one.tokens for one in run if one.kind in TRAINED):
+        raise OptionError(f"--batch-tokens {batch:,} is more than any stage trains on")
     run += [] if served is None else [Stage("inference", number_of_tokens(served))]
     for place, one in enumerate(run):
         length = one.length or length
-        run[place] = replace(one, length=length)
+        run[place] = structs.replace(one, length=length)
     return run
 
 
-def _priced(
-    one: Stage, programs: dict[Any, Any], step: Training, per: str | None, batch: int | None, devices: int,
-    options: Mapping[str, Any],
-) -> Priced:  # fmt: skip
-    """A stage with what it cost. programs: those that were read, by model, and their reports by length and training."""
-    place = id(one.model) if one.model is not None and not isinstance(one.model, str) else one.model
-    if one.model is not None and place not in programs:
-        programs[place] = opened(one.model)
-    program = programs[place]
-    given = options if one.model is None else {"device": options["device"]}
-    own = step if one.kind == "adapters" else replace(step, lora_rank=0, lora_modules=("**",))
-    training: bool | Training = own if one.kind in TRAINED else False
-    key = (place, one.length, training)
-    if key not in programs:
-        programs[key] = _report(program, per, one.length, training, given)
-    report, axis = programs[key]
-    found = plain = figures(report, axis)
-    # It looks like gradients of frozen layers.
-    if training and own.recompute and not isinstance(program, Report):
-        once, untimed = replace(own, recompute=()), {**given, "device": None}
-        plain = figures(*_report(program, per, one.length, once, untimed))
-    updates = None if batch is None or not training else -(-one.tokens // batch)
-    executed = sum(found.executed.values()) * one.tokens + found.update * (updates or 0) * found.items
-    simple, attention = found.simple * one.tokens, found.attention * one.tokens
-    run = (sum(plain.model.values()) * one.tokens, executed, simple, simple + attention)
-    shape, (entry, _, size) = {named.name: named.type.shape for named in report.inputs}, axis.partition("[")
-    length = None if size == "0]" else report.value(shape[entry][int(size[:-1])])
-    hours = predicted_hours(report, one.tokens, found.items, devices)
-    name = shown(os.path.basename(report.origin.path)) or "the model"
-    flops, unknown, counted = (
-        Flops(*(x / found.items for x in run)),
-        report.coverage.unknown > 0,
-        one.kind in COUNTED,
-    )
-    cost = StageCost(shown(one.name), name, one.tokens, length, counted, flops, unknown, updates, hours)
-    return Priced(one, report, replace(found, model=plain.model), cost)
+class _Priced(NamedTuple):
+    """A stage with the report and figures that it is priced from."""
+
+    stage: Stage
+    report: Report
+    figures: Figures
+    cost: StageCost
 
 
-def _report(
-    program: Graph | Report, per: str | None, length: int | None, training: bool | Training, options: Mapping[str, Any]
-) -> tuple[Report, str]:  # fmt: skip
-    """The report of a program at a length, and the axis along which its tokens stand. Raises ModelError."""
-    axis = per or (token_axis(program) if isinstance(program, Report) else _likely_axis(program))
-    dims = {**(options.get("dims") or {})}
-    if length and axis and dims.setdefault(axis, length) != length:
-        raise OptionError(f"--dim {shown(axis)}={dims[axis]} is not the length of this stage, {length:,}")
-    if not isinstance(program, Report):
-        given: dict[str, Any] = {**options, "dims": dims, "memory": options["device"] is not None}
-        report = analyze(program, training=training, **given)
-        return report, per or token_axis(report)
-    if training and program.backward is None:
-        raise ModelError("a saved report of an inference tells no gradients: give the model itself")
-    inputs = options.get("inputs") or {}
-    return resized(program, dims, inputs) if dims or inputs else program, axis
+class _Pricing(msgspec.Struct, frozen=True):
+    """Prices stages of a program. reports: those that were made, by program, length and training."""
+
+    program: Graph | Report
+    step: Training
+    per: str | None
+    batch: int | None
+    devices: int
+    options: Mapping[str, Any]
+    reports: dict[object, Report] = {}
+
+    def priced(self, one: Stage) -> _Priced:
+        """A stage with what it cost. Raises OptionError and ModelError."""
+        name, program = shown(one.name), opened(one.model or self.program)
+        axis = self.per or token_axis(program)
+        own = self.step if one.kind == "adapters" else replace(self.step, lora_rank=0, lora_modules=("**",))
+        training: bool | Training = own if one.kind in TRAINED else False
+        report = self.report(one, program, axis, training)
+        if self.per is None:
+            token_axis(report)
+        found = plain = figures(report, axis)
+        if one.length and found.length is None:
+            raise OptionError(f"{name}: a length is of sequences, and {shown(axis)} counts samples")
+        # What is recomputed looks like gradients of frozen layers.
+        if training and own.recompute and isinstance(program, Graph):
+            plain = figures(self.report(one, program, axis, replace(own, recompute=()), device=None), axis)
+        updates = -(-one.tokens // self.batch) if self.batch and training else None
+        runs = one.tokens / found.items
+        executed = sum(found.executed.values()) * runs + found.update * (updates or 0)
+        simple = found.simple * runs
+        flops = Flops(sum(plain.model.values()) * runs, executed, simple, simple + found.attention * runs)
+        cost = StageCost(
+            name=name,
+            model=shown(os.path.basename(report.origin.path)) or "the model",
+            tokens=one.tokens,
+            length=found.length,
+            counted=one.kind in COUNTED,
+            flops=flops,
+            at_least=report.coverage.unknown > 0,
+            updates=updates,
+            hours=resources.predicted_hours(report, runs / self.devices),
+        )
+        return _Priced(one, report, structs.replace(found, model=plain.model), cost)
+
+    def report(
+        self, one: Stage, program: Graph | Report, axis: str, training: bool | Training, **changed: Any
+    ) -> Report:
+        """The report of a stage at its length. changed: options that are not those of the run."""
+        place = one.model if one.model is None or isinstance(one.model, str) else id(one.model)
+        key = (place, one.length, training, *changed)
+        if key not in self.reports:
+            given = {**({"device": self.options["device"]} if one.model else self.options), **changed}
+            dims = {**(given.pop("dims", None) or {})}
+            if one.length and dims.setdefault(axis, one.length) != one.length:
+                raise OptionError(
+                    f"--dim {shown(axis)}={dims[axis]} is not the length of {shown(one.name)}, {one.length:,}"
+                )
+            if isinstance(program, Graph):
+                self.reports[key] = analyze(program, training=training, dims=dims, memory=False, **given)
+            elif training == (program.training or False) or (program.training and training == Training()):
+                inputs = given.get("inputs") or {}
+                self.reports[key] = imported("graphflops.derived.resize:resized")(program, dims, inputs)
+            else:
+                raise ModelError(
+                    f"{shown(one.name)}: a saved report is of one way of running a model, and this stage of another: give "
+                    "the model itself"
+                )
+        return self.reports[key]
 
 
-def _likely_axis(graph: Graph) -> str:
-    """The second axis of the first input of integers, which an analysis confirms; "" where there is none."""
-    types = ((entry.name, graph.types.get(entry.name)) for entry in graph.inputs if entry.role == "user")
-    found = (name for name, typed in types
-             if isinstance(typed, TensorType) and typed.dtype.kind in ("int", "uint") and typed.rank > 1)  # fmt: skip
-    return next((f"{name}[1]" for name in found), "")
-
-
-def _own(priced: Sequence[Priced]) -> Priced:
-    """The first stage of the model itself. Raises ModelError for a stage whose tokens are not those of the model.
-
-    Only generated data is exchanged as text.
-    """
+def _own(priced: Sequence[_Priced]) -> _Priced:
+    """The first stage of the model itself; ModelError for one with other tokens. Generated data are exchanged as text."""
     own = next(one for one in priced if one.stage.model is None)
     for one in priced:
         wanted, found = own.figures.vocabulary, one.figures.vocabulary
         if one.stage.kind != "generation" and None not in (wanted, found) and wanted != found:
-            raise ModelError(
-                f"{shown(one.stage.name)}: {shown(one.cost.model)} has a vocabulary of {found:,}, "
-                f"{shown(own.cost.model)} one of {wanted:,}: a stage takes the tokens of the model"
-            )
+            text = f"{one.cost.model} has a vocabulary of {found:,}, {own.cost.model} one of {wanted:,}"
+            raise ModelError(f"{one.cost.name}: {text}: a stage takes the tokens of the model")
     return own
 
 
-def _counted(priced: Sequence[Priced]) -> tuple[Flops, bool]:
-    """FLOPs of the stages that count, and whether they may be more."""
-    counted = [one.cost for one in priced if one.cost.counted]
-    sums = (sum(getattr(cost.flops, name) for cost in counted) for name in Flops.__slots__)
-    return Flops(*sums), any(cost.at_least for cost in counted)
-
-
-def _run(priced: Sequence[Priced]) -> list[Priced]:
-    return [one for one in priced if one.stage.kind != "inference"]
+def _utilisation(
+    trained: Sequence[_Priced], hours: float, profile: Device, devices: int
+) -> tuple[float, float] | None:
+    """MFU and HFU of all stages but inference, None where a peak is not known; ModelError for hours that are too few."""
+    mfu = hfu = 0.0
+    for one in trained:
+        runs = one.cost.tokens / one.figures.items / (hours * resources.HOUR * devices)
+        parts = (one.figures.model, one.figures.executed)
+        (model, unknown), (executed, _) = (least_seconds(flops, profile) for flops in parts)
+        if unknown is not None:
+            return None
+        mfu, hfu = mfu + model * runs, hfu + executed * runs
+    if mfu > 1:
+        raise ModelError(
+            f"{hours:g} hours on {devices:,} x {profile.name} imply an MFU of {mfu:.3g}, and nothing multiplies faster "
+            "than the published peak: check the hours, the devices, the tokens and the precision"
+        )
+    return mfu, hfu
 
 
 def _assumed(
-    own: Priced, priced: Sequence[Priced], batch: int | None, found: Sequence[Interval | None], device: Device | None,
-    mfu: float | None,
-) -> tuple[str, ...]:  # fmt: skip
-    """All that was assumed, each once."""
-    stages = [each for one in priced for each in _of_stage(one)]
-    return tuple(dict.fromkeys([*stages, *_of_run(own, batch), *_of_resources(found, device, mfu)]))
+    own: _Priced, priced: Sequence[_Priced], batch: int | None, hours: Interval | None, energy: Interval | None,
+    device: Device | None, mfu: float | None,
+) -> Iterator[str]:  # fmt: skip
+    """All that was assumed."""
+    for one in priced:
+        yield from _of_stage(one)
+    share = percent(own.figures.vector, sum(own.figures.executed.values())) or "an unknown number of"
+    yield f"figures are matrix work; elementwise work would add {share} % to the executed FLOPs of {own.cost.name}"
+    if batch is None:
+        yield "work of the optimizer's updates is not counted, for their number is not known: --batch-tokens"
+    if own.report.parameters != own.figures.used:
+        yield "routed experts take in exactly the tokens that the program sends them: none is dropped or padded"
+    yield "each token is trained on as often as it is counted; failed, repeated and preliminary runs are not in the tokens"
+    yield "thresholds are compared with all stages but evaluation and inference"
+    if hours and hours.basis == "predicted":
+        yield "hours are predicted from the device's profile at the program's sizes, with the work shared evenly"
+        yield "neither communication nor failures take time in the predicted hours: real runs take longer"
+    elif hours and mfu is None:
+        lacks = f"{device.name} has no published peak for the program's types" if device else "give --device"
+        yield f"utilisation is not known: {lacks}"
+    if energy and energy.basis == "predicted":
+        of = resources.node_power()
+        yield f"energy is predicted as {of['low']:g} to {of['high']:g} times the devices' power limit ({of['source']})"
+        yield "cooling of the building is not in the predicted energy"
+    elif device and energy is None and device.power_watts is None:
+        yield f"energy is not known: no power limit of {device.name} is published; --kwh states what was measured"
 
 
-def _utilisation(
-    trained: Sequence[Priced], hours: float | None, profile: Device | None, devices: int
-) -> tuple[float | None, float | None]:
-    """MFU and HFU of all stages but inference; ModelError where the hours are too few for the model FLOPs."""
-    if hours is None or profile is None:
-        return None, None
-    there = hours * HOUR * devices
-    runs = [(one.figures, one.cost.tokens / one.figures.items / there) for one in trained]
-    mfu = sum(least_seconds(found.model, profile) * times for found, times in runs)
-    if mfu > 1:
-        raise ModelError(
-            f"{hours:g} hours on {devices:,} x {profile.name} imply an MFU of {mfu:.3g}, and nothing multiplies faster than "
-            "the published peak: check the hours, the devices, the tokens and the precision"
-        )
-    hfu = sum(least_seconds(found.executed, profile) * times for found, times in runs)
-    return (mfu, hfu) if mfu == mfu else (None, None)
-
-
-def _of_stage(one: Priced) -> Iterator[str]:
+def _of_stage(one: _Priced) -> Iterator[str]:
     """What was assumed of a stage."""
-    report, name = one.report, shown(one.cost.name)
+    report, name = one.report, one.cost.name
     if one.stage.length is None and one.cost.length is not None and not report.assumed:
         yield f"{name}: sequences of {one.cost.length:,}, as the program was exported; --length gives another"
     for size, value in report.assumed.items():
@@ -324,33 +333,3 @@ def _of_stage(one: Priced) -> Iterator[str]:
         yield "executed FLOPs: fused attention kernels skip tiles of 128 x 128 pairs that a causal mask hides whole"
     if one.stage.kind in _OF_KINDS:
         yield f"{name}: {_OF_KINDS[one.stage.kind]}"
-
-
-def _of_run(own: Priced, batch: int | None) -> Iterator[str]:
-    """What was assumed of all stages."""
-    share = percent(own.figures.vector, sum(own.figures.executed.values())) or "an unknown number of"
-    yield f"figures are matrix work; elementwise work would add {share} % to the executed FLOPs of {shown(own.cost.name)}"
-    if batch is None:
-        yield "work of the optimizer's updates is not counted, for their number is not known: --batch-tokens"
-    if own.report.parameters != own.figures.used:
-        yield "routed experts take in exactly the tokens that the program sends them: none is dropped or padded"
-    yield "each token is trained on as often as it is counted; failed, repeated and preliminary runs are not in the tokens"
-    yield "thresholds are compared with all stages but evaluation and inference"
-
-
-def _of_resources(
-    found: Sequence[Interval | None], device: Device | None, mfu: float | None
-) -> Iterator[str]:
-    """What was assumed of hours and energy."""
-    hours, energy = (one is not None and one.basis == "predicted" for one in found)
-    if hours:
-        yield "hours are predicted from the device's profile at the program's sizes, with the work shared evenly"
-        yield "neither communication nor failures take time in the predicted hours: real runs take longer"
-    elif device is not None and found[0] is not None and mfu is None:
-        yield f"utilisation is not known: {device.name} has no published peak for the program's element types"
-    if energy:
-        of = node_power()
-        yield f"energy is predicted as {of['low']:g} to {of['high']:g} times the devices' power limit ({of['source']})"
-        yield "cooling of the building is not in the predicted energy"
-    if device is not None and device.power_watts is None:
-        yield f"energy is not known: no power limit of {device.name} is published; --kwh states what was measured"

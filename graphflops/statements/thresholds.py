@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
 import msgspec
 
 from graphflops.base.units import power
+from graphflops.statements.figures import Flops
 
 _WORDS = {
     "below": "below the threshold",
@@ -36,8 +37,7 @@ class Threshold(msgspec.Struct, frozen=True):
     divisor: int = 1
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(msgspec.Struct, frozen=True):
     """Where a run stands against so many FLOPs. share: of the run's model FLOPs. margin: FLOPs left, negative above it.
 
     standing: between is above or below, depending on the convention. sentence: to quote.
@@ -52,38 +52,25 @@ class Verdict:
 
 
 def verdicts(
-    name: str, model: float, executed: float, original: float | None, *, modifies: bool, at_least: bool
-) -> tuple[Verdict, ...]:
-    """Where a run of so many model and executed FLOPs stands, against the thresholds that it is asked about.
+    name: str, flops: Flops, original: float | None, *, modifies: bool, at_least: bool
+) -> Iterator[Verdict]:
+    """Where a run of so many FLOPs stands against the thresholds that it is asked about.
 
     original: FLOPs of the model that it modifies. modifies: whether it modifies one. at_least: its FLOPs may be more.
     """
     data = (Path(__file__).parent / "thresholds.json").read_bytes()
-    found = msgspec.json.decode(data, type=list[Threshold])
-    asked = (
-        one
-        for one in found
-        if one.of == "training" or (modifies and (original is None) != (one.flops is None))
-    )
-    lacks = {"training": at_least or (modifies and original is None), "modification": at_least}
-    return tuple(
-        _verdict(name, one, model, executed, original or 0.0, is_open=lacks[one.of]) for one in asked
-    )
-
-
-def _verdict(
-    name: str, one: Threshold, model: float, executed: float, before: float, *, is_open: bool
-) -> Verdict:
-    threshold = (before if one.flops is None else one.flops) / one.divisor
-    if one.of == "training":
-        model, executed = model + before, executed + before
-    low, high = sorted((model, executed))
-    standing: Literal["below", "above", "between", "not known"] = "not known" if is_open else "below"
-    if high > threshold:
-        standing = "above" if low > threshold else "between"
-    least = "at least " if is_open else ""
-    sentence = (
-        f"The {one.of} of {name} took {least}{power(model)} FLOPs (model FLOPs; {power(executed)} executed), "
-        f"{model / threshold:.3g} times the {power(threshold)} FLOPs of {one.law}: {_WORDS[standing]}."
-    )
-    return Verdict(one, threshold, model / threshold, threshold - model, standing, sentence)
+    for one in msgspec.json.decode(data, type=list[Threshold]):
+        is_whole = one.of == "training"
+        if not is_whole and not (modifies and (original is None) == (one.flops is not None)):
+            continue
+        threshold = ((original or 0.0) if one.flops is None else one.flops) / one.divisor
+        before = (original or 0.0) if is_whole else 0.0
+        own, executed = flops.model + before, flops.executed + before
+        is_open = at_least or (is_whole and modifies and original is None)
+        standing: Literal["below", "above", "between", "not known"] = "not known" if is_open else "below"
+        if max(own, executed) > threshold:
+            standing = "above" if min(own, executed) > threshold else "between"
+        took = f"{'at least ' if is_open else ''}{power(own)} FLOPs (model FLOPs; {power(executed)} executed)"
+        share = f"{own / threshold:.3g} times the {power(threshold)} FLOPs of {one.law}"
+        sentence = f"The {one.of} of {name} took {took}, {share}: {_WORDS[standing]}."
+        yield Verdict(one, threshold, own / threshold, threshold - own, standing, sentence)

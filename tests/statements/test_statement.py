@@ -12,10 +12,11 @@ import pytest
 from click.testing import CliRunner
 
 from graphflops import Training, analyze, load, statement
-from graphflops.attention.kernel import causal_fraction
+from graphflops.attention.attention_use import causal_fraction
 from graphflops.cli import main
 from graphflops.devices import device
 from graphflops.errors import ModelError, OptionError
+from graphflops.report import Report
 from graphflops.statements.stages import Stage, tokens
 from graphflops.statements.statement import Statement
 
@@ -251,9 +252,21 @@ def test_tokens_refused(text: str | float) -> None:
         (["--stage", "teacher:1B"], "MODEL is not trained"),
         (["--stage", "fine-tuning:1B:16:gqa_transformer.pt2"], "MODEL is not trained"),
         (["--tokens", "1T", "--kwh", "-1"], "kwh is a number above zero"),
-        (["--tokens", "1T", "--date", "23.11.2026"], "is no date"),
+        (["--tokens", "1T", "--date", "23.11.2026"], "'23.11.2026' is no date"),
+        (["--tokens", "1T", "--date", "20261123"], "'20261123' is no date"),
+        (["--tokens", "1T", "--devices", "16"], "16 devices of which kind"),
+        (["--tokens", "1T", "--carbon", "50"], "--carbon is of each kWh: give --kwh, or --device"),
+        (
+            ["--tokens", "1T", "--batch-tokens", "4T"],
+            "--batch-tokens 4,000,000,000,000 is more than any stage",
+        ),
+        (["--tokens", "1T", "--stage", "fine-tuning/:1B"], "'fine-tuning/' is not KIND"),
+        (
+            ["--tokens", "1T", "--per", "ids[0]", "--length", "16"],
+            "a length is of sequences, and ids.0. counts samples",
+        ),
         (["--tokens", "1T", "--per", "rows[3]"], "no input has this axis"),
-        (["--tokens", "1T", "--length", "16", "--dim", "ids[1]=32"], "is not the length of this stage"),
+        (["--tokens", "1T", "--length", "16", "--dim", "ids[1]=32"], "is not the length of pre-training, 16"),
         (["--tokens", "1T", "--format", "spdx"], "--date and --supplier"),
         (["--tokens", "1T", "--device", "h1000"], "unknown device"),
         (["--tokens", "1T", "--stage", "teacher:1B:16:missing.pt2"], "missing.pt2"),
@@ -301,7 +314,42 @@ def test_tiles_below_a_diagonal() -> None:
     assert causal_fraction(2**40, 2**40) == pytest.approx(0.5)  # in no time
 
 
-def test_a_saved_report_of_an_inference_is_refused_and_one_of_a_step_taken() -> None:
-    with pytest.raises(ModelError, match="give the model itself"):
-        statement(analyze(DECODER), "1T")
-    assert statement(analyze(DECODER, training=True), "1T").flops == statement(DECODER, "1T").flops
+def test_a_saved_report_is_of_one_way_of_running() -> None:
+    trained = analyze(DECODER, training=True)
+    assert statement(trained, "1T").flops == statement(DECODER, "1T").flops
+    for report, options in (
+        (analyze(DECODER), {}),
+        (trained, {"inference_tokens": "1T"}),
+        (trained, {"training": Training(lora_rank=8)}),
+    ):
+        with pytest.raises(ModelError, match="this stage of another: give the model itself"):
+            statement(report, "1T", **options)  # type: ignore[arg-type]
+    taught = statement(DECODER, "1T", stages=[Stage("teacher", 10**9, 16, analyze(DECODER))])
+    assert of("teacher", taught) == of("evaluation", statement(DECODER, "1T", stages=["evaluation:1B:16"]))
+
+
+def test_a_saved_file_does_not_tell_which_parameters_are_trained() -> None:
+    step = Training(lora_rank=8)
+    saved = Report.from_json(analyze(DECODER, training=step).to_json())
+    with pytest.raises(ModelError, match="tells not which parameters are trained"):
+        statement(saved, "1T", training=step)
+    whole = Report.from_json(analyze(DECODER, training=True).to_json())
+    assert statement(whole, "1T").flops == statement(DECODER, "1T").flops
+
+
+def test_a_parameter_that_the_file_freezes_has_four() -> None:
+    graph = load(str(DECODER))
+    table = next(entry.name for entry in graph.inputs if entry.target == "embedding.weight")
+    frozen = replace(graph, types={**graph.types, table: replace(graph.types[table], requires_grad=False)})
+    assert statement(frozen, "1T").flops.six_nd == SIMPLE - 2 * 64 * 256 * TRILLION
+
+
+def test_emissions_and_samples_are_told() -> None:
+    found = statement(SAMPLES / "convnet.pt2", "1B", per="image[0]", kwh=120, carbon=50)
+    assert found.co2_kg is not None
+    assert (found.co2_kg.low, found.co2_kg.high, found.co2_kg.basis) == (6, 6, "given")
+    text = found.summary()
+    assert "CO2 equivalent in kg: 6 (given)" in text
+    assert "per sample" in text
+    assert "token" not in text.split("Assumed")[0]
+    assert statement(DECODER, "1T", kwh=120).co2_kg is None
