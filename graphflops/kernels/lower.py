@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 from graphflops.kernels.attention import attention
 from graphflops.kernels.choices import constants, limits
-from graphflops.kernels.collectives import collective
 from graphflops.kernels.convolutions import convolution
 from graphflops.kernels.kernel import Kernel, Rows, Strided
 from graphflops.kernels.losses import loss
 from graphflops.kernels.moved import (
     REPEATING,
+    collective,
     copied,
     copy,
     copy_to,
@@ -21,16 +21,16 @@ from graphflops.kernels.moved import (
     fill,
     of_rows,
     pointwise,
+    pooling,
     reduction,
     rows_kernel,
+    scatter,
     softmax_kernel,
     sum_to,
 )
 from graphflops.kernels.norms import norm, weight_norm
-from graphflops.kernels.pooling import pooling
 from graphflops.kernels.products import product
 from graphflops.kernels.recurrences import recurrent
-from graphflops.kernels.scatters import scatter
 from graphflops.ops.operator import by_name
 
 if TYPE_CHECKING:

@@ -18,13 +18,7 @@ from graphflops.kernels.kernel import (
 )
 from graphflops.links.cost import NO_LINK, kind_of, of_sent
 from graphflops.links.network import network_of
-from graphflops.time import (
-    predict_attention,
-    predict_groups,
-    predict_products,
-    predict_recurrences,
-    predict_traffic,
-)
+from graphflops.time import predict_products, predict_recurrences, predict_traffic
 from graphflops.time.correction import NINE_OF_TEN, correction
 from graphflops.time.predict_products import is_long
 
@@ -64,7 +58,9 @@ def predict(kernel: Kernel, device: Device) -> Time:
     if isinstance(kernel.sizes, Exchange):
         return _exchange(kernel, kernel.sizes, device)
     if isinstance(kernel.sizes, Convolution) and kernel.sizes.is_looped and not is_long(kernel.sizes):
-        found = predict_groups.seconds(kernel, kernel.sizes, lambda part: predict(part, device).seconds)
+        found = predict_products.group_seconds(
+            kernel, kernel.sizes, lambda part: predict(part, device).seconds
+        )
         return Time(found, found / _GROUPS, found * _GROUPS, "latency")
     width = bytes_of(kernel.dtype)
     rates = _rates(kernel, width, device)
@@ -132,7 +128,7 @@ def _modelled(
         case Convolution() as sizes if peak and _on_matrix_units(kernel):
             problem = predict_products.of_convolution(sizes, width, peak, moved)
         case Attention() as sizes if peak:
-            return predict_attention.seconds(sizes, moved, peak, rates, device)
+            return predict_products.attention_seconds(sizes, moved, peak, rates, device)
         case _:
             return predict_traffic.seconds(kernel, width, rates, device)
     return predict_products.seconds(problem, rates, device)
