@@ -19,7 +19,7 @@ from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from graphflops.execution.library_code import has_fact
+from graphflops.execution.python_frame import has_fact
 from graphflops.execution.source_lines import code_lines, statements
 from graphflops.graph import Ref
 from graphflops.tensor import TensorType

@@ -20,12 +20,12 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from graphflops.execution.library_code import has_fact
 from graphflops.execution.python_frame import (
     Frame,
     Lifetimes,
     called_by,
     has_dtype,
+    has_fact,
     is_next_turn,
     module_variables,
     results_of,

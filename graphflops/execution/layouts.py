@@ -11,9 +11,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from graphflops.attention.kernel import Operand, Problem, attention_kernel
-from graphflops.execution.forms import Forms, Laid
 from graphflops.execution.strides import (
+    Forms,
     HasStrides,
+    Laid,
     Strides,
     has_channels_last,
     is_contiguous,

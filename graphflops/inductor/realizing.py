@@ -11,14 +11,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from graphflops.inductor.joint_graph import Op
+from graphflops.inductor.lowering import Op
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Mapping, Sequence
 
     from graphflops.devices import Platform
     from graphflops.dims import Dim
-    from graphflops.inductor.joint_graph import JointGraph
+    from graphflops.inductor.lowering import JointGraph
 
     Parts = Mapping[str, Mapping[str, Dim]]  # bytes by tensor and part
 

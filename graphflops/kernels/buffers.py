@@ -12,12 +12,16 @@ from graphflops.dims import Dim, dim_max, prod, total
 from graphflops.execution.strides import row_major
 from graphflops.graph import Ref, tensor_type
 from graphflops.kernels import cudnn
+from graphflops.kernels.beside import (
+    column_sum_buffers,
+    is_converted_before,
+    reduction_buffers,
+    reduction_bytes,
+)
 from graphflops.kernels.convolution import Convolution, Layout
 from graphflops.kernels.gradient_formulas import axes_of, gradient_kernels, temporary_bytes
-from graphflops.kernels.losses import loss_tensors
 from graphflops.kernels.moved import REPEATING
-from graphflops.kernels.operand_copies import is_converted_before
-from graphflops.kernels.reductions import column_sum_buffers, reduction_buffers, reduction_bytes
+from graphflops.kernels.rowwise import loss_tensors
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 
 from graphflops.kernels.attention import attention
 from graphflops.kernels.choices import constants, limits
-from graphflops.kernels.convolutions import convolution
+from graphflops.kernels.cudnn import convolution
 from graphflops.kernels.kernel import Kernel, Rows, Strided
-from graphflops.kernels.losses import loss
 from graphflops.kernels.moved import (
     REPEATING,
     collective,
@@ -28,9 +27,9 @@ from graphflops.kernels.moved import (
     softmax_kernel,
     sum_to,
 )
-from graphflops.kernels.norms import norm, weight_norm
 from graphflops.kernels.products import product
 from graphflops.kernels.recurrences import recurrent
+from graphflops.kernels.rowwise import loss, norm, weight_norm
 from graphflops.ops.operator import by_name
 
 if TYPE_CHECKING:

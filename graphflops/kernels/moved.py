@@ -11,10 +11,10 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from graphflops.execution.strides import row_major
+from graphflops.kernels.beside import operand_copies
 from graphflops.kernels.choices import limits
 from graphflops.kernels.convolution import power_of_two
 from graphflops.kernels.kernel import Exchange, Kernel, Rows, Strided, Windows
-from graphflops.kernels.operand_copies import operand_copies
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -15,7 +15,7 @@ from graphflops.dims import Expr, dim_max, evaluate, total
 from graphflops.errors import DimError, ModelError
 from graphflops.execution.strides import row_major
 from graphflops.graph import Ref
-from graphflops.kernels.reductions import reduction_bytes
+from graphflops.kernels.beside import reduction_bytes
 from graphflops.memory.allocator import Allocator
 from graphflops.memory.replay import repeat, replay
 from graphflops.ops import operator

@@ -9,8 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from graphflops.dims import prod
-from graphflops.execution.forms import by_form
-from graphflops.execution.strides import is_contiguous, regrouped, row_major
+from graphflops.execution.strides import by_form, is_contiguous, regrouped, row_major
 from graphflops.kernels.gradient_formulas import lies_as_gradient
 from graphflops.tensor import TensorType
 

@@ -12,14 +12,17 @@ from graphflops.execution.layouts import attention_problem
 from graphflops.kernels.call import ConcreteCall, OpenSizeError, Sizes
 from graphflops.kernels.gradients import backward_kernels, call_kernels
 from graphflops.kernels.kernel import Exchange, Product
-from graphflops.kernels.losses import loss_kernels
 from graphflops.kernels.lower import inside_operator
 from graphflops.kernels.moved import copy, elementwise
+from graphflops.kernels.rowwise import loss_kernels
 from graphflops.passes.checkpoints import gradient_checkpoints
 from graphflops.passes.program import PricedGraph
 from graphflops.tensor import TensorType
 from graphflops.time.gradient_layouts import GradientLayouts
-from graphflops.time.host import (
+from graphflops.time.schedule import (
+    Exchanges,
+    Launches,
+    awaited_later,
     backward_seconds,
     entering_seconds,
     forward_seconds,
@@ -27,7 +30,6 @@ from graphflops.time.host import (
     start_seconds,
     waits,
 )
-from graphflops.time.schedule import Exchanges, Launches, awaited_later
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -14,9 +14,8 @@ from graphflops.passes.program import ProgramTime
 from graphflops.report.call_time import CallTime, PhaseTime
 from graphflops.time.launches import Launcher
 from graphflops.time.optimizer import optimizer_launches
-from graphflops.time.predict import matrix_peak, predict
+from graphflops.time.predict import matrix_peak, predict, slowdowns
 from graphflops.time.schedule import Clock
-from graphflops.time.unfused import slowdowns
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

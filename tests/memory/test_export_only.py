@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from graphflops import analyze
-from graphflops.execution.library_code import has_fact
+from graphflops.execution.python_frame import has_fact
 from graphflops.execution.source_lines import CodeLine
 from tests.memory.renaming import in_library
 

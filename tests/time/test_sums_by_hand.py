@@ -11,16 +11,17 @@ from graphflops.devices.device import Host
 from graphflops.graph import Node
 from graphflops.kernels.kernel import Kernel, Recurrence
 from graphflops.time.compiled import loop_kernel, reduction_kernel
-from graphflops.time.host import (
+from graphflops.time.predict import Time
+from graphflops.time.program_time import Batch, Interval, combined
+from graphflops.time.schedule import (
+    Clock,
+    Link,
     backward_seconds,
     entering_seconds,
     forward_seconds,
     recurrent_seconds,
     start_seconds,
 )
-from graphflops.time.predict import Time
-from graphflops.time.program_time import Batch, Interval, combined
-from graphflops.time.schedule import Clock, Link
 
 
 def test_a_graph_has_a_gap_between_kernels() -> None:
