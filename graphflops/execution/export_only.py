@@ -99,9 +99,13 @@ def _masks(calls: Sequence[PricedCall]) -> tuple[set[str], set[str]]:
             outputs = [name for name in call.node.outputs if name is not None]
             no_data.update(outputs)
             lines = code_lines(call.node.python_stack, call.node.module_stack)
-            if has_fact("export-only mask", lines) or not made.isdisjoint(call.uses):
+            if any(
+                has_fact("export-only mask", line.file, line.text) for line in lines
+            ) or not made.isdisjoint(call.uses):
                 made.update(outputs)
-            if has_fact("mask of nothing", lines) or not nothing.isdisjoint(call.uses):
+            if any(
+                has_fact("mask of nothing", line.file, line.text) for line in lines
+            ) or not nothing.isdisjoint(call.uses):
                 nothing.update(outputs)
     return made, nothing
 

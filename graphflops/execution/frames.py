@@ -28,7 +28,6 @@ from graphflops.execution.python_frame import (
     has_fact,
     is_next_turn,
     module_variables,
-    results_of,
 )
 from graphflops.execution.source_lines import code_lines, opens
 
@@ -37,6 +36,7 @@ if TYPE_CHECKING:
 
     from graphflops.execution.source_lines import CodeLine
     from graphflops.graph import Node
+    from graphflops.ops import Op
 
 _PASSING = frozenset({"cast", "dropout"})  # kinds of calls that probabilities go through, or are scaled by
 # Kinds of modules whose result takes the place of their operand.
@@ -73,7 +73,7 @@ class _References:
         self.modules: list[tuple[int, int]] = []  # first and last call of each run of a module
         self.reads = [node.reads() for node in nodes]  # by place, as the next two
         self.owners = [[memory_of.get(value, value) for value in read] for read in self.reads]
-        self.results = [results_of(node) for node in nodes]
+        self.results = [tuple([name for name in node.outputs if name is not None]) for node in nodes]
         self.last_read = {value: place for place, read in enumerate(self.reads) for value in read}
         self.made = {name: place for place, names in enumerate(self.results) for name in names}
         self.own = module_variables(nodes)
@@ -89,10 +89,11 @@ class _References:
         for place, node in enumerate(self.nodes):
             lines = code_lines(node.python_stack, node.module_stack) or lines
             self.enter(lines, place)
-            if node.operator.name in _JOINS:
+            operator = node.operator
+            if operator.name in _JOINS:
                 self.hold_joined(node, place)
-            self.hold_locals(node, place)
-            kind = node.operator.kind
+            self.hold_locals(node, operator, place)
+            kind = operator.kind
             if kind == "softmax" or (
                 kind in _PASSING and not self.distributions.isdisjoint(self.reads[place])
             ):
@@ -118,7 +119,7 @@ class _References:
         if lines is not self.lines:
             self.change(lines, place)
             self.lines = lines
-            if has_fact("dictionary of operands", lines[-1:]):
+            if lines and has_fact("dictionary of operands", lines[-1].file, lines[-1].text):
                 variables = self.frames[-1].variables
                 variables.setdefault("**", tuple(value for values in variables.values() for value in values))
         for depth, frame in enumerate(self.frames):
@@ -209,10 +210,12 @@ class _References:
         """
         last, statement = self.last, frame.statement
         self.hold(frame.locals, last)
-        for beside, until in frame.beside_of_tuples(self.variables_read(frame) if frame.unsure else ()):
-            self.hold(beside, until)
-        for name in statement.names & frame.beside.keys():  # read as a tensor, so it is no tuple
-            del frame.beside[name]
+        if frame.unsure:
+            for beside, until in frame.beside_of_tuples(self.variables_read(frame)):
+                self.hold(beside, until)
+        if frame.beside:
+            for name in statement.names & frame.beside.keys():  # read as a tensor, so it is no tuple
+                del frame.beside[name]
         self.let_go(frame)
         made = self.read_later(frame)
         operands: set[str] = set()
@@ -222,7 +225,7 @@ class _References:
                 operands = {self.memory_of.get(value, value) for value in own}
             else:
                 frame.variables[f"#{last}"] = tuple(own)
-        elif has_fact("results collected", [frame.line]):
+        elif has_fact("results collected", frame.line.file, frame.line.text):
             frame.variables[f"[]{last}"] = (*self.results[last], *made)
         values = self.assigned(frame, made)
         for target, held in zip(statement.targets, values, strict=True):
@@ -295,7 +298,11 @@ class _References:
             if len(values) == len(targets):
                 return [(value,) for value in values]
         returned = tuple(value for value in frame.weights if value not in first)
-        second = () if has_fact("no weights", [frame.line]) else returned or self.probabilities(frame)
+        second = (
+            ()
+            if has_fact("no weights", frame.line.file, frame.line.text)
+            else returned or self.probabilities(frame)
+        )
         frame.returned += second
         return [first, second, *[() for _ in targets[2:]]]
 
@@ -339,16 +346,17 @@ class _References:
         if node.operator.name == "cat" and any(self.is_empty(value) for value in read):
             self.hold(self.results[place], len(self.nodes) - 1)
 
-    def hold_locals(self, node: Node, place: int) -> None:
+    def hold_locals(self, node: Node, operator: Op, place: int) -> None:
         """Note what variables of a function must hold: what it reads twice, multiplies, or gives to a module.
 
         Only forwards leave lines, so a call that the line does not spell is made by a function that the line calls.
         """
-        read, operator = self.owners[place], node.operator
+        read = self.owners[place]
         if operator.kind not in _PASSED_THROUGH:
-            for frame in [frame for frame in self.frames[:-1] if frame.hidden]:
-                local = (value for value in read if value in frame.hidden)
-                frame.locals.update(v for v in local if self.maker(v).operator.name in _JOINS)
+            for frame in self.frames[:-1]:
+                if frame.hidden:
+                    local = (value for value in read if value in frame.hidden)
+                    frame.locals.update(v for v in local if self.maker(v).operator.name in _JOINS)
         if not self.frames or self.frames[-1].statement.spells(node):
             return
         frame = self.frames[-1]

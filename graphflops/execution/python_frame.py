@@ -38,36 +38,32 @@ Fact = Literal[
 _TRANSFORMERS = r"(?:^|[/\\])transformers[/\\](?:models[/\\]\w+[/\\]\w+|masking_utils|modeling_\w+)\.py$"
 _DEBERTA = r"(?:^|[/\\])transformers[/\\]models[/\\](?:deberta|deberta_v2)[/\\]\w+\.py$"
 # By fact: the path of the file, and what the line has.
-_FACTS: dict[Fact, tuple[re.Pattern[str], re.Pattern[str]]] = {
+_FACTS: dict[Fact, tuple[str, str]] = {
     # An attention mask that is built only if it has to be. Whether padding hides anything is a question about data, which
     # an export cannot ask, so there it is always built.
     "export-only mask": (
-        re.compile(_TRANSFORMERS),
-        re.compile(r"\b(?:\w*create_\w*masks?|mask_function|_update_causal_mask|_prepare_4d\w+)\("),
+        _TRANSFORMERS,
+        r"\b(?:\w*create_\w*masks?|mask_function|_update_causal_mask|_prepare_4d\w+)\(",
     ),
     # One of them that hides nothing, which attention that is spelled out adds.
-    "mask of nothing": (re.compile(_TRANSFORMERS), re.compile(r"\bcreate_bidirectional_mask\(")),
+    "mask of nothing": (_TRANSFORMERS, r"\bcreate_bidirectional_mask\("),
     # What masks are made from stays in a dictionary: the embeddings of the tokens.
-    "dictionary of operands": (re.compile(_TRANSFORMERS), re.compile(r"\bcreate_\w*masks?\(\*\*\w+")),
+    "dictionary of operands": (_TRANSFORMERS, r"\bcreate_\w*masks?\(\*\*\w+"),
     # The model always asks its encoder for the results of all layers.
-    "results collected": (re.compile(_DEBERTA), re.compile(r"^output_states, attn_weights = layer_module\(")),
+    "results collected": (_DEBERTA, r"^output_states, attn_weights = layer_module\("),
     # Modules return None beside their result unless attention weights are asked for.
     "no weights": (
-        re.compile(_DEBERTA),
-        re.compile(r"^(?:attention_output, att_matrix|output_states, attn_weights) ="),
+        _DEBERTA,
+        r"^(?:attention_output, att_matrix|output_states, attn_weights) =",
     ),
 }
 
 
-def has_fact(fact: Fact, lines: Iterable[CodeLine]) -> bool:
-    """Whether something is known of any of these lines."""
-    return any(_has_fact(fact, line.file, line.text) for line in lines)
-
-
 @lru_cache(maxsize=4096)
-def _has_fact(fact: Fact, file: str, text: str) -> bool:
+def has_fact(fact: Fact, file: str, text: str) -> bool:
+    """Whether something is known of a line of a file."""
     path, words = _FACTS[fact]
-    return words.search(text) is not None and path.search(file) is not None
+    return re.search(words, text) is not None and re.search(path, file) is not None
 
 
 _NUMBERED = re.compile(r"(?<![^.])\d+(?![^.])")  # a part of a module's path that is a number
@@ -221,7 +217,8 @@ class Frame:
     def runs(self, line: CodeLine) -> bool:
         """Whether the line may belong to this run of the function."""
         own = self.line
-        return own is line or own[:2] + own[4:] == line[:2] + line[4:]
+        is_same = own.function == line.function and own.module == line.module and own.file == line.file
+        return own is line or is_same
 
     def begins_again(self, lines: Sequence[CodeLine], depth: int) -> bool:
         """Whether a further run of the function begins: after later lines comes its first one, which calls the same module.
@@ -249,11 +246,6 @@ def is_next_turn(caller: Statement, before: str, now: str) -> bool:
 def is_alike(module: str, other: str) -> bool:
     """Whether two modules are the same, or have the same place in two parts of a list."""
     return _NUMBERED.sub("#", module) == _NUMBERED.sub("#", other)
-
-
-def results_of(node: Node) -> tuple[str, ...]:
-    """The values that a call makes, without those that nobody wants."""
-    return tuple(name for name in node.outputs if name is not None)
 
 
 def has_dtype(node: Node) -> bool:

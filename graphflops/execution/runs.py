@@ -129,11 +129,8 @@ class Run:
         root: dict[str, str] = {}
         for call in self.calls:
             outputs = [name for name in call.node.outputs if name is not None]
-            is_view = call.estimate.alias
-            if outputs and outputs[0] in layouts.views:
-                is_view = True
-            elif outputs and outputs[0] in layouts.copies:
-                is_view = False
+            is_copy = layouts.is_copy(outputs[0]) if outputs else None
+            is_view = call.estimate.alias if is_copy is None else not is_copy
             operands = [name for name in call.uses if name in tensors] if is_view else []
             owner = root.get(operands[0], operands[0]) if operands else None
             for name in outputs:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from graphflops.cost import Value
     from graphflops.dims import Dim
+    from graphflops.ops import Op
     from graphflops.passes.program import PricedCall
 
 Strides = tuple["Dim", ...]  # elements from one position of an axis to the next, by axis
@@ -70,6 +71,27 @@ def size_hint(size: Dim, fallback: int = _FALLBACK) -> int:
     if isinstance(size, int):
         return size
     return evaluate(size, dict.fromkeys(size.symbols, fallback)) or fallback
+
+
+TURNING = frozenset({"permute", "transpose", "t"})  # operators that make axes change places
+
+
+def turned(operator: Op, arguments: Mapping[str, Any], rank: int) -> list[int]:
+    """The axes of what such an operator reads, in the order in which its result has them."""
+    if operator.name == "permute":
+        return [axis % rank for axis in arguments.get("order", range(rank)[::-1])]
+    axes = list(range(rank))
+    if rank > 1:
+        a, b = arguments.get("axis0", -1), arguments.get("axis1", -2)
+        axes[a], axes[b] = axes[b], axes[a]
+    return axes
+
+
+def repeated(shape: Sequence[Dim], strides: Strides, wide: Sequence[Dim]) -> Strides:
+    """Strides of a tensor that is broadcast to a shape: 0 along axes that repeat it."""
+    new = len(wide) - len(shape)
+    axes = zip(shape, wide[new:], strides, strict=True)
+    return (*[0] * new, *[0 if size == 1 and whole != 1 else step for size, whole, step in axes])
 
 
 def regrouped(old: Sequence[Dim], strides: Strides, new: Sequence[Dim]) -> Strides | None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import heapq
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from graphflops.execution.composites import LAYER
@@ -147,11 +148,7 @@ class _Order:
             if name not in self.outputs:
                 last = max((step[reader] for reader in readers), default=0 if made is None else step[made])
                 change[last + 1] -= self.size[name]
-        most = live = 0
-        for amount in change:
-            live += amount
-            most = max(most, live)
-        return most
+        return max(0, *accumulate(change))
 
 
 class _LeastMemory:

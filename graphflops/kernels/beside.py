@@ -19,7 +19,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from graphflops.dims import Dim, ceil_div, dim_max, dim_min, prod, total
-from graphflops.execution.strides import has_channels_last, is_contiguous, regrouped, row_major, size_hint
+from graphflops.execution.strides import (
+    has_channels_last,
+    is_contiguous,
+    regrouped,
+    repeated,
+    row_major,
+    size_hint,
+)
 from graphflops.graph import Ref, tensor_type
 from graphflops.kernels.choices import limits
 
@@ -28,6 +35,7 @@ if TYPE_CHECKING:
 
     from graphflops.devices import Platform
     from graphflops.execution.strides import HasStrides, Strides
+    from graphflops.ops import Op
     from graphflops.passes.program import PricedCall
     from graphflops.tensor import DType
 
@@ -78,6 +86,11 @@ def is_converted_before(dtype: str, wanted: str) -> bool:
     return dtype not in (wanted, "float16")
 
 
+def is_mean(operator: Op, shape: Sequence[Dim]) -> bool:
+    """Whether an average to positions of its own is a mean, over all positions. shape: of the result."""
+    return operator.name in ("adaptive_avg_pool", "global_avg_pool") and prod(shape[2:]) == 1
+
+
 def _of_rows(call: PricedCall, lie: HasStrides, name: str) -> Mapping[str, Copy]:
     """The copy of what is normalised or pooled."""
     operator, x, strides = call.node.operator, lie.typed(name), lie.of(name)
@@ -87,8 +100,7 @@ def _of_rows(call: PricedCall, lie: HasStrides, name: str) -> Mapping[str, Copy]
     is_converted = operator.kind == "softmax" and is_converted_before(x.dtype.name, out.dtype.name)
     is_ordered = is_contiguous(x.shape, strides)
     if operator.kind == "pooling":  # to one position an average is a mean, which reads any strides
-        is_mean = operator.name == "adaptive_avg_pool" and prod(out.shape[2:]) == 1
-        is_ordered = is_ordered or is_mean or has_channels_last(x.shape, strides)
+        is_ordered = is_ordered or is_mean(operator, out.shape) or has_channels_last(x.shape, strides)
     if is_ordered and not is_converted:
         return {}
     has_gradient, dtype = call.gradient is not None, out.dtype if is_converted else x.dtype
@@ -122,10 +134,7 @@ def _copied(name: str, other: str, lie: HasStrides, *, is_merged: bool) -> Copy 
             batch = _broadcast(own.shape[:-2], lie.typed(other).shape[:-2])
             shape = (*batch, *own.shape[-2:])
             merged = (prod(batch), *own.shape[-2:])
-            strides = (0,) * (len(shape) - own.rank) + tuple(
-                0 if size == 1 and whole != 1 else step
-                for size, whole, step in zip(own.shape, shape[len(shape) - own.rank :], strides, strict=True)
-            )
+            strides = repeated(own.shape, strides, shape)
     as_merged = regrouped(shape, strides, merged) if merged is not shape else strides
     if as_merged is None:
         return Copy(shape, strides, own.dtype, is_kept=True)

@@ -15,6 +15,7 @@ from graphflops.kernels import cudnn
 from graphflops.kernels.beside import (
     column_sum_buffers,
     is_converted_before,
+    is_mean,
     reduction_buffers,
     reduction_bytes,
 )
@@ -66,7 +67,7 @@ def forward_bytes(call: PricedCall, layouts: Layouts) -> Dim:
         return 0 if out is None or len(call.node.outputs) > 1 else prod(out.shape) * _INDEX_BYTES
     if name == "roll":
         return _rolled(call, values)
-    return _reduction(call, layouts) if name in _SUMMED or name == "adaptive_avg_pool" else 0
+    return _reduction(call, layouts) if name in _SUMMED or kind == "pooling" else 0
 
 
 def backward_bytes(call: PricedCall, layouts: Layouts, has_other_gradient: bool) -> Dim:
@@ -238,8 +239,8 @@ def kept_operands(call: PricedCall, values: Mapping[str, Value]) -> Sequence[str
     if operator.name == "pad" and call.node.arguments().get("mode") not in REPEATING:
         return []
     out = tensor_type(call.node.outputs[0], values)
-    if operator.name == "adaptive_avg_pool" and out is not None and prod(out.shape[2:]) == 1:
-        return []  # a mean
+    if out is not None and is_mean(operator, out.shape):
+        return []
     place = _KEPT_OPERAND.get(operator.name)
     return names[place : place + 1] if place is not None else []
 
@@ -275,12 +276,11 @@ def _reduction(call: PricedCall, layouts: Layouts) -> Dim:
     if not x or out is None:
         return 0
     shape, strides = layouts.typed(x).shape, layouts.of(x)
-    if call.node.operator.name == "adaptive_avg_pool":
-        if prod(out.shape[2:]) != 1:
+    axes: Any = call.node.arguments().get("axes")
+    if call.node.operator.kind == "pooling":
+        if not is_mean(call.node.operator, out.shape):
             return 0
-        axes: Any = tuple(range(2, len(shape)))
-    else:
-        axes = call.node.arguments().get("axes")
+        axes = tuple(range(2, len(shape)))
     element = _PARTIAL_BYTES.get(call.node.operator.name, _FLOAT_BYTES)
     return reduction_bytes(shape, strides, _axes(axes, len(shape)), element, layouts.platform)
 

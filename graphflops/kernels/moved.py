@@ -11,7 +11,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from graphflops.execution.strides import row_major
-from graphflops.kernels.beside import operand_copies
+from graphflops.kernels.beside import is_mean, operand_copies
 from graphflops.kernels.choices import limits
 from graphflops.kernels.convolution import power_of_two
 from graphflops.kernels.kernel import Exchange, Kernel, Rows, Strided, Windows
@@ -210,7 +210,7 @@ def pooling(call: ConcreteCall) -> list[Kernel]:
     x, out = call.operand("x"), call.out
     if x is None or out is None or x.rank < 2 or not out.numel:
         return []
-    if _is_mean(call, out):
+    if is_mean(call.operator, out.shape):
         return [reduction(x, out.numel, is_inner=x.strides[1] != 1)]
     window = Windows(out.numel, _window_positions(call, x, out))
     indices = _INDEX_BYTES * out.numel if "max" in call.operator.name else 0
@@ -230,11 +230,6 @@ def pooling_backward(call: ConcreteCall) -> list[Kernel]:
     kernel = Kernel("pool", x.dtype, 0, 0, *moved, Windows(x.numel, cover), variant=variant)
     zeros = [] if call.operator.name == "avg_pool" else [fill(x)]
     return [*copied(call, again=True), *zeros, kernel]
-
-
-def _is_mean(call: ConcreteCall, out: Tensor) -> bool:
-    is_adaptive = call.operator.name in ("adaptive_avg_pool", "global_avg_pool")
-    return is_adaptive and prod(out.shape[2:]) == 1
 
 
 def _window_positions(call: ConcreteCall, x: Tensor, out: Tensor) -> float:

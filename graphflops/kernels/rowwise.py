@@ -10,7 +10,6 @@ from math import prod
 from typing import TYPE_CHECKING, NamedTuple
 
 from graphflops.graph import Ref
-from graphflops.kernels.call import OpenSizeError
 from graphflops.kernels.choices import limits
 from graphflops.kernels.kernel import Kernel, Rows, Strided
 from graphflops.kernels.moved import copied, elementwise, fill, is_last, pointwise, reduction
@@ -303,11 +302,9 @@ def _results(program: PricedProgram, sizes: Sizes) -> Iterator[Tensor]:
     """The results of the program that have gradients."""
     for name in dict.fromkeys(program.main.graph.seeds):
         value = program.main.values.get(name)
-        if isinstance(value, TensorType) and value.requires_grad:
-            try:
-                yield sizes.tensor(value)
-            except OpenSizeError:
-                continue
+        wanted = value if isinstance(value, TensorType) and value.requires_grad else None
+        if wanted is not None and (tensor := sizes.known(wanted)) is not None:
+            yield tensor
 
 
 def _repeated(result: Tensor) -> Kernel:

@@ -171,9 +171,10 @@ class Allocator:
         self.top += -(-size // _SMALL_SEGMENT) * _SMALL_SEGMENT
         return address
 
-    def _split(self, block: Block, size: int) -> None:
+    def _split(self, block: Block, size: int, is_mapped: bool = True) -> None:
         """Cut what is left of a block off; it is free."""
-        rest = Block(block.address + size, block.size - size, block.pool, block, block.next)
+        place = block.address + size
+        rest = Block(place, block.size - size, block.pool, block, block.next, is_mapped=is_mapped)
         if block.next is not None:
             block.next.previous = rest
         block.next, block.size = rest, size
@@ -251,13 +252,7 @@ class ExpandableAllocator(Allocator):
         self._reserve(mapped)
         pool.remove(block)
         if mapped < block.size:
-            rest = Block(
-                block.address + mapped, block.size - mapped, pool, block, block.next, is_mapped=False
-            )
-            if block.next is not None:
-                block.next.previous = rest
-            block.next, block.size = rest, mapped
-            pool.add(rest)
+            self._split(block, mapped, is_mapped=False)
         block.is_mapped = True
         block = self._merged(block)
         pool.add(block)

@@ -32,13 +32,6 @@ class Moment(NamedTuple):
     freed: list[int]
 
 
-class _Spared(NamedTuple):
-    """Entries without which a kernel runs too; those that were not got."""
-
-    entries: Container[int]
-    missed: set[int]
-
-
 def moments(timeline: Timeline, sizes: Sequence[int]) -> list[Moment]:
     """What each moment of a run takes and gives back; what outlives the run is given back at its end. sizes: by entry."""
     found = [Moment([], [], []) for _ in timeline.rows]
@@ -75,7 +68,7 @@ def replay(timeline: Timeline, sizes: Sequence[int], allocator: Allocator) -> li
     for number in range(_RUNS):
         allocator.empty_cache()
         allocator.reset_peaks()
-        reserved = _run(order, sizes, allocator, number == 0, _Spared((), set()))
+        reserved = _run(order, sizes, allocator, number == 0)
     return [*accumulate(reserved, max)]
 
 
@@ -92,7 +85,7 @@ def repeat(
     missed: set[int] = set()
     before = None
     for number in range(_REPEATED):
-        _run(order, sizes, allocator, number == 0, _Spared(spared, missed))
+        _run(order, sizes, allocator, number == 0, spared, missed)
         cached = allocator.cached()
         if cached == before:
             break
@@ -113,9 +106,10 @@ def _run(
     sizes: Sequence[int],
     allocator: Allocator,
     is_first: bool,
-    spared: _Spared,
+    spared: Container[int] = (),
+    missed: set[int] | None = None,
 ) -> list[int]:
-    """One run; returns the bytes reserved at each moment."""
+    """One run; returns the bytes reserved at each moment. missed: gets the spared entries that were not got."""
     blocks: list[Block | None] = [None] * len(sizes)
     reserved: list[int] = []
     for kept, taken, freed in order:
@@ -125,9 +119,9 @@ def _run(
             try:
                 blocks[entry] = allocator.allocate(sizes[entry])
             except OutOfMemory:
-                if entry not in spared.entries:
+                if missed is None or entry not in spared:
                     raise
-                spared.missed.add(entry)
+                missed.add(entry)
         reserved.append(allocator.reserved)
         for entry in freed:
             if (block := blocks[entry]) is not None:

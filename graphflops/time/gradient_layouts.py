@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from graphflops.dims import prod
-from graphflops.execution.strides import by_form, is_contiguous, regrouped, row_major
+from graphflops.execution.strides import TURNING, by_form, is_contiguous, regrouped, row_major, turned
 from graphflops.kernels.gradient_formulas import lies_as_gradient
 from graphflops.tensor import TensorType
 
@@ -26,7 +26,6 @@ _MADE_IN_ORDER = frozenset(
         *("pad", "roll", "layer_norm", "linear"),
     }
 )
-_TRANSPOSES = frozenset({"permute", "transpose", "t"})
 _SAME_AXES = frozenset({"reshape", "flatten", "unflatten", "ravel", "squeeze", "unsqueeze"})
 _PASSES_ON = frozenset({"add", "sub", "identity"})
 _ONE_BY_ONE = frozenset({"elementwise", "cast", "dropout"})
@@ -79,8 +78,9 @@ class GradientLayouts:
         if strides is None:
             return []
         is_repeated = any(step == 0 for step in strides)
-        if name in _TRANSPOSES:
-            self._transposed(call, x, strides, first)
+        if name in TURNING:
+            back = dict(zip(turned(operator, call.node.arguments(), x.rank), strides, strict=True))
+            self.known[first] = tuple([back[axis] for axis in range(x.rank)])
         elif name in _SAME_AXES:
             return self._reshaped(out, x, strides, first)
         elif is_elementwise or operator.kind == "identity":
@@ -97,20 +97,6 @@ class GradientLayouts:
     @by_form
     def _is_alike(self, call: PricedCall, place: int) -> bool:
         return lies_as_gradient(call, place, self.values)
-
-    def _transposed(self, call: PricedCall, x: TensorType, strides: Strides, first: str) -> None:
-        arguments = call.node.arguments()
-        axes = list(range(x.rank))
-        order = arguments.get("order")
-        if isinstance(order, tuple) and len(order) == x.rank:
-            axes = [axis % x.rank for axis in order if isinstance(axis, int)]
-        else:
-            a, b = arguments.get("axis0", -1), arguments.get("axis1", -2)
-            if not isinstance(a, int) or not isinstance(b, int) or x.rank < 2:
-                return
-            axes[a], axes[b] = axes[b], axes[a]
-        back = dict(zip(axes, strides, strict=True))
-        self.known[first] = tuple(back[axis] for axis in range(x.rank))
 
     def _reshaped(self, out: TensorType, x: TensorType, strides: Strides, first: str) -> list[Strides]:
         found = regrouped(out.shape, strides, x.shape)

@@ -43,6 +43,7 @@ _GROUPS = 2.0  # the same for groups in streams
 _RECURRENCE = 1.3  # nine of ten recurrent layers are within this factor
 _OF_MATRIX_UNITS = frozenset({"matmul", "convolution", "attention"})
 # The type in which devices multiply that have no products of a type: its signed form, or the next wider one.
+_OF_PARTS = {"complex64": "float32", "complex128": "float64"}
 _AS = {"uint8": "int8", "int4": "int8", "uint4": "int8", "int16": "float32", "uint16": "float32"}
 
 
@@ -178,17 +179,8 @@ def _variants(kernel: Kernel) -> tuple[tuple[str, ...], ...]:
             if _is_direct(kernel):
                 return ((DIRECT, sizes.phase), (DIRECT,))
             kind = predict_products.convolution_kind(sizes)
-            if kind.startswith("depthwise"):
-                return ((kind, sizes.phase), (kind,), ("depthwise", sizes.phase), ("depthwise",))
-            like = kind.split("_")[0]
-            return (
-                (kind, sizes.phase),
-                (kind,),
-                (like, sizes.phase),
-                (like,),
-                ("dense", sizes.phase),
-                ("dense",),
-            )
+            kinds = (kind, kind.split("_")[0], "dense")[: 2 if kind.startswith("depthwise") else 3]
+            return tuple([parts for each in kinds for parts in ((each, sizes.phase), (each,))])
         case Attention() as sizes:
             phase = "decoding" if sizes.queries == 1 else sizes.phase
             return ((sizes.kernel, kernel.variant, phase), (sizes.kernel, phase), (sizes.kernel,), ())
@@ -207,12 +199,8 @@ def _variants(kernel: Kernel) -> tuple[tuple[str, ...], ...]:
 def _peak(kernel: Kernel, device: Device) -> float | None:
     """Peak rate of a kernel's matrix work; None if it is not published."""
     peak = matrix_peak(kernel.dtype, device)
-    return matrix_peak("tfloat32", device) or peak if _is_tf32(kernel) else peak
-
-
-def _is_tf32(kernel: Kernel) -> bool:
-    """Whether float32 is multiplied as TF32, as cuDNN does by default and cuBLAS does not."""
-    return kernel.family == "convolution" and kernel.dtype == "float32"
+    is_tf32 = kernel.family == "convolution" and kernel.dtype == "float32"  # cuDNN's default, not cuBLAS's
+    return matrix_peak("tfloat32", device) or peak if is_tf32 else peak
 
 
 def _by_ceilings(kernel: Kernel, device: Device) -> Time:
@@ -230,13 +218,8 @@ def _by_ceilings(kernel: Kernel, device: Device) -> Time:
 
 def matrix_peak(dtype: str, device: Device) -> float | None:
     """Peak rate of matrix products in an element type; None if it is not published."""
-    name = (
-        "float8"
-        if dtype.startswith("float8")
-        else {"complex64": "float32", "complex128": "float64"}.get(dtype, dtype)
-    )
-    known = device.matrix
-    return known.get(name, known.get(_AS.get(name, "")))
+    name = "float8" if dtype.startswith("float8") else _OF_PARTS.get(dtype, dtype)
+    return device.matrix.get(name, device.matrix.get(_AS.get(name, "")))
 
 
 def _seconds(flops: int, peak: float | None, share: float) -> float:
