@@ -26,7 +26,6 @@ from graphflops.tensor import TensorType
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
-    from collections.abc import Set as AbstractSet
 
     from graphflops.attention import AttentionUse
     from graphflops.cost import Value
@@ -48,11 +47,7 @@ def as_run(
 
     Also the types of their values. eager: the record of a run, where there is one.
     """
-    if eager is None:
-        made, nothing = _masks(calls)
-    else:
-        made = _of_sizes(calls, eager.left_out)
-        nothing = made - {name for call in calls if _hides(call, eager) == "causal" for name in call.uses}
+    made, nothing = _masks(calls, eager)
     if not made:
         return calls, values
     uses = {name: use for use in attentions for name in use.calls}
@@ -80,17 +75,11 @@ def _hides(call: PricedCall, eager: EagerRun) -> str:
     return eager.attentions.get(call.node.outputs[0] or "", "") if call.node.outputs else ""
 
 
-def _of_sizes(calls: Sequence[PricedCall], left_out: AbstractSet[str]) -> set[str]:
-    """Values that are made from sizes alone, by an export and not by an eager run."""
-    no_data: set[str] = set()
-    for call in calls:
-        if call.node.operator.kind == "size" or no_data.issuperset(call.uses):
-            no_data.update(name for name in call.node.outputs if name is not None)
-    return no_data & left_out
+def _masks(calls: Sequence[PricedCall], eager: EagerRun | None) -> tuple[set[str], set[str]]:
+    """Values made from sizes alone that an eager run does not make, and those of them that hide nothing; views included.
 
-
-def _masks(calls: Sequence[PricedCall]) -> tuple[set[str], set[str]]:
-    """Values that lines which build masks make from sizes alone, and those of them that hide nothing; views included."""
+    Without a record of a run, those that lines make which build masks.
+    """
     no_data: set[str] = set()
     made: set[str] = set()
     nothing: set[str] = set()
@@ -98,6 +87,8 @@ def _masks(calls: Sequence[PricedCall]) -> tuple[set[str], set[str]]:
         if call.node.operator.kind == "size" or no_data.issuperset(call.uses):
             outputs = [name for name in call.node.outputs if name is not None]
             no_data.update(outputs)
+            if eager is not None:
+                continue
             lines = code_lines(call.node.python_stack, call.node.module_stack)
             if any(
                 has_fact("export-only mask", line.file, line.text) for line in lines
@@ -107,6 +98,9 @@ def _masks(calls: Sequence[PricedCall]) -> tuple[set[str], set[str]]:
                 has_fact("mask of nothing", line.file, line.text) for line in lines
             ) or not nothing.isdisjoint(call.uses):
                 nothing.update(outputs)
+    if eager is not None:
+        made = no_data & eager.left_out
+        nothing = made - {name for call in calls if _hides(call, eager) == "causal" for name in call.uses}
     return made, nothing
 
 

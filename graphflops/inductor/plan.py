@@ -84,7 +84,7 @@ class _Order:
 
     def as_written(self) -> list[int]:
         """Each kernel after those that it reads, otherwise in the given order."""
-        return self._depth_first(range(len(self.kernels)), lambda index: index)
+        return _depth_first(range(len(self.kernels)), lambda index: self.before[index])
 
     def smallest_first(self) -> list[int]:
         """The same from the kernel that reads and writes the fewest bytes on."""
@@ -92,26 +92,11 @@ class _Order:
             made + sum(self.size[name] for name in names)
             for made, names in zip(self.made, self.reads, strict=True)
         ]
-        return self._depth_first(
-            sorted(range(len(sizes)), key=lambda index: (sizes[index], index)),
-            lambda index: (sizes[index], index),
-        )
 
-    def _depth_first(self, starts: Sequence[int], key: Callable[[int], object]) -> list[int]:
-        seen = [False] * len(self.kernels)
-        order: list[int] = []
-        for start in starts:
-            stack = [(start, False)]
-            while stack:
-                index, is_done = stack.pop()
-                if is_done:
-                    order.append(index)
-                elif not seen[index]:
-                    seen[index] = True
-                    stack.append((index, True))
-                    needed = [other for other in self.before[index] if not seen[other]]
-                    stack += [(other, False) for other in sorted(needed, key=key, reverse=True)]  # type: ignore[arg-type]
-        return order
+        def smallest(places: Iterable[int]) -> list[int]:
+            return sorted(places, key=lambda index: (sizes[index], index))
+
+        return _depth_first(smallest(range(len(sizes))), lambda index: smallest(self.before[index]))
 
     def first_ready(self) -> list[int]:
         """First the kernel whose operands were made first."""
@@ -332,31 +317,26 @@ def _computing(ops: Sequence[Op], wanted: Iterable[str], given: Iterable[str]) -
             needed.add(place[id(op)])
             todo += [name for name in op.reads if name not in there]
     has_gradients = any(ops[index].is_gradient for index in needed)
-    order: list[Op] = []
-    done: set[int] = set()
-    for index in sorted(needed):
-        if ops[index].is_gradient or not has_gradients:
-            _append(index, ops, maker, place, needed, done, order)
+    starts = [index for index in sorted(needed) if ops[index].is_gradient or not has_gradients]
+
+    def before(index: int) -> list[int]:
+        return sorted(needed & {place[id(maker[name])] for name in ops[index].reads if name in maker})
+
+    return [ops[index] for index in _depth_first(starts, before)]
+
+
+def _depth_first(starts: Iterable[int], before: Callable[[int], Sequence[int]]) -> list[int]:
+    """All starts in their order, each after what must come before it. before: this, first what comes first."""
+    seen: set[int] = set()
+    order: list[int] = []
+    for start in starts:
+        stack = [(start, False)]
+        while stack:
+            index, is_done = stack.pop()
+            if is_done:
+                order.append(index)
+            elif index not in seen:
+                seen.add(index)
+                stack.append((index, True))
+                stack += [(other, False) for other in reversed(before(index)) if other not in seen]
     return order
-
-
-def _append(
-    index: int,
-    ops: Sequence[Op],
-    maker: Mapping[str, Op],
-    place: Mapping[int, int],
-    needed: set[int],
-    done: set[int],
-    order: list[Op],
-) -> None:
-    """Append an operator after those that it reads."""
-    stack = [(index, False)]
-    while stack:
-        current, is_ready = stack.pop()
-        if is_ready:
-            order.append(ops[current])
-        elif current not in done:
-            done.add(current)
-            stack.append((current, True))
-            reads = [place[id(maker[name])] for name in ops[current].reads if name in maker]
-            stack += [(other, False) for other in sorted(reads, reverse=True) if other in needed]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from graphflops.dims import Dim, dim_max, prod, total
 from graphflops.execution.strides import row_major
-from graphflops.graph import Ref, tensor_type
+from graphflops.graph import tensor_type
 from graphflops.kernels import cudnn
 from graphflops.kernels.beside import (
     column_sum_buffers,
@@ -90,8 +90,8 @@ def backward_bytes(call: PricedCall, layouts: Layouts, has_other_gradient: bool)
         return _rolled(call, values)
     if kind == "loss":
         return loss_tensors(call, layouts)[1]
-    bias = call.node.arguments().get("bias")
-    if kind == "product" and isinstance(bias, Ref) and out.rank and _wants(bias, values):
+    bias = tensor_type(call.node.arguments().get("bias"), values)
+    if kind == "product" and bias is not None and bias.requires_grad and out.rank:
         return total(column_sum_buffers(prod(out.shape[:-1]), out.shape[-1], layouts.platform))
     return _over_batches(call, out, values) if kind == "product" else 0
 
@@ -290,8 +290,3 @@ def _axes(given: Any, rank: int) -> set[int]:
     axes = given if isinstance(given, tuple) else () if given is None else (given,)
     found = {axis % rank for axis in axes if isinstance(axis, int) and rank}
     return found or set(range(rank))
-
-
-def _wants(argument: Ref, values: Mapping[str, Value]) -> bool:
-    value = tensor_type(argument, values)
-    return value is not None and value.requires_grad

@@ -64,7 +64,8 @@ def seconds(
         and "position" not in rates
         and kernel.sizes.phase == "weight_gradient"
     ):
-        work += _start_of_taps(kernel.sizes, device) * rates.get("row", 0.0) * 1e-9
+        taps = kernel.sizes.filters * prod(kernel.sizes.filter)  # of filters, a block for each
+        work += taps / (device.multiprocessors or 1) * rates.get("row", 0.0) * 1e-9
     beside = 0.0
     if kernel.variant in _LATENCY_BESIDE:
         # The memory answers half as fast as the cache.
@@ -91,17 +92,12 @@ def _floor(kernel: Kernel, rates: Mapping[str, float]) -> float:
     """Seconds of the shortest kernel; one of few elements computes few addresses."""
     share = 1.0
     is_float = "float" in kernel.dtype
-    if isinstance(kernel.sizes, Strided) and _is_first_wave(kernel.sizes) and is_float:
-        turns = min(_IN_TURN, -(-kernel.sizes.elements // _THREADS))
-        share = _FIRST_TURN + _FURTHER_TURN * (turns - 1)
-    elif isinstance(kernel.sizes, Strided):
-        share = min(1.0, _SHORTEST + (1 - _SHORTEST) * kernel.sizes.elements / _FEW_ELEMENTS)
+    if isinstance(sizes := kernel.sizes, Strided):
+        share = min(1.0, _SHORTEST + (1 - _SHORTEST) * sizes.elements / _FEW_ELEMENTS)
+        if sizes.has_casts and sizes.elements <= _ONE_WAVE and is_float:  # each thread loads its own in turn
+            turns = min(_IN_TURN, -(-sizes.elements // _THREADS))
+            share = _FIRST_TURN + _FURTHER_TURN * (turns - 1)
     return rates["floor"] * share * 1e-6
-
-
-def _is_first_wave(sizes: Strided) -> bool:
-    """Whether few elements are converted, each thread loading its own one after the other."""
-    return sizes.has_casts and sizes.elements <= _ONE_WAVE
 
 
 def _elements(kernel: Kernel, width: float, rates: Mapping[str, float]) -> float:
@@ -153,11 +149,6 @@ def _repeats(kernel: Kernel) -> float:
     if sizes.phase == "weight_gradient":
         return 1.0 if sizes.channels_last else (-(-pixels // _WARP) + _START_OF_IMAGE) * _WARP / pixels
     return max(1.0, prod(sizes.image) / pixels)
-
-
-def _start_of_taps(sizes: Convolution, device: Device) -> float:
-    """How many taps of filters each multiprocessor computes, a block for each."""
-    return sizes.filters * prod(sizes.filter) / (device.multiprocessors or 1)
 
 
 def _warps(kernel: Kernel) -> float:
