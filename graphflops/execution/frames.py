@@ -47,22 +47,19 @@ _MOST_ALIKE = 8  # variables of a function that one operator has made
 _AFTER_SOFTMAX = 2  # products of an attention after its softmax: with the values, and the projection
 
 
-def lifetimes(
-    nodes: Sequence[Node], memory_of: Mapping[str, str], is_empty: Callable[[str], bool]
-) -> Lifetimes:
-    """How long Python refers to each tensor.
+class References:
+    """Follows the functions that run, call by call.
 
-    nodes: the calls in program order. memory_of: by value, the value whose memory it shares. is_empty: whether a value is a
-    vector without elements.
+    nodes: the calls in program order. reads: by place, the values that they read. memory_of: by value, the value whose
+    memory it shares. is_empty: whether a value is a vector without elements.
     """
-    return _References(nodes, memory_of, is_empty).found()
-
-
-class _References:
-    """Follows the functions that run, call by call."""
 
     def __init__(
-        self, nodes: Sequence[Node], memory_of: Mapping[str, str], is_empty: Callable[[str], bool]
+        self,
+        nodes: Sequence[Node],
+        reads: Sequence[tuple[str, ...]],
+        memory_of: Mapping[str, str],
+        is_empty: Callable[[str], bool],
     ) -> None:
         self.nodes, self.memory_of, self.is_empty = nodes, memory_of, is_empty
         self.until: dict[str, int] = {}
@@ -71,7 +68,7 @@ class _References:
         self.lines: Sequence[CodeLine] = ()
         self.last = -1  # position of the latest call
         self.modules: list[tuple[int, int]] = []  # first and last call of each run of a module
-        self.reads = [node.reads() for node in nodes]  # by place, as the next two
+        self.reads = reads  # by place, as the next two
         self.owners = [[memory_of.get(value, value) for value in read] for read in self.reads]
         self.results = [tuple([name for name in node.outputs if name is not None]) for node in nodes]
         self.last_read = {value: place for place, read in enumerate(self.reads) for value in read}
@@ -84,8 +81,10 @@ class _References:
             if node.outputs and node.operator.kind != "view":
                 self.readers.update(set(read))
 
-    def found(self) -> Lifetimes:
+    def lifetimes(self) -> Lifetimes:
+        """How long Python refers to each tensor."""
         lines: tuple[CodeLine, ...] = ()
+        reads = self.reads
         for place, node in enumerate(self.nodes):
             lines = code_lines(node.python_stack, node.module_stack) or lines
             self.enter(lines, place)
@@ -93,19 +92,15 @@ class _References:
             if operator.name in _JOINS:
                 self.hold_joined(node, place)
             self.hold_locals(node, operator, place)
-            kind = operator.kind
-            if kind == "softmax" or (
-                kind in _PASSING and not self.distributions.isdisjoint(self.reads[place])
-            ):
+            is_passing = operator.kind in _PASSING and not self.distributions.isdisjoint(reads[place])
+            if is_passing or operator.kind == "softmax":
                 self.distributions.update(self.results[place])
         self.leave(0, len(self.nodes) - 1)
         self.hold_arguments()
-        last_use = {self.memory_of.get(value, value): place for value, place in self.last_read.items()}
-        longer = (
-            value
-            for value, place in self.assumed.items()
-            if last_use.get(value, -1) < place >= self.until[value]
-        )
+        used = {self.memory_of.get(value, value): place for value, place in self.last_read.items()}
+        longer = [
+            name for name, last in self.assumed.items() if used.get(name, -1) < last >= self.until[name]
+        ]
         return Lifetimes(self.until, frozenset(longer))
 
     def hold(self, values: Iterable[str], last: int) -> None:
@@ -319,8 +314,7 @@ class _References:
         """What `output, weights = attention(...)` binds to the second name: the softmax, where attention is spelled out."""
         products = 0
         for place in range(self.last, frame.first - 1, -1):
-            node = self.nodes[place]
-            products += node.operator.kind == "product"
+            products += self.nodes[place].operator.kind == "product"
             made = tuple(name for name in self.results[place] if name in self.distributions)
             if made:
                 return made
@@ -399,8 +393,7 @@ class _References:
 
     def hold_arguments(self) -> None:
         """What a module is given from outside lives until its forward returns."""
-        made = self.made
-        used = [[(made[value], value) for value in read if value in made] for read in self.reads]
+        used = [[(self.made[value], value) for value in read if value in self.made] for read in self.reads]
         for first, last in self.modules:
             given = [value for read in used[first : last + 1] for place, value in read if place < first]
             self.hold(given, last)

@@ -17,7 +17,7 @@ from graphflops.dims import differ, evaluate
 from graphflops.execution.composed import expanded
 from graphflops.execution.composites import with_fast_paths
 from graphflops.execution.export_only import as_run, without_whole_slices
-from graphflops.execution.frames import lifetimes
+from graphflops.execution.frames import References
 from graphflops.execution.layouts import Layouts
 from graphflops.execution.python_frame import Lifetimes
 from graphflops.graph import Ref
@@ -48,6 +48,10 @@ def consistent(graph: PricedGraph) -> Sequence[PricedCall]:
 
 
 def _judged(call: PricedCall, graph: PricedGraph) -> PricedCall:
+    outputs, derived = call.node.outputs, call.estimate.out
+    is_whole = outputs and len(derived) == len(outputs) and not call.estimate.unknown
+    if is_whole and all(map(is_, derived, map(graph.values.get, outputs))):  # type: ignore[arg-type]
+        return call
     wrong = _contradicted(call, graph.values)
     # Of what it makes nothing is kept, so nothing can be read.
     if not call.node.outputs and call.tensors(graph.values):
@@ -116,7 +120,7 @@ class Run:
 
     def __init__(self, expanded: Expanded, layouts: Layouts, graph: Graph) -> None:
         self.expanded, self.calls = expanded, expanded.calls
-        self.layouts = layouts
+        self.layouts, self.graph = layouts, graph
         self.eager = graph.eager
         marks = graph.recomputed
         inside = {name: marks[of.name] for name, of in expanded.outer.items() if of.name in marks}
@@ -145,7 +149,10 @@ class Run:
         if self.eager is not None:
             found = recorded(calls, self.eager)
         else:
-            found = lifetimes([_with_lines(call) for call in calls], self.owners, self.is_empty)
+            reads = dict(zip(map(id, self.graph.nodes), self.graph.operands, strict=True))
+            nodes = [_with_lines(call) for call in calls]
+            read = [reads.get(id(call.node)) or call.node.reads() for call in calls]
+            found = References(nodes, read, self.owners, self.is_empty).lifetimes()
         until = {name: ends[place] for name, place in found.until.items()}
         return found._replace(until=self.until_returns | until)
 

@@ -108,7 +108,7 @@ class _Run:
         places = {id(block): place for place, block in self.blocks.items()}
         starts = {block.address: block for block in self.blocks.values()}
         for pool in self.allocator.pools.values():
-            starts.update(pool.blocks)
+            starts.update((address, block) for _, address, block in pool.free)
         return [
             self._segment(address, size, starts[address], places)
             for address, size in self.allocator.segments.items()
