@@ -85,16 +85,16 @@ class Frame:
     """A function that is running.
 
     own: the variable that holds the module. opening: the line of its first call, and the next line of the stack then.
-    entered: position of that call. first: position of the first call of the statement that runs. ran: how often that
-    has run what it runs last. inside: the module that its last call is part of. called: the module that it called
-    first. variables: what each local variable holds; `#N`: what an unknown one does. beside: weights of attentions
-    that a variable holds if it holds a tuple. weights: those that modules called by the statement returned. returned:
-    that the frame returns. hidden: what functions that the statement calls have made. locals: those of them that
-    their variables must hold. turns: the latest of locals, by operator. opened: the number of the line at which the
-    statement began. operands: by that number, for a statement with operands on later lines: the variable that it reads.
-    bound: variables that had weights beside them. unsure: those that such a statement binds, to a tuple or to a
-    tensor, with what was held beside it until when. replaced: by such a variable: the one whose value the statement read
-    before that of the variable, and until when that held it, if the variable holds a tuple.
+    entered: position of that call. parts: the statements of the line; statement: the one that runs. first: position of
+    its first call. ran: how often it has run what it runs last. inside: the module that its last call is part of.
+    called: the module that it called first. variables: what each local variable holds; `#N`: what an unknown one does.
+    beside: weights of attentions that a variable holds if it holds a tuple. weights: those that modules called by the
+    statement returned. returned: that the frame returns. hidden: what functions that the statement calls have made.
+    locals: those of them that their variables must hold. turns: the latest of locals, by operator. opened: the number of
+    the line at which the statement began. operands: by that number, for a statement with operands on later lines: the
+    variable that it reads. bound: variables that had weights beside them. unsure: those that such a statement binds, to
+    a tuple or to a tensor, with what was held beside it until when. replaced: by such a variable: the one whose value
+    the statement read before that of the variable, and until when that held it, if the variable holds a tuple.
     """
 
     line: CodeLine
@@ -103,6 +103,7 @@ class Frame:
     own: str = ""
     first: int = 0
     parts: Sequence[Statement] = (Statement(),)
+    statement: Statement = field(default_factory=Statement)
     part: int = 0
     opened: int = 0
     runs_in_turns: bool = False
@@ -122,11 +123,6 @@ class Frame:
     replaced: dict[str, tuple[str, int]] = field(default_factory=dict)
 
     @property
-    def statement(self) -> Statement:
-        """The statement that runs."""
-        return self.parts[self.part]
-
-    @property
     def is_module(self) -> bool:
         """Whether it is the forward of a module."""
         return self.line.function == "forward"
@@ -143,7 +139,7 @@ class Frame:
                 runs_in_turns(line.text),
             )
             self.opened = line.number
-        self.line = line
+        self.line, self.statement = line, self.parts[self.part]
 
     def goes_on(self, line: CodeLine, inner: str) -> bool:
         """Whether a line is of the expression that runs: a further one, or an earlier one of those that it has run.

@@ -28,8 +28,7 @@ from graphflops.kernels.moved import (
     softmax_kernel,
     sum_to,
 )
-from graphflops.kernels.products import product_backward
-from graphflops.kernels.recurrences import recurrent_backward
+from graphflops.kernels.products import product_backward, recurrent_backward
 from graphflops.kernels.rowwise import loss_backward, norm_backward, weight_norm
 from graphflops.ops.operator import by_name
 from graphflops.rules.formula import REDUCING, SCANNING

@@ -27,8 +27,7 @@ from graphflops.kernels.moved import (
     softmax_kernel,
     sum_to,
 )
-from graphflops.kernels.products import product
-from graphflops.kernels.recurrences import recurrent
+from graphflops.kernels.products import product, recurrent
 from graphflops.kernels.rowwise import loss, norm, weight_norm
 from graphflops.ops.operator import by_name
 

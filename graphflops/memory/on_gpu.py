@@ -15,7 +15,7 @@ from graphflops.graph import Ref
 from graphflops.kernels import buffers as kernels
 from graphflops.kernels.attention import AttentionMemory, cut
 from graphflops.kernels.beside import operand_copies
-from graphflops.kernels.recurrences import Recurrent
+from graphflops.kernels.products import Recurrent
 from graphflops.kernels.rowwise import loss_tensors
 from graphflops.passes.program import CallByCall
 from graphflops.tensor import TensorType

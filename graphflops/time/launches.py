@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from graphflops.attention.kernel import attention_kernel
 from graphflops.execution.layouts import attention_problem
+from graphflops.kernels.beside import GradientLayouts
 from graphflops.kernels.call import ConcreteCall, OpenSizeError, Sizes
 from graphflops.kernels.gradients import backward_kernels, call_kernels
 from graphflops.kernels.kernel import Exchange, Product
@@ -18,7 +19,6 @@ from graphflops.kernels.rowwise import loss_kernels
 from graphflops.passes.checkpoints import gradient_checkpoints
 from graphflops.passes.program import PricedGraph
 from graphflops.tensor import TensorType
-from graphflops.time.gradient_layouts import GradientLayouts
 from graphflops.time.schedule import (
     Exchanges,
     Launches,
