@@ -132,12 +132,18 @@ def _without_mask(call: PricedCall, mask: str, *, is_causal: bool) -> PricedCall
     operator = call.node.operator
     given = {**operator.arguments(call.node.args, call.node.kwargs), "mask": None, "is_causal": is_causal}
     node = replace(call.node, args=(), kwargs=tuple(given.items()))
-    gradient = call.gradient
-    if gradient is not None:
-        gradient = replace(
-            gradient, operands=frozenset(place for place in gradient.operands if place < len(tensors))
-        )
+    gradient = placed(call.gradient, range(len(tensors)))
     return replace(call, node=node, uses=tuple(tensors), gradient=gradient, form=None)
+
+
+def placed(gradient: Backward | None, places: Sequence[int]) -> Backward | None:
+    """The gradient of a call whose operands have other places now. places: of the first ones; others are lost."""
+    if gradient is None:
+        return None
+    kept = range(len(places))
+    gradients = tuple([(places[place], is_fresh) for place, is_fresh in gradient.gradients if place in kept])
+    operands = frozenset([places[place] for place in gradient.operands if place in kept])
+    return replace(gradient, gradients=gradients, operands=operands)
 
 
 def _used(calls: Sequence[PricedCall], made: set[str]) -> list[PricedCall]:
@@ -330,16 +336,6 @@ def _written_in_place(call: PricedCall, copy: PricedCall) -> PricedCall:
     op = call.node.op if word is None else f"_c10d_functional.{word}.default"
     node = replace(call.node, op=op, outputs=copy.node.outputs)
     if word is None:  # the tensor that it writes is its first operand
-        call = replace(call, uses=(copy.uses[0], *call.uses), gradient=_shifted(call.gradient))
+        gradient = placed(call.gradient, range(1, len(call.uses) + 1))
+        call = replace(call, uses=(copy.uses[0], *call.uses), gradient=gradient)
     return replace(call, node=node, estimate=replace(call.estimate, alias=True), form=None)
-
-
-def _shifted(gradient: Backward | None) -> Backward | None:
-    """The gradient of a call with one operand more before the others."""
-    if gradient is None:
-        return None
-    return replace(
-        gradient,
-        gradients=tuple((place + 1, is_fresh) for place, is_fresh in gradient.gradients),
-        operands=frozenset(place + 1 for place in gradient.operands),
-    )

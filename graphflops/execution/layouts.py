@@ -152,10 +152,9 @@ class Layouts:
             return self.identity(operator.word, x, name, out)
         if operator.kind == "attention":
             return self.attention(call, arguments, out)
-        if x and out.rank == self.typed(x).rank and self.keeps_channels_last(call, x):
-            return row_major(out.shape, (0, *range(2, out.rank), 1))
-        if operator.name == "cat" and all(
-            self.has_channels_last(operand) for operand in call.tensors(self.values)
+        is_last = x and out.rank == self.typed(x).rank and self.keeps_channels_last(call, x)
+        if is_last or (
+            operator.name == "cat" and all(map(self.has_channels_last, call.tensors(self.values)))
         ):
             return row_major(out.shape, (0, *range(2, out.rank), 1))
         if operator.kind == "recurrent" and arguments.get(_BATCH_FIRST) is True:
@@ -173,7 +172,7 @@ class Layouts:
                 return None
         if out.dtype.bits == _SINGLE and out.rank == len(_HEADS_INSIDE):
             return row_major(out.shape, _HEADS_INSIDE)
-        return self.as_operand([query], out) if query else None
+        return self.as_operand(query, out)
 
     def keeps_channels_last(self, call: PricedCall, x: str) -> bool:
         """Whether a result has its channels last; a convolution's has, if its operand or its weight has."""
@@ -212,17 +211,13 @@ class Layouts:
                     place = before
         return row_major(out.shape, inner_first[::-1])
 
-    def as_operand(self, names: Sequence[str], out: TensorType) -> Strides | None:
-        """Without gaps, the axes in the order of the first operand of the same rank and shape."""
-        for name in names:
-            value = self.values.get(name)
-            if (
-                isinstance(value, TensorType)
-                and value.shape[:-1] == out.shape[:-1]
-                and value.rank == out.rank
-            ):
-                return row_major(out.shape, order_of(self.of(name)))
-        return None
+    def as_operand(self, name: str, out: TensorType) -> Strides | None:
+        """Without gaps, the axes in the order of an operand of the same rank and shape."""
+        value = self.values.get(name)
+        is_alike = isinstance(value, TensorType) and value.rank == out.rank
+        if not is_alike or self.typed(name).shape[:-1] != out.shape[:-1]:
+            return None
+        return row_major(out.shape, order_of(self.of(name)))
 
     def identity(self, word: str, x: str, result: str, out: TensorType) -> Strides | None:
         """`contiguous` copies what does not lie in order; `clone` keeps the order of axes."""
@@ -231,7 +226,7 @@ class Layouts:
             if is_contiguous(out.shape, strides):
                 self.views.add(result)
             return None
-        return self.as_operand([x], out) if word.startswith(("clone", "_lazy")) else strides
+        return self.as_operand(x, out) if word.startswith(("clone", "_lazy")) else strides
 
     def reshaped(self, x: str, result: str, out: TensorType) -> Strides | None:
         """A reshape is a view where the axes that it merges lie together, else a copy."""

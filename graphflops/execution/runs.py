@@ -16,7 +16,7 @@ from graphflops.base.units import memory as bytes_text
 from graphflops.dims import differ, evaluate
 from graphflops.execution.composed import expanded
 from graphflops.execution.composites import with_fast_paths
-from graphflops.execution.export_only import as_run, without_whole_slices
+from graphflops.execution.export_only import as_run, placed, without_whole_slices
 from graphflops.execution.frames import References
 from graphflops.execution.layouts import Layouts
 from graphflops.execution.python_frame import Lifetimes
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from graphflops.devices import Platform
     from graphflops.execution.composites import Expanded
     from graphflops.graph import EagerRun, Graph, Node
-    from graphflops.passes.program import Backward, MemoryUse, PricedCall, PricedProgram
+    from graphflops.passes.program import MemoryUse, PricedCall, PricedProgram
 
 _OPERATOR = "unknown"  # no operator's spelling: of the kind `other`, without names of arguments
 
@@ -92,21 +92,13 @@ def _as_recorded(call: PricedCall, values: Mapping[str, Value]) -> Estimate:
 
 def _unknown(call: PricedCall, values: Mapping[str, Value]) -> PricedCall:
     """The call as one of an unknown operator."""
-    operands, results = len(call.tensors(values)), len(call.node.outputs)
+    results = len(call.node.outputs)
     node = replace(call.node, op=_OPERATOR, args=tuple(map(Ref, call.uses)), kwargs=())
-    gradient = None if call.gradient is None else _within(call.gradient, operands, results)
+    gradient = placed(call.gradient, range(len(call.tensors(values))))
+    if gradient is not None:
+        gradient = replace(gradient, results=frozenset(each for each in gradient.results if each < results))
     estimate = _as_recorded(call, values)
     return replace(call, node=node, estimate=estimate, gradient=gradient, form=None)
-
-
-def _within(gradient: Backward, operands: int, results: int) -> Backward:
-    """The gradient without what it reads of operands and results that the call does not have."""
-    return replace(
-        gradient,
-        gradients=tuple(entry for entry in gradient.gradients if entry[0] < operands),
-        operands=frozenset(place for place in gradient.operands if place < operands),
-        results=frozenset(place for place in gradient.results if place < results),
-    )
 
 
 _NOTABLE = 100  # times what is assumed: where that is more than the peak, it is said

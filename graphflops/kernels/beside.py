@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from graphflops.dims import Dim, ceil_div, dim_max, dim_min, prod, total
+from graphflops.dims import Dim, broadcast, ceil_div, dim_max, dim_min, prod, total
 from graphflops.execution.strides import (
     TURNING,
     by_form,
@@ -136,11 +136,11 @@ def _copied(name: str, other: str, lie: HasStrides, *, is_merged: bool) -> Copy 
         return None
     if is_merged and own.rank > 2:
         if (
-            lie.typed(other).rank if other else 2
-        ) <= 2:  # one matrix for all rows: everything but the last axis is merged
+            not other or lie.typed(other).rank <= 2
+        ):  # one matrix for all rows: all but the last axis is merged
             merged = (prod(own.shape[:-1]), own.shape[-1])
         else:
-            batch = _broadcast(own.shape[:-2], lie.typed(other).shape[:-2])
+            batch = broadcast(own.shape[:-2], lie.typed(other).shape[:-2])
             shape = (*batch, *own.shape[-2:])
             merged = (prod(batch), *own.shape[-2:])
             strides = repeated(own.shape, strides, shape)
@@ -158,12 +158,6 @@ def _is_read_by_blas(shape: Sequence[Dim], strides: Strides) -> bool:
     across = (column == 1 or columns == 1) and (rows == 1 or size_hint(row) >= size_hint(columns))
     down = (row == 1 or rows == 1) and (columns == 1 or size_hint(column) >= size_hint(rows))
     return across or down
-
-
-def _broadcast(own: Sequence[Dim], other: Sequence[Dim]) -> tuple[Dim, ...]:
-    length = max(len(own), len(other))
-    padded = [(1,) * (length - len(axes)) + tuple(axes) for axes in (own, other)]
-    return tuple(b if a == 1 else a for a, b in zip(*padded, strict=True))
 
 
 _WARP, _MOST_THREADS, _VECTOR, _VECTOR_FROM, _FEWEST_VALUES, _MOST_VALUES, _SEMAPHORE_BYTES = limits(

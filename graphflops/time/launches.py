@@ -235,12 +235,8 @@ class Launcher:
 
     def _dispatched(self, graph: PricedGraph, call: PricedCall) -> float:
         """CPU time in which Python dispatches the calls on DTensors and other subclasses that a recorded call is part of."""
-        step = graph.graph.step
-        return (
-            step.wrapped[call.row] * self.costs["forward.subclass"]
-            if step is not None and step.wrapped
-            else 0.0
-        )
+        wrapped = () if graph.graph.step is None else graph.graph.step.wrapped
+        return wrapped[call.row] * self.costs["forward.subclass"] if wrapped else 0.0
 
     def _nested(self, call: PricedCall, row: int, times: int) -> Iterator[tuple[PricedGraph, int, int]]:
         """The graphs that run inside a call, where their rows begin, and how often they run."""
