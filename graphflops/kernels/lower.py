@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from math import log2, prod
 from typing import TYPE_CHECKING
 
@@ -155,7 +156,7 @@ def _resampled(call: ConcreteCall) -> list[Kernel]:
     """Interpolation has a thread for each position, which loops over batch and channels (UpSampleBilinear2d.cu of ATen)."""
     out, work = call.out, call.cost.vector_flops
     if out is None or out.rank < 3 or not work:
-        return of_rows("pool")(call)
+        return of_rows("pool", call)
     images = out.shape[0] * out.shape[1]
     x = call.operand("x")
     is_last = x is not None and x.shape[1] > 1 and x.strides[1] == 1
@@ -261,7 +262,7 @@ _FORWARD: Mapping[str, Lowering] = {
     "gather": _gathered,
     "scatter": scatter,
     "reduction": _reduced,
-    "scan": of_rows("scan"),
+    "scan": partial(of_rows, "scan"),
     "sort": _sorted,
     "product": product,
     "convolution": convolution,
@@ -272,7 +273,7 @@ _FORWARD: Mapping[str, Lowering] = {
     "softmax": _softmax,
     "attention": attention,
     "recurrent": recurrent,
-    "random": of_rows("random"),
+    "random": partial(of_rows, "random"),
     "dropout": _dropout,
     "collective": collective,
 }

@@ -108,16 +108,12 @@ def sum_to(tensor: Tensor, kept: Sequence[int], bits: int | None = None) -> Kern
     return replace(inner, variant=PLANES) if is_planes else inner
 
 
-def of_rows(family: Family, kernels: int = 1) -> Lowering:
-    """A lowering to kernels that each move the call's bytes and work on rows along the axis of the call."""
-
-    def lower(call: ConcreteCall) -> list[Kernel]:
-        like = next(iter(call.operands), call.out)
-        if like is None or not call.cost.read_bytes + call.cost.written_bytes:
-            return []
-        return [rows_kernel(family, like, call, call.cost.read_bytes, call.cost.written_bytes)] * kernels
-
-    return lower
+def of_rows(family: Family, call: ConcreteCall) -> list[Kernel]:
+    """One kernel that moves the call's bytes and works on rows along its axis."""
+    like, cost = next(iter(call.operands), call.out), call.cost
+    if like is None or not cost.read_bytes + cost.written_bytes:
+        return []
+    return [rows_kernel(family, like, call, cost.read_bytes, cost.written_bytes)]
 
 
 def rows_kernel(family: Family, like: Tensor, call: ConcreteCall, read: int, written: int) -> Kernel:
@@ -270,7 +266,7 @@ def scatter(call: ConcreteCall) -> list[Kernel]:
 
 def _at_places(call: ConcreteCall) -> list[Kernel]:
     """Rows of what is written, after a copy of the operand unless it is changed in place."""
-    kernels = of_rows("scatter")(call)
+    kernels = of_rows("scatter", call)
     if not call.operator.mutates:
         return [*kernels, *(elementwise(x, 0, 0) for x in call.operands[:1])]
     return [replace(kernel, sizes=_written_rows(kernel, call.operands[0])) for kernel in kernels]
