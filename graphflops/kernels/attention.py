@@ -205,8 +205,7 @@ class AttentionMemory(NamedTuple):
     problem: Problem
     choice: Choice
     out_bytes: Dim
-    operands_in_order: tuple[bool, bool, bool]
-    value_name: str
+    operands_in_order: tuple[bool, ...]
 
     @staticmethod
     def of(call: PricedCall, layouts: Layouts, training: bool) -> AttentionMemory | None:
@@ -217,11 +216,8 @@ class AttentionMemory(NamedTuple):
         out = layouts.values.get(call.node.outputs[0] or "")
         if problem is None or not isinstance(out, TensorType):
             return None
-        in_order = [is_contiguous(operand.type.shape, operand.strides) for operand in problem.operands]
-        value = call.tensors(layouts.values)[2]
-        order = (in_order[0], in_order[1], in_order[2])
-        choice = attention_kernel(problem, layouts.platform)
-        return AttentionMemory(problem, choice, out.nbytes, order, value)
+        in_order = tuple([is_contiguous(each.type.shape, each.strides) for each in problem.operands])
+        return AttentionMemory(problem, attention_kernel(problem, layouts.platform), out.nbytes, in_order)
 
     @property
     def is_fused(self) -> bool:
@@ -243,11 +239,6 @@ class AttentionMemory(NamedTuple):
         if self.is_fused:
             return self.mask_copy
         return self.scores + self.dropped + self.scaled + self.repeated(self.problem.key) + self.value_copy
-
-    @property
-    def saved_operands(self) -> list[str]:
-        """Operands and result that the gradient of the unfused kernel reads: the value, unless it was copied."""
-        return [] if self.value_copy != 0 else [self.value_name]
 
     @property
     def backward(self) -> Dim:

@@ -200,16 +200,19 @@ _HALF = 16  # bits
 
 def recurrent(call: ConcreteCall) -> list[Kernel]:
     """One kernel for all layers and steps, after a copy that puts the steps first."""
+    if not call.operands or call.out is None or not call.out.rank:
+        return []
     if _is_cell(call):
         return _cell(call)
-    x = call.operands[0] if call.operands else None
-    turned = [copy(_steps_first(x))] if x is not None and _is_batch_first(call) else []
+    turned = [copy(_steps_first(call.operands[0]))] if _is_batch_first(call) else []
     kernels = _kernels(call, call.cost.matrix_flops, call.cost.read_bytes, call.cost.written_bytes, "forward")
     return [*turned, *kernels]
 
 
 def recurrent_backward(call: ConcreteCall) -> list[Kernel]:
     """One kernel that goes through the steps in reverse."""
+    if not call.operands or call.out is None or not call.out.rank:
+        return []
     if _is_cell(call):
         return _cell_backward(call)
     cost = call.backward_cost
@@ -233,12 +236,8 @@ def _steps_first(x: Tensor) -> Tensor:
 
 
 def _kernels(call: ConcreteCall, flops: int, read: int, written: int, phase: Pass) -> list[Kernel]:
-    x = call.operands[0] if call.operands else None
-    out = call.out
-    if x is None or out is None or not out.rank:
-        return []
     sizes = replace(_sizes(call), phase=phase)
-    return [Kernel("recurrence", x.dtype, flops, 0, read, written, sizes)]
+    return [Kernel("recurrence", call.operands[0].dtype, flops, 0, read, written, sizes)]
 
 
 def _sizes(call: ConcreteCall) -> Recurrence:
@@ -259,8 +258,6 @@ def _sizes(call: ConcreteCall) -> Recurrence:
 
 def _cell(call: ConcreteCall) -> list[Kernel]:
     """Products of operand and state, and all gates in one kernel."""
-    if not call.operands or call.out is None or not call.out.rank:
-        return []
     x, sizes = call.operands[0], _sizes(call)
     gates = sizes.gates * sizes.hidden
     size = sizes.batch * gates * x.bits // 8
@@ -270,8 +267,6 @@ def _cell(call: ConcreteCall) -> list[Kernel]:
 
 def _cell_backward(call: ConcreteCall) -> list[Kernel]:
     """The gates, sums for both biases, and of each product the gradients of its operand and weight."""
-    if not call.operands or call.out is None or not call.out.rank:
-        return []
     x, sizes = call.operands[0], _sizes(call)
     gates, rows = sizes.gates * sizes.hidden, sizes.batch
     size = rows * gates * x.bits // 8

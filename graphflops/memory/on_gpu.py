@@ -97,7 +97,7 @@ class OnGpu(CallByCall):
         """Operands and results that the gradients read; not those that were copied for the forward."""
         attention = self.attention(call)
         if attention is not None and not attention.is_fused and call.gradient is not None:
-            return [*attention.saved_operands]
+            return [] if attention.value_copy != 0 else [*call.tensors(self.values)[2:3]]
         copies = {*self.saved_copies(call)}
         mask = call.node.arguments().get("mask")
         if attention is not None and isinstance(mask, Ref) and attention.mask_copy != 0:
