@@ -213,8 +213,7 @@ class Frame:
     def runs(self, line: CodeLine) -> bool:
         """Whether the line may belong to this run of the function."""
         own = self.line
-        is_same = own.function == line.function and own.module == line.module and own.file == line.file
-        return own is line or is_same
+        return own is line or (own.function, own.module, own.file) == (line.function, line.module, line.file)
 
     def begins_again(self, lines: Sequence[CodeLine], depth: int) -> bool:
         """Whether a further run of the function begins: after later lines comes its first one, which calls the same module.

@@ -41,7 +41,8 @@ def waits(operator: Op, operands: Iterable[object]) -> bool:
 
 def start_seconds(costs: Costs, stacks: Iterable[str]) -> float:
     """CPU time of a forward outside of its calls. stacks: of modules; some libraries wrap the forwards of their models."""
-    libraries = {library(entry) for stack in set(stacks) if stack for entry in stack.split(";")}
+    entries = {entry for stack in set(stacks) for entry in stack.split(";") if entry}
+    libraries = {library(entry) for entry in entries}
     return costs["forward.start"] + sum(costs.get(f"forward.start.{name}", 0.0) for name in sorted(libraries))
 
 
