@@ -27,7 +27,7 @@ from graphflops.execution.strides import row_major
 from graphflops.kernels import cudnn
 from graphflops.kernels.call import Tensor
 from graphflops.kernels.convolution import Convolution, Layout
-from graphflops.kernels.convolutions import Problem
+from graphflops.kernels.cudnn import Problem
 from graphflops.tensor import DTYPES, TensorType
 from graphflops.time.predict import predict
 

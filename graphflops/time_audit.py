@@ -20,8 +20,7 @@ from graphflops.errors import FileError, OptionError, shown
 from graphflops.kernels.kernel import Kernel, Product, bytes_of
 from graphflops.ops import operator
 from graphflops.report.findings import Finding, ModelFindings, RuleInfo, with_neighbours
-from graphflops.time.predict import predict
-from graphflops.time.unfused import fused_seconds, seconds_of
+from graphflops.time.predict import fused_seconds, predict, seconds_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -19,14 +19,13 @@ from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from graphflops.execution.library_code import has_fact
+from graphflops.execution.python_frame import has_fact
 from graphflops.execution.source_lines import code_lines, statements
 from graphflops.graph import Ref
 from graphflops.tensor import TensorType
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
-    from collections.abc import Set as AbstractSet
 
     from graphflops.attention import AttentionUse
     from graphflops.cost import Value
@@ -48,11 +47,7 @@ def as_run(
 
     Also the types of their values. eager: the record of a run, where there is one.
     """
-    if eager is None:
-        made, nothing = _masks(calls)
-    else:
-        made = _of_sizes(calls, eager.left_out)
-        nothing = made - {name for call in calls if _hides(call, eager) == "causal" for name in call.uses}
+    made, nothing = _masks(calls, eager)
     if not made:
         return calls, values
     uses = {name: use for use in attentions for name in use.calls}
@@ -80,17 +75,11 @@ def _hides(call: PricedCall, eager: EagerRun) -> str:
     return eager.attentions.get(call.node.outputs[0] or "", "") if call.node.outputs else ""
 
 
-def _of_sizes(calls: Sequence[PricedCall], left_out: AbstractSet[str]) -> set[str]:
-    """Values that are made from sizes alone, by an export and not by an eager run."""
-    no_data: set[str] = set()
-    for call in calls:
-        if call.node.operator.kind == "size" or no_data.issuperset(call.uses):
-            no_data.update(name for name in call.node.outputs if name is not None)
-    return no_data & left_out
+def _masks(calls: Sequence[PricedCall], eager: EagerRun | None) -> tuple[set[str], set[str]]:
+    """Values made from sizes alone that an eager run does not make, and those of them that hide nothing; views included.
 
-
-def _masks(calls: Sequence[PricedCall]) -> tuple[set[str], set[str]]:
-    """Values that lines which build masks make from sizes alone, and those of them that hide nothing; views included."""
+    Without a record of a run, those that lines make which build masks.
+    """
     no_data: set[str] = set()
     made: set[str] = set()
     nothing: set[str] = set()
@@ -98,11 +87,20 @@ def _masks(calls: Sequence[PricedCall]) -> tuple[set[str], set[str]]:
         if call.node.operator.kind == "size" or no_data.issuperset(call.uses):
             outputs = [name for name in call.node.outputs if name is not None]
             no_data.update(outputs)
+            if eager is not None:
+                continue
             lines = code_lines(call.node.python_stack, call.node.module_stack)
-            if has_fact("export-only mask", lines) or not made.isdisjoint(call.uses):
+            if any(
+                has_fact("export-only mask", line.file, line.text) for line in lines
+            ) or not made.isdisjoint(call.uses):
                 made.update(outputs)
-            if has_fact("mask of nothing", lines) or not nothing.isdisjoint(call.uses):
+            if any(
+                has_fact("mask of nothing", line.file, line.text) for line in lines
+            ) or not nothing.isdisjoint(call.uses):
                 nothing.update(outputs)
+    if eager is not None:
+        made = no_data & eager.left_out
+        nothing = made - {name for call in calls if _hides(call, eager) == "causal" for name in call.uses}
     return made, nothing
 
 
@@ -134,12 +132,18 @@ def _without_mask(call: PricedCall, mask: str, *, is_causal: bool) -> PricedCall
     operator = call.node.operator
     given = {**operator.arguments(call.node.args, call.node.kwargs), "mask": None, "is_causal": is_causal}
     node = replace(call.node, args=(), kwargs=tuple(given.items()))
-    gradient = call.gradient
-    if gradient is not None:
-        gradient = replace(
-            gradient, operands=frozenset(place for place in gradient.operands if place < len(tensors))
-        )
+    gradient = placed(call.gradient, range(len(tensors)))
     return replace(call, node=node, uses=tuple(tensors), gradient=gradient, form=None)
+
+
+def placed(gradient: Backward | None, places: Sequence[int]) -> Backward | None:
+    """The gradient of a call whose operands have other places now. places: of the first ones; others are lost."""
+    if gradient is None:
+        return None
+    kept = range(len(places))
+    gradients = tuple([(places[place], is_fresh) for place, is_fresh in gradient.gradients if place in kept])
+    operands = frozenset([places[place] for place in gradient.operands if place in kept])
+    return replace(gradient, gradients=gradients, operands=operands)
 
 
 def _used(calls: Sequence[PricedCall], made: set[str]) -> list[PricedCall]:
@@ -332,16 +336,6 @@ def _written_in_place(call: PricedCall, copy: PricedCall) -> PricedCall:
     op = call.node.op if word is None else f"_c10d_functional.{word}.default"
     node = replace(call.node, op=op, outputs=copy.node.outputs)
     if word is None:  # the tensor that it writes is its first operand
-        call = replace(call, uses=(copy.uses[0], *call.uses), gradient=_shifted(call.gradient))
+        gradient = placed(call.gradient, range(1, len(call.uses) + 1))
+        call = replace(call, uses=(copy.uses[0], *call.uses), gradient=gradient)
     return replace(call, node=node, estimate=replace(call.estimate, alias=True), form=None)
-
-
-def _shifted(gradient: Backward | None) -> Backward | None:
-    """The gradient of a call with one operand more before the others."""
-    if gradient is None:
-        return None
-    return replace(
-        gradient,
-        gradients=tuple((place + 1, is_fresh) for place, is_fresh in gradient.gradients),
-        operands=frozenset(place + 1 for place in gradient.operands),
-    )

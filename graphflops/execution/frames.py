@@ -20,15 +20,14 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from graphflops.execution.library_code import has_fact
 from graphflops.execution.python_frame import (
     Frame,
     Lifetimes,
     called_by,
     has_dtype,
+    has_fact,
     is_next_turn,
     module_variables,
-    results_of,
 )
 from graphflops.execution.source_lines import code_lines, opens
 
@@ -37,6 +36,7 @@ if TYPE_CHECKING:
 
     from graphflops.execution.source_lines import CodeLine
     from graphflops.graph import Node
+    from graphflops.ops import Op
 
 _PASSING = frozenset({"cast", "dropout"})  # kinds of calls that probabilities go through, or are scaled by
 # Kinds of modules whose result takes the place of their operand.
@@ -47,22 +47,19 @@ _MOST_ALIKE = 8  # variables of a function that one operator has made
 _AFTER_SOFTMAX = 2  # products of an attention after its softmax: with the values, and the projection
 
 
-def lifetimes(
-    nodes: Sequence[Node], memory_of: Mapping[str, str], is_empty: Callable[[str], bool]
-) -> Lifetimes:
-    """How long Python refers to each tensor.
+class References:
+    """Follows the functions that run, call by call.
 
-    nodes: the calls in program order. memory_of: by value, the value whose memory it shares. is_empty: whether a value is a
-    vector without elements.
+    nodes: the calls in program order. reads: by place, the values that they read. memory_of: by value, the value whose
+    memory it shares. is_empty: whether a value is a vector without elements.
     """
-    return _References(nodes, memory_of, is_empty).found()
-
-
-class _References:
-    """Follows the functions that run, call by call."""
 
     def __init__(
-        self, nodes: Sequence[Node], memory_of: Mapping[str, str], is_empty: Callable[[str], bool]
+        self,
+        nodes: Sequence[Node],
+        reads: Sequence[tuple[str, ...]],
+        memory_of: Mapping[str, str],
+        is_empty: Callable[[str], bool],
     ) -> None:
         self.nodes, self.memory_of, self.is_empty = nodes, memory_of, is_empty
         self.until: dict[str, int] = {}
@@ -71,9 +68,9 @@ class _References:
         self.lines: Sequence[CodeLine] = ()
         self.last = -1  # position of the latest call
         self.modules: list[tuple[int, int]] = []  # first and last call of each run of a module
-        self.reads = [node.reads() for node in nodes]  # by place, as the next two
+        self.reads = reads  # by place, as the next two
         self.owners = [[memory_of.get(value, value) for value in read] for read in self.reads]
-        self.results = [results_of(node) for node in nodes]
+        self.results = [tuple([name for name in node.outputs if name is not None]) for node in nodes]
         self.last_read = {value: place for place, read in enumerate(self.reads) for value in read}
         self.made = {name: place for place, names in enumerate(self.results) for name in names}
         self.own = module_variables(nodes)
@@ -84,27 +81,26 @@ class _References:
             if node.outputs and node.operator.kind != "view":
                 self.readers.update(set(read))
 
-    def found(self) -> Lifetimes:
+    def lifetimes(self) -> Lifetimes:
+        """How long Python refers to each tensor."""
         lines: tuple[CodeLine, ...] = ()
+        reads = self.reads
         for place, node in enumerate(self.nodes):
             lines = code_lines(node.python_stack, node.module_stack) or lines
             self.enter(lines, place)
-            if node.operator.name in _JOINS:
+            operator = node.operator
+            if operator.name in _JOINS:
                 self.hold_joined(node, place)
-            self.hold_locals(node, place)
-            kind = node.operator.kind
-            if kind == "softmax" or (
-                kind in _PASSING and not self.distributions.isdisjoint(self.reads[place])
-            ):
+            self.hold_locals(node, operator, place)
+            is_passing = operator.kind in _PASSING and not self.distributions.isdisjoint(reads[place])
+            if is_passing or operator.kind == "softmax":
                 self.distributions.update(self.results[place])
         self.leave(0, len(self.nodes) - 1)
         self.hold_arguments()
-        last_use = {self.memory_of.get(value, value): place for value, place in self.last_read.items()}
-        longer = (
-            value
-            for value, place in self.assumed.items()
-            if last_use.get(value, -1) < place >= self.until[value]
-        )
+        used = {self.memory_of.get(value, value): place for value, place in self.last_read.items()}
+        longer = [
+            name for name, last in self.assumed.items() if used.get(name, -1) < last >= self.until[name]
+        ]
         return Lifetimes(self.until, frozenset(longer))
 
     def hold(self, values: Iterable[str], last: int) -> None:
@@ -118,7 +114,7 @@ class _References:
         if lines is not self.lines:
             self.change(lines, place)
             self.lines = lines
-            if has_fact("dictionary of operands", lines[-1:]):
+            if lines and has_fact("dictionary of operands", lines[-1].file, lines[-1].text):
                 variables = self.frames[-1].variables
                 variables.setdefault("**", tuple(value for values in variables.values() for value in values))
         for depth, frame in enumerate(self.frames):
@@ -209,10 +205,12 @@ class _References:
         """
         last, statement = self.last, frame.statement
         self.hold(frame.locals, last)
-        for beside, until in frame.beside_of_tuples(self.variables_read(frame) if frame.unsure else ()):
-            self.hold(beside, until)
-        for name in statement.names & frame.beside.keys():  # read as a tensor, so it is no tuple
-            del frame.beside[name]
+        if frame.unsure:
+            for beside, until in frame.beside_of_tuples(self.variables_read(frame)):
+                self.hold(beside, until)
+        if frame.beside:
+            for name in statement.names & frame.beside.keys():  # read as a tensor, so it is no tuple
+                del frame.beside[name]
         self.let_go(frame)
         made = self.read_later(frame)
         operands: set[str] = set()
@@ -222,7 +220,7 @@ class _References:
                 operands = {self.memory_of.get(value, value) for value in own}
             else:
                 frame.variables[f"#{last}"] = tuple(own)
-        elif has_fact("results collected", [frame.line]):
+        elif has_fact("results collected", frame.line.file, frame.line.text):
             frame.variables[f"[]{last}"] = (*self.results[last], *made)
         values = self.assigned(frame, made)
         for target, held in zip(statement.targets, values, strict=True):
@@ -295,7 +293,11 @@ class _References:
             if len(values) == len(targets):
                 return [(value,) for value in values]
         returned = tuple(value for value in frame.weights if value not in first)
-        second = () if has_fact("no weights", [frame.line]) else returned or self.probabilities(frame)
+        second = (
+            ()
+            if has_fact("no weights", frame.line.file, frame.line.text)
+            else returned or self.probabilities(frame)
+        )
         frame.returned += second
         return [first, second, *[() for _ in targets[2:]]]
 
@@ -312,8 +314,7 @@ class _References:
         """What `output, weights = attention(...)` binds to the second name: the softmax, where attention is spelled out."""
         products = 0
         for place in range(self.last, frame.first - 1, -1):
-            node = self.nodes[place]
-            products += node.operator.kind == "product"
+            products += self.nodes[place].operator.kind == "product"
             made = tuple(name for name in self.results[place] if name in self.distributions)
             if made:
                 return made
@@ -339,16 +340,17 @@ class _References:
         if node.operator.name == "cat" and any(self.is_empty(value) for value in read):
             self.hold(self.results[place], len(self.nodes) - 1)
 
-    def hold_locals(self, node: Node, place: int) -> None:
+    def hold_locals(self, node: Node, operator: Op, place: int) -> None:
         """Note what variables of a function must hold: what it reads twice, multiplies, or gives to a module.
 
         Only forwards leave lines, so a call that the line does not spell is made by a function that the line calls.
         """
-        read, operator = self.owners[place], node.operator
+        read = self.owners[place]
         if operator.kind not in _PASSED_THROUGH:
-            for frame in [frame for frame in self.frames[:-1] if frame.hidden]:
-                local = (value for value in read if value in frame.hidden)
-                frame.locals.update(v for v in local if self.maker(v).operator.name in _JOINS)
+            for frame in self.frames[:-1]:
+                if frame.hidden:
+                    local = (value for value in read if value in frame.hidden)
+                    frame.locals.update(v for v in local if self.maker(v).operator.name in _JOINS)
         if not self.frames or self.frames[-1].statement.spells(node):
             return
         frame = self.frames[-1]
@@ -391,8 +393,7 @@ class _References:
 
     def hold_arguments(self) -> None:
         """What a module is given from outside lives until its forward returns."""
-        made = self.made
-        used = [[(made[value], value) for value in read if value in made] for read in self.reads]
+        used = [[(self.made[value], value) for value in read if value in self.made] for read in self.reads]
         for first, last in self.modules:
             given = [value for read in used[first : last + 1] for place, value in read if place < first]
             self.hold(given, last)

@@ -11,26 +11,31 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from graphflops.attention.kernel import Operand, Problem, attention_kernel
-from graphflops.execution.forms import Forms, Laid
 from graphflops.execution.strides import (
+    TURNING,
+    Forms,
     HasStrides,
+    Laid,
     Strides,
     has_channels_last,
     is_contiguous,
     order_of,
     regrouped,
+    repeated,
     row_major,
     size_hint,
+    turned,
 )
 from graphflops.graph import Ref, Step, tensor_type
 from graphflops.tensor import TensorType
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from graphflops.cost import Value
     from graphflops.devices import Platform
     from graphflops.dims import Dim
+    from graphflops.ops import Op
     from graphflops.passes.program import PricedCall
 
 _BATCH_FIRST, _STEPS_FIRST = "#8", (1, 0, 2)  # an argument by place; cuDNN puts steps before batch entries
@@ -113,9 +118,12 @@ class Layouts:
                 continue
             strides = self.result(call, arguments, x, name, out)
             self.known[name] = row_major(out.shape) if strides is None else strides
-            is_copy = True if name in self.copies else False if name in self.views else None
-            found.append(Laid(self.known[name], self.kind(name), is_copy))
+            found.append(Laid(self.known[name], self.kind(name), self.is_copy(name)))
         return found
+
+    def is_copy(self, name: str | None) -> bool | None:
+        """Whether the layout operator that makes a value copies; None where its estimate tells."""
+        return True if name in self.copies else False if name in self.views else None
 
     def kind(self, name: str) -> int:
         """The number of a tensor's type and strides; in row-major order, that of its type."""
@@ -138,17 +146,15 @@ class Layouts:
         operator = call.node.operator
         if operator.name in _RESHAPES and x:
             return self.reshaped(x, name, out)
-        view = _VIEWS.get(operator.name)
-        if view is not None and x:
-            return view(self.typed(x).shape, self.of(x), out, arguments)
+        if operator.name in _VIEWS and x:
+            return _viewed(operator, arguments, self.typed(x).shape, self.of(x), out)
         if operator.name == "identity" and x:
             return self.identity(operator.word, x, name, out)
         if operator.kind == "attention":
             return self.attention(call, arguments, out)
-        if x and out.rank == self.typed(x).rank and self.keeps_channels_last(call, x):
-            return row_major(out.shape, (0, *range(2, out.rank), 1))
-        if operator.name == "cat" and all(
-            self.has_channels_last(operand) for operand in call.tensors(self.values)
+        is_last = x and out.rank == self.typed(x).rank and self.keeps_channels_last(call, x)
+        if is_last or (
+            operator.name == "cat" and all(map(self.has_channels_last, call.tensors(self.values)))
         ):
             return row_major(out.shape, (0, *range(2, out.rank), 1))
         if operator.kind == "recurrent" and arguments.get(_BATCH_FIRST) is True:
@@ -166,7 +172,7 @@ class Layouts:
                 return None
         if out.dtype.bits == _SINGLE and out.rank == len(_HEADS_INSIDE):
             return row_major(out.shape, _HEADS_INSIDE)
-        return self.as_operand([query], out) if query else None
+        return self.as_operand(query, out)
 
     def keeps_channels_last(self, call: PricedCall, x: str) -> bool:
         """Whether a result has its channels last; a convolution's has, if its operand or its weight has."""
@@ -193,7 +199,7 @@ class Layouts:
         for name in names:
             value = self.values.get(name)
             if isinstance(value, TensorType) and 0 < value.rank <= out.rank:
-                operands.append(_repeated(value.shape, self.of(name), out.shape))
+                operands.append([*map(size_hint, repeated(value.shape, self.of(name), out.shape))])
         inner_first = [*reversed(range(out.rank))]
         for place in range(1, out.rank):
             for before in reversed(range(place)):
@@ -205,17 +211,13 @@ class Layouts:
                     place = before
         return row_major(out.shape, inner_first[::-1])
 
-    def as_operand(self, names: Sequence[str], out: TensorType) -> Strides | None:
-        """Without gaps, the axes in the order of the first operand of the same rank and shape."""
-        for name in names:
-            value = self.values.get(name)
-            if (
-                isinstance(value, TensorType)
-                and value.shape[:-1] == out.shape[:-1]
-                and value.rank == out.rank
-            ):
-                return row_major(out.shape, order_of(self.of(name)))
-        return None
+    def as_operand(self, name: str, out: TensorType) -> Strides | None:
+        """Without gaps, the axes in the order of an operand of the same rank and shape."""
+        value = self.values.get(name)
+        is_alike = isinstance(value, TensorType) and value.rank == out.rank
+        if not is_alike or self.typed(name).shape[:-1] != out.shape[:-1]:
+            return None
+        return row_major(out.shape, order_of(self.of(name)))
 
     def identity(self, word: str, x: str, result: str, out: TensorType) -> Strides | None:
         """`contiguous` copies what does not lie in order; `clone` keeps the order of axes."""
@@ -224,7 +226,7 @@ class Layouts:
             if is_contiguous(out.shape, strides):
                 self.views.add(result)
             return None
-        return self.as_operand([x], out) if word.startswith(("clone", "_lazy")) else strides
+        return self.as_operand(x, out) if word.startswith(("clone", "_lazy")) else strides
 
     def reshaped(self, x: str, result: str, out: TensorType) -> Strides | None:
         """A reshape is a view where the axes that it merges lie together, else a copy."""
@@ -232,16 +234,6 @@ class Layouts:
         if strides is None:
             self.copies.add(result)
         return strides
-
-
-def _repeated(shape: Sequence[Dim], strides: Strides, wide: Sequence[Dim]) -> list[int]:
-    """Strides of an operand that is broadcast to a shape, as numbers: 0 along axes that repeat it."""
-    new = len(wide) - len(shape)
-    own = [
-        0 if size == 1 and whole != 1 else size_hint(stride)
-        for size, whole, stride in zip(shape, wide[new:], strides, strict=True)
-    ]
-    return [0] * new + own
 
 
 def _compared(inner: int, outer: int, operands: Sequence[Sequence[int]], shape: Sequence[Dim]) -> int:
@@ -257,77 +249,32 @@ def _compared(inner: int, outer: int, operands: Sequence[Sequence[int]], shape: 
     return 0
 
 
-def _permute(
-    shape: Sequence[Dim], strides: Strides, out: TensorType, arguments: Mapping[str, Any]
-) -> Strides | None:
-    order = arguments.get("order", range(out.rank)[::-1])
-    return tuple(strides[axis] for axis in order)
-
-
-def _transpose(
-    shape: Sequence[Dim], strides: Strides, out: TensorType, arguments: Mapping[str, Any]
-) -> Strides | None:
-    a, b = arguments.get("axis0", -1), arguments.get("axis1", -2)
-    swapped = list(strides)
-    if len(swapped) < 2:
-        return strides
-    swapped[a], swapped[b] = swapped[b], swapped[a]
-    return tuple(swapped)
-
-
-def _cut(
-    shape: Sequence[Dim], strides: Strides, out: TensorType, arguments: Mapping[str, Any]
-) -> Strides | None:
-    """A part along one axis."""
-    axis, step = arguments.get("axis", 0), arguments.get("step", 1)
-    if step == 1 or not isinstance(axis, int) or not isinstance(step, int) or not strides:
-        return strides
-    axis %= len(strides)
-    return (*strides[:axis], strides[axis] * step, *strides[axis + 1 :])
-
-
-def _selected(
-    shape: Sequence[Dim], strides: Strides, out: TensorType, arguments: Mapping[str, Any]
-) -> Strides | None:
-    """One position of an axis: the axis is gone."""
-    axis = arguments.get("axis", 0) % len(shape)
-    return (*strides[:axis], *strides[axis + 1 :])
-
-
-def _with_unit_axes(
-    shape: Sequence[Dim], strides: Strides, out: TensorType, arguments: Mapping[str, Any]
-) -> Strides | None:
-    """Axes of size one come or go."""
-    return regrouped(shape, strides, out.shape)
-
-
-def _expanded(
-    shape: Sequence[Dim], strides: Strides, out: TensorType, arguments: Mapping[str, Any]
-) -> Strides | None:
-    """Repeats have stride 0."""
-    new = out.rank - len(shape)
-    own = [
-        0 if size == 1 and wide != 1 else stride
-        for size, stride, wide in zip(shape, strides, out.shape[new:], strict=True)
-    ]
-    return (*[0] * new, *own)
-
-
 _RESHAPES = frozenset({"reshape", "flatten", "unflatten", "ravel"})
-_VIEWS: dict[str, Callable[[Sequence[Dim], Strides, TensorType, Mapping[str, Any]], Strides | None]] = {
-    "permute": _permute,
-    "transpose": _transpose,
-    "t": _transpose,
-    "slice": _cut,
-    "narrow": _cut,
-    "split": _cut,
-    "chunk": _cut,
-    "select": _selected,
-    "unbind": _selected,
-    "squeeze": _with_unit_axes,
-    "unsqueeze": _with_unit_axes,
-    "expand": _expanded,
-}
+_CUTTING = frozenset({"slice", "narrow", "split", "chunk"})
+_SELECTING = frozenset({"select", "unbind"})
+_VIEWS = TURNING | _CUTTING | _SELECTING | {"squeeze", "unsqueeze", "expand"}
+
+
+def _viewed(
+    operator: Op, arguments: Mapping[str, Any], shape: Sequence[Dim], strides: Strides, out: TensorType
+) -> Strides | None:
+    """Strides of a view: axes change places, are cut, lost, or repeated, or those of size one come or go."""
+    axis, step = arguments.get("axis", 0), arguments.get("step", 1)
+    if operator.name in TURNING:
+        return tuple([strides[each] for each in turned(operator, arguments, len(strides))])
+    if operator.name in _SELECTING:
+        axis %= len(shape)
+        return (*strides[:axis], *strides[axis + 1 :])
+    if operator.name in _CUTTING:
+        if step == 1 or not isinstance(axis, int) or not isinstance(step, int) or not strides:
+            return strides
+        axis %= len(strides)
+        return (*strides[:axis], strides[axis] * step, *strides[axis + 1 :])
+    return (
+        repeated(shape, strides, out.shape)
+        if operator.name == "expand"
+        else regrouped(shape, strides, out.shape)
+    )
 
 
 def is_chosen(call: PricedCall) -> bool:

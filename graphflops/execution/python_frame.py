@@ -1,15 +1,19 @@
-"""A Python function that is running, as the lines of an export tell.
+"""A Python function that is running, as the lines of an export tell, and what is known of the code of libraries.
 
 An export names the line of each call, not the statement. Of a line with several, `a = f(x); b = g(a)`, or with a loop and
 its body, a statement is done when the operator or module that it runs last has run as often as it is spelled. Then the next
 one begins, and after the last one the first, as in a loop.
+
+What an export does not show of a library is told by the paths of its files. A user's own code is priced as it stands,
+whatever its functions are called.
 """
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from functools import lru_cache
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from graphflops.execution.source_lines import (
     Statement,
@@ -27,6 +31,40 @@ if TYPE_CHECKING:
 
     from graphflops.execution.source_lines import CodeLine
     from graphflops.graph import Node
+
+Fact = Literal[
+    "export-only mask", "mask of nothing", "dictionary of operands", "results collected", "no weights"
+]
+_TRANSFORMERS = r"(?:^|[/\\])transformers[/\\](?:models[/\\]\w+[/\\]\w+|masking_utils|modeling_\w+)\.py$"
+_DEBERTA = r"(?:^|[/\\])transformers[/\\]models[/\\](?:deberta|deberta_v2)[/\\]\w+\.py$"
+# By fact: the path of the file, and what the line has.
+_FACTS: dict[Fact, tuple[str, str]] = {
+    # An attention mask that is built only if it has to be. Whether padding hides anything is a question about data, which
+    # an export cannot ask, so there it is always built.
+    "export-only mask": (
+        _TRANSFORMERS,
+        r"\b(?:\w*create_\w*masks?|mask_function|_update_causal_mask|_prepare_4d\w+)\(",
+    ),
+    # One of them that hides nothing, which attention that is spelled out adds.
+    "mask of nothing": (_TRANSFORMERS, r"\bcreate_bidirectional_mask\("),
+    # What masks are made from stays in a dictionary: the embeddings of the tokens.
+    "dictionary of operands": (_TRANSFORMERS, r"\bcreate_\w*masks?\(\*\*\w+"),
+    # The model always asks its encoder for the results of all layers.
+    "results collected": (_DEBERTA, r"^output_states, attn_weights = layer_module\("),
+    # Modules return None beside their result unless attention weights are asked for.
+    "no weights": (
+        _DEBERTA,
+        r"^(?:attention_output, att_matrix|output_states, attn_weights) =",
+    ),
+}
+
+
+@lru_cache(maxsize=4096)
+def has_fact(fact: Fact, file: str, text: str) -> bool:
+    """Whether something is known of a line of a file."""
+    path, words = _FACTS[fact]
+    return re.search(words, text) is not None and re.search(path, file) is not None
+
 
 _NUMBERED = re.compile(r"(?<![^.])\d+(?![^.])")  # a part of a module's path that is a number
 
@@ -47,16 +85,16 @@ class Frame:
     """A function that is running.
 
     own: the variable that holds the module. opening: the line of its first call, and the next line of the stack then.
-    entered: position of that call. first: position of the first call of the statement that runs. ran: how often that
-    has run what it runs last. inside: the module that its last call is part of. called: the module that it called
-    first. variables: what each local variable holds; `#N`: what an unknown one does. beside: weights of attentions
-    that a variable holds if it holds a tuple. weights: those that modules called by the statement returned. returned:
-    that the frame returns. hidden: what functions that the statement calls have made. locals: those of them that
-    their variables must hold. turns: the latest of locals, by operator. opened: the number of the line at which the
-    statement began. operands: by that number, for a statement with operands on later lines: the variable that it reads.
-    bound: variables that had weights beside them. unsure: those that such a statement binds, to a tuple or to a
-    tensor, with what was held beside it until when. replaced: by such a variable: the one whose value the statement read
-    before that of the variable, and until when that held it, if the variable holds a tuple.
+    entered: position of that call. parts: the statements of the line; statement: the one that runs. first: position of
+    its first call. ran: how often it has run what it runs last. inside: the module that its last call is part of.
+    called: the module that it called first. variables: what each local variable holds; `#N`: what an unknown one does.
+    beside: weights of attentions that a variable holds if it holds a tuple. weights: those that modules called by the
+    statement returned. returned: that the frame returns. hidden: what functions that the statement calls have made.
+    locals: those of them that their variables must hold. turns: the latest of locals, by operator. opened: the number of
+    the line at which the statement began. operands: by that number, for a statement with operands on later lines: the
+    variable that it reads. bound: variables that had weights beside them. unsure: those that such a statement binds, to
+    a tuple or to a tensor, with what was held beside it until when. replaced: by such a variable: the one whose value
+    the statement read before that of the variable, and until when that held it, if the variable holds a tuple.
     """
 
     line: CodeLine
@@ -65,6 +103,7 @@ class Frame:
     own: str = ""
     first: int = 0
     parts: Sequence[Statement] = (Statement(),)
+    statement: Statement = field(default_factory=Statement)
     part: int = 0
     opened: int = 0
     runs_in_turns: bool = False
@@ -84,11 +123,6 @@ class Frame:
     replaced: dict[str, tuple[str, int]] = field(default_factory=dict)
 
     @property
-    def statement(self) -> Statement:
-        """The statement that runs."""
-        return self.parts[self.part]
-
-    @property
     def is_module(self) -> bool:
         """Whether it is the forward of a module."""
         return self.line.function == "forward"
@@ -105,7 +139,7 @@ class Frame:
                 runs_in_turns(line.text),
             )
             self.opened = line.number
-        self.line = line
+        self.line, self.statement = line, self.parts[self.part]
 
     def goes_on(self, line: CodeLine, inner: str) -> bool:
         """Whether a line is of the expression that runs: a further one, or an earlier one of those that it has run.
@@ -179,7 +213,7 @@ class Frame:
     def runs(self, line: CodeLine) -> bool:
         """Whether the line may belong to this run of the function."""
         own = self.line
-        return own is line or own[:2] + own[4:] == line[:2] + line[4:]
+        return own is line or (own.function, own.module, own.file) == (line.function, line.module, line.file)
 
     def begins_again(self, lines: Sequence[CodeLine], depth: int) -> bool:
         """Whether a further run of the function begins: after later lines comes its first one, which calls the same module.
@@ -207,11 +241,6 @@ def is_next_turn(caller: Statement, before: str, now: str) -> bool:
 def is_alike(module: str, other: str) -> bool:
     """Whether two modules are the same, or have the same place in two parts of a list."""
     return _NUMBERED.sub("#", module) == _NUMBERED.sub("#", other)
-
-
-def results_of(node: Node) -> tuple[str, ...]:
-    """The values that a call makes, without those that nobody wants."""
-    return tuple(name for name in node.outputs if name is not None)
 
 
 def has_dtype(node: Node) -> bool:

@@ -1,20 +1,26 @@
-"""The calls of a program's graphs as a GPU runs them, and how their values lie; memory and time are found from the same."""
+"""The calls of a program's graphs as a GPU runs them, and how their values lie; memory and time are found from the same.
+
+A file may record types that contradict a call, or a call that no rule accepts. The passes before have said so and chosen a
+type for each value. Kernels and layouts are rules about operands and results that fit together: a call that contradicts
+itself keeps the bytes and the work that it was priced with, and is run as an operator of which nothing else is known.
+"""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from functools import cached_property
+from operator import is_
 from typing import TYPE_CHECKING
 
 from graphflops.base.units import memory as bytes_text
-from graphflops.dims import evaluate
+from graphflops.dims import differ, evaluate
 from graphflops.execution.composed import expanded
-from graphflops.execution.consistent import consistent
-from graphflops.execution.export_only import as_run, without_whole_slices
-from graphflops.execution.fast_path import with_fast_paths
-from graphflops.execution.frames import lifetimes
+from graphflops.execution.composites import with_fast_paths
+from graphflops.execution.export_only import as_run, placed, without_whole_slices
+from graphflops.execution.frames import References
 from graphflops.execution.layouts import Layouts
 from graphflops.execution.python_frame import Lifetimes
+from graphflops.graph import Ref
 from graphflops.passes.program import PricedGraph
 from graphflops.tensor import TensorType
 
@@ -22,10 +28,78 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from graphflops.attention import AttentionUse
+    from graphflops.cost import Estimate, Value
     from graphflops.devices import Platform
     from graphflops.execution.composites import Expanded
     from graphflops.graph import EagerRun, Graph, Node
     from graphflops.passes.program import MemoryUse, PricedCall, PricedProgram
+
+_OPERATOR = "unknown"  # no operator's spelling: of the kind `other`, without names of arguments
+
+
+def consistent(graph: PricedGraph) -> Sequence[PricedCall]:
+    """The calls of a graph, those that contradict their results as calls of an unknown operator.
+
+    The same object where all calls agree with their results. Further results that nobody reads are as the file records
+    them: kernels of different devices keep different statistics.
+    """
+    found = [_judged(call, graph) for call in graph.calls]
+    return graph.calls if all(map(is_, found, graph.calls)) else found
+
+
+def _judged(call: PricedCall, graph: PricedGraph) -> PricedCall:
+    outputs, derived = call.node.outputs, call.estimate.out
+    is_whole = outputs and len(derived) == len(outputs) and not call.estimate.unknown
+    if is_whole and all(map(is_, derived, map(graph.values.get, outputs))):  # type: ignore[arg-type]
+        return call
+    wrong = _contradicted(call, graph.values)
+    # Of what it makes nothing is kept, so nothing can be read.
+    if not call.node.outputs and call.tensors(graph.values):
+        return _unknown(call, graph.values)
+    if not wrong:
+        return call
+    if call.node.outputs[0] not in wrong and wrong.isdisjoint(graph.graph.used):
+        return replace(call, estimate=_as_recorded(call, graph.values))
+    return _unknown(call, graph.values)
+
+
+def _contradicted(call: PricedCall, values: Mapping[str, Value]) -> set[str]:
+    """The results whose derived types are not those that the program's values have."""
+    wrong: set[str] = set()
+    estimate = call.estimate
+    derived = estimate.out
+    for place, name in enumerate(call.node.outputs):
+        if name is not None:
+            ours, value = derived[place] if place < len(derived) else None, values.get(name)
+            is_open = bool(estimate.unknown) and not isinstance(ours, TensorType)
+            if is_open or (ours is not value and not _agree(ours, value)):
+                wrong.add(name)
+    return wrong
+
+
+def _agree(ours: Value, value: Value) -> bool:
+    """Whether two types may be of one value; element types may differ, as those that autocasting chose do."""
+    if not isinstance(ours, TensorType) or not isinstance(value, TensorType):
+        return not isinstance(ours, TensorType) and not isinstance(value, TensorType)
+    return ours.rank == value.rank and not any(map(differ, ours.shape, value.shape))
+
+
+def _as_recorded(call: PricedCall, values: Mapping[str, Value]) -> Estimate:
+    """The estimate of a call with the types that the program's values have."""
+    out = tuple(None if name is None else values.get(name) for name in call.node.outputs)
+    return replace(call.estimate, out=out)
+
+
+def _unknown(call: PricedCall, values: Mapping[str, Value]) -> PricedCall:
+    """The call as one of an unknown operator."""
+    results = len(call.node.outputs)
+    node = replace(call.node, op=_OPERATOR, args=tuple(map(Ref, call.uses)), kwargs=())
+    gradient = placed(call.gradient, range(len(call.tensors(values))))
+    if gradient is not None:
+        gradient = replace(gradient, results=frozenset(each for each in gradient.results if each < results))
+    estimate = _as_recorded(call, values)
+    return replace(call, node=node, estimate=estimate, gradient=gradient, form=None)
+
 
 _NOTABLE = 100  # times what is assumed: where that is more than the peak, it is said
 
@@ -38,7 +112,7 @@ class Run:
 
     def __init__(self, expanded: Expanded, layouts: Layouts, graph: Graph) -> None:
         self.expanded, self.calls = expanded, expanded.calls
-        self.layouts = layouts
+        self.layouts, self.graph = layouts, graph
         self.eager = graph.eager
         marks = graph.recomputed
         inside = {name: marks[of.name] for name, of in expanded.outer.items() if of.name in marks}
@@ -51,11 +125,8 @@ class Run:
         root: dict[str, str] = {}
         for call in self.calls:
             outputs = [name for name in call.node.outputs if name is not None]
-            is_view = call.estimate.alias
-            if outputs and outputs[0] in layouts.views:
-                is_view = True
-            elif outputs and outputs[0] in layouts.copies:
-                is_view = False
+            is_copy = layouts.is_copy(outputs[0]) if outputs else None
+            is_view = call.estimate.alias if is_copy is None else not is_copy
             operands = [name for name in call.uses if name in tensors] if is_view else []
             owner = root.get(operands[0], operands[0]) if operands else None
             for name in outputs:
@@ -70,7 +141,10 @@ class Run:
         if self.eager is not None:
             found = recorded(calls, self.eager)
         else:
-            found = lifetimes([_with_lines(call) for call in calls], self.owners, self.is_empty)
+            reads = dict(zip(map(id, self.graph.nodes), self.graph.operands, strict=True))
+            nodes = [_with_lines(call) for call in calls]
+            read = [reads.get(id(call.node)) or call.node.reads() for call in calls]
+            found = References(nodes, read, self.owners, self.is_empty).lifetimes()
         until = {name: ends[place] for name, place in found.until.items()}
         return found._replace(until=self.until_returns | until)
 

@@ -107,9 +107,9 @@ class Statement(NamedTuple):
         """Whether a call is one of what it runs last."""
         if child:
             return any(name in ("", *_module_words(child)) for name in self.runs_last)
-        is_cast = node.operator.kind == "cast" and not _CASTS.isdisjoint(self.runs_last)
-        word = node.operator.word.strip("_")
-        return is_cast or any(name and word.startswith(name) for name in self.runs_last)
+        names, operator = tuple(filter(None, self.runs_last)), node.operator
+        is_cast = operator.kind == "cast" and not _CASTS.isdisjoint(names)
+        return is_cast or operator.word.strip("_").startswith(names)
 
 
 @lru_cache(maxsize=4096)

@@ -15,7 +15,6 @@ from graphflops.errors import ModelError
 from graphflops.memory.allocator import MIB, Allocator, OutOfMemory
 from graphflops.memory.ledger import (
     ENTRIES,
-    LASTING,
     PEAKS,
     at_sizes,
     below_limit,
@@ -23,6 +22,7 @@ from graphflops.memory.ledger import (
     on_device,
     repeated_peak,
 )
+from graphflops.memory.replay import LASTING
 from graphflops.open_sizes import of_report
 from graphflops.report import PhaseMemory, Report
 from graphflops.report.size_names import AXIS

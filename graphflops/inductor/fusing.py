@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Container, Mapping, Sequence
 
     from graphflops.dims import Dim
-    from graphflops.inductor.joint_graph import Op
+    from graphflops.inductor.lowering import Op
 
 _MOST_MEMBERS = 64  # operators of a kernel, about (its max_fusion_size)
 _FARTHEST = 64  # operators between two that are only joined because they read the same

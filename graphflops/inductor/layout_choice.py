@@ -29,16 +29,16 @@ def prefers_channels_last(
     calls: Sequence[PricedCall], values: Mapping[str, Value], inputs: int, *, training: bool
 ) -> bool:
     """Whether the convolutions of a program run with channels last. inputs: how many the program has, weights too."""
-    found = [call for call in calls if image_and_weight(call, values) is not None]
-    kinds = [_class(call, values) for call in found]
-    if not any(is_of_images(call, values) for call in found):
+    found = [(call, *pair) for call in calls if (pair := image_and_weight(call, values)) is not None]
+    kinds = [_class(*each) for each in found]
+    if not any(weight.rank == _IMAGE_RANK for _, _, weight in found):
         return False
     if ops_of(calls, inputs) >= _MOST_OPS * len(found) or "open" in kinds:
         return False
     if training:
-        is_slow = "grouped" in kinds or any(_is_narrowing(call, values) for call in found)
+        is_slow = "grouped" in kinds or any(_is_narrowing(weight) for _, _, weight in found)
         return not is_slow and any(kind != "small" for kind in kinds)
-    work = [call.estimate.matrix_flops for call in found]
+    work = [call.estimate.matrix_flops for call, _, _ in found]
     times = {"grouped": _GROUPED, "small": _SMALL, "narrowing": _NARROWING, "default": _DEFAULT}
     numbers = [flops if isinstance(flops, int) else 0 for flops in work]
     return sum(flops * times[kind] for flops, kind in zip(numbers, kinds, strict=True)) <= sum(numbers)
@@ -68,12 +68,8 @@ def ops_of(calls: Sequence[PricedCall], inputs: int) -> int:
     return inputs + sum(_OPS_OF_GATE if one.is_gate else _OPS.get(one.kind, 1) for one in operators)
 
 
-def _class(call: PricedCall, values: Mapping[str, Value]) -> str:
+def _class(call: PricedCall, x: TensorType, weight: TensorType) -> str:
     """The class of a convolution that the constants are given for; `open` where a size is."""
-    found = image_and_weight(call, values)
-    if found is None:
-        return "open"
-    x, weight = found
     if not all(isinstance(size, int) for size in (*x.shape, *weight.shape)):
         return "open"
     groups = call.node.arguments().get("groups", 1)
@@ -82,18 +78,15 @@ def _class(call: PricedCall, values: Mapping[str, Value]) -> str:
         return "grouped"
     if all(isinstance(size, int) and size <= _SMALL_CHANNELS for size in (results, channels)):
         return "small"
-    return "narrowing" if _is_narrowing(call, values) else "default"
+    return "narrowing" if _is_narrowing(weight) else "default"
 
 
-def _is_narrowing(call: PricedCall, values: Mapping[str, Value]) -> bool:
+def _is_narrowing(weight: TensorType) -> bool:
     """Whether a convolution of several positions has at most half as many results as channels."""
-    found = image_and_weight(call, values)
-    if found is None:
+    results, channels, positions = weight.shape[:3]
+    if not isinstance(results, int) or not isinstance(channels, int):
         return False
-    results, channels, positions = found[1].shape[:3]
-    return (
-        isinstance(results, int) and isinstance(channels, int) and results * 2 <= channels and positions != 1
-    )
+    return 2 * results <= channels and positions != 1
 
 
 _ALIGNED, _HALF = 8, 16

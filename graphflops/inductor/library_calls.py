@@ -15,7 +15,7 @@ from graphflops.inductor.layout_choice import (
     padded_rows,
 )
 from graphflops.kernels import buffers as kernels
-from graphflops.kernels.operand_copies import operand_copies
+from graphflops.kernels.beside import operand_copies
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

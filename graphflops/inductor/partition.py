@@ -13,7 +13,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from graphflops.inductor.joint_graph import JointGraph, Op
+    from graphflops.inductor.lowering import JointGraph, Op
 
 _NEVER = 10**9  # distance from the backward of what no gradient reads
 _FARTHEST = 100
@@ -82,9 +82,7 @@ class Partition:
         """Names of tensors that the backward does not compute again."""
         banned = set(self.joint.inputs)
         for op in self.ops:
-            if op.is_gradient or op.must_recompute:
-                continue
-            if not self._is_forward(op):
+            if op.is_gradient or op.must_recompute or not self._is_forward(op):
                 continue
             if not op.recomputable or self._is_smaller(op) or self._is_stored(op):
                 banned.update(op.outputs)
@@ -111,12 +109,8 @@ class Partition:
             most = max(self.place[id(user)] for user in inside)
             first = self._first_unfusible(inside, most)
             for user in inside:
-                if (
-                    maker is not None
-                    and _fuses(maker, user)
-                    and self.place[id(user)] > first
-                    and not user.must_recompute
-                ):
+                is_fused = maker is not None and _fuses(maker, user)
+                if is_fused and self.place[id(user)] > first and not user.must_recompute:
                     banned.update(user.outputs)
 
     def _first_unfusible(self, start: list[Op], most: int) -> int:

@@ -1,33 +1,219 @@
 """The plan of a compiled program: which kernels its forward and its backward are, in which order, and what they store.
 
 Calls become operators of a joint graph of forward and backward; the partitioner chooses what is saved between the two; each
-of them becomes kernels in the order that inductor prefers. Memory and time are found from the same plan.
+of them becomes kernels in the order that inductor prefers: of four orders the one whose estimated peak of memory is lowest
+(`reorder_for_peak_memory` in torch/_inductor/memory.py). These are that of the program, one that greedily keeps live memory
+low, one that runs first what became ready first, and a depth-first one from the smallest kernels on. Memory and time are
+found from the same plan.
 """
 
 from __future__ import annotations
 
+import heapq
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
-from graphflops.execution.fast_path import LAYER
+from graphflops.execution.composites import LAYER
 from graphflops.execution.runs import Runs
-from graphflops.inductor.backward import BackwardLowering
-from graphflops.inductor.forward import ForwardLowering
+from graphflops.inductor.calls import BackwardLowering, ForwardLowering
 from graphflops.inductor.fusing import fused
-from graphflops.inductor.joint_graph import JointGraph
-from graphflops.inductor.ordering import lowest_peak
+from graphflops.inductor.lowering import JointGraph
 from graphflops.inductor.partition import Partition
 from graphflops.inductor.realizing import in_steps, oriented, realized
 from graphflops.memory.on_gpu import OnGpu
 from graphflops.tensor import TensorType
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 
     from graphflops.devices import Platform
     from graphflops.inductor.fusing import Kernel
-    from graphflops.inductor.joint_graph import Op
+    from graphflops.inductor.lowering import Op
     from graphflops.passes.program import PricedGraph, PricedProgram
+
+_MOST_SKIPPED = 64  # kernels that are looked at for one that does not raise the maximum; of more, one of the smallest runs
+
+
+def lowest_peak(
+    kernels: Sequence[Kernel], size: Callable[[str], int], given: Container[str], outputs: Container[str]
+) -> list[Kernel]:
+    """The kernels in the order that inductor chooses.
+
+    size: bytes of a tensor. given: tensors that are there before and may be freed. outputs: tensors that outlive the graph.
+    """
+    first = _Order(kernels, size, given, outputs)
+    order = first.as_written()
+    plan = _Order([kernels[index] for index in order], size, given, outputs)
+    orders = [list(range(len(kernels))), plan.least_memory(), plan.first_ready(), plan.smallest_first()]
+    peaks = [plan.peak(found) for found in orders]
+    best = orders[peaks.index(min(peaks))]
+    return [plan.kernels[index] for index in best]
+
+
+class _Order:
+    """Topological orders of kernels, as lists of places."""
+
+    def __init__(
+        self,
+        kernels: Sequence[Kernel],
+        size: Callable[[str], int],
+        given: Container[str],
+        outputs: Container[str],
+    ) -> None:
+        self.kernels, self.outputs = kernels, outputs
+        self.results = [(*kernel.outputs, *kernel.inside) for kernel in kernels]
+        self.maker = {name: index for index, names in enumerate(self.results) for name in names}
+        self.reads = [
+            [name for name in kernel.reads if name in self.maker or name in given] for kernel in kernels
+        ]
+        self.readers: dict[str, list[int]] = {name: [] for name in self.maker}
+        for index, names in enumerate(self.reads):
+            for name in names:
+                self.readers.setdefault(name, []).append(index)
+        self.given = [name for name in self.readers if name not in self.maker]
+        self.size = {name: size(name) for name in self.readers}
+        self.before = [
+            sorted({self.maker[name] for name in names if name in self.maker}) for names in self.reads
+        ]
+        self.after: list[list[int]] = [[] for _ in kernels]
+        for index, makers in enumerate(self.before):
+            for maker in makers:
+                self.after[maker].append(index)
+        self.made = [sum(self.size[name] for name in names) for names in self.results]
+
+    def as_written(self) -> list[int]:
+        """Each kernel after those that it reads, otherwise in the given order."""
+        return _depth_first(range(len(self.kernels)), lambda index: self.before[index])
+
+    def smallest_first(self) -> list[int]:
+        """The same from the kernel that reads and writes the fewest bytes on."""
+        sizes = [
+            made + sum(self.size[name] for name in names)
+            for made, names in zip(self.made, self.reads, strict=True)
+        ]
+
+        def smallest(places: Iterable[int]) -> list[int]:
+            return sorted(places, key=lambda index: (sizes[index], index))
+
+        return _depth_first(smallest(range(len(sizes))), lambda index: smallest(self.before[index]))
+
+    def first_ready(self) -> list[int]:
+        """First the kernel whose operands were made first."""
+        waiting = [len(makers) for makers in self.before]
+        turn = [0] * len(waiting)
+        ready: list[tuple[list[int], int]] = [
+            ([], index) for index, count in enumerate(waiting) if count == 0
+        ]
+        heapq.heapify(ready)
+        order: list[int] = []
+        while ready:
+            _, index = heapq.heappop(ready)
+            turn[index] = len(order)
+            order.append(index)
+            for other in self.after[index]:
+                waiting[other] -= 1
+                if waiting[other] == 0:
+                    heapq.heappush(ready, (sorted(turn[maker] for maker in self.before[other]), other))
+        return order
+
+    def least_memory(self) -> list[int]:
+        """First what raises live memory least; what would raise its maximum last."""
+        return _LeastMemory(self).order()
+
+    def peak(self, order: Sequence[int]) -> int:
+        """The most bytes alive if the kernels run in this order and no memory is used again."""
+        step = {index: turn for turn, index in enumerate(order)}
+        change = [0] * (len(order) + 1)
+        change[0] = sum(self.size[name] for name in self.given)
+        for name, readers in self.readers.items():
+            made = self.maker.get(name)
+            if made is not None:
+                change[step[made]] += self.size[name]
+            if name not in self.outputs:
+                last = max((step[reader] for reader in readers), default=0 if made is None else step[made])
+                change[last + 1] -= self.size[name]
+        return max(0, *accumulate(change))
+
+
+class _LeastMemory:
+    """Greedy order: of the kernels that are ready, one that does not raise the maximum so far and frees the most.
+
+    ready: by what is freed and by what is made, as heaps with entries that may be out of date.
+    """
+
+    def __init__(self, plan: _Order) -> None:
+        self.plan = plan
+        self.left = {name: len(readers) + (name in plan.outputs) for name, readers in plan.readers.items()}
+        self.freed = [0] * len(plan.kernels)
+        for index, names in enumerate(plan.results):
+            self.freed[index] += sum(plan.size[name] for name in plan.reads[index] if self.left[name] == 1)
+            self.freed[index] += sum(plan.size[name] for name in names if self.left[name] == 0)
+        self.waiting = [len(makers) for makers in plan.before]
+        self.is_ready = [count == 0 for count in self.waiting]
+        self.small: list[tuple[int, int]] = []  # net bytes, place
+        self.large: list[tuple[int, int, int]] = []  # bytes made, net bytes, place
+        for index, count in enumerate(self.waiting):
+            if count == 0:
+                self.push(index)
+
+    def push(self, index: int) -> None:
+        made = self.plan.made[index]
+        net = made - self.freed[index]
+        heapq.heappush(self.small, (net, index))
+        heapq.heappush(self.large, (made, net, index))
+
+    def order(self) -> list[int]:
+        plan = self.plan
+        live = sum(plan.size[name] for name in plan.given)
+        results = sum(size for name, size in plan.size.items() if name in plan.outputs)
+        most = max(live, results)
+        order: list[int] = []
+        while len(order) < len(plan.kernels):
+            index = self.chosen(most - live)
+            self.is_ready[index] = False
+            order.append(index)
+            live += plan.made[index]
+            most = max(most, live)
+            live -= self.freed[index]
+            self.ran(index)
+        return order
+
+    def chosen(self, gap: int) -> int:
+        """The next kernel. gap: bytes that can be made without raising the maximum."""
+        skipped: list[tuple[int, int]] = []
+        found = -1
+        while self.small and len(skipped) < _MOST_SKIPPED:
+            net, index = heapq.heappop(self.small)
+            if not self.is_ready[index] or net != self.plan.made[index] - self.freed[index]:
+                continue
+            if self.plan.made[index] <= gap:
+                found = index
+                break
+            skipped.append((net, index))
+        for entry in skipped:
+            heapq.heappush(self.small, entry)
+        while found < 0:
+            made, net, index = heapq.heappop(self.large)
+            if self.is_ready[index] and net == made - self.freed[index]:
+                found = index
+        return found
+
+    def ran(self, index: int) -> None:
+        """Note that a kernel ran: what it made ready, and what the last readers of its operands free."""
+        plan = self.plan
+        for other in plan.after[index]:
+            self.waiting[other] -= 1
+            if self.waiting[other] == 0:
+                self.is_ready[other] = True
+                self.push(other)
+        for name in plan.reads[index]:
+            self.left[name] -= 1
+            if self.left[name] == 1:
+                for reader in plan.readers[name]:
+                    self.freed[reader] += plan.size[name]
+                    if self.is_ready[reader]:
+                        self.push(reader)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,31 +317,26 @@ def _computing(ops: Sequence[Op], wanted: Iterable[str], given: Iterable[str]) -
             needed.add(place[id(op)])
             todo += [name for name in op.reads if name not in there]
     has_gradients = any(ops[index].is_gradient for index in needed)
-    order: list[Op] = []
-    done: set[int] = set()
-    for index in sorted(needed):
-        if ops[index].is_gradient or not has_gradients:
-            _append(index, ops, maker, place, needed, done, order)
+    starts = [index for index in sorted(needed) if ops[index].is_gradient or not has_gradients]
+
+    def before(index: int) -> list[int]:
+        return sorted(needed & {place[id(maker[name])] for name in ops[index].reads if name in maker})
+
+    return [ops[index] for index in _depth_first(starts, before)]
+
+
+def _depth_first(starts: Iterable[int], before: Callable[[int], Sequence[int]]) -> list[int]:
+    """All starts in their order, each after what must come before it. before: this, first what comes first."""
+    seen: set[int] = set()
+    order: list[int] = []
+    for start in starts:
+        stack = [(start, False)]
+        while stack:
+            index, is_done = stack.pop()
+            if is_done:
+                order.append(index)
+            elif index not in seen:
+                seen.add(index)
+                stack.append((index, True))
+                stack += [(other, False) for other in reversed(before(index)) if other not in seen]
     return order
-
-
-def _append(
-    index: int,
-    ops: Sequence[Op],
-    maker: Mapping[str, Op],
-    place: Mapping[int, int],
-    needed: set[int],
-    done: set[int],
-    order: list[Op],
-) -> None:
-    """Append an operator after those that it reads."""
-    stack = [(index, False)]
-    while stack:
-        current, is_ready = stack.pop()
-        if is_ready:
-            order.append(ops[current])
-        elif current not in done:
-            done.add(current)
-            stack.append((current, True))
-            reads = [place[id(maker[name])] for name in ops[current].reads if name in maker]
-            stack += [(other, False) for other in sorted(reads, reverse=True) if other in needed]

@@ -11,14 +11,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from graphflops.inductor.joint_graph import Op
+from graphflops.inductor.lowering import Op
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Mapping, Sequence
 
     from graphflops.devices import Platform
     from graphflops.dims import Dim
-    from graphflops.inductor.joint_graph import JointGraph
+    from graphflops.inductor.lowering import JointGraph
 
     Parts = Mapping[str, Mapping[str, Dim]]  # bytes by tensor and part
 
@@ -95,15 +95,9 @@ def _formula(op: Op, known: Mapping[str, _Formula], inside: Sequence[str]) -> _F
     )
     further = sum(formula.loads - len(formula.sources) for formula in formulas)
     computed = own.union(*[formula.computed for formula in formulas])
-    parts, outer = op.parts, op.outer
-    if parts or any(formula.parts for formula in formulas):
-        parts = _parts(op, known)
-    if outer or any(formula.outer for formula in formulas):
-        outer = _of_sources(op, known, op.outer, lambda formula: formula.outer)
-    moved = op.moved
-    if moved or any(formula.moved for formula in formulas):
-        moved = _of_sources(op, known, op.moved, lambda formula: formula.moved)
-    return _Formula(sources, parts, outer, moved, len(sources) * op.window + further, computed)
+    outer = _of_sources(op, known, op.outer, lambda formula: formula.outer)
+    moved = _of_sources(op, known, op.moved, lambda formula: formula.moved)
+    return _Formula(sources, _parts(op, known), outer, moved, len(sources) * op.window + further, computed)
 
 
 def _of_sources(

@@ -1,19 +1,38 @@
-"""Attention: the kernel that PyTorch chooses, or the products and the softmax that it falls back to."""
+"""Attention: the kernel that PyTorch chooses, or the products and the softmax that it falls back to, and their memory.
+
+A fused kernel keeps the scores on chip; its gradient sums those of the queries in float32. The unfused kernel ("math")
+computes in float32: copies of the operands, the scores twice, and the probabilities, which the gradient reads, in memory.
+The sizes are those measured on an H200 with PyTorch 2.11.
+"""
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
-from math import prod
+from itertools import accumulate, pairwise
+from typing import TYPE_CHECKING, NamedTuple
 
 from graphflops.attention.attention_use import causal_fraction
+from graphflops.attention.kernel import Choice, Operand, Problem, attention_kernel
+from graphflops.dims import Dim, ceil_div, dim_max, dim_min, prod
+from graphflops.execution.layouts import attention_problem, is_chosen
+from graphflops.execution.strides import is_contiguous
 from graphflops.kernels.call import ConcreteCall, Tensor
+from graphflops.kernels.choices import limits
 from graphflops.kernels.kernel import Attention, AttentionKernel, Kernel, Pass, Product, Rows, Strided
 from graphflops.kernels.moved import copy, elementwise
-from graphflops.kernels.products import Problem
+from graphflops.kernels.products import Problem as Factors
+from graphflops.tensor import TensorType
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from graphflops.execution.layouts import Layouts
+    from graphflops.passes.program import PricedCall
 
 _LEAST_RANK = 2
 _FLOAT = 32
-_MASK_ALIGNMENT = 4  # keys: rows of a mask that do not align load element by element
+_LOADED_KEYS = 4  # keys: rows of a mask that do not align load element by element
 
 
 def attention(call: ConcreteCall) -> list[Kernel]:
@@ -55,7 +74,7 @@ def _fused(
     cost = call.cost if is_forward else call.backward_cost
     computed = computed_fraction(call, query.shape[-2], key.shape[-2])
     sizes = Attention(
-        batch=prod(query.shape[:-3]),
+        batch=math.prod(query.shape[:-3]),
         heads=query.shape[-3] if query.rank > _LEAST_RANK else 1,
         kv_heads=key.shape[-3] if key.rank > _LEAST_RANK else 1,
         queries=query.shape[-2],
@@ -69,7 +88,7 @@ def _fused(
     copied = sum(x.full_bytes - x.nbytes for x in operands if not x.is_repeated)  # heads repeated by a copy
     moved = (cost.read_bytes + copied, cost.written_bytes)
     variant = "masked" if call.operand("mask") is not None else ""
-    if variant and is_forward and kernel == "cudnn" and sizes.keys % _MASK_ALIGNMENT:
+    if variant and is_forward and kernel == "cudnn" and sizes.keys % _LOADED_KEYS:
         variant = "uneven"
     return Kernel("attention", query.dtype, flops, 0, *moved, sizes, variant=variant)
 
@@ -87,7 +106,7 @@ def computed_fraction(call: ConcreteCall, queries: int, keys: int) -> float:
 
 def _unfused(call: ConcreteCall, query: Tensor, key: Tensor, value: Tensor) -> list[Kernel]:
     """What `_scaled_dot_product_attention_math` runs: all of it in float32, with the scores in memory."""
-    batch, rows, keys = prod(query.shape[:-2]), query.shape[-2], key.shape[-2]
+    batch, rows, keys = math.prod(query.shape[:-2]), query.shape[-2], key.shape[-2]
     operands = (query, key, value)
     copies = [copy(x, _FLOAT) for x in operands] if query.bits < _FLOAT else []
     wide = [_float(x, batch) for x in operands]
@@ -132,17 +151,17 @@ def _masked(scores: Tensor, read: int) -> Kernel:
     return replace(kernel, sizes=Strided(scores.numel, 2, 3))
 
 
-def _products(query: Tensor, key: Tensor, value: Tensor) -> tuple[Problem, Problem]:
+def _products(query: Tensor, key: Tensor, value: Tensor) -> tuple[Factors, Factors]:
     """The scores, and what they weigh."""
-    batch, rows, keys = prod(query.shape[:-2]), query.shape[-2], key.shape[-2]
+    batch, rows, keys = math.prod(query.shape[:-2]), query.shape[-2], key.shape[-2]
     scores = Product(rows, keys, query.shape[-1], batch, "tn")
     weighed = Product(rows, value.shape[-1], keys, batch, "nn")
-    return Problem(scores, "float32", _FLOAT), Problem(weighed, "float32", _FLOAT)
+    return Factors(scores, "float32", _FLOAT), Factors(weighed, "float32", _FLOAT)
 
 
 def _unfused_backward(call: ConcreteCall, query: Tensor, key: Tensor, value: Tensor) -> list[Kernel]:
     """Two products for each of the forward, the gradient of the softmax between them, and scaling and casts again."""
-    batch = prod(query.shape[:-2])
+    batch = math.prod(query.shape[:-2])
     scores, weighed = _products(query, key, value)
     rows, keys = scores.sizes.m, scores.sizes.n
     size = 4 * batch * rows * keys
@@ -162,7 +181,9 @@ def _float(tensor: Tensor, batch: int) -> Tensor:
     """A tensor in float32 and row-major order, repeated for every query head."""
     shape = (batch, *tensor.shape[-2:])
     steps = (shape[1] * shape[2], shape[2], 1)
-    return replace(tensor, shape=shape, dtype="float32", bits=_FLOAT, strides=steps, nbytes=prod(shape) * 4)
+    return replace(
+        tensor, shape=shape, dtype="float32", bits=_FLOAT, strides=steps, nbytes=math.prod(shape) * 4
+    )
 
 
 def _without_sizes(call: ConcreteCall) -> list[Kernel]:
@@ -170,3 +191,187 @@ def _without_sizes(call: ConcreteCall) -> list[Kernel]:
     if like is None:
         return []
     return [Kernel("attention", like.dtype, cost.matrix_flops, 0, cost.read_bytes, cost.written_bytes)]
+
+
+_FLOAT_BYTES = 4
+_BOOL_PART = 4  # a truth value takes a byte, a float32 score four
+_MASK_ALIGNMENT, _MASK_GRADIENT_ALIGNMENT, _ROWS_OF_BLOCK = limits(
+    *("aten_2_11", "attention.efficient", "mask_row", "mask_gradient_row", "rows")
+)
+
+
+class AttentionMemory(NamedTuple):
+    """Bytes that one attention needs. choice: the kernel that runs it. out_bytes: of its result."""
+
+    problem: Problem
+    choice: Choice
+    out_bytes: Dim
+    operands_in_order: tuple[bool, ...]
+
+    @staticmethod
+    def of(call: PricedCall, layouts: Layouts, training: bool) -> AttentionMemory | None:
+        """Of a call of the operator that chooses its kernel; None for other calls."""
+        if not is_chosen(call) or not call.node.outputs:
+            return None
+        problem = attention_problem(call, layouts, training)
+        out = layouts.values.get(call.node.outputs[0] or "")
+        if problem is None or not isinstance(out, TensorType):
+            return None
+        in_order = tuple([is_contiguous(each.type.shape, each.strides) for each in problem.operands])
+        return AttentionMemory(problem, attention_kernel(problem, layouts.platform), out.nbytes, in_order)
+
+    @property
+    def is_fused(self) -> bool:
+        """Whether the scores stay on chip."""
+        return self.choice.kernel != "math"
+
+    @property
+    def forward(self) -> Dim:
+        """The most that is allocated at once, beside the result; what the gradient keeps is part of it."""
+        if self.is_fused:
+            return self.mask_copy
+        products = self.float_copies + self.scaled + self.scaled_key + self.score_operands + self.scores
+        softmax = self.float_copies + self.scaled + 2 * self.scores + ceil_div(self.scores, _BOOL_PART)
+        return dim_max(0, dim_max(products, softmax) - self.out_bytes) + self.mask_copy
+
+    @property
+    def saved(self) -> Dim:
+        """What the gradient reads beside operands and result, the row sums of fused kernels apart."""
+        if self.is_fused:
+            return self.mask_copy
+        return self.scores + self.dropped + self.scaled + self.repeated(self.problem.key) + self.value_copy
+
+    @property
+    def backward(self) -> Dim:
+        """What the gradient needs beside operands, results and their gradients."""
+        if not self.is_fused:
+            gradients = gradient_bytes(self.problem)
+            own = 3 * self.scores + self.repeated(self.problem.value) - self.value_copy
+            return dim_max(0, own - self.out_bytes - gradients)
+        batch, heads, rows, width = self.problem.query.type.shape
+        if self.choice.kernel == "efficient":
+            padded = ceil_div(rows, _ROWS_OF_BLOCK) * _ROWS_OF_BLOCK
+            return batch * heads * (padded * width + rows) * _FLOAT_BYTES + self.mask_gradient
+        own = batch * heads * rows * (width + 1) * _FLOAT_BYTES
+        return own + self.shared_gradients
+
+    # What these consist of, in the order in which it is allocated
+
+    @property
+    def parts(self) -> Sequence[Dim]:
+        """Of what is allocated at once: float32 copies, the scaled query, scores twice, which of them are -inf."""
+        if self.is_fused:
+            return ()
+        is_float = self.problem.query.type.dtype.bits == 32
+        copies = [operand.type.numel * _FLOAT_BYTES for operand in self.problem.operands if not is_float]
+        return [*copies, self.scaled, self.scores, self.scores, ceil_div(self.scores, _BOOL_PART)]
+
+    @property
+    def saved_parts(self) -> list[Dim]:
+        """Of what the gradient reads."""
+        if self.is_fused:
+            return [self.mask_copy]
+        key = self.repeated(self.problem.key)
+        return cut(self.saved, (self.scaled, key, self.value_copy, self.scores, self.dropped))
+
+    @property
+    def gradient_parts(self) -> Sequence[Dim]:
+        """Of what the gradient needs."""
+        return (ceil_div(self.shared_gradients, 2),) * 2 if self.is_fused else (self.scores,) * 3
+
+    @property
+    def shared_gradients(self) -> Dim:
+        """Gradients of keys and values for each query head, where heads share them: added up after."""
+        key, value = self.problem.key.type, self.problem.value.type
+        heads = self.problem.query.type.shape[1]
+        if key.shape[1] == heads:
+            return 0
+        return sum(x.shape[0] * heads * prod(x.shape[2:]) * (x.dtype.bits // 8) for x in (key, value))
+
+    @property
+    def mask_copy(self) -> Dim:
+        """A boolean mask is turned into numbers; the efficient kernel wants rows of a multiple of 8."""
+        if self.problem.mask is None:
+            return 0
+        mask, element = self.problem.mask.type, self.problem.query.type.dtype.bits // 8
+        keys = mask.shape[-1] if mask.rank else 1
+        padded = ceil_div(keys, _MASK_ALIGNMENT) * _MASK_ALIGNMENT
+        if self.choice.kernel == "efficient" and padded != keys:
+            return prod(mask.shape[:-1]) * padded * element
+        return mask.numel * element if mask.dtype.kind == "bool" else 0
+
+    @property
+    def mask_gradient(self) -> Dim:
+        """The gradient of a mask, for every batch entry and head."""
+        mask = self.problem.mask
+        if mask is None or not mask.type.requires_grad:
+            return 0
+        batch, heads, rows, _ = self.problem.query.type.shape
+        padded = ceil_div(self.problem.key.type.shape[2], _MASK_GRADIENT_ALIGNMENT) * _MASK_GRADIENT_ALIGNMENT
+        return batch * heads * rows * padded * (mask.type.dtype.bits // 8)
+
+    # The unfused kernel
+
+    @property
+    def scores(self) -> Dim:
+        """Scores in float32."""
+        query, key = self.problem.query.type, self.problem.key.type
+        return prod(query.shape[:-1]) * key.shape[-2] * _FLOAT_BYTES
+
+    @property
+    def dropped(self) -> Dim:
+        """The scores after dropout, and which of them it keeps."""
+        if self.problem.dropout == 0:
+            return 0
+        return self.scores + ceil_div(self.scores, _BOOL_PART)
+
+    @property
+    def float_copies(self) -> Dim:
+        """Query, key and value in float32; none where they are."""
+        if self.problem.query.type.dtype.bits == 32:
+            return 0
+        return sum(operand.type.numel * _FLOAT_BYTES for operand in self.problem.operands)
+
+    @property
+    def scaled(self) -> Dim:
+        """The query times the scale."""
+        return self.problem.query.type.numel * _FLOAT_BYTES
+
+    @property
+    def scaled_key(self) -> Dim:
+        return self.problem.key.type.numel * _FLOAT_BYTES
+
+    @property
+    def score_operands(self) -> Dim:
+        """Scaled query and key once more, in row-major order and repeated for every query head."""
+        query = 0 if self.operands_in_order[0] else self.scaled
+        repeated = self.repeated(self.problem.key)
+        return query + (0 if self.operands_in_order[1] and repeated == self.scaled_key else repeated)
+
+    @property
+    def value_copy(self) -> Dim:
+        """The value as the second product reads it, where that is not the operand itself."""
+        value = self.problem.value.type
+        is_operand = value.dtype.bits == 32 and self.operands_in_order[2]
+        return (
+            0
+            if is_operand and value.shape[1] == self.problem.query.type.shape[1]
+            else self.repeated(self.problem.value)
+        )
+
+    def repeated(self, operand: Operand) -> Dim:
+        """An operand in float32, repeated for every query head that shares it."""
+        shape = (*self.problem.query.type.shape[:-2], *operand.type.shape[-2:])
+        return prod(shape) * _FLOAT_BYTES
+
+
+def cut(size: Dim, parts: Iterable[Dim]) -> list[Dim]:
+    """So many bytes as parts of these sizes, as far as they go, and a rest."""
+    ends = [0, *(dim_min(end, size) for end in accumulate(parts)), size]
+    return [end - start for start, end in pairwise(ends) if end != start]
+
+
+def gradient_bytes(problem: Problem) -> Dim:
+    """Bytes of the gradients of query, key, value and mask."""
+    operands = [*problem.operands, *([] if problem.mask is None else [problem.mask])]
+    return sum(operand.type.like().nbytes for operand in operands if operand.type.requires_grad)

@@ -10,14 +10,19 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from graphflops.dims import Dim, dim_max, prod, total
 from graphflops.execution.strides import row_major
-from graphflops.graph import Ref, tensor_type
+from graphflops.graph import tensor_type
 from graphflops.kernels import cudnn
+from graphflops.kernels.beside import (
+    column_sum_buffers,
+    is_converted_before,
+    is_mean,
+    reduction_buffers,
+    reduction_bytes,
+)
 from graphflops.kernels.convolution import Convolution, Layout
 from graphflops.kernels.gradient_formulas import axes_of, gradient_kernels, temporary_bytes
-from graphflops.kernels.losses import loss_tensors
 from graphflops.kernels.moved import REPEATING
-from graphflops.kernels.operand_copies import is_converted_before
-from graphflops.kernels.reductions import column_sum_buffers, reduction_buffers, reduction_bytes
+from graphflops.kernels.rowwise import loss_tensors
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -62,7 +67,7 @@ def forward_bytes(call: PricedCall, layouts: Layouts) -> Dim:
         return 0 if out is None or len(call.node.outputs) > 1 else prod(out.shape) * _INDEX_BYTES
     if name == "roll":
         return _rolled(call, values)
-    return _reduction(call, layouts) if name in _SUMMED or name == "adaptive_avg_pool" else 0
+    return _reduction(call, layouts) if name in _SUMMED or kind == "pooling" else 0
 
 
 def backward_bytes(call: PricedCall, layouts: Layouts, has_other_gradient: bool) -> Dim:
@@ -85,8 +90,8 @@ def backward_bytes(call: PricedCall, layouts: Layouts, has_other_gradient: bool)
         return _rolled(call, values)
     if kind == "loss":
         return loss_tensors(call, layouts)[1]
-    bias = call.node.arguments().get("bias")
-    if kind == "product" and isinstance(bias, Ref) and out.rank and _wants(bias, values):
+    bias = tensor_type(call.node.arguments().get("bias"), values)
+    if kind == "product" and bias is not None and bias.requires_grad and out.rank:
         return total(column_sum_buffers(prod(out.shape[:-1]), out.shape[-1], layouts.platform))
     return _over_batches(call, out, values) if kind == "product" else 0
 
@@ -234,8 +239,8 @@ def kept_operands(call: PricedCall, values: Mapping[str, Value]) -> Sequence[str
     if operator.name == "pad" and call.node.arguments().get("mode") not in REPEATING:
         return []
     out = tensor_type(call.node.outputs[0], values)
-    if operator.name == "adaptive_avg_pool" and out is not None and prod(out.shape[2:]) == 1:
-        return []  # a mean
+    if out is not None and is_mean(operator, out.shape):
+        return []
     place = _KEPT_OPERAND.get(operator.name)
     return names[place : place + 1] if place is not None else []
 
@@ -271,12 +276,11 @@ def _reduction(call: PricedCall, layouts: Layouts) -> Dim:
     if not x or out is None:
         return 0
     shape, strides = layouts.typed(x).shape, layouts.of(x)
-    if call.node.operator.name == "adaptive_avg_pool":
-        if prod(out.shape[2:]) != 1:
+    axes: Any = call.node.arguments().get("axes")
+    if call.node.operator.kind == "pooling":
+        if not is_mean(call.node.operator, out.shape):
             return 0
-        axes: Any = tuple(range(2, len(shape)))
-    else:
-        axes = call.node.arguments().get("axes")
+        axes = tuple(range(2, len(shape)))
     element = _PARTIAL_BYTES.get(call.node.operator.name, _FLOAT_BYTES)
     return reduction_bytes(shape, strides, _axes(axes, len(shape)), element, layouts.platform)
 
@@ -286,8 +290,3 @@ def _axes(given: Any, rank: int) -> set[int]:
     axes = given if isinstance(given, tuple) else () if given is None else (given,)
     found = {axis % rank for axis in axes if isinstance(axis, int) and rank}
     return found or set(range(rank))
-
-
-def _wants(argument: Ref, values: Mapping[str, Value]) -> bool:
-    value = tensor_type(argument, values)
-    return value is not None and value.requires_grad

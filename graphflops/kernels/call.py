@@ -8,7 +8,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from graphflops.dims import evaluate
-from graphflops.execution.strides import row_major
+from graphflops.execution.strides import is_contiguous, row_major
 from graphflops.graph import Ref
 from graphflops.tensor import TensorType
 
@@ -58,12 +58,7 @@ class Tensor:
     @property
     def is_contiguous(self) -> bool:
         """Whether elements lie in row-major order without gaps."""
-        expected = 1
-        for size, stride in zip(reversed(self.shape), reversed(self.strides), strict=True):
-            if size != 1 and stride != expected:
-                return False
-            expected *= size
-        return True
+        return is_contiguous(self.shape, self.strides)
 
     @property
     def is_repeated(self) -> bool:
@@ -104,6 +99,13 @@ class Sizes:
             numbers = tuple([step if type(step) is int else self(step) for step in strides])
         dtype = value.dtype
         return Tensor(shape, dtype.name, dtype.bits, numbers, self(value.nbytes), value.requires_grad)
+
+    def known(self, value: TensorType, strides: tuple[Dim, ...] | None = None) -> Tensor | None:
+        """The same; None for a tensor with an open size."""
+        try:
+            return self.tensor(value, strides)
+        except OpenSizeError:
+            return None
 
 
 class ConcreteCall:

@@ -7,30 +7,29 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from graphflops.kernels.attention import attention_backward
+from graphflops.kernels.beside import is_converted_before
 from graphflops.kernels.choices import limits
-from graphflops.kernels.collectives import collective_backward
-from graphflops.kernels.convolutions import convolution_backward
+from graphflops.kernels.cudnn import convolution_backward
 from graphflops.kernels.gradient_formulas import axes_of, gradient_kernels
 from graphflops.kernels.gradient_operators import ForwardCall, forward_of
 from graphflops.kernels.kernel import Kernel, Rows, Strided
-from graphflops.kernels.losses import loss_backward
 from graphflops.kernels.lower import forward_kernels
 from graphflops.kernels.moved import (
+    added_rows,
+    collective_backward,
     copy,
     elementwise,
     fill,
     pointwise,
+    pooling_backward,
     reduction,
     rows_kernel,
+    scattered,
     softmax_kernel,
     sum_to,
 )
-from graphflops.kernels.norms import norm_backward, weight_norm
-from graphflops.kernels.operand_copies import is_converted_before
-from graphflops.kernels.pooling import pooling_backward
-from graphflops.kernels.products import product_backward
-from graphflops.kernels.recurrences import recurrent_backward
-from graphflops.kernels.scatters import added_rows, scattered
+from graphflops.kernels.products import product_backward, recurrent_backward
+from graphflops.kernels.rowwise import loss_backward, norm_backward, weight_norm
 from graphflops.ops.operator import by_name
 from graphflops.rules.formula import REDUCING, SCANNING
 from graphflops.rules.work import work_of_launch

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from math import log2, prod
 from typing import TYPE_CHECKING
 
 from graphflops.kernels.attention import attention
 from graphflops.kernels.choices import constants, limits
-from graphflops.kernels.collectives import collective
-from graphflops.kernels.convolutions import convolution
+from graphflops.kernels.cudnn import convolution
 from graphflops.kernels.kernel import Kernel, Rows, Strided
-from graphflops.kernels.losses import loss
 from graphflops.kernels.moved import (
     REPEATING,
+    collective,
     copied,
     copy,
     copy_to,
@@ -21,20 +21,19 @@ from graphflops.kernels.moved import (
     fill,
     of_rows,
     pointwise,
+    pooling,
     reduction,
     rows_kernel,
+    scatter,
     softmax_kernel,
     sum_to,
 )
-from graphflops.kernels.norms import norm, weight_norm
-from graphflops.kernels.pooling import pooling
-from graphflops.kernels.products import product
-from graphflops.kernels.recurrences import recurrent
-from graphflops.kernels.scatters import scatter
+from graphflops.kernels.products import product, recurrent
+from graphflops.kernels.rowwise import loss, norm, weight_norm
 from graphflops.ops.operator import by_name
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from graphflops.kernels.call import ConcreteCall, Tensor
     from graphflops.kernels.moved import Lowering
@@ -61,6 +60,16 @@ def inside_operator(call: PricedCall, kernels: tuple[Kernel, ...]) -> tuple[Kern
     return tuple([kernel for kernel in left if kernel.family != "copy"])
 
 
+def _on_operand(lower: Callable[[ConcreteCall, Tensor, Tensor], list[Kernel]]) -> Lowering:
+    """A lowering that is given the first operand and the first result; nothing where one is no tensor."""
+
+    def lowered(call: ConcreteCall) -> list[Kernel]:
+        out = call.out
+        return [] if out is None or not call.operands else lower(call, call.operands[0], out)
+
+    return lowered
+
+
 def _layout(call: ConcreteCall) -> list[Kernel]:
     """A copy where the operand does not lie as the result must, else a view."""
     moves = call.is_copy if call.is_copy is not None else not call.estimate.alias
@@ -80,12 +89,10 @@ def _elementwise(call: ConcreteCall) -> list[Kernel]:
     return [copy(out), kernel] if call.operator.word in _COPIED_FIRST else [kernel]
 
 
-def _cast(call: ConcreteCall) -> list[Kernel]:
+@_on_operand
+def _cast(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kernel]:
     """A conversion; to the same element type it is no kernel."""
-    out = call.out
-    if out is None or not call.operands:
-        return []
-    return [] if call.estimate.alias else [copy_to(out, call.operands[0])]
+    return [] if call.estimate.alias else [copy_to(out, x)]
 
 
 def _filled(call: ConcreteCall) -> list[Kernel]:
@@ -99,32 +106,24 @@ def _filled(call: ConcreteCall) -> list[Kernel]:
     return [fill(out)]
 
 
-def _pad(call: ConcreteCall) -> list[Kernel]:
+@_on_operand
+def _pad(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kernel]:
     """The result filled with the padding, then the operand copied into it; one kernel without, or where elements repeat."""
-    out = call.out
-    if out is None or not call.operands:
-        return []
-    x = call.operands[0]
     if call.arguments.get("mode") in REPEATING:
         return [elementwise(out, x.nbytes, out.full_bytes)]
     return [copy(x)] if out.numel == x.numel else [fill(out), copy(x)]
 
 
-def _rolled(call: ConcreteCall) -> list[Kernel]:
+@_on_operand
+def _rolled(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kernel]:
     """A kernel for each axis."""
-    x = call.operands[0] if call.operands else None
-    if x is None:
-        return []
     shifts = call.arguments.get("shifts", call.arguments.get("#1"))
     count = max(len(shifts), 1) if isinstance(shifts, tuple) else 1
     return [Kernel("copy", x.dtype, 0, 0, x.full_bytes, x.full_bytes, variant="roll")] * count
 
 
-def _reduced(call: ConcreteCall) -> list[Kernel]:
-    out = call.out
-    if out is None or not call.operands:
-        return []
-    x = call.operands[0]
+@_on_operand
+def _reduced(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kernel]:
     kept = _kept_axes(call, x, out)
     if kept is not None:
         return [sum_to(x, kept, out.bits)]
@@ -143,21 +142,20 @@ def _kept_axes(call: ConcreteCall, x: Tensor, out: Tensor) -> list[int] | None:
     return kept if prod(x.shape[axis] for axis in kept) == out.numel and reduced else None
 
 
-def _softmax(call: ConcreteCall) -> list[Kernel]:
+@_on_operand
+def _softmax(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kernel]:
     """One kernel on rows in order; to another element type the operand is cast first unless the kernel can do it."""
-    x, out = next(iter(call.operands), None), call.out
-    if x is None or out is None or not x.numel:
-        return []
     copies = copied(call)
     read = copies[-1].written_bytes if copies else x.full_bytes
-    return [*copies, softmax_kernel(call, x, call.operator.name, read, out.full_bytes)]
+    kernels = [*copies, softmax_kernel(call, x, call.operator.name, read, out.full_bytes)]
+    return kernels if x.numel else []
 
 
 def _resampled(call: ConcreteCall) -> list[Kernel]:
     """Interpolation has a thread for each position, which loops over batch and channels (UpSampleBilinear2d.cu of ATen)."""
     out, work = call.out, call.cost.vector_flops
     if out is None or out.rank < 3 or not work:
-        return of_rows("pool")(call)
+        return of_rows("pool", call)
     images = out.shape[0] * out.shape[1]
     x = call.operand("x")
     is_last = x is not None and x.shape[1] > 1 and x.strides[1] == 1
@@ -171,10 +169,8 @@ def _resampled(call: ConcreteCall) -> list[Kernel]:
     return [Kernel("pool", out.dtype, 0, work, *moved, sizes, variant="interpolation")]
 
 
-def _sorted(call: ConcreteCall) -> list[Kernel]:
-    x = call.operands[0] if call.operands else None
-    if x is None:
-        return []
+@_on_operand
+def _sorted(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kernel]:
     kernel = rows_kernel("sort", x, call, call.cost.read_bytes, call.cost.written_bytes)
     longest = kernel.sizes.columns if isinstance(kernel.sizes, Rows) else 0
     if call.operator.name not in _SORTING or longest > _SORTED_BY_BLOCK:
@@ -182,10 +178,8 @@ def _sorted(call: ConcreteCall) -> list[Kernel]:
     return [replace(kernel, variant="warp" if longest <= _SORTED_BY_WARP else "block")]
 
 
-def _moved(call: ConcreteCall) -> list[Kernel]:
-    out = call.out
-    if out is None:
-        return []
+@_on_operand
+def _moved(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kernel]:
     variant, largest = "" if len(call.operands) < 2 else _joining(call.operands, out), 0
     if not all(x.is_contiguous for x in call.operands):  # as many blocks for each operand (Shape.cu of ATen)
         variant, largest = "joined", max(x.numel for x in call.operands)
@@ -201,11 +195,9 @@ def _joining(parts: Sequence[Tensor], out: Tensor) -> str:
     return "cat" if any(row % _ALIGNED for row in rows) else "cat_aligned"
 
 
-def _gathered(call: ConcreteCall) -> list[Kernel]:
+@_on_operand
+def _gathered(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kernel]:
     """Rows of the result are read from anywhere in the table; of rows that do not align each element by itself."""
-    out = call.out
-    if out is None:
-        return []
     kernel = rows_kernel("gather", out, call, call.cost.read_bytes, call.cost.written_bytes)
     row = out.shape[-1] * out.bits // 8 if out.rank else 0
     if call.operator.name != "index" or row % _ALIGNED == 0:
@@ -223,10 +215,10 @@ def _other(call: ConcreteCall) -> list[Kernel]:
     return [Kernel("other", like.dtype, cost.matrix_flops, work, cost.read_bytes, cost.written_bytes)]
 
 
-def _dropout(call: ConcreteCall) -> list[Kernel]:
+@_on_operand
+def _dropout(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kernel]:
     """One kernel that draws the mask and applies it; nothing while it is not training."""
-    out = call.out
-    if out is None or call.estimate.alias or call.cost.vector_flops == 0:
+    if call.estimate.alias or call.cost.vector_flops == 0:
         return []
     moved = call.cost.read_bytes, call.cost.written_bytes
     drawn = [elementwise(out, 0, 0)] * 2 if call.operator.word == "feature_dropout" else []  # and scaled
@@ -263,7 +255,7 @@ _FORWARD: Mapping[str, Lowering] = {
     "gather": _gathered,
     "scatter": scatter,
     "reduction": _reduced,
-    "scan": of_rows("scan"),
+    "scan": partial(of_rows, "scan"),
     "sort": _sorted,
     "product": product,
     "convolution": convolution,
@@ -274,7 +266,7 @@ _FORWARD: Mapping[str, Lowering] = {
     "softmax": _softmax,
     "attention": attention,
     "recurrent": recurrent,
-    "random": of_rows("random"),
+    "random": partial(of_rows, "random"),
     "dropout": _dropout,
     "collective": collective,
 }

@@ -1,4 +1,8 @@
-"""Kernels that move more than they compute: elementwise, copies, reductions, norms, softmax, gathers, scans."""
+"""Kernels that move more than they compute: elementwise, copies, reductions, softmax, scans, pooling, scatters, collectives.
+
+Pooling and its gradients go by dimensions and layout, as the CUDA kernels of ATen. A scatter writes or adds elements to the
+places that indices name, each thread one after the other. A collective sends over the fastest link of the device.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +11,16 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from graphflops.execution.strides import row_major
+from graphflops.kernels.beside import is_mean, operand_copies
 from graphflops.kernels.choices import limits
 from graphflops.kernels.convolution import power_of_two
-from graphflops.kernels.kernel import Kernel, Rows, Strided
-from graphflops.kernels.operand_copies import operand_copies
+from graphflops.kernels.kernel import Exchange, Kernel, Rows, Strided, Windows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from graphflops.kernels.call import ConcreteCall, Tensor
+    from graphflops.cost import Estimate
+    from graphflops.kernels.call import ConcreteCall, Tensor, Work
     from graphflops.kernels.kernel import Family
 
     Lowering = Callable[[ConcreteCall], list[Kernel]]
@@ -103,16 +108,12 @@ def sum_to(tensor: Tensor, kept: Sequence[int], bits: int | None = None) -> Kern
     return replace(inner, variant=PLANES) if is_planes else inner
 
 
-def of_rows(family: Family, kernels: int = 1) -> Lowering:
-    """A lowering to kernels that each move the call's bytes and work on rows along the axis of the call."""
-
-    def lower(call: ConcreteCall) -> list[Kernel]:
-        like = next(iter(call.operands), call.out)
-        if like is None or not call.cost.read_bytes + call.cost.written_bytes:
-            return []
-        return [rows_kernel(family, like, call, call.cost.read_bytes, call.cost.written_bytes)] * kernels
-
-    return lower
+def of_rows(family: Family, call: ConcreteCall) -> list[Kernel]:
+    """One kernel that moves the call's bytes and works on rows along its axis."""
+    like, cost = next(iter(call.operands), call.out), call.cost
+    if like is None or not cost.read_bytes + cost.written_bytes:
+        return []
+    return [rows_kernel(family, like, call, cost.read_bytes, cost.written_bytes)]
 
 
 def rows_kernel(family: Family, like: Tensor, call: ConcreteCall, read: int, written: int) -> Kernel:
@@ -194,3 +195,132 @@ def _waste(axes: Sequence[tuple[int, Sequence[int]]], place: int, width: float) 
     if len(axes) > 1 and axes[1][1][place] == 1:
         users = max(1, min(_BLOCK // size, axes[1][0]))
     return float(max(min(_SECTOR / users, steps[place] * width) - width, 0.0))
+
+
+_VOLUME_RANK = 5
+_INDEX_BYTES = 8
+
+
+def pooling(call: ConcreteCall) -> list[Kernel]:
+    """One kernel; an average over all positions is a mean."""
+    x, out = call.operand("x"), call.out
+    if x is None or out is None or x.rank < 2 or not out.numel:
+        return []
+    if is_mean(call.operator, out.shape):
+        return [reduction(x, out.numel, is_inner=x.strides[1] != 1)]
+    window = Windows(out.numel, _window_positions(call, x, out))
+    indices = _INDEX_BYTES * out.numel if "max" in call.operator.name else 0
+    moved = (x.full_bytes, out.full_bytes + indices)
+    return [*copied(call), Kernel("pool", x.dtype, 0, 0, *moved, window, variant=_pooling_variant(call, x))]
+
+
+def pooling_backward(call: ConcreteCall) -> list[Kernel]:
+    """Each element gathers from the windows that it is in; where windows are uneven, they add to zeros."""
+    x, out = call.operand("x"), call.out
+    if x is None or out is None or x.rank < 2 or not out.numel:
+        return []
+    cover = _window_positions(call, x, out) * out.numel / max(x.numel, 1)
+    indices = _INDEX_BYTES * out.numel if "max" in call.operator.name else 0
+    moved = (out.full_bytes + indices, x.full_bytes)
+    variant = f"{_pooling_variant(call, x)}_backward"
+    kernel = Kernel("pool", x.dtype, 0, 0, *moved, Windows(x.numel, cover), variant=variant)
+    zeros = [] if call.operator.name == "avg_pool" else [fill(x)]
+    return [*copied(call, again=True), *zeros, kernel]
+
+
+def _window_positions(call: ConcreteCall, x: Tensor, out: Tensor) -> float:
+    """Positions of a window."""
+    if call.operator.name.startswith("adaptive"):
+        return x.numel / out.numel
+    kernel = call.arguments.get("kernel_size")  # of a gradient operator, whose work is not the window's
+    if isinstance(kernel, tuple):
+        return prod(kernel) if len(kernel) > 1 else kernel[0] ** (x.rank - 2)
+    return call.cost.vector_flops / out.numel
+
+
+def _pooling_variant(call: ConcreteCall, x: Tensor) -> str:
+    layout = "_last" if is_last(x) else ""
+    return f"{call.operator.name}{'_volume' if x.rank >= _VOLUME_RANK else layout}"
+
+
+_BY_ELEMENT = frozenset({"scatter", "scatter_add", "scatter_reduce"})
+_BY_ROW = frozenset({"index_add", "index_copy", "index_reduce"})
+_ROW_VARIANT = "index_add"
+_THREADS, _IN_TURN = limits("aten_2_11", "scatter", "threads", "in_turn")
+
+
+def scatter(call: ConcreteCall) -> list[Kernel]:
+    """A copy of the operand unless it is changed in place, and what is written into it."""
+    name, source = call.operator.name, call.operand("source")
+    index = call.operand("index")
+    if source is None:
+        source = index
+    if name not in _BY_ELEMENT | _BY_ROW or source is None or index is None or not call.operands:
+        return _at_places(call)
+    x = call.operands[0]
+    is_along_rows = name in _BY_ELEMENT and axis_of(call, x.rank) == x.rank - 1
+    elements = index.numel if name in _BY_ELEMENT else source.numel
+    kernel = scattered(x, elements, name) if is_along_rows else added_rows(x, elements)
+    return [kernel] if call.operator.mutates else [copy(x), kernel]
+
+
+def _at_places(call: ConcreteCall) -> list[Kernel]:
+    """Rows of what is written, after a copy of the operand unless it is changed in place."""
+    kernels = of_rows("scatter", call)
+    if not call.operator.mutates:
+        return [*kernels, *(elementwise(x, 0, 0) for x in call.operands[:1])]
+    return [replace(kernel, sizes=_written_rows(kernel, call.operands[0])) for kernel in kernels]
+
+
+def _written_rows(kernel: Kernel, x: Tensor) -> Rows:
+    columns = max(x.shape[-1], 1) if x.rank else 1
+    return Rows(max(kernel.written_bytes * 8 // x.bits // columns, 1), columns)
+
+
+def scattered(x: Tensor, elements: int, name: str) -> Kernel:
+    """Writes or adds elements of a tensor's type, each to a place of its own index."""
+    size = elements * x.bits // 8
+    in_turn = Rows(elements, min(_IN_TURN, -(-elements // _THREADS)))
+    variant = name if name == "scatter" else "scatter_add"
+    moved = size + _INDEX_BYTES * elements, size
+    return Kernel("scatter", x.dtype, 0, 0, *moved, in_turn, variant=variant)
+
+
+def added_rows(x: Tensor, elements: int) -> Kernel:
+    """Adds rows of a tensor's type, of so many elements together, by atomic additions."""
+    size = elements * x.bits // 8
+    return Kernel("scatter", x.dtype, 0, 0, 2 * size, size, Strided(elements, 1, 2), variant=_ROW_VARIANT)
+
+
+_ON_A_COPY = ("all_reduce", "broadcast")  # they work in place, on a copy of the operand
+_WAIT = "wait_tensor"
+_TAKEN_BACK = {"all_gather": "reduce_scatter", "reduce_scatter": "all_gather"}
+ONE_TO_ONE = frozenset({"send", "receive", "send_and_receive"})
+
+
+def collective(call: ConcreteCall) -> list[Kernel]:
+    """The exchange, after a copy of the operand where it works in place; nothing for a wait."""
+    operator = call.operator
+    if operator.name == _WAIT or not call.operands:
+        return []
+    is_copied = operator.name in _ON_A_COPY and not operator.mutates
+    copies = [copy(x) for x in call.operands] if is_copied else []
+    return [*copies, _exchange(call, operator.name, call.cost, call.estimate)]
+
+
+def collective_backward(call: ConcreteCall) -> list[Kernel]:
+    """The exchange that takes the gradients back: parts are gathered where they were scattered, and the reverse."""
+    name = call.operator.name
+    if name == _WAIT or not call.results or call.gradient is None:
+        return []
+    copies = [copy(x) for x in call.results] if name in _ON_A_COPY else []
+    return [*copies, _exchange(call, _TAKEN_BACK.get(name, name), call.backward_cost, call.gradient.estimate)]
+
+
+def _exchange(call: ConcreteCall, name: str, cost: Work, estimate: Estimate) -> Kernel:
+    """A message to one device takes the kernel that messages to all take; who receives sends nothing, but waits as long."""
+    sent = cost.written_bytes if name == "receive" else cost.link_bytes
+    variant = "all_to_all" if name in ONE_TO_ONE else name
+    moved = (cost.read_bytes, cost.written_bytes)
+    sizes = Exchange(sent, call.sizes(estimate.devices))
+    return Kernel("collective", call.operands[0].dtype, 0, 0, *moved, sizes, variant=variant)

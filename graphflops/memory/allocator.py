@@ -43,11 +43,13 @@ class Block:
 
 @dataclass(slots=True, eq=False)
 class Pool:
-    """The free blocks of one size class and stream. free: (size, address) in the order of best fit. unmapped: by address."""
+    """The free blocks of one size class and stream.
+
+    free: by size and address, the order of best fit. unmapped: by address.
+    """
 
     is_small: bool
-    free: list[tuple[int, int]] = field(default_factory=list)
-    blocks: dict[int, Block] = field(default_factory=dict)
+    free: list[tuple[int, int, Block]] = field(default_factory=list)
     unmapped: list[Block] = field(default_factory=list)
 
     @property
@@ -58,15 +60,13 @@ class Pool:
         if not block.is_mapped:
             insort(self.unmapped, block, key=lambda block: block.address)
             return
-        insort(self.free, (block.size, block.address))
-        self.blocks[block.address] = block
+        insort(self.free, (block.size, block.address, block))
 
     def remove(self, block: Block) -> None:
         if not block.is_mapped:
             self.unmapped.remove(block)
             return
         del self.free[bisect_left(self.free, (block.size, block.address))]
-        del self.blocks[block.address]
 
 
 class Allocator:
@@ -121,7 +121,7 @@ class Allocator:
     def empty_cache(self) -> None:
         """Return all segments without a block in use to the device."""
         for pool in self.pools.values():
-            for block in [*pool.blocks.values()]:
+            for _, _, block in [*pool.free]:
                 if block.previous is None and block.next is None:
                     pool.remove(block)
                     self.reserved -= block.size
@@ -130,7 +130,8 @@ class Allocator:
     def cached(self) -> tuple[object, ...]:
         """The segments and their free blocks: while the blocks in use stay, equal requests are then served alike."""
         free = [
-            (tuple(pool.free), [block.address for block in pool.unmapped]) for pool in self.pools.values()
+            ([entry[:2] for entry in pool.free], [block.address for block in pool.unmapped])
+            for pool in self.pools.values()
         ]
         return (dict(self.segments), free)
 
@@ -139,10 +140,7 @@ class Allocator:
 
     def _best_fit(self, pool: Pool, size: int) -> Block | None:
         at = bisect_left(pool.free, (size, 0))
-        if at == len(pool.free):
-            return None
-        _, address = pool.free.pop(at)
-        return pool.blocks.pop(address)
+        return None if at == len(pool.free) else pool.free.pop(at)[2]
 
     def _grown(self, pool: Pool, size: int) -> Block:
         """A free block from new memory of the device."""
@@ -171,9 +169,10 @@ class Allocator:
         self.top += -(-size // _SMALL_SEGMENT) * _SMALL_SEGMENT
         return address
 
-    def _split(self, block: Block, size: int) -> None:
+    def _split(self, block: Block, size: int, is_mapped: bool = True) -> None:
         """Cut what is left of a block off; it is free."""
-        rest = Block(block.address + size, block.size - size, block.pool, block, block.next)
+        place = block.address + size
+        rest = Block(place, block.size - size, block.pool, block, block.next, is_mapped=is_mapped)
         if block.next is not None:
             block.next.previous = rest
         block.next, block.size = rest, size
@@ -212,9 +211,8 @@ class ExpandableAllocator(Allocator):
         at = bisect_left(pool.free, (size, 0))
         if at == len(pool.free):
             return None
-        found = pool.blocks[pool.free[at][1]]
-        for _, address in pool.free[at + 1 :]:
-            other = pool.blocks[address]
+        found = pool.free[at][2]
+        for _, _, other in pool.free[at + 1 :]:
             if _expandable_size(other) >= _expandable_size(found):
                 break
             found = other
@@ -251,13 +249,7 @@ class ExpandableAllocator(Allocator):
         self._reserve(mapped)
         pool.remove(block)
         if mapped < block.size:
-            rest = Block(
-                block.address + mapped, block.size - mapped, pool, block, block.next, is_mapped=False
-            )
-            if block.next is not None:
-                block.next.previous = rest
-            block.next, block.size = rest, mapped
-            pool.add(rest)
+            self._split(block, mapped, is_mapped=False)
         block.is_mapped = True
         block = self._merged(block)
         pool.add(block)
@@ -266,7 +258,7 @@ class ExpandableAllocator(Allocator):
     def empty_cache(self) -> None:
         """Unmap the whole pages of free blocks."""
         for pool in self.pools.values():
-            for block in [*pool.blocks.values()]:
+            for _, _, block in [*pool.free]:
                 self._unmap(block)
 
     def _unmap(self, block: Block) -> None:

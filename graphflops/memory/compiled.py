@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import replace
 from functools import partial
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from graphflops.dims import dim_max
@@ -272,8 +273,4 @@ def _live(buffers: Sequence[Buffer], end: int) -> list[int]:
     for buffer in buffers:
         change[buffer.first] += buffer.size
         change[min(buffer.last, end) + 1] -= buffer.size
-    live, total = [], 0
-    for amount in change[: end + 1]:
-        total += amount
-        live.append(total)
-    return live
+    return [*accumulate(change)][:-1]

@@ -15,9 +15,9 @@ from graphflops.dims import Expr, dim_max, evaluate, total
 from graphflops.errors import DimError, ModelError
 from graphflops.execution.strides import row_major
 from graphflops.graph import Ref
-from graphflops.kernels.reductions import reduction_bytes
+from graphflops.kernels.beside import reduction_bytes
 from graphflops.memory.allocator import Allocator
-from graphflops.memory.replay import repeat, replay
+from graphflops.memory.replay import LASTING, OPTIMIZER, repeat, replay, without_value
 from graphflops.ops import operator
 from graphflops.passes.optimizer import Buffer, trained, update
 from graphflops.report import Held, PhaseMemory, Timeline
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
 _CUBLAS = "cuBLAS"
 _LT_WORKSPACE = 2**20  # for products with a bias: CUBLASLT_WORKSPACE_SIZE by default
-OPTIMIZER = -1  # the row of the moment at which the optimizer runs
 _PARTIAL_BYTES = 4  # of a sum in float32
 _SOME_SIZE = 4096  # of a size without a value, where moments are compared
 # The entry of a ledger that memory of a kind is part of.
@@ -53,7 +52,6 @@ ENTRIES: Mapping[HeldKind, str] = {
 }
 _NOTHING: Mapping[str, Any] = dict.fromkeys([name for name in ENTRIES.values() if name != "workspaces"], 0)
 PEAKS = ("requested_peak", "allocated_peak", "reserved_peak", "device_total")
-LASTING = ("weight", "buffer", "optimizer", "library")  # alive in the whole phase
 
 
 class _Phase(NamedTuple):
@@ -171,13 +169,6 @@ def _larger(timeline: Timeline, sizes: Sequence[int], margin: int) -> list[int]:
         size if held.kind in LASTING else size + size * margin // 1000
         for held, size in zip(timeline.held, sizes, strict=True)
     ]
-
-
-def without_value(timeline: Timeline, values: Mapping[str, int]) -> str:
-    """The first size in bytes held that nothing gives a value, by name."""
-    sizes = (held.bytes for held in timeline.held)
-    names = {name for size in sizes if isinstance(size, Expr) for name in size.symbols} - {*values}
-    return f"the size {min(names)}" if names else "a size"
 
 
 def known_sizes(entry: PhaseMemory, values: Mapping[str, int]) -> list[int]:

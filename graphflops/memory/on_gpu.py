@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 from graphflops.attention.kernel import last_refusal, remedy
 from graphflops.base.units import memory
 from graphflops.dims import dim_max, evaluate, total
-from graphflops.execution import fast_path
-from graphflops.execution.forms import by_form, places_by_form
+from graphflops.execution.composites import projections
+from graphflops.execution.strides import by_form, places_by_form
 from graphflops.graph import Ref
 from graphflops.kernels import buffers as kernels
-from graphflops.kernels.attention_memory import AttentionMemory, cut
-from graphflops.kernels.losses import loss_tensors
-from graphflops.kernels.operand_copies import operand_copies
-from graphflops.kernels.recurrences import Recurrent
+from graphflops.kernels.attention import AttentionMemory, cut
+from graphflops.kernels.beside import operand_copies
+from graphflops.kernels.products import Recurrent
+from graphflops.kernels.rowwise import loss_tensors
 from graphflops.passes.program import CallByCall
 from graphflops.tensor import TensorType
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from graphflops.dims import Dim
     from graphflops.execution.runs import Runs
-    from graphflops.kernels.operand_copies import Copy
+    from graphflops.kernels.beside import Copy
     from graphflops.passes.program import PricedCall, PricedGraph, PricedProgram
 
 
@@ -97,7 +97,7 @@ class OnGpu(CallByCall):
         """Operands and results that the gradients read; not those that were copied for the forward."""
         attention = self.attention(call)
         if attention is not None and not attention.is_fused and call.gradient is not None:
-            return [*attention.saved_operands]
+            return [] if attention.value_copy != 0 else [*call.tensors(self.values)[2:3]]
         copies = {*self.saved_copies(call)}
         mask = call.node.arguments().get("mask")
         if attention is not None and isinstance(mask, Ref) and attention.mask_copy != 0:
@@ -247,7 +247,7 @@ class Eager(OnGpu):
             saved = self.saved_bytes(call) if self.training else 0
             kept += attention.saved_parts if saved != 0 else []
             brief += cut(self.forward_bytes(call, saved), attention.parts)
-        brief += [*fast_path.projections(call, self.values)]
+        brief += [*projections(call, self.values)]
         return [size for size in kept if size != 0], [size for size in brief if size != 0]
 
     @by_form

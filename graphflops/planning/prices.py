@@ -10,7 +10,7 @@ from itertools import accumulate
 from graphflops.analysis import analyze
 from graphflops.dims import evaluate
 from graphflops.graph import Node
-from graphflops.memory.ledger import LASTING
+from graphflops.memory.replay import LASTING
 from graphflops.planning.layers import TURNS, Folded
 from graphflops.planning.recompute import Call, Recompute, choices
 from graphflops.planning.split import Split, split

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 from graphflops.base.numbered import numbered, unnumbered
 from graphflops.dims import Dim, total
-from graphflops.memory.ledger import ENTRIES, OPTIMIZER, is_alive, peak_moment
+from graphflops.memory.ledger import ENTRIES, is_alive, peak_moment
+from graphflops.memory.replay import OPTIMIZER
 from graphflops.render.text import Numbers, safe
 from graphflops.render.training import optimizer
 from graphflops.report import Held, HeldKind, PhaseMemory, Report, Timeline

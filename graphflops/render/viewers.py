@@ -13,7 +13,7 @@ from graphflops.cost import Cost
 from graphflops.derived.items import outside_of_calls
 from graphflops.dims import Dim
 from graphflops.errors import OptionError
-from graphflops.memory.snapshot import snapshot as snapshot_of
+from graphflops.memory.replay import snapshot as snapshot_of
 from graphflops.render import summary
 from graphflops.render.json import inert
 from graphflops.render.ledger import Ledger, traffic

@@ -9,21 +9,20 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from graphflops.errors import DimError
-from graphflops.execution.fast_path import calls_of_module, is_module
+from graphflops.execution.composites import calls_of_module, is_module
 from graphflops.inductor.layout_choice import aligned, image_and_weight, is_of_images
 from graphflops.kernels.call import ConcreteCall, OpenSizeError
 from graphflops.kernels.kernel import Convolution, Kernel, Product
-from graphflops.kernels.losses import loss_kernels
 from graphflops.kernels.lower import inside_operator
-from graphflops.time.host import recurrent_seconds
+from graphflops.kernels.rowwise import loss_kernels
 from graphflops.time.launches import Launcher
-from graphflops.time.schedule import Exchanges, Launches, awaited_later
+from graphflops.time.schedule import Exchanges, Launches, awaited_later, recurrent_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from graphflops.inductor.fusing import Kernel as PlannedKernel
-    from graphflops.inductor.joint_graph import Op
+    from graphflops.inductor.lowering import Op
     from graphflops.inductor.plan import Plan, Plans
     from graphflops.kernels.call import Sizes
     from graphflops.passes.program import PricedCall, PricedGraph, PricedProgram

@@ -153,8 +153,8 @@ def columns_of(kernel: Kernel) -> tuple[float, ...]:
         case Product(m, n, k, batch):
             return max(m, _ROWS) if variant_of(kernel) == "skinny" else m, n, k, batch
         case Convolution() as sizes:
-            pixels, filters, channels = prod(sizes.result), *_of_a_group(sizes)
-            return sizes.batch, pixels, filters, channels, prod(sizes.filter), sizes.groups
+            filters, channels = sizes.filters // sizes.groups, sizes.channels // sizes.groups
+            return sizes.batch, prod(sizes.result), filters, channels, prod(sizes.filter), sizes.groups
         case Attention() as sizes:
             group = sizes.heads / max(sizes.kv_heads, 1)
             visible = max(1.0, sizes.keys * sizes.computed)
@@ -163,11 +163,6 @@ def columns_of(kernel: Kernel) -> tuple[float, ...]:
             return moved, rows, columns
         case _:
             return (moved,)
-
-
-def _of_a_group(sizes: Convolution) -> tuple[int, int]:
-    """Filters and channels of one group."""
-    return sizes.filters // sizes.groups, sizes.channels // sizes.groups
 
 
 def _aligned(size: int) -> int:

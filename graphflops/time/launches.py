@@ -4,22 +4,25 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
-from types import MappingProxyType
+from itertools import takewhile
 from typing import TYPE_CHECKING, NamedTuple
 
 from graphflops.attention.kernel import attention_kernel
 from graphflops.execution.layouts import attention_problem
+from graphflops.kernels.beside import GradientLayouts
 from graphflops.kernels.call import ConcreteCall, OpenSizeError, Sizes
 from graphflops.kernels.gradients import backward_kernels, call_kernels
 from graphflops.kernels.kernel import Exchange, Product
-from graphflops.kernels.losses import loss_kernels
 from graphflops.kernels.lower import inside_operator
 from graphflops.kernels.moved import copy, elementwise
+from graphflops.kernels.rowwise import loss_kernels
 from graphflops.passes.checkpoints import gradient_checkpoints
 from graphflops.passes.program import PricedGraph
 from graphflops.tensor import TensorType
-from graphflops.time.gradient_layouts import GradientLayouts
-from graphflops.time.host import (
+from graphflops.time.schedule import (
+    Exchanges,
+    Launches,
+    awaited_later,
     backward_seconds,
     entering_seconds,
     forward_seconds,
@@ -27,7 +30,6 @@ from graphflops.time.host import (
     start_seconds,
     waits,
 )
-from graphflops.time.schedule import Exchanges, Launches, awaited_later
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -40,9 +42,7 @@ if TYPE_CHECKING:
     from graphflops.passes.program import PricedCall, PricedProgram
 
 
-_NAMED: Mapping[str, AttentionKernel] = MappingProxyType(
-    {"flash": "flash", "efficient": "efficient", "cudnn": "cudnn"}
-)
+_NAMED: tuple[AttentionKernel, ...] = ("flash", "efficient", "cudnn")  # by operators of their own
 
 
 class _Called(NamedTuple):
@@ -213,11 +213,8 @@ class Launcher:
     def _copies(self, call: PricedCall, layouts: Sequence[Strides]) -> Iterator[Kernel]:
         """Copies of the gradient of a call's result, which the call cannot read as it lies."""
         out = next(value for value in call.estimate.out if isinstance(value, TensorType))
-        for strides in layouts:
-            try:
-                yield copy(self.sizes.tensor(out, strides))
-            except OpenSizeError:
-                continue
+        tensors = (self.sizes.known(out, strides) for strides in layouts)
+        yield from (copy(tensor) for tensor in tensors if tensor is not None)
 
     def _sums(
         self, call: PricedCall, contributions: Counter[str], gradients: GradientLayouts
@@ -231,11 +228,9 @@ class Launcher:
             value = gradients.values.get(name)
             if contributions[name] > 1 and isinstance(value, TensorType):
                 gradients.summed(name)
-                try:
-                    tensor = self.sizes.tensor(value)
-                except OpenSizeError:
-                    continue
-                sums.append(elementwise(tensor, 2 * tensor.full_bytes, tensor.full_bytes, tensor.numel))
+                if (tensor := self.sizes.known(value)) is not None:
+                    size = tensor.full_bytes
+                    sums.append(elementwise(tensor, 2 * size, size, tensor.numel))
         return tuple(sums)
 
     def _dispatched(self, graph: PricedGraph, call: PricedCall) -> float:
@@ -263,15 +258,13 @@ class Launcher:
     def _attention_kernel(self, call: PricedCall, layouts: Layouts) -> AttentionKernel | None:
         """The kernel that an attention of PyTorch's own names, else the one that it chooses; None for other calls."""
         operator = call.node.operator
+        words = (f"_scaled_dot_product_{name}_attention" for name in _NAMED)
         word = operator.word.removesuffix("_backward")
-        named = _NAMED.get(word.removeprefix("_scaled_dot_product_").removesuffix("_attention"))
-        if (
-            named is not None and self.program.graph.step is None
-        ):  # a recorded step has the choice of no device
+        named = next((name for name, each in zip(_NAMED, words, strict=True) if word == each), None)
+        if named is not None and self.program.graph.step is None:  # of a recorded step the device chooses
             return named
-        is_own = operator.kind == "attention" and bool(
-            operator.parameters
-        )  # `ops/` lists those that choose a kernel
+        # `ops/` lists those that choose a kernel.
+        is_own = operator.kind == "attention" and bool(operator.parameters)
         if not is_own or operator.is_onnx or operator.has_score_function:
             return None
         problem = attention_problem(call, layouts, self.records)
@@ -288,12 +281,7 @@ class Launcher:
         key = (layouts, records, is_backward, form)
         if form is not None and key in self.known:
             return self.known[key]
-        outputs = [name for name in call.node.outputs if name is not None]
-        is_copy = None
-        if outputs and outputs[0] in layouts.copies:
-            is_copy = True
-        elif outputs and outputs[0] in layouts.views:
-            is_copy = False
+        is_copy = layouts.is_copy(next((name for name in call.node.outputs if name is not None), None))
         kernel = self._attention_kernel(call, layouts)
         concrete = ConcreteCall(call, layouts.values, layouts.known, self.sizes, is_copy, kernel)
         lower = backward_kernels if is_backward else call_kernels
@@ -313,12 +301,10 @@ class Launcher:
         step = self.program.graph.step
         mesh = None if step is None else step.mesh
         group = None if mesh is None else mesh.groups.get(str(call.node.arguments().get("group_name", "")))
-        if group is None or len(group.ranks) < 2:
+        *copies, last = kernels
+        if group is None or len(group.ranks) < 2 or not isinstance(last.sizes, Exchange):
             return kernels
         stride = max(1, abs(group.ranks[1] - group.ranks[0]))
-        *copies, last = kernels
-        if not isinstance(last.sizes, Exchange):
-            return kernels
         return (*copies, replace(last, sizes=replace(last.sizes, stride=stride)))
 
 
@@ -333,9 +319,5 @@ def _of_copies(kernel: Kernel) -> Kernel:
 def _entered(before: str, now: str) -> list[str]:
     """The libraries of the modules that a call is in and the call before, which is in others, was not in."""
     old, new = before.split(";"), now.split(";")
-    shared = 0
-    for one, other in zip(old, new, strict=False):
-        if one != other:
-            break
-        shared += 1
+    shared = len([*takewhile(lambda pair: pair[0] == pair[1], zip(old, new, strict=False))])
     return [library(entry) for entry in new[shared:]]

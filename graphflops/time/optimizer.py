@@ -148,12 +148,8 @@ def _packed(group: Sequence[int], passed: Pass) -> Iterator[tuple[_Packed, int]]
 def _singly(dtype: DType, group: Sequence[int], passed: Pass, costs: Mapping[str, float]) -> list[Launches]:
     """The same pass, one call for each parameter."""
     width = dtype.bits // 8
-    return [
-        Launches(-1, (_pass_over(dtype, elements * width, passed),), costs["optimizer.single"])
-        for elements in group
+    kernels = [
+        Kernel("elementwise", dtype.name, 0, 0, passed.read * width * size, passed.written * width * size)
+        for size in group
     ]
-
-
-def _pass_over(dtype: DType, size: int, passed: Pass) -> Kernel:
-    """The kernel for one parameter of `size` bytes."""
-    return Kernel("elementwise", dtype.name, 0, 0, passed.read * size, passed.written * size)
+    return [Launches(-1, (kernel,), costs["optimizer.single"]) for kernel in kernels]

@@ -1,10 +1,12 @@
-"""Predicts how long a kernel runs on a device, with a 90 % interval and what limits it."""
+"""Predicts how long a kernel runs on a device, with a 90 % interval and what limits it; what unfused attention costs."""
 
 from __future__ import annotations
 
 from math import exp
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
+from graphflops.attention.kernel import last_refusal
+from graphflops.dims import evaluate
 from graphflops.kernels.kernel import (
     DIRECT,
     GROUPED,
@@ -18,20 +20,16 @@ from graphflops.kernels.kernel import (
 )
 from graphflops.links.cost import NO_LINK, kind_of, of_sent
 from graphflops.links.network import network_of
-from graphflops.time import (
-    predict_attention,
-    predict_groups,
-    predict_products,
-    predict_recurrences,
-    predict_traffic,
-)
+from graphflops.time import predict_products, predict_recurrences, predict_traffic
 from graphflops.time.correction import NINE_OF_TEN, correction
 from graphflops.time.predict_products import is_long
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
+    from graphflops.attention.attention_use import AttentionUse
     from graphflops.devices import Device
+    from graphflops.report import Row
 
 Bound = Literal["matrix", "vector", "memory", "link", "latency"]
 
@@ -45,6 +43,7 @@ _GROUPS = 2.0  # the same for groups in streams
 _RECURRENCE = 1.3  # nine of ten recurrent layers are within this factor
 _OF_MATRIX_UNITS = frozenset({"matmul", "convolution", "attention"})
 # The type in which devices multiply that have no products of a type: its signed form, or the next wider one.
+_OF_PARTS = {"complex64": "float32", "complex128": "float64"}
 _AS = {"uint8": "int8", "int4": "int8", "uint4": "int8", "int16": "float32", "uint16": "float32"}
 
 
@@ -64,7 +63,9 @@ def predict(kernel: Kernel, device: Device) -> Time:
     if isinstance(kernel.sizes, Exchange):
         return _exchange(kernel, kernel.sizes, device)
     if isinstance(kernel.sizes, Convolution) and kernel.sizes.is_looped and not is_long(kernel.sizes):
-        found = predict_groups.seconds(kernel, kernel.sizes, lambda part: predict(part, device).seconds)
+        found = predict_products.group_seconds(
+            kernel, kernel.sizes, lambda part: predict(part, device).seconds
+        )
         return Time(found, found / _GROUPS, found * _GROUPS, "latency")
     width = bytes_of(kernel.dtype)
     rates = _rates(kernel, width, device)
@@ -132,7 +133,7 @@ def _modelled(
         case Convolution() as sizes if peak and _on_matrix_units(kernel):
             problem = predict_products.of_convolution(sizes, width, peak, moved)
         case Attention() as sizes if peak:
-            return predict_attention.seconds(sizes, moved, peak, rates, device)
+            return predict_products.attention_seconds(sizes, moved, peak, rates, device)
         case _:
             return predict_traffic.seconds(kernel, width, rates, device)
     return predict_products.seconds(problem, rates, device)
@@ -178,17 +179,8 @@ def _variants(kernel: Kernel) -> tuple[tuple[str, ...], ...]:
             if _is_direct(kernel):
                 return ((DIRECT, sizes.phase), (DIRECT,))
             kind = predict_products.convolution_kind(sizes)
-            if kind.startswith("depthwise"):
-                return ((kind, sizes.phase), (kind,), ("depthwise", sizes.phase), ("depthwise",))
-            like = kind.split("_")[0]
-            return (
-                (kind, sizes.phase),
-                (kind,),
-                (like, sizes.phase),
-                (like,),
-                ("dense", sizes.phase),
-                ("dense",),
-            )
+            kinds = (kind, kind.split("_")[0], "dense")[: 2 if kind.startswith("depthwise") else 3]
+            return tuple([parts for each in kinds for parts in ((each, sizes.phase), (each,))])
         case Attention() as sizes:
             phase = "decoding" if sizes.queries == 1 else sizes.phase
             return ((sizes.kernel, kernel.variant, phase), (sizes.kernel, phase), (sizes.kernel,), ())
@@ -207,12 +199,8 @@ def _variants(kernel: Kernel) -> tuple[tuple[str, ...], ...]:
 def _peak(kernel: Kernel, device: Device) -> float | None:
     """Peak rate of a kernel's matrix work; None if it is not published."""
     peak = matrix_peak(kernel.dtype, device)
-    return matrix_peak("tfloat32", device) or peak if _is_tf32(kernel) else peak
-
-
-def _is_tf32(kernel: Kernel) -> bool:
-    """Whether float32 is multiplied as TF32, as cuDNN does by default and cuBLAS does not."""
-    return kernel.family == "convolution" and kernel.dtype == "float32"
+    is_tf32 = kernel.family == "convolution" and kernel.dtype == "float32"  # cuDNN's default, not cuBLAS's
+    return matrix_peak("tfloat32", device) or peak if is_tf32 else peak
 
 
 def _by_ceilings(kernel: Kernel, device: Device) -> Time:
@@ -230,14 +218,70 @@ def _by_ceilings(kernel: Kernel, device: Device) -> Time:
 
 def matrix_peak(dtype: str, device: Device) -> float | None:
     """Peak rate of matrix products in an element type; None if it is not published."""
-    name = (
-        "float8"
-        if dtype.startswith("float8")
-        else {"complex64": "float32", "complex128": "float64"}.get(dtype, dtype)
-    )
-    known = device.matrix
-    return known.get(name, known.get(_AS.get(name, "")))
+    name = "float8" if dtype.startswith("float8") else _OF_PARTS.get(dtype, dtype)
+    return device.matrix.get(name, device.matrix.get(_AS.get(name, "")))
 
 
 def _seconds(flops: int, peak: float | None, share: float) -> float:
     return flops / (peak * share) if peak else 0.0
+
+
+_UNFUSED = "math"  # the kernel
+_HALF = ("bfloat16", "float16")
+# The fields of an attention that the time of a fused kernel takes.
+_SIZES = (
+    *("batch", "heads", "kv_heads", "queries", "keys", "width", "value_width"),
+    *("flops", "masked_flops", "kv_bytes", "times"),
+)
+
+
+def seconds_of(use: AttentionUse, rows: Mapping[str, Row]) -> float:
+    """The forward time of all calls of an attention."""
+    times = [rows[name].time for name in use.calls if name in rows]
+    return sum(time.seconds for time in times if time is not None)
+
+
+def fused_seconds(
+    use: AttentionUse, dtype: str, rows: Iterable[Row], values: Mapping[str, int], device: Device
+) -> float:
+    """The time of a fused kernel on the same operands, and never less than the shortest call of the program takes."""
+    value = {name: evaluate(getattr(use, name), values) or 0 for name in _SIZES}
+    width = max(value["width"], value["value_width"])
+    hidden = value["masked_flops"] / value["flops"] if value["flops"] else 0.0
+    sizes = Attention(
+        value["batch"],
+        value["heads"],
+        value["kv_heads"],
+        value["queries"],
+        value["keys"],
+        width,
+        computed=1 - hidden,
+        kernel="flash" if dtype in _HALF else "efficient",
+    )
+    moved = int(bytes_of(dtype)) * value["batch"] * value["heads"] * value["queries"] * width
+    flops = value["flops"] - value["masked_flops"]
+    kernel = Kernel("attention", dtype, flops, 0, moved + value["kv_bytes"], moved, sizes)
+    return max(predict(kernel, device).seconds, _shortest(rows)) * value["times"]
+
+
+def _shortest(rows: Iterable[Row]) -> float:
+    times = [row.time.seconds for row in rows if row.time is not None and row.time.seconds > 0]
+    return min(times, default=0.0)
+
+
+def slowdowns(
+    attentions: Iterable[AttentionUse], timed: Sequence[Row], values: Mapping[str, int], device: Device
+) -> dict[str, float]:
+    """How many times as long as a fused kernel unfused attention takes, by the reason of the last kernel refused."""
+    taken: dict[str, tuple[float, float]] = {}  # unfused and fused
+    rows: dict[str, Row] = {}
+    for use in attentions:
+        rows = rows or {row.node: row for row in timed}
+        row = rows.get(use.calls[0])
+        if use.kernel != _UNFUSED or row is None:
+            continue
+        why = last_refusal(use.kernel_reason)
+        unfused, fused = taken.get(why, (0.0, 0.0))
+        fused += fused_seconds(use, row.matrix_dtype, timed, values, device)
+        taken[why] = unfused + seconds_of(use, rows), fused
+    return {why: unfused / fused for why, (unfused, fused) in taken.items() if unfused > fused > 0}

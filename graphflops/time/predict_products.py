@@ -1,22 +1,25 @@
-"""Time of matrix products, and of convolutions as the products that they are: tiles, waves of tiles, and traffic.
+"""Time of matrix products, of convolutions as the products that they are, and of fused attention: tiles, waves, traffic.
 
 A product is cut into tiles that the multiprocessors compute in waves. A tile reads a stripe of each operand, so small tiles
 reach less of the peak. Few tiles are split along k. The library chooses the fastest way, so the time is the least over
-tile sizes and splits.
+tile sizes and splits. A convolution may run group by group: chains of conversions and a product, in eight streams. A block
+of an attention's queries goes through tiles of keys.
 """
 
 from __future__ import annotations
 
-from math import prod
+from dataclasses import replace
+from math import ceil, prod
 from typing import TYPE_CHECKING, NamedTuple
 
 from graphflops.kernels.cudnn import STREAMS
+from graphflops.kernels.kernel import DIRECT, Kernel, Rows
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from graphflops.devices import Device
-    from graphflops.kernels.kernel import Convolution, Product
+    from graphflops.kernels.kernel import Attention, Convolution, Product
 
 # Tiles of the libraries' kernels, rows x columns; each is used either way round.
 _TILES = (
@@ -225,4 +228,130 @@ def _alignment(sizes: tuple[int, ...], width: float) -> int:
     for size in sizes:
         while found > 1 and size * width % found:
             found //= 2
+    return found
+
+
+_GAP = 1.6e-6  # seconds between two kernels of a graph that has several streams
+_BESIDE = 1.15  # how much longer kernels take beside those of other streams
+_ALONE = 2e-6  # seconds of a kernel in which those of other streams find room
+_FILLING = 8448  # positions of a result that fill the device: tiles of 64 on 132 multiprocessors
+_FIRST, _MULTIPLY = 4.7e-6, 16.5e-9  # seconds of such a kernel, and of each multiply-add of a result
+_PIXEL_TILE = 32  # channels and pixels of a tile of the conversion
+_CHANNELS_ALIGNED = 8  # channels: others are padded up to a multiple for tensor cores
+
+
+def group_seconds(kernel: Kernel, sizes: Convolution, predict: Callable[[Kernel], float]) -> float:
+    """Seconds of all groups: those of a stream in turn, or what is left of all of them where each fills the device."""
+    groups = sizes.groups
+    one = _of_one(kernel, sizes)
+    if kernel.variant == DIRECT:
+        depth = sizes.channels // groups * prod(sizes.filter)
+        parts = [_FIRST + depth * _MULTIPLY]
+    else:
+        parts = [predict(part) for part in (one, *_conversions(one, sizes))]
+    each = sum(_BESIDE * part + _GAP for part in parts)
+    filled = _share(sizes) * sum(max(part - _ALONE, 0.0) for part in parts)
+    return max(-(-groups // STREAMS) * each, groups * filled)
+
+
+def _share(sizes: Convolution) -> float:
+    """The part of a device that one group fills."""
+    return min(1.0, sizes.batch * prod(sizes.result) / _FILLING)
+
+
+def _of_one(kernel: Kernel, sizes: Convolution) -> Kernel:
+    """The convolution of one group, which is dense."""
+    groups = sizes.groups
+    channels, filters = (
+        -(-(size // groups) // _CHANNELS_ALIGNED) * _CHANNELS_ALIGNED
+        for size in (sizes.channels, sizes.filters)
+    )
+    dense = replace(sizes, channels=channels, filters=filters, groups=1, is_looped=False, channels_last=True)
+    moved = kernel.read_bytes // groups, kernel.written_bytes // groups
+    return Kernel("convolution", kernel.dtype, kernel.flops // groups, 0, *moved, dense)
+
+
+def _conversions(one: Kernel, sizes: Convolution) -> list[Kernel]:
+    """A kernel each for operand, weight and result."""
+    channels, filters = sizes.channels // sizes.groups, sizes.filters // sizes.groups
+    width = (one.read_bytes + one.written_bytes) / max(
+        sizes.batch * (channels * prod(sizes.image) + filters * prod(sizes.result))
+        + channels * filters * prod(sizes.filter),
+        1,
+    )
+    tensors = [
+        (sizes.batch, channels, prod(sizes.image)),
+        (filters, channels, prod(sizes.filter)),
+        (sizes.batch, filters, prod(sizes.result)),
+    ]
+    if sizes.channels_last:  # a weight is in order already
+        del tensors[1]
+    kernels = []
+    for images, wide, pixels in tensors:
+        size = int(images * wide * pixels * width)
+        tiles = Rows(images * -(-wide // _PIXEL_TILE) * -(-pixels // _PIXEL_TILE), 1)
+        kernels.append(Kernel("copy", one.dtype, 0, 0, size, size, tiles, variant="channels_last"))
+    return kernels
+
+
+_QUERIES = 128  # queries of a thread block, and keys that it multiplies at a time
+_KEY_SPLITS = (1, 2, 4, 8, 16, 32, 64)
+
+
+def attention_seconds(
+    sizes: Attention, moved: int, peak: float, rates: Mapping[str, float], device: Device
+) -> tuple[float, float, float]:
+    """Seconds of a kernel, and of these its arithmetic at the peak and its traffic at full bandwidth."""
+    cores = device.multiprocessors or 1
+    width = -(-sizes.width // 32) * 32
+    # FLOPs per pair and element of the width: 5 products, or 2.
+    products = 10 if sizes.phase == "backward" else 4
+    pairs = sizes.batch * sizes.heads * sizes.queries * sizes.keys * sizes.computed
+    ideal = products * pairs * width / peak
+    traffic = moved / (device.bandwidth * rates["memory"])
+    if sizes.queries == 1:
+        arithmetic = _decoding(sizes, width, rates, cores)
+    else:
+        arithmetic = _prefill(sizes, products * width / peak, width, rates, cores)
+    mix = rates["mix"]
+    longest = (arithmetic**mix + traffic**mix) ** (1 / mix)
+    return rates["floor"] * 1e-6 + longest, ideal, moved / device.bandwidth
+
+
+def _prefill(sizes: Attention, each: float, width: int, rates: Mapping[str, float], cores: int) -> float:
+    """All blocks of queries, those of heads with the same keys together where that makes fewer; no faster than the longest.
+
+    each: seconds of one pair at the peak of the whole device.
+    """
+    group = max(sizes.heads // max(sizes.kv_heads, 1), 1)
+    apart = sizes.heads * ceil(sizes.queries / _QUERIES)
+    together = sizes.kv_heads * ceil(group * sizes.queries / _QUERIES)
+    blocks = sizes.batch * min(apart, together)
+    tiles = ceil(sizes.keys / _QUERIES)
+    pair = each / (rates["matrix"] * (width / (width + rates["width"])))
+    tile = _QUERIES * _QUERIES * pair
+    work = blocks * tiles * sizes.computed * tile
+    most = tiles * min(1.0, 2 * sizes.computed)  # tiles of the longest block, as under a causal mask
+    longest = most * (tile * cores + rates["latency"] * 1e-9)
+    start = ceil(blocks / cores) * rates["block"] * 1e-6 * width / _QUERIES
+    return max(work, longest) + start
+
+
+def _decoding(sizes: Attention, width: int, rates: Mapping[str, float], cores: int) -> float:
+    """Heads that share keys run together; few of them split the keys, and a second kernel joins the parts.
+
+    A kernel that does not split keys has a join that never pays. Two blocks of a multiprocessor may run beside one another.
+    """
+    group = max(sizes.heads // max(sizes.kv_heads, 1), 1)
+    width = max(width, int(rates.get("narrowest", 0)))  # narrower heads take as long
+    blocks = sizes.batch * sizes.kv_heads * ceil(group * sizes.queries / _QUERIES)
+    tiles = ceil(sizes.keys * sizes.computed / _QUERIES)
+    found = float("inf")
+    for split in _KEY_SPLITS:
+        parts = min(split, tiles)
+        each = rates["decoding_block"] * 1e-6 * width / _QUERIES
+        serial = ceil(tiles / parts) * rates["decoding_tile"] * 1e-9 * width / _QUERIES
+        joined = rates["join"] * 1e-6 if parts > 1 else 0.0
+        pairs, alone = divmod(ceil(blocks * parts / cores), 2)
+        found = min(found, (pairs * (1 + rates.get("beside", 1.0)) + alone) * (each + serial) + joined)
     return found

@@ -1,4 +1,7 @@
-"""Time of kernels that move more than they compute: traffic, elements, arithmetic and rows, whichever takes longest."""
+"""Time of kernels that move more than they compute: traffic, elements, arithmetic and rows, whichever takes longest.
+
+Sums over outer axes, or planes, have a model of their own: blocks, splits, and the joining of parts (Reduce.cuh of ATen).
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,6 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from graphflops.kernels.kernel import Chunks, Convolution, Rows, Strided, Windows
-from graphflops.time import predict_reductions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -51,8 +53,8 @@ def seconds(
         longest = kernel.sizes.longest * rates["column"] * 1e-9
         together = (longest**_MIX_OF_CHUNKS + traffic**_MIX_OF_CHUNKS) ** (1 / _MIX_OF_CHUNKS)
         return rates["floor"] * 1e-6 + together, longest, traffic
-    if isinstance(kernel.sizes, Rows) and predict_reductions.applies(kernel.sizes, rates):
-        return *predict_reductions.seconds(kernel.sizes, traffic, rates, device), traffic
+    if isinstance(kernel.sizes, Rows) and rates.keys() >= _CONSTANTS:
+        return *_reduction_seconds(kernel.sizes, traffic, rates, device), traffic
     elements = _elements(kernel, width, rates) / cycles
     computed = kernel.vector_flops + kernel.flops * _repeats(kernel)
     work = computed / (rates.get("work", _UNLIMITED) * cycles)
@@ -62,7 +64,8 @@ def seconds(
         and "position" not in rates
         and kernel.sizes.phase == "weight_gradient"
     ):
-        work += _start_of_taps(kernel.sizes, device) * rates.get("row", 0.0) * 1e-9
+        taps = kernel.sizes.filters * prod(kernel.sizes.filter)  # of filters, a block for each
+        work += taps / (device.multiprocessors or 1) * rates.get("row", 0.0) * 1e-9
     beside = 0.0
     if kernel.variant in _LATENCY_BESIDE:
         # The memory answers half as fast as the cache.
@@ -80,9 +83,7 @@ def _rows_and_wait(kernel: Kernel, rates: Mapping[str, float], device: Device) -
     warps = kernel.sizes.rows * _warps(kernel)
     columns = float(kernel.sizes.columns)
     if kernel.family == "reduction" and not kernel.variant:
-        columns = (
-            predict_reductions.in_turn(kernel.sizes) if kernel.sizes.is_inner else min(columns, _LONGEST)
-        )
+        columns = in_turn(kernel.sizes) if kernel.sizes.is_inner else min(columns, _LONGEST)
     started = warps * rates.get("row", 0.0) * 1e-9 / (device.multiprocessors or 1)
     return started, columns * rates.get("column", 0.0) * 1e-9
 
@@ -91,17 +92,12 @@ def _floor(kernel: Kernel, rates: Mapping[str, float]) -> float:
     """Seconds of the shortest kernel; one of few elements computes few addresses."""
     share = 1.0
     is_float = "float" in kernel.dtype
-    if isinstance(kernel.sizes, Strided) and _is_first_wave(kernel.sizes) and is_float:
-        turns = min(_IN_TURN, -(-kernel.sizes.elements // _THREADS))
-        share = _FIRST_TURN + _FURTHER_TURN * (turns - 1)
-    elif isinstance(kernel.sizes, Strided):
-        share = min(1.0, _SHORTEST + (1 - _SHORTEST) * kernel.sizes.elements / _FEW_ELEMENTS)
+    if isinstance(sizes := kernel.sizes, Strided):
+        share = min(1.0, _SHORTEST + (1 - _SHORTEST) * sizes.elements / _FEW_ELEMENTS)
+        if sizes.has_casts and sizes.elements <= _ONE_WAVE and is_float:  # each thread loads its own in turn
+            turns = min(_IN_TURN, -(-sizes.elements // _THREADS))
+            share = _FIRST_TURN + _FURTHER_TURN * (turns - 1)
     return rates["floor"] * share * 1e-6
-
-
-def _is_first_wave(sizes: Strided) -> bool:
-    """Whether few elements are converted, each thread loading its own one after the other."""
-    return sizes.has_casts and sizes.elements <= _ONE_WAVE
 
 
 def _elements(kernel: Kernel, width: float, rates: Mapping[str, float]) -> float:
@@ -155,13 +151,70 @@ def _repeats(kernel: Kernel) -> float:
     return max(1.0, prod(sizes.image) / pixels)
 
 
-def _start_of_taps(sizes: Convolution, device: Device) -> float:
-    """How many taps of filters each multiprocessor computes, a block for each."""
-    return sizes.filters * prod(sizes.filter) / (device.multiprocessors or 1)
-
-
 def _warps(kernel: Kernel) -> float:
     """Warps that work on a row. In a reduction short rows share one, and along an outer axis each thread has a result."""
     if kernel.family != "reduction" or not isinstance(kernel.sizes, Rows):
         return 1.0
     return min(1.0, kernel.sizes.columns / _WARP) if kernel.sizes.is_inner else 1 / _WARP
+
+
+_SUM_THREADS = 128  # of a block
+_PLANE_THREADS = 512
+_PER_THREAD = 4  # neighbouring results
+_RESIDENT = 16  # blocks of a multiprocessor
+_START = 1e-6  # seconds of a further wave of blocks
+_LONG = 256  # elements of one thread from which on blocks share a result
+_ROW_THREADS = 512  # of a block that adds up along rows
+_LEAST = 16  # elements of one thread
+_CONSTANTS = frozenset({"step", "join", "fence", "uneven"})
+
+
+def in_turn(sizes: Rows) -> float:
+    """Elements of a row that each thread of a warp adds up, for the whole warp; few rows get more warps (Reduce.cuh)."""
+    height = 1  # rows of a block
+    while height < _ROW_THREADS // _WARP and 2 * height <= sizes.rows:
+        height *= 2
+    width = _WARP  # threads of a row
+    while width < _ROW_THREADS // height and 2 * width <= sizes.columns:
+        width *= 2
+    each = sizes.columns / width
+    if each >= min(height * _LEAST, _LONG):  # the warps of a block share a row, and blocks a longer one
+        each = min(each / height, _LONGEST / _WARP)
+    return each * _WARP
+
+
+def _reduction_seconds(
+    sizes: Rows, traffic: float, rates: Mapping[str, float], device: Device
+) -> tuple[float, float]:
+    """Seconds of a reduction to `sizes.rows` results, and of these what its threads do one after the other."""
+    if sizes.is_inner:
+        return _planes(sizes, traffic, rates, device)
+    across = 1
+    while across < _SUM_THREADS // _PER_THREAD and 2 * across * _PER_THREAD <= sizes.rows:
+        across *= 2
+    down = _SUM_THREADS // across
+    results = across * _PER_THREAD
+    blocks = -(-sizes.rows // results)
+    each = -(-sizes.columns // down)
+    parts = 1
+    if each >= _LONG:
+        most = _RESIDENT * (device.multiprocessors or 1) // blocks
+        parts = max(1, min(-(-each // _LEAST), most))
+    waves = -(-blocks * parts // (_RESIDENT * (device.multiprocessors or 1)))
+    serial = waves * (-(-each // parts) * rates["step"] * 1e-9 + _START) - _START
+    joined = 0.0
+    if parts > 1:  # the last block of a result adds up the parts
+        uneven = rates["uneven"] if sizes.rows % results else 1.0
+        joined = rates["fence"] * 1e-6 + -(-parts // down) * rates["join"] * 1e-9 * uneven
+    return rates["floor"] * 1e-6 + serial + traffic + joined, serial + joined
+
+
+def _planes(sizes: Rows, traffic: float, rates: Mapping[str, float], device: Device) -> tuple[float, float]:
+    """The same with a block for each channel, or several where there are few channels."""
+    cores = device.multiprocessors or 1
+    parts = 1
+    if sizes.columns >= _LONG * _PLANE_THREADS:
+        parts = max(1, 4 * cores // sizes.rows)
+    serial = -(-sizes.rows * parts // cores) * sizes.columns / parts * rates["step"] * 1e-9
+    joined = rates["fence"] * 1e-6 if parts > 1 else 0.0
+    return rates["floor"] * 1e-6 + serial + traffic + joined, serial + joined

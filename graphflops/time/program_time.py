@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from math import exp, hypot, log, prod, sqrt
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING
 
 from graphflops.kernels.kernel import Exchange, Recurrence
 from graphflops.links.network import network_of
@@ -14,9 +14,8 @@ from graphflops.passes.program import ProgramTime
 from graphflops.report.call_time import CallTime, PhaseTime
 from graphflops.time.launches import Launcher
 from graphflops.time.optimizer import optimizer_launches
-from graphflops.time.predict import matrix_peak, predict
+from graphflops.time.predict import matrix_peak, predict, slowdowns
 from graphflops.time.schedule import Clock
-from graphflops.time.unfused import slowdowns
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -252,14 +251,13 @@ class _Tally:
         """The time of the phase, what bounds it, and what it reaches of the device's peaks."""
         seconds = sum(part.seconds for part in self.parts)
         kernels = [part for part in self.parts if part.bound != "launch"]
-        whole = combined(kernels, Interval(seconds, self.fast, self.slow), device.spread)
         shares = Counter[str]()
         for part in self.parts:
             shares[part.bound] += part.seconds / seconds  # type: ignore[assignment]
         share = dict(shares.most_common())
         work = self.work()
         return PhaseTime(
-            *(seconds, whole.low, whole.high),
+            *(seconds, *interval(kernels, seconds, self.fast, self.slow, device.spread)),
             bound=next(iter(share), "launch"),  # type: ignore[arg-type]
             shares=share,
             matrix_utilization=_matrix_utilization(work, device, seconds),
@@ -360,43 +358,22 @@ _LEAST_ERROR = 0.06  # a program's time is never known better than this
 _MOST_TIMES = 100  # by which a program is faster beside a fast CPU
 
 
-class Interval(NamedTuple):
-    """A prediction and the interval that holds the measured value in nine of ten cases."""
-
-    seconds: float
-    low: float
-    high: float
-
-
-class Timed(Protocol):
-    """Seconds with an interval."""
-
-    @property
-    def seconds(self) -> float: ...
-    @property
-    def low(self) -> float: ...
-    @property
-    def high(self) -> float: ...
-
-
-def combined(kernels: Sequence[Timed], whole: Interval, spread: float = 1.0) -> Interval:
-    """The interval of a program or phase.
+def interval(
+    kernels: Iterable[Time | CallTime], seconds: float, fast: float, slow: float, spread: float = 1.0
+) -> tuple[float, float]:
+    """The ends of the interval that holds the measured time of a program or phase in nine of ten cases.
 
     kernels: the parts of it that the GPU decides: their relative errors are partly shared and partly independent; a part is
-    the program's own. whole: its seconds, and those beside a fast and beside a slow CPU. spread: factor that all kernels of
+    the program's own. fast, slow: its seconds beside a fast and beside a slow CPU. spread: factor that all kernels of
     a device that was not measured may be off by together.
     """
-    if not whole.seconds:
-        return Interval(0.0, 0.0, 0.0)
-    deviations = [*map(_deviation, kernels)]
+    if not seconds:
+        return 0.0, 0.0
+    deviations = [part.seconds * (log(part.high / part.low) / 2 if part.low > 0 else 1.0) for part in kernels]
     independent = sum(deviation * deviation for deviation in deviations)
     shared = sum(deviations) ** 2
     variance = _CORRELATION * shared + (1 - _CORRELATION) * independent
-    own = sqrt(variance / whole.seconds**2 + _LEAST_ERROR**2 + log(spread) ** 2)
-    least = whole.seconds / _MOST_TIMES  # beside a fast CPU a program without kernels may take no time at all
-    low, high = (hypot(own, log(max(end, least) / whole.seconds)) for end in (whole.low, whole.high))
-    return Interval(whole.seconds, whole.seconds * exp(-low), whole.seconds * exp(high))
-
-
-def _deviation(part: Timed) -> float:
-    return part.seconds * (log(part.high / part.low) / 2 if part.low > 0 else 1.0)
+    own = sqrt(variance / seconds**2 + _LEAST_ERROR**2 + log(spread) ** 2)
+    least = seconds / _MOST_TIMES  # beside a fast CPU a program without kernels may take no time at all
+    low, high = (hypot(own, log(max(end, least) / seconds)) for end in (fast, slow))
+    return seconds * exp(-low), seconds * exp(high)

@@ -10,7 +10,7 @@ from torch.nn import functional
 import graphflops
 from graphflops.devices import HOPPER, device, names, platform_of
 from graphflops.inductor.realizing import split_lengths
-from graphflops.kernels.reductions import reduction_bytes
+from graphflops.kernels.beside import reduction_bytes
 
 
 class Attention(nn.Module):

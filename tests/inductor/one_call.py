@@ -9,7 +9,7 @@ from graphflops.inductor.plan import Plan, Plans
 from tests.one_call import program_of
 
 if TYPE_CHECKING:
-    from graphflops.inductor.joint_graph import Op
+    from graphflops.inductor.lowering import Op
 
 Made = tuple[
     Any, ...

@@ -6,8 +6,8 @@ from typing import Any
 
 from graphflops.devices import HOPPER
 from graphflops.inductor.fusing import Kernel, fused
-from graphflops.inductor.joint_graph import JointGraph, Op
-from graphflops.inductor.ordering import lowest_peak
+from graphflops.inductor.lowering import JointGraph, Op
+from graphflops.inductor.plan import lowest_peak
 from graphflops.inductor.realizing import in_steps, oriented, realized
 
 

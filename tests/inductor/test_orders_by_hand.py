@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from graphflops.inductor.fusing import Kernel, fused, run_together
-from graphflops.inductor.joint_graph import Op
-from graphflops.inductor.ordering import _Order, lowest_peak
+from graphflops.inductor.lowering import Op
 from graphflops.inductor.partition import INFINITE, SINK, SOURCE, FlowGraph
+from graphflops.inductor.plan import _Order, lowest_peak
 from graphflops.inductor.realizing import realized
 
 

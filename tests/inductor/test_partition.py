@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from graphflops.devices import HOPPER
-from graphflops.inductor.joint_graph import JointGraph, Op
+from graphflops.inductor.lowering import JointGraph, Op
 from graphflops.inductor.partition import Partition
 
 

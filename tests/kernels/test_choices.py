@@ -16,7 +16,7 @@ from graphflops.kernels import cudnn
 from graphflops.kernels.call import Tensor
 from graphflops.kernels.choices import Choice, chosen, library
 from graphflops.kernels.convolution import Convolution, Layout
-from graphflops.kernels.convolutions import Problem
+from graphflops.kernels.cudnn import Problem
 from graphflops.kernels.kernel import Convolution as Sizes
 from graphflops.tensor import BFLOAT16, FLOAT32, TensorType
 from tests.one_call import g

@@ -144,7 +144,7 @@ def test_addresses_and_sums_hold_after_any_requests(kind: type[Allocator], seed:
             max(most[1], allocator.allocated),
             max(most[2], allocator.reserved),
         )
-        free = [block for pool in allocator.pools.values() for block in pool.blocks.values()]
+        free = [block for pool in allocator.pools.values() for _, _, block in pool.free]
         blocks = {id(block): block for start in (*used, *free) for block in linked(start)}
         mapped = sum(block.size for block in blocks.values() if block.is_mapped)
         assert mapped == allocator.reserved
@@ -154,11 +154,12 @@ def test_addresses_and_sums_hold_after_any_requests(kind: type[Allocator], seed:
             if after is not None:
                 assert (after.previous, after.address) == (block, block.address + block.size)
                 assert block.is_used or after.is_used or block.is_mapped != after.is_mapped
-            assert block.is_used or not block.is_mapped or block.pool.blocks[block.address] is block
+            entry = (block.size, block.address, block)
+            assert block.is_used or not block.is_mapped or entry in block.pool.free
         spans = sorted((block.address, block.size) for block in blocks.values() if block.is_mapped)
         assert all(a + size <= b for (a, size), (b, _) in pairwise(spans))
         for pool in allocator.pools.values():
-            assert pool.free == sorted((block.size, block.address) for block in pool.blocks.values())
+            assert pool.free == sorted((block.size, block.address, block) for _, _, block in pool.free)
     assert (allocator.peak_requested, allocator.peak_allocated, allocator.peak_reserved) >= most
     allocator.reset_peaks()
     assert (allocator.peak_requested, allocator.peak_reserved) == (allocator.requested, allocator.reserved)

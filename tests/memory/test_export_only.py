@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from graphflops import analyze
-from graphflops.execution.library_code import has_fact
-from graphflops.execution.source_lines import CodeLine
+from graphflops.execution.python_frame import has_fact
 from tests.memory.renaming import in_library
 
 torch = pytest.importorskip("torch")
@@ -55,4 +54,4 @@ def test_a_mask_that_hides_nothing_is_not_there(is_open: bool) -> None:
     ],
 )
 def test_masks_of_exports_are_known_by_the_librarys_files(file: str, text: str, is_known: bool) -> None:
-    assert has_fact("export-only mask", [CodeLine(file, "forward", 1, text, "")]) == is_known
+    assert has_fact("export-only mask", file, text) == is_known

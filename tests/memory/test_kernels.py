@@ -9,7 +9,7 @@ from torch import nn
 import graphflops
 from graphflops.devices import HOPPER
 from graphflops.dims import symbol
-from graphflops.kernels.reductions import column_sum_buffers, reduction_bytes
+from graphflops.kernels.beside import column_sum_buffers, reduction_bytes
 
 HEADER = 147  # bytes of cuDNN's own at most, which are not predicted
 

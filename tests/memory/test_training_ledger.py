@@ -10,7 +10,8 @@ import torch
 from torch import nn
 
 import graphflops
-from graphflops.memory.ledger import OPTIMIZER, live_bytes
+from graphflops.memory.ledger import live_bytes
+from graphflops.memory.replay import OPTIMIZER
 from graphflops.report import PhaseMemory
 
 WEIGHT, BIAS, X, Y = 4 * 32 * 64, 4 * 32, 4 * 8 * 64, 4 * 8 * 32

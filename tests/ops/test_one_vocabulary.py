@@ -54,7 +54,7 @@ COLLECTIONS = {
     "dims/functions.py": "functions of sizes, as Python's math has them",
     "dims/parser.py": "reads size strings, in which Python and sympy name functions of integers",
     "kernels/buffers.py": "temporary tensors of gradients, by canonical name",
-    "kernels/operand_copies.py": "says which operands are copied, by canonical name",
+    "kernels/beside.py": "says which operands are copied, by canonical name",
     "execution/layouts.py": "says what strides become in each operator, by canonical name",
     "exporters/sources.py": "reads ONNX: by op_type, before a call has an operator",
     "time/gradient_layouts.py": "says how the gradients of views lie, by canonical name",

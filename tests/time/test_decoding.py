@@ -13,7 +13,7 @@ from graphflops import analyze
 from graphflops.devices import complete, device
 from graphflops.kernels.kernel import Kernel, Product, Rows, Strided
 from graphflops.time.predict import predict
-from graphflops.time.predict_reductions import in_turn
+from graphflops.time.predict_traffic import in_turn
 from tests.support import t
 from tests.time.one_call import forward, launched
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from graphflops.time.gradient_layouts import GradientLayouts
+from graphflops.kernels.beside import GradientLayouts
 from tests.memory.one_call import eager
 from tests.one_call import g
 from tests.support import t

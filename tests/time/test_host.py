@@ -9,10 +9,10 @@ from graphflops.devices import complete, device
 from graphflops.devices.device import Host
 from graphflops.kernels.kernel import Kernel, Recurrence
 from graphflops.ops import operator
-from graphflops.time.host import backward_seconds, forward_seconds, start_seconds, waits
 from graphflops.time.launches import Launches
 from graphflops.time.predict import predict
 from graphflops.time.program_time import _Timer
+from graphflops.time.schedule import backward_seconds, forward_seconds, start_seconds, waits
 
 COSTS = {
     "forward.call": 10.0,

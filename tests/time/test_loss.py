@@ -9,7 +9,7 @@ from torch import nn
 import graphflops
 from graphflops.analysis import as_graph
 from graphflops.kernels.call import Sizes
-from graphflops.kernels.losses import loss_kernels
+from graphflops.kernels.rowwise import loss_kernels
 from graphflops.passes.bind import bind
 from graphflops.passes.price import price
 

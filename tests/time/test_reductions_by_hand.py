@@ -8,7 +8,8 @@ import pytest
 
 from graphflops.kernels.kernel import Kernel, Rows
 from graphflops.time.predict import predict
-from graphflops.time.predict_reductions import in_turn, seconds
+from graphflops.time.predict_traffic import _reduction_seconds as seconds
+from graphflops.time.predict_traffic import in_turn
 from tests.time.toy_device import TRAFFIC, device
 
 TOY = device()

@@ -11,16 +11,17 @@ from graphflops.devices.device import Host
 from graphflops.graph import Node
 from graphflops.kernels.kernel import Kernel, Recurrence
 from graphflops.time.compiled import loop_kernel, reduction_kernel
-from graphflops.time.host import (
+from graphflops.time.predict import Time
+from graphflops.time.program_time import Batch, interval
+from graphflops.time.schedule import (
+    Clock,
+    Link,
     backward_seconds,
     entering_seconds,
     forward_seconds,
     recurrent_seconds,
     start_seconds,
 )
-from graphflops.time.predict import Time
-from graphflops.time.program_time import Batch, Interval, combined
-from graphflops.time.schedule import Clock, Link
 
 
 def test_a_graph_has_a_gap_between_kernels() -> None:
@@ -116,23 +117,23 @@ def time(seconds: float, spread: float = 1.0, bound: Any = "memory") -> Time:
 def test_errors_of_parts_cancel_in_part() -> None:
     """Two parts with a factor of 2: of the variance of their logarithms 14 % is shared; 6 % are always unknown."""
     parts = [time(1.0, 2.0), time(3.0, 2.0)]
-    found = combined(parts, Interval(4.0, 4.0, 4.0))
+    found = interval(parts, 4.0, 4.0, 4.0)
     own = sqrt((0.14 * (4 * log(2)) ** 2 + 0.86 * 10 * log(2) ** 2) / 16 + 0.06**2)
-    assert found == pytest.approx((4, 4 * exp(-own), 4 * exp(own)))
-    spread = combined(parts, Interval(4.0, 4.0, 4.0), spread=1.5)
+    assert found == pytest.approx((4 * exp(-own), 4 * exp(own)))
+    spread = interval(parts, 4.0, 4.0, 4.0, spread=1.5)
     own = sqrt(own**2 + log(1.5) ** 2)
-    assert spread == pytest.approx((4, 4 * exp(-own), 4 * exp(own)))
+    assert spread == pytest.approx((4 * exp(-own), 4 * exp(own)))
 
 
 def test_a_fast_and_a_slow_cpu_widen_an_interval() -> None:
-    found = combined([], Interval(4.0, 2.0, 12.0))
-    assert found.low == pytest.approx(4 * exp(-sqrt(0.06**2 + log(2) ** 2)))
-    assert found.high == pytest.approx(4 * exp(sqrt(0.06**2 + log(3) ** 2)))
-    most = combined([], Interval(4.0, 0.0, 4.0))
-    assert most.low == pytest.approx(4 * exp(-sqrt(0.06**2 + log(100) ** 2)))
-    assert combined([], Interval(0.0, 0.0, 0.0)) == (0, 0, 0)
-    unknown = combined([Time(1.0, 0.0, 2.0, "memory")], Interval(1.0, 1.0, 1.0))
-    assert unknown.high == pytest.approx(exp(sqrt(1 + 0.06**2)))
+    low, high = interval([], 4.0, 2.0, 12.0)
+    assert low == pytest.approx(4 * exp(-sqrt(0.06**2 + log(2) ** 2)))
+    assert high == pytest.approx(4 * exp(sqrt(0.06**2 + log(3) ** 2)))
+    low, _ = interval([], 4.0, 0.0, 4.0)
+    assert low == pytest.approx(4 * exp(-sqrt(0.06**2 + log(100) ** 2)))
+    assert interval([], 0.0, 0.0, 0.0) == (0, 0)
+    _, high = interval([Time(1.0, 0.0, 2.0, "memory")], 1.0, 1.0, 1.0)
+    assert high == pytest.approx(exp(sqrt(1 + 0.06**2)))
 
 
 def kernel(family: Any, flops: int = 0, sizes: Any = None, dtype: str = "bfloat16") -> Kernel:

@@ -10,8 +10,8 @@ from graphflops.base.units import seconds
 from graphflops.derived.items import outside_of_calls
 from graphflops.dims import Dim, evaluate_all
 from graphflops.memory.allocator import Allocator
-from graphflops.memory.ledger import OPTIMIZER, live_bytes
-from graphflops.memory.replay import replay
+from graphflops.memory.ledger import live_bytes
+from graphflops.memory.replay import OPTIMIZER, replay
 from graphflops.render.memory import folded
 from graphflops.render.text import safe
 from graphflops.render.time import LEAST_SHARE, communication, limits, rates

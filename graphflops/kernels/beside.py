@@ -1,0 +1,369 @@
+"""What kernels take beside operands and results: copies of operands in another order, and partial results of reductions.
+
+`matmul` computes on three axes: it merges the batch axes of each operand, and copies the operand where these do not lie
+together, as after `transpose(1, 2)`, or where it is repeated for the other's batch. `linear` merges all axes but the last.
+The gradients read these copies, not the operands. cuBLAS reads matrices whose rows or columns lie together; others are
+copied for each product, in the forward and for gradients.
+
+Norms, softmax and pooling read their operand in row-major order, pooling also with channels last. Which of these copies
+the gradients read, or make again, is what an H200 ran with PyTorch 2.11.
+
+A reduction gives every result to one block while that keeps the GPU busy. With fewer results than blocks it cuts the
+reduced elements among several blocks, each of which writes one partial result for each of its threads. The sizes are
+those of `setReduceConfig` and `global_memory_size` in aten/src/ATen/native/cuda/Reduce.cuh, and those of 16,000 reductions
+that an H200 ran (PyTorch 2.11). A size that is open counts as large.
+
+A gradient lies as its value does, except behind the gradients of views: that of a part or of several parts is made in order,
+and passes through transposed axes as they are. That of a sum or mean repeats one element.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from graphflops.dims import Dim, broadcast, ceil_div, dim_max, dim_min, prod, total
+from graphflops.execution.strides import (
+    TURNING,
+    by_form,
+    has_channels_last,
+    is_contiguous,
+    regrouped,
+    repeated,
+    row_major,
+    size_hint,
+    turned,
+)
+from graphflops.graph import Ref, tensor_type
+from graphflops.kernels.choices import limits
+from graphflops.kernels.gradient_formulas import lies_as_gradient
+from graphflops.tensor import TensorType
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping, Sequence
+
+    from graphflops.devices import Platform
+    from graphflops.execution.layouts import Layouts
+    from graphflops.execution.strides import HasStrides, Strides
+    from graphflops.ops import Op
+    from graphflops.passes.program import PricedCall
+    from graphflops.tensor import DType
+
+_OF_ROWS = ("normalisation", "softmax", "pooling")  # kinds
+_MERGING = ("linear", "matmul")
+_OF_BLAS = frozenset({*_MERGING, "mm", "bmm", "addmm", "baddbmm"})
+_KEEPING = frozenset({"group_norm", "native_group_norm"})
+_COPYING_AGAIN = frozenset({"layer_norm", "rms_norm", "max_pool", "avg_pool", "adaptive_max_pool"})
+_COPYING_ONCE = frozenset({"adaptive_avg_pool"})
+
+
+class Copy(NamedTuple):
+    """A copy in row-major order. shape, strides: of what is read, as far as it is repeated; dtype: of what is written.
+
+    is_kept: the gradient reads the copy. is_again: the gradient copies the operand once more.
+    """
+
+    shape: Sequence[Dim]
+    strides: Strides
+    dtype: DType
+    is_kept: bool = False
+    is_again: bool = False
+
+    @property
+    def nbytes(self) -> Dim:
+        """Bytes of the copy."""
+        return prod(self.shape) * self.dtype.bits // 8
+
+
+def operand_copies(call: PricedCall, lie: HasStrides) -> Mapping[str, Copy]:
+    """The copies that a call makes of operands, by the operand's name; none of operands that lie in order."""
+    operator, names = call.node.operator, call.tensors(lie.values)
+    read = {names[place] for place in call.gradient.operands} if call.gradient is not None else set[str]()
+    if operator.name in _OF_BLAS:
+        found = _of_product(call, lie)
+    elif operator.kind in _OF_ROWS and names:
+        return _of_rows(call, lie, names[0])
+    else:
+        return {}
+    return {
+        name: each._replace(is_kept=each.is_kept and name in read, is_again=each.is_again and name in read)
+        for name, each in found.items()
+    }
+
+
+def is_converted_before(dtype: str, wanted: str) -> bool:
+    """Whether a softmax to another element type converts its operand first: of float16 the kernel does it (SoftMax.cpp)."""
+    return dtype not in (wanted, "float16")
+
+
+def is_mean(operator: Op, shape: Sequence[Dim]) -> bool:
+    """Whether an average to positions of its own is a mean, over all positions. shape: of the result."""
+    return operator.name in ("adaptive_avg_pool", "global_avg_pool") and prod(shape[2:]) == 1
+
+
+def _of_rows(call: PricedCall, lie: HasStrides, name: str) -> Mapping[str, Copy]:
+    """The copy of what is normalised or pooled."""
+    operator, x, strides = call.node.operator, lie.typed(name), lie.of(name)
+    if operator.kind != "softmax" and operator.name not in _KEEPING | _COPYING_AGAIN | _COPYING_ONCE:
+        return {}
+    out = tensor_type(call.node.outputs[0], lie.values) or x
+    is_converted = operator.kind == "softmax" and is_converted_before(x.dtype.name, out.dtype.name)
+    is_ordered = is_contiguous(x.shape, strides)
+    if operator.kind == "pooling":  # to one position an average is a mean, which reads any strides
+        is_ordered = is_ordered or is_mean(operator, out.shape) or has_channels_last(x.shape, strides)
+    if is_ordered and not is_converted:
+        return {}
+    has_gradient, dtype = call.gradient is not None, out.dtype if is_converted else x.dtype
+    is_kept, is_again = operator.name in _KEEPING, operator.name in _COPYING_AGAIN
+    return {name: Copy(x.shape, strides, dtype, has_gradient and is_kept, has_gradient and is_again)}
+
+
+def _of_product(call: PricedCall, lie: HasStrides) -> Mapping[str, Copy]:
+    arguments, operator = call.node.arguments(), call.node.operator
+    names = [ref.name if isinstance(ref := arguments.get(name), Ref) else "" for name in ("a", "b")]
+    copies = {
+        name: _copied(name, other, lie, is_merged=operator.name in _MERGING)
+        for name, other in zip(names, reversed(names), strict=True)
+        if name
+    }
+    return {name: found for name, found in copies.items() if found is not None}
+
+
+def _copied(name: str, other: str, lie: HasStrides, *, is_merged: bool) -> Copy | None:
+    """The copy of one operand; None where its axes merge without one, and rows or columns of its matrices lie together."""
+    own, strides = lie.typed(name), lie.of(name)
+    shape, merged = own.shape, own.shape
+    if own.rank < 2:
+        return None
+    if is_merged and own.rank > 2:
+        if (
+            not other or lie.typed(other).rank <= 2
+        ):  # one matrix for all rows: all but the last axis is merged
+            merged = (prod(own.shape[:-1]), own.shape[-1])
+        else:
+            batch = broadcast(own.shape[:-2], lie.typed(other).shape[:-2])
+            shape = (*batch, *own.shape[-2:])
+            merged = (prod(batch), *own.shape[-2:])
+            strides = repeated(own.shape, strides, shape)
+    as_merged = regrouped(shape, strides, merged) if merged is not shape else strides
+    if as_merged is None:
+        return Copy(shape, strides, own.dtype, is_kept=True)
+    if not _is_read_by_blas(merged[-2:], as_merged[-2:]):
+        return Copy(shape, strides, own.dtype, is_again=True)
+    return None
+
+
+def _is_read_by_blas(shape: Sequence[Dim], strides: Strides) -> bool:
+    """Whether rows or columns of a matrix lie together, and do not overlap (`prepare_matrix_for_cublas` of ATen)."""
+    (rows, columns), (row, column) = shape, strides
+    across = (column == 1 or columns == 1) and (rows == 1 or size_hint(row) >= size_hint(columns))
+    down = (row == 1 or rows == 1) and (columns == 1 or size_hint(column) >= size_hint(rows))
+    return across or down
+
+
+_WARP, _MOST_THREADS, _VECTOR, _VECTOR_FROM, _FEWEST_VALUES, _MOST_VALUES, _SEMAPHORE_BYTES = limits(
+    *("aten_2_11", "reduce", "warp", "most_threads", "vector", "vector_from"),
+    *("fewest_values", "most_values", "semaphore"),
+)
+
+
+class _Axis(NamedTuple):
+    """A run of axes that lie together. stride: in the operand; result: in the result, 0 if the axis is reduced."""
+
+    size: Dim
+    stride: Dim
+    result: Dim
+
+
+def reduction_bytes(
+    shape: Sequence[Dim], strides: Sequence[Dim], axes: Collection[int], element: int, platform: Platform
+) -> Dim:
+    """Bytes of the buffers for a reduction of some axes, semaphores included. element: bytes of one partial result."""
+    return total(reduction_buffers(shape, strides, axes, element, platform))
+
+
+def reduction_buffers(
+    shape: Sequence[Dim], strides: Sequence[Dim], axes: Collection[int], element: int, platform: Platform
+) -> tuple[Dim, ...]:
+    """Bytes of the partial results and of the semaphores; nothing where no thread blocks share a result."""
+    reduced, kept = _merged(shape, strides, axes)
+    if not reduced:
+        return ()
+    results, values = prod(axis.size for axis in kept), prod(axis.size for axis in reduced)
+    if results == 0:
+        return ()
+    is_inner = not kept or size_hint(reduced[0].stride) < size_hint(kept[0].stride)
+    vector = 1 if is_inner or kept[0].stride != 1 else _vector(reduced, kept)
+    is_whole = (
+        not kept and len(reduced) == 1 and reduced[0].stride == 1 and not _is_at_most(values, _VECTOR_FROM)
+    )
+    across = ceil_div(results, vector) if not is_inner else values // _VECTOR if is_whole else values
+    width, height = _block(across, results if is_inner else values, _MOST_THREADS // vector)
+    each = ceil_div(ceil_div(values, width if is_inner else 1), height)  # values of a thread
+    groups = ceil_div(ceil_div(results, vector), 1 if is_inner else width)
+    target = platform.multiprocessors * (platform.threads_each // (width * height))
+    if _is_at_most(each, _MOST_VALUES - 1) or not _is_at_most(groups, target, unknown=True):
+        return ()
+    blocks = dim_max(
+        dim_min(ceil_div(target, groups), ceil_div(each, _FEWEST_VALUES)), ceil_div(each, _MOST_VALUES)
+    )
+    if blocks == 1:
+        return ()
+    partial = results * blocks * (1 if is_inner else width * vector) * element
+    return partial, groups * _SEMAPHORE_BYTES
+
+
+def column_sum_buffers(rows: Dim, columns: Dim, platform: Platform) -> tuple[Dim, ...]:
+    """Bytes of the buffers when the rows of a matrix are added up in float32, as for the gradient of a bias."""
+    return reduction_buffers((rows, columns), row_major((rows, columns)), (0,), 4, platform)
+
+
+def _merged(
+    shape: Sequence[Dim], strides: Sequence[Dim], axes: Collection[int]
+) -> tuple[list[_Axis], list[_Axis]]:
+    """The reduced axes and the others, each from the innermost to the outermost, those that lie together as one.
+
+    Reduced axes are in the order of the operand's strides, others in that of the result's.
+    """
+    kept_shape = [1 if axis in axes else size for axis, size in enumerate(shape)]
+    result = row_major(kept_shape)
+    found = [
+        _Axis(size, strides[axis], 0 if axis in axes else result[axis])
+        for axis, size in enumerate(shape)
+        if size != 1
+    ][::-1]
+    reduced = sorted((axis for axis in found if axis.result == 0), key=lambda axis: size_hint(axis.stride))
+    return _joined(reduced), _joined([axis for axis in found if axis.result != 0])
+
+
+def _joined(axes: Sequence[_Axis]) -> list[_Axis]:
+    joined: list[_Axis] = []
+    for axis in axes:
+        last = joined[-1] if joined else None
+        if last and (last.stride * last.size, last.result * last.size) == (axis.stride, axis.result):
+            joined[-1] = last._replace(size=last.size * axis.size)
+        else:
+            joined.append(axis)
+    return joined
+
+
+def _vector(reduced: Sequence[_Axis], kept: Sequence[_Axis]) -> int:
+    """Results of one thread: all steps in the operand must be a multiple of them."""
+    steps = [kept[0].size, *(axis.stride for axis in (*reduced, *kept[1:]))]
+    vector = _VECTOR
+    for step in steps:
+        while isinstance(step, int) and step % vector:
+            vector //= 2
+    return vector
+
+
+def _block(across: Dim, down: Dim, most: int) -> tuple[int, int]:
+    """Threads of a block along the axis that lies innermost, and along the other."""
+    wide, high = _power_of_two(across, most), _power_of_two(down, most)
+    height = min(high, most // min(wide, _WARP))
+    return min(wide, most // height), height
+
+
+def _power_of_two(size: Dim, most: int) -> int:
+    """The largest power of two up to a size."""
+    return 1 << (size.bit_length() - 1) if isinstance(size, int) and 0 < size < most else most
+
+
+def _is_at_most(size: Dim, limit: int, unknown: bool = False) -> bool:
+    return size <= limit if isinstance(size, int) else unknown
+
+
+_MADE_IN_ORDER = frozenset(
+    {
+        *("slice", "select", "narrow", "index_select", "unbind", "split", "chunk"),
+        *("pad", "roll", "layer_norm", "linear"),
+    }
+)
+_SAME_AXES = frozenset({"reshape", "flatten", "unflatten", "ravel", "squeeze", "unsqueeze"})
+_PASSES_ON = frozenset({"add", "sub", "identity"})
+_ONE_BY_ONE = frozenset({"elementwise", "cast", "dropout"})
+_ORDERED = frozenset({"layer_norm", "rms_norm", "group_norm"})
+
+
+class GradientLayouts:
+    """The strides of gradients, from the last call to the first. repeated: values whose gradient repeats one element."""
+
+    def __init__(self, layouts: Layouts, repeated: Iterable[str]) -> None:
+        self.layouts = layouts
+        self.values = layouts.values
+        self.known: dict[str, Strides] = {}
+        self.forms, self.found = layouts.forms, dict[tuple[Any, ...], Any]()
+        for name in repeated:
+            if (value := self.typed(name)) is not None:
+                self.known[name] = (0,) * value.rank
+
+    def typed(self, name: str) -> TensorType | None:
+        """The type of a value that is a tensor."""
+        value = self.values.get(name)
+        return value if isinstance(value, TensorType) else None
+
+    def copies(self, call: PricedCall) -> list[Strides]:
+        """The layouts from which the gradient of a call's result is copied; notes how those of its operands lie."""
+        name = next((name for name in call.node.outputs if name is not None), "")
+        out, strides = self.typed(name), self.known.get(name)
+        first = next((operand for operand in call.uses if self.typed(operand)), None)
+        if out is None or first is None:
+            return []
+        return self._followed(call, out, strides, first)
+
+    def summed(self, name: str) -> None:
+        """The gradient of a value is a sum of several, which lies as the value does."""
+        self.known.pop(name, None)
+
+    def _followed(
+        self, call: PricedCall, out: TensorType, strides: Strides | None, first: str
+    ) -> list[Strides]:
+        operator = call.node.operator
+        x = self.typed(first)
+        assert x is not None
+        name = operator.name
+        if name in _MADE_IN_ORDER:
+            self.known[first] = row_major(x.shape)
+        copies = name in _SAME_AXES and call.node.outputs[0] in self.layouts.copies
+        is_elementwise = operator.kind in _ONE_BY_ONE
+        if strides is None and (copies or is_elementwise or operator.kind == "identity"):
+            strides = self.layouts.of(call.node.outputs[0] or "")
+        if strides is None:
+            return []
+        is_repeated = any(step == 0 for step in strides)
+        if name in TURNING:
+            back = dict(zip(turned(operator, call.node.arguments(), x.rank), strides, strict=True))
+            self.known[first] = tuple([back[axis] for axis in range(x.rank)])
+        elif name in _SAME_AXES:
+            return self._reshaped(out, x, strides, first)
+        elif is_elementwise or operator.kind == "identity":
+            if not is_repeated or name in _PASSES_ON:
+                for place, use in enumerate(call.tensors(self.values)):
+                    if getattr(self.typed(use), "shape", None) == out.shape:
+                        self.known[use] = strides if self._is_alike(call, place) else self.layouts.of(use)
+        elif operator.kind == "product" and call.gradient is not None:
+            return self._of_product(call, out, strides, is_repeated=is_repeated)
+        elif name in _ORDERED and not is_contiguous(out.shape, strides):
+            return [strides]
+        return []
+
+    @by_form
+    def _is_alike(self, call: PricedCall, place: int) -> bool:
+        return lies_as_gradient(call, place, self.values)
+
+    def _reshaped(self, out: TensorType, x: TensorType, strides: Strides, first: str) -> list[Strides]:
+        found = regrouped(out.shape, strides, x.shape)
+        self.known[first] = row_major(x.shape) if found is None else found
+        return [strides] if found is None else []
+
+    def _of_product(
+        self, call: PricedCall, out: TensorType, strides: Strides, *, is_repeated: bool
+    ) -> list[Strides]:
+        """BLAS reads no repeated operand: each product copies it; rows that do not lie evenly apart are copied once."""
+        assert call.gradient is not None
+        if is_repeated:
+            return [strides] * min(len(call.gradient.gradients), 2)
+        rows = out.rank - 1
+        if rows > 1 and call.node.operator.name == "linear":
+            merged = regrouped(out.shape, strides, (prod(out.shape[:-1]), out.shape[-1]))
+            return [strides] if merged is None else []
+        return []
