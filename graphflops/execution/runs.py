@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from graphflops.base.units import memory as bytes_text
 from graphflops.dims import evaluate
-from graphflops.execution.composed import expanded
+from graphflops.execution.composed_losses import expanded
 from graphflops.execution.consistent import consistent
 from graphflops.execution.export_only import as_run, without_whole_slices
 from graphflops.execution.fast_path import with_fast_paths

@@ -9,12 +9,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from graphflops.dims import Dim, dim_max, prod, total
+from graphflops.execution.composed_gradients import gradient_calls, kernel_calls
 from graphflops.execution.strides import row_major
 from graphflops.graph import Ref, tensor_type
 from graphflops.kernels import cudnn
 from graphflops.kernels.convolution import Convolution, Layout
 from graphflops.kernels.gradient_formulas import axes_of, gradient_kernels, temporary_bytes
-from graphflops.kernels.losses import loss_tensors
+from graphflops.kernels.losses import loss_bytes
 from graphflops.kernels.moved import REPEATING
 from graphflops.kernels.operand_copies import is_converted_before
 from graphflops.kernels.reductions import column_sum_buffers, reduction_buffers, reduction_bytes
@@ -43,6 +44,7 @@ _KEPT_OPERAND = {
     "pad": 0,
     "masked_select": 0,
     "gather": 0,
+    "pow": 0,
     "take": 0,
     "index_add": 2,
     "index_copy": 2,
@@ -52,6 +54,8 @@ _KEPT_OPERAND = {
 def forward_bytes(call: PricedCall, layouts: Layouts) -> Dim:
     """Bytes that the kernels of a call need beside its operands and results."""
     kind, name, values = call.node.operator.kind, call.node.operator.name, layouts.values
+    if (inside := kernel_calls(call, values)) is not None:
+        return inside.beside
     if name == "convolution_backward":
         return backward_bytes(call, layouts, False)
     if kind == "convolution":
@@ -62,6 +66,8 @@ def forward_bytes(call: PricedCall, layouts: Layouts) -> Dim:
         return 0 if out is None or len(call.node.outputs) > 1 else prod(out.shape) * _INDEX_BYTES
     if name == "roll":
         return _rolled(call, values)
+    if kind == "loss":
+        return loss_bytes(call, layouts)
     return _reduction(call, layouts) if name in _SUMMED or name == "adaptive_avg_pool" else 0
 
 
@@ -77,14 +83,14 @@ def backward_bytes(call: PricedCall, layouts: Layouts, has_other_gradient: bool)
         return 0 if found is None else cudnn.backward_bytes(*found, layouts.platform)
     if out is None:
         return 0
+    if (inside := gradient_calls(call, values)) is not None:
+        return inside.beside + _broadcast_gradients(call, out, layouts)
     if kind == "elementwise":
         return total(formula_tensors(call, layouts)) + _broadcast_gradients(call, out, layouts)
     if kind in ("reduction", "scan", "softmax"):
         return total(formula_tensors(call, layouts))
     if name == "roll":
         return _rolled(call, values)
-    if kind == "loss":
-        return loss_tensors(call, layouts)[1]
     bias = call.node.arguments().get("bias")
     if kind == "product" and isinstance(bias, Ref) and out.rank and _wants(bias, values):
         return total(column_sum_buffers(prod(out.shape[:-1]), out.shape[-1], layouts.platform))
@@ -120,7 +126,7 @@ def convolution_buffers(call: PricedCall, layouts: Layouts, has_other_gradient: 
 def formula_tensors(call: PricedCall, layouts: Layouts) -> Sequence[Dim]:
     """Bytes of each tensor that PyTorch's formula of a gradient makes on its way, beside the gradient."""
     name, out = call.node.operator.name, tensor_type(call.node.outputs[0], layouts.values)
-    if out is None or call.gradient is None:
+    if out is None or call.gradient is None or gradient_calls(call, layouts.values) is not None:
         return ()
     if call.node.operator.kind == "softmax":
         operand, size = layouts.typed(call.tensors(layouts.values)[0]), out.like().nbytes
@@ -142,6 +148,8 @@ def gradients_apart(call: PricedCall, layouts: Layouts) -> Sequence[Sequence[Dim
     """
     out = tensor_type(call.node.outputs[0], layouts.values)
     if out is None or call.gradient is None or len(call.gradient.gradients) < _TWO:
+        return ()
+    if gradient_calls(call, layouts.values) is not None:
         return ()
     found = _gradients(call, out, layouts)
     parts: list[list[Dim]] = []

@@ -118,16 +118,25 @@ def test_losses_of_classes() -> None:
     assert (softmax_kernel.sizes, gather_kernel.sizes) == (Rows(2 * 3 * 3, 8), Rows(1, 2 * 3 * 3))
 
 
-@pytest.mark.parametrize(
-    ("name", "kernels", "of_gradient"),
-    [("mse_loss", 1, 2), ("binary_cross_entropy_with_logits", 4, 4)],
-)
-def test_losses_of_elements(name: str, kernels: int, of_gradient: int) -> None:
+def test_losses_of_elements() -> None:
     n = 10 * 8
-    each = pointwise(2 * n, 8 * n, 4 * n)
-    mean = ("reduction", "", n, 4 * n, 4, Rows(1, n))
-    assert made(forward(f"aten.{name}.default", g(10, 8), t(10, 8))) == [each] * kernels + [mean]
-    assert made(backward(f"aten.{name}.default", g(10, 8), t(10, 8))) == [each] * of_gradient
+    each, mean = pointwise(2 * n, 8 * n, 4 * n), ("reduction", "", n, 4 * n, 4, Rows(1, n))
+    assert made(forward("aten.mse_loss.default", g(10, 8), t(10, 8))) == [each, mean]
+    assert made(backward("aten.mse_loss.default", g(10, 8), t(10, 8))) == [each] * 2
+
+
+def test_a_loss_of_logits() -> None:
+    """A function evaluation takes as long as three operations."""
+    n = 10 * 8
+    log_sigmoid, ones = pointwise((4 + 2 * 3) * n, 4 * n, 4 * n), pointwise(0, 0, 4 * n)
+    of_two, mean = pointwise(n, 8 * n, 4 * n), ("reduction", "", n, 4 * n, 4, Rows(1, n))
+    found = made(forward("aten.binary_cross_entropy_with_logits.default", g(10, 8), t(10, 8)))
+    assert found == [log_sigmoid, ones, *[of_two] * 3, mean]
+    sigmoid, scaled, divided = (
+        pointwise(work * n, 4 * n + one, 4 * n) for work, one in ((3, 0), (1, 4), (1, 0))
+    )
+    found = made(backward("aten.binary_cross_entropy_with_logits.default", g(10, 8), t(10, 8)))
+    assert found == [sigmoid, of_two, scaled, divided]
 
 
 def test_a_loss_that_is_not_reduced() -> None:
