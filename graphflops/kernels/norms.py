@@ -158,7 +158,7 @@ def rows_of(call: ConcreteCall, x: Tensor) -> Rows:
     if call.operator.is_of_images and x.rank > 1:
         return Rows(x.shape[1], x.numel // max(x.shape[1], 1), is_inner=False)
     groups = call.arguments.get("groups")
-    if isinstance(groups, int) and groups and x.rank:
+    if isinstance(groups, int):
         rows = x.shape[0] * groups
         return Rows(rows, x.numel // max(rows, 1))
     weight = call.operand("weight")
