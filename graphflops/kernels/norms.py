@@ -57,7 +57,7 @@ def weight_norm(call: ConcreteCall) -> list[Kernel]:
 
 def _trained_batch_norm(call: ConcreteCall, x: Tensor) -> list[Kernel]:
     """Of half precision by three kernels: moments, running moments, and their use; else by one of cuDNN."""
-    channels = x.shape[1] if x.rank > 1 else 1
+    channels = prod(x.shape[1:2])
     rows = Rows(channels, x.numel // max(channels, 1), is_inner=False)
     whole = replace(_kernel(call, x, 2 * x.full_bytes, x.full_bytes), sizes=rows)
     has_channels_last = is_last(x)
@@ -75,7 +75,7 @@ def _trained_batch_norm(call: ConcreteCall, x: Tensor) -> list[Kernel]:
 
 def _applied_batch_norm(call: ConcreteCall, x: Tensor) -> list[Kernel]:
     """One kernel with a block for each channel of each image; in half precision the factors are made first, by two."""
-    channels = x.shape[1] if x.rank > 1 else 1
+    channels = prod(x.shape[1:2])
     read, written = call.cost.read_bytes, call.cost.written_bytes
     factors = _factors(x, channels) if x.bits == _HALF else []
     if prod(x.shape[2:]) == 1 or x.strides[1] == 1:  # channels are innermost: a pointwise kernel
