@@ -5,7 +5,7 @@
 
 A mutation changes one place of one file: `//` to `*`, `<` to `<=`, `and` to `or`, a number to the next, a condition to its
 opposite, or leaves out a term or a bound of a slice. Places are drawn at random among those that a test executes. The tests
-that execute the line run until one fails, cheapest first, within `--seconds` of recorded time; a mutation that takes far more
+that execute the line run until one fails, cheapest first, within `--seconds` of recorded time; one that takes far more
 of a CPU does not end, and counts as killed too. Each mutation is one line: killed or survived, where, before and after. No
 file of the package is changed: a process of its own compiles the mutated file from its syntax tree.
 
