@@ -44,6 +44,8 @@ TURNED = {"x0": (1, 4)}
         # operands that autograd keeps for their shapes
         ("adaptive_avg_pool2d.default", (g(2, 3, 8, 8), (2, 2)), 0, 0, ["x0"]),
         ("adaptive_avg_pool2d.default", (g(2, 3, 8, 8), (1, 1)), 0, 0, []),
+        # both factors, though one gradient alone is wanted; a bias is not needed
+        ("conv2d.default", (t(2, 3, 8, 8), g(4, 3, 3, 3), t(4)), 0, 0, ["x0", "x1"]),
         ("constant_pad_nd.default", (g(4, 64), (1, 1)), 0, 0, []),
         ("gather.default", (g(4, 64), 0, t(2, 64, dtype="int64")), 0, 0, ["x2", "x0"]),
         # a softmax in another element type converts its operand, but for float16

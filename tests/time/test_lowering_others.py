@@ -99,6 +99,9 @@ def test_rows_are_added_by_atomic_additions() -> None:
     assert made(forward("aten.index_add.default", x, 0, index, source)) == [copy, added]
     assert made(forward("aten.index_add_.default", x, 0, index, source)) == [added]
     assert made(forward("aten.scatter.src", x, 0, t(4, 8, dtype="int64"), source)) == [copy, added]
+    columns, places = t(10, 2), t(2, dtype="int64")
+    added = ("scatter", "index_add", 0, 2 * 4 * 20, 4 * 20, Strided(20, 1, 2))
+    assert made(forward("aten.index_add_.default", x, 1, places, columns)) == [added]
 
 
 def test_losses_of_classes() -> None:
