@@ -111,6 +111,9 @@ def test_only_the_operator_that_chooses_its_kernel_is_asked_for_one() -> None:
         program_of("aten.relu.default", heads),
     ]
     assert [is_chosen(program.main.calls[0]) for program in calls] == [True, False, False]
+    executions = [Eager(program.main, True, Runs((), HOPPER, is_eager=True)) for program in calls]
+    found = [execution.attention(execution.calls[0]) for execution in executions]
+    assert [memory is not None for memory in found] == [True, False, False]
 
 
 def test_inference_and_training_share_a_run_without_fast_paths() -> None:

@@ -196,3 +196,22 @@ def test_parts_are_gathered_where_they_were_scattered() -> None:
     assert made(forward(*scatter)) == [exchange("reduce_scatter", SIZE, SIZE // 2, SIZE // 2)]
     assert made(backward(*scatter)) == [exchange("all_gather", SIZE // 2, SIZE, SIZE // 2)]
     assert not forward(f"{C10D}.wait_tensor.default", t(4, 8))
+
+
+def test_gradients_of_views() -> None:
+    """Parts are copied into zeros, repeats are added up; the whole in another shape is a view."""
+    size = 4 * 4 * 64
+    assert backward("aten.expand.default", g(4, 64), (4, 64)) == []
+    assert backward("aten.expand.default", g(4, 64), (1, 4, 64)) == []
+    assert made(backward("aten.expand.default", g(4, 1), (4, 8))) == [pointwise(4 * 8, 4 * 32, 4 * 4)]
+    (summed,) = backward("aten.expand.default", g(4, 1), (4, 64))
+    assert (summed.family, summed.written_bytes) == ("reduction", 4 * 4)
+    assert backward("aten.reshape.default", g(4, 64), (64, 4)) == []
+    assert backward("aten.slice.Tensor", g(4, 64), 1, 0, 64) == []
+    zeros, copy = backward("aten.slice.Tensor", g(4, 64), 1, 0, 16)
+    assert made([zeros]) == [pointwise(0, 0, size)]
+    assert (copy.family, copy.read_bytes, copy.written_bytes) == ("copy", size // 4, size // 4)
+    for name, variant, outputs in (("unbind.int", "joined", 64), ("split.Tensor", "", 4)):
+        rest = (1,) if variant else (16, 1)
+        joined = ("copy", variant, 0, size, size, None)
+        assert made(backward(f"aten.{name}", g(4, 64), *rest, outputs=outputs)) == [joined]
