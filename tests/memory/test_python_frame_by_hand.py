@@ -232,3 +232,37 @@ def test_whether_a_function_is_the_forward_of_a_module() -> None:
     found = frame("x = f(x)")
     assert found.is_module
     assert not replace(found, line=line("")._replace(function="helper")).is_module
+
+
+CAST = Node("y", "aten.to.dtype", (Ref("x"),), outputs=("y",))
+RELU_IN_PLACE = Node("y", "aten.relu_.default", (Ref("x"),), outputs=("y",))
+MATMUL = Node("y", "aten.matmul.default", (Ref("x"), Ref("z")), outputs=("y",))
+
+
+@pytest.mark.parametrize(
+    ("text", "node", "child", "spells", "ends"),
+    [
+        ("y = x.to(dtype)", CAST, "", True, True),
+        ("y = x.float()", CAST, "", True, True),
+        ("y = f(x)", CAST, "", False, False),
+        ("y = x.to(dtype) + 1", CAST, "", True, False),
+        ("y = torch.relu(x)", RELU, "", True, True),
+        ("y = torch.relu(x)", RELU_IN_PLACE, "", True, True),
+        ("y = torch.relu(x)", ADD, "", False, False),
+        ("y = torch.relu(x) + z", ADD, "", True, True),
+        ("y = x @ z", MATMUL, "", True, True),
+        ("y = x @ z", SUM, "", False, False),
+        ("y = self.act(x) + z", RELU, "act", True, False),
+        ("y = self.act(x + z)", RELU, "act", True, True),
+        ("y = self.act(x)", RELU, "block.act", True, True),
+        ("y = self.act(x)", RELU, "gate", False, False),
+        ("y = self.layers[0](x)", RELU, "layers.0", True, True),
+        ("y = layer(x)", RELU, "layers.0", False, True),  # whatever the variable holds
+    ],
+)
+def test_what_a_statement_calls_and_what_it_runs_last(
+    text: str, node: Node, child: str, spells: bool, ends: bool
+) -> None:
+    (statement,) = statements(text, "self")
+    assert statement.spells(node, child) is spells
+    assert statement.ends_with(node, child) is ends
