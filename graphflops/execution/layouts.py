@@ -40,9 +40,11 @@ _HEADS_INSIDE = (0, 2, 1, 3)  # of rows, where that kernel puts them
 # Their results have channels last where their operand has (`suggest_memory_format` in their kernels).
 _KEEPING_CHANNELS_LAST = frozenset({"convolution", "pooling", "resampling"})  # kinds
 _ALSO_KEEPING = frozenset({"batch_norm", "pad"})  # operators
+# Operators whose results have their axes in the order of the operand's.
+_IN_ORDER_OF_OPERAND = frozenset(
+    {"flip", "sort", "zeros_like", "ones_like", "full_like", "empty_like", "rand_like"}
+)
 _ELEMENTWISE = frozenset({"elementwise", "comparison", "logic", "cast", "dropout"})  # kinds
-
-
 _MAYBE_COPIES = frozenset({"view", "identity"})  # kinds
 
 
@@ -138,11 +140,13 @@ class Layouts:
         operator = call.node.operator
         if operator.name in _RESHAPES and x:
             return self.reshaped(x, name, out)
-        view = _VIEWS.get(operator.name)
+        view = _VIEWS.get(operator.name) if call.estimate.alias else None
         if view is not None and x:
             return view(self.typed(x).shape, self.of(x), out, arguments)
         if operator.name == "identity" and x:
             return self.identity(operator.word, x, name, out)
+        if operator.name in _IN_ORDER_OF_OPERAND and x:
+            return self.as_operand([x], out)
         if operator.kind == "attention":
             return self.attention(call, arguments, out)
         if x and out.rank == self.typed(x).rank and self.keeps_channels_last(call, x):
@@ -280,7 +284,7 @@ def _cut(
 ) -> Strides | None:
     """A part along one axis."""
     axis, step = arguments.get("axis", 0), arguments.get("step", 1)
-    if step == 1 or not isinstance(axis, int) or not isinstance(step, int) or not strides:
+    if step == 1 or not isinstance(axis, int) or not isinstance(step, int):
         return strides
     axis %= len(strides)
     return (*strides[:axis], strides[axis] * step, *strides[axis + 1 :])
@@ -292,6 +296,35 @@ def _selected(
     """One position of an axis: the axis is gone."""
     axis = arguments.get("axis", 0) % len(shape)
     return (*strides[:axis], *strides[axis + 1 :])
+
+
+def _moved(
+    shape: Sequence[Dim], strides: Strides, out: TensorType, arguments: Mapping[str, Any]
+) -> Strides | None:
+    """One axis at another place."""
+    source, target = arguments.get("source"), arguments.get("destination")
+    if not isinstance(source, int) or not isinstance(target, int):
+        return None
+    left = [*strides]
+    left.insert(target % len(shape), left.pop(source % len(shape)))
+    return tuple(left)
+
+
+def _diagonal(
+    shape: Sequence[Dim], strides: Strides, out: TensorType, arguments: Mapping[str, Any]
+) -> Strides | None:
+    """One step along both axes at a time, as the last axis."""
+    a, b = (arguments.get(name, place) % len(shape) for place, name in enumerate(("axis1", "axis2")))
+    left = [stride for axis, stride in enumerate(strides) if axis not in (a, b)]
+    return (*left, strides[a] + strides[b])
+
+
+def _windows(
+    shape: Sequence[Dim], strides: Strides, out: TensorType, arguments: Mapping[str, Any]
+) -> Strides | None:
+    """Windows of an axis, and as the last axis what is inside of them."""
+    axis, step = arguments["axis"] % len(shape), arguments["step"]
+    return (*strides[:axis], strides[axis] * step, *strides[axis + 1 :], strides[axis])
 
 
 def _with_unit_axes(
@@ -327,6 +360,9 @@ _VIEWS: dict[str, Callable[[Sequence[Dim], Strides, TensorType, Mapping[str, Any
     "squeeze": _with_unit_axes,
     "unsqueeze": _with_unit_axes,
     "expand": _expanded,
+    "movedim": _moved,
+    "diagonal": _diagonal,
+    "unfold": _windows,
 }
 
 

@@ -35,8 +35,12 @@ CALLS: list[tuple[Any, ...]] = [
     *[("slice.Tensor", X, 3, 0, 6, 2), ("slice.Tensor", X, 1, 1, 3, 1), ("slice.Tensor", X, 0, -2, 4, 1)],
     *[("reshape", X, (12, 12)), ("reshape", X, (4, 3, 12)), ("reshape", X, (2, 2, 3, 2, 6))],
     *[("reshape", X, (4, -1)), ("flatten.using_ints", X, 2, 3), ("flatten.using_ints", X, 0, 1)],
-    *[("unflatten.int", X, 3, (2, 3)), ("unflatten.int", X, 0, (2, 2))],
+    *[("unflatten.int", X, 3, (2, 3)), ("unflatten.int", X, 0, (2, 2)), ("unfold", X, 3, 2, 1)],
+    *[("movedim.int", X, 0, 2), ("movedim.int", X, -1, 1), ("unfold", X, 0, 2, 2)],
+    *[("diagonal", X, 0, 1, 2), ("diagonal", X, 1, 3, 0), ("diagonal", X)],
+    *[("permute_copy", X, (2, 0, 3, 1)), ("slice_copy.Tensor", X, 3, 0, 6, 2), ("diagonal_copy", X)],
     # copies, and elements of one or several tensors
+    *[("flip", X, (1,)), ("zeros_like", X), ("empty_like", X), ("rand_like", X), ("sort", X, 1)],
     *[("clone", X), ("contiguous", X), ("to.dtype", X, FLOAT64), ("native_dropout", X, 0.1, True)],
     *[("mul.Tensor", X, X), ("mul.Tensor", X, t(6)), ("mul.Tensor", X, LIKE), ("mul.Tensor", LIKE, X)],
     *[("add.Tensor", X, t(2, 6)), ("lerp.Scalar", X, X, 0.5), ("eq.Tensor", X, X), ("relu", X)],
