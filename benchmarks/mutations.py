@@ -1,13 +1,13 @@
 """How many random changes of the code that predicts memory and time are noticed by its own unit tests.
 
     python -m benchmarks.mutations --count 200 --seed 1 --lines /tmp/lines.json
-    python -m benchmarks.mutations --only graphflops/time --without 'graphflops/memory/cudnn*'
+    python -m benchmarks.mutations --only graphflops/time --only graphflops/kernels
 
 A mutation changes one place of one file: `//` to `*`, `<` to `<=`, `and` to `or`, a number to the next, a condition to its
 opposite, or leaves out a term or a bound of a slice. Places are drawn at random among those that a test executes. The tests
-that execute the line run until one fails, cheapest first, then the others of their files, within `--seconds` of recorded
-time. Each mutation is one line: killed or survived, where, before and after. No file of the package is changed: a process
-of its own compiles the mutated file from its syntax tree.
+that execute the line run until one fails, cheapest first, within `--seconds` of recorded time; one that takes far more
+of a CPU does not end, and counts as killed too. Each mutation is one line: killed or survived, where, before and after. No
+file of the package is changed: a process of its own compiles the mutated file from its syntax tree.
 
 `--lines` keeps which test executes which lines, to be recorded again only where a file of tests, or the package, changed.
 """
@@ -26,7 +26,6 @@ import resource
 import sys
 import time
 from collections import defaultdict
-from fnmatch import fnmatch
 from importlib.machinery import SourceFileLoader
 from itertools import accumulate
 from pathlib import Path
@@ -135,18 +134,17 @@ def mutations_of(file: str) -> Iterator[Mutation]:
     return within(tree, False)
 
 
-def passes(limit: float, run: Callable[..., Any], *given: Any) -> bool:
-    """Whether a function ends with status 0 in a process of its own, which is ended past the limit."""
+def passes(limit: int, run: Callable[..., Any], *given: Any) -> bool:
+    """Whether a function ends with status 0 in a process of its own, which has so many seconds of a CPU."""
 
     def silently() -> None:
         os.dup2(os.open(os.devnull, os.O_RDWR), 1), os.dup2(1, 2)
         resource.setrlimit(resource.RLIMIT_AS, (ADDRESS_SPACE, ADDRESS_SPACE))
+        resource.setrlimit(resource.RLIMIT_CPU, (limit, limit))
         sys.exit(int(run(*given)))
 
     process = multiprocessing.get_context("fork").Process(target=silently)
-    process.start()
-    process.join(limit)
-    process.kill(), process.join()
+    process.start(), process.join()
     return process.exitcode == 0
 
 
@@ -205,11 +203,9 @@ def run_mutated(mutation: Mutation, names: list[str]) -> int:
     return pytest.main([*names, "-x", "-p", "no:cacheprovider", "--assert=plain"])
 
 
-def killed(mutation: Mutation, tests: list[Test], seconds: float) -> bool:
-    """Whether a test fails, or does not end: first those that execute the line, then others of their files."""
-    files = {test.name.split("::")[0] for test in tests if mutation.runs_in(test)}
-    near = (test for test in tests if test.name.split("::")[0] in files)
-    chosen = sorted(near, key=lambda test: (not mutation.runs_in(test), test.seconds))
+def killed(mutation: Mutation, tests: list[Test], seconds: int) -> bool:
+    """Whether a test that executes the line fails, or does not end."""
+    chosen = sorted((test for test in tests if mutation.runs_in(test)), key=lambda test: test.seconds)
     totals = accumulate(test.seconds for test in chosen)
     names = [test.name for test, total in zip(chosen, totals) if total <= seconds or test is chosen[0]]  # noqa: B905
     return not passes(4 * seconds + 60, run_mutated, mutation, names)
@@ -221,9 +217,8 @@ def main() -> None:
     option("--count", type=int, default=200)
     option("--seed", type=int, default=random.SystemRandom().randrange(10**6))
     option("--lines", type=Path, default=Path("/tmp/graphflops_lines.json"))
-    option("--seconds", type=float, default=10, help="recorded time of the tests that a mutation runs")
-    option("--only", default="", help="mutate files whose path begins so")
-    option("--without", action="append", default=[], help="a pattern of files that are left alone")
+    option("--seconds", type=int, default=10, help="recorded time of the tests that a mutation runs")
+    option("--only", action="append", help="mutate files whose path begins so")
     options = parser.parse_args()
     os.chdir(ROOT)
     for library in LIBRARIES.split():
@@ -234,7 +229,7 @@ def main() -> None:
     places = [
         mutation
         for file in files
-        if file.startswith(options.only) and not any(fnmatch(file, left) for left in options.without)
+        if file.startswith(tuple(options.only or ("",)))
         for mutation in mutations_of(file)
         if (file, mutation.before.lineno * mutation.in_function) in executed
     ]

@@ -6,6 +6,7 @@ import weakref
 from collections import Counter
 from dataclasses import replace
 from functools import partial
+from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -26,7 +27,7 @@ from graphflops.time.launches import Launcher
 from tests.one_call import program_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
 HOST = device("h200").host
 assert HOST is not None
@@ -36,7 +37,8 @@ KERNELS: dict[str, str] = {}
 for kernels, names in {
     "": "detach _unsafe_view empty empty_like new_empty new_empty_strided",
     "matmul": "mm addmm bmm baddbmm addbmm mv addmv dot",
-    "reduction": "sum mean amax amin max min var std var_mean logsumexp linalg_vector_norm prod argmax norm nansum std_mean",
+    "reduction": "sum mean amax amin aminmax max min var std var_mean logsumexp linalg_vector_norm prod argmax norm nansum "
+    "std_mean",
     "sort": "sort topk bucketize searchsorted",
     "scan": "cumsum cumprod cummax cummin logcumsumexp",
     "normalization": "native_layer_norm native_batch_norm native_batch_norm_backward",
@@ -45,13 +47,14 @@ for kernels, names in {
     "normalization simple simple simple": "native_group_norm_backward",
     "softmax": "_softmax _log_softmax _log_softmax_backward_data",
     "simple softmax": "_softmax_backward_data",  # times the result first: SoftMax.cu
-    "simple reduction": "mse_loss smooth_l1_loss huber_loss binary_cross_entropy",
-    "simple simple simple simple reduction": "binary_cross_entropy_with_logits",  # Loss.cpp
+    "simple reduction": "count_nonzero _cdist_backward mse_loss smooth_l1_loss huber_loss binary_cross_entropy",
+    "simple simple simple simple simple reduction": "binary_cross_entropy_with_logits",  # Loss.cpp
+    f"reduction reduction matmul{9 * ' simple'}": "_euclidean_dist",  # Distance.cpp
     # zeros, to which something is added, or a division in place after it: Loss.cpp, Loss.cu, Embedding.cu, TensorShape.cpp
     "simple simple": "mse_loss_backward smooth_l1_loss_backward huber_loss_backward binary_cross_entropy_backward "
     "nll_loss_backward embedding_dense_backward slice_backward select_backward diagonal_backward unfold_backward "
     "upsample_linear1d_backward upsample_bilinear2d_backward upsample_bicubic2d_backward upsample_trilinear3d_backward "
-    "_upsample_bilinear2d_aa_backward nll_loss2d_backward constant_pad_nd",
+    "_upsample_bilinear2d_aa_backward nll_loss2d_backward constant_pad_nd slice_scatter select_scatter diagonal_scatter",
     "pool": "max_pool2d_with_indices max_pool3d_with_indices avg_pool2d avg_pool3d _adaptive_avg_pool2d adaptive_max_pool2d "
     "_adaptive_avg_pool3d adaptive_max_pool3d avg_pool2d_backward avg_pool3d_backward upsample_nearest1d upsample_nearest2d "
     "upsample_nearest3d _upsample_nearest_exact2d upsample_linear1d upsample_bilinear2d upsample_bicubic2d "
@@ -67,13 +70,47 @@ HEAVY = {*" ".join(KERNELS.values()).split(), "convolution", "attention", "recur
 # Out of place a copy comes first; autograd changes a tensor that it has just made in place, but not under a dispatch mode.
 UPDATES = frozenset(
     (
-        *("scatter", "scatter_add", "scatter_reduce", "index_add", "index_copy", "index_put", "index_fill"),
+        *(
+            "scatter",
+            "scatter_add",
+            "scatter_reduce",
+            "index_add",
+            "index_copy",
+            "index_put",
+            "index_fill",
+            "index_reduce",
+            "put",
+        ),
         *("masked_fill", "masked_scatter"),
     )
 )
 FRESH = frozenset(("zeros", "zeros_like", "new_zeros", "ge", "isnan", "scalar_tensor"))
 JOINED = frozenset(("logical_and",))  # of masks, in place as well
-INSIDE = {"_softmax_backward_data": 1}  # tensors of the result's size that a CUDA kernel's function makes
+# Bytes that the function of an operator makes beside its result, by its arguments.
+INSIDE: dict[str, Callable[..., int]] = {
+    "_softmax_backward_data": lambda g, *rest: g.nbytes,
+    "count_nonzero": lambda x, *axes: x.numel(),
+    "binary_cross_entropy_with_logits": lambda x, *rest: 2 * x.nbytes,
+    "_cdist_backward": lambda g, x, *rest: g.nbytes * x.shape[-1],  # DistanceKernel.cu
+    # norms and ones, and both beside the rows
+    "_euclidean_dist": lambda *xs: sum(x.nbytes // x.shape[-1] * (x.shape[-1] + 4) for x in xs),
+    "_trilinear": lambda *given: 4 * sum(_trilinear(*given)[1]),
+}
+
+
+def _trilinear(*given: Any) -> tuple[list[str], list[int]]:
+    """Kernels of `_trilinear`, and elements of both products for one position of axis 1 (Linear.cpp of ATen)."""
+    expanded, summed = [set(axes) for axes in given[3:6]], set(given[6])
+    sizes = [
+        {axis: x.shape[place] for place, axis in enumerate(sorted({0, 1, 2, 3} - left))}
+        for x, left in zip(given, expanded, strict=False)
+    ]
+    sizes = {axis: size for each in sizes for axis, size in each.items()}
+    first, second = summed & expanded[2] - {1}, summed - expanded[2] - {1}
+    kernels = [*("matmul" if axes else "simple" for axes in (first, second)), "simple"]
+    joined = {axis for axis in range(4) if not (axis in expanded[0] and axis in expanded[1])}
+    left = [prod(sizes[axis] for axis in axes - {1}) for axes in (joined - first, {0, 2, 3} - summed)]
+    return ["simple", *kernels * sizes[1]], left
 
 
 def kernels_of(name: str, args: tuple[Any, ...], out: Any) -> list[str]:
@@ -86,6 +123,8 @@ def kernels_of(name: str, args: tuple[Any, ...], out: Any) -> list[str]:
             for kernel, wanted in zip(("convolution", "convolution", "reduction"), args[-1], strict=True)
             if wanted
         ]
+    if name == "_trilinear":
+        return _trilinear(*args)[0]
     found = KERNELS.get(name, "simple").split()
     if name == "native_layer_norm_backward":  # of the operand, of weight or bias
         of_x, *rest = args[-1]
@@ -149,7 +188,7 @@ class Dispatched(TorchDispatchMode):
                 weakref.finalize(storage, self.sizes.pop, key)
             if name in FRESH or is_in_place:
                 self.fresh.add(key)
-        inside = INSIDE.get(name, 0) * made[0].nbytes() if made else 0
+        inside = INSIDE[name](*args) if name in INSIDE else 0
         self.peak = max(self.peak, sum(self.sizes.values()) + inside)
         return out
 

@@ -1,22 +1,22 @@
-"""The functions of ATen that are calls of others: distances, losses, cells, products and norms, by their names."""
+"""The functions of ATen that are calls of others: distances, cells, products and norms, by their names."""
 
 from __future__ import annotations
 
 from collections import Counter
-from math import pi
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from graphflops.dims import broadcast, prod
 from graphflops.errors import RuleError
-from graphflops.execution.composites import MEAN, Calls, Operand, composite, expanded
+from graphflops.execution.composites import Calls, Operand, composite
 from graphflops.rules.contraction import read_equation
+from graphflops.tensor import FLOAT64
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from graphflops.dims import Dim
 
-__all__ = ["expanded"]  # with all of them registered
+__all__ = ["pairwise_distance"]  # others are found by their names
 
 Axes = tuple[int, ...]
 
@@ -54,98 +54,6 @@ def norm(
 @composite("frobenius_norm.dim", "linalg_norm.default")
 def frobenius_norm(t: Calls, x: Operand, dim: Axes | None = None, *options: Any) -> Operand:
     return t.linalg_vector_norm(x, 2, dim, *options)
-
-
-# Losses (Loss.cpp)
-
-
-def _less(t: Calls, number: float, x: Operand) -> Operand:
-    """A number less a tensor: the number is written everywhere first."""
-    return t.sub_(t.full_like(x, number), x)
-
-
-def _positive(t: Calls, x: Operand) -> Operand:
-    """What is above zero, in place: autograd keeps a copy of what is overwritten."""
-    t.clone(x)
-    return t.clamp_min_(x, 0)
-
-
-@composite("l1_loss")
-def l1_loss(t: Calls, x: Operand, target: Operand, reduction: int = MEAN) -> Operand:
-    return t.reduced(t.abs(t.sub(x, target)), reduction)
-
-
-@composite("kl_div")
-def kl_div(t: Calls, x: Operand, target: Operand, reduction: int = MEAN, log_target: bool = False) -> Operand:
-    if log_target:
-        return t.reduced(t.mul(t.exp(target), t.sub(target, x)), reduction)
-    return t.reduced(t.sub(t.xlogy(target, target), t.mul(target, x)), reduction)
-
-
-@composite("poisson_nll_loss")
-def poisson_nll_loss(
-    t: Calls, x: Operand, target: Operand, log_input: bool, full: bool, eps: float, reduction: int
-) -> Operand:
-    rate, logarithm = (t.exp(x), x) if log_input else (x, t.log(t.add(x, eps)))
-    loss = t.sub(rate, t.mul(target, logarithm))
-    if full:
-        loss = t.add_(loss, t.masked_fill(t.inside(_stirling, target), t.le(target, 1), 0))
-    return t.reduced(loss, reduction)
-
-
-def _stirling(t: Calls, target: Operand) -> Operand:
-    half = t.mul(t.log(t.mul(target, 2 * pi)), 0.5)
-    return t.add(t.sub(t.mul(target, t.log(target)), target), half)
-
-
-@composite("hinge_embedding_loss")
-def hinge_embedding_loss(
-    t: Calls, x: Operand, target: Operand, margin: float = 1.0, reduction: int = MEAN
-) -> Operand:
-    zeros = t.zeros_like(x)
-    above = _positive(t, _less(t, margin, x))
-    loss = t.add(t.where(t.ne(target, 1), above, zeros), t.where(t.ne(target, -1), x, zeros))
-    return t.reduced(loss, reduction)
-
-
-@composite("margin_ranking_loss")
-def margin_ranking_loss(
-    t: Calls, input1: Operand, input2: Operand, target: Operand, margin: float = 0.0, reduction: int = MEAN
-) -> Operand:
-    above = t.inside(lambda t: t.add(t.mul(t.neg(target), t.sub(input1, input2)), margin))
-    return t.reduced(_positive(t, above), reduction)
-
-
-@composite("cosine_embedding_loss")
-def cosine_embedding_loss(
-    t: Calls, input1: Operand, input2: Operand, target: Operand, margin: float = 0.0, reduction: int = MEAN
-) -> Operand:
-    pairs = ((input1, input2), (input1, input1), (input2, input2))
-    product, *squares = [t.inside(lambda t, a, b: t.sum(t.mul(a, b), (-1,)), a, b) for a, b in pairs]
-    one, other = [t.add(square, 1e-12) for square in squares]
-    cosine = t.div(product, t.sqrt_(t.mul(one, other)))
-    zeros = t.zeros_like(cosine)
-    alike, unlike = _less(t, 1, cosine), _positive(t, t.sub(cosine, margin))
-    loss = t.add(t.where(t.eq(target, 1), alike, zeros), t.where(t.eq(target, -1), unlike, zeros))
-    return t.reduced(loss, reduction)
-
-
-@composite("triplet_margin_loss")
-def triplet_margin_loss(
-    t: Calls,
-    anchor: Operand,
-    positive: Operand,
-    negative: Operand,
-    margin: float = 1.0,
-    p: float = 2.0,
-    eps: float = 1e-6,
-    swap: bool = False,
-    reduction: int = MEAN,
-) -> Operand:
-    near, far = (t.inside(pairwise_distance, anchor, other, p, eps) for other in (positive, negative))
-    if swap:
-        far = t.minimum(far, t.inside(pairwise_distance, positive, negative, p, eps))
-    return t.reduced(t.clamp_min(t.sub(t.add(near, margin), far), 0), reduction)
 
 
 # Cells (RNN.cpp); those with gates have a kernel of their own on a GPU
@@ -264,6 +172,56 @@ def inner(t: Calls, a: Operand, b: Operand) -> Operand:
         return t.dot(a, b)
     one, other = [t.reshape(x, (prod(x.shape[:-1]), x.shape[-1])) for x in (a, b)]
     return t.view(t.mm(one, t.t(other)), (*a.shape[:-1], *b.shape[:-1]))
+
+
+# Powers, sorts, means and dropout of which autograd sees the calls
+
+
+@composite("float_power")
+def float_power(t: Calls, x: Operand | float, exponent: Operand | float) -> Operand:
+    """A power in float64."""
+    pair = [
+        t.call("aten.to.dtype", each, FLOAT64) if isinstance(each, Operand) else each
+        for each in (x, exponent)
+    ]
+    kinds = "_".join("Tensor" if isinstance(each, Operand) else "Scalar" for each in pair)
+    return t.call("aten.pow.Scalar" if kinds == "Scalar_Tensor" else f"aten.pow.{kinds}", *pair)
+
+
+@composite("msort")
+def msort(t: Calls, x: Operand) -> Operand:
+    return t.sort(x, 0)
+
+
+@composite("nanmean")
+def nanmean(t: Calls, x: Operand, dim: Axes | None = None, keepdim: bool = False) -> Operand:
+    count = t.inside(lambda t: t.sum(t.logical_not_(t.ne(x, x)), dim, keepdim))
+    return t.div(t.nansum(x, dim, keepdim), count)
+
+
+@composite("take_along_dim")
+def take_along_dim(t: Calls, x: Operand, indices: Operand, dim: int | None = None) -> Operand:
+    if dim is None:
+        return t.gather(t.view(x, (x.type.numel,)), 0, t.view(indices, (indices.type.numel,)))
+    axis = dim % x.rank
+
+    def repeated(one: Operand, other: Operand) -> Operand:
+        shape = (*other.shape[:axis], one.shape[axis], *other.shape[axis + 1 :])
+        return t.expand(one, broadcast(one.shape, shape))
+
+    return t.gather(repeated(x, indices), dim, t.remainder(repeated(indices, x), x.shape[axis]))
+
+
+@composite("alpha_dropout", "feature_alpha_dropout")
+def alpha_dropout(t: Calls, x: Operand, p: float, train: bool) -> Operand:
+    """A mask of numbers, and what it adds; of features one number for a channel."""
+    if not train:
+        raise RuleError("nothing is dropped")
+    is_of_features = t.of.node.operator.word == "feature_alpha_dropout"
+    shape = (*x.shape[:2], *[1] * (x.rank - 2)) if is_of_features else x.shape
+    noise = t.inside(lambda t: t.call("aten.bernoulli.p", t.new_empty(x, shape), 1 - p))
+    shift = t.add_(t.mul_(t.add(noise, -1), 1.0), p)
+    return t.add_(t.mul(x, t.mul_(noise, 1.0)), shift)
 
 
 # Norms (Normalization.cpp)

@@ -1,8 +1,9 @@
-"""Operators that ATen computes by calls of others (CompositeImplicitAutograd), and calls that one operator stands for.
+"""Operators that ATen computes by calls of others, and calls that one operator stands for.
 
 A composite is ATen's own function with the operator's arguments, `t` standing for `at`: `t.mul(a, b)` notes a call. Where
 values lie, what is kept for gradients, kernels and buffers follow from the calls. As in C++ a result lives until its
-function returns.
+function returns. Of most composites autograd sees the calls (CompositeImplicitAutograd); an operator with a gradient of its
+own has one function for its kernels (`kernel`), and one for its gradients (`gradient`), of which autograd sees nothing.
 
 Outside of training `nn.TransformerEncoderLayer` and the self-attention of `nn.MultiheadAttention` (batch first, no dropout)
 call one operator each. An export records the calls of the ordinary path. Sizes are those measured on an H200, PyTorch 2.11.
@@ -10,21 +11,23 @@ call one operator each. An export records the calls of the ordinary path. Sizes 
 
 from __future__ import annotations
 
+from collections import ChainMap
 from dataclasses import replace
 from functools import lru_cache, partial
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from graphflops.cost import Estimate
 from graphflops.dims import Dim, at_least, dim_max, prod, total
 from graphflops.errors import GraphflopsError, RuleError
+from graphflops.execution.strides import size_hint
 from graphflops.graph import Node, Ref
 from graphflops.ops import operator
 from graphflops.passes.gradients import reached
 from graphflops.passes.price_call import price_call, without_gradient
-from graphflops.passes.program import PricedCall
+from graphflops.passes.program import PricedCall, owners
 from graphflops.rules.registry import find
-from graphflops.tensor import TensorType
+from graphflops.tensor import INT64, TensorType
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Mapping, Sequence
@@ -32,21 +35,28 @@ if TYPE_CHECKING:
     from graphflops.cost import Value
     from graphflops.passes.price_call import Priced
 
-    Composite = Callable[..., "Operand"]
+    Composite = Callable[..., Any]
+    Function = TypeVar("Function", bound=Composite)
 
 COMPOSITES: dict[str, Composite] = {}
+KERNELS: dict[str, Composite] = {}
+GRADIENTS: dict[str, Composite] = {}
 MEAN, SUM = 1, 2  # how a loss of elements is reduced
 _FORMS = 2**32  # more than a program has
 
 
-def composite(*names: str) -> Callable[[Composite], Composite]:
-    """Register a function of ATen under its names, an overload after a dot."""
+def _registering(functions: dict[str, Composite]) -> Callable[..., Callable[[Function], Function]]:
+    """A decorator that registers a function of ATen under its names, an overload after a dot."""
 
-    def register(function: Composite) -> Composite:
-        COMPOSITES.update(dict.fromkeys(names, function))
-        return function
+    def named(*names: str) -> Callable[[Function], Function]:
+        return lambda function: functions.update(dict.fromkeys(names, function)) or function
 
-    return register
+    return named
+
+
+composite = _registering(COMPOSITES)
+kernel = _registering(KERNELS)
+gradient = _registering(GRADIENTS)
 
 
 class Operand(NamedTuple):
@@ -65,18 +75,35 @@ class Operand(NamedTuple):
         """Number of axes."""
         return self.type.rank
 
+    @property
+    def is_wanted(self) -> bool:
+        """Whether its gradient is wanted."""
+        return self.type.requires_grad
+
     def without_gradient(self) -> Operand:
         """The same where no gradient is recorded."""
         return self._replace(type=replace(self.type, requires_grad=False))
 
 
-class Calls:
-    """The calls that a composite makes. of: the call that it is. until: by value, the place of the call that it lives to."""
+_NONE = Operand("", TensorType((), INT64))
 
-    def __init__(self, of: PricedCall, values: Mapping[str, Value]) -> None:
-        self.of, self.known = of, values
+
+class Calls:
+    """The calls that a composite makes. of: the call that it is. until: by value, the place of the call that it lives to.
+
+    known: types of values, also of those that they make. is_seen: whether autograd sees them; else results and gradients are
+    those of the call, and `out` and `g` the first of them.
+    """
+
+    def __init__(self, of: PricedCall, values: Mapping[str, Value], *, is_seen: bool = True) -> None:
+        self.of, self.is_seen = of, is_seen
         self.calls: list[PricedCall] = []
         self.values: dict[str, Value] = {}
+        outputs = [] if is_seen else [(name or "", values.get(name or "")) for name in of.node.outputs]
+        self.results = [Operand(name, value) for name, value in outputs if isinstance(value, TensorType)]
+        self.gradients = [Operand(f"{name}/gradient", value.like()) for name, value in self.results]
+        self.out, self.g = (self.results[0], self.gradients[0]) if self.results else (_NONE, _NONE)
+        self.known: Mapping[str, Value] = ChainMap(self.values, dict(self.gradients), values)  # type: ignore[arg-type]
         self.until: dict[str, int] = {}
 
     def __getattr__(self, word: str) -> Callable[..., Operand]:
@@ -90,7 +117,7 @@ class Calls:
         in_place = spelled.mutates and not rule.key.startswith(spelled.base)
         given = (args, tuple(kwargs.items()))
         types, refs = [_mapped(given, change) for change in (lambda x: x.type, lambda x: Ref(x.name))]
-        training = self.of.gradient is not None
+        training = self.is_seen and self.of.gradient is not None
         priced = price_call(rule, op, *types, in_place=in_place, training=training)
         if priced.estimate.unknown:
             raise RuleError(priced.estimate.unknown)
@@ -111,8 +138,9 @@ class Calls:
     def inside(self, function: Composite, *args: Any) -> Operand:
         """The result of another function of ATen, which lets go of what it made when it returns."""
         known = {*self.values}
-        made = function(self, *args)
-        self.until.update(dict.fromkeys(self.values.keys() - known - {made.name}, len(self.calls) - 1))
+        made: Operand = function(self, *args)
+        released = self.values.keys() - known - self.until.keys() - {made.name}
+        self.until.update(dict.fromkeys(released, len(self.calls) - 1))
         return made
 
     def reduced(self, loss: Operand, reduction: int) -> Operand:
@@ -125,9 +153,25 @@ class Calls:
         wanted = value if self.of.gradient is not None else without_gradient(value)
         return Operand(ref.name, wanted) if isinstance(wanted, TensorType) else wanted
 
+    def beside(self, results: Dim) -> Dim:
+        """The most bytes of what the calls make that live at a time, beyond those of the results."""
+        owner = owners(self.calls, self.known)
+        made: dict[str, int] = {}
+        until: dict[str, int] = {}
+        for place, call in enumerate(self.calls):
+            for name in call.node.outputs:
+                root = owner.get(name or "", name or "")
+                made.setdefault(root, place)
+                until[root] = max(until.get(root, 0), self.until.get(name or "", len(self.calls)))
+        live = [
+            total(self.values[x].nbytes for x in made if x in self.values and made[x] <= place <= until[x])  # type: ignore[union-attr]
+            for place in range(len(self.calls))
+        ]
+        return dim_max(0, max(live, key=size_hint, default=0) - results)
+
     def result(self, made: Operand) -> list[PricedCall]:
         """The calls, one of which makes the composite's own result; gradients are computed of what leads to it."""
-        live = reached(self.calls, {**self.known, **self.values}, (made.name,))
+        live = reached(self.calls, self.known, (made.name,))
         calls = [
             call if place in live else replace(call, gradient=None) for place, call in enumerate(self.calls)
         ]
@@ -155,7 +199,7 @@ class Expanded(NamedTuple):
 
 def expanded(calls: Sequence[PricedCall], values: Mapping[str, Value]) -> Expanded:
     """The calls that run."""
-    if not any(_function(call.node.op) for call in calls):
+    if not any(_function(call.node.op, COMPOSITES) for call in calls):
         return Expanded(calls, values, {}, {}, [(call, place) for place, call in enumerate(calls)])
     found, given = list[PricedCall](), list[tuple[PricedCall, int]]()
     made, until, outer = dict(values), dict[str, int](), dict[str, Node]()
@@ -174,16 +218,69 @@ def expanded(calls: Sequence[PricedCall], values: Mapping[str, Value]) -> Expand
     return Expanded(found, made, until, outer, given)
 
 
+class Inside(NamedTuple):
+    """The calls that compute an operator or its gradients, of which autograd sees nothing.
+
+    values: also of what they make. beside: the most bytes that live at a time beside the results.
+    """
+
+    calls: Sequence[PricedCall]
+    values: Mapping[str, Value]
+    beside: Dim
+
+
+def kernel_calls(call: PricedCall, values: Mapping[str, Value]) -> Inside | None:
+    """The calls of an operator whose kernels are those of others."""
+    return _unseen(KERNELS, call, values, call.estimate.out)
+
+
+def gradient_calls(call: PricedCall, values: Mapping[str, Value]) -> Inside | None:
+    """The calls that compute the gradients of a call."""
+    if call.gradient is None:
+        return None
+    made = zip(call.gradient.estimate.out, call.gradient.gradients, strict=False)
+    return _unseen(GRADIENTS, call, values, [x for x, (_, is_fresh) in made if is_fresh])
+
+
+def _unseen(
+    functions: Mapping[str, Composite],
+    call: PricedCall,
+    values: Mapping[str, Value],
+    results: Sequence[Value],
+) -> Inside | None:
+    """The calls of ATen's function; none where there is no function, or for other arguments than its."""
+    function = _function(call.node.op, functions)
+    if function is None or call.estimate.unknown:
+        return None
+    t = Calls(call, values, is_seen=False)
+    try:
+        _applied(function, t)
+    except (GraphflopsError, TypeError):
+        return None
+    own = total(x.nbytes for x in results if isinstance(x, TensorType))
+    return Inside(t.calls, t.known, t.beside(own))
+
+
+def _function(op: str, functions: Mapping[str, Composite]) -> Composite | None:
+    return next((functions[name] for name in _names(op) if name in functions), None)
+
+
 @lru_cache(maxsize=4096)
-def _function(op: str) -> Composite | None:
+def _names(op: str) -> tuple[str, ...]:
     spelled = operator(op)
-    names = (spelled.word, f"{spelled.word}.{spelled.variant}") if spelled.dialect == "aten" else ()
-    return next((COMPOSITES[name] for name in names if name in COMPOSITES), None)
+    return (f"{spelled.word}.{spelled.variant}", spelled.word) if spelled.dialect == "aten" else ()
+
+
+def _applied(function: Composite, t: Calls) -> Any:
+    """The result of a function with the arguments of a call."""
+    args = _mapped(t.of.node.args, t.operand)
+    kwargs = {name: _mapped(value, t.operand) for name, value in t.of.node.kwargs}
+    return function(t, *args, **kwargs)
 
 
 def _inside(call: PricedCall, inner: Calls) -> list[PricedCall]:
     """The calls of a composite; none of other calls, nor where the arguments are not those of ATen's function."""
-    function = _function(call.node.op)
+    function = _function(call.node.op, COMPOSITES)
     if (
         function is None
         or call.estimate.unknown
@@ -191,10 +288,8 @@ def _inside(call: PricedCall, inner: Calls) -> list[PricedCall]:
         or call.node.outputs[0] is None
     ):
         return []
-    args = _mapped(call.node.args, inner.operand)
-    kwargs = {name: _mapped(value, inner.operand) for name, value in call.node.kwargs}
     try:
-        return inner.result(function(inner, *args, **kwargs))
+        return inner.result(_applied(function, inner))
     except (GraphflopsError, TypeError):
         return []
 

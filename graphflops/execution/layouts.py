@@ -45,9 +45,11 @@ _HEADS_INSIDE = (0, 2, 1, 3)  # of rows, where that kernel puts them
 # Their results have channels last where their operand has (`suggest_memory_format` in their kernels).
 _KEEPING_CHANNELS_LAST = frozenset({"convolution", "pooling", "resampling"})  # kinds
 _ALSO_KEEPING = frozenset({"batch_norm", "pad"})  # operators
+# Operators whose results have their axes in the order of the operand's.
+_IN_ORDER_OF_OPERAND = frozenset(
+    {"flip", "sort", "zeros_like", "ones_like", "full_like", "empty_like", "rand_like"}
+)
 _ELEMENTWISE = frozenset({"elementwise", "comparison", "logic", "cast", "dropout"})  # kinds
-
-
 _MAYBE_COPIES = frozenset({"view", "identity"})  # kinds
 
 
@@ -146,10 +148,12 @@ class Layouts:
         operator = call.node.operator
         if operator.name in _RESHAPES and x:
             return self.reshaped(x, name, out)
-        if operator.name in _VIEWS and x:
+        if operator.name in _VIEWS and x and call.estimate.alias:
             return _viewed(operator, arguments, self.typed(x).shape, self.of(x), out)
         if operator.name == "identity" and x:
             return self.identity(operator.word, x, name, out)
+        if operator.name in _IN_ORDER_OF_OPERAND and x:
+            return self.as_operand(x, out)
         if operator.kind == "attention":
             return self.attention(call, arguments, out)
         is_last = x and out.rank == self.typed(x).rank and self.keeps_channels_last(call, x)
@@ -252,7 +256,7 @@ def _compared(inner: int, outer: int, operands: Sequence[Sequence[int]], shape: 
 _RESHAPES = frozenset({"reshape", "flatten", "unflatten", "ravel"})
 _CUTTING = frozenset({"slice", "narrow", "split", "chunk"})
 _SELECTING = frozenset({"select", "unbind"})
-_VIEWS = TURNING | _CUTTING | _SELECTING | {"squeeze", "unsqueeze", "expand"}
+_VIEWS = TURNING | _CUTTING | _SELECTING | {"squeeze", "unsqueeze", "expand", "movedim", "diagonal", "unfold"}
 
 
 def _viewed(
@@ -270,11 +274,33 @@ def _viewed(
             return strides
         axis %= len(strides)
         return (*strides[:axis], strides[axis] * step, *strides[axis + 1 :])
+    if operator.name in _AT_OTHER_PLACES:
+        return _at_other_places(operator, arguments, strides)
     return (
         repeated(shape, strides, out.shape)
         if operator.name == "expand"
         else regrouped(shape, strides, out.shape)
     )
+
+
+_AT_OTHER_PLACES = frozenset({"movedim", "diagonal", "unfold"})
+
+
+def _at_other_places(operator: Op, arguments: Mapping[str, Any], strides: Strides) -> Strides | None:
+    """Strides where an axis moves, two are passed at a time (then last), or one is seen through windows (inside last)."""
+    rank, left = len(strides), [*strides]
+    if operator.name == "movedim":
+        source, target = arguments.get("source"), arguments.get("destination")
+        if not isinstance(source, int) or not isinstance(target, int):
+            return None
+        left.insert(target % rank, left.pop(source % rank))
+        return tuple(left)
+    if operator.name == "diagonal":
+        a, b = (arguments.get(name, place) % rank for place, name in enumerate(("axis1", "axis2")))
+        rest = [stride for axis, stride in enumerate(strides) if axis not in (a, b)]
+        return (*rest, strides[a] + strides[b])
+    axis, step = arguments["axis"] % rank, arguments["step"]
+    return (*strides[:axis], strides[axis] * step, *strides[axis + 1 :], strides[axis])
 
 
 def is_chosen(call: PricedCall) -> bool:

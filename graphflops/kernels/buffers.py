@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from graphflops.dims import Dim, dim_max, prod, total
+from graphflops.execution.composed_gradients import gradient_calls, kernel_calls
 from graphflops.execution.strides import row_major
 from graphflops.graph import tensor_type
 from graphflops.kernels import cudnn
@@ -22,7 +23,7 @@ from graphflops.kernels.beside import (
 from graphflops.kernels.convolution import Convolution, Layout
 from graphflops.kernels.gradient_formulas import axes_of, gradient_kernels, temporary_bytes
 from graphflops.kernels.moved import REPEATING
-from graphflops.kernels.rowwise import loss_tensors
+from graphflops.kernels.rowwise import loss_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -48,6 +49,7 @@ _KEPT_OPERAND = {
     "pad": 0,
     "masked_select": 0,
     "gather": 0,
+    "pow": 0,
     "take": 0,
     "index_add": 2,
     "index_copy": 2,
@@ -57,6 +59,8 @@ _KEPT_OPERAND = {
 def forward_bytes(call: PricedCall, layouts: Layouts) -> Dim:
     """Bytes that the kernels of a call need beside its operands and results."""
     kind, name, values = call.node.operator.kind, call.node.operator.name, layouts.values
+    if (inside := kernel_calls(call, values)) is not None:
+        return inside.beside
     if name == "convolution_backward":
         return backward_bytes(call, layouts, False)
     if kind == "convolution":
@@ -67,6 +71,8 @@ def forward_bytes(call: PricedCall, layouts: Layouts) -> Dim:
         return 0 if out is None or len(call.node.outputs) > 1 else prod(out.shape) * _INDEX_BYTES
     if name == "roll":
         return _rolled(call, values)
+    if kind == "loss":
+        return loss_bytes(call, layouts)
     return _reduction(call, layouts) if name in _SUMMED or kind == "pooling" else 0
 
 
@@ -82,14 +88,14 @@ def backward_bytes(call: PricedCall, layouts: Layouts, has_other_gradient: bool)
         return 0 if found is None else cudnn.backward_bytes(*found, layouts.platform)
     if out is None:
         return 0
+    if (inside := gradient_calls(call, values)) is not None:
+        return inside.beside + _broadcast_gradients(call, out, layouts)
     if kind == "elementwise":
         return total(formula_tensors(call, layouts)) + _broadcast_gradients(call, out, layouts)
     if kind in ("reduction", "scan", "softmax"):
         return total(formula_tensors(call, layouts))
     if name == "roll":
         return _rolled(call, values)
-    if kind == "loss":
-        return loss_tensors(call, layouts)[1]
     bias = tensor_type(call.node.arguments().get("bias"), values)
     if kind == "product" and bias is not None and bias.requires_grad and out.rank:
         return total(column_sum_buffers(prod(out.shape[:-1]), out.shape[-1], layouts.platform))
@@ -125,7 +131,7 @@ def convolution_buffers(call: PricedCall, layouts: Layouts, has_other_gradient: 
 def formula_tensors(call: PricedCall, layouts: Layouts) -> Sequence[Dim]:
     """Bytes of each tensor that PyTorch's formula of a gradient makes on its way, beside the gradient."""
     name, out = call.node.operator.name, tensor_type(call.node.outputs[0], layouts.values)
-    if out is None or call.gradient is None:
+    if out is None or call.gradient is None or gradient_calls(call, layouts.values) is not None:
         return ()
     if call.node.operator.kind == "softmax":
         operand, size = layouts.typed(call.tensors(layouts.values)[0]), out.like().nbytes
@@ -147,6 +153,8 @@ def gradients_apart(call: PricedCall, layouts: Layouts) -> Sequence[Sequence[Dim
     """
     out = tensor_type(call.node.outputs[0], layouts.values)
     if out is None or call.gradient is None or len(call.gradient.gradients) < _TWO:
+        return ()
+    if gradient_calls(call, layouts.values) is not None:
         return ()
     found = _gradients(call, out, layouts)
     parts: list[list[Dim]] = []

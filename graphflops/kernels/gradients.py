@@ -6,6 +6,7 @@ from dataclasses import replace
 from math import prod
 from typing import TYPE_CHECKING
 
+from graphflops.execution.composed_gradients import gradient_calls
 from graphflops.kernels.attention import attention_backward
 from graphflops.kernels.beside import is_converted_before
 from graphflops.kernels.choices import limits
@@ -13,7 +14,7 @@ from graphflops.kernels.cudnn import convolution_backward
 from graphflops.kernels.gradient_formulas import axes_of, gradient_kernels
 from graphflops.kernels.gradient_operators import ForwardCall, forward_of
 from graphflops.kernels.kernel import Kernel, Rows, Strided
-from graphflops.kernels.lower import forward_kernels
+from graphflops.kernels.lower import forward_kernels, kernels_inside
 from graphflops.kernels.moved import (
     added_rows,
     collective_backward,
@@ -53,6 +54,8 @@ def backward_kernels(call: ConcreteCall) -> list[Kernel]:
     if call.gradient is None or not call.gradient.gradients:
         return []
     operator = call.operator
+    if (inside := gradient_calls(call.call, call.values)) is not None:
+        return [*kernels_inside(call, inside), *_summed_operands(call)]
     if operator.word in _SELECTING:
         return _selected(call)
     lower = _BY_NAME.get(operator.name) or _BACKWARD.get(operator.kind, _other_backward)
@@ -89,6 +92,14 @@ def _elementwise_backward(call: ConcreteCall) -> list[Kernel]:
 def _is_fused(call: ConcreteCall, place: int) -> bool:
     found = gradient_kernels(call.call, place, call.values)
     return found is not None and found.formula.is_fused
+
+
+def _summed_operands(call: ConcreteCall) -> list[Kernel]:
+    """The sums of an elementwise call's gradients over the axes along which operands are repeated."""
+    assert call.gradient is not None
+    out, places = call.out, [place for place, _ in call.gradient.gradients]
+    known = [call.operands[each] for each in places if gradient_kernels(call.call, each, call.values)]
+    return [_summed(call, out, x) for x in known if out is not None and x.numel < out.numel]
 
 
 def _of_formula(call: ConcreteCall, place: int, out: Tensor) -> list[Kernel]:
@@ -260,14 +271,6 @@ def _gather_backward(call: ConcreteCall) -> list[Kernel]:
 def _scatter_backward(call: ConcreteCall) -> list[Kernel]:
     """The operand's gradient is a copy of the result's, of which a part becomes zero; the source's is gathered from it."""
     assert call.gradient is not None
-    counts = _OF_REDUCED.get(str(call.arguments.get("reduce", call.arguments.get(_REDUCE))))
-    if counts is not None and call.operator.name == "scatter_reduce":
-        sizes = [call.operands[0], call.operand("source") or call.operands[0]]
-        return [
-            elementwise(x, x.full_bytes, x.full_bytes, x.numel)
-            for x, n in zip(sizes, counts, strict=True)
-            for _ in range(n)
-        ]
     kernels = _other_backward(call)
     if (0, True) in call.gradient.gradients:
         zeros = 2 if call.operator.name == "index_put" else 1  # made first, then written
@@ -298,7 +301,8 @@ def _movement_backward(call: ConcreteCall) -> list[Kernel]:
         return [copy(replace(x, dtype=out.dtype, bits=out.bits), x.bits) for x in parts if out is not None]
     if call.operator.name == "repeat" and call.out is not None:
         return [_summed(call, call.out, x) for x in _wanted(call)]
-    return [copy(x) for x in _wanted(call)]
+    assert call.gradient is not None
+    return [copy(call.operands[place]) for place, has_memory in call.gradient.gradients if has_memory]
 
 
 def _softmax_backward(call: ConcreteCall) -> list[Kernel]:
@@ -334,9 +338,6 @@ _FEW_REPEATS = 32
 _INDEX_BYTES = 8
 _CORNERS = 4
 _CORNERS_OF_CUBIC = 16
-_REDUCE = "#4"  # the argument of that place
-# Kernels of the operand's and of the source's size in the gradients of both (FunctionsManual.cpp of autograd).
-_OF_REDUCED = {"mean": (6, 4), "amax": (7, 6), "amin": (7, 6)}
 _JOINING = frozenset(
     {"cat", "concat", "concatenate", "stack", "hstack", "vstack", "row_stack", "dstack", "column_stack"}
 )

@@ -7,7 +7,9 @@ from functools import partial
 from math import log2, prod
 from typing import TYPE_CHECKING
 
+from graphflops.execution.composed_gradients import kernel_calls
 from graphflops.kernels.attention import attention
+from graphflops.kernels.call import ConcreteCall
 from graphflops.kernels.choices import constants, limits
 from graphflops.kernels.cudnn import convolution
 from graphflops.kernels.kernel import Kernel, Rows, Strided
@@ -35,13 +37,16 @@ from graphflops.ops.operator import by_name
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from graphflops.kernels.call import ConcreteCall, Tensor
+    from graphflops.execution.composites import Inside
+    from graphflops.kernels.call import Tensor
     from graphflops.kernels.moved import Lowering
     from graphflops.passes.program import PricedCall
 
 
 def forward_kernels(call: ConcreteCall) -> list[Kernel]:
     """What a call launches in the forward, in order; nothing for a view."""
+    if (inside := kernel_calls(call.call, call.values)) is not None:
+        return kernels_inside(call, inside)
     lower = _BY_NAME.get(call.operator.name) or _FORWARD.get(call.operator.kind, _other)
     if lower is _layout or call.is_copy is not None:
         return _layout(call)
@@ -49,6 +54,12 @@ def forward_kernels(call: ConcreteCall) -> list[Kernel]:
         return []
     # The lowering of a kind may need arguments by name, which only operators have that `ops/` lists.
     return lower(call) or ([] if call.operator.parameters else _other(call))
+
+
+def kernels_inside(call: ConcreteCall, inside: Inside) -> list[Kernel]:
+    """What calls launch that compute another or its gradients."""
+    concrete = [ConcreteCall(each, inside.values, call.strides, call.sizes) for each in inside.calls]
+    return [kernel for each in concrete for kernel in forward_kernels(each)]
 
 
 def inside_operator(call: PricedCall, kernels: tuple[Kernel, ...]) -> tuple[Kernel, ...]:

@@ -127,7 +127,10 @@ def product_backward(call: ConcreteCall) -> list[Kernel]:
         return []
     kernels = []
     a, b = call.operand("a"), call.operand("b", "weight")
-    for operand, other, gradient in ((a, b, problem.for_a), (b, a, problem.for_b)):
+    for_b = (
+        problem.for_a if b is not None and b.rank < _MATRIX_RANK else problem.for_b
+    )  # a vector stands first
+    for operand, other, gradient in ((a, b, problem.for_a), (b, a, for_b)):
         if operand is not None and operand.requires_grad:
             vectors = [x for x in (other, b) if x is not None and x.rank < _MATRIX_RANK]
             is_outer = (
@@ -175,6 +178,8 @@ def problem_of(call: ConcreteCall) -> Problem | None:
 def _batch_and_columns(call: ConcreteCall, out: Tensor, b: Tensor | None) -> tuple[int, int]:
     """How many products there are, and the columns of each; a weight that all share makes them one."""
     n = out.shape[-1] if out.rank else 1
+    if b is not None and b.rank < _MATRIX_RANK:  # all rows of the first operand are columns of the result
+        return 1, out.numel
     if out.rank <= _MATRIX_RANK or (b is not None and b.rank <= _MATRIX_RANK):
         return 1, n
     return prod(out.shape[:-2]), n

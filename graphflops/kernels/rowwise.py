@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from math import prod
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from graphflops.graph import Ref
 from graphflops.kernels.choices import limits
@@ -67,7 +67,7 @@ def weight_norm(call: ConcreteCall) -> list[Kernel]:
 
 def _trained_batch_norm(call: ConcreteCall, x: Tensor) -> list[Kernel]:
     """Of half precision by three kernels: moments, running moments, and their use; else by one of cuDNN."""
-    channels = x.shape[1] if x.rank > 1 else 1
+    channels = prod(x.shape[1:2])
     rows = Rows(channels, x.numel // max(channels, 1), is_inner=False)
     whole = replace(_kernel(call, x, 2 * x.full_bytes, x.full_bytes), sizes=rows)
     has_channels_last = is_last(x)
@@ -85,7 +85,7 @@ def _trained_batch_norm(call: ConcreteCall, x: Tensor) -> list[Kernel]:
 
 def _applied_batch_norm(call: ConcreteCall, x: Tensor) -> list[Kernel]:
     """One kernel with a block for each channel of each image; in half precision the factors are made first, by two."""
-    channels = x.shape[1] if x.rank > 1 else 1
+    channels = prod(x.shape[1:2])
     read, written = call.cost.read_bytes, call.cost.written_bytes
     factors = _factors(x, channels) if x.bits == _HALF else []
     if prod(x.shape[2:]) == 1 or x.strides[1] == 1:  # channels are innermost: a pointwise kernel
@@ -168,7 +168,7 @@ def rows_of(call: ConcreteCall, x: Tensor) -> Rows:
     if call.operator.is_of_images and x.rank > 1:
         return Rows(x.shape[1], x.numel // max(x.shape[1], 1), is_inner=False)
     groups = call.arguments.get("groups")
-    if isinstance(groups, int) and groups and x.rank:
+    if isinstance(groups, int):
         rows = x.shape[0] * groups
         return Rows(rows, x.numel // max(rows, 1))
     weight = call.operand("weight")
@@ -186,25 +186,6 @@ _OF_CLASSES = frozenset({"nll_loss", "cross_entropy_loss"})
 _SMOOTHING = "#5"  # the argument of that place
 
 
-class Parts(NamedTuple):
-    """What PyTorch computes a loss of elements by (Loss.cpp of ATen, derivatives.yaml).
-
-    forward, backward: pointwise kernels. made: tensors of the operand's size beside the result. beside: such tensors beside
-    the gradient.
-    """
-
-    forward: int = 1
-    backward: int = 2  # of one kernel, and zeros before it or a division after it
-    made: int = 0
-    beside: int = 0
-
-
-_ONE_KERNEL = Parts()
-_PARTS = {
-    "binary_cross_entropy_with_logits": Parts(4, 4, 2, 1),
-}
-
-
 def loss(call: ConcreteCall) -> list[Kernel]:
     """The loss of each element or row, and their mean."""
     x, out = call.operand("x"), call.out
@@ -217,9 +198,7 @@ def loss(call: ConcreteCall) -> list[Kernel]:
             return [*softmax, _each(x), sums, small, small]
         smoothed = [sums, *[small] * 8, *[reduction(out, 1)] * 2] if call.arguments.get(_SMOOTHING) else []
         return [*softmax, _picked(x, "gather"), *smoothed]
-    count = _PARTS.get(call.operator.name, _ONE_KERNEL).forward
-    mean = [reduction(x, out.numel)] if out.numel < x.numel else []
-    return [_each(x)] * count + mean
+    return [_each(x), *([reduction(x, out.numel)] if out.numel < x.numel else [])]
 
 
 def _each(x: Tensor) -> Kernel:
@@ -233,7 +212,7 @@ def _is_of_shares(call: ConcreteCall) -> bool:
 
 
 def loss_backward(call: ConcreteCall) -> list[Kernel]:
-    """The gradient of the mean, repeated, times the derivative."""
+    """Of the operand's elements zeros before the kernel, or a division after it; of a target the same."""
     x = call.operand("x")
     if x is None or not x.numel or call.gradient is None:
         return []
@@ -247,12 +226,7 @@ def loss_backward(call: ConcreteCall) -> list[Kernel]:
         # A share of each class is added.
         smoothed = [*small * 6, _each(x)] if call.arguments.get(_SMOOTHING) else []
         return [*smoothed, fill(x), _picked(x, "scatter"), *softmax]
-    parts = _PARTS.get(call.operator.name, _ONE_KERNEL)
-    is_whole = call.out is not None and call.out.numel == x.numel  # no mean, which divides
-    count = parts.backward - (is_whole and parts is not _ONE_KERNEL)
-    further = len(call.gradient.gradients) - 1  # of a target: the same with the other sign, or computed again
-    count += further * count
-    return [_each(x)] * count
+    return [_each(x)] * (2 * len(call.gradient.gradients))
 
 
 def _softmax(x: Tensor, variant: str, reads: int) -> Kernel:
@@ -269,16 +243,13 @@ def _picked(x: Tensor, family: str) -> Kernel:
     return Kernel(family, x.dtype, sizes=Rows(1, rows), variant="nll_loss")  # type: ignore[arg-type]
 
 
-def loss_tensors(call: PricedCall, lie: HasStrides) -> tuple[Dim, Dim]:
-    """Bytes of tensors of a loss that several calls compute: brief ones of the forward, and those of the backward."""
+def loss_bytes(call: PricedCall, lie: HasStrides) -> Dim:
+    """Bytes of the losses of each element, where labels are a share of each class."""
     labels = call.node.arguments().get("labels")
-    is_of_shares = isinstance(labels, Ref) and lie.typed(labels.name).dtype.is_floating
-    parts = _PARTS.get(call.node.operator.name, Parts(made=1) if is_of_shares else None)
-    if parts is None:
-        return 0, 0
+    if not isinstance(labels, Ref) or not lie.typed(labels.name).dtype.is_floating:
+        return 0
     x, out = (lie.typed(name).like() for name in (call.uses[0], call.node.outputs[0] or ""))
-    whole = out.rank == x.rank  # one of them is the result, or the gradient
-    return (parts.made - whole) * x.nbytes, parts.beside * x.nbytes
+    return 0 if out.rank == x.rank else x.nbytes
 
 
 def loss_kernels(program: PricedProgram, sizes: Sizes, *, stores_gradients: bool) -> tuple[Kernel, ...]:

@@ -16,7 +16,6 @@ from graphflops.kernels import buffers as kernels
 from graphflops.kernels.attention import AttentionMemory, cut
 from graphflops.kernels.beside import operand_copies
 from graphflops.kernels.products import Recurrent
-from graphflops.kernels.rowwise import loss_tensors
 from graphflops.passes.program import CallByCall
 from graphflops.tensor import TensorType
 
@@ -179,7 +178,7 @@ class Eager(OnGpu):
         own = super().forward_bytes(call, saved)
         if call.node.operator.name == "max_pool" and saved != 0:
             return own  # the positions of the maxima are what is saved
-        return own + kernels.forward_bytes(call, self.layouts) + loss_tensors(call, self.layouts)[0]
+        return own + kernels.forward_bytes(call, self.layouts)
 
     def operand_copies(self, call: PricedCall) -> Mapping[str, Copy]:
         """Also those of norms, softmax and pooling."""
@@ -270,10 +269,10 @@ class Eager(OnGpu):
 
     def saved_values(self, call: PricedCall) -> list[str | None]:
         """Also operands that autograd keeps without need; not those of which a copy is kept."""
-        kept = [*super().saved_values(call), *kernels.kept_operands(call, self.values)]
+        kept = dict.fromkeys([*super().saved_values(call), *kernels.kept_operands(call, self.values)])
         if kernels.saved_input_bytes(call, self.values) != 0:
-            return [name for name in kept if name != call.tensors(self.values)[0]]
-        return kept
+            kept.pop(call.tensors(self.values)[0], None)
+        return [*kept]
 
 
 class GraphOnGpu(Eager):

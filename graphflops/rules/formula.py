@@ -36,7 +36,7 @@ _LOGICAL = ("logical_and", "logical_or", "logical_not")
 _MASKS = (*_LOGICAL, "isnan", "isfinite", "eq", "ne", "lt", "le", "gt", "ge")
 _CHOICES = ("where", "masked_fill")
 REDUCING = ("sum", "mean", "any")
-SCANNING = ("cumsum", "logcumsumexp")
+SCANNING = ("cumsum",)
 
 
 class Launch(NamedTuple):

@@ -263,6 +263,12 @@ def diag_embed(x: TensorType, offset: int = 0, dim1: int = -2, dim2: int = -1) -
     return Estimate((x.like(shape),), reads=(x,))
 
 
+@backward("aten.diag_embed")
+def diag_embed_backward(call: ForwardCall) -> Estimate:
+    """The diagonal of the result's gradient: a view."""
+    return Estimate((call.arguments["x"].like(),), writes=(), alias=True)
+
+
 @rule("aten.diagflat")
 def diagflat(x: TensorType, offset: int = 0) -> Estimate:
     """A matrix with all elements on its diagonal."""
@@ -346,7 +352,7 @@ def unfold_backward(grad_in: TensorType, input_sizes: Sequence[Dim]) -> Estimate
 
 
 _MOVES = ("roll", "flip", "flipud", "fliplr", "rot90", "pixel_shuffle", "pixel_unshuffle", "channel_shuffle")
-_CUTS = ("native_channel_shuffle", "tril", "triu", "diag_embed", "diagflat", "diag")
+_CUTS = ("native_channel_shuffle", "tril", "triu", "diagflat", "diag")
 backward(*(f"aten.{name}" for name in (*_MOVES, *_CUTS)))(copied_back)
 
 

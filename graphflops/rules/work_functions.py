@@ -128,7 +128,7 @@ ARITHMETIC = [
     unary("sgn", 1, 0, "0", complex_work=(5, 1)),  # the magnitude, and both parts divided by it
     unary("frac", 2, 0, PASS),
     unary("reciprocal", 1, 0, "-g * (out * out)", complex_work=(6, 0)),  # conjugate / squared length
-    unary("nan_to_num", 3, 0, Formula("where(isfinite(a), g, 0)", "g * ((a == a) * (abs(a) != infinity))")),
+    unary("nan_to_num", 3, 0, "where(isfinite(a), g, 0)"),
     unary("deg2rad", 1, 0, "g * degree"),
     unary("rad2deg", 1, 0, "g * radian"),
     unary("frexp", 1, 0, "g / exp2(out)"),
@@ -148,24 +148,14 @@ ARITHMETIC = [
     # the gradient goes to the operand that was chosen; torch gives half of it to each of two that are equal
     *extremes("maximum fmax", ">", "<"),
     *extremes("minimum fmin", "<", ">"),
-    binary("copysign", 1, 0, Formula("g * (out / a)", "g * masked_fill_(out / a, a == 0, 0)"), "0"),
+    binary("copysign", 1, 0, "g * (out / a)", "0"),
     binary("heaviside", 2, 0, "0", "where(a == 0, g, 0)"),
     binary("hypot", 3, 1, "g * a / out", "g * b / out"),
-    binary(
-        "atan2",
-        0,
-        1,
-        Formula(
-            "g * b / (a * a + b * b)", "s = a * a + b * b; g * b * masked_fill(reciprocal(s), s == 0, 0)"
-        ),
-        Formula(
-            "-g * a / (a * a + b * b)", "s = a * a + b * b; g * (-a * masked_fill(reciprocal(s), s == 0, 0))"
-        ),
-    ),
+    binary("atan2", 0, 1, "g * b / (a * a + b * b)", "-g * a / (a * a + b * b)"),
     *each("nextafter", 1, 0, operands=2),
     *each("gcd", 0, 1, operands=2),
     *each("lcm", 3, 1, operands=2),
-    *each("ldexp", 1, 1, operands=2),  # a * 2 ** b
+    binary("ldexp", 1, 1, Formula("g * exp2(b)", "g * pow(2, b)"), "g * out * ln2"),  # a * 2 ** b
     *each("polar", 2, 2, operands=2),  # the sine and the cosine, each times the length
     # Three operands; for `lerp` a + c * (b - a), for `clamp` one comparison for each bound that is given.
     ternary("lerp", 3, "g * (1 - c)", "g * c", "g * (b - a)"),
@@ -225,15 +215,7 @@ FUNCTIONS = [
     unary("atanh", 0, 1, Formula("g / (1 - a * a)", "g * 1 / (1 - pow(a, 2))")),
     unary("sinh", 0, 1, "g * cosh(a)"),
     unary("cosh", 0, 1, "g * sinh(a)"),
-    unary(
-        "sinc",
-        2,
-        1,
-        Formula(
-            "t = a * pi; g * ((t * cos(t) - sin(t)) / (t * a))",
-            "s = a * a * pi; t = a * pi; where(s == 0, 0, g * ((t * cos(t) - sin(t)) / s))",
-        ),
-    ),
+    unary("sinc", 2, 1, "t = a * pi; g * ((t * cos(t) - sin(t)) / (t * a))"),
     # Logistic and error functions.
     unary("logit", 2, 1, fused("g / (a * (1 - a))")),
     unary("erf", 0, 1, "two_by_root_pi * exp(-pow(a, 2)) * g"),
@@ -332,7 +314,6 @@ FUNCTIONS = [
 _SPREAD = "scale * {} * (a - mean(a))"
 _OF_ROOT = "masked_fill_(g / (out * 2), out == 0, 0)"
 _EXTREME = "m = logical_or_(a == out, logical_and_(isnan(a), isnan(out))); m * (g / sum(m))"
-_TURNED_LOGS = "exp(flip(logcumsumexp(flip({} - out))) + a)"
 REDUCTIONS: Mapping[str, Formula] = {
     name: Formula(text)
     for names, text in (
@@ -351,11 +332,6 @@ REDUCTIONS: Mapping[str, Formula] = {
         ("vector_norm:p", "a * pow_(abs(a), p - 2) * masked_fill_(g / pow(out, p - 1), out == 0, 0)"),
         ("cumsum", "flip(cumsum(flip(g)))"),
         ("cumprod", "w = out * g; z = any(a == 0); flip(cumsum(flip(w))) / a"),  # without zeros
-        (
-            "logcumsumexp",
-            "t = log(abs(g)); p = where(g > 0, t, lowest); n = where(g < 0, t, lowest); "
-            f"{_TURNED_LOGS.format('p')} - {_TURNED_LOGS.format('n')}",
-        ),
     )
     for name in names.split()
 }

@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import graphflops
 from graphflops.devices import HOPPER
-from graphflops.execution.composed import expanded
+from graphflops.execution.composed_losses import expanded
 from graphflops.execution.layouts import Layouts
 from graphflops.execution.strides import order_of
 from graphflops.tensor import FLOAT32, TensorType

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from graphflops.kernels import buffers
 from graphflops.tensor import BFLOAT16, FLOAT32, TensorType
 from tests.memory.one_call import eager
 from tests.one_call import g
@@ -44,6 +45,8 @@ TURNED = {"x0": (1, 4)}
         # operands that autograd keeps for their shapes
         ("adaptive_avg_pool2d.default", (g(2, 3, 8, 8), (2, 2)), 0, 0, ["x0"]),
         ("adaptive_avg_pool2d.default", (g(2, 3, 8, 8), (1, 1)), 0, 0, []),
+        # both factors, though one gradient alone is wanted; a bias is not needed
+        ("conv2d.default", (t(2, 3, 8, 8), g(4, 3, 3, 3), t(4)), 0, 0, ["x0", "x1"]),
         ("constant_pad_nd.default", (g(4, 64), (1, 1)), 0, 0, []),
         ("gather.default", (g(4, 64), 0, t(2, 64, dtype="int64")), 0, 0, ["x2", "x0"]),
         # a softmax in another element type converts its operand, but for float16
@@ -248,3 +251,20 @@ def test_unfused_attention_of_half_precision_copies_its_operands() -> None:
     assert execution.forward_bytes(call, 0) == copies + q + q + s - q // 2
     plain, call = eager(SDPA, *operands)
     assert plain.saved_bytes(call) == s + 3 * q
+
+
+def test_a_call_without_a_gradient_makes_no_tensors_of_one() -> None:
+    execution, call = eager("aten.sin.default", t(4, 64))
+    assert buffers.formula_tensors(call, execution.layouts) == ()
+    assert buffers.gradients_apart(call, execution.layouts) == ()
+    assert buffers.backward_bytes(call, execution.layouts, False) == 0
+    assert buffers.saved_input_bytes(call, execution.values) == 0
+    assert buffers.kept_operands(call, execution.values) == []
+
+
+def test_one_gradient_is_computed_by_itself() -> None:
+    execution, call = eager("aten.div.Tensor", g(4, 64), t(4, 64))
+    assert buffers.gradients_apart(call, execution.layouts) == ()
+    execution, call = eager("aten.div.Tensor", g(4, 64), g(4, 64))
+    of_divisor, of_dividend = buffers.gradients_apart(call, execution.layouts)  # the last operand first
+    assert ([*of_divisor], [*of_dividend]) == ([4 * N] * 3, [0])

@@ -11,6 +11,7 @@ import torch
 from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from graphflops.execution.composed_gradients import GRADIENTS
 from graphflops.rules.formula import Launch, launches
 from graphflops.rules.work import WORK
 from graphflops.rules.work_functions import Formula
@@ -57,7 +58,7 @@ CALLS: dict[str, Callable[..., Any]] = {
     "prelu": torch.ops.aten._prelu_kernel,
 }
 # No function, no gradient in torch, random numbers or several results.
-COMPOSED = {"ndtr"}  # of several calls in torch
+COMPOSED = {"ndtr", *GRADIENTS}  # of several calls in torch: tests/test_dispatched_calls.py
 LEFT_OUT = {"heaviside", "rrelu", "rrelu_with_noise", "glu", "fake_quantize", "standard_gamma"}
 CONSTANT = {"floor", "ceil", "trunc", "round", "sign", "sgn", "floor_divide"}  # whose gradient is zero
 NO_FUNCTION = {

@@ -50,6 +50,13 @@ def test_guards_come_first_and_autograd_in_training() -> None:
     assert kernels[-1].variant == "fused"
 
 
+def test_what_no_graph_nests_runs_once() -> None:
+    program = program_of("aten.relu.default", g(4, 64))
+    launcher = CompiledLauncher(program, {}, Plans(program, HOPPER), COSTS)
+    launches = [*launcher.forward(records=True), *launcher.backward()]
+    assert {launch.times for launch in launches} == {1}
+
+
 N = 4 * 64
 
 

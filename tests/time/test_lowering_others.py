@@ -99,6 +99,9 @@ def test_rows_are_added_by_atomic_additions() -> None:
     assert made(forward("aten.index_add.default", x, 0, index, source)) == [copy, added]
     assert made(forward("aten.index_add_.default", x, 0, index, source)) == [added]
     assert made(forward("aten.scatter.src", x, 0, t(4, 8, dtype="int64"), source)) == [copy, added]
+    columns, places = t(10, 2), t(2, dtype="int64")
+    added = ("scatter", "index_add", 0, 2 * 4 * 20, 4 * 20, Strided(20, 1, 2))
+    assert made(forward("aten.index_add_.default", x, 1, places, columns)) == [added]
 
 
 def test_losses_of_classes() -> None:
@@ -118,16 +121,25 @@ def test_losses_of_classes() -> None:
     assert (softmax_kernel.sizes, gather_kernel.sizes) == (Rows(2 * 3 * 3, 8), Rows(1, 2 * 3 * 3))
 
 
-@pytest.mark.parametrize(
-    ("name", "kernels", "of_gradient"),
-    [("mse_loss", 1, 2), ("binary_cross_entropy_with_logits", 4, 4)],
-)
-def test_losses_of_elements(name: str, kernels: int, of_gradient: int) -> None:
+def test_losses_of_elements() -> None:
     n = 10 * 8
-    each = pointwise(2 * n, 8 * n, 4 * n)
-    mean = ("reduction", "", n, 4 * n, 4, Rows(1, n))
-    assert made(forward(f"aten.{name}.default", g(10, 8), t(10, 8))) == [each] * kernels + [mean]
-    assert made(backward(f"aten.{name}.default", g(10, 8), t(10, 8))) == [each] * of_gradient
+    each, mean = pointwise(2 * n, 8 * n, 4 * n), ("reduction", "", n, 4 * n, 4, Rows(1, n))
+    assert made(forward("aten.mse_loss.default", g(10, 8), t(10, 8))) == [each, mean]
+    assert made(backward("aten.mse_loss.default", g(10, 8), t(10, 8))) == [each] * 2
+
+
+def test_a_loss_of_logits() -> None:
+    """A function evaluation takes as long as three operations."""
+    n = 10 * 8
+    log_sigmoid, ones = pointwise((4 + 2 * 3) * n, 4 * n, 4 * n), pointwise(0, 0, 4 * n)
+    of_two, mean = pointwise(n, 8 * n, 4 * n), ("reduction", "", n, 4 * n, 4, Rows(1, n))
+    found = made(forward("aten.binary_cross_entropy_with_logits.default", g(10, 8), t(10, 8)))
+    assert found == [log_sigmoid, ones, *[of_two] * 3, mean]
+    sigmoid, scaled, divided = (
+        pointwise(work * n, 4 * n + one, 4 * n) for work, one in ((3, 0), (1, 4), (1, 0))
+    )
+    found = made(backward("aten.binary_cross_entropy_with_logits.default", g(10, 8), t(10, 8)))
+    assert found == [sigmoid, of_two, scaled, divided]
 
 
 def test_a_loss_that_is_not_reduced() -> None:
@@ -184,3 +196,22 @@ def test_parts_are_gathered_where_they_were_scattered() -> None:
     assert made(forward(*scatter)) == [exchange("reduce_scatter", SIZE, SIZE // 2, SIZE // 2)]
     assert made(backward(*scatter)) == [exchange("all_gather", SIZE // 2, SIZE, SIZE // 2)]
     assert not forward(f"{C10D}.wait_tensor.default", t(4, 8))
+
+
+def test_gradients_of_views() -> None:
+    """Parts are copied into zeros, repeats are added up; the whole in another shape is a view."""
+    size = 4 * 4 * 64
+    assert backward("aten.expand.default", g(4, 64), (4, 64)) == []
+    assert backward("aten.expand.default", g(4, 64), (1, 4, 64)) == []
+    assert made(backward("aten.expand.default", g(4, 1), (4, 8))) == [pointwise(4 * 8, 4 * 32, 4 * 4)]
+    (summed,) = backward("aten.expand.default", g(4, 1), (4, 64))
+    assert (summed.family, summed.written_bytes) == ("reduction", 4 * 4)
+    assert backward("aten.reshape.default", g(4, 64), (64, 4)) == []
+    assert backward("aten.slice.Tensor", g(4, 64), 1, 0, 64) == []
+    zeros, copy = backward("aten.slice.Tensor", g(4, 64), 1, 0, 16)
+    assert made([zeros]) == [pointwise(0, 0, size)]
+    assert (copy.family, copy.read_bytes, copy.written_bytes) == ("copy", size // 4, size // 4)
+    for name, variant, outputs in (("unbind.int", "joined", 64), ("split.Tensor", "", 4)):
+        rest = (1,) if variant else (16, 1)
+        joined = ("copy", variant, 0, size, size, None)
+        assert made(backward(f"aten.{name}", g(4, 64), *rest, outputs=outputs)) == [joined]

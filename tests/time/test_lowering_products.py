@@ -77,6 +77,13 @@ def test_gradients_of_products(op: str, operands: tuple[Any, ...], expected: lis
     assert backward(f"aten.{op}.default", *operands) == expected
 
 
+def test_the_gradient_of_a_matrix_times_a_vector_is_a_column_times_a_row() -> None:
+    """It reads the four elements of the gradient and the 64 of the vector, and writes the matrix."""
+    of_matrix, of_vector = backward("aten.mv.default", g(4, 64), g(64))
+    assert made([of_matrix]) == [pointwise(4 * 64, 4 * (4 + 64), 4 * 4 * 64)]
+    assert of_vector == matmul(1, 64, 4, 1, "tn")
+
+
 def test_the_gradient_of_a_bias_is_a_sum_over_rows() -> None:
     (kernel,) = backward("aten.linear.default", t(8, 4, 64), t(32, 64), g(32))
     rows = 8 * 4

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from graphflops.kernels.kernel import Kernel, Product
+from graphflops.kernels.kernel import Convolution, Kernel, Product
+from graphflops.time.predict_products import Problem, convolution_kind, is_long, of_convolution
 from tests.time.toy_device import FAST, MATMUL, device, seconds, with_rates
 
 if TYPE_CHECKING:
@@ -144,3 +145,80 @@ def test_which_constants_a_product_has(kernel: Kernel, names: list[str]) -> None
         rates = {later: {**MATMUL, "floor": 1e6} for later in names[place + 1 :]}
         rates[name] = {**MATMUL, "floor": 5e6}
         assert seconds(kernel, device(rates=rates)) == pytest.approx(5, rel=1e-3)
+
+
+def conv(phase: Any = "forward", side: int = 6, **changed: Any) -> Convolution:
+    sizes = Convolution(4, 64, 32, (side, side), (side, side), (1, 1), phase=phase)
+    return replace(sizes, **changed)
+
+
+STRIDED = {"batch": 2, "channels": 16, "image": (8, 8), "result": (4, 4), "filter": (3, 3)}
+GROUPS = {**STRIDED, "image": (4, 4), "channels": 128, "filters": 256}
+LOOPED = {"batch": 2, "channels": 80, "filters": 160, "groups": 10, "is_looped": True, "filter": (3,)}
+
+
+@pytest.mark.parametrize(
+    ("sizes", "expected"),
+    [  # rows, columns, what is summed, products, bytes that rows are a multiple of, bytes more, turns
+        (
+            conv(),
+            (36, 32, 64, 4, 8, 0, 1),
+        ),  # a product for each image, whose rows have 36 elements of 2 bytes
+        (conv("input_gradient"), (36, 64, 32, 4, 8, 0, 1)),
+        # in float32, written and read
+        (conv("weight_gradient"), (32, 64, 36, 4, 8, 2 * 4 * 4 * 32 * 64, 1)),
+        (conv("weight_gradient", 5), (32, 64, 25, 4, 2, 0, 1)),
+        (conv("weight_gradient", batch=1), (32, 64, 36, 1, 8, 0, 1)),
+        (conv(channels_last=True), (4 * 36, 32, 64, 1, 16, 0, 1)),
+        (conv(**STRIDED), (2 * 16, 32, 16 * 9, 1, 16, 0, 1)),
+        (conv("input_gradient", **STRIDED), (2 * 64, 16, 32 * 9 // 4, 1, 16, 0, 1)),
+        (conv("weight_gradient", **STRIDED), (32, 16 * 9, 2 * 16, 1, 16, 0, 1)),
+        (conv(**{**STRIDED, "channels": 12}), (2 * 16, 32, 12 * 9, 1, 8, 0, 1)),
+        # groups of 4 channels: 16 of 32 make one product of 64 channels, and 128 results
+        (conv(**GROUPS, groups=32), (2 * 16, 128, 64 * 9, 2, 16, 0, 1)),
+        (conv(**GROUPS, groups=8), (2 * 16, 128, 64 * 9, 2, 16, 0, 1)),
+        (conv(**GROUPS, groups=1), (2 * 16, 256, 128 * 9, 1, 16, 0, 1)),
+        # ten kernels on eight streams, one after the other with more than 512 positions
+        (conv(**LOOPED, image=(256,), result=(256,)), (512, 16, 8 * 3, 8, 16, 0, 2)),
+        (conv(**LOOPED, image=(257,), result=(257,)), (514, 16, 8 * 3, 1, 16, 0, 10)),
+    ],
+)
+def test_the_product_that_a_convolution_is(sizes: Convolution, expected: tuple[int, ...]) -> None:
+    *shape, alignment, more, turns = expected
+    assert of_convolution(sizes, 2, 1e9, 100) == Problem(*shape, 2, alignment, 100 + more, 1e9, turns)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "kind"),
+    [
+        (conv(), "pointwise"),
+        (conv(side=5), "pointwise_odd"),
+        (conv(side=1), "pointwise"),
+        (conv(channels=32), "pointwise_uneven"),
+        (conv(channels=32, side=8), "pointwise"),
+        (conv(channels=12), "pointwise_unaligned"),
+        (conv(channels_last=True), "pointwise_last"),
+        (conv(result=(3, 3)), "pointwise_last"),
+        (conv(filter=(3, 3)), "dense"),
+        (conv(filter=(1, 1, 3)), "volume"),
+        (conv(channels=3, filter=(3, 3)), "stem"),
+        (conv(channels=3, filter=(3, 3), channels_last=True), "stem_last"),
+        (conv(channels=3, filter=(6, 6), is_patches=True), "patches"),
+        (conv(groups=8), "grouped"),
+        (conv(groups=8, is_looped=True), "looped_long"),
+        (conv(groups=64), "depthwise"),
+        (conv(groups=64, filter=(9, 9)), "depthwise"),
+        (conv(groups=64, filter=(7, 7), channels_last=True), "depthwise_last"),
+        (conv(groups=64, filter=(1, 8), channels_last=True), "depthwise_direct"),
+    ],
+)
+def test_the_kind_of_a_convolution(sizes: Convolution, kind: str) -> None:
+    assert convolution_kind(sizes) == kind
+
+
+def test_long_filters_are_those_of_64_positions_on_channels_that_are_no_power_of_two() -> None:
+    sizes = conv(channels=96, groups=8, filter=(64,))  # 12 channels a group
+    assert is_long(sizes)
+    assert is_long(replace(sizes, filter=(8, 8)))
+    assert not is_long(replace(sizes, filter=(63,)))
+    assert not is_long(replace(sizes, groups=6))  # 16 channels

@@ -1,0 +1,85 @@
+"""Which convolutions run as kernels of their own, by the facts that decide it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from graphflops.kernels.cudnn import Problem
+from tests.support import t
+from tests.time.one_call import one_call
+
+if TYPE_CHECKING:
+    from graphflops.kernels.kernel import Pass
+
+
+def channels_last(*shape: int) -> tuple[int, ...]:
+    _, channels, height, width = shape
+    return (channels * height * width, 1, width * channels, channels)
+
+
+def problem(
+    x: tuple[int, ...], weight: tuple[int, ...], *rest: Any, last: bool = False, dtype: str = "bfloat16"
+) -> Problem:
+    strides = {0: channels_last(*x), 1: channels_last(*weight)} if last else {}
+    word = f"conv{len(x) - 2}d"
+    operands = (t(*x, dtype=dtype), t(*weight, dtype=dtype))
+    found = Problem.of(one_call(f"aten.{word}.default", *operands, None, *rest, strides=strides))
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize(
+    ("filters", "last", "expected"),
+    [(16, True, True), (16, False, False), (8, True, False), (8, False, False)],
+)
+def test_channels_with_several_filters_each_have_a_kernel_where_they_are_innermost(
+    filters: int, last: bool, expected: bool
+) -> None:
+    found = problem((2, 8, 8, 8), (filters, 1, 3, 3), (1, 1), (1, 1), (1, 1), 8, last=last)
+    assert found.is_channels_last is last
+    assert found.is_each is expected
+
+
+@pytest.mark.parametrize(
+    ("image", "batch", "weight", "phase", "expected"),
+    [
+        ((5, 5), 1, (16, 8, 1, 1), "weight_gradient", True),
+        ((5, 5), 1, (16, 8, 1, 1), "input_gradient", False),
+        ((5, 5), 1, (16, 8, 1, 1), "forward", False),
+        ((5, 5), 2, (16, 8, 1, 1), "weight_gradient", False),  # two images
+        ((4, 5), 1, (16, 8, 1, 1), "weight_gradient", False),  # an even number of positions
+        ((1, 1), 1, (16, 8, 1, 1), "weight_gradient", False),
+        ((99, 99), 1, (16, 8, 1, 1), "weight_gradient", False),  # a large image
+        ((5, 5), 1, (8, 8, 1, 1), "weight_gradient", False),  # as many results as channels
+        ((5, 5), 1, (8192, 4096, 1, 1), "weight_gradient", False),  # too many elements
+        ((5, 5), 1, (16, 8, 3, 3), "weight_gradient", False),
+    ],
+)
+def test_the_weight_of_one_small_image_has_a_block_for_each_element(
+    image: tuple[int, int], batch: int, weight: tuple[int, ...], phase: Pass, expected: bool
+) -> None:
+    sides = (1, 1) if weight[2] == 3 else (0, 0)
+    found = problem((batch, weight[1], *image), weight, (1, 1), sides)
+    assert replace(found, phase=phase).is_weight_of_one_image is expected
+
+
+def test_only_whole_rows_of_plain_images_have_a_block_for_each_element() -> None:
+    x, weight = (1, 8, 5, 5), (16, 8, 1, 1)
+    for found in (
+        problem(x, weight, last=True),
+        problem(x, weight, dtype="float32"),
+        problem((1, 8, 9, 9), weight, (2, 2)),
+        problem((1, 16, 5, 5), weight, (1, 1), (0, 0), (1, 1), 2),
+    ):
+        assert not replace(found, phase="weight_gradient").is_weight_of_one_image
+
+
+def test_what_each_pass_reads_and_writes() -> None:
+    found = problem((2, 8, 6, 6), (16, 8, 3, 3))
+    x, weight, out = found.x, found.weight, found.out
+    assert found.operands == ((x, weight), out)
+    assert replace(found, phase="input_gradient").operands == ((out, weight), x)
+    assert replace(found, phase="weight_gradient").operands == ((out, x), weight)

@@ -1,0 +1,268 @@
+"""A running function as lines of code tell it, one question at a time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from graphflops.execution.python_frame import Frame, is_alike, is_next_turn
+from graphflops.execution.source_lines import CodeLine, statements
+from graphflops.graph import Node, Ref
+
+ADD = Node("y", "aten.add.Tensor", (Ref("x"), Ref("z")), outputs=("y",))
+SUM = Node("y", "aten.sum.default", (Ref("x"),), outputs=("y",))
+RELU = Node("y", "aten.relu.default", (Ref("x"),), outputs=("y",))
+
+
+def line(text: str, number: int = 10, module: str = "block") -> CodeLine:
+    return CodeLine("model.py", "forward", number, text, module)
+
+
+def frame(text: str, number: int = 10, **fields: Any) -> Frame:
+    """A function whose statement is that of a line, at its first call."""
+    found = Frame(line("", number - 1), (), 0, "self", **fields)
+    found.start(line(text, number), 3)
+    return found
+
+
+def test_a_line_begins_with_its_first_statement() -> None:
+    found = frame("a = f(x); b = g(a)", ran=2, inside="conv", called="conv")
+    assert (found.first, found.ran, found.inside, found.called, found.part, found.opened) == (
+        3,
+        0,
+        "",
+        "",
+        0,
+        10,
+    )
+    assert [part.targets for part in found.parts] == [("a",), ("b",)]
+
+
+def test_statements_of_a_line_run_in_turns() -> None:
+    found = frame("a = f(x); b = g(a)")
+    for place, part in enumerate((1, 0, 1), 4):
+        found.start(found.line, place)
+        assert (found.part, found.first, found.opened) == (part, place, 10)
+    found.start(line("c = h(b)", 11), 7)
+    assert (found.part, found.opened, len(found.parts), found.runs_in_turns) == (0, 11, 1, False)
+
+
+@pytest.mark.parametrize(
+    ("text", "ran", "called", "module", "ends"),
+    [
+        ("x = x + self.layer(x)", 1, "layers.0", "layers.1", True),
+        ("x = x + self.layer(x)", 0, "layers.0", "layers.1", False),  # it has not added yet
+        ("x = x + self.layer(x)", 1, "layers.0", "norm", False),
+        ("x = x + self.layer(x)", 1, "", "layers.1", False),  # it has called none
+        ("x = self.a(x) + self.b(x) + x", 1, "a", "a", False),  # it adds twice
+        ("x = self.a(x) + self.b(x) + x", 2, "a", "a", True),
+        ("a = f(x); b = g(a)", 1, "f", "f", False),  # another statement follows
+        ("self.layer(x) + x", 1, "layers.0", "layers.1", False),  # a piece of a statement
+    ],
+)
+def test_a_turn_ends_where_what_it_began_with_is_called_again(
+    text: str, ran: int, called: str, module: str, ends: bool
+) -> None:
+    found = frame(text)
+    found.ran, found.called = ran, called
+    assert found.ends_turn(module) is ends
+
+
+def test_the_last_operator_of_a_statement_is_counted_each_time() -> None:
+    found = frame("x = self.act(x) + x + z")
+    for node, child, ran in ((RELU, "act", 0), (ADD, "", 1), (ADD, "", 2)):
+        found.count(node, child)
+        assert (found.ran, found.inside) == (ran, child)
+
+
+def test_several_calls_inside_of_one_module_count_once() -> None:
+    found = frame("x = self.act(x)")
+    for child, ran in (("act", 1), ("act", 1), ("other", 1), ("act", 2)):
+        found.count(RELU, child)
+        assert found.ran == ran
+
+
+@pytest.mark.parametrize(
+    ("ran", "inside", "node", "child", "is_done"),
+    [
+        (0, "", ADD, "", False),
+        (1, "", ADD, "", True),
+        (1, "act", RELU, "act", False),  # still inside of the module
+        (1, "act", RELU, "other", True),
+        (0, "", SUM, "", True),  # the next statement's, but not this one's
+        (0, "", RELU, "", False),  # `+` may be elementwise
+        (0, "", RELU, "act", False),
+    ],
+)
+def test_a_statement_ends_when_all_that_it_runs_has_run(
+    ran: int, inside: str, node: Node, child: str, is_done: bool
+) -> None:
+    found = frame("x = self.act(x) + z; y = x.sum()")
+    found.ran, found.inside = ran, inside
+    assert found.ends_statement(node, child) is is_done
+
+
+@pytest.mark.parametrize(
+    ("opened", "text", "number", "ran", "inner", "goes_on"),
+    [
+        ("x = f(x,", ")", 12, 0, "", True),
+        ("x = f(x,", "y = g(x)", 12, 0, "", False),
+        ("x = f(x,", ")", 8, 0, "", False),  # of a statement above
+        ("x = self.act(", "x = self.act(", 10, 0, "", False),  # it is on that line
+        ("self.act(x)", ".view(4)", 11, 0, "", True),  # pieces of an expression
+        ("self.act(x)", "+ self.b(x)", 11, 0, "", True),
+        ("self.act(x)", "self.b(x)", 11, 0, "", False),
+        ("self.act(x)", "y = g(x)", 11, 0, "", False),
+        ("self.act(x)", "+ self.b(x)", 9, 0, "", False),
+        ("x = f(x)", "+ self.b(x)", 11, 0, "", False),  # a whole statement
+    ],
+)
+def test_whether_an_expression_goes_on(
+    opened: str, text: str, number: int, ran: int, inner: str, goes_on: bool
+) -> None:
+    found = frame(opened)
+    found.ran = ran
+    assert found.goes_on(line(text, number), inner) is goes_on
+
+
+@pytest.mark.parametrize(
+    ("ran", "called", "inner", "goes_on"),
+    [(0, "act", "", True), (1, "act", "", False), (0, "act", "act", False), (0, "act", "gate", True)],
+)
+def test_an_open_statement_comes_back_to_its_first_line(
+    ran: int, called: str, inner: str, goes_on: bool
+) -> None:
+    """Unless it has run all that it spells, or calls the module again."""
+    found = frame("x = self.act(")
+    found.line, found.ran, found.called = line("self.gate(x)", 11), ran, called
+    assert found.goes_on(line("x = self.act(", 10), inner) is goes_on
+
+
+def test_weights_are_held_beside_a_value_and_returned_with_the_last() -> None:
+    found = frame("x = f(x)")
+    found.weights = ["w"]
+    found.bind_beside("x")
+    assert (found.beside, found.returned, found.bound) == ({"x": ("w",)}, ["w"], {"x"})
+    found.weights = []
+    found.bind_beside("y")
+    assert (found.beside["y"], found.returned, found.unsure) == ((), ["w"], {})
+    found.weights = ["v"]
+    found.bind_beside("x")  # a loop's turn: a function returns no turn's alone
+    assert (found.beside["x"], found.returned) == (("v",), [])
+
+
+def test_a_statement_with_operands_on_later_lines_may_bind_a_tuple() -> None:
+    found = frame("x = self.act(")
+    found.weights = ["w"]
+    found.bind_beside("x")
+    assert found.unsure == {"x": []}
+    assert found.let_go_beside("x", 5) == ()
+    assert (found.unsure, found.beside) == ({"x": [(("w",), 5)]}, {})
+    found.start(line("y = x[0]", 12), 4)
+    found.replaced, found.variables = {"x": ("z", 7)}, {"z": ("v",)}
+    assert [*found.beside_of_tuples(["x"])] == [(("w",), 5), (("v",), 7)]
+    assert (found.unsure, found.replaced, found.variables) == ({}, {}, {})
+
+
+@pytest.mark.parametrize(("text", "is_told"), [("y = x + 1", False), ("y = z + 1", True), ("f(", False)])
+def test_a_variable_read_as_a_tensor_is_no_tuple(text: str, is_told: bool) -> None:
+    """It is read by another name where the statement does not mention it."""
+    found = frame(text)
+    found.unsure = {"x": [(("w",), 5)]}
+    assert [*found.beside_of_tuples(["x"])] == [(("w",), 5)] * is_told
+
+
+def test_what_is_surely_held_beside_a_value_is_let_go_at_once() -> None:
+    found = frame("x = f(x)", beside={"x": ("w",)})
+    assert (found.let_go_beside("x", 5), found.beside) == (("w",), {})
+    assert found.let_go_beside("x", 5) == ()
+
+
+def test_a_line_of_another_file_function_or_module_is_of_another_run() -> None:
+    found = frame("x = f(x)")
+    assert found.runs(found.line)
+    assert found.runs(line("y = g(x)", 11))
+    for other in ({"file": "other.py"}, {"function": "helper"}, {"module": "head"}):
+        assert not found.runs(line("x = f(x)")._replace(**other))
+
+
+def test_a_function_begins_again_at_its_first_line() -> None:
+    lines = [line("x = f(x)"), line("return relu(x)", 3, "block.act")]
+    found = frame("y = g(x)", 12)
+    found.opening = tuple(lines)
+    assert found.begins_again(tuple(lines), 0)
+    assert not found.begins_again((lines[0], line("return relu(x)", 3, "block.gate")), 0)
+    found.line = lines[0]
+    assert not found.begins_again(tuple(lines), 0)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "alike"),
+    [
+        ("layers.0.act", "layers.1.act", True),
+        ("layers.0.act", "layers.10.act", True),
+        ("layers.0.act", "layers.0.norm", False),
+        ("conv_1", "conv_2", False),  # a number that is part of a name
+        ("stage1.0", "stage2.0", False),
+    ],
+)
+def test_modules_are_alike_in_two_parts_of_a_list(one: str, other: str, alike: bool) -> None:
+    assert is_alike(one, other) is alike
+
+
+@pytest.mark.parametrize(
+    ("text", "before", "now", "is_next"),
+    [
+        ("x = layer(x)", "layers.0", "head", True),
+        ("x = layer(x)", "layers.0", "layers.0", False),
+        ("x = self.drop(self.norm(x))", "norm", "drop", False),
+        ("x = self.layers[i](x)", "layers.0", "layers.1", True),
+    ],
+)
+def test_a_loop_calls_another_module_in_its_next_turn(
+    text: str, before: str, now: str, is_next: bool
+) -> None:
+    (statement,) = statements(text, "self")
+    assert is_next_turn(statement, before, now) is is_next
+
+
+def test_whether_a_function_is_the_forward_of_a_module() -> None:
+    found = frame("x = f(x)")
+    assert found.is_module
+    assert not replace(found, line=line("")._replace(function="helper")).is_module
+
+
+CAST = Node("y", "aten.to.dtype", (Ref("x"),), outputs=("y",))
+RELU_IN_PLACE = Node("y", "aten.relu_.default", (Ref("x"),), outputs=("y",))
+MATMUL = Node("y", "aten.matmul.default", (Ref("x"), Ref("z")), outputs=("y",))
+
+
+@pytest.mark.parametrize(
+    ("text", "node", "child", "spells", "ends"),
+    [
+        ("y = x.to(dtype)", CAST, "", True, True),
+        ("y = x.float()", CAST, "", True, True),
+        ("y = f(x)", CAST, "", False, False),
+        ("y = x.to(dtype) + 1", CAST, "", True, False),
+        ("y = torch.relu(x)", RELU, "", True, True),
+        ("y = torch.relu(x)", RELU_IN_PLACE, "", True, True),
+        ("y = torch.relu(x)", ADD, "", False, False),
+        ("y = torch.relu(x) + z", ADD, "", True, True),
+        ("y = x @ z", MATMUL, "", True, True),
+        ("y = x @ z", SUM, "", False, False),
+        ("y = self.act(x) + z", RELU, "act", True, False),
+        ("y = self.act(x + z)", RELU, "act", True, True),
+        ("y = self.act(x)", RELU, "block.act", True, True),
+        ("y = self.act(x)", RELU, "gate", False, False),
+        ("y = self.layers[0](x)", RELU, "layers.0", True, True),
+        ("y = layer(x)", RELU, "layers.0", False, True),  # whatever the variable holds
+    ],
+)
+def test_what_a_statement_calls_and_what_it_runs_last(
+    text: str, node: Node, child: str, spells: bool, ends: bool
+) -> None:
+    (statement,) = statements(text, "self")
+    assert statement.spells(node, child) is spells
+    assert statement.ends_with(node, child) is ends
