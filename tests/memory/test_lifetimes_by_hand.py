@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from graphflops.execution.frames import lifetimes
+from graphflops.execution.frames import References
 from graphflops.graph import Node, Ref
 
 if TYPE_CHECKING:
@@ -34,7 +34,8 @@ def call(name: str, op: str, reads: str, *lines: tuple[int, str], modules: str =
 def until(nodes: Sequence[Node], **views: str) -> dict[str, int]:
     """By result, the last call during which it is held though no call reads it any more, or it reads it itself."""
     memory = {name: views.get(name, name) for node in nodes for name in node.outputs if name}
-    return dict(lifetimes(nodes, memory, lambda value: False).until)
+    read = [node.reads() for node in nodes]
+    return dict(References(nodes, read, memory, lambda value: False).lifetimes().until)
 
 
 def test_a_variable_holds_its_value_until_it_is_bound_again_or_its_function_returns() -> None:
