@@ -12,12 +12,12 @@ from graphflops.rules.reduce import (
     Axes,
     accumulated,
     indexed,
-    operand_gradient,
     parts,
+    per_element,
     selected_indices,
     x_and_result,
 )
-from graphflops.rules.registry import ForwardCall, backward, require, rule
+from graphflops.rules.registry import backward, require, rule
 from graphflops.rules.shapes import axes, axis, only_result, reduced, replaced
 from graphflops.tensor import DType, TensorType
 
@@ -78,22 +78,13 @@ def cumprod_backward(grad: TensorType, x: TensorType, *, output: TensorType) -> 
     return Estimate((out,), vector_flops=3 * parts(x) * x.numel, reads=(grad, x, output))
 
 
-@backward("aten.cumsum")
-def cumsum_gradient(call: ForwardCall) -> Estimate:
-    """Sums of the gradient from its end: one addition per element."""
-    return operand_gradient(call, each=1)
-
-
-@backward("aten.cumprod")
-def cumprod_gradient(call: ForwardCall) -> Estimate:
-    """Gradient times output, summed from the end, over the operand: three operations per element."""
-    return operand_gradient(call, each=3, saved=x_and_result(call))
-
-
-@backward("aten.cummax", "aten.cummin")
-def cummax_gradient(call: ForwardCall) -> Estimate:
-    """Each gradient is added where its value came from."""
-    return operand_gradient(call, each=1, saved=selected_indices(call))
+backward("aten.cumsum")(per_element(1))  # sums of the gradient from its end
+backward("aten.cumprod")(
+    per_element(3, saved=x_and_result)
+)  # times output, summed from the end, over the operand
+backward("aten.cummax", "aten.cummin")(
+    per_element(1, saved=selected_indices)
+)  # added where its value came from
 
 
 _MOST_TURNS = 10_000  # a damaged file may hold any number

@@ -10,8 +10,8 @@ from dataclasses import replace
 from graphflops.cost import Estimate, data_dependent
 from graphflops.dims import Dim, at_least, prod
 from graphflops.rules.lapack import halvings, n_log_n
-from graphflops.rules.reduce import indexed, operand_gradient, selected_indices
-from graphflops.rules.registry import ForwardCall, backward, require, rule
+from graphflops.rules.reduce import indexed, per_element, selected_indices
+from graphflops.rules.registry import backward, require, rule
 from graphflops.rules.shapes import Shape, axis, reduced, replaced
 from graphflops.tensor import BOOL, INT32, INT64, TensorType
 
@@ -147,10 +147,7 @@ def topk(x: TensorType, k: Dim, dim: int = -1, *, sorted: bool = True) -> Estima
     return indexed(Estimate((out,), vector_flops=x.numel + ordering, reads=(x,)))
 
 
-@backward("aten.sort", "aten.topk")
-def sort_backward(call: ForwardCall) -> Estimate:
-    """Scatters the gradients to the positions of the values; no arithmetic."""
-    return operand_gradient(call, saved=selected_indices(call))
+backward("aten.sort", "aten.topk")(per_element(saved=selected_indices))  # scattered to the values' places
 
 
 @rule("aten.searchsorted")

@@ -15,8 +15,9 @@ from graphflops.rules.reduce import (
     indexed,
     operand_gradient,
     parts,
+    per_element,
     reduction,
-    selected_backward,
+    selected_indices,
 )
 from graphflops.rules.registry import ForwardCall, backward, require, rule
 from graphflops.rules.shapes import only_result, reduced
@@ -48,7 +49,7 @@ def mode(x: TensorType, dim: int = -1, keepdim: bool = False) -> Estimate:
 
 
 backward("aten.median", "aten.nanmedian")(amax_backward)
-backward("aten.kthvalue", "aten.mode")(selected_backward)
+backward("aten.kthvalue", "aten.mode")(per_element(saved=selected_indices))
 
 
 @rule("aten.quantile", "aten.nanquantile")

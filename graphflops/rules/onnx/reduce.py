@@ -189,4 +189,4 @@ for _name, _kind in REDUCTIONS.items():
 @rule("onnx.ArgMax", "onnx.ArgMin")
 def arg_extreme(x: TensorType, *, axis: int = 0, keepdims: int = 1) -> Estimate:
     """One comparison per element."""
-    return shared.argmax(x, axis, keepdims == 1)
+    return shared.along_axes(x, axis, keepdims == 1, dtype=INT64)
