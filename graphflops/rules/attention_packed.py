@@ -120,6 +120,9 @@ def flash_attention_forward(
     seqused_k: TensorType | None = None,
     alibi_slopes: TensorType | None = None,
     block_table: TensorType | None = None,
+    q_descale: TensorType | None = None,
+    k_descale: TensorType | None = None,
+    v_descale: TensorType | None = None,
 ) -> Estimate:
     """Two products per score; keys and values in pages are read as far as the longest sequence reaches."""
     heads = query.shape[-2]
@@ -135,40 +138,8 @@ def flash_attention_forward(
     window = window_size_left, window_size_right
     problem = flash_problem(query, key, value, cum_seq_q, cum_seq_k, max_k, dropout_p, is_causal, *window)
     debug = flash_debug_mask(query, (sequences, heads, rows_each), longest, return_debug_mask)
-    reads = (cum_seq_q, cum_seq_k, seqused_k, alibi_slopes, block_table)
+    reads = (cum_seq_q, cum_seq_k, seqused_k, alibi_slopes, block_table, q_descale, k_descale, v_descale)
     return problem.forward(result_of(query, value), row_sums, *flash_state(query), debug, reads=reads)
-
-
-@rule("aten._flash_attention_forward.quantized")
-def flash_attention_forward_quantized(
-    query: TensorType,
-    key: TensorType,
-    value: TensorType,
-    cum_seq_q: TensorType | None,
-    cum_seq_k: TensorType | None,
-    max_q: Dim,
-    max_k: Dim,
-    dropout_p: float,
-    is_causal: bool,
-    return_debug_mask: bool,
-    q_descale: TensorType | None,
-    k_descale: TensorType | None,
-    v_descale: TensorType | None,
-    *,
-    window_size_left: Dim | None = None,
-    window_size_right: Dim | None = None,
-    seqused_k: TensorType | None = None,
-    alibi_slopes: TensorType | None = None,
-) -> Estimate:
-    """The same on eight-bit operands, whose scales are read beside them."""
-    estimate = flash_attention_forward(
-        *(query, key, value, cum_seq_q, cum_seq_k, max_q, max_k, dropout_p, is_causal, return_debug_mask),
-        window_size_left=window_size_left,
-        window_size_right=window_size_right,
-        seqused_k=seqused_k,
-        alibi_slopes=alibi_slopes,
-    )
-    return replace(estimate, reads=(*estimate.reads, q_descale, k_descale, v_descale))
 
 
 @rule("torch_attn._varlen_attn")

@@ -79,22 +79,14 @@ def unique_dim(x: TensorType, dim: int) -> Estimate:
     return Estimate(out, vector_flops=work, reads=(x,))
 
 
-@rule("aten.unique_consecutive")
+@rule("aten.unique_consecutive", "aten.unique_dim_consecutive")
 def unique_consecutive(
-    x: TensorType, return_inverse: bool = False, return_counts: bool = False, dim: int | None = None
+    x: TensorType, *, return_inverse: bool = False, return_counts: bool = False, dim: int | None = None
 ) -> Estimate:
     """Runs of equal elements, or slices, each shortened to one: one comparison per element."""
     inverse, counts = return_inverse or dim is not None, return_counts or dim is not None
     out, work = distinct(x, dim, inverse, counts, sorting=False)
     return Estimate(out, vector_flops=work, reads=(x,))
-
-
-@rule("aten.unique_dim_consecutive")
-def unique_dim_consecutive(
-    x: TensorType, dim: int, return_inverse: bool = False, return_counts: bool = False
-) -> Estimate:
-    """Runs of equal slices, each shortened to one: one comparison per element."""
-    return unique_consecutive(x, return_inverse, return_counts, dim)
 
 
 def comparisons(x: TensorType, dim: int | None) -> Dim:
@@ -112,27 +104,15 @@ def msort(x: TensorType) -> Estimate:
 
 
 @rule("aten.sort")
-def sort(x: TensorType, dim: int = -1) -> Estimate:
+def sort(x: TensorType, *, dim: int = -1) -> Estimate:
     """n*log2(n) comparisons per lane of n."""
     return indexed(Estimate((x.like(),), vector_flops=comparisons(x, dim), reads=(x,)))
 
 
-@rule("aten.sort.stable", "aten.sort.values_stable")
-def sort_stable(x: TensorType, *, dim: int = -1) -> Estimate:
-    """n*log2(n) comparisons per lane of n."""
-    return sort(x, dim)
-
-
 @rule("aten.argsort")
-def argsort(x: TensorType, dim: int = -1) -> Estimate:
+def argsort(x: TensorType, *, dim: int = -1) -> Estimate:
     """n*log2(n) comparisons per lane of n."""
-    return replace(sort(x, dim), out=(x.like(dtype=INT64),))
-
-
-@rule("aten.argsort.stable")
-def argsort_stable(x: TensorType, *, dim: int = -1) -> Estimate:
-    """n*log2(n) comparisons per lane of n."""
-    return argsort(x, dim)
+    return replace(sort(x, dim=dim), out=(x.like(dtype=INT64),))
 
 
 @rule("aten.topk")
