@@ -15,7 +15,7 @@ from graphflops.cost import Estimate
 from graphflops.dims import Dim, differ, dim_max, dim_min, floor_div, meet, prod, total
 from graphflops.rules.elementwise import result_of
 from graphflops.rules.reduce import operand_gradient
-from graphflops.rules.registry import ForwardCall, backward, require, rule
+from graphflops.rules.registry import Derived, ForwardCall, backward, require, rule
 from graphflops.tensor import TensorType
 
 KIND = "resampling"
@@ -165,10 +165,9 @@ def grid_sampler(x: TensorType, grid: TensorType, interpolation_mode: int) -> Es
     return Estimate((out,), vector_flops=work, reads=(x, grid))
 
 
-@rule("aten.cudnn_grid_sampler")
-def cudnn_grid_sampler(x: TensorType, grid: TensorType) -> Estimate:
-    """As `grid_sampler`, bilinear."""
-    return grid_sampler(x, grid, BILINEAR)
+rule("aten.cudnn_grid_sampler")(
+    Derived(grid_sampler, says="As `grid_sampler`, bilinear.", order="x grid", interpolation_mode=BILINEAR)
+)
 
 
 @rule(

@@ -24,7 +24,7 @@ from graphflops.dims import (
     where,
 )
 from graphflops.dims.functions import FUNCTIONS, MAX_POWER_BITS
-from graphflops.rules.registry import rule
+from graphflops.rules.registry import Derived, rule
 from graphflops.rules.shapes import axis, if_negative, remainder_of_dividend
 from graphflops.tensor import FLOAT32, TensorType
 
@@ -257,15 +257,6 @@ def is_nonzero(x: TensorType) -> Estimate:
 
 
 @rule(
-    *("aten._assert_scalar", "aten._assert_tensor_metadata", "aten._print"),
-    *("aten.sym_constrain_range", "aten.sym_constrain_range_for_size"),
-)
-def promise() -> Estimate:
-    """Nothing."""
-    return free(alias=False)
-
-
-@rule(
     *("aten._functional_assert_scalar", "aten._functional_sym_constrain_range"),
     "aten._functional_sym_constrain_range_for_size",
 )
@@ -302,6 +293,12 @@ def record_function_enter() -> Estimate:
 
 
 @rule("profiler._record_function_exit", "aten.record_stream", "aten.retain_grad", "aten._propagate_xla_data")
-def note(*unused: Value) -> Estimate:
+def note(*unused: Value, **named: Value) -> Estimate:
     """Nothing."""
     return free(alias=False)
+
+
+rule(
+    *("aten._assert_scalar", "aten._assert_tensor_metadata", "aten._print"),
+    *("aten.sym_constrain_range", "aten.sym_constrain_range_for_size"),
+)(Derived(note))
