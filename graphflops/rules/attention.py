@@ -41,6 +41,7 @@ class Attention:
     scores: Dim
     doubled_visible: Dim | None = None
     dropout: bool = False
+    out: TensorType | None = None  # the result, where gradients are taken through it
 
     @property
     def masking(self) -> int:
@@ -183,10 +184,13 @@ def dense(
     dropout_p: float = 0.0,
     is_causal: bool = False,
     grouped: bool = True,
+    *,
+    out: TensorType | None = None,
 ) -> Attention:
     """The problem of ATen's dense operators, causal from the top left."""
     right = 0 if is_causal else None
-    return attend(query, key, value, mask, right=right, dropout=dropout_p > 0, grouped=grouped)
+    problem = attend(query, key, value, mask, right=right, dropout=dropout_p > 0, grouped=grouped)
+    return replace(problem, out=out)
 
 
 @rule("aten._scaled_dot_product_attention_math", "aten._scaled_dot_product_attention_math_for_mps")

@@ -85,16 +85,19 @@ def flash_problem(
     is_causal: bool = False,
     window_size_left: Dim | None = None,
     window_size_right: Dim | None = None,
+    *,
+    out: TensorType | None = None,
     **others: object,
 ) -> Attention:
     """What flash attention computes, dense without offsets and packed with them."""
     left, right = window(window_size_left), 0 if is_causal else window(window_size_right)
     dropout = dropout_p > 0
     if cum_seq_q is not None:
-        return pack(query, key, value, cum_seq_q, cum_seq_k, max_k, left=left, right=right, dropout=dropout)
+        packed = pack(query, key, value, cum_seq_q, cum_seq_k, max_k, left=left, right=right, dropout=dropout)
+        return replace(packed, out=out)
     turned = heads_first(query), heads_first(key), heads_first(value)
     problem = attend(*turned, left=left, right=right, bottom_right=True, dropout=dropout)
-    return replace(problem, query=query, key=key, value=value)
+    return replace(problem, query=query, key=key, value=value, out=out)
 
 
 def pages_read(x: TensorType, sequences: Dim, max_k: Dim) -> TensorType:
@@ -264,19 +267,22 @@ def cudnn_problem(
     max_k: Dim,
     dropout_p: float = 0.0,
     is_causal: bool = False,
+    *,
+    out: TensorType | None = None,
     **others: object,
 ) -> Attention:
     """What cuDNN computes, dense with the heads first, packed with them last; causal from the top left."""
     right, dropout = 0 if is_causal else None, dropout_p > 0
     if cum_seq_q is None:
-        return attend(query, key, value, attn_bias, right=right, dropout=dropout)
-    return pack(
+        return replace(attend(query, key, value, attn_bias, right=right, dropout=dropout), out=out)
+    packed = pack(
         *(query, key, value, cum_seq_q, cum_seq_k, max_k),
         mask=attn_bias,
         right=right,
         bottom_right=False,
         dropout=dropout,
     )
+    return replace(packed, out=out)
 
 
 @rule("aten._cudnn_attention_forward")
