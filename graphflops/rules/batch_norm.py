@@ -205,9 +205,6 @@ def batch_norm_gather_stats(
     invstd: TensorType,
     running_mean: TensorType | None,
     running_var: TensorType | None,
-    momentum: float,
-    eps: float,
-    counts: TensorType | int,
 ) -> Estimate:
     """Merges the statistics of several batches one after another: eight operations per channel."""
     merged = mean.like(mean.shape[-1:])

@@ -79,17 +79,18 @@ def linear(x: TensorType, weight: TensorType, bias: TensorType | None = None) ->
 
 
 @rule("aten.addmm", "aten.addmv", "aten.baddbmm", product=("a", "b"))
-def addmm(base: TensorType, a: TensorType, b: TensorType, *, beta: Number = 1, alpha: Number = 1) -> Estimate:
-    """The product, and vector FLOPs for the remaining operations of beta * base + alpha * (a @ b)."""
-    return add_product(base, matmul(a, b), beta, alpha)
-
-
-@rule("aten.addmm.dtype", "aten.baddbmm.dtype", product=("a", "b"))
-def addmm_into(
-    base: TensorType, a: TensorType, b: TensorType, out_dtype: DType, *, beta: Number = 1, alpha: Number = 1
+def addmm(
+    base: TensorType,
+    a: TensorType,
+    b: TensorType,
+    *,
+    out_dtype: DType | None = None,
+    beta: Number = 1,
+    alpha: Number = 1,
 ) -> Estimate:
-    """As addmm, in another element type."""
-    return add_product(base, matmul_into(a, b, out_dtype), beta, alpha)
+    """The product, and vector FLOPs for the remaining operations of beta * base + alpha * (a @ b)."""
+    product = matmul(a, b) if out_dtype is None else matmul_into(a, b, out_dtype)
+    return add_product(base, product, beta, alpha)
 
 
 @rule("aten._addmm_activation", product=("a", "b"))
