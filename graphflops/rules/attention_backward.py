@@ -14,7 +14,7 @@ from graphflops.dims import Dim
 from graphflops.rules.attention import Attention, dense
 from graphflops.rules.attention_packed import cudnn_problem, efficient_problem, flash_problem
 from graphflops.rules.elementwise import result_of
-from graphflops.rules.registry import Derived, ForwardCall, backward, rule
+from graphflops.rules.registry import Derived, ForwardCall, aten, backward, rule
 from graphflops.tensor import FLOAT32, TensorType
 
 KIND = "attention"
@@ -59,12 +59,11 @@ def dense_problem(call: ForwardCall) -> Attention:
 
 
 @backward(
-    "aten.scaled_dot_product_attention",
-    "aten._scaled_dot_product_flash_attention",
-    "aten._scaled_dot_product_flash_attention_for_cpu",
-    "aten._scaled_dot_product_efficient_attention",
-    "aten._scaled_dot_product_cudnn_attention",
-    "aten._scaled_dot_product_fused_attention_overrideable",
+    *aten(
+        "scaled_dot_product_attention _scaled_dot_product_flash_attention",
+        "_scaled_dot_product_flash_attention_for_cpu _scaled_dot_product_efficient_attention",
+        "_scaled_dot_product_cudnn_attention _scaled_dot_product_fused_attention_overrideable",
+    )
 )
 def fused_gradients(call: ForwardCall) -> Estimate:
     """Five products: the scores again, and one for each of the probabilities' and the operands' gradients."""
@@ -106,8 +105,10 @@ rule("aten._cudnn_attention_backward")(with_gradients(cudnn_problem))
 
 
 @rule(
-    "aten._scaled_dot_product_efficient_attention_backward",
-    "aten._scaled_dot_product_fused_attention_overrideable_backward",
+    *aten(
+        "_scaled_dot_product_efficient_attention_backward",
+        "_scaled_dot_product_fused_attention_overrideable_backward",
+    )
 )
 def dense_backward_with_mask(
     *,

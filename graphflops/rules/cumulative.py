@@ -122,34 +122,24 @@ def intervals(y: TensorType, x: TensorType | None, dim: int) -> tuple[tuple[Dim,
     return shape, place, float_result(y) if x is None else float_result(y, x)
 
 
-@rule("aten.trapezoid.dx", "aten.trapz.dx")
-def trapezoid(y: TensorType, *, dim: int = -1) -> Estimate:
-    """One addition per sample; both ends, the halving and the step are three operations per result."""
-    out = y.like(reduced(y.shape, dim), float_result(y))
-    return Estimate((out,), vector_flops=parts(y) * (y.numel + 3 * out.numel), reads=(y,))
+@rule("aten.trapezoid", "aten.trapz")
+def trapezoid(y: TensorType, *, x: TensorType | None = None, dim: int = -1) -> Estimate:
+    """Per interval both ends added, times the width, summed; the widths once, a halving per result.
 
-
-@rule("aten.trapezoid.x", "aten.trapz.x")
-def trapezoid_x(y: TensorType, x: TensorType, *, dim: int = -1) -> Estimate:
-    """Per interval both ends added, times the width, summed; the widths once, a halving per result."""
+    With an even step an addition per sample; both ends, the halving and the step are three operations per result.
+    """
     shape, place, dtype = intervals(y, x, dim)
-    out = y.like(reduced(shape, place), dtype)
-    return Estimate((out,), vector_flops=parts(y) * (3 * prod(shape) + x.numel + out.numel), reads=(y, x))
+    out = y.like(reduced(shape if x is not None else y.shape, place), dtype)
+    work = y.numel + 3 * out.numel if x is None else 3 * prod(shape) + x.numel + out.numel
+    return Estimate((out,), vector_flops=parts(y) * work, reads=(y, x))
 
 
-@rule("aten.cumulative_trapezoid.dx")
-def cumulative_trapezoid(y: TensorType, *, dim: int = -1) -> Estimate:
-    """Per interval both ends added, times half the step, summed up."""
-    shape, _, dtype = intervals(y, None, dim)
-    return Estimate((y.like(shape, dtype),), vector_flops=3 * parts(y) * prod(shape), reads=(y,))
-
-
-@rule("aten.cumulative_trapezoid.x")
-def cumulative_trapezoid_x(y: TensorType, x: TensorType, *, dim: int = -1) -> Estimate:
-    """Per interval both ends added, times the width, summed up and halved; the widths once."""
+@rule("aten.cumulative_trapezoid")
+def cumulative_trapezoid(y: TensorType, *, x: TensorType | None = None, dim: int = -1) -> Estimate:
+    """Per interval both ends added, times half the step or the width, summed up; widths once, then also a halving."""
     shape, _, dtype = intervals(y, x, dim)
-    work = parts(y) * (4 * prod(shape) + x.numel)
-    return Estimate((y.like(shape, dtype),), vector_flops=work, reads=(y, x))
+    work = 3 * prod(shape) if x is None else 4 * prod(shape) + x.numel
+    return Estimate((y.like(shape, dtype),), vector_flops=parts(y) * work, reads=(y, x))
 
 
 @rule("aten.gradient")

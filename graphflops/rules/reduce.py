@@ -147,38 +147,23 @@ def any_along(x: TensorType, dim: Axes = None, keepdim: bool = False) -> Estimat
     return along_axes(x, dim, keepdim, result=truths)
 
 
-def spread_rules(root: bool, with_mean: bool) -> dict[str, Callable[..., Estimate]]:
-    """The three signatures of a variance or standard deviation, alone or followed by the mean."""
-
-    def along(x: TensorType, dim: Axes, unbiased: bool = True, keepdim: bool = False) -> Estimate:
-        """The mean, then the squared distances: four operations per element, two divisions per result."""
-        out = x.like(reduced(x.shape, dim, keepdim), real_of(x.dtype))
-        return Estimate(
-            (out, out.like(dtype=x.dtype)) if with_mean else (out,),
-            vector_flops=parts(x) * (4 * x.numel + 2 * out.numel),
-            transcendentals=out.numel if root else 0,
-            reads=(x,),
-        )
-
-    def whole(x: TensorType, unbiased: bool = True) -> Estimate:
-        return along(x, None)
-
-    def corrected(
-        x: TensorType, dim: Axes = None, *, correction: float | None = None, keepdim: bool = False
-    ) -> Estimate:
-        return along(x, dim, keepdim=keepdim)
-
-    return {"": whole, ".dim": along, ".correction": corrected}
+def spread(
+    x: TensorType, *, dim: Axes = None, keepdim: bool = False, root: bool = False, with_mean: bool = False
+) -> Estimate:
+    """The mean, then the squared distances: four operations per element, two divisions per result."""
+    out = x.like(reduced(x.shape, dim, keepdim), real_of(x.dtype))
+    return Estimate(
+        (out, out.like(dtype=x.dtype)) if with_mean else (out,),
+        vector_flops=parts(x) * (4 * x.numel + 2 * out.numel),
+        transcendentals=out.numel if root else 0,
+        reads=(x,),
+    )
 
 
-for _name, _root, _with_mean in (
-    ("var", False, False),
-    ("std", True, False),
-    ("var_mean", False, True),
-    ("std_mean", True, True),
-):
-    for _form, _function in spread_rules(_root, _with_mean).items():
-        rule(f"aten.{_name}{_form}")(_function)
+rule("aten.var")(spread)
+rule("aten.std")(Derived(spread, root=True))
+rule("aten.var_mean")(Derived(spread, with_mean=True))
+rule("aten.std_mean")(Derived(spread, root=True, with_mean=True))
 
 
 @rule("aten.logsumexp", "aten.special_logsumexp")

@@ -224,6 +224,11 @@ def backward(*keys: str) -> Callable[[Function], Function]:
     return register
 
 
+def aten(*names: str) -> tuple[str, ...]:
+    """The keys of ATen's operators by these names, separated by blanks."""
+    return tuple(f"aten.{name}" for part in names for name in part.split())
+
+
 def find(op: str) -> Rule | None:
     """The rule that prices an operator, or None: `aten.add.Tensor`, then `aten.add`, then the same without in-place `_`.
 

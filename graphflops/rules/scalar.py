@@ -24,7 +24,7 @@ from graphflops.dims import (
     where,
 )
 from graphflops.dims.functions import FUNCTIONS, MAX_POWER_BITS
-from graphflops.rules.registry import Derived, rule
+from graphflops.rules.registry import Derived, aten, rule
 from graphflops.rules.shapes import axis, if_negative, remainder_of_dividend
 from graphflops.tensor import FLOAT32, TensorType
 
@@ -63,22 +63,24 @@ def _sizes(operands: Sequence[Value]) -> list[Dim] | None:
     )
 
 
+def _of_one(a: Value, *, exact: Function, symbolic: Function) -> Estimate:
+    """The function's value."""
+    return applied(exact, symbolic, a)
+
+
+def _of_two(a: Value, b: Value, *, exact: Function, symbolic: Function) -> Estimate:
+    """The function's value."""
+    return applied(exact, symbolic, a, b)
+
+
 def unary(keys: str, exact: Function, symbolic: Function) -> None:
     """Register a function of one number."""
-
-    @rule(*keys.split())
-    def apply(a: Value) -> Estimate:
-        """The function's value."""
-        return applied(exact, symbolic, a)
+    rule(*keys.split())(Derived(_of_one, exact=exact, symbolic=symbolic))
 
 
 def binary(keys: str, exact: Function, symbolic: Function) -> None:
     """Register a function of two numbers."""
-
-    @rule(*keys.split())
-    def apply(a: Value, b: Value) -> Estimate:
-        """The function's value."""
-        return applied(exact, symbolic, a, b)
+    rule(*keys.split())(Derived(_of_two, exact=exact, symbolic=symbolic))
 
 
 def _floor(a: Dim) -> Dim:
@@ -257,8 +259,10 @@ def is_nonzero(x: TensorType) -> Estimate:
 
 
 @rule(
-    *("aten._functional_assert_scalar", "aten._functional_sym_constrain_range"),
-    "aten._functional_sym_constrain_range_for_size",
+    *aten(
+        "_functional_assert_scalar _functional_sym_constrain_range",
+        "_functional_sym_constrain_range_for_size",
+    )
 )
 def functional_promise(*, dep_token: TensorType) -> Estimate:
     """Nothing."""
@@ -298,7 +302,6 @@ def note(*unused: Value, **named: Value) -> Estimate:
     return free(alias=False)
 
 
-rule(
-    *("aten._assert_scalar", "aten._assert_tensor_metadata", "aten._print"),
-    *("aten.sym_constrain_range", "aten.sym_constrain_range_for_size"),
-)(Derived(note))
+rule(*aten("_assert_scalar _assert_tensor_metadata _print sym_constrain_range sym_constrain_range_for_size"))(
+    Derived(note)
+)
