@@ -15,7 +15,7 @@ from itertools import pairwise
 from graphflops.cost import Estimate
 from graphflops.dims import Dim, Expr, ceil_div, total
 from graphflops.rules.attention import Attention, attend, flash_debug_mask, flash_state, philox, result_of
-from graphflops.rules.registry import find, rule
+from graphflops.rules.registry import Derived, find, rule
 from graphflops.rules.shapes import doubled_pairs
 from graphflops.tensor import FLOAT32, UINT64, TensorType
 
@@ -301,6 +301,7 @@ def cudnn_attention_forward(
     *,
     seqused_k: TensorType | None = None,
     block_table: TensorType | None = None,
+    out: TensorType | None = None,
 ) -> Estimate:
     """Two products per score; row sums are kept for the backward pass; keys and values may be in pages."""
     if block_table is not None:
@@ -308,33 +309,18 @@ def cudnn_attention_forward(
     problem = cudnn_problem(query, key, value, attn_bias, cum_seq_q, cum_seq_k, max_k, dropout_p, is_causal)
     row_sums = query.like((*query.shape[:-1], 1), FLOAT32) if compute_log_sumexp else None
     sizes = (cum_seq_q, cum_seq_k, max_q, max_k)
-    out = (result_of(query, value), row_sums, *sizes, *philox(query), None)
-    written = (out[0], row_sums)
+    results = (result_of(query, value), row_sums, *sizes, *philox(query), None)
     reads = (cum_seq_q, cum_seq_k, seqused_k, block_table)
-    return replace(problem.forward(*out, reads=reads), writes=written)
+    estimate = replace(problem.forward(*results, reads=reads), writes=(results[0], row_sums))
+    return estimate if out is None else _into(out, estimate)
 
 
-@rule("aten._cudnn_attention_forward_no_dropout_inplace")
-def cudnn_attention_forward_into(
-    out: TensorType,
-    query: TensorType,
-    key: TensorType,
-    value: TensorType,
-    cum_seq_q: TensorType,
-    cum_seq_k: TensorType | None,
-    max_q: Dim,
-    max_k: Dim,
-    is_causal: bool = False,
-    *,
-    scale: float | None = None,
-    seqused_k: TensorType | None = None,
-    block_table: TensorType | None = None,
-) -> Estimate:
-    """The same, written into a given result; only the row sums are returned."""
-    estimate = cudnn_attention_forward(
-        *(query, key, value, None, cum_seq_q, cum_seq_k, max_q, max_k, True),
-        is_causal=is_causal,
-        seqused_k=seqused_k,
-        block_table=block_table,
+rule("aten._cudnn_attention_forward_no_dropout_inplace")(
+    Derived(
+        cudnn_attention_forward,
+        says="The same, written into a given result; only the row sums are returned.",
+        order="out query key value cum_seq_q cum_seq_k max_q max_k is_causal",
+        attn_bias=None,
+        compute_log_sumexp=True,
     )
-    return _into(out, estimate)
+)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from graphflops.cost import Estimate
 from graphflops.dims import differ, floor_div, mod, prod
-from graphflops.rules.norm import MEAN_SQUARE, normalised
+from graphflops.rules.norm import MEAN_SQUARE, STATISTICS, normalised
 from graphflops.rules.onnx.entries import onnx_dtype
 from graphflops.rules.onnx.fused import Outputs, applied, chosen, fused, work
 from graphflops.rules.onnx.norm import from_axis
@@ -29,7 +29,6 @@ def after_sum(
     return fused(out, norm, work(len(given) * x.numel), reads=(*norm.reads, *given))
 
 
-@rule("com.microsoft.SkipLayerNormalization")
 def skip_layer_normalization(
     x: TensorType,
     skip: TensorType,
@@ -37,26 +36,24 @@ def skip_layer_normalization(
     beta: TensorType | None = None,
     bias: TensorType | None = None,
     *,
-    outputs: Outputs = (True,),
-) -> Estimate:
-    """One addition per element for `skip` and one for a bias, then as LayerNormalization over the last axis."""
-    norm = normalised(x, prod(x.shape[:-1]), gamma, beta)
-    return after_sum(x, skip, bias, norm=norm, outputs=outputs)
-
-
-@rule("com.microsoft.SkipSimplifiedLayerNormalization", "onnx.SkipSimplifiedLayerNormalization")
-def skip_simplified_layer_normalization(
-    x: TensorType,
-    skip: TensorType,
-    gamma: TensorType,
-    bias: TensorType | None = None,
-    *,
     epsilon: float = 1e-12,
     outputs: Outputs = (True,),
+    statistics: int = STATISTICS,
 ) -> Estimate:
-    """One addition per element for `skip` and one for a bias, then the root mean square over the last axis."""
-    norm = normalised(x, prod(x.shape[:-1]), gamma, statistics=MEAN_SQUARE)
+    """One addition per element for `skip` and one for a bias, then as LayerNormalization over the last axis."""
+    norm = normalised(x, prod(x.shape[:-1]), gamma, beta, statistics)
     return after_sum(x, skip, bias, norm=norm, outputs=outputs)
+
+
+rule("com.microsoft.SkipLayerNormalization")(Derived(skip_layer_normalization))
+rule("com.microsoft.SkipSimplifiedLayerNormalization", "onnx.SkipSimplifiedLayerNormalization")(
+    Derived(
+        skip_layer_normalization,
+        says="One addition per element for `skip` and one for a bias, then the root mean square over the last axis.",
+        order="x skip gamma bias",
+        statistics=MEAN_SQUARE,
+    )
+)
 
 
 @rule("onnx.SimplifiedLayerNormalization", "com.microsoft.SimplifiedLayerNormalization")
