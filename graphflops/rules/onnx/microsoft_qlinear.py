@@ -143,28 +143,25 @@ def between(
     return fused((out,), estimate, work(conversions), reads=(*reads, *scales, zero_point))
 
 
-def register_binary(name: str) -> None:
-    """Register a function of two operands, each with its scale and zero point behind it."""
-    work = WORK[name.lower()]
-
-    @rule(f"com.microsoft.QLinear{name}")
-    def binary(
-        a: TensorType,
-        a_scale: TensorType,
-        a_zero_point: TensorType | None,
-        b: TensorType,
-        b_scale: TensorType,
-        b_zero_point: TensorType | None,
-        c_scale: TensorType,
-        c_zero_point: TensorType | None = None,
-    ) -> Estimate:
-        """One operation per result."""
-        operands = ((a, a_zero_point), (b, b_zero_point))
-        return between(pointwise(work, a, b), operands, c_zero_point, a_scale, b_scale, c_scale)
+def binary(
+    a: TensorType,
+    a_scale: TensorType,
+    a_zero_point: TensorType | None,
+    b: TensorType,
+    b_scale: TensorType,
+    b_zero_point: TensorType | None,
+    c_scale: TensorType,
+    c_zero_point: TensorType | None = None,
+    *,
+    function: str,
+) -> Estimate:
+    """One operation per result."""
+    operands = ((a, a_zero_point), (b, b_zero_point))
+    return between(pointwise(WORK[function], a, b), operands, c_zero_point, a_scale, b_scale, c_scale)
 
 
-for _name in ("Add", "Mul"):
-    register_binary(_name)
+rule("com.microsoft.QLinearAdd")(Derived(binary, function="add"))
+rule("com.microsoft.QLinearMul")(Derived(binary, function="mul"))
 
 
 class Between(Derived):
@@ -203,25 +200,10 @@ def _reduce_mean(x: TensorType, *, axes: Ints, keepdims: int) -> Estimate:
     return reduction(x, axes, bool(keepdims), final=1)
 
 
-def _average_pool(
-    x: TensorType,
-    *,
-    kernel_shape: Ints,
-    auto_pad: str = "NOTSET",
-    ceil_mode: int = 0,
-    channels_last: int = 0,
-    pads: Ints = (),
-    strides: Ints = (),
-) -> Estimate:
+def _average_pool(x: TensorType, *, kernel_shape: Ints, channels_last: int = 0, **geometry: Any) -> Estimate:
     """An addition per window element and a division per result."""
-    pooled = average_pool(
-        channels_first(x) if channels_last else x,
-        kernel_shape=kernel_shape,
-        auto_pad=auto_pad,
-        ceil_mode=ceil_mode,
-        pads=pads,
-        strides=strides,
-    )
+    first = channels_first(x) if channels_last else x
+    pooled = average_pool(first, kernel_shape=kernel_shape, **geometry)
     return moved(pooled) if channels_last else pooled
 
 
