@@ -66,16 +66,13 @@ def for_each(single: str, *operands: Item, **named: Item) -> Estimate:
     )
 
 
-def foreach(name: str, single: str) -> None:
-    """Register `_foreach_<name>` as the single operator's rule applied to each item."""
-
-    @rule(f"aten._foreach_{name}")
-    def priced(*operands: Item, **named: Item) -> Estimate:
-        return for_each(single, *operands, **named)
+def itemwise(*operands: Item, single: str, **named: Item) -> Estimate:
+    """The single operator's rule applied to each item."""
+    return for_each(single, *operands, **named)
 
 
 for name in ITEMWISE.split():
-    foreach(name, f"aten.{name}")
+    rule(f"aten._foreach_{name}")(Derived(itemwise, single=f"aten.{name}"))
 
 
 @rule("aten._foreach_copy")

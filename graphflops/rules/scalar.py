@@ -217,15 +217,13 @@ _ANSWERS: dict[str, Callable[[TensorType], Value]] = {
 }
 
 
-def _register_answer(name: str, answer: Callable[[TensorType], Value]) -> None:
-    @rule(f"aten.{name}")
-    def ask(x: TensorType, *unused: Value) -> Estimate:
-        """Free: the answer follows from the tensor's type."""
-        return number(answer(x))
+def _ask(x: TensorType, *unused: Value, answer: Callable[[TensorType], Value]) -> Estimate:
+    """Free: the answer follows from the tensor's type."""
+    return number(answer(x))
 
 
 for _name, _answer in _ANSWERS.items():
-    _register_answer(_name, _answer)
+    rule(f"aten.{_name}")(Derived(_ask, answer=_answer))
 
 
 @rule("aten.is_same_size")

@@ -13,7 +13,7 @@ from graphflops.rules.onnx import values
 from graphflops.rules.onnx.entries import Numbers, many, size, unknown
 from graphflops.rules.onnx.entries import literals as integers
 from graphflops.rules.onnx.fused import in_32_bits, require_scales
-from graphflops.rules.registry import require, require_known, rule
+from graphflops.rules.registry import Derived, require, require_known, rule
 from graphflops.rules.shapes import axis as axis_of
 from graphflops.rules.shapes import only_result
 from graphflops.tensor import INT64, TensorType
@@ -23,22 +23,18 @@ Fold = Callable[[Sequence[values.Number]], values.Number]
 KIND = "reduction"
 
 
-def register_running(name: str, fold: Fold) -> None:
-    """Register a running sum or product."""
-
-    @rule(f"onnx.{name}")
-    def running(x: TensorType, axis: TensorType, *, exclusive: int = 0, reverse: int = 0) -> Estimate:
-        """One operation per element."""
-        place = size(axis)
-        estimate = cumulative.running(x, place if isinstance(place, int) else 0)
-        (out,) = estimate.out
-        if x.rank == 1 and isinstance(out, TensorType):
-            out = values.running(fold, out, x, bool(exclusive), bool(reverse))
-        return replace(estimate, out=(out,), reads=(x, axis))
+def running(x: TensorType, axis: TensorType, *, exclusive: int = 0, reverse: int = 0, fold: Fold) -> Estimate:
+    """One operation per element."""
+    place = size(axis)
+    estimate = cumulative.running(x, place if isinstance(place, int) else 0)
+    (out,) = estimate.out
+    if x.rank == 1 and isinstance(out, TensorType):
+        out = values.running(fold, out, x, bool(exclusive), bool(reverse))
+    return replace(estimate, out=(out,), reads=(x, axis))
 
 
-register_running("CumSum", values.total)
-register_running("CumProd", values.product_of)
+rule("onnx.CumSum")(Derived(running, fold=values.total))
+rule("onnx.CumProd")(Derived(running, fold=values.product_of))
 
 
 @rule("onnx.TopK")
