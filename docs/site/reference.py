@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from graphflops.base.docstrings import docstring
 from graphflops.base.files import whole
 from graphflops.cli import COMMANDS, main
 from graphflops.onnx_audit.catalogue import checks
@@ -124,7 +125,7 @@ def _rule(function: Any, rules: list[Rule]) -> Iterator[str]:
     yield f"## {rules[0].key}\n"
     if len(rules) > 1:
         yield "Also " + ", ".join(f"`{rule.key}`" for rule in rules[1:]) + ".\n"
-    yield _prose(inspect.getdoc(function) or "") + "\n"
+    yield _prose(docstring(function)) + "\n"
     if inspect.isfunction(function):  # else an object that is called, made from a line of a table
         yield _code(function)
 

@@ -12,9 +12,11 @@ from typing import Any
 
 
 def docstring(function: Callable[..., Any]) -> str:
-    """The docstring of the innermost function that is wrapped, without indentation; "" if it has none."""
+    """What a function says of itself, else the docstring of the innermost one that it wraps, without indentation; or ""."""
     from inspect import cleandoc, unwrap
 
+    if says := getattr(function, "says", ""):
+        return str(says)
     own = unwrap(function)
     text = own.__doc__
     if text is None and sys.flags.optimize > 1:

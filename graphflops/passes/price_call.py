@@ -356,36 +356,22 @@ def reason(
 
 def _missing(rule: Rule, op: str, arguments: Mapping[str, Any]) -> str:
     """An operand or attribute without default that the call does not give."""
-    plain = _plain(rule)
-    annotations = _annotations(rule)
-    defaults = getattr(plain, "__defaults__", None) or ()
-    for name in rule.parameters[: rule.positional - len(defaults)]:
-        if arguments.get(name) is None and "None" not in str(annotations.get(name, "None")):
+    annotations, optional = getattr(rule.plain, "__annotations__", {}), rule.optional
+    for name in rule.parameters[: rule.positional]:
+        is_given = arguments.get(name) is not None or name in optional
+        if not is_given and "None" not in str(annotations.get(name, "None")):
             return f"{shown(op)} is called without its operand {name}"
-    keywords = getattr(plain, "__kwdefaults__", None) or {}
     for name in rule.parameters[rule.positional :]:
-        if name not in arguments and name not in keywords:
+        if name not in arguments and name not in optional:
             return f"{shown(op)} is called without its attribute {name}"
     return ""
 
 
 def _wrong_kind(rule: Rule, op: str, arguments: Mapping[str, Any]) -> str:
     """An argument that is not of the kind that the rule's parameter says."""
-    annotations = _annotations(rule)
+    annotations = getattr(rule.plain, "__annotations__", {})
     for name, value in arguments.items():
         kinds, words = _KINDS.get(str(annotations.get(name)), ((object,), ""))
         if not isinstance(value, (*kinds, UnknownType)) and value is not None:
             return f"{name} of {shown(op)} must be {words}, not {shown(repr(value), 60)}"
     return ""
-
-
-def _annotations(rule: Rule) -> Mapping[str, Any]:
-    return getattr(_plain(rule), "__annotations__", {})
-
-
-def _plain(rule: Rule) -> Any:
-    """The function that a rule was made of."""
-    function: Any = rule.function
-    while hasattr(function, "__wrapped__"):
-        function = function.__wrapped__
-    return function

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from inspect import unwrap
 from pathlib import Path
 
 from graphflops.base.docstrings import docstring
@@ -32,7 +33,7 @@ def used(report: Report) -> Listing:
 
 
 def _home(rule: Rule) -> list[str]:
-    name = getattr(rule.function, "__qualname__", type(rule.function).__name__)
+    name = getattr(unwrap(rule.function), "__qualname__", type(rule.function).__name__)
     package, _, module = rule.home.rpartition(".")
     if package == "graphflops.rules":
         return [name.replace("<locals>.", ""), f"{module}.py"]

@@ -7,7 +7,7 @@ from dataclasses import replace
 from graphflops.cost import Estimate, Value
 from graphflops.dims import differ, floor_div, mod
 from graphflops.rules.elementwise import differentiate, elementwise, pointwise, result_of
-from graphflops.rules.registry import ForwardCall, backward, require, rule
+from graphflops.rules.registry import Derived, ForwardCall, backward, require, rule
 from graphflops.rules.shapes import axis, shown
 from graphflops.rules.work import WORK, first_gradient
 from graphflops.rules.work import gelu as gelu_work
@@ -22,21 +22,17 @@ pointwise("hardtanh relu6, selu, celu, log_sigmoid")
 pointwise("softplus", "scaled_softplus")
 
 
-def register_gradient(name: str, row: str = "") -> None:
-    """Register the operator `NAME_backward(grad, self or result)`."""
-    row = row or name
-
-    @rule(f"aten.{name}_backward")
-    def activation_backward(grad: Value, a: Value, *attributes: Value, **named: Value) -> Estimate:
-        """The gradient's arithmetic per element."""
-        return elementwise(first_gradient(WORK[row]), grad, a)
+def activation_backward(grad: Value, a: Value, *attributes: Value, row: str, **named: Value) -> Estimate:
+    """The gradient's arithmetic per element."""
+    return elementwise(first_gradient(WORK[row]), grad, a)
 
 
-for _name in ("hardtanh", "hardsigmoid", "hardswish", "leaky_relu", "threshold", "hardshrink", "softshrink"):
-    register_gradient(_name)
-for _name in ("mish", "silu", "sigmoid", "tanh", "logit"):
-    register_gradient(_name)
-register_gradient("softplus", "scaled_softplus")
+for _name in (
+    *("hardtanh", "hardsigmoid", "hardswish", "leaky_relu", "threshold", "hardshrink", "softshrink"),
+    *("mish", "silu", "sigmoid", "tanh", "logit"),
+):
+    rule(f"aten.{_name}_backward")(Derived(activation_backward, row=_name))
+rule("aten.softplus_backward")(Derived(activation_backward, row="scaled_softplus"))
 
 
 @rule("aten.gelu")

@@ -22,11 +22,11 @@ def bordered(shape: Shape, widths: Mapping[int, Sequence[Dim]]) -> Shape:
     return out
 
 
-def repeated(x: TensorType, times: Sequence[Dim]) -> Estimate:
+def repeated(x: TensorType, repeats: Sequence[Dim]) -> Estimate:
     """Every axis repeated end to end, every repeat written; axes may be added in front."""
-    require(len(times) >= x.rank, f"{shown(times)} has fewer entries than {shown(x.shape)} has axes")
-    own = (*(1,) * (len(times) - x.rank), *x.shape)
-    return Estimate((x.like(size * more for size, more in zip(own, times, strict=True)),), reads=(x,))
+    require(len(repeats) >= x.rank, f"{shown(repeats)} has fewer entries than {shown(x.shape)} has axes")
+    own = (*(1,) * (len(repeats) - x.rank), *x.shape)
+    return Estimate((x.like(size * more for size, more in zip(own, repeats, strict=True)),), reads=(x,))
 
 
 def depth_to_space(x: TensorType, factor: int) -> Estimate:

@@ -41,6 +41,7 @@ class Attention:
     scores: Dim
     doubled_visible: Dim | None = None
     dropout: bool = False
+    out: TensorType | None = None  # the result, where gradients are taken through it
 
     @property
     def masking(self) -> int:
@@ -183,10 +184,13 @@ def dense(
     dropout_p: float = 0.0,
     is_causal: bool = False,
     grouped: bool = True,
+    *,
+    out: TensorType | None = None,
 ) -> Attention:
     """The problem of ATen's dense operators, causal from the top left."""
     right = 0 if is_causal else None
-    return attend(query, key, value, mask, right=right, dropout=dropout_p > 0, grouped=grouped)
+    problem = attend(query, key, value, mask, right=right, dropout=dropout_p > 0, grouped=grouped)
+    return replace(problem, out=out)
 
 
 @rule("aten._scaled_dot_product_attention_math", "aten._scaled_dot_product_attention_math_for_mps")
@@ -242,33 +246,21 @@ def flash_attention(
     query: TensorType,
     key: TensorType,
     value: TensorType,
+    *,
     dropout_p: float = 0.0,
     is_causal: bool = False,
     return_debug_mask: bool = False,
+    q_descale: TensorType | None = None,
+    k_descale: TensorType | None = None,
+    v_descale: TensorType | None = None,
 ) -> Estimate:
-    """Two products per score; row sums are kept for the backward pass."""
+    """Two products per score; row sums are kept for the backward pass. Of eight-bit operands the scales are read too."""
     row_sums = query.like(query.shape[:-1], FLOAT32)
     debug = flash_debug_mask(query, query.shape[:-1], key.shape[-2], return_debug_mask)
     sizes = (None, None, query.shape[-2], key.shape[-2])
     out = (result_of(query, value), row_sums, *sizes, *flash_state(query), debug)
-    return dense(query, key, value, None, dropout_p, is_causal).forward(*out)
-
-
-@rule("aten._scaled_dot_product_flash_attention.quantized")
-def flash_attention_quantized(
-    query: TensorType,
-    key: TensorType,
-    value: TensorType,
-    q_descale: TensorType | None,
-    k_descale: TensorType | None,
-    v_descale: TensorType | None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    return_debug_mask: bool = False,
-) -> Estimate:
-    """The same on eight-bit operands, whose scales are read beside them."""
-    estimate = flash_attention(query, key, value, dropout_p, is_causal, return_debug_mask)
-    return replace(estimate, reads=(*estimate.reads, q_descale, k_descale, v_descale))
+    problem = dense(query, key, value, None, dropout_p, is_causal)
+    return problem.forward(*out, reads=(q_descale, k_descale, v_descale))
 
 
 @rule("aten._scaled_dot_product_cudnn_attention", "aten._scaled_dot_product_fused_attention_overrideable")

@@ -14,7 +14,7 @@ from graphflops.dims import Dim
 from graphflops.rules.attention import Attention, dense
 from graphflops.rules.attention_packed import cudnn_problem, efficient_problem, flash_problem
 from graphflops.rules.elementwise import result_of
-from graphflops.rules.registry import ForwardCall, backward, rule
+from graphflops.rules.registry import Derived, ForwardCall, aten, backward, rule
 from graphflops.tensor import FLOAT32, TensorType
 
 KIND = "attention"
@@ -30,10 +30,16 @@ def priced(problem: Attention, call: ForwardCall, *, fused: bool = True) -> Esti
     return replace(estimate, out=tuple(gradient for gradient in estimate.out if gradient is not None))
 
 
-def operand_gradients(problem: Attention, out: TensorType) -> Estimate:
-    """All three operands' gradients, for operators that return these alone."""
-    estimate = problem.backward(OPERANDS, out)
+def operand_gradients(problem: Attention) -> Estimate:
+    """All three operands' gradients, for operators that return these alone: five products, the scores being recomputed."""
+    assert problem.out is not None
+    estimate = problem.backward(OPERANDS, problem.out)
     return replace(estimate, out=estimate.out[:3])
+
+
+def with_gradients(problem: Callable[..., Attention]) -> Derived:
+    """The rule of the gradients of a problem, whose operands are found by their names behind the result's gradient."""
+    return Derived(problem, operand_gradients, says="Five products, the scores being recomputed.", order="_")
 
 
 def mask_of(call: ForwardCall) -> TensorType | None:
@@ -53,12 +59,11 @@ def dense_problem(call: ForwardCall) -> Attention:
 
 
 @backward(
-    "aten.scaled_dot_product_attention",
-    "aten._scaled_dot_product_flash_attention",
-    "aten._scaled_dot_product_flash_attention_for_cpu",
-    "aten._scaled_dot_product_efficient_attention",
-    "aten._scaled_dot_product_cudnn_attention",
-    "aten._scaled_dot_product_fused_attention_overrideable",
+    *aten(
+        "scaled_dot_product_attention _scaled_dot_product_flash_attention",
+        "_scaled_dot_product_flash_attention_for_cpu _scaled_dot_product_efficient_attention",
+        "_scaled_dot_product_cudnn_attention _scaled_dot_product_fused_attention_overrideable",
+    )
 )
 def fused_gradients(call: ForwardCall) -> Estimate:
     """Five products: the scores again, and one for each of the probabilities' and the operands' gradients."""
@@ -93,30 +98,17 @@ def varlen_gradients(call: ForwardCall) -> Estimate:
     return priced(flash_problem(*packed, 0.0, given.get("is_causal", False), left, right), call)
 
 
-@rule(
-    *(
-        "aten._scaled_dot_product_flash_attention_backward",
-        "aten._scaled_dot_product_cudnn_attention_backward",
-    ),
-    "aten._scaled_dot_product_flash_attention_for_cpu_backward",
-)
-def dense_backward(
-    *,
-    query: TensorType,
-    key: TensorType,
-    value: TensorType,
-    mask: TensorType | None = None,
-    out: TensorType,
-    dropout_p: float,
-    is_causal: bool,
-) -> Estimate:
-    """Five products, the scores being recomputed."""
-    return operand_gradients(dense(query, key, value, mask, dropout_p, is_causal), out)
+for _kernel in ("flash_attention", "cudnn_attention", "flash_attention_for_cpu"):
+    rule(f"aten._scaled_dot_product_{_kernel}_backward")(with_gradients(dense))
+rule("aten._flash_attention_backward")(with_gradients(flash_problem))
+rule("aten._cudnn_attention_backward")(with_gradients(cudnn_problem))
 
 
 @rule(
-    "aten._scaled_dot_product_efficient_attention_backward",
-    "aten._scaled_dot_product_fused_attention_overrideable_backward",
+    *aten(
+        "_scaled_dot_product_efficient_attention_backward",
+        "_scaled_dot_product_fused_attention_overrideable_backward",
+    )
 )
 def dense_backward_with_mask(
     *,
@@ -132,27 +124,6 @@ def dense_backward_with_mask(
     """Five products, the scores being recomputed; the mask's gradient is found on demand."""
     problem = dense(query, key, value, mask, dropout_p, is_causal)
     return problem.backward({*OPERANDS, *(("mask",) if grad_input_mask[3] else ())}, out)
-
-
-@rule("aten._flash_attention_backward")
-def packed_flash_backward(
-    *,
-    query: TensorType,
-    key: TensorType,
-    value: TensorType,
-    out: TensorType,
-    cum_seq_q: TensorType | None,
-    cum_seq_k: TensorType | None,
-    max_k: Dim,
-    dropout_p: float,
-    is_causal: bool,
-    window_size_left: Dim | None = None,
-    window_size_right: Dim | None = None,
-) -> Estimate:
-    """Five products, the scores being recomputed."""
-    window = (window_size_left, window_size_right)
-    packed = (query, key, value, cum_seq_q, cum_seq_k, max_k)
-    return operand_gradients(flash_problem(*packed, dropout_p, is_causal, *window), out)
 
 
 @rule("torch_attn._varlen_attn_backward")
@@ -171,7 +142,7 @@ def varlen_backward(
     """Five products, the scores being recomputed."""
     left, right = window_size or (-1, -1)
     packed = (query, key, value, cu_seq_q, cu_seq_k, max_k)
-    return operand_gradients(flash_problem(*packed, 0.0, is_causal, left, right), out)
+    return operand_gradients(flash_problem(*packed, 0.0, is_causal, left, right, out=out))
 
 
 @rule("aten._efficient_attention_backward")
@@ -198,22 +169,3 @@ def packed_efficient_backward(
     estimate = problem.backward({*OPERANDS, *(("mask",) if bias_requires_grad else ())}, out)
     placeholder = query.like((), FLOAT32) if mask is None else mask.like()
     return replace(estimate, out=(*estimate.out[:3], placeholder))
-
-
-@rule("aten._cudnn_attention_backward")
-def packed_cudnn_backward(
-    *,
-    query: TensorType,
-    key: TensorType,
-    value: TensorType,
-    mask: TensorType | None,
-    out: TensorType,
-    cum_seq_q: TensorType | None,
-    cum_seq_k: TensorType | None,
-    max_k: Dim,
-    dropout_p: float,
-    is_causal: bool,
-) -> Estimate:
-    """Five products, the scores being recomputed."""
-    packed = (query, key, value, mask, cum_seq_q, cum_seq_k, max_k)
-    return operand_gradients(cudnn_problem(*packed, dropout_p, is_causal), out)

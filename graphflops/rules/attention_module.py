@@ -12,9 +12,10 @@ from graphflops.cost import Estimate
 from graphflops.dims import Dim, differ, floor_div, prod
 from graphflops.rules.attention import Attention, attend
 from graphflops.rules.attention_packed import heads_first
+from graphflops.rules.linalg import results
 from graphflops.rules.matmul import grouped_mm
 from graphflops.rules.norm import AFFINE, NORMALISE, STATISTICS
-from graphflops.rules.registry import require, rule
+from graphflops.rules.registry import Derived, require, rule
 from graphflops.tensor import FLOAT32, TensorType
 
 KIND = "attention"
@@ -122,25 +123,14 @@ def native_multi_head_attention(
     )
 
 
-@rule("aten._triton_multi_head_attention")
-def triton_multi_head_attention(
-    query: TensorType,
-    key: TensorType,
-    value: TensorType,
-    embed_dim: int,
-    num_head: int,
-    qkv_weight: TensorType,
-    qkv_bias: TensorType,
-    proj_weight: TensorType,
-    proj_bias: TensorType,
-    mask: TensorType | None = None,
-) -> Estimate:
-    """Four projections and the two products of attention."""
-    estimate = native_multi_head_attention(
-        *(query, key, value, embed_dim, num_head, qkv_weight, qkv_bias, proj_weight, proj_bias, mask),
+rule("aten._triton_multi_head_attention")(
+    Derived(
+        native_multi_head_attention,
+        results(0),
+        says="Four projections and the two products of attention.",
         need_weights=False,
     )
-    return replace(estimate, out=estimate.out[:1])
+)
 
 
 @rule("aten._transformer_encoder_layer_fwd", kind="other")

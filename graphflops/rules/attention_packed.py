@@ -15,7 +15,7 @@ from itertools import pairwise
 from graphflops.cost import Estimate
 from graphflops.dims import Dim, Expr, ceil_div, total
 from graphflops.rules.attention import Attention, attend, flash_debug_mask, flash_state, philox, result_of
-from graphflops.rules.registry import find, rule
+from graphflops.rules.registry import Derived, find, rule
 from graphflops.rules.shapes import doubled_pairs
 from graphflops.tensor import FLOAT32, UINT64, TensorType
 
@@ -85,16 +85,19 @@ def flash_problem(
     is_causal: bool = False,
     window_size_left: Dim | None = None,
     window_size_right: Dim | None = None,
+    *,
+    out: TensorType | None = None,
     **others: object,
 ) -> Attention:
     """What flash attention computes, dense without offsets and packed with them."""
     left, right = window(window_size_left), 0 if is_causal else window(window_size_right)
     dropout = dropout_p > 0
     if cum_seq_q is not None:
-        return pack(query, key, value, cum_seq_q, cum_seq_k, max_k, left=left, right=right, dropout=dropout)
+        packed = pack(query, key, value, cum_seq_q, cum_seq_k, max_k, left=left, right=right, dropout=dropout)
+        return replace(packed, out=out)
     turned = heads_first(query), heads_first(key), heads_first(value)
     problem = attend(*turned, left=left, right=right, bottom_right=True, dropout=dropout)
-    return replace(problem, query=query, key=key, value=value)
+    return replace(problem, query=query, key=key, value=value, out=out)
 
 
 def pages_read(x: TensorType, sequences: Dim, max_k: Dim) -> TensorType:
@@ -120,6 +123,9 @@ def flash_attention_forward(
     seqused_k: TensorType | None = None,
     alibi_slopes: TensorType | None = None,
     block_table: TensorType | None = None,
+    q_descale: TensorType | None = None,
+    k_descale: TensorType | None = None,
+    v_descale: TensorType | None = None,
 ) -> Estimate:
     """Two products per score; keys and values in pages are read as far as the longest sequence reaches."""
     heads = query.shape[-2]
@@ -135,40 +141,8 @@ def flash_attention_forward(
     window = window_size_left, window_size_right
     problem = flash_problem(query, key, value, cum_seq_q, cum_seq_k, max_k, dropout_p, is_causal, *window)
     debug = flash_debug_mask(query, (sequences, heads, rows_each), longest, return_debug_mask)
-    reads = (cum_seq_q, cum_seq_k, seqused_k, alibi_slopes, block_table)
+    reads = (cum_seq_q, cum_seq_k, seqused_k, alibi_slopes, block_table, q_descale, k_descale, v_descale)
     return problem.forward(result_of(query, value), row_sums, *flash_state(query), debug, reads=reads)
-
-
-@rule("aten._flash_attention_forward.quantized")
-def flash_attention_forward_quantized(
-    query: TensorType,
-    key: TensorType,
-    value: TensorType,
-    cum_seq_q: TensorType | None,
-    cum_seq_k: TensorType | None,
-    max_q: Dim,
-    max_k: Dim,
-    dropout_p: float,
-    is_causal: bool,
-    return_debug_mask: bool,
-    q_descale: TensorType | None,
-    k_descale: TensorType | None,
-    v_descale: TensorType | None,
-    *,
-    window_size_left: Dim | None = None,
-    window_size_right: Dim | None = None,
-    seqused_k: TensorType | None = None,
-    alibi_slopes: TensorType | None = None,
-) -> Estimate:
-    """The same on eight-bit operands, whose scales are read beside them."""
-    estimate = flash_attention_forward(
-        *(query, key, value, cum_seq_q, cum_seq_k, max_q, max_k, dropout_p, is_causal, return_debug_mask),
-        window_size_left=window_size_left,
-        window_size_right=window_size_right,
-        seqused_k=seqused_k,
-        alibi_slopes=alibi_slopes,
-    )
-    return replace(estimate, reads=(*estimate.reads, q_descale, k_descale, v_descale))
 
 
 @rule("torch_attn._varlen_attn")
@@ -293,19 +267,22 @@ def cudnn_problem(
     max_k: Dim,
     dropout_p: float = 0.0,
     is_causal: bool = False,
+    *,
+    out: TensorType | None = None,
     **others: object,
 ) -> Attention:
     """What cuDNN computes, dense with the heads first, packed with them last; causal from the top left."""
     right, dropout = 0 if is_causal else None, dropout_p > 0
     if cum_seq_q is None:
-        return attend(query, key, value, attn_bias, right=right, dropout=dropout)
-    return pack(
+        return replace(attend(query, key, value, attn_bias, right=right, dropout=dropout), out=out)
+    packed = pack(
         *(query, key, value, cum_seq_q, cum_seq_k, max_k),
         mask=attn_bias,
         right=right,
         bottom_right=False,
         dropout=dropout,
     )
+    return replace(packed, out=out)
 
 
 @rule("aten._cudnn_attention_forward")
@@ -324,6 +301,7 @@ def cudnn_attention_forward(
     *,
     seqused_k: TensorType | None = None,
     block_table: TensorType | None = None,
+    out: TensorType | None = None,
 ) -> Estimate:
     """Two products per score; row sums are kept for the backward pass; keys and values may be in pages."""
     if block_table is not None:
@@ -331,33 +309,18 @@ def cudnn_attention_forward(
     problem = cudnn_problem(query, key, value, attn_bias, cum_seq_q, cum_seq_k, max_k, dropout_p, is_causal)
     row_sums = query.like((*query.shape[:-1], 1), FLOAT32) if compute_log_sumexp else None
     sizes = (cum_seq_q, cum_seq_k, max_q, max_k)
-    out = (result_of(query, value), row_sums, *sizes, *philox(query), None)
-    written = (out[0], row_sums)
+    results = (result_of(query, value), row_sums, *sizes, *philox(query), None)
     reads = (cum_seq_q, cum_seq_k, seqused_k, block_table)
-    return replace(problem.forward(*out, reads=reads), writes=written)
+    estimate = replace(problem.forward(*results, reads=reads), writes=(results[0], row_sums))
+    return estimate if out is None else _into(out, estimate)
 
 
-@rule("aten._cudnn_attention_forward_no_dropout_inplace")
-def cudnn_attention_forward_into(
-    out: TensorType,
-    query: TensorType,
-    key: TensorType,
-    value: TensorType,
-    cum_seq_q: TensorType,
-    cum_seq_k: TensorType | None,
-    max_q: Dim,
-    max_k: Dim,
-    is_causal: bool = False,
-    *,
-    scale: float | None = None,
-    seqused_k: TensorType | None = None,
-    block_table: TensorType | None = None,
-) -> Estimate:
-    """The same, written into a given result; only the row sums are returned."""
-    estimate = cudnn_attention_forward(
-        *(query, key, value, None, cum_seq_q, cum_seq_k, max_q, max_k, True),
-        is_causal=is_causal,
-        seqused_k=seqused_k,
-        block_table=block_table,
+rule("aten._cudnn_attention_forward_no_dropout_inplace")(
+    Derived(
+        cudnn_attention_forward,
+        says="The same, written into a given result; only the row sums are returned.",
+        order="out query key value cum_seq_q cum_seq_k max_q max_k is_causal",
+        attn_bias=None,
+        compute_log_sumexp=True,
     )
-    return _into(out, estimate)
+)

@@ -14,7 +14,7 @@ from graphflops.cost import Estimate, data_dependent
 from graphflops.dims import differ, prod
 from graphflops.rules.elementwise import promote
 from graphflops.rules.norm import computed_in, normalised
-from graphflops.rules.registry import Derived, require, rule
+from graphflops.rules.registry import Derived, aten, require, rule
 from graphflops.rules.shapes import tensors_of
 from graphflops.tensor import UINT8, TensorType
 
@@ -97,8 +97,10 @@ def instance_norm(
 
 
 @rule(
-    *("aten.native_batch_norm", "aten._native_batch_norm_legit", "aten._native_batch_norm_legit.no_stats"),
-    "aten._native_batch_norm_legit_no_training",
+    *aten(
+        "native_batch_norm _native_batch_norm_legit _native_batch_norm_legit.no_stats",
+        "_native_batch_norm_legit_no_training",
+    )
 )
 def native_batch_norm(
     x: TensorType,
@@ -205,9 +207,6 @@ def batch_norm_gather_stats(
     invstd: TensorType,
     running_mean: TensorType | None,
     running_var: TensorType | None,
-    momentum: float,
-    eps: float,
-    counts: TensorType | int,
 ) -> Estimate:
     """Merges the statistics of several batches one after another: eight operations per channel."""
     merged = mean.like(mean.shape[-1:])

@@ -11,7 +11,7 @@ from dataclasses import replace
 from graphflops.cost import Estimate
 from graphflops.dims import Dim, at_least, differ, floor_div, mod, prod
 from graphflops.rules.matmul import Mask, Number, additions, flops_of
-from graphflops.rules.registry import require, rule
+from graphflops.rules.registry import Derived, aten, require, rule
 from graphflops.rules.shapes import only_result
 from graphflops.tensor import TensorType
 
@@ -36,10 +36,7 @@ def gradients(
     )
 
 
-@rule(
-    *("aten.convolution_backward", "aten.convolution_backward_overrideable"),
-    "aten._slow_conv2d_backward.output_mask",
-)
+@rule(*aten("convolution_backward convolution_backward_overrideable _slow_conv2d_backward.output_mask"))
 def convolution_backward(
     grad: TensorType,
     x: TensorType,
@@ -182,81 +179,45 @@ def _each(value: PerAxis | str, count: int) -> Shape:
     return value * count if len(value) == 1 else value
 
 
-# Convolution operators.
+# Convolution operators: what stands behind the weight is found by its name.
 
-
-@rule(
-    *(
-        "aten.conv1d",
-        "aten.conv2d",
-        "aten.conv3d",
-        "aten._convolution_mode",
-        "aten._nnpack_spatial_convolution",
+rule(
+    *aten(
+        "conv1d conv2d conv3d _convolution_mode cudnn_convolution mkldnn_convolution miopen_convolution",
+        "miopen_depthwise_convolution _nnpack_spatial_convolution",
     ),
-    *("aten.mkldnn_convolution", "aten.miopen_convolution", "aten.miopen_depthwise_convolution"),
-    "aten.cudnn_convolution",
     product=("x", "weight"),
+)(
+    Derived(
+        convolve,
+        says='Every output position times its window, per group; padding is also "same" or "valid".',
+        order="x weight",
+    )
 )
-def conv(
-    x: TensorType,
-    weight: TensorType,
-    *,
-    bias: TensorType | None = None,
-    stride: PerAxis = 1,
-    padding: PerAxis | str = 0,
-    dilation: PerAxis = 1,
-    groups: Dim = 1,
-) -> Estimate:
-    """Every output position times its window, per group; padding is also "same" or "valid"."""
-    return convolve(x, weight, bias, stride, padding, dilation, groups)
-
-
-@rule(
-    *(
-        "aten.conv_transpose1d",
-        "aten.conv_transpose2d",
-        "aten.conv_transpose3d",
-        "aten.slow_conv_transpose2d",
+rule(
+    *aten(
+        "conv_transpose1d conv_transpose2d conv_transpose3d slow_conv_transpose2d slow_conv_transpose3d",
+        "cudnn_convolution_transpose miopen_convolution_transpose",
     ),
-    *("aten.slow_conv_transpose3d", "aten.cudnn_convolution_transpose", "aten.miopen_convolution_transpose"),
     product=("x", "weight"),
+)(
+    Derived(
+        convolve,
+        says="Every input position times the whole kernel, per group; counting output positions would count too much.",
+        order="x weight",
+        transposed=True,
+    )
 )
-def conv_transpose(
-    x: TensorType,
-    weight: TensorType,
-    *,
-    bias: TensorType | None = None,
-    stride: PerAxis = 1,
-    padding: PerAxis = 0,
-    output_padding: PerAxis = 0,
-    groups: Dim = 1,
-    dilation: PerAxis = 1,
-) -> Estimate:
-    """Every input position times the whole kernel, per group; counting output positions would count too much."""
-    geometry = (stride, padding, dilation, groups)
-    return convolve(x, weight, bias, *geometry, transposed=True, output_padding=output_padding)
-
-
-@rule("aten.convolution", "aten.convolution_overrideable", "aten._convolution", product=("x", "weight"))
-def convolution(
-    x: TensorType,
-    weight: TensorType,
-    bias: TensorType | None,
-    stride: PerAxis,
-    padding: PerAxis,
-    dilation: PerAxis,
-    transposed: bool,
-    output_padding: PerAxis,
-    groups: Dim,
-) -> Estimate:
-    """A convolution or a transposed convolution."""
-    geometry = (stride, padding, dilation, groups)
-    return convolve(x, weight, bias, *geometry, transposed=transposed, output_padding=output_padding)
+rule("aten.convolution", "aten.convolution_overrideable", "aten._convolution", product=("x", "weight"))(
+    Derived(convolve, says="A convolution or a transposed convolution.", order="x weight")
+)
 
 
 @rule(
-    *("aten.cudnn_convolution_relu", "aten.miopen_convolution_relu"),
-    *("aten.cudnn_convolution_add_relu", "aten.miopen_convolution_add_relu"),
+    *aten(
+        "cudnn_convolution_relu miopen_convolution_relu cudnn_convolution_add_relu",
+        "miopen_convolution_add_relu",
+    ),
     product=("x", "weight"),
 )
 def conv_relu(
@@ -293,8 +254,10 @@ def conv_depthwise(
 
 
 @rule(
-    *("aten.thnn_conv2d", "aten._slow_conv2d_forward", "aten.slow_conv3d", "aten.slow_conv3d_forward"),
-    *("aten.slow_conv_dilated2d", "aten.slow_conv_dilated3d"),
+    *aten(
+        "thnn_conv2d _slow_conv2d_forward slow_conv3d slow_conv3d_forward slow_conv_dilated2d",
+        "slow_conv_dilated3d",
+    ),
     product=("x", "weight"),
 )
 def slow_conv(

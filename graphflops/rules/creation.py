@@ -13,7 +13,7 @@ from dataclasses import replace
 from graphflops.cost import Estimate, Value, data_dependent, free
 from graphflops.dims import Dim, Expr, at_least, ceil_div, dim_max, floor_div
 from graphflops.rules.elementwise import DEFAULT_FLOAT, float_result, result_type
-from graphflops.rules.registry import require, rule
+from graphflops.rules.registry import Derived, require, rule
 from graphflops.rules.shapes import axis, few, tensors_of
 from graphflops.rules.views import at_least_1d
 from graphflops.tensor import INT64, Contents, DType, TensorType
@@ -37,16 +37,13 @@ def filled(shape: Sequence[Dim], dtype: DType, fill: object) -> TensorType:
 # Fills.
 
 
-@rule("aten.zeros", "aten._efficientzerotensor")
-def zeros(size: Sequence[Dim], *, dtype: DType | None = None) -> Estimate:
-    """Zeros written."""
-    return Estimate((filled(size, dtype or DEFAULT_FLOAT, 0),))
+def written(size: Sequence[Dim], *, dtype: DType | None = None, fill: int) -> Estimate:
+    """One number written everywhere."""
+    return Estimate((filled(size, dtype or DEFAULT_FLOAT, fill),))
 
 
-@rule("aten.ones")
-def ones(size: Sequence[Dim], *, dtype: DType | None = None) -> Estimate:
-    """Ones written."""
-    return Estimate((filled(size, dtype or DEFAULT_FLOAT, 1),))
+rule("aten.zeros", "aten._efficientzerotensor")(Derived(written, says="Zeros written.", fill=0))
+rule("aten.ones")(Derived(written, says="Ones written.", fill=1))
 
 
 @rule("aten.full")
@@ -67,22 +64,15 @@ def empty(size: Sequence[Dim], *, dtype: DType | None = None) -> Estimate:
     return free(TensorType(tuple(size), dtype or DEFAULT_FLOAT), alias=False)
 
 
-@rule("aten.zeros_like", "aten.zero")
-def zeros_like(x: TensorType, *, dtype: DType | None = None) -> Estimate:
-    """Zeros written; the tensor itself is not read."""
-    return Estimate((filled(x.shape, dtype or x.dtype, 0),))
-
-
-@rule("aten.ones_like")
-def ones_like(x: TensorType, *, dtype: DType | None = None) -> Estimate:
-    """Ones written; the tensor itself is not read."""
-    return Estimate((filled(x.shape, dtype or x.dtype, 1),))
-
-
 @rule("aten.full_like")
 def full_like(x: TensorType, fill_value: Value, *, dtype: DType | None = None) -> Estimate:
     """One value written everywhere; the tensor itself is not read."""
     return Estimate((filled(x.shape, dtype or x.dtype, fill_value),))
+
+
+_SAYS = "{} written; the tensor itself is not read."
+rule("aten.zeros_like", "aten.zero")(Derived(full_like, says=_SAYS.format("Zeros"), order="x", fill_value=0))
+rule("aten.ones_like")(Derived(full_like, says=_SAYS.format("Ones"), order="x", fill_value=1))
 
 
 @rule("aten.empty_like")
@@ -91,30 +81,23 @@ def empty_like(x: TensorType, *, dtype: DType | None = None) -> Estimate:
     return free(x.like(dtype=dtype), alias=False)
 
 
-@rule("aten.new_zeros")
-def new_zeros(x: TensorType, size: Sequence[Dim], *, dtype: DType | None = None) -> Estimate:
-    """Zeros written, of the tensor's type."""
-    return Estimate((filled(size, dtype or x.dtype, 0),))
-
-
-@rule("aten._new_zeros_with_same_feature_meta")
-def new_zeros_like(x: TensorType, other: TensorType, *, self_num_batch_dims: int = 0) -> Estimate:
-    """Zeros written, of the other tensor's shape behind the leading batch axes of the first."""
-    return Estimate((filled((*x.shape[:self_num_batch_dims], *other.shape), x.dtype, 0),))
-
-
-@rule("aten.new_ones")
-def new_ones(x: TensorType, size: Sequence[Dim], *, dtype: DType | None = None) -> Estimate:
-    """Ones written, of the tensor's type."""
-    return Estimate((filled(size, dtype or x.dtype, 1),))
-
-
 @rule("aten.new_full")
 def new_full(
     x: TensorType, size: Sequence[Dim], fill_value: Value, *, dtype: DType | None = None
 ) -> Estimate:
     """One value written everywhere, of the tensor's type."""
     return Estimate((filled(size, dtype or x.dtype, fill_value),))
+
+
+_SAYS = "{} written, of the tensor's type."
+rule("aten.new_zeros")(Derived(new_full, says=_SAYS.format("Zeros"), order="x size", fill_value=0))
+rule("aten.new_ones")(Derived(new_full, says=_SAYS.format("Ones"), order="x size", fill_value=1))
+
+
+@rule("aten._new_zeros_with_same_feature_meta")
+def new_zeros_like(x: TensorType, other: TensorType, *, self_num_batch_dims: int = 0) -> Estimate:
+    """Zeros written, of the other tensor's shape behind the leading batch axes of the first."""
+    return Estimate((filled((*x.shape[:self_num_batch_dims], *other.shape), x.dtype, 0),))
 
 
 @rule("aten.new_empty", "aten.new_empty_strided")
@@ -173,23 +156,12 @@ def _whole(number: Value) -> Dim | float:
 
 
 @rule("aten.arange")
-def arange(end: Value, *, dtype: DType | None = None) -> Estimate:
-    """The numbers from 0 to below `end`."""
-    return arange_steps(0, end, dtype=dtype)
-
-
-@rule("aten.arange.start", "aten.arange.start_step")
-def arange_steps(start: Value, end: Value, step: Value = 1, *, dtype: DType | None = None) -> Estimate:
-    """The numbers from `start` to below `end`."""
+def arange(*, end: Value, start: Value = 0, step: Value = 1, dtype: DType | None = None) -> Estimate:
+    """The numbers from `start`, or 0, to below `end`."""
     estimate = progression(steps_between(start, end, step), dtype or result_type(start, end, step))
-    out = estimate.out[0]
+    (out,) = tensors_of(estimate.out)
     numbers = [x for x in (start, end, step) if isinstance(x, int)]
-    if (
-        len(numbers) < 3
-        or not isinstance(out, TensorType)
-        or out.dtype.is_floating
-        or few(out.shape, SMALL) is None
-    ):
+    if len(numbers) < 3 or out.dtype.is_floating or few(out.shape, SMALL) is None:
         return estimate
     return replace(estimate, out=(replace(out, value=tuple(range(*numbers))),))
 
@@ -270,19 +242,27 @@ def triu_indices(row: Dim, col: Dim, offset: Dim = 0, *, dtype: DType | None = N
 # Windows: their argument, formula and functions per element.
 
 
-@rule("aten.bartlett_window")
-def bartlett_window(window_length: Dim, *, dtype: DType | None = None) -> Estimate:
+def window(
+    window_length: Dim, *, dtype: DType | None = None, flops: int = 2, transcendentals: int = 0
+) -> Estimate:
     """A triangle: a multiplication and a subtraction per element."""
-    return progression(window_length, dtype or DEFAULT_FLOAT)
+    return progression(window_length, dtype or DEFAULT_FLOAT, flops, transcendentals)
 
 
-@rule("aten.hann_window", "aten.hamming_window")
-def hann_window(window_length: Dim, *, dtype: DType | None = None) -> Estimate:
-    """The value alpha - beta * cos(2 pi i / n) per element: three operations and a cosine."""
-    return progression(window_length, dtype or DEFAULT_FLOAT, flops=3, transcendentals=1)
-
-
-@rule("aten.blackman_window", "aten.kaiser_window")
-def blackman_window(window_length: Dim, *, dtype: DType | None = None) -> Estimate:
-    """Two cosines with arguments and factors; or I0(beta * sqrt(1 - ((i - h) / h)^2)) / I0(beta), which is as much."""
-    return progression(window_length, dtype or DEFAULT_FLOAT, flops=6, transcendentals=2)
+rule("aten.bartlett_window")(window)
+rule("aten.hann_window", "aten.hamming_window")(
+    Derived(
+        window,
+        says="The value alpha - beta * cos(2 pi i / n) per element: three operations and a cosine.",
+        flops=3,
+        transcendentals=1,
+    )
+)
+rule("aten.blackman_window", "aten.kaiser_window")(
+    Derived(
+        window,
+        says="Two cosines with arguments and factors; or I0(beta * sqrt(1 - ((i - h) / h)^2)) / I0(beta), which is as much.",
+        flops=6,
+        transcendentals=2,
+    )
+)

@@ -12,12 +12,12 @@ from graphflops.rules.reduce import (
     Axes,
     accumulated,
     indexed,
-    operand_gradient,
     parts,
+    per_element,
     selected_indices,
     x_and_result,
 )
-from graphflops.rules.registry import ForwardCall, backward, require, rule
+from graphflops.rules.registry import backward, require, rule
 from graphflops.rules.shapes import axes, axis, only_result, reduced, replaced
 from graphflops.tensor import DType, TensorType
 
@@ -78,22 +78,13 @@ def cumprod_backward(grad: TensorType, x: TensorType, *, output: TensorType) -> 
     return Estimate((out,), vector_flops=3 * parts(x) * x.numel, reads=(grad, x, output))
 
 
-@backward("aten.cumsum")
-def cumsum_gradient(call: ForwardCall) -> Estimate:
-    """Sums of the gradient from its end: one addition per element."""
-    return operand_gradient(call, each=1)
-
-
-@backward("aten.cumprod")
-def cumprod_gradient(call: ForwardCall) -> Estimate:
-    """Gradient times output, summed from the end, over the operand: three operations per element."""
-    return operand_gradient(call, each=3, saved=x_and_result(call))
-
-
-@backward("aten.cummax", "aten.cummin")
-def cummax_gradient(call: ForwardCall) -> Estimate:
-    """Each gradient is added where its value came from."""
-    return operand_gradient(call, each=1, saved=selected_indices(call))
+backward("aten.cumsum")(per_element(1))  # sums of the gradient from its end
+backward("aten.cumprod")(
+    per_element(3, saved=x_and_result)
+)  # times output, summed from the end, over the operand
+backward("aten.cummax", "aten.cummin")(
+    per_element(1, saved=selected_indices)
+)  # added where its value came from
 
 
 _MOST_TURNS = 10_000  # a damaged file may hold any number
@@ -131,34 +122,24 @@ def intervals(y: TensorType, x: TensorType | None, dim: int) -> tuple[tuple[Dim,
     return shape, place, float_result(y) if x is None else float_result(y, x)
 
 
-@rule("aten.trapezoid.dx", "aten.trapz.dx")
-def trapezoid(y: TensorType, *, dim: int = -1) -> Estimate:
-    """One addition per sample; both ends, the halving and the step are three operations per result."""
-    out = y.like(reduced(y.shape, dim), float_result(y))
-    return Estimate((out,), vector_flops=parts(y) * (y.numel + 3 * out.numel), reads=(y,))
+@rule("aten.trapezoid", "aten.trapz")
+def trapezoid(y: TensorType, *, x: TensorType | None = None, dim: int = -1) -> Estimate:
+    """Per interval both ends added, times the width, summed; the widths once, a halving per result.
 
-
-@rule("aten.trapezoid.x", "aten.trapz.x")
-def trapezoid_x(y: TensorType, x: TensorType, *, dim: int = -1) -> Estimate:
-    """Per interval both ends added, times the width, summed; the widths once, a halving per result."""
+    With an even step an addition per sample; both ends, the halving and the step are three operations per result.
+    """
     shape, place, dtype = intervals(y, x, dim)
-    out = y.like(reduced(shape, place), dtype)
-    return Estimate((out,), vector_flops=parts(y) * (3 * prod(shape) + x.numel + out.numel), reads=(y, x))
+    out = y.like(reduced(shape if x is not None else y.shape, place), dtype)
+    work = y.numel + 3 * out.numel if x is None else 3 * prod(shape) + x.numel + out.numel
+    return Estimate((out,), vector_flops=parts(y) * work, reads=(y, x))
 
 
-@rule("aten.cumulative_trapezoid.dx")
-def cumulative_trapezoid(y: TensorType, *, dim: int = -1) -> Estimate:
-    """Per interval both ends added, times half the step, summed up."""
-    shape, _, dtype = intervals(y, None, dim)
-    return Estimate((y.like(shape, dtype),), vector_flops=3 * parts(y) * prod(shape), reads=(y,))
-
-
-@rule("aten.cumulative_trapezoid.x")
-def cumulative_trapezoid_x(y: TensorType, x: TensorType, *, dim: int = -1) -> Estimate:
-    """Per interval both ends added, times the width, summed up and halved; the widths once."""
+@rule("aten.cumulative_trapezoid")
+def cumulative_trapezoid(y: TensorType, *, x: TensorType | None = None, dim: int = -1) -> Estimate:
+    """Per interval both ends added, times half the step or the width, summed up; widths once, then also a halving."""
     shape, _, dtype = intervals(y, x, dim)
-    work = parts(y) * (4 * prod(shape) + x.numel)
-    return Estimate((y.like(shape, dtype),), vector_flops=work, reads=(y, x))
+    work = 3 * prod(shape) if x is None else 4 * prod(shape) + x.numel
+    return Estimate((y.like(shape, dtype),), vector_flops=parts(y) * work, reads=(y, x))
 
 
 @rule("aten.gradient")

@@ -6,10 +6,12 @@ counted.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from graphflops.cost import Estimate, free
 from graphflops.dims import Dim
 from graphflops.rules.elementwise import result_of
-from graphflops.rules.registry import ForwardCall, backward, rule
+from graphflops.rules.registry import Derived, ForwardCall, backward, rule
 from graphflops.tensor import BOOL, UINT8, DType, TensorType
 
 KIND = "elementwise"
@@ -72,10 +74,15 @@ def masked(x: TensorType, dtype: DType, train: bool) -> Estimate:
     return Estimate((x.like(), mask), vector_flops=DROPOUT * x.numel, reads=(x,))
 
 
-@rule("aten._fused_dropout", kind="dropout")
-def fused_dropout(x: TensorType) -> Estimate:
-    """Three operations per element and a stored mask; `p` is the probability of keeping."""
-    return masked(x, UINT8, train=True)
+rule("aten._fused_dropout", kind="dropout")(
+    Derived(
+        masked,
+        says="Three operations per element and a stored mask; `p` is the probability of keeping.",
+        order="x",
+        dtype=UINT8,
+        train=True,
+    )
+)
 
 
 @rule("aten.native_dropout_backward", "aten._masked_scale")
@@ -93,21 +100,17 @@ def dropout_backward(call: ForwardCall) -> Estimate:
     return native_dropout_backward(grad.like(), grad.like(dtype=BOOL))
 
 
-@backward("aten.feature_dropout", "aten.feature_alpha_dropout")
-def feature_dropout_backward(call: ForwardCall) -> Estimate:
-    """The gradient times the noise of its channel."""
-    return scaled_back(call, channels(result_of(call)).nbytes)
+def scaled_back(noise: Callable[[TensorType], TensorType]) -> Callable[[ForwardCall], Estimate]:
+    """The backward rule of what multiplies by noise, which is stored; the gradient itself if nothing was drawn."""
+
+    def priced(call: ForwardCall) -> Estimate:
+        grad = result_of(call)
+        if call.estimate.alias:
+            return free(grad)
+        return Estimate((grad.like(),), vector_flops=grad.numel, reads=(grad.like(), noise(grad).nbytes))
+
+    return priced
 
 
-@backward("aten.alpha_dropout")
-def alpha_dropout_backward(call: ForwardCall) -> Estimate:
-    """The gradient times the noise of each element."""
-    return scaled_back(call, result_of(call).like().nbytes)
-
-
-def scaled_back(call: ForwardCall, noise: Dim) -> Estimate:
-    """The gradient times the stored noise, `noise` bytes of it; the gradient itself if nothing was drawn."""
-    grad = result_of(call)
-    if call.estimate.alias:
-        return free(grad)
-    return Estimate((grad.like(),), vector_flops=grad.numel, reads=(grad.like(), noise))
+backward("aten.feature_dropout", "aten.feature_alpha_dropout")(scaled_back(channels))
+backward("aten.alpha_dropout")(scaled_back(lambda grad: grad.like()))

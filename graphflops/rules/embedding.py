@@ -5,7 +5,7 @@ from __future__ import annotations
 from graphflops.cost import Estimate, picked
 from graphflops.dims import Dim
 from graphflops.rules import arrangement
-from graphflops.rules.registry import ForwardCall, backward, require, rule
+from graphflops.rules.registry import Derived, ForwardCall, backward, require, rule
 from graphflops.rules.shapes import shown, tensors_of
 from graphflops.tensor import INT64, PartType, TensorType
 
@@ -108,34 +108,32 @@ def bagged(
     )
 
 
-def register_bag(*keys: str, last_counts: bool, none_unpadded: bool = False) -> None:
-    """Register embedding bags.
+def embedding_bag(
+    weight: TensorType,
+    indices: TensorType,
+    offsets: TensorType,
+    *,
+    mode: int = SUM,
+    per_sample_weights: TensorType | None = None,
+    include_last_offset: bool = False,
+    padding_idx: int | None = -1,
+    last_counts: bool = True,
+    none_unpadded: bool = False,
+) -> Estimate:
+    """Looks rows up and reduces each bag by sum, mean or maximum.
 
     last_counts: whether the end of the last bag, if included in the offsets, has a size of its own.
     none_unpadded: whether a negative padding row counts from the end, so that only None stands for no padding.
     """
-
-    @rule(*keys)
-    def embedding_bag(
-        weight: TensorType,
-        indices: TensorType,
-        offsets: TensorType,
-        *,
-        mode: int = SUM,
-        per_sample_weights: TensorType | None = None,
-        include_last_offset: bool = False,
-        padding_idx: int | None = -1,
-    ) -> Estimate:
-        """Looks rows up and reduces each bag by sum, mean or maximum."""
-        padded = padding_idx is not None and (none_unpadded or padding_idx >= 0)
-        counted = offsets.shape[0] - (0 if last_counts else include_last_offset)
-        shape = (per_sample_weights, include_last_offset)
-        return bagged(weight, indices, offsets, mode, *shape, padded, counted)
+    padded = padding_idx is not None and (none_unpadded or padding_idx >= 0)
+    counted = offsets.shape[0] - (0 if last_counts else include_last_offset)
+    shape = (per_sample_weights, include_last_offset)
+    return bagged(weight, indices, offsets, mode, *shape, padded, counted)
 
 
-register_bag("aten.embedding_bag", "aten._embedding_bag_forward_only", last_counts=True)
-register_bag("aten._embedding_bag", last_counts=False)
-register_bag("aten.embedding_bag.padding_idx", last_counts=True, none_unpadded=True)
+rule("aten.embedding_bag", "aten._embedding_bag_forward_only")(Derived(embedding_bag))
+rule("aten._embedding_bag")(Derived(embedding_bag, last_counts=False))
+rule("aten.embedding_bag.padding_idx")(Derived(embedding_bag, none_unpadded=True))
 
 
 @rule("aten._embedding_bag_dense_backward", "aten._embedding_bag_backward")

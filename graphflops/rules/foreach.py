@@ -9,7 +9,7 @@ from typing import TypeAlias
 from graphflops.cost import Estimate, Value
 from graphflops.dims import Dim, total
 from graphflops.errors import RuleError
-from graphflops.rules.registry import find, require, rule
+from graphflops.rules.registry import Derived, find, require, rule
 from graphflops.rules.shapes import tensors_of
 from graphflops.rules.work import WORK
 from graphflops.rules.work_functions import Work
@@ -66,16 +66,13 @@ def for_each(single: str, *operands: Item, **named: Item) -> Estimate:
     )
 
 
-def foreach(name: str, single: str) -> None:
-    """Register `_foreach_<name>` as the single operator's rule applied to each item."""
-
-    @rule(f"aten._foreach_{name}")
-    def priced(*operands: Item, **named: Item) -> Estimate:
-        return for_each(single, *operands, **named)
+def itemwise(*operands: Item, single: str, **named: Item) -> Estimate:
+    """The single operator's rule applied to each item."""
+    return for_each(single, *operands, **named)
 
 
 for name in ITEMWISE.split():
-    foreach(name, f"aten.{name}")
+    rule(f"aten._foreach_{name}")(Derived(itemwise, single=f"aten.{name}"))
 
 
 @rule("aten._foreach_copy")
@@ -179,38 +176,35 @@ def fused_sgd(
     return update(work, parameters, grads, (momentum_buffer_list,), (lr, found_inf), grad_scale)
 
 
-def adam(decoupled: bool, *keys: str) -> None:
-    """Register Adam, which decays weights by the gradient (two operations), or AdamW, by a scale (one)."""
+def adam(
+    parameters: Tensors,
+    grads: Tensors,
+    exp_avgs: Tensors,
+    exp_avg_sqs: Tensors,
+    max_exp_avg_sqs: Tensors,
+    state_steps: Tensors,
+    *,
+    lr: Value,
+    weight_decay: float,
+    amsgrad: bool,
+    maximize: bool,
+    grad_scale: TensorType | None = None,
+    found_inf: TensorType | None = None,
+    decoupled: bool = False,
+) -> Estimate:
+    """Both moments and the step; one operation more for a largest moment, one for a negated gradient.
 
-    @rule(*keys)
-    def priced(
-        parameters: Tensors,
-        grads: Tensors,
-        exp_avgs: Tensors,
-        exp_avg_sqs: Tensors,
-        max_exp_avg_sqs: Tensors,
-        state_steps: Tensors,
-        *,
-        lr: Value,
-        beta1: float,
-        beta2: float,
-        weight_decay: float,
-        eps: float,
-        amsgrad: bool,
-        maximize: bool,
-        grad_scale: TensorType | None = None,
-        found_inf: TensorType | None = None,
-    ) -> Estimate:
-        """Both moments and the step; one operation more for a largest moment, one for a negated gradient."""
-        work = WORK["adam"]
-        if weight_decay != 0:
-            work = WORK["adamw"] if decoupled else work.more(WORK["l2_penalty"].flops)
-        states, shared = (exp_avgs, exp_avg_sqs, max_exp_avg_sqs), (*state_steps, lr, found_inf)
-        return update(work.more(amsgrad + maximize), parameters, grads, states, shared, grad_scale)
+    Weights decay by the gradient (two operations) or, decoupled, by a scale (one).
+    """
+    work = WORK["adam"]
+    if weight_decay != 0:
+        work = WORK["adamw"] if decoupled else work.more(WORK["l2_penalty"].flops)
+    states, shared = (exp_avgs, exp_avg_sqs, max_exp_avg_sqs), (*state_steps, lr, found_inf)
+    return update(work.more(amsgrad + maximize), parameters, grads, states, shared, grad_scale)
 
 
-adam(False, "aten._fused_adam")
-adam(True, "aten._fused_adamw")
+rule("aten._fused_adam")(adam)
+rule("aten._fused_adamw")(Derived(adam, decoupled=True))
 
 
 @rule("aten._fused_adagrad", "aten._fused_adagrad_")

@@ -14,7 +14,7 @@ from graphflops.cost import Estimate
 from graphflops.dims import Dim, at_least, floor_div, prod, same, total
 from graphflops.rules.elementwise import DEFAULT_FLOAT, complex_of, float_result, real_of
 from graphflops.rules.lapack import n_log_n
-from graphflops.rules.registry import require, rule
+from graphflops.rules.registry import Derived, require, rule
 from graphflops.rules.shapes import axes, replaced
 from graphflops.tensor import DType, TensorType
 
@@ -47,50 +47,26 @@ def spectrum(
     )
 
 
-@rule("aten.stft")
+@rule("aten.stft.center")
 def stft(
     x: TensorType,
     n_fft: Dim,
-    hop_length: Dim | None = None,
-    win_length: Dim | None = None,
-    window: TensorType | None = None,
     *,
-    onesided: bool | None = None,
-    return_complex: bool | None = None,
-    align_to_window: bool | None = None,
-) -> Estimate:
-    """A product with the window and a transform per frame."""
-    start = win_length if align_to_window and win_length is not None else n_fft
-    return spectrum(x, n_fft, hop_length, window, start, onesided, return_complex)
-
-
-@rule("aten.stft.center")
-def stft_center(
-    x: TensorType,
-    n_fft: Dim,
     hop_length: Dim | None = None,
     win_length: Dim | None = None,
     window: TensorType | None = None,
     center: bool = True,
-    *,
     onesided: bool | None = None,
     return_complex: bool | None = None,
     align_to_window: bool | None = None,
 ) -> Estimate:
-    """As `stft`; centred frames reach half their length past both ends of the signal."""
-    if not center:
-        return stft(
-            x,
-            n_fft,
-            hop_length,
-            win_length,
-            window,
-            onesided=onesided,
-            return_complex=return_complex,
-            align_to_window=align_to_window,
-        )
-    start = n_fft - 2 * floor_div(n_fft, 2)
+    """A product with the window and a transform per frame; centred ones reach half their length past the signal's ends."""
+    start = win_length if align_to_window and win_length is not None else n_fft
+    start = n_fft - 2 * floor_div(n_fft, 2) if center else start
     return spectrum(x, n_fft, hop_length, window, start, onesided, return_complex)
+
+
+rule("aten.stft")(Derived(stft, says="A product with the window and a transform per frame.", center=False))
 
 
 @rule("aten.istft")

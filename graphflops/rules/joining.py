@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import comb, factorial
 
 from graphflops.cost import Estimate, data_dependent, free
 from graphflops.dims import Dim, at_least, ceil_div, dim_max, floor_div, prod, total
 from graphflops.rules.elementwise import result_type
-from graphflops.rules.registry import ForwardCall, backward, require, rule
+from graphflops.rules.registry import Derived, ForwardCall, aten, backward, require, rule
 from graphflops.rules.shapes import Shape, axis, end_to_end, tensors_of
 from graphflops.rules.views import at_least_1d, at_least_2d, at_least_3d, unsqueeze
 from graphflops.tensor import INT64, PartType, TensorType
@@ -51,29 +51,25 @@ def stack(tensors: Sequence[TensorType], dim: int = 0) -> Estimate:
     return replace(cat(tensors_of(rows), axis(dim, tensors[0].rank + 1)), reads=tuple(tensors))
 
 
-@rule("aten.hstack")
-def hstack(tensors: Sequence[TensorType]) -> Estimate:
-    """Vectors joined end to end, others along the second axis."""
-    rows = [at_least_1d(x) for x in tensors]
-    return cat(rows, 0 if rows[0].rank == 1 else 1)
+def _stacked(
+    tensors: Sequence[TensorType], *, raised: Callable[[TensorType], TensorType], dim: int
+) -> Estimate:
+    """Tensors joined along an axis, the first one where they have only that, once they have so many."""
+    rows = [raised(x) for x in tensors]
+    return cat(rows, min(dim, rows[0].rank - 1))
 
 
-@rule("aten.vstack", "aten.row_stack")
-def vstack(tensors: Sequence[TensorType]) -> Estimate:
-    """Rows, or matrices, joined along the first axis."""
-    return cat([at_least_2d(x) for x in tensors], 0)
+def _as_column(x: TensorType) -> TensorType:
+    return x if x.rank > 1 else x.view((x.numel, 1))
 
 
-@rule("aten.dstack")
-def dstack(tensors: Sequence[TensorType]) -> Estimate:
-    """Matrices joined along a third axis."""
-    return cat([at_least_3d(x) for x in tensors], 2)
-
-
-@rule("aten.column_stack")
-def column_stack(tensors: Sequence[TensorType]) -> Estimate:
-    """Vectors joined as the columns of a matrix, matrices along the second axis."""
-    return cat([x if x.rank > 1 else x.view((x.numel, 1)) for x in tensors], 1)
+for _names, _says, _raised, _dim in (
+    ("hstack", "Vectors joined end to end, others along the second axis.", at_least_1d, 1),
+    ("vstack row_stack", "Rows, or matrices, joined along the first axis.", at_least_2d, 0),
+    ("dstack", "Matrices joined along a third axis.", at_least_3d, 2),
+    ("column_stack", "Vectors joined as columns of a matrix, matrices along the second axis.", _as_column, 1),
+):
+    rule(*aten(_names))(Derived(_stacked, says=_says, raised=_raised, dim=_dim))
 
 
 @rule("aten.block_diag")
@@ -162,15 +158,9 @@ def combinations(x: TensorType, r: int = 2, with_replacement: bool = False) -> E
 
 
 @backward(
-    *(
-        f"aten.{name}"
-        for name in ("cat", "concat", "concatenate", "_cat", "stack", "_stack", "hstack", "vstack")
-    )
-)
-@backward(
-    *(
-        f"aten.{name}"
-        for name in ("row_stack", "dstack", "column_stack", "block_diag", "flatten_dense_tensors")
+    *aten(
+        "cat concat concatenate _cat stack _stack hstack vstack row_stack dstack column_stack block_diag",
+        "flatten_dense_tensors",
     )
 )
 def join_backward(call: ForwardCall) -> Estimate:

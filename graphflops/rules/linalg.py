@@ -5,6 +5,7 @@ Their arithmetic counts as vector FLOPs, by the formulas of `lapack`; a complex 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from graphflops.cost import Estimate, free
@@ -12,7 +13,7 @@ from graphflops.dims import Dim, differ, dim_min, prod
 from graphflops.rules import lapack
 from graphflops.rules.elementwise import complex_of, real_of
 from graphflops.rules.matmul import matmul
-from graphflops.rules.registry import require, rule
+from graphflops.rules.registry import Derived, require, rule
 from graphflops.rules.shapes import only_result
 from graphflops.tensor import INT32, TensorType
 
@@ -44,6 +45,17 @@ def nothing(x: TensorType) -> TensorType:
     return x.like((0,))
 
 
+def results(*places: int) -> Callable[[Estimate], Estimate]:
+    """The estimate with only some of its results."""
+    return lambda estimate: replace(estimate, out=tuple(estimate.out[place] for place in places))
+
+
+def with_info(estimate: Estimate) -> Estimate:
+    """The estimate with a number for each matrix, which tells whether it was singular, as another result."""
+    found = only_result(estimate)
+    return replace(estimate, out=(found, found.like(found.shape[:-2], INT32)))
+
+
 # Cholesky and LDL^T.
 
 
@@ -54,12 +66,7 @@ def cholesky(x: TensorType) -> Estimate:
     return Estimate((x.like(),), vector_flops=each(x, lapack.cholesky(n)), reads=(x,))
 
 
-@rule("aten.linalg_cholesky_ex")
-def cholesky_ex(x: TensorType) -> Estimate:
-    """n^3/3 per matrix."""
-    batch, n = squares(x)
-    out = (x.like(), x.like(batch, INT32))
-    return Estimate(out, vector_flops=each(x, lapack.cholesky(n)), reads=(x,))
+rule("aten.linalg_cholesky_ex")(Derived(cholesky, with_info))
 
 
 @rule("aten.linalg_ldl_factor_ex")
@@ -70,16 +77,7 @@ def ldl_factor_ex(x: TensorType) -> Estimate:
     return Estimate(out, vector_flops=each(x, lapack.cholesky(n)), reads=(x,))
 
 
-@rule("aten.linalg_ldl_factor")
-def ldl_factor(x: TensorType) -> Estimate:
-    """n^3/3 per matrix."""
-    return first(ldl_factor_ex(x), 2)
-
-
-def first(estimate: Estimate, count: int) -> Estimate:
-    """The estimate with only its first results."""
-    return replace(estimate, out=estimate.out[:count])
-
+rule("aten.linalg_ldl_factor")(Derived(ldl_factor_ex, results(0, 1)))
 
 # Elimination with row exchanges.
 
@@ -92,10 +90,8 @@ def lu_factor_ex(A: TensorType, pivot: bool = True) -> Estimate:
     return Estimate(out, vector_flops=each(A, lapack.lu(m, n)), reads=(A,))
 
 
-@rule("aten.linalg_lu_factor")
-def lu_factor(A: TensorType, *, pivot: bool = True) -> Estimate:
-    """2/3 n^3 per square matrix."""
-    return first(lu_factor_ex(A, pivot), 2)
+lu_factor = Derived(lu_factor_ex, results(0, 1))
+rule("aten.linalg_lu_factor")(lu_factor)
 
 
 @rule("aten.linalg_lu")
@@ -130,10 +126,8 @@ def det_factors(A: TensorType) -> Estimate:
     return replace(factored, out=(A.like(batch), *factored.out), vector_flops=each(A, lapack.lu(n, n) + n))
 
 
-@rule("aten.det", "aten.linalg_det")
-def det(A: TensorType) -> Estimate:
-    """Elimination, then the diagonal multiplied."""
-    return first(det_factors(A), 1)
+det = Derived(det_factors, results(0))
+rule("aten.det", "aten.linalg_det")(det)
 
 
 @rule("aten._linalg_slogdet")
@@ -149,17 +143,8 @@ def slogdet_factors(A: TensorType) -> Estimate:
     )
 
 
-@rule("aten.slogdet", "aten.linalg_slogdet")
-def slogdet(A: TensorType) -> Estimate:
-    """Elimination, then the diagonal's signs multiplied and the logarithms of its magnitudes added."""
-    return first(slogdet_factors(A), 2)
-
-
-@rule("aten.logdet")
-def logdet(A: TensorType) -> Estimate:
-    """As `slogdet`, in one result."""
-    return first(slogdet_factors(A), 1)
-
+rule("aten.slogdet", "aten.linalg_slogdet")(Derived(slogdet_factors, results(0, 1)))
+rule("aten.logdet")(Derived(slogdet_factors, results(0), says="As `slogdet`, in one result."))
 
 # Orthogonal factors.
 
@@ -217,16 +202,9 @@ def eigh_factors(A: TensorType, *, compute_v: bool = True) -> Estimate:
     return Estimate(out, vector_flops=each(A, lapack.eigh(n, compute_v)), reads=(A,))
 
 
-@rule("aten.linalg_eigh")
-def eigh(x: TensorType) -> Estimate:
-    """9 n^3."""
-    return eigh_factors(x)
-
-
-@rule("aten.linalg_eigvalsh")
-def eigvalsh(x: TensorType) -> Estimate:
-    """4/3 n^3."""
-    return first(eigh_factors(x, compute_v=False), 1)
+rule("aten.linalg_eigh")(Derived(eigh_factors, says="9 n^3.", order="A _"))
+eigvalsh = Derived(eigh_factors, results(0), says="4/3 n^3.", order="A _", compute_v=False)
+rule("aten.linalg_eigvalsh")(eigvalsh)
 
 
 @rule("aten.linalg_eig")
@@ -266,11 +244,9 @@ def linalg_svd(A: TensorType, full_matrices: bool = True) -> Estimate:
     return svd_factors(A, full_matrices)
 
 
-@rule("aten.linalg_svdvals")
-def svdvals(A: TensorType) -> Estimate:
-    """4*m*n^2 - 4/3 n^3."""
-    values = svd_factors(A, compute_uv=False)
-    return replace(values, out=values.out[1:2])
+rule("prims.svd")(Derived(svd_factors, order="A"))
+svdvals = Derived(svd_factors, results(1), says="4*m*n^2 - 4/3 n^3.", order="A", compute_uv=False)
+rule("aten.linalg_svdvals")(svdvals)
 
 
 @rule("aten.svd")
@@ -282,12 +258,6 @@ def svd(x: TensorType, some: bool = True, compute_uv: bool = True) -> Estimate:
     k = dim_min(m, n)
     u, v = x.like((*batch, m, m if full else k)), x.like((*batch, n, n if full else k))
     return replace(factors, out=(u, factors.out[1], v))
-
-
-@rule("prims.svd")
-def prims_svd(A: TensorType, *, full_matrices: bool) -> Estimate:
-    """FLOPs depend on which singular vectors are requested."""
-    return svd_factors(A, full_matrices)
 
 
 @rule("aten.linalg_matrix_sqrth")

@@ -7,6 +7,7 @@ counted here, and what it keeps for the gradient besides operands and results is
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from graphflops.cost import Estimate
@@ -15,7 +16,7 @@ from graphflops.rules import lapack
 from graphflops.rules.elementwise import complex_of, result_of, wanted
 from graphflops.rules.linalg import each, matrices
 from graphflops.rules.matmul import flops_of
-from graphflops.rules.registry import ForwardCall, backward
+from graphflops.rules.registry import ForwardCall, aten, backward
 from graphflops.rules.shapes import axes, reduced
 from graphflops.rules.solve import pseudo_inverse
 from graphflops.rules.vector_norm import norm_backward
@@ -48,10 +49,7 @@ def cholesky_inverse(call: ForwardCall) -> Estimate:
     return gradients(call, found, 3 * n * n * n, 2 * n * n, found, factor)
 
 
-@backward(
-    *("aten.linalg_pinv", "aten.pinverse"),
-    *("aten.linalg_pinv.atol_rtol_float", "aten.linalg_pinv.atol_rtol_tensor"),
-)
+@backward(*aten("linalg_pinv pinverse linalg_pinv.atol_rtol_float linalg_pinv.atol_rtol_tensor"))
 def pinv(call: ForwardCall) -> Estimate:
     """Eight products of the pseudo-inverse, the matrix and the gradient."""
     x, found = operand(call), result_of(call)
@@ -67,22 +65,22 @@ def pseudo_inverse_gradient(m: Dim, n: Dim) -> Dim:
 # Solves.
 
 
-@backward("aten.linalg_solve", "aten.linalg_solve_ex", "aten._linalg_solve_ex")
-def solve(call: ForwardCall) -> Estimate:
+def _solved(order: Callable[[ForwardCall], Dim]) -> Callable[[ForwardCall], Estimate]:
     """A solve with the forward's factors; for the matrix, the product of what that gives with the solution."""
-    return _solved(call, call.arguments["A"].shape[-1])
+
+    def priced(call: ForwardCall) -> Estimate:
+        A, found, n = call.arguments["A"], result_of(call), order(call)
+        return gradients(
+            call, found, n if "A" in call.wants else 0, 2 * n, A.like(), found, times=found.numel
+        )
+
+    return priced
 
 
-@backward("aten.linalg_tensorsolve")
-def tensorsolve(call: ForwardCall) -> Estimate:
-    """A solve with the forward's factors; for the matrix, the product of what that gives with the solution."""
-    return _solved(call, result_of(call).numel)
-
-
-def _solved(call: ForwardCall, n: Dim) -> Estimate:
-    A, found = call.arguments["A"], result_of(call)
-    products = n if "A" in call.wants else 0
-    return gradients(call, found, products, 2 * n, A.like(), found, times=found.numel)
+backward("aten.linalg_solve", "aten.linalg_solve_ex", "aten._linalg_solve_ex")(
+    _solved(lambda call: call.arguments["A"].shape[-1])
+)
+backward("aten.linalg_tensorsolve")(_solved(lambda call: result_of(call).numel))
 
 
 @backward("aten.linalg_solve_triangular", "aten.triangular_solve")
@@ -193,10 +191,7 @@ def lu(call: ForwardCall) -> Estimate:
     return gradients(call, x, short * short * (short + long) + rows, solves + short * short, *floating(call))
 
 
-@backward(
-    *("aten.det", "aten.linalg_det", "aten._linalg_det", "aten.logdet"),
-    *("aten.slogdet", "aten.linalg_slogdet", "aten._linalg_slogdet"),
-)
+@backward(*aten("det linalg_det _linalg_det logdet slogdet linalg_slogdet _linalg_slogdet"))
 def det(call: ForwardCall) -> Estimate:
     """The inverse, transposed, by a solve with the forward's factors."""
     x = operand(call)
@@ -302,7 +297,7 @@ def eigvals(call: ForwardCall) -> Estimate:
 def svd(call: ForwardCall) -> Estimate:
     """Products with the singular vectors of either side, between which is divided by differences of squared values."""
     if call.arguments.get("compute_uv", True) is False:
-        return svdvals(call)
+        return of_singular_values(call)
     x = operand(call)
     _, m, n = matrices(x)
     short, long = dim_min(m, n), dim_max(m, n)
@@ -311,20 +306,20 @@ def svd(call: ForwardCall) -> Estimate:
     return gradients(call, x, products, 7 * short * short, *floating(call))
 
 
-@backward("aten.linalg_svdvals")
-def svdvals(call: ForwardCall) -> Estimate:
-    """The singular vectors of one side, scaled, times those of the other."""
-    return of_singular_values(call, operand(call))
-
-
-def of_singular_values(call: ForwardCall, x: TensorType, rows: int = -2, columns: int = -1) -> Estimate:
+def of_singular_values(
+    call: ForwardCall, x: TensorType | None = None, rows: int = -2, columns: int = -1
+) -> Estimate:
     """Gradient of a function of the singular values along two axes; the forward computes the vectors for it."""
+    x = operand(call) if x is None else x
     m, n = x.shape[rows], x.shape[columns]
     short, long = dim_min(m, n), dim_max(m, n)
     batch = reduced(x.shape, (rows, columns))
     vectors = x.like((*batch, long, short)), x.like((*batch, short, short))
     also = lapack.svd(m, n) - lapack.svd(m, n, vectors=False)
     return gradients(call, vectors[0], long * short * short, short * short + also, *vectors)
+
+
+backward("aten.linalg_svdvals")(of_singular_values)
 
 
 @backward("aten.linalg_cond")

@@ -6,7 +6,9 @@ the mean divides once. A weight is one product more per element.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from graphflops.cost import Estimate, data_dependent, free
 from graphflops.dims import Dim, broadcast, dim_max, total
@@ -113,6 +115,18 @@ def gradients_of(loss: Loss, call: ForwardCall, *operands: TensorType | None) ->
     )
 
 
+def gradients_by(
+    loss: Callable[[Mapping[str, Any]], Loss], *weights: str
+) -> Callable[[ForwardCall], Estimate]:
+    """The backward rule of the loss that the arguments of a call say."""
+
+    def priced(call: ForwardCall) -> Estimate:
+        given = call.arguments
+        return gradients_of(loss(given), call, given["x"], given["target"], *map(given.get, weights))
+
+    return priced
+
+
 def register_compared(name: str, loss: Loss) -> None:
     """Register the loss, its backward operator and its gradients."""
 
@@ -126,12 +140,9 @@ def register_compared(name: str, loss: Loss) -> None:
     ) -> Estimate:
         return gradient_of(loss, grad_output, x, target)
 
-    def gradients(call: ForwardCall) -> Estimate:
-        return gradients_of(loss, call, call.arguments["x"], call.arguments["target"])
-
     rule(f"aten.{name}")(forward)
     rule(f"aten.{name}_backward")(backward_operator)
-    backward(f"aten.{name}")(gradients)
+    backward(f"aten.{name}")(gradients_by(lambda given: loss))
 
 
 for _name, _loss in COMPARED.items():
@@ -154,11 +165,7 @@ def binary_cross_entropy_backward(
     return gradient_of(CROSS_ENTROPY, grad_output, x, target, weight)
 
 
-@backward("aten.binary_cross_entropy")
-def binary_cross_entropy_gradients(call: ForwardCall) -> Estimate:
-    """Six operations per element."""
-    given = call.arguments
-    return gradients_of(CROSS_ENTROPY, call, given["x"], given["target"], given.get("weight"))
+backward("aten.binary_cross_entropy")(gradients_by(lambda given: CROSS_ENTROPY, "weight"))
 
 
 @rule("aten.binary_cross_entropy_with_logits")
@@ -175,12 +182,9 @@ def binary_cross_entropy_with_logits(
     return compared(loss, reduction, x, target, weight, pos_weight)
 
 
-@backward("aten.binary_cross_entropy_with_logits")
-def binary_cross_entropy_with_logits_gradients(call: ForwardCall) -> Estimate:
-    """A sigmoid and two operations per element."""
-    given = call.arguments
-    weights = (given.get("weight"), given.get("pos_weight"))
-    return gradients_of(CROSS_ENTROPY_OF_LOGITS, call, given["x"], given["target"], *weights)
+backward("aten.binary_cross_entropy_with_logits")(
+    gradients_by(lambda given: CROSS_ENTROPY_OF_LOGITS, "weight", "pos_weight")
+)
 
 
 @rule("aten.kl_div")
@@ -189,12 +193,9 @@ def kl_div(x: TensorType, target: TensorType, reduction: int = MEAN, *, log_targ
     return compared(DIVERGENCE_OF_LOGS if log_target else DIVERGENCE, reduction, x, target)
 
 
-@backward("aten.kl_div")
-def kl_div_gradients(call: ForwardCall) -> Estimate:
-    """Two operations per element, and an exponential for a target given as logarithms."""
-    given = call.arguments
-    loss = DIVERGENCE_OF_LOGS if given.get("log_target") else DIVERGENCE
-    return gradients_of(loss, call, given["x"], given["target"])
+backward("aten.kl_div")(
+    gradients_by(lambda given: DIVERGENCE_OF_LOGS if given.get("log_target") else DIVERGENCE)
+)
 
 
 @rule("aten.poisson_nll_loss")
@@ -208,12 +209,9 @@ def poisson_nll_loss(
     )
 
 
-@backward("aten.poisson_nll_loss")
-def poisson_nll_loss_gradients(call: ForwardCall) -> Estimate:
-    """Two operations and an exponential per element, or four."""
-    given = call.arguments
-    loss = POISSON_OF_LOGS if given["log_input"] else POISSON
-    return gradients_of(loss, call, given["x"], given["target"])
+backward("aten.poisson_nll_loss")(
+    gradients_by(lambda given: POISSON_OF_LOGS if given["log_input"] else POISSON)
+)
 
 
 @rule("aten.hinge_embedding_loss")

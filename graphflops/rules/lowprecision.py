@@ -9,7 +9,7 @@ from graphflops.cost import Estimate
 from graphflops.dims import Dim, ceil_div, differ, floor_div, prod
 from graphflops.rules.matmul import Number, Tensors, add_product, flops_of, grouped_mm, linear, matmul_into
 from graphflops.rules.quantized import DEQUANTIZE, MIN_MAX, QUANTIZE
-from graphflops.rules.registry import require, rule
+from graphflops.rules.registry import Derived, require, rule
 from graphflops.rules.shapes import only_result, shown
 from graphflops.rules.work import activation as activation_named
 from graphflops.tensor import BFLOAT16, FLOAT4_PAIR, FLOAT32, INT8, INT32, UINT8, DType, TensorType
@@ -23,7 +23,6 @@ def int_mm(a: TensorType, b: TensorType) -> Estimate:
     return replace(matmul_into(a, b, INT32), matrix_dtype=INT8)
 
 
-@rule("aten._scaled_mm", product=("a", "b"))
 def scaled_mm(
     a: TensorType,
     b: TensorType,
@@ -36,6 +35,9 @@ def scaled_mm(
     """Product of narrow floats; each result takes both operands' scales, then the bias and its own scale."""
     _check_scales(a, b, scale_a, scale_b)
     return _scaled(matmul_into(a, b, out_dtype or a.dtype), (scale_a,), (scale_b,), bias, scale_result)
+
+
+rule("aten._scaled_mm", product=("a", "b"))(scaled_mm)
 
 
 def _check_scales(a: TensorType, b: TensorType, *scales: TensorType) -> None:
@@ -99,31 +101,21 @@ def scaled_addmm(
 def scaled_grouped_mm(
     a: TensorType,
     b: TensorType,
-    scale_a: TensorType,
-    scale_b: TensorType,
+    scale_a: TensorType | Tensors,
+    *,
+    scale_b: TensorType | Tensors,
     offs: TensorType | None = None,
     bias: TensorType | None = None,
     scale_result: TensorType | None = None,
     out_dtype: DType | None = None,
 ) -> Estimate:
-    """As _grouped_mm for narrow floats with scales; the result is bfloat16 by default."""
+    """As _grouped_mm for narrow floats with one or several scales per operand; the result is bfloat16 by default."""
     product = grouped_mm(a, b, offs, None, out_dtype or BFLOAT16)
-    return _scaled(product, (scale_a,), (scale_b,), bias, scale_result)
+    a_scales, b_scales = (x if isinstance(x, tuple) else (x,) for x in (scale_a, scale_b))
+    return _scaled(product, a_scales, b_scales, bias, scale_result)
 
 
-@rule("aten._scaled_grouped_mm_v2", product=("a", "b"))
-def scaled_grouped_mm_v2(
-    a: TensorType,
-    b: TensorType,
-    scale_a: Tensors,
-    *,
-    scale_b: Tensors,
-    offs: TensorType | None = None,
-    bias: TensorType | None = None,
-    out_dtype: DType | None = None,
-) -> Estimate:
-    """As _scaled_grouped_mm with several scales per operand."""
-    return _scaled(grouped_mm(a, b, offs, None, out_dtype or BFLOAT16), scale_a, scale_b, bias, None)
+rule("aten._scaled_grouped_mm_v2", product=("a", "b"))(Derived(scaled_grouped_mm))
 
 
 def _scaled(

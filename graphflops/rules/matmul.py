@@ -8,7 +8,7 @@ from itertools import pairwise
 from graphflops.cost import Estimate
 from graphflops.dims import Dim, broadcast, differ, dim_min, floor_div, meet, prod
 from graphflops.rules.elementwise import result_type
-from graphflops.rules.registry import ForwardCall, backward, require, rule
+from graphflops.rules.registry import ForwardCall, aten, backward, require, rule
 from graphflops.rules.shapes import expanded, only_result
 from graphflops.rules.work import WORK
 from graphflops.tensor import DType, TensorType
@@ -30,10 +30,7 @@ def additions(out: TensorType) -> Dim:
     return (2 if out.dtype.kind == "complex" else 1) * out.numel
 
 
-@rule(
-    *("aten.mm", "aten.bmm", "aten.matmul", "aten.linalg_matmul", "aten.mv", "aten.dot", "aten.vdot"),
-    product=("a", "b"),
-)
+@rule(*aten("mm bmm matmul linalg_matmul mv dot vdot"), product=("a", "b"))
 def matmul(a: TensorType, b: TensorType) -> Estimate:
     """Batched matrix product; a vector operand counts as a matrix with an axis of length one."""
     require(a.rank > 0 and b.rank > 0, f"a product of matrices needs axes: {a} and {b}")
@@ -79,17 +76,18 @@ def linear(x: TensorType, weight: TensorType, bias: TensorType | None = None) ->
 
 
 @rule("aten.addmm", "aten.addmv", "aten.baddbmm", product=("a", "b"))
-def addmm(base: TensorType, a: TensorType, b: TensorType, *, beta: Number = 1, alpha: Number = 1) -> Estimate:
-    """The product, and vector FLOPs for the remaining operations of beta * base + alpha * (a @ b)."""
-    return add_product(base, matmul(a, b), beta, alpha)
-
-
-@rule("aten.addmm.dtype", "aten.baddbmm.dtype", product=("a", "b"))
-def addmm_into(
-    base: TensorType, a: TensorType, b: TensorType, out_dtype: DType, *, beta: Number = 1, alpha: Number = 1
+def addmm(
+    base: TensorType,
+    a: TensorType,
+    b: TensorType,
+    *,
+    out_dtype: DType | None = None,
+    beta: Number = 1,
+    alpha: Number = 1,
 ) -> Estimate:
-    """As addmm, in another element type."""
-    return add_product(base, matmul_into(a, b, out_dtype), beta, alpha)
+    """The product, and vector FLOPs for the remaining operations of beta * base + alpha * (a @ b)."""
+    product = matmul(a, b) if out_dtype is None else matmul_into(a, b, out_dtype)
+    return add_product(base, product, beta, alpha)
 
 
 @rule("aten._addmm_activation", product=("a", "b"))

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from graphflops.cost import Estimate, Value, data_dependent, free
 from graphflops.dims import Dim, broadcast, dim_min
-from graphflops.rules.registry import ForwardCall, backward, require, rule
+from graphflops.rules.registry import Derived, ForwardCall, aten, backward, require, rule
 from graphflops.rules.shapes import expanded, only_result, shown
 from graphflops.rules.view_copies import copied_back
 from graphflops.tensor import BOOL, COMPLEX32, DTYPES, FLOAT32, DType, TensorType
@@ -30,7 +30,7 @@ def converted(x: TensorType, dtype: DType | None = None) -> Estimate:
     return Estimate((replace(out, value=x.value if same_contents else None),), vector_flops=work, reads=(x,))
 
 
-def moved(x: TensorType, dtype: DType | None, copy: bool | None) -> Estimate:
+def moved(x: TensorType, dtype: DType | None, copy: bool | None = False) -> Estimate:
     """A conversion or a copy; the tensor itself if neither is requested."""
     return converted(x, dtype) if copy or dtype not in (None, x.dtype) else free(x)
 
@@ -47,63 +47,24 @@ def to_copy(x: TensorType, *, dtype: DType | None = None) -> Estimate:
     return converted(x, dtype)
 
 
-@rule("aten.to.dtype")
-def to_dtype(
-    x: TensorType, dtype: DType, non_blocking: bool = False, copy: bool = False, *unused: Value
+@rule("aten.to", "aten.type_as")
+def to(
+    x: TensorType, *, other: TensorType | None = None, dtype: DType | None = None, copy: bool | None = False
 ) -> Estimate:
-    """A conversion to another element type; free if the type stays."""
-    return moved(x, dtype, copy)
-
-
-@rule("aten.to.dtype_layout", "aten.to.prim_Device")
-def to_options(x: TensorType, *, dtype: DType | None = None, copy: bool = False) -> Estimate:
-    """A conversion to another element type; a move to another device costs nothing here."""
-    return moved(x, dtype, copy)
-
-
-@rule("aten.to.device")
-def to_device(
-    x: TensorType,
-    device: object,
-    dtype: DType,
-    non_blocking: bool = False,
-    copy: bool = False,
-    *unused: Value,
-) -> Estimate:
-    """A conversion to another element type; a move to another device costs nothing here."""
-    return moved(x, dtype, copy)
-
-
-@rule("aten.to.prim_dtype")
-def to_prim_dtype(x: TensorType, dtype: DType | None = None, *, copy: bool = False) -> Estimate:
-    """A conversion to another element type; free if the type stays."""
-    return moved(x, dtype, copy)
-
-
-@rule("aten.to.other", "aten.to.prim_other", "aten.type_as")
-def to_other(
-    x: TensorType, other: TensorType, non_blocking: bool = False, copy: bool = False, *unused: Value
-) -> Estimate:
-    """A conversion to the element type of another tensor."""
-    return moved(x, other.dtype, copy)
-
-
-def _register_cast(name: str, dtype: DType) -> None:
-    @rule(f"aten._cast_{name}")
-    def cast(x: TensorType, non_blocking: bool = False) -> Estimate:
-        """A conversion to the type in the operator's name."""
-        return moved(x, dtype, copy=False)
+    """A conversion to another element type, or that of another tensor; a move to another device costs nothing here."""
+    return moved(x, dtype if other is None else other.dtype, copy)
 
 
 _CASTS = {"Byte": "uint8", "Char": "int8", "Short": "int16", "Int": "int32", "Long": "int64"}
 for _name, _dtype in {**_CASTS, "Half": "float16", "Float": "float32", "Double": "float64"}.items():
-    _register_cast(_name, DTYPES[_dtype])
-
-
-@rule("aten.chalf", kind="cast")
-def chalf(x: TensorType) -> Estimate:
-    """A conversion to complex numbers of half precision."""
-    return moved(x, COMPLEX32, copy=False)
+    rule(f"aten._cast_{_name}")(
+        Derived(
+            moved, says="A conversion to the type in the operator's name.", order="x _", dtype=DTYPES[_dtype]
+        )
+    )
+rule("aten.chalf", kind="cast")(
+    Derived(moved, says="A conversion to complex numbers of half precision.", order="x", dtype=COMPLEX32)
+)
 
 
 @rule("aten._autocast_to_reduced_precision", kind="cast")
@@ -244,11 +205,7 @@ def clone_backward(call: ForwardCall) -> Estimate:
     return free(call.arguments["x"].like())
 
 
-@backward(
-    "aten._to_copy", "aten.chalf", "aten.to.dtype", "aten.to.dtype_layout", "aten.to.device", "aten.to.other"
-)
-@backward("aten.to.prim_Device", "aten.to.prim_dtype", "aten.to.prim_other", "aten.type_as")
-@backward("aten._autocast_to_reduced_precision", "aten._autocast_to_full_precision")
+@backward(*aten("_to_copy chalf to type_as _autocast_to_reduced_precision _autocast_to_full_precision"))
 def conversion_backward(call: ForwardCall) -> Estimate:
     """The result's gradient converted back; the same tensor if nothing was converted."""
     out = only_result(call.estimate)

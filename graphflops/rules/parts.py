@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from graphflops.cost import Estimate, data_dependent, free
 from graphflops.dims import Dim, Expr, at_least, ceil_div, differ, dim_max, dim_min, floor_div, total
-from graphflops.rules.registry import ForwardCall, backward, require, rule
+from graphflops.rules.registry import Derived, ForwardCall, aten, backward, require, rule
 from graphflops.rules.shapes import axis, kept_by_slice, replaced, shown, tensors_of
 from graphflops.tensor import TensorType
 
@@ -128,16 +128,8 @@ def hsplit(x: TensorType, cuts: int | Sequence[int]) -> Estimate:
     return tensor_split(x, cuts, 1 if x.rank > 1 else 0)
 
 
-@rule("aten.vsplit")
-def vsplit(x: TensorType, cuts: int | Sequence[int]) -> Estimate:
-    """`tensor_split` along the first axis."""
-    return tensor_split(x, cuts, 0)
-
-
-@rule("aten.dsplit")
-def dsplit(x: TensorType, cuts: int | Sequence[int]) -> Estimate:
-    """`tensor_split` along the third axis."""
-    return tensor_split(x, cuts, 2)
+rule("aten.vsplit")(Derived(tensor_split, says="`tensor_split` along the first axis.", order="x cuts", dim=0))
+rule("aten.dsplit")(Derived(tensor_split, says="`tensor_split` along the third axis.", order="x cuts", dim=2))
 
 
 @rule("aten.unbind")
@@ -171,24 +163,12 @@ def linalg_diagonal(x: TensorType, *, offset: int = 0, dim1: int = -2, dim2: int
 
 
 @backward(
-    *(
-        f"aten.{name}"
-        for name in (
-            "select",
-            "narrow",
-            "diagonal",
-            "linalg_diagonal",
-            "split",
-            "split_with_sizes",
-            "chunk",
-        )
+    *aten(
+        "select narrow diagonal linalg_diagonal split split_with_sizes chunk unsafe_split",
+        "unsafe_split_with_sizes unsafe_chunk tensor_split hsplit vsplit dsplit unbind unbind_copy",
+        "split_copy select_copy slice_copy narrow_copy split_with_sizes_copy",
     )
 )
-@backward(
-    *(f"aten.{name}" for name in ("unsafe_split", "unsafe_split_with_sizes", "unsafe_chunk", "tensor_split"))
-)
-@backward(*(f"aten.{name}" for name in ("hsplit", "vsplit", "dsplit", "unbind", "unbind_copy", "split_copy")))
-@backward(*(f"aten.{name}" for name in ("select_copy", "slice_copy", "narrow_copy", "split_with_sizes_copy")))
 def part_backward(call: ForwardCall) -> Estimate:
     """Writes the gradients of the parts into a gradient of the whole, zero elsewhere."""
     return Estimate(

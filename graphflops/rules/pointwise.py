@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable
 from functools import partial
 
 from graphflops.cost import Estimate, Value, data_dependent, free
-from graphflops.dims import broadcast, compare, dim_max, dim_min, floor_div, mod, prod, where
+from graphflops.dims import Dim, broadcast, compare, dim_max, dim_min, floor_div, mod, prod, where
 from graphflops.ops.table import ROWS
 from graphflops.rules.elementwise import (
     complex_of,
@@ -19,7 +20,7 @@ from graphflops.rules.elementwise import (
     to_real,
     to_real_float,
 )
-from graphflops.rules.registry import ForwardCall, backward, rule
+from graphflops.rules.registry import Derived, ForwardCall, backward, rule
 from graphflops.rules.work import WORK, power
 from graphflops.rules.work_functions import Work
 from graphflops.tensor import COMPLEX128, FLOAT64, INT32, INT64, DType, TensorType
@@ -104,32 +105,20 @@ def add_relu(a: Value, b: Value) -> Estimate:
     return elementwise(WORK["add"].more(WORK["relu"].flops), a, b)
 
 
-def _scaled(name: str, alpha: Value) -> Work:
+def _combined(a: Value, b: Value, alpha: Value = 1, *, name: str, fold: Callable[..., Dim]) -> Estimate:
     """A sum or a difference, and the product with alpha if it is not one."""
-    return WORK[name].more(0 if alpha == 1 else WORK["mul"].flops)
+    work = WORK[name].more(0 if alpha == 1 else WORK["mul"].flops)
+    return elementwise(work, a, b, fold=lambda x, y: fold(x, y, alpha))
 
 
-@rule("aten.add")
-def add(a: Value, b: Value, alpha: Value = 1) -> Estimate:
-    """A + alpha * b."""
-    return elementwise(_scaled("add", alpha), a, b, fold=lambda x, y: x + alpha * y)
-
-
-@rule("aten.sub", "aten.subtract")
-def sub(a: Value, b: Value, alpha: Value = 1) -> Estimate:
-    """A - alpha * b."""
-    return elementwise(_scaled("sub", alpha), a, b, fold=lambda x, y: x - alpha * y)
-
-
-@rule("aten.rsub")
-def rsub(a: Value, b: Value, alpha: Value = 1) -> Estimate:
-    """B - alpha * a."""
-    return elementwise(_scaled("rsub", alpha), a, b, fold=lambda x, y: y - alpha * x)
-
-
-backward("aten.add")(differentiate(WORK["add"]))
-backward("aten.sub", "aten.subtract")(differentiate(WORK["sub"]))
-backward("aten.rsub")(differentiate(WORK["rsub"]))
+for _names, _says, _fold in (
+    ("add", "A + alpha * b.", lambda x, y, alpha: x + alpha * y),
+    ("sub subtract", "A - alpha * b.", lambda x, y, alpha: x - alpha * y),
+    ("rsub", "B - alpha * a.", lambda x, y, alpha: y - alpha * x),
+):
+    _keys = [f"aten.{name}" for name in _names.split()]
+    rule(*_keys)(Derived(_combined, says=_says, name=_names.split()[0], fold=_fold))
+    backward(*_keys)(differentiate(WORK[_names.split()[0]]))
 
 
 ROUNDING = [f"aten.{name}.{overload}_mode" for name in ("div", "divide") for overload in ("Tensor", "Scalar")]
@@ -159,19 +148,14 @@ def round_(a: TensorType, *, decimals: Value = 0) -> Estimate:
 backward("aten.round", "aten.special_round")(differentiate(WORK["round"]))
 
 
-def register_addcmul(name: str) -> None:
-    """Register a sum with a product, or with a quotient."""
-
-    @rule(f"aten.{name}")
-    def addcmul(a: TensorType, b: TensorType, c: TensorType, *, value: Value = 1) -> Estimate:
-        """The product or the quotient, the sum, and the scaling where value is not one."""
-        return elementwise(WORK[name].more(0 if value == 1 else 1), a, b, c)
-
-    backward(f"aten.{name}")(differentiate(WORK[name]))
+def addcmul(a: TensorType, b: TensorType, c: TensorType, *, value: Value = 1, work: Work) -> Estimate:
+    """The product or the quotient, the sum, and the scaling where value is not one."""
+    return elementwise(work.more(0 if value == 1 else 1), a, b, c)
 
 
-register_addcmul("addcmul")
-register_addcmul("addcdiv")
+for _name in ("addcmul", "addcdiv"):
+    rule(f"aten.{_name}")(Derived(addcmul, work=WORK[_name]))
+    backward(f"aten.{_name}")(differentiate(WORK[_name]))
 
 
 @rule("aten.clamp", "aten.clip")
@@ -241,12 +225,7 @@ def _double(*operands: Value) -> DType:
     return COMPLEX128 if result_type(*operands).kind == "complex" else FLOAT64
 
 
-@rule("aten.square")
-def square(a: TensorType) -> Estimate:
-    """One multiplication per element."""
-    return pow_(a, 2)
-
-
+rule("aten.square")(Derived(pow_, says="One multiplication per element.", order="a", exponent=2))
 backward("aten.square")(differentiate(WORK["square"]))
 # A base's gradient has the work of a power that is lower by one.
 backward("aten.pow", "aten.float_power")(differentiate(WORK["pow"], "a", "exponent"))

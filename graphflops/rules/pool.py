@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 from graphflops.cost import Estimate
 from graphflops.dims import Dim, at_least, compare, floor_div, mod, prod, same, total
 from graphflops.rules.reduce import indexed, operand_gradient
-from graphflops.rules.registry import ForwardCall, backward, require, rule
+from graphflops.rules.registry import Derived, ForwardCall, aten, backward, require, rule
 from graphflops.tensor import INT64, TensorType
 
 KIND = "pooling"
@@ -79,55 +79,43 @@ def windowed(x: TensorType, kernel: Sizes, counts: Sizes, each: int = 1, final: 
     return Estimate((out,), vector_flops=(each * prod(kernel) + final) * out.numel, reads=(x,))
 
 
-def max_pooling(spatial: int, with_indices: bool) -> Callable[..., Estimate]:
-    """Max pooling over `spatial` axes, with or without the indices of the maxima."""
-
-    def max_pool(
-        x: TensorType,
-        kernel_size: PerAxis,
-        stride: PerAxis = (),
-        padding: PerAxis = 0,
-        dilation: PerAxis = 1,
-        ceil_mode: bool = False,
-    ) -> Estimate:
-        """One comparison per window element."""
-        found = pooled(x, spatial, kernel_size, stride, padding, dilation, ceil_mode)
-        return indexed(found) if with_indices else found
-
-    return max_pool
-
-
-def avg_pooling(spatial: int) -> Callable[..., Estimate]:
-    """Average pooling over `spatial` axes."""
-
-    def avg_pool(
-        x: TensorType,
-        kernel_size: PerAxis,
-        stride: PerAxis = (),
-        padding: PerAxis = 0,
-        ceil_mode: bool = False,
-        count_include_pad: bool = True,
-        divisor_override: int | None = None,
-    ) -> Estimate:
-        """One addition per window element and a division per output."""
-        return pooled(x, spatial, kernel_size, stride, padding, 1, ceil_mode, final=1)
-
-    return avg_pool
+def pooling(
+    x: TensorType,
+    kernel_size: PerAxis,
+    stride: PerAxis = (),
+    padding: PerAxis = 0,
+    *,
+    dilation: PerAxis = 1,
+    ceil_mode: bool = False,
+    spatial: int,
+    final: int = 0,
+) -> Estimate:
+    """One comparison or addition per window element; of an average also a division per output."""
+    return pooled(x, spatial, kernel_size, stride, padding, dilation, ceil_mode, final)
 
 
 for _spatial in (1, 2, 3):
-    rule(f"aten.max_pool{_spatial}d", f"aten.quantized_max_pool{_spatial}d")(
-        max_pooling(_spatial, with_indices=False)
+    _max: dict[str, Any] = {"says": "One comparison per window element.", "spatial": _spatial}
+    rule(f"aten.max_pool{_spatial}d", f"aten.quantized_max_pool{_spatial}d")(Derived(pooling, **_max))
+    rule(f"aten.max_pool{_spatial}d_with_indices")(Derived(pooling, indexed, **_max))
+    rule(f"aten.avg_pool{_spatial}d")(
+        Derived(
+            pooling,
+            says="One addition per window element and a division per output.",
+            spatial=_spatial,
+            final=1,
+        )
     )
-    rule(f"aten.max_pool{_spatial}d_with_indices")(max_pooling(_spatial, with_indices=True))
-    rule(f"aten.avg_pool{_spatial}d")(avg_pooling(_spatial))
-for _spatial in (2, 3):
-    rule(f"aten.mkldnn_max_pool{_spatial}d")(max_pooling(_spatial, with_indices=False))
+    if _spatial > 1:
+        rule(f"aten.mkldnn_max_pool{_spatial}d")(Derived(pooling, **_max))
 
 
-@rule("aten.max_pool2d_with_indices_backward", "aten.max_pool3d_with_indices_backward")
-@rule("aten.adaptive_max_pool2d_backward", "aten.adaptive_max_pool3d_backward")
-@rule("aten.fractional_max_pool2d_backward", "aten.fractional_max_pool3d_backward")
+@rule(
+    *aten(
+        "max_pool2d_with_indices_backward max_pool3d_with_indices_backward adaptive_max_pool2d_backward",
+        "adaptive_max_pool3d_backward fractional_max_pool2d_backward fractional_max_pool3d_backward",
+    )
+)
 def max_pool_with_indices_backward(
     grad_output: TensorType, x: TensorType, *, indices: TensorType
 ) -> Estimate:
@@ -160,28 +148,16 @@ def max_pool_gradient(call: ForwardCall) -> Estimate:
     return replace(kept, vector_flops=pooled_values.numel)
 
 
-def avg_pooling_backward(spatial: int) -> Callable[..., Estimate]:
-    """The gradient of average pooling over `spatial` axes."""
-
-    def avg_pool_backward(
-        grad_output: TensorType,
-        x: TensorType,
-        kernel_size: PerAxis,
-        stride: PerAxis,
-        padding: PerAxis,
-        ceil_mode: bool,
-        count_include_pad: bool,
-        divisor_override: int | None,
-    ) -> Estimate:
-        """Each output's gradient divided once and added to every element of its window."""
-        window = prod(spread(kernel_size, spatial))
-        return Estimate((x.like(),), vector_flops=(window + 1) * grad_output.numel, reads=(grad_output,))
-
-    return avg_pool_backward
+def avg_pool_backward(
+    grad_output: TensorType, x: TensorType, kernel_size: PerAxis, *, spatial: int
+) -> Estimate:
+    """Each output's gradient divided once and added to every element of its window."""
+    window = prod(spread(kernel_size, spatial))
+    return Estimate((x.like(),), vector_flops=(window + 1) * grad_output.numel, reads=(grad_output,))
 
 
 for _spatial in (2, 3):
-    rule(f"aten.avg_pool{_spatial}d_backward")(avg_pooling_backward(_spatial))
+    rule(f"aten.avg_pool{_spatial}d_backward")(Derived(avg_pool_backward, spatial=_spatial))
 
 
 # Adaptive windows.
@@ -239,22 +215,19 @@ def adaptive(x: TensorType, counts: Sizes, final: int) -> Estimate:
     return Estimate((out,), vector_flops=work, reads=(x,))
 
 
-def adaptive_pooling(spatial: int, average: bool) -> Callable[..., Estimate]:
-    """Adaptive pooling over `spatial` axes: averages, or maxima with their indices."""
-
-    def adaptive_pool(x: TensorType, output_size: PerAxis) -> Estimate:
-        """One operation per window element, and a division per average."""
-        counts = spread(output_size, spatial)
-        return adaptive(x, counts, final=1) if average else indexed(adaptive(x, counts, final=0))
-
-    return adaptive_pool
+def adaptive_pool(x: TensorType, output_size: PerAxis, *, spatial: int, final: int) -> Estimate:
+    """One operation per window element, and a division per average."""
+    return adaptive(x, spread(output_size, spatial), final)
 
 
 for _spatial in (1, 2, 3):
-    rule(f"aten.adaptive_avg_pool{_spatial}d")(adaptive_pooling(_spatial, average=True))
-    rule(f"aten.adaptive_max_pool{_spatial}d")(adaptive_pooling(_spatial, average=False))
-rule("aten._adaptive_avg_pool2d", "aten.mkldnn_adaptive_avg_pool2d")(adaptive_pooling(2, average=True))
-rule("aten._adaptive_avg_pool3d")(adaptive_pooling(3, average=True))
+    _average = Derived(adaptive_pool, spatial=_spatial, final=1)
+    rule(f"aten.adaptive_avg_pool{_spatial}d")(_average)
+    rule(f"aten.adaptive_max_pool{_spatial}d")(Derived(adaptive_pool, indexed, spatial=_spatial, final=0))
+rule("aten._adaptive_avg_pool2d", "aten.mkldnn_adaptive_avg_pool2d")(
+    Derived(adaptive_pool, spatial=2, final=1)
+)
+rule("aten._adaptive_avg_pool3d")(Derived(adaptive_pool, spatial=3, final=1))
 
 
 @backward(*(f"aten.adaptive_avg_pool{spatial}d" for spatial in (1, 2, 3)))
@@ -264,22 +237,17 @@ def adaptive_avg_pool_gradient(call: ForwardCall) -> Estimate:
     return replace(operand_gradient(call), vector_flops=call.estimate.vector_flops)
 
 
-def adaptive_avg_pooling_backward(spatial: int) -> Callable[..., Estimate]:
-    """The gradient of adaptive average pooling over `spatial` axes."""
-
-    def adaptive_avg_pool_backward(grad_output: TensorType, x: TensorType) -> Estimate:
-        """Each output's gradient divided once and added to every element of its window."""
-        forward = adaptive(x, grad_output.shape[-spatial:], final=1)
-        return Estimate((x.like(),), vector_flops=forward.vector_flops, reads=(grad_output,))
-
-    return adaptive_avg_pool_backward
+def adaptive_avg_pool_backward(grad_output: TensorType, x: TensorType, *, spatial: int) -> Estimate:
+    """Each output's gradient divided once and added to every element of its window."""
+    forward = adaptive(x, grad_output.shape[-spatial:], final=1)
+    return Estimate((x.like(),), vector_flops=forward.vector_flops, reads=(grad_output,))
 
 
 rule("aten._adaptive_avg_pool2d_backward", "aten.mkldnn_adaptive_avg_pool2d_backward")(
-    adaptive_avg_pooling_backward(2)
+    Derived(adaptive_avg_pool_backward, spatial=2)
 )
 rule("aten._adaptive_avg_pool3d_backward", "aten.adaptive_avg_pool3d_backward")(
-    adaptive_avg_pooling_backward(3)
+    Derived(adaptive_avg_pool_backward, spatial=3)
 )
 
 

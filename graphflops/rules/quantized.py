@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from graphflops.cost import Estimate, Value
 from graphflops.dims import Dim, prod
-from graphflops.rules.registry import rule
+from graphflops.rules.registry import Derived, rule
 from graphflops.rules.work import WORK
 from graphflops.tensor import FLOAT32, FLOAT64, INT8, INT64, DType, TensorType
 
@@ -30,37 +30,40 @@ def convert(x: TensorType, dtype: DType | None, per_element: int, *parameters: V
 # Operators of torch.export: quantized tensors are plain integer tensors.
 
 
-@rule("quantized_decomposed.quantize_per_tensor")
-def quantize_per_tensor_decomposed(
-    x: TensorType, scale: Value, zero_point: Value, quant_min: Value, quant_max: Value, dtype: DType
+def quantize(
+    x: TensorType,
+    scale: Value,
+    zero_point: Value,
+    *,
+    dtype: DType | None = None,
+    quant_min: Value = None,
+    quant_max: Value = None,
 ) -> Estimate:
     """Six operations per element."""
-    return convert(x, dtype, QUANTIZE, scale, zero_point, quant_min, quant_max)
+    return convert(x, dtype or INT8, QUANTIZE, scale, zero_point, quant_min, quant_max)
+
+
+for _name in ("tensor", "channel", "channel_group", "token"):
+    rule(f"quantized_decomposed.quantize_per_{_name}")(quantize)
 
 
 @rule(
-    *("quantized_decomposed.quantize_per_channel", "quantized_decomposed.quantize_per_channel_group"),
-    "quantized_decomposed.quantize_per_token",
+    *(
+        f"quantized_decomposed.dequantize_per_{part}"
+        for part in ("tensor", "channel", "channel_group", "token")
+    )
 )
-def quantize_parts(x: TensorType, scales: TensorType, zero_points: TensorType, *, dtype: DType) -> Estimate:
-    """Six operations per element."""
-    return convert(x, dtype, QUANTIZE, scales, zero_points)
-
-
-@rule("quantized_decomposed.dequantize_per_tensor", "quantized_decomposed.dequantize_per_channel")
 def dequantize_decomposed(
-    x: TensorType, scale: Value, zero_point: Value, *, out_dtype: DType | None = None
+    x: TensorType,
+    scale: Value,
+    zero_point: Value,
+    *,
+    out_dtype: DType | None = None,
+    output_dtype: DType | None = None,
 ) -> Estimate:
     """Three operations per element, two without zero points."""
-    return convert(x, out_dtype or FLOAT32, DEQUANTIZE - (zero_point is None), scale, zero_point)
-
-
-@rule("quantized_decomposed.dequantize_per_token", "quantized_decomposed.dequantize_per_channel_group")
-def dequantize_parts(
-    x: TensorType, scales: TensorType, zero_points: TensorType | None, *, output_dtype: DType
-) -> Estimate:
-    """Three operations per element, two without zero points."""
-    return convert(x, output_dtype, DEQUANTIZE - (zero_points is None), scales, zero_points)
+    dtype = out_dtype or output_dtype or FLOAT32
+    return convert(x, dtype, DEQUANTIZE - (zero_point is None), scale, zero_point)
 
 
 @rule("quantized_decomposed.convert_element_type")
@@ -92,37 +95,33 @@ def _range(x: TensorType, shape: tuple[Dim, ...]) -> Estimate:
     )
 
 
-def _register_embedding(name: str, packed: int) -> None:
-    @rule(f"quantized_decomposed.{name}")
-    def embedding(
-        weight: TensorType,
-        weight_scales: TensorType,
-        weight_zero_points: TensorType | None,
-        weight_quant_min: Dim,
-        weight_quant_max: Dim,
-        indices: TensorType,
-        *,
-        dtype: DType | None = None,
-    ) -> Estimate:
-        out = weight_scales.like((*indices.shape, weight.shape[1] * packed), dtype)
-        per_row = [x.shape[1:] for x in (weight_scales, weight_zero_points) if x is not None]
-        scales = weight_scales.like((*indices.shape, sum(prod(shape) for shape in per_row)))
-        rows = weight.like((*indices.shape, weight.shape[1]))
-        per_element = DEQUANTIZE - (weight_zero_points is None)
-        return Estimate((out,), 0, per_element * out.numel, reads=(rows, scales, indices))
+def embedding(
+    weight: TensorType,
+    weight_scales: TensorType,
+    weight_zero_points: TensorType | None,
+    indices: TensorType,
+    *,
+    dtype: DType | None = None,
+    packed: int,
+) -> Estimate:
+    """Three operations per element looked up, two without zero points."""
+    out = weight_scales.like((*indices.shape, weight.shape[1] * packed), dtype)
+    per_row = [x.shape[1:] for x in (weight_scales, weight_zero_points) if x is not None]
+    scales = weight_scales.like((*indices.shape, sum(prod(shape) for shape in per_row)))
+    rows = weight.like((*indices.shape, weight.shape[1]))
+    per_element = DEQUANTIZE - (weight_zero_points is None)
+    return Estimate((out,), 0, per_element * out.numel, reads=(rows, scales, indices))
 
 
+_OPERANDS = "weight weight_scales weight_zero_points _ _ indices"
 for _name, _packed in (("embedding_byte", 1), ("embedding_4bit", 2), ("embedding_2bit", 4)):
-    _register_embedding(_name, _packed)
+    rule(f"quantized_decomposed.{_name}")(Derived(embedding, order=_OPERANDS, packed=_packed))
 
 
 # Operators on tensors that carry their scale.
 
 
-@rule("aten.quantize_per_tensor")
-def quantize_per_tensor(x: TensorType, scale: Value, zero_point: Value, dtype: DType | None) -> Estimate:
-    """Six operations per element."""
-    return convert(x, dtype or INT8, QUANTIZE, scale, zero_point)
+rule("aten.quantize_per_tensor", "aten.quantize_per_channel")(quantize)
 
 
 @rule("aten.quantize_per_tensor.tensors")
@@ -141,14 +140,6 @@ def quantize_per_tensor_dynamic(x: TensorType, dtype: DType | None) -> Estimate:
     return convert(x, dtype or INT8, QUANTIZE + MIN_MAX)
 
 
-@rule("aten.quantize_per_channel")
-def quantize_per_channel(
-    x: TensorType, scales: TensorType, zero_points: TensorType, *, dtype: DType | None
-) -> Estimate:
-    """Six operations per element."""
-    return convert(x, dtype or INT8, QUANTIZE, scales, zero_points)
-
-
 @rule("aten.dequantize")
 def dequantize(x: TensorType) -> Estimate:
     """Three operations per element."""
@@ -162,13 +153,7 @@ def dequantize_tensors(tensors: Tensors) -> Estimate:
     return Estimate(out, 0, DEQUANTIZE * sum(x.numel for x in tensors), reads=tensors)
 
 
-@rule("aten.int_repr", "aten._make_per_tensor_quantized_tensor")
-def int_repr(x: TensorType) -> Estimate:
+@rule("aten.int_repr", "aten._make_per_tensor_quantized_tensor", "aten._make_per_channel_quantized_tensor")
+def int_repr(x: TensorType, scale: Value = None, zero_point: Value = None) -> Estimate:
     """A copy of the stored integers."""
-    return convert(x, x.dtype, 0)
-
-
-@rule("aten._make_per_channel_quantized_tensor")
-def make_per_channel_quantized(x: TensorType, scale: TensorType, zero_point: TensorType) -> Estimate:
-    """A copy of integers that are quantized already."""
     return convert(x, x.dtype, 0, scale, zero_point)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from graphflops.cost import Estimate, Value
 from graphflops.dims import Dim
 from graphflops.rules.elementwise import DEFAULT_FLOAT, differentiate, elementwise, float_result
-from graphflops.rules.registry import backward, rule
+from graphflops.rules.registry import Derived, aten, backward, rule
 from graphflops.rules.shapes import tensors_of
 from graphflops.rules.work import WORK
 from graphflops.rules.work_functions import Work
@@ -35,15 +35,14 @@ def _sized(size: Sequence[Dim], dtype: DType | None) -> TensorType:
 
 
 @rule("aten.rand")
-def rand(size: Sequence[Dim], *, dtype: DType | None = None) -> Estimate:
+def rand(
+    size: Sequence[Dim], *, dtype: DType | None = None, flops: int = 0, transcendentals: int = 0
+) -> Estimate:
     """Uniform numbers, written."""
-    return drawn(_sized(size, dtype), *UNIFORM)
+    return drawn(_sized(size, dtype), flops, transcendentals)
 
 
-@rule("aten.randn")
-def randn(size: Sequence[Dim], *, dtype: DType | None = None) -> Estimate:
-    """Normal numbers, written."""
-    return drawn(_sized(size, dtype), *NORMAL)
+rule("aten.randn")(Derived(rand, says="Normal numbers, written.", flops=NORMAL[0], transcendentals=NORMAL[1]))
 
 
 @rule("aten.randint", "aten.randint.low", "aten.randint.low_generator")
@@ -73,13 +72,7 @@ def randperm(n: Dim, *, dtype: DType | None = INT64) -> Estimate:
 # Fills: only the tensor's shape and type are used.
 
 
-@rule(
-    "aten.random",
-    "aten.uniform",
-    "aten._philox_uniform",
-    "aten._philox_randint",
-    "aten._fill_mem_eff_dropout_mask_",
-)
+@rule(*aten("random uniform _philox_uniform _philox_randint _fill_mem_eff_dropout_mask_"))
 def uniform(a: TensorType, *bounds: Value, **named: Value) -> Estimate:
     """Uniform numbers or integers; scaling to bounds is not counted."""
     return drawn(a.like(), *UNIFORM, *tensors_of(bounds))
@@ -125,16 +118,21 @@ def normal(mean: Value, std: Value = 1.0) -> Estimate:
     return elementwise(work, mean, std, result=float_result)
 
 
-@rule("aten.normal.float_float")
-def normal_sized(*, size: Sequence[Dim], dtype: DType | None = None) -> Estimate:
-    """Normal numbers, scaled and shifted."""
-    return drawn(_sized(size, dtype), NORMAL[0] + SCALED, NORMAL[1])
+rule("aten.normal.float_float")(
+    Derived(
+        rand,
+        says="Normal numbers, scaled and shifted.",
+        order="_ _ size",
+        flops=NORMAL[0] + SCALED,
+        transcendentals=NORMAL[1],
+    )
+)
 
 
 @rule("aten.poisson", "aten._standard_gamma")
-def rejected(a: TensorType) -> Estimate:
+def rejected(a: TensorType, *others: TensorType, flops: int = 0) -> Estimate:
     """One evaluation per element."""
-    return drawn(a.like(), 0, 1, a)
+    return drawn(a.like(), flops, 1, a, *others)
 
 
 @rule("aten.binomial")
@@ -143,22 +141,12 @@ def binomial(count: TensorType, prob: TensorType) -> Estimate:
     return elementwise(Work("binomial", transcendentals=1), count, prob)
 
 
-@rule("aten._sample_dirichlet")
-def sample_dirichlet(a: TensorType) -> Estimate:
-    """A gamma number per element, their sum and the division by it."""
-    return drawn(a.like(), 2, 1, a)
-
-
-@rule("aten._standard_gamma_grad")
-def standard_gamma_grad(a: TensorType, output: TensorType) -> Estimate:
-    """One evaluation per element of the sample's derivative by its parameter."""
-    return drawn(a.like(), 0, 1, a, output)
-
-
-@rule("aten._dirichlet_grad")
-def dirichlet_grad(x: TensorType, alpha: TensorType, total: TensorType) -> Estimate:
-    """One evaluation per element of the sample's derivative by its parameter."""
-    return drawn(x.like(), 0, 1, x, alpha, total)
+rule("aten._sample_dirichlet")(
+    Derived(rejected, says="A gamma number per element, their sum and the division by it.", flops=2)
+)
+rule("aten._standard_gamma_grad", "aten._dirichlet_grad")(
+    Derived(rejected, says="One evaluation per element of the sample's derivative by its parameter.")
+)
 
 
 @rule("aten.multinomial")

@@ -12,7 +12,7 @@ from graphflops.cost import Estimate, copied, data_dependent
 from graphflops.dims import Dim, Expr, at_least, differ, floor_div, mod, prod, total
 from graphflops.rules import parts
 from graphflops.rules.arrangement import bordered, columns_to_image, depth_to_space, repeated, space_to_depth
-from graphflops.rules.registry import ForwardCall, backward, require, rule
+from graphflops.rules.registry import Derived, ForwardCall, aten, backward, require, rule
 from graphflops.rules.shapes import Shape, axes, axis, kept_by_slice, replaced, shown, tensors_of, triangle
 from graphflops.rules.view_copies import copied_back
 from graphflops.tensor import TensorType
@@ -38,28 +38,24 @@ def pad(x: TensorType, pad: Sequence[Dim], mode: str | int = "constant") -> Esti
     return Estimate((x.like(padded(x.shape, pad)),), reads=(x,))
 
 
-@rule("aten.reflection_pad1d", "aten.reflection_pad2d", "aten.reflection_pad3d")
-@rule("aten.replication_pad1d", "aten.replication_pad2d", "aten.replication_pad3d")
-def mirror_pad(x: TensorType, padding: Sequence[Dim]) -> Estimate:
-    """A copy with a border of mirrored or replicated elements."""
-    return Estimate((x.like(padded(x.shape, padding)),), reads=(x,))
-
-
-@rule(
-    "aten.reflection_pad1d_backward",
-    "aten.reflection_pad2d_backward",
-    "aten.reflection_pad3d_backward",
-    kind="scatter",
+rule(*(f"aten.{kind}_pad{n}d" for kind in ("reflection", "replication") for n in (1, 2, 3)))(
+    Derived(pad, says="A copy with a border of mirrored or replicated elements.")
 )
+
+
+@rule(*aten("reflection_pad1d_backward reflection_pad2d_backward reflection_pad3d_backward"), kind="scatter")
 @rule("aten.replication_pad1d_backward", "aten.replication_pad2d_backward", "aten.replication_pad3d_backward")
 def mirror_pad_backward(grad_output: TensorType, x: TensorType) -> Estimate:
     """Sums the gradients of an element and of its copies in the border."""
     return Estimate((x.like(),), vector_flops=grad_output.numel, reads=(grad_output,))
 
 
-@backward("aten.reflection_pad1d", "aten.reflection_pad2d", "aten.reflection_pad3d")
-@backward("aten.replication_pad1d", "aten.replication_pad2d", "aten.replication_pad3d")
-@backward("aten._pad_circular")
+@backward(
+    *aten(
+        "reflection_pad1d reflection_pad2d reflection_pad3d replication_pad1d replication_pad2d",
+        "replication_pad3d _pad_circular",
+    )
+)
 def mirror_pad_gradient(call: ForwardCall) -> Estimate:
     """As the backward operators of reflection and replication padding."""
     (out,) = tensors_of(call.estimate.out)
@@ -121,13 +117,6 @@ def col2im(x: TensorType, output_size: Sequence[Dim], kernel_size: Sequence[Dim]
     return columns_to_image(x, batch, channels, pair(output_size))
 
 
-@backward("aten.im2col")
-def im2col_gradient(call: ForwardCall) -> Estimate:
-    """Sums the gradients of every patch that contains an element."""
-    (out,) = tensors_of(call.estimate.out)
-    return Estimate((call.arguments["x"].like(),), vector_flops=out.numel, reads=(out.like(),))
-
-
 @backward("aten.col2im")
 def col2im_gradient(call: ForwardCall) -> Estimate:
     """The gradient of the image, copied into every patch."""
@@ -138,16 +127,13 @@ def col2im_gradient(call: ForwardCall) -> Estimate:
 # Repeats that are stored.
 
 
-@rule("aten.repeat")
-def repeat(x: TensorType, repeats: Sequence[Dim]) -> Estimate:
-    """Writes every repeat."""
-    return repeated(x, repeats)
+rule("aten.repeat")(Derived(repeated, says="Writes every repeat."))
 
 
 @rule("aten.tile")
 def tile(x: TensorType, dims: Sequence[Dim]) -> Estimate:
     """Writes every repeat; axes without an entry are not repeated."""
-    return repeat(x, (*(1,) * (x.rank - len(dims)), *dims))
+    return repeated(x, (*(1,) * (x.rank - len(dims)), *dims))
 
 
 @rule("aten.repeat_interleave.self_int")
@@ -191,16 +177,9 @@ def _repeated(repeats: TensorType, output_size: Dim | None, each: Dim) -> Dim:
 # Permutations of elements.
 
 
-@rule("aten.roll")
-def roll(x: TensorType, *, dims: Sequence[int] = ()) -> Estimate:
-    """Rolls elements along axes; those shifted out at one end come back at the other."""
-    axes(dims, x.rank)
-    return copied(x)
-
-
-@rule("aten.flip")
-def flip(x: TensorType, dims: Sequence[int]) -> Estimate:
-    """A copy with axes reversed."""
+@rule("aten.roll", "aten.flip")
+def flip(x: TensorType, *, dims: Sequence[int] = ()) -> Estimate:
+    """A copy whose elements move along axes: rolled, or in reverse order."""
     axes(dims, x.rank)
     return copied(x)
 
@@ -221,16 +200,10 @@ def rot90(x: TensorType, k: int = 1, dims: Sequence[int] = (0, 1)) -> Estimate:
     return Estimate((x.like(shape),), reads=(x,))
 
 
-@rule("aten.pixel_shuffle")
-def pixel_shuffle(x: TensorType, upscale_factor: int) -> Estimate:
-    """Channels spread out over a finer grid of pixels."""
-    return depth_to_space(x, upscale_factor)
-
-
-@rule("aten.pixel_unshuffle")
-def pixel_unshuffle(x: TensorType, downscale_factor: int) -> Estimate:
-    """Squares of pixels gathered as channels of a coarser grid."""
-    return space_to_depth(x, downscale_factor)
+rule("aten.pixel_shuffle")(Derived(depth_to_space, says="Channels spread out over a finer grid of pixels."))
+rule("aten.pixel_unshuffle")(
+    Derived(space_to_depth, says="Squares of pixels gathered as channels of a coarser grid.")
+)
 
 
 @rule("aten.channel_shuffle", "aten.native_channel_shuffle")
@@ -243,11 +216,7 @@ def channel_shuffle(x: TensorType, groups: Dim) -> Estimate:
     return copied(x)
 
 
-@rule("aten.tril", "aten.triu")
-def tril(x: TensorType) -> Estimate:
-    """A copy, zero on one side of a diagonal."""
-    return triangle(x)
-
+rule("aten.tril", "aten.triu")(Derived(triangle, says="A copy, zero on one side of a diagonal."))
 
 # Diagonals.
 
@@ -356,8 +325,8 @@ _CUTS = ("native_channel_shuffle", "tril", "triu", "diagflat", "diag")
 backward(*(f"aten.{name}" for name in (*_MOVES, *_CUTS)))(copied_back)
 
 
-@backward("aten.repeat", "aten.tile", "aten.repeat_interleave.self_int", "aten.repeat_interleave.self_Tensor")
+@backward(*aten("repeat tile repeat_interleave.self_int repeat_interleave.self_Tensor im2col"))
 def repeats_backward(call: ForwardCall) -> Estimate:
-    """Sums the gradients of the repeats of each element."""
+    """Sums the gradients of the repeats of each element, in a patch or of it."""
     (out,) = tensors_of(call.estimate.out)
     return Estimate((call.arguments["x"].like(),), vector_flops=out.numel, reads=(out.like(),))

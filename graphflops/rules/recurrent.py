@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 
 from graphflops.cost import Estimate
 from graphflops.dims import Dim, differ, meet, prod, total
 from graphflops.rules.dropout import DROPOUT
 from graphflops.rules.elementwise import result_of
 from graphflops.rules.matmul import flops_of
-from graphflops.rules.registry import ForwardCall, backward, require, rule
+from graphflops.rules.registry import Derived, ForwardCall, backward, require, rule
 from graphflops.rules.work import WORK, first_gradient
 from graphflops.rules.work_functions import Work
 from graphflops.tensor import TensorType
@@ -197,47 +198,33 @@ def with_gradients(work: Estimate, call: ForwardCall) -> Estimate:
     return replace(work, out=results, reads=(*grads, *call.estimate.reads))
 
 
-def _register_sequences(name: str, cell: Cell) -> None:
-    @rule(f"aten.{name}.input")
-    def padded(
-        x: TensorType,
-        hx: TensorType | Tensors,
-        params: Tensors,
-        has_biases: bool,
-        num_layers: int,
-        dropout: float,
-        train: bool,
-        bidirectional: bool,
-        batch_first: bool,
-    ) -> Estimate:
-        state = states_of(hx)[0]
-        if x.rank == 3 and state.rank == 3:
-            batch, held = x.shape[0 if batch_first else 1], state.shape[1]
-            meet(batch, held, f"batch sizes differ: input {batch}, state {held}")
-        return sequence(cell, x, hx, params, has_biases, num_layers, dropout if train else 0.0, bidirectional)
-
-    @rule(f"aten.{name}.data")
-    def packed(
-        x: TensorType,
-        batch_sizes: TensorType,
-        hx: TensorType | Tensors,
-        params: Tensors,
-        has_biases: bool,
-        num_layers: int,
-        dropout: float,
-        train: bool,
-        bidirectional: bool,
-    ) -> Estimate:
-        estimate = padded(x, hx, params, has_biases, num_layers, dropout, train, bidirectional, False)
-        return replace(estimate, reads=(*estimate.reads, batch_sizes))
-
-    @backward(f"aten.{name}.input", f"aten.{name}.data")
-    def back(call: ForwardCall) -> Estimate:
-        return sequence_back(cell, call)
+def layers(
+    x: TensorType,
+    *,
+    batch_sizes: TensorType | None = None,
+    hx: TensorType | Tensors,
+    params: Tensors,
+    has_biases: bool,
+    num_layers: int,
+    dropout: float,
+    train: bool,
+    bidirectional: bool,
+    batch_first: bool = False,
+    cell: Cell,
+) -> Estimate:
+    """All layers over a padded or a packed batch; in training with dropout between them."""
+    state = states_of(hx)[0]
+    if batch_sizes is None and x.rank == 3 and state.rank == 3:
+        batch, held = x.shape[0 if batch_first else 1], state.shape[1]
+        meet(batch, held, f"batch sizes differ: input {batch}, state {held}")
+    dropped = dropout if train else 0.0
+    estimate = sequence(cell, x, hx, params, has_biases, num_layers, dropped, bidirectional)
+    return replace(estimate, reads=(*estimate.reads, batch_sizes))
 
 
 for _name, _cell in KINDS.items():
-    _register_sequences(_name, _cell)
+    rule(f"aten.{_name}.input", f"aten.{_name}.data")(Derived(layers, cell=_cell))
+    backward(f"aten.{_name}.input", f"aten.{_name}.data")(partial(sequence_back, _cell))
 
 
 # Single steps.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 from graphflops.cost import Estimate, free
@@ -46,31 +45,26 @@ def gates_back(cell: Cell, state: TensorType, has_bias: bool) -> Estimate:
     return Estimate((), 0, state.numel * per_unit, state.numel * cell.transcendentals_back)
 
 
-@rule("aten._thnn_fused_lstm_cell", kind="elementwise")
-def fused_lstm_cell(
+def fused_cell(
     input_gates: TensorType,
     hidden_gates: TensorType,
-    cx: TensorType,
+    state: TensorType,
     input_bias: TensorType | None = None,
     hidden_bias: TensorType | None = None,
+    *,
+    cell: Cell,
 ) -> Estimate:
-    """An LSTM step after both matrix products; the gates are kept for the backward pass."""
-    reads = (input_gates, hidden_gates, cx, input_bias, hidden_bias)
-    return replace(gates(LSTM, cx, input_bias), out=(cx.like(), cx.like(), input_gates.like()), reads=reads)
+    """A step after both matrix products; gates, or values of the GRU, are kept for the backward pass."""
+    kept = state.like((*state.shape[:-1], GRU_SAVED * state.shape[-1]))
+    results = (state.like(), kept) if cell is GRU else (state.like(), state.like(), input_gates.like())
+    reads = (input_gates, hidden_gates, state, input_bias, hidden_bias)
+    return replace(gates(cell, state, input_bias), out=results, reads=reads)
 
 
-@rule("aten._thnn_fused_gru_cell", kind="elementwise")
-def fused_gru_cell(
-    input_gates: TensorType,
-    hidden_gates: TensorType,
-    hx: TensorType,
-    input_bias: TensorType | None = None,
-    hidden_bias: TensorType | None = None,
-) -> Estimate:
-    """A GRU step after both matrix products; values for the backward pass are kept."""
-    kept = hx.like((*hx.shape[:-1], GRU_SAVED * hx.shape[-1]))
-    reads = (input_gates, hidden_gates, hx, input_bias, hidden_bias)
-    return replace(gates(GRU, hx, input_bias), out=(hx.like(), kept), reads=reads)
+for _name, _cell in (("lstm", LSTM), ("gru", GRU)):
+    rule(f"aten._thnn_fused_{_name}_cell", kind="elementwise")(
+        Derived(fused_cell, order="input_gates hidden_gates state input_bias hidden_bias", cell=_cell)
+    )
 
 
 @rule("aten._thnn_fused_lstm_cell_backward_impl", kind="elementwise")
@@ -168,8 +162,11 @@ def cudnn_rnn(
     cx: TensorType | None,
     mode: int,
     bidirectional: bool,
+    in_one_buffer: bool = False,
 ) -> Estimate:
     """As the layer of that mode; the size of cuDNN's reserved memory is not known."""
+    if in_one_buffer:
+        weight_buf = x.like((total(value.numel for value in weight),))
     out = x.like((*x.shape[:-1], (2 if bidirectional else 1) * hx.shape[-1]))
     states = (hx,) if cx is None else (hx, cx)
     estimate = recur(MODES[mode], x, states, cut(weight, weight_stride0), out)
@@ -178,22 +175,14 @@ def cudnn_rnn(
     return replace(estimate, out=results, writes=(out, *states))
 
 
-@rule("aten.miopen_rnn")
-def miopen_rnn(
-    x: TensorType,
-    weight: Tensors,
-    weight_stride0: int,
-    *,
-    hx: TensorType,
-    cx: TensorType | None,
-    mode: int,
-    bidirectional: bool,
-) -> Estimate:
-    """As _cudnn_rnn, with the weights also returned in one buffer."""
-    flat = x.like((total(value.numel for value in weight),))
-    return cudnn_rnn(
-        *(x, weight, weight_stride0), weight_buf=flat, hx=hx, cx=cx, mode=mode, bidirectional=bidirectional
+rule("aten.miopen_rnn")(
+    Derived(
+        cudnn_rnn,
+        says="As _cudnn_rnn, with the weights also returned in one buffer.",
+        weight_buf=None,
+        in_one_buffer=True,
     )
+)
 
 
 @rule("aten._cudnn_rnn_backward")
@@ -291,24 +280,22 @@ def mkldnn_rnn_layer_backward(
 # Quantized cells.
 
 
-def quantized_step(cell: Cell) -> Callable[..., Estimate]:
+def quantized_step(
+    x: TensorType,
+    hx: TensorType | Tensors,
+    w_ih: TensorType,
+    w_hh: TensorType,
+    b_ih: TensorType,
+    b_hh: TensorType,
+    *,
+    cell: Cell,
+) -> Estimate:
     """One step of a cell with eight-bit weights."""
-
-    def step(
-        x: TensorType,
-        hx: TensorType | Tensors,
-        w_ih: TensorType,
-        w_hh: TensorType,
-        b_ih: TensorType,
-        b_hh: TensorType,
-    ) -> Estimate:
-        states = states_of(hx)
-        layer = Layer(w_ih, w_hh, None, (b_ih, b_hh))
-        estimate = recur(cell, x, states, [layer], x.like(states[0].shape))
-        return replace(estimate, out=estimate.out[1:], matrix_dtype=INT8)
-
-    return step
+    states = states_of(hx)
+    layer = Layer(w_ih, w_hh, None, (b_ih, b_hh))
+    estimate = recur(cell, x, states, [layer], x.like(states[0].shape))
+    return replace(estimate, out=estimate.out[1:], matrix_dtype=INT8)
 
 
 for _name, _cell in KINDS.items():
-    rule(f"aten.quantized_{_name}_cell")(quantized_step(_cell))
+    rule(f"aten.quantized_{_name}_cell")(Derived(quantized_step, cell=_cell))

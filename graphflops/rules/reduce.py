@@ -8,13 +8,14 @@ from dataclasses import replace
 from graphflops.cost import Estimate, free
 from graphflops.dims import Dim, Expr, dim_max, dim_min, prod, same, total
 from graphflops.rules.elementwise import DEFAULT_FLOAT, real_of
-from graphflops.rules.registry import ForwardCall, backward, require, rule
+from graphflops.rules.registry import Derived, ForwardCall, backward, require, rule
 from graphflops.rules.shapes import only_result, reduced
 from graphflops.tensor import BOOL, INT64, UINT8, UINT64, DType, TensorType
 
 KIND = "reduction"
 
 Axes = int | tuple[int, ...] | None
+Fold = Callable[[Iterable[Dim]], Dim]  # the known contents of a vector reduced
 
 
 def accumulated(dtype: DType) -> DType:
@@ -53,7 +54,7 @@ def indexed(estimate: Estimate) -> Estimate:
     return replace(estimate, out=(values, values.like(dtype=INT64)))
 
 
-def with_contents(estimate: Estimate, x: TensorType, fold: Callable[[Iterable[Dim]], Dim]) -> Estimate:
+def with_contents(estimate: Estimate, x: TensorType, fold: Fold) -> Estimate:
     """The estimate with known contents, if those of the reduced vector are known."""
     out = only_result(estimate)
     if not isinstance(x.value, tuple) or x.rank != 1 or out.dtype.is_floating:
@@ -62,10 +63,55 @@ def with_contents(estimate: Estimate, x: TensorType, fold: Callable[[Iterable[Di
     return replace(estimate, out=(replace(out, value=(folded,) if out.rank else folded),))
 
 
-@rule("aten.sum")
-def sum_of(x: TensorType, dim: Axes = None, keepdim: bool = False, *, dtype: DType | None = None) -> Estimate:
-    """One addition per element."""
-    return with_contents(reduction(x, dim, keepdim, dtype or accumulated(x.dtype)), x, total)
+def along_axes(
+    x: TensorType,
+    dim: Axes = None,
+    keepdim: bool = False,
+    *,
+    dtype: DType | None = None,
+    each: int = 1,
+    final: int = 0,
+    result: Callable[[DType], DType] | None = None,
+    fold: Fold | None = None,
+) -> Estimate:
+    """`each` operations per element and `final` per result. result: its element type by that of `x`, if none is given."""
+    found = reduction(x, dim, keepdim, dtype or (result and result(x.dtype)), each, final)
+    return found if fold is None else with_contents(found, x, fold)
+
+
+def largest(values: Iterable[Dim]) -> Dim:
+    """The largest of known contents."""
+    return dim_max(*values)
+
+
+def smallest(values: Iterable[Dim]) -> Dim:
+    """The smallest of known contents."""
+    return dim_min(*values)
+
+
+def truths(dtype: DType) -> DType:
+    """The type of truth values; of bytes they are bytes."""
+    return UINT8 if dtype == UINT8 else BOOL
+
+
+for _names, _says, _given in (
+    ("sum", "One addition per element.", {"result": accumulated, "fold": total}),
+    ("nansum", "A comparison, a selection and an addition per element.", {"result": accumulated, "each": 3}),
+    ("mean", "One addition per element and one division per result.", {"final": 1}),
+    (
+        "nanmean",
+        "A comparison, a selection, an addition and a count per element, a division per result.",
+        {"each": 4, "final": 1},
+    ),
+    ("amax", "One comparison per element.", {"fold": largest}),
+    ("amin", "One comparison per element.", {"fold": smallest}),
+    ("argmax argmin", "One comparison per element.", {"result": lambda _: INT64}),
+    ("all any", "One logical operation per element.", {"result": truths}),
+    ("_is_all_true _is_any_true", "One logical operation per element.", {"result": truths}),
+    ("count_nonzero", "A comparison and an addition per element.", {"result": lambda _: INT64, "each": 2}),
+    ("hash_tensor", "One exclusive or per element.", {"result": lambda _: UINT64}),
+):
+    rule(*(f"aten.{name}" for name in _names.split()))(Derived(along_axes, says=_says, **_given))
 
 
 @rule("aten.prod")
@@ -74,51 +120,16 @@ def product_of(
 ) -> Estimate:
     """One multiplication per element, a complex one being six operations."""
     each = 3 if x.dtype.kind == "complex" else 1
-    return with_contents(reduction(x, dim, keepdim, dtype or accumulated(x.dtype), each), x, prod)
+    return along_axes(x, dim, keepdim, dtype=dtype, each=each, result=accumulated, fold=prod)
 
 
-@rule("aten.nansum")
-def nansum(x: TensorType, dim: Axes = None, keepdim: bool = False, *, dtype: DType | None = None) -> Estimate:
-    """A comparison, a selection and an addition per element."""
-    return reduction(x, dim, keepdim, dtype or accumulated(x.dtype), each=3)
-
-
-@rule("aten.mean")
-def mean(x: TensorType, dim: Axes = None, keepdim: bool = False, *, dtype: DType | None = None) -> Estimate:
-    """One addition per element and one division per result."""
-    return reduction(x, dim, keepdim, dtype, final=1)
-
-
-@rule("aten.nanmean")
-def nanmean(
-    x: TensorType, dim: Axes = None, keepdim: bool = False, *, dtype: DType | None = None
-) -> Estimate:
-    """A comparison, a selection, an addition and a count per element, a division per result."""
-    return reduction(x, dim, keepdim, dtype, each=4, final=1)
-
-
-@rule("aten.amax")
-def amax(x: TensorType, dim: Axes = (), keepdim: bool = False) -> Estimate:
-    """One comparison per element."""
-    return with_contents(reduction(x, dim, keepdim), x, lambda values: dim_max(*values))
-
-
-@rule("aten.amin")
-def amin(x: TensorType, dim: Axes = (), keepdim: bool = False) -> Estimate:
-    """One comparison per element."""
-    return with_contents(reduction(x, dim, keepdim), x, lambda values: dim_min(*values))
-
-
-@rule("aten.max")
-def max_of(x: TensorType, dim: int | None = None, keepdim: bool = False) -> Estimate:
+def extreme(x: TensorType, dim: int | None = None, keepdim: bool = False, *, fold: Fold) -> Estimate:
     """One comparison per element; along one axis also where each extreme was found."""
-    return amax(x) if dim is None else indexed(reduction(x, dim, keepdim))
+    return along_axes(x, fold=fold) if dim is None else indexed(reduction(x, dim, keepdim))
 
 
-@rule("aten.min")
-def min_of(x: TensorType, dim: int | None = None, keepdim: bool = False) -> Estimate:
-    """One comparison per element; along one axis also where each extreme was found."""
-    return amin(x) if dim is None else indexed(reduction(x, dim, keepdim))
+rule("aten.max")(Derived(extreme, fold=largest))
+rule("aten.min")(Derived(extreme, fold=smallest))
 
 
 @rule("aten._aminmax", "aten.aminmax")
@@ -128,77 +139,31 @@ def aminmax(x: TensorType, dim: int | None = None, keepdim: bool = False) -> Est
     return replace(estimate, out=estimate.out * 2)
 
 
-@rule("aten.argmax", "aten.argmin")
-def argmax(x: TensorType, dim: int | None = None, keepdim: bool = False) -> Estimate:
-    """One comparison per element."""
-    return reduction(x, dim, keepdim, INT64)
-
-
-@rule("aten.all", "aten.any")
-def any_of(x: TensorType, dim: Axes = None, keepdim: bool = False) -> Estimate:
-    """One logical operation per element."""
-    return reduction(x, dim, keepdim, UINT8 if x.dtype == UINT8 else BOOL)
-
-
 @rule("aten.all.dims", "aten.any.dims")
 def any_along(x: TensorType, dim: Axes = None, keepdim: bool = False) -> Estimate:
     """One logical operation per element; an empty list of axes reduces none, unlike in other reductions."""
     if dim == ():
-        out = x.like(dtype=UINT8 if x.dtype == UINT8 else BOOL)
-        return Estimate((out,), vector_flops=x.numel, reads=(x,))
-    return any_of(x, dim, keepdim)
+        return Estimate((x.like(dtype=truths(x.dtype)),), vector_flops=x.numel, reads=(x,))
+    return along_axes(x, dim, keepdim, result=truths)
 
 
-@rule("aten._is_all_true", "aten._is_any_true")
-def is_all_true(x: TensorType) -> Estimate:
-    """One logical operation per element."""
-    return any_of(x)
+def spread(
+    x: TensorType, *, dim: Axes = None, keepdim: bool = False, root: bool = False, with_mean: bool = False
+) -> Estimate:
+    """The mean, then the squared distances: four operations per element, two divisions per result."""
+    out = x.like(reduced(x.shape, dim, keepdim), real_of(x.dtype))
+    return Estimate(
+        (out, out.like(dtype=x.dtype)) if with_mean else (out,),
+        vector_flops=parts(x) * (4 * x.numel + 2 * out.numel),
+        transcendentals=out.numel if root else 0,
+        reads=(x,),
+    )
 
 
-@rule("aten.count_nonzero")
-def count_nonzero(x: TensorType, dim: Axes = None) -> Estimate:
-    """A comparison and an addition per element."""
-    return reduction(x, dim, dtype=INT64, each=2)
-
-
-@rule("aten.hash_tensor")
-def hash_tensor(x: TensorType, dim: Axes = (), *, keepdim: bool = False) -> Estimate:
-    """One exclusive or per element."""
-    return reduction(x, dim, keepdim, UINT64)
-
-
-def spread_rules(root: bool, with_mean: bool) -> dict[str, Callable[..., Estimate]]:
-    """The three signatures of a variance or standard deviation, alone or followed by the mean."""
-
-    def along(x: TensorType, dim: Axes, unbiased: bool = True, keepdim: bool = False) -> Estimate:
-        """The mean, then the squared distances: four operations per element, two divisions per result."""
-        out = x.like(reduced(x.shape, dim, keepdim), real_of(x.dtype))
-        return Estimate(
-            (out, out.like(dtype=x.dtype)) if with_mean else (out,),
-            vector_flops=parts(x) * (4 * x.numel + 2 * out.numel),
-            transcendentals=out.numel if root else 0,
-            reads=(x,),
-        )
-
-    def whole(x: TensorType, unbiased: bool = True) -> Estimate:
-        return along(x, None)
-
-    def corrected(
-        x: TensorType, dim: Axes = None, *, correction: float | None = None, keepdim: bool = False
-    ) -> Estimate:
-        return along(x, dim, keepdim=keepdim)
-
-    return {"": whole, ".dim": along, ".correction": corrected}
-
-
-for _name, _root, _with_mean in (
-    ("var", False, False),
-    ("std", True, False),
-    ("var_mean", False, True),
-    ("std_mean", True, True),
-):
-    for _form, _function in spread_rules(_root, _with_mean).items():
-        rule(f"aten.{_name}{_form}")(_function)
+rule("aten.var")(spread)
+rule("aten.std")(Derived(spread, root=True))
+rule("aten.var_mean")(Derived(spread, with_mean=True))
+rule("aten.std_mean")(Derived(spread, root=True, with_mean=True))
 
 
 @rule("aten.logsumexp", "aten.special_logsumexp")
@@ -266,29 +231,23 @@ def sum_backward(call: ForwardCall) -> Estimate:
     return free(replace(x.like(), stored=result.numel))
 
 
-@backward("aten.mean")
-def mean_backward(call: ForwardCall) -> Estimate:
-    """One division per element."""
-    return operand_gradient(call, each=1)
+def per_element(
+    each: int = 0, evaluated: int = 0, saved: Callable[[ForwardCall], tuple[TensorType, ...]] = lambda _: ()
+) -> Callable[[ForwardCall], Estimate]:
+    """The backward rule of that much work per element of the operand. saved: what is read beside the gradient."""
+    return lambda call: operand_gradient(call, each, evaluated, saved(call))
 
 
-@backward("aten.prod")
-def prod_backward(call: ForwardCall) -> Estimate:
-    """The gradient times the product over the element: two operations per element."""
-    return operand_gradient(call, each=2, saved=x_and_result(call))
+backward("aten.mean")(per_element(1))  # a division
+backward("aten.prod")(per_element(2, saved=x_and_result))  # times the product, over the element
 
 
 @backward("aten.amax", "aten.amin", "aten.max", "aten.min")
 def amax_backward(call: ForwardCall) -> Estimate:
     """Along one axis a scatter; else the gradient is shared among equal extremes, which are found and counted."""
     if len(call.estimate.out) == 2:
-        return selected_backward(call)
+        return operand_gradient(call, saved=selected_indices(call))
     return operand_gradient(call, each=3, saved=x_and_result(call))
-
-
-def selected_backward(call: ForwardCall) -> Estimate:
-    """Scatters the gradients to the positions of the values; no arithmetic."""
-    return operand_gradient(call, saved=selected_indices(call))
 
 
 def selected_indices(call: ForwardCall) -> tuple[TensorType, ...]:
@@ -298,13 +257,9 @@ def selected_indices(call: ForwardCall) -> tuple[TensorType, ...]:
     return (indices,)
 
 
-@backward("aten.var", "aten.std", "aten.var_mean", "aten.std_mean")
-def var_backward(call: ForwardCall) -> Estimate:
-    """Recomputes the mean; a difference and a product with the scaled gradient per element."""
-    return operand_gradient(call, each=3, saved=x_and_result(call)[:1])
-
-
-@backward("aten.logsumexp", "aten.special_logsumexp")
-def logsumexp_backward(call: ForwardCall) -> Estimate:
-    """The difference from the result, its exponential and a product per element."""
-    return operand_gradient(call, each=2, evaluated=1, saved=x_and_result(call))
+# Recomputes the mean; a difference and a product with the scaled gradient.
+backward("aten.var", "aten.std", "aten.var_mean", "aten.std_mean")(
+    per_element(3, saved=lambda call: x_and_result(call)[:1])
+)
+# The difference from the result, its exponential and a product.
+backward("aten.logsumexp", "aten.special_logsumexp")(per_element(2, 1, x_and_result))

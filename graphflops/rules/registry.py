@@ -64,13 +64,30 @@ class Rule:
     @property
     def positional(self) -> int:
         """How many parameters can be given by position."""
-        return self.function.__code__.co_argcount
+        return len(getattr(self.function, "order", ())) or self.function.__code__.co_argcount
 
     @property
     def parameters(self) -> tuple[str, ...]:
         """Names of the parameters, positional ones first."""
-        code = self.function.__code__
-        return code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+        code, order = self.function.__code__, getattr(self.function, "order", ())
+        names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+        apart = {*order, *getattr(self.function, "given", ())}
+        return (*order, *(name for name in names if name not in apart)) if apart else names
+
+    @property
+    def plain(self) -> Any:
+        """The function that the rule was made of."""
+        function: Any = self.function
+        while hasattr(function, "__wrapped__"):
+            function = function.__wrapped__
+        return function
+
+    @property
+    def optional(self) -> frozenset[str]:
+        """Names of the parameters that a call may leave out."""
+        code, last = self.plain.__code__, len(self.plain.__defaults__ or ())
+        positional = code.co_varnames[: code.co_argcount]
+        return frozenset(("_", *positional[len(positional) - last :], *(self.plain.__kwdefaults__ or ())))
 
     @property
     def keywords(self) -> tuple[str, ...]:
@@ -207,6 +224,11 @@ def backward(*keys: str) -> Callable[[Function], Function]:
     return register
 
 
+def aten(*names: str) -> tuple[str, ...]:
+    """The keys of ATen's operators by these names, separated by blanks."""
+    return tuple(f"aten.{name}" for part in names for name in part.split())
+
+
 def find(op: str) -> Rule | None:
     """The rule that prices an operator, or None: `aten.add.Tensor`, then `aten.add`, then the same without in-place `_`.
 
@@ -312,22 +334,30 @@ def _load_installed() -> bool:
     return True
 
 
-@dataclass(frozen=True)
 class Derived:
-    """A rule with the parameters of `base` that returns `change` of what `base` returns."""
+    """A rule made of another: the parameters of `base`, some of them given, and `change` of what it returns.
 
-    base: Callable[..., Any]
-    change: Callable[[Any], Estimate]
+    says: what is counted, in one sentence, where that is not what `base` says.
+    order: the operator's operands by the names of the parameters, `_` for one that plays no part; "": as `base` has them.
+    """
+
+    def __init__(
+        self,
+        base: Callable[..., Any],
+        change: Callable[[Any], Estimate] | None = None,
+        says: str = "",
+        order: str = "",
+        **given: object,
+    ) -> None:
+        self.__wrapped__ = base  # where its parameters are found, and its description
+        self.change, self.says, self.order, self.given = change, says, tuple(order.split()), given
 
     @property
     def __code__(self) -> CodeType:
         """Where the table of rules finds the parameters' names."""
-        return self.base.__code__
+        found: CodeType = self.__wrapped__.__code__
+        return found
 
-    @property
-    def __wrapped__(self) -> Callable[..., Any]:
-        """Where its description is found."""
-        return self.base
-
-    def __call__(self, *args: object, **kwargs: object) -> Estimate:
-        return self.change(self.base(*args, **kwargs))
+    def __call__(self, *args: object, _: object = None, **kwargs: object) -> Estimate:
+        estimate: Estimate = self.__wrapped__(*args, **kwargs, **self.given)
+        return estimate if self.change is None else self.change(estimate)

@@ -15,7 +15,7 @@ from graphflops.cost import Estimate
 from graphflops.dims import Dim, differ, dim_max, dim_min, floor_div, meet, prod, total
 from graphflops.rules.elementwise import result_of
 from graphflops.rules.reduce import operand_gradient
-from graphflops.rules.registry import ForwardCall, backward, require, rule
+from graphflops.rules.registry import Derived, ForwardCall, aten, backward, require, rule
 from graphflops.tensor import TensorType
 
 KIND = "resampling"
@@ -68,45 +68,25 @@ def resized(x: TensorType, shape: Sizes, flops: Dim) -> Estimate:
     return Estimate((out,), vector_flops=flops, reads=(read,))
 
 
-def upsampling(work: Work) -> Callable[..., Estimate]:
-    """Resampling to a given output size."""
-
-    def upsample(x: TensorType, output_size: Sizes) -> Estimate:
-        """Two operations per tap."""
+def upsample(
+    x: TensorType, output_size: Sizes | None, *, scale_factors: tuple[float, ...] | None = None, work: Work
+) -> Estimate:
+    """Two operations per tap; resampled to a size, or by factors if no size is given."""
+    if output_size is not None:
         return resampled(x, output_size, work)
-
-    return upsample
-
-
-def vec_upsampling(work: Work) -> Callable[..., Estimate]:
-    """Resampling to a size, or by factors if no size is given."""
-
-    def by_factors(
-        x: TensorType, output_size: Sizes | None, *, scale_factors: tuple[float, ...] | None
-    ) -> Estimate:
-        """Two operations per tap."""
-        if output_size is not None:
-            return resampled(x, output_size, work)
-        require(scale_factors is not None, "neither a size nor factors to resample to")
-        factors = scale_factors or ()
-        sizes = zip(x.shape[-len(factors) :], factors, strict=True)
-        return resampled(x, tuple(scaled(size, factor) for size, factor in sizes), work)
-
-    return by_factors
+    require(scale_factors is not None, "neither a size nor factors to resample to")
+    factors = scale_factors or ()
+    sizes = zip(x.shape[-len(factors) :], factors, strict=True)
+    return resampled(x, tuple(scaled(size, factor) for size, factor in sizes), work)
 
 
-def upsampling_backward(work: Work) -> Callable[..., Estimate]:
-    """Adds each output's gradient to the taps of that output."""
-
-    def upsample_backward(grad_output: TensorType, output_size: Sizes, input_size: Sizes) -> Estimate:
-        """Two operations per tap, one where a single input was picked."""
-        lead, sizes = input_size[:2], input_size[2:]
-        flops = prod(lead) * work(sizes, output_size)
-        grad_input = grad_output.like(input_size)
-        added = grad_output.numel if flops == 0 else flops
-        return Estimate((grad_input,), vector_flops=added, reads=(grad_output,))
-
-    return upsample_backward
+def upsample_backward(
+    grad_output: TensorType, output_size: Sizes, input_size: Sizes, *, work: Work
+) -> Estimate:
+    """Adds each output's gradient to its taps: two operations per tap, one where a single input was picked."""
+    flops = prod(input_size[:2]) * work(input_size[2:], output_size)
+    added = grad_output.numel if flops == 0 else flops
+    return Estimate((grad_output.like(input_size),), vector_flops=added, reads=(grad_output,))
 
 
 def upsampling_gradient(call: ForwardCall) -> Estimate:
@@ -127,9 +107,8 @@ for _name, _work in (
     ("lanczos2d_aa", antialiased(6)),
 ):
     _key = f"aten.{'_' if 'exact' in _name or '_aa' in _name else ''}upsample_{_name}"
-    rule(_key)(upsampling(_work))
-    rule(f"{_key}.vec")(vec_upsampling(_work))
-    rule(f"{_key}_backward")(upsampling_backward(_work))
+    rule(_key, f"{_key}.vec")(Derived(upsample, work=_work))
+    rule(f"{_key}_backward")(Derived(upsample_backward, work=_work))
     backward(_key, f"{_key}.vec")(upsampling_gradient)
 
 
@@ -147,9 +126,7 @@ def taps_of(interpolation_mode: int, spatial: int) -> int:
     return taps
 
 
-@rule(
-    "aten.grid_sampler", "aten.grid_sampler_2d", "aten.grid_sampler_3d", "aten._grid_sampler_2d_cpu_fallback"
-)
+@rule(*aten("grid_sampler grid_sampler_2d grid_sampler_3d _grid_sampler_2d_cpu_fallback"))
 def grid_sampler(x: TensorType, grid: TensorType, interpolation_mode: int) -> Estimate:
     """Per channel two operations per tap; per grid point its position and a weight per tap."""
     spatial = x.rank - 2
@@ -165,15 +142,16 @@ def grid_sampler(x: TensorType, grid: TensorType, interpolation_mode: int) -> Es
     return Estimate((out,), vector_flops=work, reads=(x, grid))
 
 
-@rule("aten.cudnn_grid_sampler")
-def cudnn_grid_sampler(x: TensorType, grid: TensorType) -> Estimate:
-    """As `grid_sampler`, bilinear."""
-    return grid_sampler(x, grid, BILINEAR)
+rule("aten.cudnn_grid_sampler")(
+    Derived(grid_sampler, says="As `grid_sampler`, bilinear.", order="x grid", interpolation_mode=BILINEAR)
+)
 
 
 @rule(
-    *("aten.grid_sampler_2d_backward", "aten.grid_sampler_3d_backward", "aten.cudnn_grid_sampler_backward"),
-    "aten._grid_sampler_2d_cpu_fallback_backward",
+    *aten(
+        "grid_sampler_2d_backward grid_sampler_3d_backward cudnn_grid_sampler_backward",
+        "_grid_sampler_2d_cpu_fallback_backward",
+    )
 )
 def grid_sampler_backward(
     *,

@@ -24,7 +24,7 @@ from graphflops.dims import (
     where,
 )
 from graphflops.dims.functions import FUNCTIONS, MAX_POWER_BITS
-from graphflops.rules.registry import rule
+from graphflops.rules.registry import Derived, aten, rule
 from graphflops.rules.shapes import axis, if_negative, remainder_of_dividend
 from graphflops.tensor import FLOAT32, TensorType
 
@@ -63,22 +63,24 @@ def _sizes(operands: Sequence[Value]) -> list[Dim] | None:
     )
 
 
+def _of_one(a: Value, *, exact: Function, symbolic: Function) -> Estimate:
+    """The function's value."""
+    return applied(exact, symbolic, a)
+
+
+def _of_two(a: Value, b: Value, *, exact: Function, symbolic: Function) -> Estimate:
+    """The function's value."""
+    return applied(exact, symbolic, a, b)
+
+
 def unary(keys: str, exact: Function, symbolic: Function) -> None:
     """Register a function of one number."""
-
-    @rule(*keys.split())
-    def apply(a: Value) -> Estimate:
-        """The function's value."""
-        return applied(exact, symbolic, a)
+    rule(*keys.split())(Derived(_of_one, exact=exact, symbolic=symbolic))
 
 
 def binary(keys: str, exact: Function, symbolic: Function) -> None:
     """Register a function of two numbers."""
-
-    @rule(*keys.split())
-    def apply(a: Value, b: Value) -> Estimate:
-        """The function's value."""
-        return applied(exact, symbolic, a, b)
+    rule(*keys.split())(Derived(_of_two, exact=exact, symbolic=symbolic))
 
 
 def _floor(a: Dim) -> Dim:
@@ -215,15 +217,13 @@ _ANSWERS: dict[str, Callable[[TensorType], Value]] = {
 }
 
 
-def _register_answer(name: str, answer: Callable[[TensorType], Value]) -> None:
-    @rule(f"aten.{name}")
-    def ask(x: TensorType, *unused: Value) -> Estimate:
-        """Free: the answer follows from the tensor's type."""
-        return number(answer(x))
+def _ask(x: TensorType, *unused: Value, answer: Callable[[TensorType], Value]) -> Estimate:
+    """Free: the answer follows from the tensor's type."""
+    return number(answer(x))
 
 
 for _name, _answer in _ANSWERS.items():
-    _register_answer(_name, _answer)
+    rule(f"aten.{_name}")(Derived(_ask, answer=_answer))
 
 
 @rule("aten.is_same_size")
@@ -257,17 +257,10 @@ def is_nonzero(x: TensorType) -> Estimate:
 
 
 @rule(
-    *("aten._assert_scalar", "aten._assert_tensor_metadata", "aten._print"),
-    *("aten.sym_constrain_range", "aten.sym_constrain_range_for_size"),
-)
-def promise() -> Estimate:
-    """Nothing."""
-    return free(alias=False)
-
-
-@rule(
-    *("aten._functional_assert_scalar", "aten._functional_sym_constrain_range"),
-    "aten._functional_sym_constrain_range_for_size",
+    *aten(
+        "_functional_assert_scalar _functional_sym_constrain_range",
+        "_functional_sym_constrain_range_for_size",
+    )
 )
 def functional_promise(*, dep_token: TensorType) -> Estimate:
     """Nothing."""
@@ -302,6 +295,11 @@ def record_function_enter() -> Estimate:
 
 
 @rule("profiler._record_function_exit", "aten.record_stream", "aten.retain_grad", "aten._propagate_xla_data")
-def note(*unused: Value) -> Estimate:
+def note(*unused: Value, **named: Value) -> Estimate:
     """Nothing."""
     return free(alias=False)
+
+
+rule(*aten("_assert_scalar _assert_tensor_metadata _print sym_constrain_range sym_constrain_range_for_size"))(
+    Derived(note)
+)

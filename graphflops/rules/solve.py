@@ -11,14 +11,16 @@ from graphflops.cost import Estimate, data_dependent
 from graphflops.dims import Dim, broadcast, differ, dim_max, dim_min, meet, prod, same
 from graphflops.rules import lapack
 from graphflops.rules.elementwise import real_of, result_type
-from graphflops.rules.linalg import each, eigvalsh, first, matrices, squares, svdvals
+from graphflops.rules.linalg import each, eigvalsh, matrices, results, squares, svdvals, with_info
 from graphflops.rules.reduce import parts
-from graphflops.rules.registry import ForwardCall, backward, require, rule
-from graphflops.rules.shapes import axes, axis, only_result
-from graphflops.rules.vector_norm import linalg_matrix_norm
+from graphflops.rules.registry import Derived, ForwardCall, backward, require, rule
+from graphflops.rules.shapes import axes, axis, only_result, tensors_of
+from graphflops.rules.vector_norm import of_matrices
 from graphflops.tensor import INT32, INT64, TensorType
 
 KIND = "linear_algebra"
+
+Tolerance = TensorType | float | None
 
 
 def right_sides(A: TensorType, B: TensorType, left: bool = True) -> tuple[TensorType, Dim]:
@@ -45,17 +47,8 @@ def solve_factors(A: TensorType, B: TensorType, *, left: bool = True) -> Estimat
     return Estimate(out, vector_flops=work, reads=(A, B))
 
 
-@rule("aten.linalg_solve_ex")
-def solve_ex(A: TensorType, B: TensorType, *, left: bool = True) -> Estimate:
-    """Elimination, then two triangular solves: 2/3 n^3, and 2 n^2 per right-hand side."""
-    solved = solve_factors(A, B, left=left)
-    return replace(solved, out=(solved.out[0], solved.out[3]))
-
-
-@rule("aten.linalg_solve")
-def solve(A: TensorType, B: TensorType, *, left: bool = True) -> Estimate:
-    """Elimination, then two triangular solves: 2/3 n^3, and 2 n^2 per right-hand side."""
-    return first(solve_factors(A, B, left=left), 1)
+rule("aten.linalg_solve_ex")(Derived(solve_factors, results(0, 3)))
+rule("aten.linalg_solve")(Derived(solve_factors, results(0)))
 
 
 @rule("aten.linalg_tensorsolve")
@@ -72,37 +65,24 @@ def tensorsolve(A: TensorType, B: TensorType, dims: tuple[int, ...] | None = Non
 # Solving with factors.
 
 
-def two_triangles(A: TensorType, B: TensorType, *more: TensorType, left: bool = True) -> Estimate:
-    """2 n^2 per right-hand side."""
-    out, sides = right_sides(A, B, left)
-    work = each(out, 2 * lapack.triangular_solve(A.shape[-1], sides))
-    return Estimate((out,), vector_flops=work, reads=(A, B, *more))
-
-
 @rule("aten.linalg_lu_solve")
-def linalg_lu_solve(
-    LU: TensorType, pivots: TensorType, B: TensorType, *, left: bool = True, adjoint: bool = False
+def two_triangles(
+    LU: TensorType, pivots: TensorType | None, B: TensorType, *, left: bool = True, adjoint: bool = False
 ) -> Estimate:
     """Two triangular solves: 2 n^2 per right-hand side; the gradient depends on `adjoint`."""
-    return two_triangles(LU, B, pivots, left=left)
+    out, sides = right_sides(LU, B, left)
+    work = each(out, 2 * lapack.triangular_solve(LU.shape[-1], sides))
+    return Estimate((out,), vector_flops=work, reads=(LU, B, pivots))
 
 
-@rule("aten.lu_solve")
-def lu_solve(B: TensorType, LU_data: TensorType, LU_pivots: TensorType) -> Estimate:
-    """Two triangular solves: 2 n^2 per right-hand side."""
-    return two_triangles(LU_data, B, LU_pivots)
+rule("aten.lu_solve")(Derived(two_triangles, order="B LU pivots"))
+rule("aten.linalg_ldl_solve")(Derived(two_triangles, order="LU pivots B"))
 
 
 @rule("aten.cholesky_solve", "aten._cholesky_solve_helper")
 def cholesky_solve(B: TensorType, A: TensorType) -> Estimate:
     """Two triangular solves: 2 n^2 per right-hand side."""
-    return two_triangles(A, B)
-
-
-@rule("aten.linalg_ldl_solve")
-def ldl_solve(LD: TensorType, pivots: TensorType, B: TensorType) -> Estimate:
-    """Two triangular solves: 2 n^2 per right-hand side."""
-    return two_triangles(LD, B, pivots)
+    return two_triangles(A, None, B)
 
 
 @rule("aten.linalg_solve_triangular")
@@ -131,11 +111,7 @@ def inverse(A: TensorType) -> Estimate:
     return Estimate((A.like(),), vector_flops=each(A, lapack.inverse(n)), reads=(A,))
 
 
-@rule("aten.linalg_inv_ex")
-def inv_ex(A: TensorType) -> Estimate:
-    """2 n^3."""
-    found = inverse(A)
-    return replace(found, out=(*found.out, A.like(A.shape[:-2], INT32)))
+rule("aten.linalg_inv_ex")(Derived(inverse, with_info))
 
 
 @rule("aten.cholesky_inverse")
@@ -157,11 +133,13 @@ def tensorinv(x: TensorType, ind: int = 2) -> Estimate:
     return Estimate((out,), vector_flops=real * lapack.inverse(n), reads=(x,))
 
 
-def pseudo_inverse(x: TensorType, hermitian: bool, *tolerances: object) -> Estimate:
-    """The decomposition, its values inverted and put on one factor, and the product of the factors."""
+@rule("aten.linalg_pinv", "aten.pinverse")
+def pseudo_inverse(
+    x: TensorType, atol: Tolerance = 1e-15, hermitian: bool = False, *, rtol: Tolerance = None
+) -> Estimate:
+    """Singular (or eigen-) values and vectors, and the product of the factors with the values inverted."""
     batch, m, n = matrices(x)
-    k = dim_min(m, n)
-    limits = [given for given in tolerances if isinstance(given, TensorType)]
+    k, limits = dim_min(m, n), tensors_of((atol, rtol))
     out = x.like((*broadcast(batch, *(limit.shape for limit in limits)), n, m))
     work = lapack.eigh(n) if hermitian else lapack.svd(m, n)
     return Estimate(
@@ -172,53 +150,29 @@ def pseudo_inverse(x: TensorType, hermitian: bool, *tolerances: object) -> Estim
     )
 
 
-@rule("aten.linalg_pinv", "aten.pinverse")
-def pinv(x: TensorType, rcond: TensorType | float = 1e-15, hermitian: bool = False) -> Estimate:
-    """Singular (or eigen-) values and vectors, and the product of the factors with the values inverted."""
-    return pseudo_inverse(x, hermitian, rcond)
-
-
-@rule("aten.linalg_pinv.atol_rtol_float", "aten.linalg_pinv.atol_rtol_tensor")
-def pinv_tolerances(
-    x: TensorType,
-    *,
-    atol: TensorType | float | None = None,
-    rtol: TensorType | float | None = None,
-    hermitian: bool = False,
-) -> Estimate:
-    """Singular (or eigen-) values and vectors, and the product of the factors with the values inverted."""
-    return pseudo_inverse(x, hermitian, atol, rtol)
+rule("aten.linalg_pinv.atol_rtol_float", "aten.linalg_pinv.atol_rtol_tensor")(
+    Derived(pseudo_inverse, order="x")
+)
 
 
 # Ranks, norms and condition numbers.
 
 
-def rank_of(x: TensorType, hermitian: bool, *tolerances: object) -> Estimate:
+@rule("aten.linalg_matrix_rank", "aten.linalg_matrix_rank.tol_tensor")
+def matrix_rank(
+    x: TensorType, atol: Tolerance = None, hermitian: bool = False, *, rtol: Tolerance = None
+) -> Estimate:
     """Singular (or eigen-) values, each compared with the tolerance and counted."""
     values = eigvalsh(x) if hermitian else svdvals(x)
-    found = only_result(values)
-    limits = [given for given in tolerances if isinstance(given, TensorType)]
+    found, limits = only_result(values), tensors_of((atol, rtol))
     out = x.like(broadcast(found.shape[:-1], *(limit.shape for limit in limits)), INT64)
     compared = 2 * out.numel * found.shape[-1]
     return Estimate((out,), vector_flops=values.vector_flops + compared, reads=(x, *limits))
 
 
-@rule("aten.linalg_matrix_rank", "aten.linalg_matrix_rank.tol_tensor")
-def matrix_rank(x: TensorType, tol: TensorType | float, hermitian: bool = False) -> Estimate:
-    """Singular (or eigen-) values, each compared with the tolerance and counted."""
-    return rank_of(x, hermitian, tol)
-
-
-@rule("aten.linalg_matrix_rank.atol_rtol_float", "aten.linalg_matrix_rank.atol_rtol_tensor")
-def matrix_rank_tolerances(
-    x: TensorType,
-    *,
-    atol: TensorType | float | None = None,
-    rtol: TensorType | float | None = None,
-    hermitian: bool = False,
-) -> Estimate:
-    """Singular (or eigen-) values, each compared with the tolerance and counted."""
-    return rank_of(x, hermitian, atol, rtol)
+rule("aten.linalg_matrix_rank.atol_rtol_float", "aten.linalg_matrix_rank.atol_rtol_tensor")(
+    Derived(matrix_rank, order="x")
+)
 
 
 @rule("aten.linalg_cond")
@@ -228,7 +182,7 @@ def cond(x: TensorType, p: float | str | None = None) -> Estimate:
     out = x.like(batch, real_of(x.dtype))
     if p in (None, 2, -2):
         return Estimate((out,), vector_flops=svdvals(x).vector_flops + out.numel, reads=(x,))
-    norm = linalg_matrix_norm(x, p or "fro")
+    norm = of_matrices(x, p or "fro")
     work = inverse(x).vector_flops + 2 * norm.vector_flops + out.numel
     return Estimate((out,), vector_flops=work, transcendentals=2 * norm.transcendentals, reads=(x,))
 

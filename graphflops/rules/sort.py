@@ -10,8 +10,8 @@ from dataclasses import replace
 from graphflops.cost import Estimate, data_dependent
 from graphflops.dims import Dim, at_least, prod
 from graphflops.rules.lapack import halvings, n_log_n
-from graphflops.rules.reduce import indexed, operand_gradient, selected_indices
-from graphflops.rules.registry import ForwardCall, backward, require, rule
+from graphflops.rules.reduce import indexed, per_element, selected_indices
+from graphflops.rules.registry import backward, require, rule
 from graphflops.rules.shapes import Shape, axis, reduced, replaced
 from graphflops.tensor import BOOL, INT32, INT64, TensorType
 
@@ -79,22 +79,14 @@ def unique_dim(x: TensorType, dim: int) -> Estimate:
     return Estimate(out, vector_flops=work, reads=(x,))
 
 
-@rule("aten.unique_consecutive")
+@rule("aten.unique_consecutive", "aten.unique_dim_consecutive")
 def unique_consecutive(
-    x: TensorType, return_inverse: bool = False, return_counts: bool = False, dim: int | None = None
+    x: TensorType, *, return_inverse: bool = False, return_counts: bool = False, dim: int | None = None
 ) -> Estimate:
     """Runs of equal elements, or slices, each shortened to one: one comparison per element."""
     inverse, counts = return_inverse or dim is not None, return_counts or dim is not None
     out, work = distinct(x, dim, inverse, counts, sorting=False)
     return Estimate(out, vector_flops=work, reads=(x,))
-
-
-@rule("aten.unique_dim_consecutive")
-def unique_dim_consecutive(
-    x: TensorType, dim: int, return_inverse: bool = False, return_counts: bool = False
-) -> Estimate:
-    """Runs of equal slices, each shortened to one: one comparison per element."""
-    return unique_consecutive(x, return_inverse, return_counts, dim)
 
 
 def comparisons(x: TensorType, dim: int | None) -> Dim:
@@ -112,27 +104,15 @@ def msort(x: TensorType) -> Estimate:
 
 
 @rule("aten.sort")
-def sort(x: TensorType, dim: int = -1) -> Estimate:
+def sort(x: TensorType, *, dim: int = -1) -> Estimate:
     """n*log2(n) comparisons per lane of n."""
     return indexed(Estimate((x.like(),), vector_flops=comparisons(x, dim), reads=(x,)))
 
 
-@rule("aten.sort.stable", "aten.sort.values_stable")
-def sort_stable(x: TensorType, *, dim: int = -1) -> Estimate:
-    """n*log2(n) comparisons per lane of n."""
-    return sort(x, dim)
-
-
 @rule("aten.argsort")
-def argsort(x: TensorType, dim: int = -1) -> Estimate:
+def argsort(x: TensorType, *, dim: int = -1) -> Estimate:
     """n*log2(n) comparisons per lane of n."""
-    return replace(sort(x, dim), out=(x.like(dtype=INT64),))
-
-
-@rule("aten.argsort.stable")
-def argsort_stable(x: TensorType, *, dim: int = -1) -> Estimate:
-    """n*log2(n) comparisons per lane of n."""
-    return argsort(x, dim)
+    return replace(sort(x, dim=dim), out=(x.like(dtype=INT64),))
 
 
 @rule("aten.topk")
@@ -147,10 +127,7 @@ def topk(x: TensorType, k: Dim, dim: int = -1, *, sorted: bool = True) -> Estima
     return indexed(Estimate((out,), vector_flops=x.numel + ordering, reads=(x,)))
 
 
-@backward("aten.sort", "aten.topk")
-def sort_backward(call: ForwardCall) -> Estimate:
-    """Scatters the gradients to the positions of the values; no arithmetic."""
-    return operand_gradient(call, saved=selected_indices(call))
+backward("aten.sort", "aten.topk")(per_element(saved=selected_indices))  # scattered to the values' places
 
 
 @rule("aten.searchsorted")

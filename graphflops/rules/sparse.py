@@ -7,7 +7,7 @@ elements that are not stored.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from graphflops.cost import Estimate, Value, data_dependent, free
@@ -57,13 +57,24 @@ def elements(x: TensorType, dtype: DType | None = None) -> TensorType:
     return x.like((stored(x),), dtype)
 
 
+COMPRESSED = {
+    "csr": "crow_col",
+    "csc": "ccol_row",
+    "bsr": "crow_col",
+    "bsc": "ccol_row",
+    "compressed": "comp_plain",
+}
+
 # Construction from elements, and access to them.
 
 
-@rule("aten.sparse_coo_tensor.indices_size", "aten._sparse_coo_tensor_unsafe")
-def sparse_coo_tensor(
-    indices: TensorType, values: TensorType, size: Sizes, *, dtype: DType | None = None
-) -> Estimate:
+@rule(
+    *("aten.sparse_coo_tensor.indices_size", "aten._sparse_coo_tensor_unsafe"),
+    "aten._sparse_coo_tensor_with_dims_and_tensors",
+    *(f"aten.sparse_{kind}_tensor.{places}_value_size" for kind, places in COMPRESSED.items()),
+    *(f"aten._sparse_{kind}_tensor_unsafe" for kind in COMPRESSED),
+)
+def sparse_tensor(*, values: TensorType, size: Sizes, dtype: DType | None = None) -> Estimate:
     """Free: holds the given indices and values."""
     return free(storing(values.like(size, dtype), values.numel))
 
@@ -88,34 +99,6 @@ def sparse_coo_tensor_as_large_as_needed(
 def empty_sparse_tensor(size: Sizes, *, dtype: DType | None = None) -> Estimate:
     """A sparse tensor without elements."""
     return free(TensorType(tuple(size), dtype or DEFAULT_FLOAT, nonzeros=0), alias=False)
-
-
-@rule("aten._sparse_coo_tensor_with_dims_and_tensors")
-def sparse_coo_tensor_of_parts(
-    *, size: Sizes, indices: TensorType, values: TensorType, dtype: DType | None = None
-) -> Estimate:
-    """Free: holds the given indices and values."""
-    return sparse_coo_tensor(indices, values, size, dtype=dtype)
-
-
-COMPRESSED = {
-    "csr": "crow_col",
-    "csc": "ccol_row",
-    "bsr": "crow_col",
-    "bsc": "ccol_row",
-    "compressed": "comp_plain",
-}
-
-
-@rule(
-    *(f"aten.sparse_{kind}_tensor.{places}_value_size" for kind, places in COMPRESSED.items()),
-    *(f"aten._sparse_{kind}_tensor_unsafe" for kind in COMPRESSED),
-)
-def sparse_compressed_tensor(
-    compressed: TensorType, plain: TensorType, values: TensorType, size: Sizes, *, dtype: DType | None = None
-) -> Estimate:
-    """Free: holds the given indices and values."""
-    return free(storing(values.like(size, dtype), values.numel))
 
 
 @rule(
@@ -198,38 +181,29 @@ def nnz(x: TensorType) -> Estimate:
 # Elementwise operators.
 
 
-def _as_stored(name: str) -> None:
-    single = f"aten.{name}.default"
-
-    @rule(f"sparse.aten.{name}")
-    def stored_elementwise(x: TensorType, *arguments: Value, **named: Value) -> Estimate:
-        dense = find(single)
-        assert dense is not None
-        others = [elements(x, y.dtype) if isinstance(y, TensorType) else y for y in arguments]
-        estimate = dense.price(single, elements(x), *others, **named)
-        out = tuple(
-            storing(x.like(dtype=y.dtype), stored(x)) if isinstance(y, TensorType) else y
-            for y in estimate.out
-        )
-        return replace(estimate, out=out)
-
-
-def _as_dense(name: str) -> None:
-    single = f"aten.{name}.default"
+def _as_dense(name: str, of: Callable[[TensorType], TensorType], is_elementwise: bool) -> None:
+    """Register an operator that does with what is stored what it does with a dense tensor. of: what it is given."""
+    single = f"aten.{name}" if "." in name else f"aten.{name}.default"
 
     @rule(f"sparse.aten.{name}")
     def same_as_dense(x: TensorType, *arguments: Value, **named: Value) -> Estimate:
         dense = find(single)
         assert dense is not None
-        estimate = dense.price(single, replace(x, nonzeros=None), *arguments, **named)
-        out = tuple(storing(y, stored(x)) if isinstance(y, TensorType) else y for y in estimate.out)
-        return replace(estimate, out=out)
+        others = [elements(x, y.dtype) if isinstance(y, TensorType) else y for y in arguments]
+        estimate = dense.price(single, of(x), *others, **named)
+        made = [
+            (x.like(dtype=y.dtype) if is_elementwise else y) if isinstance(y, TensorType) else y
+            for y in estimate.out
+        ]
+        return replace(
+            estimate, out=tuple(storing(y, stored(x)) if isinstance(y, TensorType) else y for y in made)
+        )
 
 
 for _name in ELEMENTWISE:
-    _as_stored(_name)
+    _as_dense(_name, elements, True)
 for _name in UNCHANGED:
-    _as_dense(_name)
+    _as_dense(_name, lambda x: replace(x, nonzeros=None), False)
 
 
 @rule("sparse.aten.add", "sparse.aten.sub")

@@ -15,8 +15,9 @@ from graphflops.rules.reduce import (
     indexed,
     operand_gradient,
     parts,
+    per_element,
     reduction,
-    selected_backward,
+    selected_indices,
 )
 from graphflops.rules.registry import ForwardCall, backward, require, rule
 from graphflops.rules.shapes import only_result, reduced
@@ -48,7 +49,7 @@ def mode(x: TensorType, dim: int = -1, keepdim: bool = False) -> Estimate:
 
 
 backward("aten.median", "aten.nanmedian")(amax_backward)
-backward("aten.kthvalue", "aten.mode")(selected_backward)
+backward("aten.kthvalue", "aten.mode")(per_element(saved=selected_indices))
 
 
 @rule("aten.quantile", "aten.nanquantile")
@@ -65,24 +66,21 @@ def histc(x: TensorType, bins: int = 100) -> Estimate:
     return Estimate((x.like((bins,)),), vector_flops=4 * x.numel, reads=(x,))
 
 
-@rule("aten.histogram.bin_ct")
+@rule("aten.histogram")
 def histogram(
-    x: TensorType, bins: int = 100, *, weight: TensorType | None = None, density: bool = False
+    x: TensorType,
+    bins: TensorType | int = 100,
+    *,
+    weight: TensorType | None = None,
+    density: bool = False,
 ) -> Estimate:
-    """Each element shifted, scaled, rounded to its bin and added there: four operations."""
-    out = (x.like((bins,)), x.like((bins + 1,)))
-    return Estimate(out, vector_flops=4 * x.numel + normalising(out[0], density), reads=(x, weight))
-
-
-@rule("aten.histogram.bins_tensor")
-def histogram_bins(
-    x: TensorType, bins: TensorType, *, weight: TensorType | None = None, density: bool = False
-) -> Estimate:
-    """A binary search among the edges and an addition per element."""
-    (edges,) = bins.shape
-    out = (x.like((edges - 1,)), bins.like())
-    work = (halvings(edges) + 1) * x.numel + normalising(out[0], density)
-    return Estimate(out, vector_flops=work, reads=(x, bins, weight))
+    """Each element shifted, scaled, rounded to its bin and added there, four operations; or a search among given edges."""
+    edges = bins if isinstance(bins, TensorType) else x.like((bins + 1,))
+    out, each = x.like((edges.shape[0] - 1,)), halvings(edges.shape[0]) + 1 if edges is bins else 4
+    work = each * x.numel + normalising(out, density)
+    return Estimate(
+        (out, edges.like()), vector_flops=work, reads=(x, edges if edges is bins else None, weight)
+    )
 
 
 def normalising(counts: TensorType, density: bool) -> Dim:

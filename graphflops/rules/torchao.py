@@ -13,7 +13,7 @@ from graphflops.rules.attention import attend
 from graphflops.rules.lowprecision import scaled_mm
 from graphflops.rules.matmul import flops_of, matmul_into
 from graphflops.rules.quantized import DEQUANTIZE, MIN_MAX, QUANTIZE, convert
-from graphflops.rules.registry import require, rule
+from graphflops.rules.registry import Derived, require, rule
 from graphflops.rules.shapes import only_result
 from graphflops.tensor import BFLOAT16, FLOAT8, FLOAT32, INT8, INT32, DType, TensorType
 
@@ -39,10 +39,11 @@ def scaled_product(
     )
 
 
-@rule("torchao.int_matmul", product=("a", "b"))
-def int_matmul(a: TensorType, b: TensorType) -> Estimate:
-    """A product of int8 matrices, accumulated in int32."""
-    return matmul_into(a, b, INT32)
+rule("torchao.int_matmul", product=("a", "b"))(
+    Derived(
+        matmul_into, says="A product of int8 matrices, accumulated in int32.", order="a b", out_dtype=INT32
+    )
+)
 
 
 @rule("torchao.int_scaled_matmul", product=("a", "b"))
@@ -57,20 +58,13 @@ def swizzle_mm(a: TensorType, b: TensorType, a_is_swizzled: bool, b_is_swizzled:
     return matmul_into(a, b, a.dtype)
 
 
-@rule("torchao.swizzle_scaled_mm", product=("a", "b"))
-def swizzle_scaled_mm(
-    a: TensorType,
-    b: TensorType,
-    a_is_swizzled: bool,
-    b_is_swizzled: bool,
-    scale_a: TensorType,
-    scale_b: TensorType,
-    bias: TensorType | None = None,
-    scale_result: TensorType | None = None,
-    out_dtype: DType | None = None,
-) -> Estimate:
-    """As `_scaled_mm`, of matrices whose tiles may lie in another order."""
-    return scaled_mm(a, b, scale_a, scale_b, bias, scale_result, out_dtype)
+rule("torchao.swizzle_scaled_mm", product=("a", "b"))(
+    Derived(
+        scaled_mm,
+        says="As `_scaled_mm`, of matrices whose tiles may lie in another order.",
+        order="a b _ _ scale_a scale_b bias scale_result out_dtype",
+    )
+)
 
 
 @rule("torchao.mx_fp8_bf16", product=("a", "b"))

@@ -12,7 +12,7 @@ from dataclasses import replace
 from graphflops.cost import Estimate, free
 from graphflops.dims import Dim, Expr, at_least, broadcast, differ, floor_div, mod, prod, same, total
 from graphflops.rules.elementwise import complex_of, real_of
-from graphflops.rules.registry import ForwardCall, backward, require, rule
+from graphflops.rules.registry import Derived, ForwardCall, aten, backward, require, rule
 from graphflops.rules.shapes import (
     axes,
     axis,
@@ -95,15 +95,7 @@ def unsqueeze(x: TensorType, dim: int) -> Estimate:
     return free(same_elements(x, (*x.shape[:place], 1, *x.shape[place:])))
 
 
-@rule(
-    "aten.alias",
-    "aten.data",
-    "aten.lift",
-    "aten.lift_fresh",
-    "aten._lazy_clone",
-    "aten._fw_primal",
-    "aten._make_dual",
-)
+@rule(*aten("alias data lift lift_fresh _lazy_clone _fw_primal _make_dual"))
 def alias(x: TensorType, *unused: object) -> Estimate:
     """The tensor itself."""
     return free(x)
@@ -155,8 +147,9 @@ def permute(x: TensorType, dims: Sequence[int]) -> Estimate:
     return free(x.view(x.shape[place] for place in order))
 
 
-@rule("aten.transpose", "aten.swapaxes", "aten.swapdims", "aten._mkldnn_transpose")
-@rule("aten.transpose_", "aten.swapaxes_", "aten.swapdims_", "aten._mkldnn_transpose_")
+@rule(
+    *aten("transpose swapaxes swapdims _mkldnn_transpose transpose_ swapaxes_ swapdims_ _mkldnn_transpose_")
+)
 def transpose(x: TensorType, dim0: int, dim1: int) -> Estimate:
     """Two axes swapped."""
     shape, a, b = list(x.shape), axis(dim0, x.rank), axis(dim1, x.rank)
@@ -255,16 +248,16 @@ def at_least_3d(x: TensorType) -> TensorType:
     return x if x.rank > 2 else x.view((*at_least_2d(x).shape, 1))
 
 
-def _register_at_least(name: str, raised: Callable[[TensorType], TensorType]) -> None:
-    @rule(f"aten.{name}")
-    def at_least(tensors: TensorType | Sequence[TensorType]) -> Estimate:
-        """As many axes as the name says, or more."""
-        return free(*map(raised, tensors_of((tensors,) if isinstance(tensors, TensorType) else tensors)))
+def of_rank(
+    tensors: TensorType | Sequence[TensorType], *, raised: Callable[[TensorType], TensorType]
+) -> Estimate:
+    """As many axes as the name says, or more."""
+    return free(*map(raised, tensors_of((tensors,) if isinstance(tensors, TensorType) else tensors)))
 
 
-_register_at_least("atleast_1d", at_least_1d)
-_register_at_least("atleast_2d", at_least_2d)
-_register_at_least("atleast_3d", at_least_3d)
+rule("aten.atleast_1d")(Derived(of_rank, raised=at_least_1d))
+rule("aten.atleast_2d")(Derived(of_rank, raised=at_least_2d))
+rule("aten.atleast_3d")(Derived(of_rank, raised=at_least_3d))
 
 
 @rule("aten.unflatten_dense_tensors")
@@ -273,9 +266,7 @@ def unflatten_dense_tensors(flat: TensorType, tensors: Sequence[TensorType]) -> 
     return free(*(flat.view(x.shape) for x in tensors))
 
 
-@backward(
-    "aten.expand", "aten.expand_copy", "aten.expand_as", "aten.broadcast_to", "aten.unfold", "aten.as_strided"
-)
+@backward(*aten("expand expand_copy expand_as broadcast_to unfold as_strided"))
 def repeat_backward(call: ForwardCall) -> Estimate:
     """The gradients of the repeats of each element, summed; nothing where nothing is repeated."""
     x: TensorType = call.arguments["x"]

@@ -12,7 +12,7 @@ from graphflops.cost import Estimate, data_dependent
 from graphflops.dims import Dim, floor_div, prod
 from graphflops.rules.conv import convolved, downsampled
 from graphflops.rules.lapack import n_log_n
-from graphflops.rules.registry import require, rule
+from graphflops.rules.registry import Derived, require, rule
 from graphflops.rules.shapes import only_result
 from graphflops.tensor import INT32, INT64, TensorType
 
@@ -20,18 +20,27 @@ KIND = "boxes"
 
 
 def spread(
-    grad: TensorType, batch_size: Dim, channels: Dim, height: Dim, width: Dim, work: Dim, *read: TensorType
+    grad: TensorType,
+    rois: TensorType,
+    chosen: TensorType | None = None,
+    *,
+    batch_size: Dim,
+    channels: Dim,
+    height: Dim,
+    width: Dim,
+    work: Dim = 1,
 ) -> Estimate:
     """The gradient of a batch of pictures: so many operations per element of the boxes' gradients."""
     picture = grad.like((batch_size, channels, height, width))
-    return Estimate((picture,), vector_flops=work * grad.numel, reads=(grad, *read))
+    return Estimate((picture,), vector_flops=work * grad.numel, reads=(grad, rois, chosen))
 
 
-@rule("torchvision._roi_align_backward")
+@rule("torchvision._roi_align_backward", "torchvision._ps_roi_align_backward")
 def roi_align_backward(
     grad: TensorType,
     rois: TensorType,
     *,
+    channel_mapping: TensorType | None = None,
     sampling_ratio: int,
     batch_size: Dim,
     channels: Dim,
@@ -39,56 +48,20 @@ def roi_align_backward(
     width: Dim,
 ) -> Estimate:
     """As many taps as the forward samples, and the division by their number."""
-    work = SAMPLE * samples(sampling_ratio) + 1
-    return spread(grad, batch_size, channels, height, width, work, rois)
+    picture = {"batch_size": batch_size, "channels": channels, "height": height, "width": width}
+    return spread(grad, rois, channel_mapping, **picture, work=SAMPLE * samples(sampling_ratio) + 1)
 
 
-@rule("torchvision._ps_roi_align_backward")
-def ps_roi_align_backward(
-    grad: TensorType,
-    rois: TensorType,
-    channel_mapping: TensorType,
-    *,
-    sampling_ratio: int,
-    batch_size: Dim,
-    channels: Dim,
-    height: Dim,
-    width: Dim,
-) -> Estimate:
-    """As many taps as the forward samples, and the division by their number."""
-    work = SAMPLE * samples(sampling_ratio) + 1
-    return spread(grad, batch_size, channels, height, width, work, rois, channel_mapping)
-
-
-@rule("torchvision._roi_pool_backward")
-def roi_pool_backward(
-    grad: TensorType,
-    rois: TensorType,
-    argmax: TensorType,
-    *,
-    batch_size: Dim,
-    channels: Dim,
-    height: Dim,
-    width: Dim,
-) -> Estimate:
-    """One addition per element, at the pixel that was the largest."""
-    return spread(grad, batch_size, channels, height, width, 1, rois, argmax)
-
-
-@rule("torchvision._ps_roi_pool_backward")
-def ps_roi_pool_backward(
-    grad: TensorType,
-    rois: TensorType,
-    channel_mapping: TensorType,
-    *,
-    batch_size: Dim,
-    channels: Dim,
-    height: Dim,
-    width: Dim,
-) -> Estimate:
-    """A division per element, and an addition per pixel of its window, whose size only data can tell."""
-    work = data_dependent("pixels") + 1
-    return spread(grad, batch_size, channels, height, width, work, rois, channel_mapping)
+rule("torchvision._roi_pool_backward")(
+    Derived(spread, says="One addition per element, at the pixel that was the largest.")
+)
+rule("torchvision._ps_roi_pool_backward")(
+    Derived(
+        spread,
+        says="A division per element, and an addition per pixel of its window, whose size only data can tell.",
+        work=data_dependent("pixels") + 1,
+    )
+)
 
 
 @rule("torchvision._deform_conv2d_backward")

@@ -1,15 +1,17 @@
-"""The result of a validation, from which all its renderers read."""
+"""The result of a validation, from which all its renderers read; the sizes that a run reveals."""
 
 from __future__ import annotations
 
 import statistics
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 from graphflops.base.rendered import Rendered
+from graphflops.dims import Dim, evaluate, symbol
 from graphflops.report.call_time import CallTime, PhaseTime
+from graphflops.tensor import TensorType
 
 Verdict = Literal["equal", "explained", "different", "not executed"]
 What = Literal["type", "flops", "sent", "tiles", "visible", "hardware"]
@@ -184,3 +186,39 @@ class Validation(Rendered):
     def holds(self) -> bool:
         """True if every check ran and no difference is unexplained."""
         return all(check.verdict in ("equal", "explained") for node in self.nodes for check in node.checks)
+
+
+@dataclass
+class RunSizes:
+    """Known values of a program's symbols; data-dependent sizes are added when a run reveals them."""
+
+    known: dict[str, int]
+
+    def meet(self, size: Dim, real: int) -> int | None:
+        """The value of a size; a symbol without a value is bound to `real`. None if the size remains unknown."""
+        if isinstance(size, int):
+            return size
+        value = evaluate(size, self.known)
+        if value is None and len(size.symbols) == 1:
+            (name,) = size.symbols
+            if size is symbol(name):
+                self.known[name] = real
+                return real
+        return value
+
+    def check(self, typed: TensorType, dtype: str, shape: Sequence[int]) -> CheckResult:
+        """Compare a derived type with that of a tensor: `equal` or `different`."""
+        sizes = [self.meet(size, real) for size, real in zip(typed.shape, shape, strict=False)]
+        ran = written(dtype, shape)
+        same = len(typed.shape) == len(shape) and all(
+            size is None or size == real for size, real in zip(sizes, shape, strict=True)
+        )
+        if same and typed.dtype.name == dtype:
+            return CheckResult("type", "equal", ran, ran)
+        missing = [None] * (len(typed.shape) - len(sizes))
+        return CheckResult("type", "different", written(typed.dtype.name, [*sizes, *missing]), ran)
+
+
+def written(dtype: str, shape: Sequence[int | None]) -> str:
+    """`float32[2, 8]`; `?` for an unknown size."""
+    return f"{dtype}[{', '.join('?' if size is None else str(size) for size in shape)}]"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any
@@ -107,7 +106,6 @@ def complaints(rule: Rule, name: str, schema: Any) -> Iterator[str]:
     arguments = [x for x in schema.arguments if not x.is_out]
     by_position = [x for x in arguments if not x.kwarg_only]
     required = [x for x in arguments if not x.has_default_value()]
-    function = inspect.unwrap(rule.function)
     if not orders(name):
         if not rule.variadic and len(by_position) > rule.positional:
             yield f"{rule.key} takes {rule.positional} arguments by position, not {len(by_position)}"
@@ -115,12 +113,11 @@ def complaints(rule: Rule, name: str, schema: Any) -> Iterator[str]:
             named = {x.name for x in arguments if x.kwarg_only or x.has_default_value()}
             for missing in sorted(named - DROPPED - UNNAMEABLE - set(rule.parameters)):
                 yield f"{rule.key} has no parameter {missing}"
-    needed = rule.positional - len(function.__defaults__ or ())
+    needed = sum(parameter not in rule.optional for parameter in rule.parameters[: rule.positional])
     if needed > len(required):
         yield f"{rule.key} requires {needed} arguments, not {len(required)}"
-    defaults = function.__kwdefaults__ or {}
     for keyword in rule.keywords:
-        if keyword not in defaults and not any(means(keyword, x.name) for x in arguments):
+        if keyword not in rule.optional and not any(means(keyword, x.name) for x in arguments):
             yield f"{rule.key} requires {keyword}, which no argument means"
 
 

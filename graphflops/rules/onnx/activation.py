@@ -17,7 +17,7 @@ from graphflops.rules.onnx import values
 from graphflops.rules.registry import require, rule
 from graphflops.rules.shapes import axis as axis_of
 from graphflops.rules.shapes import same_elements
-from graphflops.rules.softmax import log_softmax, softmax
+from graphflops.rules.softmax import log_softmax, softmax_along
 from graphflops.rules.work import WORK
 from graphflops.rules.work import gelu as gelu_work
 from graphflops.rules.work import power as power_work
@@ -255,34 +255,33 @@ def rows_of(x: TensorType, axis: int) -> TensorType:
     return x.view((x.like(x.shape[:place]).numel, x.like(x.shape[place:]).numel))
 
 
-@rule("onnx.Softmax")
-def softmax_along(x: TensorType, *, axis: int = -1) -> Estimate:
-    """Maximum, difference, exponential, sum and division."""
-    return softmax(x, axis)
+def _of_rows(of_rows: Callable[[TensorType, int], Estimate], x: TensorType, axis: int) -> Estimate:
+    estimate = of_rows(rows_of(x, axis), 1)
+    return replace(estimate, out=(x.like(),), reads=(x,))
 
 
 @rule("onnx.Softmax.1", "onnx.Softmax.11")
 def softmax_of_rows(x: TensorType, *, axis: int = 1) -> Estimate:
     """As `Softmax`, over all axes from the one named on."""
-    return _like(x, softmax(rows_of(x, axis), 1))
+    return _of_rows(softmax_along, x, axis)
+
+
+@rule("onnx.LogSoftmax.1", "onnx.LogSoftmax.11")
+def log_softmax_of_rows(x: TensorType, *, axis: int = 1) -> Estimate:
+    """As `LogSoftmax`, over all axes from the one named on."""
+    return _of_rows(log_softmax, x, axis)
+
+
+@rule("onnx.Softmax")
+def softmax(x: TensorType, *, axis: int = -1) -> Estimate:
+    """Maximum, difference, exponential, sum and division."""
+    return softmax_along(x, axis)
 
 
 @rule("onnx.LogSoftmax")
 def log_softmax_along(x: TensorType, *, axis: int = -1) -> Estimate:
     """Maximum, difference, exponential, sum and difference per element, a logarithm per row."""
     return log_softmax(x, axis)
-
-
-@rule("onnx.LogSoftmax.1", "onnx.LogSoftmax.11")
-def log_softmax_of_rows(x: TensorType, *, axis: int = 1) -> Estimate:
-    """As `LogSoftmax`, over all axes from the one named on."""
-    return _like(x, log_softmax(rows_of(x, axis), 1))
-
-
-def _like(x: TensorType, estimate: Estimate) -> Estimate:
-    return Estimate(
-        (x.like(),), vector_flops=estimate.vector_flops, transcendentals=estimate.transcendentals, reads=(x,)
-    )
 
 
 @rule("onnx.Hardmax")

@@ -42,13 +42,6 @@ def moved(estimate: Estimate) -> Estimate:
 # Fused into a convolution: the sum with another tensor, and an activation.
 
 
-def after(product: Estimate, added: TensorType | None, activation: str) -> Estimate:
-    """The convolution, an optional addition, and an activation."""
-    out = only_result(product)
-    summed = work(out.numel if added is not None else 0)
-    return fused((out,), product, summed, activated(activation, out), reads=(*product.reads, added))
-
-
 @rule("com.microsoft.FusedConv", "com.microsoft.nchwc.Conv", product=("x", "w"))
 def fused_convolution(
     x: TensorType,
@@ -61,24 +54,19 @@ def fused_convolution(
     **geometry: Any,
 ) -> Estimate:
     """As Conv; then an optional addition and an activation."""
-    return after(convolution(x, w, bias, **geometry), added, activation)
+    product = convolution(x, w, bias, **geometry)
+    out = only_result(product)
+    summed = work(out.numel if added is not None else 0)
+    return fused((out,), product, summed, activated(activation, out), reads=(*product.reads, added))
 
 
 @rule("com.microsoft.NhwcConv", "com.microsoft.NhwcFusedConv", product=("x", "w"))
 def channels_last_convolution(
-    x: TensorType,
-    w: TensorType,
-    bias: TensorType | None = None,
-    added: TensorType | None = None,
-    *,
-    activation: str = "",
-    activation_params: tuple[float, ...] = (),
-    **geometry: Any,
+    x: TensorType, w: TensorType, *operands: TensorType | None, **named: Any
 ) -> Estimate:
     """As FusedConv with channels last; the weight may have its channels last too."""
-    turned = differ(w.shape[1] * geometry.get("group", 1), x.shape[-1])
-    weight = channels_first(w) if turned else w
-    return moved(after(convolution(channels_first(x), weight, bias, **geometry), added, activation))
+    turned = differ(w.shape[1] * named.get("group", 1), x.shape[-1])
+    return moved(fused_convolution(channels_first(x), channels_first(w) if turned else w, *operands, **named))
 
 
 @rule("com.microsoft.ConvTransposeWithDynamicPads", product=("x", "w"))

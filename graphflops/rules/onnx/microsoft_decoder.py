@@ -11,7 +11,7 @@ from graphflops.cost import Estimate, data_dependent
 from graphflops.dims import Dim
 from graphflops.rules.matmul import matmul
 from graphflops.rules.onnx.entries import size
-from graphflops.rules.onnx.fused import Outputs, fused, work
+from graphflops.rules.onnx.fused import Operands, Outputs, fused, work
 from graphflops.rules.onnx.microsoft_attention import (
     ROTATE,
     Cache,
@@ -134,28 +134,27 @@ def gated_relative_position_bias(
 def decoder_masked_self_attention(
     x: TensorType,
     weights: TensorType,
-    bias: TensorType | None = None,
-    mask_index: TensorType | None = None,
-    past: TensorType | None = None,
-    attention_bias: TensorType | None = None,
-    past_sequence_length: TensorType | None = None,
-    beam_width: TensorType | None = None,
-    cache_indirection: TensorType | None = None,
-    *,
+    *operands: TensorType | None,
     num_heads: int,
     past_present_share_buffer: int = 0,
     do_rotary: int = 0,
     outputs: Outputs = (True,),
 ) -> Estimate:
     """As Attention for one row per sequence; the beam indices of the keys are read too."""
+    own, beams = operands[:5], operands[5:]
     estimate = attention(
-        *(x, weights, bias, mask_index, past, attention_bias, past_sequence_length),
+        *(x, weights, *own),  # type: ignore[arg-type]
         num_heads=num_heads,
         past_present_share_buffer=past_present_share_buffer,
         do_rotary=do_rotary,
         outputs=outputs,
     )
-    return replace(estimate, reads=(*estimate.reads, beam_width, cache_indirection))
+    return replace(estimate, reads=(*estimate.reads, *beams))
+
+
+_BEHIND_VALUES = (
+    """mask_index attention_bias past_key past_value past_sequence_length beam_width cache_indirection bias"""
+)
 
 
 @rule("com.microsoft.DecoderMaskedMultiHeadAttention", product=("query", "key"))
@@ -163,28 +162,21 @@ def decoder_masked_multi_head_attention(
     query: TensorType,
     key: TensorType | None = None,
     value: TensorType | None = None,
-    mask_index: TensorType | None = None,
-    attention_bias: TensorType | None = None,
-    past_key: TensorType | None = None,
-    past_value: TensorType | None = None,
-    past_sequence_length: TensorType | None = None,
-    beam_width: TensorType | None = None,
-    cache_indirection: TensorType | None = None,
-    bias: TensorType | None = None,
-    *,
+    *operands: TensorType | None,
     num_heads: int,
     past_present_share_buffer: int = 0,
     outputs: Outputs = (True,),
 ) -> Estimate:
     """As MultiHeadAttention for one row per sequence, over all that the past holds."""
-    filled = past_sequence_length if past_present_share_buffer else None
+    of = Operands(_BEHIND_VALUES, operands)
+    filled = of.past_sequence_length if past_present_share_buffer else None
     estimate = multi_head_attention(
-        *(query, key, value, bias, mask_index, attention_bias),
-        *(past_key, past_value, filled, cache_indirection),
+        *(query, key, value, of.bias, of.mask_index, of.attention_bias),
+        *(of.past_key, of.past_value, filled, of.cache_indirection),
         num_heads=num_heads,
         outputs=outputs,
     )
-    return replace(estimate, reads=(*estimate.reads, beam_width))
+    return replace(estimate, reads=(*estimate.reads, of.beam_width))
 
 
 @rule("com.microsoft.DecoderAttention", product=("query", "q_weight"))

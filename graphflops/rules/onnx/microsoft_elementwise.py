@@ -10,7 +10,7 @@ from graphflops.dims import ceil_div, floor_div
 from graphflops.rules.onnx.activation import gelu, pointwise, rows_of, swish
 from graphflops.rules.onnx.fused import Outputs, applied, chosen, fused, is_wanted, work
 from graphflops.rules.onnx.norm import dropout
-from graphflops.rules.registry import rule
+from graphflops.rules.registry import Derived, rule
 from graphflops.rules.softmax import SOFTMAX
 from graphflops.rules.work import WORK
 from graphflops.rules.work import gelu as gelu_work
@@ -125,30 +125,22 @@ def bitmask_dropout(
     return replace(estimate, out=(out, words), writes=writes)
 
 
-def between(dropped: Estimate, x: TensorType, bias: TensorType, residual: TensorType | None) -> Estimate:
-    """Dropout between two additions: `x` itself is then never the result."""
+def bias_dropout(
+    x: TensorType,
+    bias: TensorType,
+    residual: TensorType | None = None,
+    ratio: TensorType | None = None,
+    training_mode: TensorType | None = None,
+    *,
+    seed: int | None = None,
+    outputs: Outputs = (True,),
+    form: Callable[..., Estimate] = dropout,
+) -> Estimate:
+    """One addition per element for the bias, a dropout, and one addition for a residual: `x` is never the result."""
+    dropped = form(x, ratio, training_mode, outputs=outputs)
     sums = 1 + (residual is not None)
-    out = (x.like(), *dropped.out[1:])
-    return fused(out, dropped, work(sums * x.numel), reads=(x, bias, residual))
+    return fused((x.like(), *dropped.out[1:]), dropped, work(sums * x.numel), reads=(x, bias, residual))
 
 
-def register_bias_dropout(name: str, dropped: Callable[..., Estimate]) -> None:
-    """Register a dropout between the addition of a bias and that of a residual."""
-
-    @rule(f"com.microsoft.{name}")
-    def bias_dropout(
-        x: TensorType,
-        bias: TensorType,
-        residual: TensorType | None = None,
-        ratio: TensorType | None = None,
-        training_mode: TensorType | None = None,
-        *,
-        seed: int | None = None,
-        outputs: Outputs = (True,),
-    ) -> Estimate:
-        """One addition per element for the bias, a dropout, and one addition for a residual."""
-        return between(dropped(x, ratio, training_mode, outputs=outputs), x, bias, residual)
-
-
-register_bias_dropout("BiasDropout", dropout)
-register_bias_dropout("BitmaskBiasDropout", bitmask_dropout)
+rule("com.microsoft.BiasDropout")(Derived(bias_dropout, form=dropout))
+rule("com.microsoft.BitmaskBiasDropout")(Derived(bias_dropout, form=bitmask_dropout))

@@ -7,14 +7,13 @@ aligned with the last keys. A cosine and a sine row are read per position that i
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 from graphflops.cost import Estimate
 from graphflops.dims import Dim, at_least, dim_min, prod
 from graphflops.rules.attention import Attention
 from graphflops.rules.norm import MEAN_SQUARE, NORMALISE
 from graphflops.rules.onnx.entries import size
-from graphflops.rules.onnx.fused import Outputs, Touched, work
+from graphflops.rules.onnx.fused import Operands, Outputs, Touched, work
 from graphflops.rules.onnx.microsoft_attention import Cache, attended, by_head, meet, merged, rotated
 from graphflops.rules.quantized import DEQUANTIZE, QUANTIZE
 from graphflops.rules.registry import require, rule
@@ -81,25 +80,8 @@ def narrow_cache(quantized: bool, state: TensorType, keys: Dim, rows: Dim) -> Es
     return work(((QUANTIZE - 1) * new + (DEQUANTIZE - 1) * held) * quantized)
 
 
-class GroupedQuery(NamedTuple):
-    """The operands of GroupQueryAttention, in their order."""
-
-    query: TensorType
-    key: TensorType | None = None
-    value: TensorType | None = None
-    past_key: TensorType | None = None
-    past_value: TensorType | None = None
-    seqlens_k: TensorType | None = None
-    total_sequence_length: TensorType | None = None
-    cos_cache: TensorType | None = None
-    sin_cache: TensorType | None = None
-    position_ids: TensorType | None = None
-    attention_bias: TensorType | None = None
-    head_sink: TensorType | None = None
-    k_scale: TensorType | None = None
-    v_scale: TensorType | None = None
-    q_norm_weight: TensorType | None = None
-    k_norm_weight: TensorType | None = None
+_BEHIND_KEYS = """value past_key past_value seqlens_k total_sequence_length cos_cache sin_cache position_ids attention_bias
+head_sink k_scale v_scale q_norm_weight k_norm_weight"""  # of GroupQueryAttention
 
 
 @rule("com.microsoft.GroupQueryAttention", product=("query", "key"))
@@ -123,7 +105,7 @@ def group_query_attention(
     That length is the value of `total_sequence_length`; where it is not known, the past and the new rows. A cache
     that is long enough is a buffer, of which only the new rows are written.
     """
-    of = GroupedQuery(query, key, *operands)
+    of = Operands(_BEHIND_KEYS, operands)
     given = unpacked(query, key, of.value, num_heads, kv_num_heads)
     q, k, v = given.query, given.key, given.value
     keys = keys_in_all(of.past_key, k.shape[-2], of.total_sequence_length, sliding_window_cache != 0)
@@ -187,26 +169,25 @@ def sparse_attention(
     value: TensorType | None,
     past_key: TensorType,
     past_value: TensorType,
-    block_row_indices: TensorType,
-    block_col_indices: TensorType,
-    total_sequence_length: TensorType,
-    key_total_sequence_lengths: TensorType,
-    cos_cache: TensorType | None = None,
-    sin_cache: TensorType | None = None,
-    *,
+    row_indices: TensorType,
+    column_indices: TensorType,
+    length: TensorType,
+    lengths: TensorType,
+    *tables: TensorType | None,
     num_heads: int,
     kv_num_heads: int,
-    sparse_block_size: int,
     do_rotary: int = 0,
     outputs: Outputs = (True,),
+    **others: object,
 ) -> Estimate:
     """As GroupQueryAttention with a cache in place; only scores hidden by causality count as masked."""
     estimate = group_query_attention(
-        *(query, key, value, past_key, past_value, key_total_sequence_lengths, total_sequence_length),
-        *(cos_cache, sin_cache),
+        query,
+        key,
+        *(value, past_key, past_value, lengths, length, *tables),
         num_heads=num_heads,
         kv_num_heads=kv_num_heads,
         do_rotary=do_rotary,
         outputs=outputs,
     )
-    return replace(estimate, reads=(*estimate.reads, block_row_indices, block_col_indices))
+    return replace(estimate, reads=(*estimate.reads, row_indices, column_indices))

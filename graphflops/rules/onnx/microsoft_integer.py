@@ -11,7 +11,7 @@ from graphflops.cost import Estimate
 from graphflops.rules.elementwise import elementwise
 from graphflops.rules.matmul import matmul
 from graphflops.rules.onnx.entries import onnx_dtype
-from graphflops.rules.onnx.fused import Outputs, applied, fused, work
+from graphflops.rules.onnx.fused import Operands, Outputs, applied, fused, work
 from graphflops.rules.onnx.microsoft_attention import (
     Cache,
     attended,
@@ -203,43 +203,28 @@ def qordered_gelu(x: TensorType, scale_x: TensorType, scale_y: TensorType) -> Es
     return fused(conversions.out, conversions, applied(WORK["gelu"], x), reads=conversions.reads)
 
 
+_ORDERED = """scale_input scale_q scale_k scale_v q_weight k_weight v_weight scale_q_weight scale_k_weight scale_v_weight
+q_bias k_bias v_bias scale_scores scale_softmax scale_values mask_index past attention_bias"""
+
+
 @rule("com.microsoft.QOrderedAttention", product=("x", "q_weight"), kind="attention")
 def qordered_attention(
     x: TensorType,
-    scale_input: TensorType,
-    scale_q: TensorType,
-    scale_k: TensorType,
-    scale_v: TensorType,
-    q_weight: TensorType,
-    k_weight: TensorType,
-    v_weight: TensorType,
-    scale_q_weight: TensorType,
-    scale_k_weight: TensorType,
-    scale_v_weight: TensorType,
-    q_bias: TensorType,
-    k_bias: TensorType,
-    v_bias: TensorType,
-    scale_scores: TensorType | None = None,
-    scale_softmax: TensorType | None = None,
-    scale_values: TensorType | None = None,
-    mask_index: TensorType | None = None,
-    past: TensorType | None = None,
-    attention_bias: TensorType | None = None,
-    *,
+    *operands: TensorType | None,
     num_heads: int,
     unidirectional: int = 0,
     **others: object,
 ) -> Estimate:
     """Three projections and attention on integers; projections, softmax and results are quantized again."""
-    weights = (q_weight, k_weight, v_weight)
-    wide = x.like((x.shape[-1], sum(weight.shape[-1] for weight in weights)))
-    made = project(x, wide, q_bias, num_heads, tuple(weight.shape[-1] for weight in weights))
+    of = Operands(_ORDERED, operands)
+    widths = tuple(
+        weight.shape[-1] for weight in (of.q_weight, of.k_weight, of.v_weight) if weight is not None
+    )
+    wide = x.like((x.shape[-1], sum(widths)))
+    made = project(x, wide, of.q_bias, num_heads, widths)
     width = made.value.shape[-1]
-    problem = meet(made.query, num_heads, x.shape[1], width, attention_bias, causal=unidirectional != 0)
+    problem = meet(made.query, num_heads, x.shape[1], width, of.attention_bias, causal=unidirectional != 0)
     out = merged(made.query, width)
     requantized = FROM_FLOAT * (x.shape[0] * x.shape[1] * wide.shape[-1] + problem.scores + out.numel)
-    scales = (scale_input, scale_q, scale_k, scale_v, scale_q_weight, scale_k_weight, scale_v_weight)
-    biases, inside = (q_bias, k_bias, v_bias), (scale_scores, scale_softmax, scale_values)
-    more = (*biases, *inside, mask_index, past, attention_bias)
-    parts = (made.product, problem.forward(), per_score(problem, mask_index), work(requantized))
-    return fused((out,), *parts, reads=(x, *weights, *scales, *more))
+    parts = (made.product, problem.forward(), per_score(problem, of.mask_index), work(requantized))
+    return fused((out,), *parts, reads=(x, *operands))

@@ -73,11 +73,7 @@ def gated_delta_net(
     decay: TensorType | None = None,
     beta: TensorType | None = None,
     initial_state: TensorType | None = None,
-    a_log: TensorType | None = None,
-    dt_bias: TensorType | None = None,
-    capture_count: TensorType | None = None,
-    state_update_active: TensorType | None = None,
-    *,
+    *more: TensorType | None,
     update_rule: str = "gated_delta",
     beta_activation: str = "none",
     gate_activation: str = "none",
@@ -103,8 +99,8 @@ def gated_delta_net(
     captured = state_update_capacity * (heads + q_heads * width + heads * depth)
     out = query.like((*rows_shape, dim_max(q_heads, heads), depth))
     results = chosen(outputs, out, state, state.like((sequences, captured)))
-    reads = (query, key, value, cu_seqlens, decay, beta, initial_state, a_log, dt_bias, capture_count)
-    return fused(results, part, gates, rates, norms, reads=(*reads, state_update_active))
+    reads = (query, key, value, cu_seqlens, decay, beta, initial_state, *more)
+    return fused(results, part, gates, rates, norms, reads=reads)
 
 
 def activated(name: str, more: int, x: TensorType | None) -> Estimate:

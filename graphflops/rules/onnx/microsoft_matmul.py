@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from graphflops.cost import Estimate
 from graphflops.rules.matmul import add_product, matmul, matmul_into
 from graphflops.rules.onnx.entries import onnx_dtype
 from graphflops.rules.onnx.fused import activation, applied, fused, work
 from graphflops.rules.onnx.reduce import gemm
-from graphflops.rules.registry import require, rule
+from graphflops.rules.registry import Derived, require, rule
 from graphflops.rules.shapes import only_result
 from graphflops.rules.work import WORK
 from graphflops.tensor import INT32, UINT32, TensorType
@@ -56,27 +57,16 @@ def fused_matmul(
     transB: int = 0,
     transBatchA: int = 0,
     transBatchB: int = 0,
+    **parameters: object,
 ) -> Estimate:
     """A product of operands that may be transposed, scaled by alpha."""
     return scaled(matmul(turned(a, transA, transBatchA), turned(b, transB, transBatchB)), alpha)
 
 
 @rule("com.microsoft.FusedMatMulActivation", product=("a", "b"))
-def fused_matmul_activation(
-    a: TensorType,
-    b: TensorType,
-    *,
-    activation: str,
-    alpha: float = 1.0,
-    transA: int = 0,
-    transB: int = 0,
-    transBatchA: int = 0,
-    transBatchB: int = 0,
-    **parameters: object,
-) -> Estimate:
+def fused_matmul_activation(a: TensorType, b: TensorType, *, activation: str, **given: Any) -> Estimate:
     """As FusedMatMul, and an activation."""
-    orders = {"transA": transA, "transB": transB, "transBatchA": transBatchA, "transBatchB": transBatchB}
-    product = fused_matmul(a, b, alpha=alpha, **orders)
+    product = fused_matmul(a, b, **given)
     return followed(product, activated(activation, product))
 
 
@@ -87,19 +77,10 @@ def activated(name: str, product: Estimate) -> Estimate:
 
 @rule("com.microsoft.FusedGemm", product=("a", "b"))
 def fused_gemm(
-    a: TensorType,
-    b: TensorType,
-    c: TensorType | None = None,
-    *,
-    activation: str = "",
-    alpha: float = 1.0,
-    beta: float = 1.0,
-    transA: int = 0,
-    transB: int = 0,
-    **parameters: object,
+    a: TensorType, b: TensorType, c: TensorType | None = None, *, activation: str = "", **given: Any
 ) -> Estimate:
     """As Gemm, and an activation."""
-    product = gemm(a, b, c, alpha=alpha, beta=beta, transA=transA, transB=transB)
+    product = gemm(a, b, c, **given)
     return followed(product, activated(activation, product))
 
 
@@ -113,14 +94,12 @@ def gemm_float8(
     scale_y: TensorType | None = None,
     *,
     activation: str = "NONE",
-    alpha: float = 1.0,
     beta: float = 0.0,
     dtype: int = 1,
-    transA: int = 0,
-    transB: int = 0,
+    **given: Any,
 ) -> Estimate:
     """As Gemm on narrow floats, one operation per result for each scale, and relu or gelu."""
-    product = gemm(a, b, c, alpha=alpha, beta=beta, transA=transA, transB=transB)
+    product = gemm(a, b, c, beta=beta, **given)
     scales = (scale_a, scale_b, scale_y)
     rescaled = work(only_result(product).numel * sum(scale is not None for scale in scales))
     estimate = followed(product, rescaled, activated(activation, product), reads=scales)
@@ -141,9 +120,9 @@ def matmul_integer16(a: TensorType, b: TensorType) -> Estimate:
     return matmul_into(a, b, INT32 if "int" in (a.dtype.kind, b.dtype.kind) else UINT32)
 
 
-@rule("com.microsoft.SparseToDenseMatMul", product=("a", "b"))
-def sparse_to_dense_matmul(
-    a: TensorType, b: TensorType, *, alpha: float = 1.0, transA: int = 0, transB: int = 0
-) -> Estimate:
-    """A product with a sparse first operand, counted as dense because its density is data-dependent."""
-    return fused_matmul(a, b, alpha=alpha, transA=transA, transB=transB)
+rule("com.microsoft.SparseToDenseMatMul", product=("a", "b"))(
+    Derived(
+        fused_matmul,
+        says="A product with a sparse first operand, counted as dense because its density is data-dependent.",
+    )
+)

@@ -7,12 +7,11 @@ Dequantizing is counted once for each weight that is read.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from graphflops.cost import Estimate
 from graphflops.dims import Dim, dim_min, floor_div, prod, same
 from graphflops.rules.lapack import n_log_n
-from graphflops.rules.onnx.fused import fused, work
+from graphflops.rules.onnx.fused import Operands, fused, work
 from graphflops.rules.quantized import DEQUANTIZE
 from graphflops.rules.registry import rule
 from graphflops.rules.softmax import SOFTMAX
@@ -105,6 +104,11 @@ def routing(tokens: Dim, experts: Dim, k: int, normalised: bool) -> Estimate:
     return work(tokens * per_token, tokens * experts)
 
 
+_LAYERS = "fc2_bias fc3 fc3_bias"
+_LAYERS_OF_FEW_BITS = """fc1_scales fc1_bias fc2 fc2_scales fc2_bias fc3 fc3_scales fc3_bias fc1_zero_points
+fc2_zero_points fc3_zero_points router_weights fc1_global_scale fc2_global_scale"""  # and scales of activations
+
+
 @rule("com.microsoft.MoE", product=("x", "fc1"))
 def moe(
     x: TensorType,
@@ -112,10 +116,7 @@ def moe(
     fc1: TensorType,
     fc1_bias: TensorType | None,
     fc2: TensorType,
-    fc2_bias: TensorType | None = None,
-    fc3: TensorType | None = None,
-    fc3_bias: TensorType | None = None,
-    *,
+    *operands: TensorType | None,
     k: int = 1,
     activation_type: str = "relu",
     activation_alpha: float = 1.0,
@@ -124,52 +125,28 @@ def moe(
     swiglu_limit: float | None = None,
 ) -> Estimate:
     """The layers of the chosen experts for every token."""
-    layers = [ExpertLayer(fc1, fc1_bias), ExpertLayer(fc2, fc2_bias)]
-    if fc3 is not None:
-        layers.append(ExpertLayer(fc3, fc3_bias))
+    of = Operands(_LAYERS, operands)
+    layers = [ExpertLayer(fc1, fc1_bias), ExpertLayer(fc2, of.fc2_bias)]
+    if of.fc3 is not None:
+        layers.append(ExpertLayer(of.fc3, of.fc3_bias))
     gate = Gate(activation_type, activation_alpha, activation_beta, swiglu_limit)
     return mixture(x, router_probs, tuple(layers), k, gate, normalize_routing_weights != 0)
 
 
-class FewBits(NamedTuple):
-    """The operands of QMoE, in their order."""
-
-    x: TensorType
-    router_probs: TensorType
-    fc1: TensorType
-    fc1_scales: TensorType | None
-    fc1_bias: TensorType | None
-    fc2: TensorType
-    fc2_scales: TensorType | None
-    fc2_bias: TensorType | None = None
-    fc3: TensorType | None = None
-    fc3_scales: TensorType | None = None
-    fc3_bias: TensorType | None = None
-    fc1_zero_points: TensorType | None = None
-    fc2_zero_points: TensorType | None = None
-    fc3_zero_points: TensorType | None = None
-    router_weights: TensorType | None = None
-    fc1_global_scale: TensorType | None = None
-    fc2_global_scale: TensorType | None = None
-    fc1_act_scale: TensorType | None = None
-    fc2_act_scale: TensorType | None = None
-    fc1_act_block_scale: TensorType | None = None
-    fc2_act_block_scale: TensorType | None = None
-
-    def layers(self, bits: tuple[int, ...]) -> tuple[ExpertLayer, ...]:
-        """The layers, with weights of so many bits; narrow floats are stored one to an element."""
-        stored = (
-            (self.fc1, self.fc1_bias, (self.fc1_scales, self.fc1_zero_points, self.fc1_global_scale)),
-            (self.fc2, self.fc2_bias, (self.fc2_scales, self.fc2_zero_points, self.fc2_global_scale)),
-            (self.fc3, self.fc3_bias, (self.fc3_scales, self.fc3_zero_points)),
+def layers_of_few_bits(fc1: TensorType, of: Operands, bits: tuple[int, ...]) -> tuple[ExpertLayer, ...]:
+    """The layers, with weights of so many bits; narrow floats are stored one to an element."""
+    stored = (
+        (fc1, of.fc1_bias, (of.fc1_scales, of.fc1_zero_points, of.fc1_global_scale)),
+        (of.fc2, of.fc2_bias, (of.fc2_scales, of.fc2_zero_points, of.fc2_global_scale)),
+        (of.fc3, of.fc3_bias, (of.fc3_scales, of.fc3_zero_points)),
+    )
+    return tuple(
+        ExpertLayer(
+            weights, bias, parameters, weights.dtype.bits // (8 if weights.dtype.is_floating else width)
         )
-        return tuple(
-            ExpertLayer(
-                weights, bias, parameters, weights.dtype.bits // (8 if weights.dtype.is_floating else width)
-            )
-            for (weights, bias, parameters), width in zip(stored, bits, strict=True)
-            if weights is not None
-        )
+        for (weights, bias, parameters), width in zip(stored, bits, strict=True)
+        if weights is not None
+    )
 
 
 @rule("com.microsoft.QMoE", product=("x", "fc1"))
@@ -191,10 +168,9 @@ def qmoe(
     **others: object,
 ) -> Estimate:
     """As MoE with weights of few bits, several to a byte, which become the activations' type for the products."""
-    of = FewBits(x, router_probs, fc1, *operands)  # type: ignore[arg-type]
+    of, scales = Operands(_LAYERS_OF_FEW_BITS, operands), operands[len(_LAYERS_OF_FEW_BITS.split()) :]
     given = (fc1_expert_weight_bits, fc2_expert_weight_bits, fc3_expert_weight_bits)
-    layers = of.layers(tuple(bits or expert_weight_bits for bits in given))
+    layers = layers_of_few_bits(fc1, of, tuple(bits or expert_weight_bits for bits in given))
     gate = Gate(activation_type, activation_alpha, activation_beta, swiglu_limit)
-    scales = (of.fc1_act_scale, of.fc2_act_scale, of.fc1_act_block_scale, of.fc2_act_block_scale)
     normalised = normalize_routing_weights != 0
     return mixture(x, router_probs, layers, k, gate, normalised, of.router_weights, *scales)

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 from graphflops.cost import Estimate
 from graphflops.dims import differ, floor_div, mod, prod
-from graphflops.rules.norm import MEAN_SQUARE, normalised
+from graphflops.rules.norm import MEAN_SQUARE, STATISTICS, normalised
 from graphflops.rules.onnx.entries import onnx_dtype
 from graphflops.rules.onnx.fused import Outputs, applied, chosen, fused, work
 from graphflops.rules.onnx.norm import from_axis
 from graphflops.rules.quantized import DEQUANTIZE, QUANTIZE
-from graphflops.rules.registry import require, rule
+from graphflops.rules.registry import Derived, require, rule
 from graphflops.rules.work import WORK
 from graphflops.tensor import FLOAT32, INT32, TensorType
 
@@ -29,7 +29,6 @@ def after_sum(
     return fused(out, norm, work(len(given) * x.numel), reads=(*norm.reads, *given))
 
 
-@rule("com.microsoft.SkipLayerNormalization")
 def skip_layer_normalization(
     x: TensorType,
     skip: TensorType,
@@ -37,26 +36,24 @@ def skip_layer_normalization(
     beta: TensorType | None = None,
     bias: TensorType | None = None,
     *,
-    outputs: Outputs = (True,),
-) -> Estimate:
-    """One addition per element for `skip` and one for a bias, then as LayerNormalization over the last axis."""
-    norm = normalised(x, prod(x.shape[:-1]), gamma, beta)
-    return after_sum(x, skip, bias, norm=norm, outputs=outputs)
-
-
-@rule("com.microsoft.SkipSimplifiedLayerNormalization", "onnx.SkipSimplifiedLayerNormalization")
-def skip_simplified_layer_normalization(
-    x: TensorType,
-    skip: TensorType,
-    gamma: TensorType,
-    bias: TensorType | None = None,
-    *,
     epsilon: float = 1e-12,
     outputs: Outputs = (True,),
+    statistics: int = STATISTICS,
 ) -> Estimate:
-    """One addition per element for `skip` and one for a bias, then the root mean square over the last axis."""
-    norm = normalised(x, prod(x.shape[:-1]), gamma, statistics=MEAN_SQUARE)
+    """One addition per element for `skip` and one for a bias, then as LayerNormalization over the last axis."""
+    norm = normalised(x, prod(x.shape[:-1]), gamma, beta, statistics)
     return after_sum(x, skip, bias, norm=norm, outputs=outputs)
+
+
+rule("com.microsoft.SkipLayerNormalization")(Derived(skip_layer_normalization))
+rule("com.microsoft.SkipSimplifiedLayerNormalization", "onnx.SkipSimplifiedLayerNormalization")(
+    Derived(
+        skip_layer_normalization,
+        says="One addition per element for `skip` and one for a bias, then the root mean square over the last axis.",
+        order="x skip gamma bias",
+        statistics=MEAN_SQUARE,
+    )
+)
 
 
 @rule("onnx.SimplifiedLayerNormalization", "com.microsoft.SimplifiedLayerNormalization")
@@ -76,37 +73,12 @@ def simplified_layer_normalization(
     return replace(norm, out=out)
 
 
-def grouped(
-    x: TensorType, groups: int, gamma: TensorType, beta: TensorType, activation: int, channels_last: int
-) -> Estimate:
-    """A group norm with channels last or first, and an optional silu."""
-    channels = x.shape[-1 if channels_last else 1]
-    require(not differ(mod(channels, groups), 0), f"{channels} channels do not make {groups} groups")
-    norm = normalised(x, x.shape[0] * groups, gamma, beta)
-    after = WORK["silu" if activation else "identity"]
-    return fused(norm.out, norm, applied(after, x), reads=norm.reads)
-
-
 @rule("com.microsoft.GroupNorm")
 def group_norm(
     x: TensorType,
     gamma: TensorType,
     beta: TensorType,
-    *,
-    activation: int,
-    groups: int,
-    channels_last: int = 1,
-) -> Estimate:
-    """Seven operations per element, a reciprocal root per group; silu takes a product and a sigmoid more."""
-    return grouped(x, groups, gamma, beta, activation, channels_last)
-
-
-@rule("com.microsoft.SkipGroupNorm")
-def skip_group_norm(
-    x: TensorType,
-    gamma: TensorType,
-    beta: TensorType,
-    skip: TensorType,
+    skip: TensorType | None = None,
     bias: TensorType | None = None,
     *,
     activation: int,
@@ -114,9 +86,16 @@ def skip_group_norm(
     channels_last: int = 1,
     outputs: Outputs = (True,),
 ) -> Estimate:
-    """As GroupNorm of the sum with `skip` and a bias."""
-    norm = grouped(x, groups, gamma, beta, activation, channels_last)
-    return after_sum(x, skip, bias, norm=norm, outputs=outputs, statistics=False)
+    """Seven operations per element, of the sum with `skip` and a bias, a reciprocal root per group; and an optional silu."""
+    channels = x.shape[-1 if channels_last else 1]
+    require(not differ(mod(channels, groups), 0), f"{channels} channels do not make {groups} groups")
+    norm = normalised(x, x.shape[0] * groups, gamma, beta)
+    after = WORK["silu" if activation else "identity"]
+    done = fused(norm.out, norm, applied(after, x), reads=norm.reads)
+    return done if skip is None else after_sum(x, skip, bias, norm=done, outputs=outputs, statistics=False)
+
+
+rule("com.microsoft.SkipGroupNorm")(Derived(group_norm))
 
 
 @rule("com.microsoft.BranchwiseRMSNorm")

@@ -8,6 +8,7 @@ result (five without a zero point).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -23,7 +24,7 @@ from graphflops.rules.onnx.movement import joined
 from graphflops.rules.onnx.pool import average_pool, global_average_pool
 from graphflops.rules.quantized import DEQUANTIZE, MIN_MAX, QUANTIZE, convert
 from graphflops.rules.reduce import reduction
-from graphflops.rules.registry import require, rule
+from graphflops.rules.registry import Derived, require, rule
 from graphflops.rules.shapes import axis as axis_of
 from graphflops.rules.shapes import only_result
 from graphflops.rules.softmax import SOFTMAX
@@ -142,84 +143,82 @@ def between(
     return fused((out,), estimate, work(conversions), reads=(*reads, *scales, zero_point))
 
 
-def register_binary(name: str) -> None:
-    """Register a function of two operands, each with its scale and zero point behind it."""
-    work = WORK[name.lower()]
-
-    @rule(f"com.microsoft.QLinear{name}")
-    def binary(
-        a: TensorType,
-        a_scale: TensorType,
-        a_zero_point: TensorType | None,
-        b: TensorType,
-        b_scale: TensorType,
-        b_zero_point: TensorType | None,
-        c_scale: TensorType,
-        c_zero_point: TensorType | None = None,
-    ) -> Estimate:
-        """One operation per result."""
-        operands = ((a, a_zero_point), (b, b_zero_point))
-        return between(pointwise(work, a, b), operands, c_zero_point, a_scale, b_scale, c_scale)
-
-
-for _name in ("Add", "Mul"):
-    register_binary(_name)
-
-
-def register_unary(name: str, row: str) -> None:
-    """Register a function of one operand by its row of the table of work."""
-
-    @rule(f"com.microsoft.QLinear{name}")
-    def unary(
-        x: TensorType,
-        x_scale: TensorType,
-        x_zero_point: TensorType | None,
-        y_scale: TensorType,
-        y_zero_point: TensorType | None = None,
-        **attributes: object,
-    ) -> Estimate:
-        """The function's work per element, between the conversions."""
-        return between(pointwise(WORK[row], x), ((x, x_zero_point),), y_zero_point, x_scale, y_scale)
-
-
-register_unary("Sigmoid", "sigmoid")
-register_unary("LeakyRelu", "leaky_relu")
-
-
-@rule("com.microsoft.QLinearSoftmax", kind="softmax")
-def qlinear_softmax(
-    x: TensorType,
-    x_scale: TensorType,
-    x_zero_point: TensorType | None,
-    y_scale: TensorType,
-    y_zero_point: TensorType,
+def binary(
+    a: TensorType,
+    a_scale: TensorType,
+    a_zero_point: TensorType | None,
+    b: TensorType,
+    b_scale: TensorType,
+    b_zero_point: TensorType | None,
+    c_scale: TensorType,
+    c_zero_point: TensorType | None = None,
     *,
-    opset: int,
-    axis: int = -1,
+    function: str,
 ) -> Estimate:
+    """One operation per result."""
+    operands = ((a, a_zero_point), (b, b_zero_point))
+    return between(pointwise(WORK[function], a, b), operands, c_zero_point, a_scale, b_scale, c_scale)
+
+
+rule("com.microsoft.QLinearAdd")(Derived(binary, function="add"))
+rule("com.microsoft.QLinearMul")(Derived(binary, function="mul"))
+
+
+class Between(Derived):
+    """The rule of a function of one quantized tensor, of the rule of the function on floats."""
+
+    def __init__(self, of_floats: Callable[..., Estimate]) -> None:
+        super().__init__(of_floats, order="x x_scale x_zero_point y_scale y_zero_point")
+
+    def __call__(self, *_: object, **given: Any) -> Estimate:
+        x, x_scale, x_zero_point, y_scale, y_zero_point = (given.pop(name, None) for name in self.order)
+        estimate = self.__wrapped__(x, **given)
+        return between(estimate, ((x, x_zero_point),), y_zero_point, x_scale, y_scale)
+
+
+def _sigmoid(x: TensorType) -> Estimate:
+    """The function's work per element, between the conversions."""
+    return pointwise(WORK["sigmoid"], x)
+
+
+def _leaky_relu(x: TensorType, *, alpha: float = 0.0) -> Estimate:
+    """The function's work per element, between the conversions."""
+    return pointwise(WORK["leaky_relu"], x)
+
+
+def _softmax(x: TensorType, *, opset: int, axis: int = -1) -> Estimate:
     """Softmax along an axis, or from it on as before version 13 of ONNX."""
     if opset < 13:
         rows_of(x, axis)
     else:
         axis_of(axis, x.rank)
-    estimate = pointwise(Work("softmax", SOFTMAX, 1), x)
-    return between(estimate, ((x, x_zero_point),), y_zero_point, x_scale, y_scale)
+    return pointwise(Work("softmax", SOFTMAX, 1), x)
 
 
-@rule("com.microsoft.QLinearReduceMean", kind="reduction")
-def qlinear_reduce_mean(
-    x: TensorType,
-    x_scale: TensorType,
-    x_zero_point: TensorType | None,
-    y_scale: TensorType,
-    y_zero_point: TensorType | None = None,
-    *,
-    axes: Ints,
-    keepdims: int,
-) -> Estimate:
+def _reduce_mean(x: TensorType, *, axes: Ints, keepdims: int) -> Estimate:
     """An addition per element and a division per result."""
-    mean = reduction(x, axes, bool(keepdims), final=1)
-    return between(mean, ((x, x_zero_point),), y_zero_point, x_scale, y_scale)
+    return reduction(x, axes, bool(keepdims), final=1)
+
+
+def _average_pool(x: TensorType, *, kernel_shape: Ints, channels_last: int = 0, **geometry: Any) -> Estimate:
+    """An addition per window element and a division per result."""
+    first = channels_first(x) if channels_last else x
+    pooled = average_pool(first, kernel_shape=kernel_shape, **geometry)
+    return moved(pooled) if channels_last else pooled
+
+
+def _global_average_pool(x: TensorType, *, channels_last: int = 0) -> Estimate:
+    """An addition per element and a division per channel."""
+    pooled = global_average_pool(channels_first(x) if channels_last else x)
+    return moved(pooled) if channels_last else pooled
+
+
+rule("com.microsoft.QLinearSigmoid")(Between(_sigmoid))
+rule("com.microsoft.QLinearLeakyRelu")(Between(_leaky_relu))
+rule("com.microsoft.QLinearSoftmax", kind="softmax")(Between(_softmax))
+rule("com.microsoft.QLinearReduceMean", kind="reduction")(Between(_reduce_mean))
+rule("com.microsoft.QLinearAveragePool", kind="pooling")(Between(_average_pool))
+rule("com.microsoft.QLinearGlobalAveragePool")(Between(_global_average_pool))
 
 
 @rule("com.microsoft.QLinearWhere", kind="elementwise")
@@ -250,46 +249,6 @@ def qlinear_concat(y_scale: TensorType, y_zero_point: TensorType, *inputs: Tenso
     return Estimate(
         (out,), vector_flops=(DEQUANTIZE + QUANTIZE) * out.numel, reads=(y_scale, y_zero_point, *inputs)
     )
-
-
-@rule("com.microsoft.QLinearAveragePool", kind="pooling")
-def qlinear_average_pool(
-    x: TensorType,
-    x_scale: TensorType,
-    x_zero_point: TensorType | None,
-    y_scale: TensorType,
-    y_zero_point: TensorType | None = None,
-    *,
-    kernel_shape: Ints,
-    auto_pad: str = "NOTSET",
-    ceil_mode: int = 0,
-    channels_last: int = 0,
-    pads: Ints = (),
-    strides: Ints = (),
-) -> Estimate:
-    """An addition per window element and a division per result."""
-    first = channels_first(x) if channels_last else x
-    pooled = average_pool(
-        first, kernel_shape=kernel_shape, auto_pad=auto_pad, ceil_mode=ceil_mode, pads=pads, strides=strides
-    )
-    pooled = moved(pooled) if channels_last else pooled
-    return between(pooled, ((x, x_zero_point),), y_zero_point, x_scale, y_scale)
-
-
-@rule("com.microsoft.QLinearGlobalAveragePool")
-def qlinear_global_average_pool(
-    x: TensorType,
-    x_scale: TensorType,
-    x_zero_point: TensorType,
-    y_scale: TensorType,
-    y_zero_point: TensorType,
-    *,
-    channels_last: int = 0,
-) -> Estimate:
-    """An addition per element and a division per channel."""
-    pooled = global_average_pool(channels_first(x) if channels_last else x)
-    pooled = moved(pooled) if channels_last else pooled
-    return between(pooled, ((x, x_zero_point),), y_zero_point, x_scale, y_scale)
 
 
 @rule("com.microsoft.QLinearConv", product=("x", "w"))

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from itertools import accumulate
-from typing import NamedTuple
 
 from graphflops.cost import Estimate, data_dependent
 from graphflops.dims import Dim, Expr, dim_min, floor_div, prod
 from graphflops.rules.attention import Attention
 from graphflops.rules.attention_packed import lengths, pack
 from graphflops.rules.matmul import matmul
-from graphflops.rules.onnx.fused import Outputs, chosen, fused, work
+from graphflops.rules.onnx.fused import Operands, Outputs, chosen, fused, work
 from graphflops.rules.onnx.microsoft_attention import Sizes, biased, by_head
 from graphflops.rules.onnx.microsoft_grouped import (
     Given,
@@ -93,46 +92,8 @@ def packed_attention(
     return fused((x.like((tokens, wide_v)),), product, problem.forward(), reads=reads)
 
 
-class Paged(NamedTuple):
-    """The operands of PagedAttention, in their order."""
-
-    query: TensorType
-    key: TensorType | None
-    value: TensorType | None
-    key_cache: TensorType
-    value_cache: TensorType | None
-    cumulative_sequence_length: TensorType
-    past_seqlens: TensorType
-    block_table: TensorType
-    cos_cache: TensorType | None = None
-    sin_cache: TensorType | None = None
-    slot_mapping: TensorType | None = None
-    head_sink: TensorType | None = None
-    q_norm_weight: TensorType | None = None
-    k_norm_weight: TensorType | None = None
-    k_scale: TensorType | None = None
-    v_scale: TensorType | None = None
-    attention_metadata: TensorType | None = None
-
-    @property
-    def pages(self) -> PagedCache:
-        """Keys and values, as the new rows see them."""
-        offsets = with_past(self.cumulative_sequence_length, self.past_seqlens)
-        return PagedCache((self.key_cache, self.value_cache), self.block_table, offsets)
-
-    @property
-    def tables(self) -> tuple[TensorType | None, ...]:
-        """What is read besides queries, keys, values and the parts' own tables."""
-        lengths = (self.cumulative_sequence_length, self.past_seqlens)
-        return (*lengths, self.block_table, self.slot_mapping, self.head_sink, self.k_scale, self.v_scale)
-
-    def given(self, heads: int, kv_heads: int) -> Given:
-        """The three operands by head, as one batch."""
-        query = self.query.view((1, *self.query.shape))
-        key, value = (
-            None if x is None else x.view((1, *x.shape)) for x in (self.key, self.value or self.key)
-        )
-        return unpacked(query, key, value, heads, kv_heads)
+_BEHIND_KEYS = """value key_cache value_cache cumulative_sequence_length past_seqlens block_table cos_cache sin_cache
+slot_mapping head_sink q_norm_weight k_norm_weight k_scale v_scale attention_metadata"""  # of PagedAttention
 
 
 @rule("com.microsoft.PagedAttention", product=("query", "key"))
@@ -151,29 +112,30 @@ def paged_attention(
     **others: object,
 ) -> Estimate:
     """Packed rows against the pages of their sequences, which are read; new rows are written into them in place."""
-    of = Paged(query, key, *operands)  # type: ignore[arg-type]
-    given, pages = of.given(num_heads, kv_num_heads), of.pages
+    of = Operands(_BEHIND_KEYS, operands)
+    assert of.cumulative_sequence_length is not None
+    assert of.past_seqlens is not None
+    assert of.block_table is not None
+    offsets, past = of.cumulative_sequence_length, of.past_seqlens
+    one = query.view((1, *query.shape))
+    keys, values = (None if x is None else x.view((1, *x.shape)) for x in (key, of.value or key))
+    given = unpacked(one, keys, values, num_heads, kv_num_heads)
+    pages = PagedCache((of.key_cache, of.value_cache), of.block_table, with_past(offsets, past))
     left = local_window_size - 1 if local_window_size > 0 else None
-    right = 0 if is_causal else None
-    problem = pages.problem(given, of.cumulative_sequence_length, v_head_size, left, right)
+    problem = pages.problem(given, offsets, v_head_size, left, 0 if is_causal else None)
     parts = (
         rotation(given.query, given.key, *((of.cos_cache, of.sin_cache) if do_rotary else (None, None))),
         normed(given.query, given.key, of.q_norm_weight, of.k_norm_weight),
         reshaped_scores(problem, softcap, of.head_sink is not None),
     )
+    tables = (of.value, offsets, past, of.block_table, of.slot_mapping, of.head_sink, of.k_scale, of.v_scale)
+    read = (*pages.read, *(read for part in parts for read in part.reads))
     out = query.like((query.shape[0], num_heads * problem.value.shape[-1]))
     return fused(
         chosen(outputs, out, *(cache.view(cache.shape) for cache in pages.present)),
         problem.forward(),
         *parts,
-        reads=(
-            query,
-            key,
-            of.value,
-            *pages.read,
-            *of.tables,
-            *(read for part in parts for read in part.reads),
-        ),
+        reads=(query, key, *tables, *read),
         writes=(out, *pages.of_rows(query.shape[0])),
     )
 
@@ -272,34 +234,26 @@ def longformer_attention(
     return fused((x.like(),), local, far, masked, *parts, reads=reads)
 
 
+_ORDERED = """scale_x weight scale_weight bias scale_bias scale_qkv mask global_weight scale_global_weight global_bias
+scale_global global_flags scale_output"""
+
+
 @rule("com.microsoft.QOrderedLongformerAttention", product=("x", "weight"))
 def qordered_longformer_attention(
-    x: TensorType,
-    scale_x: TensorType,
-    weight: TensorType,
-    scale_weight: TensorType,
-    bias: TensorType,
-    scale_bias: TensorType,
-    scale_qkv: TensorType,
-    mask: TensorType,
-    global_weight: TensorType,
-    scale_global_weight: TensorType,
-    global_bias: TensorType,
-    scale_global: TensorType,
-    global_flags: TensorType,
-    scale_output: TensorType,
-    *,
-    num_heads: int,
-    window: int,
-    **orders: object,
+    x: TensorType, *operands: TensorType, num_heads: int, window: int, **orders: object
 ) -> Estimate:
     """As LongformerAttention of integers: projections and results are quantized again."""
-    operands = (x, weight, bias, mask, global_weight, global_bias, global_flags)
-    estimate = longformer_attention(*operands, num_heads=num_heads, window=window)
-    again = (QUANTIZE - 1) * prod(x.shape[:2]) * (weight.shape[1] + global_weight.shape[1] + x.shape[2])
-    scales = (scale_x, scale_weight, scale_bias, scale_qkv, scale_global_weight, scale_global, scale_output)
-    vector = estimate.vector_flops + again
+    given = dict(zip(_ORDERED.split(), operands, strict=True))
+    scales = tuple(scale for name, scale in given.items() if name.startswith("scale_"))
+    plain = (value for name, value in given.items() if not name.startswith("scale_"))
+    estimate = longformer_attention(x, *plain, num_heads=num_heads, window=window)
+    wide = given["weight"].shape[1] + given["global_weight"].shape[1] + x.shape[2]
+    vector = estimate.vector_flops + (QUANTIZE - 1) * prod(x.shape[:2]) * wide
     return replace(estimate, vector_flops=vector, reads=(*estimate.reads, *scales))
+
+
+_BEHIND_VALUES = """past_key past_value auxiliary_key auxiliary_value selected_indices selected_counts seqlens_k
+total_sequence_length cos_cache sin_cache position_ids q_norm_weight k_norm_weight head_sink"""
 
 
 @rule("com.microsoft.DynamicSparseAttention", product=("query", "key"))
@@ -307,21 +261,7 @@ def dynamic_sparse_attention(
     query: TensorType,
     key: TensorType | None,
     value: TensorType | None,
-    past_key: TensorType | None,
-    past_value: TensorType | None,
-    auxiliary_key: TensorType | None,
-    auxiliary_value: TensorType | None,
-    selected_indices: TensorType,
-    selected_counts: TensorType,
-    seqlens_k: TensorType,
-    total_sequence_length: TensorType,
-    cos_cache: TensorType | None = None,
-    sin_cache: TensorType | None = None,
-    position_ids: TensorType | None = None,
-    q_norm_weight: TensorType | None = None,
-    k_norm_weight: TensorType | None = None,
-    head_sink: TensorType | None = None,
-    *,
+    *operands: TensorType | None,
     num_heads: int,
     kv_num_heads: int,
     attention_mode: str = "selected_only",
@@ -331,18 +271,20 @@ def dynamic_sparse_attention(
     **others: object,
 ) -> Estimate:
     """Every row meets as many keys as may be selected for it, and in one mode those of its window too."""
+    of = Operands(_BEHIND_VALUES, operands)
+    assert of.selected_indices is not None
     given = unpacked(query, key, value, num_heads, kv_num_heads)
     q, k, v = given.query, given.key, given.value
-    keys = keys_in_all(past_key, k.shape[-2], total_sequence_length, evicting=False)
+    keys = keys_in_all(of.past_key, k.shape[-2], of.total_sequence_length, evicting=False)
     local = dim_min(local_window_size, keys) if attention_mode == "local_plus_selected" else 0
-    met = selected_indices.shape[-1] + local
+    met = of.selected_indices.shape[-1] + local
     problem = to_places(q, v, prod(q.shape[:-1]) * met)
-    tables = (cos_cache, sin_cache) if do_rotary else (None, None)
-    parts = (rotation(q, k, *tables), normed(q, k, q_norm_weight, k_norm_weight))
-    lengths = (seqlens_k, total_sequence_length, position_ids, head_sink)
-    selection = (auxiliary_key, auxiliary_value, selected_indices, selected_counts)
+    tables = (of.cos_cache, of.sin_cache) if do_rotary else (None, None)
+    parts = (rotation(q, k, *tables), normed(q, k, of.q_norm_weight, of.k_norm_weight))
+    lengths = (of.seqlens_k, of.total_sequence_length, of.position_ids, of.head_sink)
+    selection = (of.auxiliary_key, of.auxiliary_value, of.selected_indices, of.selected_counts)
     reads = (*given.reads, *selection, *lengths)
-    return grouped(problem, given, (past_key, past_value), keys, parts, reads, outputs)
+    return grouped(problem, given, (of.past_key, of.past_value), keys, parts, reads, outputs)
 
 
 @rule("com.microsoft.SparsePagedAttention", product=("query", "key"))
@@ -352,12 +294,6 @@ def sparse_paged_attention(
     value: TensorType | None,
     key_cache: TensorType,
     value_cache: TensorType,
-    cumulative_sequence_length: TensorType,
-    past_seqlens: TensorType,
-    block_table: TensorType,
-    slot_mapping: TensorType | None,
-    selected_indices: TensorType,
-    selected_counts: TensorType,
     *operands: TensorType | None,
     num_heads: int,
     kv_num_heads: int,
@@ -367,18 +303,18 @@ def sparse_paged_attention(
     **others: object,
 ) -> Estimate:
     """As DynamicSparseAttention on packed rows and pages: the selected rows are read, the new rows written in place."""
+    selected = operands[4]  # behind offsets, lengths and tables
+    assert selected is not None
     tokens = query.shape[0]
     together = num_heads if key is not None else num_heads + 2 * kv_num_heads
     width = packed_by_head(query, together).shape[-1]
     local = max(local_window_size, 0) if attention_mode == "local_plus_selected" else 0
-    met = selected_indices.shape[-1] + local
+    met = selected.shape[-1] + local
     q = query.like((num_heads, tokens, width))
     problem = to_places(q, q, num_heads * tokens * met)
     caches = (key_cache, value_cache)
     read = (cache.like((tokens * met, *cache.shape[2:])) for cache in caches)
     new = (cache.like((tokens, *cache.shape[2:])) for cache in caches)
-    tables = (cumulative_sequence_length, past_seqlens, block_table, slot_mapping)
     out = query.like((tokens, num_heads * width))
     results = chosen(outputs, out, *(cache.view(cache.shape) for cache in caches))
-    reads = (query, key, value, *read, *tables, selected_indices, selected_counts, *operands)
-    return fused(results, problem.forward(), reads=reads, writes=(out, *new))
+    return fused(results, problem.forward(), reads=(query, key, value, *read, *operands), writes=(out, *new))

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from graphflops.cost import Estimate, Region, RegionRun, Value, data_dependent
 from graphflops.dims import Dim, broadcast, prod
 from graphflops.rules.onnx.entries import size
-from graphflops.rules.onnx.fused import Outputs, chosen
+from graphflops.rules.onnx.fused import Operands, Outputs, chosen
 from graphflops.rules.registry import require, rule
 from graphflops.rules.shapes import shown
 from graphflops.rules.softmax import LOG_SOFTMAX
@@ -70,14 +70,7 @@ def said(given: TensorType | None, what: str, otherwise: Dim | None = None) -> D
 def greedy_search(
     ids: TensorType,
     max_length: TensorType,
-    min_length: TensorType | None = None,
-    repetition_penalty: TensorType | None = None,
-    vocab_mask: TensorType | None = None,
-    prefix_vocab_mask: TensorType | None = None,
-    attention_mask: TensorType | None = None,
-    presence_mask: TensorType | None = None,
-    seed: TensorType | None = None,
-    *,
+    *operands: TensorType | None,
     decoder: Region,
     encoder: Region | None = None,
     init_decoder: Region | None = None,
@@ -90,28 +83,19 @@ def greedy_search(
     search = generated(batch, vocab_size, decoder, encoder, init_decoder)
     sequences = ids.like((batch, said(max_length, "max_length")), INT32)
     filtered = ids.like((batch, search.words), FLOAT32)
-    masks = (vocab_mask, prefix_vocab_mask, attention_mask, presence_mask)
+    masks = operands[2:6]  # behind the least length and a penalty; a seed follows
     return search.estimate(chosen(outputs, sequences, filtered), ids, *masks)
+
+
+_BEHIND_LENGTH = """min_length num_beams num_return_sequences length_penalty repetition_penalty vocab_mask prefix_vocab_mask
+attention_mask decoder_input_ids logits_processor cross_qk_layer_head extra_decoding_ids temperature"""  # of BeamSearch
 
 
 @rule("com.microsoft.BeamSearch", "com.microsoft.WhisperBeamSearch", kind="other")
 def beam_search(
     ids: TensorType,
     max_length: TensorType,
-    min_length: TensorType | None = None,
-    num_beams: TensorType | None = None,
-    num_return_sequences: TensorType | None = None,
-    length_penalty: TensorType | None = None,
-    repetition_penalty: TensorType | None = None,
-    vocab_mask: TensorType | None = None,
-    prefix_vocab_mask: TensorType | None = None,
-    attention_mask: TensorType | None = None,
-    decoder_input_ids: TensorType | None = None,
-    logits_processor: TensorType | None = None,
-    cross_qk_layer_head: TensorType | None = None,
-    extra_decoding_ids: TensorType | None = None,
-    temperature: TensorType | None = None,
-    *,
+    *operands: TensorType | None,
     decoder: Region,
     encoder: Region | None = None,
     init_decoder: Region | None = None,
@@ -120,18 +104,20 @@ def beam_search(
     **others: object,
 ) -> Estimate:
     """Follows several sequences per input sequence and returns the best."""
-    batch, beams = ids.shape[0], said(num_beams, "num_beams")
-    returned = said(num_return_sequences, "num_return_sequences")
+    of = Operands(_BEHIND_LENGTH, operands)
+    batch, beams = ids.shape[0], said(of.num_beams, "num_beams")
+    returned = said(of.num_return_sequences, "num_return_sequences")
     search = generated(batch * beams, vocab_size, decoder, encoder, init_decoder)
-    longest, dtype = said(max_length, "max_length"), length_penalty.dtype if length_penalty else FLOAT32
-    prompt = (decoder_input_ids or ids).shape[-1] if decoder_input_ids or encoder is None else 1
+    longest, dtype = said(max_length, "max_length"), of.length_penalty.dtype if of.length_penalty else FLOAT32
+    begun = of.decoder_input_ids
+    prompt = (begun or ids).shape[-1] if begun or encoder is None else 1
     results = (
         ids.like((batch, returned, longest), INT32),
         ids.like((batch, returned), dtype),
         ids.like((longest - prompt, batch, beams, search.words), dtype),
     )
     stacked = ids.like((batch, returned, *(data_dependent(f"cross_qk_{axis}") for axis in "hqk")), FLOAT32)
-    masks = (vocab_mask, prefix_vocab_mask, attention_mask, decoder_input_ids, extra_decoding_ids)
+    masks = (of.vocab_mask, of.prefix_vocab_mask, of.attention_mask, begun, of.extra_decoding_ids)
     return search.estimate(chosen(outputs, *results, stacked, ids.like((batch,), dtype)), ids, *masks)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from graphflops.cost import Estimate
 from graphflops.dims import dim_min
@@ -63,10 +64,18 @@ def longest(roots: Iterable[Hashable], ways: Ways) -> int:
 
 
 def by_identity(
-    trees: Ints, nodes: Ints, modes: Strings, true_ways: Ints, false_ways: Ints, votes: Ints
+    votes: Ints,
+    *,
+    nodes_treeids: Ints = (),
+    nodes_nodeids: Ints = (),
+    nodes_modes: Strings = (),
+    nodes_truenodeids: Ints = (),
+    nodes_falsenodeids: Ints = (),
+    **others: object,
 ) -> Forest:
     """An ensemble whose nodes are named by tree and number."""
-    listed = (trees, nodes, modes, true_ways, false_ways)
+    trees, nodes = nodes_treeids, nodes_nodeids
+    listed = (trees, nodes, nodes_modes, nodes_truenodeids, nodes_falsenodeids)
     require(len({len(part) for part in listed}) == 1, "attributes of nodes differ in length")
     ways: dict[Hashable, Sequence[Hashable]] = {}
     leaves = 0
@@ -82,21 +91,10 @@ def by_identity(
 
 @rule("ai.onnx.ml.TreeEnsembleRegressor")
 def tree_ensemble_regressor(
-    x: TensorType,
-    *,
-    n_targets: int = 1,
-    nodes_treeids: Ints = (),
-    nodes_nodeids: Ints = (),
-    nodes_modes: Strings = (),
-    nodes_truenodeids: Ints = (),
-    nodes_falsenodeids: Ints = (),
-    target_ids: Ints = (),
-    post_transform: str = "NONE",
-    **others: object,
+    x: TensorType, *, n_targets: int = 1, target_ids: Ints = (), post_transform: str = "NONE", **nodes: Any
 ) -> Estimate:
     """Sums the leaves that every sample reaches, per target."""
-    ways = (nodes_truenodeids, nodes_falsenodeids)
-    forest = by_identity(nodes_treeids, nodes_nodeids, nodes_modes, *ways, target_ids)
+    forest = by_identity(target_ids, **nodes)
     out = x.like((rows_and_features(x)[0], n_targets), FLOAT32)
     down, after = forest.scored(x, out, post_transform)
     return fused((out,), down, after, reads=down.reads)
@@ -109,18 +107,12 @@ def tree_ensemble_classifier(
     class_ids: Ints = (),
     classlabels_int64s: Ints = (),
     classlabels_strings: Strings = (),
-    nodes_treeids: Ints = (),
-    nodes_nodeids: Ints = (),
-    nodes_modes: Strings = (),
-    nodes_truenodeids: Ints = (),
-    nodes_falsenodeids: Ints = (),
     post_transform: str = "NONE",
     outputs: Outputs = (True, True),
-    **others: object,
+    **nodes: Any,
 ) -> Estimate:
     """Sums the leaves that every sample reaches, per class, and takes the maximum."""
-    ways = (nodes_truenodeids, nodes_falsenodeids)
-    forest = by_identity(nodes_treeids, nodes_nodeids, nodes_modes, *ways, class_ids)
+    forest = by_identity(class_ids, **nodes)
     classes = len(classlabels_int64s or classlabels_strings)
     scores = x.like((rows_and_features(x)[0], classes), FLOAT32)
     down, after = forest.scored(x, scores, post_transform)

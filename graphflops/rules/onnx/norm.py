@@ -12,14 +12,13 @@ from graphflops.rules.norm import MEAN_SQUARE, normalised
 from graphflops.rules.onnx.activation import only_value
 from graphflops.rules.onnx.entries import onnx_dtype
 from graphflops.rules.onnx.fused import Outputs, chosen, is_wanted
-from graphflops.rules.registry import require, rule
+from graphflops.rules.registry import Derived, require, rule
 from graphflops.rules.shapes import axes as axes_of
 from graphflops.rules.shapes import axis as axis_of
 from graphflops.rules.shapes import reduced, tensors_of
 from graphflops.tensor import BOOL, DType, TensorType
 
 
-@rule("onnx.BatchNormalization")
 def batch_normalization(
     x: TensorType,
     scale: TensorType,
@@ -28,58 +27,29 @@ def batch_normalization(
     var: TensorType,
     *,
     training_mode: int = 0,
-    outputs: Outputs = (True,),
-) -> Estimate:
-    """In inference one scale and one shift per element; in training seven operations, and new running statistics."""
-    if not training_mode:
-        return _inferred(x, scale, bias, mean, var, outputs)
-    return _trained(x, scale, bias, mean, var, (x.like(), mean.like(), var.like()), outputs)
-
-
-@rule(
-    "onnx.BatchNormalization.1",
-    "onnx.BatchNormalization.6",
-    "onnx.BatchNormalization.7",
-    "onnx.BatchNormalization.9",
-)
-def batch_normalization_by_results(
-    x: TensorType,
-    scale: TensorType,
-    bias: TensorType,
-    mean: TensorType,
-    var: TensorType,
-    *,
     is_test: int = 0,
     outputs: Outputs = (True,),
+    by_results: bool = False,
 ) -> Estimate:
-    """As the newest version; it trains if statistics are wanted: the running ones, and the batch's for the backward pass."""
-    if is_test or not any(outputs[1:]):
-        return _inferred(x, scale, bias, mean, var, outputs)
-    kept = (mean.like(), var.like(), mean.like(), var.like())
-    return _trained(x, scale, bias, mean, var, (x.like(), *kept), outputs)
-
-
-def _inferred(
-    x: TensorType, scale: TensorType, bias: TensorType, mean: TensorType, var: TensorType, outputs: Outputs
-) -> Estimate:
-    """Normalises by the given statistics; there may be one for each element of a sample."""
-    estimate = replace(scaled(x, scale, bias, mean, var), transcendentals=var.numel)
-    return replace(estimate, out=chosen(outputs, x.like(), mean.like(), var.like(), mean.like(), var.like()))
-
-
-def _trained(
-    x: TensorType,
-    scale: TensorType,
-    bias: TensorType,
-    mean: TensorType,
-    var: TensorType,
-    out: tuple[TensorType, ...],
-    outputs: Outputs,
-) -> Estimate:
-    """Normalises by the batch's own statistics, and updates the running ones if they are wanted."""
+    """In inference one scale and one shift per element; in training seven operations, and new running statistics."""
+    trains = not is_test and any(outputs[1:]) if by_results else training_mode
+    statistics = (mean, var) if trains and not by_results else (mean, var, mean, var)
+    out = chosen(outputs, *(part.like() for part in (x, *statistics)))
+    if not trains:
+        return replace(scaled(x, scale, bias, mean, var), transcendentals=var.numel, out=out)
     running = [given if is_wanted(outputs, place) else None for place, given in enumerate((mean, var), 1)]
-    mixed = updated(normalised(x, var.numel, scale, bias), *running)
-    return replace(mixed, out=chosen(outputs, *out), writes=None)
+    return replace(updated(normalised(x, var.numel, scale, bias), *running), out=out, writes=None)
+
+
+rule("onnx.BatchNormalization")(Derived(batch_normalization))
+rule(*(f"onnx.BatchNormalization.{version}" for version in (1, 6, 7, 9)))(
+    Derived(
+        batch_normalization,
+        says="As the newest version; it trains if statistics are wanted: the running ones, and the batch's "
+        "for the backward pass.",
+        by_results=True,
+    )
+)
 
 
 @rule("onnx.InstanceNormalization")
@@ -171,18 +141,6 @@ def dropout(
     return _dropped(x, training, outputs, BOOL)
 
 
-@rule("onnx.Dropout.10")
-def dropout_of_inference(x: TensorType, *, outputs: Outputs = (True,)) -> Estimate:
-    """Free: this version is inference only."""
-    return _dropped(x, False, outputs, BOOL)
-
-
-@rule("onnx.Dropout.7")
-def dropout_with_like_mask(x: TensorType, *, outputs: Outputs = (True,)) -> Estimate:
-    """As version 10, with a mask of the operand's own type."""
-    return _dropped(x, False, outputs, x.dtype)
-
-
 @rule("onnx.Dropout.1", "onnx.Dropout.6")
 def dropout_unless_tested(
     x: TensorType, *, is_test: int = 0, ratio: float = 0.5, outputs: Outputs = (True,)
@@ -191,8 +149,17 @@ def dropout_unless_tested(
     return _dropped(x, not is_test and ratio != 0, (True,) if is_test else outputs, x.dtype)
 
 
-def _dropped(x: TensorType, training: bool, outputs: Outputs, mask: DType) -> Estimate:
+def _dropped(
+    x: TensorType, training: bool = False, outputs: Outputs = (True,), mask: DType | None = None
+) -> Estimate:
+    """Free: this version is inference only; a mask is of the operand's own type."""
     if not training and not is_wanted(outputs, 1):
         return free(replace(x.view(x.shape), value=x.value))
-    estimate = masked(x, mask, training)
+    estimate = masked(x, x.dtype if mask is None else mask, training)
     return replace(estimate, out=chosen(outputs, *tensors_of(estimate.out)))
+
+
+rule("onnx.Dropout.7")(Derived(_dropped, order="x", training=False))
+rule("onnx.Dropout.10")(
+    Derived(_dropped, says="Free: this version is inference only.", order="x", training=False, mask=BOOL)
+)

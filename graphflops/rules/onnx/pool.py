@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 from graphflops.cost import Estimate
 from graphflops.dims import Dim, at_least, prod
@@ -12,7 +13,7 @@ from graphflops.rules.onnx.entries import sizes, unknown
 from graphflops.rules.onnx.fused import Outputs, chosen
 from graphflops.rules.pool import adaptive, windowed
 from graphflops.rules.reduce import indexed
-from graphflops.rules.registry import require, rule
+from graphflops.rules.registry import Derived, require, rule
 from graphflops.rules.shapes import shown
 from graphflops.tensor import TensorType
 
@@ -47,8 +48,7 @@ def pooled(x: TensorType, kernel: tuple[Dim, ...], counts: tuple[Dim, ...], kind
     return replace(estimate, transcendentals=(kind.evaluated * prod(kernel) + kind.evaluated_final) * outputs)
 
 
-@rule("onnx.MaxPool")
-def max_pool(
+def moving(
     x: TensorType,
     *,
     kernel_shape: Ints,
@@ -57,48 +57,32 @@ def max_pool(
     dilations: Ints = (),
     pads: Ints = (),
     strides: Ints = (),
-    outputs: Outputs = (True,),
+    kind: Pooling = AVERAGE,
+    **others: object,
 ) -> Estimate:
-    """One comparison per window element; the indices of the maxima cost no extra work."""
+    """One addition per window element and a division per output."""
     geometry = (strides, dilations, pads, auto_pad, ceil_mode)
-    found = pooled(x, kernel_shape, window_counts(x.shape[2:], kernel_shape, *geometry), MAXIMUM)
+    return pooled(x, kernel_shape, window_counts(x.shape[2:], kernel_shape, *geometry), kind)
+
+
+average_pool = Derived(moving, kind=AVERAGE)
+rule("onnx.AveragePool")(average_pool)
+
+
+@rule("onnx.MaxPool")
+def max_pool(x: TensorType, *, kernel_shape: Ints, outputs: Outputs = (True,), **geometry: Any) -> Estimate:
+    """One comparison per window element; the indices of the maxima cost no extra work."""
+    found = moving(x, kernel_shape=kernel_shape, kind=MAXIMUM, **geometry)
     values, places = indexed(found).out
     assert isinstance(values, TensorType)
     assert isinstance(places, TensorType)
     return replace(found, out=chosen(outputs, values, places))
 
 
-@rule("onnx.AveragePool")
-def average_pool(
-    x: TensorType,
-    *,
-    kernel_shape: Ints,
-    auto_pad: str = "NOTSET",
-    ceil_mode: int = 0,
-    dilations: Ints = (),
-    pads: Ints = (),
-    strides: Ints = (),
-) -> Estimate:
-    """One addition per window element and a division per output."""
-    geometry = (strides, dilations, pads, auto_pad, ceil_mode)
-    return pooled(x, kernel_shape, window_counts(x.shape[2:], kernel_shape, *geometry), AVERAGE)
-
-
 @rule("onnx.LpPool")
-def lp_pool(
-    x: TensorType,
-    *,
-    kernel_shape: Ints = (),
-    auto_pad: str = "NOTSET",
-    ceil_mode: int = 0,
-    dilations: Ints = (),
-    p: float = 2,
-    pads: Ints = (),
-    strides: Ints = (),
-) -> Estimate:
+def lp_pool(x: TensorType, *, kernel_shape: Ints = (), p: float = 2, **geometry: Any) -> Estimate:
     """A magnitude, a square or a power, and an addition per window element, and a root per output."""
-    geometry = (strides, dilations, pads, auto_pad, ceil_mode)
-    return pooled(x, kernel_shape, window_counts(x.shape[2:], kernel_shape, *geometry), norm_of(p))
+    return moving(x, kernel_shape=kernel_shape, kind=norm_of(p), **geometry)
 
 
 @rule("onnx.GlobalMaxPool")

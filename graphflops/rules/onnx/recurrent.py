@@ -6,6 +6,7 @@ Of onnxruntime: an LSTM with quantized weights, one with an attention mechanism.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 from graphflops.cost import Estimate
 from graphflops.dims import Dim, differ, prod
@@ -14,7 +15,7 @@ from graphflops.rules.matmul import matmul
 from graphflops.rules.onnx.fused import Outputs, chosen, work
 from graphflops.rules.quantized import MIN_MAX, QUANTIZE
 from graphflops.rules.recurrent import Cell, Layer, recur, recur_back, with_gradients
-from graphflops.rules.registry import ForwardCall, backward, require, rule
+from graphflops.rules.registry import Derived, ForwardCall, backward, require, rule
 from graphflops.rules.softmax import SOFTMAX
 from graphflops.rules.work import activation
 from graphflops.tensor import INT8, TensorType
@@ -175,37 +176,7 @@ def layer_backward(call: ForwardCall) -> Estimate:
     return with_gradients(work, call)
 
 
-def register_layer(kind: str) -> None:
-    """Register a recurrent layer with one state."""
-
-    @rule(f"onnx.{kind}", product=("x", "w", "r"))
-    def recurrent(
-        x: TensorType,
-        w: TensorType,
-        r: TensorType,
-        bias: TensorType | None = None,
-        sequence_lens: TensorType | None = None,
-        initial_h: TensorType | None = None,
-        *,
-        activations: tuple[str, ...] = (),
-        clip: float | None = None,
-        layout: int = 0,
-        direction: str = "forward",
-        hidden_size: int | None = None,
-        outputs: Outputs = (),
-    ) -> Estimate:
-        """Both matrices of all gates once per row of every step, and the cell's formula."""
-        cell = cell_of(kind, activations, clip, peepholes=False)
-        require_stated(r, direction, hidden_size)
-        return layer(cell, x, w, r, bias, (initial_h,), layout, 2, outputs, sequence_lens)
-
-
-register_layer("RNN")
-register_layer("GRU")  # resetting before or after the product costs the same
-
-
-@rule("onnx.LSTM", product=("x", "w", "r"))
-def lstm(
+def recurrent(
     x: TensorType,
     w: TensorType,
     r: TensorType,
@@ -215,6 +186,7 @@ def lstm(
     initial_c: TensorType | None = None,
     peepholes: TensorType | None = None,
     *,
+    kind: str,
     activations: tuple[str, ...] = (),
     clip: float | None = None,
     layout: int = 0,
@@ -222,8 +194,13 @@ def lstm(
     hidden_size: int | None = None,
     outputs: Outputs = (),
 ) -> Estimate:
-    """Both matrices of four gates once per row of every step, and the cell's formula."""
-    cell = cell_of("LSTM", activations, clip, peepholes is not None)
-    states = (initial_h, initial_c)
+    """Both matrices of all gates once per row of every step, and the cell's formula."""
+    cell = cell_of(kind, activations, clip, peepholes is not None)
     require_stated(r, direction, hidden_size)
-    return layer(cell, x, w, r, bias, states, layout, 3, outputs, sequence_lens, peepholes)
+    states, results = (initial_h, initial_c), 3 if kind == "LSTM" else 2
+    return layer(cell, x, w, r, bias, states, layout, results, outputs, sequence_lens, peepholes)
+
+
+for _kind in CELLS:  # a GRU that resets before the product costs the same as one that does after it
+    rule(f"onnx.{_kind}", product=("x", "w", "r"))(Derived(recurrent, kind=_kind))
+lstm = partial(recurrent, kind="LSTM")

@@ -13,7 +13,7 @@ from graphflops.rules.onnx import values
 from graphflops.rules.onnx.entries import Numbers, many, size, unknown
 from graphflops.rules.onnx.entries import literals as integers
 from graphflops.rules.onnx.fused import in_32_bits, require_scales
-from graphflops.rules.registry import require, require_known, rule
+from graphflops.rules.registry import Derived, require, require_known, rule
 from graphflops.rules.shapes import axis as axis_of
 from graphflops.rules.shapes import only_result
 from graphflops.tensor import INT64, TensorType
@@ -23,22 +23,18 @@ Fold = Callable[[Sequence[values.Number]], values.Number]
 KIND = "reduction"
 
 
-def register_running(name: str, fold: Fold) -> None:
-    """Register a running sum or product."""
-
-    @rule(f"onnx.{name}")
-    def running(x: TensorType, axis: TensorType, *, exclusive: int = 0, reverse: int = 0) -> Estimate:
-        """One operation per element."""
-        place = size(axis)
-        estimate = cumulative.running(x, place if isinstance(place, int) else 0)
-        (out,) = estimate.out
-        if x.rank == 1 and isinstance(out, TensorType):
-            out = values.running(fold, out, x, bool(exclusive), bool(reverse))
-        return replace(estimate, out=(out,), reads=(x, axis))
+def running(x: TensorType, axis: TensorType, *, exclusive: int = 0, reverse: int = 0, fold: Fold) -> Estimate:
+    """One operation per element."""
+    place = size(axis)
+    estimate = cumulative.running(x, place if isinstance(place, int) else 0)
+    (out,) = estimate.out
+    if x.rank == 1 and isinstance(out, TensorType):
+        out = values.running(fold, out, x, bool(exclusive), bool(reverse))
+    return replace(estimate, out=(out,), reads=(x, axis))
 
 
-register_running("CumSum", values.total)
-register_running("CumProd", values.product_of)
+rule("onnx.CumSum")(Derived(running, fold=values.total))
+rule("onnx.CumProd")(Derived(running, fold=values.product_of))
 
 
 @rule("onnx.TopK")
@@ -96,6 +92,7 @@ def gemm(
     beta: float = 1.0,
     transA: int = 0,
     transB: int = 0,
+    **others: object,
 ) -> Estimate:
     """The product, and vector FLOPs for the remaining operations of alpha * (a @ b) + beta * c."""
     require(a.rank == 2 and b.rank == 2, f"Gemm multiplies two matrices, not {a} and {b}")
@@ -189,4 +186,4 @@ for _name, _kind in REDUCTIONS.items():
 @rule("onnx.ArgMax", "onnx.ArgMin")
 def arg_extreme(x: TensorType, *, axis: int = 0, keepdims: int = 1) -> Estimate:
     """One comparison per element."""
-    return shared.argmax(x, axis, keepdims == 1)
+    return shared.along_axes(x, axis, keepdims == 1, dtype=INT64)

@@ -9,7 +9,7 @@ from graphflops.cost import Estimate
 from graphflops.dims import Dim, at_least, floor_div
 from graphflops.rules.fourier import real_transform, transform, without
 from graphflops.rules.onnx.entries import Numbers, literals, onnx_dtype, size, unknown
-from graphflops.rules.registry import require, require_known, rule
+from graphflops.rules.registry import Derived, require, require_known, rule
 from graphflops.rules.shapes import axis as axis_of
 from graphflops.rules.shapes import replaced
 from graphflops.tensor import TensorType
@@ -85,22 +85,18 @@ def stft(
     )
 
 
-def register_window(name: str, flops: int, cosines: int) -> None:
-    """Register a window function by its work per sample."""
-
-    @rule(f"onnx.{name}")
-    def window(length: TensorType, *, output_datatype: int = 1, periodic: int = 1) -> Estimate:
-        """`flops` operations and `functions` cosines per sample."""
-        samples = _known(length, "window")
-        out = TensorType((samples,), onnx_dtype(output_datatype))
-        functions = cosines * samples
-        return Estimate((out,), vector_flops=flops * samples, transcendentals=functions, reads=(length,))
+def window(
+    length: TensorType, *, output_datatype: int = 1, periodic: int = 1, flops: int, cosines: int
+) -> Estimate:
+    """`flops` operations and `functions` cosines per sample."""
+    samples = _known(length, "window")
+    out = TensorType((samples,), onnx_dtype(output_datatype))
+    return Estimate((out,), vector_flops=flops * samples, transcendentals=cosines * samples, reads=(length,))
 
 
 # Each takes one product for the angle; a weighted cosine is a product and a sum.
-register_window("HannWindow", 3, 1)
-register_window("HammingWindow", 3, 1)
-register_window("BlackmanWindow", 6, 2)
+rule("onnx.HannWindow", "onnx.HammingWindow")(Derived(window, flops=3, cosines=1))
+rule("onnx.BlackmanWindow")(Derived(window, flops=6, cosines=2))
 
 
 @rule("onnx.MelWeightMatrix")

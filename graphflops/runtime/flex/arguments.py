@@ -123,18 +123,24 @@ def _known_constants(
     sharing, itemsize = q_shape[1] // k_shape[1], dtype.itemsize
     length, share, heads = (q_shape[2], 1, k_shape[1]) if by_column else (k_shape[2], sharing, q_shape[1])
     together = _together(length * (q_shape[3] + value_width) * itemsize, share, q_shape[0] * heads)
+    even_queries, even_keys = q_shape[2] % rows == 0, k_shape[2] % columns == 0
     return {
         **_function_constants(key),
         **_tile_constants(tiles),
         **_list_constants(present >> 2 * by_column, contiguous >> 2 * by_column),
-        **_width_constants(q_shape[-1], value_width),
-        "SCALE": scale,
+        "WIDTH": q_shape[-1],
+        "BLOCK_WIDTH": _block_width(q_shape[-1]),
+        "VALUE_WIDTH": value_width,
+        "BLOCK_VALUE_WIDTH": _block_width(value_width),
         "BLOCK_ROWS": rows,
         "BLOCK_COLUMNS": columns,
         "SHARING": sharing,
         "TOGETHER": together,
-        **_edge_constants(q_shape[2] % rows == 0, k_shape[2] % columns == 0, indexed),
+        "EVEN_QUERIES": even_queries,
+        "EVEN_KEYS": even_keys,
+        "SCALE": scale,
         "COUNT": count,
+        "CLAMP": indexed and not (even_queries and even_keys),  # indices that functions read with
         "DESCRIPTORS": use,
         "SUM": _TRITON_TYPES[sum_type(dtype)],
         "PRECISION": "ieee" if exact or dtype != torch.float32 else "tf32",
@@ -142,51 +148,20 @@ def _known_constants(
     }
 
 
-def _edge_constants(even_queries: bool, even_keys: bool, indexed: bool) -> dict[str, Any]:
-    """Whether blocks divide the sizes, and whether indices that functions read with must be kept inside their tensors."""
-    return {
-        "EVEN_QUERIES": even_queries,
-        "EVEN_KEYS": even_keys,
-        "CLAMP": indexed and not (even_queries and even_keys),
-    }
-
-
 def _function_constants(key: str) -> dict[str, Any]:
     given = functions(key)
-    return {
-        "SCORE": given.score,
-        "MASK": given.mask,
-        "HAS_SCORE": given.score is not None,
-        "HAS_MASK": given.mask is not None,
-    }
-
-
-def _width_constants(width: int, value_width: int) -> dict[str, Any]:
-    return {
-        "WIDTH": width,
-        "VALUE_WIDTH": value_width,
-        "BLOCK_WIDTH": _block_width(width),
-        "BLOCK_VALUE_WIDTH": _block_width(value_width),
-    }
+    has = {"HAS_SCORE": given.score is not None, "HAS_MASK": given.mask is not None}
+    return {"SCORE": given.score, "MASK": given.mask, **has}
 
 
 def _list_constants(present: int, contiguous: int) -> dict[str, Any]:
-    return {
-        "HAS_PARTIAL": bool(present & 1),
-        "HAS_FULL": bool(present & 2),
-        "PARTIAL_CONTIGUOUS": bool(contiguous & 1),
-        "FULL_CONTIGUOUS": bool(contiguous & 2),
-    }
+    have = {"HAS_PARTIAL": bool(present & 1), "HAS_FULL": bool(present & 2)}
+    return {**have, "PARTIAL_CONTIGUOUS": bool(contiguous & 1), "FULL_CONTIGUOUS": bool(contiguous & 2)}
 
 
 def _tile_constants(tiles: Tiles) -> dict[str, Any]:
-    return {
-        "ROWS": tiles.rows,
-        "COLUMNS": tiles.columns,
-        "STAGES": tiles.stages,
-        "num_warps": tiles.warps,
-        "num_stages": tiles.stages,
-    }
+    launch = {"num_warps": tiles.warps, "num_stages": tiles.stages}
+    return {"ROWS": tiles.rows, "COLUMNS": tiles.columns, "STAGES": tiles.stages, **launch}
 
 
 def listing(problem: LaunchSettings, by_column: bool) -> tuple[tuple[torch.Tensor, ...], tuple[int, ...]]:

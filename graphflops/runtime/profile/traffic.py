@@ -135,166 +135,131 @@ def _turned(axes: int, rows: int, columns: int, width: int) -> Strided:
     return Strided(rows * columns, axes, 2, waste=_SECTOR - width)
 
 
-def _plans() -> tuple[Plan, ...]:
-    return (
-        Plan("elementwise", _with(torch.relu), count=14),
-        Plan("elementwise", _with(torch.add, _same), reads=2, count=14),
-        Plan("elementwise", _with(torch.relu), count=8, is_cold=True),
-        Plan("elementwise", _with(torch.nn.functional.gelu), work=10),
-        Plan("elementwise", _with(torch.mul, _row), variant="strided", sizes=_broadcast),
-        Plan("elementwise", _with(torch.mul, _column), variant="strided", sizes=_broadcast),
-        Plan("elementwise", _with(torch.exp), work=1),
-        Plan("elementwise", _with(torch.clamp, lambda _: 0)),
-        Plan("normalization", _layer_norm, work=8, count=14, columns=(64, 8192)),
-        Plan("normalization", _layer_norm_backward, reads=2, work=14, columns=(64, 8192)),
-        Plan("normalization", _batch_norm(False), work=4, columns=(49, 12544), is_inner=False),
-        Plan("normalization", _batch_norm(True), reads=2, work=8, columns=(49, 12544), is_inner=False),
-        Plan("normalization", _group_norm, variant="group_norm", work=8, columns=(4096, 4096)),
-        Plan(
-            "softmax",
-            lambda x: partial(torch.softmax, x, 1),
-            work=5,
-            variant="softmax",
-            count=14,
-            columns=(32, 65536),
-        ),
-        Plan(
-            "softmax",
-            lambda x: partial(ATEN._softmax_backward_data, _same(x), torch.softmax(x, 1), 1, x.dtype),
-            reads=2,
-            work=4,
-        ),
-    )
-
-
-def _copy_plans() -> tuple[Plan, ...]:
-    return (
-        Plan("copy", _with(torch.clone)),
-        Plan("copy", lambda x: partial(torch.cat, [x, _same(x)]), reads=2, writes=2, variant="cat"),
-        Plan("copy", lambda x: x.t().contiguous, variant="strided", sizes=partial(_turned, 2)),
-        Plan(
-            "copy",
-            lambda x: x.view(-1, 32, x.shape[1]).transpose(1, 2).contiguous,
-            variant="strided",
-            sizes=partial(_turned, 3),
-        ),
-        Plan(
-            "copy",
-            lambda x: x.view(-1, 16, 2, x.shape[1]).transpose(1, 2).contiguous,
-            variant="strided",
-            sizes=lambda rows, columns, width: Strided(rows * columns, 4, 2),
-        ),
-        Plan(
-            "copy",
-            lambda x: x.float,
-            writes=2,
-            dtypes=("bfloat16",),
-            variant="strided",
-            sizes=lambda rows, columns, width: Strided(rows * columns, 1, 2, has_casts=True),
-        ),
-        Plan("copy", lambda x: x.bfloat16, writes=0.5, dtypes=("float32",)),
-    )
-
-
-def _further_plans() -> tuple[Plan, ...]:
-    return (
-        Plan("reduction", lambda x: partial(torch.sum, x, 1), writes=0, count=10, columns=(32, 65536)),
-        Plan("reduction", lambda x: partial(torch.sum, x, 0), writes=0, count=10, is_inner=False),
-        Plan("reduction", lambda x: partial(torch.sum, x), writes=0),
-        Plan("reduction", lambda x: partial(torch.argmax, x, 1), writes=0),
-        Plan("gather", _with(torch.index_select, lambda x: 0, _places), is_cold=True),
-        Plan(
-            "gather",
-            lambda x: partial(torch.gather, x, 0, _places(x)[:, None].expand_as(x).contiguous()),
-            reads=3,
-        ),
-        Plan(
-            "scatter", lambda x: partial(x.index_add, 0, _places(x), _same(x)), reads=3, writes=2, most=2**24
-        ),
-        Plan(
-            "scatter",
-            lambda x: partial(ATEN.embedding_dense_backward, x, _places(x), len(x), -1, False),
-            most=2**24,
-        ),
-    )
-
-
-def _image_plans() -> tuple[Plan, ...]:
-    image = partial(Plan, "pool", columns=(28 * 28, 28 * 28))
-    resize = torch.nn.functional.interpolate
-    return (
-        image(
-            _image(lambda x: torch.max_pool2d(x, 3, 2, 1)),
-            writes=0.25,
-            variant="max_pool",
-            sizes=lambda rows, columns, width: Windows(rows * columns // 4, 9),
-        ),
-        image(
-            _image(lambda x: torch.nn.functional.avg_pool2d(x, 2)),
-            writes=0.25,
-            variant="avg_pool",
-            sizes=lambda rows, columns, width: Windows(rows * columns // 4, 4),
-        ),
-        image(
-            _image(lambda x: resize(x, scale_factor=2, mode="bilinear")),
-            writes=4,
-            variant="interpolation",
-            sizes=lambda rows, columns, width: Rows(4 * columns, rows, is_inner=False),
-        ),
-        image(_image(lambda x: resize(x, scale_factor=2)), writes=4, work=0, variant="resize"),
-    )
-
-
-def _optimizer_plans() -> tuple[Plan, ...]:
-    kernel = partial(Plan, "optimizer", columns=(1024, 1024), most=_ONE_KERNEL)
-    return (
-        kernel(_adam, reads=4, writes=3, work=15, variant="fused", tensors=8),
-        kernel(_add_lists, reads=2, tensors=16),
-    )
-
-
-def _rare_plans() -> tuple[Plan, ...]:
-    return (
-        Plan("random", lambda x: partial(torch.native_dropout, x, 0.1, True), writes=1.25, work=3),
-        Plan("scan", lambda x: partial(torch.cumsum, x, 1), variant="cumsum", dtypes=("float32",)),
-        Plan(
-            "scan",
-            lambda x: partial(torch.cumsum, x, 0),
-            dtypes=("float32",),
-            is_inner=False,
-            count=5,
-            most=2**24,
-        ),
-        Plan(
-            "sort",
-            lambda x: partial(torch.sort, x, 1),
-            variant="sort",
-            writes=3,
-            dtypes=("float32",),
-            most=2**24,
-        ),
-        Plan(
-            "sort",
-            lambda x: partial(torch.topk, x, 8, 1),
-            variant="topk",
-            writes=0,
-            dtypes=("float32",),
-            most=2**24,
-        ),
-        Plan("fft", lambda x: partial(torch.fft.rfft, x), dtypes=("float32",), most=2**26),
-    )
+_resize = torch.nn.functional.interpolate
+_on_image = partial(Plan, "pool", columns=(28 * 28, 28 * 28))
+_optimizer = partial(Plan, "optimizer", columns=(1024, 1024), most=_ONE_KERNEL)
+_PLANS: tuple[Plan, ...] = (
+    Plan("elementwise", _with(torch.relu), count=14),
+    Plan("elementwise", _with(torch.add, _same), reads=2, count=14),
+    Plan("elementwise", _with(torch.relu), count=8, is_cold=True),
+    Plan("elementwise", _with(torch.nn.functional.gelu), work=10),
+    Plan("elementwise", _with(torch.mul, _row), variant="strided", sizes=_broadcast),
+    Plan("elementwise", _with(torch.mul, _column), variant="strided", sizes=_broadcast),
+    Plan("elementwise", _with(torch.exp), work=1),
+    Plan("elementwise", _with(torch.clamp, lambda _: 0)),
+    Plan("normalization", _layer_norm, work=8, count=14, columns=(64, 8192)),
+    Plan("normalization", _layer_norm_backward, reads=2, work=14, columns=(64, 8192)),
+    Plan("normalization", _batch_norm(False), work=4, columns=(49, 12544), is_inner=False),
+    Plan("normalization", _batch_norm(True), reads=2, work=8, columns=(49, 12544), is_inner=False),
+    Plan("normalization", _group_norm, variant="group_norm", work=8, columns=(4096, 4096)),
+    Plan(
+        "softmax",
+        lambda x: partial(torch.softmax, x, 1),
+        work=5,
+        variant="softmax",
+        count=14,
+        columns=(32, 65536),
+    ),
+    Plan(
+        "softmax",
+        lambda x: partial(ATEN._softmax_backward_data, _same(x), torch.softmax(x, 1), 1, x.dtype),
+        reads=2,
+        work=4,
+    ),
+    Plan("copy", _with(torch.clone)),
+    Plan("copy", lambda x: partial(torch.cat, [x, _same(x)]), reads=2, writes=2, variant="cat"),
+    Plan("copy", lambda x: x.t().contiguous, variant="strided", sizes=partial(_turned, 2)),
+    Plan(
+        "copy",
+        lambda x: x.view(-1, 32, x.shape[1]).transpose(1, 2).contiguous,
+        variant="strided",
+        sizes=partial(_turned, 3),
+    ),
+    Plan(
+        "copy",
+        lambda x: x.view(-1, 16, 2, x.shape[1]).transpose(1, 2).contiguous,
+        variant="strided",
+        sizes=lambda rows, columns, width: Strided(rows * columns, 4, 2),
+    ),
+    Plan(
+        "copy",
+        lambda x: x.float,
+        writes=2,
+        dtypes=("bfloat16",),
+        variant="strided",
+        sizes=lambda rows, columns, width: Strided(rows * columns, 1, 2, has_casts=True),
+    ),
+    Plan("copy", lambda x: x.bfloat16, writes=0.5, dtypes=("float32",)),
+    Plan("reduction", lambda x: partial(torch.sum, x, 1), writes=0, count=10, columns=(32, 65536)),
+    Plan("reduction", lambda x: partial(torch.sum, x, 0), writes=0, count=10, is_inner=False),
+    Plan("reduction", lambda x: partial(torch.sum, x), writes=0),
+    Plan("reduction", lambda x: partial(torch.argmax, x, 1), writes=0),
+    Plan("gather", _with(torch.index_select, lambda x: 0, _places), is_cold=True),
+    Plan(
+        "gather",
+        lambda x: partial(torch.gather, x, 0, _places(x)[:, None].expand_as(x).contiguous()),
+        reads=3,
+    ),
+    Plan("scatter", lambda x: partial(x.index_add, 0, _places(x), _same(x)), reads=3, writes=2, most=2**24),
+    Plan(
+        "scatter",
+        lambda x: partial(ATEN.embedding_dense_backward, x, _places(x), len(x), -1, False),
+        most=2**24,
+    ),
+    _on_image(
+        _image(lambda x: torch.max_pool2d(x, 3, 2, 1)),
+        writes=0.25,
+        variant="max_pool",
+        sizes=lambda rows, columns, width: Windows(rows * columns // 4, 9),
+    ),
+    _on_image(
+        _image(lambda x: torch.nn.functional.avg_pool2d(x, 2)),
+        writes=0.25,
+        variant="avg_pool",
+        sizes=lambda rows, columns, width: Windows(rows * columns // 4, 4),
+    ),
+    _on_image(
+        _image(lambda x: _resize(x, scale_factor=2, mode="bilinear")),
+        writes=4,
+        variant="interpolation",
+        sizes=lambda rows, columns, width: Rows(4 * columns, rows, is_inner=False),
+    ),
+    _on_image(_image(lambda x: _resize(x, scale_factor=2)), writes=4, work=0, variant="resize"),
+    Plan("random", lambda x: partial(torch.native_dropout, x, 0.1, True), writes=1.25, work=3),
+    Plan("scan", lambda x: partial(torch.cumsum, x, 1), variant="cumsum", dtypes=("float32",)),
+    Plan(
+        "scan",
+        lambda x: partial(torch.cumsum, x, 0),
+        dtypes=("float32",),
+        is_inner=False,
+        count=5,
+        most=2**24,
+    ),
+    Plan(
+        "sort",
+        lambda x: partial(torch.sort, x, 1),
+        variant="sort",
+        writes=3,
+        dtypes=("float32",),
+        most=2**24,
+    ),
+    Plan(
+        "sort",
+        lambda x: partial(torch.topk, x, 8, 1),
+        variant="topk",
+        writes=0,
+        dtypes=("float32",),
+        most=2**24,
+    ),
+    Plan("fft", lambda x: partial(torch.fft.rfft, x), dtypes=("float32",), most=2**26),
+    _optimizer(_adam, reads=4, writes=3, work=15, variant="fused", tensors=8),
+    _optimizer(_add_lists, reads=2, tensors=16),
+)
 
 
 def traffic(clock: Clock) -> Iterator[Trial]:
     """All plans at sizes from a few rows to as many as fit."""
-    for plan in (
-        *_plans(),
-        *_copy_plans(),
-        *_further_plans(),
-        *_image_plans(),
-        *_rare_plans(),
-        *_optimizer_plans(),
-    ):
+    for plan in _PLANS:
         for dtype in plan.dtypes:
             most = min(plan.most, _MOST_ELEMENTS[clock.device])
             for elements, columns in spread(plan.count, (4096, most), plan.columns):
