@@ -15,12 +15,11 @@ from graphflops.errors import ModelError, OptionError, shown
 from graphflops.fitting.kv_cache import symbol_of
 from graphflops.fitting.varied_size import SPARE, room
 from graphflops.links import network_of
-from graphflops.loading import opened
+from graphflops.loading import program_of
 from graphflops.planning.layers import folded
 from graphflops.planning.layouts import SHARDINGS, Costs, Layout, Machine, Step
 from graphflops.planning.prices import priced
 from graphflops.planning.recompute import Recompute
-from graphflops.report import Report
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
     from graphflops.planning.layers import Folded
     from graphflops.planning.layouts import Sharding
     from graphflops.planning.prices import Prices
-    from graphflops.report import Execution
+    from graphflops.report import Execution, Report
 
 _MOST_DEVICES = 2**17
 _MICRO = (1, 2, 4, 8)  # samples of a micro-batch that are tried where their number is open
@@ -115,14 +114,12 @@ def plan(
     network: what joins the nodes, as `8x400Gbit`. precision: of products and activations; weights and sums of their
     gradients are float32. recompute, sharding: the ways that are tried.
 
-    Raises ModelError where devices or the batch do not divide, or the program is a saved report.
+    Raises ModelError where devices or the batch do not divide, or the model is a saved report or a recorded step.
     """
     if not 1 <= devices <= _MOST_DEVICES:
         raise ModelError(f"--devices {devices:,}: give 1 to {_MOST_DEVICES:,}")
     profile = complete(device_named(device))
-    graph = opened(model, model_name=model_name)
-    if isinstance(graph, Report):
-        raise ModelError("a saved report cannot be split over devices: give the model itself")
+    graph = program_of(model, model_name)
     found = _Program.of(graph, dims)
     samples = _samples(batch_tokens, found.length, devices)
     machine = Machine(profile, network_of(profile, network))

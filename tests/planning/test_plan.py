@@ -23,6 +23,7 @@ from graphflops.planning.recompute import Call, Recompute, choices
 from graphflops.planning.split import split
 from graphflops.render.picture.schedule import schedule
 from graphflops.tensor import BFLOAT16, TensorType
+from tests.exporters.test_recorded import STEP, written
 
 SAMPLES = Path(__file__).parents[2] / "samples"
 DECODER = SAMPLES / "gqa_transformer.pt2"  # 4 layers of 64, 8 heads of 8, 2 of keys and values, 1,000 words
@@ -213,6 +214,18 @@ def test_a_saved_report_is_refused(tmp_path: Path) -> None:
     analyze(DECODER).save(saved)
     with pytest.raises(ModelError, match="a saved report cannot be split"):
         plan(saved, devices=2, device="h100")
+
+
+@pytest.mark.parametrize(
+    "command", [("plan", "--devices", 2), ("plan", "--devices", 2, "--serve"), ("serve",)]
+)
+def test_a_recorded_step_is_refused_in_one_line(command: tuple[Any, ...], tmp_path: Path) -> None:
+    name, *options = map(str, command)
+    file = str(written(tmp_path, STEP))
+    result = CliRunner().invoke(main, [name, file, "--device", "h100", *options])
+    assert result.exit_code == 1
+    (line,) = result.output.splitlines()
+    assert "a recorded step is laid out already: give the program of one device" in line
 
 
 def test_experts_are_split_by_columns_and_rows() -> None:
