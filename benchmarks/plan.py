@@ -26,7 +26,7 @@ from graphflops.devices import complete, device
 from graphflops.links import network_of
 from graphflops.planning.layers import Folded, folded
 from graphflops.planning.layouts import Costs, Layout, Machine, Step
-from graphflops.planning.prices import Prices, priced
+from graphflops.planning.prices import Prices, reading
 from graphflops.planning.recompute import Recompute, kept_at
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def prices(
 ) -> Prices:
     """What its parts cost."""
     found, batch = program(decoder, length)
-    return priced(found, tensor, micro, batch, name, execution=execution, sequence=sequence)  # type: ignore[arg-type]
+    return reading(found, tensor, {batch: micro}, name, execution=execution, sequence=sequence).prices()  # type: ignore[arg-type]
 
 
 def step(
@@ -155,6 +155,7 @@ def torchtitan_runs() -> Iterator[tuple[str, str, float, float]]:
             data, tensor, pipeline, micro=local // pipeline, sharding="optimizer" if pipeline > 1 else "full",
             recompute="selective" if row["activation_checkpointing"] == "selective_op" else "full",
             virtual=2 if row["schedule"].startswith("Inter") else 1,
+            schedule="interleaved" if row["schedule"].startswith("Inter") else "1f1b",
         )  # fmt: skip
         executions = ("compiled" if row["compile"] == "True" else "eager", "eager" if is_early else "")
         gpu = "h200" if row["gpu"] == "h200" else "h100"
@@ -180,7 +181,11 @@ def megatron_runs() -> Iterator[tuple[str, str, float, float]]:
         data, tensor, pipeline = (int(row[name]) for name in ("dp", "tp", "pp"))
         micro = int(row["micro_batch"])
         way = {"selective": "attention"}.get(row["recompute"], row["recompute"])
-        layout = Layout(data, tensor, pipeline, 1, micro, "none", way, int(row["interleave"]))
+        virtual = int(row["interleave"])
+        layout = Layout(
+            data, tensor, pipeline, micro=micro, sharding="none", recompute=way, virtual=virtual,
+            schedule="interleaved" if virtual > 1 else "1f1b",
+        )  # fmt: skip
         batches = int(row["batch"]) // data // micro
         found = step(
             decoder, length, "a100", layout, batches, "compiled", sequence=row["sequence_parallel"] == "True"

@@ -30,6 +30,11 @@ class Stage:
     weight: float = 0.0
     saved: float = 1.0
 
+    @property
+    def whole(self) -> float:
+        """Seconds of all of it."""
+        return self.forward + self.backward + self.weight
+
 
 class Step(NamedTuple):
     """One microbatch in one stage: F its forward, B its backward (of inputs), W that of weights."""
@@ -58,6 +63,15 @@ class Pipeline(NamedTuple):
     bubble: float
     saved: tuple[float, ...]
     spans: tuple[Span, ...]
+
+
+def bubble_of(stage: Stage, devices: int, schedule: Schedule, chunks: int = 1) -> float:
+    """Seconds in which a device waits where all stages are alike, and there are as many microbatches as devices at least.
+
+    stage: of a device, in so many chunks.
+    """
+    hidden = 2 * stage.weight if schedule == "zero-bubble" else 0.0
+    return (devices - 1) / chunks * max(stage.whole - hidden, 0.0)
 
 
 def pipeline(

@@ -16,15 +16,18 @@ from graphflops.fitting.kv_cache import symbol_of
 from graphflops.fitting.varied_size import SPARE, room
 from graphflops.links import network_of
 from graphflops.loading import program_of
+from graphflops.planning.context import mixed
 from graphflops.planning.layers import folded
 from graphflops.planning.layouts import SHARDINGS, Costs, Layout, Machine, Step
-from graphflops.planning.prices import priced
+from graphflops.planning.prices import reading
 from graphflops.planning.recompute import Recompute
+from graphflops.tensor import TensorType
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from graphflops.graph import Graph
+    from graphflops.links.pipeline import Schedule
     from graphflops.loading import Model
     from graphflops.planning.layers import Folded
     from graphflops.planning.layouts import Sharding
@@ -33,7 +36,10 @@ if TYPE_CHECKING:
 
 _MOST_DEVICES = 2**17
 _MICRO = (1, 2, 4, 8)  # samples of a micro-batch that are tried where their number is open
-_VIRTUAL = (1, 2, 4)  # stages of a device
+_VIRTUAL = (2, 4)  # stages of a device
+_FEWEST = (
+    2048  # tokens of a sequence on each of its devices: fewer leave kernels short and a ring of keys exposed
+)
 _NOTHING_AGAIN = Recompute("none", 0, 0.0)
 
 
@@ -123,7 +129,7 @@ def plan(
     found = _Program.of(graph, dims)
     samples = _samples(batch_tokens, found.length, devices)
     machine = Machine(profile, network_of(profile, network))
-    options = {"execution": execution, "precision": precision, "loss": loss, "device": device, "dims": dims}
+    options = {"execution": execution, "precision": precision, "loss": loss, "device": device}
     search = _Search(found, machine, devices, samples, options, tuple(recompute), tuple(sharding))
     steps, refused = search.run()
     peak = profile.matrix.get("bfloat16") or max(profile.matrix.values())
@@ -135,7 +141,10 @@ def plan(
 
 @dataclass(frozen=True, slots=True)
 class _Program:
-    """A program and what it is split by. batch: the symbol of its samples, "" where there are always `fixed`."""
+    """A program and what it is split by. batch: the symbol of its samples, "" where there are always `fixed`.
+
+    length: tokens of a sample; tokens: their symbol. whole: why they are not split, "" where they can be. dims: other sizes.
+    """
 
     report: Report
     folded: Folded
@@ -143,26 +152,46 @@ class _Program:
     fixed: int
     length: int
     flops: float
+    tokens: str
+    whole: str
+    dims: Mapping[str, int]
 
     @staticmethod
     def of(graph: Graph, dims: Mapping[str, int] | None) -> _Program:
         """A program, read and folded."""
         symbols = {name: replace(entry, minimum=1) for name, entry in graph.symbols.items()}
-        report = analyze(replace(graph, symbols=symbols), dims=dims, memory=False)
+        graph = replace(graph, symbols=symbols)
+        report = analyze(graph, dims=dims, memory=False)
         ids = token_ids(report)
-        typed = ids if ids is not None else report.inputs[0].type if report.inputs else None
-        if typed is None or not typed.rank:
+        entry = next((one for one in report.inputs if ids is None or one.type is ids), None)
+        if entry is None or not entry.type.rank:
             raise ModelError("the program has no input whose first axis counts samples")
-        batch, fixed = symbol_of(typed.shape[0]), report.value(typed.shape[0]) or 1
-        length = report.value(typed.shape[1]) if ids is not None and ids.rank > 1 else 1
+        batch, fixed = symbol_of(entry.type.shape[0]), report.value(entry.type.shape[0]) or 1
+        length, tokens, others = 1, "", dict(dims or {})
+        if ids is not None and ids.rank > 1:
+            length, own = report.value(ids.shape[1]) or 1, graph.types[entry.name]
+            tokens = symbol_of(own.shape[1]) if isinstance(own, TensorType) else ""
         forward = report.value(report.totals.cost.matrix_flops) or 0
-        return _Program(report, folded(report), batch, fixed, length or 1, 3 * forward / fixed)
+        given = {tokens, *report.symbols[tokens].where} & others.keys() if tokens else set()
+        if given:  # their number stays open in the program
+            others = {name: size for name, size in others.items() if name not in given}
+            report = analyze(graph, dims=others, memory=False)
+        less = folded(report)
+        whole = mixed(less.graph, tokens) if tokens else "their number is no open axis of the program"
+        return _Program(report, less, batch, fixed, length, 3 * forward / fixed, tokens, whole, others)
+
+    def sizes(self, micro: int, context: int) -> dict[str, int]:
+        """The sizes of a micro-batch on one of the devices that share its sequences."""
+        batch = {self.batch: micro} if self.batch else {}
+        return {**self.dims, **batch, **({self.tokens: self.length // context} if self.tokens else {})}
 
     def notes(self) -> Iterator[str]:
         """What is assumed, or unknown."""
         unknown = self.report.coverage.unknown_ops
         if unknown:
             yield f"what these take is not known, and times are at least: {', '.join(unknown)}"
+        if self.whole:
+            yield f"tokens of a sequence are not split over devices (cp): {self.whole}"
         if not self.folded.layers:
             yield "no repeated layers: no pipeline, and nothing is computed again"
         yield "times are of kernels alone: long runs take longer, docs/plan.md says how much"
@@ -199,7 +228,7 @@ class _Search:
     options: Mapping[str, Any]
     recompute: tuple[str, ...]
     sharding: tuple[Sharding, ...]
-    known: dict[tuple[int, int], Prices] = field(default_factory=dict)
+    known: dict[tuple[int, int, int], Prices] = field(default_factory=dict)
 
     @property
     def room(self) -> int:
@@ -236,10 +265,19 @@ class _Search:
             if tensor > most:
                 break
             for pipeline in divisors(self.devices // tensor):
-                data = self.devices // tensor // pipeline
-                for expert in divisors(data) if experts else [1]:
-                    if expert == 1 or experts % expert == 0:
-                        yield Layout(data, tensor, pipeline, expert)
+                rest = self.devices // tensor // pipeline
+                for context in self.contexts(rest):
+                    data = rest // context
+                    for expert in divisors(data) if experts else [1]:
+                        if expert == 1 or experts % expert == 0:
+                            yield Layout(data, tensor, pipeline, expert, context)
+
+    def contexts(self, devices: int) -> Iterator[int]:
+        """Devices that may share a sequence: of which each has tokens enough."""
+        for context in divisors(devices):
+            each, rest = divmod(self.program.length, context)
+            if context == 1 or (not self.program.whole and not rest and each >= _FEWEST):
+                yield context
 
     def refusal(self, mesh: Layout) -> str:
         """Why nothing runs on a mesh; "" where something may."""
@@ -249,9 +287,9 @@ class _Search:
         if self.samples % mesh.data:
             return f"{self.samples:,} samples do not divide by {mesh.data:,}"
         if mesh.tensor > 1:
-            refused = self.prices(mesh.tensor, self.micros()[0]).refused
-            whole = {name: why for name, why in refused.items() if "does not divide" in why}
-            if not self.prices(mesh.tensor, self.micros()[0]).splits:
+            found = self.prices(mesh.tensor, self.micros()[0])
+            whole = {name: why for name, why in found.refused.items() if "does not divide" in why}
+            if not found.splits:
                 return "no product can be split"
             if whole:
                 return f"{next(iter(whole))}: {next(iter(whole.values()))} by {mesh.tensor}"
@@ -261,34 +299,45 @@ class _Search:
         """Samples of a micro-batch that are tried."""
         return _MICRO if self.program.batch else (self.program.fixed,)
 
-    def prices(self, tensor: int, micro: int) -> Prices:
+    def prices(self, tensor: int, micro: int, context: int = 1) -> Prices:
         """The prices of the program's parts."""
-        key = (tensor, micro)
+        key = (tensor, micro, context)
         if key not in self.known:
-            self.known[key] = priced(self.program.folded, tensor, micro, self.program.batch, **self.options)
+            sizes = self.program.sizes(micro, context)
+            found = reading(self.program.folded, tensor, sizes, context=context, **self.options)
+            self.known[key] = found.prices()
         return self.known[key]
 
     def tried(self, mesh: Layout) -> Iterator[Step]:
         """All ways to run on a mesh."""
         each = self.samples // mesh.data
         for micro in self.micros():
-            if each % micro:
+            # Devices that share several sequences do better with some each, where there are enough.
+            if each % micro or (micro > self.micros()[0] and mesh.context > 1):
                 continue
-            prices, batches = self.prices(mesh.tensor, micro), each // micro
+            prices, batches = self.prices(mesh.tensor, micro, mesh.context), each // micro
             for way in prices.recomputes or (_NOTHING_AGAIN,):
                 if not any(way.name.startswith(name) for name in self.recompute):
                     continue
-                for sharding in self.sharding if mesh.data > 1 else SHARDINGS[:1]:
-                    for virtual in self.virtual(mesh, batches):
+                for sharding in self.sharding if mesh.shards > 1 else SHARDINGS[:1]:
+                    for schedule, virtual in self.schedules(mesh, batches):
                         layout = replace(
-                            mesh, micro=micro, sharding=sharding, recompute=way.name, virtual=virtual
+                            mesh,
+                            micro=micro,
+                            sharding=sharding,
+                            recompute=way.name,
+                            virtual=virtual,
+                            schedule=schedule,
                         )
                         layers = self.program.folded.layers
                         yield Costs(layout, prices, way, self.machine, layers, batches).step()
 
-    def virtual(self, mesh: Layout, batches: int) -> Iterator[int]:
-        """Stages of a device that are tried: interleaved ones take as many micro-batches as stages, or multiples."""
-        for number in _VIRTUAL:
-            each = self.program.folded.layers // mesh.pipeline
-            if number == 1 or (mesh.pipeline > 1 and batches % mesh.pipeline == 0 and each >= number):
-                yield number
+    def schedules(self, mesh: Layout, batches: int) -> Iterator[tuple[Schedule, int]]:
+        """Schedules that are tried, with stages of a device: interleaved ones take a multiple of as many micro-batches."""
+        yield "1f1b", 1
+        if mesh.pipeline > 1:
+            if batches >= mesh.pipeline:
+                yield "zero-bubble", 1
+            for number in _VIRTUAL:
+                if batches % mesh.pipeline == 0 and self.program.folded.layers // mesh.pipeline >= number:
+                    yield "interleaved", number
