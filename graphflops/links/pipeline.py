@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import chain
 from typing import Literal, NamedTuple
 
@@ -74,6 +75,19 @@ def bubble_of(stage: Stage, devices: int, schedule: Schedule, chunks: int = 1) -
     return (devices - 1) / chunks * max(stage.whole - hidden, 0.0)
 
 
+def seconds_of(
+    stages: Sequence[Stage], devices: int, microbatches: int, schedule: Schedule, *, send: float = 0.0
+) -> float:
+    """Seconds of a schedule; of many microbatches from those of few, as further turns of all devices take as long each."""
+    few = 3 * devices + microbatches % devices
+    if microbatches <= few:
+        return pipeline(stages, devices, microbatches, schedule, send=send).seconds
+    less, more = (
+        pipeline(stages, devices, few + turn, schedule, send=send).seconds for turn in (-devices, 0)
+    )
+    return more + (more - less) * (microbatches - few) / devices
+
+
 def pipeline(
     stages: Sequence[Stage], devices: int, microbatches: int, schedule: Schedule, *, send: float = 0.0
 ) -> Pipeline:
@@ -94,8 +108,40 @@ def pipeline(
     spans = _run(orders, stages, devices, send)
     seconds = max(span.end for span in spans)
     busy = sum(span.end - span.start for span in spans)
-    saved = tuple(_most_saved([s for s in spans if s.device == device], stages) for device in range(devices))
+    sizes = [stage.saved for stage in stages]
+    saved = tuple(
+        most_saved(sizes[device::devices], device, devices, microbatches, schedule)
+        for device in range(devices)
+    )
     return Pipeline(seconds, 1 - busy / (devices * seconds) if seconds else 0.0, saved, tuple(spans))
+
+
+def most_saved(
+    sizes: Sequence[float], device: int, devices: int, microbatches: int, schedule: Schedule
+) -> float:
+    """The most that a device keeps for gradients at once. sizes: what a microbatch keeps in each of its stages.
+
+    But for GPipe, thrice as many microbatches as devices show all that happens.
+    """
+    few = microbatches if schedule == "gpipe" else min(microbatches, 3 * devices)
+    under_way = _under_way(device, devices, len(sizes), few, schedule)
+    return max(sum(number * size for number, size in zip(one, sizes, strict=True)) for one in under_way)
+
+
+@lru_cache(maxsize=4096)
+def _under_way(
+    device: int, devices: int, chunks: int, microbatches: int, schedule: Schedule
+) -> frozenset[tuple[int, ...]]:
+    """How many microbatches are under way in each stage of a device, from forward to last gradient, whenever one more is."""
+    last, now = "W" if schedule == "zero-bubble" else "B", [0] * chunks
+    found = set()
+    for step in _order(schedule, device, devices, chunks, microbatches):
+        if step.work == "F":
+            now[step.stage // devices] += 1
+            found.add(tuple(now))
+        elif step.work == last:
+            now[step.stage // devices] -= 1
+    return frozenset(found)
 
 
 def _order(schedule: Schedule, device: int, devices: int, chunks: int, microbatches: int) -> list[Step]:
@@ -171,15 +217,3 @@ def _ready(step: Step, ends: dict[Step, float], stages: int, devices: int, send:
     if any(other not in ends for other, _ in needed):
         return None
     return max((ends[other] + after for other, after in needed), default=0.0)
-
-
-def _most_saved(spans: Sequence[Span], stages: Sequence[Stage]) -> float:
-    """The most that one device keeps: from the start of a forward to the end of the last gradient that reads it."""
-    last = "W" if any(span.step.work == "W" for span in spans) else "B"
-    changes = [(span.start, 1, stages[span.step.stage].saved) for span in spans if span.step.work == "F"]
-    changes += [(span.end, 0, -stages[span.step.stage].saved) for span in spans if span.step.work == last]
-    now = most = 0.0
-    for _, _, change in sorted(changes):
-        now += change
-        most = max(most, now)
-    return most

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 from graphflops.links import seconds
 from graphflops.links.layouts import ring_attention
-from graphflops.links.pipeline import Schedule, Stage, bubble_of
+from graphflops.links.pipeline import Schedule, Stage, bubble_of, most_saved, seconds_of
 from graphflops.planning.prices import AFTER, BEFORE, LAYER
 from graphflops.time.schedule import beside
 
@@ -136,6 +136,14 @@ def stages(layers: int, number: int, before: float, layer: float, after: float) 
     return tuple(counts)
 
 
+@lru_cache(maxsize=4096)
+def unlike(counts: tuple[int, ...], devices: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Layers of each device, where each stage has so many, and devices of which no two have alike stages, the first ones."""
+    own = tuple([sum(counts[device::devices]) for device in range(devices)])
+    kinds = {(*counts[one::devices], one == 0, one == devices - 1): one for one in reversed(range(devices))}
+    return own, tuple(kinds.values())
+
+
 @dataclass(frozen=True, slots=True)
 class Costs:
     """One layout of a program: its time and memory.
@@ -152,35 +160,41 @@ class Costs:
     batches: int
     sequence: bool = True
 
-    def step(self) -> Step:
-        """The step."""
-        layout, seconds = self.layout, (part.forward + part.backward for part in self.prices.parts)
-        counts = stages(self.layers, layout.pipeline, *seconds)
-        last = len(counts) - 1
-        # The first of all stages that are alike: it keeps most.
-        places = {
-            (count, place == 0, place == last): place for place, count in [*enumerate(counts)][::-1]
-        }.values()
-        stage, compute, again = max(
-            (self._stage(place, counts) for place in places), key=lambda run: run[0].whole
-        )
-        kept = [self.elements(place, counts) for place in places]
-        passed = 0.0
-        if layout.pipeline > 1:
-            sent = self.machine.takes("send", self.prices.boundary, 2, 1 if self._spans() else 2)
-            passed = 2 * sent * layout.virtual * self.batches
-        bubble = bubble_of(stage, layout.pipeline, layout.schedule, layout.virtual)
+    def step(self, *, runs: bool = False) -> Step:
+        """The step. runs: whether its schedule runs from start to end; else by closed forms for stages that are alike."""
+        layout, batches = self.layout, self.batches
+        seconds = (part.forward + part.backward for part in self.prices.parts)
+        counts = stages(self.layers, layout.pipeline * layout.virtual, *seconds)
+        own, devices = unlike(counts, layout.pipeline)
+        stage, compute, again = max((self._stage(one, own) for one in devices), key=lambda run: run[0].whole)
+        if runs and layout.pipeline > 1:
+            schedule = self._stages(counts), layout.pipeline, batches, layout.schedule
+            lasts = seconds_of(*schedule, send=self._send())
+            bubble = max(lasts - batches * stage.whole, 0.0)
+        else:
+            bubble = bubble_of(stage, layout.pipeline, layout.schedule, layout.virtual)
+            lasts = batches * stage.whole + bubble + 2 * (layout.pipeline - 1) * self._send()
+        kept = [self.elements(device, own) for device in devices]
         reduced = self.reduced(max(whole for _, whole in kept), stage.backward + stage.weight)
-        update = max(own for own, _ in kept) * UPDATE / self.machine.device.bandwidth
-        total = self.batches * stage.whole + bubble + passed + reduced + update
-        exposed = total - bubble - update - self.batches * (compute + again)
-        memory = max((self.memory(place, counts) for place in places), key=lambda one: one.total)
-        found = (total, self.batches * compute, self.batches * again, exposed, bubble, update, memory)
-        return Step(layout, *found, counts, stage)
+        update = max(size for size, _ in kept) * UPDATE / self.machine.device.bandwidth
+        total = lasts + reduced + update
+        exposed = total - bubble - update - batches * (compute + again)
+        memory = max((self.memory(device, counts, own) for device in devices), key=lambda one: one.total)
+        found = (total, batches * compute, batches * again, exposed, bubble, update, memory)
+        return Step(layout, *found, own, stage)
 
-    def _spans(self) -> bool:
-        """Whether neighbours of a pipeline are in different nodes."""
-        return self.layout.tensor * self.layout.shards >= self.machine.network.node.devices
+    def _stages(self, counts: Sequence[int]) -> list[Stage]:
+        """A micro-batch in each stage."""
+        kinds = [(count, place == 0, place == len(counts) - 1) for place, count in enumerate(counts)]
+        places = dict(zip(kinds, range(len(counts)), strict=True))
+        known = {kind: self._stage(place, counts)[0] for kind, place in places.items()}
+        return [known[kind] for kind in kinds]
+
+    def _send(self) -> float:
+        """Seconds in which a micro-batch goes from one stage to the next."""
+        is_far = self.layout.tensor * self.layout.shards >= self.machine.network.node.devices
+        alone = self.layout.pipeline == 1
+        return 0.0 if alone else self.machine.takes("send", self.prices.boundary, 2, 1 if is_far else 2)
 
     @property
     def _near(self) -> int:
@@ -284,47 +298,41 @@ class Costs:
                 sharded += times * size / group
         return (whole if self.layout.sharding == "none" else sharded), whole
 
-    def memory(self, place: int, counts: Sequence[int]) -> Memory:
-        """What a device of a stage needs."""
-        own, whole = self.elements(place, counts)
+    def memory(self, place: int, counts: Sequence[int], layers: Sequence[int]) -> Memory:
+        """What a device needs. counts: layers of each stage; layers: of each device."""
+        own, whole = self.elements(place, layers)
         sharding, layer = self.layout.sharding, self.prices.parts[LAYER]
         of_layer = sum(size for size, _ in self.groups(layer))
-        ends = sum(sum(size for size, _ in self.groups(part)) for part, _ in self._of(place, counts)[1:])
+        ends = sum(sum(size for size, _ in self.groups(part)) for part, _ in self._of(place, layers)[1:])
         is_sharded = sharding in ("full", "gradients")
         gathered = 0.0
         if is_sharded and self.layout.shards > 1:
-            held = whole if sharding == "gradients" else min(2, counts[place]) * of_layer + ends
+            held = whole if sharding == "gradients" else min(2, layers[place]) * of_layer + ends
             gathered = _COMPUTED * held + (_COMPUTED + _GRADIENT) * of_layer
         elif not is_sharded:
             gathered = _COMPUTED * whole
-        kept, most = self._activations(place, counts)
+        kept, more = self._activations(place, counts)
         return Memory(
             weights=int(_MASTER * own),
             gradients=int(_GRADIENT * (own if is_sharded else whole)),
             optimizer=int(_STATES * own),
             gathered=int(gathered),
             activations=int(kept),
-            temporaries=int(most - kept),
+            temporaries=int(more),
         )
 
     def _activations(self, place: int, counts: Sequence[int]) -> tuple[float, float]:
-        """Bytes kept for gradients at the peak of a stage, and all that is alive then."""
-        parts, count, layer = self.prices.parts, counts[place], self.prices.parts[LAYER]
-        first = parts[BEFORE].kept if place == 0 else self.prices.boundary
-        stage = first + count * self.recompute.kept
-        ahead, virtual = len(counts), self.layout.virtual
-        turns = float(ahead if self.layout.schedule == "zero-bubble" else ahead - place)
-        if virtual > 1:
-            turns = (2 * (ahead - place - 1) + (virtual - 1) * ahead + 1) / virtual
-        others = (min(self.batches, turns) - 1) * stage
-        last = place == len(counts) - 1
-        peaks = [
-            (stage - self.recompute.kept, layer.transient if count else 0),
-            (stage, parts[AFTER].transient if last else 0),
-            (0, parts[BEFORE].transient if place == 0 else 0),
-        ]
-        kept, more = max(peaks, key=sum)
-        more += max(
+        """Bytes that a device keeps for gradients at the peak, and what is alive beside them."""
+        parts, layer, devices = self.prices.parts, self.prices.parts[LAYER], self.layout.pipeline
+        given = [parts[BEFORE].kept if place == 0 else self.prices.boundary]
+        given += [self.prices.boundary] * (self.layout.virtual - 1)
+        own = counts[place::devices]
+        sizes = [first + count * self.recompute.kept for first, count in zip(given, own, strict=True)]
+        kept = most_saved(sizes, place, devices, self.batches, self.layout.schedule)
+        peaks = [layer.transient - self.recompute.kept if any(own) else 0]
+        peaks += [parts[AFTER].transient] * (place == devices - 1)
+        peaks += [parts[BEFORE].transient - sizes[0]] * (place == 0)
+        around = max(
             (2 * size for *_, size in layer.attended), default=0
         )  # a block of another device, and the next
-        return others + kept, others + kept + more
+        return kept, max(*peaks, 0) + around

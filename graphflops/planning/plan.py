@@ -243,19 +243,31 @@ class _Search:
             if reason := self.refusal(mesh):
                 refused.append(Refused(mesh, reason))
                 continue
-            tried = list(self.tried(mesh))
+            tried = [(costs.step(), costs) for costs in self.tried(mesh)]
             if not tried:
                 refused.append(Refused(mesh, f"{self.samples:,} samples do not divide"))
                 continue
-            fitting = [step for step in tried if step.memory.total <= self.room]
-            least = min(tried, key=lambda step: step.memory.total)
+            fitting = [one for one in tried if one[0].memory.total <= self.room]
             if fitting:
-                steps.append(min(fitting, key=lambda step: step.seconds))
+                steps.append(self.best(fitting))
             else:
+                least = min((step for step, _ in tried), key=lambda step: step.memory.total)
                 refused.append(Refused(mesh, "does not fit", least))
         if not steps and not any(one.step for one in refused):
             raise ModelError(f"no layout on {self.devices:,} devices: {refused[0].reason}")
         return sorted(steps, key=lambda step: step.seconds), refused
+
+    @staticmethod
+    def best(tried: list[tuple[Step, Costs]]) -> Step:
+        """The fastest step: schedules run in the order of their closed forms, until these promise nothing better."""
+        found: Step | None = None
+        for step, costs in sorted(tried, key=lambda one: one[0].seconds):
+            if found is not None and step.seconds >= found.seconds:
+                break
+            run = costs.step(runs=True)
+            found = run if found is None or run.seconds < found.seconds else found
+        assert found is not None
+        return found
 
     def meshes(self) -> Iterator[Layout]:
         """Sizes of the axes whose product is the number of devices."""
@@ -308,7 +320,7 @@ class _Search:
             self.known[key] = found.prices()
         return self.known[key]
 
-    def tried(self, mesh: Layout) -> Iterator[Step]:
+    def tried(self, mesh: Layout) -> Iterator[Costs]:
         """All ways to run on a mesh."""
         each = self.samples // mesh.data
         for micro in self.micros():
@@ -330,7 +342,7 @@ class _Search:
                             schedule=schedule,
                         )
                         layers = self.program.folded.layers
-                        yield Costs(layout, prices, way, self.machine, layers, batches).step()
+                        yield Costs(layout, prices, way, self.machine, layers, batches)
 
     def schedules(self, mesh: Layout, batches: int) -> Iterator[tuple[Schedule, int]]:
         """Schedules that are tried, with stages of a device: interleaved ones take a multiple of as many micro-batches."""
