@@ -79,13 +79,12 @@ def seconds_of(
     stages: Sequence[Stage], devices: int, microbatches: int, schedule: Schedule, *, send: float = 0.0
 ) -> float:
     """Seconds of a schedule; of many microbatches from those of few, as further turns of all devices take as long each."""
-    few = 3 * devices + microbatches % devices
-    if microbatches <= few:
-        return pipeline(stages, devices, microbatches, schedule, send=send).seconds
-    less, more = (
-        pipeline(stages, devices, few + turn, schedule, send=send).seconds for turn in (-devices, 0)
-    )
-    return more + (more - less) * (microbatches - few) / devices
+    few = min(microbatches, 3 * devices + microbatches % devices)
+    found = pipeline(stages, devices, few, schedule, send=send)
+    if few == microbatches:
+        return found.seconds
+    last = [span.end for span in found.spans if span.step.work == "B" and span.step.stage == len(stages) - 1]
+    return found.seconds + (last[-1] - last[-1 - devices]) * (microbatches - few) / devices
 
 
 def pipeline(
@@ -205,15 +204,16 @@ def _run(orders: Sequence[list[Step]], stages: Sequence[Stage], devices: int, se
 
 def _ready(step: Step, ends: dict[Step, float], stages: int, devices: int, send: float) -> float | None:
     """When what a step reads is there; None where it was not computed yet."""
-    needed = []
-    if step.work == "F" and step.stage:
-        needed = [(step._replace(stage=step.stage - 1), send if devices > 1 else 0.0)]
-    elif step.work == "B":
-        needed = [(step._replace(work="F"), 0.0)]
-        if step.stage < stages - 1:
-            needed.append((step._replace(stage=step.stage + 1), send if devices > 1 else 0.0))
-    elif step.work == "W":
-        needed = [(step._replace(work="B"), 0.0)]
+    work, stage, microbatch = step
+    needed, after = [], send if devices > 1 else 0.0
+    if work == "F" and stage:
+        needed = [(Step("F", stage - 1, microbatch), after)]
+    elif work == "B":
+        needed = [(Step("F", stage, microbatch), 0.0)]
+        if stage < stages - 1:
+            needed.append((Step("B", stage + 1, microbatch), after))
+    elif work == "W":
+        needed = [(Step("B", stage, microbatch), 0.0)]
     if any(other not in ends for other, _ in needed):
         return None
     return max((ends[other] + after for other, after in needed), default=0.0)

@@ -243,31 +243,40 @@ class _Search:
             if reason := self.refusal(mesh):
                 refused.append(Refused(mesh, reason))
                 continue
-            tried = [(costs.step(), costs) for costs in self.tried(mesh)]
-            if not tried:
-                refused.append(Refused(mesh, f"{self.samples:,} samples do not divide"))
-                continue
-            fitting = [one for one in tried if one[0].memory.total <= self.room]
-            if fitting:
-                steps.append(self.best(fitting))
-            else:
-                least = min((step for step, _ in tried), key=lambda step: step.memory.total)
+            found, least = self.best(mesh)
+            if found is not None:
+                steps.append(found)
+            elif least is not None:
                 refused.append(Refused(mesh, "does not fit", least))
+            else:
+                refused.append(Refused(mesh, f"{self.samples:,} samples do not divide"))
         if not steps and not any(one.step for one in refused):
             raise ModelError(f"no layout on {self.devices:,} devices: {refused[0].reason}")
         return sorted(steps, key=lambda step: step.seconds), refused
 
-    @staticmethod
-    def best(tried: list[tuple[Step, Costs]]) -> Step:
-        """The fastest step: schedules run in the order of their closed forms, until these promise nothing better."""
+    def best(self, mesh: Layout) -> tuple[Step | None, Step | None]:
+        """The fastest step of a mesh that fits, and where none does, that which needs least.
+
+        A micro-batch that is no better than its half is the last that is tried. Schedules run in the order of their closed
+        forms, until these promise nothing better.
+        """
         found: Step | None = None
-        for step, costs in sorted(tried, key=lambda one: one[0].seconds):
-            if found is not None and step.seconds >= found.seconds:
+        for micro in self.micros(mesh):
+            tried = [(costs.step(), costs) for costs in self.tried(mesh, micro)]
+            fitting = sorted(
+                (one for one in tried if one[0].memory.total <= self.room), key=lambda one: one[0].seconds
+            )
+            before = found
+            for step, costs in fitting:
+                if found is not None and step.seconds >= found.seconds:
+                    break
+                run = costs.step(runs=True)
+                found = run if found is None or run.seconds < found.seconds else found
+            if found is None and tried:
+                return None, min((step for step, _ in tried), key=lambda step: step.memory.total)
+            if found is before:
                 break
-            run = costs.step(runs=True)
-            found = run if found is None or run.seconds < found.seconds else found
-        assert found is not None
-        return found
+        return found, None
 
     def meshes(self) -> Iterator[Layout]:
         """Sizes of the axes whose product is the number of devices."""
@@ -307,9 +316,16 @@ class _Search:
                 return f"{next(iter(whole))}: {next(iter(whole.values()))} by {mesh.tensor}"
         return ""
 
-    def micros(self) -> Sequence[int]:
-        """Samples of a micro-batch that are tried."""
-        return _MICRO if self.program.batch else (self.program.fixed,)
+    def micros(self, mesh: Layout | None = None) -> Sequence[int]:
+        """Samples of a micro-batch that may be tried; of those that a mesh has.
+
+        Devices that share several sequences do better with some each, where there are enough.
+        """
+        found = _MICRO if self.program.batch else (self.program.fixed,)
+        if mesh is None:
+            return found
+        each = self.samples // mesh.data
+        return [micro for micro in found[: 1 if mesh.context > 1 else None] if each % micro == 0]
 
     def prices(self, tensor: int, micro: int, context: int = 1) -> Prices:
         """The prices of the program's parts."""
@@ -320,29 +336,19 @@ class _Search:
             self.known[key] = found.prices()
         return self.known[key]
 
-    def tried(self, mesh: Layout) -> Iterator[Costs]:
-        """All ways to run on a mesh."""
-        each = self.samples // mesh.data
-        for micro in self.micros():
-            # Devices that share several sequences do better with some each, where there are enough.
-            if each % micro or (micro > self.micros()[0] and mesh.context > 1):
+    def tried(self, mesh: Layout, micro: int) -> Iterator[Costs]:
+        """All ways to run on a mesh with micro-batches of so many samples."""
+        prices, batches = self.prices(mesh.tensor, micro, mesh.context), self.samples // mesh.data // micro
+        for way in prices.recomputes or (_NOTHING_AGAIN,):
+            if not any(way.name.startswith(name) for name in self.recompute):
                 continue
-            prices, batches = self.prices(mesh.tensor, micro, mesh.context), each // micro
-            for way in prices.recomputes or (_NOTHING_AGAIN,):
-                if not any(way.name.startswith(name) for name in self.recompute):
-                    continue
-                for sharding in self.sharding if mesh.shards > 1 else SHARDINGS[:1]:
-                    for schedule, virtual in self.schedules(mesh, batches):
-                        layout = replace(
-                            mesh,
-                            micro=micro,
-                            sharding=sharding,
-                            recompute=way.name,
-                            virtual=virtual,
-                            schedule=schedule,
-                        )
-                        layers = self.program.folded.layers
-                        yield Costs(layout, prices, way, self.machine, layers, batches)
+            for sharding in self.sharding if mesh.shards > 1 else SHARDINGS[:1]:
+                for schedule, virtual in self.schedules(mesh, batches):
+                    layout = replace(
+                        mesh, micro=micro, sharding=sharding, recompute=way.name, virtual=virtual, schedule=schedule
+                    )  # fmt: skip
+                    layers = self.program.folded.layers
+                    yield Costs(layout, prices, way, self.machine, layers, batches)
 
     def schedules(self, mesh: Layout, batches: int) -> Iterator[tuple[Schedule, int]]:
         """Schedules that are tried, with stages of a device: interleaved ones take a multiple of as many micro-batches."""
