@@ -6,10 +6,11 @@ GPipe: https://arxiv.org/abs/1811.06965. 1F1B and its interleaved form: https://
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
+from operator import le
 from typing import Literal, NamedTuple
 
 from graphflops.errors import OptionError
@@ -131,7 +132,7 @@ def most_saved(
 def _under_way(
     device: int, devices: int, chunks: int, microbatches: int, schedule: Schedule
 ) -> frozenset[tuple[int, ...]]:
-    """How many microbatches are under way in each stage of a device, from forward to last gradient, whenever one more is."""
+    """How many microbatches are under way in each stage of a device, from forward to last gradient, when most are."""
     last, now = "W" if schedule == "zero-bubble" else "B", [0] * chunks
     found = set()
     for step in _order(schedule, device, devices, chunks, microbatches):
@@ -140,7 +141,7 @@ def _under_way(
             found.add(tuple(now))
         elif step.work == last:
             now[step.stage // devices] -= 1
-    return frozenset(found)
+    return frozenset(one for one in found if not any(all(map(le, one, other)) for other in found - {one}))
 
 
 def _order(schedule: Schedule, device: int, devices: int, chunks: int, microbatches: int) -> list[Step]:
@@ -180,7 +181,7 @@ def _step(work: Work, place: int, device: int, devices: int, chunks: int) -> Ste
 def _run(orders: Sequence[list[Step]], stages: Sequence[Stage], devices: int, send: float) -> list[Span]:
     """Each step as soon as its device is free and what it reads is there."""
     splits = any(step.work == "W" for step in orders[0])
-    ends: dict[Step, float] = {}
+    ends: dict[tuple[Work, int, int], float] = {}
     spans: list[Span] = []
     free, places = [0.0] * devices, [0] * devices
     while len(spans) < sum(map(len, orders)):
@@ -188,7 +189,7 @@ def _run(orders: Sequence[list[Step]], stages: Sequence[Stage], devices: int, se
         for device, order in enumerate(orders):
             while places[device] < len(order):
                 step = order[places[device]]
-                start = _ready(step, ends, len(stages), devices, send)
+                start = _ready(step, ends, len(stages), send if devices > 1 else 0.0)
                 if start is None:
                     break
                 start = max(start, free[device])
@@ -202,18 +203,14 @@ def _run(orders: Sequence[list[Step]], stages: Sequence[Stage], devices: int, se
     return spans
 
 
-def _ready(step: Step, ends: dict[Step, float], stages: int, devices: int, send: float) -> float | None:
+def _ready(step: Step, ends: Mapping[tuple[Work, int, int], float], stages: int, send: float) -> float | None:
     """When what a step reads is there; None where it was not computed yet."""
     work, stage, microbatch = step
-    needed, after = [], send if devices > 1 else 0.0
-    if work == "F" and stage:
-        needed = [(Step("F", stage - 1, microbatch), after)]
-    elif work == "B":
-        needed = [(Step("F", stage, microbatch), 0.0)]
-        if stage < stages - 1:
-            needed.append((Step("B", stage + 1, microbatch), after))
-    elif work == "W":
-        needed = [(Step("B", stage, microbatch), 0.0)]
-    if any(other not in ends for other, _ in needed):
-        return None
-    return max((ends[other] + after for other, after in needed), default=0.0)
+    if work == "W":
+        return ends.get(("B", stage, microbatch))
+    there: float | None = 0.0
+    if stage != (0 if work == "F" else stages - 1):
+        passed = ends.get((work, stage - 1 if work == "F" else stage + 1, microbatch))
+        there = None if passed is None else passed + send
+    own = 0.0 if work == "F" else ends.get(("F", stage, microbatch))
+    return None if there is None or own is None else max(there, own)
