@@ -75,7 +75,7 @@ def step(
         way = next(one for one in found.recomputes if one.name == layout.recompute)
     profile = complete(device(name))
     machine = Machine(profile, network_of(profile))
-    return Costs(layout, found, way, machine, decoder.layers, batches, sequence).step()
+    return Costs(layout, found, way, machine, decoder.layers, batches, sequence).step(runs=True)
 
 
 def rows(name: str) -> list[dict[str, str]]:
@@ -140,7 +140,8 @@ def selective(found: Prices) -> Recompute:
 def torchtitan_runs() -> Iterator[tuple[str, str, float, float]]:
     """Group, name, predicted and published GiB, and seconds where products are bfloat16.
 
-    The last stage keeps the scores of all micro-batches and joins them at the end (torch/distributed/pipelining/stage.py).
+    The last stage keeps the scores of all micro-batches and joins them at the end (torch/distributed/pipelining/stage.py),
+    when of interleaved stages, which keep most after their first round, little else is left.
     In 2024 only layers were compiled, and the loss over split scores made two more float32 copies of them
     (torch/distributed/tensor/parallel/loss.py). Stages of a pipeline keep their weights gathered and their gradients whole
     (torchtitan/models/llama/parallelize_llama.py), and run as many micro-batches as there are stages.
@@ -160,7 +161,8 @@ def torchtitan_runs() -> Iterator[tuple[str, str, float, float]]:
         executions = ("compiled" if row["compile"] == "True" else "eager", "eager" if is_early else "")
         gpu = "h200" if row["gpu"] == "h200" else "h100"
         scores = decoder.vocabulary // tensor * length * layout.micro
-        copies = 2 * 4 * scores * (tensor > 1 and is_early) + 2 * 2 * scores * pipeline * (pipeline > 1)
+        joined = 1 if layout.virtual > 1 else 2
+        copies = 2 * 4 * scores * (tensor > 1 and is_early) + 2 * joined * scores * pipeline * (pipeline > 1)
         found = step(decoder, length, gpu, layout, pipeline, *executions, copies=copies)
         name = f"{row['model']} {layout} {row['schedule']} {row['seq_len']} {executions[0]}, float8 {row['float8']}"
         if row["memory_gib"]:
