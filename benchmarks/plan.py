@@ -50,11 +50,19 @@ def program(decoder: Decoder, length: int) -> tuple[Folded, str]:
 
 @cache
 def prices(
-    decoder: Decoder, length: int, tensor: int, micro: int, name: str, execution: str, sequence: bool
+    decoder: Decoder,
+    length: int,
+    tensor: int,
+    micro: int,
+    context: int,
+    name: str,
+    execution: str,
+    sequence: bool,
 ) -> Prices:
-    """What its parts cost."""
+    """What its parts cost, where each device has so many tokens of a sequence."""
     found, batch = program(decoder, length)
-    return reading(found, tensor, {batch: micro}, name, execution=execution, sequence=sequence).prices()  # type: ignore[arg-type]
+    options: Any = {"context": context, "execution": execution, "sequence": sequence}
+    return reading(found, tensor, {batch: micro}, name, **options).prices()
 
 
 def step(
@@ -62,7 +70,7 @@ def step(
     sequence: bool = True, copies: int = 0,
 ) -> Step:  # fmt: skip
     """One layout of a decoder. ends: how what is before and after its layers runs. copies: more bytes after the layers."""
-    at = (decoder, length, layout.tensor, layout.micro, name)
+    at = (decoder, length // layout.context, layout.tensor, layout.micro, layout.context, name)
     found = prices(*at, execution, sequence)
     first, layer, last = found.parts
     if ends:
@@ -147,20 +155,18 @@ def torchtitan_runs() -> Iterator[tuple[str, str, float, float]]:
     (torchtitan/models/llama/parallelize_llama.py), and run as many micro-batches as there are stages.
     """
     for row in rows("torchtitan"):
-        if row["cp"] != "1":
-            continue
-        data, tensor, pipeline = (int(row[name]) for name in ("fsdp", "tp", "pp"))
+        data, tensor, pipeline, context = (int(row[name]) for name in ("fsdp", "tp", "pp", "cp"))
         decoder, length = LLAMA[row["model"]], int(row["seq_len"])
         local, is_early = int(row["local_batch"]), "2024" in row["table"]
         layout = Layout(
-            data, tensor, pipeline, micro=local // pipeline, sharding="optimizer" if pipeline > 1 else "full",
+            data, tensor, pipeline, 1, context, local // pipeline, sharding="optimizer" if pipeline > 1 else "full",
             recompute="selective" if row["activation_checkpointing"] == "selective_op" else "full",
             virtual=2 if row["schedule"].startswith("Inter") else 1,
             schedule="interleaved" if row["schedule"].startswith("Inter") else "1f1b",
         )  # fmt: skip
         executions = ("compiled" if row["compile"] == "True" else "eager", "eager" if is_early else "")
         gpu = "h200" if row["gpu"] == "h200" else "h100"
-        scores = decoder.vocabulary // tensor * length * layout.micro
+        scores = decoder.vocabulary // tensor * length // context * layout.micro
         joined = 1 if layout.virtual > 1 else 2
         copies = 2 * 4 * scores * (tensor > 1 and is_early) + 2 * joined * scores * pipeline * (pipeline > 1)
         found = step(decoder, length, gpu, layout, pipeline, *executions, copies=copies)
@@ -168,7 +174,7 @@ def torchtitan_runs() -> Iterator[tuple[str, str, float, float]]:
         if row["memory_gib"]:
             yield "GiB of torchtitan", name, found.memory.total / _GIB, float(row["memory_gib"])
         if row["float8"] == "none":
-            tokens = local * length / tensor / pipeline
+            tokens = local * length / tensor / pipeline / context
             yield "seconds of torchtitan", name, found.seconds, tokens / float(row["tokens_per_s_per_gpu"])
 
 

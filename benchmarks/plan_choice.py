@@ -64,7 +64,7 @@ _ONE = _dense(16, 2048, 32, 8, 128_256, 8192)
 _THREE = _dense(28, 3072, 24, 8, 128_256, 8192)
 _EIGHT = _dense(32, 4096, 32, 8, 128_256, 14_336)
 _THIRTEEN = _dense(40, 5120, 40, 40, 32_000, 13_824)
-_SEVENTY = _dense(80, 8192, 64, 8, 128_256, 28_672)
+_WIDE = _dense(16, 8192, 64, 8, 128_256, 28_672)
 _EXPERTS = replace(_dense(16, 2048, 16, 16, 50_304, 0), experts=Experts(16, 2, 2816))
 
 CASES = {
@@ -76,7 +76,7 @@ CASES = {
     "8B on 64, 40 GB": Case(_EIGHT, 8192, 256, 64, room=40),
     "8B on 32, 8 long samples": Case(_EIGHT, 32_768, 8, 32),
     "13B on 16 A100": Case(_THIRTEEN, 2048, 128, 16, "a100"),
-    "70B on 64": Case(_SEVENTY, 4096, 512, 64),
+    "16B, wide, on 32, 40 GB": Case(_WIDE, 4096, 256, 32, room=40),
     "experts on 16": Case(_EXPERTS, 4096, 128, 16),
 }
 

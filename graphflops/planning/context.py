@@ -39,5 +39,7 @@ def _is_split(found: Split, node: Node, name: str, axis: int, length: str) -> bo
         return axis != (rank - 1 if is_first or "weight" in given else max(rank - 2, 0))
     if node.operator.kind == "view" and "axis" not in node.operator.parameters:
         return any(isinstance(one, Expr) and length in one.symbols for one in out[0].shape)
-    is_left = all(symbol(length) in typed.shape for typed in out)  # a slice of it is not
-    return is_left and found.axis_of_result(node, name, axis) is not None
+    is_left = all(
+        symbol(length) in typed.shape for typed in out
+    )  # a slice of it is not, nor what is joined to more
+    return is_left and (node.operator.name == "cat" or found.axis_of_result(node, name, axis) is not None)

@@ -178,7 +178,7 @@ class Costs:
         reduced = self.reduced(max(whole for _, whole in kept), stage.backward + stage.weight)
         update = max(size for size, _ in kept) * UPDATE / self.machine.device.bandwidth
         total = lasts + reduced + update
-        exposed = total - bubble - update - batches * (compute + again)
+        exposed = max(total - bubble - update - batches * (compute + again), 0.0)
         memory = max((self.memory(device, counts, own) for device in devices), key=lambda one: one.total)
         found = (total, batches * compute, batches * again, exposed, bubble, update, memory)
         return Step(layout, *found, own, stage)
