@@ -26,7 +26,7 @@ from graphflops.devices import complete, device
 from graphflops.links import network_of
 from graphflops.planning.layers import Folded, folded
 from graphflops.planning.layouts import Costs, Layout, Machine, Step
-from graphflops.planning.prices import Prices, priced
+from graphflops.planning.prices import Prices, reading
 from graphflops.planning.recompute import Recompute, kept_at
 
 if TYPE_CHECKING:
@@ -50,11 +50,19 @@ def program(decoder: Decoder, length: int) -> tuple[Folded, str]:
 
 @cache
 def prices(
-    decoder: Decoder, length: int, tensor: int, micro: int, name: str, execution: str, sequence: bool
+    decoder: Decoder,
+    length: int,
+    tensor: int,
+    micro: int,
+    context: int,
+    name: str,
+    execution: str,
+    sequence: bool,
 ) -> Prices:
-    """What its parts cost."""
+    """What its parts cost, where each device has so many tokens of a sequence."""
     found, batch = program(decoder, length)
-    return priced(found, tensor, micro, batch, name, execution=execution, sequence=sequence)  # type: ignore[arg-type]
+    options: Any = {"context": context, "execution": execution, "sequence": sequence}
+    return reading(found, tensor, {batch: micro}, name, **options).prices()
 
 
 def step(
@@ -62,7 +70,7 @@ def step(
     sequence: bool = True, copies: int = 0,
 ) -> Step:  # fmt: skip
     """One layout of a decoder. ends: how what is before and after its layers runs. copies: more bytes after the layers."""
-    at = (decoder, length, layout.tensor, layout.micro, name)
+    at = (decoder, length // layout.context, layout.tensor, layout.micro, layout.context, name)
     found = prices(*at, execution, sequence)
     first, layer, last = found.parts
     if ends:
@@ -75,7 +83,7 @@ def step(
         way = next(one for one in found.recomputes if one.name == layout.recompute)
     profile = complete(device(name))
     machine = Machine(profile, network_of(profile))
-    return Costs(layout, found, way, machine, decoder.layers, batches, sequence).step()
+    return Costs(layout, found, way, machine, decoder.layers, batches, sequence).step(runs=True)
 
 
 def rows(name: str) -> list[dict[str, str]]:
@@ -140,32 +148,33 @@ def selective(found: Prices) -> Recompute:
 def torchtitan_runs() -> Iterator[tuple[str, str, float, float]]:
     """Group, name, predicted and published GiB, and seconds where products are bfloat16.
 
-    The last stage keeps the scores of all micro-batches and joins them at the end (torch/distributed/pipelining/stage.py).
+    The last stage keeps the scores of all micro-batches and joins them at the end (torch/distributed/pipelining/stage.py),
+    when of interleaved stages, which keep most after their first round, little else is left.
     In 2024 only layers were compiled, and the loss over split scores made two more float32 copies of them
     (torch/distributed/tensor/parallel/loss.py). Stages of a pipeline keep their weights gathered and their gradients whole
     (torchtitan/models/llama/parallelize_llama.py), and run as many micro-batches as there are stages.
     """
     for row in rows("torchtitan"):
-        if row["cp"] != "1":
-            continue
-        data, tensor, pipeline = (int(row[name]) for name in ("fsdp", "tp", "pp"))
+        data, tensor, pipeline, context = (int(row[name]) for name in ("fsdp", "tp", "pp", "cp"))
         decoder, length = LLAMA[row["model"]], int(row["seq_len"])
         local, is_early = int(row["local_batch"]), "2024" in row["table"]
         layout = Layout(
-            data, tensor, pipeline, micro=local // pipeline, sharding="optimizer" if pipeline > 1 else "full",
+            data, tensor, pipeline, 1, context, local // pipeline, sharding="optimizer" if pipeline > 1 else "full",
             recompute="selective" if row["activation_checkpointing"] == "selective_op" else "full",
             virtual=2 if row["schedule"].startswith("Inter") else 1,
+            schedule="interleaved" if row["schedule"].startswith("Inter") else "1f1b",
         )  # fmt: skip
         executions = ("compiled" if row["compile"] == "True" else "eager", "eager" if is_early else "")
         gpu = "h200" if row["gpu"] == "h200" else "h100"
-        scores = decoder.vocabulary // tensor * length * layout.micro
-        copies = 2 * 4 * scores * (tensor > 1 and is_early) + 2 * 2 * scores * pipeline * (pipeline > 1)
+        scores = decoder.vocabulary // tensor * length // context * layout.micro
+        joined = 1 if layout.virtual > 1 else 2
+        copies = 2 * 4 * scores * (tensor > 1 and is_early) + 2 * joined * scores * pipeline * (pipeline > 1)
         found = step(decoder, length, gpu, layout, pipeline, *executions, copies=copies)
         name = f"{row['model']} {layout} {row['schedule']} {row['seq_len']} {executions[0]}, float8 {row['float8']}"
         if row["memory_gib"]:
             yield "GiB of torchtitan", name, found.memory.total / _GIB, float(row["memory_gib"])
         if row["float8"] == "none":
-            tokens = local * length / tensor / pipeline
+            tokens = local * length / tensor / pipeline / context
             yield "seconds of torchtitan", name, found.seconds, tokens / float(row["tokens_per_s_per_gpu"])
 
 
@@ -180,7 +189,11 @@ def megatron_runs() -> Iterator[tuple[str, str, float, float]]:
         data, tensor, pipeline = (int(row[name]) for name in ("dp", "tp", "pp"))
         micro = int(row["micro_batch"])
         way = {"selective": "attention"}.get(row["recompute"], row["recompute"])
-        layout = Layout(data, tensor, pipeline, 1, micro, "none", way, int(row["interleave"]))
+        virtual = int(row["interleave"])
+        layout = Layout(
+            data, tensor, pipeline, micro=micro, sharding="none", recompute=way, virtual=virtual,
+            schedule="interleaved" if virtual > 1 else "1f1b",
+        )  # fmt: skip
         batches = int(row["batch"]) // data // micro
         found = step(
             decoder, length, "a100", layout, batches, "compiled", sequence=row["sequence_parallel"] == "True"

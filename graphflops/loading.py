@@ -7,7 +7,7 @@ import os
 from typing import TYPE_CHECKING, Any, Protocol, Union
 
 from graphflops.base import files
-from graphflops.errors import FileError, GraphflopsError, OptionError, RuleError, innermost, shown
+from graphflops.errors import FileError, GraphflopsError, ModelError, OptionError, RuleError, innermost, shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -156,6 +156,21 @@ def opened(
     from graphflops.analysis import as_graph
 
     return as_graph(model, model_name)
+
+
+def program_of(model: Model, model_name: str | None = None) -> Graph:
+    """The program of one device that a model is, to be split or priced at other sizes.
+
+    Raises ModelError for a saved report, and for a recorded step, which is laid out over its devices already.
+    """
+    from graphflops.report import Report
+
+    graph = opened(model, model_name=model_name)
+    if isinstance(graph, Report):
+        raise ModelError("a saved report cannot be split or priced at other sizes: give the model itself")
+    if graph.step is not None:
+        raise ModelError("a recorded step is laid out already: give the program of one device (.pt2)")
+    return graph
 
 
 def is_report(model: object) -> bool:

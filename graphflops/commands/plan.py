@@ -43,9 +43,9 @@ def plan(
 ) -> None:
     """Which layout trains MODEL, one device's program or hf:config.json, fastest on many devices.
 
-    Tries meshes of data, tensor, pipeline and expert parallelism, micro-batches, ways to shard weights and to compute
-    activations again; prices each, and says why the others are slower or impossible. With --serve MODEL is a decoder, as for
-    `graphflops serve`: which number of devices should share a copy, so that all make the most tokens a second.
+    Tries meshes of data, tensor, pipeline, context and expert parallelism, micro-batches, schedules, ways to shard weights
+    and to compute activations again; prices each, and says why the others are slower or impossible. With --serve MODEL is a
+    decoder, as for `graphflops serve`: which number of devices should share a copy, so that all make most tokens a second.
 
     \b
     graphflops plan lm.pt2 --devices 64 --device h100 --batch-tokens 4M

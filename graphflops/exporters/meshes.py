@@ -1,13 +1,13 @@
 """A recorded step on other sizes of its mesh: the numbers of recordings on several meshes as formulas of the sizes of axes.
 
 Along an axis of n devices a number is a + b n or a + b / n, for several axes a sum of products of these: a part of a size, a
-whole, how many devices there are. Two sizes of each axis, in every combination, tell a and b; a recording on third sizes
-tells which of the formulas it is, and that it is one.
+whole, how many devices there are; or, as what a norm is divided by, the root of such. Two sizes of each axis, in every
+combination, tell a and b; a recording on third sizes tells which of the formulas it is, and that it is one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from functools import partial
 from itertools import product
@@ -25,6 +25,7 @@ from graphflops.exporters.step_file import (
     RecordedValue,
 )
 
+LARGEST = 2**20  # devices of a mesh
 _LEAST = 2  # devices of an axis: one device exchanges nothing, so its calls are others
 
 
@@ -303,18 +304,23 @@ class _Numbers:
     def _number(self, values: tuple[Any, ...]) -> Any:
         """The number on the wanted mesh."""
         if values not in self.known:
-            *corners, checked = map(Fraction, values)
-            found = {
-                _total(corners, there) for here, there in self.formulas if _total(corners, here) == checked
-            }
+            found, power = self._wanted(map(Fraction, values)), 1.0
+            if not found and all(isinstance(value, float) and value > 0 for value in values):
+                squares = (Fraction(value * value).limit_denominator(LARGEST) for value in values)
+                found, power = self._wanted(squares), 0.5
             if len(found) != 1:
                 raise self._refusal(f"has {' , '.join(map(str, values))}, which no formula of the mesh gives")
             (number,) = found
             if isinstance(values[0], int) and number.denominator > 1:
                 size = f"{values[0]:,} at {self.here} would be {float(number):,.6g} at {self.there}"
                 raise self._refusal(f"does not divide: {size}")
-            self.known[values] = int(number) if isinstance(values[0], int) else float(number)
+            self.known[values] = int(number) if isinstance(values[0], int) else float(number) ** power
         return self.known[values]
+
+    def _wanted(self, values: Iterable[Fraction]) -> set[Fraction]:
+        """What the formulas that the checked mesh bears out give on the wanted one."""
+        *corners, checked = values
+        return {_total(corners, there) for here, there in self.formulas if _total(corners, here) == checked}
 
     def _refusal(self, problem: str) -> ModelError:
         return ModelError(f"--mesh {self.there}: {shown(self.where, 120)} {problem}")

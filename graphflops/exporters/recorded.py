@@ -13,7 +13,7 @@ import msgspec
 from graphflops.base.units import memory as memory_of
 from graphflops.errors import FileError, shown
 from graphflops.exporters.archive import Archive
-from graphflops.exporters.meshes import at_mesh, ranks_along
+from graphflops.exporters.meshes import LARGEST, at_mesh, ranks_along
 from graphflops.exporters.step_file import (
     FORMAT,
     FURTHER,
@@ -43,7 +43,6 @@ from graphflops.tensor import DTYPES, TensorType
 
 _GUESSES = "the step reads numbers from its data, which a recording does not have: they are taken to be 1"
 _LARGEST = 2**48  # of sizes, strides and bytes
-_LARGEST_MESH = 2**20  # devices
 # Of operators whose first result may lie in the memory of an operand that they do not say they write; those which torch
 # distributed adds may too.
 _ALIASING = frozenset(
@@ -332,12 +331,12 @@ def _check_argument(given: Any, defined: set[int], place: int) -> None:
 def _check_mesh(step: RecordedStep) -> None:
     sizes = [size for _, size in step.axes]
     _require(
-        all(0 < size <= _LARGEST_MESH for size in sizes) and len(sizes) <= 16,
+        all(0 < size <= LARGEST for size in sizes) and len(sizes) <= 16,
         "the mesh has an axis of no size",
     )
     devices = prod(sizes)
     _require(
-        devices <= _LARGEST_MESH and len(dict(step.axes)) == len(sizes),
+        devices <= LARGEST and len(dict(step.axes)) == len(sizes),
         "the mesh is too large, or has an axis twice",
     )
     _require(0 <= step.rank < devices, f"there is no rank {step.rank}")

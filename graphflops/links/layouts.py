@@ -74,3 +74,12 @@ def context_parallel(keys_values: int, layers: int, group: int) -> Exchanged:
     gathered = Collective("all_gather", keys_values, group, layers)
     scattered = Collective("reduce_scatter", keys_values * group, group, layers)
     return Exchanged((gathered,), (scattered,))
+
+
+def ring_attention(keys_values: int, layers: int, group: int) -> Exchanged:
+    """Keys and values go from device to device, again in the backward, and their gradients in float32 all the way around.
+
+    keys_values: bytes of both of one device, in a type of two bytes.
+    """
+    others = Collective("send", keys_values, 2, layers * (group - 1))
+    return Exchanged((others,), (others, Collective("send", 2 * keys_values, 2, layers * group)))

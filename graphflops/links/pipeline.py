@@ -6,9 +6,11 @@ GPipe: https://arxiv.org/abs/1811.06965. 1F1B and its interleaved form: https://
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import chain
+from operator import le
 from typing import Literal, NamedTuple
 
 from graphflops.errors import OptionError
@@ -29,6 +31,11 @@ class Stage:
     backward: float
     weight: float = 0.0
     saved: float = 1.0
+
+    @property
+    def whole(self) -> float:
+        """Seconds of all of it."""
+        return self.forward + self.backward + self.weight
 
 
 class Step(NamedTuple):
@@ -60,6 +67,27 @@ class Pipeline(NamedTuple):
     spans: tuple[Span, ...]
 
 
+def bubble_of(stage: Stage, devices: int, schedule: Schedule, chunks: int = 1) -> float:
+    """Seconds in which a device waits where all stages are alike, and there are as many microbatches as devices at least.
+
+    stage: of a device, in so many chunks.
+    """
+    hidden = 2 * stage.weight if schedule == "zero-bubble" else 0.0
+    return (devices - 1) / chunks * max(stage.whole - hidden, 0.0)
+
+
+def seconds_of(
+    stages: Sequence[Stage], devices: int, microbatches: int, schedule: Schedule, *, send: float = 0.0
+) -> float:
+    """Seconds of a schedule; of many microbatches from those of few, as further turns of all devices take as long each."""
+    few = min(microbatches, 3 * devices + microbatches % devices)
+    found = pipeline(stages, devices, few, schedule, send=send)
+    if few == microbatches:
+        return found.seconds
+    last = [span.end for span in found.spans if span.step.work == "B" and span.step.stage == len(stages) - 1]
+    return found.seconds + (last[-1] - last[-1 - devices]) * (microbatches - few) / devices
+
+
 def pipeline(
     stages: Sequence[Stage], devices: int, microbatches: int, schedule: Schedule, *, send: float = 0.0
 ) -> Pipeline:
@@ -80,8 +108,40 @@ def pipeline(
     spans = _run(orders, stages, devices, send)
     seconds = max(span.end for span in spans)
     busy = sum(span.end - span.start for span in spans)
-    saved = tuple(_most_saved([s for s in spans if s.device == device], stages) for device in range(devices))
+    sizes = [stage.saved for stage in stages]
+    saved = tuple(
+        most_saved(sizes[device::devices], device, devices, microbatches, schedule)
+        for device in range(devices)
+    )
     return Pipeline(seconds, 1 - busy / (devices * seconds) if seconds else 0.0, saved, tuple(spans))
+
+
+def most_saved(
+    sizes: Sequence[float], device: int, devices: int, microbatches: int, schedule: Schedule
+) -> float:
+    """The most that a device keeps for gradients at once. sizes: what a microbatch keeps in each of its stages.
+
+    But for GPipe, thrice as many microbatches as devices show all that happens.
+    """
+    few = microbatches if schedule == "gpipe" else min(microbatches, 3 * devices)
+    under_way = _under_way(device, devices, len(sizes), few, schedule)
+    return max(sum(number * size for number, size in zip(one, sizes, strict=True)) for one in under_way)
+
+
+@lru_cache(maxsize=4096)
+def _under_way(
+    device: int, devices: int, chunks: int, microbatches: int, schedule: Schedule
+) -> frozenset[tuple[int, ...]]:
+    """How many microbatches are under way in each stage of a device, from forward to last gradient, when most are."""
+    last, now = "W" if schedule == "zero-bubble" else "B", [0] * chunks
+    found = set()
+    for step in _order(schedule, device, devices, chunks, microbatches):
+        if step.work == "F":
+            now[step.stage // devices] += 1
+            found.add(tuple(now))
+        elif step.work == last:
+            now[step.stage // devices] -= 1
+    return frozenset(one for one in found if not any(all(map(le, one, other)) for other in found - {one}))
 
 
 def _order(schedule: Schedule, device: int, devices: int, chunks: int, microbatches: int) -> list[Step]:
@@ -121,7 +181,7 @@ def _step(work: Work, place: int, device: int, devices: int, chunks: int) -> Ste
 def _run(orders: Sequence[list[Step]], stages: Sequence[Stage], devices: int, send: float) -> list[Span]:
     """Each step as soon as its device is free and what it reads is there."""
     splits = any(step.work == "W" for step in orders[0])
-    ends: dict[Step, float] = {}
+    ends: dict[tuple[Work, int, int], float] = {}
     spans: list[Span] = []
     free, places = [0.0] * devices, [0] * devices
     while len(spans) < sum(map(len, orders)):
@@ -129,7 +189,7 @@ def _run(orders: Sequence[list[Step]], stages: Sequence[Stage], devices: int, se
         for device, order in enumerate(orders):
             while places[device] < len(order):
                 step = order[places[device]]
-                start = _ready(step, ends, len(stages), devices, send)
+                start = _ready(step, ends, len(stages), send if devices > 1 else 0.0)
                 if start is None:
                     break
                 start = max(start, free[device])
@@ -143,29 +203,14 @@ def _run(orders: Sequence[list[Step]], stages: Sequence[Stage], devices: int, se
     return spans
 
 
-def _ready(step: Step, ends: dict[Step, float], stages: int, devices: int, send: float) -> float | None:
+def _ready(step: Step, ends: Mapping[tuple[Work, int, int], float], stages: int, send: float) -> float | None:
     """When what a step reads is there; None where it was not computed yet."""
-    needed = []
-    if step.work == "F" and step.stage:
-        needed = [(step._replace(stage=step.stage - 1), send if devices > 1 else 0.0)]
-    elif step.work == "B":
-        needed = [(step._replace(work="F"), 0.0)]
-        if step.stage < stages - 1:
-            needed.append((step._replace(stage=step.stage + 1), send if devices > 1 else 0.0))
-    elif step.work == "W":
-        needed = [(step._replace(work="B"), 0.0)]
-    if any(other not in ends for other, _ in needed):
-        return None
-    return max((ends[other] + after for other, after in needed), default=0.0)
-
-
-def _most_saved(spans: Sequence[Span], stages: Sequence[Stage]) -> float:
-    """The most that one device keeps: from the start of a forward to the end of the last gradient that reads it."""
-    last = "W" if any(span.step.work == "W" for span in spans) else "B"
-    changes = [(span.start, 1, stages[span.step.stage].saved) for span in spans if span.step.work == "F"]
-    changes += [(span.end, 0, -stages[span.step.stage].saved) for span in spans if span.step.work == last]
-    now = most = 0.0
-    for _, _, change in sorted(changes):
-        now += change
-        most = max(most, now)
-    return most
+    work, stage, microbatch = step
+    if work == "W":
+        return ends.get(("B", stage, microbatch))
+    there: float | None = 0.0
+    if stage != (0 if work == "F" else stages - 1):
+        passed = ends.get((work, stage - 1 if work == "F" else stage + 1, microbatch))
+        there = None if passed is None else passed + send
+    own = 0.0 if work == "F" else ends.get(("F", stage, microbatch))
+    return None if there is None or own is None else max(there, own)

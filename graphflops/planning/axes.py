@@ -19,7 +19,8 @@ def regrouped(before: Sequence[Dim], after: Sequence[Dim], axis: int, factor: in
                 (n for n in range(1, len(after) - place + 1) if prod(after[place : place + n]) == size), 1
             )
             chosen = after[place + factor] if factor < parts else None
-            return place + factor if isinstance(chosen, int) and isinstance(size, int) else None
+            is_known = isinstance(chosen, int) and isinstance(size, int)
+            return place + factor if is_known or chosen == size else None
     return None
 
 

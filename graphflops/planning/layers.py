@@ -21,38 +21,39 @@ TURNS = 2  # that are kept: the last of them has a layer before it and what foll
 
 @dataclass(frozen=True, slots=True)
 class Folded:
-    """A program whose repeated layers are `TURNS`. layers: how many the whole program has; 0 where none repeat.
+    """A program with so many of its repeated layers. layers: how many the whole program has; 0 where none repeat.
 
-    turn: by call, the layer it is in, -1 before the layers, `TURNS` after them.
+    turn: by call, the layer it is in, -1 before the layers, `turns` after them.
     """
 
     graph: Graph
     layers: int
     turn: Mapping[str, int]
+    turns: int = TURNS
 
 
-def folded(report: Report) -> Folded:
-    """The program of a report with few of its layers."""
+def folded(report: Report, kept: int = TURNS) -> Folded:
+    """The program of a report with so many of its layers at most."""
     graph = report.program
     assert graph is not None
     turns = _turns(report)
     if not turns:
         return Folded(graph, 0, dict.fromkeys((node.name for node in graph.nodes), TURNS))
-    number = len(turns)
+    number, kept = len(turns), min(kept, len(turns))
     of = {name: turn for turn, names in enumerate(turns) for name in names}
     nodes = {node.name: node for node in graph.nodes}
     instead: dict[str, str] = {}
-    for names in turns[TURNS:]:
-        for name, kept in zip(names, turns[TURNS - 1], strict=True):
-            pairs = zip(nodes[name].outputs, nodes[kept].outputs, strict=False)
+    for names in turns[kept:]:
+        for name, alike in zip(names, turns[kept - 1], strict=True):
+            pairs = zip(nodes[name].outputs, nodes[alike].outputs, strict=False)
             instead.update({old: new for old, new in pairs if old is not None and new is not None})
     first = next(place for place, node in enumerate(graph.nodes) if node.name in of)
     turn: dict[str, int] = {}
     kept_nodes = []
     for place, node in enumerate(graph.nodes):
-        if of.get(node.name, 0) >= TURNS:
+        if of.get(node.name, 0) >= kept:
             continue
-        turn[node.name] = of.get(node.name, -1 if place < first else TURNS)
+        turn[node.name] = of.get(node.name, -1 if place < first else kept)
         kept_nodes.append(_renamed(node, instead))
     outputs = tuple([replace(output, value=_put(output.value, instead)) for output in graph.outputs])
     used = {name for node in kept_nodes for name in node.reads()}
@@ -68,7 +69,7 @@ def folded(report: Report) -> Folded:
         outputs=outputs,
         eager=_eager(graph.eager, {name for node in kept_nodes for name in node.outputs if name}),
     )
-    return Folded(less, number, turn)
+    return Folded(less, number, turn, kept)
 
 
 def _turns(report: Report) -> list[list[str]]:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
+from functools import lru_cache
 from typing import TYPE_CHECKING, Literal
 
 from graphflops.links import seconds
+from graphflops.links.layouts import ring_attention
+from graphflops.links.pipeline import Schedule, Stage, bubble_of, most_saved, seconds_of
 from graphflops.planning.prices import AFTER, BEFORE, LAYER
 from graphflops.time.schedule import beside
 
@@ -22,28 +25,37 @@ Sharding = Literal["none", "optimizer", "gradients", "full"]
 SHARDINGS: tuple[Sharding, ...] = ("none", "optimizer", "full")
 # Bytes of an element: Adam in float32 over weights in float32, gradients added up in float32, products in bfloat16.
 _COMPUTED, _MASTER, _GRADIENT, _STATES = 2, 4, 4, 8
-_UPDATE = 2 * _MASTER + _GRADIENT + 2 * _STATES + _COMPUTED  # read and written by one fused update
+UPDATE = 2 * _MASTER + _GRADIENT + 2 * _STATES + _COMPUTED  # read and written by one fused update
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """A mesh, and how a step runs on it. expert: devices of the data axis that share the experts.
+    """A mesh, and how a step runs on it.
 
-    micro: samples of a micro-batch. recompute: as `Recompute` names it. virtual: stages of a device.
+    expert: devices of the data axis that share the experts. context: devices that share a sequence. micro: samples of a
+    micro-batch. recompute: as `Recompute` names it. virtual: stages of a device.
     """
 
     data: int
     tensor: int = 1
     pipeline: int = 1
     expert: int = 1
+    context: int = 1
     micro: int = 1
     sharding: Sharding = "full"
     recompute: str = "none"
     virtual: int = 1
+    schedule: Schedule = "1f1b"
+
+    @property
+    def shards(self) -> int:
+        """Devices that have the same weights: those of the data axis, and those that share a sequence."""
+        return self.data * self.context
 
     def __str__(self) -> str:
         parts = [f"dp={self.data}", f"tp={self.tensor}", f"pp={self.pipeline}"]
-        return " ".join(parts + [f"ep={self.expert}"] * (self.expert > 1))
+        parts += [f"ep={self.expert}"] * (self.expert > 1) + [f"cp={self.context}"] * (self.context > 1)
+        return " ".join(parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +83,7 @@ class Step:
     """A step of a layout. seconds: of the whole; the parts of it add up to it.
 
     compute: kernels of micro-batches. again: recomputation. exposed: communication that nothing runs beside. bubble: waiting
-    for other stages. update: of the weights.
+    for other stages. update: of the weights. stages: layers of each; stage: seconds of the slowest one.
     """
 
     layout: Layout
@@ -82,9 +94,8 @@ class Step:
     bubble: float
     update: float
     memory: Memory
-    stages: tuple[int, ...] = ()
-    forward: float = 0.0
-    backward: float = 0.0
+    stages: tuple[int, ...]
+    stage: Stage
 
     @property
     def bound(self) -> str:
@@ -112,18 +123,25 @@ class Machine:
         return self.known[key]
 
 
-def stages(layers: int, number: int, prices: Prices) -> tuple[int, ...]:
-    """Layers of each stage of a pipeline, such that the slowest one is fast."""
+@lru_cache(maxsize=4096)
+def stages(layers: int, number: int, before: float, layer: float, after: float) -> tuple[int, ...]:
+    """Layers of each stage of a pipeline, such that the slowest one is fast. before, layer, after: seconds of the parts."""
     if number == 1:
         return (layers,)
-    parts = [part.forward + part.backward for part in prices.parts]
-    times = [parts[BEFORE], *[0.0] * (number - 2), parts[AFTER]]
-    counts = [0] * number
+    times, counts = [before, *[0.0] * (number - 2), after], [0] * number
     for _ in range(layers):
-        place = min(range(number), key=lambda stage: (times[stage] + parts[LAYER], -stage))
-        times[place] += parts[LAYER]
+        place = min(range(number), key=lambda stage: (times[stage] + layer, -stage))
+        times[place] += layer
         counts[place] += 1
     return tuple(counts)
+
+
+@lru_cache(maxsize=4096)
+def unlike(counts: tuple[int, ...], devices: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Layers of each device, where each stage has so many, and devices of which no two have alike stages, the first ones."""
+    own = tuple([sum(counts[device::devices]) for device in range(devices)])
+    kinds = {(*counts[one::devices], one == 0, one == devices - 1): one for one in reversed(range(devices))}
+    return own, tuple(kinds.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,52 +160,64 @@ class Costs:
     batches: int
     sequence: bool = True
 
-    def step(self) -> Step:
-        """The step."""
-        layout, counts = self.layout, stages(self.layers, self.layout.pipeline, self.prices)
-        runs = [self._stage(place, counts) for place in range(len(counts))]
-        forward, backward, compute, again = max(runs, key=lambda run: run[0] + run[1])
-        whole = forward + backward
-        passed = 0.0
-        if layout.pipeline > 1:
-            sent = self.machine.takes("send", self.prices.boundary, 2, 1 if self._spans() else 2)
-            passed = 2 * sent * layout.virtual * self.batches
-        bubble = (layout.pipeline - 1) / layout.virtual * whole
-        reduced = self._reduced(
-            max(map(self._elements_of, range(len(counts)), [counts] * len(counts))), backward
-        )
-        update = self._updated(counts)
-        total = self.batches * whole + bubble + passed + reduced + update
-        exposed = total - bubble - update - self.batches * (compute + again)
-        memory = max((self._memory(place, counts) for place in range(len(counts))), key=lambda one: one.total)
-        found = (total, self.batches * compute, self.batches * again, exposed, bubble, update, memory)
-        return Step(layout, *found, counts, forward, backward)
+    def step(self, *, runs: bool = False) -> Step:
+        """The step. runs: whether its schedule runs from start to end; else by closed forms for stages that are alike."""
+        layout, batches = self.layout, self.batches
+        seconds = (part.forward + part.backward for part in self.prices.parts)
+        counts = stages(self.layers, layout.pipeline * layout.virtual, *seconds)
+        own, devices = unlike(counts, layout.pipeline)
+        stage, compute, again = max((self._stage(one, own) for one in devices), key=lambda run: run[0].whole)
+        if runs and layout.pipeline > 1:
+            schedule = self._stages(counts), layout.pipeline, batches, layout.schedule
+            lasts = seconds_of(*schedule, send=self._send())
+            bubble = max(lasts - batches * stage.whole, 0.0)
+        else:
+            bubble = bubble_of(stage, layout.pipeline, layout.schedule, layout.virtual)
+            lasts = batches * stage.whole + bubble + 2 * (layout.pipeline - 1) * self._send()
+        kept = [self.elements(device, own) for device in devices]
+        reduced = self.reduced(max(whole for _, whole in kept), stage.backward + stage.weight)
+        update = max(size for size, _ in kept) * UPDATE / self.machine.device.bandwidth
+        total = lasts + reduced + update
+        exposed = max(total - bubble - update - batches * (compute + again), 0.0)
+        memory = max((self.memory(device, counts, own) for device in devices), key=lambda one: one.total)
+        found = (total, batches * compute, batches * again, exposed, bubble, update, memory)
+        return Step(layout, *found, own, stage)
 
-    def _spans(self) -> bool:
-        """Whether neighbours of a pipeline are in different nodes."""
-        return self.layout.tensor * self.layout.data >= self.machine.network.node.devices
+    def _stages(self, counts: Sequence[int]) -> list[Stage]:
+        """A micro-batch in each stage."""
+        kinds = [(count, place == 0, place == len(counts) - 1) for place, count in enumerate(counts)]
+        places = dict(zip(kinds, range(len(counts)), strict=True))
+        known = {kind: self._stage(place, counts)[0] for kind, place in places.items()}
+        return [known[kind] for kind in kinds]
+
+    def _send(self) -> float:
+        """Seconds in which a micro-batch goes from one stage to the next."""
+        is_far = self.layout.tensor * self.layout.shards >= self.machine.network.node.devices
+        alone = self.layout.pipeline == 1
+        return 0.0 if alone else self.machine.takes("send", self.prices.boundary, 2, 1 if is_far else 2)
 
     @property
     def _near(self) -> int:
-        """Devices of a data-parallel group in one node."""
-        return max(1, min(self.layout.data, self.machine.network.node.devices // self.layout.tensor))
+        """Devices that have the same weights in one node."""
+        return max(1, min(self.layout.shards, self.machine.network.node.devices // self.layout.tensor))
 
-    def _stage(self, place: int, counts: Sequence[int]) -> tuple[float, float, float, float]:
-        """Seconds of a micro-batch in a stage: forward, backward; of these computed once, and again."""
-        forward = backward = compute = again = 0.0
+    def _stage(self, place: int, counts: Sequence[int]) -> tuple[Stage, float, float]:
+        """A micro-batch in a stage; of its seconds those in which it is computed once, and again."""
+        forward = backward = weight = compute = again = 0.0
         for part, times in self._of(place, counts):
             repeated = self.recompute.seconds if part is self.prices.parts[LAYER] else 0.0
-            ahead, back = self._exchanged(part, repeated / part.forward if part.forward else 0.0)
-            gather, reduce = self._sharded(part)
+            ahead, back = self.exchanged(part, repeated / part.forward if part.forward else 0.0)
+            gather, reduce = self.sharded(part)
             forward += times * beside(part.forward + ahead, gather)
             backward += times * beside(
                 part.backward + repeated + back, gather * (self.layout.sharding == "full") + reduce
             )
+            weight += times * part.weight
             compute += times * (part.forward + part.backward)
             again += times * repeated
-        return forward, backward, compute, again
+        return Stage(forward, backward - weight, weight), compute, again
 
-    def _exchanged(self, part: Part, repeated: float) -> tuple[float, float]:
+    def exchanged(self, part: Part, repeated: float) -> tuple[float, float]:
         """Seconds of exchanges of split products and of experts, forward and backward.
 
         repeated: the part of the forward that runs again.
@@ -206,36 +236,50 @@ class Costs:
             near = min(self._near, self.layout.expert)
             routed = 2 * takes("all_to_all", self.prices.dispatched, self.layout.expert, near)
             ahead, back = ahead + routed, back + routed
+        for forward, backward, size in part.attended:
+            first, last = self._around(size)
+            ahead += beside(forward, first) - forward
+            back += beside(backward, last) - backward
         return ahead, back + ahead * min(repeated, 1.0)
 
-    def _sharded(self, part: Part) -> tuple[float, float]:
+    def _around(self, size: int) -> tuple[float, float]:
+        """Seconds in which keys and values of so many bytes go around a ring, and come back with gradients."""
+        ring = ring_attention(size, 1, self.layout.context)
+        near = 2 if self.layout.tensor * self.layout.context <= self.machine.network.node.devices else 1
+        ahead, back = (
+            sum(one.times * self.machine.takes("send", one.nbytes, 2, near) for one in phase)
+            for phase in ring
+        )
+        return ahead, back
+
+    def sharded(self, part: Part) -> tuple[float, float]:
         """Seconds in which the weights of a part are gathered, and its gradients summed, where devices have parts."""
         if self.layout.sharding not in ("full", "gradients"):
             return 0.0, 0.0
         gather = reduce = 0.0
-        for size, group in self._groups(part):
+        for size, group in self.groups(part):
             gather += self.machine.takes(
                 "all_gather", _COMPUTED * size / group, group, min(self._near, group)
             )
             reduce += self.machine.takes("reduce_scatter", _GRADIENT * size, group, min(self._near, group))
         return gather, reduce
 
-    def _groups(self, part: Part) -> list[tuple[int, int]]:
+    def groups(self, part: Part) -> list[tuple[int, int]]:
         """Elements of a part on a device before they are sharded, and over how many devices they are."""
         expert = self.layout.expert
         return [
-            (part.parameters - part.experts, self.layout.data),
-            (part.experts // expert, self.layout.data // expert),
+            (part.parameters - part.experts, self.layout.shards),
+            (part.experts // expert, self.layout.shards // expert),
         ]
 
-    def _reduced(self, elements: int, backward: float) -> float:
+    def reduced(self, elements: float, backward: float) -> float:
         """Seconds in which gradients are summed after the last micro-batch that its backward does not hide."""
         if self.layout.sharding in ("full", "gradients"):
             return 0.0
         if self.layout.sharding == "none":
-            taken = self.machine.takes("all_reduce", _GRADIENT * elements, self.layout.data, self._near)
+            taken = self.machine.takes("all_reduce", _GRADIENT * elements, self.layout.shards, self._near)
             return beside(backward, taken) - backward
-        size, group, near = elements, self.layout.data, self._near
+        size, group, near = elements, self.layout.shards, self._near
         taken = self.machine.takes("reduce_scatter", _GRADIENT * size, group, near)
         gathered = self.machine.takes("all_gather", _COMPUTED * size / group, group, near)
         return beside(backward, taken) - backward + gathered
@@ -245,63 +289,50 @@ class Costs:
         own = [(parts[LAYER], counts[place])]
         return own + [(parts[BEFORE], 1)] * (place == 0) + [(parts[AFTER], 1)] * (place == len(counts) - 1)
 
-    def _elements_of(self, place: int, counts: Sequence[int]) -> int:
-        """Elements of the weights of a stage on one device before they are sharded."""
-        return sum(
-            times * sum(size for size, _ in self._groups(part)) for part, times in self._of(place, counts)
-        )
-
-    def _kept_parts(self, place: int, counts: Sequence[int]) -> tuple[float, float]:
+    def elements(self, place: int, counts: Sequence[int]) -> tuple[float, float]:
         """Elements of a stage that one device updates, and all of its elements."""
         whole = sharded = 0.0
         for part, times in self._of(place, counts):
-            for size, group in self._groups(part):
+            for size, group in self.groups(part):
                 whole += times * size
                 sharded += times * size / group
         return (whole if self.layout.sharding == "none" else sharded), whole
 
-    def _updated(self, counts: Sequence[int]) -> float:
-        most = max(self._kept_parts(place, counts)[0] for place in range(len(counts)))
-        return most * _UPDATE / self.machine.device.bandwidth
-
-    def _memory(self, place: int, counts: Sequence[int]) -> Memory:
-        """What a device of a stage needs."""
-        own, whole = self._kept_parts(place, counts)
+    def memory(self, place: int, counts: Sequence[int], layers: Sequence[int]) -> Memory:
+        """What a device needs. counts: layers of each stage; layers: of each device."""
+        own, whole = self.elements(place, layers)
         sharding, layer = self.layout.sharding, self.prices.parts[LAYER]
-        of_layer = sum(size for size, _ in self._groups(layer))
-        ends = sum(sum(size for size, _ in self._groups(part)) for part, _ in self._of(place, counts)[1:])
+        of_layer = sum(size for size, _ in self.groups(layer))
+        ends = sum(sum(size for size, _ in self.groups(part)) for part, _ in self._of(place, layers)[1:])
         is_sharded = sharding in ("full", "gradients")
         gathered = 0.0
-        if is_sharded and self.layout.data > 1:
-            held = whole if sharding == "gradients" else min(2, counts[place]) * of_layer + ends
+        if is_sharded and self.layout.shards > 1:
+            held = whole if sharding == "gradients" else min(2, layers[place]) * of_layer + ends
             gathered = _COMPUTED * held + (_COMPUTED + _GRADIENT) * of_layer
         elif not is_sharded:
             gathered = _COMPUTED * whole
-        kept, most = self._activations(place, counts)
+        kept, more = self._activations(place, counts)
         return Memory(
             weights=int(_MASTER * own),
             gradients=int(_GRADIENT * (own if is_sharded else whole)),
             optimizer=int(_STATES * own),
             gathered=int(gathered),
             activations=int(kept),
-            temporaries=int(most - kept),
+            temporaries=int(more),
         )
 
     def _activations(self, place: int, counts: Sequence[int]) -> tuple[float, float]:
-        """Bytes kept for gradients at the peak of a stage, and all that is alive then."""
-        parts, count, layer = self.prices.parts, counts[place], self.prices.parts[LAYER]
-        first = parts[BEFORE].kept if place == 0 else self.prices.boundary
-        stage = first + count * self.recompute.kept
-        ahead, virtual = len(counts), self.layout.virtual
-        turns = float(ahead - place)
-        if virtual > 1:
-            turns = ahead * (1 + (ahead - 1) / (ahead * virtual)) * (1 - place / ahead) + place / ahead
-        others = (min(self.batches, turns) - 1) * stage
-        last = place == len(counts) - 1
-        peaks = [
-            (stage - self.recompute.kept, layer.transient if count else 0),
-            (stage, parts[AFTER].transient if last else 0),
-            (0, parts[BEFORE].transient if place == 0 else 0),
-        ]
-        kept, more = max(peaks, key=sum)
-        return others + kept, others + kept + more
+        """Bytes that a device keeps for gradients at the peak, and what is alive beside them."""
+        parts, layer, devices = self.prices.parts, self.prices.parts[LAYER], self.layout.pipeline
+        given = [parts[BEFORE].kept if place == 0 else self.prices.boundary]
+        given += [self.prices.boundary] * (self.layout.virtual - 1)
+        own = counts[place::devices]
+        sizes = [first + count * self.recompute.kept for first, count in zip(given, own, strict=True)]
+        kept = most_saved(sizes, place, devices, self.batches, self.layout.schedule)
+        peaks = [layer.transient - self.recompute.kept if any(own) else 0]
+        peaks += [parts[AFTER].transient] * (place == devices - 1)
+        peaks += [parts[BEFORE].transient - sizes[0]] * (place == 0)
+        around = max(
+            (2 * size for *_, size in layer.attended), default=0
+        )  # a block of another device, and the next
+        return kept, max(*peaks, 0) + around

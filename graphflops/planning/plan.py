@@ -15,26 +15,31 @@ from graphflops.errors import ModelError, OptionError, shown
 from graphflops.fitting.kv_cache import symbol_of
 from graphflops.fitting.varied_size import SPARE, room
 from graphflops.links import network_of
-from graphflops.loading import opened
+from graphflops.loading import program_of
+from graphflops.planning.context import mixed
 from graphflops.planning.layers import folded
 from graphflops.planning.layouts import SHARDINGS, Costs, Layout, Machine, Step
-from graphflops.planning.prices import priced
+from graphflops.planning.prices import reading
 from graphflops.planning.recompute import Recompute
-from graphflops.report import Report
+from graphflops.tensor import TensorType
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from graphflops.graph import Graph
+    from graphflops.links.pipeline import Schedule
     from graphflops.loading import Model
     from graphflops.planning.layers import Folded
     from graphflops.planning.layouts import Sharding
     from graphflops.planning.prices import Prices
-    from graphflops.report import Execution
+    from graphflops.report import Execution, Report
 
 _MOST_DEVICES = 2**17
 _MICRO = (1, 2, 4, 8)  # samples of a micro-batch that are tried where their number is open
-_VIRTUAL = (1, 2, 4)  # stages of a device
+_VIRTUAL = (2, 4)  # stages of a device
+_FEWEST = (
+    2048  # tokens of a sequence on each of its devices: fewer leave kernels short and a ring of keys exposed
+)
 _NOTHING_AGAIN = Recompute("none", 0, 0.0)
 
 
@@ -115,18 +120,16 @@ def plan(
     network: what joins the nodes, as `8x400Gbit`. precision: of products and activations; weights and sums of their
     gradients are float32. recompute, sharding: the ways that are tried.
 
-    Raises ModelError where devices or the batch do not divide, or the program is a saved report.
+    Raises ModelError where devices or the batch do not divide, or the model is a saved report or a recorded step.
     """
     if not 1 <= devices <= _MOST_DEVICES:
         raise ModelError(f"--devices {devices:,}: give 1 to {_MOST_DEVICES:,}")
     profile = complete(device_named(device))
-    graph = opened(model, model_name=model_name)
-    if isinstance(graph, Report):
-        raise ModelError("a saved report cannot be split over devices: give the model itself")
+    graph = program_of(model, model_name)
     found = _Program.of(graph, dims)
     samples = _samples(batch_tokens, found.length, devices)
     machine = Machine(profile, network_of(profile, network))
-    options = {"execution": execution, "precision": precision, "loss": loss, "device": device, "dims": dims}
+    options = {"execution": execution, "precision": precision, "loss": loss, "device": device}
     search = _Search(found, machine, devices, samples, options, tuple(recompute), tuple(sharding))
     steps, refused = search.run()
     peak = profile.matrix.get("bfloat16") or max(profile.matrix.values())
@@ -138,7 +141,10 @@ def plan(
 
 @dataclass(frozen=True, slots=True)
 class _Program:
-    """A program and what it is split by. batch: the symbol of its samples, "" where there are always `fixed`."""
+    """A program and what it is split by. batch: the symbol of its samples, "" where there are always `fixed`.
+
+    length: tokens of a sample; tokens: their symbol. whole: why they are not split, "" where they can be. dims: other sizes.
+    """
 
     report: Report
     folded: Folded
@@ -146,26 +152,46 @@ class _Program:
     fixed: int
     length: int
     flops: float
+    tokens: str
+    whole: str
+    dims: Mapping[str, int]
 
     @staticmethod
     def of(graph: Graph, dims: Mapping[str, int] | None) -> _Program:
         """A program, read and folded."""
         symbols = {name: replace(entry, minimum=1) for name, entry in graph.symbols.items()}
-        report = analyze(replace(graph, symbols=symbols), dims=dims, memory=False)
+        graph = replace(graph, symbols=symbols)
+        report = analyze(graph, dims=dims, memory=False)
         ids = token_ids(report)
-        typed = ids if ids is not None else report.inputs[0].type if report.inputs else None
-        if typed is None or not typed.rank:
+        entry = next((one for one in report.inputs if ids is None or one.type is ids), None)
+        if entry is None or not entry.type.rank:
             raise ModelError("the program has no input whose first axis counts samples")
-        batch, fixed = symbol_of(typed.shape[0]), report.value(typed.shape[0]) or 1
-        length = report.value(typed.shape[1]) if ids is not None and ids.rank > 1 else 1
+        batch, fixed = symbol_of(entry.type.shape[0]), report.value(entry.type.shape[0]) or 1
+        length, tokens, others = 1, "", dict(dims or {})
+        if ids is not None and ids.rank > 1:
+            length, own = report.value(ids.shape[1]) or 1, graph.types[entry.name]
+            tokens = symbol_of(own.shape[1]) if isinstance(own, TensorType) else ""
         forward = report.value(report.totals.cost.matrix_flops) or 0
-        return _Program(report, folded(report), batch, fixed, length or 1, 3 * forward / fixed)
+        given = {tokens, *report.symbols[tokens].where} & others.keys() if tokens else set()
+        if given:  # their number stays open in the program
+            others = {name: size for name, size in others.items() if name not in given}
+            report = analyze(graph, dims=others, memory=False)
+        less = folded(report)
+        whole = mixed(less.graph, tokens) if tokens else "their number is no open axis of the program"
+        return _Program(report, less, batch, fixed, length, 3 * forward / fixed, tokens, whole, others)
+
+    def sizes(self, micro: int, context: int) -> dict[str, int]:
+        """The sizes of a micro-batch on one of the devices that share its sequences."""
+        batch = {self.batch: micro} if self.batch else {}
+        return {**self.dims, **batch, **({self.tokens: self.length // context} if self.tokens else {})}
 
     def notes(self) -> Iterator[str]:
         """What is assumed, or unknown."""
         unknown = self.report.coverage.unknown_ops
         if unknown:
             yield f"what these take is not known, and times are at least: {', '.join(unknown)}"
+        if self.whole:
+            yield f"tokens of a sequence are not split over devices (cp): {self.whole}"
         if not self.folded.layers:
             yield "no repeated layers: no pipeline, and nothing is computed again"
         yield "times are of kernels alone: long runs take longer, docs/plan.md says how much"
@@ -202,7 +228,7 @@ class _Search:
     options: Mapping[str, Any]
     recompute: tuple[str, ...]
     sharding: tuple[Sharding, ...]
-    known: dict[tuple[int, int], Prices] = field(default_factory=dict)
+    known: dict[tuple[int, int, int], Prices] = field(default_factory=dict)
 
     @property
     def room(self) -> int:
@@ -217,19 +243,40 @@ class _Search:
             if reason := self.refusal(mesh):
                 refused.append(Refused(mesh, reason))
                 continue
-            tried = list(self.tried(mesh))
-            if not tried:
-                refused.append(Refused(mesh, f"{self.samples:,} samples do not divide"))
-                continue
-            fitting = [step for step in tried if step.memory.total <= self.room]
-            least = min(tried, key=lambda step: step.memory.total)
-            if fitting:
-                steps.append(min(fitting, key=lambda step: step.seconds))
-            else:
+            found, least = self.best(mesh)
+            if found is not None:
+                steps.append(found)
+            elif least is not None:
                 refused.append(Refused(mesh, "does not fit", least))
+            else:
+                refused.append(Refused(mesh, f"{self.samples:,} samples do not divide"))
         if not steps and not any(one.step for one in refused):
             raise ModelError(f"no layout on {self.devices:,} devices: {refused[0].reason}")
         return sorted(steps, key=lambda step: step.seconds), refused
+
+    def best(self, mesh: Layout) -> tuple[Step | None, Step | None]:
+        """The fastest step of a mesh that fits, and where none does, that which needs least.
+
+        A micro-batch that is no better than its half is the last that is tried. Schedules run in the order of their closed
+        forms, until these promise nothing better.
+        """
+        found: Step | None = None
+        for micro in self.micros(mesh):
+            tried = [(costs.step(), costs) for costs in self.tried(mesh, micro)]
+            fitting = sorted(
+                (one for one in tried if one[0].memory.total <= self.room), key=lambda one: one[0].seconds
+            )
+            before = found
+            for step, costs in fitting:
+                if found is not None and step.seconds >= found.seconds:
+                    break
+                run = costs.step(runs=True)
+                found = run if found is None or run.seconds < found.seconds else found
+            if found is None and tried:
+                return None, min((step for step, _ in tried), key=lambda step: step.memory.total)
+            if found is before:
+                break
+        return found, None
 
     def meshes(self) -> Iterator[Layout]:
         """Sizes of the axes whose product is the number of devices."""
@@ -239,10 +286,19 @@ class _Search:
             if tensor > most:
                 break
             for pipeline in divisors(self.devices // tensor):
-                data = self.devices // tensor // pipeline
-                for expert in divisors(data) if experts else [1]:
-                    if expert == 1 or experts % expert == 0:
-                        yield Layout(data, tensor, pipeline, expert)
+                rest = self.devices // tensor // pipeline
+                for context in self.contexts(rest):
+                    data = rest // context
+                    for expert in divisors(data) if experts else [1]:
+                        if expert == 1 or experts % expert == 0:
+                            yield Layout(data, tensor, pipeline, expert, context)
+
+    def contexts(self, devices: int) -> Iterator[int]:
+        """Devices that may share a sequence: of which each has tokens enough."""
+        for context in divisors(devices):
+            each, rest = divmod(self.program.length, context)
+            if context == 1 or (not self.program.whole and not rest and each >= _FEWEST):
+                yield context
 
     def refusal(self, mesh: Layout) -> str:
         """Why nothing runs on a mesh; "" where something may."""
@@ -252,46 +308,54 @@ class _Search:
         if self.samples % mesh.data:
             return f"{self.samples:,} samples do not divide by {mesh.data:,}"
         if mesh.tensor > 1:
-            refused = self.prices(mesh.tensor, self.micros()[0]).refused
-            whole = {name: why for name, why in refused.items() if "does not divide" in why}
-            if not self.prices(mesh.tensor, self.micros()[0]).splits:
+            found = self.prices(mesh.tensor, self.micros()[0])
+            whole = {name: why for name, why in found.refused.items() if "does not divide" in why}
+            if not found.splits:
                 return "no product can be split"
             if whole:
                 return f"{next(iter(whole))}: {next(iter(whole.values()))} by {mesh.tensor}"
         return ""
 
-    def micros(self) -> Sequence[int]:
-        """Samples of a micro-batch that are tried."""
-        return _MICRO if self.program.batch else (self.program.fixed,)
+    def micros(self, mesh: Layout | None = None) -> Sequence[int]:
+        """Samples of a micro-batch that may be tried; of those that a mesh has.
 
-    def prices(self, tensor: int, micro: int) -> Prices:
+        Devices that share several sequences do better with some each, where there are enough.
+        """
+        found = _MICRO if self.program.batch else (self.program.fixed,)
+        if mesh is None:
+            return found
+        each = self.samples // mesh.data
+        return [micro for micro in found[: 1 if mesh.context > 1 else None] if each % micro == 0]
+
+    def prices(self, tensor: int, micro: int, context: int = 1) -> Prices:
         """The prices of the program's parts."""
-        key = (tensor, micro)
+        key = (tensor, micro, context)
         if key not in self.known:
-            self.known[key] = priced(self.program.folded, tensor, micro, self.program.batch, **self.options)
+            sizes = self.program.sizes(micro, context)
+            found = reading(self.program.folded, tensor, sizes, context=context, **self.options)
+            self.known[key] = found.prices()
         return self.known[key]
 
-    def tried(self, mesh: Layout) -> Iterator[Step]:
-        """All ways to run on a mesh."""
-        each = self.samples // mesh.data
-        for micro in self.micros():
-            if each % micro:
+    def tried(self, mesh: Layout, micro: int) -> Iterator[Costs]:
+        """All ways to run on a mesh with micro-batches of so many samples."""
+        prices, batches = self.prices(mesh.tensor, micro, mesh.context), self.samples // mesh.data // micro
+        for way in prices.recomputes or (_NOTHING_AGAIN,):
+            if not any(way.name.startswith(name) for name in self.recompute):
                 continue
-            prices, batches = self.prices(mesh.tensor, micro), each // micro
-            for way in prices.recomputes or (_NOTHING_AGAIN,):
-                if not any(way.name.startswith(name) for name in self.recompute):
-                    continue
-                for sharding in self.sharding if mesh.data > 1 else SHARDINGS[:1]:
-                    for virtual in self.virtual(mesh, batches):
-                        layout = replace(
-                            mesh, micro=micro, sharding=sharding, recompute=way.name, virtual=virtual
-                        )
-                        layers = self.program.folded.layers
-                        yield Costs(layout, prices, way, self.machine, layers, batches).step()
+            for sharding in self.sharding if mesh.shards > 1 else SHARDINGS[:1]:
+                for schedule, virtual in self.schedules(mesh, batches):
+                    layout = replace(
+                        mesh, micro=micro, sharding=sharding, recompute=way.name, virtual=virtual, schedule=schedule
+                    )  # fmt: skip
+                    layers = self.program.folded.layers
+                    yield Costs(layout, prices, way, self.machine, layers, batches)
 
-    def virtual(self, mesh: Layout, batches: int) -> Iterator[int]:
-        """Stages of a device that are tried: interleaved ones take as many micro-batches as stages, or multiples."""
-        for number in _VIRTUAL:
-            each = self.program.folded.layers // mesh.pipeline
-            if number == 1 or (mesh.pipeline > 1 and batches % mesh.pipeline == 0 and each >= number):
-                yield number
+    def schedules(self, mesh: Layout, batches: int) -> Iterator[tuple[Schedule, int]]:
+        """Schedules that are tried, with stages of a device: interleaved ones take a multiple of as many micro-batches."""
+        yield "1f1b", 1
+        if mesh.pipeline > 1:
+            if batches >= mesh.pipeline:
+                yield "zero-bubble", 1
+            for number in _VIRTUAL:
+                if batches % mesh.pipeline == 0 and self.program.folded.layers // mesh.pipeline >= number:
+                    yield "interleaved", number

@@ -9,9 +9,9 @@ from itertools import accumulate
 
 from graphflops.analysis import analyze
 from graphflops.dims import evaluate
-from graphflops.graph import Node
+from graphflops.graph import Node, Ref
 from graphflops.memory.replay import LASTING
-from graphflops.planning.layers import TURNS, Folded
+from graphflops.planning.layers import Folded
 from graphflops.planning.recompute import Call, Recompute, choices
 from graphflops.planning.split import Split, split
 from graphflops.report import Execution, Held, Report, Row
@@ -28,31 +28,32 @@ BEFORE, LAYER, AFTER = range(3)
 class Part:
     """A part of a program for one micro-batch on one device.
 
-    forward, backward: seconds. kept: bytes for the gradients. transient: the most bytes alive in it beside what earlier
-    parts keep. parameters: elements, and of these experts. gathered, reduced: bytes of values that split products
-    read, and of sums of their results, each whole.
+    forward, backward: seconds; weight: of the backward, what finds gradients of weights. kept: bytes for the gradients.
+    transient: the most bytes alive in it beside what earlier parts keep. parameters: elements, and of these experts.
+    gathered, reduced: bytes of values that split products read, and of sums of their results, each whole. attended: of each
+    attention, its seconds forward and backward, and the bytes of one device's keys and values.
     """
 
     forward: float = 0.0
     backward: float = 0.0
+    weight: float = 0.0
     kept: int = 0
     transient: int = 0
     parameters: int = 0
     experts: int = 0
     gathered: tuple[int, ...] = ()
     reduced: tuple[int, ...] = ()
+    attended: tuple[tuple[float, float, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Prices:
-    """A program in parts, split over `tensor` devices, at `micro` samples. boundary: bytes from one layer to the next.
+    """A program in parts, as one device runs a micro-batch. boundary: bytes from one layer to the next.
 
     recomputes: ways to keep less of a layer. calls: of a layer, what these are found from. dispatched: bytes of tokens that
     go to the experts of one layer. refused: products that are not split, with the reason. splits: values that are exchanged.
     """
 
-    tensor: int
-    micro: int
     parts: tuple[Part, Part, Part]
     boundary: int
     calls: tuple[Call, ...]
@@ -63,38 +64,38 @@ class Prices:
     splits: int = 0
 
 
-def priced(
+def reading(
     folded: Folded,
     tensor: int,
-    micro: int,
-    batch: str,
+    dims: Mapping[str, int],
     device: str,
     *,
+    context: int = 1,
+    sequence: bool = True,
     execution: Execution | None = None,
     precision: str | None = "bf16",
     loss: str = "cross-entropy",
-    dims: Mapping[str, int] | None = None,
-    sequence: bool = True,
-) -> Prices:
-    """The prices of a program. batch: the symbol of its samples, "" where they are fixed. dims: other sizes.
+) -> Reading:
+    """The analysis of a step of a program that is split over `tensor` devices. dims: sizes of a micro-batch on one device.
 
-    sequence: whether what lies between split products is split along the sequence.
+    context: devices that share a sequence, which have a part of its tokens each. sequence: whether what lies between split
+    products is split along the sequence.
     """
     found = split(folded.graph, tensor)
     training = Training(loss=loss, precision=precision)  # type: ignore[arg-type]
-    sizes = {**(dims or {}), **({batch: micro} if batch else {})}
-    report = analyze(found.graph, training=training, execution=execution, device=device, dims=sizes)
-    return _Reading(folded, found, report, sequence and tensor > 1).prices(micro)
+    report = analyze(found.graph, training=training, execution=execution, device=device, dims=dims)
+    return Reading(folded, found, report, sequence and tensor > 1, context)
 
 
 @dataclass
-class _Reading:
+class Reading:
     """What the analysis of a folded program tells of its parts."""
 
     folded: Folded
     split: Split
     report: Report
     sequence: bool
+    context: int = 1
 
     @cached_property
     def nodes(self) -> dict[str, Node]:
@@ -122,37 +123,58 @@ class _Reading:
         return 1 / self.split.devices if is_along else 1.0
 
     def turn(self, name: str) -> int:
-        """The part that a call is in: the last layer that is kept stands for all."""
-        return self.folded.turn.get(name.partition("/")[0], TURNS)
+        """The part that a call is in."""
+        return self.folded.turn.get(name.partition("/")[0], self.folded.turns)
 
-    def prices(self, micro: int) -> Prices:
-        """All of it."""
-        report, layers = self.report, self.folded.layers
-        seconds = {place: [0.0, 0.0] for place in (-1, *range(TURNS + 1))}
-        for row in report.rows:
+    @property
+    def places(self) -> range:
+        """The parts: what is before the layers, each of them, what is after them."""
+        return range(-1, self.folded.turns + 1)
+
+    def parts(self) -> list[Part]:
+        """All of them."""
+        forward, backward, weight = ([0.0] * len(self.places) for _ in range(3))
+        attended: list[list[tuple[float, float, int]]] = [[] for _ in self.places]
+        for row in self.report.rows:
             scale = 1.0 if row.node in self.sums else self.share(row.node)
-            for phase, time in enumerate((row.time, row.backward_time)):
-                seconds[self.turn(row.node)][phase] += time.seconds * scale if time is not None else 0.0
-        listed = sum(row.backward_time.seconds for row in report.rows if row.backward_time is not None)
-        whole = report.backward.time.seconds if report.backward and report.backward.time else listed
-        seconds[TURNS][1] += max(whole - listed, 0.0)  # the loss
+            ahead, back = (
+                0.0 if time is None else time.seconds * scale for time in (row.time, row.backward_time)
+            )
+            place, node = self.turn(row.node) + 1, self.nodes.get(row.node)
+            if node is not None and node.operator.kind == "attention" and self.context > 1:
+                # Each of the devices' blocks of keys takes as long as its own.
+                ahead, back = ahead * self.context, back * self.context
+                passed = (node.arguments().get(name) for name in ("key", "value"))
+                size = sum(self._size(one.name) for one in passed if isinstance(one, Ref))
+                attended[place].append((ahead, back, size))
+            forward[place] += ahead
+            backward[place] += back
+            if node is not None and self.split.is_weighted(node):
+                weight[place] += back / 2  # as many FLOPs as the gradient of its operand
+        listed = sum(row.backward_time.seconds for row in self.report.rows if row.backward_time is not None)
+        whole = (
+            self.report.backward.time.seconds
+            if self.report.backward and self.report.backward.time
+            else listed
+        )
+        backward[-1] += max(whole - listed, 0.0)  # the loss
         kept, transient = self._memory()
         elements, experts = self._parameters()
-        sides = {side: {place: self._exchanged(side, place) for place in seconds} for side in ("in", "out")}
-        last = TURNS - 1
-        parts = [
+        return [
             Part(
-                seconds[place][0], seconds[place][1], kept[place], transient[place], elements[place], experts[place],
-                sides["in"][place], sides["out"][place],
+                forward[at], backward[at], weight[at], kept[place], transient[place], elements[place], experts[place],
+                self._exchanged("in", place), self._exchanged("out", place), tuple(attended[at]),
             )
-            for place in ((-1, last, TURNS) if layers else (-1, -1, TURNS))
+            for at, place in enumerate(self.places)
         ]  # fmt: skip
-        if not layers:
-            parts[LAYER] = Part()
+
+    def prices(self) -> Prices:
+        """The prices, where the last layer that is kept stands for all."""
+        parts, layers = self.parts(), self.folded.layers
         calls = tuple(self._calls()) if layers else ()
         number, sent = self._dispatched()
         return Prices(
-            self.split.devices, micro, (parts[0], parts[1], parts[2]),
+            (parts[0], parts[-2] if layers else Part(), parts[-1]),
             sum(call.bytes or 0 for call in calls if call.leaves), calls, tuple(choices(calls)) if calls else (),
             sent, number, self.split.refused, len(self.split.exchanged),
         )  # fmt: skip
@@ -169,7 +191,7 @@ class _Reading:
             entry.target or entry.name for entry in self.split.graph.inputs if entry.role == "parameter"
         }
         begin = timeline.gradients_from or 0
-        kept = dict.fromkeys((-1, *range(TURNS + 1)), 0)
+        kept = dict.fromkeys(self.places, 0)
         changes = [0] * (len(timeline.rows) + 1)
         for held in timeline.held:
             if (
@@ -197,7 +219,7 @@ class _Reading:
 
     def _parameters(self) -> tuple[dict[int, int], dict[int, int]]:
         """By part: elements of its parameters on one device, and of these those of experts."""
-        found = dict.fromkeys((-1, *range(TURNS + 1)), 0)
+        found = dict.fromkeys(self.places, 0)
         experts = dict(found)
         read: dict[str, int] = {}
         for node in self.split.graph.nodes:
@@ -231,7 +253,7 @@ class _Reading:
     def _dispatched(self) -> tuple[int, int]:
         """How many experts a layer has, and the bytes of the rows that go to them."""
         for node in self.split.graph.nodes:
-            if self.turn(node.name) == TURNS - 1 and "grouped_mm" in node.operator.name:
+            if self.turn(node.name) == self.folded.turns - 1 and "grouped_mm" in node.operator.name:
                 weights = [self.report.program.types[name] for name in self.expert_weights]  # type: ignore[union-attr]
                 sizes = [
                     self.report.value(typed.shape[0]) or 0
@@ -267,12 +289,12 @@ class _Reading:
             if held.kind in ("value", "saved", "nested") and held.first < begin <= held.last:
                 name = self.maker.get(held.name, held.name)
                 needed[name] = needed.get(name, 0) + self.bytes(held)
-        inside = [node for node in self.split.graph.nodes if self.turn(node.name) == TURNS - 1]
+        inside = [node for node in self.split.graph.nodes if self.turn(node.name) == self.folded.turns - 1]
         names = {node.name for node in inside}
         read_after = {
             self.maker[name]
             for node in self.split.graph.nodes
-            if self.turn(node.name) == TURNS
+            if self.turn(node.name) == self.folded.turns
             for name in node.reads()
             if self.maker.get(name) in names
         }

@@ -82,7 +82,7 @@ class Split:
         if not parts or not any(node.outputs):
             return ""
         out = [name for name in node.outputs if name is not None]
-        axes = {self._axis(node, name, part.axis) for name, part in parts.items()}
+        axes = {self.axis_of_result(node, name, part.axis) for name, part in parts.items()}
         axis = axes.pop() if len(axes) == 1 else None
         origins = frozenset[str]().union(*(part.origins for part in parts.values()))
         made = None if axis is None else self._made(node, parts, Part(axis, origins))
@@ -144,6 +144,10 @@ class Split:
         found = self.type(name)
         return 0 if found is None else found.rank
 
+    def is_weighted(self, node: Node) -> bool:
+        """Whether a call is a product by a parameter, whose gradient is a product of its own."""
+        return self._weight(node) is not None
+
     def _weight(self, node: Node) -> tuple[str, str, int, int] | None:
         """Of a product by a parameter: its operand, the parameter, and the axes of that by which results and sums go."""
         if node.operator.kind != "product":
@@ -174,7 +178,9 @@ class Split:
         if (node := self.weights[weight]) is not None:
             operand = node.reads()[0]
             axes = (
-                axis for axis in range(self.rank(operand)) if self._axis(node, operand, axis) == part.axis
+                axis
+                for axis in range(self.rank(operand))
+                if self.axis_of_result(node, operand, axis) == part.axis
             )
             self._divide(operand, part._replace(axis=next(axes, part.axis)))
 
@@ -258,7 +264,7 @@ class Split:
                 return False
         return True
 
-    def _axis(self, node: Node, name: str, axis: int) -> int | None:
+    def axis_of_result(self, node: Node, name: str, axis: int) -> int | None:
         """The axis of the results that is split where an operand is along that axis; None where the call needs the whole."""
         out = next((one for one in node.outputs if one is not None), "")
         kind, word, given = node.operator.kind, node.operator.name, node.arguments()
@@ -312,6 +318,13 @@ class Split:
             return axis if is_whole and not is_less else None
         if word == "expand":
             return axis + ranked - rank
+        moved = given.get("axes")
+        if (
+            node.operator.kind == "movement"
+            and isinstance(moved, tuple)
+            and axis in [axis_of(one, rank) for one in moved]
+        ):
+            return None  # rolled or flipped
         before, after = self.type(name), self.type(outputs[0])
         origins = self.parts[name].origins if name in self.parts else ()
         factor = max([self.factors.get(one, 0) for one in origins], default=0)

@@ -19,7 +19,18 @@ from graphflops.render.markdown import told
 from graphflops.render.tables import Entry, Listing, TextTable
 from graphflops.render.text import safe
 
-_AXES = ("data", "tensor", "pipeline", "expert", "micro", "sharding", "recompute", "virtual")
+_AXES = (
+    "data",
+    "tensor",
+    "pipeline",
+    "expert",
+    "context",
+    "micro",
+    "sharding",
+    "recompute",
+    "schedule",
+    "virtual",
+)
 _HEADS = [
     "layout",
     "micro-batch",
@@ -135,7 +146,7 @@ def _times(found: Plan, step: Step) -> list[str]:
 
 def _micro(step: Step) -> str:
     virtual = f", {step.layout.virtual} stages each" if step.layout.virtual > 1 else ""
-    return f"{step.layout.micro:,}{virtual}"
+    return f"{step.layout.micro:,}{virtual}" + ", zero bubble" * (step.layout.schedule == "zero-bubble")
 
 
 def _reason(found: Plan, reason: str, step: Step | None) -> str:

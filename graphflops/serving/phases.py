@@ -13,7 +13,7 @@ from graphflops.dims import evaluate
 from graphflops.errors import FileError, ModelError, OptionError
 from graphflops.fitting.kv_cache import symbol_of
 from graphflops.graph import Graph
-from graphflops.loading import opened
+from graphflops.loading import program_of
 from graphflops.report import Report
 from graphflops.serving.engine_program import as_engines_run
 from graphflops.serving.tensor_parallel import on_each
@@ -168,24 +168,17 @@ class Prefill:
 def programs(model: Model, prefill: Model | None, name: str | None) -> tuple[Graph, Graph | None]:
     """The programs of a step and of its prefill, None where that is not known.
 
-    name: of the step in an archive; without one, an archive with `decode` and `prefill` is both. Raises OptionError for a
-    saved report, whose times are no formulas.
+    name: of the step in an archive; without one, an archive with `decode` and `prefill` is both. Raises ModelError for a
+    saved report, whose times are no formulas, and for a recorded step.
     """
-    first = None if prefill is None else _opened(prefill, None)
+    first = None if prefill is None else program_of(prefill, None)
     if name is None and not isinstance(model, Graph):
         try:
-            step = _opened(model, "decode")
-            return step, first or (_opened(model, "prefill") if step.origin.format == "pt2" else None)
+            step = program_of(model, "decode")
+            return step, first or (program_of(model, "prefill") if step.origin.format == "pt2" else None)
         except FileError:  # of an archive without these names, and of any file that is refused below
             pass
-    return _opened(model, name), first
-
-
-def _opened(model: Model, name: str | None) -> Graph:
-    program = opened(model, model_name=name)
-    if isinstance(program, Report):
-        raise OptionError("a saved report has no times at other sizes: give the model itself")
-    return program
+    return program_of(model, name), first
 
 
 def changed(time: PhaseTime, by: float) -> PhaseTime:

@@ -67,6 +67,43 @@ def test_it_equals_a_recording_there(
     assert compared(analyze(file, mesh=wanted)) == compared(there)
 
 
+def clipped(mesh: Any) -> Any:
+    """A step whose gradients' norm, of partial norms over both axes, is held down."""
+    model = steps.shard(steps.split(steps.Decoder(), mesh["tp"]), mesh["dp"])
+    ids, optimizer = (
+        torch.zeros(steps.BATCH, steps.LENGTH, dtype=torch.long),
+        torch.optim.AdamW(model.parameters()),
+    )
+
+    def step() -> None:
+        steps.loss(model(ids)).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+
+
+@pytest.mark.parametrize(
+    ("factory", "recorded", "wanted"),
+    [
+        (steps.tensor_parallel, {"tp": 8}, {"tp": 4}),
+        (steps.sharded_and_split, {"dp": 8, "tp": 4}, {"dp": 64}),
+        (clipped, {"dp": 4, "tp": 4}, {"dp": 8, "tp": 8}),
+    ],
+)
+def test_a_wider_decoder_too(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    factory: Any,
+    recorded: dict[str, int],
+    wanted: dict[str, int],
+) -> None:
+    for name, size in {"WIDTH": 512, "HEADS": 16, "HIDDEN": 1024, "VOCABULARY": 1024}.items():
+        monkeypatch.setattr(steps, name, size)
+    test_it_equals_a_recording_there(tmp_path, factory, recorded, wanted)
+
+
 def test_sums_over_more_devices(tmp_path: Path) -> None:
     file = tmp_path / "step.recorded"
     record(split_and_sharded, mesh={"dp": 8, "tp": 4}, open_axes=["dp", "tp"], file=file)

@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 
 from graphflops.errors import OptionError
-from graphflops.links.pipeline import Stage, pipeline
+from graphflops.links.pipeline import Stage, pipeline, seconds_of
 
 
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
@@ -43,6 +43,15 @@ def test_what_is_kept_for_gradients():
     assert pipeline([Stage(1, 1, 1)] * 4, 4, 8, "zero-bubble").saved == (4, 4, 4, 4)
     # device 0 of 4 with 2 stages: 2 * 3 + 4 forwards before the first backward, and the one beside it
     assert pipeline([Stage(1, 2)] * 8, 4, 8, "interleaved").saved[0] == 2 * 3 + 4 + 1
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "zero-bubble", "interleaved"])
+def test_many_microbatches_take_as_long_as_a_run_of_all(schedule):
+    chunks = 3 if schedule == "interleaved" else 1
+    stages = [Stage(1 + place % 3, 2, 0.5) for place in range(4 * chunks)]
+    whole = pipeline(stages, 4, 64, schedule, send=0.1).seconds
+    settles = 0.005 if chunks > 1 else 1e-9  # unequal stages of a device wait for one another in turns
+    assert seconds_of(stages, 4, 64, schedule, send=0.1) == pytest.approx(whole, rel=settles)
 
 
 def test_messages_delay_the_first_and_the_last_microbatch():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,20 +15,24 @@ from graphflops.cli import main
 from graphflops.devices import complete, device
 from graphflops.errors import ModelError
 from graphflops.graph import Graph, Input, Node, Output, Ref
-from graphflops.links import network_of
+from graphflops.links import layouts, network_of
+from graphflops.links.pipeline import Stage, pipeline
 from graphflops.planning.axes import regrouped
+from graphflops.planning.context import mixed
 from graphflops.planning.layers import folded
 from graphflops.planning.layouts import Costs, Layout, Machine, stages
-from graphflops.planning.prices import AFTER, BEFORE, LAYER, Part, Prices, priced
+from graphflops.planning.prices import AFTER, BEFORE, LAYER, Part, Prices, reading
 from graphflops.planning.recompute import Call, Recompute, choices
 from graphflops.planning.split import split
 from graphflops.render.picture.schedule import schedule
 from graphflops.tensor import BFLOAT16, TensorType
+from tests.exporters.test_recorded import STEP, written
 
 SAMPLES = Path(__file__).parents[2] / "samples"
 DECODER = SAMPLES / "gqa_transformer.pt2"  # 4 layers of 64, 8 heads of 8, 2 of keys and values, 1,000 words
 LAYERS, WIDTH, WORDS = 4, 64, 1000
 LENGTH = 16
+KEYS, EACH = 2, 8
 
 
 def run(*arguments: object) -> Any:
@@ -77,7 +82,7 @@ def test_fewer_key_heads_than_devices_leave_the_attention_whole() -> None:
 
 def test_gradients_sum_what_the_forward_gathers() -> None:
     report = analyze(DECODER)
-    found = priced(folded(report), 2, 4, next(name for name in report.symbols if name), "h100")
+    found = reading(folded(report), 2, {next(iter(report.symbols)): 4}, "h100").prices()
     layer = found.parts[LAYER]
     tokens = 4 * LENGTH * WIDTH * 2  # 4 samples in bfloat16
     assert (layer.gathered, layer.reduced) == ((tokens, tokens), (tokens, tokens))
@@ -111,7 +116,7 @@ def costs(layout: Layout, batches: int = 1, layers: int = 8, **part: Any) -> Cos
     layer = Part(
         **{"forward": 1.0, "backward": 2.0, "kept": 1000, "transient": 1500, "parameters": 600, **part}
     )
-    prices = Prices(1, 1, (Part(), layer, Part()), 100, (), ())
+    prices = Prices((Part(), layer, Part()), 100, (), ())
     return Costs(layout, prices, Recompute("none", 1000, 0.0), machine(), layers, batches)
 
 
@@ -119,7 +124,7 @@ def test_a_pipeline_waits_for_its_stages() -> None:
     step = costs(Layout(1, pipeline=4), batches=8).step()
     assert step.bubble == pytest.approx(3 * 2 * (1 + 2))  # 3 stages ahead, of 2 layers
     assert step.compute == pytest.approx(8 * 2 * 3)
-    interleaved = costs(Layout(1, pipeline=4, virtual=2), batches=8).step()
+    interleaved = costs(Layout(1, pipeline=4, virtual=2, schedule="interleaved"), batches=8).step()
     assert interleaved.bubble == pytest.approx(step.bubble / 2)
 
 
@@ -143,15 +148,91 @@ def test_experts_are_shared_by_the_devices_of_their_axis() -> None:
 
 
 def test_stages_with_ends_have_fewer_layers() -> None:
-    layer, head = Part(forward=1.0, backward=2.0), Part(forward=2.0, backward=4.0)
-    parts = [Part(), layer, head]
     assert (BEFORE, LAYER, AFTER) == (0, 1, 2)
-    assert stages(10, 3, Prices(1, 1, (parts[0], parts[1], parts[2]), 0, (), ())) == (4, 4, 2)
+    assert stages(10, 3, 0.0, 3.0, 6.0) == (4, 4, 2)
+
+
+def test_gradients_of_weights_wait_for_the_bubble() -> None:
+    whole = costs(Layout(1, pipeline=4), batches=8, weight=1.0).step()
+    step = costs(Layout(1, pipeline=4, schedule="zero-bubble"), batches=8, weight=1.0).step()
+    assert whole.bubble == pytest.approx(
+        3 * 2 * (1 + 1 + 1)
+    )  # forward, gradients of inputs, of weights, of 2 layers
+    assert step.bubble == pytest.approx(3 * 2 * (1 + 1 - 1))
+    found = pipeline([step.stage] * 4, 4, 8, "zero-bubble")
+    assert found.seconds == pytest.approx(step.compute + step.bubble)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "virtual"), [("1f1b", 1), ("zero-bubble", 1), ("interleaved", 2), ("interleaved", 4)]
+)
+def test_stages_keep_what_their_schedule_keeps(schedule: Any, virtual: int) -> None:
+    layout = Layout(1, pipeline=4, virtual=virtual, schedule=schedule)
+    found = costs(layout, batches=8, layers=16, weight=1.0)
+    given = [
+        100 * (place > 0) for place in range(4 * virtual)
+    ]  # what each stage but the first gets from another
+    stages = [Stage(1.0, 1.0, 1.0, saved=4 * 1000 / virtual + size) for size in given]
+    kept = pipeline(stages, 4, 8, schedule).saved
+    for place in range(4):
+        memory = found.memory(place, (4 // virtual,) * 4 * virtual, (4, 4, 4, 4))
+        assert memory.activations + memory.temporaries == kept[place] + 1500 - 1000  # the layer that runs
+
+
+def test_schedules_run_where_stages_are_not_alike() -> None:
+    layout = Layout(1, pipeline=4, sharding="none")
+    one = costs(layout, batches=8, layers=9)  # stages of 2, 2, 2 and 3 layers
+    stages = [Stage(1.0 * layers, 2.0 * layers) for layers in (2, 2, 2, 3)]
+    step = one.step(runs=True)
+    assert step.compute + step.bubble == pytest.approx(pipeline(stages, 4, 8, "1f1b").seconds)
+    assert step.seconds < one.step().seconds  # whose closed form takes all stages to be as slow as the last
+
+
+def test_half_of_the_work_of_a_product_backwards_is_that_of_its_weight() -> None:
+    report = analyze(DECODER)
+    found = reading(folded(report), 1, {next(iter(report.symbols)): 4}, "h100")
+    linear = [row for row in found.report.rows if ".linear." in row.op and found.turn(row.node) == 1]
+    assert len(linear) == 4 + 2  # queries, keys, values and results, and a feed-forward
+    assert found.parts()[2].weight == pytest.approx(sum(row.backward_time.seconds for row in linear) / 2)
+
+
+def test_keys_and_values_go_around_a_ring() -> None:
+    report = analyze(DECODER)
+    batch, length = map(str, report.inputs[0].type.shape)
+    found = reading(folded(report), 1, {batch: 4, length: LENGTH // 2}, "h100", context=2)
+    (attended,) = found.parts()[2].attended
+    alone = next(row for row in found.report.rows if "attention" in row.op)
+    assert attended[0] == pytest.approx(2 * alone.time.seconds)  # two blocks of keys
+    assert attended[2] == 2 * (4 * LENGTH // 2) * (KEYS * EACH) * 2  # keys and values in bfloat16
+    gradients = 2 * attended[2]  # in float32
+    ring = layouts.ring_attention(attended[2], LAYERS, 2)
+    assert layouts.sent(ring.forward) == LAYERS * (2 - 1) * attended[2]
+    assert layouts.sent(ring.backward) == LAYERS * ((2 - 1) * attended[2] + 2 * gradients)
+
+
+def test_what_needs_a_whole_sequence_is_named() -> None:
+    report = analyze(DECODER)
+    graph, length = report.program, str(report.inputs[0].type.shape[1])
+    assert graph is not None
+    assert mixed(graph, length) == ""
+    (x,) = [node.outputs[0] for node in graph.nodes if node.operator.name == "embedding"]
+    node = Node("sums", "aten.cumsum.default", (Ref(x), 1), (), ("sums",))
+    types = {**graph.types, "sums": graph.types[x]}
+    summed = replace(graph, nodes=(*graph.nodes, node), types=types)
+    assert mixed(summed, length) == "sums: aten.cumsum.default needs the whole sequence"
+
+
+def test_few_long_samples_are_shared() -> None:
+    found = plan(DECODER, devices=8, device="h100", batch_tokens=2 * 16384, dims={"ids[1]": 16384})
+    assert found.samples == 2
+    assert {step.layout.context for step in found.steps} > {1}
+    assert all(step.layout.data * step.layout.context <= 8 and step.layout.data <= 2 for step in found.steps)
 
 
 @pytest.mark.parametrize(("chunks", "bars"), [(1, 8 * 2 * 4), (2, 8 * 2 * 4 * 2)])
 def test_a_picture_has_a_bar_for_each_micro_batch_and_stage(chunks: int, bars: int) -> None:
-    step = costs(Layout(1, pipeline=4, virtual=chunks), batches=8).step()
+    layout = Layout(1, pipeline=4, virtual=chunks, schedule="interleaved" if chunks > 1 else "1f1b")
+    step = costs(layout, batches=8).step()
     assert schedule(step).count("<rect ") == bars
 
 
@@ -213,6 +294,18 @@ def test_a_saved_report_is_refused(tmp_path: Path) -> None:
     analyze(DECODER).save(saved)
     with pytest.raises(ModelError, match="a saved report cannot be split"):
         plan(saved, devices=2, device="h100")
+
+
+@pytest.mark.parametrize(
+    "command", [("plan", "--devices", 2), ("plan", "--devices", 2, "--serve"), ("serve",)]
+)
+def test_a_recorded_step_is_refused_in_one_line(command: tuple[Any, ...], tmp_path: Path) -> None:
+    name, *options = map(str, command)
+    file = str(written(tmp_path, STEP))
+    result = CliRunner().invoke(main, [name, file, "--device", "h100", *options])
+    assert result.exit_code == 1
+    (line,) = result.output.splitlines()
+    assert "a recorded step is laid out already: give the program of one device" in line
 
 
 def test_experts_are_split_by_columns_and_rows() -> None:

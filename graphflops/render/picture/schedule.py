@@ -10,16 +10,17 @@ if TYPE_CHECKING:
     from graphflops.planning.layouts import Step
 
 _ROW, _WIDTH, _MOST = 22, 960, 16  # pixels, and micro-batches that are drawn at most
-_COLOURS = {"F": "#4e79a7", "B": "#f28e2b"}
-_WORDS = {"F": "forward", "B": "backward"}
+_COLOURS = {"F": "#4e79a7", "B": "#f28e2b", "W": "#59a14f"}
+_WORDS = {"F": "forward", "B": "backward", "W": "gradients of weights"}
 
 
 def schedule(step: Step) -> str:
     """The first micro-batches of a step."""
     devices, chunks = step.layout.pipeline, step.layout.virtual
-    stages = [Stage(step.forward / chunks, step.backward / chunks)] * devices * chunks
+    one = step.stage
+    stages = [Stage(one.forward / chunks, one.backward / chunks, one.weight / chunks)] * devices * chunks
     batches = min(_MOST // devices * devices or devices, 2 * devices)
-    found = pipeline(stages, devices, batches, "interleaved" if chunks > 1 else "1f1b")
+    found = pipeline(stages, devices, batches, step.layout.schedule)
     scale = _WIDTH / found.seconds
     bars = "".join(
         f'<rect x="{span.start * scale:.1f}" y="{span.device * _ROW}" width="{(span.end - span.start) * scale:.1f}" '
