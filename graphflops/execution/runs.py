@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from graphflops.graph import EagerRun, Graph, Node
     from graphflops.passes.program import MemoryUse, PricedCall, PricedProgram
 
+_COPYING = frozenset(
+    {"view", "identity"}
+)  # kinds of operators whose results are their operand, in another order
 _NOTABLE = 100  # times what is assumed: where that is more than the peak, it is said
 
 
@@ -46,13 +49,18 @@ class Run:
 
     @cached_property
     def owners(self) -> Mapping[str, str]:
-        """The value whose memory each tensor shares; whether a layout operator copies follows from how its operand lies."""
+        """The value whose memory each tensor shares; whether a layout operator copies follows from how its operand lies.
+
+        A copy that eager execution does not make, as of heads that an export repeats, is what it copies.
+        """
         layouts, tensors = self.layouts, self.layouts.forms.types
+        left_out = self.eager.left_out if self.eager is not None else frozenset[str]()
         root: dict[str, str] = {}
         for call in self.calls:
             outputs = [name for name in call.node.outputs if name is not None]
             is_view = call.estimate.alias
-            if outputs and outputs[0] in layouts.views:
+            is_left_out = call.node.operator.kind in _COPYING and not left_out.isdisjoint(outputs)
+            if outputs and (outputs[0] in layouts.views or is_left_out):
                 is_view = True
             elif outputs and outputs[0] in layouts.copies:
                 is_view = False

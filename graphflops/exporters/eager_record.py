@@ -12,7 +12,7 @@ from graphflops.tensor import TensorType
 
 FORMAT = 1
 # Of operators that an export does not add: what reads a result of theirs runs after them in eager execution too.
-_COMPUTING = frozenset({"product", "convolution", "attention", "recurrent", "normalisation"})
+COMPUTING = frozenset({"product", "convolution", "attention", "recurrent", "normalisation"})
 _LARGEST = 2**26  # bytes of a record; that of a decoder of 80 layers has 300 thousand
 _FOLDERS = ("extra/", "extra_files/")  # where torch puts extra files: since 2.8, and before
 
@@ -105,7 +105,7 @@ def _problem(graph: Graph, record: Record) -> str:
         for name in node.reads():
             if name in places and -1 < record.until[places[name]] < own:
                 return f"{name} is freed before {node.name} reads it"
-            if record.until[places.get(name, own)] < 0 and maker[name].operator.kind in _COMPUTING:
+            if record.until[places.get(name, own)] < 0 and maker[name].operator.kind in COMPUTING:
                 return f"{name} is not made, and {node.name} reads it"
     kinds = {node.outputs[0]: node.operator.kind for node in graph.nodes if node.outputs}
     if any(kinds.get(name) != "attention" for name in record.attentions):

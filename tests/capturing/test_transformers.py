@@ -212,3 +212,10 @@ def test_products_in_float8() -> None:
         "num_key_value_heads": 3,
     }
     assert "leave out --quantize" in misused("analyze", name("LlamaConfig", odd, "quantize=fp8"))
+
+
+def test_experts_in_float32_leave_a_record() -> None:
+    """While exporting, transformers multiplies by an operator of its own; torch's refuses float32 without data."""
+    sizes = {**LLAMA, "num_local_experts": 4, "num_experts_per_tok": 2}
+    found = report(name("MixtralConfig", sizes, "phase=prefill,length=8"), "--execution", "eager")
+    assert "GF129" in {entry["code"] for entry in found["diagnostics"]}
