@@ -8,6 +8,7 @@ import io
 import logging
 import re
 import warnings
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from graphflops.capturing.name import LIBRARIES
@@ -80,10 +81,6 @@ class Captured(NamedTuple):
         return with_record(from_exported_program(self.program), self.record)
 
 
-# Conditions on strides that hold for all sizes, which torch cannot always show.
-_UNPROVEN = {"runtime_asserts": True}
-
-
 def captured(name: Name, *, joint: bool = False, training: bool = False) -> dict[str, Captured]:
     """The programs of a model that a library has, by phase; one without phases is called `model`.
 
@@ -104,18 +101,22 @@ def captured(name: Name, *, joint: bool = False, training: bool = False) -> dict
 
 
 def _export(example: Example, capture: Callable[..., Any], *, joint: bool) -> Callable[[], Any]:
+    """What exports an example. Conditions on strides hold for all sizes where torch cannot show it: they become checks."""
+
     def exported() -> Captured:
         from graphflops.capturing.eager import recorded
 
         shapes = example.dynamic_shapes()
         with example.ready() as module:
+            export = partial(
+                capture, module, (), example.inputs, joint=joint, runtime_asserts=shapes is not None
+            )
             try:
-                program = capture(module, (), example.inputs, shapes, joint=joint)
+                program = export(shapes)
             except Exception as error:
                 if shapes is None or "Constraints violated" not in str(error):
                     raise
-                bounded = _bounded(str(error), shapes)
-                program = capture(module, (), example.inputs, bounded, joint=joint, **_UNPROVEN)
+                program = export(_bounded(str(error), shapes))
             record = None if joint else recorded(module, ((), example.inputs), program)
             return Captured(program, record)
 

@@ -244,7 +244,7 @@ class _Steps:
         """One token for each sequence, beside a full cache: logits and the cache that it leaves."""
         sizes = self.sizes()
         template = self.filled(sizes)
-        axes = caches.growing(self.filled, sizes) if self.chosen.dynamic else {}
+        axes = caches.growing(template, self.filled, sizes) if self.chosen.dynamic else {}
         inputs: dict[str, Any] = {self.token: _tokens(self.chosen.batch, 1)}
         open_axes: dict[int, dict[int, str]] = {0: {0: "batch"}}
         if self.is_encoder_decoder:
