@@ -109,12 +109,13 @@ def inert_in_logs(text: str) -> str:
     )
 
 
-def innermost(trace: TracebackType | None) -> str:
-    """The line where an exception of someone else's code was raised, `model.py:17`."""
+def innermost(trace: TracebackType | None, package: str = "") -> str:
+    """The line where an exception of someone else's code was raised, `model.py:17`; in a package, the last line of it."""
     place = "?"
     while trace is not None:
         name = trace.tb_frame.f_code.co_filename
-        if not name.startswith("<frozen"):  # Python's own machinery of imports says nothing
+        is_own = not package or f"{os.sep}{package}{os.sep}" in name
+        if is_own and not name.startswith("<frozen"):  # Python's own machinery of imports says nothing
             place = f"{os.path.basename(name)}:{trace.tb_lineno}"
         trace = trace.tb_next
     return place

@@ -80,12 +80,14 @@ def state(cache: Any) -> dict[str, torch.Tensor]:
     return {place.name: place.value for place in places(cache)}
 
 
-def growing(made: Callable[[Mapping[str, int]], Any], sizes: Mapping[str, int]) -> dict[str, dict[int, str]]:
+def growing(
+    template: Any, made: Callable[[Mapping[str, int]], Any], sizes: Mapping[str, int]
+) -> dict[str, dict[int, str]]:
     """By tensor of a cache: its axes that grow with a size, by the size's name.
 
-    made: the cache at some sizes. An axis that follows two sizes belongs to the last.
+    template: the cache at these sizes. made: the cache at others. An axis that follows two sizes belongs to the last.
     """
-    base = state(made(sizes))
+    base = state(template)
     axes: dict[str, dict[int, str]] = {name: {} for name in base}
     for size, number in sizes.items():
         for name, tensor in state(made({**sizes, size: number + 1})).items():

@@ -185,4 +185,13 @@ def _likeliest_class(transformers: Any, config: Any, name: Name) -> Any:
             first = found[0] if isinstance(found, (list, tuple)) else found
             if isinstance(config, first.config_class or object):  # else it is of a part: the text alone
                 return first
-    raise ModelError(f"{name}: transformers has no model of {type(config).__name__}: name a class of a model")
+    kind = type(config).__name__.removesuffix("Config")
+    own = [
+        other
+        for other in dir(transformers)
+        if other.startswith(kind) and ("For" in other or other == f"{kind}Model")
+    ]
+    advice = f"one of {', '.join(own[:4])}" if own else "a class of a model"
+    raise ModelError(
+        f"{name}: transformers has no model for any use of {type(config).__name__}: name {advice}, as hf:CLASS(SIZE=N)"
+    )

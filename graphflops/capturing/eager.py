@@ -7,173 +7,26 @@ while exporting: attention masks, and heads repeated for them.
 
 from __future__ import annotations
 
-import contextlib
-import weakref
-from collections.abc import Hashable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Hashable, Mapping, Sequence
+from operator import getitem
+from typing import Any
 
 import torch
 from torch import fx
-from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
-from torch.utils.weak import WeakTensorKeyDictionary
 
 from graphflops.base.aligned import matching_blocks
-from graphflops.exporters.eager_record import FORMAT, Record
+from graphflops.capturing.followed import Followed, Functions, has_data, inside, naming_modules
+from graphflops.exporters.eager_record import COMPUTING, FORMAT, Record
+from graphflops.ops import operator
 
-_ATTENTION = torch.nn.functional.scaled_dot_product_attention
 _MOST_EQUAL_PAIRS = 4_000_000  # of calls of both runs: a second
-_LARGEST_VALUE = 2**20  # numbers of a result that is computed
 _FOREVER = 2**62  # a call after the last: what is never freed
-# A tensor that code spells out: in a program, a copy of what exporting keeps of it.
-_EAGERLY = {"aten.lift_fresh_copy.default": "aten.lift_fresh.default"}
-
-
-class _Made(NamedTuple):
-    """One call. key: what it is found again by; memory: numbers of the storages of its results; node: of the program."""
-
-    key: tuple[object, ...]
-    memory: tuple[int, ...]
-    node: str
-
-
-class _Run(TorchDispatchMode):  # type: ignore[misc]
-    """Follows the calls of one run. An attention is one call, whatever it consists of."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.calls: list[_Made] = []
-        self.freed: dict[int, int] = {}  # by number of a storage: the call after which nothing refers to it
-        self.attentions: list[
-            str
-        ] = []  # what each hides without a mask: "none", "causal", or "" where it has a mask
-        self.module, self.node = "", ""
-        self.is_inside = False
-        self.numbers: dict[
-            int, tuple[Any, int]
-        ] = {}  # by address of a storage's object: a weak reference, its number
-        self.count = 0
-        self.values = WeakTensorKeyDictionary()  # of results that hang on no data: the same on the CPU
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func._schema.is_mutable and any(map(_has_data, torch.utils._pytree.tree_leaves((args, kwargs)))):
-            raise RuntimeError("a run without data would write to a tensor that has some")
-        given = args, kwargs or {}
-        if func is torch.ops.aten._local_scalar_dense.default and args[0] in self.values:
-            with _disable_current_modes():
-                return self.values[args[0]].item()
-        results = func(*args, **(kwargs or {}))
-        self.evaluate(func, given, results)
-        if not self.is_inside:
-            self.note(_EAGERLY.get(str(func), str(func)), results)
-        return results
-
-    def evaluate(self, func: Any, given: tuple[Any, Any], result: Any) -> None:
-        """Computes a small result that hangs on no input and no weight, as a mask of ones: models ask for such data."""
-        tensors = [leaf for leaf in torch.utils._pytree.tree_leaves(given) if isinstance(leaf, torch.Tensor)]
-        is_known = all(tensor in self.values for tensor in tensors)
-        if func._schema.is_mutable and not is_known:
-            self.values.clear()  # what is written to may be seen through any of them
-        is_small = isinstance(result, torch.Tensor) and result.numel() <= _LARGEST_VALUE
-        if not (is_known and is_small) or torch.Tag.nondeterministic_seeded in func.tags:
-            return
-        with _disable_current_modes():
-            args, kwargs = torch.utils._pytree.tree_map(self.known, given)
-            if not tensors:
-                kwargs = {**kwargs, "device": torch.device("cpu")}
-            self.values[result] = func(*args, **kwargs)
-
-    def known(self, given: Any) -> Any:
-        """What stands for an argument on the CPU: the values of a tensor."""
-        if isinstance(given, torch.Tensor):
-            return self.values[given]
-        return torch.device("cpu") if isinstance(given, torch.device) else given
-
-    def note(self, operator: str, results: Any, *, has_sizes: bool = True) -> None:
-        """A call is done."""
-        tensors = [
-            leaf for leaf in torch.utils._pytree.tree_leaves(results) if isinstance(leaf, torch.Tensor)
-        ]
-        sizes = tuple((tuple(tensor.shape), tensor.dtype) for tensor in tensors) if has_sizes else ()
-        memory = tuple(self.number(tensor) for tensor in tensors)
-        self.calls.append(_Made((self.module, operator, sizes), memory, self.node))
-
-    def number(self, tensor: torch.Tensor) -> int:
-        """The number of a tensor's storage, which is followed from now on."""
-        storage = tensor.untyped_storage()
-        known = self.numbers.get(id(storage))
-        if known is not None and known[0]() is storage:
-            return known[1]
-        self.count += 1
-        number = self.count
-        self.numbers[id(storage)] = weakref.ref(storage, lambda _: self.let_go(number)), number
-        return number
-
-    def let_go(self, number: int) -> None:
-        self.freed[number] = len(self.calls) - 1
-
-
-class _Attentions(TorchFunctionMode):  # type: ignore[misc]
-    """Tells a run which calls of it are attentions."""
-
-    def __init__(self, run: _Run) -> None:
-        super().__init__()
-        self.run = run
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        if func is not _ATTENTION:
-            return func(*args, **kwargs)
-        given = (
-            dict(zip(("query", "key", "value", "attn_mask", "dropout_p", "is_causal"), args, strict=False))
-            | kwargs
-        )
-        hidden = "causal" if given.get("is_causal") else "none"
-        self.run.attentions.append("" if given.get("attn_mask") is not None else hidden)
-        with _inside(self.run):
-            results = func(*args, **kwargs)
-        self.run.note("attention", results, has_sizes=False)
-        return results
-
-
-@contextlib.contextmanager
-def _inside(run: _Run) -> Iterator[None]:
-    run.is_inside = True
-    try:
-        yield
-    finally:
-        run.is_inside = False
-
-
-@contextlib.contextmanager
-def _naming_modules(run: _Run, root: torch.nn.Module) -> Iterator[None]:
-    """Tells a run which module it is in."""
-    names = {id(module): name for name, module in root.named_modules()}
-    around: list[str] = []
-
-    def enter(module: Any, _: Any) -> None:
-        around.append(run.module)
-        run.module = names.get(id(module), run.module)
-
-    def leave(module: Any, args: Any, result: Any) -> None:
-        run.module = around.pop()
-
-    hooks = torch.nn.modules.module
-    handles = (
-        hooks.register_module_forward_pre_hook(enter),
-        hooks.register_module_forward_hook(leave, always_call=True),
-    )
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 class _Program(fx.Interpreter):  # type: ignore[misc]
     """Runs a program, and tells a run which call of it, of which module, is running."""
 
-    def __init__(self, module: fx.GraphModule, run: _Run) -> None:
+    def __init__(self, module: fx.GraphModule, run: Followed) -> None:
         super().__init__(module)
         self.run_of_it = run
         self.memory: dict[str, int] = {}  # by value: the number of its storage
@@ -181,9 +34,9 @@ class _Program(fx.Interpreter):  # type: ignore[misc]
     def run_node(self, n: fx.Node) -> Any:
         run = self.run_of_it
         paths = [path for path, _ in (n.meta.get("nn_module_stack") or {}).values()]
-        run.module, run.node = (paths[-1] if paths else "").partition("@")[0], n.name
+        run.module, run.node = (paths[-1] if paths else "").partition("@")[0], _name(n)
         if n.target is torch.ops.aten.scaled_dot_product_attention.default:
-            with _inside(run):
+            with inside(run):
                 result = super().run_node(n)
             run.attentions.append(n.name)
             run.note("attention", result, has_sizes=False)
@@ -192,6 +45,13 @@ class _Program(fx.Interpreter):  # type: ignore[misc]
         if n.op == "call_function" and isinstance(result, torch.Tensor):
             self.memory[n.name] = run.number(result)
         return result
+
+
+def _name(node: fx.Node) -> str:
+    """The value of a node, the first one of several: of a graph that it runs, or of a tuple."""
+    first = next(iter(node.users), node)
+    is_several = first.target is getitem and not isinstance(node.meta.get("val"), torch.Tensor)
+    return str(first.name if is_several else node.name)
 
 
 def recorded(
@@ -206,20 +66,21 @@ def recorded(
     from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
     weights = {**dict(module.named_parameters()), **dict(module.named_buffers())}
-    device = next((weight.device for weight in weights.values()), torch.device("cpu"))
+    device = _device([*weights.values()])
     fake = next((weight.fake_mode for weight in weights.values() if isinstance(weight, FakeTensor)), None)
     mode = fake or FakeTensorMode(allow_non_fake_inputs=True)
 
     def without_data(tensor: Any) -> Any:
-        return mode.from_tensor(tensor) if _has_data(tensor) else tensor
+        return mode.from_tensor(tensor) if has_data(tensor) else tensor
 
-    eager, exported = _Run(), _Run()
+    eager, exported = Followed(), Followed()
     try:
         with torch.no_grad(), torch.device("meta") if device.type == "meta" else mode:
             args, kwargs = torch.utils._pytree.tree_map_only(
                 torch.Tensor, lambda x: torch.empty_like(x, device=device), inputs
             )
-            with _naming_modules(eager, module), eager, _Attentions(eager):
+            eager.give_integers((args, kwargs), inputs)
+            with naming_modules(eager, module), eager, Functions(eager):
                 held = {name: without_data(weight) for name, weight in weights.items()}
                 results = torch.func.functional_call(module, held, args, kwargs)
             interpreter = _Program(program.graph_module, exported)
@@ -233,11 +94,10 @@ def recorded(
     return record
 
 
-def _has_data(value: Any) -> bool:
-    """True for a tensor that is neither fake nor on the meta device."""
-    from torch._subclasses.fake_tensor import FakeTensor
-
-    return isinstance(value, torch.Tensor) and not isinstance(value, FakeTensor) and not value.is_meta
+def _device(weights: Sequence[torch.Tensor]) -> torch.device:
+    """Where most weights are; libraries make single ones on the CPU, whatever they are told."""
+    devices = [weight.device for weight in weights] or [torch.device("cpu")]
+    return max(devices, key=devices.count)
 
 
 def _flat(program: torch.export.ExportedProgram, args: Any, kwargs: Any) -> list[Any]:
@@ -251,7 +111,7 @@ def _flat(program: torch.export.ExportedProgram, args: Any, kwargs: Any) -> list
 
 
 def _matched(
-    program: torch.export.ExportedProgram, eager: _Run, exported: _Run, memory: Mapping[str, int]
+    program: torch.export.ExportedProgram, eager: Followed, exported: Followed, memory: Mapping[str, int]
 ) -> Record | None:
     """The record of a program whose calls are found in an eager run."""
     there = _aligned([call.key for call in exported.calls], [call.key for call in eager.calls])
@@ -291,17 +151,22 @@ def _matched(
 def _keep_for_readers(
     program: torch.export.ExportedProgram, until: list[int], place_of_node: Mapping[str, int]
 ) -> None:
-    """Holds what a later call of the program reads: eager execution may make it anew there, as a mask of each layer."""
-    for node in program.graph.nodes:
-        own = place_of_node.get(node.name, -1)
-        if own >= 0 and until[own] >= 0:
-            for place in (place_of_node.get(read.name, -1) for read in node.all_input_nodes):
-                if place >= 0 and until[place] >= 0:
-                    until[place] = max(until[place], own)
+    """Holds what a later call of the program reads: eager execution may make it anew there, as a mask of each layer.
+
+    A product that it does not make, where it computes in another way, stands for what it makes instead.
+    """
+    for node in reversed(program.graph.nodes):
+        own = place_of_node.get(_name(node), -1)
+        if own < 0 or until[own] < 0:
+            continue
+        for read in node.all_input_nodes:
+            place = place_of_node.get(_name(read), -1)
+            if place >= 0 and (until[place] >= 0 or operator(str(read.target)).kind in COMPUTING):
+                until[place] = max(until[place], own)
 
 
 def _places(
-    eager: _Run, exported: _Run, there: Mapping[int, int], place_of_node: Mapping[str, int]
+    eager: Followed, exported: Followed, there: Mapping[int, int], place_of_node: Mapping[str, int]
 ) -> list[int]:
     """By call of the eager run: the latest value of the program that is made by then, -1 before the first.
 

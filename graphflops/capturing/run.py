@@ -8,11 +8,12 @@ import io
 import logging
 import re
 import warnings
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from graphflops.capturing.name import LIBRARIES
 from graphflops.capturing.offline import offline
-from graphflops.errors import GraphflopsError, ModelError, shown
+from graphflops.errors import GraphflopsError, ModelError, innermost, shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -22,7 +23,8 @@ if TYPE_CHECKING:
     from graphflops.exporters.eager_record import Record
     from graphflops.graph import Graph
 
-# What to do about an error, by what its type and message have.
+_FACTORY = "write a factory of the model and of inputs that it takes, PKG.MOD:FACTORY"
+# What to do about an error, by what its type and message have; of an export, what the model was given is said too.
 _ADVICE: tuple[tuple[str, str], ...] = (
     (
         r"operator torchvision::",
@@ -38,13 +40,9 @@ _ADVICE: tuple[tuple[str, str], ...] = (
     ),
     (
         r"DataDependent|data.dependent|on meta tensors|aten::nonzero|_local_scalar_dense|Dynamic[A-Za-z]+Exception"
-        r"|Cannot copy out of meta|Unbacked",
+        r"|Cannot copy out of meta|Unbacked|expected to have data",
         "the model asks for numbers in its data, which an export does not have: capture a part of it by a factory, "
-        "PKG.MOD:FACTORY",
-    ),
-    (
-        r"missing \d+ required|You (have to|must) specify",
-        "it needs other inputs: write a factory, PKG.MOD:FACTORY",
+        "PKG.MOD:FACTORY, such as its decoder alone",
     ),
     (
         r"can only be called on Attention layers",
@@ -55,13 +53,28 @@ _ADVICE: tuple[tuple[str, str], ...] = (
         "state layer_types for these layers, or leave out their number",
     ),
     (
-        r"not NoneType|'NoneType'|Config' object has no attribute|not set",
-        "the configuration leaves a size open, or an input is missing: state it, give the config.json of a trained model, "
-        "or write a factory, PKG.MOD:FACTORY",
+        r"missing \d+ required|You (have to|must|need to|cannot) specify|(have|has|needs?) to be (passed|provided|given)"
+        r"|(not enough|too many) values to unpack|(cannot be|not-|not) `?None|[Ee]ither `",
+        f"it takes other inputs: {_FACTORY}",
     ),
     (
-        r"size|shape|divisible|dimension|must (match|equal|be|index|contain)|within",
-        "sizes do not go together: change --length, --image-size or the configuration",
+        r"config needs? to be|(needs? to|has to|have to|must) be (specified|set|defined)",
+        "state that in the configuration: hf:CLASS(NAME=VALUE), or give the config.json of a trained model",
+    ),
+    (
+        r"NoneType|Config' object has no attribute|not set|not a valid dtype",
+        "the configuration leaves a size open, or an input is missing: state the size, give the config.json of a trained "
+        f"model, or {_FACTORY}",
+    ),
+    (
+        r"same device|DeviceMismatch",
+        "the model makes tensors on the CPU, wherever it is itself: build it there in a factory, PKG.MOD:FACTORY",
+    ),
+    (
+        r"size|shape|divisible|dimension|reduction dim|must (match|equal|be|index|contain)|within|broadcast"
+        r"|out of range|doesn't match",
+        "sizes do not go together: change --length, --image-size or the configuration, whose parts (text_config, "
+        "vision_config) have sizes of their own",
     ),
 )
 
@@ -80,10 +93,6 @@ class Captured(NamedTuple):
         return with_record(from_exported_program(self.program), self.record)
 
 
-# Conditions on strides that hold for all sizes, which torch cannot always show.
-_UNPROVEN = {"runtime_asserts": True}
-
-
 def captured(name: Name, *, joint: bool = False, training: bool = False) -> dict[str, Captured]:
     """The programs of a model that a library has, by phase; one without phases is called `model`.
 
@@ -99,23 +108,27 @@ def captured(name: Name, *, joint: bool = False, training: bool = False) -> dict
         examples = _said(name, "cannot be built", lambda: _examples(name, training=training or joint))
         for phase, example in examples.items():
             export = _export(example, live.capture, joint=joint)
-            programs[phase] = _said(name, f"torch cannot export it ({phase})", export)
+            programs[phase] = _said(name, f"torch cannot export it ({phase}{_given(example)})", export)
     return programs
 
 
 def _export(example: Example, capture: Callable[..., Any], *, joint: bool) -> Callable[[], Any]:
+    """What exports an example. Conditions on strides hold for all sizes where torch cannot show it: they become checks."""
+
     def exported() -> Captured:
         from graphflops.capturing.eager import recorded
 
         shapes = example.dynamic_shapes()
         with example.ready() as module:
+            export = partial(
+                capture, module, (), example.inputs, joint=joint, runtime_asserts=shapes is not None
+            )
             try:
-                program = capture(module, (), example.inputs, shapes, joint=joint)
+                program = export(shapes)
             except Exception as error:
                 if shapes is None or "Constraints violated" not in str(error):
                     raise
-                bounded = _bounded(str(error), shapes)
-                program = capture(module, (), example.inputs, bounded, joint=joint, **_UNPROVEN)
+                program = export(_bounded(str(error), shapes))
             record = None if joint else recorded(module, ((), example.inputs), program)
             return Captured(program, record)
 
@@ -142,6 +155,11 @@ def _examples(name: Name, *, training: bool) -> Mapping[str, Example]:
     return {"model": images.from_timm(name) if name.library == "timm" else images.from_torchvision(name)}
 
 
+def _given(example: Example) -> str:
+    """What a model is given: `, input_ids [1, 128]`; tensors of caches are many."""
+    return "".join([f", {kind} {[*x.shape]}" for kind, x in example.inputs.items() if hasattr(x, "shape")])
+
+
 def _said(name: Name, problem: str, function: Callable[[], Any]) -> Any:
     """What a function returns; an error of the library or of torch becomes one line that says what to change."""
     try:
@@ -154,9 +172,8 @@ def _said(name: Name, problem: str, function: Callable[[], Any]) -> Any:
         said = shown(f"{type(error).__name__}: {line}", 300)
         text = f"{type(error).__name__}: {error}"
         advice = next((advice for words, advice in _ADVICE if re.search(words, text)), "")
-        advice = (
-            advice or f"write a factory, PKG.MOD:FACTORY, or try another version of {LIBRARIES[name.library]}"
-        )
+        advice = advice or f"{_FACTORY}, or try another version of {LIBRARIES[name.library]}"
+        said = f"{said.rstrip('.')} ({innermost(error.__traceback__, LIBRARIES[name.library])})"
         raise ModelError(f"{name}: {problem}: {said}: {advice}") from error
 
 

@@ -92,7 +92,7 @@ def _has_cache(model: Any) -> bool:
 def _forward(name: Name, model: Any) -> Example:
     """One pass without a cache, of the inputs that the model's forward takes."""
     taken = inspect.signature(type(model).forward).parameters
-    inputs = _inputs(model, name.choices)
+    inputs = _inputs(name, model, name.choices)
     if "decoder_input_ids" in taken:
         inputs["decoder_input_ids"] = _tokens(name.choices.batch, name.choices.length)
     fixed = {"use_cache": False} if "use_cache" in taken or model.can_generate() else {}
@@ -135,21 +135,23 @@ def _tokens(batch: int, length: int) -> torch.Tensor:
     return torch.zeros(batch, length, dtype=torch.int64, device="meta")
 
 
-def _inputs(model: Any, chosen: Choices) -> dict[str, torch.Tensor]:
+def _inputs(name: Name, model: Any, chosen: Choices) -> dict[str, torch.Tensor]:
     """Example inputs by argument, of the kinds that the model's forward takes: text, images, sound."""
     taken = inspect.signature(type(model).forward).parameters
     main = getattr(model, "main_input_name", "input_ids")
     made: dict[str, torch.Tensor] = {}
-    kinds = [main, *(("input_ids", "pixel_values") if not model.can_generate() else ())]
-    for kind in dict.fromkeys(kinds):
-        if kind in taken:
-            made[kind] = _input(model, kind, chosen)
+    known = ("input_ids", "pixel_values", "input_features", "input_values")
+    for kind in dict.fromkeys((main, *known)):
+        is_needed = kind in taken and taken[kind].default is inspect.Parameter.empty
+        if kind == main or is_needed or not model.can_generate():
+            made.update({kind: _input(model, kind, chosen)} if kind in taken else {})
     if "bbox" in taken and "input_ids" in made:
         made["bbox"] = torch.zeros(chosen.batch, chosen.length, 4, dtype=torch.int64, device="meta")
     if not made:
+        asked = shown(", ".join([parameter for parameter in taken if parameter != "self"]), 200)
         raise ModelError(
-            f"{type(model).__name__}: its forward takes {shown(', '.join(taken), 200)}: write a factory of example "
-            "inputs, PKG.MOD:FACTORY"
+            f"{name}: the forward of {type(model).__name__} takes {asked}: name another class of its library, or write a "
+            "factory of example inputs, PKG.MOD:FACTORY"
         )
     return made
 
@@ -206,7 +208,9 @@ class _Steps:
             return {self.token: _tokens(sizes["batch"], length)}
         from dataclasses import replace
 
-        encoded = _inputs(self.model, replace(self.chosen, batch=sizes["batch"], length=sizes["length"]))
+        encoded = _inputs(
+            self.name, self.model, replace(self.chosen, batch=sizes["batch"], length=sizes["length"])
+        )
         return {**encoded, self.token: _tokens(sizes["batch"], length)}
 
     def empty(self, sizes: Mapping[str, int]) -> Any:
@@ -244,7 +248,7 @@ class _Steps:
         """One token for each sequence, beside a full cache: logits and the cache that it leaves."""
         sizes = self.sizes()
         template = self.filled(sizes)
-        axes = caches.growing(self.filled, sizes) if self.chosen.dynamic else {}
+        axes = caches.growing(template, self.filled, sizes) if self.chosen.dynamic else {}
         inputs: dict[str, Any] = {self.token: _tokens(self.chosen.batch, 1)}
         open_axes: dict[int, dict[int, str]] = {0: {0: "batch"}}
         if self.is_encoder_decoder:

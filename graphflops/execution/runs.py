@@ -101,6 +101,8 @@ def _unknown(call: PricedCall, values: Mapping[str, Value]) -> PricedCall:
     return replace(call, node=node, estimate=estimate, gradient=gradient, form=None)
 
 
+# Kinds of operators whose results are their operand, in another order.
+_COPYING = frozenset({"view", "identity"})
 _NOTABLE = 100  # times what is assumed: where that is more than the peak, it is said
 
 
@@ -120,12 +122,18 @@ class Run:
 
     @cached_property
     def owners(self) -> Mapping[str, str]:
-        """The value whose memory each tensor shares; whether a layout operator copies follows from how its operand lies."""
+        """The value whose memory each tensor shares; whether a layout operator copies follows from how its operand lies.
+
+        A copy that eager execution does not make, as of heads that an export repeats, is what it copies.
+        """
         layouts, tensors = self.layouts, self.layouts.forms.types
+        left_out = self.eager.left_out if self.eager is not None else frozenset[str]()
         root: dict[str, str] = {}
         for call in self.calls:
             outputs = [name for name in call.node.outputs if name is not None]
             is_copy = layouts.is_copy(outputs[0]) if outputs else None
+            if call.node.operator.kind in _COPYING and not left_out.isdisjoint(outputs):
+                is_copy = False
             is_view = call.estimate.alias if is_copy is None else not is_copy
             operands = [name for name in call.uses if name in tensors] if is_view else []
             owner = root.get(operands[0], operands[0]) if operands else None

@@ -12,7 +12,7 @@ from graphflops.tensor import TensorType
 
 FORMAT = 1
 # Of operators that an export does not add: what reads a result of theirs runs after them in eager execution too.
-_COMPUTING = frozenset({"product", "convolution", "attention", "recurrent", "normalisation"})
+COMPUTING = frozenset({"product", "convolution", "attention", "recurrent", "normalisation"})
 _LARGEST = 2**26  # bytes of a record; that of a decoder of 80 layers has 300 thousand
 _FOLDERS = ("extra/", "extra_files/")  # where torch puts extra files: since 2.8, and before
 
@@ -97,7 +97,7 @@ def _problem(graph: Graph, record: Record) -> str:
     last = len(record.values) - 1
     if any(until != -1 and not place <= until <= last for place, until in enumerate(record.until)):
         return "a value is freed before it is made"
-    computed = {name for node in graph.nodes if node.operator.kind in _COMPUTING for name in node.outputs}
+    computed = {name for node in graph.nodes if node.operator.kind in COMPUTING for name in node.outputs}
     for node in graph.nodes:
         own = next((places[name] for name in node.outputs if name in places), None)
         if own is None or record.until[own] < 0:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -22,6 +23,7 @@ from graphflops.exporters.sources import with_modules, with_nested_modules
 from graphflops.exporters.types import collect
 from graphflops.graph import Graph, Input, InputRole, Origin, Output, OutputRole
 
+_DEFERS = "prefer_deferred_runtime_asserts_over_guards"
 _INPUT_ROLES: dict[str, InputRole] = {
     "USER_INPUT": "user",
     "PARAMETER": "parameter",
@@ -56,7 +58,7 @@ def capture(
     args, kwargs: example inputs. dynamic_shapes: as `torch.export.export` takes it.
     joint: forward and backward in one program of core operators, as torch differentiates it. The loss is the result
         of the module if that is one number, else the sum of its results.
-    runtime_asserts: what torch cannot prove of open axes becomes a check of the program, not an error (torch 2.8 and later).
+    runtime_asserts: what torch cannot prove of open axes becomes a check of the program, not an error (from torch 2.8 on).
     Inputs are made fake, or moved to the meta device, where the parameters are.
     """
     if joint:
@@ -75,8 +77,8 @@ def capture(
             inputs = torch.utils._pytree.tree_map_only(torch.Tensor, lambda x: x.to("meta"), inputs)
             stack.enter_context(torch.device("meta"))  # constants that the module makes join its parameters
         given: dict[str, Any] = {"dynamic_shapes": dynamic_shapes, "strict": strict}
-        if runtime_asserts:
-            given["prefer_deferred_runtime_asserts_over_guards"] = True
+        if runtime_asserts and _DEFERS in inspect.signature(torch.export.export).parameters:
+            given[_DEFERS] = True
         return torch.export.export(module, inputs[0], inputs[1], **given)
 
 

@@ -73,7 +73,7 @@ def product(call: ConcreteCall) -> list[Kernel]:
     if problem is None:
         return []
     x = call.operand("a")
-    if "grouped_mm" in call.operator.name:
+    if call.operator.name == "grouped_mm":
         return _of_groups(call, problem)
     if call.operator.name == "linear" and x is not None and x.rank > _MATRIX_RANK and not x.is_contiguous:
         return _of_scattered_rows(call, problem)

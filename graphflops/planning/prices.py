@@ -242,7 +242,7 @@ class Reading:
         made = {out: node for node in self.split.graph.nodes for out in node.outputs}
         found = set()
         for node in self.split.graph.nodes:
-            if node.operator.name == "grouped_mm" or node.operator.name.endswith("grouped_mm_fallback"):
+            if node.operator.name == "grouped_mm":
                 for name in node.reads():
                     while name in made and made[name].operator.kind in ("view", "cast"):
                         name = made[name].reads()[0]
@@ -253,7 +253,7 @@ class Reading:
     def _dispatched(self) -> tuple[int, int]:
         """How many experts a layer has, and the bytes of the rows that go to them."""
         for node in self.split.graph.nodes:
-            if self.turn(node.name) == self.folded.turns - 1 and "grouped_mm" in node.operator.name:
+            if self.turn(node.name) == self.folded.turns - 1 and node.operator.name == "grouped_mm":
                 weights = [self.report.program.types[name] for name in self.expert_weights]  # type: ignore[union-attr]
                 sizes = [
                     self.report.value(typed.shape[0]) or 0

@@ -15,6 +15,7 @@ from typing import NamedTuple
 from graphflops.dims import Dim
 from graphflops.graph import Argument, Graph, Node, Ref
 from graphflops.planning.axes import axis_of, regrouped
+from graphflops.planning.sums import latest
 from graphflops.tensor import TensorType
 
 _INDIVISIBLE = "does not divide"
@@ -348,7 +349,7 @@ def split(graph: Graph, devices: int, *, can_copy: bool = False) -> Split:
             filter(None, map(found.problem, graph.nodes if devices > 1 else ())), ("", ())
         )
         if not problem:
-            return replace(found, graph=_of_one(found))
+            return replace(found, graph=_of_one(found), exchanged=_late(found))
         if pieces is not None and found.fewer:
             pieces.update(found.fewer)
             continue
@@ -360,6 +361,18 @@ def split(graph: Graph, devices: int, *, can_copy: bool = False) -> Split:
             if factors[origin] > _FACTORS:
                 found.refused[origin] = reasons[origin]
         refused = found.refused
+
+
+def _late(found: Split) -> list[Exchanged]:
+    """What is exchanged, partial sums where the fewest numbers are left."""
+    readers: dict[str, list[Node]] = {}
+    for node in found.graph.nodes:
+        for name in {*node.reads()} if any(node.outputs) else ():
+            readers.setdefault(name, []).append(node)
+    return [
+        one._replace(value=latest(found.graph, one.value, readers)) if one.side == "out" else one
+        for one in found.exchanged
+    ]
 
 
 def _of_one(found: Split) -> Graph:

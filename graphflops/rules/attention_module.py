@@ -21,7 +21,7 @@ from graphflops.tensor import FLOAT32, TensorType
 KIND = "attention"
 
 
-@rule("transformers.grouped_mm_fallback", product=("a", "b"), kind="product")
+@rule("transformers.grouped_mm_fallback", product=("a", "b"))
 def grouped_mm_fallback(a: TensorType, b: TensorType, offs: TensorType) -> Estimate:
     """Rows sorted by expert, each multiplied by its expert's matrix."""
     return grouped_mm(a, b, offs)

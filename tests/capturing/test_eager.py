@@ -106,10 +106,64 @@ class Replaces(torch.nn.Module):
         y.add_(1)
         return y[:512].sin() + y[512:]
 
+class Repeats(torch.nn.Module):
+    def forward(self, q, k):
+        k = k + 1
+        keep = torch.zeros(k.shape[2])
+        if torch.compiler.is_exporting():
+            keys = k[:, :, None].expand(1, 2, 2, 64, 8).reshape(1, 4, 64, 8)
+        else:
+            q, keys = q.reshape(1, 2, 2, 8), k
+        return torch.nn.functional.scaled_dot_product_attention(q, keys, keys, keep[None, None, None])
+
+class AsksOfTokens(torch.nn.Module):
+    def forward(self, tokens, x):
+        if not torch.compiler.is_exporting() and 0 in tokens[:, [-1, 0]]:
+            return x
+        x = x.sin()
+        return x.cos()
+
+class HasOneOnTheCpu(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.unused = torch.nn.Parameter(torch.zeros(1))
+        self.a = torch.nn.Parameter(torch.zeros(32, 32, device="meta"))
+        self.b = torch.nn.Parameter(torch.zeros(32, 32, device="meta"))
+
+    def forward(self, x):
+        x = x @ self.a
+        return x @ self.b
+
+class MasksInABlock(torch.nn.Module):
+    def forward(self, x):
+        mask = torch.arange(x.shape[0]) > 5
+        x = x * mask
+        if not torch.compiler.is_exporting():
+            mask = None
+        x = x.sin()
+        with torch.no_grad():
+            if mask is None:
+                mask = torch.arange(x.shape[0]) > 5
+            hidden = mask.float()
+        return hidden + x
+
+class SolvesOtherwise(torch.nn.Module):
+    def forward(self, x):
+        if torch.compiler.is_exporting():
+            y = x @ x
+        else:
+            y = torch.linalg.solve(x, x)
+        return torch.zeros_like(y)
+
 class Multiplies(torch.nn.Module):
     def forward(self, x):
         return (x @ x).sin()
 
+def repeats(): return Repeats(), (torch.zeros(1, 4, 1, 8), torch.zeros(1, 2, 64, 8))
+def asks_of_tokens(): return AsksOfTokens(), (torch.ones(1, 1024, dtype=torch.int64), torch.zeros(1024))
+def one_on_the_cpu(): return HasOneOnTheCpu(), (torch.zeros(32, 32, device="meta"),)
+def masks_in_a_block(): return MasksInABlock(), (torch.zeros(1024),)
+def solves_otherwise(): return SolvesOtherwise(), (torch.zeros(32, 32),)
 def multiplies(): return Multiplies(), (torch.zeros(32, 32),)
 def asks(): return AsksOfOnes(), (torch.zeros(1024),)
 def masks(): return Masks(), (torch.zeros(1024),)
@@ -152,6 +206,13 @@ def codes(report: Any) -> list[str]:
         ("deletes", 4),  # b, c and their join of two; a is gone
         ("keeps", 7),  # the sum that a dictionary keeps of three, three products, sin, cos and the last sum
         ("asks", 2),  # a sine and its cosine: what it asks of ones hangs on no input, and is answered
+        # a sine and its cosine: what it asks of ones in the example's tokens is answered; the example has two units of them
+        ("asks_of_tokens", 2 + 2),
+        (
+            "one_on_the_cpu",
+            2,
+        ),  # a product and another; a parameter that is made on the CPU is no sign of where it runs
+        ("solves_otherwise", 2),  # what stands for the solution, and zeros
         ("spells_out", 3),  # the join, which keeps its name, sin and the sum
         (
             "normalizes",
@@ -165,9 +226,18 @@ def test_peaks(captured: Any, name: str, units: int) -> None:
     assert codes(report) == ["GF129"]
 
 
-def test_a_value_that_an_export_reads_again_is_held(captured: Any) -> None:
+def test_heads_that_only_an_export_repeats(captured: Any) -> None:
+    """Eager execution passes two rows for each of two heads; 64 keys of 8 numbers, whose heads an export repeats."""
+    report = analyze(captured("repeats"), execution="eager")
+    query, mask = 4 * 8 * 4, 64 * 4
+    assert report.totals.peak_bytes == 2 * UNIT + 2 * query + mask  # keys and their sum, the result
+    assert codes(report) == ["GF129"]
+
+
+@pytest.mark.parametrize("name", ["masks", "masks_in_a_block"])
+def test_a_value_that_an_export_reads_again_is_held(captured: Any, name: str) -> None:
     """Eager execution makes the second mask anew."""
-    assert codes(analyze(captured("masks"), execution="eager")) == ["GF129"]
+    assert codes(analyze(captured(name), execution="eager")) == ["GF129"]
 
 
 def test_a_call_that_only_an_export_makes(captured: Any) -> None:

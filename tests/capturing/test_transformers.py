@@ -165,10 +165,16 @@ def test_configurations_that_are_refused(tmp_path: Path, given: object, says: st
         ("Qwen3NextConfig(num_hidden_layers=2)", "none of its layers is attention"),  # only the fourth is
         ("Zamba2Config(num_hidden_layers=2)", "state layer_types for these layers"),  # it has 54 by default
         ("NemotronConfig(num_hidden_layers=2)", "leaves a size open, or an input"),  # the number of key heads
+        ("InformerConfig()", "state that in the configuration"),  # how far it predicts
+        (
+            "ColPaliConfig()",
+            "name one of ColPaliForRetrieval",
+        ),  # no class of transformers' that chooses takes it
+        ("BarkConfig()", "BarkModel takes input: name another class"),  # it is three models
     ],
 )
 def test_what_a_configuration_lacks_is_said(config: str, advice: str, tmp_path: Path) -> None:
-    assert advice in failed("capture", f"hf:{config}", "--phase", "both", "--output", str(tmp_path / "m.pt2"))
+    assert advice in failed("capture", f"hf:{config}", "--output", str(tmp_path / "m.pt2"))
 
 
 def test_names_that_are_not_there() -> None:
@@ -212,3 +218,18 @@ def test_products_in_float8() -> None:
         "num_key_value_heads": 3,
     }
     assert "leave out --quantize" in misused("analyze", name("LlamaConfig", odd, "quantize=fp8"))
+
+
+def test_experts_in_float32_leave_a_record() -> None:
+    """While exporting, transformers multiplies by an operator of its own; torch's refuses float32 without data."""
+    sizes = {**LLAMA, "num_local_experts": 4, "num_experts_per_tok": 2}
+    found = report(name("MixtralConfig", sizes, "phase=prefill,length=8"), "--execution", "eager")
+    assert "GF129" in {entry["code"] for entry in found["diagnostics"]}
+
+
+def test_what_a_model_was_given_is_said(tmp_path: Path) -> None:
+    """A codec takes sound of so many channels, which no configuration calls an input."""
+    said = failed("capture", "hf:EncodecConfig()", "--output", str(tmp_path / "m.pt2"))
+    assert "input_values [1, 16000]" in said
+    assert "(modeling_encodec.py:" in said
+    assert "it takes other inputs: write a factory" in said

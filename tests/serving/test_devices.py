@@ -49,6 +49,28 @@ def test_heads_of_keys_that_are_fewer_than_the_devices_are_on_several(programs: 
     assert plan.cache.token_bytes == TOKEN // SHARED
 
 
+def test_experts_are_added_up_over_devices_once_a_token() -> None:
+    """Each of 3 tokens goes to 2 of 4 experts: what these make is weighted and added up for the token, then over devices."""
+
+    class Experts(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.up = torch.nn.Parameter(torch.zeros(4, 64, 128, dtype=torch.bfloat16))
+            self.down = torch.nn.Parameter(torch.zeros(4, 128, 64, dtype=torch.bfloat16))
+
+        def forward(self, x: torch.Tensor, ends: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+            y = torch._grouped_mm(torch._grouped_mm(x, self.up, ends).relu(), self.down, ends)
+            return x[:3] + (y * weights).view(3, 2, 64).sum(1)
+
+    rows = torch.zeros(6, 64, dtype=torch.bfloat16, device="meta")
+    ends = torch.zeros(4, dtype=torch.int32, device="meta")
+    weights = torch.zeros(6, 1, dtype=torch.bfloat16, device="meta")
+    whole = as_graph(torch.export.export(Experts().to("meta"), (rows, ends, weights)))
+    part, exchanges = on_each(whole, 2, network_of(complete(device("h100"))))
+    assert analyze(part).parameters == 2 * 4 * 64 * 128 // 2
+    assert exchanges.operands == (("all_reduce", 3 * 64 * 2),)  # not 6 rows of 64 numbers of 2 bytes
+
+
 def test_repeated_heads_are_on_the_devices_that_read_them() -> None:
     """Each of 4 devices repeats its head of keys for 2 heads of queries, where the whole repeats 2 heads for 4 each."""
 
