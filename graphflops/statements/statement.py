@@ -129,10 +129,10 @@ def statement(
     mfu, hfu = (_utilisation(trained, hours, profile, devices) if hours and profile else None) or (None, None)
     modifies = original is not None or all(one.stage.kind != "pre-training" for one in priced)
     assumed = _assumed(own, priced, batch, took, energy, profile, mfu)
+    held = verdicts(own.cost.model, total, original, modifies=modifies, at_least=at_least)
     return Statement(
         SCHEMA, f"graphflops {__version__}", own.cost.model, own.report.origin.sha256, own.report.parameters,
-        own.figures.used, tuple(one.cost for one in priced), total, at_least,
-        tuple(verdicts(own.cost.model, total, original, modifies=modifies, at_least=at_least)), took, energy, mfu, hfu,
+        own.figures.used, tuple(one.cost for one in priced), total, at_least, tuple(held), took, energy, mfu, hfu,
         profile.name if profile else "", devices, carbon, original, tuple(dict.fromkeys(assumed)), date,
         shown(supplier) if supplier else None,
     )  # fmt: skip
