@@ -133,8 +133,7 @@ def statement(
     return Statement(
         SCHEMA, f"graphflops {__version__}", own.cost.model, own.report.origin.sha256, own.report.parameters,
         own.figures.used, tuple(one.cost for one in priced), total, at_least, tuple(held), took, energy, mfu, hfu,
-        profile.name if profile else "", devices, carbon, original, tuple(dict.fromkeys(assumed)), date,
-        shown(supplier) if supplier else None,
+        profile.name if profile else "", devices, carbon, original, tuple(dict.fromkeys(assumed)), date, supplier or None,
     )  # fmt: skip
 
 
