@@ -305,7 +305,9 @@ def _assumed(
         yield "hours are predicted from the device's profile at the program's sizes, with the work shared evenly"
         yield "neither communication nor failures take time in the predicted hours: real runs take longer"
     elif hours and mfu is None:
-        lacks = f"{device.name} has no published peak for the program's types" if device else "give --device"
+        lacks = (
+            f"no peak of {device.name} is published for these element types" if device else "give --device"
+        )
         yield f"utilisation is not known: {lacks}"
     if energy and energy.basis == "predicted":
         of = resources.node_power()
