@@ -25,9 +25,12 @@ class Interval(msgspec.Struct, frozen=True):
 
 
 def predicted_hours(report: Report, runs: float) -> Interval | None:
-    """Hours of so many runs, or steps of training; None where no time is predicted."""
-    time = report.step_time or report.totals.time
-    return None if time is None else Interval(time.low * runs / HOUR, time.high * runs / HOUR, "predicted")
+    """Hours of so many runs, or micro-steps of training; None where no time is predicted."""
+    time, step = report.step_time or report.totals.time, report.training
+    if time is None:
+        return None
+    runs /= HOUR * (step.accumulate if step else 1)
+    return Interval(time.low * runs, time.high * runs, "predicted")
 
 
 def added(parts: Sequence[Interval | None]) -> Interval | None:

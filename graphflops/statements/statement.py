@@ -129,12 +129,11 @@ def statement(
     mfu, hfu = (_utilisation(trained, hours, profile, devices) if hours and profile else None) or (None, None)
     modifies = original is not None or all(one.stage.kind != "pre-training" for one in priced)
     assumed = _assumed(own, priced, batch, took, energy, profile, mfu)
+    held = verdicts(own.cost.model, total, original, modifies=modifies, at_least=at_least)
     return Statement(
         SCHEMA, f"graphflops {__version__}", own.cost.model, own.report.origin.sha256, own.report.parameters,
-        own.figures.used, tuple(one.cost for one in priced), total, at_least,
-        tuple(verdicts(own.cost.model, total, original, modifies=modifies, at_least=at_least)), took, energy, mfu, hfu,
-        profile.name if profile else "", devices, carbon, original, tuple(dict.fromkeys(assumed)), date,
-        shown(supplier) if supplier else None,
+        own.figures.used, tuple(one.cost for one in priced), total, at_least, tuple(held), took, energy, mfu, hfu,
+        profile.name if profile else "", devices, carbon, original, tuple(dict.fromkeys(assumed)), date, supplier or None,
     )  # fmt: skip
 
 
@@ -306,7 +305,9 @@ def _assumed(
         yield "hours are predicted from the device's profile at the program's sizes, with the work shared evenly"
         yield "neither communication nor failures take time in the predicted hours: real runs take longer"
     elif hours and mfu is None:
-        lacks = f"{device.name} has no published peak for the program's types" if device else "give --device"
+        lacks = (
+            f"no peak of {device.name} is published for these element types" if device else "give --device"
+        )
         yield f"utilisation is not known: {lacks}"
     if energy and energy.basis == "predicted":
         of = resources.node_power()

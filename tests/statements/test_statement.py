@@ -145,6 +145,12 @@ def test_hours_are_predicted_without_any_given() -> None:
     assert (found.hours.low, found.hours.high) == pytest.approx((step.low * runs, step.high * runs))
     assert found.mfu is None
     assert any("hours are predicted" in each for each in found.assumptions)
+    four = Training(accumulate=4)  # micro-steps, each of 32 tokens
+    step = analyze(DECODER, training=four, device="h100").step_time
+    found = statement(DECODER, "1T", training=four, device="h100", devices=8)
+    assert found.hours is not None
+    assert step is not None
+    assert (found.hours.low, found.hours.high) == pytest.approx((step.low * runs / 4, step.high * runs / 4))
 
 
 def test_nothing_is_predicted_without_a_device() -> None:
