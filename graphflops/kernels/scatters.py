@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import prod
 from typing import TYPE_CHECKING
 
 from graphflops.kernels.choices import limits
@@ -43,7 +44,7 @@ def _at_places(call: ConcreteCall) -> list[Kernel]:
 
 
 def _written_rows(kernel: Kernel, x: Tensor) -> Rows:
-    columns = max(x.shape[-1], 1) if x.rank else 1
+    columns = max(prod(x.shape[-1:]), 1)
     return Rows(max(kernel.written_bytes * 8 // x.bits // columns, 1), columns)
 
 
