@@ -27,7 +27,7 @@ from graphflops.time.launches import Launcher
 from tests.one_call import program_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
 HOST = device("h200").host
 assert HOST is not None
@@ -137,10 +137,11 @@ def kernels_of(name: str, args: tuple[Any, ...], out: Any) -> list[str]:
 
 
 class Phase(NamedTuple):
-    """What runs in a phase, and the most bytes that live in it beside the operands."""
+    """What runs in a phase, the most bytes that live in it beside the operands, and the bytes that it reads and writes."""
 
     kernels: Counter[str]
     peak: int
+    moved: tuple[int, int] = (0, 0)
     calls: tuple[str, ...] = ()
 
 
@@ -163,10 +164,11 @@ class Dispatched(TorchDispatchMode):
         self.calls: list[str] = []
         self.fresh: set[int] = set()
         self.kernels: Counter[str] = Counter()
+        self.moved = 0, 0
         self.peak = sum(self.sizes.values())
 
     def phase(self) -> Phase:
-        return Phase(self.kernels, self.peak, tuple(self.calls))
+        return Phase(self.kernels, self.peak, self.moved, tuple(self.calls))
 
     def __torch_dispatch__(self, called: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = called(*args, **(kwargs or {}))
@@ -174,6 +176,15 @@ class Dispatched(TorchDispatchMode):
         if any(x.alias_info is not None and not x.alias_info.is_write for x in called._schema.arguments):
             return out
         self.calls.append(name)
+        if KERNELS.get(name) != "":
+            reads, writes = (
+                [x for x in tree_leaves(each) if isinstance(x, torch.Tensor)]
+                for each in ((args, kwargs or {}), out)
+            )
+            self.moved = (
+                self.moved[0] + sum(map(_stored, reads)),
+                self.moved[1] + sum(x.nbytes for x in writes),
+            )
         first = id(args[0].untyped_storage()) if args and isinstance(args[0], torch.Tensor) else 0
         is_in_place = name in UPDATES | JOINED and first in self.fresh
         self.kernels.update(kernels_of(name, args, out))
@@ -191,6 +202,11 @@ class Dispatched(TorchDispatchMode):
         inside = INSIDE[name](*args) if name in INSIDE else 0
         self.peak = max(self.peak, sum(self.sizes.values()) + inside)
         return out
+
+
+def _stored(x: torch.Tensor) -> int:
+    """Bytes of a tensor without repeats."""
+    return x.element_size() * prod(size for size, step in zip(x.shape, x.stride(), strict=True) if step)
 
 
 def by_torch(op: str, *args: Any, **kwargs: Any) -> Step:
@@ -234,10 +250,10 @@ def by_us(op: str, *args: Any, **kwargs: Any) -> Step:
     sizes = [0 if held.kind == "input" else int(str(held.bytes)) for held in timeline.held]
     live = live_bytes(timeline, sizes)
     turn = len(live) if timeline.gradients_from is None else timeline.gradients_from
-    forward = Phase(_kernels(launcher.forward(records=training is not None)), max(live[:turn], default=0))
+    forward = _phase(launcher.forward(records=training is not None), live[:turn])
     if training is None:
         return Step(forward, Phase(Counter(), 0))
-    return Step(forward, Phase(_kernels(launcher.backward()), max(live[turn:], default=0)))
+    return Step(forward, _phase(launcher.backward(), live[turn:]))
 
 
 by_count: Mapping[str, int] = {"aten.split.Tensor": 2, "aten.chunk.default": 2, "aten.unbind.int": 4}
@@ -247,6 +263,8 @@ def _wants(value: Any) -> bool:
     return isinstance(value, TensorType) and value.requires_grad
 
 
-def _kernels(launches: Iterable[Any]) -> Counter[str]:
-    found = [kernel.family for launch in launches if launch.row >= 0 for kernel in launch.kernels or ()]
-    return Counter(family if family in HEAVY else "simple" for family in found)
+def _phase(launches: Iterable[Any], live: Sequence[int]) -> Phase:
+    kernels = [kernel for launch in launches if launch.row >= 0 for kernel in launch.kernels or ()]
+    families = Counter(kernel.family if kernel.family in HEAVY else "simple" for kernel in kernels)
+    moved = sum(kernel.read_bytes for kernel in kernels), sum(kernel.written_bytes for kernel in kernels)
+    return Phase(families, max(live, default=0), moved)

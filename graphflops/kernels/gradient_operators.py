@@ -33,7 +33,7 @@ def forward_of(found: Op) -> Op | None:
     if not is_gradient or rest not in ("", "_data") or found.dialect != "aten":
         return None
     forward = operator(f"aten.{word.removesuffix(_DENSE)}.default")
-    return forward if forward.kind in _KINDS and forward.parameters and orders(forward.spelling) else None
+    return forward if forward.kind in _KINDS and forward.parameters else None
 
 
 class ForwardCall(ConcreteCall):

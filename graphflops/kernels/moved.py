@@ -273,7 +273,7 @@ def _at_places(call: ConcreteCall) -> list[Kernel]:
 
 
 def _written_rows(kernel: Kernel, x: Tensor) -> Rows:
-    columns = max(x.shape[-1], 1) if x.rank else 1
+    columns = max(prod(x.shape[-1:]), 1)
     return Rows(max(kernel.written_bytes * 8 // x.bits // columns, 1), columns)
 
 

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from graphflops.kernels.cudnn import Problem
+from graphflops.kernels.kernel import Strided
 from tests.support import t
-from tests.time.one_call import one_call
+from tests.time.one_call import forward, made, one_call, pointwise
 
 if TYPE_CHECKING:
     from graphflops.kernels.kernel import Pass
@@ -83,3 +84,11 @@ def test_what_each_pass_reads_and_writes() -> None:
     assert found.operands == ((x, weight), out)
     assert replace(found, phase="input_gradient").operands == ((out, weight), x)
     assert replace(found, phase="weight_gradient").operands == ((out, x), weight)
+
+
+def test_a_bias_is_added_to_each_channel_by_a_kernel_of_its_own() -> None:
+    for axes in (1, 2, 3):
+        x, weight = (2, 8, *[6] * axes), (16, 8, *[1] * axes)
+        *_, added = forward(f"aten.conv{axes}d.default", t(*x), t(*weight), t(16))
+        out = 2 * 16 * 6**axes
+        assert made([added]) == [pointwise(0, 4 * (out + 16), 4 * out, Strided(out, 3, 3))]

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from graphflops.tensor import BFLOAT16, FLOAT32
+from graphflops.tensor import BFLOAT16, FLOAT32, TensorType
 from tests.memory.one_call import eager
 from tests.one_call import g
 from tests.time.one_call import backward, forward
@@ -90,3 +91,13 @@ def test_the_gradient_of_a_prelu_is_summed_to_its_channels() -> None:
         if each.family == "reduction"
     ]
     assert (rows.rows, rows.columns) == (96, 4 * 128 * 128)
+
+
+def test_a_copy_is_made_again_only_for_a_gradient_that_reads_it() -> None:
+    """That of the other factor does."""
+    x, y = TensorType((64, 64), BFLOAT16), TensorType((64, 32), BFLOAT16)
+    for wanted, is_read in (("x", False), ("y", True)):
+        operands = [replace(each, requires_grad=name == wanted) for name, each in (("x", x), ("y", y))]
+        execution, call = eager("aten.mm.default", *operands, lies={"x0": (256, 2)})
+        (copy,) = execution.operand_copies(call).values()
+        assert copy.is_again is is_read

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
+
 from graphflops.execution.frames import References
 from graphflops.graph import Node, Ref
 
@@ -163,8 +165,9 @@ def test_a_statement_on_several_lines_holds_what_its_lines_have_made() -> None:
     assert until(nodes) == {"a": 2, "b": 2, "c": 3, "d": 4}
 
 
-def test_the_probabilities_of_an_attention_are_the_second_of_two_results() -> None:
-    line = (1, "out, p = self.attend(x)")
+@pytest.mark.parametrize("targets", ["out, p", "out, p, cache"])
+def test_the_probabilities_of_an_attention_are_its_second_result(targets: str) -> None:
+    line = (1, f"{targets} = self.attend(x)")
     nodes = [
         call("s", "matmul", "x x", line, (7, "scores = q @ k"), modules="attend"),
         call("w", "softmax", "s", line, (8, "w = scores.softmax(-1)"), modules="attend"),
@@ -185,3 +188,26 @@ def test_a_part_of_a_part_returns_before_it() -> None:
         call("e", "exp", "d", (2, "return torch.exp(x)")),
     ]
     assert until(nodes) == {"a": 1, "b": 2, "c": 3, "d": 4}
+
+
+def test_a_variable_of_a_loop_over_steps_is_replaced_after_eight_turns() -> None:
+    """What a function without lines of its own makes and reads twice its variables hold, of each operator the last eight.
+
+    The first is held while the ninth is made.
+    """
+    line = (1, "y = scan(x)")
+    nodes = [
+        node
+        for turn in range(10)
+        for node in (
+            call(f"w{turn}", "exp", "x", line),
+            call(f"s{turn}", "mul", f"w{turn} x", line),
+            call(f"u{turn}", "neg", f"w{turn}", line),
+        )
+    ]
+    nodes.append(call("y", "add", "s9 u9", line))
+    nodes.append(call("z", "relu", "y", (2, "return torch.relu(y)")))
+    found = until(nodes)
+    assert {name: found[name] for name in ("w0", "w1")} == {"w0": 3 * 8, "w1": 3 * 9}
+    assert all(found[f"w{turn}"] == 30 for turn in range(2, 10))  # until the statement is done
+    assert found["y"] == 31

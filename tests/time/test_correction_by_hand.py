@@ -25,6 +25,12 @@ def test_names_of_columns() -> None:
     assert names_of("softmax", 5) == ("bytes", "rows", "columns", "microseconds", "ratio")
 
 
+def test_points_of_older_profiles_have_the_first_sizes_only() -> None:
+    *sizes, microseconds, ratio = names_of("convolution", 8)
+    assert (len(sizes), microseconds, ratio) == (6, "microseconds", "ratio")
+    assert names_of("convolution", 5) == (*sizes[:3], "microseconds", "ratio")
+
+
 def test_one_point_is_the_mean_of_all() -> None:
     """Its ratio holds everywhere; the noise of products is 0.06 beside a signal of 0.1."""
     known = points((256, 256, 256, 1, 10.0, 1.5))

@@ -11,8 +11,9 @@ import pytest
 from graphflops.devices.device import Calibration, Host, Launch
 from graphflops.devices.platform import platform_of
 from graphflops.execution.runs import Runs
+from graphflops.report.call_time import CallTime
 from graphflops.time.launches import _entered
-from graphflops.time.program_time import program_time
+from graphflops.time.program_time import _sum, program_time
 from tests.one_call import g, program_of
 from tests.support import t
 from tests.time.toy_device import TRAFFIC, device
@@ -126,3 +127,14 @@ def test_errors_on_kernels_held_out_are_those_of_the_worst_variant() -> None:
 )
 def test_modules_that_a_call_enters(before: str, now: str, entered: list[str]) -> None:
     assert _entered(before, now) == entered
+
+
+def test_times_of_two_calls_are_added() -> None:
+    """The bound is that of the longer one; each kernel is named once."""
+    one = CallTime(1.0, 0.5, 2.0, "memory", "copy, matmul", 0.25)
+    other = CallTime(3.0, 1.5, 5.0, "matrix", "matmul, scan", 0.5)
+    expected = CallTime(4.0, 2.0, 7.0, "matrix", "copy, matmul, scan", 0.75)
+    assert _sum(one, other) == expected
+    assert _sum(other, one) == replace(expected, kernel="matmul, scan, copy")
+    nothing = CallTime(0.0, 0.0, 0.0, "host")
+    assert _sum(nothing, one) == _sum(one, nothing) == one

@@ -1,0 +1,74 @@
+"""Facts about how tensors lie, by which kernels are chosen."""
+
+from __future__ import annotations
+
+import pytest
+
+from graphflops.devices import HOPPER
+from graphflops.execution.strides import row_major
+from graphflops.kernels.call import Tensor
+from graphflops.kernels.moved import is_last
+from graphflops.kernels.reductions import reduction_buffers
+from tests.support import t
+from tests.time.one_call import forward
+
+
+def tensor(shape: tuple[int, ...], strides: tuple[int, ...]) -> Tensor:
+    return Tensor(shape, "float32", 32, strides, 4)
+
+
+@pytest.mark.parametrize(
+    ("shape", "strides", "last", "contiguous", "repeated", "transposed"),
+    [
+        ((2, 8, 5), (40, 5, 1), False, True, False, False),
+        ((2, 8, 5), (40, 1, 8), True, False, False, True),
+        ((2, 8, 5, 5), (200, 1, 40, 8), True, False, False, False),
+        ((2, 1, 5), (5, 1, 1), False, True, False, False),  # one channel is innermost in either order
+        ((8, 5), (5, 1), False, True, False, False),
+        ((5, 8), (1, 5), False, False, False, True),
+        ((8, 5), (0, 1), False, False, True, False),
+        ((1, 5), (0, 1), False, True, False, False),
+        ((8, 5), (10, 2), False, False, False, False),
+        ((), (), False, True, False, False),
+    ],
+)
+def test_how_a_tensor_lies(
+    shape: tuple[int, ...],
+    strides: tuple[int, ...],
+    last: bool,
+    contiguous: bool,
+    repeated: bool,
+    transposed: bool,
+) -> None:
+    x = tensor(shape, strides)
+    assert is_last(x) is last
+    assert (x.is_contiguous, x.is_repeated, x.is_transposed) == (contiguous, repeated, transposed)
+
+
+@pytest.mark.parametrize(
+    ("shape", "axes", "merged", "of"),
+    [  # axes that lie together are one
+        ((4, 1024, 1024), {1, 2}, (4, 1024**2), {1}),
+        ((1024, 1024, 4), {0, 1}, (1024**2, 4), {0}),
+        ((2, 2, 1024**2), {2}, (4, 1024**2), {1}),
+        ((1, 4, 1, 1024**2), {3}, (4, 1024**2), {1}),
+        ((1024, 4, 32, 32), {0, 2, 3}, (1024, 4, 1024), {0, 2}),
+    ],
+)
+def test_axes_that_lie_together_are_reduced_as_one(
+    shape: tuple[int, ...], axes: set[int], merged: tuple[int, ...], of: set[int]
+) -> None:
+    found = reduction_buffers(shape, row_major(shape), axes, 4, HOPPER)
+    assert found == reduction_buffers(merged, row_major(merged), of, 4, HOPPER)
+    assert found
+
+
+def test_an_attention_of_matrices_has_one_head() -> None:
+    for shape, batch, heads in (((8, 16), 1, 1), ((4, 8, 16), 1, 4), ((2, 4, 8, 16), 2, 4)):
+        found = forward(
+            "aten.scaled_dot_product_attention.default", *[t(*shape, dtype="bfloat16")] * 3, kernel="flash"
+        )
+        sizes = [kernel.sizes for kernel in found if kernel.family == "attention"]
+        assert [(each.batch, each.heads, each.queries, each.width) for each in sizes] == [
+            (batch, heads, 8, 16)
+        ]  # type: ignore[union-attr]
