@@ -17,7 +17,7 @@ from graphflops.errors import ModelError, shown
 from graphflops.exporters import load
 from graphflops.exporters.meshes import ranks_along
 from graphflops.graph import Graph, Mesh
-from graphflops.kernels.collectives import ONE_TO_ONE
+from graphflops.kernels.moved import ONE_TO_ONE
 from graphflops.runtime.isolated import ChildLimits, validate_file
 from graphflops.runtime.validation import Validation
 
