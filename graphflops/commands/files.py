@@ -130,20 +130,23 @@ class Output(NamedTuple):
 class Progress:
     """A bar on stderr for work that takes longer than a second, on a terminal only. It is wiped when the work is done."""
 
-    def __init__(self, doing: str = "analyzing") -> None:
-        self.doing = doing
+    def __init__(self, doing: str = "analyzing", unit: str = "it") -> None:
+        self.doing, self.unit = doing, unit
         self.bar: tqdm[Any] | None = None
         self.start = monotonic()
         self.shown = sys.stderr.isatty()
 
-    def __call__(self, done: int, total: int) -> None:
+    def __call__(self, done: int, total: int, note: str = "") -> None:
+        """What is done now. note: to be said beside it."""
         if not self.shown or (self.bar is None and monotonic() - self.start < 1):
             return
         if self.bar is None:
             from tqdm import tqdm
 
-            self.bar = tqdm(desc=self.doing, total=total, leave=False, dynamic_ncols=True)
+            self.bar = tqdm(desc=self.doing, total=total, unit=self.unit, leave=False, dynamic_ncols=True)
         self.bar.total = total
+        if note:
+            self.bar.set_postfix_str(note, refresh=False)
         self.bar.update(done - self.bar.n)
 
     def __enter__(self) -> Progress:

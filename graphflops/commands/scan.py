@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import tempfile
 from typing import TYPE_CHECKING, Any
 
@@ -14,8 +13,6 @@ from graphflops.errors import shown
 from graphflops.render import formats
 
 if TYPE_CHECKING:
-    from tqdm import tqdm
-
     from graphflops.scan.run import Summary
 
 _MEMORY = None if os.name == "nt" else "4GB"
@@ -153,9 +150,14 @@ def _scanned(
         device(given["device"])  # a name or profile that is wrong for all files is said once
     todo = planned(sources, chosen, Options(rows=tuple(sorted(rows)), **given))
     workers = min(jobs or _processors(), len(todo))
-    with _Bar() as bar:
+    with files.Progress("scan", " files") as bar:
+
+        def progress(summary: Summary, total: int) -> None:
+            fine = summary.by_status.get("ok", 0) + summary.by_status.get("unknown-operators", 0)
+            bar(summary.done, total, f"{sum(summary.by_status.values()) - fine:,} failed")
+
         summary = run(
-            todo, output, workers=workers, scheduler=scheduler or "", cache=cache, progress=bar.update
+            todo, output, workers=workers, scheduler=scheduler or "", cache=cache, progress=progress
         )
     click.echo(_words(summary, called), err=True)
     if summary.interrupted:
@@ -170,30 +172,3 @@ def _words(summary: Summary, output: str) -> str:
 
 def _processors() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-class _Bar:
-    """A bar with rate, errors and time left, on a terminal only."""
-
-    def __init__(self) -> None:
-        self.bar: tqdm[Any] | None = None
-
-    def __enter__(self) -> _Bar:
-        if sys.stderr.isatty():
-            from tqdm import tqdm
-
-            self.bar = tqdm(desc="scan", unit=" files", leave=False, dynamic_ncols=True)
-        return self
-
-    def update(self, summary: Summary, total: int) -> None:
-        """Show what is done."""
-        if self.bar is None:
-            return
-        fine = summary.by_status.get("ok", 0) + summary.by_status.get("unknown-operators", 0)
-        self.bar.total = total
-        self.bar.set_postfix_str(f"{sum(summary.by_status.values()) - fine:,} failed", refresh=False)
-        self.bar.update(summary.done - self.bar.n)
-
-    def __exit__(self, *exc: object) -> None:
-        if self.bar is not None:
-            self.bar.close()
