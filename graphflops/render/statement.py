@@ -26,7 +26,7 @@ CONVENTIONS = {  # by field of Flops: its name, its formula, and where it parts 
 
 def table(found: Statement, *, width: int = 120, color: bool = False) -> str:
     """What the run cost, by stage and convention, where it stands against thresholds, and what is assumed."""
-    from graphflops.render.table import told
+    from graphflops.render.document import told
 
     screen = told((headline(found), "bold"), facts(found), tables(found), width, color)
     for title, lines in lists(found):

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from graphflops.base.numbered import spans
+from graphflops.base.numbered import is_index, spans
 from graphflops.render.ledger import Counts, Group, Ledger
 from graphflops.render.text import short_type
 from graphflops.report import Report
@@ -205,8 +205,8 @@ class Tree:
         """Children by line: numbered ones of equal shape share one."""
         groups: dict[tuple[int, str | None], list[TreeModule]] = {}
         for child in module.children.values():
-            numbered = child.name.isascii() and child.name.isdecimal() and len(child.name) < 10
-            groups.setdefault((self.shape_of[child], None if numbered else child.name), []).append(child)
+            name = None if is_index(child.name) else child.name
+            groups.setdefault((self.shape_of[child], name), []).append(child)
         return list(groups.values())
 
     def _largest(self, groups: list[list[TreeModule]], most: int) -> list[int]:

@@ -42,8 +42,8 @@ def page(data: str, title: str, plain: str, given: str = "", scripts: tuple[str,
     policy = "; ".join(
         (
             "default-src 'none'",
-            f"style-src {_hashed(style)}",
-            f"script-src {_hashed(script)}",
+            f"style-src {hashed(style)}",
+            f"script-src {hashed(script)}",
             "base-uri 'none'",
             "form-action 'none'",
         )
@@ -96,6 +96,7 @@ def _script(scripts: tuple[str, ...]) -> str:
     return f'"use strict";\n(() => {{\n{parts}\n}})();\n'
 
 
-def _hashed(text: str) -> str:
+def hashed(text: str) -> str:
+    """A script or style as a policy names it."""
     digest = hashlib.sha256(text.encode()).digest()
     return f"'sha256-{base64.b64encode(digest).decode()}'"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from graphflops.base.numbered import spans
+from graphflops.base.numbered import is_index, spans
 from graphflops.render.text import short_type
 from graphflops.render.tree import Tree, TreeModule
 
@@ -140,8 +140,7 @@ class _Grower:
                 -1 if child is None else tree.shape_of[child]
                 for tree, child in zip(self.trees, self.children(member, name), strict=True)
             )
-            numbered = name.isascii() and name.isdecimal() and len(name) < 10
-            groups.setdefault((shapes, None if numbered else name), []).append(name)
+            groups.setdefault((shapes, None if is_index(name) else name), []).append(name)
         return list(groups.values())
 
     def heaviest(self, members: list[tuple[TreeModule | None, ...]], groups: list[list[str]]) -> set[int]:
