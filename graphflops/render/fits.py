@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import asdict
 from typing import Any
 
 from graphflops.base.units import memory, percent
@@ -60,22 +61,13 @@ def _data(found: Fits) -> dict[str, Any]:
             "requests": [{"length": length, "requests": most} for length, most in found.requests],
         },
         "at_largest": None if found.cell is None else known_of(found.cell),
-        "remedies": [
-            {"change": one.change, "option": one.option, "needed": one.needed, "fits": one.fits}
-            for one in found.remedies
-        ],
+        "remedies": [asdict(one) for one in found.remedies],
     }
 
 
 def _device(verdict: Verdict) -> dict[str, Any]:
-    return {
-        "device": verdict.device,
-        "memory": verdict.memory,
-        "needed": verdict.needed,
-        "margin": verdict.margin,
-        "fits": verdict.fits,
-        "largest": verdict.largest,
-    }
+    names = ("device", "memory", "needed", "margin", "fits", "largest")
+    return {name: getattr(verdict, name) for name in names}
 
 
 def _exact(quantity: Any, values: Any) -> int | None:

@@ -141,7 +141,7 @@ FORMATS = (
             "Sweep": Renderer("graphflops.render.html.sweep:html"),
             "Comparison": Renderer("graphflops.render.html.diff:html"),
             "History": Renderer("graphflops.render.history:html"),
-            "Serving": Renderer("graphflops.render.html.serving:html"),
+            "Serving": Renderer("graphflops.render.html.sweep:serving"),
             "Answer": Renderer("graphflops.render.graph.drawings:html"),
             "Statement": Renderer("graphflops.render.statement:html"),
             "Plan": Renderer("graphflops.render.plan:html"),

@@ -72,15 +72,10 @@ def page(data: str, title: str, plain: str, given: str = "", scripts: tuple[str,
 
 def devices() -> list[dict[str, object]]:
     """Machines by name with their published peaks, as the roofline reads them."""
+    names = ("name", "memory_bytes", "bandwidth", "vector")
     return [
-        {
-            "name": one.name,
-            "memory_bytes": one.memory_bytes,
-            "bandwidth": one.bandwidth,
-            "vector": one.vector,
-            "matrix": dict(one.matrix),
-            "source": one.sources["bandwidth"],
-        }
+        {name: getattr(one, name) for name in names}
+        | {"matrix": dict(one.matrix), "source": one.sources["bandwidth"]}
         for one in published()
     ]
 
