@@ -6,18 +6,18 @@ report with predicted times. Equal calls of several layers are one finding.
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from graphflops.attention.kernel import last_refusal, remedy
 from graphflops.base import units
-from graphflops.base.docstrings import docstring
 from graphflops.base.files import opened
+from graphflops.base.numbered import starred
 from graphflops.devices import complete, device
 from graphflops.errors import FileError, OptionError, shown
 from graphflops.kernels.kernel import Kernel, Product, bytes_of
+from graphflops.onnx_audit.registry import Check
 from graphflops.ops import operator
 from graphflops.report.findings import Finding, ModelFindings, RuleInfo, with_neighbours
 from graphflops.time.predict import fused_seconds, predict, seconds_of
@@ -36,7 +36,6 @@ _LEAST_SHARE = 0.01  # of the program's time that a finding saves
 _NOTABLE_SHARE = 0.05  # from which on a finding is a warning
 _LAUNCH_SHARE = 0.1
 _COPY_RATE = 0.7  # of the memory's bandwidth that a copy reaches
-_NUMBERED = re.compile(r"(^|\.)\d+(?=\.|$)")
 _HALF = ("bfloat16", "float16")
 _MOVING = ("movement", "view", "identity")
 
@@ -48,42 +47,6 @@ class Waste(NamedTuple):
     seconds: float
     message: str
     fix: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class SlowCheck:
-    """One check of the time on a device."""
-
-    code: str
-    name: str
-    fix: str
-    run: Callable[[_Program], Iterator[Waste]]
-
-    @property
-    def explanation(self) -> str:
-        """What the check looks for and why that matters."""
-        return " ".join(docstring(self.run).split())
-
-    @property
-    def summary(self) -> str:
-        """The first sentence of the explanation."""
-        return f"{self.explanation.partition('. ')[0].rstrip('.')}."
-
-    @property
-    def severity(self) -> Severity:
-        """The highest of its findings: one that saves little of the time is a note."""
-        return "warning"
-
-    @property
-    def kind(self) -> str:
-        """What they are about."""
-        return "time"
-
-    @property
-    def info(self) -> RuleInfo:
-        """What holds for all findings of the check."""
-        text = self.explanation
-        return RuleInfo(self.name, self.summary, f"{text}\n\nFix: {self.fix}.", "warning")
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,13 +110,13 @@ def time_findings(
     return with_neighbours([finding for _, finding in sorted(found, key=lambda item: -item[0])], report.rows)
 
 
-def _folded(check: SlowCheck, program: _Program, whole: float) -> Iterator[tuple[float, Finding]]:
+def _folded(check: Check, program: _Program, whole: float) -> Iterator[tuple[float, Finding]]:
     """One finding for what equal calls of several layers waste, with their time."""
     seconds: Counter[tuple[str, str, str]] = Counter()
     rows: dict[tuple[str, str, str], list[Row | None]] = {}
     for row, wasted, message, fix in check.run(program):
         key = (_pattern(row), message, fix or check.fix)
-        seconds[key] += wasted  # type: ignore[assignment]
+        seconds[key] += wasted
         rows.setdefault(key, []).append(row)
     for key, wasted in seconds.items():
         share = wasted / whole
@@ -170,7 +133,7 @@ def _folded(check: SlowCheck, program: _Program, whole: float) -> Iterator[tuple
 
 def _pattern(row: Row | None) -> str:
     """The module of a call, `*` for the numbers of layers."""
-    return "" if row is None else _NUMBERED.sub(r"\1*", row.module)
+    return "" if row is None else starred(row.module)
 
 
 def _unaligned(program: _Program) -> Iterator[Waste]:
@@ -369,30 +332,35 @@ def _product(dtype: str, sizes: Product) -> Kernel:
     return Kernel("matmul", dtype, 2 * sizes.batch * m * n * k, 0, moved * (m + n) * k, moved * m * n, sizes)
 
 
+def _check(code: str, name: str, run: Callable[[_Program], Iterator[Waste]], fix: str) -> Check:
+    """severity: the highest of its findings; one that saves little of the time is a note."""
+    return Check(code, name, "time", "warning", fix, "report", run)
+
+
 SLOW_CHECKS = (
-    SlowCheck("GF270", "unaligned-product", "pad the size to a multiple of 8, better of 64", _unaligned),
-    SlowCheck(
+    _check("GF270", "unaligned-product", _unaligned, "pad the size to a multiple of 8, better of 64"),
+    _check(
         "GF271",
         "unfused-attention",
+        _unfused,
         "call scaled_dot_product_attention with is_causal or a contiguous mask, in half precision where heads share keys; "
         "in ONNX use Attention of opset 23",
-        _unfused,
     ),
-    SlowCheck(
-        "GF272", "float32-product", "run the product in half precision, or under autocast", _float32_products
+    _check(
+        "GF272", "float32-product", _float32_products, "run the product in half precision, or under autocast"
     ),
-    SlowCheck(
+    _check(
         "GF273",
         "heads-repeated",
-        "pass enable_gqa=True instead of repeating heads; in ONNX use Attention of opset 23",
         _repeated_heads,
+        "pass enable_gqa=True instead of repeating heads; in ONNX use Attention of opset 23",
     ),
-    SlowCheck(
+    _check(
         "GF274",
         "layout-converted",
-        "convert model and input once: .to(memory_format=torch.channels_last)",
         _converted_layouts,
+        "convert model and input once: .to(memory_format=torch.channels_last)",
     ),
-    SlowCheck("GF275", "launch-bound", "use CUDA graphs or torch.compile, or a larger batch", _waits_for_cpu),
-    SlowCheck("GF276", "product-repeated", "compute it once and keep the result", _repeated_products),
+    _check("GF275", "launch-bound", _waits_for_cpu, "use CUDA graphs or torch.compile, or a larger batch"),
+    _check("GF276", "product-repeated", _repeated_products, "compute it once and keep the result"),
 )

@@ -14,7 +14,7 @@ from graphflops.cli import main
 from graphflops.fitting.fits import fits
 from graphflops.fitting.remedies import repeated_modules
 from graphflops.render import formats
-from graphflops.render.fits import table
+from graphflops.render.document import text as table
 from tests.render.reports import with_unknown
 
 SAMPLES = Path(__file__).parents[1] / "samples"

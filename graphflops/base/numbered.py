@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 _NUMBERS = re.compile(r"\d+")
+_INDEX = re.compile(r"(?<![^.])\d+(?![^.])")  # one part of a path that is a number
 
 
 def spans(indices: Iterable[int]) -> str:
@@ -18,6 +19,16 @@ def spans(indices: Iterable[int]) -> str:
             runs.append([index])
     texts = ["-".join(map(str, run)) for run in runs]
     return ", ".join(texts) if len(texts) <= 3 else f"{texts[0]}, {texts[1]}, … {texts[-1]}"
+
+
+def is_index(name: str) -> bool:
+    """True for the name of a module in a list: its place there."""
+    return name.isascii() and name.isdecimal() and len(name) < 10
+
+
+def starred(path: str) -> str:
+    """`blocks.*.fc2` for `blocks.3.fc2`: layers that differ in their place in a list are one."""
+    return _INDEX.sub("*", path)
 
 
 def unnumbered(name: str) -> str:

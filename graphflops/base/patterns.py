@@ -13,6 +13,11 @@ def modules_around(path: str) -> list[str]:
     return [".".join(parts[:end]) for end in range(1, len(parts))]
 
 
+def is_within(path: str, module: str) -> bool:
+    """True if a path is that of the module, or of one in it; all are in the model, ""."""
+    return not module or path == module or path.startswith(f"{module}.")
+
+
 def matches_module(pattern: str, path: str) -> bool:
     """True if the pattern matches a module path: `*` matches one part between dots, `**` any number of parts."""
     return _meets(pattern.split("."), path.split("."), "**", _part)

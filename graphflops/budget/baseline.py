@@ -10,9 +10,10 @@ from typing import Any, Literal, NamedTuple, Union
 import msgspec
 
 from graphflops.base.files import opened
+from graphflops.base.numbered import starred
 from graphflops.base.patterns import matches_module
 from graphflops.budget.limits import Budget
-from graphflops.budget.measure import TOP, Figure, Measures, unnumbered
+from graphflops.budget.measure import TOP, Figure, Measures
 from graphflops.budget.quantities import UNITS
 from graphflops.cost import QUANTITIES
 from graphflops.errors import FileError, shown
@@ -57,7 +58,7 @@ def _holders(measures: Measures, path: str, before: Before | None) -> Iterator[C
     for module, count in measures.parameters_in(path).items():
         then = before.lines.get(module or TOP, _NOTHING).get("parameters", 0) if before else 0
         if isinstance(then, int):
-            yield Culprit(module or TOP, "", 0, count - then, sources.get(unnumbered(module), ""))
+            yield Culprit(module or TOP, "", 0, count - then, sources.get(starred(module), ""))
 
 
 SCHEMA: Literal[1] = 1

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Literal, NamedTuple
 
-from graphflops.base.patterns import matches_module, matches_op
+from graphflops.base.numbered import starred
+from graphflops.base.patterns import is_within, matches_module, matches_op
 from graphflops.base.units import measured, percent
 from graphflops.budget.baseline import Before, Culprit, culprits
 from graphflops.budget.limits import Budget
-from graphflops.budget.measure import TOP, Figure, Measures, unnumbered, within
+from graphflops.budget.measure import TOP, Figure, Measures
 from graphflops.budget.quantities import UNITS, Limit
 from graphflops.dims import Dim, Expr
 from graphflops.open_sizes import of_report
@@ -157,7 +158,7 @@ class _Check:
             for scope in self.folded(paths, limits):
                 yield from self.scope(scope, limits)
             if not paths:
-                there = listed(dict.fromkeys(safe(unnumbered(path), 60) for path in self.measures.modules), 8)
+                there = listed(dict.fromkeys(safe(starred(path), 60) for path in self.measures.modules), 8)
                 yield finding("GF308", f"no module matches {safe(pattern)}; the model has {there or 'none'}")
         yield from self.coverage()
         yield from self.forbidden()
@@ -178,11 +179,11 @@ class _Check:
         for path in paths:
             figures = [self.measures.module(path, limit.quantity) for limit in limits]
             then = [self.then(path, limit) for limit in limits]
-            key = (unnumbered(path), *figures, *then, *self.measures.unknown(path).items())
+            key = (starred(path), *figures, *then, *self.measures.unknown(path).items())
             equal.setdefault(key, []).append(path)
         for members in equal.values():
             some = len(members) > 1
-            label = unnumbered(members[0]) if some else members[0]
+            label = starred(members[0]) if some else members[0]
             yield _Scope(members[0], label, f" (each of {len(members):,})" if some else "")
 
     def scope(self, scope: _Scope, limits: tuple[Limit, ...]) -> Iterator[Finding]:
@@ -329,7 +330,7 @@ class _Check:
 
     def first_call(self, path: str, ops: Mapping[str, int]) -> dict[str, str]:
         """The place of the first call of one of these operators."""
-        rows = (row for row in self.measures.report.rows if row.op in ops and within(row.module, path))
+        rows = (row for row in self.measures.report.rows if row.op in ops and is_within(row.module, path))
         row = next(rows, None)
         return {} if row is None else {"node": row.node, "op": row.op, "source": row.source}
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Union
 
+from graphflops.base.numbered import starred
+from graphflops.base.patterns import is_within
 from graphflops.budget.quantities import OF_DEVICES, SERVED, UNITS
 from graphflops.cost import Cost
 from graphflops.dims import Dim
@@ -19,7 +20,6 @@ from graphflops.report import Report, Row
 from graphflops.report.size_names import named
 
 Figure = Union[int, str]  # a number, or the formula where a size has no value
-_NUMBERED = re.compile(r"(?<![^.])\d+(?![^.])")  # one part of a path that is a number
 _DEEPEST = 100  # components of a path
 TOP = "(model)"  # calls made in no module
 
@@ -113,7 +113,7 @@ class Measures:
 
     def unknown(self, path: str = "") -> Counter[str]:
         """How often each operator of unknown cost is called in a module."""
-        return Counter(row.op for row in self._unknown if within(row.module, path))
+        return Counter(row.op for row in self._unknown if is_within(row.module, path))
 
     @cached_property
     def modules(self) -> list[str]:
@@ -132,8 +132,8 @@ class Measures:
         sources: dict[tuple[str, str], Counter[str]] = {}
         counts: dict[tuple[str, str], Counter[int]] = {}
         for row, kind in zip(self.report.rows, self.ledger.of, strict=True):
-            if within(row.module, path):
-                key = (unnumbered(row.module), row.op)
+            if is_within(row.module, path):
+                key = (starred(row.module), row.op)
                 counts.setdefault(key, Counter())[kind] += 1
                 sources.setdefault(key, Counter())[row.source] += 1
         return [Line(*key, self.ledger.group(found), sources[key]) for key, found in counts.items()]
@@ -142,8 +142,8 @@ class Measures:
         """Parameters that the modules in one module hold themselves, by path without numbers."""
         held: Counter[str] = Counter()
         for name, count in self.report.parameter_modules.items():
-            if within(name, path):
-                held[unnumbered(name)] += count
+            if is_within(name, path):
+                held[starred(name)] += count
         return dict(held)
 
     @cached_property
@@ -170,16 +170,6 @@ def _prefixes(path: str) -> list[str]:
     return [".".join(parts[: end + 1]) for end in range(len(parts))]
 
 
-def unnumbered(path: str) -> str:
-    """`blocks.*.fc` for `blocks.3.fc`: layers that differ by number are one."""
-    return _NUMBERED.sub("*", path)
-
-
 def _of(cost: Cost, quantity: str) -> Dim:
     value: Dim = getattr(cost, quantity)
     return value
-
-
-def within(path: str, module: str) -> bool:
-    """True if the module is that one or inside it."""
-    return not module or path == module or path.startswith(f"{module}.")

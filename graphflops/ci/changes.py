@@ -18,7 +18,7 @@ from graphflops.comparison.result import HELD, WORK, Comparison
 from graphflops.errors import GraphflopsError, shown
 from graphflops.loading import analyze
 from graphflops.onnx_audit.audit import audit
-from graphflops.render.audit import offered
+from graphflops.render.fixes import offered
 from graphflops.report import Report
 from graphflops.report.contradictions import contradictions
 from graphflops.version import tool

@@ -10,13 +10,12 @@ import click
 from graphflops.commands import capture_options, files, options
 from graphflops.commands.training_options import training
 from graphflops.errors import shown
-from graphflops.render import formats
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from graphflops.graph import Graph
-    from graphflops.report import Cut, Report
+    from graphflops.report import Report
 
 
 @click.command(cls=options.LimitedCommand)
@@ -25,34 +24,22 @@ if TYPE_CHECKING:
 @options.assume
 @options.masks
 @options.sweeps
-@click.option(
-    "--by",
-    type=click.Choice(("op", "module", "source", "attention")),
-    help="One table only: by operator, module, source line, or attention.",
+@options.cut(
+    ("op", "module", "source", "attention"),
+    by="One table only: by operator, module, source line, or attention.",
+    depth="Levels of the module tree. Default: about a screen.",
+    verbose="Every layer, with the shapes of its input, output and weight.",
+    top="Lines of a table, or under one module.",
 )
-@click.option(
-    "--depth",
-    type=click.IntRange(min=0),
-    metavar="N",
-    help="Levels of the module tree. Default: about a screen.",
-)
-@click.option(
-    "--verbose", "-v", is_flag=True, help="Every layer, with the shapes of its input, output and weight."
-)
-@click.option("--top", type=click.IntRange(min=1), metavar="N", help="Lines of a table, or under one module.")
 @options.output_of("Report")
 @training
-@click.option(
-    "--strict",
-    is_flag=True,
-    help="Exit with 3 if the cost of any node is unknown, or the file contradicts itself.",
-)
+@options.flag("--strict", "Exit with 3 if the cost of any node is unknown, or the file contradicts itself.")
 @options.per
 @options.price
 @options.execution
 @options.device
 @options.network
-@click.option("--mesh", metavar="AXIS=N,...", help="Sizes of open axes of a recorded step: dp=64,tp=4.")
+@options.valued("--mesh", "AXIS=N,...", "Sizes of open axes of a recorded step: dp=64,tp=4.")
 @options.verify
 @options.of_the_file
 @click.pass_context
@@ -61,12 +48,8 @@ def analyze(
     /,
     models: tuple[str, ...],
     sweeps: dict[str, tuple[int, ...]],
-    by: Cut | None,
-    depth: int | None,
-    top: int | None,
-    verbose: bool,
-    form: str | None,
-    output: str | None,
+    cut: dict[str, Any],
+    output: files.Output,
     strict: bool,
     per: str | None,
     price_per_hour: float | None,
@@ -89,44 +72,44 @@ def analyze(
     graphflops analyze *.onnx lm.pt2 --output costs.csv
     graphflops analyze timm:resnet50@batch=8 --device h200
     """
-    cut = {"by": by, "depth": depth, "top": top, "verbose": verbose or None}
     if per is not None:
-        _per_item(ctx, models, per, form, output, given)
+        _per_item(ctx, models, per, output, given)
     elif len(models) > 1:
-        _overview(ctx, models, form, output, strict, given)
+        _overview(ctx, models, output, strict, given)
     else:
-        _one(ctx, models[0], cut, sweeps, form, output, strict, price_per_hour, given)
+        report = _one(models[0], cut, sweeps, output, price_per_hour, given)
+        _refuse_impossible(ctx, report)
+        if strict:
+            _refuse_doubtful(ctx, report)
 
 
 def _one(
-    ctx: click.Context,
     model: str,
     cut: dict[str, Any],
     sweeps: dict[str, tuple[int, ...]],
-    form: str | None,
-    output: str | None,
-    strict: bool,
+    output: files.Output,
     price_per_hour: float | None,
     given: dict[str, Any],
-) -> None:
-    form = formats.chosen("Report", form, output)
-    formats.refuse("Sweep" if sweeps else "Report", form, cut)
+) -> Report:
+    """Writes the report of one model, or of a sweep over its sizes."""
+    output = output.of("Sweep" if sweeps else "Report", **cut)
     program = capture_options.model(model, training=bool(given["training"]), mesh=given.pop("mesh"))
     report = replace(files.report_of(program, **given), price_per_hour=price_per_hour)
     if price_per_hour is not None and report.totals.time is None:
         raise click.UsageError("--price-per-hour takes a predicted time: name a device with --device")
-    content: object = report
-    if sweeps:
-        from graphflops.derived.sweep import Sweep
-        from graphflops.fitting.cells import with_cells
+    if not sweeps:
+        output.write(report, **cut)
+        return report
+    from graphflops.derived.sweep import Sweep
+    from graphflops.fitting.cells import with_cells
 
-        report_of = _at_sizes(program, given) if report.device else None
-        with files.Progress("predicting times") as progress:
-            content = sweep = with_cells(Sweep.of(report, sweeps, report_of, progress))
-    files.write(formats.render(content, form, **cut, **files.screen(output)), output)
-    for note in sweep.notes if sweeps else ():
+    report_of = _at_sizes(program, given) if report.device else None
+    with files.Progress("predicting times") as progress:
+        sweep = with_cells(Sweep.of(report, sweeps, report_of, progress))
+    output.write(sweep)
+    for note in sweep.notes:
         click.echo(f"graphflops: {note}", err=True)
-    _exit(ctx, report, strict)
+    return report
 
 
 def _at_sizes(model: str | Graph, given: dict[str, Any]) -> Callable[[Mapping[str, int]], Report] | None:
@@ -142,48 +125,29 @@ def _at_sizes(model: str | Graph, given: dict[str, Any]) -> Callable[[Mapping[st
 
 
 def _per_item(
-    ctx: click.Context,
-    models: tuple[str, ...],
-    axis: str,
-    form: str | None,
-    output: str | None,
-    given: dict[str, Any],
+    ctx: click.Context, models: tuple[str, ...], axis: str, output: files.Output, given: dict[str, Any]
 ) -> None:
     """Writes the FLOPs of one model for each entry of an input axis."""
     if len(models) > 1:
         raise click.UsageError("--per takes one MODEL")
     from graphflops.render.per_item import listing
 
-    form = formats.chosen("Listing", form, output)
-    _refuse_others(ctx, "Listing", form, "strict")
+    output = output.of("Listing", **_others(ctx, "strict"))
     program = capture_options.model(models[0], training=bool(given["training"]), mesh=given.pop("mesh"))
-    content = listing(files.report_of(program, **given).per(axis), exact=form in ("json", "csv"))
-    files.write(formats.render(content, form, **files.screen(output)), output)
+    output.write(listing(files.report_of(program, **given).per(axis), exact=output.is_exact))
 
 
-def _refuse_others(ctx: click.Context, kind: str, form: str, *more: str) -> None:
-    """Raises OptionError for options of a whole report of one model, where something else is written."""
-    others = {name: ctx.params[name] for name in ("by", "depth", "top", "verbose", "price_per_hour", *more)}
-    formats.refuse(kind, form, {**others, "sweep": ctx.params["sweeps"] or None})
-
-
-def _exit(ctx: click.Context, report: Report, strict: bool) -> None:
-    """Exits with 1 where a call provably cannot run, with 3 where a cost is unknown and `strict` is given."""
-    _refuse_impossible(ctx, report)
-    if strict:
-        _refuse_doubtful(ctx, report)
+def _others(ctx: click.Context, *more: str) -> dict[str, Any]:
+    """Options of a whole report of one model, which are refused where something else is written."""
+    names = ("by", "depth", "top", "verbose", "price_per_hour", *more)
+    return {**{name: ctx.params[name] for name in names}, "sweep": ctx.params["sweeps"] or None}
 
 
 def _overview(
-    ctx: click.Context,
-    models: tuple[str, ...],
-    form: str | None,
-    output: str | None,
-    strict: bool,
-    given: dict[str, Any],
+    ctx: click.Context, models: tuple[str, ...], output: files.Output, strict: bool, given: dict[str, Any]
 ) -> None:
-    form = formats.chosen("Overview", form, output)
-    _refuse_others(ctx, "Overview", form)
+    """Writes a line for each model; exits with 1 where one cannot be analyzed."""
+    output = output.of("Overview", **_others(ctx))
     from graphflops.base.limits import next_analysis
     from graphflops.derived.overview import overview
     from graphflops.loading import import_rules
@@ -201,17 +165,14 @@ def _overview(
         return report
 
     found = overview(models, report_of)
-    files.write(formats.render(found, form, **files.screen(output)), output)
+    output.write(found)
     failed = sum(bool(line.error) for line in found.lines)
     if failed:
         click.echo(f"graphflops: error: {failed:,} of {len(models):,} models failed", err=True)
         ctx.exit(1)
     unknown = sum(line.cost.unknown for line in found.lines if line.cost is not None)
-    problems = [*doubtful, *([f"the cost of {unknown:,} calls is unknown"] if unknown else [])]
-    for problem in problems if strict else ():
-        click.echo(f"graphflops: strict: {problem}", err=True)
-    if strict and problems:
-        ctx.exit(3)
+    if strict:
+        _refuse(ctx, [*doubtful, f"the cost of {unknown:,} calls is unknown" if unknown else ""])
 
 
 def _refuse_impossible(ctx: click.Context, report: Report) -> None:
@@ -230,7 +191,11 @@ def _refuse_doubtful(ctx: click.Context, report: Report) -> None:
     from graphflops.render.summary import unknown
     from graphflops.report.contradictions import contradicted
 
-    problems = [contradicted(report), unknown(report) if report.coverage.unknown else ""]
+    _refuse(ctx, [contradicted(report), unknown(report) if report.coverage.unknown else ""])
+
+
+def _refuse(ctx: click.Context, problems: list[str]) -> None:
+    """Says each problem that is not "", and exits with 3 where there is one."""
     for problem in filter(None, problems):
         click.echo(f"graphflops: strict: {problem}", err=True)
     if any(problems):

@@ -10,7 +10,6 @@ import click
 from graphflops.commands import files, options
 from graphflops.commands.audit_fix import fix, fix_options, is_fix
 from graphflops.errors import FileError
-from graphflops.render import formats
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,40 +17,35 @@ if TYPE_CHECKING:
     from graphflops.report.findings import Findings, Severity
 
 
-def _codes(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> list[str]:
-    return [code.strip() for value in values for code in value.split(",")]
+def _codes(name: str, text: str) -> options.Option[Any]:
+    """An option for codes of checks; each time that it is given for one or more, with commas."""
+
+    def split(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> list[str]:
+        return [code.strip() for value in values for code in value.split(",")]
+
+    return options.valued(name, "CODES", text, multiple=True, callback=split)
 
 
 @click.command(cls=options.LimitedCommand)
 @click.argument("models", type=click.Path(), nargs=-1, metavar="MODEL...")
-@click.option(
-    "--select",
-    multiple=True,
-    callback=_codes,
-    metavar="CODES",
-    help="Run these checks only: GF202,GF24 (all that begin so).",
-)
-@click.option("--ignore", multiple=True, callback=_codes, metavar="CODES", help="Leave these checks out.")
-@click.option(
+@_codes("--select", "Run these checks only: GF202,GF24 (all that begin so).")
+@_codes("--ignore", "Leave these checks out.")
+@options.choice(
     "--fail-on",
-    type=click.Choice(("error", "warning", "note", "never")),
+    ("error", "warning", "note", "never"),
+    "Exit with 3 if a finding is at least this severe.",
     default="error",
     show_default=True,
-    help="Exit with 3 if a finding is at least this severe.",
 )
 @options.sizes
 @options.assume
-@click.option(
-    "--top", type=click.IntRange(min=1), metavar="N", help="Findings of one code in a table. Default: 5."
-)
-@click.option(
-    "--statistics", is_flag=True, help="One line for each code: how often, in how many models, what it costs."
-)
+@options.whole("--top", "Findings of one code in a table. Default: 5.")
+@options.flag("--statistics", "One line for each code: how often, in how many models, what it costs.")
 @options.execution
 @options.device
 @options.output_of("Findings")
 @fix_options
-@click.option("--explain", metavar="CODE", help="Say what a check looks for; `all` lists them.")
+@options.valued("--explain", "CODE", "Say what a check looks for; `all` lists them.")
 @click.pass_context
 def audit(
     ctx: click.Context,
@@ -60,8 +54,7 @@ def audit(
     fail_on: Literal["error", "warning", "note", "never"],
     top: int | None,
     statistics: bool,
-    form: str | None,
-    output: str | None,
+    output: files.Output,
     explain: str | None,
     **given: Any,
 ) -> None:
@@ -79,19 +72,24 @@ def audit(
     graphflops audit --explain GF240
     """
     if explain is not None:
-        _explain(explain, output)
+        files.write(_explanation(explain), output.path)
         return
     if not models:
         raise click.UsageError("name a MODEL, or say --explain CODE")
     codes, sizes = _what(given)
     if is_fix(given):
-        if form or top or statistics:
+        if output.form or top or statistics:
             raise click.UsageError("--format, --top and --statistics are of findings: audit the fixed file")
-        _fixed(ctx, models, codes, sizes, output, given, fail_on)
+        _fixed(ctx, models, codes, sizes, output.path, given, fail_on)
         return
-    form, shown = formats.chosen("Findings", form, output), {"top": top, "statistics": statistics or None}
-    formats.refuse("Findings", form, shown)
-    _exit(ctx, *_written(models, codes, sizes, form, output, shown), fail_on)
+    shown = {"top": top, "statistics": statistics or None}
+    output = output.of("Findings", **shown)
+    found, errors = _audited(models, codes, **sizes)
+    if found.models:
+        from graphflops.versions.git import located
+
+        output.write(found, **shown, locate=located)
+    _exit(ctx, found, errors, fail_on)
 
 
 def _what(given: dict[str, Any]) -> tuple[Sequence[str], dict[str, Any]]:
@@ -120,23 +118,6 @@ def _fixed(
     _exit(ctx, audit_findings([each.after.of_model() for each in done]), errors, fail_on)
     if fixing["exit_code"] and any(each.fixed for each in done):
         ctx.exit(3)
-
-
-def _written(
-    models: Sequence[str],
-    codes: Sequence[str],
-    sizes: dict[str, Any],
-    form: str,
-    output: str | None,
-    shown: dict[str, Any],
-) -> tuple[Findings, Sequence[str]]:
-    """Writes the findings; returns them with the errors of models that cannot be audited."""
-    from graphflops.versions.git import located
-
-    found, errors = _audited(models, codes, **sizes)
-    if found.models:
-        files.write(formats.render(found, form, **shown, locate=located, **files.screen(output)), output)
-    return found, errors
 
 
 def _exit(
@@ -185,16 +166,15 @@ def _audited(models: Sequence[str], codes: Sequence[str], **sizes: Any) -> tuple
     return replace(findings, rules={**findings.rules, **rules()}), errors
 
 
-def _explain(code: str, output: str | None) -> None:
+def _explanation(code: str) -> str:
+    """What a check looks for, or a line for each check."""
     from graphflops.onnx_audit.catalogue import checks
     from graphflops.report.diagnostics import DIAGNOSTICS
     from graphflops.time_audit import SLOW_CHECKS
 
     known: dict[str, Any] = {**checks(), **{check.code: check for check in SLOW_CHECKS}}
     if code == "all":
-        lines = [f"{c.code}  {c.severity:7}  {c.name}: {c.summary}\n" for c in known.values()]
-        files.write("".join(lines), output)
-        return
+        return "".join(f"{c.code}  {c.severity:7}  {c.name}: {c.summary}\n" for c in known.values())
     check = known.get(code.upper())
     if check is None and code.upper() in DIAGNOSTICS:
         raise click.UsageError(
@@ -205,4 +185,4 @@ def _explain(code: str, output: str | None) -> None:
             f"no check has the code {code!r}: --explain all lists them; docs/budgets.md has those of graphflops check"
         )
     head = f"{check.code} {check.name} ({check.kind}, {check.severity})"
-    files.write(f"{head}\n\n{check.explanation}\n\nFix: {check.fix}.\n", output)
+    return f"{head}\n\n{check.explanation}\n\nFix: {check.fix}.\n"

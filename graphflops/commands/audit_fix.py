@@ -10,31 +10,28 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from graphflops.base.files import copied
-from graphflops.commands import files
+from graphflops.commands import files, options
 from graphflops.errors import FileError, GraphflopsError, shown
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Collection, Sequence
 
     from graphflops.onnx_fix.fix import Fixed
 
-_FLAGS = (
-    ("fix", "Mend the findings that have a safe fix; --output names the new file, else MODEL.fixed.onnx."),
-    ("unsafe-fixes", "With --fix: also fixes after which results differ, within a tolerance."),
-    ("in-place", "With --fix: replace MODEL by the fixed file."),
-    ("unproven", "With --fix: also write what onnxruntime cannot run here, and so cannot prove."),
-    ("dry-run", "Fix and prove, but write nothing."),
-    ("diff", "Write nothing, and say all that would change."),
-    ("exit-code", "Exit with 3 if anything was fixed, or would be."),
+fix_options = options.together(
+    options.flag(
+        "--fix", "Mend the findings that have a safe fix; --output names the new file, else MODEL.fixed.onnx."
+    ),
+    options.flag("--unsafe-fixes", "With --fix: also fixes after which results differ, within a tolerance."),
+    options.flag("--in-place", "With --fix: replace MODEL by the fixed file."),
+    options.flag(
+        "--unproven", "With --fix: also write what onnxruntime cannot run here, and so cannot prove."
+    ),
+    options.flag("--dry-run", "Fix and prove, but write nothing."),
+    options.flag("--diff", "Write nothing, and say all that would change."),
+    options.flag("--exit-code", "Exit with 3 if anything was fixed, or would be."),
 )
 _EXTRA = ("onnx_ir", "onnxruntime", "onnxscript")
-
-
-def fix_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The options of --fix, which the command gets as keywords."""
-    for name, text in reversed(_FLAGS):
-        command = click.option(f"--{name}", is_flag=True, help=text)(command)
-    return command
 
 
 def is_fix(given: dict[str, bool]) -> bool:
@@ -72,7 +69,7 @@ def _one(model: str, codes: Collection[str], sizes: Any, output: str | None, giv
     from graphflops.base.limits import next_analysis
     from graphflops.budget.ignores import read_ignores
     from graphflops.onnx_fix.fix import fixed
-    from graphflops.render.findings import fixes
+    from graphflops.render.fixes import fixes
 
     next_analysis()
     if model.endswith(".pt2"):

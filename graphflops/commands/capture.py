@@ -24,20 +24,18 @@ if TYPE_CHECKING:
 
 @click.command(cls=options.Command)
 @click.argument("model", metavar="MODEL")
-@click.option(
+@options.valued(
     "-o",
+    "FILE",
+    "Ends in .pt2 or .json; of a step in .recorded or .json.",
     "--output",
     type=click.Path(dir_okay=False),
     required=True,
-    metavar="FILE",
-    help="Ends in .pt2 or .json; of a step in .recorded or .json.",
 )
 @capture_options.recording
 @capture_options.choices
 @training_options.training
-@click.option(
-    "--joint", is_flag=True, help="Forward and backward in one program, as torch differentiates it."
-)
+@options.flag("--joint", "Forward and backward in one program, as torch differentiates it.")
 @options.rule_files
 def capture(
     model: str,

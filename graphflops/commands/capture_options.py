@@ -7,84 +7,65 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from graphflops.capturing.name import AXES, CACHES, DTYPES, PHASES, QUANTIZED, Choices, parsed
+from graphflops.commands import options
 from graphflops.errors import shown
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from graphflops.capturing.name import Name
     from graphflops.graph import Graph
 
-_SIZE = click.IntRange(1)
-_OPTIONS = (
-    click.option("--batch", type=_SIZE, help="Sequences or images. Default: 1."),
-    click.option("--length", type=_SIZE, help="Tokens of a prompt. Default: 128."),
-    click.option("--context", type=_SIZE, help="Tokens in the cache before a decode step. Default: 1024."),
-    click.option("--image-size", type=_SIZE, metavar="PIXELS", help="Height and width of images."),
-    click.option(
-        "--dynamic", type=click.Choice(AXES), multiple=True, help="An axis that stays open; repeatable."
-    ),
-    click.option("--dtype", type=click.Choice(DTYPES), help="Of the parameters. Default: the library's."),
-    click.option(
-        "--phase", type=click.Choice(PHASES), help="Of a decoder. Default: prefill, forward in training."
-    ),
-    click.option("--cache", type=click.Choice(CACHES), help="A cache that grows, or one written in place."),
+
+def _choices(given: dict[str, Any]) -> dict[str, Any]:
+    taken = {name: given.pop(name) for name in Choices.__dataclass_fields__}
+    return {name: value for name, value in taken.items() if value}
+
+
+def _size(name: str, text: str, metavar: str | None = None) -> options.Option[Any]:
+    return options.whole(name, text, metavar=metavar)
+
+
+# Of a capture: the command gets those that are given as `chosen`.
+choices = options.gathered(
+    "chosen",
+    _choices,
+    _size("--batch", "Sequences or images. Default: 1."),
+    _size("--length", "Tokens of a prompt. Default: 128."),
+    _size("--context", "Tokens in the cache before a decode step. Default: 1024."),
+    _size("--image-size", "Height and width of images.", "PIXELS"),
+    options.choice("--dynamic", AXES, "An axis that stays open; repeatable.", multiple=True),
+    options.choice("--dtype", DTYPES, "Of the parameters. Default: the library's."),
+    options.choice("--phase", PHASES, "Of a decoder. Default: prefill, forward in training."),
+    options.choice("--cache", CACHES, "A cache that grows, or one written in place."),
     click.option(
         "--weights", type=click.Path(), help="A .safetensors or .gguf, whose header says the dtype."
     ),
-    click.option("--quantize", type=click.Choice(QUANTIZED), help="Weights of products in float8."),
+    options.choice("--quantize", QUANTIZED, "Weights of products in float8."),
 )
 
 
-def choices(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds the options of a capture to a command, which gets those given as `chosen`."""
-    import functools
-
-    names = list(Choices.__dataclass_fields__)
-
-    @functools.wraps(command)
-    def with_choices(*args: Any, **given: Any) -> Any:
-        taken = {name: given.pop(name) for name in names}
-        return command(*args, chosen={name: value for name, value in taken.items() if value}, **given)
-
-    for option in reversed(_OPTIONS):
-        with_choices = option(with_choices)
-    return with_choices
+def _recording(given: dict[str, Any]) -> dict[str, Any] | None:
+    names = ("mesh", "rank", "open_axes")
+    chosen, is_step = {name: given.pop(name) for name in names}, given.pop("step")
+    if not is_step and any(chosen.values()):
+        raise click.UsageError("--mesh, --rank and --open-axis are of a recorded step: give --step too")
+    return {**chosen, "mesh": mesh_axes(chosen["mesh"])} if is_step else None
 
 
-def recording(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds the options of a recorded step to a command, which gets its mesh and rank as `recording`; None without --step."""
-    import functools
-
-    @functools.wraps(command)
-    def with_recording(
-        *args: Any, step: bool, mesh: str | None, rank: int, open_axes: tuple[str, ...], **given: Any
-    ) -> Any:
-        if not step and (mesh or rank or open_axes):
-            raise click.UsageError("--mesh, --rank and --open-axis are of a recorded step: give --step too")
-        chosen = {"mesh": mesh_axes(mesh), "rank": rank, "open_axes": open_axes}
-        return command(*args, recording=chosen if step else None, **given)
-
-    for option in (
-        click.option(
-            "--open-axis",
-            "open_axes",
-            multiple=True,
-            metavar="AXIS",
-            help="Of the mesh, whose size `analyze --mesh` may choose; repeatable.",
-        ),
-        click.option(
-            "--rank", type=click.IntRange(0), default=0, help="Of the mesh, which is recorded. Default: 0."
-        ),
-        click.option(
-            "--mesh",
-            metavar="AXIS=N,...",
-            help="Devices of the step by axis, the outermost first: dp=8,tp=4.",
-        ),
-        click.option("--step", is_flag=True, help="Record one eager step: forward, backward, optimizer."),
-    ):
-        with_recording = option(with_recording)
-    return with_recording
+# Of a recorded step: the command gets its mesh and rank as `recording`; None without --step.
+recording = options.gathered(
+    "recording",
+    _recording,
+    options.flag("--step", "Record one eager step: forward, backward, optimizer."),
+    options.valued("--mesh", "AXIS=N,...", "Devices of the step by axis, the outermost first: dp=8,tp=4."),
+    options.whole("--rank", "Of the mesh, which is recorded. Default: 0.", least=0, metavar=None, default=0),
+    options.valued(
+        "--open-axis",
+        "AXIS",
+        "Of the mesh, whose size `analyze --mesh` may choose; repeatable.",
+        "open_axes",
+        multiple=True,
+    ),
+)
 
 
 def mesh_axes(text: str | None) -> dict[str, int]:

@@ -10,7 +10,6 @@ import click
 from graphflops.base.files import CONFIGURATION, locked, nearest
 from graphflops.commands import files, options
 from graphflops.errors import FileError, shown
-from graphflops.render import formats
 
 if TYPE_CHECKING:
     from graphflops.budget.limits import BudgetFile
@@ -20,31 +19,21 @@ if TYPE_CHECKING:
 
 @click.command(cls=options.LimitedCommand)
 @click.argument("models", type=click.Path(), nargs=-1, metavar="[MODEL]...")
-@click.option(
+@options.valued(
     "--budget",
+    "FILE",
+    "The limits. Default: graphflops.toml in this folder, or in the nearest one above.",
     "budget_file",
     type=click.Path(),
-    metavar="FILE",
-    help="The limits. Default: graphflops.toml in this folder, or in the nearest one above.",
 )
-@click.option(
+@options.valued(
     "--baseline",
-    metavar="FILE|REVISION",
-    help="What relative limits compare with: a baseline, a saved report, or a revision of git. Default: as the budget says.",
+    "FILE|REVISION",
+    "What relative limits compare with: a baseline, a saved report, or a revision of git. Default: as the budget says.",
 )
-@click.option(
-    "--update", is_flag=True, help="Measure, and write the baseline; only absolute limits are checked."
-)
-@click.option(
-    "--init", is_flag=True, help="Write a first budget for each MODEL: what it costs now and 10 % more."
-)
-@click.option(
-    "--jobs",
-    "processes",
-    type=click.IntRange(min=1),
-    metavar="N",
-    help="Processes. Default: one for each processor where that pays.",
-)
+@options.flag("--update", "Measure, and write the baseline; only absolute limits are checked.")
+@options.flag("--init", "Write a first budget for each MODEL: what it costs now and 10 % more.")
+@options.whole("--jobs", "Processes. Default: one for each processor where that pays.", keyword="processes")
 @options.assume
 @options.output_of("Findings")
 @options.rule_files
@@ -57,8 +46,7 @@ def check(
     baseline: str | None,
     update: bool,
     init: bool,
-    form: str | None,
-    output: str | None,
+    output: files.Output,
     **given: Any,
 ) -> None:
     """Check models against the limits in a budget: exit 3, and which limits are broken, where, and by how much.
@@ -85,9 +73,9 @@ def check(
         raise FileError(f"no {CONFIGURATION} here or above: write one with graphflops check --init MODEL")
     budget = limits.read(path)
     if len(models) == 1 and models[0].rstrip("/").endswith(".parquet"):
-        _check_table(ctx, models[0], budget, form, output)
+        _check_table(ctx, models[0], budget, output)
         return
-    _check(ctx, budget, models, baseline, form, output, update=update, **given)
+    _check(ctx, budget, models, baseline, output, update=update, **given)
 
 
 def _check(
@@ -95,8 +83,7 @@ def _check(
     budget: BudgetFile,
     models: tuple[str, ...],
     baseline: str | None,
-    form: str | None,
-    output: str | None,
+    output: files.Output,
     *,
     update: bool,
     **given: Any,
@@ -107,32 +94,29 @@ def _check(
     paths = _models(budget, models, update)
     before, revision = (None, "") if update else before_of(budget, paths, baseline)
     result = checked(budget, paths, before, revision=revision, update=update, **given)
-    _write(result.findings, form, output)
+    _write(result.findings, output)
     if update and not result.failed and budget.baseline_path is not None:
         _update(budget.baseline_path, result, whole=not models)
     if result.failed or result.broken:
         ctx.exit(1 if result.failed else 3)
 
 
-def _check_table(
-    ctx: click.Context, table: str, budget: BudgetFile, form: str | None, output: str | None
-) -> None:
+def _check_table(ctx: click.Context, table: str, budget: BudgetFile, output: files.Output) -> None:
     """Checks every row of a table that graphflops scan wrote."""
     from graphflops.scan.policy import checked
 
     findings, rows = checked(table, budget)
     click.echo(f"{shown(table)}: {len(findings.models):,} of {rows:,} rows break the policy", err=True)
-    if findings.models or form or output:
-        _write(findings, form, output)
+    if findings.models or output.form or output.path:
+        _write(findings, output)
     if findings.models:
         ctx.exit(3)
 
 
-def _write(findings: Findings, form: str | None, output: str | None) -> None:
+def _write(findings: Findings, output: files.Output) -> None:
     from graphflops.versions.git import located
 
-    form = formats.chosen("Findings", form, output)
-    files.write(formats.render(findings, form, locate=located, **files.screen(output)), output)
+    output.of("Findings").write(findings, locate=located)
 
 
 def _write_starter(path: str, models: tuple[str, ...]) -> None:

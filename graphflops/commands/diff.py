@@ -8,10 +8,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from graphflops.commands import capture_options, files, options
-from graphflops.commands.files import PATHS, PathsCommand
 from graphflops.commands.training_options import training
 from graphflops.errors import FileError, shown
-from graphflops.render import formats
 from graphflops.versions.revisions import ModelFile
 
 if TYPE_CHECKING:
@@ -19,7 +17,6 @@ if TYPE_CHECKING:
 
     from graphflops.comparison.result import Comparison
     from graphflops.graph import Graph
-    from graphflops.report import Grouping
 
 _SEVERAL = ("table", "markdown")  # formats whose texts can be concatenated
 
@@ -28,37 +25,30 @@ _SEVERAL = ("table", "markdown")  # formats whose texts can be concatenated
 Pair = tuple["ModelFile | Graph | None", "ModelFile | Graph | None", bool]
 
 
-@click.command(cls=PathsCommand)
+@click.command(cls=options.PathsCommand)
 @click.argument("sides", nargs=-1, metavar="OLD NEW [-- PATH...]")
 @options.sizes
 @options.assume
-@click.option(
-    "--by",
-    type=click.Choice(("op", "module", "source")),
-    help="Where: by operator, module or line. Default: module.",
+@options.cut(
+    ("op", "module", "source"),
+    by="Where: by operator, module or line. Default: module.",
+    depth="Add up below N levels of modules.",
+    verbose="Every total, and the modules too; of an export, every difference.",
+    top="Lines of a table.",
 )
-@click.option("--depth", type=click.IntRange(min=0), metavar="N", help="Add up below N levels of modules.")
-@click.option(
-    "--verbose", "-v", is_flag=True, help="Every total, and the modules too; of an export, every difference."
-)
-@click.option("--top", type=click.IntRange(min=1), metavar="N", help="Lines of a table.")
 @options.output_of("Comparison")
 @training
 @options.execution
 @options.device
-@click.option("--exit-code", is_flag=True, help="Exit with 3 if anything differs.")
+@options.flag("--exit-code", "Exit with 3 if anything differs.")
 @options.of_the_file
 @click.pass_context
 def diff(
     ctx: click.Context,
     /,
     sides: tuple[str, ...],
-    by: Grouping | None,
-    depth: int | None,
-    top: int | None,
-    verbose: bool,
-    form: str | None,
-    output: str | None,
+    cut: dict[str, Any],
+    output: files.Output,
     exit_code: bool,
     **given: Any,
 ) -> None:
@@ -73,10 +63,8 @@ def diff(
     graphflops diff main..HEAD -- model.onnx
     graphflops diff main                             every model that differs from main
     """
-    form = formats.chosen("Comparison", form, output)
-    cut = {"by": by, "depth": depth, "top": top, "verbose": verbose or None}
-    formats.refuse("Comparison", form, cut)
-    pairs = _pairs(sides, ctx.meta.get(PATHS), several=form in _SEVERAL)
+    output = output.of("Comparison", **cut)
+    pairs = _pairs(sides, ctx.meta.get(options.PATHS), several=output.form in _SEVERAL)
     texts: list[str | bytes] = []
     differs = False
     for old, new, named in pairs:
@@ -85,8 +73,8 @@ def diff(
         if comparison is None:
             texts.append(_alone(old, new))
         elif named or not comparison.same:
-            texts.append(formats.render(comparison, form, **cut, **files.screen(output)))
-    files.write(_together(texts), output)
+            texts.append(output.text(comparison, **cut))
+    files.write(_together(texts), output.path)
     if exit_code and differs:
         ctx.exit(3)
 

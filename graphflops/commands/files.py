@@ -6,13 +6,13 @@ import os
 import stat
 import sys
 from time import monotonic
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 import click
 
 from graphflops.base.files import whole
-from graphflops.commands import options
 from graphflops.errors import inert_in_logs
+from graphflops.render import formats
 
 if TYPE_CHECKING:
     from tqdm import tqdm
@@ -101,23 +101,52 @@ def _is_file(stream: IO[str]) -> bool:
         return False
 
 
+class Output(NamedTuple):
+    """Where a result goes, and in which format."""
+
+    form: str | None
+    path: str | None
+
+    def of(self, kind: str, **options: object) -> Output:
+        """The same with the format of results of this class; OptionError for options that the format does not take."""
+        form = formats.chosen(kind, self.form, self.path)
+        formats.refuse(kind, form, options)
+        return Output(form, self.path)
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether programs read it, not people."""
+        return self.form in ("json", "csv")
+
+    def text(self, value: object, **options: object) -> str | bytes:
+        """What is written of a result."""
+        return formats.render(value, self.form or "", **options, **screen(self.path))
+
+    def write(self, value: object, **options: object) -> None:
+        """Write a result, to a file whole or not at all."""
+        write(self.text(value, **options), self.path)
+
+
 class Progress:
     """A bar on stderr for work that takes longer than a second, on a terminal only. It is wiped when the work is done."""
 
-    def __init__(self, doing: str = "analyzing") -> None:
-        self.doing = doing
+    def __init__(self, doing: str = "analyzing", unit: str = "it") -> None:
+        self.doing, self.unit = doing, unit
         self.bar: tqdm[Any] | None = None
         self.start = monotonic()
         self.shown = sys.stderr.isatty()
 
-    def __call__(self, done: int, total: int) -> None:
+    def __call__(self, done: int, total: int, note: str = "") -> None:
+        """What is done now. note: to be said beside it."""
         if not self.shown or (self.bar is None and monotonic() - self.start < 1):
             return
         if self.bar is None:
             from tqdm import tqdm
 
-            self.bar = tqdm(desc=self.doing, total=total, leave=False, dynamic_ncols=True)
+            self.bar = tqdm(desc=self.doing, total=total, unit=self.unit, leave=False, dynamic_ncols=True)
         self.bar.total = total
+        if note:
+            self.bar.set_postfix_str(note, refresh=False)
         self.bar.update(done - self.bar.n)
 
     def __enter__(self) -> Progress:
@@ -126,26 +155,3 @@ class Progress:
     def __exit__(self, *exc: object) -> None:
         if self.bar is not None:
             self.bar.close()
-
-
-PATHS = "graphflops.paths"  # where the arguments behind `--` are kept
-
-
-class PathsCommand(options.LimitedCommand):
-    """A command that keeps the paths behind `--` apart; options there are options."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Keep the paths behind `--` apart."""
-        if "--" in args:
-            at = args.index("--")
-            behind = args[at + 1 :]
-            marked = [
-                text if text.startswith("-") else f"{text}\0{index}" for index, text in enumerate(behind)
-            ]
-            found, _, _ = self.make_parser(ctx).parse_args(marked)
-            # Click's mark for none.
-            paths = found["sides"] if isinstance(found["sides"], (list, tuple)) else ()
-            places = [int(text.rpartition("\0")[2]) for text in paths]
-            ctx.meta[PATHS] = tuple(behind[place] for place in places)
-            args = args[:at] + [text for index, text in enumerate(behind) if index not in places]
-        return super().parse_args(ctx, args)

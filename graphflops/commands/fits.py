@@ -8,23 +8,20 @@ import click
 
 from graphflops.commands import capture_options, files, options
 from graphflops.commands.training_options import training
-from graphflops.render import formats
 
 
 @click.command(cls=options.LimitedCommand)
 @click.argument("model", type=click.Path(), metavar="MODEL")
-@click.option("--device", metavar="NAME", help="The device: h200, or the path of a profile.")
-@click.option("--memory", metavar="SIZE", help="Memory of the device: 24GB.")
-@click.option("--all-devices", is_flag=True, help="A line for each device that is known.")
-@click.option("--vary", metavar="AXIS", help="Look for the largest value of this size that fits: ids[0].")
+@options.valued("--device", "NAME", "The device: h200, or the path of a profile.")
+@options.valued("--memory", "SIZE", "Memory of the device: 24GB.")
+@options.flag("--all-devices", "A line for each device that is known.")
+@options.valued("--vary", "AXIS", "Look for the largest value of this size that fits: ids[0].")
 @options.sizes
 @options.masks
 @training
 @options.execution
 @options.output_of("Fits")
-@click.option(
-    "--strict", is_flag=True, help="Exit with 3 also where the cost of a node is unknown: it may need more."
-)
+@options.flag("--strict", "Exit with 3 also where the cost of a node is unknown: it may need more.")
 @options.of_the_file
 @click.pass_context
 def fits(
@@ -32,8 +29,7 @@ def fits(
     /,
     model: str,
     rule_files: tuple[str, ...],
-    form: str | None,
-    output: str | None,
+    output: files.Output,
     strict: bool,
     **given: Any,
 ) -> None:
@@ -52,9 +48,9 @@ def fits(
     from graphflops.fitting.fits import fits as computed
     from graphflops.loading import import_rules
 
-    form = formats.chosen("Fits", form, output)
+    output = output.of("Fits")
     import_rules(rule_files)
     found = computed(capture_options.model(model, training=bool(given["training"])), **given)
-    files.write(formats.render(found, form, **files.screen(output)), output)
+    output.write(found)
     if not found.fits or (strict and found.is_lower_bound):
         ctx.exit(3)

@@ -7,20 +7,12 @@ from typing import Any
 import click
 
 from graphflops.commands import files, options
-from graphflops.commands.files import PATHS, PathsCommand
 from graphflops.errors import shown
-from graphflops.render import formats
 
 
-@click.command(cls=PathsCommand)
+@click.command(cls=options.PathsCommand)
 @click.argument("sides", nargs=-1, metavar="[OLD..NEW] -- MODEL")
-@click.option(
-    "--last",
-    type=click.IntRange(min=1, max=10_000),
-    default=50,
-    metavar="N",
-    help="At most the last N commits. Default: 50.",
-)
+@options.whole("--last", "At most the last N commits. Default: 50.", most=10_000, default=50)
 @options.sizes
 @options.assume
 @options.output_of("History")
@@ -31,8 +23,7 @@ def history(
     /,
     sides: tuple[str, ...],
     last: int,
-    form: str | None,
-    output: str | None,
+    output: files.Output,
     **given: Any,
 ) -> None:
     """What MODEL cost at each commit that changed it, the oldest first; a renamed file is followed.
@@ -47,14 +38,13 @@ def history(
     from graphflops.versions.history import history as found
     from graphflops.versions.revisions import range_of
 
-    form = formats.chosen("History", form, output)
-    paths = ctx.meta.get(PATHS) or sides[-1:]
-    ranges = sides if ctx.meta.get(PATHS) else sides[:-1]
+    output = output.of("History")
+    behind = ctx.meta.get(options.PATHS)
+    paths, ranges = (behind, sides) if behind else (sides[-1:], sides[:-1])
     if len(paths) != 1 or len(ranges) > 1:
         raise click.UsageError("name one MODEL, and before -- at most one range OLD..NEW")
     span = range_of(ranges[0]) if ranges else None
     if ranges and span is None:
         raise click.UsageError(f"{shown(ranges[0])} is no range OLD..NEW")
     import_rules(given.pop("rule_files"))
-    result = found(paths[0], span, last, lambda file: analyze(file, **given))
-    files.write(formats.render(result, form, **files.screen(output)), output)
+    output.write(found(paths[0], span, last, lambda file: analyze(file, **given)))

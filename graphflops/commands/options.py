@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+import functools
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NoReturn, TypeVar
 
 import click
 
+from graphflops.commands import files
 from graphflops.errors import OptionError, shown
-from graphflops.render.formats import names
+from graphflops.render import formats
 
 _SECONDS, _MEMORY = "graphflops.seconds", "graphflops.memory"  # where a context keeps the limits
 _LARGEST_SIZE = 2**48  # elements along one axis
 
 Function = TypeVar("Function", bound="Callable[..., Any]")
+Option = Callable[[Function], Function]
 
 
 class Command(click.Command):
@@ -49,6 +52,29 @@ class LimitedCommand(Command):
             return super().invoke(ctx)
 
 
+PATHS = "graphflops.paths"  # where the arguments behind `--` are kept
+
+
+class PathsCommand(LimitedCommand):
+    """A command that keeps the paths behind `--` apart; options there are options."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Keep the paths behind `--` apart."""
+        if "--" in args:
+            at = args.index("--")
+            behind = args[at + 1 :]
+            marked = [
+                text if text.startswith("-") else f"{text}\0{index}" for index, text in enumerate(behind)
+            ]
+            found, _, _ = self.make_parser(ctx).parse_args(marked)
+            # Click's mark for none.
+            paths = found["sides"] if isinstance(found["sides"], (list, tuple)) else ()
+            places = [int(text.rpartition("\0")[2]) for text in paths]
+            ctx.meta[PATHS] = tuple(behind[place] for place in places)
+            args = args[:at] + [text for index, text in enumerate(behind) if index not in places]
+        return super().parse_args(ctx, args)
+
+
 def _time_limit() -> click.Option:
     def keep(ctx: click.Context, param: click.Parameter, seconds: float) -> None:
         if seconds != seconds:
@@ -72,117 +98,93 @@ def _memory_limit() -> click.Option:
 
     return click.Option(
         ["--memory-limit"],
-        type=BytesOption(),
+        type=BYTES,
         expose_value=False,
         callback=keep,
         help="Stop with an error where the process takes more address space, such as 2GiB.",
     )
 
 
-class BytesOption(click.ParamType):  # type: ignore[type-arg]
-    """A number of bytes with its unit: `1GB`, `512 MiB`."""
+class Written(click.ParamType):  # type: ignore[type-arg]
+    """A value as a function reads it. name: how it is written. What the function refuses is wrong usage."""
 
-    name = "SIZE"
+    def __init__(self, name: str, read: Callable[[str], Any]) -> None:
+        self.name, self.read = name, read
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Parse one."""
-        from graphflops.budget.amounts import amount
-
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Read one; a default is no text."""
+        if not isinstance(value, str):
+            return value
         try:
-            return amount(value, "B")
+            return self.read(value)
         except ValueError as error:
             self.fail(str(error), param, ctx)
 
 
-class SizeOption(click.ParamType):  # type: ignore[type-arg]
-    """A size by name: `s27=4096` becomes `("s27", 4096)`."""
-
-    name = "NAME=N"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[str, int]:
-        """Parse one."""
-        name, found, number = str(value).rpartition("=")
-        if not found or not name.strip():
-            self.fail(f"{shown(value)!r} is not NAME=N, such as s27=4096 or ids[1]=4096", param, ctx)
-        return name.strip(), self.size(number, param, ctx)
-
-    def size(self, text: str, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """A number of elements."""
-        digits = text.strip().replace("_", "")
-        if not (
-            digits.isascii() and digits.isdecimal() and len(digits) < 20 and int(digits) <= _LARGEST_SIZE
-        ):
-            self.fail(f"{shown(text)!r} is no size: an integer from 0 to {_LARGEST_SIZE}", param, ctx)
-        return int(digits)
+def refused(text: str, expected: str) -> NoReturn:
+    """Raise what `Written` says of a text that is not what is expected."""
+    raise ValueError(f"{shown(text)!r} is {expected}")
 
 
-class ShapeOption(SizeOption):
-    """Several sizes by name: `ids=2,512` becomes `("ids", (2, 512))`."""
+def _bytes(text: str) -> int:
+    from graphflops.budget.amounts import amount
 
-    name = "NAME=N,N"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Parse one."""
-        name, found, sizes = str(value).rpartition("=")
-        if not found or not name.strip():
-            self.fail(f"{shown(value)!r} is not NAME=N,N, such as ids=2,512", param, ctx)
-        return name.strip(), tuple(self.size(size, param, ctx) for size in sizes.split(","))
+    return amount(text, "B")
 
 
-class SizesOption(SizeOption):
-    """Several sizes: `1,8,64`."""
-
-    name = "N,N"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Parse them; 0 is none."""
-        if isinstance(value, tuple):
-            return value
-        sizes = tuple(self.size(size, param, ctx) for size in str(value).split(","))
-        if 0 in sizes:
-            self.fail("0 is no size to serve: give 1 and more", param, ctx)
-        return sizes
+def _number(text: str) -> int:
+    digits = text.strip().replace("_", "")
+    if not (digits.isascii() and digits.isdecimal() and len(digits) < 20 and int(digits) <= _LARGEST_SIZE):
+        refused(text, f"no size: an integer from 0 to {_LARGEST_SIZE}")
+    return int(digits)
 
 
-class NameOption(click.ParamType):  # type: ignore[type-arg]
-    """What to call a size: `batch=ids[0]` becomes `("batch", "ids[0]")`."""
-
-    name = "NAME=AXIS"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[str, str]:
-        """Parse one."""
-        name, _, place = (part.strip() for part in str(value).partition("="))
-        if not name.isidentifier() or not place:
-            self.fail(f"{shown(value)!r} is not NAME=AXIS, such as batch=ids[0] or seq=s27", param, ctx)
-        return name, place
+def _parts(text: str, expected: str) -> tuple[str, str]:
+    """What stands before the last `=`, and what after it."""
+    name, found, value = text.rpartition("=")
+    if not found or not name.strip():
+        refused(text, f"not {expected}")
+    return name.strip(), value
 
 
-class MaskOption(click.ParamType):  # type: ignore[type-arg]
-    """What a mask lets through, by the name of an input: `attn_mask=causal` becomes `("attn_mask", "causal")`."""
+def _size(text: str) -> tuple[str, int]:
+    name, number = _parts(text, "NAME=N, such as s27=4096 or ids[1]=4096")
+    return name, _number(number)
 
-    name = "NAME=KIND"
 
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[str, str]:
-        """Parse one."""
-        from graphflops.attention.user_masks import KINDS, parse
-        from graphflops.errors import ModelError
+def _shape(text: str) -> tuple[str, tuple[int, ...]]:
+    name, sizes = _parts(text, "NAME=N,N, such as ids=2,512")
+    return name, tuple(map(_number, sizes.split(",")))
 
-        name, found, kind = str(value).rpartition("=")
-        if not found or not name.strip():
-            self.fail(
-                f"{shown(value)!r} is not NAME=KIND, such as attn_mask=causal; kinds are {KINDS}", param, ctx
-            )
-        try:
-            parse(kind)
-        except ModelError as error:
-            self.fail(str(error), param, ctx)
-        return name.strip(), kind.strip()
+
+def _served(text: str) -> tuple[int, ...]:
+    sizes = tuple(map(_number, text.split(",")))
+    if 0 in sizes:
+        raise ValueError("0 is no size to serve: give 1 and more")
+    return sizes
+
+
+def _label(text: str) -> tuple[str, str]:
+    name, _, place = (part.strip() for part in text.partition("="))
+    if not name.isidentifier() or not place:
+        refused(text, "not NAME=AXIS, such as batch=ids[0] or seq=s27")
+    return name, place
+
+
+def _mask(text: str) -> tuple[str, str]:
+    from graphflops.attention.user_masks import KINDS, parse
+    from graphflops.errors import ModelError
+
+    name, kind = _parts(text, f"NAME=KIND, such as attn_mask=causal; kinds are {KINDS}")
+    try:
+        parse(kind)
+    except ModelError as error:
+        raise ValueError(str(error)) from None
+    return name, kind.strip()
+
+
+BYTES = Written("SIZE", _bytes)  # `1GB`, `512 MiB`
+SIZES = Written("N,N", _served)  # `1,8,64`
 
 
 def named(ctx: click.Context, param: click.Parameter, pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
@@ -194,7 +196,9 @@ def named(ctx: click.Context, param: click.Parameter, pairs: Sequence[tuple[str,
     return mapping
 
 
-def _together(*options: Callable[[Function], Function]) -> Callable[[Function], Function]:
+def together(*options: Option[Any]) -> Option[Any]:
+    """Several options as one."""
+
     def decorate(command: Function) -> Function:
         for option in reversed(options):
             command = option(command)
@@ -203,133 +207,173 @@ def _together(*options: Callable[[Function], Function]) -> Callable[[Function], 
     return decorate
 
 
-target = click.option(
-    "-o", "--output", type=click.Path(dir_okay=False), metavar="FILE", help="Write here, whole or not at all."
-)
+def flag(name: str, text: str, *others: str, **more: Any) -> Option[Any]:
+    """An option without a value. text: its help; others: its other names."""
+    return click.option(name, *others, is_flag=True, help=text, **more)
 
 
-def output_of(kind: str) -> Callable[[Function], Function]:
-    """`--format`, one of those that render this class, and `--output`."""
-    help_ = f"Default: by the suffix of --output, else {names(kind)[0]}."
-    return _together(click.option("--format", "form", type=click.Choice(names(kind)), help=help_), target)
+def whole(
+    name: str,
+    text: str,
+    least: int = 1,
+    most: int | None = None,
+    *,
+    keyword: str = "",
+    metavar: str | None = "N",
+    **more: Any,
+) -> Option[Any]:
+    """An option for an integer within a range. keyword: of the command, where it has another name."""
+    names = [name, *filter(None, [keyword])]
+    return click.option(*names, type=click.IntRange(least, most), metavar=metavar, help=text, **more)
 
 
-rule_files = click.option(
+def seconds(name: str, text: str, default: float, most: float = 1e7, **more: Any) -> Option[Any]:
+    """An option for a time that something may take."""
+    kind = click.FloatRange(min=0, min_open=True, max=most)
+    return click.option(name, type=kind, default=default, metavar="SECONDS", help=text, **more)
+
+
+def choice(name: str, among: Iterable[str], text: str | None, *others: str, **more: Any) -> Option[Any]:
+    """An option for one of several words."""
+    return click.option(name, *others, type=click.Choice(tuple(among)), help=text, **more)
+
+
+def valued(name: str, metavar: str, text: str, *others: str, **more: Any) -> Option[Any]:
+    """An option for a text, or for what its type reads from one."""
+    return click.option(name, *others, metavar=metavar, help=text, **more)
+
+
+def _pairs(name: str, keyword: str, written: str, read: Callable[[str], Any], text: str) -> Option[Any]:
+    """An option that may be repeated, for values by name."""
+    kind = Written(written, read)
+    return click.option(name, keyword, type=kind, multiple=True, callback=named, help=text)
+
+
+def gathered(name: str, read: Callable[[dict[str, Any]], Any], *options: Option[Any]) -> Option[Any]:
+    """Options that a command gets as one keyword: `read` takes their values out of all that are given."""
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(command)
+        def with_one(*args: Any, **given: Any) -> Any:
+            one = read(given)
+            return command(*args, **{name: one}, **given)
+
+        return together(*options)(with_one)  # type: ignore[no-any-return]
+
+    return decorate
+
+
+def cut(among: Iterable[str], **texts: str) -> Option[Any]:
+    """Which part of a result is written: the command gets one `cut`, by the names that formats have for its parts.
+
+    among: what `--by` takes. texts: the help of each option.
+    """
+
+    def read(given: dict[str, Any]) -> dict[str, Any]:
+        return {name: given.pop(name) or None if name == "verbose" else given.pop(name) for name in texts}
+
+    return gathered(
+        "cut",
+        read,
+        choice("--by", among, texts["by"]),
+        whole("--depth", texts["depth"], least=0),
+        flag("--verbose", texts["verbose"], "-v"),
+        whole("--top", texts["top"]),
+    )
+
+
+def output_of(kind: str) -> Option[Any]:
+    """`--format`, one of those that render this class, and `--output`; the command gets a `files.Output`."""
+    names, file = formats.names(kind), click.Path(dir_okay=False)
+    return gathered(
+        "output",
+        lambda given: files.Output(given.pop("form"), given.pop("output")),
+        choice("--format", names, f"Default: by the suffix of --output, else {names[0]}.", "form"),
+        valued("-o", "FILE", "Write here, whole or not at all.", "--output", type=file),
+    )
+
+
+rule_files = valued(
     "--rules",
+    "FILE.py",
+    "Run this Python file of yours first: it registers rules with @graphflops.rule.",
     "rule_files",
     type=click.Path(exists=True, dir_okay=False),
     multiple=True,
-    metavar="FILE.py",
-    help="Run this Python file of yours first: it registers rules with @graphflops.rule.",
 )
-model_name = click.option(
-    "--model", "model_name", metavar="NAME", help="Which program of an archive that holds several."
-)
-of_the_file = _together(model_name, rule_files)
+model_name = valued("--model", "NAME", "Which program of an archive that holds several.", "model_name")
+of_the_file = together(model_name, rule_files)
 
-dims = click.option(
-    "--dim",
-    "dims",
-    type=SizeOption(),
-    multiple=True,
-    callback=named,
-    help="Size by symbol (s27=4096) or axis (ids[1]=4096).",
-)
-size_names = click.option(
+dims = _pairs("--dim", "dims", "NAME=N", _size, "Size by symbol (s27=4096) or axis (ids[1]=4096).")
+size_names = _pairs(
     "--name",
     "names",
-    type=NameOption(),
-    multiple=True,
-    callback=named,
-    help="What to call an open size: batch=ids[0]. --dim and --sweep take the name too.",
+    "NAME=AXIS",
+    _label,
+    "What to call an open size: batch=ids[0]. --dim and --sweep take the name too.",
 )
-assume = click.option(
-    "--open",
-    "assume",
-    is_flag=True,
-    flag_value=False,
-    default=True,
-    help="Assume no value for sizes without an example: totals that depend on them are formulas.",
-)
-inputs = click.option(
-    "--input",
-    "inputs",
-    type=ShapeOption(),
-    multiple=True,
-    callback=named,
-    help="Whole shape of an input: ids=2,512.",
-)
-sizes = _together(dims, inputs, size_names)
-
-masks = click.option(
-    "--mask",
-    "masks",
-    type=MaskOption(),
-    multiple=True,
-    callback=named,
-    help="What an input that is a mask lets through: causal, window:1024, prefix:128, density:0.3.",
-)
-verify = click.option(
-    "--verify", is_flag=True, help="First check that the program, as read from the file, is well formed."
-)
-execution = click.option(
-    "--execution",
-    type=click.Choice(("eager", "graph", "compiled")),
-    help="How the program runs, which decides its memory and time: call by call from Python, by a runtime or CUDA graph,"
-    " or by torch.compile. Default: graph; with a GPU or CPU as --device, eager for a .pt2.",
-)
-device = click.option(
-    "--device",
-    metavar="NAME",
-    help="Say what memory and time the program takes on this device: h200, or the path of a profile.",
-)
-network = click.option(
-    "--network",
-    metavar="LINKS",
-    help="With --device, how nodes of devices are joined: 8x400Gbit for eight network links a node, 4:8x400Gbit where a node"
-    " has four devices. Default: as such devices are sold.",
-)
-per = click.option(
-    "--per",
-    metavar="AXIS",
-    help="FLOPs for each entry of an input axis only: --per ids[1] for a token, --per x[0] for an image.",
-)
-price = click.option(
-    "--price-per-hour",
-    type=click.FloatRange(min=0, min_open=True, max=1e9),
-    metavar="PRICE",
-    help="What an hour of the device costs: with --device, say what a million samples or tokens cost.",
-)
-_REQUESTS = (
-    click.option(
-        "--prefill", type=click.Path(), metavar="MODEL", help="The program of the tokens before the step."
-    ),
-    click.option("--context", type=SizesOption(), metavar="N,N", help="Tokens of each request: 1024,8192."),
-    click.option(
-        "--output-tokens",
-        type=click.IntRange(min=1, max=2**30),
-        metavar="N",
-        help="That a request asks for: then prefills of new requests delay the steps of others.",
-    ),
-    click.option("--ttft", metavar="TIME", help="Find the most requests whose first token comes in 500ms."),
-    click.option("--tpot", metavar="TIME", help="Find the most requests whose next token comes in 30ms."),
-    click.option("--engine", metavar="NAME", help="Whose memory and caches are assumed: vllm."),
-)
-REQUESTS = ("prefill", "context", "output_tokens", "ttft", "tpot", "engine", "price_per_hour")
-
-
-def requests(command: Function) -> Function:
-    """The options of the requests that a decoder serves."""
-    for option in reversed(_REQUESTS):
-        command = option(command)
-    return command
-
-
-sweeps = click.option(
+inputs = _pairs("--input", "inputs", "NAME=N,N", _shape, "Whole shape of an input: ids=2,512.")
+sizes = together(dims, inputs, size_names)
+sweeps = _pairs(
     "--sweep",
     "sweeps",
-    type=ShapeOption(),
-    multiple=True,
-    callback=named,
-    help="One table, a line for each of these sizes: s27=128,512,2048. Several vary together; a=b=128,512 are equal.",
+    "NAME=N,N",
+    _shape,
+    "One table, a line for each of these sizes: s27=128,512,2048. Several vary together; a=b=128,512 are equal.",
+)
+masks = _pairs(
+    "--mask",
+    "masks",
+    "NAME=KIND",
+    _mask,
+    "What an input that is a mask lets through: causal, window:1024, prefix:128, density:0.3.",
+)
+assume = flag(
+    "--open",
+    "Assume no value for sizes without an example: totals that depend on them are formulas.",
+    "assume",
+    flag_value=False,
+    default=True,
+)
+verify = flag("--verify", "First check that the program, as read from the file, is well formed.")
+execution = choice(
+    "--execution",
+    ("eager", "graph", "compiled"),
+    "How the program runs, which decides its memory and time: call by call from Python, by a runtime or CUDA graph,"
+    " or by torch.compile. Default: graph; with a GPU or CPU as --device, eager for a .pt2.",
+)
+device = valued(
+    "--device",
+    "NAME",
+    "Say what memory and time the program takes on this device: h200, or the path of a profile.",
+)
+network = valued(
+    "--network",
+    "LINKS",
+    "With --device, how nodes of devices are joined: 8x400Gbit for eight network links a node, 4:8x400Gbit where a node"
+    " has four devices. Default: as such devices are sold.",
+)
+per = valued(
+    "--per",
+    "AXIS",
+    "FLOPs for each entry of an input axis only: --per ids[1] for a token, --per x[0] for an image.",
+)
+price = valued(
+    "--price-per-hour",
+    "PRICE",
+    "What an hour of the device costs: with --device, say what a million samples or tokens cost.",
+    type=click.FloatRange(min=0, min_open=True, max=1e9),
+)
+REQUESTS = ("prefill", "context", "output_tokens", "ttft", "tpot", "engine", "price_per_hour")
+requests = together(  # of the requests that a decoder serves
+    valued("--prefill", "MODEL", "The program of the tokens before the step.", type=click.Path()),
+    valued("--context", "N,N", "Tokens of each request: 1024,8192.", type=SIZES),
+    whole(
+        "--output-tokens",
+        "That a request asks for: then prefills of new requests delay the steps of others.",
+        most=2**30,
+    ),
+    valued("--ttft", "TIME", "Find the most requests whose first token comes in 500ms."),
+    valued("--tpot", "TIME", "Find the most requests whose next token comes in 30ms."),
+    valued("--engine", "NAME", "Whose memory and caches are assumed: vllm."),
 )

@@ -7,7 +7,6 @@ from typing import Any
 import click
 
 from graphflops.commands import capture_options, files, options
-from graphflops.render import formats
 
 _WAYS = ("none", "cut", "full")
 _SHARDINGS = ("none", "optimizer", "full")
@@ -16,31 +15,22 @@ _TRAINING = ("batch_tokens", "precision", "loss", "recompute", "sharding")
 
 @click.command(cls=options.LimitedCommand)
 @click.argument("model", type=click.Path(), metavar="MODEL")
-@click.option("--devices", type=int, required=True, metavar="N", help="How many there are.")
-@click.option("--device", required=True, metavar="NAME", help="The device: h100, or the path of a profile.")
-@click.option("--batch-tokens", metavar="N", help="Tokens of a step: 4M. Default: one sample a device.")
-@click.option("--network", metavar="LINKS", help="Links of a node to others: 8x400Gbit.")
-@click.option("--precision", type=click.Choice(("bf16", "fp32")), default="bf16", help="Of products.")
-@click.option("--loss", type=click.Choice(("cross-entropy", "sum", "mean")), default="cross-entropy")
-@click.option(
-    "--recompute",
-    type=click.Choice(_WAYS),
-    multiple=True,
-    help="Only so: nothing, by a minimal cut, whole layers.",
-)
-@click.option(
-    "--sharding", type=click.Choice(_SHARDINGS), multiple=True, help="Of weights over the data axis: only so."
-)
-@click.option("--serve", is_flag=True, help="Serve a decoder: copies of it, each on 1 or more devices.")
+@options.valued("--devices", "N", "How many there are.", type=int, required=True)
+@options.valued("--device", "NAME", "The device: h100, or the path of a profile.", required=True)
+@options.valued("--batch-tokens", "N", "Tokens of a step: 4M. Default: one sample a device.")
+@options.valued("--network", "LINKS", "Links of a node to others: 8x400Gbit.")
+@options.choice("--precision", ("bf16", "fp32"), "Of products.", default="bf16")
+@options.choice("--loss", ("cross-entropy", "sum", "mean"), None, default="cross-entropy")
+@options.choice("--recompute", _WAYS, "Only so: nothing, by a minimal cut, whole layers.", multiple=True)
+@options.choice("--sharding", _SHARDINGS, "Of weights over the data axis: only so.", multiple=True)
+@options.flag("--serve", "Serve a decoder: copies of it, each on 1 or more devices.")
 @options.requests
 @options.price
 @options.dims
 @options.execution
 @options.output_of("Plan")
 @options.of_the_file
-def plan(
-    model: str, rule_files: tuple[str, ...], form: str | None, output: str | None, serve: bool, **given: Any
-) -> None:
+def plan(model: str, rule_files: tuple[str, ...], output: files.Output, serve: bool, **given: Any) -> None:
     """Which layout trains MODEL, one device's program or hf:config.json, fastest on many devices.
 
     Tries meshes of data, tensor, pipeline, context and expert parallelism, micro-batches, schedules, ways to shard weights
@@ -64,20 +54,17 @@ def plan(
         raise click.UsageError(f"--{refused[0].replace('_', '-')} is {where}")
     chosen = {name: value for name, value in given.items() if value not in (None, ())}
     if serve:
-        _serve(model, chosen, form, output)
+        _serve(model, chosen, output.of("Listing"))
         return
-    form = formats.chosen("Plan", form, output)
-    found = computed(capture_options.model(model, training=True), **chosen)
-    files.write(formats.render(found, form, **files.screen(output)), output)
+    output = output.of("Plan")
+    output.write(computed(capture_options.model(model, training=True), **chosen))
 
 
-def _serve(model: str, chosen: dict[str, Any], form: str | None, output: str | None) -> None:
+def _serve(model: str, chosen: dict[str, Any], output: files.Output) -> None:
     """Writes how many devices should share a copy of a decoder."""
     from graphflops.render.serving import layouts
     from graphflops.serving.replicas import replicas
 
-    form = formats.chosen("Listing", form, output)
     step, prompt = capture_options.decoder(model)
     found = replicas(step, **{"prefill": prompt, **chosen})
-    content = layouts(found, exact=form in ("json", "csv"))
-    files.write(formats.render(content, form, **files.screen(output)), output)
+    output.write(layouts(found, exact=output.is_exact))

@@ -8,37 +8,27 @@ from graphflops.commands import files, options
 
 
 @click.command(cls=options.Command)
-@click.option(
-    "--device",
-    type=click.Choice(("cuda", "cpu")),
-    default="cuda",
-    show_default=True,
-    help="The GPU or the CPU of this machine.",
+@options.choice(
+    "--device", ("cuda", "cpu"), "The GPU or the CPU of this machine.", default="cuda", show_default=True
 )
-@click.option(
+@options.choice(
     "--runtime",
-    type=click.Choice(("torch", "onnxruntime")),
+    ("torch", "onnxruntime"),
+    "The library whose kernels are measured; onnxruntime on the CPU only.",
     default="torch",
     show_default=True,
-    help="The library whose kernels are measured; onnxruntime on the CPU only.",
 )
-@click.option(
+@options.flag(
     "--host-only",
-    is_flag=True,
-    help="Measure only how fast the CPU launches kernels, in a few seconds, and complete the profile --base by it.",
+    "Measure only how fast the CPU launches kernels, in a few seconds, and complete the profile --base by it.",
 )
-@click.option(
+@options.valued(
     "--base",
-    metavar="NAME",
-    help="With --host-only: the device, or profile, to complete; by default that of this machine's GPU.",
+    "NAME",
+    "With --host-only: the device, or profile, to complete; by default that of this machine's GPU.",
 )
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(),
-    required=True,
-    metavar="FILE.json",
-    help="Where the profile is written.",
+@options.valued(
+    "-o", "FILE.json", "Where the profile is written.", "--output", type=click.Path(), required=True
 )
 def profile(device: str, runtime: str, host_only: bool, base: str | None, output: str) -> None:
     """Measure the kernels that models run on the device of this machine, and how fast its CPU launches them.

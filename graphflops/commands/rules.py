@@ -5,7 +5,6 @@ from __future__ import annotations
 import click
 
 from graphflops.commands import files, options
-from graphflops.render import formats
 
 
 @click.command(cls=options.Command)
@@ -13,11 +12,7 @@ from graphflops.render import formats
 @options.output_of("Listing")
 @options.of_the_file
 def rules(
-    model: str | None,
-    form: str | None,
-    output: str | None,
-    model_name: str | None,
-    rule_files: tuple[str, ...],
+    model: str | None, output: files.Output, model_name: str | None, rule_files: tuple[str, ...]
 ) -> None:
     """All operators that have a rule; with MODEL, each operator of the model and the rule that prices it.
 
@@ -33,5 +28,4 @@ def rules(
         listing = tables.registered()
     else:
         listing = tables.used(files.report_of(model, model_name=model_name, rule_files=rule_files))
-    form = formats.chosen("Listing", form, output)
-    files.write(formats.render(listing, form, **files.screen(output)), output)
+    output.of("Listing").write(listing)

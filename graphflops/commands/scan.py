@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import tempfile
 from typing import TYPE_CHECKING, Any
 
@@ -14,8 +13,6 @@ from graphflops.errors import shown
 from graphflops.render import formats
 
 if TYPE_CHECKING:
-    from tqdm import tqdm
-
     from graphflops.scan.run import Summary
 
 _MEMORY = None if os.name == "nt" else "4GB"
@@ -25,37 +22,35 @@ _FURTHER = ("calls", "modules", "findings")
 
 @click.command(cls=options.Command)
 @click.argument("sources", nargs=-1, metavar="SOURCE...")
-@click.option(
+@options.valued(
     "-o",
+    "FOLDER",
+    "The table: a folder of Parquet files, which is added to. Or a page: FILE.html.",
     "--output",
-    metavar="FOLDER",
-    help="The table: a folder of Parquet files, which is added to. Or a page: FILE.html.",
 )
-@click.option("--jobs", type=click.IntRange(min=1), metavar="N", help="Processes. Default: one a processor.")
-@click.option("--scheduler", metavar="ADDRESS", help="Run on this Dask cluster: tcp://host:8786.")
+@options.whole("--jobs", "Processes. Default: one a processor.")
+@options.valued("--scheduler", "ADDRESS", "Run on this Dask cluster: tcp://host:8786.")
 @options.dims
-@click.option(
-    "--bindings", type=click.Path(), metavar="FILE.toml", help="Several choices of sizes: a row for each."
-)
-@click.option("--training", is_flag=True, help="Price the backward pass and an AdamW step too.")
-@click.option("--device", metavar="NAME", default="", help="Predict time and memory on this device.")
-@click.option("--timeout", type=click.FloatRange(min=0, min_open=True, max=1e6), default=60.0, metavar="SECONDS",
-              help="That one file may take. Default: 60.")  # fmt: skip
+@options.valued("--bindings", "FILE.toml", "Several choices of sizes: a row for each.", type=click.Path())
+@options.flag("--training", "Price the backward pass and an AdamW step too.")
+@options.valued("--device", "NAME", "Predict time and memory on this device.", default="")
+@options.seconds("--timeout", "That one file may take. Default: 60.", default=60.0, most=1e6)
 @click.option(
     "--memory",
-    type=options.BytesOption(),
+    type=options.BYTES,
     default=_MEMORY,
     help="Address space that one file may take. Default: 4GB, where the system can limit it.",
 )
-@click.option(
-    "--rows", type=click.Choice(_FURTHER), multiple=True, help="Write this table too, beside the output."
+@options.choice("--rows", _FURTHER, "Write this table too, beside the output.", multiple=True)
+@options.flag(
+    "--no-cache",
+    "Analyze files again whose rows the table has.",
+    "cache",
+    flag_value=False,
+    default=True,
 )
-@click.option("--no-cache", "cache", is_flag=True, flag_value=False, default=True,
-              help="Analyze files again whose rows the table has.")  # fmt: skip
-@click.option("--report", type=click.Path(dir_okay=False), metavar="FILE.html", help="The table as a page.")
-@click.option(
-    "--diff", "old", type=click.Path(), metavar="OLD", help="Compare a table with the one named SOURCE."
-)
+@options.valued("--report", "FILE.html", "The table as a page.", type=click.Path(dir_okay=False))
+@options.valued("--diff", "OLD", "Compare a table with the one named SOURCE.", "old", type=click.Path())
 @click.pass_context
 def scan(
     ctx: click.Context,
@@ -155,9 +150,14 @@ def _scanned(
         device(given["device"])  # a name or profile that is wrong for all files is said once
     todo = planned(sources, chosen, Options(rows=tuple(sorted(rows)), **given))
     workers = min(jobs or _processors(), len(todo))
-    with _Bar() as bar:
+    with files.Progress("scan", " files") as bar:
+
+        def progress(summary: Summary, total: int) -> None:
+            fine = summary.by_status.get("ok", 0) + summary.by_status.get("unknown-operators", 0)
+            bar(summary.done, total, f"{sum(summary.by_status.values()) - fine:,} failed")
+
         summary = run(
-            todo, output, workers=workers, scheduler=scheduler or "", cache=cache, progress=bar.update
+            todo, output, workers=workers, scheduler=scheduler or "", cache=cache, progress=progress
         )
     click.echo(_words(summary, called), err=True)
     if summary.interrupted:
@@ -172,30 +172,3 @@ def _words(summary: Summary, output: str) -> str:
 
 def _processors() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-class _Bar:
-    """A bar with rate, errors and time left, on a terminal only."""
-
-    def __init__(self) -> None:
-        self.bar: tqdm[Any] | None = None
-
-    def __enter__(self) -> _Bar:
-        if sys.stderr.isatty():
-            from tqdm import tqdm
-
-            self.bar = tqdm(desc="scan", unit=" files", leave=False, dynamic_ncols=True)
-        return self
-
-    def update(self, summary: Summary, total: int) -> None:
-        """Show what is done."""
-        if self.bar is None:
-            return
-        fine = summary.by_status.get("ok", 0) + summary.by_status.get("unknown-operators", 0)
-        self.bar.total = total
-        self.bar.set_postfix_str(f"{sum(summary.by_status.values()) - fine:,} failed", refresh=False)
-        self.bar.update(summary.done - self.bar.n)
-
-    def __exit__(self, *exc: object) -> None:
-        if self.bar is not None:
-            self.bar.close()

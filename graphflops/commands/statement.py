@@ -8,7 +8,6 @@ import click
 
 from graphflops.commands import files, options
 from graphflops.commands.training_options import training
-from graphflops.render import formats
 
 
 @click.command(cls=options.LimitedCommand)
@@ -43,7 +42,7 @@ from graphflops.render import formats
 @options.output_of("Statement")
 @options.of_the_file
 def statement(
-    model: str, rule_files: tuple[str, ...], form: str | None, output: str | None, training: Any, **given: Any
+    model: str, rule_files: tuple[str, ...], output: files.Output, training: Any, **given: Any
 ) -> None:
     """What a training run of MODEL cost: FLOPs under named conventions, hours, energy, and where thresholds of laws stand.
 
@@ -55,7 +54,7 @@ def statement(
     from graphflops.loading import import_rules
     from graphflops.statements.statement import statement as computed
 
-    form = formats.chosen("Statement", form, output)
+    output = output.of("Statement")
     import_rules(rule_files)
     found = computed(model, training=training or True, **given)
-    files.write(formats.render(found, form, **files.screen(output)), output)
+    output.write(found)

@@ -7,66 +7,50 @@ from typing import Any
 import click
 
 from graphflops.commands import files, options
-from graphflops.render import formats
 
 
 @click.command(cls=options.Command)
 @click.argument("model", type=click.Path())
-@click.option("--device", default="cpu", show_default=True, metavar="DEVICE", help="cpu, cuda, cuda:1.")
-@click.option(
+@options.valued("--device", "DEVICE", "cpu, cuda, cuda:1.", default="cpu", show_default=True)
+@options.valued(
     "--inputs",
-    "inputs",
+    "FILE",
+    "Run on these tensors, by input name: .npz or .safetensors. Default: random ones.",
     type=click.Path(),
-    metavar="FILE",
-    help="Run on these tensors, by input name: .npz or .safetensors. Default: random ones.",
 )
 @options.dims
 @options.size_names
-@click.option(
+@options.flag(
     "--random-weights",
-    is_flag=True,
-    help="Make weights up call by call: for a program saved without any, or too large for the device.",
+    "Make weights up call by call: for a program saved without any, or too large for the device.",
 )
-@click.option(
-    "--repeats",
-    type=click.IntRange(min=0),
-    default=5,
-    show_default=True,
-    help="Runs that are timed; 0: none.",
+@options.whole(
+    "--repeats", "Runs that are timed; 0: none.", least=0, metavar=None, default=5, show_default=True
 )
-@click.option(
-    "--nproc",
-    type=click.IntRange(min=1),
-    metavar="N",
-    help="Run a recorded step in N processes, one for each device of its mesh: on N GPUs, or a CPU.",
+@options.whole(
+    "--nproc", "Run a recorded step in N processes, one for each device of its mesh: on N GPUs, or a CPU."
 )
-@click.option(
+@options.valued(
     "--profile",
-    metavar="NAME",
-    help="Device, or path of a profile, whose predicted times are compared. Default: the GPU that runs it.",
+    "NAME",
+    "Device, or path of a profile, whose predicted times are compared. Default: the GPU that runs it.",
 )
-@click.option(
+@options.choice(
     "--counters",
-    type=click.Choice(("none", "hardware")),
+    ("none", "hardware"),
+    "hardware: run it once more under Nsight Compute, and compare what the GPU counted.",
     default="none",
     show_default=True,
-    help="hardware: run it once more under Nsight Compute, and compare what the GPU counted.",
 )
-@click.option(
-    "--time-limit",
-    type=click.FloatRange(min=0, min_open=True, max=10_000_000),
-    default=3600.0,
-    metavar="SECONDS",
-    help="End the run with an error after so long. Default: an hour.",
-)
+@options.seconds("--time-limit", "End the run with an error after so long. Default: an hour.", default=3600.0)
 @click.option(
     "--memory-limit",
-    type=options.BytesOption(),
+    type=options.BYTES,
     help="Memory that the run may use, such as 2GiB. Default: what is free.",
 )
 @click.option("--seed", type=int, default=0, show_default=True, help="Of random inputs and weights.")
-@click.option("--show-kernel", is_flag=True, help="Show the functions generated for our attention kernel.")
-@click.option("--top", type=click.IntRange(min=1), metavar="N", help="Calls that a table shows.")
+@options.flag("--show-kernel", "Show the functions generated for our attention kernel.")
+@options.whole("--top", "Calls that a table shows.")
 @options.output_of("Validation")
 @options.of_the_file
 @click.pass_context
@@ -76,8 +60,7 @@ def validate(
     model: str,
     show_kernel: bool,
     top: int | None,
-    form: str | None,
-    output: str | None,
+    output: files.Output,
     rule_files: tuple[str, ...],
     **given: Any,
 ) -> None:
@@ -95,16 +78,15 @@ def validate(
     graphflops validate step.recorded --nproc 2 --device cuda
     graphflops validate model.pt2 --inputs batch.safetensors --output validation.json
     """
-    form = formats.chosen("Validation", form, output)
     shown = {"top": top, "show_kernel": show_kernel}
-    formats.refuse("Validation", form, shown)
+    output = output.of("Validation", **shown)
     from graphflops.loading import import_rules
     from graphflops.runtime.validate import validate as run
 
     if given["counters"] != "none":
         import_rules(rule_files)  # the counters are put beside an analysis in this process too
     found = run(model, rule_files=rule_files, **given)
-    files.write(formats.render(found, form, **shown, **files.screen(output)), output)
+    output.write(found, **shown)
     if not found.holds:
         from graphflops.render.validation import conclusion
 

@@ -63,7 +63,7 @@ def _paired(
 ) -> Iterator[ModulePair]:
     """Pairs two modules, and yields the pairs of their submodules that follow."""
     if ours.signature == theirs.signature:
-        for one, other in zip(_walk(ours), _walk(theirs), strict=True):
+        for one, other in zip(ours.walk(), theirs.walk(), strict=True):
             pairs.add(one, other)
         return
     inner = _wrapped(ours, theirs)
@@ -90,14 +90,6 @@ def _paired(
 def differ(ours: ComparedModule, theirs: ComparedModule) -> bool:
     """True if the two have known and different types."""
     return bool(ours.kind and theirs.kind) and ours.kind != theirs.kind
-
-
-def _walk(module: ComparedModule) -> Iterator[ComparedModule]:
-    stack = [module]
-    while stack:
-        module = stack.pop()
-        yield module
-        stack.extend(module.children.values())
 
 
 def _wrapped(module: ComparedModule, around: ComparedModule) -> ComparedModule | None:
@@ -133,7 +125,7 @@ def likeness(ours: ComparedModule, theirs: ComparedModule) -> float:
 
 def _names(module: ComparedModule) -> set[str]:
     cut = len(module.path) + 1 if module.path else 0
-    return {part.path[cut:] for part in _walk(module) if part is not module}
+    return {part.path[cut:] for part in module.walk() if part is not module}
 
 
 def _parts(ours: ComparedModule, theirs: ComparedModule) -> Iterator[ModulePair]:
@@ -248,7 +240,7 @@ class _Free:
     def __init__(self, roots: Iterable[ComparedModule], pairs: Pairs) -> None:
         self._equal: dict[int, dict[ComparedModule, None]] = {}  # by signature
         self._pairs = pairs
-        modules = [module for root in roots for module in _walk(root)]
+        modules = [module for root in roots for module in root.walk()]
         mixed = {above for module in modules if module in pairs.old for above in module.above()}
         for module in modules:
             if module not in pairs.old and module not in mixed:
@@ -257,7 +249,7 @@ class _Free:
 
     def take(self, module: ComparedModule) -> None:
         """The module and all in it have a partner now."""
-        for one in (*_walk(module), *module.above()):
+        for one in (*module.walk(), *module.above()):
             self._equal.get(one.signature, {}).pop(one, None)
 
     def equal(self, module: ComparedModule) -> ComparedModule | None:

@@ -11,6 +11,7 @@ from fractions import Fraction
 from math import prod
 from typing import NamedTuple
 
+from graphflops.base.numbered import is_index
 from graphflops.comparison.result import Cause, Fact, Figure, Fold, ModuleChange, Resized
 
 _SIZED = frozenset({"shape", "heads", "parameters"})  # facts that a changed size explains
@@ -195,15 +196,11 @@ def _parts(path: str | None) -> list[str]:
     return path.split(".") if path else []
 
 
-def _numbered(part: str) -> bool:
-    return part.isascii() and part.isdecimal() and len(part) < 10
-
-
 def _pattern(path: str | None, whole: bool) -> tuple[str | None, ...] | None:
     """The path without its numbers, and without the last name unless `whole`."""
     if path is None:
         return None
-    parts = [None if _numbered(part) else part for part in _parts(path)]
+    parts = [None if is_index(part) else part for part in _parts(path)]
     return (*parts,) if whole or not parts else (*parts[:-1], None)
 
 
@@ -239,7 +236,7 @@ def _together(names: Sequence[str]) -> str:
     """`0-11`, `0,2,4` or `{q,k}`."""
     if len(names) == 1:
         return names[0]
-    if not all(map(_numbered, names)):
+    if not all(map(is_index, names)):
         return f"{{{','.join(names)}}}"
     runs: list[list[int]] = []
     for number in sorted(map(int, names)):

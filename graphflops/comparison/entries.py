@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from graphflops.comparison.align import Pairs, differ, out_of_order
@@ -311,15 +311,20 @@ def by_source(
         _grouped([row.source for row in report.rows], kinds)
         for report, kinds in zip(trees.reports, numbers, strict=True)
     ]
-    votes = Counter(_aligned(trees))
-    best: tuple[dict[str, str], dict[str, str]] = ({}, {})
-    for (ours, theirs), _ in sorted(votes.items(), key=lambda vote: (-vote[1], vote[0][0] != vote[0][1])):
-        best[0].setdefault(ours, theirs)
-        best[1].setdefault(theirs, ours)
-    pairs = {ours: theirs for ours, theirs in best[0].items() if best[1].get(theirs) == ours}
-    if trees.export:  # calls are not aligned, but both name the lines of one source
-        pairs = {line: line for line in groups[0]}
+    # Calls of an export are not aligned, but both name the lines of one source.
+    pairs = {line: line for line in groups[0]} if trees.export else followed(_aligned(trees))
     yield from _compared(trees, groups, pairs)
+
+
+def followed(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """Lines of the new program by those of the old one where each has most of the other's calls. pairs: of each call."""
+    votes = Counter(pairs)
+    new: dict[str, str] = {}
+    old: dict[str, str] = {}
+    for (ours, theirs), _ in sorted(votes.items(), key=lambda vote: (-vote[1], vote[0][0] != vote[0][1])):
+        new.setdefault(ours, theirs)
+        old.setdefault(theirs, ours)
+    return {ours: theirs for ours, theirs in new.items() if old[theirs] == ours}
 
 
 def _aligned(trees: Trees) -> Iterator[tuple[str, str]]:

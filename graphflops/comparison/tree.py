@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from graphflops.base.numbered import is_index
 from graphflops.comparison.result import WORK, Figure
 from graphflops.comparison.sizes import Renamed
 from graphflops.cost import Cost
@@ -66,16 +67,19 @@ class ComparedModule:
     @property
     def numbered(self) -> bool:
         """True if its name is an index in a list."""
-        return self.name.isascii() and self.name.isdecimal() and len(self.name) < 10
+        return is_index(self.name)
 
-    def below(self) -> Iterator[ComparedModule]:
-        """The module and all in it, submodules first."""
-        ordered, stack = [], [self]
+    def walk(self) -> Iterator[ComparedModule]:
+        """The module and all in it."""
+        stack = [self]
         while stack:
             module = stack.pop()
-            ordered.append(module)
+            yield module
             stack.extend(module.children.values())
-        return reversed(ordered)
+
+    def below(self) -> Iterator[ComparedModule]:
+        """The same, submodules first."""
+        return reversed([*self.walk()])
 
     def above(self) -> Iterator[ComparedModule]:
         """The modules around this one, the innermost first."""

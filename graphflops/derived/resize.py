@@ -145,15 +145,8 @@ def _peak_node(report: Report, totals: Totals) -> str:
 
 def _held(report: Report, memory: Timeline) -> list[int] | None:
     """Bytes held at each moment; None where a size has no value."""
-    changes = [0] * (len(memory.rows) + 1)
-    for entry in memory.held:
-        size = report.value(entry.bytes)
-        if size is None:
-            return None
-        changes[entry.first] += size
-        changes[entry.last + 1] -= size
-    held, sums = 0, []
-    for change in changes[:-1]:
-        held += change
-        sums.append(held)
-    return sums
+    from graphflops.memory.ledger import live_bytes
+
+    sizes = [report.value(entry.bytes) for entry in memory.held]
+    known = [size for size in sizes if size is not None]
+    return live_bytes(memory, known) if len(known) == len(sizes) else None

@@ -35,18 +35,12 @@ _COMPARE_NODES: dict[type[ast.cmpop], str] = {
     ast.GtE: ">=",
 }
 _COMPARE_NAMES = {
-    "Eq": "==",
-    "Equality": "==",
-    "Ne": "!=",
-    "Unequality": "!=",
-    "Lt": "<",
-    "StrictLessThan": "<",
-    "Le": "<=",
-    "LessThan": "<=",
-    "Gt": ">",
-    "StrictGreaterThan": ">",
-    "Ge": ">=",
-    "GreaterThan": ">=",
+    **dict.fromkeys(("Eq", "Equality"), "=="),
+    **dict.fromkeys(("Ne", "Unequality"), "!="),
+    **dict.fromkeys(("Lt", "StrictLessThan"), "<"),
+    **dict.fromkeys(("Le", "LessThan"), "<="),
+    **dict.fromkeys(("Gt", "StrictGreaterThan"), ">"),
+    **dict.fromkeys(("Ge", "GreaterThan"), ">="),
 }
 _ALIASES = {
     "LShift": "lshift",
@@ -242,7 +236,7 @@ class _Reader(RatioArithmetic):
         if name in _FIXED:
             count, action = _FIXED[name]
             self.expect(name, args, count)
-            return action(self, args)
+            return action(self, *args)
         if name in FUNCTIONS:
             self.expect(name, args, function_arity(name))
             return call(name, *(self.argument(arg) for arg in args)), 1
@@ -253,81 +247,28 @@ class _Reader(RatioArithmetic):
             raise DimError(f"{name} takes {count} argument{'s' * (count != 1)}, not {len(args)}")
 
 
-_Action = Callable[[_Reader, list[Ratio]], Ratio]
-
-
-def _identity(reader: _Reader, args: list[Ratio]) -> Ratio:
-    return args[0]
-
-
-def _divide(reader: _Reader, args: list[Ratio]) -> Ratio:
-    return reader.divided(args[0], args[1])
-
-
-def _floor(reader: _Reader, args: list[Ratio]) -> Ratio:
-    return reader.floor(args[0]), 1
-
-
-def _ceiling(reader: _Reader, args: list[Ratio]) -> Ratio:
-    return reader.ceiling(args[0]), 1
-
-
-def _floor_div(reader: _Reader, args: list[Ratio]) -> Ratio:
-    return reader.floor(reader.divided(args[0], args[1])), 1
-
-
-def _ceil_div(reader: _Reader, args: list[Ratio]) -> Ratio:
-    return reader.ceiling(reader.divided(args[0], args[1])), 1
-
-
-def _mod(reader: _Reader, args: list[Ratio]) -> Ratio:
-    return reader.remainder(args[0], args[1])
-
-
-def _modular_indexing(reader: _Reader, args: list[Ratio]) -> Ratio:
-    return reader.remainder((reader.floor(reader.divided(args[0], args[1])), 1), args[2])
-
-
-def _absolute(reader: _Reader, args: list[Ratio]) -> Ratio:
-    above, below = args[0]
-    return reader.extreme("max", [(above, below), (-above, below)])
-
-
-def _where(reader: _Reader, args: list[Ratio]) -> Ratio:
-    return reader.choose(args[0], args[1], args[2])
-
-
-_FIXED: dict[str, tuple[int, _Action]] = {
-    "Integer": (1, _identity),
-    "Identity": (1, _identity),
-    "ToFloat": (1, _identity),
-    "Rational": (2, _divide),
-    "IntTrueDiv": (2, _divide),
-    "FloatTrueDiv": (2, _divide),
-    "floor": (1, _floor),
-    "FloorToInt": (1, _floor),
-    "ceiling": (1, _ceiling),
-    "ceil": (1, _ceiling),
-    "CeilToInt": (1, _ceiling),
-    "FloorDiv": (2, _floor_div),
-    "CleanDiv": (2, _floor_div),
-    "CeilDiv": (2, _ceil_div),
-    "Mod": (2, _mod),
-    "PythonMod": (2, _mod),
-    "ModularIndexing": (3, _modular_indexing),
-    "TruncToInt": (1, lambda reader, args: (reader.truncate(args[0]), 1)),
-    "RoundToInt": (1, lambda reader, args: (reader.round(args[0]), 1)),
-    "round": (1, lambda reader, args: (reader.round(args[0]), 1)),
-    "Pow": (2, lambda reader, args: reader.power(args[0], args[1])),
-    "PowByNatural": (2, lambda reader, args: reader.power(args[0], args[1])),
-    "FloatPow": (2, lambda reader, args: reader.power(args[0], args[1])),
-    "Abs": (1, _absolute),
-    "abs": (1, _absolute),
-    "Not": (1, lambda reader, args: (1 - reader.truth(args[0]), 1)),
-    "Where": (3, _where),
-    "where": (3, _where),
-    "truediv": (2, _divide),
-}
+# By the spellings of a function: how many arguments it takes, and what it is of them.
+_SPELLED: tuple[tuple[str, int, Callable[..., Ratio]], ...] = (
+    ("Integer Identity ToFloat", 1, lambda reader, a: a),
+    ("Rational IntTrueDiv FloatTrueDiv truediv", 2, lambda reader, a, b: reader.divided(a, b)),
+    ("floor FloorToInt", 1, lambda reader, a: (reader.floor(a), 1)),
+    ("ceiling ceil CeilToInt", 1, lambda reader, a: (reader.ceiling(a), 1)),
+    ("FloorDiv CleanDiv", 2, lambda reader, a, b: (reader.floor(reader.divided(a, b)), 1)),
+    ("CeilDiv", 2, lambda reader, a, b: (reader.ceiling(reader.divided(a, b)), 1)),
+    ("Mod PythonMod", 2, lambda reader, a, b: reader.remainder(a, b)),
+    (
+        "ModularIndexing",
+        3,
+        lambda reader, a, b, c: reader.remainder((reader.floor(reader.divided(a, b)), 1), c),
+    ),
+    ("TruncToInt", 1, lambda reader, a: (reader.truncate(a), 1)),
+    ("RoundToInt round", 1, lambda reader, a: (reader.round(a), 1)),
+    ("Pow PowByNatural FloatPow", 2, lambda reader, a, b: reader.power(a, b)),
+    ("Abs abs", 1, lambda reader, a: reader.extreme("max", [a, (-a[0], a[1])])),
+    ("Not", 1, lambda reader, a: (1 - reader.truth(a), 1)),
+    ("Where where", 3, lambda reader, a, b, c: reader.choose(a, b, c)),
+)
+_FIXED = {name: (count, action) for names, count, action in _SPELLED for name in names.split()}
 
 
 def _number(value: object) -> Ratio:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from graphflops.derived.items import items
 from graphflops.dims import Dim, Expr, evaluate, prod, symbol, total
+from graphflops.dims.solving import first_from
 from graphflops.ops import operator
 from graphflops.report import Named, PhaseMemory, Report, Row
 from graphflops.tensor import TensorType
@@ -160,11 +161,7 @@ def most_requests(report: Report, entry: PhaseMemory, cache: KvCache, length: in
         needed = evaluate(entry.requested_peak, values)
         return needed is not None and needed <= limit
 
-    low, high = 0, most + 1
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if is_within(middle) else (low, middle)
-    return low
+    return first_from(1, most + 1, lambda requests: not is_within(requests)) - 1
 
 
 def _written(row: Row, given: dict[str, TensorType]) -> Iterator[tuple[str, int]]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from graphflops.base.rendered import Rendered
 from graphflops.errors import FileError, innermost, shown
 from graphflops.onnx_audit.model import NEGLIGIBLE_SHARE, Model
-from graphflops.report.findings import SEVERITIES, Finding, Findings, ModelFindings, Neighbours, RuleInfo
+from graphflops.report.findings import SEVERITIES, Finding, Findings, ModelFindings, Neighbours
 from graphflops.report.size_names import in_prose
 from graphflops.view import Call
 
@@ -160,12 +160,7 @@ def audit_findings(models: Iterable[ModelFindings]) -> Findings:
     """The findings of several files, as formats render them."""
     from graphflops.onnx_audit.catalogue import checks
 
-    rules = {
-        check.code: RuleInfo(
-            check.name, check.summary, f"{check.explanation}\n\nFix: {check.fix}.", check.severity
-        )
-        for check in checks().values()
-    }
+    rules = {code: check.info for code, check in checks().items()}
     return Findings(tuple(models), "audit", rules, per_code=_PER_CODE)
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from graphflops.base.docstrings import docstring
+from graphflops.report.findings import RuleInfo
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from graphflops.onnx_audit.model import Model
     from graphflops.report.findings import Severity
 
-Kind = Literal["correctness", "safety", "cost"]
+Kind = Literal["correctness", "safety", "cost", "time"]
 
 
 class Edit(NamedTuple):
@@ -75,7 +76,7 @@ class Check:
     """One check.
 
     severity: of its observations that state none of their own. fix: what the user should do, one sentence.
-    reads: "file" for a check of the file's content, "graph" for a check that needs a valid program.
+    reads: "file" for a check of the file's content, "graph" for one of a valid program, "report" for one of times.
     """
 
     code: str
@@ -83,8 +84,8 @@ class Check:
     kind: Kind
     severity: Severity
     fix: str
-    reads: Literal["file", "graph"]
-    run: Callable[[Model], Iterable[Observation]]
+    reads: Literal["file", "graph", "report"]
+    run: Callable[[Any], Iterable[Any]]
 
     @property
     def explanation(self) -> str:
@@ -97,6 +98,12 @@ class Check:
         """The first sentence of the explanation."""
         sentence = re.match(r".*?[.](?=\s|$)", self.explanation, re.DOTALL)
         return self.explanation if sentence is None else sentence[0]
+
+    @property
+    def info(self) -> RuleInfo:
+        """What holds for all findings of the check."""
+        text = f"{self.explanation}\n\nFix: {self.fix}."
+        return RuleInfo(self.name, self.summary, text, self.severity)
 
 
 CHECKS: dict[str, Check] = {}  # complete once `catalogue` is imported

@@ -51,22 +51,6 @@ def _overview(found: Any) -> str:
     return count_of(len(found.lines), "model") + (f", {failed:,} failed" if failed else "")
 
 
-def _findings(found: Any) -> str:
-    from graphflops.render.brief import conclusion
-
-    return conclusion(found.models)
-
-
-def _checked(checked: Any) -> str:
-    return _findings(checked.findings)
-
-
-def _audit(found: Any) -> str:
-    from graphflops.render.brief import counted
-
-    return f"{safe(found.path, 80)}: {counted(found.findings)}"
-
-
 def _validation(found: Any) -> str:
     from graphflops.render.validation import conclusion
 
@@ -79,10 +63,10 @@ _ABOUT: dict[str, str | Callable[[Any], str]] = {
     "Overview": _overview,
     "History": lambda found: f"{safe(found.path, 80)}: {count_of(len(found.points), 'commit')}",
     "Comparison": _comparison,
-    "Findings": _findings,
+    "Findings": lambda found: conclusion(found.models),
     "Fits": "graphflops.render.fits:verdict",
-    "Checked": _checked,
-    "Audit": _audit,
+    "Checked": lambda found: conclusion(found.findings.models),
+    "Audit": lambda found: f"{safe(found.path, 80)}: {counted(found.findings)}",
     "Validation": _validation,
     "Statement": "graphflops.render.statement:headline",
     "Serving": "graphflops.render.serving:headline",

@@ -12,7 +12,6 @@ from graphflops.cost import REPORTED, Cost
 from graphflops.dims import Dim
 from graphflops.errors import OptionError, require_choice
 from graphflops.render.ledger import Group, Ledger
-from graphflops.render.tables import Listing
 from graphflops.render.text import safe
 from graphflops.render.tree import Tree
 from graphflops.report import Cut, Report
@@ -65,13 +64,8 @@ def _attentions(report: Report, ledger: Ledger) -> tuple[list[str], list[list[st
     return [*texts, "calls", *names, *BLOCKS, *KERNEL], rows
 
 
-def listing(listing: Listing) -> str:
-    """Text is made harmless for terminals and spreadsheets, numbers stay as they are."""
-    return written(listing.heads, listing.rows)
-
-
 def written(heads: Sequence[str], rows: Iterable[Sequence[str | float]]) -> str:
-    """Heads and rows as comma-separated values."""
+    """Heads and rows. Text is made harmless for terminals and spreadsheets, numbers stay as they are."""
     file = io.StringIO()
     out = writer.writer(file, lineterminator="\n")
     out.writerow(heads)

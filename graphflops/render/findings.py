@@ -1,92 +1,176 @@
-"""Findings as text, and what was fixed: for a terminal, a review, and programs. SARIF has a file of its own."""
+"""Findings by code, the gravest and most expensive first: for a terminal, a review, a notebook, and programs.
+
+Each fix is said once. In an audit equal findings over layers are one line.
+"""
 
 from __future__ import annotations
 
-from collections import Counter
-from dataclasses import fields
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, NamedTuple
 
 import msgspec
 
+from graphflops.base.numbered import numbered, unnumbered
 from graphflops.base.units import measured, memory, number, percent
-from graphflops.dims import evaluate
-from graphflops.render import formats
+from graphflops.dims import Dim, evaluate, total
 from graphflops.render.brief import conclusion, counted, state
-from graphflops.render.json import inert
+from graphflops.render.fixes import offered
+from graphflops.render.json import inert, quantity
 from graphflops.render.markdown import drawn, escaped
 from graphflops.render.table import Page
 from graphflops.render.tables import Entry, TextTable
-from graphflops.render.text import Numbers, assumptions, count_of, safe
-from graphflops.report.findings import SEVERITIES
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    from graphflops.dims import Dim
-    from graphflops.onnx_fix.fix import Fixed, Saving
-    from graphflops.report.findings import Finding, Findings, LimitResult, ModelFindings, Severity
-
-
-_UNDONE = 8  # findings whose fix was left out that are listed
-
-
-def fixes(found: Fixed, written: str, *, verbose: bool = False, width: int = 120, color: bool = False) -> str:
-    """The fixes, their proof, the comparison of the two files (all of it if `verbose`), and where the new one is."""
-    page = Page(width, color)
-    head = f"{count_of(len(found.fixed), 'finding')} fixed" if found.fixed else "nothing fixed"
-    page.line((safe(found.path), "bold"), f"  {head}")
-    kinds = Counter((finding.code, finding.name, finding.applicability) for finding in found.fixed)
-    for (code, name, how), times in sorted(kinds.items()):
-        page.line(f"  {how}  {code} {name}{f'  x{times:,}' if times > 1 else ''}")
-    for finding, why in found.undone[:_UNDONE]:
-        place = safe(finding.module or finding.node, 80)
-        page.line((f"  undone  {finding.code} {place}: {safe(why, 400)}", "yellow"))
-    if len(found.undone) > _UNDONE:
-        page.line((f"  undone  {len(found.undone) - _UNDONE:,} more", "yellow"))
-    if found.comparison is not None:
-        page.line(f"  {_proof(found)}")
-        page.line(f"  promised {_words(found.promised)}; saved {_words(found.saved)}")
-        page.line()
-        screen = {"width": width, "color": color}
-        text = formats.render(found.comparison, "table", verbose=verbose or None, **screen)
-        page.lines += str(text).splitlines()
-    unsafe = sum(finding.applicability == "unsafe" for finding in found.after.findings)
-    more = f", {unsafe:,} of them for --unsafe-fixes" if unsafe else ""
-    page.line(
-        f"{f'written: {safe(written)}; ' if written else ''}left: {counted(found.after.findings)}{more}"
-    )
-    return page.text()
-
-
-def _proof(found: Fixed) -> str:
-    if not found.runs:
-        return f"NOT PROVEN: {safe(found.unproven, 400)}"
-    sizes = dict.fromkeys(", ".join(f"{k}={v}" for k, v in run.dims.items()) for run in found.runs)
-    at = "; ".join(filter(None, map(safe, sizes)))
-    most = f"differ by at most {found.difference:.1g} of their largest number"
-    how = most if found.difference else "are equal bit for bit"
-    return f"proven: in {len(found.runs)} runs of onnxruntime the results {how}{f' ({at})' if at else ''}"
-
-
-def _words(saving: Saving) -> str:
-    flops, moved, stored = saving
-    parts = (
-        f"{number(flops)} FLOPs" if flops else "",
-        f"{memory(moved)} moved in a run" if moved else "",
-        f"{memory(stored)} of weights"
-        if stored > 0
-        else f"{memory(-stored)} more of weights"
-        if stored
-        else "",
-    )
-    return ", ".join(filter(None, parts)) or "nothing"
-
+from graphflops.render.text import assumptions, count_of, safe
+from graphflops.report.findings import SEVERITIES, Finding, Findings, LimitResult, ModelFindings
 
 _SECOND = 10**9  # nanoseconds, in which times are limited
-_FORMULA = 60  # characters of a formula in the middle of a line
 _SENTENCE = 1_000  # characters of a message shown
 _MARKS = {"within": "ok", "over": "OVER", "unknown": "?"}
-_COLORS: dict[Severity, str] = {"error": "red", "warning": "yellow", "note": "cyan"}
+_COLORS = {"error": "red", "warning": "yellow", "note": "cyan"}
+
+
+@dataclass(frozen=True, slots=True)
+class FindingFold:
+    """Findings of one code whose places differ by numbers only."""
+
+    findings: tuple[Finding, ...]
+
+    @property
+    def place(self) -> str:
+        """`layers.0-35.self_attn (x36)`; the source line of one that stands alone, and the neighbours all have."""
+        first = self.findings[0]
+        names = [finding.module or finding.node for finding in self.findings]
+        label = safe(numbered(names), 120)
+        source = safe(first.source, 80)
+        where = f"{label} ({source})" if label and source else label or source
+        times = f"(x{len(self.findings):,})" if len(self.findings) > 1 else ""
+        between = [finding.between for finding in self.findings]
+        is_one = first.between and len({*map(unnumbered, between)}) == 1
+        beside = f"between {safe(numbered(between), 120)}" if is_one else ""
+        return " ".join(filter(None, (where, times, beside)))
+
+
+def folded(findings: Iterable[Finding]) -> list[FindingFold]:
+    """Findings of one code and operator whose modules, calls and sources differ by numbers only are one.
+
+    A finding about time stands alone: it is of all such calls already, and its message says how long they take.
+    """
+    groups: dict[tuple[str, ...], list[Finding]] = {}
+    for finding in findings:
+        place = finding.module or finding.node
+        own = finding.message if finding.seconds else ""
+        key = (finding.code, finding.severity, finding.op, unnumbered(place), finding.source, own)
+        groups.setdefault(key, []).append(finding)
+    return [FindingFold(tuple(members)) for members in groups.values()]
+
+
+class Shares:
+    """Costs of findings as numbers, and their shares of the whole model."""
+
+    def __init__(self, model: ModelFindings) -> None:
+        self.model = model
+        self.flops, self.bytes = (self.value(part) or 0 for part in model.whole)
+
+    def value(self, quantity: Dim | None) -> int | None:
+        return None if quantity is None else evaluate(quantity, self.model.values)
+
+    def share(self, findings: Sequence[Finding]) -> float:
+        """The largest of the shares of FLOPs, of bytes and of time; what sorts findings."""
+        sums = (*self.sums(findings), self.stored(findings), sum(finding.seconds for finding in findings))
+        wholes = (self.flops, self.bytes, self.bytes, self.model.seconds)
+        return max((part or 0) / whole if whole else 0.0 for part, whole in zip(sums, wholes, strict=True))
+
+    def sums(self, findings: Sequence[Finding]) -> tuple[int | None, int | None]:
+        flops = self.value(total(finding.flops or 0 for finding in findings))
+        moved = self.value(total(finding.bytes or 0 for finding in findings))
+        return flops, moved
+
+    def stored(self, findings: Sequence[Finding]) -> int:
+        """Bytes of stored tensors; 0 where more are stored than saved."""
+        return max(sum(finding.stored for finding in findings), 0)
+
+    def text(self, findings: Sequence[Finding]) -> str:
+        """`3.1 M FLOPs (2.0 % of all), 1.2 MB (0.4 % of all)`; "" where nothing is known to be wasted."""
+        flops, moved = (
+            part if part is None or not whole else min(part, whole)  # findings may be about the same work
+            for part, whole in zip(self.sums(findings), (self.flops, self.bytes), strict=True)
+        )
+        costs = {"FLOPs": [one.flops for one in findings], "bytes": [one.bytes for one in findings]}
+        unknown = [name for name, each in costs.items() if None in each]
+        parts = [
+            f"{number(flops)} FLOPs{_of(flops, self.flops)}" if flops else "",
+            f"{memory(moved)}{_of(moved, self.bytes)}" if moved else "",
+            f"{memory(stored)} stored" if (stored := self.stored(findings)) else "",
+            "not known at the sizes left open" if flops is None or moved is None else "",
+            f"{' and '.join(unknown)} not known" if unknown else "",
+        ]
+        return ", ".join(part for part in parts if part)
+
+
+def _of(part: int, whole: int) -> str:
+    return f" ({percent(part, whole)} %)" if whole else ""
+
+
+class _Code(NamedTuple):
+    """Findings of one code with one fix. times: `x6` of several. work: what all cost together.
+
+    lines: each with the number of findings that it stands for.
+    """
+
+    severity: str
+    name: str
+    times: str
+    work: str
+    fix: str
+    lines: list[tuple[str, int]]
+
+
+class _Section:
+    """What is said of one model. saving: what mending everything saves at most, as findings may be about the same work."""
+
+    def __init__(self, model: ModelFindings, found: Findings, top: int | None) -> None:
+        shares = Shares(model)
+        self.model, self.state = model, state(model)
+        text = shares.text(model.findings)
+        self.saving = f"; together at most {text}" if text else ""
+        is_told = model.assumed and any(shares.text([finding]) for finding in model.findings)
+        self.at = f"costs at {assumptions(model.assumed)}" if is_told else ""
+        self.limits = [limit_table(model.limits)] if model.limits else []
+        is_audit = found.command == "audit"
+        self.codes = [_code(one, shares, top or found.per_code, is_audit) for one in _ranked(model, shares)]
+
+
+def _ranked(model: ModelFindings, shares: Shares) -> list[list[Finding]]:
+    """The findings by code and fix, the most severe first, then the most expensive."""
+    by_code: dict[tuple[str, str, str], list[Finding]] = {}
+    for finding in model.findings:
+        by_code.setdefault((finding.code, finding.severity, finding.fix), []).append(finding)
+    return sorted(
+        by_code.values(), key=lambda each: (SEVERITIES.index(each[0].severity), -shares.share(each))
+    )
+
+
+def _code(findings: Sequence[Finding], shares: Shares, top: int | None, is_audit: bool) -> _Code:
+    """is_audit: whether equal findings of layers are one; each limit of a budget is something of its own."""
+    first = findings[0]
+    folds = folded(findings) if is_audit else [FindingFold((finding,)) for finding in findings]
+    folds.sort(key=lambda fold: -shares.share(fold.findings))
+    lines = [(_line(fold, folds, shares), len(fold.findings)) for fold in folds[:top]]
+    rest = len(findings) - sum(count for _, count in lines)
+    if rest:
+        lines.append((f"… and {rest:,} more of {safe(first.code, 20)}", rest))
+    name, times = (
+        f"{safe(first.code, 20)} {safe(first.name, 60)}",
+        f"x{len(findings):,}" * (len(findings) > 1),
+    )
+    return _Code(first.severity, name, times, shares.text(findings), safe(first.fix, _SENTENCE), lines)
+
+
+def _line(fold: FindingFold, folds: Sequence[FindingFold], shares: Shares) -> str:
+    """The place of a fold, what is found there, and what it costs where that is not what all of them cost."""
+    place = f"{fold.place}: " if fold.place else ""
+    costs = shares.text(fold.findings) if len(folds) > 1 else ""
+    return f"{place}{safe(fold.findings[0].message, _SENTENCE)}{f'  {costs}' if costs else ''}"
 
 
 def table(
@@ -97,82 +181,73 @@ def table(
     width: int = 120,
     color: bool = False,
 ) -> str:
-    """Each finding in a few lines, the most severe first; models without findings in one line.
+    """The findings of each model by code; models without findings in one line.
 
-    top: findings of one code shown for one model; the others are counted. statistics: a line for each code instead.
+    top: lines of one code shown for one model; the others are counted. statistics: a line for each code instead.
     """
-    from graphflops.render import audit
-    from graphflops.render.table import Page
-
     page = Page(width, color)
     if statistics:
-        page.table(audit.statistics(found))
+        page.table(_statistics(found))
         page.line((f"  {conclusion(found.models)}", "bold"))
         return page.text()
-    if found.command == "audit":
-        audit.table(found, page, top or found.per_code)
-        return page.text()
-    for model in found.models:
-        _model(page, model, top or found.per_code)
+    for section in (_Section(model, found, top) for model in found.models):
+        _written(page, section)
     if len(found.models) > 1:
         page.line((conclusion(found.models), "bold"))
     return page.text()
 
 
-def _model(page: Page, model: ModelFindings, top: int | None) -> None:
-    page.line((safe(model.model), "bold"), f"  {state(model)}")
-    if model.assumed and any(worth(finding, model) for finding in model.findings):
-        page.line((f"  costs at {assumptions(model.assumed)}", "dim"))
-    if model.limits:
-        page.table(limit_table(model.limits))
-    kept, rest = _most(model.findings, top)
-    for finding in kept:
-        place = where(finding)
+def _written(page: Page, section: _Section) -> None:
+    model = section.model
+    page.line((safe(model.model), "bold"), f"  {section.state}")
+    if section.at:
+        page.line((f"  {section.at}", "dim"))
+    for grid in section.limits:
+        page.table(grid)
+    for code in section.codes:
         page.line()
+        title = "".join(f"  {text}" for text in (code.name, code.times) if text)
         page.line(
-            (f"  {finding.severity}", _COLORS[finding.severity]),
-            (f"  {safe(finding.code, 20)} {safe(finding.name, 60)}", "bold"),
-            f"  {place}" if place else "",
+            (f"  {code.severity}", _COLORS[code.severity]),
+            (title, "bold"),
+            f"  {code.work}" if code.work else "",
         )
-        page.line(f"    {safe(finding.message, _SENTENCE)}")
-        work = worth(finding, model)
-        if work:
-            page.line(f"    costs {work}")
-        if finding.fix:
-            page.line((f"    fix: {safe(finding.fix, _SENTENCE)}", "dim"))
-    for code, more in rest.items():
+        if code.fix:
+            page.line((f"    fix: {code.fix}", "dim"))
+        for line, _ in code.lines:
+            page.line(f"    {line}")
+    if model.findings:
         page.line()
-        page.line(f"  … and {more:,} more of {safe(code, 20)}")
+        page.line((f"  {counted(model.findings)}{section.saving}", "bold"))
+        if offer := offered(model):
+            page.line(f"  {offer}")
     if model.findings or model.limits:
         page.line()
 
 
 def markdown(found: Findings, *, top: int | None = None, limit: int | None = None) -> str:
-    """How many there are, and for each model its limits and its findings; past `limit` characters these are only counted.
-
-    top: folded findings of one code of an audit that are shown; the others are counted.
-    """
-    from graphflops.render import audit
-
+    """How many there are, and the same for each model; past `limit` characters findings are only counted."""
     heads = f"**{conclusion(found.models)}**\n"
-    room = None if limit is None else limit - len(heads)
-    lines = (
-        audit.markdown(found, top or found.per_code) if found.command == "audit" else _sections(found.models)
-    )
-    return heads + fitted(list(lines), room)
+    sections = (_Section(model, found, top) for model in found.models)
+    lines = [line for section in sections for line in _in_markdown(section)]
+    return heads + fitted(lines, None if limit is None else limit - len(heads))
 
 
-def json(found: Findings) -> str:
-    """`{"models": [{"model", "findings": [...]}]}`; a cost is a number, `{"value", "formula"}`, or null where not known."""
-    models = [
-        {
-            "model": safe(model.model, 10_000),
-            "findings": [_wire(finding, model) for finding in _sorted(model.findings)],
-            **({"limits": [*map(_limit_wire, model.limits)]} if found.command == "check" else {}),
-        }
-        for model in found.models
-    ]
-    return inert(msgspec.json.encode({"schema": 1, "models": models}))
+def _in_markdown(section: _Section) -> Iterator[tuple[str, int]]:
+    """Lines of Markdown, each with the number of findings that it stands for; what heads a list comes with its first."""
+    heads = f"\n### {escaped(section.model.model)}: {section.state}{section.saving}\n"
+    if section.at:
+        heads += f"\n{escaped(section.at.capitalize())}.\n"
+    for grid in section.limits:
+        yield f"{heads}\n{drawn(grid)}", 0
+        heads = ""
+    for code in section.codes:
+        title = " ".join(filter(None, (code.name, code.times)))
+        heads += f"\n**{code.severity} {escaped(title)}**{f' {escaped(code.work)}' if code.work else ''}"
+        heads += f"  \nFix: {escaped(code.fix)}.\n\n" if code.fix else "\n\n"
+        for line, count in code.lines:
+            yield f"{heads}- {escaped(line)}\n", count
+            heads = ""
 
 
 def fitted(lines: Sequence[tuple[str, int]], limit: int | None) -> str:
@@ -194,6 +269,41 @@ def _rest(findings: int) -> str:
     return f"\n… and {count_of(findings, 'more finding')}.\n"
 
 
+def fragment(found: Findings) -> str:
+    """The same for a notebook."""
+    from graphflops.render.html.fragment import escaped as html
+    from graphflops.render.html.fragment import table as html_table
+
+    parts = [f"<p><b>{html(conclusion(found.models))}</b></p>"]
+    for section in (_Section(model, found, None) for model in found.models):
+        parts.append(f"<p><b>{html(section.model.model)}</b>: {html(section.state + section.saving)}</p>")
+        parts += map(html_table, section.limits)
+        for code in section.codes:
+            about = " ".join(filter(None, (code.severity, code.name, code.times, code.work)))
+            fix = f"<br>Fix: {html(code.fix)}" if code.fix else ""
+            lines = "".join(f"<li>{html(line)}</li>" for line, _ in code.lines)
+            parts.append(f"<p>{html(about)}{fix}</p><ul>{lines}</ul>")
+    return f"<div>{''.join(parts)}</div>"
+
+
+def json(found: Findings) -> str:
+    """`{"models": [{"model", "findings": [...]}]}`; a cost is a number, `{"value", "formula"}`, or null where not known."""
+    models = [
+        {
+            "model": safe(model.model, 10_000),
+            "findings": [_wire(finding, model) for finding in _sorted(model.findings)],
+            **({"limits": [*map(_limit_wire, model.limits)]} if found.command == "check" else {}),
+        }
+        for model in found.models
+    ]
+    return inert(msgspec.json.encode({"schema": 1, "models": models}))
+
+
+def _sorted(findings: Iterable[Finding]) -> list[Finding]:
+    """The most severe first, else in the order found."""
+    return sorted(findings, key=lambda finding: SEVERITIES.index(finding.severity))
+
+
 def limit_table(limits: Sequence[LimitResult]) -> TextTable:
     """Every limit: whether it holds, what was measured, what is allowed, and the share of it that is used."""
     entries = []
@@ -207,77 +317,35 @@ def limit_table(limits: Sequence[LimitResult]) -> TextTable:
 
 
 def _amount(count: int | None, limit: LimitResult) -> str:
-    if count is None:
-        return "?"
-    return measured(limit.quantity, count, limit.unit)
+    return "?" if count is None else measured(limit.quantity, count, limit.unit)
 
 
-def where(finding: Finding) -> str:
-    """Where in the model it is: its module, else its call, the source line, and its neighbours."""
-    place = safe(finding.module, 80) or safe(finding.node, 80)
-    source = safe(finding.source, 80)
-    between = f"between {safe(finding.between, 120)}" if finding.between else ""
-    return " ".join(filter(None, (place, f"({source})" if place and source else source, between)))
-
-
-def worth(finding: Finding, model: ModelFindings) -> str:
-    """What it costs in one run: `3.1 M FLOPs, 1.2 MB`; "" where nothing."""
-    numbers = Numbers(lambda quantity: evaluate(quantity, model.values), _FORMULA, model.names)
-    flops, moved = finding.flops, finding.bytes
-    parts = [
-        "" if flops == 0 else "FLOPs not known" if flops is None else f"{numbers.count(flops)} FLOPs",
-        "" if moved == 0 else "bytes not known" if moved is None else numbers.memory(moved),
-        f"{numbers.memory(finding.stored)} stored" if finding.stored > 0 else "",
-    ]
-    return ", ".join(part for part in parts if part)
-
-
-def _sorted(findings: Iterable[Finding]) -> list[Finding]:
-    """The most severe first, else in the order found."""
-    return sorted(findings, key=lambda finding: SEVERITIES.index(finding.severity))
-
-
-def _most(findings: Iterable[Finding], top: int | None) -> tuple[list[Finding], dict[str, int]]:
-    """At most `top` of each code, and how many more there are by code."""
-    seen: Counter[str] = Counter()
-    kept = []
-    for finding in _sorted(findings):
-        seen[finding.code] += 1
-        if top is None or seen[finding.code] <= top:
-            kept.append(finding)
-    return kept, {code: n - top for code, n in seen.items() if top is not None and n > top}
-
-
-def _sections(found: Sequence[ModelFindings]) -> Iterator[tuple[str, int]]:
-    """A line of Markdown for each finding; a model's heading and limits come with its first."""
-    for model in found:
-        costs = any(worth(finding, model) for finding in model.findings)
-        names = ["", "what", "where", *(["costs"] if costs else []), "fix"]
-        heads = f"\n### {escaped(model.model)}: {state(model)}\n\n"
-        if model.limits:
-            yield f"{heads}{drawn(limit_table(model.limits))}", 0
-            heads = "\n"
-        if costs and model.assumed:
-            heads += f"Costs at {escaped(assumptions(model.assumed))}.\n\n"
-        heads += f"| {' | '.join(names)} |\n|{' --- |' * len(names)}\n"
-        for finding in _sorted(model.findings):
-            cells = [
-                f"{finding.severity} {safe(finding.code, 20)}",
-                safe(finding.message, _SENTENCE),
-                where(finding),
-                *([worth(finding, model)] if costs else []),
-                safe(finding.fix, _SENTENCE),
-            ]
-            yield f"{heads}| {' | '.join(map(escaped, cells))} |\n", 1
-            heads = ""
+def _statistics(found: Findings) -> TextTable:
+    """A line for each code: how often it was found, in how many models, and what it costs together."""
+    rows: dict[tuple[str, str, str], list[tuple[int, int, int]]] = {}
+    for model in found.models:
+        shares = Shares(model)
+        codes = dict.fromkeys((f.severity, f.code, f.name) for f in model.findings)
+        for key in codes:
+            members = [f for f in model.findings if (f.severity, f.code, f.name) == key]
+            flops, moved = shares.sums(members)
+            rows.setdefault(key, []).append((len(members), flops or 0, (moved or 0) + shares.stored(members)))
+    entries = []
+    for (severity, code, name), counts in rows.items():
+        times, flops, moved = (sum(column) for column in zip(*counts, strict=True))
+        cells = (severity, safe(code, 20), safe(name, 60), f"{times:,}", count_of(len(counts), "model"))
+        entries.append((severity, -times, Entry((*cells, number(flops), memory(moved)))))
+    entries.sort(key=lambda entry: (SEVERITIES.index(entry[0]), entry[1]))
+    heads = ("severity", "code", "name", "findings", "in", "FLOPs", "bytes")
+    return TextTable(heads, [entry for _, _, entry in entries], 3)
 
 
 def _wire(finding: Finding, model: ModelFindings) -> dict[str, Any]:
     facts = {field.name: getattr(finding, field.name) for field in fields(finding)}
     return {
         **{name: safe(text, 10_000) for name, text in facts.items() if isinstance(text, str)},
-        "flops": _quantity(finding.flops, model),
-        "bytes": _quantity(finding.bytes, model),
+        "flops": quantity(finding.flops, model.values),
+        "bytes": quantity(finding.bytes, model.values),
         "stored": finding.stored,
         "seconds": finding.seconds,
     }
@@ -297,9 +365,3 @@ def _limit_wire(limit: LimitResult) -> dict[str, Any]:
 def _exact(count: int | None, limit: LimitResult) -> float | None:
     """An amount for programs; a time in seconds."""
     return count / _SECOND if count is not None and limit.unit == "ns" else count
-
-
-def _quantity(quantity: Dim | None, model: ModelFindings) -> Any:
-    if quantity is None or isinstance(quantity, int):
-        return quantity
-    return {"value": evaluate(quantity, model.values), "formula": str(quantity)}

@@ -3,45 +3,43 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import asdict
 from typing import Any
-
-import msgspec
 
 from graphflops.base.units import memory, percent
 from graphflops.fitting.cells import QUANTITIES, known_of
 from graphflops.fitting.fits import Fits, Verdict
 from graphflops.memory.ledger import ENTRIES
 from graphflops.render import summary
-from graphflops.render.json import inert
-from graphflops.render.markdown import told
+from graphflops.render.document import Document
 from graphflops.render.memory import amount, described, label
-from graphflops.render.tables import Entry, TextTable, at_peak
+from graphflops.render.tables import Entry, Listing, TextTable, at_peak
 from graphflops.render.text import Numbers, safe
 from graphflops.report.size_names import together
 
 _TOTALS = ("requested_peak", "allocated_peak", "reserved_peak", "context", "device_total")
 
 
-def table(found: Fits, *, width: int = 120, color: bool = False) -> str:
+def document(found: Fits) -> Document:
     """The verdict, what the memory holds, and what would make it fit."""
-    from graphflops.render.table import told as page
-
     style = "bold" if found.fits else "red"
-    return page((verdict(found), style), _notes(found), tables(found), width, color).text()
+    exact, data = lambda: _listed(found), lambda: _data(found)
+    return Document(tables(found), _notes(found), verdict(found), exact, data, style)
 
 
-def markdown(found: Fits) -> str:
-    """The verdict, and the same tables."""
-    return told(verdict(found), tables(found))
+def _listed(found: Fits) -> Listing:
+    """A line for each device, in bytes."""
+    rows = [_device(verdict) for verdict in found.verdicts]
+    return Listing([*rows[0]], [[*row.values()] for row in rows], figures=True)
 
 
-def json(found: Fits) -> str:
+def _data(found: Fits) -> dict[str, Any]:
     """The verdict for each device, the memory of the phase on the first one, and the changes that would help."""
     entry, values = found.entry, found.report.value
     parts = {
         name: _exact(getattr(entry, name), values) for name in (*dict.fromkeys(ENTRIES.values()), *_TOTALS)
     }
-    data = {
+    return {
         "schema": 1,
         "fits": found.fits,
         "is_lower_bound": found.is_lower_bound,
@@ -63,23 +61,13 @@ def json(found: Fits) -> str:
             "requests": [{"length": length, "requests": most} for length, most in found.requests],
         },
         "at_largest": None if found.cell is None else known_of(found.cell),
-        "remedies": [
-            {"change": one.change, "option": one.option, "needed": one.needed, "fits": one.fits}
-            for one in found.remedies
-        ],
+        "remedies": [asdict(one) for one in found.remedies],
     }
-    return inert(msgspec.json.encode(data))
 
 
 def _device(verdict: Verdict) -> dict[str, Any]:
-    return {
-        "device": verdict.device,
-        "memory": verdict.memory,
-        "needed": verdict.needed,
-        "margin": verdict.margin,
-        "fits": verdict.fits,
-        "largest": verdict.largest,
-    }
+    names = ("device", "memory", "needed", "margin", "fits", "largest")
+    return {name: getattr(verdict, name) for name in names}
 
 
 def _exact(quantity: Any, values: Any) -> int | None:

@@ -66,57 +66,57 @@ class Format:
     binary: bool = False
 
 
+# By the name of a class, the function that makes the document of one, which each of these formats writes.
+DOCUMENTS = {
+    "Sweep": "graphflops.render.sweep:document",
+    "Overview": "graphflops.render.overview:document",
+    "History": "graphflops.render.history:document",
+    "Fits": "graphflops.render.fits:document",
+    "Serving": "graphflops.render.serving:document",
+    "Plan": "graphflops.render.plan:document",
+    "Listing": "graphflops.render.document:of_listing",
+}
+
+
+def _documents(form: str, *options: str) -> dict[str, Renderer]:
+    return dict.fromkeys(DOCUMENTS, Renderer(f"graphflops.render.document:{form}", options))
+
+
 FORMATS = (
     Format(
         "table",
         (),
         {
+            **_documents("text", *_SCREEN),
             "Report": Renderer("graphflops.render.table:table", (*_CUTS, "verbose", *_SCREEN)),
-            "Sweep": Renderer("graphflops.render.sweep:table", _SCREEN),
             "Overview": Renderer("graphflops.render.overview:table", _SCREEN),
-            "History": Renderer("graphflops.render.history:table", _SCREEN),
             "Comparison": Renderer("graphflops.render.diff.texts:table", (*_CUTS, "verbose", *_SCREEN)),
             "Findings": Renderer("graphflops.render.findings:table", ("top", "statistics", *_SCREEN)),
-            "Fits": Renderer("graphflops.render.fits:table", _SCREEN),
-            "Serving": Renderer("graphflops.render.serving:table", _SCREEN),
             "Validation": Renderer("graphflops.render.validation:table", ("top", "show_kernel", *_SCREEN)),
-            "Listing": Renderer("graphflops.render.table:listing", _SCREEN),
             "Answer": Renderer("graphflops.render.graph.tables:table", ("top", *_SCREEN)),
             "Statement": Renderer("graphflops.render.statement:table", _SCREEN),
-            "Plan": Renderer("graphflops.render.plan:table", _SCREEN),
         },
     ),
     Format(
         "json",
         (".json",),
         {
+            **_documents("json"),
             "Report": Renderer("graphflops.render.json:json"),
-            "Sweep": Renderer("graphflops.render.sweep:json"),
-            "Overview": Renderer("graphflops.render.overview:json"),
-            "History": Renderer("graphflops.render.history:json"),
             "Comparison": Renderer("graphflops.render.diff.json:json"),
             "Findings": Renderer("graphflops.render.findings:json"),
-            "Fits": Renderer("graphflops.render.fits:json"),
-            "Serving": Renderer("graphflops.render.serving:json"),
             "Validation": Renderer("graphflops.render.validation:json"),
-            "Listing": Renderer("graphflops.render.json:listing"),
             "Answer": Renderer("graphflops.render.graph.exchange:node_link"),
             "Statement": Renderer("graphflops.render.statement:json"),
-            "Plan": Renderer("graphflops.render.plan:json"),
         },
     ),
     Format(
         "csv",
         (".csv",),
         {
+            **_documents("csv"),
             "Report": Renderer("graphflops.render.csv:csv", _CUTS, tree_with=("module",)),
-            "Sweep": Renderer("graphflops.render.sweep:csv"),
-            "Overview": Renderer("graphflops.render.overview:csv"),
-            "History": Renderer("graphflops.render.history:csv"),
             "Comparison": Renderer("graphflops.render.diff.texts:csv", ("by", "top")),
-            "Serving": Renderer("graphflops.render.serving:csv"),
-            "Plan": Renderer("graphflops.render.plan:csv"),
-            "Listing": Renderer("graphflops.render.csv:listing"),
             "Answer": Renderer("graphflops.render.graph.tables:csv"),
         },
     ),
@@ -124,19 +124,13 @@ FORMATS = (
         "markdown",
         (".md", ".markdown"),
         {
+            **_documents("markdown"),
             "Report": Renderer("graphflops.render.markdown:markdown", (*_CUTS, "verbose")),
-            "Sweep": Renderer("graphflops.render.sweep:markdown"),
-            "Overview": Renderer("graphflops.render.overview:markdown"),
-            "History": Renderer("graphflops.render.history:markdown"),
             "Comparison": Renderer("graphflops.render.diff.texts:markdown", (*_CUTS, "verbose", "limit")),
             "Findings": Renderer("graphflops.render.findings:markdown", ("top", "limit")),
-            "Fits": Renderer("graphflops.render.fits:markdown"),
-            "Serving": Renderer("graphflops.render.serving:markdown"),
             "Validation": Renderer("graphflops.render.validation:markdown", ("top",)),
-            "Listing": Renderer("graphflops.render.markdown:listing"),
             "Answer": Renderer("graphflops.render.graph.tables:markdown", ("top",)),
             "Statement": Renderer("graphflops.render.statement:markdown"),
-            "Plan": Renderer("graphflops.render.plan:markdown"),
         },
     ),
     Format(
@@ -147,7 +141,7 @@ FORMATS = (
             "Sweep": Renderer("graphflops.render.html.sweep:html"),
             "Comparison": Renderer("graphflops.render.html.diff:html"),
             "History": Renderer("graphflops.render.history:html"),
-            "Serving": Renderer("graphflops.render.html.serving:html"),
+            "Serving": Renderer("graphflops.render.html.sweep:serving"),
             "Answer": Renderer("graphflops.render.graph.drawings:html"),
             "Statement": Renderer("graphflops.render.statement:html"),
             "Plan": Renderer("graphflops.render.plan:html"),

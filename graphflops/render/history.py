@@ -5,16 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import msgspec
-
 from graphflops.base.units import measured
 from graphflops.cost import REPORTED
-from graphflops.render import csv as csv_
+from graphflops.render.document import Document
 from graphflops.render.html.fragment import escaped
 from graphflops.render.html.fragment import table as drawn
-from graphflops.render.json import inert
-from graphflops.render.markdown import drawn as drawn_markdown
-from graphflops.render.tables import Entry, TextTable
+from graphflops.render.tables import Entry, Listing, TextTable
 from graphflops.render.text import safe
 from graphflops.report.as_json import Tool
 from graphflops.version import __version__
@@ -37,33 +33,22 @@ _STYLE = (
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 
 
-def table(found: History, *, width: int = 120, color: bool = False) -> str:
+def document(found: History) -> Document:
     """A line for each commit, the oldest first, with the change of FLOPs since the one before."""
-    from graphflops.render.table import Page
-
-    page = Page(width, color)
-    page.line((safe(found.path), "bold"))
-    page.table(grid(found))
-    return page.text()
+    grids = [grid(found)]
+    return Document(grids, headline=safe(found.path), exact=lambda: _listed(found), data=lambda: _data(found))
 
 
-def markdown(found: History) -> str:
-    """The same as a table of Markdown."""
-    return drawn_markdown(grid(found))
-
-
-def csv(found: History) -> str:
+def _listed(found: History) -> Listing:
     """Whole numbers; nothing where a figure is not known."""
     heads = ("commit", "date", "path", *QUANTITIES, "error", "subject")
-    rows = [["" if cell is None else cell for cell in _exact(point).values()] for point in found.points]
-    return csv_.written(heads, rows)
+    return Listing(heads, [[*_exact(point).values()] for point in found.points])
 
 
-def json(found: History) -> str:
+def _data(found: History) -> dict[str, Any]:
     """`{"history": 1, "path", "points": [...]}`: null for what is not known."""
-    points = [_exact(point) for point in found.points]
     head = {"history": SCHEMA, "tool": Tool("graphflops", __version__), "path": safe(found.path, 10_000)}
-    return inert(msgspec.json.encode({**head, "points": points}))
+    return {**head, "points": [_exact(point) for point in found.points]}
 
 
 def html(found: History) -> str:

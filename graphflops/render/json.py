@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-import msgspec
+from graphflops.base.json_form import Formula
+from graphflops.dims import Dim, evaluate
 
 if TYPE_CHECKING:
-    from graphflops.render.tables import Listing
     from graphflops.report import Report
 
 _ACTIVE = re.compile("[\x7f-\x9f\xad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]")
@@ -19,9 +20,9 @@ def json(report: Report) -> str:
     return inert(report.to_json())
 
 
-def listing(listing: Listing) -> str:
-    """A list of objects, one for each row."""
-    return inert(msgspec.json.encode([dict(zip(listing.heads, row, strict=True)) for row in listing.rows]))
+def quantity(dim: Dim | None, values: Mapping[str, int]) -> int | Formula | None:
+    """A quantity for programs: a number, with its formula where it depends on a size; None where it is not known."""
+    return dim if dim is None or isinstance(dim, int) else Formula(evaluate(dim, values), str(dim))
 
 
 def inert(data: bytes) -> str:

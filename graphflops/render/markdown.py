@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 
 from graphflops.cost import CONVENTIONS
 from graphflops.errors import ZERO_WIDTH
 from graphflops.render import summary
 from graphflops.render.ledger import Ledger
-from graphflops.render.tables import Entry, Listing, TextTable, tables
-from graphflops.render.tables import listing as cells
+from graphflops.render.tables import Entry, TextTable, tables
 from graphflops.render.text import safe, shortened
 from graphflops.report import Cut, Report
 
@@ -49,16 +47,6 @@ def markdown(
         parts.append("\n".join(problems) + "\n")
     parts.append(f"FLOPs: {escaped(CONVENTIONS['flops'])}. Bytes: {escaped(CONVENTIONS['bytes'])}.\n")
     return "\n".join(parts)
-
-
-def listing(listing: Listing) -> str:
-    """A table of names, or of figures."""
-    return drawn(cells(listing))
-
-
-def told(headline: str, grids: Iterable[TextTable]) -> str:
-    """A headline and tables."""
-    return f"**{escaped(headline)}**\n" + "".join(f"\n{drawn(grid)}" for grid in grids)
 
 
 def escaped(text: str) -> str:

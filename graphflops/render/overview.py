@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
-
+from graphflops.base.json_form import Formula
 from graphflops.base.units import interval, memory, parameters, percent, seconds
-from graphflops.derived.overview import ModelCost, Overview, OverviewLine
-from graphflops.dims import Dim, evaluate
-from graphflops.render import csv as csv_
-from graphflops.render.json import inert
-from graphflops.render.markdown import drawn, escaped
-from graphflops.render.tables import Entry, TextTable
+from graphflops.derived.overview import Overview, OverviewLine
+from graphflops.dims import evaluate
+from graphflops.render.document import Document
+from graphflops.render.json import quantity
+from graphflops.render.table import Page
+from graphflops.render.tables import Entry, Listing, TextTable
 from graphflops.render.text import Numbers, assumptions, count_of, safe
 
 _HEADS = ("model", "FLOPs", "params", "bytes", "peak memory", "coverage", "analyzed in")
@@ -21,6 +20,7 @@ _FIELDS = (
     *("model", "matrix_flops", "parameters", "bytes", "peak_bytes", "calls", "unknown", "seconds"),
     "error",
 )
+_QUANTITIES = ("matrix_flops", "bytes", "peak_bytes")
 _DEVICE_FIELDS = ("time_seconds", "time_low", "time_high", "device_bytes")
 _FORMULA = 40  # characters of a formula
 _NAME = 200
@@ -50,8 +50,6 @@ def _is_timed(found: Overview) -> bool:
 
 def table(found: Overview, *, width: int = 120, color: bool = False) -> str:
     """A line for each model, which ends with the error of one that failed; on a narrow screen errors are below."""
-    from graphflops.render.table import Page
-
     page = Page(width, color)
     figures = Page(width, color)
     figures.table(_figures(found))
@@ -73,23 +71,23 @@ def table(found: Overview, *, width: int = 120, color: bool = False) -> str:
     return page.text()
 
 
-def markdown(found: Overview) -> str:
-    """A table; errors are in the last column."""
-    notes = "".join(f"\n{escaped(note)}\n" for note in _assumed(found))
-    return drawn(grid(found)) + notes
+def document(found: Overview) -> Document:
+    """The same with errors in the last column.
+
+    For spreadsheets whole numbers; the formula where a size has no value, nothing where the model could not be analyzed.
+    """
+    return Document([grid(found)], _assumed(found), exact=lambda: _listed(found), data=lambda: _data(found))
 
 
-def csv(found: Overview) -> str:
-    """Whole numbers; the formula where a size has no value, nothing where the model could not be analyzed."""
+def _listed(found: Overview) -> Listing:
     rows = [_exact(line, is_timed=_is_timed(found)) for line in found.lines]
     heads = (*_FIELDS, *(_DEVICE_FIELDS if _is_timed(found) else ()))
-    return csv_.written(heads, [[_spelled(cell) for cell in row.values()] for row in rows])
+    return Listing(heads, [[_spelled(cell) for cell in row.values()] for row in rows])
 
 
-def json(found: Overview) -> str:
+def _data(found: Overview) -> dict[str, Any]:
     """`{"schema": 1, "models": [...]}`: null for everything that is not known."""
-    models = [_exact(line, is_timed=_is_timed(found)) for line in found.lines]
-    return inert(msgspec.json.encode({"schema": 1, "models": models}))
+    return {"schema": 1, "models": [_exact(line, is_timed=_is_timed(found)) for line in found.lines]}
 
 
 def _cells(line: OverviewLine) -> list[str]:
@@ -134,40 +132,22 @@ def _assumed(found: Overview) -> list[str]:
 
 
 def _exact(line: OverviewLine, *, is_timed: bool) -> dict[str, Any]:
-    """The figures by field. is_timed: those of a device too."""
-    cost = line.cost
-    if cost is None:
-        return {
-            **dict.fromkeys((*_FIELDS, *(_DEVICE_FIELDS if is_timed else ()))),
-            "model": safe(line.model, 10_000),
-            "error": safe(line.error, 10_000),
-        }
-    figures = (cost.matrix_flops, cost.parameters, cost.moved_bytes, cost.peak_bytes)
-    time = cost.time
-    ends = (None, None, None) if time is None else (time.seconds, time.low, time.high)
-    device = dict(zip(_DEVICE_FIELDS, (*ends, cost.device_bytes), strict=True)) if is_timed else {}
-    found = dict(
-        zip(
-            _FIELDS,
-            (
-                safe(line.model, 10_000),
-                *(_quantity(figure, cost) for figure in figures),
-                *(cost.calls, cost.unknown, round(cost.seconds, 3)),
-                safe(line.error, 10_000) or None,
-            ),
-            strict=True,
-        )
-    )
-    return {**found, **device}
-
-
-def _quantity(quantity: Dim, cost: ModelCost) -> Any:
-    if isinstance(quantity, int):
-        return quantity
-    return {"value": evaluate(quantity, cost.values), "formula": str(quantity)}
+    """The figures by field; None for what is not known. is_timed: those of a device too."""
+    row: dict[str, Any] = dict.fromkeys((*_FIELDS, *(_DEVICE_FIELDS if is_timed else ())))
+    row |= {"model": safe(line.model, 10_000), "error": safe(line.error, 10_000) or None}
+    if (cost := line.cost) is None:
+        return row
+    for name, figure in zip(_QUANTITIES, (cost.matrix_flops, cost.moved_bytes, cost.peak_bytes), strict=True):
+        row[name] = quantity(figure, cost.values)
+    row |= {"parameters": cost.parameters, "calls": cost.calls, "unknown": cost.unknown}
+    row["seconds"] = round(cost.seconds, 3)
+    if is_timed:
+        ends = (None, None, None) if cost.time is None else (cost.time.seconds, cost.time.low, cost.time.high)
+        row |= zip(_DEVICE_FIELDS, (*ends, cost.device_bytes), strict=True)
+    return row
 
 
 def _spelled(cell: Any) -> str | int:
-    if isinstance(cell, dict):
-        return cell["formula"] if cell["value"] is None else int(cell["value"])
+    if isinstance(cell, Formula):
+        return cell.formula if cell.value is None else cell.value
     return "" if cell is None else cell if isinstance(cell, int) else str(cell)

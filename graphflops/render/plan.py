@@ -6,16 +6,11 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
-import msgspec
-
 from graphflops.base.units import memory, number, parameters, rate, seconds
 from graphflops.planning.layouts import Step
 from graphflops.planning.plan import Plan
-from graphflops.render import csv as csv_
-from graphflops.render.html.fragment import escaped as html_escaped
-from graphflops.render.html.fragment import table as html_table
-from graphflops.render.json import inert
-from graphflops.render.markdown import told
+from graphflops.render.document import Document, fragment
+from graphflops.render.html.fragment import escaped
 from graphflops.render.tables import Entry, Listing, TextTable
 from graphflops.render.text import safe
 
@@ -57,26 +52,21 @@ _SIZES = [
 _TIMES = ("seconds", "compute", "again", "exposed", "bubble", "update")
 
 
-def table(found: Plan, *, width: int = 120, color: bool = False) -> str:
+def document(found: Plan) -> Document:
     """The layouts that fit, the fastest first, what they need, and the others with the reason why not."""
-    from graphflops.render.table import told as page
-
-    return page((headline(found), "bold"), notes(found), tables(found), width, color).text()
-
-
-def markdown(found: Plan) -> str:
-    """The same tables."""
-    return told(headline(found), tables(found))
+    return Document(
+        tables(found), notes(found), headline(found), lambda: _listed(found), lambda: _data(found)
+    )
 
 
-def csv(found: Plan) -> str:
+def _listed(found: Plan) -> Listing:
     """The layouts that fit: seconds and bytes."""
     rows = [_exact(found, step) for step in found.steps]
     heads = list(rows[0]) if rows else list(_AXES)
-    return csv_.listing(Listing(heads, [list(row.values()) for row in rows], figures=True))
+    return Listing(heads, [list(row.values()) for row in rows], figures=True)
 
 
-def json(found: Plan) -> str:
+def _data(found: Plan) -> dict[str, Any]:
     """The plan for programs: seconds and bytes."""
     keys = ("devices", "device", "network", "layers", "samples", "length", "parameters", "flops", "room")
     refused = [
@@ -85,12 +75,8 @@ def json(found: Plan) -> str:
     ]
     data: dict[str, Any] = {"schema": 1, "model": safe(found.path, 10_000)}
     data |= {key: getattr(found, key) for key in keys}
-    data |= {
-        "layouts": [_exact(found, step) for step in found.steps],
-        "refused": refused,
-        "notes": found.notes,
-    }
-    return inert(msgspec.json.encode(data))
+    layouts = [_exact(found, step) for step in found.steps]
+    return data | {"layouts": layouts, "refused": refused, "notes": found.notes}
 
 
 def html(found: Plan) -> str:
@@ -102,13 +88,8 @@ def html(found: Plan) -> str:
         f"<figure><figcaption>{step.layout}: forward and backward by stage</figcaption>{schedule(step)}</figure>"
         for step in [step for step in found.steps if step.layout.pipeline > 1][:1]
     )
-    return page("layouts", f"<h1>{html_escaped(headline(found))}</h1>{fragment(found)}{pictures}")
-
-
-def fragment(found: Plan) -> str:
-    """The tables for a notebook."""
-    lines = "".join(f"<p>{html_escaped(line)}</p>" for line in notes(found))
-    return f"<div>{''.join(html_table(grid) for grid in tables(found))}{lines}</div>"
+    title = f"{found.path}: layouts"
+    return page(title, f"<h1>{escaped(title)}</h1>{fragment(found)}{pictures}")
 
 
 def headline(found: Plan) -> str:

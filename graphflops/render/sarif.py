@@ -99,10 +99,7 @@ def _result(model: ModelFindings, finding: Finding, rule: int, files: Mapping[st
         },
         "properties": {
             "model": safe(model.model),
-            "node": safe(finding.node),
-            "op": safe(finding.op),
-            "module": safe(finding.module),
-            "source": safe(finding.source),
+            **{name: safe(getattr(finding, name)) for name in ("node", "op", "module", "source")},
             "applicability": finding.applicability,
             "flops": _quantity(finding.flops, model.values),
             "bytes": _quantity(finding.bytes, model.values),

@@ -10,10 +10,8 @@ import msgspec
 from graphflops.base.units import memory, rate, seconds
 from graphflops.errors import OptionError
 from graphflops.fitting.cells import QUANTITIES, Cell
-from graphflops.render import csv as csv_
 from graphflops.render import summary
-from graphflops.render.json import inert
-from graphflops.render.markdown import told
+from graphflops.render.document import Document
 from graphflops.render.tables import Entry, Listing, TextTable
 from graphflops.render.tables import listing as as_table
 from graphflops.render.text import safe
@@ -25,27 +23,19 @@ _MICRO = 1e6
 _LEAST_BLOCK = 8  # tokens, of that simulator
 
 
-def table(plan: Serving, *, width: int = 120, color: bool = False) -> str:
-    """What a request keeps, how many fit, the steps, and the load that keeps the limits."""
-    from graphflops.render.table import told as page
+def document(plan: Serving) -> Document:
+    """What a request keeps, how many fit, the steps, and the load that keeps the limits.
 
-    return page((headline(plan), "bold"), notes(plan), tables(plan), width, color).text()
-
-
-def markdown(plan: Serving) -> str:
-    """The same tables."""
-    return told(headline(plan), tables(plan))
+    For spreadsheets and for simulators of engines the steps: seconds, one line for each batch and context.
+    """
+    exact, data = lambda: steps(plan, exact=True), lambda: _data(plan)
+    return Document(tables(plan), notes(plan), headline(plan), exact, data)
 
 
-def csv(plan: Serving) -> str:
-    """The steps, for spreadsheets and for simulators of engines: seconds, one line for each batch and context."""
-    return csv_.listing(steps(plan, exact=True))
-
-
-def json(plan: Serving) -> str:
+def _data(plan: Serving) -> dict[str, Any]:
     """The plan for programs: seconds and bytes."""
     cache, listed = plan.cache, steps(plan, exact=True)
-    data = {
+    return {
         "schema": 1,
         "model": safe(plan.report.origin.path, 10_000),
         "device": plan.report.memory_use[-1].device,
@@ -74,7 +64,6 @@ def json(plan: Serving) -> str:
         ],
         "notes": [*plan.notes],
     }
-    return inert(msgspec.json.encode(data))
 
 
 def llm_d_inference_sim(plan: Serving) -> str:

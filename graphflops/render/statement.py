@@ -24,7 +24,7 @@ CONVENTIONS = {  # by field of Flops: its name, its formula, and where it parts 
 
 def table(found: Statement, *, width: int = 120, color: bool = False) -> str:
     """What the run cost, by stage and convention, where it stands against thresholds, and what is assumed."""
-    from graphflops.render.table import told
+    from graphflops.render.document import told
 
     (_, figures), *others = lists(found)
     screen = told((headline(found), "bold"), figures, tables(found), width, color)

@@ -23,7 +23,7 @@ _BRANCHES = 8  # calls listed that choose between graphs
 _FORMULA = 60  # characters
 _SAID = 60  # characters of a size
 _LONGEST_SAID = 2_000  # before its names are put in
-_NAMED = frozenset(  # quantities that a line of their own names
+NAMED = frozenset(  # quantities that have lines or columns of their own
     ("matrix_flops", "macs", "vector_flops", "transcendentals", "masked_flops", "read_bytes", "written_bytes")
 )
 
@@ -233,7 +233,7 @@ def _other_facts(cost: Cost, numbers: Numbers, least: str) -> Iterator[Fact]:
         yield Fact("elementwise", least + ", ".join(work), "", bool(least))
     for quantity in REPORTED:
         amount = getattr(cost, quantity.name)
-        if quantity.name not in _NAMED and amount != 0:
+        if quantity.name not in NAMED and amount != 0:
             yield Fact(quantity.label, least + numbers.amount(amount, quantity.unit), "", bool(least))
 
 

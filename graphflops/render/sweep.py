@@ -9,41 +9,21 @@ from graphflops.cost import REPORTED, Quantity
 from graphflops.derived.items import cost_per_million
 from graphflops.derived.sweep import Point, Sweep
 from graphflops.fitting.cells import QUANTITIES
-from graphflops.render import csv as csv_
-from graphflops.render import json as json_
-from graphflops.render import markdown as markdown_
-from graphflops.render import table as tables
-from graphflops.render.tables import Listing
+from graphflops.render.document import Document
+from graphflops.render.summary import NAMED
+from graphflops.render.tables import Listing, listing
 from graphflops.report.call_time import PhaseTime
 
-_NAMED = frozenset(  # quantities that have columns of their own, or a part in one
-    ("matrix_flops", "macs", "vector_flops", "transcendentals", "masked_flops", "read_bytes", "written_bytes")
-)
 # Heads; True: exact.
 _TIMES = {False: ("time", "90 % interval"), True: ("seconds", "seconds_low", "seconds_high")}
-_OTHERS = [quantity for quantity in REPORTED if quantity.name not in _NAMED]
+_OTHERS = [quantity for quantity in REPORTED if quantity.name not in NAMED]
 
 
-def table(sweep: Sweep, *, width: int = 120, color: bool = False) -> str:
-    """For a terminal; `?` for a figure that depends on a size without a value."""
-    return tables.listing(
-        cells(sweep.points, sweep.report.price_per_hour, exact=False), width=width, color=color
-    )
-
-
-def markdown(sweep: Sweep) -> str:
-    """For a review."""
-    return markdown_.listing(cells(sweep.points, sweep.report.price_per_hour, exact=False))
-
-
-def json(sweep: Sweep) -> str:
-    """For programs: whole numbers, a list of objects."""
-    return json_.listing(cells(sweep.points, sweep.report.price_per_hour, exact=True))
-
-
-def csv(sweep: Sweep) -> str:
-    """For spreadsheets: whole numbers."""
-    return csv_.listing(cells(sweep.points, sweep.report.price_per_hour, exact=True))
+def document(sweep: Sweep) -> Document:
+    """A row for each point; `?` for a figure that depends on a size without a value."""
+    price = sweep.report.price_per_hour
+    points = listing(cells(sweep.points, price, exact=False))
+    return Document([points], exact=lambda: cells(sweep.points, price, exact=True))
 
 
 def cells(points: Sequence[Point], price_per_hour: float | None = None, *, exact: bool) -> Listing:

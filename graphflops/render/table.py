@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from graphflops.base.lazy import imported
@@ -11,8 +11,7 @@ from graphflops.cost import CONVENTIONS
 from graphflops.errors import elided
 from graphflops.render import summary
 from graphflops.render.ledger import Ledger
-from graphflops.render.tables import Listing, TextTable, tables
-from graphflops.render.tables import listing as cells
+from graphflops.render.tables import TextTable, tables
 from graphflops.render.text import columns, shortened, told_apart
 from graphflops.report import Cut, Report
 
@@ -86,25 +85,6 @@ def _fact_line(page: Page, fact: summary.Fact, room: int) -> None:
     gap = "    " if fact.text and beside else ""
     text = (fact.text, "red" if fact.alarming else "")
     page.line(("  " + fact.label.ljust(room), "bold"), text, gap, (beside, "dim" if gap else ""), hang=hang)
-
-
-def listing(listing: Listing, *, width: int = 120, color: bool = False) -> str:
-    """A table of names, or of figures."""
-    page = Page(width, color)
-    page.table(cells(listing))
-    return page.text()
-
-
-def told(headline: Styled, notes: Iterable[str], grids: Iterable[TextTable], width: int, color: bool) -> Page:
-    """A headline, what is to be known of it, and tables."""
-    page = Page(width, color)
-    page.line(headline)
-    for note in notes:
-        page.line((f"  {note}", "dim"))
-    for grid in grids:
-        page.line()
-        page.table(grid)
-    return page
 
 
 def _padded(pairs: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:

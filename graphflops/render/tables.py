@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from graphflops.attention import AttentionUse
 from graphflops.base.numbered import numbered
+from graphflops.base.patterns import is_within, modules_around
 from graphflops.base.units import parameters, seconds
 from graphflops.cost import REPORTED, Quantity
 from graphflops.dims import evaluate
@@ -166,8 +167,6 @@ def _modules(report: Report, ledger: Ledger, depth: int | None, top: int | None,
     heads: tuple[str, ...] = ()
     shapes: list[list[str]] = [[] for _ in lines]
     if verbose:
-        from graphflops.render.tables import HEADS, shape_cells
-
         heads, shapes = HEADS, shape_cells(report, [line.first for line in lines])
     return TextTable(
         ("module", "type", *heads, *_work_heads(ledger), "params", "bytes"),
@@ -348,10 +347,10 @@ def layer_shapes(report: Report) -> dict[str, LayerShapes]:
             for x in row.inputs
             if not (x.name in made or x.name in given or row.regions) and _is_weight(x.type)
         ]
-        for path in _with_parents(row.module):
+        for path in dict.fromkeys((row.module, *modules_around(row.module), "")):
             shapes = found.get(path, LayerShapes())
             outside = (
-                x.type for x in row.inputs if x.name in given or not _is_within(made.get(x.name, path), path)
+                x.type for x in row.inputs if x.name in given or not is_within(made.get(x.name, path), path)
             )
             operand = shapes.operand or next(outside, None)
             result = row.outputs[0].type if row.outputs else shapes.result
@@ -376,18 +375,6 @@ def _text(report: Report, tensor: TensorType | None) -> str:
 def _is_weight(tensor: TensorType) -> bool:
     """True for a stored tensor but for single numbers, and for the sizes and indices that exporters store."""
     return tensor.numel != 1 and tensor.rank > 0 and tensor.dtype.name != "int64"
-
-
-def _with_parents(path: str) -> Iterator[str]:
-    """A module's path and those of the modules around it."""
-    while path:
-        yield path
-        path = path.rpartition(".")[0]
-    yield ""
-
-
-def _is_within(path: str, module: str) -> bool:
-    return not module or path == module or path.startswith(f"{module}.")
 
 
 def _size(tensor: TensorType) -> int:

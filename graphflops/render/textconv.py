@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from graphflops.base.numbered import spans
+from graphflops.base.numbered import is_index, spans
 from graphflops.base.units import exact
 from graphflops.budget.measure import TOP, Measures
 from graphflops.cost import QUANTITIES, REPORTED
@@ -114,7 +114,7 @@ def _module_lines(top: _Module) -> Iterator[str]:
         yield from (f"{path or TOP} {text}" for text in module.texts)
         alike: dict[int, list[int]] = {}
         for name, part in module.parts.items():
-            if name.isascii() and name.isdecimal() and len(name) < 10:
+            if is_index(name):
                 alike.setdefault(part.kind, []).append(int(name))
         most = max(map(len, alike.values()), default=0)
         inside = []

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from functools import lru_cache
 
+from graphflops.base.numbered import starred
 from graphflops.base.units import interval, number, percent, rate, seconds
 from graphflops.derived.items import cost_per_million, outside_of_calls, throughput
 from graphflops.devices import Device, complete, device, disturbance
@@ -18,7 +17,6 @@ from graphflops.report.call_time import CallTime, PhaseTime
 _LINES = 12
 _MOSTLY = 0.5  # of the time
 LEAST_SHARE = 0.005  # of the time, which prints as 1 %
-_NUMBERED = re.compile(r"(^|\.)\d+(?=\.|$)")
 _MOST_MODULES = 4_000  # paths whose prefixes are tried
 
 
@@ -189,23 +187,17 @@ def _key(report: Report, by: Cut | None) -> Callable[[Row], str | None]:
         uses = {
             node: use.module or use.source or use.calls[0] for use in report.attentions for node in use.calls
         }
-        return lambda row: _folded(uses[row.node]) if row.node in uses else None
+        return lambda row: starred(uses[row.node]) if row.node in uses else None
     depth = _depth(report)
     modules = {row.module for row in report.rows}
-    shown = {module: ".".join(_folded(module).split(".")[:depth]) for module in modules}
+    shown = {module: ".".join(starred(module).split(".")[:depth]) for module in modules}
     return lambda row: shown[row.module]
-
-
-@lru_cache(maxsize=4096)
-def _folded(path: str) -> str:
-    """A module's path with `*` for numbers: layers of a model share a line."""
-    return _NUMBERED.sub(r"\1*", path)
 
 
 def _depth(report: Report) -> int:
     """The most components of paths that make no more than a screen of lines."""
     modules = {row.module for row in report.rows if row.time is not None}
-    paths = list({_folded(module) for module in modules})[:_MOST_MODULES]
+    paths = list({starred(module) for module in modules})[:_MOST_MODULES]
     split = [path.split(".") for path in paths]
     depth = 1
     while depth < 12 and len({tuple(parts[: depth + 1]) for parts in split}) <= _LINES:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from graphflops.base.numbered import spans
+from graphflops.base.numbered import is_index, spans
 from graphflops.render.ledger import Counts, Group, Ledger
 from graphflops.render.text import short_type
 from graphflops.report import Report
@@ -44,6 +45,14 @@ class TreeModule:
     own: Counts = field(default_factory=dict)
     parameters: int = 0
     children: dict[str, TreeModule] = field(default_factory=dict)
+
+    def walk(self) -> Iterator[TreeModule]:
+        """The module and all in it, one before those in it."""
+        waiting = [self]
+        while waiting:
+            module = waiting.pop()
+            yield module
+            waiting += module.children.values()
 
 
 class _Shape(NamedTuple):
@@ -98,14 +107,6 @@ class Tree:
             for p in places
         ]
 
-    def modules(self) -> Iterator[TreeModule]:
-        """Every module, one before those in it."""
-        waiting = [self.root]
-        while waiting:
-            module = waiting.pop()
-            yield module
-            waiting += module.children.values()
-
     def weight(self, module: TreeModule) -> tuple[int, ...]:
         """What a module is ranked by, everything in it included."""
         return self.ledger.weight(self.ledger.group(self.totals[self.shape_of[module]].counts))
@@ -147,87 +148,142 @@ class Tree:
         return number
 
     def _places(self, depth: int, most: int | None) -> Iterator[_Place]:
-        label = short_type(self.root.type) or "(program)"
-        counts, parameters = self.totals[self.known]
-        yield _Place(0, label, "", "", parameters, counts, 1, "")
-        yield from self._below(self.root, "", 1, 1, depth, most or _CHILDREN)
+        for level, label, path, members, _, is_rest in placed([self], most or _CHILDREN, depth):
+            modules = [module for (module,) in members if module is not None]
+            first, times, whole = modules[0], len(modules), self.totals[self.shape_of[modules[0]]]
+            if is_rest:
+                yield self._rest(level, label, path, modules)
+                continue
+            kind, held = (first.type if level else ""), times * whole.parameters
+            yield _Place(level, label, path, kind, held, whole.counts, times, first.path)
+            if level < depth and first.children and any(self._works(kind) for kind in first.own):
+                own = f"{path}.(itself)" if path else "(itself)"
+                yield _Place(level + 1, "(itself)", own, "", 0, first.own, times)
 
-    def _below(
-        self, module: TreeModule, path: str, level: int, times: int, depth: int, most: int
-    ) -> Iterator[_Place]:
-        if level > depth or not module.children:
-            return
-        groups = self._folded(module)
-        chosen = self._largest(groups, most)
-        if any(self._works(kind) for kind in module.own):
-            yield _Place(
-                level, "(itself)", f"{path}.(itself)" if path else "(itself)", "", 0, module.own, times
-            )
-        for index in chosen:
-            yield from self._line(groups[index], path, level, times, depth, most)
-        rest = [group for index, group in enumerate(groups) if index not in chosen]
-        if rest:
-            counts: Counts = {}
-            parameters = 0
-            for group in rest:
-                total = self.totals[self.shape_of[group[0]]]
-                parameters += total.parameters * len(group)
-                for kind, n in total.counts.items():
-                    counts[kind] = counts.get(kind, 0) + n * len(group)
-            label = f"… {sum(map(len, rest)):,} more"
-            yield _Place(
-                level, label, f"{path}.{label}" if path else label, "", times * parameters, counts, times
-            )
-
-    def _line(
-        self, group: list[TreeModule], path: str, level: int, times: int, depth: int, most: int
-    ) -> Iterator[_Place]:
-        module = group[0]
-        times *= len(group)
-        name = _span(group)
-        label = name if len(group) == 1 else f"{name} (x{len(group)})"
-        path = f"{path}.{name}" if path else name
-        while True:  # a container that holds one thing only shares a line with it
-            below = self._folded(module) if not module.own and not module.parameters else []
-            if len(below) != 1:
-                break
-            module, inner = below[0][0], len(below[0])
-            name = _span(below[0])
-            label = f"{label} (x{inner})" if inner > 1 else f"{label}.{name}"
-            path = f"{path}.{name}"
-            times *= inner
-        total = self.totals[self.shape_of[module]]
-        held = times * total.parameters
-        yield _Place(level, label, path, module.type, held, total.counts, times, module.path)
-        yield from self._below(module, path, level + 1, times, depth, most)
-
-    def _folded(self, module: TreeModule) -> list[list[TreeModule]]:
-        """Children by line: numbered ones of equal shape share one."""
-        groups: dict[tuple[int, str | None], list[TreeModule]] = {}
-        for child in module.children.values():
-            numbered = child.name.isascii() and child.name.isdecimal() and len(child.name) < 10
-            groups.setdefault((self.shape_of[child], None if numbered else child.name), []).append(child)
-        return list(groups.values())
-
-    def _largest(self, groups: list[list[TreeModule]], most: int) -> list[int]:
-        if len(groups) <= most:
-            return list(range(len(groups)))
-
-        def weight(index: int) -> tuple[int, ...]:
-            group = groups[index]
-            return self.ledger.weight(
-                self.ledger.group(self.totals[self.shape_of[group[0]]].counts, len(group))
-            )
-
-        return sorted(sorted(range(len(groups)), key=weight, reverse=True)[:most])
+    def _rest(self, level: int, label: str, path: str, modules: Iterable[TreeModule]) -> _Place:
+        """The modules of a long list that have no lines, as one."""
+        counts: Counts = {}
+        parameters = 0
+        for total in (self.totals[self.shape_of[module]] for module in modules):
+            parameters += total.parameters
+            for kind, n in total.counts.items():
+                counts[kind] = counts.get(kind, 0) + n
+        return _Place(level, label, path, "", parameters, counts, 1)
 
     def _works(self, kind: int) -> bool:
         entry = self.ledger.kinds[kind]
         return entry.state == "unknown" or entry.forward.matrix_flops != 0 or entry.backward.matrix_flops != 0
 
 
-def _span(group: list[TreeModule]) -> str:
-    return group[0].name if len(group) == 1 else spans(sorted(int(module.name) for module in group))
+Member = tuple["TreeModule | None", ...]  # a module in each of some trees that are laid over each other
+
+
+class Placed(NamedTuple):
+    """A line: a module, several equal siblings together, or the rest of a long list.
+
+    members: its modules. around: modules that hold nothing but these, and have no line.
+    """
+
+    level: int
+    label: str
+    path: str
+    members: list[Member]
+    around: list[Member]
+    is_rest: bool = False
+
+
+def placed(
+    trees: Sequence[Tree], most: int, depth: float = math.inf, limit: float = math.inf
+) -> Iterator[Placed]:
+    """The lines of trees laid over each other, each before those below it.
+
+    most: lines below one, the lightest others sharing one. depth: levels. limit: lines from which on none goes deeper.
+    """
+    roots = tuple(tree.root for tree in trees)
+    label = next((short_type(root.type) for root in roots if root.type), "") or "(program)"
+    yield Placed(0, label, "", [roots], [])
+    yield from _Folder(trees, most, depth, limit).below([roots], 1, "")
+
+
+class _Folder:
+    def __init__(self, trees: Sequence[Tree], most: int, depth: float, limit: float) -> None:
+        self.trees, self.most, self.depth, self.limit = trees, most, depth, limit
+        self.made = 1
+
+    def below(self, members: list[Member], level: int, path: str) -> Iterator[Placed]:
+        """What is below these modules, which all look the same from here down."""
+        if level > self.depth or self.made >= self.limit:
+            return
+        groups = self.folded(members[0])
+        kept = self.heaviest(members[0], groups)
+        for names in [names for index, names in enumerate(groups) if index in kept]:
+            yield from self.line(members, names, level, path)
+        rest = [name for index, names in enumerate(groups) if index not in kept for name in names]
+        if rest:
+            self.made += 1
+            label = f"… {len(rest):,} more"
+            path = f"{path}.{label}" if path else label
+            yield Placed(level, label, path, _children(members, rest), [], is_rest=True)
+
+    def line(self, around: list[Member], names: list[str], level: int, path: str) -> Iterator[Placed]:
+        members, label = _children(around, names), _span(names) + _times(names)
+        path = f"{path}.{_span(names)}" if path else _span(names)
+        alone: list[Member] = []
+        while not any(module is not None and (module.own or module.parameters) for module in members[0]):
+            below = self.folded(members[0])  # a container that holds one thing only shares a line with it
+            if len(below) != 1:
+                break
+            (names,) = below
+            label += _times(names) or f".{_span(names)}"
+            path = f"{path}.{_span(names)}"
+            alone += members
+            members = _children(members, names)
+        self.made += 1
+        yield Placed(level, label, path, members, alone)
+        yield from self.below(members, level + 1, path)
+
+    def folded(self, member: Member) -> list[list[str]]:
+        """Names of the children by line: numbered ones that are equal on every side share one."""
+        groups: dict[tuple[object, ...], list[str]] = {}
+        names = dict.fromkeys(name for module in member if module is not None for name in module.children)
+        for name in names:
+            (child,) = _children([member], [name])
+            shapes = tuple(
+                -1 if module is None else tree.shape_of[module]
+                for tree, module in zip(self.trees, child, strict=True)
+            )
+            groups.setdefault((shapes, None if is_index(name) else name), []).append(name)
+        return list(groups.values())
+
+    def heaviest(self, member: Member, groups: list[list[str]]) -> set[int]:
+        """Which groups of children get lines of their own."""
+        if len(groups) <= self.most:
+            return set(range(len(groups)))
+
+        def weight(index: int) -> list[int]:
+            (child,) = _children([member], groups[index][:1])
+            pairs = zip(self.trees, child, strict=True)
+            weights = [tree.weight(module) for tree, module in pairs if module is not None]
+            return [len(groups[index]) * sum(parts) for parts in zip(*weights, strict=True)]
+
+        return set(sorted(range(len(groups)), key=weight, reverse=True)[: self.most])
+
+
+def _children(members: Iterable[Member], names: Iterable[str]) -> list[Member]:
+    wanted = [*names]
+    return [
+        tuple(None if module is None else module.children.get(name) for module in member)
+        for member in members
+        for name in wanted
+    ]
+
+
+def _span(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else spans(sorted(map(int, names)))
+
+
+def _times(names: Sequence[str]) -> str:
+    return f" (x{len(names)})" if len(names) > 1 else ""
 
 
 def _grown(report: Report, ledger: Ledger, idle: bool) -> dict[str, TreeModule]:

@@ -9,7 +9,9 @@ import msgspec
 
 from graphflops.base.units import memory, number
 from graphflops.render.json import inert
-from graphflops.render.markdown import escaped
+from graphflops.render.markdown import escaped, rows
+from graphflops.render.table import Page
+from graphflops.render.tables import Entry, TextTable
 from graphflops.render.text import count_of, listed, operator_name, safe
 from graphflops.report.size_names import together
 from graphflops.runtime.validation import NodeResult, Validation
@@ -31,9 +33,6 @@ def table(
 
     top: calls of each table. show_kernel: show what was generated for our attention kernel.
     """
-    from graphflops.render.table import Page
-    from graphflops.render.tables import Entry, TextTable
-
     page = Page(width, color)
     page.line((safe(found.path or "program in memory"), "bold"), f"  on {safe(found.device)}")
     page.line()
@@ -201,13 +200,10 @@ def markdown(found: Validation, *, top: int | None = None) -> str:
     """The same for a review."""
     lines = [f"**{conclusion(found)}** on {escaped(safe(found.device))}", ""]
     lines += [f"- {label}: {escaped(text)}" for label, text in facts(found)]
-    rows = list(unusual(found))[: top or _TOP]
-    if rows:
-        lines += ["", "| call | operator | verdict | reason |", "| --- | --- | --- | --- |"]
-        lines += [
-            f"| {escaped(safe(n.node, 80))} | {escaped(safe(n.op, 80))} | {n.verdict} | {escaped(safe(n.reason, 300))} |"
-            for n in rows
-        ]
+    nodes = list(unusual(found))[: top or _TOP]
+    entries = [Entry([safe(n.node, 80), safe(n.op, 80), n.verdict, safe(n.reason, 300)]) for n in nodes]
+    if entries:
+        lines += ["", *rows(TextTable(("call", "operator", "verdict", "reason"), entries, 4))]
     return "\n".join(lines) + "\n"
 
 

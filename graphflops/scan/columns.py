@@ -29,11 +29,7 @@ def _quantities(*prefixes: str) -> dict[str, Kind]:
 RESULTS: dict[str, Kind] = {
     **KEY,
     "bytes": "number",
-    "format": "text",
-    "producer": "text",
-    "status": "text",
-    "code": "text",
-    "message": "text",
+    **dict.fromkeys(("format", "producer", "status", "code", "message"), "text"),
     **_quantities(""),
     **dict.fromkeys(HELD, "number"),
     "counted": "number",
@@ -62,11 +58,7 @@ RESULTS: dict[str, Kind] = {
 _WORK: dict[str, Kind] = {quantity.name: "number" for quantity in REPORTED}
 CALLS: dict[str, Kind] = {
     **KEY,
-    "node": "text",
-    "op": "text",
-    "module": "text",
-    "source": "text",
-    "state": "text",
+    **dict.fromkeys(("node", "op", "module", "source", "state"), "text"),
     **_WORK,
 }
 MODULES: dict[str, Kind] = {
@@ -79,12 +71,7 @@ MODULES: dict[str, Kind] = {
 }
 FINDINGS: dict[str, Kind] = {
     **KEY,
-    "code": "text",
-    "name": "text",
-    "severity": "text",
-    "message": "text",
-    "module": "text",
-    "source": "text",
+    **dict.fromkeys(("code", "name", "severity", "message", "module", "source"), "text"),
     "flops": "number",
     "moved_bytes": "number",
 }

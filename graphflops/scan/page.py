@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -11,6 +9,7 @@ from typing import Any
 from graphflops.base.units import memory, number, parameters, percent
 from graphflops.render.html.data import inert
 from graphflops.render.html.fragment import escaped
+from graphflops.render.html.page import hashed
 from graphflops.render.text import count_of, safe
 from graphflops.scan import store
 from graphflops.scan.columns import RESULTS
@@ -67,7 +66,7 @@ def page(folder: str, name: str = "") -> str:
         ],
     }
     script, style = (_HERE / "page.js").read_text("utf-8"), _STYLE
-    policy = f"default-src 'none'; script-src {_hashed(script)}; style-src {_hashed(style)}"
+    policy = f"default-src 'none'; script-src {hashed(script)}; style-src {hashed(style)}"
     name = escaped(name or folder)
     return f"""<!DOCTYPE html>
 <html lang="en">
@@ -140,7 +139,3 @@ def _together(rows: list[dict[str, Any]]) -> str:
     held = sum(row["parameters"] or 0 for row in rows)
     moved = sum((row["read_bytes"] or 0) + (row["written_bytes"] or 0) for row in rows)
     return f"{number(flops)} FLOPs, {parameters(held)} parameters, {memory(moved)} moved in all"
-
-
-def _hashed(text: str) -> str:
-    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"

@@ -118,6 +118,7 @@ def _limit() -> int | None:
 
 
 SUFFIXES = (*exporters.SUFFIXES, ".json")  # what a folder is searched for
+_OWN_DIFF = ("--no-ext-diff", "--no-textconv")  # options of git: none of the repository's programs
 _LINK, _SUBMODULE = "120000", "160000"
 
 
@@ -210,7 +211,7 @@ def changed(old: str, new: str | None, paths: Sequence[str]) -> list[tuple[str |
 
     paths: only in these files and folders; none means everywhere. A file that was renamed is one model.
     """
-    command = ["diff", "--name-status", "-z", "-M", "--no-ext-diff", "--no-textconv", "--relative", old]
+    command = ["diff", "--name-status", "-z", "-M", *_OWN_DIFF, "--relative", old]
     fields = git(*command, *([new] if new is not None else []), "--", *paths).split(b"\0")
     found: list[tuple[str | None, str | None]] = []
     entries = iter(fields[:-1])
@@ -226,7 +227,7 @@ def changed(old: str, new: str | None, paths: Sequence[str]) -> list[tuple[str |
 
 def changed_file(commit: str, path: str) -> bool:
     """True if a file that was there at a commit is not the same in the checkout."""
-    status = ["diff", "--name-status", "--no-ext-diff", "--no-textconv", "--no-renames", commit, "--", path]
+    status = ["diff", "--name-status", *_OWN_DIFF, "--no-renames", commit, "--", path]
     return git(*status)[:1] in (b"M", b"D", b"T")
 
 
@@ -292,17 +293,7 @@ def versions(path: str, span: RevisionRange | None, most: int) -> list[Version]:
     if span and span.merge_base and old:
         old = merge_base(old, new)
     shown_as = "--format=%H%x00%cs%x00%s"
-    command = [
-        "log",
-        "--follow",
-        "--raw",
-        "--no-abbrev",
-        "-z",
-        "-M",
-        "--no-ext-diff",
-        "--no-textconv",
-        shown_as,
-    ]
+    command = ["log", "--follow", "--raw", "--no-abbrev", "-z", "-M", *_OWN_DIFF, shown_as]
     text = git(*command, f"--max-count={most}", f"{old}..{new}" if old else new, "--", path)
     parts = iter([os.fsdecode(part).strip("\n") for part in text.split(b"\0")])
     found = [_version(commit, parts) for commit in parts if commit]

@@ -6,8 +6,9 @@ import json
 
 import pytest
 
+from graphflops.base.numbered import starred
 from graphflops.budget import baseline, limits
-from graphflops.budget.measure import Measures, unnumbered
+from graphflops.budget.measure import Measures
 from graphflops.errors import FileError
 from tests.render.reports import decoder
 
@@ -74,4 +75,4 @@ def test_what_is_no_baseline(data: bytes) -> None:
     ],
 )
 def test_numbers_in_paths(path: str, collapsed: str) -> None:
-    assert unnumbered(path) == collapsed
+    assert starred(path) == collapsed

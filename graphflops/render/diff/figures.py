@@ -19,16 +19,11 @@ _FORMULA = 80  # characters of a formula in a sentence
 _LARGE = 10_000  # percent
 
 
-def amount(name: str, count: int) -> str:
-    """The count in the unit of the quantity."""
-    return measured(name, count)
-
-
 def before_after(name: str, figure: Figure) -> tuple[str, str]:
     """Both sides as numbers, else as formulas."""
     sides = ((figure.before, figure.before_value), (figure.after, figure.after_value))
     first, second = (
-        amount(name, value) if value is not None else shortened(formula(dim), _FORMULA)
+        measured(name, value) if value is not None else shortened(formula(dim), _FORMULA)
         for dim, value in sides
     )
     return first, second
@@ -40,7 +35,7 @@ def delta(name: str, figure: Figure) -> str:
     if change is None:
         text = shortened(formula(figure.formula), _FORMULA)
         return text if text.startswith("-") else f"+{text}"
-    return f"+{amount(name, change)}" if change > 0 else amount(name, change)
+    return f"+{measured(name, change)}" if change > 0 else measured(name, change)
 
 
 def share(figure: Figure) -> str:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from graphflops.base.units import measured
 from graphflops.comparison.causes import added, summed
 from graphflops.comparison.result import WORK, Comparison, Figure, Fold, GroupChange
 from graphflops.cost import REPORTED
-from graphflops.render.diff.figures import NAMES, amount, before_after, delta, share
+from graphflops.render.diff.figures import NAMES, before_after, delta, share
 from graphflops.render.diff.words import fact_words, path_of, tag, type_of
 from graphflops.render.formats import UNLIMITED
 from graphflops.render.tables import Entry, TextTable
@@ -213,7 +214,7 @@ def _last(
         yield Entry([label, *blank, *_cells(summed(rest), lead, beside)], path=label)
     if unchanged:
         label = f"… {unchanged:,} {noun}{'' if unchanged == 1 else 's'} unchanged"
-        zero = amount(lead, 0)
+        zero = measured(lead, 0)
         yield Entry([label, *blank, "", "", zero, "", *([""] * len(beside))], path=label)
     phases = [comparison.totals[phase] for phase in ("forward", "backward") if phase in comparison.totals]
     whole = {name: added([phase[name] for phase in phases]) for name in WORK}

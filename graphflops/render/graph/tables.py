@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from graphflops.base.numbered import numbered, unnumbered
 from graphflops.base.units import memory, number, percent
-from graphflops.render import markdown as in_markdown
-from graphflops.render import table as in_text
-from graphflops.render.csv import listing as csv_listing
+from graphflops.render import document
+from graphflops.render.markdown import escaped
 from graphflops.render.picture.faces import WORDS, quantity
 from graphflops.render.summary import title
 from graphflops.render.tables import Listing
@@ -46,19 +45,19 @@ def table(answer: Answer, *, top: int | None = None, width: int = 120, color: bo
     """The answer for a terminal. top: lines of the table."""
     found = _first(listing(answer, exact=False), top or _TOP)
     lines = "".join(f"{line}\n" for line in sentences(answer))
-    return lines + ("\n" + in_text.listing(found, width=width, color=color) if found.rows else "")
+    return lines + ("\n" + document.text(found, width=width, color=color) if found.rows else "")
 
 
 def markdown(answer: Answer, *, top: int | None = None) -> str:
     """The answer as Markdown."""
     found = _first(listing(answer, exact=False), top or _TOP)
-    tables = [in_markdown.listing(found)] if found.rows else [""]
-    return "\n\n".join([*map(in_markdown.escaped, sentences(answer)), *tables])
+    tables = [document.markdown(found)] if found.rows else [""]
+    return "\n\n".join([*map(escaped, sentences(answer)), *tables])
 
 
 def csv(answer: Answer) -> str:
     """The table of the answer, all lines, numbers unrounded."""
-    return csv_listing(listing(answer, exact=True))
+    return document.csv(listing(answer, exact=True))
 
 
 def sentences(answer: Answer) -> list[str]:

@@ -248,12 +248,7 @@ def _side(
         "held": [
             parts.formula(n, report) for n in (report.parameters, report.parameter_bytes, report.buffer_bytes)
         ],
-        "coverage": [
-            report.coverage.nodes,
-            report.coverage.counted,
-            report.coverage.free,
-            report.coverage.unknown,
-        ],
+        "coverage": [getattr(report.coverage, name) for name in ("nodes", "counted", "free", "unknown")],
         "unknown_ops": [
             [parts.shown(operator_name(op)), n] for op, n in list(report.coverage.unknown_ops.items())[:50]
         ],

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from graphflops.comparison.entries import followed
 from graphflops.comparison.result import Comparison, Figure, Fold
 from graphflops.comparison.sides import JointSize
 from graphflops.dims.solving import affine
@@ -140,7 +140,8 @@ def _moved(found: Comparison) -> Report:
     old = found.old
     renamed = _Paths(paths)
     rows = tuple(row._replace(module=renamed(row.module)) for row in old.rows)
-    lines = _lines(found)
+    new = found.new.rows
+    lines = followed((old.rows[ours].source, new[theirs].source) for ours, theirs in found.calls.items())
     return replace(
         old,
         rows=tuple(row._replace(source=lines.get(row.source, row.source)) for row in rows),
@@ -162,14 +163,3 @@ class _Paths:
             moved = f"{self(above)}.{last}" if above else path
             self.known[path] = f"{moved} (gone)" if moved in self.taken else moved
         return self.known[path]
-
-
-def _lines(found: Comparison) -> dict[str, str]:
-    """Where each source line of the old program is now, by the calls that are the same in both."""
-    old, new = found.old.rows, found.new.rows
-    votes = Counter((old[ours].source, new[theirs].source) for ours, theirs in found.calls.items())
-    best: tuple[dict[str, str], dict[str, str]] = ({}, {})
-    for (one, other), _ in sorted(votes.items(), key=lambda vote: (-vote[1], vote[0][0] != vote[0][1])):
-        best[0].setdefault(one, other)
-        best[1].setdefault(other, one)
-    return {one: other for one, other in best[0].items() if best[1][other] == one}

@@ -42,8 +42,8 @@ def page(data: str, title: str, plain: str, given: str = "", scripts: tuple[str,
     policy = "; ".join(
         (
             "default-src 'none'",
-            f"style-src {_hashed(style)}",
-            f"script-src {_hashed(script)}",
+            f"style-src {hashed(style)}",
+            f"script-src {hashed(script)}",
             "base-uri 'none'",
             "form-action 'none'",
         )
@@ -72,15 +72,10 @@ def page(data: str, title: str, plain: str, given: str = "", scripts: tuple[str,
 
 def devices() -> list[dict[str, object]]:
     """Machines by name with their published peaks, as the roofline reads them."""
+    names = ("name", "memory_bytes", "bandwidth", "vector")
     return [
-        {
-            "name": one.name,
-            "memory_bytes": one.memory_bytes,
-            "bandwidth": one.bandwidth,
-            "vector": one.vector,
-            "matrix": dict(one.matrix),
-            "source": one.sources["bandwidth"],
-        }
+        {name: getattr(one, name) for name in names}
+        | {"matrix": dict(one.matrix), "source": one.sources["bandwidth"]}
         for one in published()
     ]
 
@@ -96,6 +91,7 @@ def _script(scripts: tuple[str, ...]) -> str:
     return f'"use strict";\n(() => {{\n{parts}\n}})();\n'
 
 
-def _hashed(text: str) -> str:
+def hashed(text: str) -> str:
+    """A script or style as a policy names it."""
     digest = hashlib.sha256(text.encode()).digest()
     return f"'sha256-{base64.b64encode(digest).decode()}'"

@@ -1,4 +1,7 @@
-"""A sweep over sizes as a part of a page: a table of its points, and pictures of what grows with the sizes."""
+"""The page of a report with what was found at several sizes as a section: a table, and pictures of what grows.
+
+Of a sweep its points; of a plan of serving curves of latency against throughput.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,14 @@ from collections.abc import Callable, Iterator, Sequence
 
 from graphflops.base.units import memory, number, seconds
 from graphflops.derived.sweep import Point, Sweep
+from graphflops.render import serving as of_serving
 from graphflops.render.html import report as page
 from graphflops.render.html.fragment import escaped, wide
 from graphflops.render.html.plot import Curve, plot
 from graphflops.render.sweep import cells
 from graphflops.render.tables import listing
 from graphflops.render.text import count_of, safe
+from graphflops.serving.plan import Serving
 
 _MOST_CURVES = 7  # that colours can distinguish
 _MOST_LINES = 200  # of the table
@@ -109,3 +114,35 @@ def _legend(groups: dict[str, list[Point]]) -> str:
         for place, label in enumerate(groups, 1)
     )
     return f'<div class="legend">{"".join(keys)}</div>'
+
+
+def serving(plan: Serving) -> str:
+    """The page of the step's report, with the plan as a section of it."""
+    pictures = f'<div class="plots">{_latencies(plan)}</div>'
+    lines = "".join(f'<p class="note">{escaped(note)}</p>' for note in of_serving.notes(plan))
+    grids = "".join(wide(grid, "Serving") for grid in of_serving.tables(plan))
+    title = '<h2 id="serving-title">Serving</h2>'
+    told = f"<p>{escaped(of_serving.headline(plan))}</p>"
+    return page.html(
+        plan.report,
+        f'<section id="serving" aria-labelledby="serving-title">{title}{told}{pictures}{grids}{lines}</section>',
+    )
+
+
+def _latencies(plan: Serving) -> str:
+    """Time of a token against tokens a second, a curve for each context; what does not fit is left out."""
+    curves = []
+    for context, _ in plan.requests[:_MOST_CURVES]:
+        cells = [cell for cell in plan.cells if cell.context == context]
+        known = [(cell.tokens_per_second, cell.each) for cell in cells]
+        points = {round(many): round(each * _SECOND) for many, each in known if many and each}
+        if points:
+            curves.append(Curve(f"context {context:,}", tuple(sorted(points.items()))))
+    if not curves:
+        return ""
+    drawn = plot(
+        "serving", "time of a token", "tokens a second", curves, lambda time: seconds(time / _SECOND)
+    )
+    return (
+        f'<figure class="chart"><figcaption>time of a token by tokens a second</figcaption>{drawn}</figure>'
+    )
