@@ -6,9 +6,9 @@ import pytest
 
 from graphflops.devices import HOPPER
 from graphflops.execution.strides import row_major
+from graphflops.kernels.beside import reduction_buffers
 from graphflops.kernels.call import Tensor
 from graphflops.kernels.moved import is_last
-from graphflops.kernels.reductions import reduction_buffers
 from tests.support import t
 from tests.time.one_call import forward
 
