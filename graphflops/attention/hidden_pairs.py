@@ -57,6 +57,7 @@ class Hiding:
     used: set[str] = field(default_factory=set)
     counted: dict[object, tuple[tuple[int, int, bool] | None, frozenset[str]]] = field(default_factory=dict)
     formulas: dict[object, Formula] = field(default_factory=dict)
+    of_masks: dict[object, Hidden] = field(default_factory=dict)
 
     @cached_property
     def scope(self) -> Scope:
@@ -132,7 +133,10 @@ class Hiding:
             return Hidden(mask="tensor")
         shape = (*typed.shape[:-2], queries, keys)
         sense: Sense = "keep" if typed.dtype.kind == "bool" else "added"
-        return self.hidden([self.restriction(call, name, sense, shape)], queries, keys)
+        key = object() if self.scope.mutations.by_owner else (name, queries, keys)
+        if key not in self.of_masks:  # one that no call changes hides the same in every layer
+            self.of_masks[key] = self.hidden([self.restriction(call, name, sense, shape)], queries, keys)
+        return self.of_masks[key]
 
     def restriction(self, call: Call, name: str, sense: Sense, shape: tuple[Dim, ...]) -> Restriction:
         """A mask as a call applies it."""
