@@ -12,8 +12,9 @@ from graphflops.dims import evaluate
 from graphflops.graph import Node, Ref
 from graphflops.memory.replay import LASTING
 from graphflops.planning.layers import Folded
+from graphflops.planning.parts import Split
 from graphflops.planning.recompute import Call, Recompute, choices
-from graphflops.planning.split import Split, split
+from graphflops.planning.split import split
 from graphflops.report import Execution, Held, Report, Row
 from graphflops.tensor import TensorType
 from graphflops.training import Training

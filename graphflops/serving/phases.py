@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from graphflops.analysis import at_many_sizes
 from graphflops.derived.items import token_ids
 from graphflops.derived.resize import refuse_guarded
-from graphflops.dims import evaluate
+from graphflops.dims import Expr, evaluate, symbol
 from graphflops.errors import FileError, ModelError, OptionError
 from graphflops.fitting.kv_cache import symbol_of
 from graphflops.graph import Graph
@@ -19,6 +19,7 @@ from graphflops.serving.engine_program import as_engines_run
 from graphflops.serving.tensor_parallel import on_each
 
 if TYPE_CHECKING:
+    from graphflops.dims import Dim
     from graphflops.fitting.kv_cache import KvCache
     from graphflops.links import Network
     from graphflops.loading import Model
@@ -110,13 +111,15 @@ class Steps:
 class Prefill:
     """The tokens of one request before its first step.
 
-    length: the symbol of their number. others: symbols with a value; batch: that of the requests, "" where it is fixed.
+    length: the symbol of their number, or of its part where that is a multiple, as of the chunks of a recurrence. others:
+    symbols with a value; batch: that of the requests, "" where it is fixed.
     """
 
     steps: Steps
     length: str
     others: Mapping[str, int]
     batch: str = ""
+    multiple: int = 1
 
     @staticmethod
     def of(steps: Steps, cache: KvCache, program: Graph | None, setting: Setting) -> Prefill | None:
@@ -126,9 +129,11 @@ class Prefill:
         else:
             found, others = replace(Steps.of(program, setting, {}), beside=0.0, known={}), {}
         ids = token_ids(found.report)
-        batch, length = ("", "") if ids is None else (symbol_of(ids.shape[0]), symbol_of(ids.shape[1]))
+        batch, (length, multiple) = (
+            ("", ("", 1)) if ids is None else (symbol_of(ids.shape[0]), _open(ids.shape[1]))
+        )
         if length and length not in others:
-            return Prefill(found, length, {**others, **({batch: 1} if batch else {})}, batch)
+            return Prefill(found, length, {**others, **({batch: 1} if batch else {})}, batch, multiple)
         if program is not None:
             raise ModelError(
                 "the prefill has no axis of token ids that is open: export it with that axis dynamic"
@@ -148,7 +153,8 @@ class Prefill:
 
     def sizes_at(self, tokens: int) -> dict[str, int]:
         """The symbols for so many tokens of one request."""
-        return {**self.others, self.length: tokens}
+        chunks = -(-tokens // self.multiple)  # the last one is filled up
+        return {**self.others, self.length: chunks if self.multiple == 1 else max(chunks, _FEWEST)}
 
     def in_turn(self, requests: int, tokens: int, kept: int, largest: int) -> tuple[float, float]:
         """Seconds that requests wait in the mean, before their first token and after it, where prefills come before steps.
@@ -159,8 +165,8 @@ class Prefill:
         passes = -(-requests * own // largest)
         each = self.at(tokens, kept).seconds
         if (several := min(requests, largest // own)) > 1 and not kept:
-            sizes = {name: several if name == self.batch else size for name, size in self.others.items()}
-            each = self.steps.at({**sizes, self.length: tokens}).seconds / (several if self.batch else 1)
+            sizes = self.sizes_at(tokens) | ({self.batch: several} if self.batch else {})
+            each = self.steps.at(sizes).seconds / (several if self.batch else 1)
         whole = requests * each
         return whole * (1 + 1 / passes) / 2, whole * (1 - 1 / passes) / 2
 
@@ -187,6 +193,16 @@ def changed(time: PhaseTime, by: float) -> PhaseTime:
         return time
     least = max(time.low + by, 0.0)
     return replace(time, seconds=time.seconds + by, low=least, high=time.high + by)
+
+
+def _open(size: Dim) -> tuple[str, int]:
+    """The symbol that a size is a multiple of, and the multiple; "" where it is none of one symbol."""
+    if isinstance(size, Expr) and len(size.symbols) == 1:
+        (name,) = size.symbols
+        multiple = size.substitute({name: 1})
+        if isinstance(multiple, int) and size == multiple * symbol(name):
+            return name, multiple
+    return "", 1
 
 
 def _least(report: Report, name: str) -> int:

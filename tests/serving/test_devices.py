@@ -49,6 +49,35 @@ def test_heads_of_keys_that_are_fewer_than_the_devices_are_on_several(programs: 
     assert plan.cache.token_bytes == TOKEN // SHARED
 
 
+def test_latents_are_on_every_device_and_their_heads_on_one_each() -> None:
+    """MLA: keys are written beside a part that all heads share, which each device repeats for its own heads."""
+
+    class Attention(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            widths = ((64, 4 * 24), (16, 4 * 32), (4 * 16, 64))
+            self.q, self.up, self.o = (torch.nn.Linear(*width, bias=False) for width in widths)
+
+        def forward(self, x: torch.Tensor, latent: torch.Tensor, turned: torch.Tensor) -> torch.Tensor:
+            q = self.q(x).view(3, 16, 4, 24).transpose(1, 2)
+            both = self.up(latent).view(3, 16, 4, 32).transpose(1, 2)
+            own, value = both.split([16, 16], dim=-1)
+            key = both.new_empty(3, 4, 16, 24)
+            key[..., :16] = own
+            key[..., 16:] = turned.expand(-1, 4, -1, -1)
+            y = torch.nn.functional.scaled_dot_product_attention(q, key, value)
+            return self.o(y.transpose(1, 2).reshape(3, 16, 64))
+
+    given = (torch.zeros(3, 16, 64), torch.zeros(3, 16, 16), torch.zeros(3, 1, 16, 8))
+    whole = as_graph(torch.export.export(Attention(), given))
+    part, exchanges = on_each(whole, 2, network_of(complete(device("h100"))))
+    assert not exchanges.whole
+    assert exchanges.operands == (("all_reduce", 3 * 16 * 64 * 4),)
+    one, all_ = analyze(part), analyze(whole)
+    assert one.parameters == all_.parameters // 2 == (64 * 96 + 16 * 128 + 64 * 64) // 2
+    assert 2 * one.totals.cost.matrix_flops == all_.totals.cost.matrix_flops
+
+
 def test_experts_are_added_up_over_devices_once_a_token() -> None:
     """Each of 3 tokens goes to 2 of 4 experts: what these make is weighted and added up for the token, then over devices."""
 

@@ -18,6 +18,7 @@ from graphflops.dims import symbol
 from graphflops.errors import GraphflopsError, ModelError, OptionError
 from graphflops.fitting.kv_cache import KvCache
 from graphflops.serving.engines import engine_named, engines
+from graphflops.serving.phases import Prefill, _open
 
 pytest.importorskip("torch")
 
@@ -51,6 +52,15 @@ def test_a_window_keeps_no_more_than_fits_into_it() -> None:
     assert cache.bytes_at(100) == 7 + 20 * 100 + 10 * 100
     assert cache.bytes_at(1000) == 7 + 20 * 1000 + 10 * 128
     assert cache.sizes_at(3, 1000) == {"b": 3, "past": 1000, "window": 128}
+
+
+def test_a_prompt_is_filled_up_to_whole_chunks() -> None:
+    """A recurrence that is computed chunk by chunk has prompts of 8 tokens times an open number of chunks, from 2 on."""
+    assert _open(8 * symbol("chunks")) == ("chunks", 8)
+    assert _open(symbol("tokens")) == ("tokens", 1)
+    assert _open(symbol("a") + 1) == _open(symbol("a") * symbol("b")) == _open(8) == ("", 1)
+    prefill = Prefill(None, "chunks", {"batch": 1}, "batch", 8)  # type: ignore[arg-type]
+    assert [prefill.sizes_at(tokens)["chunks"] for tokens in (8, 16, 17, 24)] == [2, 2, 3, 3]
 
 
 def test_an_engine_stores_windows_in_float8_and_states_as_they_are() -> None:

@@ -1,0 +1,353 @@
+"""Which weights of a program are split over devices, found from what its calls do with their results.
+
+A product by a weight is split by columns; what follows stays split as long as each call works on the parts alone, until a
+product by another weight is split by rows, whose partial sums are added up over the devices. Where a call needs the whole,
+the products it came from are not split.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import NamedTuple
+
+from graphflops.dims import Dim
+from graphflops.graph import Graph, Node, Ref
+from graphflops.planning.axes import axis_of, regrouped
+from graphflops.tensor import TensorType
+
+INDIVISIBLE = "does not divide"
+_FEW = 1024  # columns of a product that each device may run whole
+
+
+class Part(NamedTuple):
+    """A value that is split along an axis. origins: the products whose columns it comes from.
+
+    pieces: of heads that are fewer than the devices, each of which several devices hold; 0 for a piece on each device.
+    is_repeated: whether such heads are repeated along the next axis, of which these devices have a part each.
+    """
+
+    axis: int
+    origins: frozenset[str]
+    pieces: int = 0
+    is_repeated: bool = False
+
+
+class Exchanged(NamedTuple):
+    """A value that the devices of a group exchange: what split products read (`in`), or the sum of partial results (`out`).
+
+    call: the product.
+    """
+
+    call: str
+    value: str
+    side: str
+
+
+@dataclass
+class Split:
+    """A program as one of `devices` runs it. parts: values that are split, weights among them.
+
+    refused: products that stay whole, with the reason. factors: by product, which factor of its columns is split. pieces: by
+    product, how many heads there are where they are fewer than the devices; 0 where that was tried in vain. None: such heads
+    are not held by several devices. fewer: what this run found of these.
+    """
+
+    graph: Graph
+    devices: int
+    parts: dict[str, Part] = field(default_factory=dict)
+    exchanged: list[Exchanged] = field(default_factory=list)
+    refused: dict[str, str] = field(default_factory=dict)
+    factors: dict[str, int] = field(default_factory=dict)
+    pieces: dict[str, int] | None = None
+    fewer: dict[str, int] = field(default_factory=dict)
+
+    def problem(self, node: Node) -> tuple[str, frozenset[str]] | None:
+        """Takes a call along; where it does not work on parts, why, and the products that they come from."""
+        why = self.of(node)
+        origins = [self.parts[name].origins for name in node.reads() if name in self.parts]
+        return (why, frozenset[str]().union(*origins)) if why else None
+
+    def of(self, node: Node) -> str:
+        """Takes a call along: "" where it works on the parts of its operands, else why it does not."""
+        parts = {name: self.parts[name] for name in node.reads() if name in self.parts}
+        weight = self._weight(node)
+        if weight is not None:
+            return self._product(node, *weight, parts)
+        if node.operator.name == "embedding" and not parts:
+            return self._embedding(node)
+        if not parts or not any(node.outputs):
+            return ""
+        out = [name for name in node.outputs if name is not None]
+        axes = {self.axis_of_result(node, name, part.axis) for name, part in parts.items()}
+        axis = axes.pop() if len(axes) == 1 else None
+        origins = frozenset[str]().union(*(part.origins for part in parts.values()))
+        made = None if axis is None else self._made(node, parts, Part(axis, origins))
+        if axis is None or made is None:
+            return f"{node.op} needs the whole"
+        if not all(self._divides(name, axis, made.pieces) for name in out):
+            self._note_fewer(self.size(out[0], axis), origins)
+            return f"{node.op}: {INDIVISIBLE}"
+        if not self._beside(node, parts, made):
+            return f"{node.op} reads a whole operand"
+        self.parts.update((name, made) for name in out if self.type(name) is not None)
+        return ""
+
+    def _made(self, node: Node, parts: Mapping[str, Part], made: Part) -> Part | None:
+        """The part that a call makes, with its pieces; None where its operands are in other pieces than one another."""
+        kinds = {(part.pieces, part.is_repeated) for part in parts.values()}
+        if (
+            node.operator.kind == "attention"
+        ):  # where queries have a piece on each device, and keys beside them
+            query = node.arguments().get("query")
+            name = query.name if isinstance(query, Ref) else ""
+            return made if (0, False) in kinds and name in parts and not parts[name].pieces else None
+        if len(kinds) > 1:
+            return None
+        pieces, is_repeated = kinds.pop()
+        (name, part), out = next(iter(parts.items())), node.outputs[0] or ""
+        before = [self.size(name, part.axis + further) for further in (0, 1)]
+        after = [self.size(out, made.axis + further) for further in (0, 1)]
+        if not pieces or (is_repeated and after[0] == before[0] * before[1]):
+            return made
+        if node.operator.name == "expand" and before[1] == 1 < after[1]:
+            is_even = after[1] % (self.devices // pieces) == 0
+            return made._replace(pieces=pieces, is_repeated=True) if is_even else None
+        kept = made._replace(pieces=pieces, is_repeated=is_repeated)
+        return None if is_repeated and after != before else kept
+
+    def _note_fewer(self, heads: int, origins: frozenset[str]) -> None:
+        """Heads that are fewer than the devices: each can be on several of them."""
+        if self.pieces is not None and 1 < heads < self.devices and self.devices % heads == 0:
+            self.fewer.update((origin, heads) for origin in origins if origin not in self.pieces)
+
+    def shape(self, name: str) -> tuple[Dim, ...]:
+        """The sizes of a value that is split, as one device has it."""
+        whole, part = self.type(name), self.parts[name]
+        assert whole is not None
+        sizes = list(whole.shape)
+        sizes[part.axis] = self.size(name, part.axis) // (part.pieces or self.devices)
+        if part.is_repeated:
+            sizes[part.axis + 1] = self.size(name, part.axis + 1) // (self.devices // part.pieces)
+        return tuple(sizes)
+
+    def type(self, name: str) -> TensorType | None:
+        """The type of a tensor as the whole program has it."""
+        found = self.graph.types.get(name)
+        return found if isinstance(found, TensorType) else None
+
+    def rank(self, name: str) -> int:
+        """Its axes; 0 for what is no tensor."""
+        found = self.type(name)
+        return 0 if found is None else found.rank
+
+    def is_weighted(self, node: Node) -> bool:
+        """Whether a call is a product by a parameter, whose gradient is a product of its own."""
+        return self._weight(node) is not None
+
+    def _weight(self, node: Node) -> tuple[str, str, int, int] | None:
+        """Of a product by a parameter: its operand, the parameter, and the axes of that by which results and sums go."""
+        if node.operator.kind != "product":
+            return None
+        given = node.arguments()
+        operand = given.get("a", given.get("#0"))
+        other = given.get("weight", given.get("b", given.get("#1")))
+        if not isinstance(operand, Ref) or not isinstance(other, Ref) or other.name not in self.weights:
+            return None
+        rank = self.rank(other.name)
+        return (operand.name, other.name, *((0, 1) if "weight" in given else (rank - 1, rank - 2)))
+
+    @cached_property
+    def weights(self) -> Mapping[str, Node | None]:
+        """Parameters, and what calls that lay them out anew or convert them make, with these calls."""
+        found: dict[str, Node | None] = {
+            entry.name: None for entry in self.graph.inputs if entry.role == "parameter"
+        }
+        for node in self.graph.nodes:
+            reads = node.reads()
+            if node.operator.kind in ("view", "cast", "identity") and reads and reads[0] in found:
+                found.update((name, node) for name in node.outputs if name is not None)
+        return found
+
+    def _divide(self, weight: str, part: Part) -> None:
+        """Splits a weight, and the parameter that it is made of."""
+        self.parts[weight] = part
+        if (node := self.weights[weight]) is not None:
+            operand = node.reads()[0]
+            axes = (
+                axis
+                for axis in range(self.rank(operand))
+                if self.axis_of_result(node, operand, axis) == part.axis
+            )
+            self._divide(operand, part._replace(axis=next(axes, part.axis)))
+
+    @property
+    def given(self) -> frozenset[str]:
+        """Names of what the user gives."""
+        return frozenset([entry.name for entry in self.graph.inputs if entry.role == "user"])
+
+    def _product(
+        self, node: Node, operand: str, weight: str, columns: int, rows: int, parts: Mapping[str, Part]
+    ) -> str:
+        out, given = node.outputs[0], node.arguments().get("bias")
+        assert out is not None
+        bias = given.name if isinstance(given, Ref) else None
+        part = parts.get(operand)
+        if part is None:
+            tied = parts.get(weight)  # with the table of an embedding
+            if len(parts) > (tied is not None) or (
+                tied and (tied.axis != columns or node.name in self.refused)
+            ):
+                return "another operand is split"
+            if node.name in self.refused:
+                return ""
+            pieces = (self.pieces or {}).get(node.name, 0)
+            if not self._divides(weight, columns, pieces):
+                size = self.size(weight, columns)
+                why = INDIVISIBLE if size >= _FEW else "few, they stay whole"  # of a router
+                self.refused[node.name] = f"{size} columns: {why}"
+                return ""
+            origin = frozenset({node.name})
+            self._divide(weight, Part(columns, origin, pieces))
+            self.parts[out] = Part(self.rank(out) - 1, origin, pieces)
+            if bias is not None and self.rank(bias):
+                self.parts[bias] = Part(self.rank(bias) - 1, origin, pieces)
+            self.exchanged.append(Exchanged(node.name, operand, "in"))
+            return ""
+        if part.axis != self.rank(operand) - 1 or part.pieces:
+            return (
+                f"{node.op} reads another axis than the split one"
+                if not part.pieces
+                else f"{node.op} adds up copies"
+            )
+        self._divide(weight, Part(rows, part.origins))
+        self.exchanged.append(Exchanged(node.name, out, "out"))
+        return ""
+
+    def _embedding(self, node: Node) -> str:
+        table, out = node.args[0], node.outputs[0]
+        if isinstance(table, Ref) and out and table.name in self.weights and self._divides(table.name, 0):
+            self.parts[table.name] = Part(0, frozenset())
+            self.exchanged.append(Exchanged(node.name, out, "out"))
+        return ""
+
+    def size(self, name: str, axis: int) -> int:
+        """The size of an axis; 0 where it is open or there is none."""
+        found = self.type(name)
+        size = found.shape[axis] if found is not None and 0 <= axis < found.rank else 0
+        return size if isinstance(size, int) else 0
+
+    def _divides(self, name: str, axis: int, pieces: int = 0) -> bool:
+        size = self.size(name, axis)
+        return self.type(name) is None or (size > 0 and size % (pieces or self.devices) == 0)
+
+    def _beside(self, node: Node, parts: Mapping[str, Part], made: Part) -> bool:
+        """Whether operands that are whole have one element along the split axis, or are inputs, split along.
+
+        Parameters are split so beside elementwise calls, caches where a call joins, writes or attends to them.
+        """
+        out = next((name for name in node.outputs if name is not None), "")
+        is_by_place = node.operator.is_pointwise or node.operator.name == "copy"
+        if not is_by_place and node.operator.kind not in ("attention", "product", "movement"):
+            return True
+        for name in node.reads():
+            place = made.axis - self.rank(out) + self.rank(name)
+            if name in parts or place < 0 or self.size(name, place) == 1:
+                continue
+            is_cache = name in self.given and self.rank(name) == self.rank(out) > 2
+            is_split = is_cache if not node.operator.is_pointwise else name in self.weights
+            if (is_split or self._is_repeated(name, place)) and self._divides(name, place, made.pieces):
+                self.parts[name] = Part(place, frozenset(), made.pieces)
+            elif node.operator.kind != "movement":
+                return False
+        return True
+
+    def _is_repeated(self, name: str, axis: int) -> bool:
+        """Whether a value repeats one number along an axis, for one call: each device repeats it for its own part."""
+        maker = self.makers.get(name)
+        if maker is None or maker.operator.name != "expand" or self.readers[name] > 1:
+            return False
+        operand = maker.reads()[0]
+        return self.size(operand, axis - self.rank(name) + self.rank(operand)) == 1
+
+    @cached_property
+    def makers(self) -> Mapping[str, Node]:
+        """By value: the call that makes it."""
+        return {name: node for node in self.graph.nodes for name in node.outputs if name is not None}
+
+    @cached_property
+    def readers(self) -> Counter[str]:
+        """By value: how many calls read it for a result."""
+        return Counter(name for node in self.graph.nodes if any(node.outputs) for name in {*node.reads()})
+
+    def axis_of_result(self, node: Node, name: str, axis: int) -> int | None:
+        """The axis of the results that is split where an operand is along that axis; None where the call needs the whole."""
+        out = next((one for one in node.outputs if one is not None), "")
+        kind, word, given = node.operator.kind, node.operator.name, node.arguments()
+        rank, ranked = self.rank(name), self.rank(out)
+        if node.operator.is_pointwise or word == "copy":
+            return axis + ranked - rank
+        if node.operator.reads_sizes:
+            return axis if rank == ranked and self.size(name, axis) == self.size(out, axis) else None
+        if kind == "attention":
+            return axis if rank == ranked == 4 and axis == 1 else None
+        if kind in ("normalisation", "softmax"):
+            last = given.get("normalized_shape", given.get("shape"))
+            inner = (
+                len(last)
+                if isinstance(last, tuple)
+                else rank - axis_of(given.get("axis", given.get("axes", -1)), rank)
+            )
+            return axis if axis < rank - inner else None
+        if kind == "reduction":
+            axes = given.get("axes", given.get("axis"))
+            reduced = {
+                axis_of(one, rank)
+                for one in (axes if isinstance(axes, tuple) else (axes,))
+                if isinstance(one, int)
+            }
+            if not reduced or axis in reduced:
+                return None
+            return axis if rank == ranked else axis - sum(one < axis for one in reduced)
+        if kind == "product":
+            return axis if rank == ranked > 2 and axis < rank - 2 else None
+        if word == "cat":
+            return axis if axis != axis_of(node.args[1] if len(node.args) > 1 else 0, rank) else None
+        return self._viewed(node, name, axis, given) if kind in ("view", "movement", "sequence") else None
+
+    def _viewed(self, node: Node, name: str, axis: int, given: Mapping[str, object]) -> int | None:
+        """The same for operators that lay elements out anew."""
+        word, rank = node.operator.name, self.rank(name)
+        outputs = [one for one in node.outputs if one is not None]
+        if word in ("transpose", "permute", "t"):
+            order = list(range(rank))
+            if word == "permute":
+                order = [axis_of(one, rank) for one in given["order"]]  # type: ignore[attr-defined]
+            else:
+                pair = (axis_of(given.get("axis0", 0), rank), axis_of(given.get("axis1", 1), rank))
+                order[pair[0]], order[pair[1]] = pair[1], pair[0]
+            return order.index(axis)
+        ranked, parameters = self.rank(outputs[0]), node.operator.parameters
+        if "axis" in parameters and not {"end_axis", "shape"}.intersection(parameters):
+            along, is_less = axis_of(given.get("axis", 0), rank), ranked < rank
+            if along != axis:
+                return axis - (is_less and along < axis)
+            is_whole = len(outputs) > 1 or self.size(name, axis) == self.size(outputs[0], axis)
+            return axis if is_whole and not is_less else None
+        if word == "expand":
+            return axis + ranked - rank
+        moved = given.get("axes")
+        if (
+            node.operator.kind == "movement"
+            and isinstance(moved, tuple)
+            and axis in [axis_of(one, rank) for one in moved]
+        ):
+            return None  # rolled or flipped
+        before, after = self.type(name), self.type(outputs[0])
+        origins = self.parts[name].origins if name in self.parts else ()
+        factor = max([self.factors.get(one, 0) for one in origins], default=0)
+        if before is None or after is None:
+            return None
+        return regrouped(before.shape, after.shape, axis, factor if len(before.shape) == axis + 1 else 0)
