@@ -208,7 +208,7 @@ def killed(mutation: Mutation, tests: list[Test], seconds: int) -> bool:
     chosen = sorted((test for test in tests if mutation.runs_in(test)), key=lambda test: test.seconds)
     totals = accumulate(test.seconds for test in chosen)
     names = [test.name for test, total in zip(chosen, totals) if total <= seconds or test is chosen[0]]  # noqa: B905
-    return not passes(4 * seconds + 60, run_mutated, mutation, names)
+    return not passes(2 * seconds + 20, run_mutated, mutation, names)
 
 
 def main() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from graphflops.tensor import FLOAT32
-from tests.dispatched import by_torch, by_us
+from tests.dispatched import MOVED_OTHERWISE, by_torch, by_us
 from tests.one_call import g
 from tests.support import t
 
@@ -345,34 +345,6 @@ DIFFERENT = {
     "scatter_reduce:prod": ("backward kernels", IN_PLACE),
     "lstm_cell": (EVERYTHING, "one kernel after the products on a device: RNN.cu"),
     "gru_cell": (EVERYTHING, "one kernel after the products on a device: RNN.cu"),
-}
-
-
-# Where the kernels of CUDA move other bytes than the tensors of the calls have: rows that indices name, parts that are
-# written, layouts that libraries convert, results that start as a copy, several kernels of one call, parts of cells.
-MOVED_OTHERWISE = {
-    "forward": (
-        "addbmm addmm alpha_dropout baddbmm batch_norm bilinear binary_cross_entropy "
-        "binary_cross_entropy_with_logits cdist constant_pad_nd conv1d conv2d conv3d conv_transpose1d "
-        "conv_transpose2d count_nonzero cross_entropy_loss dropout embedding feature_dropout gather "
-        "group_norm gru_cell hinge_embedding_loss huber_loss index index_add index_copy index_reduce "
-        "index_select instance_norm log_sigmoid lstm_cell masked_fill masked_scatter mse_loss nll_loss_nd pad "
-        "rms_norm roll scatter scatter_add scatter_reduce slice_scatter smooth_l1_loss take take_along_dim "
-        "trace "
-    ),
-    "backward": (
-        "adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d adaptive_max_pool2d add addcdiv amax "
-        "amin aminmax atan2 avg_pool1d avg_pool2d avg_pool3d bilinear binary_cross_entropy cat cdist "
-        "constant_pad_nd conv1d conv2d conv3d conv_transpose1d conv_transpose2d cosine_embedding_loss "
-        "cosine_similarity cross_entropy_loss cummax cummin cumprod div dropout embedding expand fmax gather "
-        "glu group_norm gru_cell huber_loss im2col index index_add index_copy index_put index_reduce "
-        "index_select instance_norm kthvalue layer_norm lerp log_sigmoid lstm_cell masked_fill masked_scatter "
-        "max max_pool1d max_pool2d max_pool2d_with_indices max_pool3d median min mish mode mse_loss msort mul "
-        "narrow native_layer_norm nll_loss_nd pad prelu prod reflection_pad2d repeat_interleave "
-        "replication_pad1d rms_norm roll scatter scatter_add scatter_reduce select sign slice slice_scatter "
-        "smooth_l1_loss softmax sort stack std_mean take take_along_dim topk trace unfold upsample_bicubic2d "
-        "upsample_bilinear2d upsample_linear1d upsample_trilinear3d var_mean xlogy "
-    ),
 }
 
 

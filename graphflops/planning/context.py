@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from graphflops.dims import Expr, symbol
 from graphflops.graph import Graph, Node, Ref
-from graphflops.planning.split import Split
+from graphflops.planning.parts import Split
 
 _ANY_PART = frozenset({"attention", "gather", "size"})  # attention gets keys and values of the other devices
 

@@ -92,3 +92,11 @@ def test_a_bias_is_added_to_each_channel_by_a_kernel_of_its_own() -> None:
         *_, added = forward(f"aten.conv{axes}d.default", t(*x), t(*weight), t(16))
         out = 2 * 16 * 6**axes
         assert made([added]) == [pointwise(0, 4 * (out + 16), 4 * out, Strided(out, 3, 3))]
+
+
+@pytest.mark.parametrize(
+    ("side", "stride", "expected"), [(4, 4, True), (4, 2, False), (3, 1, False), (1, 1, False), (1, 2, False)]
+)
+def test_windows_that_do_not_overlap_are_patches(side: int, stride: int, expected: bool) -> None:
+    found = problem((2, 8, 16, 16), (16, 8, side, side), (stride, stride))
+    assert found.sizes.is_patches is expected

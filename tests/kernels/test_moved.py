@@ -8,9 +8,12 @@ from graphflops.devices import HOPPER
 from graphflops.execution.strides import row_major
 from graphflops.kernels.beside import reduction_buffers
 from graphflops.kernels.call import Tensor
+from graphflops.kernels.kernel import Strided
 from graphflops.kernels.moved import is_last
+from graphflops.tensor import BFLOAT16, FLOAT32
+from tests.one_call import g
 from tests.support import t
-from tests.time.one_call import forward
+from tests.time.one_call import backward, forward
 
 
 def tensor(shape: tuple[int, ...], strides: tuple[int, ...]) -> Tensor:
@@ -72,3 +75,18 @@ def test_an_attention_of_matrices_has_one_head() -> None:
         assert [(each.batch, each.heads, each.queries, each.width) for each in sizes] == [
             (batch, heads, 8, 16)
         ]  # type: ignore[union-attr]
+
+
+def test_every_second_element_is_walked() -> None:
+    """Of 8 bytes that are loaded for an element of 4, 4 are waste."""
+    (kernel,) = forward("aten.relu.default", t(64), strides={0: (2,)})
+    assert kernel.sizes == Strided(64, 1, 2, 4.0)
+    (kernel,) = forward("aten.relu.default", t(64))
+    assert kernel.sizes is None
+
+
+def test_the_gradient_of_a_conversion_is_converted_back() -> None:
+    size = 4 * 64
+    (copy,) = backward("aten.to.dtype", g(4, 64), BFLOAT16)
+    assert (copy.family, copy.read_bytes, copy.written_bytes) == ("copy", 2 * size, 4 * size)
+    assert backward("aten.to.dtype", g(4, 64), FLOAT32) == []
