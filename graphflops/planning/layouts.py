@@ -83,7 +83,7 @@ class Step:
     """A step of a layout. seconds: of the whole; the parts of it add up to it.
 
     compute: kernels of micro-batches. again: recomputation. exposed: communication that nothing runs beside. bubble: waiting
-    for other stages. update: of the weights. stages: layers of each; stage: seconds of the slowest one.
+    for other stages. update: of the weights. stage: the slowest one.
     """
 
     layout: Layout
@@ -94,7 +94,6 @@ class Step:
     bubble: float
     update: float
     memory: Memory
-    stages: tuple[int, ...]
     stage: Stage
 
     @property
@@ -181,7 +180,7 @@ class Costs:
         exposed = max(total - bubble - update - batches * (compute + again), 0.0)
         memory = max((self.memory(device, counts, own) for device in devices), key=lambda one: one.total)
         found = (total, batches * compute, batches * again, exposed, bubble, update, memory)
-        return Step(layout, *found, own, stage)
+        return Step(layout, *found, stage)
 
     def _stages(self, counts: Sequence[int]) -> list[Stage]:
         """A micro-batch in each stage."""

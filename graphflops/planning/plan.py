@@ -314,6 +314,10 @@ class _Search:
                 return "no product can be split"
             if whole:
                 return f"{next(iter(whole))}: {next(iter(whole.values()))} by {mesh.tensor}"
+        try:  # the program may refuse a part of its tokens
+            self.prices(mesh.tensor, self.micros()[0], mesh.context)
+        except ModelError as error:
+            return str(error)
         return ""
 
     def micros(self, mesh: Layout | None = None) -> Sequence[int]:
