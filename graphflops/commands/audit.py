@@ -12,7 +12,7 @@ from graphflops.commands.audit_fix import fix, fix_options, is_fix
 from graphflops.errors import FileError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from graphflops.report.findings import Findings, Severity
 
@@ -82,14 +82,18 @@ def audit(
             raise click.UsageError("--format, --top and --statistics are of findings: audit the fixed file")
         _fixed(ctx, models, codes, sizes, output.path, given, fail_on)
         return
-    shown = {"top": top, "statistics": statistics or None}
-    output = output.of("Findings", **shown)
+    output = output.of("Findings", top=top, statistics=statistics or None)
     found, errors = _audited(models, codes, **sizes)
     if found.models:
-        from graphflops.versions.git import located
-
-        output.write(found, **shown, locate=located)
+        output.write(found, top=top, statistics=statistics or None, locate=_located)
     _exit(ctx, found, errors, fail_on)
+
+
+def _located(names: Iterable[str]) -> dict[str, str]:
+    """The paths of source files in their repository."""
+    from graphflops.versions.git import located
+
+    return located(names)
 
 
 def _what(given: dict[str, Any]) -> tuple[Sequence[str], dict[str, Any]]:

@@ -49,7 +49,7 @@ def addr(t: Calls, x: Operand, vec1: Operand, vec2: Operand, beta: float = 1, al
 @gradient("trace")
 def trace(t: Calls, x: Operand) -> Operand:
     zeros = t.new_zeros(t.g, (x.type.numel,))
-    places = t.arange(ceil_div(x.type.numel, x.shape[1] + 1))
+    places = t.arange(end=ceil_div(x.type.numel, x.shape[1] + 1))
     return t.call("aten.index_fill_.int_Tensor", zeros, 0, places, t.g)
 
 

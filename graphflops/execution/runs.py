@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 from graphflops.base.units import memory as bytes_text
 from graphflops.dims import differ, evaluate
 from graphflops.execution.composed_losses import expanded
-from graphflops.execution.composites import with_fast_paths
 from graphflops.execution.export_only import as_run, placed, without_whole_slices
+from graphflops.execution.fast_path import with_fast_paths
 from graphflops.execution.frames import References
 from graphflops.execution.layouts import Layouts
 from graphflops.execution.python_frame import Lifetimes

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
-from graphflops.execution.composites import LAYER
+from graphflops.execution.fast_path import LAYER
 from graphflops.execution.runs import Runs
 from graphflops.inductor.calls import BackwardLowering, ForwardLowering
 from graphflops.inductor.fusing import fused

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from graphflops.attention.kernel import last_refusal, remedy
 from graphflops.base.units import memory
 from graphflops.dims import dim_max, evaluate, total
-from graphflops.execution.composites import projections
+from graphflops.execution.fast_path import projections
 from graphflops.execution.strides import by_form, places_by_form
 from graphflops.graph import Ref
 from graphflops.kernels import buffers as kernels

@@ -9,7 +9,7 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from graphflops.errors import DimError
-from graphflops.execution.composites import calls_of_module, is_module
+from graphflops.execution.fast_path import calls_of_module, is_module
 from graphflops.inductor.layout_choice import aligned, image_and_weight, is_of_images
 from graphflops.kernels.call import ConcreteCall, OpenSizeError
 from graphflops.kernels.kernel import Convolution, Kernel, Product

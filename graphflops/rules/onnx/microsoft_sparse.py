@@ -129,13 +129,12 @@ def paged_attention(
         reshaped_scores(problem, softcap, of.head_sink is not None),
     )
     tables = (of.value, offsets, past, of.block_table, of.slot_mapping, of.head_sink, of.k_scale, of.v_scale)
-    read = (*pages.read, *(read for part in parts for read in part.reads))
     out = query.like((query.shape[0], num_heads * problem.value.shape[-1]))
     return fused(
         chosen(outputs, out, *(cache.view(cache.shape) for cache in pages.present)),
         problem.forward(),
         *parts,
-        reads=(query, key, *tables, *read),
+        reads=(query, key, *tables, *pages.read, *(read for part in parts for read in part.reads)),
         writes=(out, *pages.of_rows(query.shape[0])),
     )
 

@@ -123,28 +123,35 @@ def _known_constants(
     sharing, itemsize = q_shape[1] // k_shape[1], dtype.itemsize
     length, share, heads = (q_shape[2], 1, k_shape[1]) if by_column else (k_shape[2], sharing, q_shape[1])
     together = _together(length * (q_shape[3] + value_width) * itemsize, share, q_shape[0] * heads)
-    even_queries, even_keys = q_shape[2] % rows == 0, k_shape[2] % columns == 0
     return {
         **_function_constants(key),
         **_tile_constants(tiles),
+        **_block_constants((q_shape[2], rows), (k_shape[2], columns), indexed),
         **_list_constants(present >> 2 * by_column, contiguous >> 2 * by_column),
         "WIDTH": q_shape[-1],
         "BLOCK_WIDTH": _block_width(q_shape[-1]),
         "VALUE_WIDTH": value_width,
         "BLOCK_VALUE_WIDTH": _block_width(value_width),
-        "BLOCK_ROWS": rows,
-        "BLOCK_COLUMNS": columns,
         "SHARING": sharing,
         "TOGETHER": together,
-        "EVEN_QUERIES": even_queries,
-        "EVEN_KEYS": even_keys,
         "SCALE": scale,
         "COUNT": count,
-        "CLAMP": indexed and not (even_queries and even_keys),  # indices that functions read with
         "DESCRIPTORS": use,
         "SUM": _TRITON_TYPES[sum_type(dtype)],
         "PRECISION": "ieee" if exact or dtype != torch.float32 else "tf32",
         "UPCAST": interpreted() and dtype == torch.bfloat16,
+    }
+
+
+def _block_constants(queries: tuple[int, int], keys: tuple[int, int], indexed: bool) -> dict[str, Any]:
+    """Of queries and of keys: how many there are, and in one block. indexed: whether functions read with their indices."""
+    even_queries, even_keys = (length % block == 0 for length, block in (queries, keys))
+    return {
+        "BLOCK_ROWS": queries[1],
+        "BLOCK_COLUMNS": keys[1],
+        "EVEN_QUERIES": even_queries,
+        "EVEN_KEYS": even_keys,
+        "CLAMP": indexed and not (even_queries and even_keys),
     }
 
 

@@ -1,0 +1,202 @@
+"""Modules that run as one operator: what their calls stand for.
+
+Outside of training `nn.TransformerEncoderLayer` and the self-attention of `nn.MultiheadAttention` (batch first, no dropout)
+call one operator each. An export records the calls of the ordinary path. Sizes are those measured on an H200, PyTorch 2.11.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import groupby
+from typing import TYPE_CHECKING, NamedTuple
+
+from graphflops.cost import Estimate
+from graphflops.dims import Dim, at_least, dim_max, prod, total
+from graphflops.passes.program import PricedCall
+from graphflops.tensor import TensorType
+
+if TYPE_CHECKING:
+    from collections.abc import Container, Mapping, Sequence
+
+    from graphflops.cost import Value
+
+LAYER, _ATTENTION = "transformer.TransformerEncoderLayer", "activation.MultiheadAttention"
+_FUSED = "fused."  # before the kind of a module that runs as one operator
+_PROJECTED = 3  # query, key and value
+
+
+def with_fast_paths(
+    calls: Sequence[PricedCall],
+    values: Mapping[str, Value],
+    given: Container[str],
+    returned: Container[str],
+    kinds: Sequence[str] = (),
+) -> Sequence[PricedCall]:
+    """The calls with one call for each module that runs as one operator; the same object where there is none.
+
+    given: weights and buffers. returned: results of the graph. kinds: of modules, all where none is given.
+    """
+    kinds = kinds or (LAYER, _ATTENTION)
+    if not any(_module(stack, kinds)[0] for stack in {call.node.module_stack for call in calls}):
+        return calls
+    readers: dict[str, int] = {}  # by value: the last call that reads it
+    for place, call in enumerate(calls):
+        readers.update(dict.fromkeys(call.uses, place))
+    found: list[PricedCall] = []
+    for (kind, _), run in groupby(enumerate(calls), lambda entry: _module(entry[1].node.module_stack, kinds)):
+        places = [place for place, _ in run]
+        inside = [calls[place] for place in places]
+        module = _Module(kind, inside, values, given)
+        results = [
+            name
+            for call in inside
+            for name in call.node.outputs
+            if name is not None
+            and isinstance(values.get(name), TensorType)  # sizes are computed beside the operator
+            and (name in returned or readers.get(name, -1) > places[-1])
+        ]
+        is_fast = kind and module.is_fast and results
+        weights = module.returned_weights if is_fast else ()
+        found += (
+            [module.call([*results, *(name for name in weights if name not in results)])]
+            if is_fast
+            else inside
+        )
+    return found
+
+
+def _module(module_stack: str, kinds: Sequence[str]) -> tuple[str, str]:
+    """Kind and path of the outermost module of a call that is of these kinds; two empty texts for none."""
+    for entry in module_stack.split(";"):
+        for kind in kinds:
+            if entry.endswith(kind):
+                return kind, entry
+    return "", ""
+
+
+def is_module(call: PricedCall) -> bool:
+    """Whether a call stands for a module."""
+    return call.node.op.startswith(_FUSED)
+
+
+def calls_of_module(module: PricedCall, calls: Sequence[PricedCall]) -> Sequence[PricedCall]:
+    """Of the calls as an export records them, those that one call stands for."""
+    kinds = (module.node.op.removeprefix(_FUSED),)
+    for _, run in groupby(calls, lambda call: _module(call.node.module_stack, kinds)):
+        inside = list(run)
+        if any(call.node.name == module.node.name for call in inside):
+            return inside
+    return ()
+
+
+def projections(call: PricedCall, values: Mapping[str, Value]) -> Sequence[Dim]:
+    """Bytes of the projections and of what attends to them, which a module of one operator makes before its result."""
+    if not is_module(call):
+        return ()
+    out = values[call.node.outputs[0] or ""]
+    assert isinstance(out, TensorType)
+    own = out.like().nbytes
+    made = (_PROJECTED * own, own)
+    return made if at_least(call.estimate.workspace, total(made)) else ()
+
+
+class _Module(NamedTuple):
+    """The calls of one module."""
+
+    kind: str
+    calls: Sequence[PricedCall]
+    values: Mapping[str, Value]
+    given: Container[str]
+
+    @property
+    def operands(self) -> list[str]:
+        """Tensors from outside, weights apart."""
+        made = {name for call in self.calls for name in call.node.outputs}
+        read = dict.fromkeys(name for call in self.calls for name in call.tensors(self.values))
+        return [name for name in read if name not in made and name not in self.given]
+
+    @property
+    def is_fast(self) -> bool:
+        """Whether one sequence attends to itself, batch first, and nothing is dropped."""
+        attention = next((call.node for call in self.calls if _ATTENTION in call.node.module_stack), None)
+        if attention is None or attention.operator.name not in ("transpose", "permute"):
+            return False  # the ordinary path puts the batch second, if it is not
+        drops = any(call.node.operator.kind == "dropout" and True in call.node.args for call in self.calls)
+        sequences = [
+            name
+            for name in self.operands
+            if isinstance(value := self.values.get(name), TensorType)
+            and value.dtype.is_floating
+            and value.rank == 3
+        ]
+        return not drops and len(sequences) == 1 and self.score_bytes is not None
+
+    def typed(self, name: str | None) -> TensorType:
+        """The type of a tensor."""
+        value = self.values[name or ""]
+        assert isinstance(value, TensorType)
+        return value
+
+    @property
+    def score_bytes(self) -> Dim | None:
+        """Bytes of the attention scores."""
+        for call in self.calls:
+            if call.node.operator.kind == "softmax":
+                return self.typed(call.node.outputs[0]).nbytes
+            if call.node.operator.kind == "attention":
+                query, key = (self.typed(name) for name in call.tensors(self.values)[:2])
+                return prod(query.shape[:-1]) * key.shape[-2] * (query.dtype.bits // 8)
+        return None
+
+    @property
+    def returned_weights(self) -> Sequence[str]:
+        """The mean of the probabilities over the heads, which an attention returns beside its result."""
+        if self.kind != _ATTENTION:
+            return ()
+        probabilities: set[str | None] = set()
+        for call in self.calls:
+            is_read = not probabilities.isdisjoint(call.uses)
+            if call.node.operator.name == "mean" and is_read:
+                return [name for name in call.node.outputs if name is not None]
+            if call.node.operator.kind == "softmax" or (is_read and call.node.operator.kind == "view"):
+                probabilities.update(call.node.outputs)
+        return ()
+
+    def attention_bytes(self, x: Dim) -> Dim:
+        """The most that the attention holds, its result included; x: bytes of the sequence."""
+        scores = self.score_bytes or 0
+        is_masked = len(self.operands) > 1
+        has_weights = any(call.node.operator.kind == "softmax" for call in self.calls)
+        if not is_masked and not has_weights:
+            return (_PROJECTED + 2) * x
+        masked = _PROJECTED * x + 2 * scores if is_masked else 0
+        return dim_max((_PROJECTED + 2) * x + scores, masked)
+
+    def peak(self, x: Dim) -> Dim:
+        """The most that the operator holds, its result included; x: bytes of the sequence."""
+        attention = self.attention_bytes(x)
+        if self.kind == _ATTENTION:
+            return attention
+        hidden = next(
+            (
+                self.typed(call.node.outputs[0]).nbytes
+                for call in self.calls
+                if call.node.module.endswith("linear1") and call.node.operator.kind == "product"
+            ),
+            0,
+        )
+        is_norm_first = self.calls[0].node.operator.kind == "normalisation"
+        return dim_max(attention, x + hidden + x) + (x if is_norm_first else 0)
+
+    def call(self, results: Sequence[str]) -> PricedCall:
+        """One call for all; it stands where the module's own forward is the innermost."""
+        out = tuple(self.typed(name) for name in results)
+        x = out[0].like().nbytes
+        first = min(self.calls, key=lambda call: call.node.python_stack.count("File "))
+        node = replace(first.node, op=f"{_FUSED}{self.kind}", args=(), kwargs=(), outputs=tuple(results))
+        estimate = Estimate(
+            out, workspace=dim_max(0, self.peak(x) - total(value.like().nbytes for value in out))
+        )
+        return replace(
+            first, node=node, uses=tuple(self.operands), estimate=estimate, gradient=None, form=None
+        )
