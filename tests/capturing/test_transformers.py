@@ -10,10 +10,14 @@ from typing import Any
 import pytest
 
 import graphflops
+from graphflops.capturing.name import parsed
+from graphflops.capturing.run import captured
 from tests.test_cli import failed, misused, ok
 
 pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
+
+from graphflops.exporters import live  # noqa: E402 - it imports torch
 
 LLAMA = {
     "vocab_size": 500,
@@ -233,3 +237,15 @@ def test_what_a_model_was_given_is_said(tmp_path: Path) -> None:
     assert "input_values [1, 16000]" in said
     assert "(modeling_encodec.py:" in said
     assert "it takes other inputs: write a factory" in said
+
+
+def test_a_decoder_with_open_axes_is_exported_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch cannot show for all sizes how repeated heads lie; that becomes a check, where an export was refused."""
+    exports = []
+    export = live.capture
+    monkeypatch.setattr(live, "capture", lambda *given, **more: exports.append(1) or export(*given, **more))
+    open_axes = parsed(name("LlamaConfig", LLAMA, "phase=decode,context=64,dynamic=batch+context"))
+    assert open_axes is not None
+    graph = captured(open_axes)["model"].graph()
+    assert len(exports) == 1
+    assert [entry.minimum for entry in graph.symbols.values()] == [2, 2]
