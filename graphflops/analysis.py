@@ -111,9 +111,7 @@ def at_many_sizes(
     from graphflops.devices import platform_of
 
     platform = platform_of(profile)
-    plans = (
-        _plans(program, platform) if chosen == "compiled" else None
-    )  # once, as torch.compile does for open sizes
+    runs = _runs(program, chosen, platform)  # once: how values lie, and a compiled plan, hang on no open size
 
     def time_at(values: Mapping[str, int]) -> ProgramTime:
         from graphflops.time.program_time import program_time
@@ -121,7 +119,6 @@ def at_many_sizes(
         infos = program.symbols.items()
         symbols = {name: replace(info, value=values.get(name, info.value)) for name, info in infos}
         sized = replace(program, symbols=symbols)
-        runs = plans or _runs(sized, chosen, platform)
         return program_time(sized, profile, chosen, runs, replayed=replayed)
 
     return _report(program, priced, chosen, device, times=False, memory=True), time_at
