@@ -303,7 +303,7 @@ def test_history_follows_a_renamed_model(repository: Path) -> None:
     assert "no zip archive" in points[3]["error"]
     assert points[4]["error"] == "deleted"
     lines = history("v1..HEAD~2", "--", "models/renamed.pt2").stdout.splitlines()
-    assert [line.split()[2] for line in lines[2:]] == ["one", "two", "three"]
+    assert [line.split()[2] for line in lines[3:]] == ["one", "two", "three"]
     assert history("models/renamed.pt2", "--last", "2", "--format", "csv").stdout.count("\n") == 3
     assert history("models/renamed.pt2", "--output", "h.html").exit_code == 0
     page = Path("h.html").read_text()
