@@ -15,6 +15,7 @@ from torch.overrides import TorchFunctionMode
 
 from graphflops.attention.kernel import Operand, Problem, attention_kernel
 from graphflops.devices.platform import HOPPER
+from graphflops.ops import operator
 from graphflops.tensor import DTYPES, TensorType
 
 if TYPE_CHECKING:
@@ -22,16 +23,7 @@ if TYPE_CHECKING:
 
 _ATEN = torch.ops.aten
 _HALF = (torch.float16, torch.bfloat16)
-_WITH_STATISTICS = frozenset(
-    getattr(_ATEN, name).default
-    for name in (
-        "native_layer_norm",
-        "native_batch_norm",
-        "_native_batch_norm_legit",
-        "_batch_norm_with_update",
-    )
-    if hasattr(_ATEN, name)
-)
+_WITH_STATISTICS = frozenset({"layer_norm", "batch_norm"})
 
 
 @contextlib.contextmanager
@@ -59,7 +51,7 @@ def gpu_functions() -> Iterator[None]:
 
 def gpu_results(call: Any, results: Any) -> Any:
     """What a call gives on a GPU: norms of 16 bits keep means and variances in float32."""
-    if call not in _WITH_STATISTICS:
+    if not isinstance(results, tuple) or operator(str(call)).name not in _WITH_STATISTICS:
         return results
     return (results[0], *[each.float() if each.dtype in _HALF else each for each in results[1:]])
 

@@ -190,7 +190,7 @@ def float_power(t: Calls, x: Operand | float, exponent: Operand | float) -> Oper
 
 @composite("msort")
 def msort(t: Calls, x: Operand) -> Operand:
-    return t.sort(x, 0)
+    return t.sort(x, dim=0)
 
 
 @composite("nanmean")

@@ -274,7 +274,7 @@ def logcumsumexp(t: Calls, x: Operand, dim: int) -> Operand:
     ]
 
     def backwards(t: Calls, x: Operand) -> Operand:
-        return t.flip(t.logcumsumexp(t.flip(x, (dim,)), dim), (dim,))
+        return t.flip(t.logcumsumexp(t.flip(x, dims=(dim,)), dim), dims=(dim,))
 
     def of_sign(t: Calls, logarithm: Operand) -> Operand:
         return t.exp(t.add(t.inside(backwards, t.sub(logarithm, t.out)), x))

@@ -181,7 +181,8 @@ class Reconciler:
                 if self.unbacked and self._learns(ours, recorded):
                     recorded = self.binding.value(graph, name)
                 is_compared = name in graph.used and (ours is not None or priced.state != "unknown")
-                value = self._agreed(node, ours, recorded, autocast, is_compared)
+                is_statistic = index > 0 and node.operator.kind == "normalisation"
+                value = self._agreed(node, ours, recorded, autocast or is_statistic, is_compared)
             values[name] = value
             if isinstance(value, TensorType) and value.value is not None:
                 self.contents.add(name)
@@ -261,11 +262,12 @@ class Reconciler:
         self.binding.learn(name, ours)
         return True
 
-    def _agreed(self, node: Node, ours: Value, recorded: Value, autocast: bool, used: bool) -> Value:
+    def _agreed(self, node: Node, ours: Value, recorded: Value, chosen: bool, used: bool) -> Value:
         """Chooses one of two different types and adds a diagnostic.
 
-        There is no diagnostic for an element type that autocasting chose, nor for a result without users (`used` is False):
-        there, kernels of different devices keep different statistics and workspaces.
+        There is no diagnostic for an element type that is `chosen`, by autocasting or by a device (norms of 16 bits keep
+        statistics in float32 on a GPU), nor for a result without users (`used` is False): there, kernels of different
+        devices keep different statistics and workspaces.
         """
         if self.binding.moved:
             return recorded if ours is None else ours
@@ -281,8 +283,8 @@ class Reconciler:
             if used:
                 self.say("GF102", node, f"derived {ours}, the file records {recorded}")
             return replace(recorded, requires_grad=ours.requires_grad)
-        chosen = autocast and ours.dtype.is_floating and recorded.dtype.is_floating
-        if ours.dtype is not recorded.dtype and used and not chosen:
+        is_chosen = chosen and ours.dtype.is_floating and recorded.dtype.is_floating
+        if ours.dtype is not recorded.dtype and used and not is_chosen:
             self.say("GF103", node, f"derived {ours}, the file records {recorded}")
         return replace(ours, shape=recorded.shape, dtype=recorded.dtype)
 
