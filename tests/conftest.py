@@ -28,6 +28,14 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """The same for what the tests of a file have imported and keep."""
+    if nextitem is not None and nextitem.path != item.path:
+        gc.collect()
+        gc.freeze()
+
+
 def _verified(model, model_name=None):
     graph = _as_graph(model, model_name)
     verify(graph)
