@@ -421,6 +421,19 @@ def judge(options: argparse.Namespace) -> None:
                 f" {statistics.median(values):.1f} %, worst {max(values):.1f} %"
             )
     print(f"exposed: {sum(near)} of {len(near)} within 15 % or 1 ms")
+    ran(rows.get("validated", {}))
+
+
+def ran(rows: dict[str, Any]) -> None:
+    """Prints what `graphflops validate --nproc 2` found of recorded steps."""
+    for name, row in rows.items():
+        found = row["found"]
+        if not found:
+            print(f"validate {name:20} {row['said']}")
+            continue
+        calls = ", ".join(f"{count} {verdict}" for verdict, count in found["verdicts"].items() if count)
+        peaks = compared(found["peak_bytes"] / 1e6, found["predicted_peak_bytes"] / 1e6)
+        print(f"validate {name:20} calls: {calls}; peak, MB:{peaks}")
 
 
 def compared(seen: float, found: float) -> str:
