@@ -20,7 +20,7 @@ Option = Callable[[Function], Function]
 
 
 class Command(click.Command):
-    """A command that reports OptionError as wrong usage; its help is the docstring of its function."""
+    """A command that reports OptionError as wrong usage, in one line; its help is the docstring of its function."""
 
     def __init__(self, *args: Any, **keywords: Any) -> None:
         super().__init__(*args, **keywords)
@@ -34,7 +34,7 @@ class Command(click.Command):
         try:
             return super().invoke(ctx)
         except OptionError as error:
-            raise click.UsageError(str(error), ctx) from error
+            raise click.UsageError(str(error)) from error
 
 
 class LimitedCommand(Command):
