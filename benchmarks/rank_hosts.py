@@ -54,7 +54,6 @@ def vision(layers: int, dtype: Any = BF16) -> tuple[Any, ...]:
 _PLAIN: dict[str, Any] = {"norm": torch.nn.LayerNorm, "shared": 1}
 _ALONE: dict[str, int] = {}
 _DP, _TP, _CP, _EP = ({axis: 2} for axis in ("dp", "tp", "cp", "ep"))
-Factory = "Callable[[Any], Any]"
 PROGRAMS: dict[str, tuple[dict[str, int], Callable[[Any], Any]]] = {
     "plain_4": (_ALONE, lambda _: trained(*words(4))),
     "plain_12": (_ALONE, lambda _: trained(*words(12))),

@@ -26,7 +26,7 @@ from graphflops.passes.price_call import (
     told_by,
 )
 from graphflops.passes.program import Names, Notes
-from graphflops.tensor import TensorType, UnknownType, sizes_in, with_sizes
+from graphflops.tensor import BFLOAT16, FLOAT16, FLOAT32, TensorType, UnknownType, sizes_in, with_sizes
 
 Resolve = Callable[[Any, Mapping[str, Value]], Any]
 
@@ -181,8 +181,8 @@ class Reconciler:
                 if self.unbacked and self._learns(ours, recorded):
                     recorded = self.binding.value(graph, name)
                 is_compared = name in graph.used and (ours is not None or priced.state != "unknown")
-                is_statistic = index > 0 and node.operator.kind == "normalisation"
-                value = self._agreed(node, ours, recorded, autocast or is_statistic, is_compared)
+                chosen = autocast or (index > 0 and _is_wide_statistic(node, ours, recorded))
+                value = self._agreed(node, ours, recorded, chosen, is_compared)
             values[name] = value
             if isinstance(value, TensorType) and value.value is not None:
                 self.contents.add(name)
@@ -292,6 +292,14 @@ class Reconciler:
         """Keep a diagnostic: one per operator, or one for all, of the kinds that would repeat at every call."""
         where = node.op if code == "GF101" else "" if message == RANKLESS else node.name
         self.notes.say(code, node.name, message, message if code == "GF117" else where)
+
+
+def _is_wide_statistic(node: Node, ours: Value, recorded: Value) -> bool:
+    """Whether a further result of a norm of 16 bits is in float32, as on a GPU."""
+    if not isinstance(ours, TensorType) or not isinstance(recorded, TensorType):
+        return False
+    is_wide = ours.dtype in (FLOAT16, BFLOAT16) and recorded.dtype is FLOAT32
+    return is_wide and node.operator.kind == "normalisation"
 
 
 def place_of(node: Node) -> str:

@@ -9,6 +9,7 @@ import pytest
 from graphflops import analysis
 from graphflops.analysis import analyze
 from graphflops.exporters import load
+from graphflops.graph import Graph, Input, Node, Output, Ref
 from graphflops.passes import price as price_module
 from graphflops.passes import report as report_module
 from graphflops.passes.attention import facts_of, find_attentions
@@ -18,6 +19,7 @@ from graphflops.passes.price import price
 from graphflops.passes.report import report
 from graphflops.passes.sizes import with_sizes
 from graphflops.report import Report
+from tests.support import t
 
 PT2, ONNX = "samples/gqa_transformer.pt2", "samples/gqa_transformer.onnx"
 
@@ -95,3 +97,26 @@ def test_the_loop_knows_no_operator_by_name():
     assert "aten." not in text
     assert "onnx." not in text
     assert "flex" not in text
+
+
+@pytest.mark.parametrize(
+    ("x", "statistic", "is_named"),
+    [
+        ("bfloat16", "bfloat16", False),  # as on a CPU
+        ("bfloat16", "float32", False),  # as on a GPU
+        ("float16", "float32", False),
+        ("bfloat16", "float16", True),
+        ("float32", "bfloat16", True),
+        ("float32", "float64", True),
+    ],
+)
+def test_statistics_of_norms_are_those_of_a_device(x: str, statistic: str, is_named: bool) -> None:
+    norm = Node(
+        "y", "aten.native_layer_norm.default", (Ref("x"), (8,), None, None, 1e-5), outputs=("y", "m", "r")
+    )
+    read = Node("z", "aten.relu.default", (Ref("m"),), outputs=("z",))
+    types = {"x": t(4, 8, dtype=x), "y": t(4, 8, dtype=x)}
+    types |= dict.fromkeys(("m", "r", "z"), t(4, 1, dtype=statistic))
+    graph = Graph((norm, read), types, (Input("x", "user"),), (Output(Ref("y")), Output(Ref("z"))))
+    codes = {found.code for found in analyze(graph).diagnostics}
+    assert ("GF103" in codes) == is_named
