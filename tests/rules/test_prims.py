@@ -53,6 +53,13 @@ def test_views_are_free(op, arguments, shape) -> None:
     assert estimate.alias
 
 
+def test_a_reversal_moves_every_element() -> None:
+    estimate = price("prims.rev", t(2, 3), (1,))
+    assert shapes(estimate) == [(2, 3)]
+    cost = estimate.cost
+    assert (cost.read_bytes, cost.written_bytes) == (2 * 3 * 4, 2 * 3 * 4)
+
+
 def test_broadcast_stores_only_its_operand() -> None:
     (out,) = price("prims.broadcast_in_dim", t(3), (2, 3, 4), (1,)).out
     assert (out.numel, out.nbytes) == (24, 4 * 3)
