@@ -48,6 +48,7 @@ def analyze(
     execution: Execution | None = None,
     device: str | None = None,
     network: str | None = None,
+    torch: str | None = None,
     times: bool = True,
     memory: bool = True,
     fused: bool = True,
@@ -61,20 +62,19 @@ def analyze(
     masks: by input name, the kind of a mask that is passed in: `causal`, `window:1024`, `prefix:128`, `density:0.3`.
     training: count the gradients and an optimizer step too: True for AdamW, or a `graphflops.Training`. assume: take a size
         without an example at an assumed value (docs/report.md); False leaves it open.
-    execution: `eager` call by call from Python, `graph` without gaps between kernels, `compiled` by torch.compile. Default:
-        `graph`; for a program of PyTorch on a device `eager`, unless it is quantized.
+    execution: `eager` call by call, `graph` without gaps between kernels (the default), `compiled` by torch.compile; the
+        default for a program of PyTorch on a device is `eager`, unless it is quantized.
     device: name of a device, or path of its profile: the report says what memory and, with times, time the program takes.
-    network: how nodes of devices are joined, `8x400Gbit`; by default as such devices are sold.
+    network: how nodes are joined, `8x400Gbit`; by default as they are sold. torch: the release whose kernels run, `2.11`.
     fused: whether conversions of quantized values are parts of the calls beside them; never in `eager` and in training.
     progress: called now and then with (calls done, calls in all). memory: without a device, whether peaks are found too.
 
-    Raises FileError for what cannot be read, ModelError where sizes given contradict the program, DimError for formulas that
-    grow too large.
+    Raises FileError (not readable), ModelError (sizes contradict the program), DimError (formulas grow too large).
     """
     given = (dims or {}, inputs or {}, masks, names or {})
     with _placed(model):
         priced = _priced_program(model, model_name, given, training, assume, execution, fused, progress)
-        return _report(*priced, execution, device, times, memory, network)
+        return _report(*priced, execution, device, times, memory, network, torch)
 
 
 @contextmanager
@@ -157,15 +157,16 @@ def _report(
     times: bool,
     memory: bool,
     network: str | None = None,
+    torch: str | None = None,
 ) -> Report:
     """The report of a program, with memory and time where a device or an execution is named. priced: as `fused` or not."""
     if program.fused:
         from graphflops.passes import quantized
 
         quantized.say_unfused(program, priced(fused=False))
-    profile, chosen = _device(device, program, execution, network)
+    profile, chosen = _device(device, program, execution, network, torch)
     if program.graph.step is not None:
-        return _step_report(program, program.graph.step, profile, times, network)
+        return _step_report(program, program.graph.step, profile, times, network, torch)
     if not (device or execution):
         no_peaks = MemoryUse(Peak(), Timeline(), Peak() if program.training else None)
         return report(program, memory_use(program) if memory else no_peaks, chosen)
@@ -174,7 +175,7 @@ def _report(
 
     is_torch = program.graph.origin.format != "onnx"
     rules = _memory_rules(chosen, is_torch_on_device=is_torch and profile is not None)
-    runs, held = _runs_and_memory(program, chosen, rules, platform_of(profile))
+    runs, held = _runs_and_memory(program, chosen, rules, platform_of(profile, torch))
     runs.say_assumed(program, held)
     unfused: Mapping[str, Sequence[Dim]] = {}
     if program.attentions and rules is not None:
@@ -189,7 +190,12 @@ def _report(
 
 
 def _step_report(
-    program: PricedProgram, step: Step, profile: Device | None, times: bool, network: str | None
+    program: PricedProgram,
+    step: Step,
+    profile: Device | None,
+    times: bool,
+    network: str | None,
+    torch: str | None,
 ) -> Report:
     """The report of a recorded step: memory is as recorded, and runs eagerly on every device."""
     from graphflops.devices import platform_of
@@ -202,7 +208,7 @@ def _step_report(
     else:
         from graphflops.kernels.buffers import forward_bytes
 
-        runs = _runs(program, "eager", platform_of(profile))
+        runs = _runs(program, "eager", platform_of(profile, torch))
         layouts = runs.of(program.main).layouts
         held = step_memory(program, step, [forward_bytes(call, layouts) for call in program.main.calls])
         if times:
@@ -211,7 +217,11 @@ def _step_report(
 
 
 def _device(
-    name: str | None, program: PricedProgram, execution: Execution | None, network: str | None = None
+    name: str | None,
+    program: PricedProgram,
+    execution: Execution | None,
+    network: str | None = None,
+    torch: str | None = None,
 ) -> tuple[Device | None, Execution]:
     """The profile of a device, None where none is named, and how the program runs there.
 
@@ -220,6 +230,11 @@ def _device(
     if network is not None and (name is None or not program.graph.has_exchanges):
         lacks = "is of a device: name one with --device" if name is None else "the program has no collectives"
         raise OptionError(f"--network {shown(network)}: {lacks}")
+    if torch is not None and (program.graph.origin.format == "onnx" or not (name or execution)):
+        lacks = (
+            "the program is not PyTorch's" if name or execution else "is of a device: name one with --device"
+        )
+        raise OptionError(f"--torch {shown(torch)}: {lacks}")
     if name is None:
         return None, execution or "graph"
     from graphflops.devices import complete, device, disturbance, substitution

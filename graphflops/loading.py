@@ -28,6 +28,7 @@ _NOT_OF_REPORTS = (
     "--execution",
     "--device",
     "--network",
+    "--torch",
 )
 
 
@@ -67,29 +68,29 @@ def analyze(
     execution: Execution | None = None,
     device: str | None = None,
     network: str | None = None,
+    torch: str | None = None,
     mesh: Mapping[str, int] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Report:
     """Computes what a model costs: FLOPs, bytes, memory, parameters.
 
-    model: path of a `.pt2`, an `.onnx` or a saved JSON report; a `Graph`, a `Report`, a `torch.export.ExportedProgram`, or
-        a `torch.nn.Module`, which is exported first. A report takes no options but `dims` and `inputs`.
-    args, kwargs, dynamic_shapes: inputs of a module, and its open axes, as for `torch.export.export`. model_name: one
-        program of an archive. dims: sizes by symbol (`s27`) or input axis (`ids[1]`). inputs: shapes by name.
+    model: path of a `.pt2`, an `.onnx` or a saved JSON report, a `Graph`, a `Report`, an `ExportedProgram` of torch, or a
+        `torch.nn.Module`, which is exported first. A report takes no options but `dims` and `inputs`.
+    args, kwargs, dynamic_shapes: of a module, as for `torch.export.export`. model_name: one program of an archive.
+    dims: sizes by symbol (`s27`) or input axis (`ids[1]`). inputs: shapes by name. mesh: axes of a step: `{"dp": 64}`.
     masks: by input, what a mask lets through: `causal`, `window:1024`, ... names: of open sizes: `{"batch": "ids[0]"}`.
-    training: count a training step too: True, or a `graphflops.Training`. assume: sizes without an example get a value.
-    execution: `graph` (default), `eager` (for a `.pt2` on a device) or `compiled`. device: of what memory and time are
-        predicted: `h200`. network: `8x400Gbit`. mesh: sizes of a step's open axes: `{"dp": 64}`. progress: (done, all).
+    training: a step too: True, or a `graphflops.Training`. assume: a value for sizes without example. progress: (done, all).
+    execution: `graph`, `eager` (a `.pt2` on a device), `compiled`. device: `h200`. network: `8x400Gbit`. torch: `2.11`.
     Raises FileError (file), ModelError (sizes that contradict the program) or OptionError (wrong options).
     """
     model = on_mesh(_captured(model, args, kwargs, dynamic_shapes), mesh)
-    others = (model_name, masks, names, training, not assume, execution, device, network)
+    others = (model_name, masks, names, training, not assume, execution, device, network, torch)
     if (report := saved_report(model)) is not None:
         return _resized(report, dims or {}, inputs or {}, others)
     from graphflops.analysis import analyze as computed
 
     given: Any = {"dims": dims, "inputs": inputs, "masks": masks, "names": names, "training": training}
-    given |= {"assume": assume, "execution": execution, "device": device, "network": network}
+    given |= {"assume": assume, "execution": execution, "device": device, "network": network, "torch": torch}
     return computed(model, model_name=model_name, progress=progress, **given)
 
 

@@ -2,7 +2,8 @@
 
 PyTorch asks each kernel in turn whether it accepts the operands, and runs the first that does. The unfused kernel, "math",
 accepts everything and stores the scores. The conditions are those of sdp_utils.cpp and sdp_utils_cpp.h (in
-aten/src/ATen/native/transformers) as of PyTorch 2.11, where cuDNN's kernel comes first on compute capability 9.x and 10.x.
+aten/src/ATen/native/transformers), where cuDNN's kernel comes first on compute capability 9.x and 10.x if cuDNN is new
+enough. What they ask of a release of PyTorch is in choices/aten_2.json.
 On AMD's GPUs the flash and the efficient kernel are those of AOTriton.
 A condition on a size that is not known counts as met.
 """
@@ -12,12 +13,12 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from graphflops.kernels.choices import limits
+from graphflops.kernels.choices import has_limit, limits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from graphflops.devices.platform import Capability, Platform
+    from graphflops.devices.platform import Platform
     from graphflops.dims import Dim
     from graphflops.tensor import TensorType
 
@@ -33,11 +34,22 @@ _REMEDIES = {
     "is no multiple of": "pad the heads to a multiple of 8",
 }
 _FLASH_WIDTH, _GRADIENT_WIDTH, _GRADIENT_WIDTH_WITHOUT_DROPOUT = limits(
-    *("aten_2_11", "attention.flash", "width", "gradient_width", "gradient_width_without_dropout")
+    *("aten_2", "attention.flash", "width", "gradient_width", "gradient_width_without_dropout")
 )
 _LITTLE_SHARED_MEMORY = ((8, 6), (8, 7), (8, 9), (12, 0), (12, 1))
-_CUDNN_WIDTH, _MOST_PROBLEMS = limits("aten_2_11", "attention.cudnn", "width", "problems")
-(_TENSOR_CORE_BITS,) = limits("aten_2_11", "attention.efficient", "row")
+_CUDNN_WIDTH, _FIRST_AFTER, _DROPOUT_STEPS, _MOST_PROBLEMS, _CUDNN_GRADIENT_WIDTH, _WIDE_KEYS = limits(
+    *(
+        "aten_2",
+        "attention.cudnn",
+        "width",
+        "first_after",
+        "dropout",
+        "problems",
+        "gradient_width",
+        "wide_keys",
+    )
+)
+(_TENSOR_CORE_BITS,) = limits("aten_2", "attention.efficient", "row")
 
 
 class Operand(NamedTuple):
@@ -75,7 +87,7 @@ class Problem(NamedTuple):
 def attention_kernel(problem: Problem, platform: Platform) -> Choice:
     """The first kernel in PyTorch's order on a platform that accepts the operands."""
     refusals: list[str] = []
-    for kernel, conditions in _order(platform.capability):
+    for kernel, conditions in _order(platform):
         why = next((text for accepts in conditions if (text := accepts(problem))), "")
         if not why:
             return Choice(kernel, "; ".join(refusals))
@@ -93,15 +105,22 @@ def remedy(reason: str) -> str:
     return next((text for part, text in _REMEDIES.items() if part in reason), "")
 
 
-def _order(capability: Capability) -> list[tuple[Kernel, tuple[Condition, ...]]]:
-    major, minor = capability
-    flash = (*_FLASH, _narrow_gradient) if capability in _LITTLE_SHARED_MEMORY else _FLASH
+def _order(platform: Platform) -> list[tuple[Kernel, tuple[Condition, ...]]]:
+    major, minor = platform.capability
+    flash = (*_FLASH, _narrow_gradient) if platform.capability in _LITTLE_SHARED_MEMORY else _FLASH
     fused: list[tuple[Kernel, tuple[Condition, ...]]] = [("efficient", _EFFICIENT)]
     if major == 0 or major >= 8:
         fused.insert(0, ("flash", flash))
-    if major in (9, 10) and minor in (0, 3):
-        fused.insert(0, ("cudnn", _CUDNN))
+    if major in (9, 10) and minor in (0, 3) and _number(platform.cudnn) > _FIRST_AFTER:
+        later = [has for limit, has in _LATER.items() if has_limit("aten_2", limit, platform.torch)]
+        fused.insert(0, ("cudnn", (*_CUDNN, *later)))
     return fused
+
+
+def _number(release: str) -> int:
+    """A release of cuDNN as it numbers itself: 91900 for 9.19.0."""
+    major, minor, patch = map(int, release.split("."))
+    return major * 10_000 + minor * 100 + patch
 
 
 def _four_axes(problem: Problem) -> str:
@@ -181,16 +200,36 @@ def _square_if_causal(problem: Problem) -> str:
 
 
 def _cudnn_shapes(problem: Problem) -> str:
-    batch, heads, _, width = problem.query.type.shape
-    keys, value_width = problem.key.type.shape[2], problem.value.type.shape[3]
-    most = max(size for size in (batch, heads, 0) if isinstance(size, int))
-    if most > _MOST_PROBLEMS:
-        return f"more than {_MOST_PROBLEMS} batch entries or heads"
+    width, value_width = _widths(problem)
     if why := _too_wide((width, value_width), _CUDNN_WIDTH):
         return why
     if any(_is_not(size % 8, 0) for size in (width, value_width) if isinstance(size, int)):
         return f"head width {width} is no multiple of 8"
-    return "one key only" if keys == 1 else ""
+    return "one key only" if problem.key.type.shape[2] == 1 else ""
+
+
+def _cudnn_dropout(problem: Problem) -> str:
+    is_known = (problem.dropout * _DROPOUT_STEPS).is_integer()
+    return "" if is_known else f"dropout of {problem.dropout:g} is no multiple of 1/{_DROPOUT_STEPS}"
+
+
+def _cudnn_problems(problem: Problem) -> str:
+    most = max(size for size in (*problem.query.type.shape[:2], 0) if isinstance(size, int))
+    return f"more than {_MOST_PROBLEMS} batch entries or heads" if most > _MOST_PROBLEMS else ""
+
+
+def _cudnn_gradient(problem: Problem) -> str:
+    width, value_width = _widths(problem)
+    wide = ((_WIDE_KEYS, _CUDNN_GRADIENT_WIDTH), (_CUDNN_WIDTH, _CUDNN_WIDTH))
+    is_narrow = not _too_wide((width, value_width), _CUDNN_GRADIENT_WIDTH)
+    if not problem.wants_gradient or is_narrow or (width, value_width) in wide:
+        return ""
+    return f"no gradients of head widths {width} and {value_width}"
+
+
+def _widths(problem: Problem) -> tuple[Dim, Dim]:
+    """Of the heads of queries and of values."""
+    return problem.query.type.shape[-1], problem.value.type.shape[-1]
 
 
 def _cudnn_mask(problem: Problem) -> str:
@@ -238,6 +277,11 @@ _CUDNN = (
     _same_heads,
     _cudnn_shapes,
 )
+_LATER: dict[str, Condition] = {  # by the limit that a release must have
+    "attention.cudnn.dropout": _cudnn_dropout,
+    "attention.cudnn.problems": _cudnn_problems,
+    "attention.cudnn.gradient_width": _cudnn_gradient,
+}
 _FLASH = (
     _four_axes,
     _no_mask,

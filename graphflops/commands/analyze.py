@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 @options.execution
 @options.device
 @options.network
+@options.torch
 @options.valued("--mesh", "AXIS=N,...", "Sizes of open axes of a recorded step: dp=64,tp=4.")
 @options.verify
 @options.of_the_file

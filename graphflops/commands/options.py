@@ -353,6 +353,11 @@ network = valued(
     "With --device, how nodes of devices are joined: 8x400Gbit for eight network links a node, 4:8x400Gbit where a node"
     " has four devices. Default: as such devices are sold.",
 )
+torch = valued(
+    "--torch",
+    "RELEASE",
+    "With --device or --execution, the release of PyTorch whose kernels run: 2.10 to 2.14. Default: 2.11.",
+)
 per = valued(
     "--per",
     "AXIS",

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from graphflops.devices.device import Device
+from graphflops.errors import OptionError, shown
+from graphflops.kernels.choices import library
 
 Capability = tuple[int, int]  # CUDA's compute capability; (0, 0) of a GPU that does not run CUDA
 
@@ -14,11 +16,14 @@ _MOST_THREADS = 2048
 
 
 class Platform(NamedTuple):
-    """A device as its libraries see it. torch: the release of PyTorch whose choices of kernels are assumed."""
+    """A device as its libraries see it. torch: the release of PyTorch whose choices of kernels are assumed, as `2.11`;
+    cudnn: the release of cuDNN that its packages on PyPI require.
+    """
 
     capability: Capability = (9, 0)
     multiprocessors: int = 132
-    torch: str = "2.11"
+    torch: str = library("aten_2").measured
+    cudnn: str = library("aten_2").releases[torch]["cudnn"]
 
     @property
     def threads(self) -> int:
@@ -34,9 +39,25 @@ class Platform(NamedTuple):
 HOPPER = Platform()  # an H200, and what is assumed where no device is named
 
 
-def platform_of(device: Device | None) -> Platform:
-    """The platform of a device; where a GPU's profile does not say what it is, and of what is no GPU, that of an H200."""
+def platform_of(device: Device | None, torch: str | None = None) -> Platform:
+    """The platform of a device under a release of PyTorch, by default the one that was measured.
+
+    Where a GPU's profile does not say what it is, and of what is no GPU, the device is an H200.
+    """
+    platform = HOPPER if torch is None else HOPPER._replace(torch=torch, cudnn=_libraries(torch)["cudnn"])
     if device is None or device.kind != "gpu":
-        return HOPPER
+        return platform
     capability = device.capability or HOPPER.capability
-    return Platform(capability, device.multiprocessors or HOPPER.multiprocessors)
+    return platform._replace(
+        capability=capability, multiprocessors=device.multiprocessors or HOPPER.multiprocessors
+    )
+
+
+def _libraries(torch: str) -> dict[str, str]:
+    """Releases of the libraries that come with a release of PyTorch."""
+    releases = library("aten_2").releases
+    if torch not in releases:
+        raise OptionError(
+            f"--torch {shown(torch)}: choices of kernels are known of PyTorch {', '.join(releases)}"
+        )
+    return releases[torch]

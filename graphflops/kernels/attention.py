@@ -196,7 +196,7 @@ def _without_sizes(call: ConcreteCall) -> list[Kernel]:
 _FLOAT_BYTES = 4
 _BOOL_PART = 4  # a truth value takes a byte, a float32 score four
 _MASK_ALIGNMENT, _MASK_GRADIENT_ALIGNMENT, _ROWS_OF_BLOCK = limits(
-    *("aten_2_11", "attention.efficient", "mask_row", "mask_gradient_row", "rows")
+    *("aten_2", "attention.efficient", "mask_row", "mask_gradient_row", "rows")
 )
 
 

@@ -161,7 +161,7 @@ def _is_read_by_blas(shape: Sequence[Dim], strides: Strides) -> bool:
 
 
 _WARP, _MOST_THREADS, _VECTOR, _VECTOR_FROM, _FEWEST_VALUES, _MOST_VALUES, _SEMAPHORE_BYTES = limits(
-    *("aten_2_11", "reduce", "warp", "most_threads", "vector", "vector_from"),
+    *("aten_2", "reduce", "warp", "most_threads", "vector", "vector_from"),
     *("fewest_values", "most_values", "semaphore"),
 )
 

@@ -334,7 +334,7 @@ def _other_backward(call: ConcreteCall) -> list[Kernel]:
 
 _BYTE = 8  # bits
 _FEW_REPEATS = 32
-(_UNSORTED,) = limits("aten_2_11", "embedding", "unsorted")
+(_UNSORTED,) = limits("aten_2", "embedding", "unsorted")
 _INDEX_BYTES = 8
 _CORNERS = 4
 _CORNERS_OF_CUBIC = 16

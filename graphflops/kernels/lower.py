@@ -237,10 +237,10 @@ def _dropout(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kernel]:
 
 
 _SORTING = frozenset({"sort", "argsort"})
-_SORTED_BY_WARP, _SORTED_BY_BLOCK = limits("aten_2_11", "sort", "warp", "block")
+_SORTED_BY_WARP, _SORTED_BY_BLOCK = limits("aten_2", "sort", "warp", "block")
 # Time of an image's loads, how much less for each octave of positions that share them, the part in which a warp waits.
-_UNSHARED, _SHARED, _WAIT = constants("aten_2_11", "interpolation", "unshared", "shared", "wait")
-(_THREADS,) = limits("aten_2_11", "interpolation", "threads")
+_UNSHARED, _SHARED, _WAIT = constants("aten_2", "interpolation", "unshared", "shared", "wait")
+(_THREADS,) = limits("aten_2", "interpolation", "threads")
 _ALIGNED = 16  # bytes that a row is a multiple of where a warp copies it
 _TRANSCENDENTAL = 3  # arithmetic operations that one takes as long as
 _BY_POLYNOMIAL = frozenset({"gelu"})  # the error function is a polynomial

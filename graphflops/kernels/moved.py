@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 REPEATING = ("reflect", "replicate")  # modes of padding that repeat elements
 PLANES = "planes"  # variant: channels of images, whose pixels and images are added up
 _HALF = 16  # bits
-_SOFTMAX_THREADS, _FEW = limits("aten_2_11", "softmax", "threads", "few")
+_SOFTMAX_THREADS, _FEW = limits("aten_2", "softmax", "threads", "few")
 
 
 def elementwise(tensor: Tensor, read: int, written: int, work: int = 0, *, variant: str = "") -> Kernel:
@@ -148,7 +148,7 @@ def axis_of(call: ConcreteCall, rank: int) -> int:
     return axis % rank if isinstance(axis, int) and rank and -rank <= axis < rank else rank - 1
 
 
-_SECTOR, _BLOCK = limits("aten_2_11", "strided", "sector", "block")
+_SECTOR, _BLOCK = limits("aten_2", "strided", "sector", "block")
 _BITS = 8
 
 
@@ -246,7 +246,7 @@ def _pooling_variant(call: ConcreteCall, x: Tensor) -> str:
 _BY_ELEMENT = frozenset({"scatter", "scatter_add", "scatter_reduce"})
 _BY_ROW = frozenset({"index_add", "index_copy", "index_reduce"})
 _ROW_VARIANT = "index_add"
-_THREADS, _IN_TURN = limits("aten_2_11", "scatter", "threads", "in_turn")
+_THREADS, _IN_TURN = limits("aten_2", "scatter", "threads", "in_turn")
 
 
 def scatter(call: ConcreteCall) -> list[Kernel]:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _HALF = 16  # bits
 _MANY_ROWS, _FEW_COLUMNS, _ROWS_OF_A_PART, _VECTOR = limits(
-    *("aten_2_11", "layer_norm", "many_rows", "few_columns", "rows_of_a_part", "vector")
+    *("aten_2", "layer_norm", "many_rows", "few_columns", "rows_of_a_part", "vector")
 )
 _WARP = 32  # pixels
 _SHARED = 2  # images of a block

@@ -190,11 +190,13 @@ def facts(report: Report, ledger: Ledger, formula_width: int = _FORMULA) -> Iter
 
 
 def _kernels(report: Report) -> str:
-    """Whose kernels are predicted, and the release that exported the program where it is another."""
+    """Whose kernels are predicted; the releases that were measured and that exported the program where they differ."""
+    measured: str = imported("graphflops.devices:HOPPER").torch
     exporter, _, release = report.origin.producer.partition(" ")
     is_other = exporter == "torch" and not release.startswith(f"{report.kernels_of}.")
     made_by = f"; the program was exported by {safe(release, 40)}" if is_other else ""
-    return f"as PyTorch {report.kernels_of} launches them{made_by}"
+    by = "" if report.kernels_of == measured else f", measured with {measured}"
+    return f"as PyTorch {report.kernels_of} launches them{by}{made_by}"
 
 
 def _matrix_facts(report: Report, ledger: Ledger, numbers: Numbers) -> Iterator[Fact]:

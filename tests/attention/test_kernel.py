@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from graphflops.attention.kernel import Operand, Problem, attention_kernel
-from graphflops.devices import HOPPER, Platform
+from graphflops.devices import HOPPER, Platform, device, platform_of
 from graphflops.tensor import BFLOAT16, BOOL, FLOAT32, TensorType
 
 
@@ -63,3 +63,32 @@ def test_the_reason_names_each_faster_kernel() -> None:
 def test_before_hopper_flash_comes_first() -> None:
     assert attention_kernel(problem(), Platform((8, 0))).kernel == "flash"
     assert attention_kernel(problem(), Platform((7, 5))).kernel == "efficient"
+
+
+RELEASES = ("2.10", "2.11", "2.12", "2.13", "2.14")
+
+
+@pytest.mark.parametrize(
+    ("asked", "kernels"),
+    [  # of RELEASES: what sdp_utils.cpp refuses, by the names and numbers in each release's libtorch_cuda.so
+        (problem(), "flash cudnn cudnn cudnn cudnn"),
+        (problem(dropout=0.1), "flash cudnn flash flash flash"),
+        (problem(dropout=0.125), "flash cudnn cudnn cudnn cudnn"),
+        (problem(heads=70_000, shared=70_000), "flash cudnn cudnn flash flash"),
+        (problem(width=192), "flash cudnn cudnn cudnn cudnn"),
+        (problem(width=192, wants_gradient=True), "flash cudnn cudnn cudnn flash"),
+        (problem(width=256, wants_gradient=True), "flash cudnn cudnn cudnn cudnn"),
+        (problem(mask=operand(4, 1, 256, 256, dtype=BOOL)), "efficient cudnn cudnn cudnn cudnn"),
+    ],
+)
+def test_releases_of_pytorch_choose_by_limits_of_their_own(asked: Problem, kernels: str) -> None:
+    platforms = [platform_of(device("h100"), release) for release in RELEASES]
+    assert [attention_kernel(asked, platform).kernel for platform in platforms] == kernels.split()
+
+
+def test_heads_of_latent_attention_have_gradients_in_every_release() -> None:
+    query, value = operand(4, 12, 256, 192), operand(4, 12, 256, 128)
+    asked = Problem(query, query, value, wants_gradient=True)
+    assert [attention_kernel(asked, platform_of(None, release)).kernel for release in RELEASES[1:]] == [
+        "cudnn"
+    ] * 4

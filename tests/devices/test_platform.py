@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
@@ -9,8 +11,10 @@ from torch.nn import functional
 
 import graphflops
 from graphflops.devices import HOPPER, device, names, platform_of
+from graphflops.errors import OptionError
 from graphflops.inductor.realizing import split_lengths
 from graphflops.kernels.beside import reduction_bytes
+from graphflops.render import render
 
 
 class Attention(nn.Module):
@@ -38,6 +42,25 @@ def test_attention_runs_by_the_kernel_of_its_device(name: str, kernel: str, prog
     report = graphflops.analyze(program, device=name)
     assert [use.kernel for use in report.attentions] == [kernel]
     assert report.kernels_of == "2.11"
+
+
+def test_a_release_of_pytorch_is_named_in_the_report(program: object) -> None:
+    report = graphflops.analyze(program, device="h100", torch="2.10")
+    assert [use.kernel for use in report.attentions] == ["flash"]
+    assert report.kernels_of == "2.10"
+    assert "as PyTorch 2.10 launches them, measured with 2.11" in render(report, "table")
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"torch": "2.9", "device": "h100"}, "known of PyTorch 2.10, 2.11, 2.12, 2.13, 2.14"),
+        ({"torch": "2.11"}, "name one with --device"),
+    ],
+)
+def test_a_release_without_choices_or_device_is_refused(options: Any, said: str, program: object) -> None:
+    with pytest.raises(OptionError, match=f"--torch {options['torch']}: .*{said}"):
+        graphflops.analyze(program, **options)
 
 
 def test_every_gpu_says_its_generation() -> None:

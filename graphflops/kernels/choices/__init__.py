@@ -1,5 +1,8 @@
 """Choices of libraries among their kernels, as decision trees that were read from measurements: one JSON file a library.
 
+A file serves all releases of one major version: `releases` says which, and the libraries that each brings. A limit that
+came later says since which release.
+
 Limits are the numbers of a library's own code, or read from measurements, by which it chooses, constants those that were
 measured of its kernels; each has a unit and a source.
 
@@ -26,11 +29,12 @@ class Choice(msgspec.Struct, frozen=True):
 
 
 class Limit(msgspec.Struct, frozen=True):
-    """A number by which a library chooses. unit: what it counts."""
+    """A number by which a library chooses. unit: what it counts. since: the first release that has it; "" where all do."""
 
     value: int
     unit: str
     source: str
+    since: str = ""
 
 
 class Constant(msgspec.Struct, frozen=True):
@@ -42,14 +46,16 @@ class Constant(msgspec.Struct, frozen=True):
 
 
 class Library(msgspec.Struct, frozen=True):
-    """All choices, limits and constants of a release of a library."""
+    """All choices, limits and constants of a library. measured: the release. releases: libraries that come with each."""
 
     library: str
+    measured: str
     device: str
     source: str
     choices: dict[str, Choice] = {}
     limits: dict[str, Limit] = {}
     constants: dict[str, Constant] = {}
+    releases: dict[str, dict[str, str]] = {}
 
 
 @cache
@@ -68,6 +74,14 @@ def constants(name: str, family: str, *words: str) -> tuple[float, ...]:
     """The same of constants."""
     known = library(name).constants
     return tuple([known[f"{family}.{word}"].value for word in words])
+
+
+def has_limit(name: str, limit: str, release: str) -> bool:
+    """Whether a release of a library has a limit."""
+    known = library(name)
+    order = list(known.releases)
+    since = known.limits[limit].since
+    return not since or order.index(release) >= order.index(since)
 
 
 def chosen(tree: Any, facts: object) -> str:
