@@ -48,21 +48,9 @@ def pooled(x: TensorType, kernel: tuple[Dim, ...], counts: tuple[Dim, ...], kind
     return replace(estimate, transcendentals=(kind.evaluated * prod(kernel) + kind.evaluated_final) * outputs)
 
 
-def moving(
-    x: TensorType,
-    *,
-    kernel_shape: Ints,
-    auto_pad: str = "NOTSET",
-    ceil_mode: int = 0,
-    dilations: Ints = (),
-    pads: Ints = (),
-    strides: Ints = (),
-    kind: Pooling = AVERAGE,
-    **others: object,
-) -> Estimate:
+def moving(x: TensorType, *, kernel_shape: Ints, kind: Pooling = AVERAGE, **geometry: Any) -> Estimate:
     """One addition per window element and a division per output."""
-    geometry = (strides, dilations, pads, auto_pad, ceil_mode)
-    return pooled(x, kernel_shape, window_counts(x.shape[2:], kernel_shape, *geometry), kind)
+    return pooled(x, kernel_shape, window_counts(x.shape[2:], kernel_shape, **geometry), kind)
 
 
 average_pool = Derived(moving, kind=AVERAGE)
@@ -116,11 +104,10 @@ def max_unpool(
     output_shape: TensorType | None = None,
     *,
     kernel_shape: Ints,
-    pads: Ints = (),
-    strides: Ints = (),
+    **geometry: Any,
 ) -> Estimate:
     """Writes values to their former positions and zeros elsewhere; no arithmetic."""
-    spatial = transposed_sizes(x.shape[2:], kernel_shape, strides, (), pads, "NOTSET", ())
+    spatial = transposed_sizes(x.shape[2:], kernel_shape, **geometry)
     shape = least = (*x.shape[:2], *spatial)
     if output_shape is not None:
         shape = sizes(output_shape) or tuple(unknown("unpooled", place) for place in range(x.rank))
