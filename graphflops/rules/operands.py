@@ -63,6 +63,6 @@ class Taking:
 def takes(names: str) -> Callable[[Callable[..., Estimate]], Taking]:
     """Make a rule of a function of `Operands`.
 
-    names: in the operator's order, `bias?` for one that may be left out; those after a `*` are found by name, as keywords are.
+    names: in the operator's order, `bias?` for one that may be left out; those after a `*` are found by name, as keywords.
     """
     return lambda function: Taking(names, function)
