@@ -92,16 +92,10 @@ def transposed_sizes(
 
 
 @rule("onnx.Conv", product=("x", "w"))
-def convolution(
-    x: TensorType,
-    w: TensorType,
-    bias: TensorType | None = None,
-    *,
-    group: int = 1,
-    kernel_shape: Ints = (),
-    **geometry: Any,
-) -> Estimate:
+@takes("x w bias?")
+def convolution(of: Operands, *, group: int = 1, kernel_shape: Ints = (), **geometry: Any) -> Estimate:
     """Every output position times its window, per group."""
+    x, w, bias = of
     over = spatial_sizes(x, w, group, kernel_shape)
     require_one_padding(**geometry)
     return convolved(x, w, bias, window_counts(over, w.shape[2:], **geometry), group)
@@ -134,17 +128,12 @@ def convolution_of_integers(of: Operands, **geometry: Any) -> Estimate:
 
 
 @rule("onnx.ConvTranspose", product=("x", "w"))
+@takes("x w bias?")
 def transposed_convolution(
-    x: TensorType,
-    w: TensorType,
-    bias: TensorType | None = None,
-    *,
-    group: int = 1,
-    kernel_shape: Ints = (),
-    output_shape: Ints = (),
-    **geometry: Any,
+    of: Operands, *, group: int = 1, kernel_shape: Ints = (), output_shape: Ints = (), **geometry: Any
 ) -> Estimate:
     """Every input position times the whole kernel, per group; counting output positions would count too much."""
+    x, w, bias = of
     sizes = spatial_sizes(x, w, group, kernel_shape)
     require_one_padding(**geometry)
     require(len(output_shape) in (0, len(sizes)), f"{len(output_shape)} sizes asked for, {len(sizes)} axes")

@@ -60,7 +60,7 @@ def converted(x: TensorType | UnknownType, dtype: DType) -> Estimate:
 
 
 @rule("onnx.Cast", rankless=("x",))
-def cast(x: TensorType | UnknownType, *, to: int | str, **attributes: Value) -> Estimate:
+def cast(x: TensorType | UnknownType, *, to: int | str) -> Estimate:
     """One operation per element where the type changes."""
     if isinstance(to, int):
         return converted(x, onnx_dtype(to))
@@ -71,7 +71,7 @@ def cast(x: TensorType | UnknownType, *, to: int | str, **attributes: Value) -> 
 
 
 @rule("onnx.CastLike", rankless=("x",))
-def cast_like(x: TensorType | UnknownType, target_type: TensorType, **attributes: Value) -> Estimate:
+def cast_like(x: TensorType | UnknownType, target_type: TensorType) -> Estimate:
     """As `Cast` to the type of the second operand, whose data is not read."""
     return converted(x, target_type.dtype)
 

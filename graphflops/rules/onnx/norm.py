@@ -82,16 +82,12 @@ def from_axis(x: TensorType, axis: int) -> tuple[int, tuple[Dim, ...]]:
 
 
 @rule("onnx.LayerNormalization")
+@takes("x scale bias?")
 def layer_normalization(
-    x: TensorType,
-    scale: TensorType,
-    bias: TensorType | None = None,
-    *,
-    axis: int = -1,
-    stash_type: int = 1,
-    outputs: Outputs = (True,),
+    of: Operands, *, axis: int = -1, stash_type: int = 1, outputs: Outputs = (True,)
 ) -> Estimate:
     """Seven operations per element with a bias, a reciprocal root per row."""
+    x, scale, bias = of
     place, kept = from_axis(x, axis)
     require_parts(x.shape, scale, bias)
     statistic = x.like(kept, onnx_dtype(stash_type))
