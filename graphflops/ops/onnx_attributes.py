@@ -2,8 +2,8 @@
 
 `onnx_attributes.txt` is written by `python -m graphflops.ops.onnx_attributes`, from the installed onnx and onnxruntime.
 A line names operators that have the same attributes, onnx's own with their versions, and below an empty line those that
-onnxruntime adds. A file may give an attribute that the operator's version does not
-have, or of another type: onnxruntime loads no such model.
+onnxruntime adds; `axis=int!` is one that a call must give. A file may give an attribute that the operator's version does not
+have, or of another type, or lack one: onnxruntime loads no such model.
 """
 
 from __future__ import annotations
@@ -79,16 +79,18 @@ def fault(op: str, given: Iterable[tuple[str, Any]]) -> str:
     known = attributes(op)
     if known is None:
         return ""
+    wanting = {name for name, kind in known.items() if kind.endswith("!")}
     for name, value in given:
-        kind = known.get(name)
-        if kind is None:
+        kind = known.get(name, "").rstrip("!")
+        if not kind:
             return f"{op} has no attribute {shown(name)}"
+        wanting.discard(name)
         if not isinstance(value, _IN_PYTHON.get(kind, object)):
             return f"{shown(name)} of {op} must be {_IN_WORDS[kind]}, not {shown(repr(value), 60)}"
         choices = _CHOICES.get(f"{operator(op).word}.{name}", _CHOICES.get(name, ()))
         if choices and value not in choices:
             return f"{shown(name)} of {op} is one of {', '.join(map(str, choices))}, not {shown(repr(value), 60)}"
-    return ""
+    return f"{op} is called without its attribute {min(wanting)}" if wanting else ""
 
 
 def table() -> str:
@@ -114,7 +116,10 @@ def _lines(schemas: Iterable[Any], seen: set[str]) -> str:
             if domain.startswith("com.")
             else f"{domain or 'onnx'}.{name}.{schema.since_version}"
         )
-        types = [f"{attribute.name}={_type(attribute)}" for attribute in schema.attributes.values()]
+        types = [
+            f"{attribute.name}={_type(attribute)}{'!' * attribute.required}"
+            for attribute in schema.attributes.values()
+        ]
         if op not in seen:
             seen.add(op)
             spelled[" ".join(sorted(types))].append(op)

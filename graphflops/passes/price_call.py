@@ -356,7 +356,7 @@ def reason(
 
 def _missing(rule: Rule, op: str, arguments: Mapping[str, Any]) -> str:
     """An operand or attribute without default that the call does not give."""
-    annotations, optional = getattr(rule.plain, "__annotations__", {}), rule.optional
+    annotations, optional = rule.annotations, rule.optional
     for name in rule.parameters[: rule.positional]:
         is_given = arguments.get(name) is not None or name in optional
         if not is_given and "None" not in str(annotations.get(name, "None")):
@@ -369,9 +369,8 @@ def _missing(rule: Rule, op: str, arguments: Mapping[str, Any]) -> str:
 
 def _wrong_kind(rule: Rule, op: str, arguments: Mapping[str, Any]) -> str:
     """An argument that is not of the kind that the rule's parameter says."""
-    annotations = getattr(rule.plain, "__annotations__", {})
     for name, value in arguments.items():
-        kinds, words = _KINDS.get(str(annotations.get(name)), ((object,), ""))
+        kinds, words = _KINDS.get(str(rule.annotations.get(name)), ((object,), ""))
         if not isinstance(value, (*kinds, UnknownType)) and value is not None:
             return f"{name} of {shown(op)} must be {words}, not {shown(repr(value), 60)}"
     return ""

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from graphflops.cost import Estimate, Value, data_dependent, free
 from graphflops.dims import Dim, broadcast, ceil_div, differ, dim_max, meet, mod, prod, same
 from graphflops.rules.dropout import DROPOUT
+from graphflops.rules.operands import Operands, takes
 from graphflops.rules.registry import require, rule
 from graphflops.rules.shapes import doubled_pairs
 from graphflops.rules.softmax import SOFTMAX
@@ -160,18 +161,13 @@ def leading_axes(query: TensorType, key: TensorType, value: TensorType, grouped:
 
 
 @rule("aten.scaled_dot_product_attention")
+@takes("query key value attn_mask?")
 def scaled_dot_product_attention(
-    query: TensorType,
-    key: TensorType,
-    value: TensorType,
-    attn_mask: TensorType | None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    *,
-    enable_gqa: bool = False,
+    of: Operands, *, dropout_p: float = 0.0, is_causal: bool = False, enable_gqa: bool = False
 ) -> Estimate:
     """Two products per score, as a fused kernel; `is_causal` aligns the first query with the first key."""
-    problem = dense(query, key, value, attn_mask, dropout_p, is_causal, grouped=enable_gqa)
+    query, key, value, _ = of
+    problem = dense(*of, dropout_p=dropout_p, is_causal=is_causal, grouped=enable_gqa)
     out = (*leading_axes(query, key, value, enable_gqa), query.shape[-2], value.shape[-1])
     return problem.forward(query.like(out))
 
@@ -181,10 +177,10 @@ def dense(
     key: TensorType,
     value: TensorType,
     mask: TensorType | None = None,
+    *,
     dropout_p: float = 0.0,
     is_causal: bool = False,
     grouped: bool = True,
-    *,
     out: TensorType | None = None,
 ) -> Attention:
     """The problem of ATen's dense operators, causal from the top left."""
@@ -194,19 +190,13 @@ def dense(
 
 
 @rule("aten._scaled_dot_product_attention_math", "aten._scaled_dot_product_attention_math_for_mps")
+@takes("query key value attn_mask? * dropout_mask?")
 def attention_math(
-    query: TensorType,
-    key: TensorType,
-    value: TensorType,
-    attn_mask: TensorType | None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    dropout_mask: TensorType | None = None,
-    *,
-    enable_gqa: bool = False,
+    of: Operands, *, dropout_p: float = 0.0, is_causal: bool = False, enable_gqa: bool = False
 ) -> Estimate:
     """The same two products with the scores written, read and returned."""
-    problem = dense(query, key, value, attn_mask, dropout_p, is_causal, grouped=enable_gqa)
+    query, key, value, _, dropout_mask = of
+    problem = dense(*of.but("dropout_mask"), dropout_p=dropout_p, is_causal=is_causal, grouped=enable_gqa)
     problem = replace(problem, dropout=problem.dropout or dropout_mask is not None)
     rows = (*leading_axes(query, key, value, enable_gqa), query.shape[-2])
     return problem.stored(query.like((*rows, value.shape[-1])), query.like((*rows, key.shape[-2])))
@@ -242,90 +232,65 @@ def flash_debug_mask(query: TensorType, heads_rows: tuple[Dim, ...], keys: Dim, 
 
 
 @rule("aten._scaled_dot_product_flash_attention")
+@takes("query key value * q_descale? k_descale? v_descale?")
 def flash_attention(
-    query: TensorType,
-    key: TensorType,
-    value: TensorType,
-    *,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    return_debug_mask: bool = False,
-    q_descale: TensorType | None = None,
-    k_descale: TensorType | None = None,
-    v_descale: TensorType | None = None,
+    of: Operands, *, dropout_p: float = 0.0, is_causal: bool = False, return_debug_mask: bool = False
 ) -> Estimate:
     """Two products per score; row sums are kept for the backward pass. Of eight-bit operands the scales are read too."""
+    query, key, value, *scales = of
     row_sums = query.like(query.shape[:-1], FLOAT32)
     debug = flash_debug_mask(query, query.shape[:-1], key.shape[-2], return_debug_mask)
     sizes = (None, None, query.shape[-2], key.shape[-2])
     out = (result_of(query, value), row_sums, *sizes, *flash_state(query), debug)
-    problem = dense(query, key, value, None, dropout_p, is_causal)
-    return problem.forward(*out, reads=(q_descale, k_descale, v_descale))
+    problem = dense(query, key, value, dropout_p=dropout_p, is_causal=is_causal)
+    return problem.forward(*out, reads=tuple(scales))
 
 
 @rule("aten._scaled_dot_product_cudnn_attention", "aten._scaled_dot_product_fused_attention_overrideable")
+@takes("query key value attn_bias?")
 def cudnn_attention(
-    query: TensorType,
-    key: TensorType,
-    value: TensorType,
-    attn_bias: TensorType | None = None,
-    *,
-    compute_log_sumexp: bool | None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
+    of: Operands, *, compute_log_sumexp: bool | None = None, dropout_p: float = 0.0, is_causal: bool = False
 ) -> Estimate:
     """Two products per score; row sums are kept for the backward pass."""
+    query, key, value, _ = of
     if compute_log_sumexp is None:  # the operator that others put theirs in place of
         row_sums = query.like(query.shape[:-1] if query.rank > 3 else (1, *query.shape[:-1]), FLOAT32)
     else:
         row_sums = query.like((*query.shape[:-1], 1), FLOAT32)
     sizes = (None, None, query.shape[-2], key.shape[-2])
-    problem = dense(query, key, value, attn_bias, dropout_p, is_causal)
+    problem = dense(*of, dropout_p=dropout_p, is_causal=is_causal)
     return problem.forward(result_of(query, value), row_sums, *sizes, *philox(query), None)
 
 
 @rule("aten._scaled_dot_product_flash_attention_for_cpu")
-def flash_attention_for_cpu(
-    query: TensorType,
-    key: TensorType,
-    value: TensorType,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    *,
-    attn_mask: TensorType | None = None,
-) -> Estimate:
+@takes("query key value * attn_mask?")
+def flash_attention_for_cpu(of: Operands, *, dropout_p: float = 0.0, is_causal: bool = False) -> Estimate:
     """Two products per score; row sums are kept for the backward pass."""
-    row_sums = query.like(query.shape[:-1], FLOAT64 if query.dtype == FLOAT64 else FLOAT32)
-    problem = dense(query, key, value, attn_mask, dropout_p, is_causal)
-    return problem.forward(result_of(query, value), row_sums)
+    row_sums = of.query.like(of.query.shape[:-1], FLOAT64 if of.query.dtype == FLOAT64 else FLOAT32)
+    problem = dense(*of, dropout_p=dropout_p, is_causal=is_causal)
+    return problem.forward(result_of(of.query, of.value), row_sums)
 
 
 @rule("aten._scaled_dot_product_efficient_attention")
+@takes("query key value attn_bias?")
 def efficient_attention(
-    query: TensorType,
-    key: TensorType,
-    value: TensorType,
-    attn_bias: TensorType | None,
-    compute_log_sumexp: bool,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
+    of: Operands, *, compute_log_sumexp: bool, dropout_p: float = 0.0, is_causal: bool = False
 ) -> Estimate:
     """Two products per score; row sums, padded to blocks of 32, are kept on demand."""
+    query = of.query
     padded = 32 * ceil_div(query.shape[-2], 32) if compute_log_sumexp else 0
     row_sums = query.like((*query.shape[:-2], padded), FLOAT32)
-    problem = dense(query, key, value, attn_bias, dropout_p, is_causal)
-    return problem.forward(result_of(query, value), row_sums, *philox(query))
+    problem = dense(*of, dropout_p=dropout_p, is_causal=is_causal)
+    return problem.forward(result_of(query, of.value), row_sums, *philox(query))
 
 
 @rule("aten._triton_scaled_dot_attention")
 def triton_attention(q: TensorType, k: TensorType, v: TensorType, dropout_p: float = 0.0) -> Estimate:
     """Two products per score."""
-    return dense(q, k, v, None, dropout_p).forward(result_of(q, v))
+    return dense(q, k, v, dropout_p=dropout_p).forward(result_of(q, v))
 
 
 @rule("aten._fused_sdp_choice", kind="query")
-def fused_sdp_choice(
-    query: TensorType, key: TensorType, value: TensorType, attn_mask: TensorType | None = None
-) -> Estimate:
+def fused_sdp_choice() -> Estimate:
     """Which implementation would run, a number that depends on the machine: free."""
     return free(data_dependent("sdp_choice"), alias=False)

@@ -14,6 +14,7 @@ from graphflops.dims import Dim
 from graphflops.rules.attention import Attention, dense
 from graphflops.rules.attention_packed import cudnn_problem, efficient_problem, flash_problem
 from graphflops.rules.elementwise import result_of
+from graphflops.rules.operands import Operands, takes
 from graphflops.rules.registry import Derived, ForwardCall, aten, backward, rule
 from graphflops.tensor import FLOAT32, TensorType
 
@@ -52,10 +53,8 @@ def dense_problem(call: ForwardCall) -> Attention:
     """The problem of a dense forward call."""
     given = call.arguments
     query, key, value = (given[name] for name in OPERANDS)
-    grouped = given.get("enable_gqa", True)
-    return dense(
-        query, key, value, mask_of(call), given.get("dropout_p", 0.0), given.get("is_causal", False), grouped
-    )
+    options = {name: given[name] for name in ("dropout_p", "is_causal") if name in given}
+    return dense(query, key, value, mask_of(call), **options, grouped=given.get("enable_gqa", True))
 
 
 @backward(
@@ -110,51 +109,31 @@ rule("aten._cudnn_attention_backward")(with_gradients(cudnn_problem))
         "_scaled_dot_product_fused_attention_overrideable_backward",
     )
 )
+@takes("* query key value mask? out")
 def dense_backward_with_mask(
-    *,
-    query: TensorType,
-    key: TensorType,
-    value: TensorType,
-    mask: TensorType | None,
-    out: TensorType,
-    dropout_p: float,
-    grad_input_mask: tuple[bool, ...],
-    is_causal: bool = False,
+    of: Operands, *, dropout_p: float, grad_input_mask: tuple[bool, ...], is_causal: bool = False
 ) -> Estimate:
     """Five products, the scores being recomputed; the mask's gradient is found on demand."""
-    problem = dense(query, key, value, mask, dropout_p, is_causal)
-    return problem.backward({*OPERANDS, *(("mask",) if grad_input_mask[3] else ())}, out)
+    problem = dense(*of.but("out"), dropout_p=dropout_p, is_causal=is_causal)
+    return problem.backward({*OPERANDS, *(("mask",) if grad_input_mask[3] else ())}, of.out)
 
 
 @rule("torch_attn._varlen_attn_backward")
+@takes("* query key value out cu_seq_q cu_seq_k")
 def varlen_backward(
-    *,
-    query: TensorType,
-    key: TensorType,
-    value: TensorType,
-    out: TensorType,
-    cu_seq_q: TensorType,
-    cu_seq_k: TensorType,
-    max_k: Dim,
-    is_causal: bool,
-    window_size: tuple[Dim, ...] | None = None,
+    of: Operands, *, max_k: Dim, is_causal: bool, window_size: tuple[Dim, ...] | None = None
 ) -> Estimate:
     """Five products, the scores being recomputed."""
-    left, right = window_size or (-1, -1)
-    packed = (query, key, value, cu_seq_q, cu_seq_k, max_k)
-    return operand_gradients(flash_problem(*packed, 0.0, is_causal, left, right, out=out))
+    query, key, value, out, *offsets = of
+    packed = (query, key, value, *offsets, max_k, 0.0, is_causal, *(window_size or (-1, -1)))
+    return operand_gradients(flash_problem(*packed, out=out))
 
 
 @rule("aten._efficient_attention_backward")
+@takes("* query key value mask? out cu_seqlens_q? cu_seqlens_k?")
 def packed_efficient_backward(
+    of: Operands,
     *,
-    query: TensorType,
-    key: TensorType,
-    value: TensorType,
-    mask: TensorType | None,
-    out: TensorType,
-    cu_seqlens_q: TensorType | None,
-    cu_seqlens_k: TensorType | None,
     max_seqlen_k: Dim,
     dropout_p: float,
     custom_mask_type: int,
@@ -162,10 +141,9 @@ def packed_efficient_backward(
     window_size: Dim | None = None,
 ) -> Estimate:
     """Five products, the scores being recomputed; without a bias its gradient is a placeholder."""
-    problem = efficient_problem(
-        *(query, key, value, mask, cu_seqlens_q, cu_seqlens_k, max_seqlen_k),
-        *(dropout_p, custom_mask_type, window_size),
-    )
+    query, key, value, mask, out, *offsets = of
+    packed = (query, key, value, mask, *offsets, max_seqlen_k, dropout_p, custom_mask_type, window_size)
+    problem = efficient_problem(*packed)
     estimate = problem.backward({*OPERANDS, *(("mask",) if bias_requires_grad else ())}, out)
     placeholder = query.like((), FLOAT32) if mask is None else mask.like()
     return replace(estimate, out=(*estimate.out[:3], placeholder))

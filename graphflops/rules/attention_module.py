@@ -15,6 +15,7 @@ from graphflops.rules.attention_packed import heads_first
 from graphflops.rules.linalg import results
 from graphflops.rules.matmul import grouped_mm
 from graphflops.rules.norm import AFFINE, NORMALISE, STATISTICS
+from graphflops.rules.operands import Operands, takes
 from graphflops.rules.registry import Derived, require, rule
 from graphflops.tensor import FLOAT32, TensorType
 
@@ -95,21 +96,17 @@ def multi_head(
 
 
 @rule("aten._native_multi_head_attention")
+@takes("query key value * mask? qkv_weight qkv_bias proj_weight proj_bias")
 def native_multi_head_attention(
-    query: TensorType,
-    key: TensorType,
-    value: TensorType,
+    of: Operands,
+    *,
     embed_dim: int,
     num_head: int,
-    qkv_weight: TensorType,
-    qkv_bias: TensorType,
-    proj_weight: TensorType,
-    proj_bias: TensorType,
-    mask: TensorType | None = None,
     need_weights: bool = True,
     average_attn_weights: bool = True,
 ) -> Estimate:
     """Four projections and the two products of attention; averaging the weights over the heads adds them."""
+    query, key, value, mask, *weights_and_biases = of
     require(not differ(query.shape[-1], embed_dim), f"width {query.shape[-1]} is not embed_dim {embed_dim}")
     problem, work = multi_head(query, key, value, num_head, mask)
     heads = () if average_attn_weights else (num_head,)
@@ -119,7 +116,7 @@ def native_multi_head_attention(
         work,
         out=(query.like(), weights),
         vector_flops=work.vector_flops + averaged,
-        reads=(*problem.operands, qkv_weight, qkv_bias, proj_weight, proj_bias),
+        reads=(*problem.operands, *weights_and_biases),
     )
 
 
@@ -134,42 +131,24 @@ rule("aten._triton_multi_head_attention")(
 
 
 @rule("aten._transformer_encoder_layer_fwd", kind="other")
-def transformer_encoder_layer(
-    src: TensorType,
-    embed_dim: int,
-    num_heads: int,
-    qkv_weight: TensorType,
-    qkv_bias: TensorType,
-    proj_weight: TensorType,
-    proj_bias: TensorType,
-    use_gelu: bool,
-    *,
-    norm_weight_1: TensorType,
-    norm_bias_1: TensorType,
-    norm_weight_2: TensorType,
-    norm_bias_2: TensorType,
-    ffn_weight_1: TensorType,
-    ffn_bias_1: TensorType,
-    ffn_weight_2: TensorType,
-    ffn_bias_2: TensorType,
-    mask: TensorType | None = None,
-) -> Estimate:
+@takes(
+    "src * mask? qkv_weight qkv_bias proj_weight proj_bias norm_weight_1 norm_bias_1 norm_weight_2 norm_bias_2 "
+    "ffn_weight_1 ffn_bias_1 ffn_weight_2 ffn_bias_2"
+)
+def transformer_encoder_layer(of: Operands, *, embed_dim: int, num_heads: int, use_gelu: bool) -> Estimate:
     """Attention with its projections, two feed-forward products, two residuals and two layer norms."""
-    _, attention = multi_head(src, src, src, num_heads, mask)
+    src = of.src
+    _, attention = multi_head(src, src, src, num_heads, of.mask)
     tokens = floor_div(src.numel, embed_dim)
-    hidden = tokens * ffn_weight_1.shape[0]
+    hidden = tokens * of.ffn_weight_1.shape[0]
     normed = 2 * src.numel * (STATISTICS + NORMALISE + AFFINE)
     activated = hidden * (GELU if use_gelu else 1)
     return Estimate(
         (src.like(),),
-        matrix_flops=attention.matrix_flops + 2 * hidden * (embed_dim + ffn_weight_2.shape[0]),
+        matrix_flops=attention.matrix_flops + 2 * hidden * (embed_dim + of.ffn_weight_2.shape[0]),
         vector_flops=attention.vector_flops + hidden + activated + 3 * src.numel + normed,
         transcendentals=attention.transcendentals + hidden * use_gelu + 2 * tokens,
-        reads=(
-            *(src, mask, qkv_weight, qkv_bias, proj_weight, proj_bias),
-            *(norm_weight_1, norm_bias_1, norm_weight_2, norm_bias_2),
-            *(ffn_weight_1, ffn_bias_1, ffn_weight_2, ffn_bias_2),
-        ),
+        reads=(*of,),
     )
 
 

@@ -15,6 +15,7 @@ from itertools import pairwise
 from graphflops.cost import Estimate
 from graphflops.dims import Dim, Expr, ceil_div, total
 from graphflops.rules.attention import Attention, attend, flash_debug_mask, flash_state, philox, result_of
+from graphflops.rules.operands import Operands, takes
 from graphflops.rules.registry import Derived, find, rule
 from graphflops.rules.shapes import doubled_pairs
 from graphflops.tensor import FLOAT32, UINT64, TensorType
@@ -106,28 +107,22 @@ def pages_read(x: TensorType, sequences: Dim, max_k: Dim) -> TensorType:
 
 
 @rule("aten._flash_attention_forward")
+@takes(
+    "query key value cum_seq_q? cum_seq_k? * seqused_k? alibi_slopes? block_table? q_descale? k_descale? v_descale?"
+)
 def flash_attention_forward(
-    query: TensorType,
-    key: TensorType,
-    value: TensorType,
-    cum_seq_q: TensorType | None,
-    cum_seq_k: TensorType | None,
+    of: Operands,
+    *,
     max_q: Dim,
     max_k: Dim,
     dropout_p: float,
     is_causal: bool,
     return_debug_mask: bool,
-    *,
     window_size_left: Dim | None = None,
     window_size_right: Dim | None = None,
-    seqused_k: TensorType | None = None,
-    alibi_slopes: TensorType | None = None,
-    block_table: TensorType | None = None,
-    q_descale: TensorType | None = None,
-    k_descale: TensorType | None = None,
-    v_descale: TensorType | None = None,
 ) -> Estimate:
     """Two products per score; keys and values in pages are read as far as the longest sequence reaches."""
+    query, key, value, cum_seq_q, cum_seq_k, *more = of
     heads = query.shape[-2]
     if cum_seq_q is None:
         sequences, rows_each = query.shape[0], query.shape[1]
@@ -135,41 +130,40 @@ def flash_attention_forward(
     else:
         sequences, rows_each = cum_seq_q.numel - 1, max_q
         row_sums = query.like((heads, query.shape[0]), FLOAT32)
-    if block_table is not None:
+    if of.block_table is not None:
         key, value = (pages_read(x, sequences, max_k) for x in (key, value))
-    longest = max_k if cum_seq_k is not None or block_table is not None else key.shape[1]
+    longest = max_k if cum_seq_k is not None or of.block_table is not None else key.shape[1]
     window = window_size_left, window_size_right
     problem = flash_problem(query, key, value, cum_seq_q, cum_seq_k, max_k, dropout_p, is_causal, *window)
     debug = flash_debug_mask(query, (sequences, heads, rows_each), longest, return_debug_mask)
-    reads = (cum_seq_q, cum_seq_k, seqused_k, alibi_slopes, block_table, q_descale, k_descale, v_descale)
+    reads = (cum_seq_q, cum_seq_k, *more)
     return problem.forward(result_of(query, value), row_sums, *flash_state(query), debug, reads=reads)
 
 
 @rule("torch_attn._varlen_attn")
+@takes("query key value cu_seq_q cu_seq_k? * seqused_k? block_table?")
 def varlen_attention(
-    query: TensorType,
-    key: TensorType,
-    value: TensorType,
-    cu_seq_q: TensorType,
-    cu_seq_k: TensorType | None,
+    of: Operands,
+    *,
     max_q: Dim,
     max_k: Dim,
     is_causal: bool = False,
-    *,
     window_size: Sequence[Dim] | None = None,
-    seqused_k: TensorType | None = None,
-    block_table: TensorType | None = None,
 ) -> Estimate:
     """Flash attention over packed sequences, or cuDNN's, which computes the same."""
     left, right = window_size or (-1, -1)
     estimate = flash_attention_forward(
-        *(query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, 0.0, is_causal, False),
+        *of.but("block_table"),
+        block_table=of.block_table,
+        max_q=max_q,
+        max_k=max_k,
+        dropout_p=0.0,
+        is_causal=is_causal,
+        return_debug_mask=False,
         window_size_left=left,
         window_size_right=right,
-        seqused_k=seqused_k,
-        block_table=block_table,
     )
-    return replace(estimate, out=(query.like(), estimate.out[1], query.like((2,), UINT64)))
+    return replace(estimate, out=(of.query.like(), estimate.out[1], of.query.like((2,), UINT64)))
 
 
 def into(key: str, forward: str) -> None:
@@ -226,35 +220,30 @@ def efficient_problem(
 
 
 @rule("aten._efficient_attention_forward")
+@takes("query key value bias? cu_seqlens_q? cu_seqlens_k? * seqlen_k?")
 def efficient_attention_forward(
-    query: TensorType,
-    key: TensorType,
-    value: TensorType,
-    bias: TensorType | None,
-    cu_seqlens_q: TensorType | None,
-    cu_seqlens_k: TensorType | None,
+    of: Operands,
+    *,
     max_seqlen_q: Dim | None,
     max_seqlen_k: Dim | None,
     dropout_p: float,
     custom_mask_type: int,
     compute_log_sumexp: bool = False,
-    *,
-    seqlen_k: TensorType | None = None,
     window_size: Dim | None = None,
 ) -> Estimate:
     """Two products per score; row sums, padded to blocks of 32, are kept on demand."""
+    query, key, value, _, cu_seqlens_q, *_ = of
     longest_q = query.shape[1] if cu_seqlens_q is None or max_seqlen_q is None else max_seqlen_q
     longest_k = key.shape[1] if max_seqlen_k is None else max_seqlen_k
     sequences = query.shape[0] if cu_seqlens_q is None else cu_seqlens_q.shape[0] - 1
     padded = 32 * ceil_div(longest_q, 32) if compute_log_sumexp else 0
     row_sums = query.like((sequences, query.shape[-2], padded), FLOAT32)
     problem = efficient_problem(
-        *(query, key, value, bias, cu_seqlens_q, cu_seqlens_k, max_seqlen_k),
+        *(query, key, value, of.bias, cu_seqlens_q, of.cu_seqlens_k, max_seqlen_k),
         *(dropout_p, custom_mask_type, window_size),
     )
-    reads = (cu_seqlens_q, cu_seqlens_k, seqlen_k)
     out = (result_of(query, value), row_sums, *philox(query), longest_q, longest_k)
-    return problem.forward(*out, reads=reads)
+    return problem.forward(*out, reads=of.named("cu_seqlens_q cu_seqlens_k seqlen_k"))
 
 
 def cudnn_problem(
@@ -286,24 +275,18 @@ def cudnn_problem(
 
 
 @rule("aten._cudnn_attention_forward")
+@takes("query key value attn_bias? cum_seq_q? cum_seq_k? * seqused_k? block_table? out?")
 def cudnn_attention_forward(
-    query: TensorType,
-    key: TensorType,
-    value: TensorType,
-    attn_bias: TensorType | None,
-    cum_seq_q: TensorType | None,
-    cum_seq_k: TensorType | None,
+    of: Operands,
+    *,
     max_q: Dim,
     max_k: Dim,
     compute_log_sumexp: bool,
     dropout_p: float = 0.0,
     is_causal: bool = False,
-    *,
-    seqused_k: TensorType | None = None,
-    block_table: TensorType | None = None,
-    out: TensorType | None = None,
 ) -> Estimate:
     """Two products per score; row sums are kept for the backward pass; keys and values may be in pages."""
+    query, key, value, attn_bias, cum_seq_q, cum_seq_k, seqused_k, block_table, out = of
     if block_table is not None:
         key, value = (pages_read(x, block_table.shape[0], max_k) for x in (key, value))
     problem = cudnn_problem(query, key, value, attn_bias, cum_seq_q, cum_seq_k, max_k, dropout_p, is_causal)

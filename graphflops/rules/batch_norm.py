@@ -14,6 +14,7 @@ from graphflops.cost import Estimate, data_dependent
 from graphflops.dims import differ, prod
 from graphflops.rules.elementwise import promote
 from graphflops.rules.norm import computed_in, normalised
+from graphflops.rules.operands import Operands, takes
 from graphflops.rules.registry import Derived, aten, require, rule
 from graphflops.rules.shapes import tensors_of
 from graphflops.tensor import UINT8, TensorType
@@ -64,36 +65,25 @@ def updated(estimate: Estimate, *running: TensorType | None) -> Estimate:
 
 
 @rule("aten.batch_norm")
-def batch_norm(
-    x: TensorType,
-    weight: TensorType | None,
-    bias: TensorType | None,
-    running_mean: TensorType | None,
-    running_var: TensorType | None,
-    training: bool,
-) -> Estimate:
+@takes("x weight? bias? running_mean? running_var?")
+def batch_norm(of: Operands, *, training: bool) -> Estimate:
     """In training seven operations per element with weight and bias, in inference two."""
-    check_statistics(x, weight, bias, running_mean, running_var)
+    check_statistics(*of)
     if not training:
-        return scaled(x, weight, bias, running_mean, running_var)
-    return updated(normalised(x, channels_of(x).numel, weight, bias), running_mean, running_var)
+        return scaled(*of)
+    x, weight, bias, *running = of
+    return updated(normalised(x, channels_of(x).numel, weight, bias), *running)
 
 
 @rule("aten.instance_norm")
-def instance_norm(
-    x: TensorType,
-    weight: TensorType | None,
-    bias: TensorType | None,
-    running_mean: TensorType | None,
-    running_var: TensorType | None,
-    use_input_stats: bool,
-) -> Estimate:
+@takes("x weight? bias? running_mean? running_var?")
+def instance_norm(of: Operands, *, use_input_stats: bool) -> Estimate:
     """Each channel of each sample is normalised on its own; with running statistics, as `batch_norm` in inference."""
-    check_statistics(x, weight, bias, running_mean, running_var)
+    check_statistics(*of)
     if not use_input_stats:
-        return scaled(x, weight, bias, running_mean, running_var)
-    estimate = normalised(x, prod(x.shape[:2]), weight, bias)
-    return updated(estimate, running_mean, running_var)
+        return scaled(*of)
+    x, weight, bias, *running = of
+    return updated(normalised(x, prod(x.shape[:2]), weight, bias), *running)
 
 
 @rule(
@@ -102,51 +92,29 @@ def instance_norm(
         "_native_batch_norm_legit_no_training",
     )
 )
-def native_batch_norm(
-    x: TensorType,
-    weight: TensorType | None,
-    bias: TensorType | None,
-    *,
-    running_mean: TensorType | None = None,
-    running_var: TensorType | None = None,
-    training: bool = False,
-) -> Estimate:
+@takes("x weight? bias? * running_mean? running_var?")
+def native_batch_norm(of: Operands, *, training: bool = False) -> Estimate:
     """As `batch_norm`; training also returns the mean and the reciprocal deviation, in the type used on a CPU."""
-    estimate = batch_norm(x, weight, bias, running_mean, running_var, training)
+    estimate, kept = batch_norm(*of, training=training), channels_of(of.x)
     if not training:
-        kept = channels_of(x).like((data_dependent("kept_statistics"),))
+        kept = kept.like((data_dependent("kept_statistics"),))
         return replace(estimate, out=(*estimate.out, kept, kept), writes=estimate.out)  # type: ignore[arg-type]
-    kept = channels_of(x)
     return replace(estimate, out=(*estimate.out, kept, kept), writes=(*(estimate.writes or ()), kept, kept))
 
 
 @rule("aten._batch_norm_with_update")
-def batch_norm_with_update(
-    x: TensorType,
-    weight: TensorType | None,
-    bias: TensorType | None,
-    running_mean: TensorType,
-    running_var: TensorType,
-) -> Estimate:
+@takes("x weight? bias? running_mean running_var")
+def batch_norm_with_update(of: Operands) -> Estimate:
     """As `native_batch_norm` in training, with memory that cuDNN reserves."""
-    running = {"running_mean": running_mean, "running_var": running_var}
-    return with_reserved(native_batch_norm(x, weight, bias, training=True, **running))
+    return with_reserved(native_batch_norm(*of, training=True))
 
 
 @rule("aten.miopen_batch_norm")
-def miopen_batch_norm(
-    x: TensorType,
-    weight: TensorType,
-    bias: TensorType | None,
-    running_mean: TensorType | None,
-    running_var: TensorType | None,
-    training: bool,
-) -> Estimate:
+@takes("x weight bias? running_mean? running_var?")
+def miopen_batch_norm(of: Operands, *, training: bool) -> Estimate:
     """As `native_batch_norm`; in inference no statistics are returned."""
-    running = {"running_mean": running_mean, "running_var": running_var}
-    estimate = native_batch_norm(x, weight, bias, training=training, **running)
-    kept = channels_of(x).like(dtype=weight.dtype) if training else weight.like((0,))
-    return replace(estimate, out=(x.like(), kept, kept))
+    kept = channels_of(of.x).like(dtype=of.weight.dtype) if training else of.weight.like((0,))
+    return replace(native_batch_norm(*of, training=training), out=(of.x.like(), kept, kept))
 
 
 def with_reserved(estimate: Estimate) -> Estimate:
@@ -191,26 +159,17 @@ def batch_norm_update_stats(
 
 
 @rule("aten.batch_norm_elemt")
-def batch_norm_elemt(
-    x: TensorType, weight: TensorType | None, bias: TensorType | None, mean: TensorType, invstd: TensorType
-) -> Estimate:
+@takes("x weight? bias? mean invstd")
+def batch_norm_elemt(of: Operands) -> Estimate:
     """One scale and one shift per element."""
-    return Estimate(
-        (x.like(),), vector_flops=SCALE_AND_SHIFT * x.numel, reads=(x, weight, bias, mean, invstd)
-    )
+    return Estimate((of.x.like(),), vector_flops=SCALE_AND_SHIFT * of.x.numel, reads=(*of,))
 
 
 @rule("aten.batch_norm_gather_stats", "aten.batch_norm_gather_stats_with_counts")
-def batch_norm_gather_stats(
-    x: TensorType,
-    mean: TensorType,
-    invstd: TensorType,
-    running_mean: TensorType | None,
-    running_var: TensorType | None,
-) -> Estimate:
+@takes("x mean invstd running_mean? running_var?")
+def batch_norm_gather_stats(of: Operands) -> Estimate:
     """Merges the statistics of several batches one after another: eight operations per channel."""
-    merged = mean.like(mean.shape[-1:])
-    work = Estimate(
-        (merged, merged), vector_flops=8 * mean.numel, transcendentals=merged.numel, reads=(mean, invstd)
-    )
-    return updated(work, running_mean, running_var)
+    merged = of.mean.like(of.mean.shape[-1:])
+    out, reads = (merged, merged), (of.mean, of.invstd)
+    work = Estimate(out, vector_flops=8 * of.mean.numel, transcendentals=merged.numel, reads=reads)
+    return updated(work, of.running_mean, of.running_var)

@@ -11,6 +11,7 @@ from dataclasses import replace
 from graphflops.cost import Estimate
 from graphflops.dims import Dim, at_least, differ, floor_div, mod, prod
 from graphflops.rules.matmul import Mask, Number, additions, flops_of
+from graphflops.rules.operands import Operands, takes
 from graphflops.rules.registry import Derived, aten, require, rule
 from graphflops.rules.shapes import only_result
 from graphflops.tensor import TensorType
@@ -51,18 +52,10 @@ def convolution_backward(
 
 
 @rule("aten._convolution_double_backward")
-def convolution_double_backward(
-    gg_x: TensorType | None,
-    gg_weight: TensorType | None,
-    gg_bias: TensorType | None,
-    grad: TensorType,
-    weight: TensorType,
-    x: TensorType,
-    *,
-    transposed: bool,
-    output_mask: Mask,
-) -> Estimate:
+@takes("gg_x? gg_weight? gg_bias? grad weight x")
+def convolution_double_backward(of: Operands, *, transposed: bool, output_mask: Mask) -> Estimate:
     """The forward's product for each term: two in the result's gradient, one in the others."""
+    gg_x, gg_weight, gg_bias, grad, weight, x = of
     from_x, from_weight = gg_x is not None, gg_weight is not None
     wants_grad, wants_x, wants_weight = output_mask
     terms = wants_grad * (from_x + from_weight) + wants_x * from_weight + wants_weight * from_x
@@ -71,7 +64,7 @@ def convolution_double_backward(
         tuple(value.like() if wanted else None for value, wanted in pairs),
         matrix_flops=terms * flops_of(multiply_adds(x, grad, weight, transposed), x.dtype),
         vector_flops=grad.numel * (from_x + from_weight + (gg_bias is not None) - 1) if wants_grad else 0,
-        reads=(gg_x, gg_weight, gg_bias, grad, weight, x),
+        reads=(*of,),
     )
 
 
@@ -240,16 +233,10 @@ def conv_relu(
 
 
 @rule("aten._conv_depthwise2d", "aten.conv_depthwise3d", product=("x", "weight"))
-def conv_depthwise(
-    x: TensorType,
-    weight: TensorType,
-    *,
-    bias: TensorType | None,
-    stride: PerAxis,
-    padding: PerAxis,
-    dilation: PerAxis,
-) -> Estimate:
+@takes("x weight * bias?")
+def conv_depthwise(of: Operands, *, stride: PerAxis, padding: PerAxis, dilation: PerAxis) -> Estimate:
     """One group per input channel."""
+    x, weight, bias = of
     return convolve(x, weight, bias, stride, padding, dilation, groups=x.shape[1 - weight.rank])
 
 

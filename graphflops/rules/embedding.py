@@ -5,6 +5,7 @@ from __future__ import annotations
 from graphflops.cost import Estimate, picked
 from graphflops.dims import Dim
 from graphflops.rules import arrangement
+from graphflops.rules.operands import Operands, takes
 from graphflops.rules.registry import Derived, ForwardCall, backward, require, rule
 from graphflops.rules.shapes import shown, tensors_of
 from graphflops.tensor import INT64, PartType, TensorType
@@ -137,49 +138,23 @@ rule("aten.embedding_bag.padding_idx")(Derived(embedding_bag, none_unpadded=True
 
 
 @rule("aten._embedding_bag_dense_backward", "aten._embedding_bag_backward")
-def embedding_bag_backward(
-    grad: TensorType,
-    indices: TensorType,
-    *,
-    offset2bag: TensorType,
-    bag_size: TensorType,
-    maximum_indices: TensorType,
-    num_weights: Dim,
-    mode: int,
-    per_sample_weights: TensorType | None,
-) -> Estimate:
+@takes("grad indices * offset2bag bag_size maximum_indices per_sample_weights?")
+def embedding_bag_backward(of: Operands, *, num_weights: Dim, mode: int) -> Estimate:
     """Each bag's gradient added to its rows: one operation per element, one more where it is scaled."""
-    out = grad.like((num_weights, grad.shape[1]))
-    scaled = mode == MEAN or per_sample_weights is not None
-    touched = grad.numel if mode == MAX else indices.numel * grad.shape[1]
-    chosen = maximum_indices if mode == MAX else offset2bag
-    return Estimate(
-        (out,),
-        vector_flops=touched * (1 + scaled),
-        reads=(grad, indices, chosen, bag_size, per_sample_weights),
-    )
+    out = of.grad.like((num_weights, of.grad.shape[1]))
+    scaled = mode == MEAN or of.per_sample_weights is not None
+    touched = of.grad.numel if mode == MAX else of.indices.numel * of.grad.shape[1]
+    reads = of.but("offset2bag" if mode == MAX else "maximum_indices")
+    return Estimate((out,), vector_flops=touched * (1 + scaled), reads=reads)
 
 
 @rule("aten._embedding_bag_sparse_backward")
-def embedding_bag_sparse_backward(
-    grad: TensorType,
-    indices: TensorType,
-    *,
-    offset2bag: TensorType,
-    bag_size: TensorType,
-    num_weights: Dim,
-    mode: int,
-    per_sample_weights: TensorType | None,
-) -> Estimate:
+@takes("grad indices * offset2bag bag_size per_sample_weights?")
+def embedding_bag_sparse_backward(of: Operands, *, num_weights: Dim, mode: int) -> Estimate:
     """Each bag's gradient copied for each of its rows, and scaled if the forward pass scaled."""
-    rows = grad.like((indices.numel, grad.shape[1]))
-    scaled = mode == MEAN or per_sample_weights is not None
-    return Estimate(
-        (grad.like((num_weights, grad.shape[1])),),
-        vector_flops=rows.numel * scaled,
-        reads=(grad, indices, offset2bag, bag_size, per_sample_weights),
-        writes=(rows, indices),
-    )
+    rows, out = (of.grad.like((count, of.grad.shape[1])) for count in (of.indices.numel, num_weights))
+    scaled = mode == MEAN or of.per_sample_weights is not None
+    return Estimate((out,), vector_flops=rows.numel * scaled, reads=(*of,), writes=(rows, of.indices))
 
 
 @rule("aten._embedding_bag_per_sample_weights_backward")

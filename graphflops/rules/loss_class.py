@@ -12,6 +12,7 @@ from graphflops.cost import Estimate
 from graphflops.dims import Dim, differ, floor_div
 from graphflops.rules.elementwise import result_of, result_type
 from graphflops.rules.loss import MEAN, total_of
+from graphflops.rules.operands import Operands, takes
 from graphflops.rules.registry import ForwardCall, aten, backward, require, rule
 from graphflops.rules.softmax import LOG_SOFTMAX_GRADIENT, log_softmax
 from graphflops.tensor import TensorType
@@ -201,75 +202,46 @@ def multilabel_margin_loss_backward(
     return Estimate((x.like(),), vector_flops=flops, reads=(grad_output, x, target, is_target))
 
 
-def classified(
-    x: TensorType,
-    linear_weight: TensorType,
-    target: TensorType,
-    bias: TensorType | None,
-    weight: TensorType | None,
-) -> tuple[TensorType, Estimate]:
+def classified(of: Operands) -> tuple[TensorType, Estimate]:
     """Scores of a linear layer, and the work of its product and of the cross entropy of the scores."""
-    rows, classes = x.shape[0], linear_weight.shape[0]
-    scores = x.like((rows, classes))
-    loss = cross_entropy_loss(scores, target, weight, 0)
+    scores = of.x.like((of.x.shape[0], of.linear_weight.shape[0]))
+    loss = cross_entropy_loss(scores, of.target, of.weight, 0)
     return scores, replace(
         loss,
-        matrix_flops=2 * scores.numel * x.shape[1],
-        vector_flops=loss.vector_flops + (scores.numel if bias is not None else 0),
-        reads=(x, linear_weight, target, bias, weight),
+        matrix_flops=2 * scores.numel * of.x.shape[1],
+        vector_flops=loss.vector_flops + (scores.numel if of.linear_bias is not None else 0),
+        reads=of.named("x linear_weight target linear_bias weight"),
     )
 
 
 @rule("torch_nn._linear_cross_entropy_batch_chunked_no_reduction")
-def linear_cross_entropy_rows(
-    x: TensorType,
-    linear_weight: TensorType,
-    target: TensorType,
-    linear_bias: TensorType | None,
-    weight: TensorType | None,
-    ignore_index: int,
-    batch_chunk_size: int,
-    acc_policy: str,
-    acc_dtype: object,
-) -> Estimate:
+@takes("x linear_weight target linear_bias? weight? ignore_index? batch_chunk_size? acc_policy? acc_dtype?")
+def linear_cross_entropy_rows(of: Operands) -> Estimate:
     """The product with the weights and the cross entropy of its rows; the full scores are never stored."""
-    _, estimate = classified(x, linear_weight, target, linear_bias, weight)
-    return replace(estimate, out=(x.like(x.shape[:1]),))
+    return replace(classified(of)[1], out=(of.x.like(of.x.shape[:1]),))
 
 
 @rule("torch_nn._linear_cross_entropy_batch_chunked")
-def linear_cross_entropy(
-    x: TensorType,
-    linear_weight: TensorType,
-    target: TensorType,
-    linear_bias: TensorType | None,
-    weight: TensorType | None,
-    reduction: str,
-    ignore_index: int,
-    label_smoothing: float,
-    batch_chunk_size: int,
-    acc_policy: str,
-    acc_dtype: object,
-    allow_retain_graph: bool,
-    compute_input_grad: bool,
-    compute_linear_weight_grad: bool,
-    compute_linear_bias_grad: bool,
-) -> Estimate:
+@takes(
+    "x linear_weight target linear_bias? weight? reduction? ignore_index? label_smoothing? batch_chunk_size? acc_policy? "
+    "acc_dtype? allow_retain_graph? compute_input_grad? compute_linear_weight_grad? compute_linear_bias_grad?"
+)
+def linear_cross_entropy(of: Operands) -> Estimate:
     """The product, its cross entropy, and in the same pass the requested gradients: one product for each."""
-    scores, estimate = classified(x, linear_weight, target, linear_bias, weight)
-    products = 1 + compute_input_grad + compute_linear_weight_grad
-    wanted = compute_input_grad or compute_linear_weight_grad or compute_linear_bias_grad
-    gradient = LOG_SOFTMAX_GRADIENT * wanted + compute_linear_bias_grad
+    x, linear_weight, (scores, estimate) = of.x, of.linear_weight, classified(of)
+    products = 1 + of.compute_input_grad + of.compute_linear_weight_grad
+    wanted = of.compute_input_grad or of.compute_linear_weight_grad or of.compute_linear_bias_grad
+    gradient = LOG_SOFTMAX_GRADIENT * wanted + of.compute_linear_bias_grad
     return replace(
         estimate,
         out=(
             x.like(()),
-            x.like(None if compute_input_grad else (0, 0)),
-            x.like(linear_weight.shape if compute_linear_weight_grad else (0, 0)),
-            x.like(linear_weight.shape[:1] if compute_linear_bias_grad else (0,)),
+            x.like(None if of.compute_input_grad else (0, 0)),
+            x.like(linear_weight.shape if of.compute_linear_weight_grad else (0, 0)),
+            x.like(linear_weight.shape[:1] if of.compute_linear_bias_grad else (0,)),
         ),
         matrix_flops=estimate.matrix_flops * products,
-        vector_flops=estimate.vector_flops + gradient * scores.numel + target.numel,
+        vector_flops=estimate.vector_flops + gradient * scores.numel + of.target.numel,
     )
 
 

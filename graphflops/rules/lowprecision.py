@@ -8,6 +8,7 @@ from itertools import chain
 from graphflops.cost import Estimate
 from graphflops.dims import Dim, ceil_div, differ, floor_div, prod
 from graphflops.rules.matmul import Number, Tensors, add_product, flops_of, grouped_mm, linear, matmul_into
+from graphflops.rules.operands import Operands, takes
 from graphflops.rules.quantized import DEQUANTIZE, MIN_MAX, QUANTIZE
 from graphflops.rules.registry import Derived, require, rule
 from graphflops.rules.shapes import only_result, shown
@@ -76,25 +77,13 @@ def scaled_mm_v2(
 
 
 @rule("aten._scaled_addmm", product=("a", "b"))
+@takes("base a b scale_a? recipe_a? swizzle_a? scale_b? recipe_b? swizzle_b? contraction_dim?")
 def scaled_addmm(
-    base: TensorType,
-    a: TensorType,
-    b: TensorType,
-    scale_a: Tensors,
-    recipe_a: tuple[int, ...],
-    swizzle_a: tuple[int, ...],
-    scale_b: Tensors,
-    recipe_b: tuple[int, ...],
-    swizzle_b: tuple[int, ...],
-    contraction_dim: tuple[int, ...] = (),
-    *,
-    beta: Number = 1,
-    alpha: Number = 1,
-    use_fast_accum: bool = False,
+    of: Operands, *, beta: Number = 1, alpha: Number = 1, use_fast_accum: bool = False
 ) -> Estimate:
     """As _scaled_mm_v2, added to a matrix of the result's type."""
-    product = _scaled(matmul_into(a, b, base.dtype), scale_a, scale_b, None, None)
-    return add_product(base, product, beta, alpha, product.vector_flops)
+    product = _scaled(matmul_into(of.a, of.b, of.base.dtype), of.scale_a, of.scale_b, None, None)
+    return add_product(of.base, product, beta, alpha, product.vector_flops)
 
 
 @rule("aten._scaled_grouped_mm", product=("a", "b"))
@@ -165,20 +154,12 @@ def weight_int4_mm(
     return weight_only(x, features, DEQUANTIZE, weight, scales_and_zeros)
 
 
-@rule("aten._weight_int4pack_mm_for_cpu")
-def weight_int4_mm_cpu(
-    x: TensorType, weight: TensorType, group_size: Dim, scales_and_zeros: TensorType
+@rule("aten._weight_int4pack_mm_for_cpu", "aten._weight_int4pack_mm_with_scales_and_zeros")
+def weight_int4_mm_matrix(
+    x: TensorType, weight: TensorType, group_size: Dim, *scales_and_zeros: TensorType
 ) -> Estimate:
-    """Three operations dequantize each weight, two to a byte."""
-    return weight_only(x, weight.shape[0], DEQUANTIZE, weight, scales_and_zeros)
-
-
-@rule("aten._weight_int4pack_mm_with_scales_and_zeros")
-def weight_int4_mm_scales(
-    x: TensorType, weight: TensorType, group_size: Dim, scales: TensorType, zeros: TensorType
-) -> Estimate:
-    """Three operations dequantize each weight."""
-    return weight_only(x, weight.shape[0], DEQUANTIZE, weight, scales, zeros)
+    """Three operations dequantize each weight of a matrix, two to a byte on the CPU."""
+    return weight_only(x, weight.shape[0], DEQUANTIZE, weight, *scales_and_zeros)
 
 
 @rule("aten._convert_weight_to_int4pack", kind="movement")

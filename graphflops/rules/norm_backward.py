@@ -20,6 +20,7 @@ from graphflops.dims import Dim
 from graphflops.rules.batch_norm import channels_of
 from graphflops.rules.elementwise import result_of
 from graphflops.rules.norm import computed_in
+from graphflops.rules.operands import Operands, takes
 from graphflops.rules.registry import ForwardCall, aten, backward, rule
 from graphflops.tensor import TensorType
 
@@ -76,19 +77,13 @@ BATCH_INFERENCE = NormGradient(shared=0, input=1, weight=3)
 
 
 @rule("aten.native_layer_norm_backward")
-def native_layer_norm_backward(
-    grad_out: TensorType,
-    x: TensorType,
-    *,
-    mean: TensorType,
-    rstd: TensorType,
-    weight: TensorType | None,
-    bias: TensorType | None,
-    output_mask: Wants,
-) -> Estimate:
+@takes("grad_out x * mean rstd weight? bias?")
+def native_layer_norm_backward(of: Operands, *, output_mask: Wants) -> Estimate:
     """Up to 13 operations per element for input, weight and bias."""
-    wants = (output_mask[0], output_mask[1] and weight is not None, output_mask[2] and bias is not None)
-    return LAYER.gradients(grad_out, x, weight, wants, (mean, rstd), weight or bias or x)
+    given = (True, of.weight is not None, of.bias is not None)
+    wants = tuple(wanted and there for wanted, there in zip(output_mask, given, strict=True))
+    affine = of.weight or of.bias or of.x
+    return LAYER.gradients(of.grad_out, of.x, of.weight, wants, (of.mean, of.rstd), affine)
 
 
 @rule("aten._fused_rms_norm_backward")
@@ -108,18 +103,11 @@ def fused_rms_norm_backward(
 
 
 @rule("aten.native_group_norm_backward")
-def native_group_norm_backward(
-    grad_out: TensorType,
-    x: TensorType,
-    mean: TensorType,
-    rstd: TensorType,
-    weight: TensorType | None,
-    *,
-    C: Dim,
-    output_mask: Wants,
-) -> Estimate:
+@takes("grad_out x mean rstd weight?")
+def native_group_norm_backward(of: Operands, *, C: Dim, output_mask: Wants) -> Estimate:
     """Up to 7 operations per element for input, weight and bias."""
-    return GROUP.gradients(grad_out, x, weight, output_mask, (mean, rstd), x.like((C,)))
+    kept = (of.mean, of.rstd)
+    return GROUP.gradients(of.grad_out, of.x, of.weight, output_mask, kept, of.x.like((C,)))
 
 
 @rule(
@@ -128,57 +116,38 @@ def native_group_norm_backward(
         "cudnn_batch_norm_backward miopen_batch_norm_backward",
     )
 )
+@takes("* grad x weight? running_mean? running_var? saved_mean? saved_var?")
 def batch_norm_backward(
-    *,
-    grad: TensorType,
-    x: TensorType,
-    weight: TensorType | None,
-    running_mean: TensorType | None,
-    running_var: TensorType | None,
-    saved_mean: TensorType | None,
-    saved_var: TensorType | None,
-    training: bool = True,
-    output_mask: Wants = (True, True, True),
+    of: Operands, *, training: bool = True, output_mask: Wants = (True, True, True)
 ) -> Estimate:
     """Up to 8 operations per element for input, weight and bias in training, 5 in inference."""
-    kept = (saved_mean, saved_var) if training else (running_mean, running_var)
-    affine = channels_of(x).like(dtype=weight.dtype if weight is not None else None)
-    estimate = (BATCH if training else BATCH_INFERENCE).gradients(grad, x, weight, output_mask, kept, affine)
+    kept = of.named("saved_mean saved_var" if training else "running_mean running_var")
+    affine = affine_of(of.x, of.weight)
+    norm = BATCH if training else BATCH_INFERENCE
+    estimate = norm.gradients(of.grad, of.x, of.weight, output_mask, kept, affine)
     return replace(estimate, transcendentals=0 if training else affine.numel)
 
 
+def affine_of(x: TensorType, weight: TensorType | None) -> TensorType:
+    """The type of a gradient of weight or bias: one element for each channel."""
+    return channels_of(x).like(dtype=weight.dtype if weight is not None else None)
+
+
 @rule("aten.batch_norm_backward_reduce")
-def batch_norm_backward_reduce(
-    grad_out: TensorType,
-    x: TensorType,
-    mean: TensorType,
-    invstd: TensorType,
-    weight: TensorType | None,
-    input_g: bool,
-    weight_g: bool,
-    bias_g: bool,
-) -> Estimate:
+@takes("grad_out x mean invstd weight?")
+def batch_norm_backward_reduce(of: Operands, *, input_g: bool, weight_g: bool, bias_g: bool) -> Estimate:
     """Both sums over each channel: centre, product and two sums, four operations per element."""
-    sums = channels_of(x).like(dtype=computed_in(x.dtype))
-    affine = channels_of(x).like(dtype=weight.dtype if weight is not None else None)
+    sums, affine = channels_of(of.x).like(dtype=computed_in(of.x.dtype)), affine_of(of.x, of.weight)
     wanted = ((sums, input_g), (sums, input_g), (affine, weight_g), (affine, bias_g))
     out = tuple(result.like() if want else None for result, want in wanted)
-    return Estimate(out, vector_flops=4 * x.numel, reads=(grad_out, x, mean, invstd))
+    return Estimate(out, vector_flops=4 * of.x.numel, reads=of.but("weight"))
 
 
 @rule("aten.batch_norm_backward_elemt")
-def batch_norm_backward_elemt(
-    grad_out: TensorType,
-    x: TensorType,
-    mean: TensorType,
-    invstd: TensorType,
-    weight: TensorType | None,
-    sum_dy: TensorType,
-    sum_dy_xmu: TensorType,
-) -> Estimate:
+@takes("grad_out x mean invstd weight? sum_dy sum_dy_xmu")
+def batch_norm_backward_elemt(of: Operands) -> Estimate:
     """The gradient combined with its sums: centre and four more operations per element."""
-    kept = (mean, invstd, weight, sum_dy, sum_dy_xmu)
-    return Estimate((x.like(),), vector_flops=5 * x.numel, reads=(grad_out, x, *kept))
+    return Estimate((of.x.like(),), vector_flops=5 * of.x.numel, reads=(*of,))
 
 
 def priced(norm: NormGradient, call: ForwardCall) -> Estimate:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from graphflops.cost import Estimate, free
 from graphflops.dims import Dim, total
 from graphflops.rules.matmul import Mask
+from graphflops.rules.operands import Operands, takes
 from graphflops.rules.recurrent import (
     GRU,
     KINDS,
@@ -45,41 +46,26 @@ def gates_back(cell: Cell, state: TensorType, has_bias: bool) -> Estimate:
     return Estimate((), 0, state.numel * per_unit, state.numel * cell.transcendentals_back)
 
 
-def fused_cell(
-    input_gates: TensorType,
-    hidden_gates: TensorType,
-    state: TensorType,
-    input_bias: TensorType | None = None,
-    hidden_bias: TensorType | None = None,
-    *,
-    cell: Cell,
-) -> Estimate:
+@takes("input_gates hidden_gates state input_bias? hidden_bias?")
+def fused_cell(of: Operands, *, cell: Cell) -> Estimate:
     """A step after both matrix products; gates, or values of the GRU, are kept for the backward pass."""
+    state = of.state
     kept = state.like((*state.shape[:-1], GRU_SAVED * state.shape[-1]))
-    results = (state.like(), kept) if cell is GRU else (state.like(), state.like(), input_gates.like())
-    reads = (input_gates, hidden_gates, state, input_bias, hidden_bias)
-    return replace(gates(cell, state, input_bias), out=results, reads=reads)
+    results = (state.like(), kept) if cell is GRU else (state.like(), state.like(), of.input_gates.like())
+    return replace(gates(cell, state, of.input_bias), out=results, reads=(*of,))
 
 
 for _name, _cell in (("lstm", LSTM), ("gru", GRU)):
-    rule(f"aten._thnn_fused_{_name}_cell", kind="elementwise")(
-        Derived(fused_cell, order="input_gates hidden_gates state input_bias hidden_bias", cell=_cell)
-    )
+    rule(f"aten._thnn_fused_{_name}_cell", kind="elementwise")(Derived(fused_cell, cell=_cell))
 
 
 @rule("aten._thnn_fused_lstm_cell_backward_impl", kind="elementwise")
-def fused_lstm_cell_backward_impl(
-    grad_hy: TensorType | None,
-    grad_cy: TensorType | None,
-    cx: TensorType,
-    cy: TensorType,
-    workspace: TensorType,
-    has_bias: bool,
-) -> Estimate:
+@takes("grad_hy? grad_cy? cx cy workspace")
+def fused_lstm_cell_backward_impl(of: Operands, *, has_bias: bool) -> Estimate:
     """Gradients of the gates, the cell state and the bias."""
-    bias = workspace.like(workspace.shape[-1:]) if has_bias else None
-    reads = (grad_hy, grad_cy, cx, cy, workspace)
-    return replace(gates_back(LSTM, cx, has_bias), out=(workspace.like(), cx.like(), bias), reads=reads)
+    gate = of.workspace.like()
+    bias = gate.like(gate.shape[-1:]) if has_bias else None
+    return replace(gates_back(LSTM, of.cx, has_bias), out=(gate, of.cx.like(), bias), reads=(*of,))
 
 
 def with_shared_gradients(grads: Estimate) -> Estimate:
@@ -103,33 +89,21 @@ def fused_gru_cell_backward(grad_hy: TensorType, workspace: TensorType, has_bias
 
 
 @rule("aten._thnn_differentiable_lstm_cell_backward", kind="elementwise")
-def differentiable_lstm_cell_backward(
-    grad_hy: TensorType | None,
-    grad_cy: TensorType | None,
-    input_gates: TensorType,
-    hidden_gates: TensorType,
-    input_bias: TensorType | None,
-    hidden_bias: TensorType | None,
-    cx: TensorType,
-    cy: TensorType,
-) -> Estimate:
+@takes("grad_hy? grad_cy? input_gates hidden_gates input_bias? hidden_bias? cx cy")
+def differentiable_lstm_cell_backward(of: Operands) -> Estimate:
     """As the fused one, with the gates computed again."""
-    grads = fused_lstm_cell_backward(grad_hy, grad_cy, cx, cy, input_gates, input_bias is not None)
-    return _recomputed(grads, gates(LSTM, cx, input_bias), hidden_gates, input_bias, hidden_bias)
+    own = of.named("grad_hy grad_cy cx cy input_gates")
+    grads = fused_lstm_cell_backward(*own, has_bias=of.input_bias is not None)
+    more = of.named("hidden_gates input_bias hidden_bias")
+    return _recomputed(grads, gates(LSTM, of.cx, of.input_bias), *more)
 
 
 @rule("aten._thnn_differentiable_gru_cell_backward", kind="elementwise")
-def differentiable_gru_cell_backward(
-    grad_hy: TensorType,
-    input_gates: TensorType,
-    hidden_gates: TensorType,
-    hx: TensorType,
-    input_bias: TensorType | None,
-    hidden_bias: TensorType | None,
-) -> Estimate:
+@takes("grad_hy input_gates hidden_gates hx input_bias? hidden_bias?")
+def differentiable_gru_cell_backward(of: Operands) -> Estimate:
     """As the fused one, with the gates computed again."""
-    grads = fused_gru_cell_backward(grad_hy, input_gates, input_bias is not None)
-    return _recomputed(grads, gates(GRU, hx, input_bias), hidden_gates, hx, input_bias, hidden_bias)
+    grads = fused_gru_cell_backward(of.grad_hy, of.input_gates, of.input_bias is not None)
+    return _recomputed(grads, gates(GRU, of.hx, of.input_bias), *of.but("grad_hy input_gates"))
 
 
 def _recomputed(grads: Estimate, forward: Estimate, *more: TensorType | None) -> Estimate:
@@ -186,35 +160,21 @@ rule("aten.miopen_rnn")(
 
 
 @rule("aten._cudnn_rnn_backward")
+@takes("x * hx cx? output grad_output? grad_hy? grad_cy? weight_buf reserve")
 def cudnn_rnn_backward(
-    x: TensorType,
-    weight: Tensors,
-    weight_stride0: int,
-    weight_buf: TensorType,
-    hx: TensorType,
-    cx: TensorType | None,
-    output: TensorType,
-    grad_output: TensorType | None,
-    grad_hy: TensorType | None,
-    grad_cy: TensorType | None,
-    mode: int,
-    *,
-    bidirectional: bool,
-    reserve: TensorType,
-    output_mask: Mask,
+    of: Operands, *, weight: Tensors, weight_stride0: int, mode: int, bidirectional: bool, output_mask: Mask
 ) -> Estimate:
     """Back-propagation through time, for the operands in the mask: input, both states, weights."""
     layers = cut(weight, weight_stride0)
     names = zip(("x", "hx", "cx", "params"), output_mask, strict=True)
     wants = frozenset(name for name, wanted in names if wanted)
-    work = recur_back(MODES[mode], x, hx, layers, 2 if bidirectional else 1, wants)
-    single = zip((x, hx, cx), output_mask[:3], strict=True)
+    work = recur_back(MODES[mode], of.x, of.hx, layers, 2 if bidirectional else 1, wants)
+    single = zip((of.x, of.hx, of.cx), output_mask[:3], strict=True)
     results = (
         *(value.like() if value and wanted else None for value, wanted in single),
         *(value.like() for value in weight if output_mask[3]),
     )
-    reads = (x, hx, cx, output, grad_output, grad_hy, grad_cy, weight_buf, reserve)
-    return replace(work, out=results, reads=reads)
+    return replace(work, out=results, reads=(*of,))
 
 
 @rule("aten._cudnn_rnn_flatten_weight", kind="movement")
@@ -230,51 +190,25 @@ def use_cudnn_rnn_flatten_weight() -> Estimate:
 
 
 @rule("aten.mkldnn_rnn_layer")
-def mkldnn_rnn_layer(
-    x: TensorType,
-    weight0: TensorType,
-    weight1: TensorType,
-    weight2: TensorType,
-    weight3: TensorType,
-    hx_: TensorType,
-    cx_: TensorType,
-    *,
-    mode: int,
-    hidden_size: Dim,
-    has_biases: bool,
-) -> Estimate:
+@takes("x weight0 weight1 weight2 weight3 hx_ cx_")
+def mkldnn_rnn_layer(of: Operands, *, mode: int, hidden_size: Dim, has_biases: bool) -> Estimate:
     """One direction of one layer."""
-    layer = Layer(weight0, weight1, None, (weight2, weight3) if has_biases else ())
-    estimate = recur(MODES[mode], x, (hx_, cx_), [layer], x.like((*x.shape[:-1], hidden_size)))
+    x, w_ih, w_hh, b_ih, b_hh, *states = of
+    layer = Layer(w_ih, w_hh, None, (b_ih, b_hh) if has_biases else ())
+    estimate = recur(MODES[mode], x, tuple(states), [layer], x.like((*x.shape[:-1], hidden_size)))
     return replace(estimate, out=(*estimate.out, NOTHING))
 
 
 @rule("aten.mkldnn_rnn_layer_backward")
-def mkldnn_rnn_layer_backward(
-    x: TensorType,
-    weight1: TensorType,
-    weight2: TensorType,
-    weight3: TensorType,
-    weight4: TensorType,
-    hx_: TensorType,
-    cx_tmp: TensorType,
-    output: TensorType,
-    hy_: TensorType,
-    cy_: TensorType,
-    grad_output: TensorType | None,
-    grad_hy: TensorType | None,
-    grad_cy: TensorType | None,
-    *,
-    mode: int,
-    has_biases: bool,
-    workspace: TensorType,
-) -> Estimate:
+@takes(
+    "x weight1 weight2 weight3 weight4 hx_ cx_tmp output hy_ cy_ grad_output? grad_hy? grad_cy? * workspace"
+)
+def mkldnn_rnn_layer_backward(of: Operands, *, mode: int, has_biases: bool) -> Estimate:
     """Back-propagation through time for all operands."""
-    layer = Layer(weight1, weight2, None, (weight3, weight4) if has_biases else ())
-    operands = (x, weight1, weight2, weight3, weight4, hx_, cx_tmp)
-    work = recur_back(MODES[mode], x, hx_, [layer], 1, frozenset(("x", "hx", "params")))
-    reads = (*operands, output, hy_, cy_, grad_output, grad_hy, grad_cy, workspace)
-    return replace(work, out=tuple(value.like() for value in operands), reads=reads)
+    layer = Layer(of.weight1, of.weight2, None, (of.weight3, of.weight4) if has_biases else ())
+    work = recur_back(MODES[mode], of.x, of.hx_, [layer], 1, frozenset(("x", "hx", "params")))
+    operands = of.named("x weight1 weight2 weight3 weight4 hx_ cx_tmp")
+    return replace(work, out=tuple(value.like() for value in operands), reads=(*of,))
 
 
 # Quantized cells.

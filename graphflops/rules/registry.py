@@ -64,18 +64,22 @@ class Rule:
     @property
     def positional(self) -> int:
         """How many parameters can be given by position."""
-        return len(getattr(self.function, "order", ())) or self.function.__code__.co_argcount
+        order = getattr(self.function, "order", None)
+        return self.function.__code__.co_argcount if order is None else len(order)
 
     @property
     def parameters(self) -> tuple[str, ...]:
         """Names of the parameters, positional ones first."""
-        code, order = self.function.__code__, getattr(self.function, "order", ())
+        code = self.function.__code__
+        order, given = getattr(self.function, "order", None), getattr(self.function, "given", ())
         names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
-        apart = {*order, *getattr(self.function, "given", ())}
-        return (*order, *(name for name in names if name not in apart)) if apart else names
+        if order is None and not given:
+            return names
+        first, taken = order or (), getattr(self.function, "takes", ())
+        return (*first, *(name for name in (*taken, *names) if name not in {*first, *given, "of"}))
 
     @property
-    def plain(self) -> Any:
+    def _plain(self) -> Any:
         """The function that the rule was made of."""
         function: Any = self.function
         while hasattr(function, "__wrapped__"):
@@ -83,11 +87,18 @@ class Rule:
         return function
 
     @property
+    def annotations(self) -> dict[str, str]:
+        """What the parameters are annotated with, as it is written."""
+        return {**getattr(self._plain, "__annotations__", {}), **getattr(self.function, "takes", {})}
+
+    @property
     def optional(self) -> frozenset[str]:
         """Names of the parameters that a call may leave out."""
-        code, last = self.plain.__code__, len(self.plain.__defaults__ or ())
-        positional = code.co_varnames[: code.co_argcount]
-        return frozenset(("_", *positional[len(positional) - last :], *(self.plain.__kwdefaults__ or ())))
+        plain, taken = self._plain, getattr(self.function, "takes", {})
+        code, defaults = plain.__code__, plain.__defaults__ or ()
+        given = code.co_varnames[code.co_argcount - len(defaults) : code.co_argcount]
+        left_out = (name for name, kind in taken.items() if "None" in kind)
+        return frozenset(("_", *given, *(plain.__kwdefaults__ or ()), *left_out))
 
     @property
     def keywords(self) -> tuple[str, ...]:
@@ -350,7 +361,9 @@ class Derived:
         **given: object,
     ) -> None:
         self.__wrapped__ = base  # where its parameters are found, and its description
-        self.change, self.says, self.order, self.given = change, says, tuple(order.split()), given
+        self.takes = getattr(base, "takes", {})  # as `operands.Taking`
+        self.change, self.says, self.given = change, says, given
+        self.order = tuple(order.split()) or getattr(base, "order", None)
 
     @property
     def __code__(self) -> CodeType:

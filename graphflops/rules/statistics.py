@@ -9,6 +9,7 @@ from graphflops.dims import Dim, broadcast, dim_min, prod, total
 from graphflops.errors import ShapeError
 from graphflops.rules.elementwise import float_result
 from graphflops.rules.lapack import halvings
+from graphflops.rules.operands import Operands, takes
 from graphflops.rules.reduce import (
     accumulated,
     amax_backward,
@@ -192,21 +193,14 @@ def corrcoef(x: TensorType) -> Estimate:
 
 
 @rule("aten.segment_reduce")
-def segment_reduce(
-    data: TensorType,
-    reduce: str,
-    *,
-    lengths: TensorType | None = None,
-    indices: TensorType | None = None,
-    offsets: TensorType | None = None,
-    axis: int = 0,
-) -> Estimate:
+@takes("data * lengths? offsets?")
+def segment_reduce(of: Operands, *, reduce: str, axis: int = 0) -> Estimate:
     """One operation per element, and a division per result for means."""
+    data, lengths, offsets = of
     if lengths is not None:
         segments = lengths.shape
     else:
         require(offsets is not None, "segments need lengths or offsets, and neither is given")
-        assert offsets is not None
         segments = (*offsets.shape[:-1], offsets.shape[-1] - 1)
     out = data.like((*segments, *data.shape[axis + 1 :]))
     work = data.numel + (out.numel if reduce == "mean" else 0)
@@ -214,19 +208,12 @@ def segment_reduce(
 
 
 @rule("aten._segment_reduce_backward")
-def segment_reduce_backward(
-    grad: TensorType,
-    output: TensorType,
-    data: TensorType,
-    reduce: str,
-    *,
-    lengths: TensorType | None = None,
-    offsets: TensorType | None = None,
-) -> Estimate:
+@takes("grad output data * lengths? offsets?")
+def segment_reduce_backward(of: Operands, *, reduce: str) -> Estimate:
     """Sums repeat the gradient; other reductions take one operation per element."""
     if reduce == "sum":
-        return Estimate((data.like(),), reads=(grad, lengths, offsets))
-    return Estimate((data.like(),), vector_flops=data.numel, reads=(grad, output, data, lengths, offsets))
+        return Estimate((of.data.like(),), reads=of.but("output data"))
+    return Estimate((of.data.like(),), vector_flops=of.data.numel, reads=(*of,))
 
 
 @rule("aten.dist")

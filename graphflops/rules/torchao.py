@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from graphflops.cost import Estimate, Value, free
+from graphflops.cost import Estimate, free
 from graphflops.dims import Dim, dim_max, floor_div, prod, same
 from graphflops.rules.attention import attend
 from graphflops.rules.lowprecision import scaled_mm
 from graphflops.rules.matmul import flops_of, matmul_into
+from graphflops.rules.operands import Operands, takes
 from graphflops.rules.quantized import DEQUANTIZE, MIN_MAX, QUANTIZE, convert
 from graphflops.rules.registry import Derived, require, rule
 from graphflops.rules.shapes import only_result
@@ -75,37 +76,22 @@ def mx_fp8_bf16(a: TensorType, b: TensorType, a_scale: TensorType, b_scale: Tens
 
 
 @rule("torchao.float8_linear_cpu")
-def float8_linear(
-    x: TensorType,
-    x_scales: TensorType,
-    weight: TensorType,
-    weight_scales: TensorType,
-    bias: TensorType | None,
-    output_dtype: DType,
-) -> Estimate:
+@takes("x x_scales weight weight_scales bias? output_dtype?")
+def float8_linear(of: Operands) -> Estimate:
     """A product with a weight in tiles or as it is; each result takes both scales."""
-    features = weight.shape[0] * weight.shape[3] if weight.rank == 4 else weight.shape[0]
-    kept = x.shape[-1] * features
-    return scaled_product(x, kept, features, output_dtype, x_scales, weight, weight_scales, bias=bias)
+    features = of.weight.shape[0] * (of.weight.shape[3] if of.weight.rank == 4 else 1)
+    kept, scaled = of.x.shape[-1] * features, of.named("x_scales weight weight_scales")
+    return scaled_product(of.x, kept, features, of.output_dtype, *scaled, bias=of.bias)
 
 
 @rule("torchao.da8w4_linear_cpu")
-def da8w4_linear(
-    x: TensorType,
-    x_scales: TensorType,
-    x_zeros: TensorType,
-    weight: TensorType,
-    weight_scales: TensorType,
-    weight_zeros: TensorType,
-    compensation: TensorType,
-    bias: TensorType | None,
-    output_dtype: DType,
-) -> Estimate:
+@takes("x x_scales x_zeros weight weight_scales weight_zeros compensation bias? output_dtype?")
+def da8w4_linear(of: Operands) -> Estimate:
     """A product with 4-bit weights, two in a byte; each result takes both scales and the correction for zero points."""
-    require(weight.rank == 4, f"packed weights have four axes, not {weight.rank}")
-    features = weight.shape[0] * weight.shape[3] * 2
-    reads = (x_scales, x_zeros, weight, weight_scales, weight_zeros, compensation)
-    return scaled_product(x, x.shape[-1] * features, features, output_dtype, *reads, bias=bias, per_result=3)
+    require(of.weight.rank == 4, f"packed weights have four axes, not {of.weight.rank}")
+    features = of.weight.shape[0] * of.weight.shape[3] * 2
+    kept, reads = of.x.shape[-1] * features, of.but("x bias output_dtype")
+    return scaled_product(of.x, kept, features, of.output_dtype, *reads, bias=of.bias, per_result=3)
 
 
 @rule("torchao.float8_linear_prepack_cpu", "torchao.da8w4_linear_prepack_cpu", kind="movement")
@@ -116,19 +102,12 @@ def prepack(*parts: TensorType) -> Estimate:
 
 
 @rule("torchao.rowwise_scaled_linear_sparse_cutlass_f8f8")
-def sparse_linear(
-    x: TensorType,
-    x_scale: TensorType,
-    weight: TensorType,
-    weight_meta: TensorType,
-    weight_scale: TensorType,
-    bias: TensorType | None = None,
-    out_dtype: DType | None = None,
-) -> Estimate:
+@takes("x x_scale weight weight_meta weight_scale bias? out_dtype?")
+def sparse_linear(of: Operands) -> Estimate:
     """A product with the half of the weights that is kept; each result takes both scales."""
-    dtype = x_scale.dtype if out_dtype is None else out_dtype
-    reads = (x_scale, weight, weight_meta, weight_scale)
-    return scaled_product(x, prod(weight.shape), weight.shape[0], dtype, *reads, bias=bias)
+    dtype = of.x_scale.dtype if of.out_dtype is None else of.out_dtype
+    kept, features = prod(of.weight.shape), of.weight.shape[0]
+    return scaled_product(of.x, kept, features, dtype, *of.but("x bias out_dtype"), bias=of.bias)
 
 
 @rule("torchao.to_sparse_semi_structured_cutlass_sm9x_f8", kind="movement")
@@ -154,34 +133,21 @@ def fp8_sparse_mm(
 
 
 @rule("blocksparse.addmm")
-def block_sparse_mm(
-    x: TensorType,
-    rows: TensorType,
-    columns: TensorType,
-    values: TensorType,
-    m: Dim,
-    k: Dim,
-    bias: TensorType | None = None,
-) -> Estimate:
+@takes("x rows columns values m? k? bias?")
+def block_sparse_mm(of: Operands) -> Estimate:
     """The stored blocks of a matrix times the columns of a dense one."""
-    width = x.shape[1]
-    out = x.like((m, width))
-    return Estimate((out,), flops_of(values.numel * width, x.dtype), reads=(x, rows, columns, values, bias))
+    width = of.x.shape[1]
+    out, flops = of.x.like((of.m, width)), flops_of(of.values.numel * width, of.x.dtype)
+    return Estimate((out,), flops, reads=of.but("m k"))
 
 
 @rule("blocksparse.int_addmm")
-def block_sparse_int_mm(
-    rows: TensorType,
-    columns: TensorType,
-    values: TensorType,
-    a: TensorType,
-    left: TensorType,
-    right: TensorType,
-) -> Estimate:
+@takes("rows columns values a left right")
+def block_sparse_int_mm(of: Operands) -> Estimate:
     """The stored int8 blocks of a matrix times a dense one, turned; each result takes both scales."""
-    out = a.like((a.shape[-1], left.shape[-1]), BFLOAT16)
-    work = flops_of(values.numel * a.shape[-1], a.dtype)
-    return Estimate((out,), work, 2 * out.numel, reads=(values, rows, columns, a, left, right))
+    out = of.a.like((of.a.shape[-1], of.left.shape[-1]), BFLOAT16)
+    work = flops_of(of.values.numel * of.a.shape[-1], of.a.dtype)
+    return Estimate((out,), work, 2 * out.numel, reads=(of.values, *of.but("values")))
 
 
 @rule("blocksparse.bsr_to_dense", kind="movement")
@@ -191,23 +157,14 @@ def bsr_to_dense(rows: TensorType, columns: TensorType, values: TensorType, m: D
 
 
 @rule("torchao.reference_dqlinear_int4")
-def dynamic_int4_linear(
-    x: TensorType,
-    x_eps: float,
-    weight: TensorType,
-    weight_scale: TensorType,
-    weight_zero_point: TensorType,
-    bias: TensorType | None,
-    group_size: tuple[Dim, ...],
-) -> Estimate:
+@takes("x x_eps? weight weight_scale weight_zero_point? bias? group_size?")
+def dynamic_int4_linear(of: Operands) -> Estimate:
     """Rows quantised, a product of integers, and per result and group of weights a scale and a sum."""
-    features, inner = weight.shape
-    groups = floor_div(inner, group_size[1])
-    product = scaled_product(
-        x, inner * features, features, FLOAT32, weight, weight_scale, bias=bias, per_result=1
-    )
+    features, inner = of.weight.shape
+    groups, reads = floor_div(inner, of.group_size[1]), (of.weight, of.weight_scale)
+    product = scaled_product(of.x, inner * features, features, FLOAT32, *reads, bias=of.bias, per_result=1)
     out = only_result(product)
-    more = (MIN_MAX + QUANTIZE) * x.numel + 2 * groups * out.numel
+    more = (MIN_MAX + QUANTIZE) * of.x.numel + 2 * groups * out.numel
     return replace(product, vector_flops=product.vector_flops + more, matrix_dtype=INT8)
 
 
@@ -229,20 +186,14 @@ def quantized_attention(
 
 
 @rule("torchao._scaled_embedding_bag", kind="gather")
-def scaled_embedding_bag(
-    weight: TensorType,
-    indices: TensorType,
-    offsets: TensorType,
-    weight_scale: TensorType,
-    o_scale: float,
-    mode: int,
-    include_last_offset: bool,
-    output_dtype: DType,
-) -> Estimate:
+@takes("weight indices offsets weight_scale o_scale? mode? include_last_offset? output_dtype?")
+def scaled_embedding_bag(of: Operands) -> Estimate:
     """One addition per element looked up, and the weights' scale per result."""
-    looked_up = weight.like((indices.numel, weight.shape[1]))
-    out = weight.like((offsets.shape[0] - 1, weight.shape[1]), output_dtype)
-    return Estimate((out,), 0, looked_up.numel + out.numel, reads=(looked_up, indices, offsets, weight_scale))
+    width = of.weight.shape[1]
+    looked_up = of.weight.like((of.indices.numel, width))
+    out = of.weight.like((of.offsets.shape[0] - 1, width), of.output_dtype)
+    reads = (looked_up, of.indices, of.offsets, of.weight_scale)
+    return Estimate((out,), 0, looked_up.numel + out.numel, reads=reads)
 
 
 Sizes = tuple[Dim, ...]
@@ -257,32 +208,18 @@ def access_subclass_inner_tensor(x: TensorType) -> Estimate:
 
 
 @rule("torchao.quantize_affine", kind="quantisation")
-def quantize_affine(
-    x: TensorType,
-    block_size: Sizes,
-    scale: TensorType,
-    zero_point: TensorType | None,
-    output_dtype: DType,
-    quant_min: Value = None,
-    quant_max: Value = None,
-) -> Estimate:
+@takes("x block_size? scale zero_point? output_dtype? quant_min? quant_max?")
+def quantize_affine(of: Operands) -> Estimate:
     """Six operations per element, five without zero points."""
-    return convert(x, output_dtype, QUANTIZE - (zero_point is None), scale, zero_point)
+    return convert(of.x, of.output_dtype, QUANTIZE - (of.zero_point is None), of.scale, of.zero_point)
 
 
 @rule("torchao.dequantize_affine", kind="quantisation")
-def dequantize_affine(
-    x: TensorType,
-    block_size: Sizes,
-    scale: TensorType,
-    zero_point: TensorType | None,
-    input_dtype: DType,
-    quant_min: Value = None,
-    quant_max: Value = None,
-    output_dtype: DType = FLOAT32,
-) -> Estimate:
-    """Three operations per element, two without zero points."""
-    return convert(x, output_dtype, DEQUANTIZE - (zero_point is None), scale, zero_point)
+@takes("x block_size? scale zero_point? input_dtype? quant_min? quant_max? output_dtype?")
+def dequantize_affine(of: Operands) -> Estimate:
+    """Three operations per element, two without zero points; the result is in float32 by default."""
+    dtype = of.output_dtype or FLOAT32
+    return convert(of.x, dtype, DEQUANTIZE - (of.zero_point is None), of.scale, of.zero_point)
 
 
 @rule("torchao.quantize_affine_float8_non_decomposed", kind="quantisation")
@@ -298,36 +235,22 @@ def dequantize_affine_float8(x: TensorType, scale: TensorType, output_dtype: DTy
 
 
 @rule("torchao.choose_qparams_affine", kind="quantisation")
-def choose_qparams_affine(
-    x: TensorType,
-    mapping_type: str,
-    block_size: Sizes,
-    target_dtype: DType,
-    quant_min: Value = None,
-    quant_max: Value = None,
-    eps: float | None = None,
-    scale_dtype: DType | None = None,
-    zero_point_dtype: DType | None = None,
-    keepdim: bool = False,
-) -> Estimate:
+@takes(
+    "x mapping_type? block_size? target_dtype? quant_min? quant_max? eps? scale_dtype? zero_point_dtype? keepdim?"
+)
+def choose_qparams_affine(of: Operands) -> Estimate:
     """Minimum and maximum of each block; computing the parameters from them is not counted."""
-    shape = blocks(x, block_size, keepdim)
-    out = (x.like(shape, scale_dtype), x.like(shape, zero_point_dtype or INT32))
-    return Estimate(out, vector_flops=MIN_MAX * x.numel, reads=(x,))
+    shape = blocks(of.x, of.block_size, bool(of.keepdim))
+    out = (of.x.like(shape, of.scale_dtype), of.x.like(shape, of.zero_point_dtype or INT32))
+    return Estimate(out, vector_flops=MIN_MAX * of.x.numel, reads=(of.x,))
 
 
 @rule("torchao.choose_scale_float8", kind="quantisation")
-def choose_scale_float8(
-    x: TensorType,
-    block_size: Sizes,
-    float8_dtype: DType = _FLOAT8_E4M3,
-    scale_dtype: DType = FLOAT32,
-    hp_value_lb: float | None = None,
-    hp_value_ub: float | None = None,
-) -> Estimate:
+@takes("x block_size? float8_dtype? scale_dtype? hp_value_lb? hp_value_ub?")
+def choose_scale_float8(of: Operands) -> Estimate:
     """The largest absolute value of each block."""
-    out = x.like(map(floor_div, x.shape, block_size), FLOAT32)
-    return Estimate((out,), vector_flops=MIN_MAX * x.numel, reads=(x,))
+    out = of.x.like(map(floor_div, of.x.shape, of.block_size), FLOAT32)
+    return Estimate((out,), vector_flops=MIN_MAX * of.x.numel, reads=(of.x,))
 
 
 def blocks(x: TensorType, block_size: Sizes, keepdim: bool) -> Sizes:

@@ -12,6 +12,7 @@ from graphflops.cost import Estimate, data_dependent
 from graphflops.dims import Dim, floor_div, prod
 from graphflops.rules.conv import convolved, downsampled
 from graphflops.rules.lapack import n_log_n
+from graphflops.rules.operands import Operands, takes
 from graphflops.rules.registry import Derived, require, rule
 from graphflops.rules.shapes import only_result
 from graphflops.tensor import INT32, INT64, TensorType
@@ -19,39 +20,27 @@ from graphflops.tensor import INT32, INT64, TensorType
 KIND = "boxes"
 
 
+@takes("grad rois * channel_mapping? argmax?")
 def spread(
-    grad: TensorType,
-    rois: TensorType,
-    chosen: TensorType | None = None,
+    of: Operands,
     *,
     batch_size: Dim,
     channels: Dim,
     height: Dim,
     width: Dim,
+    sampling_ratio: Dim | None = None,
     work: Dim = 1,
 ) -> Estimate:
-    """The gradient of a batch of pictures: so many operations per element of the boxes' gradients."""
-    picture = grad.like((batch_size, channels, height, width))
-    return Estimate((picture,), vector_flops=work * grad.numel, reads=(grad, rois, chosen))
+    """The gradient of a batch of pictures: so many operations per element of the boxes' gradients, or samples of each."""
+    if sampling_ratio is not None:
+        work = SAMPLE * samples(sampling_ratio) + 1
+    picture = of.grad.like((batch_size, channels, height, width))
+    return Estimate((picture,), vector_flops=work * of.grad.numel, reads=(*of,))
 
 
-@rule("torchvision._roi_align_backward", "torchvision._ps_roi_align_backward")
-def roi_align_backward(
-    grad: TensorType,
-    rois: TensorType,
-    *,
-    channel_mapping: TensorType | None = None,
-    sampling_ratio: int,
-    batch_size: Dim,
-    channels: Dim,
-    height: Dim,
-    width: Dim,
-) -> Estimate:
-    """As many taps as the forward samples, and the division by their number."""
-    picture = {"batch_size": batch_size, "channels": channels, "height": height, "width": width}
-    return spread(grad, rois, channel_mapping, **picture, work=SAMPLE * samples(sampling_ratio) + 1)
-
-
+rule("torchvision._roi_align_backward", "torchvision._ps_roi_align_backward")(
+    Derived(spread, says="As many taps as the forward samples, and the division by their number.")
+)
 rule("torchvision._roi_pool_backward")(
     Derived(spread, says="One addition per element, at the pixel that was the largest.")
 )

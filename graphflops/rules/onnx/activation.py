@@ -56,7 +56,7 @@ def unary(name: str, row: str = "", result: Promotion = own_type, fold: Fold | N
     work = WORK[row or operator(key).name]
 
     @rule(key)
-    def estimate(a: TensorType, **attributes: Value) -> Estimate:
+    def estimate(a: TensorType) -> Estimate:
         return pointwise(work, a, result=result, fold=fold)
 
 
@@ -66,9 +66,7 @@ def binary(name: str, result: Promotion = own_type, fold: Fold | None = None) ->
     work = WORK[operator(key).name]
 
     @rule(key)
-    def estimate(
-        a: TensorType, b: TensorType, *, broadcast: int = 0, axis: int | None = None, **attributes: Value
-    ) -> Estimate:
+    def estimate(a: TensorType, b: TensorType, *, axis: int | None = None) -> Estimate:
         return pointwise(work, a, placed(a, b, axis), result=result, fold=fold)
 
 
@@ -132,9 +130,7 @@ def bit_shift(a: TensorType, b: TensorType, *, direction: str) -> Estimate:
 
 
 @rule("onnx.Div")
-def divide(
-    a: TensorType, b: TensorType, *, broadcast: int = 0, axis: int | None = None, **attributes: Value
-) -> Estimate:
+def divide(a: TensorType, b: TensorType, *, axis: int | None = None) -> Estimate:
     """One division per element; integers are rounded towards zero."""
     fold = values.divide if a.dtype.is_floating else values.divide_whole
     return pointwise(WORK["div"], a, placed(a, b, axis), fold=fold)
@@ -148,9 +144,7 @@ def modulo(a: TensorType, b: TensorType, *, fmod: int = 0) -> Estimate:
 
 
 @rule("onnx.Pow")
-def power(
-    a: TensorType, exponent: TensorType, *, broadcast: int = 0, axis: int | None = None, **attributes: Value
-) -> Estimate:
+def power(a: TensorType, exponent: TensorType, *, axis: int | None = None) -> Estimate:
     """A function evaluation per element, or the products that a small constant exponent stands for."""
     work = power_work(only_value(exponent))
     return pointwise(work, a, placed(a, exponent, axis), fold=values.power)
@@ -167,7 +161,7 @@ def only_value(x: TensorType | None) -> values.Number | None:
 def variadic(name: str, row: str, final: int, fold: Fold | None) -> None:
     """Register a function of any number of operands, combined pair by pair, and `final` operations per result."""
 
-    def estimate(*tensors: TensorType, **attributes: Value) -> Estimate:
+    def estimate(*tensors: TensorType) -> Estimate:
         require(len(tensors) > 0, f"{name} needs at least one operand")
         return pointwise(WORK[row].times(len(tensors) - 1).more(final), *tensors, fold=fold)
 

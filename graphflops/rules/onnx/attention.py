@@ -10,6 +10,7 @@ from graphflops.rules.attention import attend, leading_axes
 from graphflops.rules.onnx.entries import onnx_dtype
 from graphflops.rules.onnx.fused import Outputs, chosen, fused, work
 from graphflops.rules.onnx.microsoft_attention import by_head, merged, rotated
+from graphflops.rules.operands import Operands, takes
 from graphflops.rules.registry import ForwardCall, backward, require, rule
 from graphflops.rules.shapes import replaced
 from graphflops.tensor import FLOAT32, FLOAT64, TensorType
@@ -20,14 +21,9 @@ SOFTCAP = 2  # divide, multiply; and a hyperbolic tangent
 
 
 @rule("onnx.Attention", product=("query", "key", "value"))
+@takes("query key value attn_mask? past_key? past_value? nonpad_kv_seqlen?")
 def attention(
-    query: TensorType,
-    key: TensorType,
-    value: TensorType,
-    attn_mask: TensorType | None = None,
-    past_key: TensorType | None = None,
-    past_value: TensorType | None = None,
-    nonpad_kv_seqlen: TensorType | None = None,
+    of: Operands,
     *,
     is_causal: int = 0,
     kv_num_heads: int | None = None,
@@ -41,22 +37,22 @@ def attention(
 
     Where only data say how much of a cache is filled, it is taken to be all of it.
     """
-    q = _split(query, q_num_heads)
-    k, v = _joined(past_key, _split(key, kv_num_heads)), _joined(past_value, _split(value, kv_num_heads))
-    mask = _fitting(attn_mask, q.shape[-2], k.shape[-2])
+    q = _split(of.query, q_num_heads)
+    pairs = ((of.past_key, of.key), (of.past_value, of.value))
+    k, v = (_joined(past, _split(fresh, kv_num_heads)) for past, fresh in pairs)
+    mask = _fitting(of.attn_mask, q.shape[-2], k.shape[-2])
     problem = attend(
         *(q, k, v, mask),
         left=None if left_window_size < 0 else left_window_size,
         right=0 if is_causal else None if right_window_size < 0 else right_window_size,
-        bottom_right=nonpad_kv_seqlen is not None,
-        offset=0 if past_key is None else past_key.shape[-2],
+        bottom_right=of.nonpad_kv_seqlen is not None,
+        offset=0 if of.past_key is None else of.past_key.shape[-2],
     )
     capped = work(SOFTCAP * problem.scores, problem.scores) if softcap else Estimate()
     out = _result(q, k, v)
-    y = merged(out, v.shape[-1]) if query.rank == 3 else out
+    y = merged(out, v.shape[-1]) if of.query.rank == 3 else out
     scores = q.like((*out.shape[:-1], k.shape[-2]))
-    reads = (query, key, value, attn_mask, past_key, past_value, nonpad_kv_seqlen)
-    return fused(chosen(outputs, y, k.like(), v.like(), scores), problem.forward(), capped, reads=reads)
+    return fused(chosen(outputs, y, k.like(), v.like(), scores), problem.forward(), capped, reads=(*of,))
 
 
 @backward("onnx.Attention")
@@ -129,33 +125,22 @@ def _fitting(mask: TensorType | None, queries: Dim, keys: Dim) -> TensorType | N
 
 
 @rule("onnx.RotaryEmbedding", kind="elementwise")
-def rotary_embedding(
-    x: TensorType,
-    cos_cache: TensorType,
-    sin_cache: TensorType,
-    position_ids: TensorType | None = None,
-    *,
-    num_heads: int = 0,
-    rotary_embedding_dim: int = 0,
-) -> Estimate:
+@takes("x cos_cache sin_cache position_ids?")
+def rotary_embedding(of: Operands, *, num_heads: int = 0, rotary_embedding_dim: int = 0) -> Estimate:
     """Two products and a sum per rotated element; of the caches, the rows of the positions given are read."""
+    x, cache, places = of.x, of.cos_cache, of.position_ids
     apart = _split(x, num_heads) if num_heads or x.rank == 4 else x
     turned = rotary_embedding_dim or apart.shape[-1]
-    fits = not differ(2 * cos_cache.shape[-1], turned)
-    require(fits, f"a table {cos_cache} for {turned} numbers in pairs")
+    require(not differ(2 * cache.shape[-1], turned), f"a table {cache} for {turned} numbers in pairs")
     rotation = rotated(apart, width=rotary_embedding_dim)
-    cache = cos_cache if position_ids is None else cos_cache.like((*position_ids.shape, cos_cache.shape[-1]))
-    return fused((x.like(),), rotation, reads=(x, cache, cache, position_ids))
+    rows = cache if places is None else cache.like((*places.shape, cache.shape[-1]))
+    return fused((x.like(),), rotation, reads=(x, rows, rows, places))
 
 
 @rule("onnx.LinearAttention", kind="other")
+@takes("query key value past_state? decay? beta?")
 def linear_attention(
-    query: TensorType,
-    key: TensorType,
-    value: TensorType,
-    past_state: TensorType | None = None,
-    decay: TensorType | None = None,
-    beta: TensorType | None = None,
+    of: Operands,
     *,
     kv_num_heads: int,
     q_num_heads: int,
@@ -167,21 +152,21 @@ def linear_attention(
     A decay scales the state, by an exponential for each of its numbers; a delta rule first takes out what the state holds
     for the key: one product more, a difference and a scaling of the value.
     """
-    q, k, v = by_head(query, q_num_heads), by_head(key, kv_num_heads), by_head(value, kv_num_heads)
+    q, k, v = by_head(of.query, q_num_heads), by_head(of.key, kv_num_heads), by_head(of.value, kv_num_heads)
     width, depth = k.shape[-1], v.shape[-1]
     meet(q.shape[-1], width, f"query and key widths differ: {q.shape[-1]} and {width}")
     into, out_of = k.numel * depth, q.numel * depth
     delta, gated = "delta" in update_rule, "gated" in update_rule
     out = merged(q, depth)
-    for given, numbers in ((decay, (kv_num_heads, kv_num_heads * width)), (beta, (1, kv_num_heads))):
+    for given, numbers in ((of.decay, (kv_num_heads, kv_num_heads * width)), (of.beta, (1, kv_num_heads))):
         fits = given is None or not all(differ(given.shape[-1], number) for number in numbers)
         require(fits, f"{given} for {kv_num_heads} heads of {width}")
     vector = out.numel + (into if gated else 0) + (2 * v.numel if delta else 0)
-    state = TensorType((q.shape[0], kv_num_heads, width, depth), (past_state or query).dtype)
+    state = TensorType((q.shape[0], kv_num_heads, width, depth), (of.past_state or of.query).dtype)
     return Estimate(
         chosen(outputs, out, state),
         matrix_flops=2 * ((2 if delta else 1) * into + out_of),
         vector_flops=vector,
-        transcendentals=decay.numel if decay is not None and gated else 0,
-        reads=(query, key, value, past_state, decay, beta),
+        transcendentals=of.decay.numel if of.decay is not None and gated else 0,
+        reads=(*of,),
     )

@@ -12,6 +12,7 @@ from graphflops.cost import Estimate
 from graphflops.dims import Dim, at_least, ceil_div, differ, prod
 from graphflops.rules.conv import convolved, upsampled
 from graphflops.rules.onnx.fused import Outputs, applied, chosen, fused, in_32_bits, require_scales
+from graphflops.rules.operands import Operands, takes
 from graphflops.rules.pool import outputs
 from graphflops.rules.registry import require, rule
 from graphflops.rules.shapes import shown
@@ -51,13 +52,14 @@ def _moves(kernel: Sizes, spatial: int, strides: Ints, dilations: Ints) -> tuple
 def window_counts(
     sizes: Sequence[Dim],
     kernel: Sizes,
-    strides: Ints,
-    dilations: Ints,
-    pads: Ints,
-    auto_pad: str,
+    strides: Ints = (),
+    dilations: Ints = (),
+    pads: Ints = (),
+    auto_pad: str = "NOTSET",
     ceil_mode: int = 0,
+    **others: object,
 ) -> Sizes:
-    """The number of window positions along each axis."""
+    """The number of window positions along each axis; what else a pool says plays no part."""
     spatial = len(sizes)
     steps, spread = _moves(kernel, spatial, strides, dilations)
     if auto_pad.startswith("SAME"):
@@ -70,11 +72,11 @@ def window_counts(
 def transposed_sizes(
     sizes: Sequence[Dim],
     kernel: Sizes,
-    strides: Ints,
-    dilations: Ints,
-    pads: Ints,
-    auto_pad: str,
-    output_padding: Ints,
+    strides: Ints = (),
+    dilations: Ints = (),
+    pads: Ints = (),
+    auto_pad: str = "NOTSET",
+    output_padding: Ints = (),
 ) -> Sizes:
     """The output sizes of a transposed convolution."""
     spatial = len(sizes)
@@ -90,25 +92,16 @@ def transposed_sizes(
 
 
 @rule("onnx.Conv", product=("x", "w"))
-def convolution(
-    x: TensorType,
-    w: TensorType,
-    bias: TensorType | None = None,
-    *,
-    auto_pad: str = "NOTSET",
-    dilations: Ints = (),
-    group: int = 1,
-    kernel_shape: Ints = (),
-    pads: Ints = (),
-    strides: Ints = (),
-) -> Estimate:
+@takes("x w bias?")
+def convolution(of: Operands, *, group: int = 1, kernel_shape: Ints = (), **geometry: Any) -> Estimate:
     """Every output position times its window, per group."""
+    x, w, bias = of
     over = spatial_sizes(x, w, group, kernel_shape)
-    require_one_padding(auto_pad, pads)
-    return convolved(x, w, bias, window_counts(over, w.shape[2:], strides, dilations, pads, auto_pad), group)
+    require_one_padding(**geometry)
+    return convolved(x, w, bias, window_counts(over, w.shape[2:], **geometry), group)
 
 
-def require_one_padding(auto_pad: str, pads: Ints) -> None:
+def require_one_padding(auto_pad: str = "NOTSET", pads: Ints = (), **others: object) -> None:
     """Raises ShapeError where a convolution says twice how it is padded."""
     require(
         auto_pad in ("NOTSET", "") or not pads,
@@ -126,85 +119,52 @@ def spatial_sizes(x: TensorType, w: TensorType, group: int, kernel: Ints = ()) -
 
 
 @rule("onnx.ConvInteger", product=("x", "w"))
-def convolution_of_integers(
-    x: TensorType,
-    w: TensorType,
-    x_zero_point: TensorType | None = None,
-    w_zero_point: TensorType | None = None,
-    **geometry: Any,
-) -> Estimate:
+@takes("x w x_zero_point? w_zero_point?")
+def convolution_of_integers(of: Operands, **geometry: Any) -> Estimate:
     """As `Conv` in 32 bits, with a subtraction per element of an operand that has a zero point."""
-    require_scales((), x_zero_point)
-    require_scales(w.shape[:1], w_zero_point)
-    return in_32_bits(convolution(x, w, **geometry), (x, x_zero_point), (w, w_zero_point))
+    require_scales((), of.x_zero_point)
+    require_scales(of.w.shape[:1], of.w_zero_point)
+    return in_32_bits(convolution(of.x, of.w, **geometry), (of.x, of.x_zero_point), (of.w, of.w_zero_point))
 
 
 @rule("onnx.ConvTranspose", product=("x", "w"))
+@takes("x w bias?")
 def transposed_convolution(
-    x: TensorType,
-    w: TensorType,
-    bias: TensorType | None = None,
-    *,
-    auto_pad: str = "NOTSET",
-    dilations: Ints = (),
-    group: int = 1,
-    kernel_shape: Ints = (),
-    output_padding: Ints = (),
-    output_shape: Ints = (),
-    pads: Ints = (),
-    strides: Ints = (),
+    of: Operands, *, group: int = 1, kernel_shape: Ints = (), output_shape: Ints = (), **geometry: Any
 ) -> Estimate:
     """Every input position times the whole kernel, per group; counting output positions would count too much."""
+    x, w, bias = of
     sizes = spatial_sizes(x, w, group, kernel_shape)
-    require_one_padding(auto_pad, pads)
+    require_one_padding(**geometry)
     require(len(output_shape) in (0, len(sizes)), f"{len(output_shape)} sizes asked for, {len(sizes)} axes")
-    geometry = (strides, dilations, pads, auto_pad, output_padding)
-    wanted = transposed_sizes(sizes, w.shape[2:], *geometry)
+    wanted = transposed_sizes(sizes, w.shape[2:], **geometry)
     return convolved(x, w, bias, output_shape or wanted, group, transposed=True)
 
 
 @rule("onnx.DeformConv", product=("x", "w"))
+@takes("x w offset bias? mask?")
 def deformable_convolution(
-    x: TensorType,
-    w: TensorType,
-    offset: TensorType,
-    bias: TensorType | None = None,
-    mask: TensorType | None = None,
-    *,
-    dilations: Ints = (),
-    group: int = 1,
-    kernel_shape: Ints = (),
-    offset_group: int = 1,
-    pads: Ints = (),
-    strides: Ints = (),
+    of: Operands, *, group: int = 1, kernel_shape: Ints = (), offset_group: int = 1, **geometry: Any
 ) -> Estimate:
     """A convolution of inputs sampled at learned offsets: the product, and one bilinear sample per tap and channel."""
-    over = spatial_sizes(x, w, group, kernel_shape)
-    sizes = window_counts(over, w.shape[2:], strides, dilations, pads, "NOTSET")
-    taps = offset_group * prod(w.shape[2:])
-    for given, each in ((offset, len(sizes)), (mask, 1)):
+    over = spatial_sizes(of.x, of.w, group, kernel_shape)
+    sizes = window_counts(over, of.w.shape[2:], **geometry)
+    taps = offset_group * prod(of.w.shape[2:])
+    for given, each in ((of.offset, len(sizes)), (of.mask, 1)):
         fits = given is None or not any(map(differ, given.shape[1:], (each * taps, *sizes)))
         require(fits, f"{given} for {each * taps} numbers at each of {shown(sizes)} positions")
-    return deformed(x, w, offset, mask, bias, sizes, group)
+    return deformed(of.x, of.w, of.offset, of.mask, of.bias, sizes, group)
 
 
 @rule("onnx.CausalConvWithState", product=("x", "w"))
-def causal_convolution(
-    x: TensorType,
-    w: TensorType,
-    bias: TensorType | None = None,
-    past_state: TensorType | None = None,
-    *,
-    activation: str = "none",
-    outputs: Outputs = (),
-) -> Estimate:
+@takes("x w bias? past_state?")
+def causal_convolution(of: Operands, *, activation: str = "none", outputs: Outputs = ()) -> Estimate:
     """A causal convolution of each channel, and an activation."""
+    x, w, past = of.x, of.w, of.past_state
     require(x.rank == 3 and w.rank == 3, f"a weight {w} does not fit an input {x}")
     kept = w.shape[2] - 1
-    fits = past_state is None or not differ(past_state.shape[2], kept)
-    require(fits, f"a state {past_state} of {kept} steps")
-    product = convolved(x, w, bias, x.shape[2:], x.shape[1])
+    require(past is None or not differ(past.shape[2], kept), f"a state {past} of {kept} steps")
+    product = convolved(x, w, of.bias, x.shape[2:], x.shape[1])
     activated = applied(activation_named(activation), x)
-    state = x.like((*x.shape[:2], kept))
-    out = chosen(outputs, x.like(), state)
-    return fused(out, product, activated, reads=(x, w, bias, past_state))
+    out = chosen(outputs, x.like(), x.like((*x.shape[:2], kept)))
+    return fused(out, product, activated, reads=(*of,))

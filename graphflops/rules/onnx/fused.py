@@ -31,16 +31,6 @@ def fused(
     return Estimate(out, **work, reads=reads, writes=writes, matrix_dtype=matrix_dtype)
 
 
-class Operands:
-    """The operands of a call behind its first ones, by their names in the order of the operator; None where left out."""
-
-    def __init__(self, names: str, given: Sequence[TensorType | None]) -> None:
-        self._given = dict(zip(names.split(), given, strict=False))
-
-    def __getattr__(self, name: str) -> TensorType | None:
-        return self._given.get(name)
-
-
 def work(vector: Dim, transcendentals: Dim = 0) -> Estimate:
     """An estimate of arithmetic alone, as one part of a fused operator."""
     return Estimate(vector_flops=vector, transcendentals=transcendentals)

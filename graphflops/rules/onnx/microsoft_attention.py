@@ -15,6 +15,7 @@ from graphflops.rules.attention import Attention, attend
 from graphflops.rules.matmul import matmul
 from graphflops.rules.onnx.entries import size
 from graphflops.rules.onnx.fused import Outputs, Touched, chosen, fused, work
+from graphflops.rules.operands import Operands, takes
 from graphflops.rules.registry import require, rule
 from graphflops.rules.shapes import only_result
 from graphflops.tensor import TensorType
@@ -185,14 +186,9 @@ def rotated(*operands: TensorType, width: Dim = 0) -> Estimate:
 
 
 @rule("com.microsoft.Attention", product=("x", "weights"))
+@takes("x weights bias? mask_index? past? attention_bias? past_sequence_length?")
 def attention(
-    x: TensorType,
-    weights: TensorType,
-    bias: TensorType | None = None,
-    mask_index: TensorType | None = None,
-    past: TensorType | None = None,
-    attention_bias: TensorType | None = None,
-    past_sequence_length: TensorType | None = None,
+    of: Operands,
     *,
     num_heads: int,
     unidirectional: int = 0,
@@ -203,19 +199,19 @@ def attention(
     outputs: Outputs = (True,),
 ) -> Estimate:
     """One projection for queries, keys and values, and the two products of attention."""
-    made = project(x, weights, bias, num_heads, qkv_hidden_sizes)
+    made = project(of.x, of.weights, of.bias, num_heads, qkv_hidden_sizes)
     shared = past_present_share_buffer != 0
-    keys = past_rows(past, past_sequence_length, shared) + x.shape[1]
+    keys = past_rows(of.past, of.past_sequence_length, shared) + of.x.shape[1]
     width = made.value.shape[-1]
-    problem = meet(made.query, num_heads, keys, width, attention_bias, causal=unidirectional != 0)
+    problem = meet(made.query, num_heads, keys, width, of.attention_bias, causal=unidirectional != 0)
     return attended(
         problem,
         merged(made.query, width),
-        (Cache(past, made.state, keys, shared),),
+        (Cache(of.past, made.state, keys, shared),),
         made.product,
-        per_score(problem, mask_index),
+        per_score(problem, of.mask_index),
         rotated(*(made.query,) * 2 * (do_rotary != 0), width=rotary_embedding_dim),
-        reads=(x, weights, bias, mask_index, attention_bias, past_sequence_length),
+        reads=of.but("past"),
         outputs=outputs,
     )
 
@@ -242,41 +238,30 @@ def separated(
 
 
 @rule("com.microsoft.MultiHeadAttention", product=("query", "key"))
+@takes(
+    "query key? value? bias? key_padding_mask? attention_bias? past_key? past_value? past_sequence_length? "
+    "cache_indirection?"
+)
 def multi_head_attention(
-    query: TensorType,
-    key: TensorType | None = None,
-    value: TensorType | None = None,
-    bias: TensorType | None = None,
-    key_padding_mask: TensorType | None = None,
-    attention_bias: TensorType | None = None,
-    past_key: TensorType | None = None,
-    past_value: TensorType | None = None,
-    past_sequence_length: TensorType | None = None,
-    cache_indirection: TensorType | None = None,
-    *,
-    num_heads: int,
-    unidirectional: int = 0,
-    outputs: Outputs = (True,),
-    **others: object,
+    of: Operands, *, num_heads: int, unidirectional: int = 0, outputs: Outputs = (True,)
 ) -> Estimate:
     """The two products of attention, after the biases of the projections.
 
     A causal query sees the keys at its own position and before it; with a past, all of the past too.
     """
-    q, k, v = separated(query, key, value, num_heads)
-    shared = past_sequence_length is not None
-    keys = past_rows(past_key, past_sequence_length, shared) + k.shape[-2]
-    causal, aligned = unidirectional != 0, past_key is not None
-    problem = meet(q, num_heads, keys, v.shape[-1], attention_bias, causal=causal, bottom_right=aligned)
-    biased = sum(x.numel for x in (q, k, v)) if bias is not None else 0
-    places = (past_sequence_length, cache_indirection)
+    q, k, v = separated(of.query, of.key, of.value, num_heads)
+    shared = of.past_sequence_length is not None
+    keys = past_rows(of.past_key, of.past_sequence_length, shared) + k.shape[-2]
+    causal, aligned = unidirectional != 0, of.past_key is not None
+    problem = meet(q, num_heads, keys, v.shape[-1], of.attention_bias, causal=causal, bottom_right=aligned)
+    biased = sum(x.numel for x in (q, k, v)) if of.bias is not None else 0
     return attended(
         problem,
         merged(q, v.shape[-1]),
-        (Cache(past_key, k, keys, shared), Cache(past_value, v, keys, shared)),
+        (Cache(of.past_key, k, keys, shared), Cache(of.past_value, v, keys, shared)),
         work(biased),
-        per_score(problem, key_padding_mask),
-        reads=(query, key, value, bias, key_padding_mask, attention_bias, *places),
+        per_score(problem, of.key_padding_mask),
+        reads=of.but("past_key past_value"),
         outputs=outputs,
         more=(q.like((*q.shape[:-1], keys)),),
     )

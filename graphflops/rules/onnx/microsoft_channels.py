@@ -6,6 +6,7 @@ keep ONNX's order, but those of `NhwcConv` need not.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -17,6 +18,7 @@ from graphflops.rules.onnx.fused import Outputs, fused, work
 from graphflops.rules.onnx.fused import activation as activated
 from graphflops.rules.onnx.pool import average_pool, global_average_pool, global_max_pool, max_pool
 from graphflops.rules.onnx.resize import resize_by_factors
+from graphflops.rules.operands import Operands, takes
 from graphflops.rules.registry import find, require, rule
 from graphflops.rules.shapes import only_result
 from graphflops.tensor import TensorType
@@ -39,25 +41,22 @@ def moved(estimate: Estimate) -> Estimate:
     return replace(estimate, out=out)
 
 
+def either_way(price: Callable[[TensorType], Estimate], x: TensorType, channels_last: int) -> Estimate:
+    """The price of an operand whose channels stand after the batch or at the end, as those of the result then do."""
+    return moved(price(channels_first(x))) if channels_last else price(x)
+
+
 # Fused into a convolution: the sum with another tensor, and an activation.
 
 
 @rule("com.microsoft.FusedConv", "com.microsoft.nchwc.Conv", product=("x", "w"))
-def fused_convolution(
-    x: TensorType,
-    w: TensorType,
-    bias: TensorType | None = None,
-    added: TensorType | None = None,
-    *,
-    activation: str = "",
-    activation_params: tuple[float, ...] = (),
-    **geometry: Any,
-) -> Estimate:
+@takes("x w bias? added?")
+def fused_convolution(of: Operands, *, activation: str = "", **geometry: Any) -> Estimate:
     """As Conv; then an optional addition and an activation."""
-    product = convolution(x, w, bias, **geometry)
+    product = convolution(of.x, of.w, of.bias, **geometry)
     out = only_result(product)
-    summed = work(out.numel if added is not None else 0)
-    return fused((out,), product, summed, activated(activation, out), reads=(*product.reads, added))
+    summed = work(out.numel if of.added is not None else 0)
+    return fused((out,), product, summed, activated(activation, out), reads=(*product.reads, of.added))
 
 
 @rule("com.microsoft.NhwcConv", "com.microsoft.NhwcFusedConv", product=("x", "w"))
@@ -70,21 +69,16 @@ def channels_last_convolution(
 
 
 @rule("com.microsoft.ConvTransposeWithDynamicPads", product=("x", "w"))
-def transposed_convolution_with_pads(
-    x: TensorType,
-    w: TensorType,
-    pads: TensorType | None = None,
-    bias: TensorType | None = None,
-    **geometry: Any,
-) -> Estimate:
+@takes("x w pads? bias?")
+def transposed_convolution_with_pads(of: Operands, **geometry: Any) -> Estimate:
     """As ConvTranspose with pads as an operand; if they are unknown, so are the output sizes."""
-    known = () if pads is None else literals(pads)
-    estimate = transposed_convolution(x, w, bias, pads=known or (), **geometry)
+    known = () if of.pads is None else literals(of.pads)
+    estimate = transposed_convolution(of.x, of.w, of.bias, pads=known or (), **geometry)
     if known is None:
         out = only_result(estimate)
-        sizes = (unknown("unpadded", place) for place in range(2, x.rank))
+        sizes = (unknown("unpadded", place) for place in range(2, of.x.rank))
         estimate = replace(estimate, out=(out.like((*out.shape[:2], *sizes)),))
-    return replace(estimate, reads=(*estimate.reads, pads))
+    return replace(estimate, reads=(*estimate.reads, of.pads))
 
 
 @rule("com.microsoft.NhwcMaxPool", kind="pooling")

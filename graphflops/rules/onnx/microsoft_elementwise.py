@@ -10,6 +10,7 @@ from graphflops.dims import ceil_div, floor_div
 from graphflops.rules.onnx.activation import gelu, pointwise, rows_of, swish
 from graphflops.rules.onnx.fused import Outputs, applied, chosen, fused, is_wanted, work
 from graphflops.rules.onnx.norm import dropout
+from graphflops.rules.operands import Operands, takes
 from graphflops.rules.registry import Derived, rule
 from graphflops.rules.softmax import SOFTMAX
 from graphflops.rules.work import WORK
@@ -69,7 +70,7 @@ def bias_add(x: TensorType, bias: TensorType, skip: TensorType) -> Estimate:
 
 
 @rule("com.microsoft.BiasSoftmax")
-def bias_softmax(x: TensorType, bias: TensorType, *, is_inner_broadcast: int, axis: int = 1) -> Estimate:
+def bias_softmax(x: TensorType, bias: TensorType, *, axis: int = 1) -> Estimate:
     """An addition, and softmax over all axes from the one named on."""
     rows_of(x, axis)
     return Estimate((x.like(),), 0, (1 + SOFTMAX) * x.numel, x.numel, reads=(x, bias))
@@ -82,20 +83,14 @@ def gated_add(x: TensorType, y: TensorType, gate: TensorType) -> Estimate:
 
 
 @rule("com.microsoft.LinearAttentionGate")
-def linear_attention_gate(
-    a: TensorType,
-    bias: TensorType,
-    scale: TensorType,
-    b: TensorType | None = None,
-    *,
-    outputs: Outputs = (True,),
-) -> Estimate:
+@takes("a bias scale b?")
+def linear_attention_gate(of: Operands, *, outputs: Outputs = (True,)) -> Estimate:
     """A sum, softplus and a product for the decay; a sigmoid for the update rate."""
-    decay = applied(WORK["softplus"].more(WORK["add"].flops + WORK["mul"].flops), a)
-    sigmoid = b if is_wanted(outputs, 1) else None
+    decay = applied(WORK["softplus"].more(WORK["add"].flops + WORK["mul"].flops), of.a)
+    sigmoid = of.b if is_wanted(outputs, 1) else None
     rate = work(0) if sigmoid is None else applied(WORK["sigmoid"], sigmoid)
-    out = chosen(outputs, a.like(), None if b is None else b.like())
-    return fused(out, decay, rate, reads=(a, bias, scale, sigmoid))
+    out = chosen(outputs, of.a.like(), None if of.b is None else of.b.like())
+    return fused(out, decay, rate, reads=(of.a, of.bias, of.scale, sigmoid))
 
 
 @rule("com.microsoft.ComplexMul", "com.microsoft.ComplexMulConj")
@@ -108,38 +103,26 @@ def complex_mul(a: TensorType, b: TensorType) -> Estimate:
 
 
 @rule("com.microsoft.BitmaskDropout")
-def bitmask_dropout(
-    x: TensorType,
-    ratio: TensorType | None = None,
-    training_mode: TensorType | None = None,
-    *,
-    outputs: Outputs = (True,),
-) -> Estimate:
+@takes("x ratio? training_mode?")
+def bitmask_dropout(of: Operands, *, outputs: Outputs = (True,)) -> Estimate:
     """As Dropout, its mask a bit per element in words of 32."""
-    estimate = dropout(x, ratio, training_mode, outputs=outputs)
+    estimate = dropout(*of, outputs=outputs)
     out, mask = estimate.out if len(estimate.out) > 1 else (*estimate.out, None)
     if mask is None:
         return estimate
-    words = x.like((ceil_div(x.numel, 32),), UINT32)
+    words = of.x.like((ceil_div(of.x.numel, 32),), UINT32)
     writes = (words,) if estimate.alias else None
     return replace(estimate, out=(out, words), writes=writes)
 
 
+@takes("x bias residual? ratio? training_mode?")
 def bias_dropout(
-    x: TensorType,
-    bias: TensorType,
-    residual: TensorType | None = None,
-    ratio: TensorType | None = None,
-    training_mode: TensorType | None = None,
-    *,
-    seed: int | None = None,
-    outputs: Outputs = (True,),
-    form: Callable[..., Estimate] = dropout,
+    of: Operands, *, outputs: Outputs = (True,), form: Callable[..., Estimate] = dropout
 ) -> Estimate:
     """One addition per element for the bias, a dropout, and one addition for a residual: `x` is never the result."""
-    dropped = form(x, ratio, training_mode, outputs=outputs)
-    sums = 1 + (residual is not None)
-    return fused((x.like(), *dropped.out[1:]), dropped, work(sums * x.numel), reads=(x, bias, residual))
+    dropped = form(of.x, of.ratio, of.training_mode, outputs=outputs)
+    sums = work((1 + (of.residual is not None)) * of.x.numel)
+    return fused((of.x.like(), *dropped.out[1:]), dropped, sums, reads=of.named("x bias residual"))
 
 
 rule("com.microsoft.BiasDropout")(Derived(bias_dropout, form=dropout))

@@ -13,8 +13,9 @@ from graphflops.dims import Dim, at_least, dim_min, prod
 from graphflops.rules.attention import Attention
 from graphflops.rules.norm import MEAN_SQUARE, NORMALISE
 from graphflops.rules.onnx.entries import size
-from graphflops.rules.onnx.fused import Operands, Outputs, Touched, work
+from graphflops.rules.onnx.fused import Outputs, Touched, work
 from graphflops.rules.onnx.microsoft_attention import Cache, attended, by_head, meet, merged, rotated
+from graphflops.rules.operands import Operands, takes
 from graphflops.rules.quantized import DEQUANTIZE, QUANTIZE
 from graphflops.rules.registry import require, rule
 from graphflops.tensor import TensorType
@@ -80,15 +81,14 @@ def narrow_cache(quantized: bool, state: TensorType, keys: Dim, rows: Dim) -> Es
     return work(((QUANTIZE - 1) * new + (DEQUANTIZE - 1) * held) * quantized)
 
 
-_BEHIND_KEYS = """value past_key past_value seqlens_k total_sequence_length cos_cache sin_cache position_ids attention_bias
-head_sink k_scale v_scale q_norm_weight k_norm_weight"""  # of GroupQueryAttention
-
-
 @rule("com.microsoft.GroupQueryAttention", product=("query", "key"))
+@takes(
+    "query key? value? past_key? past_value? seqlens_k? total_sequence_length? cos_cache? sin_cache? position_ids? "
+    "attention_bias? head_sink? k_scale? v_scale? q_norm_weight? k_norm_weight? query_seqlens?"
+)
 def group_query_attention(
-    query: TensorType,
-    key: TensorType | None = None,
-    *operands: TensorType | None,
+    of: Operands,
+    *,
     num_heads: int,
     kv_num_heads: int,
     causal: int = 1,
@@ -98,15 +98,13 @@ def group_query_attention(
     smooth_softmax: int = -1,
     sliding_window_cache: int = 0,
     outputs: Outputs = (True,),
-    **others: object,
 ) -> Estimate:
     """The two products over all keys so far, every sequence taken to have the greatest length.
 
     That length is the value of `total_sequence_length`; where it is not known, the past and the new rows. A cache
     that is long enough is a buffer, of which only the new rows are written.
     """
-    of = Operands(_BEHIND_KEYS, operands)
-    given = unpacked(query, key, of.value, num_heads, kv_num_heads)
+    given = unpacked(of.query, of.key, of.value, num_heads, kv_num_heads)
     q, k, v = given.query, given.key, given.value
     keys = keys_in_all(of.past_key, k.shape[-2], of.total_sequence_length, sliding_window_cache != 0)
     window = local_window_size if local_window_size > 0 else None
@@ -118,9 +116,8 @@ def group_query_attention(
         reshaped_scores(problem, softcap, of.head_sink is not None or smooth_softmax > 0),
         *(narrow_cache(scale is not None, x, keys, k.shape[-2]) for x, scale in narrow),
     )
-    lengths = (of.seqlens_k, of.total_sequence_length, of.position_ids)
-    reads = (*given.reads, *lengths, of.attention_bias, of.head_sink, of.k_scale, of.v_scale)
-    scores = (q.like((*q.shape[:-1], keys)),)
+    more = of.named("seqlens_k total_sequence_length position_ids attention_bias head_sink k_scale v_scale")
+    scores, reads = (q.like((*q.shape[:-1], keys)),), (*given.reads, *more)
     return grouped(problem, given, (of.past_key, of.past_value), keys, parts, reads, outputs, scores)
 
 
@@ -163,31 +160,18 @@ def state(past: TensorType | None, fresh: TensorType, keys: Dim) -> Cache:
 
 
 @rule("com.microsoft.SparseAttention", product=("query", "key"))
+@takes(
+    "query key? value? past_key past_value row_indices column_indices length lengths cos_cache? sin_cache?"
+)
 def sparse_attention(
-    query: TensorType,
-    key: TensorType | None,
-    value: TensorType | None,
-    past_key: TensorType,
-    past_value: TensorType,
-    row_indices: TensorType,
-    column_indices: TensorType,
-    length: TensorType,
-    lengths: TensorType,
-    *tables: TensorType | None,
-    num_heads: int,
-    kv_num_heads: int,
-    do_rotary: int = 0,
-    outputs: Outputs = (True,),
-    **others: object,
+    of: Operands, *, num_heads: int, kv_num_heads: int, do_rotary: int = 0, outputs: Outputs = (True,)
 ) -> Estimate:
     """As GroupQueryAttention with a cache in place; only scores hidden by causality count as masked."""
     estimate = group_query_attention(
-        query,
-        key,
-        *(value, past_key, past_value, lengths, length, *tables),
+        *of.named("query key value past_key past_value lengths length cos_cache sin_cache"),
         num_heads=num_heads,
         kv_num_heads=kv_num_heads,
         do_rotary=do_rotary,
         outputs=outputs,
     )
-    return replace(estimate, reads=(*estimate.reads, row_indices, column_indices))
+    return replace(estimate, reads=(*estimate.reads, of.row_indices, of.column_indices))

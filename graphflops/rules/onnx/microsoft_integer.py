@@ -11,7 +11,7 @@ from graphflops.cost import Estimate
 from graphflops.rules.elementwise import elementwise
 from graphflops.rules.matmul import matmul
 from graphflops.rules.onnx.entries import onnx_dtype
-from graphflops.rules.onnx.fused import Operands, Outputs, applied, fused, work
+from graphflops.rules.onnx.fused import Outputs, applied, fused, work
 from graphflops.rules.onnx.microsoft_attention import (
     Cache,
     attended,
@@ -23,6 +23,7 @@ from graphflops.rules.onnx.microsoft_attention import (
 )
 from graphflops.rules.onnx.microsoft_qlinear import quantized_product
 from graphflops.rules.onnx.reduce import gemm
+from graphflops.rules.operands import Operands, takes
 from graphflops.rules.quantized import DEQUANTIZE, MIN_MAX, QUANTIZE, convert
 from graphflops.rules.reduce import reduction
 from graphflops.rules.registry import rule
@@ -41,65 +42,39 @@ def zeroed(*pairs: tuple[TensorType, TensorType | None]) -> tuple[TensorType, ..
 
 
 @rule("com.microsoft.MatMulIntegerToFloat", product=("a", "b"))
-def matmul_integer_to_float(
-    a: TensorType,
-    b: TensorType,
-    a_scale: TensorType,
-    b_scale: TensorType,
-    a_zero_point: TensorType | None = None,
-    b_zero_point: TensorType | None = None,
-    bias: TensorType | None = None,
-) -> Estimate:
+@takes("a b a_scale b_scale a_zero_point? b_zero_point? bias?")
+def matmul_integer_to_float(of: Operands) -> Estimate:
     """A product of integers; each result is converted and scaled, and biased."""
     return quantized_product(
-        matmul(a, b),
-        *zeroed((a, a_zero_point), (b, b_zero_point)),
-        dtype=a_scale.dtype,
-        per_result=TO_FLOAT + (bias is not None),
-        reads=(a_scale, b_scale, a_zero_point, b_zero_point, bias),
+        matmul(of.a, of.b),
+        *zeroed((of.a, of.a_zero_point), (of.b, of.b_zero_point)),
+        dtype=of.a_scale.dtype,
+        per_result=TO_FLOAT + (of.bias is not None),
+        reads=of.but("a b"),
     )
 
 
 @rule("com.microsoft.DynamicQuantizeMatMul", product=("a", "b"))
-def dynamic_quantize_matmul(
-    a: TensorType,
-    b: TensorType,
-    b_scale: TensorType,
-    b_zero_point: TensorType | None = None,
-    bias: TensorType | None = None,
-) -> Estimate:
+@takes("a b b_scale b_zero_point? bias?")
+def dynamic_quantize_matmul(of: Operands) -> Estimate:
     """Quantizes the first operand, eight operations per element; then as MatMulIntegerToFloat."""
-    narrow = a.like(dtype=UINT8)
-    zeros = zeroed((narrow, narrow), (b, b_zero_point))
-    per_result = TO_FLOAT + (bias is not None)
-    product = quantized_product(matmul(narrow, b), *zeros, dtype=a.dtype, per_result=per_result)
-    quantizing = work((MIN_MAX + QUANTIZE) * a.numel)
-    reads = (a, b, b_scale, b_zero_point, bias)
-    return fused(product.out, product, quantizing, reads=reads, matrix_dtype=INT8)
+    narrow = of.a.like(dtype=UINT8)
+    zeros = zeroed((narrow, narrow), (of.b, of.b_zero_point))
+    per_result = TO_FLOAT + (of.bias is not None)
+    product = quantized_product(matmul(narrow, of.b), *zeros, dtype=of.a.dtype, per_result=per_result)
+    quantizing = work((MIN_MAX + QUANTIZE) * of.a.numel)
+    return fused(product.out, product, quantizing, reads=(*of,), matrix_dtype=INT8)
 
 
 @rule("com.microsoft.QGemm", product=("a", "b"))
-def qgemm(
-    a: TensorType,
-    a_scale: TensorType,
-    a_zero_point: TensorType,
-    b: TensorType,
-    b_scale: TensorType,
-    b_zero_point: TensorType,
-    c: TensorType | None = None,
-    y_scale: TensorType | None = None,
-    y_zero_point: TensorType | None = None,
-    *,
-    transA: int = 0,
-    transB: int = 0,
-) -> Estimate:
+@takes("a a_scale a_zero_point b b_scale b_zero_point c? y_scale? y_zero_point?")
+def qgemm(of: Operands, *, transA: int = 0, transB: int = 0) -> Estimate:
     """As Gemm of integers; results are quantized where they have a scale, else floating point."""
-    product = gemm(a, b, c, transA=transA, transB=transB)
-    product = replace(product, reads=(a, b, c))
-    parameters = (a_scale, a_zero_point, b_scale, b_zero_point, y_scale, y_zero_point)
-    dtype = y_zero_point.dtype if y_zero_point is not None else a_scale.dtype
-    per_result = TO_FLOAT if y_scale is None else QUANTIZE
-    return quantized_product(product, a, b, dtype=dtype, per_result=per_result, reads=parameters)
+    product = gemm(of.a, of.b, of.c, transA=transA, transB=transB)
+    product = replace(product, reads=(of.a, of.b, of.c))
+    dtype = (of.a_scale if of.y_zero_point is None else of.y_zero_point).dtype
+    per_result = TO_FLOAT if of.y_scale is None else QUANTIZE
+    return quantized_product(product, of.a, of.b, dtype=dtype, per_result=per_result, reads=of.but("a b c"))
 
 
 @rule("com.microsoft.MulInteger", kind="elementwise")
@@ -120,16 +95,9 @@ def reduce_sum_integer(x: TensorType, *, axes: tuple[int, ...], keepdims: int) -
 
 
 @rule("com.microsoft.QAttention", product=("x", "weights"), kind="attention")
+@takes("x weights bias input_scale weight_scale mask_index? input_zero_point? weight_zero_point? past?")
 def qattention(
-    x: TensorType,
-    weights: TensorType,
-    bias: TensorType,
-    input_scale: TensorType,
-    weight_scale: TensorType,
-    mask_index: TensorType | None = None,
-    input_zero_point: TensorType | None = None,
-    weight_zero_point: TensorType | None = None,
-    past: TensorType | None = None,
+    of: Operands,
     *,
     num_heads: int,
     unidirectional: int = 0,
@@ -138,20 +106,20 @@ def qattention(
     outputs: Outputs = (True,),
 ) -> Estimate:
     """As Attention with an integer projection; all matrix work is recorded as int8."""
-    made = project(x.like(dtype=bias.dtype), weights, bias, num_heads, ())
-    keys = (past.shape[-2] if past is not None else 0) + x.shape[1]
+    made = project(of.x.like(dtype=of.bias.dtype), of.weights, of.bias, num_heads, ())
+    keys = (of.past.shape[-2] if of.past is not None else 0) + of.x.shape[1]
     width = made.value.shape[-1]
     problem = meet(made.query, num_heads, keys, width, causal=unidirectional != 0)
-    shifted = sum(part.numel for part in zeroed((x, input_zero_point), (weights, weight_zero_point)))
+    zeros = zeroed((of.x, of.input_zero_point), (of.weights, of.weight_zero_point))
     estimate = attended(
         problem,
         merged(made.query, width),
-        (Cache(past, made.state, keys, past_present_share_buffer != 0),),
+        (Cache(of.past, made.state, keys, past_present_share_buffer != 0),),
         made.product,
-        work(TO_FLOAT * 3 * made.query.numel + shifted),
-        per_score(problem, mask_index),
+        work(TO_FLOAT * 3 * made.query.numel + sum(x.numel for x in zeros)),
+        per_score(problem, of.mask_index),
         rotated(*(made.query,) * 2 * (do_rotary != 0)),
-        reads=(x, weights, bias, input_scale, weight_scale, mask_index, input_zero_point, weight_zero_point),
+        reads=of.but("past"),
         outputs=outputs,
     )
     return replace(estimate, matrix_dtype=INT8)
@@ -161,39 +129,24 @@ def qattention(
 
 
 @rule("com.microsoft.QuantizeWithOrder", kind="quantisation")
-def quantize_with_order(x: TensorType, scale: TensorType, *, order_input: int, order_output: int) -> Estimate:
+def quantize_with_order(x: TensorType, scale: TensorType) -> Estimate:
     """Five operations per element."""
     return convert(x, INT8, FROM_FLOAT, scale)
 
 
 @rule("com.microsoft.DequantizeWithOrder", kind="quantisation")
-def dequantize_with_order(
-    x: TensorType, scale: TensorType, *, order_input: int, order_output: int, to: int
-) -> Estimate:
+def dequantize_with_order(x: TensorType, scale: TensorType, *, to: int) -> Estimate:
     """Two operations per element."""
     return convert(x, onnx_dtype(to), TO_FLOAT, scale)
 
 
 @rule("com.microsoft.QOrderedMatMul", product=("a", "b"))
-def qordered_matmul(
-    a: TensorType,
-    scale_a: TensorType,
-    b: TensorType,
-    scale_b: TensorType,
-    scale_y: TensorType,
-    bias: TensorType | None = None,
-    c: TensorType | None = None,
-    scale_c: TensorType | None = None,
-    *,
-    order_A: int,
-    order_B: int,
-    order_Y: int,
-) -> Estimate:
+@takes("a scale_a b scale_b scale_y bias? c? scale_c?")
+def qordered_matmul(of: Operands) -> Estimate:
     """A product of integers; each result takes the bias, a scaled addend, and is quantized."""
-    product = matmul(a, b)
-    per_result = FROM_FLOAT + (bias is not None) + 2 * (c is not None)
-    reads = (scale_a, scale_b, scale_y, bias, c, scale_c)
-    return quantized_product(product, dtype=a.dtype, per_result=per_result, reads=reads)
+    product = matmul(of.a, of.b)
+    per_result = FROM_FLOAT + (of.bias is not None) + 2 * (of.c is not None)
+    return quantized_product(product, dtype=of.a.dtype, per_result=per_result, reads=of.but("a b"))
 
 
 @rule("com.microsoft.QOrderedGelu", kind="elementwise")
@@ -203,23 +156,14 @@ def qordered_gelu(x: TensorType, scale_x: TensorType, scale_y: TensorType) -> Es
     return fused(conversions.out, conversions, applied(WORK["gelu"], x), reads=conversions.reads)
 
 
-_ORDERED = """scale_input scale_q scale_k scale_v q_weight k_weight v_weight scale_q_weight scale_k_weight scale_v_weight
-q_bias k_bias v_bias scale_scores scale_softmax scale_values mask_index past attention_bias"""
-
-
 @rule("com.microsoft.QOrderedAttention", product=("x", "q_weight"), kind="attention")
-def qordered_attention(
-    x: TensorType,
-    *operands: TensorType | None,
-    num_heads: int,
-    unidirectional: int = 0,
-    **others: object,
-) -> Estimate:
+@takes(
+    "x scale_input scale_q scale_k scale_v q_weight k_weight v_weight scale_q_weight scale_k_weight scale_v_weight "
+    "q_bias k_bias v_bias scale_scores? scale_softmax? scale_values? mask_index? past? attention_bias?"
+)
+def qordered_attention(of: Operands, *, num_heads: int, unidirectional: int = 0) -> Estimate:
     """Three projections and attention on integers; projections, softmax and results are quantized again."""
-    of = Operands(_ORDERED, operands)
-    widths = tuple(
-        weight.shape[-1] for weight in (of.q_weight, of.k_weight, of.v_weight) if weight is not None
-    )
+    x, widths = of.x, tuple(weight.shape[-1] for weight in of.named("q_weight k_weight v_weight"))
     wide = x.like((x.shape[-1], sum(widths)))
     made = project(x, wide, of.q_bias, num_heads, widths)
     width = made.value.shape[-1]
@@ -227,4 +171,4 @@ def qordered_attention(
     out = merged(made.query, width)
     requantized = FROM_FLOAT * (x.shape[0] * x.shape[1] * wide.shape[-1] + problem.scores + out.numel)
     parts = (made.product, problem.forward(), per_score(problem, of.mask_index), work(requantized))
-    return fused((out,), *parts, reads=(x, *operands))
+    return fused((out,), *parts, reads=(*of,))

@@ -12,6 +12,7 @@ from graphflops.dims import Dim, dim_max, floor_div, prod
 from graphflops.rules.norm import MEAN_SQUARE, NORMALISE
 from graphflops.rules.onnx.fused import Outputs, applied, chosen, fused, work
 from graphflops.rules.onnx.microsoft_attention import by_head
+from graphflops.rules.operands import Operands, takes
 from graphflops.rules.registry import require, rule
 from graphflops.rules.work import WORK
 from graphflops.rules.work import activation as activation_named
@@ -37,13 +38,9 @@ def recurrence(rows: Dim, heads: Dim, width: Dim, depth: Dim, update_rule: str, 
 
 
 @rule("com.microsoft.LinearAttention")
+@takes("query key value past_state? decay? beta?")
 def linear_attention(
-    query: TensorType,
-    key: TensorType,
-    value: TensorType,
-    past_state: TensorType | None = None,
-    decay: TensorType | None = None,
-    beta: TensorType | None = None,
+    of: Operands,
     *,
     q_num_heads: int,
     kv_num_heads: int,
@@ -52,55 +49,49 @@ def linear_attention(
     outputs: Outputs = (True,),
 ) -> Estimate:
     """One state per key head, for every row or the last few; several query heads may share a state."""
-    q, k, v = by_head(query, q_num_heads), by_head(key, kv_num_heads), by_head(value, kv_num_heads)
+    q, k, v = by_head(of.query, q_num_heads), by_head(of.key, kv_num_heads), by_head(of.value, kv_num_heads)
     (batch, _, rows, width), depth = k.shape, v.shape[-1]
     heads = max(q_num_heads, kv_num_heads)
     more_reading = 2 * batch * rows * (heads - kv_num_heads) * width * depth
     kept = (state_window,) if state_window else ()
-    state = (past_state or query).like((*kept, batch, kv_num_heads, width, depth))
-    part = recurrence(batch * rows, kv_num_heads, width, depth, update_rule, decay.numel if decay else 0)
+    state = (of.past_state or of.query).like((*kept, batch, kv_num_heads, width, depth))
+    decays = of.decay.numel if of.decay else 0
+    part = recurrence(batch * rows, kv_num_heads, width, depth, update_rule, decays)
     out = q.like((batch, rows, heads * depth))
-    reads = (query, key, value, past_state, decay, beta)
-    return fused(chosen(outputs, out, state), part, Estimate(matrix_flops=more_reading), reads=reads)
+    return fused(chosen(outputs, out, state), part, Estimate(matrix_flops=more_reading), reads=(*of,))
 
 
 @rule("com.microsoft.GatedDeltaNet")
+@takes(
+    "query key? value? cu_seqlens? decay? beta? initial_state? a_log? dt_bias? capture_count? state_update_active?"
+)
 def gated_delta_net(
-    query: TensorType,
-    key: TensorType | None = None,
-    value: TensorType | None = None,
-    cu_seqlens: TensorType | None = None,
-    decay: TensorType | None = None,
-    beta: TensorType | None = None,
-    initial_state: TensorType | None = None,
-    *more: TensorType | None,
+    of: Operands,
+    *,
     update_rule: str = "gated_delta",
     beta_activation: str = "none",
     gate_activation: str = "none",
     qk_l2_norm: int = 0,
     state_update_capacity: int = 0,
     outputs: Outputs = (True,),
-    **others: object,
 ) -> Estimate:
     """As LinearAttention on packed rows (tokens, heads, width), including its gates and normalisations."""
-    rows_shape, q_heads, width, heads, depth = delta_sizes(query, key, value, initial_state)
+    decay, begun = of.decay, of.initial_state
+    rows_shape, q_heads, width, heads, depth = delta_sizes(of.query, of.key, of.value, begun)
     rows = prod(rows_shape)
     part = recurrence(rows, heads, width, depth, update_rule, decay.numel if decay else 0)
     gates = activated("softplus", 2, decay if gate_activation != "none" else None)  # of a sum, and scaled
-    rates = activated("sigmoid", 0, beta if beta_activation != "none" else None)
+    rates = activated("sigmoid", 0, of.beta if beta_activation != "none" else None)
     normed = 2 * rows * q_heads * (qk_l2_norm != 0)
     norms = work(3 * width * normed, normed)
-    sequences = (
-        initial_state.shape[0] if initial_state is not None else rows_shape[0] if len(rows_shape) > 1 else 1
-    )
-    if cu_seqlens is not None:
-        sequences = cu_seqlens.shape[0] - 1
-    state = (decay or initial_state or query).like((sequences, heads, depth, width))
+    sequences = begun.shape[0] if begun is not None else rows_shape[0] if len(rows_shape) > 1 else 1
+    if of.cu_seqlens is not None:
+        sequences = of.cu_seqlens.shape[0] - 1
+    state = (decay or begun or of.query).like((sequences, heads, depth, width))
     captured = state_update_capacity * (heads + q_heads * width + heads * depth)
-    out = query.like((*rows_shape, dim_max(q_heads, heads), depth))
+    out = of.query.like((*rows_shape, dim_max(q_heads, heads), depth))
     results = chosen(outputs, out, state, state.like((sequences, captured)))
-    reads = (query, key, value, cu_seqlens, decay, beta, initial_state, *more)
-    return fused(results, part, gates, rates, norms, reads=reads)
+    return fused(results, part, gates, rates, norms, reads=(*of,))
 
 
 def activated(name: str, more: int, x: TensorType | None) -> Estimate:
@@ -128,11 +119,9 @@ def convolved(x: TensorType, weight: TensorType, bias: TensorType | None, activa
 
 
 @rule("com.microsoft.CausalConvWithState", product=("x", "weight"))
+@takes("x weight bias? past_state?")
 def causal_convolution(
-    x: TensorType,
-    weight: TensorType,
-    bias: TensorType | None = None,
-    past_state: TensorType | None = None,
+    of: Operands,
     *,
     activation: str = "none",
     channels_last: int = 0,
@@ -141,54 +130,36 @@ def causal_convolution(
     outputs: Outputs = (True, True),
 ) -> Estimate:
     """A causal depthwise convolution along the last spatial axis; its last inputs are returned as a state."""
-    length = (weight.shape[-1] - 1) * dilation
+    x, length = of.x, (of.weight.shape[-1] - 1) * dilation
     rest = (x.shape[0], length, *x.shape[2:]) if channels_last else (*x.shape[:-1], length)
     state = x.like((*(state_window,) * (state_window > 0), *rest))
-    part = convolved(x, weight, bias, activation)
-    return fused(chosen(outputs, x.like(), state), part, reads=(x, weight, bias, past_state))
+    return fused(chosen(outputs, x.like(), state), convolved(x, of.weight, of.bias, activation), reads=(*of,))
 
 
 @rule("com.microsoft.VarlenCausalConvWithState", product=("x", "weight"))
+@takes("x weight cumulative_sequence_length bias? initial_state capture_count? kernel_delta? previous_mask?")
 def packed_causal_convolution(
-    x: TensorType,
-    weight: TensorType,
-    cumulative_sequence_length: TensorType,
-    bias: TensorType | None,
-    initial_state: TensorType,
-    capture_count: TensorType | None = None,
-    *,
-    activation: str = "none",
-    state_update_capacity: int = 0,
-    outputs: Outputs = (True, True),
+    of: Operands, *, activation: str = "none", state_update_capacity: int = 0, outputs: Outputs = (True, True)
 ) -> Estimate:
     """As CausalConvWithState on packed rows (tokens, channels)."""
-    captured = x.like((initial_state.shape[0], state_update_capacity, x.shape[1]))
-    results = chosen(outputs, x.like(), initial_state.like(), captured)
-    reads = (x, weight, cumulative_sequence_length, bias, initial_state, capture_count)
-    return fused(results, convolved(x, weight, bias, activation), reads=reads)
+    captured = of.x.like((of.initial_state.shape[0], state_update_capacity, of.x.shape[1]))
+    results = chosen(outputs, of.x.like(), of.initial_state.like(), captured)
+    return fused(results, convolved(of.x, of.weight, of.bias, activation), reads=(*of,))
 
 
 @rule("com.microsoft.EngramGate")
-def engram_gate(
-    key: TensorType,
-    query: TensorType,
-    value: TensorType,
-    key_scale: TensorType,
-    query_scale: TensorType,
-    value_scale: TensorType | None = None,
-    *,
-    outputs: Outputs = (True,),
-) -> Estimate:
+@takes("key query value key_scale query_scale value_scale?")
+def engram_gate(of: Operands, *, outputs: Outputs = (True,)) -> Estimate:
     """Root mean square norms of keys and queries, a dot product, a gate made of its root, and the gated value."""
-    rows = prod(key.shape[:-1])
-    normed = value_scale is not None
-    vector = key.numel * (2 * NORMED + 2 + 1 + NORMED * normed) + 4 * rows
-    out = key.like()
+    rows = prod(of.key.shape[:-1])
+    normed = of.value_scale is not None
+    vector = of.key.numel * (2 * NORMED + 2 + 1 + NORMED * normed) + 4 * rows
+    out = of.key.like()
     return Estimate(
         chosen(outputs, out, out),
         vector_flops=vector,
         transcendentals=rows * (4 + normed),  # two roots, the dot product's root, a sigmoid
-        reads=(key, query, value, key_scale, query_scale, value_scale),
+        reads=(*of,),
     )
 
 
@@ -204,19 +175,12 @@ def hyper_connection_pre_mix(
 
 
 @rule("com.microsoft.HyperConnectionPostMix")
-def hyper_connection_post_mix(
-    streams: TensorType,
-    block: TensorType,
-    post_mix: TensorType,
-    stream_mix: TensorType | None = None,
-    *,
-    num_branches: int = 0,
-) -> Estimate:
+@takes("streams block post_mix stream_mix?")
+def hyper_connection_post_mix(of: Operands, *, num_branches: int = 0) -> Estimate:
     """Mixes the streams by a small matrix and adds a weighted block result to each."""
-    _, branches, _ = grouped(streams, num_branches)
-    mixed = 2 * branches * streams.numel if stream_mix is not None else 0
-    reads = (streams, block, post_mix, stream_mix)
-    return Estimate((streams.like(),), mixed, vector_flops=2 * streams.numel, reads=reads)
+    _, branches, _ = grouped(of.streams, num_branches)
+    mixed = 2 * branches * of.streams.numel if of.stream_mix is not None else 0
+    return Estimate((of.streams.like(),), mixed, vector_flops=2 * of.streams.numel, reads=(*of,))
 
 
 def grouped(streams: TensorType, branches: int) -> tuple[tuple[Dim, ...], Dim, Dim]:

@@ -10,6 +10,7 @@ from graphflops.rules.matmul import add_product, matmul, matmul_into
 from graphflops.rules.onnx.entries import onnx_dtype
 from graphflops.rules.onnx.fused import activation, applied, fused, work
 from graphflops.rules.onnx.reduce import gemm
+from graphflops.rules.operands import Operands, takes
 from graphflops.rules.registry import Derived, require, rule
 from graphflops.rules.shapes import only_result
 from graphflops.rules.work import WORK
@@ -85,22 +86,13 @@ def fused_gemm(
 
 
 @rule("com.microsoft.GemmFloat8", product=("a", "b"))
+@takes("a b c? scale_a? scale_b? scale_y?")
 def gemm_float8(
-    a: TensorType,
-    b: TensorType,
-    c: TensorType | None = None,
-    scale_a: TensorType | None = None,
-    scale_b: TensorType | None = None,
-    scale_y: TensorType | None = None,
-    *,
-    activation: str = "NONE",
-    beta: float = 0.0,
-    dtype: int = 1,
-    **given: Any,
+    of: Operands, *, activation: str = "NONE", beta: float = 0.0, dtype: int = 1, **given: Any
 ) -> Estimate:
     """As Gemm on narrow floats, one operation per result for each scale, and relu or gelu."""
-    product = gemm(a, b, c, beta=beta, **given)
-    scales = (scale_a, scale_b, scale_y)
+    product = gemm(of.a, of.b, of.c, beta=beta, **given)
+    scales = of.but("a b c")
     rescaled = work(only_result(product).numel * sum(scale is not None for scale in scales))
     estimate = followed(product, rescaled, activated(activation, product), reads=scales)
     return replace(estimate, out=(only_result(product).like(dtype=onnx_dtype(dtype)),))

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from graphflops.cost import Estimate
 from graphflops.dims import Dim, dim_min, floor_div, prod, same
 from graphflops.rules.lapack import n_log_n
-from graphflops.rules.onnx.fused import Operands, fused, work
+from graphflops.rules.onnx.fused import fused, work
+from graphflops.rules.operands import Operands, takes
 from graphflops.rules.quantized import DEQUANTIZE
 from graphflops.rules.registry import rule
 from graphflops.rules.softmax import SOFTMAX
@@ -104,19 +105,11 @@ def routing(tokens: Dim, experts: Dim, k: int, normalised: bool) -> Estimate:
     return work(tokens * per_token, tokens * experts)
 
 
-_LAYERS = "fc2_bias fc3 fc3_bias"
-_LAYERS_OF_FEW_BITS = """fc1_scales fc1_bias fc2 fc2_scales fc2_bias fc3 fc3_scales fc3_bias fc1_zero_points
-fc2_zero_points fc3_zero_points router_weights fc1_global_scale fc2_global_scale"""  # and scales of activations
-
-
 @rule("com.microsoft.MoE", product=("x", "fc1"))
+@takes("x router_probs fc1 fc1_bias? fc2 fc2_bias? fc3? fc3_bias?")
 def moe(
-    x: TensorType,
-    router_probs: TensorType,
-    fc1: TensorType,
-    fc1_bias: TensorType | None,
-    fc2: TensorType,
-    *operands: TensorType | None,
+    of: Operands,
+    *,
     k: int = 1,
     activation_type: str = "relu",
     activation_alpha: float = 1.0,
@@ -125,18 +118,16 @@ def moe(
     swiglu_limit: float | None = None,
 ) -> Estimate:
     """The layers of the chosen experts for every token."""
-    of = Operands(_LAYERS, operands)
-    layers = [ExpertLayer(fc1, fc1_bias), ExpertLayer(fc2, of.fc2_bias)]
-    if of.fc3 is not None:
-        layers.append(ExpertLayer(of.fc3, of.fc3_bias))
+    given = ((of.fc1, of.fc1_bias), (of.fc2, of.fc2_bias), (of.fc3, of.fc3_bias))
+    layers = tuple(ExpertLayer(*layer) for layer in given if layer[0] is not None)
     gate = Gate(activation_type, activation_alpha, activation_beta, swiglu_limit)
-    return mixture(x, router_probs, tuple(layers), k, gate, normalize_routing_weights != 0)
+    return mixture(of.x, of.router_probs, layers, k, gate, normalize_routing_weights != 0)
 
 
-def layers_of_few_bits(fc1: TensorType, of: Operands, bits: tuple[int, ...]) -> tuple[ExpertLayer, ...]:
+def layers_of_few_bits(of: Operands, bits: tuple[int, ...]) -> tuple[ExpertLayer, ...]:
     """The layers, with weights of so many bits; narrow floats are stored one to an element."""
     stored = (
-        (fc1, of.fc1_bias, (of.fc1_scales, of.fc1_zero_points, of.fc1_global_scale)),
+        (of.fc1, of.fc1_bias, (of.fc1_scales, of.fc1_zero_points, of.fc1_global_scale)),
         (of.fc2, of.fc2_bias, (of.fc2_scales, of.fc2_zero_points, of.fc2_global_scale)),
         (of.fc3, of.fc3_bias, (of.fc3_scales, of.fc3_zero_points)),
     )
@@ -150,11 +141,14 @@ def layers_of_few_bits(fc1: TensorType, of: Operands, bits: tuple[int, ...]) -> 
 
 
 @rule("com.microsoft.QMoE", product=("x", "fc1"))
+@takes(
+    "x router_probs fc1 fc1_scales? fc1_bias? fc2 fc2_scales? fc2_bias? fc3? fc3_scales? fc3_bias? fc1_zero_points? "
+    "fc2_zero_points? fc3_zero_points? router_weights? fc1_global_scale? fc2_global_scale? fc1_act_scale? "
+    "fc2_act_scale? fc1_act_block_scale? fc2_act_block_scale?"
+)
 def qmoe(
-    x: TensorType,
-    router_probs: TensorType,
-    fc1: TensorType,
-    *operands: TensorType | None,
+    of: Operands,
+    *,
     k: int = 1,
     activation_type: str = "relu",
     activation_alpha: float = 1.0,
@@ -165,12 +159,10 @@ def qmoe(
     fc1_expert_weight_bits: int = 0,
     fc2_expert_weight_bits: int = 0,
     fc3_expert_weight_bits: int = 0,
-    **others: object,
 ) -> Estimate:
     """As MoE with weights of few bits, several to a byte, which become the activations' type for the products."""
-    of, scales = Operands(_LAYERS_OF_FEW_BITS, operands), operands[len(_LAYERS_OF_FEW_BITS.split()) :]
     given = (fc1_expert_weight_bits, fc2_expert_weight_bits, fc3_expert_weight_bits)
-    layers = layers_of_few_bits(fc1, of, tuple(bits or expert_weight_bits for bits in given))
+    layers = layers_of_few_bits(of, tuple(bits or expert_weight_bits for bits in given))
     gate = Gate(activation_type, activation_alpha, activation_beta, swiglu_limit)
-    normalised = normalize_routing_weights != 0
-    return mixture(x, router_probs, layers, k, gate, normalised, of.router_weights, *scales)
+    read = of.named("router_weights fc1_act_scale fc2_act_scale fc1_act_block_scale fc2_act_block_scale")
+    return mixture(of.x, of.router_probs, layers, k, gate, normalize_routing_weights != 0, *read)

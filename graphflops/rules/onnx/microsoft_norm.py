@@ -10,8 +10,10 @@ from graphflops.rules.norm import MEAN_SQUARE, STATISTICS, normalised
 from graphflops.rules.onnx.entries import onnx_dtype
 from graphflops.rules.onnx.fused import Outputs, applied, chosen, fused, work
 from graphflops.rules.onnx.norm import from_axis
+from graphflops.rules.operands import Operands, takes
 from graphflops.rules.quantized import DEQUANTIZE, QUANTIZE
 from graphflops.rules.registry import Derived, require, rule
+from graphflops.rules.shapes import tensors_of
 from graphflops.rules.work import WORK
 from graphflops.tensor import FLOAT32, INT32, TensorType
 
@@ -29,23 +31,16 @@ def after_sum(
     return fused(out, norm, work(len(given) * x.numel), reads=(*norm.reads, *given))
 
 
+@takes("x skip gamma beta? bias?")
 def skip_layer_normalization(
-    x: TensorType,
-    skip: TensorType,
-    gamma: TensorType,
-    beta: TensorType | None = None,
-    bias: TensorType | None = None,
-    *,
-    epsilon: float = 1e-12,
-    outputs: Outputs = (True,),
-    statistics: int = STATISTICS,
+    of: Operands, *, outputs: Outputs = (True,), statistics: int = STATISTICS
 ) -> Estimate:
     """One addition per element for `skip` and one for a bias, then as LayerNormalization over the last axis."""
-    norm = normalised(x, prod(x.shape[:-1]), gamma, beta, statistics)
-    return after_sum(x, skip, bias, norm=norm, outputs=outputs)
+    norm = normalised(of.x, prod(of.x.shape[:-1]), of.gamma, of.beta, statistics)
+    return after_sum(of.x, of.skip, of.bias, norm=norm, outputs=outputs)
 
 
-rule("com.microsoft.SkipLayerNormalization")(Derived(skip_layer_normalization))
+rule("com.microsoft.SkipLayerNormalization")(skip_layer_normalization)
 rule("com.microsoft.SkipSimplifiedLayerNormalization", "onnx.SkipSimplifiedLayerNormalization")(
     Derived(
         skip_layer_normalization,
@@ -58,13 +53,7 @@ rule("com.microsoft.SkipSimplifiedLayerNormalization", "onnx.SkipSimplifiedLayer
 
 @rule("onnx.SimplifiedLayerNormalization", "com.microsoft.SimplifiedLayerNormalization")
 def simplified_layer_normalization(
-    x: TensorType,
-    scale: TensorType,
-    *,
-    axis: int = -1,
-    epsilon: float = 1e-5,
-    stash_type: int = 1,
-    outputs: Outputs = (True,),
+    x: TensorType, scale: TensorType, *, axis: int = -1, stash_type: int = 1, outputs: Outputs = (True,)
 ) -> Estimate:
     """Four operations per element, a reciprocal root per row: the root mean square from the axis on."""
     place, kept = from_axis(x, axis)
@@ -74,25 +63,19 @@ def simplified_layer_normalization(
 
 
 @rule("com.microsoft.GroupNorm")
+@takes("x gamma beta skip? bias?")
 def group_norm(
-    x: TensorType,
-    gamma: TensorType,
-    beta: TensorType,
-    skip: TensorType | None = None,
-    bias: TensorType | None = None,
-    *,
-    activation: int,
-    groups: int,
-    channels_last: int = 1,
-    outputs: Outputs = (True,),
+    of: Operands, *, activation: int, groups: int, channels_last: int = 1, outputs: Outputs = (True,)
 ) -> Estimate:
     """Seven operations per element, of the sum with `skip` and a bias, a reciprocal root per group; and an optional silu."""
-    channels = x.shape[-1 if channels_last else 1]
+    channels = of.x.shape[-1 if channels_last else 1]
     require(not differ(mod(channels, groups), 0), f"{channels} channels do not make {groups} groups")
-    norm = normalised(x, x.shape[0] * groups, gamma, beta)
+    norm = normalised(of.x, of.x.shape[0] * groups, of.gamma, of.beta)
     after = WORK["silu" if activation else "identity"]
-    done = fused(norm.out, norm, applied(after, x), reads=norm.reads)
-    return done if skip is None else after_sum(x, skip, bias, norm=done, outputs=outputs, statistics=False)
+    done = fused(norm.out, norm, applied(after, of.x), reads=norm.reads)
+    if of.skip is None:
+        return done
+    return after_sum(of.x, of.skip, of.bias, norm=done, outputs=outputs, statistics=False)
 
 
 rule("com.microsoft.SkipGroupNorm")(Derived(group_norm))
@@ -116,92 +99,50 @@ def gated_rms_norm(
 
 
 @rule("com.microsoft.QOrderedLayerNormalization")
-def qordered_layer_normalization(
-    x: TensorType,
-    scale_x: TensorType,
-    scale: TensorType,
-    bias: TensorType | None,
-    scale_y: TensorType,
-    *,
-    axis: int = -1,
-) -> Estimate:
+@takes("x scale_x scale bias? scale_y")
+def qordered_layer_normalization(of: Operands, *, axis: int = -1) -> Estimate:
     """A layer norm between a conversion from integers and one back."""
-    place, _ = from_axis(x, axis)
-    norm = normalised(x, prod(x.shape[:place]), scale, bias)
-    converting = work((DEQUANTIZE - 1 + QUANTIZE - 1) * x.numel)
-    return fused((x.like(),), norm, converting, reads=(x, scale_x, scale, bias, scale_y))
+    place, _ = from_axis(of.x, axis)
+    norm = normalised(of.x, prod(of.x.shape[:place]), of.scale, of.bias)
+    converting = work((DEQUANTIZE - 1 + QUANTIZE - 1) * of.x.numel)
+    return fused((of.x.like(),), norm, converting, reads=(*of,))
 
 
 # The embedding layer of encoders: rows of up to three tables, summed and normalised.
 
 
-def embedded(
-    ids: TensorType,
-    segments: TensorType | None,
-    tables: tuple[TensorType | None, ...],
-    gamma: TensorType,
-    beta: TensorType,
-    places: TensorType | None,
-) -> Estimate:
-    """Looks up word, position and segment embeddings, sums and normalises them; only the used rows are read."""
-    words, positions, of_segments = tables
-    assert words is not None
-    assert positions is not None
-    hidden = words.shape[-1]
-    total = words.like((*ids.shape, hidden))
-    used = positions.like((*(places.shape if places is not None else ids.shape[1:]), hidden))
-    rows = (total, used, of_segments and of_segments.like(total.shape))
-    sums = 1 + (of_segments is not None)
-    norm = normalised(total.like(dtype=gamma.dtype), ids.numel, gamma, beta)
-    return fused(norm.out, norm, work(sums * total.numel), reads=(ids, segments, *rows, gamma, beta, places))
+def embedded(of: Operands, places: TensorType | None) -> Estimate:
+    """Looks up word, position and segment embeddings, sums and normalises them; only the used rows are read.
 
-
-def mask_lengths(ids: TensorType, mask: TensorType | None) -> tuple[TensorType, Estimate]:
-    """The unmasked length of each sequence: one addition per position."""
-    counted = Estimate(vector_flops=0 if mask is None else mask.numel, reads=(mask,))
-    return ids.like((ids.shape[0],), INT32), counted
+    Results are the normalised rows, the unmasked length of each sequence, one addition per position, and the sum.
+    """
+    total = of.words.like((*of.ids.shape, of.words.shape[-1]))
+    used = of.positions.like((*(places.shape if places is not None else of.ids.shape[1:]), total.shape[-1]))
+    rows = (total, used, of.of_segments and of.of_segments.like(total.shape))
+    norm = normalised(total.like(dtype=of.gamma.dtype), of.ids.numel, of.gamma, of.beta)
+    sums = (1 + (of.of_segments is not None)) * total.numel + (0 if of.mask is None else of.mask.numel)
+    reads = (of.ids, of.segments, *rows, of.gamma, of.beta, places, of.mask)
+    return fused((total, of.ids.like(of.ids.shape[:1], INT32), total), norm, work(sums), reads=reads)
 
 
 @rule("com.microsoft.EmbedLayerNormalization")
-def embed_layer_normalization(
-    ids: TensorType,
-    segments: TensorType | None,
-    words: TensorType,
-    positions: TensorType,
-    of_segments: TensorType | None,
-    gamma: TensorType,
-    beta: TensorType,
-    mask: TensorType | None = None,
-    places: TensorType | None = None,
-    *,
-    outputs: Outputs = (True,),
-) -> Estimate:
+@takes("ids segments? words positions of_segments? gamma beta mask? places?")
+def embed_layer_normalization(of: Operands, *, outputs: Outputs = (True,)) -> Estimate:
     """Two or three embedding rows per token, summed, and a layer norm; the mask gives the sequence lengths."""
-    made = embedded(ids, segments, (words, positions, of_segments), gamma, beta, places)
-    lengths, counted = mask_lengths(ids, mask)
-    summed = words.like((*ids.shape, words.shape[-1]))
-    results = chosen(outputs, summed, lengths, summed)
-    return fused(results, made, counted, reads=(*made.reads, *counted.reads))
+    made = embedded(of, of.places)
+    return replace(made, out=chosen(outputs, *tensors_of(made.out)))
 
 
 @rule("com.microsoft.QEmbedLayerNormalization")
-def qembed_layer_normalization(
-    ids: TensorType,
-    segments: TensorType | None,
-    words: TensorType,
-    positions: TensorType,
-    of_segments: TensorType | None,
-    gamma: TensorType,
-    beta: TensorType,
-    mask: TensorType | None = None,
-    *parameters: TensorType | None,
-    outputs: Outputs = (True, True),
-) -> Estimate:
+@takes(
+    "ids segments? words positions of_segments? gamma beta mask? words_scale? positions_scale? segments_scale? "
+    "gamma_scale? beta_scale? words_zero? positions_zero? segments_zero? gamma_zero? beta_zero?"
+)
+def qembed_layer_normalization(of: Operands, *, outputs: Outputs = (True, True)) -> Estimate:
     """As EmbedLayerNormalization of integers: three operations dequantize every used element."""
-    made = embedded(ids, segments, (words, positions, of_segments), gamma, beta, None)
-    lengths, counted = mask_lengths(ids, mask)
-    used = ids.numel * words.shape[-1] * (2 + (of_segments is not None)) + gamma.numel + beta.numel
-    out = words.like((*ids.shape, words.shape[-1]), FLOAT32)
-    results = chosen(outputs, out, lengths)
-    reads = (*made.reads, *counted.reads, *parameters)
-    return fused(results, made, counted, work(DEQUANTIZE * used), reads=reads)
+    made = embedded(of, None)
+    rows, lengths, _ = tensors_of(made.out)
+    used = rows.numel * (2 + (of.of_segments is not None)) + of.gamma.numel + of.beta.numel
+    parameters = of.but("ids segments words positions of_segments gamma beta mask")
+    results = chosen(outputs, rows.like(dtype=FLOAT32), lengths)
+    return fused(results, made, work(DEQUANTIZE * used), reads=(*made.reads, *parameters))

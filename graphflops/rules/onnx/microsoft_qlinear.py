@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from graphflops.cost import Estimate
@@ -19,9 +20,10 @@ from graphflops.rules.onnx.activation import pointwise, rows_of
 from graphflops.rules.onnx.conv import Ints, convolution
 from graphflops.rules.onnx.entries import onnx_dtype
 from graphflops.rules.onnx.fused import Touched, arithmetic, fused, require_scales, work
-from graphflops.rules.onnx.microsoft_channels import channels_first, moved
+from graphflops.rules.onnx.microsoft_channels import either_way
 from graphflops.rules.onnx.movement import joined
 from graphflops.rules.onnx.pool import average_pool, global_average_pool
+from graphflops.rules.operands import Operands, takes
 from graphflops.rules.quantized import DEQUANTIZE, MIN_MAX, QUANTIZE, convert
 from graphflops.rules.reduce import reduction
 from graphflops.rules.registry import Derived, require, rule
@@ -88,42 +90,23 @@ def quantized_product(
 
 
 @rule("onnx.QLinearMatMul", product=("a", "b"))
-def qlinear_matmul(
-    a: TensorType,
-    a_scale: TensorType,
-    a_zero_point: TensorType,
-    b: TensorType,
-    b_scale: TensorType,
-    b_zero_point: TensorType,
-    y_scale: TensorType,
-    y_zero_point: TensorType,
-) -> Estimate:
+@takes("a a_scale a_zero_point b b_scale b_zero_point y_scale y_zero_point")
+def qlinear_matmul(of: Operands) -> Estimate:
     """A product of integers; zero points taken off both operands, six operations to quantize each result."""
-    parameters = (a_scale, a_zero_point, b_scale, b_zero_point, y_scale, y_zero_point)
-    require_scales(a.shape[-2:-1], a_scale, a_zero_point, y_scale, y_zero_point)
-    require_scales(b.shape[-1:], b_scale, b_zero_point)
-    return quantized_product(matmul(a, b), a, b, dtype=y_zero_point.dtype, reads=parameters)
+    require_scales(of.a.shape[-2:-1], of.a_scale, of.a_zero_point, of.y_scale, of.y_zero_point)
+    require_scales(of.b.shape[-1:], of.b_scale, of.b_zero_point)
+    dtype = of.y_zero_point.dtype
+    return quantized_product(matmul(of.a, of.b), of.a, of.b, dtype=dtype, reads=of.but("a b"))
 
 
 @rule("onnx.QLinearConv", product=("x", "w"))
-def qlinear_conv(
-    x: TensorType,
-    x_scale: TensorType,
-    x_zero_point: TensorType,
-    w: TensorType,
-    w_scale: TensorType,
-    w_zero_point: TensorType,
-    y_scale: TensorType,
-    y_zero_point: TensorType,
-    bias: TensorType | None = None,
-    **geometry: Any,
-) -> Estimate:
+@takes("x x_scale x_zero_point w w_scale w_zero_point y_scale y_zero_point bias?")
+def qlinear_conv(of: Operands, **geometry: Any) -> Estimate:
     """A convolution of integers; zero points taken off both operands, six operations to quantize each result."""
-    parameters = (x_scale, x_zero_point, w_scale, w_zero_point, y_scale, y_zero_point)
-    product = convolution(x, w, bias, **geometry)
-    require_scales((), x_scale, x_zero_point, y_scale, y_zero_point)
-    require_scales(w.shape[:1], w_scale, w_zero_point)
-    return quantized_product(product, x, w, dtype=y_zero_point.dtype, reads=parameters)
+    product = convolution(of.x, of.w, of.bias, **geometry)
+    require_scales((), of.x_scale, of.x_zero_point, of.y_scale, of.y_zero_point)
+    require_scales(of.w.shape[:1], of.w_scale, of.w_zero_point)
+    return quantized_product(product, of.x, of.w, dtype=of.y_zero_point.dtype, reads=of.but("x w bias"))
 
 
 rule("com.microsoft.QuantizeLinear")(quantize_linear)
@@ -143,21 +126,11 @@ def between(
     return fused((out,), estimate, work(conversions), reads=(*reads, *scales, zero_point))
 
 
-def binary(
-    a: TensorType,
-    a_scale: TensorType,
-    a_zero_point: TensorType | None,
-    b: TensorType,
-    b_scale: TensorType,
-    b_zero_point: TensorType | None,
-    c_scale: TensorType,
-    c_zero_point: TensorType | None = None,
-    *,
-    function: str,
-) -> Estimate:
+@takes("a a_scale a_zero_point? b b_scale b_zero_point? c_scale c_zero_point?")
+def binary(of: Operands, *, function: str) -> Estimate:
     """One operation per result."""
-    operands = ((a, a_zero_point), (b, b_zero_point))
-    return between(pointwise(WORK[function], a, b), operands, c_zero_point, a_scale, b_scale, c_scale)
+    operands, scales = ((of.a, of.a_zero_point), (of.b, of.b_zero_point)), of.named("a_scale b_scale c_scale")
+    return between(pointwise(WORK[function], of.a, of.b), operands, of.c_zero_point, *scales)
 
 
 rule("com.microsoft.QLinearAdd")(Derived(binary, function="add"))
@@ -167,23 +140,18 @@ rule("com.microsoft.QLinearMul")(Derived(binary, function="mul"))
 class Between(Derived):
     """The rule of a function of one quantized tensor, of the rule of the function on floats."""
 
-    def __init__(self, of_floats: Callable[..., Estimate]) -> None:
-        super().__init__(of_floats, order="x x_scale x_zero_point y_scale y_zero_point")
+    def __init__(self, of_floats: Callable[..., Estimate], **given: Any) -> None:
+        super().__init__(of_floats, order="x x_scale x_zero_point y_scale y_zero_point", **given)
 
     def __call__(self, *_: object, **given: Any) -> Estimate:
-        x, x_scale, x_zero_point, y_scale, y_zero_point = (given.pop(name, None) for name in self.order)
-        estimate = self.__wrapped__(x, **given)
+        x, x_scale, x_zero_point, y_scale, y_zero_point = (given.pop(name, None) for name in self.order or ())
+        estimate = self.__wrapped__(x, **given, **self.given)
         return between(estimate, ((x, x_zero_point),), y_zero_point, x_scale, y_scale)
 
 
-def _sigmoid(x: TensorType) -> Estimate:
+def _pointwise(x: TensorType, *, function: str) -> Estimate:
     """The function's work per element, between the conversions."""
-    return pointwise(WORK["sigmoid"], x)
-
-
-def _leaky_relu(x: TensorType, *, alpha: float = 0.0) -> Estimate:
-    """The function's work per element, between the conversions."""
-    return pointwise(WORK["leaky_relu"], x)
+    return pointwise(WORK[function], x)
 
 
 def _softmax(x: TensorType, *, opset: int, axis: int = -1) -> Estimate:
@@ -202,19 +170,16 @@ def _reduce_mean(x: TensorType, *, axes: Ints, keepdims: int) -> Estimate:
 
 def _average_pool(x: TensorType, *, kernel_shape: Ints, channels_last: int = 0, **geometry: Any) -> Estimate:
     """An addition per window element and a division per result."""
-    first = channels_first(x) if channels_last else x
-    pooled = average_pool(first, kernel_shape=kernel_shape, **geometry)
-    return moved(pooled) if channels_last else pooled
+    return either_way(partial(average_pool, kernel_shape=kernel_shape, **geometry), x, channels_last)
 
 
 def _global_average_pool(x: TensorType, *, channels_last: int = 0) -> Estimate:
     """An addition per element and a division per channel."""
-    pooled = global_average_pool(channels_first(x) if channels_last else x)
-    return moved(pooled) if channels_last else pooled
+    return either_way(global_average_pool, x, channels_last)
 
 
-rule("com.microsoft.QLinearSigmoid")(Between(_sigmoid))
-rule("com.microsoft.QLinearLeakyRelu")(Between(_leaky_relu))
+rule("com.microsoft.QLinearSigmoid")(Between(_pointwise, function="sigmoid"))
+rule("com.microsoft.QLinearLeakyRelu")(Between(_pointwise, function="leaky_relu"))
 rule("com.microsoft.QLinearSoftmax", kind="softmax")(Between(_softmax))
 rule("com.microsoft.QLinearReduceMean", kind="reduction")(Between(_reduce_mean))
 rule("com.microsoft.QLinearAveragePool", kind="pooling")(Between(_average_pool))
@@ -222,21 +187,12 @@ rule("com.microsoft.QLinearGlobalAveragePool")(Between(_global_average_pool))
 
 
 @rule("com.microsoft.QLinearWhere", kind="elementwise")
-def qlinear_where(
-    condition: TensorType,
-    x: TensorType,
-    x_scale: TensorType,
-    x_zero_point: TensorType,
-    y: TensorType,
-    y_scale: TensorType,
-    y_zero_point: TensorType,
-    z_scale: TensorType,
-    z_zero_point: TensorType,
-) -> Estimate:
+@takes("condition x x_scale x_zero_point y y_scale y_zero_point z_scale z_zero_point")
+def qlinear_where(of: Operands) -> Estimate:
     """One selection per result, between conversions of the operands and of the result."""
-    choice = pointwise(WORK["where"], condition, x, y)
-    operands = ((x, x_zero_point), (y, y_zero_point))
-    return between(choice, operands, z_zero_point, condition, x_scale, y_scale, z_scale)
+    choice = pointwise(WORK["where"], of.condition, of.x, of.y)
+    operands = ((of.x, of.x_zero_point), (of.y, of.y_zero_point))
+    return between(choice, operands, of.z_zero_point, of.condition, of.x_scale, of.y_scale, of.z_scale)
 
 
 @rule("com.microsoft.QLinearConcat")
@@ -252,16 +208,7 @@ def qlinear_concat(y_scale: TensorType, y_zero_point: TensorType, *inputs: Tenso
 
 
 @rule("com.microsoft.QLinearConv", product=("x", "w"))
-def qlinear_conv_either_way(
-    x: TensorType,
-    x_scale: TensorType,
-    x_zero_point: TensorType,
-    w: TensorType,
-    *operands: TensorType,
-    channels_last: int = 0,
-    **geometry: Any,
-) -> Estimate:
+@takes("x x_scale x_zero_point w w_scale w_zero_point y_scale y_zero_point bias?")
+def qlinear_conv_either_way(of: Operands, *, channels_last: int = 0, **geometry: Any) -> Estimate:
     """As QLinearConv, with channels first or last."""
-    first = channels_first(x) if channels_last else x
-    product = qlinear_conv(first, x_scale, x_zero_point, w, *operands, **geometry)
-    return moved(product) if channels_last else product
+    return either_way(lambda x: qlinear_conv(x, *of.but("x"), **geometry), of.x, channels_last)

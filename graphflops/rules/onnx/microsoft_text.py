@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from graphflops.cost import Estimate, Region, RegionRun, Value, data_dependent
 from graphflops.dims import Dim, broadcast, prod
 from graphflops.rules.onnx.entries import size
-from graphflops.rules.onnx.fused import Operands, Outputs, chosen
+from graphflops.rules.onnx.fused import Outputs, chosen
+from graphflops.rules.operands import Operands, takes
 from graphflops.rules.registry import require, rule
 from graphflops.rules.shapes import shown
 from graphflops.rules.softmax import LOG_SOFTMAX
@@ -67,49 +68,49 @@ def said(given: TensorType | None, what: str, otherwise: Dim | None = None) -> D
 
 
 @rule("com.microsoft.GreedySearch", "com.microsoft.Sampling", kind="other")
+@takes(
+    "ids max_length min_length? repetition_penalty? vocab_mask? prefix_vocab_mask? attention_mask? presence_mask? seed?"
+)
 def greedy_search(
-    ids: TensorType,
-    max_length: TensorType,
-    *operands: TensorType | None,
+    of: Operands,
+    *,
     decoder: Region,
     encoder: Region | None = None,
     init_decoder: Region | None = None,
     vocab_size: int = -1,
     outputs: Outputs = (True,),
-    **others: object,
 ) -> Estimate:
     """Generates one sequence per input sequence."""
-    batch = ids.shape[0]
+    batch = of.ids.shape[0]
     search = generated(batch, vocab_size, decoder, encoder, init_decoder)
-    sequences = ids.like((batch, said(max_length, "max_length")), INT32)
-    filtered = ids.like((batch, search.words), FLOAT32)
-    masks = operands[2:6]  # behind the least length and a penalty; a seed follows
-    return search.estimate(chosen(outputs, sequences, filtered), ids, *masks)
-
-
-_BEHIND_LENGTH = """min_length num_beams num_return_sequences length_penalty repetition_penalty vocab_mask prefix_vocab_mask
-attention_mask decoder_input_ids logits_processor cross_qk_layer_head extra_decoding_ids temperature"""  # of BeamSearch
+    sequences = of.ids.like((batch, said(of.max_length, "max_length")), INT32)
+    filtered = of.ids.like((batch, search.words), FLOAT32)
+    reads = of.named("ids vocab_mask prefix_vocab_mask attention_mask presence_mask")
+    return search.estimate(chosen(outputs, sequences, filtered), *reads)
 
 
 @rule("com.microsoft.BeamSearch", "com.microsoft.WhisperBeamSearch", kind="other")
+@takes(
+    "ids max_length min_length? num_beams? num_return_sequences? length_penalty? repetition_penalty? vocab_mask? "
+    "prefix_vocab_mask? attention_mask? decoder_input_ids? logits_processor? cross_qk_layer_head? extra_decoding_ids? "
+    "temperature?"
+)
 def beam_search(
-    ids: TensorType,
-    max_length: TensorType,
-    *operands: TensorType | None,
+    of: Operands,
+    *,
     decoder: Region,
     encoder: Region | None = None,
     init_decoder: Region | None = None,
     vocab_size: int = -1,
     outputs: Outputs = (True,),
-    **others: object,
 ) -> Estimate:
     """Follows several sequences per input sequence and returns the best."""
-    of = Operands(_BEHIND_LENGTH, operands)
+    ids, begun = of.ids, of.decoder_input_ids
     batch, beams = ids.shape[0], said(of.num_beams, "num_beams")
     returned = said(of.num_return_sequences, "num_return_sequences")
     search = generated(batch * beams, vocab_size, decoder, encoder, init_decoder)
-    longest, dtype = said(max_length, "max_length"), of.length_penalty.dtype if of.length_penalty else FLOAT32
-    begun = of.decoder_input_ids
+    longest = said(of.max_length, "max_length")
+    dtype = of.length_penalty.dtype if of.length_penalty else FLOAT32
     prompt = (begun or ids).shape[-1] if begun or encoder is None else 1
     results = (
         ids.like((batch, returned, longest), INT32),
@@ -117,8 +118,8 @@ def beam_search(
         ids.like((longest - prompt, batch, beams, search.words), dtype),
     )
     stacked = ids.like((batch, returned, *(data_dependent(f"cross_qk_{axis}") for axis in "hqk")), FLOAT32)
-    masks = (of.vocab_mask, of.prefix_vocab_mask, of.attention_mask, begun, of.extra_decoding_ids)
-    return search.estimate(chosen(outputs, *results, stacked, ids.like((batch,), dtype)), ids, *masks)
+    reads = of.named("ids vocab_mask prefix_vocab_mask attention_mask decoder_input_ids extra_decoding_ids")
+    return search.estimate(chosen(outputs, *results, stacked, ids.like((batch,), dtype)), *reads)
 
 
 @rule("onnx.StringConcat")
@@ -156,7 +157,6 @@ def tf_idf_vectorizer(
     max_skip_count: int,
     min_gram_length: int,
     mode: str,
-    ngram_counts: Sequence[int],
     ngram_indexes: Sequence[int],
 ) -> Estimate:
     """An addition for each n-gram of each length and number of skips; a weight for each entry where there are weights."""
@@ -177,7 +177,7 @@ def image_decoder(stream: TensorType, *, pixel_format: str = "RGB") -> Estimate:
 
 
 @rule("com.microsoft.Tokenizer")
-def tokenizer(x: TensorType, *, mark: int, mincharnum: int, pad_value: str) -> Estimate:
+def tokenizer(x: TensorType) -> Estimate:
     """Tokens of every string, padded to the longest; work on characters is not counted."""
     return Estimate((x.like((*x.shape, data_dependent("tokens")), STRING),), reads=(x,))
 
@@ -190,51 +190,32 @@ def ngram_repeat_block(ids: TensorType, scores: TensorType, *, ngram_size: int) 
 
 
 @rule("com.microsoft.BifurcationDetector")
-def bifurcation_detector(
-    source: TensorType,
-    current: TensorType,
-    previous: TensorType,
-    predicted: TensorType | None = None,
-    *,
-    max_ngram_size: int = 3,
-    min_ngram_size: int = 1,
-) -> Estimate:
+@takes("source current previous predicted?")
+def bifurcation_detector(of: Operands, *, max_ngram_size: int = 3, min_ngram_size: int = 1) -> Estimate:
     """Compares predicted tokens with the source, and the last n-grams with every position of it."""
-    merged = current.shape[0] if predicted is None else data_dependent("tokens")
-    compared: Dim = 0 if predicted is None else predicted.numel
+    merged = of.current.shape[0] if of.predicted is None else data_dependent("tokens")
+    compared: Dim = 0 if of.predicted is None else of.predicted.numel
     ordered = 0 < min_ngram_size <= max_ngram_size
     require(ordered, f"there are no n-grams of {min_ngram_size} to {max_ngram_size} tokens")
     lengths = (min_ngram_size + max_ngram_size) * (max_ngram_size - min_ngram_size + 1) // 2
-    compared += lengths * source.numel
-    out = (current.like((merged,)), current.like(()))
-    return Estimate(out, vector_flops=compared, reads=(source, current, previous, predicted))
+    compared += lengths * of.source.numel
+    out = (of.current.like((merged,)), of.current.like(()))
+    return Estimate(out, vector_flops=compared, reads=(*of,))
 
 
 @rule("com.microsoft.NGramHashMapping")
+@takes("ids multipliers vocabularies past_ids? head_offsets? eos_token_id? segment_ids?")
 def ngram_hash_mapping(
-    ids: TensorType,
-    multipliers: TensorType,
-    vocabularies: TensorType,
-    past_ids: TensorType | None = None,
-    head_offsets: TensorType | None = None,
-    eos_token_id: TensorType | None = None,
-    segment_ids: TensorType | None = None,
-    *,
-    max_ngram_size: int,
-    n_head_per_ngram: int,
-    pad_id: int,
-    outputs: Outputs = (True,),
+    of: Operands, *, max_ngram_size: int, n_head_per_ngram: int, outputs: Outputs = (True,)
 ) -> Estimate:
     """Per n-gram a product and an exclusive or for each token; per n-gram and head a remainder and an offset."""
     heads = (max_ngram_size - 1) * n_head_per_ngram
-    out = ids.like((*ids.shape, heads))
-    mixed = (
-        2 * max_ngram_size - 1
-    ) * ids.numel  # each longer n-gram takes one more token than the one before
-    vector = mixed + (1 + (head_offsets is not None)) * out.numel
-    present = ids.like((ids.shape[0], max_ngram_size - 1))
-    reads = (ids, multipliers, vocabularies, past_ids, head_offsets, eos_token_id, segment_ids)
-    return Estimate(chosen(outputs, out, present), vector_flops=vector, reads=reads)
+    out = of.ids.like((*of.ids.shape, heads))
+    # Each longer n-gram takes one more token than the one before.
+    mixed = (2 * max_ngram_size - 1) * of.ids.numel
+    vector = mixed + (1 + (of.head_offsets is not None)) * out.numel
+    present = of.ids.like((of.ids.shape[0], max_ngram_size - 1))
+    return Estimate(chosen(outputs, out, present), vector_flops=vector, reads=(*of,))
 
 
 @rule("com.microsoft.WordConvEmbedding", product=("chars", "weight"))

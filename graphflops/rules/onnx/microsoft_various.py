@@ -16,8 +16,9 @@ from graphflops.rules.onnx.fused import Outputs, chosen
 from graphflops.rules.onnx.indexing import gather_nd, pad, slice_
 from graphflops.rules.onnx.movement import trilu, unsqueeze
 from graphflops.rules.onnx.resize import grid_sample
+from graphflops.rules.operands import Operands, takes
 from graphflops.rules.quantized import DEQUANTIZE, QUANTIZE
-from graphflops.rules.registry import require, rule
+from graphflops.rules.registry import Derived, require, rule
 from graphflops.rules.shapes import axis as axis_of
 from graphflops.rules.shapes import replaced
 from graphflops.rules.vision import OVERLAP
@@ -46,15 +47,9 @@ def copied(x: TensorType) -> Estimate:
     return Estimate((replace(x.like(), value=x.value),), reads=(x,))
 
 
-@rule("com.microsoft.TorchEmbedding", kind="gather")
-def torch_embedding(
-    weight: TensorType,
-    indices: TensorType,
-    padding_idx: TensorType | None = None,
-    scale_grad_by_freq: TensorType | None = None,
-) -> Estimate:
-    """One row of the table per index."""
-    return embedding(weight, indices)
+rule("com.microsoft.TorchEmbedding", kind="gather")(
+    Derived(embedding, says="One row of the table per index.", order="weight indices _ _")
+)
 
 
 @rule("com.microsoft.UnfoldTensor", kind="movement")
@@ -124,20 +119,14 @@ def irfft(x: TensorType, *, signal_ndim: int) -> Estimate:
 
 
 @rule("com.microsoft.CropAndResize", kind="boxes")
-def crop_and_resize(
-    x: TensorType,
-    rois: TensorType,
-    batch_indices: TensorType,
-    crop_size: TensorType,
-    *,
-    mode: str = "bilinear",
-) -> Estimate:
+@takes("x rois batch_indices crop_size")
+def crop_and_resize(of: Operands, *, mode: str = "bilinear") -> Estimate:
     """Samples every region on a grid: four weighted neighbours per sample, or the nearest."""
-    height, width = sizes(crop_size) or (unknown("crop", 0), unknown("crop", 1))
-    out = x.like((rois.shape[0], x.shape[1], height, width))
+    height, width = sizes(of.crop_size) or (unknown("crop", 0), unknown("crop", 1))
+    out = of.x.like((of.rois.shape[0], of.x.shape[1], height, width))
     sampled = 8 * out.numel if mode == "bilinear" else 0
-    positions = 2 * rois.shape[0] * (height + width)
-    return Estimate((out,), vector_flops=sampled + positions, reads=(x, rois, batch_indices, crop_size))
+    positions = 2 * of.rois.shape[0] * (height + width)
+    return Estimate((out,), vector_flops=sampled + positions, reads=(*of,))
 
 
 @rule("com.microsoft.DynamicTimeWarping")
@@ -163,7 +152,7 @@ def murmur_hash(x: TensorType, *, positive: int = 1) -> Estimate:
 
 
 @rule("com.microsoft.QuantizeBFP", kind="quantisation")
-def quantize_bfp(x: TensorType, *, bfp_type: int) -> Estimate:
+def quantize_bfp(x: TensorType) -> Estimate:
     """Packs blocks that share an exponent into bytes, and returns the tensor's shape and strides."""
     rank = x.like((x.rank,), INT64)
     out = (x.like((data_dependent("bfp_bytes"),), UINT8), replace(rank, value=x.shape), rank)
@@ -171,9 +160,7 @@ def quantize_bfp(x: TensorType, *, bfp_type: int) -> Estimate:
 
 
 @rule("com.microsoft.DequantizeBFP", kind="quantisation")
-def dequantize_bfp(
-    x: TensorType, shape: TensorType, strides: TensorType, *, bfp_type: int, dtype: int = 1
-) -> Estimate:
+def dequantize_bfp(x: TensorType, shape: TensorType, strides: TensorType, *, dtype: int = 1) -> Estimate:
     """Unpacks every element from its block into the former shape."""
     known = sizes(shape) or tuple(unknown("bfp", place) for place in range(rank_of(shape, "DequantizeBFP")))
     out = x.like(known, onnx_dtype(dtype))

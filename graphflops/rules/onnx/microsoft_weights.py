@@ -13,12 +13,14 @@ from graphflops.dims import Dim, differ, prod
 from graphflops.rules.lowprecision import weight_only
 from graphflops.rules.norm import MEAN_SQUARE, normalised
 from graphflops.rules.onnx.entries import sizes
-from graphflops.rules.onnx.fused import Outputs, Touched, applied, chosen, fused, work
+from graphflops.rules.onnx.fused import Outputs, applied, chosen, fused, work
+from graphflops.rules.operands import Operands, takes
 from graphflops.rules.quantized import DEQUANTIZE, MIN_MAX, QUANTIZE
 from graphflops.rules.registry import require, rule
 from graphflops.rules.shapes import axis as axis_of
 from graphflops.rules.shapes import only_result
-from graphflops.rules.work import WORK, activation
+from graphflops.rules.work import WORK
+from graphflops.rules.work import activation as activation_named
 from graphflops.tensor import FLOAT8, INT8, UINT8, DType, TensorType
 
 KIND = "product"
@@ -49,45 +51,25 @@ def narrowed(x: TensorType, product: Estimate, dtype: DType) -> Estimate:
 
 
 @rule("com.microsoft.MatMulNBits")
+@takes("x weight scales zero_points? group_index? bias?")
 def matmul_nbits(
-    x: TensorType,
-    weight: TensorType,
-    scales: TensorType,
-    zero_points: TensorType | None = None,
-    group_index: TensorType | None = None,
-    bias: TensorType | None = None,
-    *,
-    K: int,
-    N: int,
-    block_size: int,
-    bits: int = 4,
-    accuracy_level: int = 0,
+    of: Operands, *, K: int, N: int, block_size: int, bits: int = 4, accuracy_level: int = 0
 ) -> Estimate:
     """Three operations dequantize each weight; the default zero point is the middle of the range."""
     require(bits in (2, 4, 8), f"a weight of {bits} bits")
     require(block_size >= 16 and block_size & (block_size - 1) == 0, f"blocks of {block_size} weights")
     blocks = -(-K // block_size)
     stated = N * blocks * (block_size * bits // 8)  # bytes
-    require(
-        not differ(weight.nbytes, stated),
-        f"a weight {weight} for {N} features in {blocks} blocks of {block_size}",
-    )
-    require(not differ(scales.numel, N * blocks), f"scales {scales} for {N} features in {blocks} blocks")
-    product = by_weight(x, K, N, DEQUANTIZE, weight, scales, zero_points, group_index, bias=bias)
-    return narrowed(x, product, INT8) if accuracy_level == INT8_ACTIVATIONS else product
+    told = f"for {N} features in {blocks} blocks"
+    require(not differ(of.weight.nbytes, stated), f"a weight {of.weight} {told} of {block_size}")
+    require(not differ(of.scales.numel, N * blocks), f"scales {of.scales} {told}")
+    product = by_weight(of.x, K, N, DEQUANTIZE, *of.but("x bias"), bias=of.bias)
+    return narrowed(of.x, product, INT8) if accuracy_level == INT8_ACTIVATIONS else product
 
 
 @rule("com.microsoft.MatMulBnb4")
 def matmul_bnb4(
-    x: TensorType,
-    weight: TensorType,
-    absmax: TensorType,
-    *,
-    K: int,
-    N: int,
-    block_size: int,
-    quant_type: int,
-    transB: int = 1,
+    x: TensorType, weight: TensorType, absmax: TensorType, *, K: int, N: int, transB: int = 1
 ) -> Estimate:
     """A table look-up and a scale per weight."""
     inner, features = (K, N) if transB else (N, K)
@@ -102,33 +84,21 @@ def matmul_fpq4(x: TensorType, weight: TensorType, shape: TensorType) -> Estimat
 
 
 @rule("com.microsoft.MatMulBlockQuantizedFp4Weight")
-def matmul_fp4(
-    x: TensorType,
-    weight: TensorType,
-    scales: TensorType,
-    global_scale: TensorType,
-    input_scale: TensorType | None = None,
-    bias: TensorType | None = None,
-) -> Estimate:
+@takes("x weight scales global_scale input_scale? bias?")
+def matmul_fp4(of: Operands) -> Estimate:
     """A conversion and a scale per weight; block scale and global scale are multiplied beforehand."""
-    return by_weight(
-        x, 2 * weight.shape[1], weight.shape[0], LOOKED_UP, weight, scales, global_scale, bias=bias
-    )
+    features, halved = of.weight.shape
+    read = of.named("weight scales global_scale")
+    return by_weight(of.x, 2 * halved, features, LOOKED_UP, *read, bias=of.bias)
 
 
 @rule("com.microsoft.MatMulBlockQuantizedFp8Weight")
-def matmul_fp8(
-    x: TensorType,
-    weight: TensorType,
-    scales: TensorType,
-    input_scale: TensorType | None = None,
-    bias: TensorType | None = None,
-) -> Estimate:
+@takes("x weight scales input_scale? bias?")
+def matmul_fp8(of: Operands) -> Estimate:
     """A conversion and a scale per weight; with an input scale the activations are float8 too."""
-    product = by_weight(
-        x, weight.shape[1], weight.shape[0], LOOKED_UP, weight, scales, input_scale, bias=bias
-    )
-    return product if input_scale is None else narrowed(x, product, FLOAT8[0])
+    features, inner = of.weight.shape
+    product = by_weight(of.x, inner, features, LOOKED_UP, *of.but("x bias"), bias=of.bias)
+    return product if of.input_scale is None else narrowed(of.x, product, FLOAT8[0])
 
 
 # Several products after one norm.
@@ -144,105 +114,62 @@ def entering(x: TensorType, skip: TensorType | None, scale: TensorType | None) -
 
 
 def several(
-    x: TensorType,
-    skip: TensorType | None,
-    scale: TensorType | None,
+    of: Operands,
     products: tuple[Estimate, ...],
+    out: tuple[TensorType, ...],
+    outputs: Outputs,
     *more: Estimate,
-) -> tuple[tuple[Estimate, ...], Touched]:
-    """Parts and reads of several products of one input, which may be normalised first."""
-    parts = (entering(x, skip, scale), *products, *more)
-    return parts, (x, skip, scale, *(read for product in products for read in product.reads[1:]))
+) -> Estimate:
+    """Several products of one input, which may be summed and normalised first; the sum is a result of its own."""
+    x, skip, scale = of.named("x skip norm_scale")
+    results = chosen(outputs, *out, x.like() if skip is not None else None)
+    reads = (x, skip, scale, *(read for product in products for read in product.reads[1:]))
+    return fused(results, entering(x, skip, scale), *products, *more, reads=reads)
 
 
 @rule("com.microsoft.MatMulNBitsMlp")
+@takes("x skip? norm_scale? gate gate_scales gate_bias? up up_scales up_bias?")
 def matmul_nbits_mlp(
-    x: TensorType,
-    skip: TensorType | None,
-    norm_scale: TensorType | None,
-    gate: TensorType,
-    gate_scales: TensorType,
-    gate_bias: TensorType | None,
-    up: TensorType,
-    up_scales: TensorType,
-    up_bias: TensorType | None = None,
-    *,
-    K: int,
-    N: int,
-    block_size: int,
-    activation: str,
-    outputs: Outputs = (True,),
+    of: Operands, *, K: int, N: int, activation: str, outputs: Outputs = (True,)
 ) -> Estimate:
     """Two products of one input; the first is activated and multiplied with the second."""
     products = tuple(
-        by_weight(x, K, N, DEQUANTIZE, weight, scales, bias=bias)
-        for weight, scales, bias in ((gate, gate_scales, gate_bias), (up, up_scales, up_bias))
+        by_weight(of.x, K, N, DEQUANTIZE, weight, scales, bias=bias)
+        for weight, scales, bias in map(of.named, ("gate gate_scales gate_bias", "up up_scales up_bias"))
     )
     out = only_result(products[0])
-    parts, reads = several(x, skip, norm_scale, products, gating(activation, out))
-    return fused(chosen(outputs, out, x.like() if skip is not None else None), *parts, reads=reads)
-
-
-def gating(name: str, gate: TensorType) -> Estimate:
-    """The work of activating a gate and multiplying with it."""
-    return applied(activation(name).more(WORK["mul"].flops), gate)
+    gating = applied(activation_named(activation).more(WORK["mul"].flops), out)
+    return several(of, products, (out,), outputs, gating)
 
 
 @rule("com.microsoft.MatMulNBitsQkv")
-def matmul_nbits_qkv(
-    x: TensorType,
-    skip: TensorType | None,
-    norm_scale: TensorType,
-    q: TensorType,
-    q_scales: TensorType,
-    q_bias: TensorType | None,
-    k: TensorType,
-    k_scales: TensorType,
-    k_bias: TensorType | None,
-    v: TensorType,
-    v_scales: TensorType,
-    v_bias: TensorType | None = None,
-    *,
-    K: int,
-    Nq: int,
-    Nkv: int,
-    block_size: int,
-    outputs: Outputs = (True,),
-) -> Estimate:
+@takes("x skip? norm_scale q q_scales q_bias? k k_scales k_bias? v v_scales v_bias?")
+def matmul_nbits_qkv(of: Operands, *, K: int, Nq: int, Nkv: int, outputs: Outputs = (True,)) -> Estimate:
     """Three products of one normalised input."""
-    weights = ((q, q_scales, q_bias, Nq), (k, k_scales, k_bias, Nkv), (v, v_scales, v_bias, Nkv))
+    weights = map(of.named, ("q q_scales q_bias", "k k_scales k_bias", "v v_scales v_bias"))
     products = tuple(
-        by_weight(x, K, features, DEQUANTIZE, weight, scales, bias=bias)
-        for weight, scales, bias, features in weights
+        by_weight(of.x, K, features, DEQUANTIZE, weight, scales, bias=bias)
+        for (weight, scales, bias), features in zip(weights, (Nq, Nkv, Nkv), strict=True)
     )
-    parts, reads = several(x, skip, norm_scale, products)
-    summed = x.like() if skip is not None else None
-    return fused(chosen(outputs, *map(only_result, products), summed), *parts, reads=reads)
+    return several(of, products, tuple(map(only_result, products)), outputs)
 
 
 @rule("com.microsoft.GatherBlockQuantized")
-def gather_block_quantized(
-    data: TensorType,
-    indices: TensorType,
-    scales: TensorType,
-    zero_points: TensorType | None = None,
-    *,
-    bits: int = 4,
-    gather_axis: int = 0,
-) -> Estimate:
+@takes("data indices scales zero_points?")
+def gather_block_quantized(of: Operands, *, bits: int = 4, gather_axis: int = 0) -> Estimate:
     """The rows returned, read at their packed width with their scales, and dequantized.
 
     Bytes hold several values where `bits` says so; zero points that are not given are then the middle of the range.
     """
+    data, scales = of.data, of.scales
     place = axis_of(gather_axis, data.rank)
 
     def taken(x: TensorType) -> TensorType:
-        return x.like((*x.shape[:place], *indices.shape, *x.shape[place + 1 :]))
+        return x.like((*x.shape[:place], *of.indices.shape, *x.shape[place + 1 :]))
 
     rows, per_byte = taken(data), 8 // bits if data.dtype == UINT8 else 1
     out = scales.like((*rows.shape[:-1], rows.shape[-1] * per_byte))
-    centred = zero_points is not None or data.dtype == UINT8
-    read = (taken(x) for x in (scales, zero_points) if x is not None)
-    return Estimate(
-        (out,), vector_flops=(DEQUANTIZE - (not centred)) * out.numel, reads=(rows, indices, *read)
-    )
+    centred = of.zero_points is not None or data.dtype == UINT8
+    read = (taken(x) for x in (scales, of.zero_points) if x is not None)
+    dequantizing = (DEQUANTIZE - (not centred)) * out.numel
+    return Estimate((out,), vector_flops=dequantizing, reads=(rows, of.indices, *read))

@@ -6,7 +6,7 @@ whatever the features are. Looking up a string or a number in a table is one ope
 
 from __future__ import annotations
 
-from graphflops.cost import Estimate, Value, data_dependent
+from graphflops.cost import Estimate, data_dependent
 from graphflops.dims import Dim, ceil_div, differ
 from graphflops.graph import Opaque
 from graphflops.rules.onnx.fused import Outputs, chosen, fused, work
@@ -182,7 +182,7 @@ def binarizer(x: TensorType) -> Estimate:
 
 
 @rule("ai.onnx.ml.Imputer")
-def imputer(x: TensorType, **values: Value) -> Estimate:
+def imputer(x: TensorType) -> Estimate:
     """A comparison and a choice per element."""
     return Estimate((x.like(),), vector_flops=2 * x.numel, reads=(x,))
 
@@ -221,7 +221,7 @@ def looked_up(x: TensorType, dtype: DType) -> Estimate:
 
 
 @rule("ai.onnx.ml.CategoryMapper", "ai.onnx.ml.LabelEncoder.1")
-def category_mapper(x: TensorType, **tables: Value) -> Estimate:
+def category_mapper(x: TensorType) -> Estimate:
     """Strings to integers, or integers to strings."""
     return looked_up(x, INT64 if x.dtype == STRING else STRING)
 
@@ -230,11 +230,9 @@ def category_mapper(x: TensorType, **tables: Value) -> Estimate:
 def label_encoder(
     x: TensorType,
     *,
-    values_floats: Floats = (),
     values_int64s: Ints = (),
     values_strings: Strings = (),
     values_tensor: TensorType | None = None,
-    **keys: Value,
 ) -> Estimate:
     """One look-up per element; the type is that of the values."""
     if values_tensor is not None:

@@ -131,7 +131,6 @@ def tree_ensemble(
     nodes_truenodeids: Ints,
     nodes_falsenodeids: Ints,
     post_transform: int = 0,
-    **others: object,
 ) -> Estimate:
     """Sums the leaves that every sample reaches, one vote each, per target."""
     listed = (nodes_trueleafs, nodes_falseleafs, nodes_truenodeids, nodes_falsenodeids)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from graphflops.cost import Estimate, Value, copied, data_dependent, free
 from graphflops.dims import Dim, broadcast, differ, floor_div, mod, prod
@@ -14,7 +15,7 @@ from graphflops.errors import DimError
 from graphflops.rules import arrangement
 from graphflops.rules.arrangement import columns_to_image, repeated
 from graphflops.rules.onnx import values
-from graphflops.rules.onnx.conv import Ints, window_counts
+from graphflops.rules.onnx.conv import window_counts
 from graphflops.rules.onnx.entries import (
     Numbers,
     Place,
@@ -59,7 +60,7 @@ def converted(x: TensorType | UnknownType, dtype: DType) -> Estimate:
 
 
 @rule("onnx.Cast", rankless=("x",))
-def cast(x: TensorType | UnknownType, *, to: int | str, **attributes: Value) -> Estimate:
+def cast(x: TensorType | UnknownType, *, to: int | str) -> Estimate:
     """One operation per element where the type changes."""
     if isinstance(to, int):
         return converted(x, onnx_dtype(to))
@@ -70,7 +71,7 @@ def cast(x: TensorType | UnknownType, *, to: int | str, **attributes: Value) -> 
 
 
 @rule("onnx.CastLike", rankless=("x",))
-def cast_like(x: TensorType | UnknownType, target_type: TensorType, **attributes: Value) -> Estimate:
+def cast_like(x: TensorType | UnknownType, target_type: TensorType) -> Estimate:
     """As `Cast` to the type of the second operand, whose data is not read."""
     return converted(x, target_type.dtype)
 
@@ -290,22 +291,14 @@ def _require_picture(x: TensorType, block: int) -> None:
 
 
 @rule("onnx.Col2Im")
-def col2im(
-    x: TensorType,
-    image_shape: Numbers,
-    block_shape: Numbers,
-    *,
-    dilations: Ints = (),
-    pads: Ints = (),
-    strides: Ints = (),
-) -> Estimate:
+def col2im(x: TensorType, image_shape: Numbers, block_shape: Numbers, **geometry: Any) -> Estimate:
     """Columns put back as blocks of an image, an addition each where they may overlap."""
     batch, rows, columns = x.shape
     block, image = sizes(block_shape), sizes(image_shape)
     if block is not None:
         require(not differ(mod(rows, prod(block)), 0), f"{rows} rows do not make blocks of {shown(block)}")
     if block is not None and image is not None:
-        blocks = prod(window_counts(image, block, strides, dilations, pads, "NOTSET"))
+        blocks = prod(window_counts(image, block, **geometry))
         require(not differ(blocks, columns), f"{columns} columns where {blocks} blocks lie in {shown(image)}")
     if image is None:
         image = tuple(unknown("col2im", place) for place in range(2, 2 + rank_of(image_shape, "Col2Im")))

@@ -12,6 +12,7 @@ from graphflops.rules.norm import MEAN_SQUARE, normalised
 from graphflops.rules.onnx.activation import only_value
 from graphflops.rules.onnx.entries import onnx_dtype
 from graphflops.rules.onnx.fused import Outputs, chosen, is_wanted
+from graphflops.rules.operands import Operands, takes
 from graphflops.rules.registry import Derived, require, rule
 from graphflops.rules.shapes import axes as axes_of
 from graphflops.rules.shapes import axis as axis_of
@@ -19,12 +20,9 @@ from graphflops.rules.shapes import reduced, tensors_of
 from graphflops.tensor import BOOL, DType, TensorType
 
 
+@takes("x scale bias mean var")
 def batch_normalization(
-    x: TensorType,
-    scale: TensorType,
-    bias: TensorType,
-    mean: TensorType,
-    var: TensorType,
+    of: Operands,
     *,
     training_mode: int = 0,
     is_test: int = 0,
@@ -32,13 +30,15 @@ def batch_normalization(
     by_results: bool = False,
 ) -> Estimate:
     """In inference one scale and one shift per element; in training seven operations, and new running statistics."""
+    x, scale, bias, *statistics = of
     trains = not is_test and any(outputs[1:]) if by_results else training_mode
-    statistics = (mean, var) if trains and not by_results else (mean, var, mean, var)
-    out = chosen(outputs, *(part.like() for part in (x, *statistics)))
+    out = chosen(
+        outputs, *(part.like() for part in (x, *statistics * (1 if trains and not by_results else 2)))
+    )
     if not trains:
-        return replace(scaled(x, scale, bias, mean, var), transcendentals=var.numel, out=out)
-    running = [given if is_wanted(outputs, place) else None for place, given in enumerate((mean, var), 1)]
-    return replace(updated(normalised(x, var.numel, scale, bias), *running), out=out, writes=None)
+        return replace(scaled(*of), transcendentals=of.var.numel, out=out)
+    running = [given if is_wanted(outputs, place) else None for place, given in enumerate(statistics, 1)]
+    return replace(updated(normalised(x, of.var.numel, scale, bias), *running), out=out, writes=None)
 
 
 rule("onnx.BatchNormalization")(Derived(batch_normalization))
@@ -82,16 +82,12 @@ def from_axis(x: TensorType, axis: int) -> tuple[int, tuple[Dim, ...]]:
 
 
 @rule("onnx.LayerNormalization")
+@takes("x scale bias?")
 def layer_normalization(
-    x: TensorType,
-    scale: TensorType,
-    bias: TensorType | None = None,
-    *,
-    axis: int = -1,
-    stash_type: int = 1,
-    outputs: Outputs = (True,),
+    of: Operands, *, axis: int = -1, stash_type: int = 1, outputs: Outputs = (True,)
 ) -> Estimate:
     """Seven operations per element with a bias, a reciprocal root per row."""
+    x, scale, bias = of
     place, kept = from_axis(x, axis)
     require_parts(x.shape, scale, bias)
     statistic = x.like(kept, onnx_dtype(stash_type))
@@ -129,16 +125,12 @@ def local_response_normalization(x: TensorType, *, size: int) -> Estimate:
 
 
 @rule("onnx.Dropout")
-def dropout(
-    x: TensorType,
-    ratio: TensorType | None = None,
-    training_mode: TensorType | None = None,
-    *,
-    outputs: Outputs = (True,),
-) -> Estimate:
+@takes("x ratio? training_mode?")
+def dropout(of: Operands, *, outputs: Outputs = (True,)) -> Estimate:
     """In training three operations per element; an unknown mode counts as training."""
-    training = training_mode is not None and only_value(training_mode) != 0 and only_value(ratio) != 0
-    return _dropped(x, training, outputs, BOOL)
+    mode = of.training_mode
+    training = mode is not None and only_value(mode) != 0 and only_value(of.ratio) != 0
+    return _dropped(of.x, training, outputs, BOOL)
 
 
 @rule("onnx.Dropout.1", "onnx.Dropout.6")

@@ -11,6 +11,7 @@ from graphflops.rules import pool
 from graphflops.rules.onnx.conv import Ints, transposed_sizes, window_counts
 from graphflops.rules.onnx.entries import sizes, unknown
 from graphflops.rules.onnx.fused import Outputs, chosen
+from graphflops.rules.operands import Operands, takes
 from graphflops.rules.pool import adaptive, windowed
 from graphflops.rules.reduce import indexed
 from graphflops.rules.registry import Derived, require, rule
@@ -48,21 +49,9 @@ def pooled(x: TensorType, kernel: tuple[Dim, ...], counts: tuple[Dim, ...], kind
     return replace(estimate, transcendentals=(kind.evaluated * prod(kernel) + kind.evaluated_final) * outputs)
 
 
-def moving(
-    x: TensorType,
-    *,
-    kernel_shape: Ints,
-    auto_pad: str = "NOTSET",
-    ceil_mode: int = 0,
-    dilations: Ints = (),
-    pads: Ints = (),
-    strides: Ints = (),
-    kind: Pooling = AVERAGE,
-    **others: object,
-) -> Estimate:
+def moving(x: TensorType, *, kernel_shape: Ints, kind: Pooling = AVERAGE, **geometry: Any) -> Estimate:
     """One addition per window element and a division per output."""
-    geometry = (strides, dilations, pads, auto_pad, ceil_mode)
-    return pooled(x, kernel_shape, window_counts(x.shape[2:], kernel_shape, *geometry), kind)
+    return pooled(x, kernel_shape, window_counts(x.shape[2:], kernel_shape, **geometry), kind)
 
 
 average_pool = Derived(moving, kind=AVERAGE)
@@ -110,20 +99,14 @@ def one_window(x: TensorType) -> tuple[Dim, ...]:
 
 
 @rule("onnx.MaxUnpool")
-def max_unpool(
-    x: TensorType,
-    indices: TensorType,
-    output_shape: TensorType | None = None,
-    *,
-    kernel_shape: Ints,
-    pads: Ints = (),
-    strides: Ints = (),
-) -> Estimate:
+@takes("x indices output_shape?")
+def max_unpool(of: Operands, *, kernel_shape: Ints, **geometry: Any) -> Estimate:
     """Writes values to their former positions and zeros elsewhere; no arithmetic."""
-    spatial = transposed_sizes(x.shape[2:], kernel_shape, strides, (), pads, "NOTSET", ())
+    x, indices, output_shape = of
+    spatial = transposed_sizes(x.shape[2:], kernel_shape, **geometry)
     shape = least = (*x.shape[:2], *spatial)
     if output_shape is not None:
         shape = sizes(output_shape) or tuple(unknown("unpooled", place) for place in range(x.rank))
         fits = len(shape) == x.rank and not any(at_least(a, b + 1) for a, b in zip(least, shape, strict=True))
         require(fits, f"{shown(shape)} is not as large as {shown(least)}")
-    return replace(pool.max_unpool(x, indices, shape), reads=(x, indices, output_shape))
+    return replace(pool.max_unpool(x, indices, shape), reads=(*of,))

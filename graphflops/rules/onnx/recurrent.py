@@ -13,6 +13,7 @@ from graphflops.dims import Dim, differ, prod
 from graphflops.rules import recurrent as shared
 from graphflops.rules.matmul import matmul
 from graphflops.rules.onnx.fused import Outputs, chosen, work
+from graphflops.rules.operands import Operands, takes
 from graphflops.rules.quantized import MIN_MAX, QUANTIZE
 from graphflops.rules.recurrent import Cell, Layer, recur, recur_back, with_gradients
 from graphflops.rules.registry import Derived, ForwardCall, backward, require, rule
@@ -22,62 +23,48 @@ from graphflops.tensor import INT8, TensorType
 
 KIND = "recurrent"
 
-OPERANDS = 5  # operands of an LSTM after its weights: bias, lengths, two states, peepholes
+OPERANDS = "x w r bias? sequence_lens? initial_h? initial_c? peepholes?"
 
 
 @rule("com.microsoft.DynamicQuantizeLSTM", product=("x", "w", "r"))
+@takes(f"{OPERANDS} w_scale? w_zero_point? r_scale? r_zero_point?")
 def dynamic_quantize_lstm(
-    x: TensorType,
-    w: TensorType,
-    r: TensorType,
-    *operands: TensorType | None,
-    activations: tuple[str, ...] = (),
-    clip: float | None = None,
-    outputs: Outputs = (),
-    **others: object,
+    of: Operands, *, activations: tuple[str, ...] = (), clip: float | None = None, outputs: Outputs = ()
 ) -> Estimate:
     """An LSTM with integer weights (directions, in, 4 * hidden); inputs and states are quantized at every step."""
-    turned_w, turned_r = (x.view((x.shape[0], x.shape[2], x.shape[1])) for x in (w, r))
-    given, scales = operands[:OPERANDS], operands[OPERANDS:]
-    estimate = lstm(x, turned_w, turned_r, *given, activations=activations, clip=clip, outputs=outputs)
+    x, w, r, *others = of
+    turned = (x.view((x.shape[0], x.shape[2], x.shape[1])) for x in (w, r))
+    estimate = lstm(x, *turned, *others[:-4], activations=activations, clip=clip, outputs=outputs)
     states = prod(x.shape[:2]) * r.shape[0] * r.shape[1]
     return replace(
         estimate,
         vector_flops=estimate.vector_flops + (MIN_MAX + QUANTIZE) * (x.numel + states),
-        reads=(*estimate.reads, *scales),
+        reads=(*estimate.reads, *others[-4:]),
         matrix_dtype=INT8,
     )
 
 
 @rule("com.microsoft.AttnLSTM", product=("x", "w", "r"))
+@takes(f"{OPERANDS} query_weight? memory_weight? score_weight? memory? memory_lens? narrowing?")
 def attn_lstm(
-    x: TensorType,
-    w: TensorType,
-    r: TensorType,
-    *operands: TensorType | None,
-    activations: tuple[str, ...] = (),
-    clip: float | None = None,
-    outputs: Outputs = (),
-    **others: object,
+    of: Operands, *, activations: tuple[str, ...] = (), clip: float | None = None, outputs: Outputs = ()
 ) -> Estimate:
     """An LSTM whose input at every step is joined with a context: the previous state's attention to a memory.
 
     Keys are made of the memory once. A step makes a query of the state, adds it to every key, takes a tanh and a
     product with a vector for the score, and sums the memory by softmax; a last product may make the context narrower.
     """
-    joined = x.like((*x.shape[:2], w.shape[-1]))  # the context is a part of the input
-    given, attention = operands[:OPERANDS], operands[OPERANDS:]
-    estimate = lstm(joined, w, r, *given, activations=activations, clip=clip, outputs=outputs)
-    query_weight, memory_weight, _, memory, _, attention_weight = (*attention, *(None,) * 6)[:6]
-    part = work(0)
-    if query_weight is not None and memory_weight is not None and memory is not None:
-        part = attending(x, query_weight, memory_weight, memory, attention_weight)
+    x, *own = (*of,)[:-6]
+    joined = x.like((*x.shape[:2], of.w.shape[-1]))  # the context is a part of the input
+    estimate = lstm(joined, *own, activations=activations, clip=clip, outputs=outputs)
+    query, keys, memory, narrowing = of.named("query_weight memory_weight memory narrowing")
+    part = work(0) if None in (query, keys, memory) else attending(x, query, keys, memory, narrowing)
     return replace(
         estimate,
         matrix_flops=estimate.matrix_flops + part.matrix_flops,
         vector_flops=estimate.vector_flops + part.vector_flops,
         transcendentals=estimate.transcendentals + part.transcendentals,
-        reads=(x, *estimate.reads[1:], *attention),
+        reads=(x, *estimate.reads[1:], *(*of,)[-6:]),
     )
 
 
@@ -122,19 +109,9 @@ def cell_of(kind: str, activations: tuple[str, ...], clip: float | None, peephol
     return replace(cell, activations=tuple(named[place] for place in applied))
 
 
-def layer(
-    cell: Cell,
-    x: TensorType,
-    w: TensorType,
-    r: TensorType,
-    bias: TensorType | None,
-    states: tuple[TensorType | None, ...],
-    layout: int,
-    results: int,
-    outputs: Outputs,
-    *more: TensorType | None,
-) -> Estimate:
+def layer(cell: Cell, of: Operands, layout: int, results: int, outputs: Outputs) -> Estimate:
     """All directions over all padded steps of all sequences."""
+    x, w, r, bias = of.named("x w r bias")
     require(x.rank == 3 and w.rank == 3 and r.rank == 3, f"a recurrent layer of {w} and {r} does not fit {x}")
     directions, rows, hidden = r.shape
     require(not differ(rows, cell.gates * hidden), f"{rows} rows do not form {cell.gates} gates of {hidden}")
@@ -145,12 +122,14 @@ def layer(
     batch, steps = x.shape[:2] if layout else x.shape[1::-1]
     biases = () if bias is None else (bias.like((rows,)),) * 2
     both = [Layer(w.like(w.shape[1:]), r.like(r.shape[1:]), None, biases)] * directions
-    held = tuple(state for state in states if state is not None)
+    held = tuple(state for state in of.named("initial_h initial_c") if state is not None)
     estimate = recur(cell, x, held, both, x)
     every = (batch, steps, directions, hidden) if layout else (steps, directions, batch, hidden)
     last = (batch, directions, hidden) if layout else (directions, batch, hidden)
     out = (x.like(every), *(x.like(last) for _ in range(results - 1)))
-    return replace(estimate, out=chosen(outputs, *out), reads=(*estimate.reads, *more))
+    return replace(
+        estimate, out=chosen(outputs, *out), reads=(*estimate.reads, of.sequence_lens, of.peepholes)
+    )
 
 
 def require_stated(r: TensorType, direction: str, hidden_size: int | None) -> None:
@@ -176,15 +155,9 @@ def layer_backward(call: ForwardCall) -> Estimate:
     return with_gradients(work, call)
 
 
+@takes(OPERANDS)
 def recurrent(
-    x: TensorType,
-    w: TensorType,
-    r: TensorType,
-    bias: TensorType | None = None,
-    sequence_lens: TensorType | None = None,
-    initial_h: TensorType | None = None,
-    initial_c: TensorType | None = None,
-    peepholes: TensorType | None = None,
+    of: Operands,
     *,
     kind: str,
     activations: tuple[str, ...] = (),
@@ -195,10 +168,9 @@ def recurrent(
     outputs: Outputs = (),
 ) -> Estimate:
     """Both matrices of all gates once per row of every step, and the cell's formula."""
-    cell = cell_of(kind, activations, clip, peepholes is not None)
-    require_stated(r, direction, hidden_size)
-    states, results = (initial_h, initial_c), 3 if kind == "LSTM" else 2
-    return layer(cell, x, w, r, bias, states, layout, results, outputs, sequence_lens, peepholes)
+    cell = cell_of(kind, activations, clip, of.peepholes is not None)
+    require_stated(of.r, direction, hidden_size)
+    return layer(cell, of, layout, 3 if kind == "LSTM" else 2, outputs)
 
 
 for _kind in CELLS:  # a GRU that resets before the product costs the same as one that does after it

@@ -13,6 +13,7 @@ from graphflops.rules.onnx import values
 from graphflops.rules.onnx.entries import Numbers, many, size, unknown
 from graphflops.rules.onnx.entries import literals as integers
 from graphflops.rules.onnx.fused import in_32_bits, require_scales
+from graphflops.rules.operands import Operands, takes
 from graphflops.rules.registry import Derived, require, require_known, rule
 from graphflops.rules.shapes import axis as axis_of
 from graphflops.rules.shapes import only_result
@@ -70,31 +71,21 @@ def matmul(a: TensorType, b: TensorType) -> Estimate:
 
 
 @rule("onnx.MatMulInteger", product=("a", "b"))
-def matmul_of_integers(
-    a: TensorType,
-    b: TensorType,
-    a_zero_point: TensorType | None = None,
-    b_zero_point: TensorType | None = None,
-) -> Estimate:
+@takes("a b a_zero_point? b_zero_point?")
+def matmul_of_integers(of: Operands) -> Estimate:
     """As `MatMul` in 32 bits, with a subtraction per element of an operand that has a zero point."""
-    require_scales(a.shape[-2:-1], a_zero_point)
-    require_scales(b.shape[-1:], b_zero_point)
-    return in_32_bits(products.matmul(a, b), (a, a_zero_point), (b, b_zero_point))
+    require_scales(of.a.shape[-2:-1], of.a_zero_point)
+    require_scales(of.b.shape[-1:], of.b_zero_point)
+    return in_32_bits(products.matmul(of.a, of.b), (of.a, of.a_zero_point), (of.b, of.b_zero_point))
 
 
 @rule("onnx.Gemm", product=("a", "b"))
+@takes("a b c?")
 def gemm(
-    a: TensorType,
-    b: TensorType,
-    c: TensorType | None = None,
-    *,
-    alpha: float = 1.0,
-    beta: float = 1.0,
-    transA: int = 0,
-    transB: int = 0,
-    **others: object,
+    of: Operands, *, alpha: float = 1.0, beta: float = 1.0, transA: int = 0, transB: int = 0, **others: object
 ) -> Estimate:
     """The product, and vector FLOPs for the remaining operations of alpha * (a @ b) + beta * c."""
+    a, b, c = of
     require(a.rank == 2 and b.rank == 2, f"Gemm multiplies two matrices, not {a} and {b}")
     product = products.matmul(_turned(a, transA), _turned(b, transB))
     if c is None:

@@ -9,6 +9,7 @@ from graphflops.cost import Estimate
 from graphflops.dims import Dim, at_least, floor_div
 from graphflops.rules.fourier import real_transform, transform, without
 from graphflops.rules.onnx.entries import Numbers, literals, onnx_dtype, size, unknown
+from graphflops.rules.operands import Operands, takes
 from graphflops.rules.registry import Derived, require, require_known, rule
 from graphflops.rules.shapes import axis as axis_of
 from graphflops.rules.shapes import replaced
@@ -58,36 +59,25 @@ def _known(x: TensorType, what: str) -> Dim:
 
 
 @rule("onnx.STFT")
-def stft(
-    signal: TensorType,
-    frame_step: TensorType,
-    window: TensorType | None = None,
-    frame_length: TensorType | None = None,
-    *,
-    onesided: int = 1,
-) -> Estimate:
+@takes("signal frame_step window? frame_length?")
+def stft(of: Operands, *, onesided: int = 1) -> Estimate:
     """A product with the window and a transform per frame."""
-    require(signal.rank in (2, 3), f"a batch of signals has two or three axes, not {signal.rank}")
-    batch, samples = signal.shape[:2]
-    length = window.shape[0] if window is not None else samples
-    if frame_length is not None:
-        length = _known(frame_length, "frame")
+    require(of.signal.rank in (2, 3), f"a batch of signals has two or three axes, not {of.signal.rank}")
+    batch, samples = of.signal.shape[:2]
+    length = of.window.shape[0] if of.window is not None else samples
+    if of.frame_length is not None:
+        length = _known(of.frame_length, "frame")
     require(not at_least(length, samples + 1), f"a frame takes {length} samples of a signal of {samples}")
-    frames = floor_div(samples - length, _known(frame_step, "step")) + 1
-    parts = 1 if signal.rank == 2 or signal.shape[2] == 1 else 2
+    frames = floor_div(samples - length, _known(of.frame_step, "step")) + 1
+    parts = 1 if of.signal.rank == 2 or of.signal.shape[2] == 1 else 2
     bins = floor_div(length, 2) + 1 if onesided and parts == 1 else length
-    windowing = 0 if window is None else length * parts
+    windowing = 0 if of.window is None else length * parts
     per_frame = windowing + (real_transform if parts == 1 else transform)(length)
-    return Estimate(
-        (signal.like((batch, frames, bins, 2)),),
-        vector_flops=batch * frames * per_frame,
-        reads=(signal, frame_step, window, frame_length),
-    )
+    out = of.signal.like((batch, frames, bins, 2))
+    return Estimate((out,), vector_flops=batch * frames * per_frame, reads=(*of,))
 
 
-def window(
-    length: TensorType, *, output_datatype: int = 1, periodic: int = 1, flops: int, cosines: int
-) -> Estimate:
+def window(length: TensorType, *, output_datatype: int = 1, flops: int, cosines: int) -> Estimate:
     """`flops` operations and `functions` cosines per sample."""
     samples = _known(length, "window")
     out = TensorType((samples,), onnx_dtype(output_datatype))
@@ -100,17 +90,9 @@ rule("onnx.BlackmanWindow")(Derived(window, flops=6, cosines=2))
 
 
 @rule("onnx.MelWeightMatrix")
-def mel_weight_matrix(
-    num_mel_bins: TensorType,
-    dft_length: TensorType,
-    sample_rate: TensorType,
-    lower_edge_hertz: TensorType,
-    upper_edge_hertz: TensorType,
-    *,
-    output_datatype: int = 1,
-) -> Estimate:
+@takes("num_mel_bins dft_length sample_rate lower_edge_hertz upper_edge_hertz")
+def mel_weight_matrix(of: Operands, *, output_datatype: int = 1) -> Estimate:
     """Per weight two slopes, their minimum and a clamp at zero; per edge of a triangle a power."""
-    bins, length = _known(num_mel_bins, "mel"), _known(dft_length, "dft")
+    bins, length = _known(of.num_mel_bins, "mel"), _known(of.dft_length, "dft")
     out = TensorType((floor_div(length, 2) + 1, bins), onnx_dtype(output_datatype))
-    reads = (num_mel_bins, dft_length, sample_rate, lower_edge_hertz, upper_edge_hertz)
-    return Estimate((out,), vector_flops=6 * out.numel, transcendentals=bins + 2, reads=reads)
+    return Estimate((out,), vector_flops=6 * out.numel, transcendentals=bins + 2, reads=(*of,))

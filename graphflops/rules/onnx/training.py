@@ -13,6 +13,7 @@ from graphflops.dims import Dim, total
 from graphflops.errors import shown
 from graphflops.rules.loss_class import cross_entropy_loss, likelihood
 from graphflops.rules.onnx.fused import Outputs, chosen
+from graphflops.rules.operands import Operands, takes
 from graphflops.rules.registry import require, require_known, rule
 from graphflops.rules.shapes import only_result
 from graphflops.rules.work import WORK
@@ -40,17 +41,13 @@ def negative_log_likelihood_loss(
 
 
 @rule("onnx.SoftmaxCrossEntropyLoss")
+@takes("x target weight?")
 def softmax_cross_entropy_loss(
-    x: TensorType,
-    target: TensorType,
-    weight: TensorType | None = None,
-    *,
-    reduction: str = "mean",
-    outputs: Outputs = (True,),
+    of: Operands, *, reduction: str = "mean", outputs: Outputs = (True,)
 ) -> Estimate:
     """The logarithm of the softmax, which may be a result of its own, then a pick."""
-    loss = cross_entropy_loss(x, target, weight, code_of(reduction))
-    return replace(loss, out=chosen(outputs, only_result(loss), x.like()))
+    loss = cross_entropy_loss(of.x, of.target, of.weight, code_of(reduction))
+    return replace(loss, out=chosen(outputs, only_result(loss), of.x.like()))
 
 
 REGULARISED = WORK["l2_penalty"].flops
@@ -104,13 +101,7 @@ def adam(
 
 @rule("ai.onnx.preview.training.Momentum")
 def momentum(
-    rate: TensorType,
-    count: TensorType,
-    *tensors: TensorType,
-    alpha: float,
-    beta: float,
-    mode: str,
-    norm_coefficient: float,
+    rate: TensorType, count: TensorType, *tensors: TensorType, mode: str, norm_coefficient: float
 ) -> Estimate:
     """Five operations per element, seven where the step looks ahead, two more for a norm's gradient."""
     step = NESTEROV if mode == "nesterov" else MOMENTUM
