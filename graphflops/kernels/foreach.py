@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from graphflops.graph import Ref
 from graphflops.kernels.choices import limits
 from graphflops.kernels.kernel import Chunks, Kernel
 
@@ -12,10 +13,10 @@ if TYPE_CHECKING:
     from graphflops.kernels.call import ConcreteCall
 
 # Elements that a thread block works through, and blocks of one kernel.
-_CHUNK, _MOST_BLOCKS = limits("aten_2_11", "foreach", "chunk", "most_blocks")
+_CHUNK, _MOST_BLOCKS = limits("aten_2", "foreach", "chunk", "most_blocks")
 # Tensors of one kernel where it works on one, two, ... of each parameter; and where it works on one with a factor for each.
-_MOST_TENSORS = limits("aten_2_11", "foreach", "one", "two", "three", "four", "five")
-(_MOST_WITH_SCALARS,) = limits("aten_2_11", "foreach", "with_scalars")
+_MOST_TENSORS = limits("aten_2", "foreach", "one", "two", "three", "four", "five")
+(_MOST_WITH_SCALARS,) = limits("aten_2", "foreach", "with_scalars")
 # Arithmetic that takes longer than the traffic.
 _VARIANTS = {"div": "division", "addcdiv": "quotient", "sqrt": "root"}
 
@@ -34,27 +35,23 @@ class Pass(NamedTuple):
 
 
 def foreach(call: ConcreteCall) -> list[Kernel]:
-    """A call on lists: those of operands, and of results that are none of them."""
-    results = call.results
-    elements = sum(x.numel for x in results)
+    """A call on lists. Results are a list more, unless they are written in place."""
+    arguments = call.call.node.args
+    lists = [each for each in arguments if isinstance(each, tuple) and each and isinstance(each[0], Ref)]
+    group = [tensor for each in lists[:1] for ref in each if (tensor := call.named(ref.name)) is not None]
+    elements = sum(x.numel for x in group)
     if not elements:
         return []
-    name = call.operator.name
-    is_fused = name.startswith("_fused")
-    lists = sum(isinstance(each, (tuple, list)) and _holds_tensors(each) for each in call.call.node.args)
-    if not is_fused and not name.endswith("_"):
-        lists += 1
-    word = name.removeprefix("_foreach_").removesuffix("_")
-    variant = "fused" if is_fused else _VARIANTS.get(word, "")
-    cost = call.cost
+    word = call.operator.word
+    is_fused = word.startswith("_fused")
     passed = Pass(
-        min(max(lists, 1), len(_MOST_TENSORS)),
-        cost.read_bytes / elements,
-        cost.written_bytes / elements,
-        variant,
-        has_scalars=any(isinstance(each, (tuple, list)) and not _holds_tensors(each) for each in call.call.node.args),
+        min(len(lists) + (not word.endswith("_")), len(_MOST_TENSORS)),
+        call.cost.read_bytes / elements,
+        call.cost.written_bytes / elements,
+        "fused" if is_fused else _VARIANTS.get(word.removeprefix("_foreach_").rstrip("_"), ""),
+        has_scalars=len(lists) < sum(isinstance(each, tuple) for each in arguments),
     )
-    return together(results[0].dtype, [x.numel for x in results], passed)
+    return together(group[0].dtype, [x.numel for x in group], passed)
 
 
 def together(dtype: str, group: Sequence[int], passed: Pass) -> list[Kernel]:
@@ -68,3 +65,41 @@ def together(dtype: str, group: Sequence[int], passed: Pass) -> list[Kernel]:
             known[packed] = Kernel("optimizer", dtype, 0, 0, read, written, sizes, variant=passed.variant)
         kernels += [known[packed]] * times
     return kernels
+
+
+class _Packed(NamedTuple):
+    """What one kernel works on: chunks, elements in all, and those of the largest chunk."""
+
+    chunks: int = 0
+    elements: int = 0
+    largest: int = 0
+
+
+def _packed(group: Sequence[int], passed: Pass) -> Iterator[tuple[_Packed, int]]:
+    """The kernels in order, each with how many equal ones follow: as many chunks as the arguments of a kernel can hold."""
+    most = _MOST_TENSORS[passed.tensors - 1]
+    if passed.has_scalars:
+        most = min(most, _MOST_WITH_SCALARS)
+    packed, tensors = _Packed(), 0
+    for size in filter(None, group):
+        tensors += 1
+        left = size
+        while left:
+            full = left // (_MOST_BLOCKS * _CHUNK) if not packed.chunks else 0
+            if full:
+                yield _Packed(_MOST_BLOCKS, _MOST_BLOCKS * _CHUNK, _CHUNK), full
+                left -= full * _MOST_BLOCKS * _CHUNK
+                tensors = 1 if left else 0
+                continue
+            taken = min(left, (_MOST_BLOCKS - packed.chunks) * _CHUNK)
+            packed = _Packed(
+                packed.chunks + -(-taken // _CHUNK),
+                packed.elements + taken,
+                max(packed.largest, min(left, _CHUNK)),
+            )
+            left -= taken
+            if packed.chunks == _MOST_BLOCKS or (tensors == most and not left):
+                yield packed, 1
+                packed, tensors = _Packed(), 1 if left else 0
+    if packed.chunks:
+        yield packed, 1

@@ -12,6 +12,7 @@ from graphflops.kernels.attention import attention
 from graphflops.kernels.call import ConcreteCall
 from graphflops.kernels.choices import constants, limits
 from graphflops.kernels.cudnn import convolution
+from graphflops.kernels.foreach import foreach
 from graphflops.kernels.kernel import Kernel, Rows, Strided
 from graphflops.kernels.moved import (
     REPEATING,
@@ -192,6 +193,8 @@ def _sorted(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kernel]:
 @_on_operand
 def _moved(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kernel]:
     variant, largest = "" if len(call.operands) < 2 else _joining(call.operands, out), 0
+    if call.operator.word in _OF_CHUNKS:
+        variant = "chunks" if call.operands[0].dtype == out.dtype else "chunks_converting"
     if not all(x.is_contiguous for x in call.operands):  # as many blocks for each operand (Shape.cu of ATen)
         variant, largest = "joined", max(x.numel for x in call.operands)
     moved = (call.cost.read_bytes, call.cost.written_bytes)
@@ -244,6 +247,8 @@ _UNSHARED, _SHARED, _WAIT = constants("aten_2", "interpolation", "unshared", "sh
 _ALIGNED = 16  # bytes that a row is a multiple of where a warp copies it
 _TRANSCENDENTAL = 3  # arithmetic operations that one takes as long as
 _BY_POLYNOMIAL = frozenset({"gelu"})  # the error function is a polynomial
+# They copy many tensors to a buffer by a kernel of their own (TensorShape.cu of ATen).
+_OF_CHUNKS = frozenset({"chunk_cat", "chunk_cat_mixed_dtype", "_chunk_cat"})
 _COPIED_FIRST = frozenset({"masked_fill"})  # then changed in place
 _BY_NAME: Mapping[str, Lowering] = by_name(
     {
@@ -280,4 +285,5 @@ _FORWARD: Mapping[str, Lowering] = {
     "random": partial(of_rows, "random"),
     "dropout": _dropout,
     "collective": collective,
+    "foreach": foreach,
 }

@@ -11,7 +11,6 @@ from graphflops.cost import Estimate
 from graphflops.dims import Dim, total
 from graphflops.rules import collectives
 from graphflops.rules.collectives import PAIR, Tensors, several
-from graphflops.rules.joining import joined
 from graphflops.rules.registry import rule
 from graphflops.tensor import TensorType
 
@@ -105,4 +104,5 @@ def split_with_sizes_copy(all_gather_output: TensorType, *, out: Tensors) -> Est
 @rule("fsdp.chunk_cat", "fsdp.chunk_cat_mixed_dtype", kind="movement")
 def chunk_cat(tensors: Tensors, *, out: TensorType) -> Estimate:
     """Copies gradients into the operand of a reduce_scatter, each cut and padded to equal parts, and in its element type."""
-    return joined(tensors, out.shape)
+    converted = total(x.numel for x in tensors if x.dtype != out.dtype)
+    return Estimate((out.like(),), vector_flops=converted, reads=tensors)

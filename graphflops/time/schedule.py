@@ -84,6 +84,8 @@ def _launching(costs: Costs, phase: str, operator: Op, kernels: Sequence[Kernel]
         return len(kernels) * costs[f"{phase}.inside"]  # unfused, by one operator that calls the others
     names = [f"{phase}.{name}" for name in (operator.name, operator.kind, "call")]
     own = next(costs[name] for name in names if name in costs)
+    if operator.kind == "foreach":  # one call of the dispatcher, whatever the number of kernels
+        return own
     return own + (len(kernels) - 1) * costs[f"{phase}.further_kernel"]
 
 
