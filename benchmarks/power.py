@@ -1,11 +1,10 @@
-"""Energy of kernels, and how much slower they run once a GPU has reached its power limit.
+"""How much slower kernels and programs run once a GPU has reached its power limit, and their energy.
 
     python -m benchmarks.power --measure benchmarks/measured/h100_power.json    (on a GPU)
-    python -m benchmarks.power                                                  (anywhere)
+    python -m benchmarks.power                                                  (anywhere: prints what was measured)
 
-Each kernel and program runs for `--seconds` without a pause. Its fast time is that of the first milliseconds after a rest, its
-sustained time and its energy, by NVML's counter, are those of the last half. Constants are fitted to single kernels; mixes of
-two and whole programs are judged.
+Each runs for `--seconds` without a pause, after a rest. Its first time is that of its first milliseconds, its sustained time
+and its energy, by NVML's counter, are those of the last half. Operands are random numbers where the name says nothing else.
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ import json
 import statistics
 import time
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,9 +26,9 @@ from torch.nn import functional as F
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-MEASURED = Path(__file__).parent / "measured" / "h100_power.json"
+MEASURED = [Path(__file__).parent / "measured" / f"{name}_power.json" for name in ("h100", "h200")]
 REST = 0.4  # seconds before each
-FAST = 4e-3  # seconds of a run that count as its begin
+FIRST = 4e-3  # seconds of a run that count as its begin
 
 
 class Counter:
@@ -61,7 +61,9 @@ def randn(*shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
 Case = tuple[str, int, int, "Callable[[], object]"]  # kind, FLOPs, bytes, run
 
 
-def product(m: int, n: int, k: int, layout: str = "tn", dtype: torch.dtype = torch.bfloat16, fill: float = 1.0) -> Case:
+def product(
+    m: int, n: int, k: int, layout: str = "tn", dtype: torch.dtype = torch.bfloat16, fill: float = 1.0
+) -> Case:
     a = randn(k, m, dtype=dtype).mul_(fill).t() if layout == "nt" else randn(m, k, dtype=dtype).mul_(fill)
     b = randn(n, k, dtype=dtype).mul_(fill).t() if layout == "tn" else randn(k, n, dtype=dtype).mul_(fill)
     size = a.element_size()
@@ -84,7 +86,12 @@ def attention(batch: int, heads: int, length: int, *, causal: bool) -> Case:
 
 def convolution(batch: int, channels: int, size: int) -> Case:
     x = randn(batch, channels, size, size).to(memory_format=torch.channels_last)
-    layer = nn.Conv2d(channels, channels, 3, padding=1, bias=False).cuda().bfloat16().to(memory_format=torch.channels_last)
+    layer = (
+        nn.Conv2d(channels, channels, 3, padding=1, bias=False)
+        .cuda()
+        .bfloat16()
+        .to(memory_format=torch.channels_last)
+    )
     return "matrix", 2 * x.numel() * channels * 9, 4 * x.numel(), torch.no_grad()(partial(layer, x))
 
 
@@ -99,7 +106,7 @@ def rows(do: Callable[[torch.Tensor], object]) -> Case:
 
 
 def kernels() -> Iterator[tuple[str, Callable[[], Case]]]:
-    """Single kernels, to which constants are fitted."""
+    """Single kernels."""
     for n in (2048, 4096, 8192):
         for layout in ("tn", "nn", "nt"):
             yield f"product {n} {layout}", partial(product, n, n, n, layout)
@@ -189,8 +196,15 @@ def network(batch: int) -> tuple[nn.Module, torch.Tensor]:
         return nn.Sequential(part, nn.BatchNorm2d(channels), nn.ReLU())
 
     stem = nn.Conv2d(3, 128, 7, stride=4, padding=3)
-    model = nn.Sequential(stem, *[block(128) for _ in range(6)], nn.Conv2d(128, 256, 1, stride=2), *[block(256) for _ in range(6)])
-    return model.to(memory_format=torch.channels_last), randn(batch, 3, 224, 224).to(memory_format=torch.channels_last)
+    model = nn.Sequential(
+        stem,
+        *[block(128) for _ in range(6)],
+        nn.Conv2d(128, 256, 1, stride=2),
+        *[block(256) for _ in range(6)],
+    )
+    return model.to(memory_format=torch.channels_last), randn(batch, 3, 224, 224).to(
+        memory_format=torch.channels_last
+    )
 
 
 PROGRAMS: dict[str, tuple[Callable[[], tuple[nn.Module, torch.Tensor]], bool]] = {
@@ -205,8 +219,8 @@ PROGRAMS: dict[str, tuple[Callable[[], tuple[nn.Module, torch.Tensor]], bool]] =
 }
 
 
-def judged() -> Iterator[tuple[str, Callable[[], Case]]]:
-    """Mixes and programs, of which no constant is."""
+def programs() -> Iterator[tuple[str, Callable[[], Case]]]:
+    """Mixes of two kernels, and programs."""
     for share in (0.25, 0.5, 0.75):
         yield f"products {share:.0%} of the time", partial(mixed, share)
     for name, (build, trains) in PROGRAMS.items():
@@ -241,9 +255,9 @@ def measured(case: Case, seconds: float, counter: Counter) -> dict[str, Any]:
             break
     torch.cuda.synchronize()
     until, joules = time.perf_counter(), counter.joules() - joules
-    spans = [a.elapsed_time(b) / 4e3 for a, b in zip(events, events[1:], strict=False)]
+    spans = [a.elapsed_time(b) / 4e3 for a, b in pairwise(events)]
     ends = [sum(spans[: index + 1]) * 4 for index in range(len(spans))]
-    begins = [each for each, end in zip(spans, ends, strict=True) if end - each * 4 <= FAST] or spans[:1]
+    begins = [each for each, end in zip(spans, ends, strict=True) if end - each * 4 <= FIRST] or spans[:1]
     marks = {}
     for mark in (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0):
         near = [each for each, end in zip(spans, ends, strict=True) if mark / 1.5 <= end <= mark * 1.5]
@@ -265,16 +279,34 @@ def measure(options: argparse.Namespace) -> None:
     time.sleep(1.0)
     found: dict[str, Any] = {"device": torch.cuda.get_device_name(), "torch": torch.__version__}
     found["idle_watts"] = (counter.joules() - before) / (time.perf_counter() - begun)
-    for part, cases in (("kernels", kernels()), ("judged", judged())):
+    for part, cases in (("kernels", kernels()), ("programs", programs())):
         found[part] = {}
         for name, build in cases:
             try:
                 row = found[part][name] = measured(build(), options.seconds, counter)
-                print(f"{name:32} {row['fast'] * 1e3:9.3f} {row['sustained'] * 1e3:9.3f} ms {row['watts']:6.0f} W {row['megahertz']:5} MHz", flush=True)
+                times = f"{row['fast'] * 1e3:9.3f} {row['sustained'] * 1e3:9.3f} ms"
+                print(f"{name:32} {times} {row['watts']:6.0f} W {row['megahertz']:5} MHz", flush=True)
             except Exception as error:  # noqa: BLE001 # the others are measured all the same
                 print(f"{name:32} {type(error).__name__}: {str(error)[:200]}", flush=True)
             torch.cuda.empty_cache()
             options.measure.write_text(json.dumps(found, indent=1))
+
+
+def show(path: Path) -> None:
+    """Prints what was measured."""
+    whole = json.loads(path.read_text())
+    print(f"{whole['device']}, torch {whole['torch']}, idle {whole['idle_watts']:.0f} W")
+    print(
+        f"{'':32}{'first ms':>10}{'sustained':>11}{'ratio':>7}{'watts':>7}{'MHz':>7}{'TFLOP/s':>9}{'joules':>9}"
+    )
+    for part in ("kernels", "programs"):
+        for name, row in whole[part].items():
+            first, last = row["fast"] * 1e3, row["sustained"] * 1e3
+            rate = f"{row['flops'] / row['sustained'] / 1e12:9.0f}" if row["flops"] else " " * 9
+            ratio = f"{last / first:7.2f}"
+            print(
+                f"{name:32}{first:10.3f}{last:11.3f}{ratio}{row['watts']:7.0f}{row['megahertz']:7.0f}{rate}{row['joules']:9.3f}"
+            )
 
 
 def main() -> None:
@@ -285,6 +317,9 @@ def main() -> None:
     options = parser.parse_args()
     if options.measure:
         measure(options)
+    else:
+        for path in MEASURED:
+            show(path)
 
 
 if __name__ == "__main__":

@@ -4,8 +4,9 @@
     python -m benchmarks.step_kernels                                                         (anywhere)
 
 Products of all layouts, lists of tensors as optimizers and FSDP handle them, norms, losses, attention, and tensors that lie
-across. Operands are random numbers: a GPU multiplies zeros, and the equal gradients of a sum, faster and with less power. Each
-kernel runs for some milliseconds after a rest, in which no power limit slows it (`power.py` has that).
+across. Operands are random numbers: a GPU multiplies zeros, and the equal gradients of a sum, faster. Each kernel runs for
+some milliseconds after a rest, in which no power limit slows it (`power.py` has that). Those that take less than 25
+microseconds are not judged: the CPU may launch them more slowly than the GPU runs them.
 
 Every second case of a kind was used for constants (`fit`), the others judge.
 """
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
 MEASURED = Path(__file__).parent / "measured" / "h100_step_kernels.json"
 BURST, ROUNDS, REST = 3e-3, 3, 2e-3  # seconds of a measurement, how many, seconds before each
+SHORTEST = 25e-6  # seconds of a kernel that is judged
 DEVICE = "cuda"
 HALF, SINGLE = torch.bfloat16, torch.float32
 
@@ -85,7 +87,7 @@ def in_lists(name: str, count: int, numel: int, dtype: str) -> Run:
 
 def of_fsdp(name: str, count: int, rows: int, columns: int) -> Run:
     """Copies into and out of the buffers of FSDP's collectives."""
-    import torch.distributed.fsdp  # noqa: F401 its operators
+    import torch.distributed.fsdp
 
     matrices = [randn(rows, columns) for _ in range(count)]
     if name == "chunk_cat":
@@ -201,25 +203,45 @@ def cases() -> Iterator[tuple[str, tuple[Any, ...], dict[str, Any]]]:
                 yield "product", (layout, m, n, k), {}
         for _ in range(8):
             yield "batched", (layout, size(8, 128), size(128, 4096), size(64, 2048), size(64, 2048)), {}
-    for name in ("add", "mul", "lerp", "addcmul", "addcdiv", "sqrt", "div", "copy", "copy_narrowing", "fused_adamw"):
+    for name in (
+        "add",
+        "mul",
+        "lerp",
+        "addcmul",
+        "addcdiv",
+        "sqrt",
+        "div",
+        "copy",
+        "copy_narrowing",
+        "fused_adamw",
+    ):
         for dtype in ("bfloat16", "float32"):
             for count, numel in ((4, 67_108_864), (24, 16_777_216), (64, 4_194_304), (200, 262_144)):
-                if (name, dtype) != ("copy_narrowing", "bfloat16") and count * numel * 4 < 1.2e9 or count == 64:
+                is_small = (name, dtype) != ("copy_narrowing", "bfloat16") and count * numel * 4 < 1.2e9
+                if is_small or count == 64:
                     yield "lists", (name, count, numel, dtype), {}
     for name in ("chunk_cat", "chunk_cat_same", "split"):
         for count, rows, columns in ((7, 4096, 4096), (1, 8192, 8192), (12, 2048, 2048), (40, 512, 1024)):
             yield "fsdp", (name, count, rows, columns), {}
     for name in ("rms", "layer"):
         for back in (False, True):
-            for rows, columns in ((8192, 4096), (16384, 2048), (4096, 8192), (25216, 1024), (50432, 768), (2048, 5120)):
+            for rows, columns in (
+                (8192, 4096),
+                (16384, 2048),
+                (4096, 8192),
+                (25216, 1024),
+                (50432, 768),
+                (2048, 5120),
+            ):
                 yield "norm", (name, rows, columns), {"back": back}
     for dtype in ("bfloat16", "float32"):
         for rows, classes in ((4096, 32000), (8192, 32000), (4096, 128256), (2048, 50304), (16384, 8192)):
             yield "loss", (rows, classes, dtype), {}
     for back in (False, True):
         for shape in (
-            (4, 32, 32, 2048, 128), (2, 32, 8, 4096, 128), (8, 16, 16, 1024, 64), (1, 32, 8, 8192, 128), (64, 12, 12, 197, 64),
-            (128, 16, 16, 256, 64), (16, 16, 16, 512, 64), (4, 16, 16, 4096, 64), (8, 32, 32, 1024, 128),
+            (4, 32, 32, 2048, 128), (2, 32, 8, 4096, 128), (8, 16, 16, 1024, 64), (1, 32, 8, 8192, 128),
+            (64, 12, 12, 197, 64), (128, 16, 16, 256, 64), (16, 16, 16, 512, 64), (4, 16, 16, 4096, 64),
+            (8, 32, 32, 1024, 128),
         ):  # fmt: skip
             for causal in (False, True):
                 yield "attention", shape, {"causal": causal, "back": back}
@@ -232,7 +254,13 @@ def cases() -> Iterator[tuple[str, tuple[Any, ...], dict[str, Any]]]:
         for numel in (16_777_216, 67_108_864, 268_435_456):
             yield "elementwise", (name, numel, "bfloat16"), {}
     for last in (False, True):
-        for batch, channels, side in ((128, 64, 56), (128, 256, 56), (128, 512, 14), (64, 128, 112), (256, 1024, 7)):
+        for batch, channels, side in (
+            (128, 64, 56),
+            (128, 256, 56),
+            (128, 512, 14),
+            (64, 128, 112),
+            (256, 1024, 7),
+        ):
             yield "batch_norm", (batch, channels, side), {"last": last}
     for rows, width, tokens in ((32000, 4096, 8192), (50304, 1024, 16384), (128256, 4096, 4096)):
         yield "embedding", (rows, width, tokens), {}
@@ -267,7 +295,11 @@ def seconds(run: Run) -> float:
 
 def measure(options: argparse.Namespace) -> None:
     """Measures all cases within the time."""
-    found: dict[str, Any] = {"device": torch.cuda.get_device_name(), "torch": torch.__version__, "seconds": {}}
+    found: dict[str, Any] = {
+        "device": torch.cuda.get_device_name(),
+        "torch": torch.__version__,
+        "seconds": {},
+    }
     begun = time.monotonic()
     for kind, operands, given in cases():
         name = label(kind, operands, given)
@@ -328,12 +360,15 @@ def judge(options: argparse.Namespace) -> None:
             group = f"{kind} {operands[0]}" if isinstance(operands[0], str) else kind
             group += " back" if given.get("back") else ""
             turns[group] += 1
-            if title not in whole["seconds"] or options.only not in title:
+            if whole["seconds"].get(title, 0) < SHORTEST or options.only not in title:
                 continue
             seen, half = whole["seconds"][title], ("judge", "fit")[turns[group] % 2]
             found = predicted(device, kind, operands, given)
             errors[group, half].append(found / seen - 1)
-            print(f"{title:52} {half:5} {seen * 1e6:10.1f} {found * 1e6:10.1f} {found / seen - 1:+7.1%}", flush=True)
+            print(
+                f"{title:52} {half:5} {seen * 1e6:10.1f} {found * 1e6:10.1f} {found / seen - 1:+7.1%}",
+                flush=True,
+            )
             gc.collect()
     for (group, half), every in sorted(errors.items()):
         sizes = [abs(error) for error in every]

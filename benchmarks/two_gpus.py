@@ -6,7 +6,6 @@
 Each rank runs the stock eager step of `two_gpu_models.py` over NCCL. Peaks are of requested bytes, in one step after the
 first three. Step times are medians of rounds of several steps, each from a barrier on. In rounds of their own the profiler
 has all kernels: communication is the time in which kernels of NCCL run, exposed that in which no other kernel does.
-After each program both ranks run micro-benchmarks of the CPU, whose speed `step here` is predicted for.
 
 The two processes run one program after the other. One that fails, or takes longer than `--each`, costs two new processes;
 results are written as they come, and none begins after `--limit` seconds. `--device cpu --tiny` is a trial without a GPU.
@@ -28,26 +27,18 @@ import tempfile
 import time
 import warnings
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from benchmarks import recorded_models, two_gpu_models
 from benchmarks.recorded import Dispatched, step_of
 from benchmarks.two_gpu_models import PROGRAMS
-from graphflops.devices import complete
-from graphflops.devices import device as profile_of
-from graphflops.runtime.profile.host import host_benchmarks, scaled_host, slowness
-from graphflops.runtime.profile.make import encoded
 from graphflops.runtime.rank import covered
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 RANKS = 2
-ROUNDS, PROFILED, HOST_ROUNDS = 6, 2, 20
+ROUNDS, PROFILED = 6, 2
 MEASURED = Path(__file__).parent / "measured"
 START = 90.0  # seconds that two processes may take to their first program
 _DEVICE_EVENTS = ("kernel", "gpu_memcpy", "gpu_memset")
@@ -116,7 +107,7 @@ def measured(factory: Any, mesh: Any, device: str) -> dict[str, Any]:
     from torch import distributed as dist
 
     torch.manual_seed(0)
-    found: dict[str, Any] = {"before": requested(device, "current")}
+    found = {"before": requested(device, "current")}
     step = step_of(factory(mesh))
     times = [timed(step, 1, device) for _ in range(3)]
     gc.collect()
@@ -135,7 +126,6 @@ def measured(factory: Any, mesh: Any, device: str) -> dict[str, Any]:
     rounds = [timed(step, steps, device) * 1e3 for _ in range(ROUNDS)]
     found |= {"step": statistics.median(rounds), "least": min(rounds), "rounds": rounds, "steps": steps}
     found |= profiled(step, device)
-    found["host"] = host_benchmarks(device, rounds=HOST_ROUNDS)
     return found | {"calls": dict(seen.calls)}
 
 
@@ -381,8 +371,8 @@ def device_name(device: str) -> str:
 # The prediction
 
 
-def predicted(name: str, device: str, hosts: list[dict[str, float]]) -> dict[str, float]:
-    """The same of the recorded step. hosts: micro-benchmarks of each rank's CPU; the step waits for the slower."""
+def predicted(name: str, device: str) -> dict[str, float]:
+    """The same of the recorded step."""
     import graphflops
 
     axes, factory = PROGRAMS[name]
@@ -392,75 +382,45 @@ def predicted(name: str, device: str, hosts: list[dict[str, float]]) -> dict[str
     step = report.totals.time
     assert step is not None
     assert use.requested_peak is not None
-    found = {
+    return {
         "peak": use.requested_peak / 1e6,
         "step": step.seconds * 1e3,
         "communication": step.communication * 1e3,
         "exposed": step.exposed * 1e3,
     }
-    if hosts:
-        with profile_here(device, hosts) as here:
-            time_here = graphflops.analyze(program, device=here).totals.time
-        assert time_here is not None
-        found |= {"step here": time_here.seconds * 1e3, "exposed here": time_here.exposed * 1e3}
-    return found
-
-
-@contextlib.contextmanager
-def profile_here(device: str, hosts: list[dict[str, float]]) -> Iterator[str]:
-    """The file of a device's profile with the host as it was beside a program: nothing is added for moments in which it is slower."""
-    known = complete(profile_of(device))
-    assert known.host is not None
-    reference = known.host
-    slowest = max(hosts, key=lambda host: slowness(host, reference))
-    with tempfile.TemporaryDirectory() as folder:
-        here = Path(folder) / "here.json"
-        here.write_bytes(
-            encoded(replace(known, host=replace(scaled_host(reference, slowest), disturbed=1.0)))
-        )
-        yield str(here)
 
 
 def judge(options: argparse.Namespace) -> None:
     """Prints measured and predicted figures, and the errors of all."""
     rows = json.loads(options.measured.read_text())
     device = next((one for one in ("h200", "h100") if one in rows["device"].lower()), "h200")
-    columns = ["peak", "step", "communication", "exposed"]
-    if any("host" in row for row in rows["programs"].values()):
-        columns += ["step here", "exposed here"]
     print(f"torch {rows['torch']} on two {rows['device']}; measured, predicted, error")
-    titles = [f"{name}, {'MB' if name == 'peak' else 'ms'}" for name in columns]
-    print(f"{'':20}" + "".join(f"{title:>28}" for title in titles))
-    errors: dict[str, list[float]] = {name: [] for name in columns}
-    near: dict[str, list[bool]] = {name: [] for name in columns if name.startswith("exposed")}
+    print(f"{'':20}{'peak, MB':>28}{'step, ms':>28}{'communication, ms':>28}{'exposed, ms':>28}")
+    errors: dict[str, list[float]] = {"peak": [], "step": [], "communication": []}
+    near = []
     for name, row in rows["programs"].items():
         if options.only not in name or name not in PROGRAMS:
             continue
         try:
-            found = predicted(name, device, row.get("host", []))
+            found = predicted(name, device)
         except Exception as error:  # noqa: BLE001 # the others are judged all the same
             print(f"{name:20} {type(error).__name__}: {error}")
             continue
         # A kernel of NCCL waits for the other rank: the one that comes last has the time of the transfer.
-        kinds = {key: key.removesuffix(" here") for key in found}
-        seen = {key: min(row.get(kind) or [0]) for key, kind in kinds.items()} | {
-            "peak": row["peak"][0] / 1e6
-        }
+        seen = {key: min(row.get(key) or [0]) for key in found} | {"peak": row["peak"][0] / 1e6}
         print(f"{name:20}" + "".join(compared(seen[key], found[key]) for key in found), flush=True)
-        for key, each in near.items():
-            if key in found:
-                each.append(abs(found[key] - seen[key]) <= max(1.0, 0.15 * seen[key]))
-        for key in found:
+        for key, values in errors.items():
             if seen[key]:
-                errors[key].append(100 * abs(found[key] / seen[key] - 1))
+                values.append(100 * abs(found[key] / seen[key] - 1))
+        gap = abs(found["exposed"] - seen["exposed"])
+        near.append(gap <= max(1.0, 0.15 * seen["exposed"]))
     for key, values in errors.items():
-        if key in near:
-            print(f"{key}: {sum(near[key])} of {len(near[key])} within 15 % or 1 ms")
-        elif values:
+        if values:
             print(
                 f"{key}: {len(values)} programs, mean {statistics.mean(values):.1f} %, median"
                 f" {statistics.median(values):.1f} %, worst {max(values):.1f} %"
             )
+    print(f"exposed: {sum(near)} of {len(near)} within 15 % or 1 ms")
     ran(rows.get("validated", {}))
 
 

@@ -96,6 +96,11 @@ def test_copies_of_fsdp() -> None:
     mixed = (t(3, dtype="bfloat16"), t(2, 2))
     converted = price("fsdp.chunk_cat_mixed_dtype.default", mixed, 0, 4, out=t(4, 2))
     assert (converted.cost.read_bytes, converted.cost.written_bytes) == (2 * 3 + 4 * 4, 4 * 8)
+    halves = price(
+        "fsdp.chunk_cat.default", (t(3, dtype="bfloat16"), t(2, 2, dtype="bfloat16")), 0, 4, out=t(4, 2)
+    )
+    assert (halves.out, halves.vector_flops) == ((t(4, 2),), 3 + 2 * 2)  # a conversion for each element
+    assert (halves.cost.read_bytes, halves.cost.written_bytes) == (2 * 7, 4 * 8)
 
 
 def test_a_barrier_sends_nothing() -> None:

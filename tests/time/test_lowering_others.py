@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from graphflops.kernels.kernel import Exchange, Rows, Strided, Windows
+from graphflops.kernels.kernel import Chunks, Exchange, Rows, Strided, Windows
 from tests.one_call import g
 from tests.support import t
 from tests.time.one_call import Made, backward, copied, forward, made, pointwise
@@ -215,3 +215,32 @@ def test_gradients_of_views() -> None:
         rest = (1,) if variant else (16, 1)
         joined = ("copy", variant, 0, size, size, None)
         assert made(backward(f"aten.{name}", g(4, 64), *rest, outputs=outputs)) == [joined]
+
+
+def test_calls_on_lists_run_as_passes_of_an_optimizer_do() -> None:
+    """The tensors of a list are packed into one kernel; chunks of 65,536 elements each, 320 of them in a kernel."""
+
+    def lists(name: str, *operands: Any) -> list[Made]:
+        return made(forward(f"aten._foreach_{name}", *operands))
+
+    two, chunks = (t(8), t(16)), Chunks(2, 16)
+    moved = 4 * (8 + 16)
+    assert lists("add_.List", two, two) == [("optimizer", "", 0, 2 * moved, moved, chunks)]
+    assert lists("sqrt.default", two) == [("optimizer", "root", 0, moved, moved, chunks)]
+    assert lists("div_.ScalarList", two, (1.0, 2.0)) == [("optimizer", "division", 0, moved, moved, chunks)]
+    halves = (t(8, dtype="bfloat16"),)
+    assert lists("copy_.default", halves, (t(8),)) == [("optimizer", "", 0, 4 * 8, 2 * 8, Chunks(1, 8))]
+    long = lists("mul_.Scalar", (t(321 * 65536),), 2.0)
+    assert [kernel[-1] for kernel in long] == [Chunks(320, 65536), Chunks(1, 65536)]
+    many = (t(8),) * 65  # a kernel takes 64 pairs of tensors, or 110 alone
+    assert [
+        len(lists(name, many, *more)) for name, more in (("add_.List", (many,)), ("neg_.default", ()))
+    ] == [2, 1]
+
+
+def test_gradients_are_joined_by_a_kernel_of_their_own() -> None:
+    (same,) = made(forward("fsdp.chunk_cat.default", (t(3), t(2, 2)), 0, 4, out=t(4, 2)))
+    assert same == ("copy", "chunks", 0, 4 * (3 + 4), 4 * 8, None)
+    halves = (t(3, dtype="bfloat16"), t(2, 2, dtype="bfloat16"))
+    (converted,) = made(forward("fsdp.chunk_cat.default", halves, 0, 4, out=t(4, 2)))
+    assert converted == ("copy", "chunks_converting", 0, 2 * (3 + 4), 4 * 8, None)
