@@ -105,6 +105,11 @@ def remedy(reason: str) -> str:
     return next((text for part, text in _REMEDIES.items() if part in reason), "")
 
 
+def preferred(platform: Platform, *, is_half: bool) -> Kernel:
+    """The fused kernel that PyTorch asks first. is_half: whether elements have 16 bits."""
+    return _order(platform)[0][0] if is_half else "efficient"
+
+
 def _order(platform: Platform) -> list[tuple[Kernel, tuple[Condition, ...]]]:
     major, minor = platform.capability
     flash = (*_FLASH, _narrow_gradient) if platform.capability in _LITTLE_SHARED_MEMORY else _FLASH

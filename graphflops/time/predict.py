@@ -5,7 +5,8 @@ from __future__ import annotations
 from math import exp
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from graphflops.attention.kernel import last_refusal
+from graphflops.attention.kernel import last_refusal, preferred
+from graphflops.devices.platform import platform_of
 from graphflops.dims import evaluate
 from graphflops.kernels.kernel import (
     DIRECT,
@@ -256,7 +257,7 @@ def fused_seconds(
         value["keys"],
         width,
         computed=1 - hidden,
-        kernel="flash" if dtype in _HALF else "efficient",
+        kernel=preferred(platform_of(device), is_half=dtype in _HALF),
     )
     moved = int(bytes_of(dtype)) * value["batch"] * value["heads"] * value["queries"] * width
     flops = value["flops"] - value["masked_flops"]
