@@ -37,7 +37,8 @@ class Pass(NamedTuple):
 def foreach(call: ConcreteCall) -> list[Kernel]:
     """A call on lists. Results are a list more, unless they are written in place."""
     arguments = call.call.node.args
-    lists = [each for each in arguments if isinstance(each, tuple) and each and isinstance(each[0], Ref)]
+    given = [[one for one in each if isinstance(one, Ref)] for each in arguments if isinstance(each, tuple)]
+    lists = [each for each in given if each]
     group = [tensor for each in lists[:1] for ref in each if (tensor := call.named(ref.name)) is not None]
     elements = sum(x.numel for x in group)
     if not elements:
@@ -49,7 +50,7 @@ def foreach(call: ConcreteCall) -> list[Kernel]:
         call.cost.read_bytes / elements,
         call.cost.written_bytes / elements,
         "fused" if is_fused else _VARIANTS.get(word.removeprefix("_foreach_").rstrip("_"), ""),
-        has_scalars=len(lists) < sum(isinstance(each, tuple) for each in arguments),
+        has_scalars=len(lists) < len(given),
     )
     return together(group[0].dtype, [x.numel for x in group], passed)
 

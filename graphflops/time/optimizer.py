@@ -81,9 +81,6 @@ def _together(dtype: DType, group: Sequence[int], passed: Pass, costs: Mapping[s
 
 def _singly(dtype: DType, group: Sequence[int], passed: Pass, costs: Mapping[str, float]) -> list[Launches]:
     """The same pass, one call for each parameter."""
-    width = dtype.bits // 8
-    kernels = [
-        Kernel("elementwise", dtype.name, 0, 0, passed.read * width * size, passed.written * width * size)
-        for size in group
-    ]
+    read, written = (round(moved * dtype.bits / 8) for moved in (passed.read, passed.written))
+    kernels = [Kernel("elementwise", dtype.name, 0, 0, read * size, written * size) for size in group]
     return [Launches(-1, (kernel,), costs["optimizer.single"]) for kernel in kernels]
