@@ -15,7 +15,7 @@ from graphflops.dims import differ, prod
 from graphflops.rules.elementwise import promote
 from graphflops.rules.norm import computed_in, normalised
 from graphflops.rules.operands import Operands, takes
-from graphflops.rules.registry import Derived, aten, require, rule
+from graphflops.rules.registry import Derived, require, rule
 from graphflops.rules.shapes import tensors_of
 from graphflops.tensor import UINT8, TensorType
 
@@ -87,10 +87,8 @@ def instance_norm(of: Operands, *, use_input_stats: bool) -> Estimate:
 
 
 @rule(
-    *aten(
-        "native_batch_norm _native_batch_norm_legit _native_batch_norm_legit.no_stats",
-        "_native_batch_norm_legit_no_training",
-    )
+    "aten.native_batch_norm _native_batch_norm_legit _native_batch_norm_legit.no_stats",
+    "aten._native_batch_norm_legit_no_training",
 )
 @takes("x weight? bias? * running_mean? running_var?")
 def native_batch_norm(of: Operands, *, training: bool = False) -> Estimate:

@@ -12,7 +12,7 @@ from graphflops.cost import Estimate
 from graphflops.dims import Dim, at_least, differ, floor_div, mod, prod
 from graphflops.rules.matmul import Mask, Number, additions, flops_of
 from graphflops.rules.operands import Operands, takes
-from graphflops.rules.registry import Derived, aten, require, rule
+from graphflops.rules.registry import Derived, require, rule
 from graphflops.rules.shapes import only_result
 from graphflops.tensor import TensorType
 
@@ -37,7 +37,7 @@ def gradients(
     )
 
 
-@rule(*aten("convolution_backward convolution_backward_overrideable _slow_conv2d_backward.output_mask"))
+@rule("aten.convolution_backward convolution_backward_overrideable _slow_conv2d_backward.output_mask")
 def convolution_backward(
     grad: TensorType,
     x: TensorType,
@@ -175,10 +175,8 @@ def _each(value: PerAxis | str, count: int) -> Shape:
 # Convolution operators: what stands behind the weight is found by its name.
 
 rule(
-    *aten(
-        "conv1d conv2d conv3d _convolution_mode cudnn_convolution mkldnn_convolution miopen_convolution",
-        "miopen_depthwise_convolution _nnpack_spatial_convolution",
-    ),
+    "aten.conv1d conv2d conv3d _convolution_mode cudnn_convolution mkldnn_convolution miopen_convolution",
+    "aten.miopen_depthwise_convolution _nnpack_spatial_convolution",
     product=("x", "weight"),
 )(
     Derived(
@@ -188,10 +186,8 @@ rule(
     )
 )
 rule(
-    *aten(
-        "conv_transpose1d conv_transpose2d conv_transpose3d slow_conv_transpose2d slow_conv_transpose3d",
-        "cudnn_convolution_transpose miopen_convolution_transpose",
-    ),
+    "aten.conv_transpose1d conv_transpose2d conv_transpose3d slow_conv_transpose2d slow_conv_transpose3d",
+    "aten.cudnn_convolution_transpose miopen_convolution_transpose",
     product=("x", "weight"),
 )(
     Derived(
@@ -207,10 +203,8 @@ rule("aten.convolution", "aten.convolution_overrideable", "aten._convolution", p
 
 
 @rule(
-    *aten(
-        "cudnn_convolution_relu miopen_convolution_relu cudnn_convolution_add_relu",
-        "miopen_convolution_add_relu",
-    ),
+    "aten.cudnn_convolution_relu miopen_convolution_relu cudnn_convolution_add_relu",
+    "aten.miopen_convolution_add_relu",
     product=("x", "weight"),
 )
 def conv_relu(
@@ -241,10 +235,8 @@ def conv_depthwise(of: Operands, *, stride: PerAxis, padding: PerAxis, dilation:
 
 
 @rule(
-    *aten(
-        "thnn_conv2d _slow_conv2d_forward slow_conv3d slow_conv3d_forward slow_conv_dilated2d",
-        "slow_conv_dilated3d",
-    ),
+    "aten.thnn_conv2d _slow_conv2d_forward slow_conv3d slow_conv3d_forward slow_conv_dilated2d",
+    "aten.slow_conv_dilated3d",
     product=("x", "weight"),
 )
 def slow_conv(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from graphflops.cost import Estimate, Value
 from graphflops.rules.elementwise import differentiate
 from graphflops.rules.quantized import MIN_MAX, convert
-from graphflops.rules.registry import Derived, aten, backward, rule
+from graphflops.rules.registry import Derived, backward, rule
 from graphflops.rules.shapes import only_result, tensors_of
 from graphflops.rules.work import WORK
 from graphflops.tensor import BOOL, TensorType
@@ -57,10 +57,8 @@ def fake_quantize_per_tensor_mask_qparams(
 
 
 @rule(
-    *aten(
-        "fake_quantize_per_tensor_affine_cachemask_backward",
-        "fake_quantize_per_channel_affine_cachemask_backward",
-    )
+    "aten.fake_quantize_per_tensor_affine_cachemask_backward",
+    "aten.fake_quantize_per_channel_affine_cachemask_backward",
 )
 def fake_quantize_backward(grad: TensorType, mask: TensorType) -> Estimate:
     """One selection per element."""
@@ -71,10 +69,8 @@ def fake_quantize_backward(grad: TensorType, mask: TensorType) -> Estimate:
 
 
 @rule(
-    *aten(
-        "_fake_quantize_learnable_per_tensor_affine_backward",
-        "_fake_quantize_learnable_per_channel_affine_backward",
-    )
+    "aten._fake_quantize_learnable_per_tensor_affine_backward",
+    "aten._fake_quantize_learnable_per_channel_affine_backward",
 )
 def fake_quantize_learnable_backward(
     grad: TensorType, x: TensorType, scale: TensorType, zero_point: TensorType

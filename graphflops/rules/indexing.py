@@ -11,7 +11,7 @@ from dataclasses import replace
 from graphflops.cost import Estimate, Value, data_dependent, picked
 from graphflops.dims import Dim, broadcast, differ, total
 from graphflops.rules.arrangement import Update, combined, functional, reduction
-from graphflops.rules.registry import Derived, ForwardCall, aten, backward, require, rule
+from graphflops.rules.registry import Derived, ForwardCall, backward, require, rule
 from graphflops.rules.shapes import Shape, axis, expanded, replaced, shown, tensors_of
 from graphflops.tensor import TensorType
 
@@ -246,7 +246,7 @@ def scatter_reduce(
 # Gradients: the gradient of a gather is a scatter-add, and the reverse.
 
 
-@backward(*aten("index _unsafe_index index_select gather take take_along_dim"))
+@backward("aten.index _unsafe_index index_select gather take take_along_dim")
 def gather_gradient(call: ForwardCall) -> Estimate:
     """Sums the gradients of every use of an element into zeros."""
     (out,) = tensors_of(call.estimate.out)
@@ -287,10 +287,8 @@ def reduction_gradient(call: ForwardCall) -> Estimate:
 
 
 @backward(
-    *aten(
-        "index_copy index_copy_ index_fill index_fill_ scatter scatter_ index_put index_put_",
-        "_unsafe_index_put put put_ _index_put_impl _index_put_impl_",
-    )
+    "aten.index_copy index_copy_ index_fill index_fill_ scatter scatter_ index_put index_put_",
+    "aten._unsafe_index_put put put_ _index_put_impl _index_put_impl_",
 )
 def replacement_gradient(call: ForwardCall) -> Estimate:
     """The tensor's gradient is the result's, zero at replaced elements; the source's is gathered from the result's."""

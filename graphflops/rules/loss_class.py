@@ -13,7 +13,7 @@ from graphflops.dims import Dim, differ, floor_div
 from graphflops.rules.elementwise import result_of, result_type
 from graphflops.rules.loss import MEAN, total_of
 from graphflops.rules.operands import Operands, takes
-from graphflops.rules.registry import ForwardCall, aten, backward, require, rule
+from graphflops.rules.registry import ForwardCall, backward, require, rule
 from graphflops.rules.softmax import LOG_SOFTMAX_GRADIENT, log_softmax
 from graphflops.tensor import TensorType
 
@@ -82,7 +82,7 @@ def nll_loss_backward(
     return likelihood_gradient(grad_output, x, target, weight)
 
 
-@backward(*aten("nll_loss nll_loss2d nll_loss_nd nll_loss_forward nll_loss2d_forward"))
+@backward("aten.nll_loss nll_loss2d nll_loss_nd nll_loss_forward nll_loss2d_forward")
 def nll_loss_gradient(call: ForwardCall) -> Estimate:
     """Zeros except at the picked scores, which get the scaled gradient."""
     given = call.arguments

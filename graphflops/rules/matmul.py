@@ -8,7 +8,7 @@ from itertools import pairwise
 from graphflops.cost import Estimate
 from graphflops.dims import Dim, broadcast, differ, dim_min, floor_div, meet, prod
 from graphflops.rules.elementwise import result_type
-from graphflops.rules.registry import ForwardCall, aten, backward, require, rule
+from graphflops.rules.registry import ForwardCall, backward, require, rule
 from graphflops.rules.shapes import expanded, only_result
 from graphflops.rules.work import WORK
 from graphflops.tensor import DType, TensorType
@@ -30,7 +30,7 @@ def additions(out: TensorType) -> Dim:
     return (2 if out.dtype.kind == "complex" else 1) * out.numel
 
 
-@rule(*aten("mm bmm matmul linalg_matmul mv dot vdot"), product=("a", "b"))
+@rule("aten.mm bmm matmul linalg_matmul mv dot vdot", product=("a", "b"))
 def matmul(a: TensorType, b: TensorType) -> Estimate:
     """Batched matrix product; a vector operand counts as a matrix with an axis of length one."""
     require(a.rank > 0 and b.rank > 0, f"a product of matrices needs axes: {a} and {b}")

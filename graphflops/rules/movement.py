@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from graphflops.cost import Estimate, Value, data_dependent, free
 from graphflops.dims import Dim, broadcast, dim_min
-from graphflops.rules.registry import Derived, ForwardCall, aten, backward, require, rule
+from graphflops.rules.registry import Derived, ForwardCall, backward, require, rule
 from graphflops.rules.shapes import expanded, only_result, shown
 from graphflops.rules.view_copies import copied_back
 from graphflops.tensor import BOOL, COMPLEX32, DTYPES, FLOAT32, DType, TensorType
@@ -205,7 +205,7 @@ def clone_backward(call: ForwardCall) -> Estimate:
     return free(call.arguments["x"].like())
 
 
-@backward(*aten("_to_copy chalf to type_as _autocast_to_reduced_precision _autocast_to_full_precision"))
+@backward("aten._to_copy chalf to type_as _autocast_to_reduced_precision _autocast_to_full_precision")
 def conversion_backward(call: ForwardCall) -> Estimate:
     """The result's gradient converted back; the same tensor if nothing was converted."""
     out = only_result(call.estimate)

@@ -9,7 +9,7 @@ from typing import Any
 from graphflops.cost import Estimate
 from graphflops.dims import Dim, at_least, compare, floor_div, mod, prod, same, total
 from graphflops.rules.reduce import indexed, operand_gradient
-from graphflops.rules.registry import Derived, ForwardCall, aten, backward, require, rule
+from graphflops.rules.registry import Derived, ForwardCall, backward, require, rule
 from graphflops.tensor import INT64, TensorType
 
 KIND = "pooling"
@@ -111,10 +111,8 @@ for _spatial in (1, 2, 3):
 
 
 @rule(
-    *aten(
-        "max_pool2d_with_indices_backward max_pool3d_with_indices_backward adaptive_max_pool2d_backward",
-        "adaptive_max_pool3d_backward fractional_max_pool2d_backward fractional_max_pool3d_backward",
-    )
+    "aten.max_pool2d_with_indices_backward max_pool3d_with_indices_backward adaptive_max_pool2d_backward",
+    "aten.adaptive_max_pool3d_backward fractional_max_pool2d_backward fractional_max_pool3d_backward",
 )
 def max_pool_with_indices_backward(
     grad_output: TensorType, x: TensorType, *, indices: TensorType

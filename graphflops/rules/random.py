@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from graphflops.cost import Estimate, Value
 from graphflops.dims import Dim
 from graphflops.rules.elementwise import DEFAULT_FLOAT, differentiate, elementwise, float_result
-from graphflops.rules.registry import Derived, aten, backward, rule
+from graphflops.rules.registry import Derived, backward, rule
 from graphflops.rules.shapes import tensors_of
 from graphflops.rules.work import WORK
 from graphflops.rules.work_functions import Work
@@ -72,7 +72,7 @@ def randperm(n: Dim, *, dtype: DType | None = INT64) -> Estimate:
 # Fills: only the tensor's shape and type are used.
 
 
-@rule(*aten("random uniform _philox_uniform _philox_randint _fill_mem_eff_dropout_mask_"))
+@rule("aten.random uniform _philox_uniform _philox_randint _fill_mem_eff_dropout_mask_")
 def uniform(a: TensorType, *bounds: Value, **named: Value) -> Estimate:
     """Uniform numbers or integers; scaling to bounds is not counted."""
     return drawn(a.like(), *UNIFORM, *tensors_of(bounds))

@@ -214,20 +214,12 @@ def mkldnn_rnn_layer_backward(of: Operands, *, mode: int, has_biases: bool) -> E
 # Quantized cells.
 
 
-def quantized_step(
-    x: TensorType,
-    hx: TensorType | Tensors,
-    w_ih: TensorType,
-    w_hh: TensorType,
-    b_ih: TensorType,
-    b_hh: TensorType,
-    *,
-    cell: Cell,
-) -> Estimate:
+@takes("x hx? w_ih w_hh b_ih b_hh")
+def quantized_step(of: Operands, *, cell: Cell) -> Estimate:
     """One step of a cell with eight-bit weights."""
-    states = states_of(hx)
-    layer = Layer(w_ih, w_hh, None, (b_ih, b_hh))
-    estimate = recur(cell, x, states, [layer], x.like(states[0].shape))
+    states = states_of(of.hx)
+    layer = Layer(of.w_ih, of.w_hh, None, (of.b_ih, of.b_hh))
+    estimate = recur(cell, of.x, states, [layer], of.x.like(states[0].shape))
     return replace(estimate, out=estimate.out[1:], matrix_dtype=INT8)
 
 

@@ -111,7 +111,7 @@ for _names, _says, _given in (
     ("count_nonzero", "A comparison and an addition per element.", {"result": lambda _: INT64, "each": 2}),
     ("hash_tensor", "One exclusive or per element.", {"result": lambda _: UINT64}),
 ):
-    rule(*(f"aten.{name}" for name in _names.split()))(Derived(along_axes, says=_says, **_given))
+    rule(f"aten.{_names}")(Derived(along_axes, says=_says, **_given))
 
 
 @rule("aten.prod")

@@ -196,7 +196,7 @@ _installed_loaded = False
 def rule(
     *keys: str, product: tuple[str, ...] = (), rankless: tuple[str, ...] = (), kind: Kind | None = None
 ) -> Callable[[Function], Function]:
-    """Register the decorated function as the rule of each operator.
+    """Register the decorated function as the rule of each operator: `aten.mm bmm` names two.
 
     kind: of operators that `ops/` does not list; by default what the module says as `KIND`, else `other`.
     Raises RuleError if an operator has a rule already, or for a kind that there is not.
@@ -207,7 +207,7 @@ def rule(
         raise RuleError(f"there is no kind of operators {shown(stated)}; there are {', '.join(KINDS)}")
 
     def register(function: Function) -> Function:
-        for key in keys:
+        for key in _each(keys):
             if key in _rules or _home(index.RULES, key, home) != home:
                 there = _rules[key].home if key in _rules else index.RULES[key].module
                 raise RuleError(f"operator {key} has a rule already, in {there}")
@@ -225,7 +225,7 @@ def backward(*keys: str) -> Callable[[Function], Function]:
     home, _ = _registering_module()
 
     def register(function: Function) -> Function:
-        for key in keys:
+        for key in _each(keys):
             if key in _backwards or _home(index.BACKWARDS, key, home) != home:
                 there = _backwards[key].home if key in _backwards else index.BACKWARDS[key].module
                 raise RuleError(f"operator {key} has a backward rule already, in {there}")
@@ -235,9 +235,10 @@ def backward(*keys: str) -> Callable[[Function], Function]:
     return register
 
 
-def aten(*names: str) -> tuple[str, ...]:
-    """The keys of ATen's operators by these names, separated by blanks."""
-    return tuple(f"aten.{name}" for part in names for name in part.split())
+def _each(keys: Iterable[str]) -> Iterator[str]:
+    """Every operator that keys name, one or several of a namespace."""
+    for first, *others in map(str.split, keys):
+        yield from (first, *(f"{first.partition('.')[0]}.{name}" for name in others))
 
 
 def find(op: str) -> Rule | None:

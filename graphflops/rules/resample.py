@@ -15,7 +15,7 @@ from graphflops.cost import Estimate
 from graphflops.dims import Dim, differ, dim_max, dim_min, floor_div, meet, prod, total
 from graphflops.rules.elementwise import result_of
 from graphflops.rules.reduce import operand_gradient
-from graphflops.rules.registry import Derived, ForwardCall, aten, backward, require, rule
+from graphflops.rules.registry import Derived, ForwardCall, backward, require, rule
 from graphflops.tensor import TensorType
 
 KIND = "resampling"
@@ -126,7 +126,7 @@ def taps_of(interpolation_mode: int, spatial: int) -> int:
     return taps
 
 
-@rule(*aten("grid_sampler grid_sampler_2d grid_sampler_3d _grid_sampler_2d_cpu_fallback"))
+@rule("aten.grid_sampler grid_sampler_2d grid_sampler_3d _grid_sampler_2d_cpu_fallback")
 def grid_sampler(x: TensorType, grid: TensorType, interpolation_mode: int) -> Estimate:
     """Per channel two operations per tap; per grid point its position and a weight per tap."""
     spatial = x.rank - 2
@@ -148,10 +148,8 @@ rule("aten.cudnn_grid_sampler")(
 
 
 @rule(
-    *aten(
-        "grid_sampler_2d_backward grid_sampler_3d_backward cudnn_grid_sampler_backward",
-        "_grid_sampler_2d_cpu_fallback_backward",
-    )
+    "aten.grid_sampler_2d_backward grid_sampler_3d_backward cudnn_grid_sampler_backward",
+    "aten._grid_sampler_2d_cpu_fallback_backward",
 )
 def grid_sampler_backward(
     *,

@@ -24,7 +24,7 @@ from graphflops.dims import (
     where,
 )
 from graphflops.dims.functions import FUNCTIONS, MAX_POWER_BITS
-from graphflops.rules.registry import Derived, aten, rule
+from graphflops.rules.registry import Derived, rule
 from graphflops.rules.shapes import axis, if_negative, remainder_of_dividend
 from graphflops.tensor import FLOAT32, TensorType
 
@@ -257,10 +257,8 @@ def is_nonzero(x: TensorType) -> Estimate:
 
 
 @rule(
-    *aten(
-        "_functional_assert_scalar _functional_sym_constrain_range",
-        "_functional_sym_constrain_range_for_size",
-    )
+    "aten._functional_assert_scalar _functional_sym_constrain_range",
+    "aten._functional_sym_constrain_range_for_size",
 )
 def functional_promise(*, dep_token: TensorType) -> Estimate:
     """Nothing."""
@@ -300,6 +298,6 @@ def note(*unused: Value, **named: Value) -> Estimate:
     return free(alias=False)
 
 
-rule(*aten("_assert_scalar _assert_tensor_metadata _print sym_constrain_range sym_constrain_range_for_size"))(
+rule("aten._assert_scalar _assert_tensor_metadata _print sym_constrain_range sym_constrain_range_for_size")(
     Derived(note)
 )

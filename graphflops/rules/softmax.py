@@ -14,7 +14,7 @@ from typing import Any
 from graphflops.cost import Estimate
 from graphflops.dims import Dim
 from graphflops.rules.elementwise import result_of
-from graphflops.rules.registry import Derived, ForwardCall, aten, backward, require, rule
+from graphflops.rules.registry import Derived, ForwardCall, backward, require, rule
 from graphflops.rules.shapes import axis, reduced
 from graphflops.tensor import FLOAT32, DType, TensorType
 
@@ -126,5 +126,5 @@ def _of_forward(**given: Any) -> Callable[[ForwardCall], Estimate]:
     return priced
 
 
-backward(*aten("softmax special_softmax _softmax _safe_softmax _masked_softmax"))(_of_forward())
+backward("aten.softmax special_softmax _softmax _safe_softmax _masked_softmax")(_of_forward())
 backward("aten.log_softmax", "aten.special_log_softmax", "aten._log_softmax")(_of_forward(**_LOG))
