@@ -12,7 +12,7 @@ from graphflops.cost import Estimate
 from graphflops.dims import Dim, at_least, differ, floor_div, mod, prod
 from graphflops.rules.matmul import Mask, Number, additions, flops_of
 from graphflops.rules.operands import Operands, takes
-from graphflops.rules.registry import Derived, require, rule
+from graphflops.rules.registry import require, rule
 from graphflops.rules.shapes import only_result
 from graphflops.tensor import TensorType
 
@@ -178,27 +178,23 @@ rule(
     "aten.conv1d conv2d conv3d _convolution_mode cudnn_convolution mkldnn_convolution miopen_convolution",
     "aten.miopen_depthwise_convolution _nnpack_spatial_convolution",
     product=("x", "weight"),
-)(
-    Derived(
-        convolve,
-        says='Every output position times its window, per group; padding is also "same" or "valid".',
-        order="x weight",
-    )
+).derived(
+    convolve,
+    says='Every output position times its window, per group; padding is also "same" or "valid".',
+    order="x weight",
 )
 rule(
     "aten.conv_transpose1d conv_transpose2d conv_transpose3d slow_conv_transpose2d slow_conv_transpose3d",
     "aten.cudnn_convolution_transpose miopen_convolution_transpose",
     product=("x", "weight"),
-)(
-    Derived(
-        convolve,
-        says="Every input position times the whole kernel, per group; counting output positions would count too much.",
-        order="x weight",
-        transposed=True,
-    )
+).derived(
+    convolve,
+    says="Every input position times the whole kernel, per group; counting output positions would count too much.",
+    order="x weight",
+    transposed=True,
 )
-rule("aten.convolution", "aten.convolution_overrideable", "aten._convolution", product=("x", "weight"))(
-    Derived(convolve, says="A convolution or a transposed convolution.", order="x weight")
+rule("aten.convolution convolution_overrideable _convolution", product=("x", "weight")).derived(
+    convolve, says="A convolution or a transposed convolution.", order="x weight"
 )
 
 

@@ -6,7 +6,7 @@ from graphflops.cost import Estimate, picked
 from graphflops.dims import Dim
 from graphflops.rules import arrangement
 from graphflops.rules.operands import Operands, takes
-from graphflops.rules.registry import Derived, ForwardCall, backward, require, rule
+from graphflops.rules.registry import ForwardCall, backward, require, rule
 from graphflops.rules.shapes import shown, tensors_of
 from graphflops.tensor import INT64, PartType, TensorType
 
@@ -115,9 +115,9 @@ def embedding_bag(
     )
 
 
-rule("aten.embedding_bag", "aten._embedding_bag_forward_only")(Derived(embedding_bag))
-rule("aten._embedding_bag")(Derived(embedding_bag, last_counts=False))
-rule("aten.embedding_bag.padding_idx")(Derived(embedding_bag, none_unpadded=True))
+rule("aten.embedding_bag", "aten._embedding_bag_forward_only").derived(embedding_bag)
+rule("aten._embedding_bag").derived(embedding_bag, last_counts=False)
+rule("aten.embedding_bag.padding_idx").derived(embedding_bag, none_unpadded=True)
 
 
 @rule("aten._embedding_bag_dense_backward", "aten._embedding_bag_backward")

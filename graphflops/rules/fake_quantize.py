@@ -43,8 +43,8 @@ backward(
 )(differentiate(WORK["fake_quantize"], "x"))
 
 
-rule("aten.fake_quantize_per_tensor_affine_cachemask", "aten.fake_quantize_per_channel_affine_cachemask")(
-    Derived(fake_quantize, with_mask)
+rule("aten.fake_quantize_per_tensor_affine_cachemask fake_quantize_per_channel_affine_cachemask").derived(
+    fake_quantize, with_mask
 )
 
 
@@ -110,4 +110,4 @@ def with_state(masked: Estimate) -> Estimate:
 
 _observed = Derived(observe_and_quantize, with_mask)
 rule("aten._fused_moving_avg_obs_fq_helper")(_observed)
-rule("aten._fused_moving_avg_obs_fq_helper_functional")(Derived(_observed, with_state))
+rule("aten._fused_moving_avg_obs_fq_helper_functional").derived(_observed, with_state)

@@ -10,7 +10,7 @@ from graphflops.cost import Estimate, Value
 from graphflops.dims import Dim, total
 from graphflops.errors import RuleError
 from graphflops.rules.operands import Operands, takes
-from graphflops.rules.registry import Derived, find, require, rule
+from graphflops.rules.registry import find, require, rule
 from graphflops.rules.shapes import tensors_of
 from graphflops.rules.work import WORK
 from graphflops.rules.work_functions import Work
@@ -73,7 +73,7 @@ def itemwise(*operands: Item, single: str, **named: Item) -> Estimate:
 
 
 for name in ITEMWISE.split():
-    rule(f"aten._foreach_{name}")(Derived(itemwise, single=f"aten.{name}"))
+    rule(f"aten._foreach_{name}").derived(itemwise, single=f"aten.{name}")
 
 
 @rule("aten._foreach_copy")
@@ -91,7 +91,7 @@ def foreach_scaled(a: Tensors, b: Tensors, c: Tensors, value: Item = 1, *, singl
 
 
 for name in ("addcmul", "addcdiv"):
-    rule(f"aten._foreach_{name}")(Derived(foreach_scaled, single=f"aten.{name}"))
+    rule(f"aten._foreach_{name}").derived(foreach_scaled, single=f"aten.{name}")
 
 
 def foreach_norm(a: Tensors, ord: Value = 2, dtype: Value = None, *, single: str) -> Estimate:
@@ -99,8 +99,8 @@ def foreach_norm(a: Tensors, ord: Value = 2, dtype: Value = None, *, single: str
     return for_each(single, a, ord, dtype=dtype)
 
 
-rule("aten._foreach_norm")(Derived(foreach_norm, single="aten.linalg_vector_norm"))
-rule("aten._foreach_powsum")(Derived(foreach_norm, single="aten.linalg__powsum"))
+rule("aten._foreach_norm").derived(foreach_norm, single="aten.linalg_vector_norm")
+rule("aten._foreach_powsum").derived(foreach_norm, single="aten.linalg__powsum")
 
 
 # Mixed-precision scaling.
@@ -180,7 +180,7 @@ def adam(
 
 
 rule("aten._fused_adam")(adam)
-rule("aten._fused_adamw")(Derived(adam, decoupled=True))
+rule("aten._fused_adamw").derived(adam, decoupled=True)
 
 
 @rule("aten._fused_adagrad", "aten._fused_adagrad_")

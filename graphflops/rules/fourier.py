@@ -14,7 +14,7 @@ from graphflops.cost import Estimate
 from graphflops.dims import Dim, at_least, floor_div, prod, same, total
 from graphflops.rules.elementwise import DEFAULT_FLOAT, complex_of, float_result, real_of
 from graphflops.rules.lapack import n_log_n
-from graphflops.rules.registry import Derived, require, rule
+from graphflops.rules.registry import require, rule
 from graphflops.rules.shapes import axes, replaced
 from graphflops.tensor import DType, TensorType
 
@@ -51,7 +51,7 @@ def stft(
     return Estimate((out,), vector_flops=work, reads=(x, window))
 
 
-rule("aten.stft")(Derived(stft, says="A product with the window and a transform per frame.", center=False))
+rule("aten.stft").derived(stft, says="A product with the window and a transform per frame.", center=False)
 
 
 @rule("aten.istft")

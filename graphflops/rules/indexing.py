@@ -11,7 +11,7 @@ from dataclasses import replace
 from graphflops.cost import Estimate, Value, data_dependent, picked
 from graphflops.dims import Dim, broadcast, differ, total
 from graphflops.rules.arrangement import Update, combined, functional, reduction
-from graphflops.rules.registry import Derived, ForwardCall, backward, require, rule
+from graphflops.rules.registry import ForwardCall, backward, require, rule
 from graphflops.rules.shapes import Shape, axis, expanded, replaced, shown, tensors_of
 from graphflops.tensor import TensorType
 
@@ -37,8 +37,8 @@ def update(*names: str) -> Callable[[Callable[..., Update]], Callable[..., Updat
     def register(function: Callable[..., Update]) -> Callable[..., Update]:
         for name in names:
             base, dot, overload = name.partition(".")
-            rule(f"aten.{name}")(Derived(function, functional))
-            rule(f"aten.{base}_{dot}{overload}")(Derived(function, in_place))
+            rule(f"aten.{name}").derived(function, functional)
+            rule(f"aten.{base}_{dot}{overload}").derived(function, in_place)
         return function
 
     return register
@@ -113,7 +113,7 @@ def index_put(
     return Update(x, part, (values, *where), part.numel if accumulate else 0, accumulate)
 
 
-rule("aten._unsafe_index_put")(Derived(index_put, functional))
+rule("aten._unsafe_index_put").derived(index_put, functional)
 
 
 @rule("aten._unsafe_masked_index_put_accumulate")

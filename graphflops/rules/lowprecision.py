@@ -10,7 +10,7 @@ from graphflops.dims import Dim, ceil_div, differ, floor_div, prod
 from graphflops.rules.matmul import Number, Tensors, add_product, flops_of, grouped_mm, linear, matmul_into
 from graphflops.rules.operands import Operands, takes
 from graphflops.rules.quantized import DEQUANTIZE, MIN_MAX, QUANTIZE
-from graphflops.rules.registry import Derived, require, rule
+from graphflops.rules.registry import require, rule
 from graphflops.rules.shapes import only_result, shown
 from graphflops.rules.work import activation as activation_named
 from graphflops.tensor import BFLOAT16, FLOAT4_PAIR, FLOAT32, INT8, INT32, UINT8, DType, TensorType
@@ -82,7 +82,7 @@ def scaled_grouped_mm(of: Operands, *, out_dtype: DType | None = None) -> Estima
     return _scaled(product, a_scales, b_scales, of.bias, of.scale_result)
 
 
-rule("aten._scaled_grouped_mm_v2", product=("a", "b"))(Derived(scaled_grouped_mm))
+rule("aten._scaled_grouped_mm_v2", product=("a", "b")).derived(scaled_grouped_mm)
 
 
 def _scaled(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from graphflops.cost import Estimate, Value
 from graphflops.dims import Dim, prod
-from graphflops.rules.registry import Derived, rule
+from graphflops.rules.registry import rule
 from graphflops.rules.work import WORK
 from graphflops.tensor import FLOAT32, FLOAT64, INT8, INT64, DType, TensorType
 
@@ -115,7 +115,7 @@ def embedding(
 
 _OPERANDS = "weight weight_scales weight_zero_points _ _ indices"
 for _name, _packed in (("embedding_byte", 1), ("embedding_4bit", 2), ("embedding_2bit", 4)):
-    rule(f"quantized_decomposed.{_name}")(Derived(embedding, order=_OPERANDS, packed=_packed))
+    rule(f"quantized_decomposed.{_name}").derived(embedding, order=_OPERANDS, packed=_packed)
 
 
 # Operators on tensors that carry their scale.

@@ -16,7 +16,7 @@ from graphflops.rules.dropout import DROPOUT
 from graphflops.rules.elementwise import result_of
 from graphflops.rules.matmul import flops_of
 from graphflops.rules.operands import Operands, takes
-from graphflops.rules.registry import Derived, ForwardCall, backward, require, rule
+from graphflops.rules.registry import ForwardCall, backward, require, rule
 from graphflops.rules.work import WORK, first_gradient
 from graphflops.rules.work_functions import Work
 from graphflops.tensor import TensorType
@@ -224,7 +224,7 @@ def layers(
 
 
 for _name, _cell in KINDS.items():
-    rule(f"aten.{_name}.input", f"aten.{_name}.data")(Derived(layers, cell=_cell))
+    rule(f"aten.{_name}.input", f"aten.{_name}.data").derived(layers, cell=_cell)
     backward(f"aten.{_name}.input", f"aten.{_name}.data")(partial(sequence_back, _cell))
 
 

@@ -56,7 +56,7 @@ def fused_cell(of: Operands, *, cell: Cell) -> Estimate:
 
 
 for _name, _cell in (("lstm", LSTM), ("gru", GRU)):
-    rule(f"aten._thnn_fused_{_name}_cell", kind="elementwise")(Derived(fused_cell, cell=_cell))
+    rule(f"aten._thnn_fused_{_name}_cell", kind="elementwise").derived(fused_cell, cell=_cell)
 
 
 @rule("aten._thnn_fused_lstm_cell_backward_impl", kind="elementwise")
@@ -149,13 +149,11 @@ def cudnn_rnn(
     return replace(estimate, out=results, writes=(out, *states))
 
 
-rule("aten.miopen_rnn")(
-    Derived(
-        cudnn_rnn,
-        says="As _cudnn_rnn, with the weights also returned in one buffer.",
-        weight_buf=None,
-        in_one_buffer=True,
-    )
+rule("aten.miopen_rnn").derived(
+    cudnn_rnn,
+    says="As _cudnn_rnn, with the weights also returned in one buffer.",
+    weight_buf=None,
+    in_one_buffer=True,
 )
 
 
@@ -224,4 +222,4 @@ def quantized_step(of: Operands, *, cell: Cell) -> Estimate:
 
 
 for _name, _cell in KINDS.items():
-    rule(f"aten.quantized_{_name}_cell")(Derived(quantized_step, cell=_cell))
+    rule(f"aten.quantized_{_name}_cell").derived(quantized_step, cell=_cell)

@@ -193,9 +193,35 @@ _backwards: dict[str, Rule] = {}
 _installed_loaded = False
 
 
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """The operators that a function is made the rule of, by calling this with it."""
+
+    keys: tuple[str, ...]
+    product: tuple[str, ...]
+    rankless: tuple[str, ...]
+    home: str
+    kind: Kind
+
+    def __call__(self, function: Function) -> Function:
+        for key in _each(self.keys):
+            if key in _rules or _home(index.RULES, key, self.home) != self.home:
+                there = _rules[key].home if key in _rules else index.RULES[key].module
+                raise RuleError(f"operator {key} has a rule already, in {there}")
+            _rules[key] = Rule(key, function, self.product, self.rankless, self.home, self.kind)
+            if key not in index.RULES and self.kind != index.STATED.get(key, "other"):
+                index.STATED[key] = self.kind
+                operator.cache_clear()
+        return function
+
+    def derived(self, *base: Any, **given: Any) -> Derived:
+        """Register a rule made of another: `Derived` says how."""
+        return self(Derived(*base, **given))
+
+
 def rule(
     *keys: str, product: tuple[str, ...] = (), rankless: tuple[str, ...] = (), kind: Kind | None = None
-) -> Callable[[Function], Function]:
+) -> Registration:
     """Register the decorated function as the rule of each operator: `aten.mm bmm` names two.
 
     kind: of operators that `ops/` does not list; by default what the module says as `KIND`, else `other`.
@@ -205,19 +231,7 @@ def rule(
     stated = kind or family
     if stated not in KINDS:
         raise RuleError(f"there is no kind of operators {shown(stated)}; there are {', '.join(KINDS)}")
-
-    def register(function: Function) -> Function:
-        for key in _each(keys):
-            if key in _rules or _home(index.RULES, key, home) != home:
-                there = _rules[key].home if key in _rules else index.RULES[key].module
-                raise RuleError(f"operator {key} has a rule already, in {there}")
-            _rules[key] = Rule(key, function, product, rankless, home, stated)
-            if key not in index.RULES and stated != index.STATED.get(key, "other"):
-                index.STATED[key] = stated
-                operator.cache_clear()
-        return function
-
-    return register
+    return Registration(keys, product, rankless, home, stated)
 
 
 def backward(*keys: str) -> Callable[[Function], Function]:

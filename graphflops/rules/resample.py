@@ -15,7 +15,7 @@ from graphflops.cost import Estimate
 from graphflops.dims import Dim, differ, dim_max, dim_min, floor_div, meet, prod, total
 from graphflops.rules.elementwise import result_of
 from graphflops.rules.reduce import operand_gradient
-from graphflops.rules.registry import Derived, ForwardCall, backward, require, rule
+from graphflops.rules.registry import ForwardCall, backward, require, rule
 from graphflops.tensor import TensorType
 
 KIND = "resampling"
@@ -107,8 +107,8 @@ for _name, _work in (
     ("lanczos2d_aa", antialiased(6)),
 ):
     _key = f"aten.{'_' if 'exact' in _name or '_aa' in _name else ''}upsample_{_name}"
-    rule(_key, f"{_key}.vec")(Derived(upsample, work=_work))
-    rule(f"{_key}_backward")(Derived(upsample_backward, work=_work))
+    rule(_key, f"{_key}.vec").derived(upsample, work=_work)
+    rule(f"{_key}_backward").derived(upsample_backward, work=_work)
     backward(_key, f"{_key}.vec")(upsampling_gradient)
 
 
@@ -142,8 +142,8 @@ def grid_sampler(x: TensorType, grid: TensorType, interpolation_mode: int) -> Es
     return Estimate((out,), vector_flops=work, reads=(x, grid))
 
 
-rule("aten.cudnn_grid_sampler")(
-    Derived(grid_sampler, says="As `grid_sampler`, bilinear.", order="x grid", interpolation_mode=BILINEAR)
+rule("aten.cudnn_grid_sampler").derived(
+    grid_sampler, says="As `grid_sampler`, bilinear.", order="x grid", interpolation_mode=BILINEAR
 )
 
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 from graphflops.cost import Estimate, free
 from graphflops.dims import Dim, Expr, at_least, broadcast, differ, floor_div, mod, prod, same, total
 from graphflops.rules.elementwise import complex_of, real_of
-from graphflops.rules.registry import Derived, ForwardCall, backward, require, rule
+from graphflops.rules.registry import ForwardCall, backward, require, rule
 from graphflops.rules.shapes import (
     axes,
     axis,
@@ -253,9 +253,9 @@ def of_rank(
     return free(*map(raised, tensors_of((tensors,) if isinstance(tensors, TensorType) else tensors)))
 
 
-rule("aten.atleast_1d")(Derived(of_rank, raised=at_least_1d))
-rule("aten.atleast_2d")(Derived(of_rank, raised=at_least_2d))
-rule("aten.atleast_3d")(Derived(of_rank, raised=at_least_3d))
+rule("aten.atleast_1d").derived(of_rank, raised=at_least_1d)
+rule("aten.atleast_2d").derived(of_rank, raised=at_least_2d)
+rule("aten.atleast_3d").derived(of_rank, raised=at_least_3d)
 
 
 @rule("aten.unflatten_dense_tensors")

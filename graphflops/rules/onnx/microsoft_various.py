@@ -18,7 +18,7 @@ from graphflops.rules.onnx.movement import trilu, unsqueeze
 from graphflops.rules.onnx.resize import grid_sample
 from graphflops.rules.operands import Operands, takes
 from graphflops.rules.quantized import DEQUANTIZE, QUANTIZE
-from graphflops.rules.registry import Derived, require, rule
+from graphflops.rules.registry import require, rule
 from graphflops.rules.shapes import axis as axis_of
 from graphflops.rules.shapes import replaced
 from graphflops.rules.vision import OVERLAP
@@ -47,8 +47,8 @@ def copied(x: TensorType) -> Estimate:
     return Estimate((replace(x.like(), value=x.value),), reads=(x,))
 
 
-rule("com.microsoft.TorchEmbedding", kind="gather")(
-    Derived(embedding, says="One row of the table per index.", order="weight indices _ _")
+rule("com.microsoft.TorchEmbedding", kind="gather").derived(
+    embedding, says="One row of the table per index.", order="weight indices _ _"
 )
 
 
