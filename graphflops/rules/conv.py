@@ -38,16 +38,12 @@ def gradients(
 
 
 @rule("aten.convolution_backward convolution_backward_overrideable _slow_conv2d_backward.output_mask")
+@takes("grad x weight")
 def convolution_backward(
-    grad: TensorType,
-    x: TensorType,
-    weight: TensorType,
-    *,
-    bias_sizes: Shape | None = None,
-    transposed: bool = False,
-    output_mask: Mask,
+    of: Operands, *, bias_sizes: Shape | None = None, transposed: bool = False, output_mask: Mask
 ) -> Estimate:
     """Twice the forward's work for both gradients, whatever the groups."""
+    grad, x, weight = of
     return gradients(grad, x, weight, transposed, output_mask, bias_sizes or grad.shape[1:2])
 
 

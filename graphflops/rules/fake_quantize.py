@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from graphflops.cost import Estimate, Value
 from graphflops.rules.elementwise import differentiate
+from graphflops.rules.operands import Operands, takes
 from graphflops.rules.quantized import MIN_MAX, convert
 from graphflops.rules.registry import Derived, backward, rule
 from graphflops.rules.shapes import only_result, tensors_of
@@ -86,18 +87,10 @@ def fake_quantize_learnable_backward(
 
 
 @rule("aten.fused_moving_avg_obs_fake_quant")
-def observe_and_quantize(
-    x: TensorType,
-    observer_on: TensorType,
-    fake_quant_on: TensorType,
-    running_min: TensorType,
-    running_max: TensorType,
-    scale: TensorType,
-    zero_point: TensorType,
-) -> Estimate:
+@takes("x observer_on fake_quant_on running_min running_max scale zero_point")
+def observe_and_quantize(of: Operands) -> Estimate:
     """Observes the range, then seven operations per element; both switches are assumed to be on."""
-    switches, averages = (observer_on, fake_quant_on), (running_min, running_max, scale, zero_point)
-    return convert(x, x.dtype, MIN_MAX + FAKE_QUANTIZE, *switches, *averages)
+    return convert(of.x, of.x.dtype, MIN_MAX + FAKE_QUANTIZE, *of.but("x"))
 
 
 def with_state(masked: Estimate) -> Estimate:

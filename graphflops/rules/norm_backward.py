@@ -87,18 +87,16 @@ def native_layer_norm_backward(of: Operands, *, output_mask: Wants) -> Estimate:
 
 
 @rule("aten._fused_rms_norm_backward")
+@takes("grad_out x * rstd weight?")
 def fused_rms_norm_backward(
-    grad_out: TensorType,
-    x: TensorType,
-    normalized_shape: tuple[Dim, ...],
-    rstd: TensorType,
-    weight: TensorType | None,
-    output_mask: Wants,
+    of: Operands, *, normalized_shape: tuple[Dim, ...], output_mask: Wants
 ) -> Estimate:
     """Up to 9 operations per element for input and weight."""
-    wants = (output_mask[0], output_mask[1] and weight is not None, False)
-    affine = x.like(normalized_shape)
-    estimate = ROOT_MEAN_SQUARE.gradients(grad_out, x, weight, wants, (rstd,), affine)
+    wants, affine = (
+        (output_mask[0], output_mask[1] and of.weight is not None, False),
+        of.x.like(normalized_shape),
+    )
+    estimate = ROOT_MEAN_SQUARE.gradients(of.grad_out, of.x, of.weight, wants, (of.rstd,), affine)
     return replace(estimate, out=estimate.out[:2])
 
 

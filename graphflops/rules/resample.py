@@ -14,6 +14,7 @@ from fractions import Fraction
 from graphflops.cost import Estimate
 from graphflops.dims import Dim, differ, dim_max, dim_min, floor_div, meet, prod, total
 from graphflops.rules.elementwise import result_of
+from graphflops.rules.operands import Operands, takes
 from graphflops.rules.reduce import operand_gradient
 from graphflops.rules.registry import ForwardCall, backward, require, rule
 from graphflops.tensor import TensorType
@@ -151,15 +152,12 @@ rule("aten.cudnn_grid_sampler").derived(
     "aten.grid_sampler_2d_backward grid_sampler_3d_backward cudnn_grid_sampler_backward",
     "aten._grid_sampler_2d_cpu_fallback_backward",
 )
+@takes("* grad x grid")
 def grid_sampler_backward(
-    *,
-    grad: TensorType,
-    x: TensorType,
-    grid: TensorType,
-    interpolation_mode: int = BILINEAR,
-    output_mask: tuple[bool, ...] = (True, True),
+    of: Operands, *, interpolation_mode: int = BILINEAR, output_mask: tuple[bool, ...] = (True, True)
 ) -> Estimate:
     """Positions and weights again; per tap two operations for the input, two per coordinate for the grid."""
+    grad, x, grid = of
     spatial = x.rank - 2
     taps = taps_of(interpolation_mode, spatial)
     points = prod(grid.shape[:-1])
