@@ -236,16 +236,12 @@ def cosine_embedding_loss(
 
 
 @rule("aten.triplet_margin_loss")
+@takes("anchor positive negative")
 def triplet_margin_loss(
-    anchor: TensorType,
-    positive: TensorType,
-    negative: TensorType,
-    *,
-    p: float = 2.0,
-    swap: bool = False,
-    reduction: int = MEAN,
+    of: Operands, *, p: float = 2.0, swap: bool = False, reduction: int = MEAN
 ) -> Estimate:
     """Two distances, with `swap` a third; add, subtract and clamp per row, with `swap` the smaller of two."""
+    anchor, positive, negative = of
     pairs = [(anchor, positive), (anchor, negative), *([(positive, negative)] if swap else [])]
     distances = [pairwise_distance(a, b, p) for a, b in pairs]
     shape = reduced(broadcast(anchor.shape, positive.shape, negative.shape), -1)
@@ -286,19 +282,12 @@ def longest_label(labels: Lengths) -> Dim:
 
 
 @rule("aten.ctc_loss")
-def ctc_loss(
-    log_probs: TensorType,
-    targets: TensorType,
-    input_lengths: Lengths,
-    target_lengths: Lengths,
-    *,
-    reduction: int = MEAN,
-) -> Estimate:
+@takes("log_probs targets input_lengths? target_lengths?")
+def ctc_loss(of: Operands, *, reduction: int = MEAN) -> Estimate:
     """Nine operations and four functions per state; a mean divides by each label's length."""
-    full = log_probs.like(log_probs.shape[1:-1])
-    visited = states(log_probs, targets, input_lengths, target_lengths)
+    full, visited = of.log_probs.like(of.log_probs.shape[1:-1]), states(*of)
     flops = STATE * visited + full.numel * (reduction == MEAN)
-    return total_of(full, reduction, flops, STATE_FUNCTIONS * visited, (log_probs, targets))
+    return total_of(full, reduction, flops, STATE_FUNCTIONS * visited, (of.log_probs, of.targets))
 
 
 @rule("aten._ctc_loss")
