@@ -23,16 +23,8 @@ _STORAGES = {
 _NUMBERS = {dtype.name: number for number, dtype in SCALAR_TYPES.items()}
 # Instructions with an operand of fixed length, and those that push a value.
 _OPERANDS = {
-    b"\x80": "<B",
-    b"q": "<B",
-    b"r": "<I",
-    b"h": "<B",
-    b"j": "<I",
-    b"K": "<B",
-    b"M": "<H",
-    b"J": "<i",
-    b"G": ">d",
-}
+    b"\x80": "<B", b"q": "<B", b"r": "<I", b"h": "<B", b"j": "<I", b"K": "<B", b"M": "<H", b"J": "<i", b"G": ">d",
+}  # fmt: skip
 _CONSTANTS = {b"N": None, b"\x88": True, b"\x89": False, b")": ()}
 _MARK = object()
 

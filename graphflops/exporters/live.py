@@ -25,23 +25,14 @@ from graphflops.graph import Graph, Input, InputRole, Origin, Output, OutputRole
 
 _DEFERS = "prefer_deferred_runtime_asserts_over_guards"
 _INPUT_ROLES: dict[str, InputRole] = {
-    "USER_INPUT": "user",
-    "PARAMETER": "parameter",
-    "BUFFER": "buffer",
-    "CONSTANT_TENSOR": "constant",
-    "CUSTOM_OBJ": "object",
-    "TOKEN": "token",
-}
+    "USER_INPUT": "user", "PARAMETER": "parameter", "BUFFER": "buffer", "CONSTANT_TENSOR": "constant",
+    "CUSTOM_OBJ": "object", "TOKEN": "token",
+}  # fmt: skip
 _OUTPUT_ROLES: dict[str, OutputRole] = {
-    "USER_OUTPUT": "user",
-    "LOSS_OUTPUT": "loss",
-    "GRADIENT_TO_PARAMETER": "gradient",
-    "GRADIENT_TO_USER_INPUT": "gradient",
-    "BUFFER_MUTATION": "mutation",
-    "PARAMETER_MUTATION": "mutation",
-    "USER_INPUT_MUTATION": "mutation",
-    "TOKEN": "token",
-}
+    "USER_OUTPUT": "user", "LOSS_OUTPUT": "loss", "TOKEN": "token",
+    "GRADIENT_TO_PARAMETER": "gradient", "GRADIENT_TO_USER_INPUT": "gradient",
+    "BUFFER_MUTATION": "mutation", "PARAMETER_MUTATION": "mutation", "USER_INPUT_MUTATION": "mutation",
+}  # fmt: skip
 
 
 def capture(

@@ -126,21 +126,8 @@ MOST_FLOATS = 16
 _HOLD = frozenset({"raw_data", "int32_data", *FIELDS.values()})
 _WIDTHS = {"raw_data": 1, "float_data": 4, "double_data": 8}  # bytes of an entry; an integer takes one to ten
 _ELSEWHERE = "another file"
-_LETTERS = {
-    "bool": "B",
-    "int8": "b",
-    "uint8": "B",
-    "int16": "h",
-    "uint16": "H",
-    "int32": "i",
-    "uint32": "I",
-    "int64": "q",
-    "uint64": "Q",
-    "float16": "e",
-    "bfloat16": "H",
-    "float32": "f",
-    "float64": "d",
-}
+_NAMES = "bool int8 uint8 int16 uint16 int32 uint32 int64 uint64 float16 bfloat16 float32 float64"
+_LETTERS = dict(zip(_NAMES.split(), "BbBhHiIqQeHfd", strict=True))  # of `struct`
 
 
 class _Place(NamedTuple):

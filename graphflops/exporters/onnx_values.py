@@ -133,21 +133,9 @@ PLAIN: dict[int | None, Callable[[Any], Argument]] = {
 }
 
 
+_FIELDS = "f i s t g floats ints strings tensors graphs sparse_tensor sparse_tensors tp type_protos"
 _KINDS = {
-    "f": FLOAT,
-    "i": INT,
-    "s": STRING,
-    "t": TENSOR,
-    "g": GRAPH,
-    "floats": FLOATS,
-    "ints": INTS,
-    "strings": STRINGS,
-    "tensors": TENSORS,
-    "graphs": GRAPHS,
-    "sparse_tensor": 11,
-    "sparse_tensors": 12,
-    "tp": TYPE,
-    "type_protos": 14,
+    field: kind for kind, field in enumerate(_FIELDS.split(), FLOAT)
 }  # by the field that holds the value
 
 

@@ -23,7 +23,7 @@ from graphflops.exporters.pt2_values import (
 )
 from graphflops.exporters.sources import with_modules, with_nested_modules
 from graphflops.exporters.types import collect, memory_order, sparse, storage
-from graphflops.graph import Argument, Graph, Input, Node, Note, Opaque, Origin, Output, Ref
+from graphflops.graph import Argument, Graph, Input, Node, Note, Opaque, Origin, Output, OutputRole, Ref
 from graphflops.ops import operator
 from graphflops.ops.operator import arranged
 from graphflops.tensor import TensorType
@@ -146,32 +146,12 @@ class Scope:
 
     def output(self, spec: schema.OutputSpec) -> Output:
         """One output of the whole program."""
-        refs = self.refs
         if spec.user_output is not None:
             return Output(self.argument(spec.user_output.arg))
-        if spec.loss_output is not None:
-            return Output(refs[spec.loss_output.arg.name], "loss")
-        if spec.gradient_to_parameter is not None:
-            return Output(
-                refs[spec.gradient_to_parameter.arg.name],
-                "gradient",
-                spec.gradient_to_parameter.parameter_name,
-            )
-        if spec.gradient_to_user_input is not None:
-            gradient = spec.gradient_to_user_input
-            return Output(refs[gradient.arg.name], "gradient", gradient.user_input_name)
-        if spec.buffer_mutation is not None:
-            return Output(refs[spec.buffer_mutation.arg.name], "mutation", spec.buffer_mutation.buffer_name)
-        if spec.user_input_mutation is not None:
-            return Output(
-                refs[spec.user_input_mutation.arg.name], "mutation", spec.user_input_mutation.user_input_name
-            )
-        if spec.parameter_mutation is not None:
-            return Output(
-                refs[spec.parameter_mutation.arg.name], "mutation", spec.parameter_mutation.parameter_name
-            )
-        if spec.token is not None:
-            return Output(refs[spec.token.arg.name], "token")
+        for kind, (role, target) in _OUTPUTS.items():
+            given = getattr(spec, kind)
+            if given is not None:
+                return Output(self.refs[given.arg.name], role, getattr(given, target) if target else "")
         raise FileError("an output of the program has a role that this graphflops does not know")
 
     def region(self, name: str) -> Graph:
@@ -341,6 +321,18 @@ class Scope:
     def optional(self, item: schema.OptionalTensor) -> Ref | None:
         """A tensor or nothing."""
         return None if item.as_tensor is None else self.refs[item.as_tensor.name]
+
+
+# By field of an OutputSpec: the role, and the field of what it belongs to.
+_OUTPUTS: dict[str, tuple[OutputRole, str]] = {
+    "loss_output": ("loss", ""),
+    "gradient_to_parameter": ("gradient", "parameter_name"),
+    "gradient_to_user_input": ("gradient", "user_input_name"),
+    "buffer_mutation": ("mutation", "buffer_name"),
+    "user_input_mutation": ("mutation", "user_input_name"),
+    "parameter_mutation": ("mutation", "parameter_name"),
+    "token": ("token", ""),
+}
 
 
 class _Defined(dict[str, Ref]):

@@ -44,14 +44,8 @@ SCALAR_TYPES: dict[int, DType] = {
 }
 MEMORY_FORMATS = ("unknown", "contiguous_format", "channels_last", "channels_last_3d", "preserve_format")
 LAYOUTS = (
-    "unknown",
-    "sparse_coo",
-    "sparse_csr",
-    "sparse_csc",
-    "sparse_bsr",
-    "sparse_bsc",
-    "_mkldnn",
-    "strided",
+    *("unknown", "sparse_coo", "sparse_csr", "sparse_csc"),
+    *("sparse_bsr", "sparse_bsc", "_mkldnn", "strided"),
 )
 _SPECIAL_FLOATS = {"Infinity": math.inf, "-Infinity": -math.inf, "NaN": math.nan}
 

@@ -22,16 +22,13 @@ if TYPE_CHECKING:
 _SINCE = 23  # opset
 
 
-@check(
-    "GF256",
-    "unfused-attention",
-    "note",
-    fix="export with opset 23 or later, or run onnxruntime's transformer optimizer: a fused operator keeps scores on chip",
-)
+@check("GF256", "unfused-attention", "note")
 def unfused_attention(model: Model) -> Iterator[Observation]:
     """Attention written as two products with a softmax in between: the scores are written to memory and read again, which a
     fused operator (Attention of opset 23, or onnxruntime's) avoids. The bytes reported are those of the scores; from opset
     23 on, where --unsafe-fixes writes that operator, what it saves.
+
+    Fix: export with opset 23 or later, or run onnxruntime's transformer optimizer: a fused operator keeps scores on chip.
     """
     assert model.report is not None
     groups, gone = {group.first.name: group for group in spelled(model.view)}, set[int]()
@@ -43,15 +40,12 @@ def unfused_attention(model: Model) -> Iterator[Observation]:
             yield _fused(group, seen, model, gone) if model.opsets.get("", 0) >= _SINCE else seen
 
 
-@check(
-    "GF257",
-    "expanded-keys",
-    "note",
-    fix="use an operator with grouped heads: Attention of opset 23 with kv_num_heads, or GroupQueryAttention",
-)
+@check("GF257", "expanded-keys", "note")
 def expanded_keys(model: Model) -> Iterator[Observation]:
     """Keys and values shared by several query heads are copied for each of these heads before the products. The bytes
     reported are those of the copies. --unsafe-fixes leaves them out where Attention of opset 23 reads them.
+
+    Fix: use an operator with grouped heads: Attention of opset 23 with kv_num_heads, or GroupQueryAttention.
     """
     assert model.report is not None
     calls = {call.name: call for call in model.view.calls}

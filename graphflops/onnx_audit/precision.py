@@ -11,15 +11,12 @@ from graphflops.ops import Op
 from graphflops.view import Call
 
 
-@check(
-    "GF254",
-    "unfolded-batch-norm",
-    "note",
-    fix="export in evaluation mode, or fold the statistics into the weights",
-)
+@check("GF254", "unfolded-batch-norm", "note")
 def unfolded_batch_norm(model: Model) -> Iterator[Observation]:
     """A BatchNormalization with stored statistics that is the only user of a convolution: its scale and shift can be folded
     into the convolution's weights.
+
+    Fix: export in evaluation mode, or fold the statistics into the weights.
     """
     for call in model.view.calls:
         if call.operator.name != "batch_norm" or call.argument("training"):
@@ -41,15 +38,12 @@ def unfolded_batch_norm(model: Model) -> Iterator[Observation]:
             yield Observation(text, call, flops, moved, edits=edits, exact=False, stored=stored)
 
 
-@check(
-    "GF101",
-    "unknown-operator",
-    "warning",
-    fix="register a rule for the operator (`--rules FILE.py`), or export without it",
-    kind="cost",
-)
+@check("GF101", "unknown-operator", "warning", kind="cost")
 def cost_unknown(model: Model) -> Iterator[Observation]:
-    """No rule gives the operator's cost, so every total is a lower bound."""
+    """No rule gives the operator's cost, so every total is a lower bound.
+
+    Fix: register a rule for the operator (`--rules FILE.py`), or export without it.
+    """
     assert model.report is not None
     for op, times in model.report.coverage.unknown_ops.items():
         call = next(call for call in model.view.calls if call.node.op == op and call.row.state == "unknown")
@@ -66,16 +60,13 @@ _HALVES = frozenset({"float16", "bfloat16"})
 _MOST_STEPS = 3  # calls between a cast and the product that uses it
 
 
-@check(
-    "GF251",
-    "float32-island",
-    "warning",
-    fix="cast after the product, not before it; only norms, softmax and sums need float32",
-)
+@check("GF251", "float32-island", "warning")
 def float32_island(model: Model) -> Iterator[Observation]:
     """A matrix product or convolution in float32 on values that were cast up from half precision, in a model whose other
     products are in half precision: it runs at a fraction of their speed. Norms and softmax in float32 are correct as they
     are, and not reported.
+
+    Fix: cast after the product, not before it; only norms, softmax and sums need float32.
     """
     work: dict[str, int] = {}
     for call in model.view.calls:
@@ -94,14 +85,12 @@ def float32_island(model: Model) -> Iterator[Observation]:
             yield Observation(text, call, flops, call.bytes, model.graded(flops, call.bytes))
 
 
-@check(
-    "GF252",
-    "double-precision",
-    "warning",
-    fix="make the constant or the input float32: one float64 operand makes every later result float64",
-)
+@check("GF252", "double-precision", "warning")
 def double_precision(model: Model) -> Iterator[Observation]:
-    """Arithmetic in float64 in a model without float64 parameters: usually caused by a constant of the wrong type."""
+    """Arithmetic in float64 in a model without float64 parameters: usually caused by a constant of the wrong type.
+
+    Fix: make the constant or the input float32: one float64 operand makes every later result float64.
+    """
     assert model.report is not None
     if model.report.parameter_dtypes.get("float64"):
         return
@@ -117,11 +106,12 @@ def double_precision(model: Model) -> Iterator[Observation]:
             yield Observation(text, call, call.flops, call.bytes, model.graded(call.flops, call.bytes))
 
 
-@check(
-    "GF253", "idle-quantization", "warning", fix="remove the two calls: the quantized values do not change"
-)
+@check("GF253", "idle-quantization", "warning")
 def idle_quantization(model: Model) -> Iterator[Observation]:
-    """A DequantizeLinear whose only user quantizes the result again, with the same scale and zero point."""
+    """A DequantizeLinear whose only user quantizes the result again, with the same scale and zero point.
+
+    Fix: remove the two calls: the quantized values do not change.
+    """
     for first in model.view.calls:
         if first.operator.name != "dequantize":
             continue

@@ -16,7 +16,10 @@ if TYPE_CHECKING:
     from graphflops.onnx_audit.model import Model
     from graphflops.report.findings import Severity
 
+    Run = Callable[[Model], Iterable["Observation"]]
+
 Kind = Literal["correctness", "safety", "cost", "time"]
+Reads = Literal["file", "graph", "report"]
 
 
 class Edit(NamedTuple):
@@ -31,19 +34,10 @@ class Edit(NamedTuple):
     attention: one Attention of `operands`, whose scores it multiplies by `scale`, makes `value`.
     """
 
-    kind: Literal[
-        "instead",
-        "operand",
-        "stored",
-        "scalar",
-        "vector",
-        "dropped",
-        "functions",
-        "undeclared",
-        "sized",
-        "folded",
-        "attention",
-    ]
+    kind: (
+        Literal["instead", "operand", "stored", "scalar", "vector", "dropped"]
+        | Literal["functions", "undeclared", "sized", "folded", "attention"]
+    )
     value: str = ""
     other: str = ""
     numbers: tuple[int, ...] = ()
@@ -75,7 +69,8 @@ class Observation(NamedTuple):
 class Check:
     """One check.
 
-    severity: of its observations that state none of their own. fix: what the user should do, one sentence.
+    severity: of its observations that state none of their own.
+    advice: what the user should do, one sentence; "" where the last paragraph of the docstring says it.
     reads: "file" for a check of the file's content, "graph" for one of a valid program, "report" for one of times.
     """
 
@@ -83,15 +78,24 @@ class Check:
     name: str
     kind: Kind
     severity: Severity
-    fix: str
-    reads: Literal["file", "graph", "report"]
+    advice: str
+    reads: Reads
     run: Callable[[Any], Iterable[Any]]
+
+    @property
+    def paragraphs(self) -> list[str]:
+        """The docstring, one line for each paragraph."""
+        return [" ".join(paragraph.split()) for paragraph in docstring(self.run).split("\n\n")]
 
     @property
     def explanation(self) -> str:
         """What the check looks for and why that matters, one line for each paragraph."""
-        paragraphs = docstring(self.run).split("\n\n")
-        return "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
+        return "\n\n".join(text for text in self.paragraphs if not text.startswith(_FIX))
+
+    @property
+    def fix(self) -> str:
+        """What the user should do, one sentence."""
+        return self.advice or self.paragraphs[-1].removeprefix(_FIX).removesuffix(".")
 
     @property
     def summary(self) -> str:
@@ -106,30 +110,23 @@ class Check:
         return RuleInfo(self.name, self.summary, text, self.severity)
 
 
+_FIX = "Fix: "
 CHECKS: dict[str, Check] = {}  # complete once `catalogue` is imported
 
 
 def check(
-    code: str,
-    name: str,
-    severity: Severity,
-    *,
-    fix: str,
-    reads: Literal["file", "graph"] = "graph",
-    kind: Kind | None = None,
-) -> Callable[[Callable[[Model], Iterable[Observation]]], Callable[[Model], Iterable[Observation]]]:
-    """Register a check. A fact that an analysis reports too has the analysis' code.
+    code: str, name: str, severity: Severity, *, reads: Reads = "graph", kind: Kind | None = None
+) -> Callable[[Run], Run]:
+    """Register a check, whose docstring ends in what to do. A fact that an analysis reports too has the analysis' code.
 
     kind: by default GF20x and GF21x are about correctness, GF22x and GF23x about safety, GF24x to GF26x about cost.
     """
     number = int(code[2:])
     by_number: Kind = "correctness" if number < 220 else "safety" if number < 240 else "cost"
 
-    def register(
-        function: Callable[[Model], Iterable[Observation]],
-    ) -> Callable[[Model], Iterable[Observation]]:
+    def register(function: Run) -> Run:
         assert code not in CHECKS, code
-        CHECKS[code] = Check(code, name, kind or by_number, severity, fix, reads, function)
+        CHECKS[code] = Check(code, name, kind or by_number, severity, "", reads, function)
         return function
 
     return register

@@ -44,17 +44,13 @@ _TRACES = ("stack_trace", "name_scopes", "class_hierarchy", "fx_node", "namespac
 _PRIVATE = re.compile(r"(?:/(?:home|Users|root)/|[A-Za-z]:\\Users\\)[^\s\"':,;)]+")
 
 
-@check(
-    "GF220",
-    "external-outside-folder",
-    "error",
-    fix="do not load the file; if you trust its author, store the data beside the model, with a path relative to it",
-    reads="file",
-)
+@check("GF220", "external-outside-folder", "error", reads="file")
 def external_outside_folder(model: Model) -> Iterator[Observation]:
     """The location of tensor data is an absolute path, above the model's folder, or a link that leads out of it.
 
     Such a model can read any file that the user can read, and use its bytes as weights.
+
+    Fix: do not load the file; if you trust its author, store the data beside the model, with a path relative to it.
     """
     folder = model.folder
     first: dict[str, str] = {}
@@ -66,15 +62,12 @@ def external_outside_folder(model: Model) -> Iterator[Observation]:
             yield Observation(text)
 
 
-@check(
-    "GF221",
-    "external-data-missing",
-    "warning",
-    fix="put the data file beside the model: the analysis needs no data, but runtimes do",
-    reads="file",
-)
+@check("GF221", "external-data-missing", "warning", reads="file")
 def external_data_missing(model: Model) -> Iterator[Observation]:
-    """The file with external tensor data is missing. Its name and place are those that the model states."""
+    """The file with external tensor data is missing. Its name and place are those that the model states.
+
+    Fix: put the data file beside the model: the analysis needs no data, but runtimes do.
+    """
     folder = model.folder
     for location, tensors in Counter(place["location"] for _, place in external(model)).items():
         if not _escape(location, folder) and not os.path.exists(os.path.join(folder, location)):
@@ -84,16 +77,12 @@ def external_data_missing(model: Model) -> Iterator[Observation]:
             yield Observation(text)
 
 
-@check(
-    "GF222",
-    "external-data-short",
-    "error",
-    fix="copy the data file again, or export again: model and data do not belong together",
-    reads="file",
-)
+@check("GF222", "external-data-short", "error", reads="file")
 def external_data_short(model: Model) -> Iterator[Observation]:
     """The location of a tensor's data is past the end of the data file, is not a number, or partly overlaps another
     tensor's data.
+
+    Fix: copy the data file again, or export again: model and data do not belong together.
     """
     folder = model.folder
     ranges: dict[str, list[tuple[int, int, str]]] = defaultdict(list)
@@ -126,11 +115,13 @@ def external_data_short(model: Model) -> Iterator[Observation]:
                 )
 
 
-@check("GF223", "absurd-size", "error", fix="do not load the file: it needs more memory than any machine has")
+@check("GF223", "absurd-size", "error")
 def absurd_size(model: Model) -> Iterator[Observation]:
     """A tensor of a tebibyte or more, at sizes that the file states.
 
     A file of a kilobyte can make a runtime allocate all memory of a machine.
+
+    Fix: do not load the file: it needs more memory than any machine has.
     """
     types = model.view.types.items()
     huge = [pair for pair in types if isinstance(pair[1].nbytes, int) and pair[1].nbytes >= _ABSURD_BYTES]
@@ -138,16 +129,12 @@ def absurd_size(model: Model) -> Iterator[Observation]:
         yield Observation(f"{shown(name)} is {typed}: {typed.nbytes:,} bytes", model.view.makers.get(name))
 
 
-@check(
-    "GF224",
-    "custom-domain",
-    "warning",
-    fix="get the library from the file's author and review it before you load it, or export without the operator",
-    reads="file",
-)
+@check("GF224", "custom-domain", "warning", reads="file")
 def custom_domain(model: Model) -> Iterator[Observation]:
     """A call of an operator that neither ONNX, onnxruntime nor a function in the file defines: to run the model, a library
     with native code must be loaded. Its cost is unknown, and not counted in any total.
+
+    Fix: get the library from the file's author and review it before you load it, or export without the operator.
     """
     functions = {(domain_of(f.domain), f.name) for f in model.proto.functions}
     kinds: dict[tuple[str, str], list[Any]] = {}
@@ -159,16 +146,12 @@ def custom_domain(model: Model) -> Iterator[Observation]:
             yield Observation(text, nodes[0])
 
 
-@check(
-    "GF225",
-    "embedded-code",
-    "error",
-    fix="do not load the file before someone has reviewed its content",
-    reads="file",
-)
+@check("GF225", "embedded-code", "error", reads="file")
 def embedded_code(model: Model) -> Iterator[Observation]:
     """Metadata, a documentation string or an attribute holds a pickle, a program, an archive or a script, plain or in
     base64; or the operator of a call runs Python. ONNX needs none of these.
+
+    Fix: do not load the file before someone has reviewed its content.
     """
     kinds = ((*place, kind) for place, text in _texts(model) if (kind := _code_in(text)))
     for what, holder, kind in islice(kinds, _MOST):
@@ -182,16 +165,12 @@ def embedded_code(model: Model) -> Iterator[Observation]:
             )
 
 
-@check(
-    "GF226",
-    "misleading-name",
-    "warning",
-    fix="rename the value: editors and terminals do not show its name as it is",
-    reads="file",
-)
+@check("GF226", "misleading-name", "warning", reads="file")
 def misleading_name(model: Model) -> Iterator[Observation]:
     """A name holds control characters, or characters that change the direction of text: it can hide in a listing, or
     control a terminal.
+
+    Fix: rename the value: editors and terminals do not show its name as it is.
     """
     names = {value.name for graph in model.graphs for value in (*graph.input, *graph.output)}
     names.update(tensor.name for graph in model.graphs for tensor in graph.initializer)
@@ -204,14 +183,12 @@ def misleading_name(model: Model) -> Iterator[Observation]:
         yield Observation(f"the name {shown(name)} has invisible characters")
 
 
-@check(
-    "GF227",
-    "endless-loop",
-    "warning",
-    fix="limit the number of iterations by a value that the caller controls",
-)
+@check("GF227", "endless-loop", "warning")
 def endless_loop(model: Model) -> Iterator[Observation]:
-    """A Loop of a hundred million iterations or more, or one without trip count and condition."""
+    """A Loop of a hundred million iterations or more, or one without trip count and condition.
+
+    Fix: limit the number of iterations by a value that the caller controls.
+    """
     for call in model.view.calls:
         if call.operator.name != "while_loop":
             continue
@@ -225,9 +202,12 @@ def endless_loop(model: Model) -> Iterator[Observation]:
             yield Observation(f"{shown(call.name)} has neither a trip count nor a first condition", call)
 
 
-@check("GF228", "private-path", "note", fix="remove the metadata before you publish the file", reads="file")
+@check("GF228", "private-path", "note", reads="file")
 def private_path(model: Model) -> Iterator[Observation]:
-    """Metadata or documentation hold paths of the author's machine, for example in the stack traces of torch's exporter."""
+    """Metadata or documentation hold paths of the author's machine, for example in the stack traces of torch's exporter.
+
+    Fix: remove the metadata before you publish the file.
+    """
     paths: dict[str, None] = {}
     for text in dict.fromkeys(text for _, text in _texts(model, traces=True) if isinstance(text, str)):
         paths.update(dict.fromkeys(_PRIVATE.findall(text)))

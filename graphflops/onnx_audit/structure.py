@@ -17,33 +17,25 @@ _NEWEST = 2**31 - 1  # the largest version that onnx's checker can hold
 _MOST = 50  # findings of one check about the file
 
 
-@check(
-    "GF201",
-    "unreadable",
-    "error",
-    fix="fix the other findings about this file first, then export the model again",
-    reads="file",
-)
+@check("GF201", "unreadable", "error", reads="file")
 def unreadable(model: Model) -> Iterator[Observation]:
     """The file is no valid program: values depend on one another in a cycle, or functions call themselves.
 
     Its cost is unknown, and no runtime loads it. Undefined values are GF202, and those defined twice GF203.
+
+    Fix: fix the other findings about this file first, then export the model again.
     """
     if model.problem and not any(any(check(model)) for check in (undefined_value, defined_twice)):
         yield Observation(model.problem)
 
 
-@check(
-    "GF202",
-    "undefined-value",
-    "error",
-    fix="restore the initializer or the call that defined it: tools that split models often lose one",
-    reads="file",
-)
+@check("GF202", "undefined-value", "error", reads="file")
 def undefined_value(model: Model) -> Iterator[Observation]:
     """A call uses, or a graph returns, a value that is not defined: no input, initializer or call result has the name.
 
     Such a model does not load. A frequent cause is a weight that a tool dropped.
+
+    Fix: restore the initializer or the call that defined it: tools that split models often lose one.
     """
     for graph, around in _scopes(model):
         known = around | _defined(graph)
@@ -63,15 +55,12 @@ def undefined_value(model: Model) -> Iterator[Observation]:
                     yield Observation(f"{where} uses {_shown(name)}, which nothing defines", node)
 
 
-@check(
-    "GF203",
-    "defined-twice",
-    "error",
-    fix="rename one of the two: in ONNX a name denotes one value only",
-    reads="file",
-)
+@check("GF203", "defined-twice", "error", reads="file")
 def defined_twice(model: Model) -> Iterator[Observation]:
-    """Two values of a graph have one name, so the value that a later call uses depends on the reader of the file."""
+    """Two values of a graph have one name, so the value that a later call uses depends on the reader of the file.
+
+    Fix: rename one of the two: in ONNX a name denotes one value only.
+    """
     for graph in model.graphs:
         stored = Counter(tensor.name for tensor in graph.initializer)
         stored.update(tensor.values.name for tensor in graph.sparse_initializer)
@@ -85,16 +74,13 @@ def defined_twice(model: Model) -> Iterator[Observation]:
                 yield Observation(f"{_shown(name)} is defined more than once: {said}")
 
 
-@check(
-    "GF204",
-    "invalid-call",
-    "error",
-    fix="compare the call with the operator's definition at this opset; convert the model's opset with a tool, not by hand",
-    reads="file",
-)
+@check("GF204", "invalid-call", "error", reads="file")
 def invalid_call(model: Model) -> Iterator[Observation]:
     """A call that its operator does not allow at the opset the file imports: missing or too many operands, or an attribute
     that does not exist, is missing, or has another type. Checked by onnx's own checker.
+
+    Fix: compare the call with the operator's definition at this opset; convert the model's opset with a tool, not by
+    hand.
     """
     checker = importlib.import_module("onnx.checker")
     context = _context(model, checker)
@@ -108,16 +94,12 @@ def invalid_call(model: Model) -> Iterator[Observation]:
             yield Observation(f"{_title(node)}: {_first_line(error)}", node)
 
 
-@check(
-    "GF205",
-    "checker-failure",
-    "error",
-    fix="export the model again, or report it to the exporter: runtimes reject what onnx's checker rejects",
-    reads="file",
-)
+@check("GF205", "checker-failure", "error", reads="file")
 def checker_failure(model: Model) -> Iterator[Observation]:
     """Onnx's own checker rejects the model for a reason that no other check reports: calls out of order, a type without
     element type, or content that the file's IR version does not allow. The checker stops at the first error.
+
+    Fix: export the model again, or report it to the exporter: runtimes reject what onnx's checker rejects.
     """
     for other in (undefined_value, defined_twice, invalid_call, unregistered, not_imported, deprecated):
         if next(iter(other(model)), None) is not None:
@@ -129,16 +111,12 @@ def checker_failure(model: Model) -> Iterator[Observation]:
         yield Observation(_first_line(error))
 
 
-@check(
-    "GF206",
-    "unregistered-operator",
-    "error",
-    fix="import an opset that has the operator, or use the domain that the operator belongs to",
-    reads="file",
-)
+@check("GF206", "unregistered-operator", "error", reads="file")
 def unregistered(model: Model) -> Iterator[Observation]:
     """A call of an operator that its domain does not have at the imported opset: the name is misspelled or newer than the
     opset, or it is an operator of onnxruntime under ai.onnx, which no other runtime loads (then a warning).
+
+    Fix: import an opset that has the operator, or use the domain that the operator belongs to.
     """
     for node in _distinct(model.nodes, by_operator=True):
         if _is_unregistered(node, model):
@@ -150,15 +128,12 @@ def unregistered(model: Model) -> Iterator[Observation]:
                 yield Observation(f"{where} has no operator {_shown(node.op_type)}", node)
 
 
-@check(
-    "GF207",
-    "domain-not-imported",
-    "error",
-    fix="add the domain and its version to opset_import",
-    reads="file",
-)
+@check("GF207", "domain-not-imported", "error", reads="file")
 def not_imported(model: Model) -> Iterator[Observation]:
-    """The file uses operators of a domain whose version it does not state, so their meaning is not certain."""
+    """The file uses operators of a domain whose version it does not state, so their meaning is not certain.
+
+    Fix: add the domain and its version to opset_import.
+    """
     functions = {domain_of(function.domain) for function in model.proto.functions}
     missing: dict[str, Any] = {}
     for graph in model.graphs:
@@ -173,16 +148,12 @@ def not_imported(model: Model) -> Iterator[Observation]:
         )
 
 
-@check(
-    "GF208",
-    "deprecated-operator",
-    "warning",
-    fix="convert the model to the operator that replaced it, or import an opset that has it",
-    reads="file",
-)
+@check("GF208", "deprecated-operator", "warning", reads="file")
 def deprecated(model: Model) -> Iterator[Observation]:
     """A call of an operator that is withdrawn at the imported opset (Upsample since 10, Scatter since 11). Some runtimes
     still run it; onnx's checker and other runtimes reject the file.
+
+    Fix: convert the model to the operator that replaced it, or import an opset that has it.
     """
     for node in _distinct(model.nodes, by_operator=True):
         if _is_deprecated(node, model):
@@ -196,53 +167,40 @@ def _noted(model: Model, code: str) -> Iterator[Observation]:
     return (Observation(note.message) for note in notes if note.code == code)
 
 
-@check(
-    "GF209",
-    "version-unknown",
-    "warning",
-    fix="update graphflops and onnx, or export with an opset that your runtime supports",
-    reads="file",
-)
+@check("GF209", "version-unknown", "warning", reads="file")
 def version_unknown(model: Model) -> Iterator[Observation]:
-    """The file's IR version or an imported opset is newer than the newest known one, or not stated."""
+    """The file's IR version or an imported opset is newer than the newest known one, or not stated.
+
+    Fix: update graphflops and onnx, or export with an opset that your runtime supports.
+    """
     return _noted(model, "GF209")
 
 
-@check(
-    "GF210",
-    "data-length",
-    "error",
-    fix="export the weights again: the file is truncated, or mixed from two exports",
-    reads="file",
-)
+@check("GF210", "data-length", "error", reads="file")
 def data_length(model: Model) -> Iterator[Observation]:
-    """A tensor's data have more or fewer bytes than its shape and element type require."""
+    """A tensor's data have more or fewer bytes than its shape and element type require.
+
+    Fix: export the weights again: the file is truncated, or mixed from two exports.
+    """
     return _noted(model, "GF210")
 
 
-@check(
-    "GF130",
-    "read-differently",
-    "error",
-    fix="rename the function, or let it import the opset of the model",
-    reads="file",
-)
+@check("GF130", "read-differently", "error", reads="file")
 def read_differently(model: Model) -> Iterator[Observation]:
     """A function of the file has the name of an operator that runtimes have, or imports another opset than the model, in
     which an operator that it calls differs: some runtimes run the one, some the other.
+
+    Fix: rename the function, or let it import the opset of the model.
     """
     return _noted(model, "GF130")
 
 
-@check(
-    "GF211",
-    "call-name-twice",
-    "note",
-    fix="give each call a name of its own: profilers and quantizers address calls by name",
-    reads="file",
-)
+@check("GF211", "call-name-twice", "note", reads="file")
 def call_name_twice(model: Model) -> Iterator[Observation]:
-    """Several calls of a graph have the same name. ONNX allows it, but tools cannot address these calls by name."""
+    """Several calls of a graph have the same name. ONNX allows it, but tools cannot address these calls by name.
+
+    Fix: give each call a name of its own: profilers and quantizers address calls by name.
+    """
     for graph in model.graphs:
         names = Counter(node.name for node in graph.node if node.name)
         twice = [name for name, times in names.items() if times > 1]

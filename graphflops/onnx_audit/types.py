@@ -15,15 +15,12 @@ from graphflops.tensor import TensorType
 _SMALL = 64 * 1024  # bytes: a smaller unused initializer is no problem
 
 
-@check(
-    "GF118",
-    "cannot-run",
-    "error",
-    fix="compare the shapes of the call's operands: one was changed and the other was not, or an attribute is wrong",
-)
+@check("GF118", "cannot-run", "error")
 def type_contradiction(model: Model) -> Iterator[Observation]:
     """The operands of a call contradict one another: inner dimensions of a product differ, or a Reshape loses elements.
     Reported only if it holds for every value of the open sizes.
+
+    Fix: compare the shapes of the call's operands: one was changed and the other was not, or an attribute is wrong.
     """
     assert model.report is not None
     calls = {call.row.node: call for call in model.view.calls}
@@ -32,15 +29,12 @@ def type_contradiction(model: Model) -> Iterator[Observation]:
             yield Observation(diagnostic.message, calls.get(diagnostic.node))
 
 
-@check(
-    "GF212",
-    "unused-function",
-    "note",
-    fix="remove it: readers and runtimes parse it for nothing",
-    reads="file",
-)
+@check("GF212", "unused-function", "note", reads="file")
 def unused_function(model: Model) -> Iterator[Observation]:
-    """The file defines a function that no call of the program needs."""
+    """The file defines a function that no call of the program needs.
+
+    Fix: remove it: readers and runtimes parse it for nothing.
+    """
     functions = {(domain_of(f.domain), f.name, f.overload): f for f in model.proto.functions}
     waiting, called = [model.proto.graph.node], set[tuple[str, str, str]]()
     while waiting:
@@ -56,15 +50,12 @@ def unused_function(model: Model) -> Iterator[Observation]:
         yield Observation(f"no call needs the function {shown(idle[0])}{more}", edits=(Edit("functions"),))
 
 
-@check(
-    "GF213",
-    "declared-otherwise",
-    "warning",
-    fix="remove the file's value_info and let a tool derive it again: the present one is out of date",
-)
+@check("GF213", "declared-otherwise", "warning")
 def declared_otherwise(model: Model) -> Iterator[Observation]:
     """The file declares a value (in value_info, or as an output) with a shape or element type that differs from the one
     derived from the inputs. A runtime that plans memory by the declaration fails, or allocates too little.
+
+    Fix: remove the file's value_info and let a tool derive it again: the present one is out of date.
     """
     graph = model.graph
     assert graph is not None
@@ -80,16 +71,12 @@ def declared_otherwise(model: Model) -> Iterator[Observation]:
             yield Observation(text, model.view.makers.get(name), edits=edits)
 
 
-@check(
-    "GF214",
-    "initializer-declared-otherwise",
-    "note",
-    fix="remove the value_info of the initializer: the initializer itself is right",
-    reads="file",
-)
+@check("GF214", "initializer-declared-otherwise", "note", reads="file")
 def initializer_declared_otherwise(model: Model) -> Iterator[Observation]:
     """The file declares an initializer with a type or shape that the initializer does not have. Runtimes use the
     initializer's own; the shape inference of onnx fails on the whole file.
+
+    Fix: remove the value_info of the initializer: the initializer itself is right.
     """
     for graph in model.graphs:
         stored = {tensor.name: tensor for tensor in graph.initializer}
@@ -110,14 +97,12 @@ def initializer_declared_otherwise(model: Model) -> Iterator[Observation]:
                 )
 
 
-@check(
-    "GF215",
-    "unused-initializer",
-    "warning",
-    fix="remove it: it takes space in the file, and memory in runtimes that do not drop it",
-)
+@check("GF215", "unused-initializer", "warning")
 def unused_initializer(model: Model) -> Iterator[Observation]:
-    """A stored tensor that no call uses and that is not an output. A small one is only a note."""
+    """A stored tensor that no call uses and that is not an output. A small one is only a note.
+
+    Fix: remove it: it takes space in the file, and memory in runtimes that do not drop it.
+    """
     for name, entry in model.view.stored.items():
         if name in model.view.users or name in model.view.returned:
             continue
@@ -130,14 +115,12 @@ def unused_initializer(model: Model) -> Iterator[Observation]:
         yield Observation(text, stored=model.at(size), severity=severity, edits=(Edit("dropped", name),))
 
 
-@check(
-    "GF216",
-    "unused-input",
-    "note",
-    fix="remove the input from the export, or check that no part of the model is missing",
-)
+@check("GF216", "unused-input", "note")
 def unused_input(model: Model) -> Iterator[Observation]:
-    """The program has an input that no call uses. The caller must still pass it, without any effect."""
+    """The program has an input that no call uses. The caller must still pass it, without any effect.
+
+    Fix: remove the input from the export, or check that no part of the model is missing.
+    """
     assert model.graph is not None
     for entry in model.graph.inputs:
         read = entry.name in model.view.users or entry.name in model.view.returned
@@ -145,14 +128,12 @@ def unused_input(model: Model) -> Iterator[Observation]:
             yield Observation(f"the input {shown(entry.name)} is not used")
 
 
-@check(
-    "GF217",
-    "unreachable-call",
-    "warning",
-    fix="remove the calls with a tool that eliminates dead code, or return their results",
-)
+@check("GF217", "unreachable-call", "warning")
 def unreachable_call(model: Model) -> Iterator[Observation]:
-    """Calls whose results reach no output. Optimizing runtimes drop them, others compute them."""
+    """Calls whose results reach no output. Optimizing runtimes drop them, others compute them.
+
+    Fix: remove the calls with a tool that eliminates dead code, or return their results.
+    """
     needed: set[str] = set()
     dead = []
     for call in reversed(model.view.calls):
@@ -171,15 +152,12 @@ def unreachable_call(model: Model) -> Iterator[Observation]:
         yield Observation(text, call, flops, moved, severity, edits if call.result else (), stored=stored)
 
 
-@check(
-    "GF218",
-    "size-not-free",
-    "note",
-    fix="export it as one size, or state in the file's documentation which sizes must be equal",
-)
+@check("GF218", "size-not-free", "note")
 def size_not_free(model: Model) -> Iterator[Observation]:
     """The file gives different names to sizes of its inputs that some operator requires to be equal: a caller who chooses
     them independently gets an error from inside the model.
+
+    Fix: export it as one size, or state in the file's documentation which sizes must be equal.
     """
     assert model.report is not None
     for diagnostic in model.report.diagnostics:
@@ -187,14 +165,12 @@ def size_not_free(model: Model) -> Iterator[Observation]:
             yield Observation(diagnostic.message)
 
 
-@check(
-    "GF219",
-    "open-in-name-only",
-    "note",
-    fix="declare the number: for an open size, memory planners may allocate more than needed",
-)
+@check("GF219", "open-in-name-only", "note")
 def open_in_name_only(model: Model) -> Iterator[Observation]:
-    """An output is declared with an open size, although the size is the same number for all inputs."""
+    """An output is declared with an open size, although the size is the same number for all inputs.
+
+    Fix: declare the number: for an open size, memory planners may allocate more than needed.
+    """
     graph = model.graph
     assert graph is not None
     for output in graph.outputs:

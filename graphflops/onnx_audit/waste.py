@@ -16,15 +16,12 @@ _GROWTH = 4  # a larger growth, from operands to result: the constant is stored 
 _FLOATS = {"float16": (11, 5), "bfloat16": (8, 8), "float32": (24, 8), "float64": (53, 11)}
 
 
-@check(
-    "GF242",
-    "constant-computed",
-    "note",
-    fix="fold constants when exporting: a runtime that folds them repeats that work at every load",
-)
+@check("GF242", "constant-computed", "note")
 def constant_computed(model: Model) -> Iterator[Observation]:
     """Calls that use stored tensors only, computed whenever the model runs or is loaded. Not reported: quantized weights
     that are unpacked, and results several times as large as their operands, because these are stored small on purpose.
+
+    Fix: fold constants when exporting: a runtime that folds them repeats that work at every load.
     """
     folded, sized = _constants(model)
     gone: set[int] = set()
@@ -51,15 +48,12 @@ def constant_computed(model: Model) -> Iterator[Observation]:
         yield Observation(text, call, freed.flops, freed.bytes, edits=edits, exact=exact, stored=stored)
 
 
-@check(
-    "GF249",
-    "sizes-computed",
-    "note",
-    fix="fold constants when exporting, and leave only those axes open that vary",
-)
+@check("GF249", "sizes-computed", "note")
 def sizes_computed(model: Model) -> Iterator[Observation]:
     """Calls that compute sizes which are the same for all inputs. They cost little, but pattern matchers of runtimes may not
     see through them, and memory planners do not know the sizes. Not reported where you gave sizes.
+
+    Fix: fold constants when exporting, and leave only those axes open that vary.
     """
     gone: set[int] = set()
     found: list[Observation] = []
@@ -76,10 +70,12 @@ def sizes_computed(model: Model) -> Iterator[Observation]:
     yield from reversed(found)
 
 
-@check("GF243", "does-nothing", "warning", fix="remove the call, and connect its users to its operand")
+@check("GF243", "does-nothing", "warning")
 def does_nothing(model: Model) -> Iterator[Observation]:
     """A call that copies its operand unchanged: a Cast to the same type, an Expand or Slice to the same shape, a Pad by
     nothing, a Transpose that keeps the order, an addition of zero, a multiplication by one.
+
+    Fix: remove the call, and connect its users to its operand.
     """
     gone: set[int] = set()
     stays: set[str] = set()
@@ -101,11 +97,12 @@ def does_nothing(model: Model) -> Iterator[Observation]:
     yield from reversed(found)
 
 
-@check(
-    "GF244", "repeated-computation", "warning", fix="let the users of the second take the result of the first"
-)
+@check("GF244", "repeated-computation", "warning")
 def repeated(model: Model) -> Iterator[Observation]:
-    """Two calls of one operator on the same operands with the same attributes: one of them is enough."""
+    """Two calls of one operator on the same operands with the same attributes: one of them is enough.
+
+    Fix: let the users of the second take the result of the first.
+    """
     first: dict[Any, Call] = {}
     gone: set[int] = set()
     for call in model.view.calls:
@@ -123,14 +120,12 @@ def repeated(model: Model) -> Iterator[Observation]:
             yield Observation(text, call, flops, moved, severity, edits, stored=stored)
 
 
-@check(
-    "GF245",
-    "transposes-cancel",
-    "warning",
-    fix="remove both if they cancel, else replace them by one Transpose",
-)
+@check("GF245", "transposes-cancel", "warning")
 def transposes_cancel(model: Model) -> Iterator[Observation]:
-    """A Transpose of a Transpose: together they are one Transpose, or nothing."""
+    """A Transpose of a Transpose: together they are one Transpose, or nothing.
+
+    Fix: remove both if they cancel, else replace them by one Transpose.
+    """
     for first, second in _pairs(model, "permute"):
         order, then = _order(first, model), _order(second, model)
         if order is None or then is None or len(order) != len(then):
@@ -144,15 +139,12 @@ def transposes_cancel(model: Model) -> Iterator[Observation]:
         yield Observation(text, second, flops, moved, model.graded(flops, moved), edits, stored=stored)
 
 
-@check(
-    "GF246",
-    "casts-cancel",
-    "warning",
-    fix="remove the Cast in between; runtimes keep it because in general it rounds",
-)
+@check("GF246", "casts-cancel", "warning")
 def casts_cancel(model: Model) -> Iterator[Observation]:
     """A Cast of a Cast where the intermediate type represents every number of the first: one Cast, or none, gives the same
     result.
+
+    Fix: remove the Cast in between; runtimes keep it because in general it rounds.
     """
     for first, second in _pairs(model, "cast"):
         source, between, result = (
@@ -170,9 +162,12 @@ def casts_cancel(model: Model) -> Iterator[Observation]:
         )
 
 
-@check("GF247", "reshapes-chain", "note", fix="keep the last Reshape only")
+@check("GF247", "reshapes-chain", "note")
 def reshapes_chain(model: Model) -> Iterator[Observation]:
-    """A Reshape of a Reshape. It moves no data, but pattern matchers of runtimes may not see through it."""
+    """A Reshape of a Reshape. It moves no data, but pattern matchers of runtimes may not see through it.
+
+    Fix: keep the last Reshape only.
+    """
     gone: set[int] = set()
     for first, second in _pairs(model, "reshape"):
         before, after = model.view.types.get(first.value("x")), model.view.types.get(second.result)
@@ -184,9 +179,12 @@ def reshapes_chain(model: Model) -> Iterator[Observation]:
         yield Observation(text, second, flops, moved, edits=edits, stored=stored, is_small=True)
 
 
-@check("GF248", "materialized-broadcast", "note", fix="remove the Expand: its users broadcast their operands")
+@check("GF248", "materialized-broadcast", "note")
 def materialized_broadcast(model: Model) -> Iterator[Observation]:
-    """An Expand whose result is used only by calls that broadcast their operands: it writes a tensor that nobody needs."""
+    """An Expand whose result is used only by calls that broadcast their operands: it writes a tensor that nobody needs.
+
+    Fix: remove the Expand: its users broadcast their operands.
+    """
     claimed: set[int] = set()
     gone: set[int] = set()
     for call in model.view.calls:

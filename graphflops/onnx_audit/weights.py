@@ -19,15 +19,12 @@ from graphflops.view import Call
 _MOST_BETWEEN = 16
 
 
-@check(
-    "GF250",
-    "layout-ping-pong",
-    "warning",
-    fix="convert the model to one layout (tf2onnx: --inputs-as-nchw), or run a layout optimizer before shipping it",
-)
+@check("GF250", "layout-ping-pong", "warning")
 def layout_ping_pong(model: Model) -> Iterator[Observation]:
     """A Transpose that puts channels last after a convolution or pooling, and a later one that puts them first again, with
     only elementwise calls in between: each moves the whole activation without need.
+
+    Fix: convert the model to one layout (tf2onnx: --inputs-as-nchw), or run a layout optimizer before shipping it.
     """
     for first in model.view.calls:
         order = _order(first)
@@ -117,15 +114,12 @@ _SMALLEST_TWIN = 4096  # bytes; smaller tensors may be equal by chance, or cost 
 _NOTABLE = 2**20
 
 
-@check(
-    "GF240",
-    "weights-stored-twice",
-    "warning",
-    fix="point both users at one initializer: tie the weights in the module, or deduplicate the file with a tool",
-)
+@check("GF240", "weights-stored-twice", "warning")
 def stored_twice(model: Model) -> Iterator[Observation]:
     """Two initializers hold the same bytes: tied weights that the export separated, or a copied block. They take space
     twice, in the file and in memory. External data are not opened, and so not compared.
+
+    Fix: point both users at one initializer: tie the weights in the module, or deduplicate the file with a tool.
     """
     twins: dict[tuple[str, str, str], list[str]] = {}
     known = {entry.target: entry.name for entry in model.view.stored.values()}
@@ -146,16 +140,12 @@ def stored_twice(model: Model) -> Iterator[Observation]:
             yield Observation(text, severity=severity, edits=edits, stored=wasted)
 
 
-@check(
-    "GF241",
-    "weights-inline",
-    "error",
-    fix="save with external data (onnx.save(..., save_as_external_data=True)): a protobuf message is limited to 2 GB",
-    reads="file",
-)
+@check("GF241", "weights-inline", "error", reads="file")
 def weights_inline(model: Model) -> Iterator[Observation]:
     """The file with its weights is larger than two gigabytes, the limit of a protobuf message: onnx and most runtimes do not
     read it. From nine tenths of the limit on, it is a warning.
+
+    Fix: save with external data (onnx.save(..., save_as_external_data=True)): a protobuf message is limited to 2 GB.
     """
     size = os.stat(model.path).st_size
     if size > _LARGEST_PROTOBUF:

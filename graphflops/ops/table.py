@@ -10,53 +10,22 @@ blanks goes on with the row above it; one that begins with `#` names what follow
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
+# Kinds that their names do not tell: linear_algebra, matrices are factored or inverted, systems solved; statistics, of the
+# values of a tensor, medians, quantiles, histograms, counts; foreach, one operator, applied to each tensor of a list;
+# boxes, regions of pictures; query, a fact about a tensor that is known without its elements; classical, trees, linear
+# models and encoders of classical machine learning.
 Kind = Literal[
-    "elementwise",
-    "comparison",
-    "logic",
-    "cast",
-    "identity",
-    "creation",
-    "view",
-    "movement",
-    "gather",
-    "scatter",
-    "size",
-    "sequence",
-    "reduction",
-    "scan",
-    "sort",
-    "product",
-    "convolution",
-    "pooling",
-    "resampling",
-    "normalisation",
-    "softmax",
-    "attention",
-    "recurrent",
-    "loss",
-    "quantisation",
-    "optimizer",
-    "random",
-    "dropout",
-    "collective",
-    "control",
-    "linear_algebra",  # matrices are factored or inverted, systems solved
-    "fourier",
-    "statistics",  # of the values of a tensor: medians, quantiles, histograms, counts
-    "distance",
-    "sparse",
-    "foreach",  # one operator, applied to each tensor of a list
-    "boxes",  # regions of pictures
-    "query",  # a fact about a tensor that is known without its elements
-    "text",
-    "classical",  # trees, linear models and encoders of classical machine learning
+    "elementwise", "comparison", "logic", "cast", "identity", "creation", "view", "movement", "gather", "scatter", "size",
+    "sequence", "reduction", "scan", "sort", "product", "convolution", "pooling", "resampling", "normalisation", "softmax",
+    "attention", "recurrent", "loss", "quantisation", "optimizer", "random", "dropout", "collective", "control",
+    "linear_algebra", "fourier", "statistics", "distance", "sparse", "foreach", "boxes", "query", "text", "classical",
     "other",
-]
+]  # fmt: skip
 
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
@@ -87,40 +56,18 @@ NAMESPACES = {
 }
 
 # Canonical name of an argument -> what dialects call it.
+_CALLED = """
+x: self input tensor | a: self input | b: other exponent | xs: tensors inputs | axis: dim dimension | axes: dim dims
+axis0: dim0 | axis1: dim1 | axis2: dim2 | bias: self | keep: keepdim keepdims | order: perm dims permutation
+shape: size | low: min | mask: attn_mask attn_bias bias | high: max | start: starts | end: ends | step: steps
+value: fill_value values | index: indices | source: src | grad: grad_output grad_out grad_out_ | then: then_branch
+training: training_mode train train_mode update use_input_stats | saved_mean: save_mean | otherwise: else_branch
+saved_var: save_var save_invstd save_var_transform | stride: strides | padding: pads | groups: group
+turn_a: transA | turn_b: transB
+"""
 ARGUMENT_NAMES: dict[str, tuple[str, ...]] = {
-    "x": ("self", "input", "tensor"),
-    "a": ("self", "input"),
-    "b": ("other", "exponent"),
-    "xs": ("tensors", "inputs"),
-    "axis": ("dim", "dimension"),
-    "axes": ("dim", "dims"),
-    "axis0": ("dim0",),
-    "axis1": ("dim1",),
-    "axis2": ("dim2",),
-    "bias": ("self",),
-    "keep": ("keepdim", "keepdims"),
-    "order": ("perm", "dims", "permutation"),
-    "shape": ("size",),
-    "low": ("min",),
-    "mask": ("attn_mask", "attn_bias", "bias"),
-    "high": ("max",),
-    "start": ("starts",),
-    "end": ("ends",),
-    "step": ("steps",),
-    "value": ("fill_value", "values"),
-    "index": ("indices",),
-    "source": ("src",),
-    "training": ("training_mode", "train", "train_mode", "update", "use_input_stats"),
-    "grad": ("grad_output", "grad_out", "grad_out_"),
-    "saved_mean": ("save_mean",),
-    "saved_var": ("save_var", "save_invstd", "save_var_transform"),
-    "then": ("then_branch",),
-    "otherwise": ("else_branch",),
-    "stride": ("strides",),
-    "padding": ("pads",),
-    "groups": ("group",),
-    "turn_a": ("transA",),
-    "turn_b": ("transB",),
+    name.strip(): tuple(names.split())
+    for name, _, names in (entry.partition(":") for entry in re.split("[|\n]", _CALLED.strip()))
 }
 
 

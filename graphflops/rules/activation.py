@@ -7,7 +7,7 @@ from dataclasses import replace
 from graphflops.cost import Estimate, Value
 from graphflops.dims import differ, floor_div, mod
 from graphflops.rules.elementwise import differentiate, elementwise, pointwise, result_of
-from graphflops.rules.registry import Derived, ForwardCall, backward, require, rule
+from graphflops.rules.registry import ForwardCall, backward, require, rule
 from graphflops.rules.shapes import axis, shown
 from graphflops.rules.work import WORK, first_gradient
 from graphflops.rules.work import gelu as gelu_work
@@ -31,8 +31,8 @@ for _name in (
     *("hardtanh", "hardsigmoid", "hardswish", "leaky_relu", "threshold", "hardshrink", "softshrink"),
     *("mish", "silu", "sigmoid", "tanh", "logit"),
 ):
-    rule(f"aten.{_name}_backward")(Derived(activation_backward, row=_name))
-rule("aten.softplus_backward")(Derived(activation_backward, row="scaled_softplus"))
+    rule(f"aten.{_name}_backward").derived(activation_backward, row=_name)
+rule("aten.softplus_backward").derived(activation_backward, row="scaled_softplus")
 
 
 @rule("aten.gelu")

@@ -15,7 +15,7 @@ from graphflops.rules.attention import Attention, dense
 from graphflops.rules.attention_packed import cudnn_problem, efficient_problem, flash_problem
 from graphflops.rules.elementwise import result_of
 from graphflops.rules.operands import Operands, takes
-from graphflops.rules.registry import Derived, ForwardCall, aten, backward, rule
+from graphflops.rules.registry import Derived, ForwardCall, backward, rule
 from graphflops.tensor import FLOAT32, TensorType
 
 KIND = "attention"
@@ -58,11 +58,9 @@ def dense_problem(call: ForwardCall) -> Attention:
 
 
 @backward(
-    *aten(
-        "scaled_dot_product_attention _scaled_dot_product_flash_attention",
-        "_scaled_dot_product_flash_attention_for_cpu _scaled_dot_product_efficient_attention",
-        "_scaled_dot_product_cudnn_attention _scaled_dot_product_fused_attention_overrideable",
-    )
+    "aten.scaled_dot_product_attention _scaled_dot_product_flash_attention",
+    "aten._scaled_dot_product_flash_attention_for_cpu _scaled_dot_product_efficient_attention",
+    "aten._scaled_dot_product_cudnn_attention _scaled_dot_product_fused_attention_overrideable",
 )
 def fused_gradients(call: ForwardCall) -> Estimate:
     """Five products: the scores again, and one for each of the probabilities' and the operands' gradients."""
@@ -104,10 +102,8 @@ rule("aten._cudnn_attention_backward")(with_gradients(cudnn_problem))
 
 
 @rule(
-    *aten(
-        "_scaled_dot_product_efficient_attention_backward",
-        "_scaled_dot_product_fused_attention_overrideable_backward",
-    )
+    "aten._scaled_dot_product_efficient_attention_backward",
+    "aten._scaled_dot_product_fused_attention_overrideable_backward",
 )
 @takes("* query key value mask? out")
 def dense_backward_with_mask(

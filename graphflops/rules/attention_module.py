@@ -16,7 +16,7 @@ from graphflops.rules.linalg import results
 from graphflops.rules.matmul import grouped_mm
 from graphflops.rules.norm import AFFINE, NORMALISE, STATISTICS
 from graphflops.rules.operands import Operands, takes
-from graphflops.rules.registry import Derived, require, rule
+from graphflops.rules.registry import require, rule
 from graphflops.tensor import FLOAT32, TensorType
 
 KIND = "attention"
@@ -120,13 +120,11 @@ def native_multi_head_attention(
     )
 
 
-rule("aten._triton_multi_head_attention")(
-    Derived(
-        native_multi_head_attention,
-        results(0),
-        says="Four projections and the two products of attention.",
-        need_weights=False,
-    )
+rule("aten._triton_multi_head_attention").derived(
+    native_multi_head_attention,
+    results(0),
+    says="Four projections and the two products of attention.",
+    need_weights=False,
 )
 
 

@@ -16,7 +16,7 @@ from graphflops.cost import Estimate
 from graphflops.dims import Dim, Expr, ceil_div, total
 from graphflops.rules.attention import Attention, attend, flash_debug_mask, flash_state, philox, result_of
 from graphflops.rules.operands import Operands, takes
-from graphflops.rules.registry import Derived, find, rule
+from graphflops.rules.registry import find, rule
 from graphflops.rules.shapes import doubled_pairs
 from graphflops.tensor import FLOAT32, UINT64, TensorType
 
@@ -298,12 +298,10 @@ def cudnn_attention_forward(
     return estimate if out is None else _into(out, estimate)
 
 
-rule("aten._cudnn_attention_forward_no_dropout_inplace")(
-    Derived(
-        cudnn_attention_forward,
-        says="The same, written into a given result; only the row sums are returned.",
-        order="out query key value cum_seq_q cum_seq_k max_q max_k is_causal",
-        attn_bias=None,
-        compute_log_sumexp=True,
-    )
+rule("aten._cudnn_attention_forward_no_dropout_inplace").derived(
+    cudnn_attention_forward,
+    says="The same, written into a given result; only the row sums are returned.",
+    order="out query key value cum_seq_q cum_seq_k max_q max_k is_causal",
+    attn_bias=None,
+    compute_log_sumexp=True,
 )

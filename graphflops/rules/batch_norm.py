@@ -15,7 +15,7 @@ from graphflops.dims import differ, prod
 from graphflops.rules.elementwise import promote
 from graphflops.rules.norm import computed_in, normalised
 from graphflops.rules.operands import Operands, takes
-from graphflops.rules.registry import Derived, aten, require, rule
+from graphflops.rules.registry import require, rule
 from graphflops.rules.shapes import tensors_of
 from graphflops.tensor import UINT8, TensorType
 
@@ -87,10 +87,8 @@ def instance_norm(of: Operands, *, use_input_stats: bool) -> Estimate:
 
 
 @rule(
-    *aten(
-        "native_batch_norm _native_batch_norm_legit _native_batch_norm_legit.no_stats",
-        "_native_batch_norm_legit_no_training",
-    )
+    "aten.native_batch_norm _native_batch_norm_legit _native_batch_norm_legit.no_stats",
+    "aten._native_batch_norm_legit_no_training",
 )
 @takes("x weight? bias? * running_mean? running_var?")
 def native_batch_norm(of: Operands, *, training: bool = False) -> Estimate:
@@ -135,11 +133,11 @@ def with_statistics(estimate: Estimate) -> Estimate:
     return replace(estimate, out=(*estimate.out, *new))
 
 
-rule("aten.cudnn_batch_norm")(Derived(miopen_batch_norm, with_reserved))
-rule("aten._batch_norm_no_update")(Derived(native_batch_norm, with_reserved))
-rule("aten._batch_norm_impl_index")(Derived(native_batch_norm, with_index))
-rule("aten._batch_norm_with_update_functional")(Derived(batch_norm_with_update, with_statistics))
-rule("aten._native_batch_norm_legit_functional")(Derived(native_batch_norm, with_statistics))
+rule("aten.cudnn_batch_norm").derived(miopen_batch_norm, with_reserved)
+rule("aten._batch_norm_no_update").derived(native_batch_norm, with_reserved)
+rule("aten._batch_norm_impl_index").derived(native_batch_norm, with_index)
+rule("aten._batch_norm_with_update_functional").derived(batch_norm_with_update, with_statistics)
+rule("aten._native_batch_norm_legit_functional").derived(native_batch_norm, with_statistics)
 
 
 @rule("aten.batch_norm_stats")

@@ -12,7 +12,7 @@ from graphflops.cost import Estimate
 from graphflops.dims import Dim, at_least, differ, floor_div, mod, prod
 from graphflops.rules.matmul import Mask, Number, additions, flops_of
 from graphflops.rules.operands import Operands, takes
-from graphflops.rules.registry import Derived, aten, require, rule
+from graphflops.rules.registry import require, rule
 from graphflops.rules.shapes import only_result
 from graphflops.tensor import TensorType
 
@@ -37,17 +37,13 @@ def gradients(
     )
 
 
-@rule(*aten("convolution_backward convolution_backward_overrideable _slow_conv2d_backward.output_mask"))
+@rule("aten.convolution_backward convolution_backward_overrideable _slow_conv2d_backward.output_mask")
+@takes("grad x weight")
 def convolution_backward(
-    grad: TensorType,
-    x: TensorType,
-    weight: TensorType,
-    *,
-    bias_sizes: Shape | None = None,
-    transposed: bool = False,
-    output_mask: Mask,
+    of: Operands, *, bias_sizes: Shape | None = None, transposed: bool = False, output_mask: Mask
 ) -> Estimate:
     """Twice the forward's work for both gradients, whatever the groups."""
+    grad, x, weight = of
     return gradients(grad, x, weight, transposed, output_mask, bias_sizes or grad.shape[1:2])
 
 
@@ -175,42 +171,32 @@ def _each(value: PerAxis | str, count: int) -> Shape:
 # Convolution operators: what stands behind the weight is found by its name.
 
 rule(
-    *aten(
-        "conv1d conv2d conv3d _convolution_mode cudnn_convolution mkldnn_convolution miopen_convolution",
-        "miopen_depthwise_convolution _nnpack_spatial_convolution",
-    ),
+    "aten.conv1d conv2d conv3d _convolution_mode cudnn_convolution mkldnn_convolution miopen_convolution",
+    "aten.miopen_depthwise_convolution _nnpack_spatial_convolution",
     product=("x", "weight"),
-)(
-    Derived(
-        convolve,
-        says='Every output position times its window, per group; padding is also "same" or "valid".',
-        order="x weight",
-    )
+).derived(
+    convolve,
+    says='Every output position times its window, per group; padding is also "same" or "valid".',
+    order="x weight",
 )
 rule(
-    *aten(
-        "conv_transpose1d conv_transpose2d conv_transpose3d slow_conv_transpose2d slow_conv_transpose3d",
-        "cudnn_convolution_transpose miopen_convolution_transpose",
-    ),
+    "aten.conv_transpose1d conv_transpose2d conv_transpose3d slow_conv_transpose2d slow_conv_transpose3d",
+    "aten.cudnn_convolution_transpose miopen_convolution_transpose",
     product=("x", "weight"),
-)(
-    Derived(
-        convolve,
-        says="Every input position times the whole kernel, per group; counting output positions would count too much.",
-        order="x weight",
-        transposed=True,
-    )
+).derived(
+    convolve,
+    says="Every input position times the whole kernel, per group; counting output positions would count too much.",
+    order="x weight",
+    transposed=True,
 )
-rule("aten.convolution", "aten.convolution_overrideable", "aten._convolution", product=("x", "weight"))(
-    Derived(convolve, says="A convolution or a transposed convolution.", order="x weight")
+rule("aten.convolution convolution_overrideable _convolution", product=("x", "weight")).derived(
+    convolve, says="A convolution or a transposed convolution.", order="x weight"
 )
 
 
 @rule(
-    *aten(
-        "cudnn_convolution_relu miopen_convolution_relu cudnn_convolution_add_relu",
-        "miopen_convolution_add_relu",
-    ),
+    "aten.cudnn_convolution_relu miopen_convolution_relu cudnn_convolution_add_relu",
+    "aten.miopen_convolution_add_relu",
     product=("x", "weight"),
 )
 def conv_relu(
@@ -241,10 +227,8 @@ def conv_depthwise(of: Operands, *, stride: PerAxis, padding: PerAxis, dilation:
 
 
 @rule(
-    *aten(
-        "thnn_conv2d _slow_conv2d_forward slow_conv3d slow_conv3d_forward slow_conv_dilated2d",
-        "slow_conv_dilated3d",
-    ),
+    "aten.thnn_conv2d _slow_conv2d_forward slow_conv3d slow_conv3d_forward slow_conv_dilated2d",
+    "aten.slow_conv_dilated3d",
     product=("x", "weight"),
 )
 def slow_conv(

@@ -13,7 +13,7 @@ from dataclasses import replace
 from graphflops.cost import Estimate, Value, data_dependent, free
 from graphflops.dims import Dim, Expr, at_least, ceil_div, dim_max, floor_div
 from graphflops.rules.elementwise import DEFAULT_FLOAT, float_result, result_type
-from graphflops.rules.registry import Derived, require, rule
+from graphflops.rules.registry import require, rule
 from graphflops.rules.shapes import axis, few, tensors_of
 from graphflops.rules.views import at_least_1d
 from graphflops.tensor import INT64, Contents, DType, TensorType
@@ -42,8 +42,8 @@ def written(size: Sequence[Dim], *, dtype: DType | None = None, fill: int) -> Es
     return Estimate((filled(size, dtype or DEFAULT_FLOAT, fill),))
 
 
-rule("aten.zeros", "aten._efficientzerotensor")(Derived(written, says="Zeros written.", fill=0))
-rule("aten.ones")(Derived(written, says="Ones written.", fill=1))
+rule("aten.zeros", "aten._efficientzerotensor").derived(written, says="Zeros written.", fill=0)
+rule("aten.ones").derived(written, says="Ones written.", fill=1)
 
 
 @rule("aten.full")
@@ -71,8 +71,8 @@ def full_like(x: TensorType, fill_value: Value, *, dtype: DType | None = None) -
 
 
 _SAYS = "{} written; the tensor itself is not read."
-rule("aten.zeros_like", "aten.zero")(Derived(full_like, says=_SAYS.format("Zeros"), order="x", fill_value=0))
-rule("aten.ones_like")(Derived(full_like, says=_SAYS.format("Ones"), order="x", fill_value=1))
+rule("aten.zeros_like", "aten.zero").derived(full_like, says=_SAYS.format("Zeros"), order="x", fill_value=0)
+rule("aten.ones_like").derived(full_like, says=_SAYS.format("Ones"), order="x", fill_value=1)
 
 
 @rule("aten.empty_like")
@@ -90,8 +90,8 @@ def new_full(
 
 
 _SAYS = "{} written, of the tensor's type."
-rule("aten.new_zeros")(Derived(new_full, says=_SAYS.format("Zeros"), order="x size", fill_value=0))
-rule("aten.new_ones")(Derived(new_full, says=_SAYS.format("Ones"), order="x size", fill_value=1))
+rule("aten.new_zeros").derived(new_full, says=_SAYS.format("Zeros"), order="x size", fill_value=0)
+rule("aten.new_ones").derived(new_full, says=_SAYS.format("Ones"), order="x size", fill_value=1)
 
 
 @rule("aten._new_zeros_with_same_feature_meta")
@@ -250,19 +250,15 @@ def window(
 
 
 rule("aten.bartlett_window")(window)
-rule("aten.hann_window", "aten.hamming_window")(
-    Derived(
-        window,
-        says="The value alpha - beta * cos(2 pi i / n) per element: three operations and a cosine.",
-        flops=3,
-        transcendentals=1,
-    )
+rule("aten.hann_window", "aten.hamming_window").derived(
+    window,
+    says="The value alpha - beta * cos(2 pi i / n) per element: three operations and a cosine.",
+    flops=3,
+    transcendentals=1,
 )
-rule("aten.blackman_window", "aten.kaiser_window")(
-    Derived(
-        window,
-        says="Two cosines with arguments and factors; or I0(beta * sqrt(1 - ((i - h) / h)^2)) / I0(beta), which is as much.",
-        flops=6,
-        transcendentals=2,
-    )
+rule("aten.blackman_window", "aten.kaiser_window").derived(
+    window,
+    says="Two cosines with arguments and factors; or I0(beta * sqrt(1 - ((i - h) / h)^2)) / I0(beta), which is as much.",
+    flops=6,
+    transcendentals=2,
 )

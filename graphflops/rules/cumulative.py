@@ -8,6 +8,7 @@ from itertools import accumulate
 from graphflops.cost import Estimate
 from graphflops.dims import Dim, Expr, broadcast, dim_max, prod, total
 from graphflops.rules.elementwise import float_result, result_type
+from graphflops.rules.operands import Operands, takes
 from graphflops.rules.reduce import (
     Axes,
     accumulated,
@@ -91,14 +92,10 @@ _MOST_TURNS = 10_000  # a damaged file may hold any number
 
 
 @rule("aten.diff")
-def diff(
-    x: TensorType,
-    n: int = 1,
-    dim: int = -1,
-    prepend: TensorType | None = None,
-    append: TensorType | None = None,
-) -> Estimate:
+@takes("x * prepend? append?")
+def diff(of: Operands, *, n: int = 1, dim: int = -1) -> Estimate:
     """One subtraction per element of each of the n differences taken one after another."""
+    x, prepend, append = of
     require(x.rank > 0, "differences need at least one axis, of a tensor with none")
     if n == 0:
         return Estimate((x.like(),), reads=(x,))

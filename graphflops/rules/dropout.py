@@ -11,7 +11,7 @@ from collections.abc import Callable
 from graphflops.cost import Estimate, free
 from graphflops.dims import Dim
 from graphflops.rules.elementwise import result_of
-from graphflops.rules.registry import Derived, ForwardCall, backward, rule
+from graphflops.rules.registry import ForwardCall, backward, rule
 from graphflops.tensor import BOOL, UINT8, DType, TensorType
 
 KIND = "elementwise"
@@ -74,14 +74,12 @@ def masked(x: TensorType, dtype: DType, train: bool) -> Estimate:
     return Estimate((x.like(), mask), vector_flops=DROPOUT * x.numel, reads=(x,))
 
 
-rule("aten._fused_dropout", kind="dropout")(
-    Derived(
-        masked,
-        says="Three operations per element and a stored mask; `p` is the probability of keeping.",
-        order="x",
-        dtype=UINT8,
-        train=True,
-    )
+rule("aten._fused_dropout", kind="dropout").derived(
+    masked,
+    says="Three operations per element and a stored mask; `p` is the probability of keeping.",
+    order="x",
+    dtype=UINT8,
+    train=True,
 )
 
 

@@ -6,7 +6,7 @@ from graphflops.cost import Estimate, picked
 from graphflops.dims import Dim
 from graphflops.rules import arrangement
 from graphflops.rules.operands import Operands, takes
-from graphflops.rules.registry import Derived, ForwardCall, backward, require, rule
+from graphflops.rules.registry import ForwardCall, backward, require, rule
 from graphflops.rules.shapes import shown, tensors_of
 from graphflops.tensor import INT64, PartType, TensorType
 
@@ -82,21 +82,27 @@ def _renormed(
 # Bags: rows are looked up and reduced in one operator.
 
 
-def bagged(
-    weight: TensorType,
-    indices: TensorType,
-    offsets: TensorType,
-    mode: int,
-    per_sample_weights: TensorType | None,
-    include_last_offset: bool,
-    padded: bool,
-    counted: Dim,
+@takes("weight indices offsets * per_sample_weights?")
+def embedding_bag(
+    of: Operands,
+    *,
+    mode: int = SUM,
+    include_last_offset: bool = False,
+    padding_idx: int | None = -1,
+    last_counts: bool = True,
+    none_unpadded: bool = False,
 ) -> Estimate:
-    """One operation per element of every row, one more where rows are weighted, and per result of a mean.
+    """Looks rows up and reduces each bag by sum, mean or maximum.
 
-    `counted` bags have their sizes written; which bag each row fell into is written unless the rows are just
-    added up, as on the CPU.
+    One operation per element of every row, one more where rows are weighted, and per result of a mean. The sizes of bags are
+    written; which bag each row fell into is written unless the rows are just added up, as on the CPU.
+
+    last_counts: whether the end of the last bag, if included in the offsets, has a size of its own.
+    none_unpadded: whether a negative padding row counts from the end, so that only None stands for no padding.
     """
+    weight, indices, offsets, per_sample_weights = of
+    padded = padding_idx is not None and (none_unpadded or padding_idx >= 0)
+    counted = offsets.shape[0] - (0 if last_counts else include_last_offset)
     bags, width, looked_up = offsets.shape[0] - include_last_offset, weight.shape[1], indices.numel
     out, rows = weight.like((bags, width)), weight.like((looked_up, width))
     plain = mode == SUM and weight.dtype.name in ("float32", "float16") and not padded
@@ -109,32 +115,9 @@ def bagged(
     )
 
 
-def embedding_bag(
-    weight: TensorType,
-    indices: TensorType,
-    offsets: TensorType,
-    *,
-    mode: int = SUM,
-    per_sample_weights: TensorType | None = None,
-    include_last_offset: bool = False,
-    padding_idx: int | None = -1,
-    last_counts: bool = True,
-    none_unpadded: bool = False,
-) -> Estimate:
-    """Looks rows up and reduces each bag by sum, mean or maximum.
-
-    last_counts: whether the end of the last bag, if included in the offsets, has a size of its own.
-    none_unpadded: whether a negative padding row counts from the end, so that only None stands for no padding.
-    """
-    padded = padding_idx is not None and (none_unpadded or padding_idx >= 0)
-    counted = offsets.shape[0] - (0 if last_counts else include_last_offset)
-    shape = (per_sample_weights, include_last_offset)
-    return bagged(weight, indices, offsets, mode, *shape, padded, counted)
-
-
-rule("aten.embedding_bag", "aten._embedding_bag_forward_only")(Derived(embedding_bag))
-rule("aten._embedding_bag")(Derived(embedding_bag, last_counts=False))
-rule("aten.embedding_bag.padding_idx")(Derived(embedding_bag, none_unpadded=True))
+rule("aten.embedding_bag", "aten._embedding_bag_forward_only").derived(embedding_bag)
+rule("aten._embedding_bag").derived(embedding_bag, last_counts=False)
+rule("aten.embedding_bag.padding_idx").derived(embedding_bag, none_unpadded=True)
 
 
 @rule("aten._embedding_bag_dense_backward", "aten._embedding_bag_backward")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from graphflops.cost import Estimate, Value
 from graphflops.rules.elementwise import differentiate
+from graphflops.rules.operands import Operands, takes
 from graphflops.rules.quantized import MIN_MAX, convert
-from graphflops.rules.registry import Derived, aten, backward, rule
+from graphflops.rules.registry import Derived, backward, rule
 from graphflops.rules.shapes import only_result, tensors_of
 from graphflops.rules.work import WORK
 from graphflops.tensor import BOOL, TensorType
@@ -43,8 +44,8 @@ backward(
 )(differentiate(WORK["fake_quantize"], "x"))
 
 
-rule("aten.fake_quantize_per_tensor_affine_cachemask", "aten.fake_quantize_per_channel_affine_cachemask")(
-    Derived(fake_quantize, with_mask)
+rule("aten.fake_quantize_per_tensor_affine_cachemask fake_quantize_per_channel_affine_cachemask").derived(
+    fake_quantize, with_mask
 )
 
 
@@ -57,10 +58,8 @@ def fake_quantize_per_tensor_mask_qparams(
 
 
 @rule(
-    *aten(
-        "fake_quantize_per_tensor_affine_cachemask_backward",
-        "fake_quantize_per_channel_affine_cachemask_backward",
-    )
+    "aten.fake_quantize_per_tensor_affine_cachemask_backward",
+    "aten.fake_quantize_per_channel_affine_cachemask_backward",
 )
 def fake_quantize_backward(grad: TensorType, mask: TensorType) -> Estimate:
     """One selection per element."""
@@ -71,10 +70,8 @@ def fake_quantize_backward(grad: TensorType, mask: TensorType) -> Estimate:
 
 
 @rule(
-    *aten(
-        "_fake_quantize_learnable_per_tensor_affine_backward",
-        "_fake_quantize_learnable_per_channel_affine_backward",
-    )
+    "aten._fake_quantize_learnable_per_tensor_affine_backward",
+    "aten._fake_quantize_learnable_per_channel_affine_backward",
 )
 def fake_quantize_learnable_backward(
     grad: TensorType, x: TensorType, scale: TensorType, zero_point: TensorType
@@ -90,18 +87,10 @@ def fake_quantize_learnable_backward(
 
 
 @rule("aten.fused_moving_avg_obs_fake_quant")
-def observe_and_quantize(
-    x: TensorType,
-    observer_on: TensorType,
-    fake_quant_on: TensorType,
-    running_min: TensorType,
-    running_max: TensorType,
-    scale: TensorType,
-    zero_point: TensorType,
-) -> Estimate:
+@takes("x observer_on fake_quant_on running_min running_max scale zero_point")
+def observe_and_quantize(of: Operands) -> Estimate:
     """Observes the range, then seven operations per element; both switches are assumed to be on."""
-    switches, averages = (observer_on, fake_quant_on), (running_min, running_max, scale, zero_point)
-    return convert(x, x.dtype, MIN_MAX + FAKE_QUANTIZE, *switches, *averages)
+    return convert(of.x, of.x.dtype, MIN_MAX + FAKE_QUANTIZE, *of.but("x"))
 
 
 def with_state(masked: Estimate) -> Estimate:
@@ -114,4 +103,4 @@ def with_state(masked: Estimate) -> Estimate:
 
 _observed = Derived(observe_and_quantize, with_mask)
 rule("aten._fused_moving_avg_obs_fq_helper")(_observed)
-rule("aten._fused_moving_avg_obs_fq_helper_functional")(Derived(_observed, with_state))
+rule("aten._fused_moving_avg_obs_fq_helper_functional").derived(_observed, with_state)

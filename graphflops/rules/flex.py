@@ -17,6 +17,7 @@ from graphflops.errors import NoRuleError
 from graphflops.rules.attention import MASK, Attention, attend
 from graphflops.rules.elementwise import result_of
 from graphflops.rules.indexing import index
+from graphflops.rules.operands import Operands, takes
 from graphflops.rules.registry import ForwardCall, backward, rule
 from graphflops.rules.shapes import tensors_of
 from graphflops.tensor import FLOAT32, INT32, Contents, TensorType
@@ -110,6 +111,9 @@ def with_functions(
     )
 
 
+_SETTINGS = "block_mask? scale? kernel_options? score_mod_other_buffers? mask_mod_other_buffers? seen?"
+
+
 @rule("higher_order.flat_apply")
 def flat_apply(function: Value, operands: Value, name: Value, *rest: TensorType) -> Estimate:
     """Indexing by numbers of a score or mask function, which is all that programs of attention call in this way."""
@@ -119,64 +123,43 @@ def flat_apply(function: Value, operands: Value, name: Value, *rest: TensorType)
 
 
 @rule("higher_order.flex_attention")
-def flex_attention(
-    query: TensorType,
-    key: TensorType,
-    value: TensorType,
-    score_mod: Region,
-    block_mask: tuple[Value, ...],
-    scale: float,
-    kernel_options: object,
-    score_mod_other_buffers: tuple[Value, ...] = (),
-    mask_mod_other_buffers: tuple[Value, ...] = (),
-    seen: Seen | None = None,
-) -> Estimate:
+@takes(f"query key value score_mod? {_SETTINGS}")
+def flex_attention(of: Operands) -> Estimate:
     """Two products per score and both functions' own work; row sums and row maxima are results too."""
-    problem, seen = flex_problem(query, key, value, block_mask, seen)
+    query, key, value, score_mod, block_mask, *_ = of
+    of_scores, of_masks = of.score_mod_other_buffers or (), of.mask_mod_other_buffers or ()
+    problem, seen = flex_problem(query, key, value, block_mask, of.seen)
     places = index_operands(query)
     wants = any(x.requires_grad for x in (query, key, value))
-    score = score_mod(replace(query.like(()), requires_grad=wants), *places, *score_mod_other_buffers)
-    mask = mask_function(block_mask)(*places, *mask_mod_other_buffers)
+    score = score_mod(replace(query.like(()), requires_grad=wants), *places, *of_scores)
+    mask = mask_function(block_mask)(*places, *of_masks)
     per_row = query.like(query.shape[:-1], FLOAT32)
     out = query.like((*query.shape[:-1], value.shape[-1]))
-    reads = tensors_of((*block_mask[:-1], *score_mod_other_buffers, *mask_mod_other_buffers))
+    reads = tensors_of((*block_mask[:-1], *of_scores, *of_masks))
     return with_functions(
         problem, seen, lambda of: of.forward(out, per_row, per_row, reads=reads), (score,), mask
     )
 
 
 @rule("higher_order.flex_attention_backward")
-def flex_attention_backward(
-    query: TensorType,
-    key: TensorType,
-    value: TensorType,
-    out: TensorType,
-    logsumexp: TensorType,
-    grad_out: TensorType | None,
-    grad_logsumexp: TensorType | None,
-    fw_graph: Region,
-    joint_graph: Region,
-    block_mask: tuple[Value, ...],
-    scale: float,
-    kernel_options: object,
-    score_mod_other_buffers: tuple[Value, ...] = (),
-    mask_mod_other_buffers: tuple[Value, ...] = (),
-    seen: Seen | None = None,
-) -> Estimate:
+@takes(f"query key value out logsumexp grad_out? grad_logsumexp? fw_graph? joint_graph? {_SETTINGS}")
+def flex_attention_backward(of: Operands) -> Estimate:
     """Five products, the scores being recomputed; the score function, its gradient and the mask's work."""
-    problem, seen = flex_problem(query, key, value, block_mask, seen)
+    query, block_mask, out = of.query, of.block_mask, of.out
+    of_scores, of_masks = of.score_mod_other_buffers or (), of.mask_mod_other_buffers or ()
+    problem, seen = flex_problem(query, of.key, of.value, block_mask, of.seen)
     places, score = index_operands(query), query.like(())
     runs = (
-        fw_graph(score, *places, *score_mod_other_buffers),
-        joint_graph(score, *places, score, *score_mod_other_buffers),
+        of.fw_graph(score, *places, *of_scores),
+        of.joint_graph(score, *places, score, *of_scores),
     )
-    mask = mask_function(block_mask)(*places, *mask_mod_other_buffers)
+    mask = mask_function(block_mask)(*places, *of_masks)
     estimate = with_functions(
         problem, seen, lambda of: of.backward(("query", "key", "value"), out), runs, mask
     )
-    buffers = tuple(x.like() if isinstance(x, TensorType) else None for x in score_mod_other_buffers)
+    buffers = tuple(x.like() if isinstance(x, TensorType) else None for x in of_scores)
     results = (*estimate.out[:3], *buffers)
-    reads = tensors_of((*block_mask[:-1], *score_mod_other_buffers, *mask_mod_other_buffers))
+    reads = tensors_of((*block_mask[:-1], *of_scores, *of_masks))
     return replace(estimate, out=results, writes=tensors_of(results), reads=(*estimate.reads, *reads))
 
 

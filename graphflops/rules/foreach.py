@@ -9,7 +9,8 @@ from typing import TypeAlias
 from graphflops.cost import Estimate, Value
 from graphflops.dims import Dim, total
 from graphflops.errors import RuleError
-from graphflops.rules.registry import Derived, find, require, rule
+from graphflops.rules.operands import Operands, takes
+from graphflops.rules.registry import find, require, rule
 from graphflops.rules.shapes import tensors_of
 from graphflops.rules.work import WORK
 from graphflops.rules.work_functions import Work
@@ -72,7 +73,7 @@ def itemwise(*operands: Item, single: str, **named: Item) -> Estimate:
 
 
 for name in ITEMWISE.split():
-    rule(f"aten._foreach_{name}")(Derived(itemwise, single=f"aten.{name}"))
+    rule(f"aten._foreach_{name}").derived(itemwise, single=f"aten.{name}")
 
 
 @rule("aten._foreach_copy")
@@ -84,28 +85,22 @@ def foreach_copy(targets: Tensors, sources: Tensors) -> Estimate:
     )
 
 
-@rule("aten._foreach_addcmul")
-def foreach_addcmul(a: Tensors, b: Tensors, c: Tensors, value: Item = 1) -> Estimate:
-    """Addcmul for each item; the scale is shared, one per item, or a tensor of all."""
-    return for_each("aten.addcmul", a, b, c, value=value)
+def foreach_scaled(a: Tensors, b: Tensors, c: Tensors, value: Item = 1, *, single: str) -> Estimate:
+    """Addcmul or addcdiv for each item; the scale is shared, one per item, or a tensor of all."""
+    return for_each(single, a, b, c, value=value)
 
 
-@rule("aten._foreach_addcdiv")
-def foreach_addcdiv(a: Tensors, b: Tensors, c: Tensors, value: Item = 1) -> Estimate:
-    """Addcdiv for each item; the scale is shared, one per item, or a tensor of all."""
-    return for_each("aten.addcdiv", a, b, c, value=value)
+for name in ("addcmul", "addcdiv"):
+    rule(f"aten._foreach_{name}").derived(foreach_scaled, single=f"aten.{name}")
 
 
-@rule("aten._foreach_norm")
-def foreach_norm(a: Tensors, ord: Value = 2, dtype: Value = None) -> Estimate:
-    """The vector norm of each item."""
-    return for_each("aten.linalg_vector_norm", a, ord, dtype=dtype)
+def foreach_norm(a: Tensors, ord: Value = 2, dtype: Value = None, *, single: str) -> Estimate:
+    """The vector norm, or the sum of powers, of each item."""
+    return for_each(single, a, ord, dtype=dtype)
 
 
-@rule("aten._foreach_powsum")
-def foreach_powsum(a: Tensors, ord: Value = 2, dtype: Value = None) -> Estimate:
-    """The sum of powers of each item."""
-    return for_each("aten.linalg__powsum", a, ord, dtype=dtype)
+rule("aten._foreach_norm").derived(foreach_norm, single="aten.linalg_vector_norm")
+rule("aten._foreach_powsum").derived(foreach_norm, single="aten.linalg__powsum")
 
 
 # Mixed-precision scaling.
@@ -129,34 +124,29 @@ def update_scale(scale: TensorType, growth_tracker: TensorType, found_inf: Tenso
 # Optimizers that update all parameters in one call.
 
 
-def update(
-    work: Work,
-    parameters: Tensors,
-    grads: Tensors,
-    states: Sequence[Tensors],
-    shared: Sequence[Item],
-    grad_scale: TensorType | None,
-) -> Estimate:
+STEPPED = "* grad_scale? found_inf?"  # operands of every optimizer behind its lists
+
+
+def update(work: Work, of: Operands, kept: Sequence[TensorType], *shared: Item) -> Estimate:
     """Work per parameter; parameters and states are read and written, gradients read.
 
     Where a scale is to be taken off the gradients, that is one division more, and they are written back.
     """
-    kept = [x for state in states for x in state]
+    parameters, grads, grad_scale = of.named("parameters grads grad_scale")
     n = _elements(parameters)
     return Estimate(
         tuple(x.like() for x in (*parameters, *grads, *kept)),
         vector_flops=(work.flops + (grad_scale is not None)) * n,
         transcendentals=work.transcendentals * n,
-        reads=(*parameters, *grads, *kept, *tensors_of((*shared, grad_scale))),
+        reads=(*parameters, *grads, *kept, *tensors_of((*shared, of.found_inf, grad_scale))),
         writes=(*parameters, *(() if grad_scale is None else grads), *kept),
     )
 
 
 @rule("aten._fused_sgd")
+@takes(f"parameters? grads? momentum_buffer_list? {STEPPED}")
 def fused_sgd(
-    parameters: Tensors,
-    grads: Tensors,
-    momentum_buffer_list: Tensors,
+    of: Operands,
     *,
     weight_decay: float,
     momentum: float,
@@ -165,32 +155,18 @@ def fused_sgd(
     nesterov: bool,
     maximize: bool,
     is_first_step: bool,
-    grad_scale: TensorType | None = None,
-    found_inf: TensorType | None = None,
 ) -> Estimate:
     """P -= lr * g; momentum is a product and a scaled sum more, and a first step only copies the gradient."""
     work = WORK["sgd"].more(maximize + (WORK["l2_penalty"].flops if weight_decay != 0 else 0))
     if momentum != 0:
         moving = WORK["momentum"].flops
         work = work.more((0 if is_first_step else moving + (dampening != 0)) + moving * nesterov)
-    return update(work, parameters, grads, (momentum_buffer_list,), (lr, found_inf), grad_scale)
+    return update(work, of, of.momentum_buffer_list, lr)
 
 
+@takes(f"parameters? grads? exp_avgs? exp_avg_sqs? max_exp_avg_sqs? state_steps? {STEPPED}")
 def adam(
-    parameters: Tensors,
-    grads: Tensors,
-    exp_avgs: Tensors,
-    exp_avg_sqs: Tensors,
-    max_exp_avg_sqs: Tensors,
-    state_steps: Tensors,
-    *,
-    lr: Value,
-    weight_decay: float,
-    amsgrad: bool,
-    maximize: bool,
-    grad_scale: TensorType | None = None,
-    found_inf: TensorType | None = None,
-    decoupled: bool = False,
+    of: Operands, *, lr: Value, weight_decay: float, amsgrad: bool, maximize: bool, decoupled: bool = False
 ) -> Estimate:
     """Both moments and the step; one operation more for a largest moment, one for a negated gradient.
 
@@ -199,31 +175,21 @@ def adam(
     work = WORK["adam"]
     if weight_decay != 0:
         work = WORK["adamw"] if decoupled else work.more(WORK["l2_penalty"].flops)
-    states, shared = (exp_avgs, exp_avg_sqs, max_exp_avg_sqs), (*state_steps, lr, found_inf)
-    return update(work.more(amsgrad + maximize), parameters, grads, states, shared, grad_scale)
+    states = (*of.exp_avgs, *of.exp_avg_sqs, *of.max_exp_avg_sqs)
+    return update(work.more(amsgrad + maximize), of, states, *of.state_steps, lr)
 
 
 rule("aten._fused_adam")(adam)
-rule("aten._fused_adamw")(Derived(adam, decoupled=True))
+rule("aten._fused_adamw").derived(adam, decoupled=True)
 
 
 @rule("aten._fused_adagrad", "aten._fused_adagrad_")
-def fused_adagrad(
-    parameters: Tensors,
-    grads: Tensors,
-    state_sums: Tensors,
-    state_steps: Tensors,
-    *,
-    lr: Value,
-    weight_decay: float,
-    maximize: bool,
-    grad_scale: TensorType | None = None,
-    found_inf: TensorType | None = None,
-) -> Estimate:
+@takes(f"parameters? grads? state_sums? state_steps? {STEPPED}")
+def fused_adagrad(of: Operands, *, lr: Value, weight_decay: float, maximize: bool) -> Estimate:
     """The sum of squares and the step; the counts of steps are further results unless the rate is a tensor."""
     work = WORK["adagrad"].more(maximize + (WORK["l2_penalty"].flops if weight_decay != 0 else 0))
-    found = update(work, parameters, grads, (state_sums,), (*state_steps, lr, found_inf), grad_scale)
-    steps = () if isinstance(lr, TensorType) else tuple(x.like() for x in state_steps)
+    found = update(work, of, of.state_sums, *of.state_steps, lr)
+    steps = () if isinstance(lr, TensorType) else tuple(x.like() for x in of.state_steps)
     return replace(found, out=(*found.out, *steps))
 
 

@@ -14,37 +14,11 @@ from graphflops.cost import Estimate
 from graphflops.dims import Dim, at_least, floor_div, prod, same, total
 from graphflops.rules.elementwise import DEFAULT_FLOAT, complex_of, float_result, real_of
 from graphflops.rules.lapack import n_log_n
-from graphflops.rules.registry import Derived, require, rule
+from graphflops.rules.registry import require, rule
 from graphflops.rules.shapes import axes, replaced
 from graphflops.tensor import DType, TensorType
 
 KIND = "fourier"
-
-
-def spectrum(
-    x: TensorType,
-    n_fft: Dim,
-    hop_length: Dim | None,
-    window: TensorType | None,
-    start: Dim,
-    onesided: bool | None,
-    return_complex: bool | None,
-) -> Estimate:
-    """A product with the window and a transform per frame; the first frame takes up `start` samples."""
-    *batch, samples = x.shape
-    complex_input = x.dtype.kind == "complex" or (window is not None and window.dtype.kind == "complex")
-    halved = (not complex_input) if onesided is None else onesided
-    require(not at_least(start, samples + 1), f"a frame takes {start} samples of a signal of {samples}")
-    hop = floor_div(n_fft, 4) if hop_length is None else hop_length
-    frames = floor_div(samples - start, hop) + 1
-    shape = (*batch, floor_div(n_fft, 2) + 1 if halved else n_fft, frames)
-    as_complex = complex_input or bool(return_complex)
-    dtype = complex_of(x.dtype) if as_complex else real_of(x.dtype)
-    windowing = 0 if window is None else n_fft * (2 if x.dtype.kind == "complex" else 1)
-    work = prod(batch) * frames * (windowing + (transform if complex_input else real_transform)(n_fft))
-    return Estimate(
-        (x.like(shape if as_complex else (*shape, 2), dtype),), vector_flops=work, reads=(x, window)
-    )
 
 
 @rule("aten.stft.center")
@@ -62,11 +36,22 @@ def stft(
 ) -> Estimate:
     """A product with the window and a transform per frame; centred ones reach half their length past the signal's ends."""
     start = win_length if align_to_window and win_length is not None else n_fft
-    start = n_fft - 2 * floor_div(n_fft, 2) if center else start
-    return spectrum(x, n_fft, hop_length, window, start, onesided, return_complex)
+    start = n_fft - 2 * floor_div(n_fft, 2) if center else start  # samples that the first frame takes up
+    *batch, samples = x.shape
+    complex_input = x.dtype.kind == "complex" or (window is not None and window.dtype.kind == "complex")
+    halved = (not complex_input) if onesided is None else onesided
+    require(not at_least(start, samples + 1), f"a frame takes {start} samples of a signal of {samples}")
+    hop = floor_div(n_fft, 4) if hop_length is None else hop_length
+    frames = floor_div(samples - start, hop) + 1
+    shape = (*batch, floor_div(n_fft, 2) + 1 if halved else n_fft, frames)
+    as_complex = complex_input or bool(return_complex)
+    out = x.like(shape, complex_of(x.dtype)) if as_complex else x.like((*shape, 2), real_of(x.dtype))
+    windowing = 0 if window is None else n_fft * (2 if x.dtype.kind == "complex" else 1)
+    work = prod(batch) * frames * (windowing + (transform if complex_input else real_transform)(n_fft))
+    return Estimate((out,), vector_flops=work, reads=(x, window))
 
 
-rule("aten.stft")(Derived(stft, says="A product with the window and a transform per frame.", center=False))
+rule("aten.stft").derived(stft, says="A product with the window and a transform per frame.", center=False)
 
 
 @rule("aten.istft")

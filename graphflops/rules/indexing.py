@@ -11,7 +11,7 @@ from dataclasses import replace
 from graphflops.cost import Estimate, Value, data_dependent, picked
 from graphflops.dims import Dim, broadcast, differ, total
 from graphflops.rules.arrangement import Update, combined, functional, reduction
-from graphflops.rules.registry import Derived, ForwardCall, aten, backward, require, rule
+from graphflops.rules.registry import ForwardCall, backward, require, rule
 from graphflops.rules.shapes import Shape, axis, expanded, replaced, shown, tensors_of
 from graphflops.tensor import TensorType
 
@@ -37,8 +37,8 @@ def update(*names: str) -> Callable[[Callable[..., Update]], Callable[..., Updat
     def register(function: Callable[..., Update]) -> Callable[..., Update]:
         for name in names:
             base, dot, overload = name.partition(".")
-            rule(f"aten.{name}")(Derived(function, functional))
-            rule(f"aten.{base}_{dot}{overload}")(Derived(function, in_place))
+            rule(f"aten.{name}").derived(function, functional)
+            rule(f"aten.{base}_{dot}{overload}").derived(function, in_place)
         return function
 
     return register
@@ -113,7 +113,7 @@ def index_put(
     return Update(x, part, (values, *where), part.numel if accumulate else 0, accumulate)
 
 
-rule("aten._unsafe_index_put")(Derived(index_put, functional))
+rule("aten._unsafe_index_put").derived(index_put, functional)
 
 
 @rule("aten._unsafe_masked_index_put_accumulate")
@@ -246,7 +246,7 @@ def scatter_reduce(
 # Gradients: the gradient of a gather is a scatter-add, and the reverse.
 
 
-@backward(*aten("index _unsafe_index index_select gather take take_along_dim"))
+@backward("aten.index _unsafe_index index_select gather take take_along_dim")
 def gather_gradient(call: ForwardCall) -> Estimate:
     """Sums the gradients of every use of an element into zeros."""
     (out,) = tensors_of(call.estimate.out)
@@ -287,10 +287,8 @@ def reduction_gradient(call: ForwardCall) -> Estimate:
 
 
 @backward(
-    *aten(
-        "index_copy index_copy_ index_fill index_fill_ scatter scatter_ index_put index_put_",
-        "_unsafe_index_put put put_ _index_put_impl _index_put_impl_",
-    )
+    "aten.index_copy index_copy_ index_fill index_fill_ scatter scatter_ index_put index_put_",
+    "aten._unsafe_index_put put put_ _index_put_impl _index_put_impl_",
 )
 def replacement_gradient(call: ForwardCall) -> Estimate:
     """The tensor's gradient is the result's, zero at replaced elements; the source's is gathered from the result's."""

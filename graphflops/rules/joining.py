@@ -9,7 +9,7 @@ from math import comb, factorial
 from graphflops.cost import Estimate, data_dependent, free
 from graphflops.dims import Dim, at_least, ceil_div, dim_max, floor_div, prod, total
 from graphflops.rules.elementwise import result_type
-from graphflops.rules.registry import Derived, ForwardCall, aten, backward, require, rule
+from graphflops.rules.registry import ForwardCall, backward, require, rule
 from graphflops.rules.shapes import Shape, axis, end_to_end, tensors_of
 from graphflops.rules.views import at_least_1d, at_least_2d, at_least_3d, unsqueeze
 from graphflops.tensor import INT64, PartType, TensorType
@@ -69,7 +69,7 @@ for _names, _says, _raised, _dim in (
     ("dstack", "Matrices joined along a third axis.", at_least_3d, 2),
     ("column_stack", "Vectors joined as columns of a matrix, matrices along the second axis.", _as_column, 1),
 ):
-    rule(*aten(_names))(Derived(_stacked, says=_says, raised=_raised, dim=_dim))
+    rule(f"aten.{_names}").derived(_stacked, says=_says, raised=_raised, dim=_dim)
 
 
 @rule("aten.block_diag")
@@ -158,10 +158,8 @@ def combinations(x: TensorType, r: int = 2, with_replacement: bool = False) -> E
 
 
 @backward(
-    *aten(
-        "cat concat concatenate _cat stack _stack hstack vstack row_stack dstack column_stack block_diag",
-        "flatten_dense_tensors",
-    )
+    "aten.cat concat concatenate _cat stack _stack hstack vstack row_stack dstack column_stack block_diag",
+    "aten.flatten_dense_tensors",
 )
 def join_backward(call: ForwardCall) -> Estimate:
     """Views of the result's gradient, converted where the result was of another type."""

@@ -66,7 +66,7 @@ def cholesky(x: TensorType) -> Estimate:
     return Estimate((x.like(),), vector_flops=each(x, lapack.cholesky(n)), reads=(x,))
 
 
-rule("aten.linalg_cholesky_ex")(Derived(cholesky, with_info))
+rule("aten.linalg_cholesky_ex").derived(cholesky, with_info)
 
 
 @rule("aten.linalg_ldl_factor_ex")
@@ -77,7 +77,7 @@ def ldl_factor_ex(x: TensorType) -> Estimate:
     return Estimate(out, vector_flops=each(x, lapack.cholesky(n)), reads=(x,))
 
 
-rule("aten.linalg_ldl_factor")(Derived(ldl_factor_ex, results(0, 1)))
+rule("aten.linalg_ldl_factor").derived(ldl_factor_ex, results(0, 1))
 
 # Elimination with row exchanges.
 
@@ -143,8 +143,8 @@ def slogdet_factors(A: TensorType) -> Estimate:
     )
 
 
-rule("aten.slogdet", "aten.linalg_slogdet")(Derived(slogdet_factors, results(0, 1)))
-rule("aten.logdet")(Derived(slogdet_factors, results(0), says="As `slogdet`, in one result."))
+rule("aten.slogdet", "aten.linalg_slogdet").derived(slogdet_factors, results(0, 1))
+rule("aten.logdet").derived(slogdet_factors, results(0), says="As `slogdet`, in one result.")
 
 # Orthogonal factors.
 
@@ -202,7 +202,7 @@ def eigh_factors(A: TensorType, *, compute_v: bool = True) -> Estimate:
     return Estimate(out, vector_flops=each(A, lapack.eigh(n, compute_v)), reads=(A,))
 
 
-rule("aten.linalg_eigh")(Derived(eigh_factors, says="9 n^3.", order="A _"))
+rule("aten.linalg_eigh").derived(eigh_factors, says="9 n^3.", order="A _")
 eigvalsh = Derived(eigh_factors, results(0), says="4/3 n^3.", order="A _", compute_v=False)
 rule("aten.linalg_eigvalsh")(eigvalsh)
 
@@ -244,7 +244,7 @@ def linalg_svd(A: TensorType, full_matrices: bool = True) -> Estimate:
     return svd_factors(A, full_matrices)
 
 
-rule("prims.svd")(Derived(svd_factors, order="A"))
+rule("prims.svd").derived(svd_factors, order="A")
 svdvals = Derived(svd_factors, results(1), says="4*m*n^2 - 4/3 n^3.", order="A", compute_uv=False)
 rule("aten.linalg_svdvals")(svdvals)
 

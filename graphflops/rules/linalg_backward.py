@@ -16,7 +16,7 @@ from graphflops.rules import lapack
 from graphflops.rules.elementwise import complex_of, result_of, wanted
 from graphflops.rules.linalg import each, matrices
 from graphflops.rules.matmul import flops_of
-from graphflops.rules.registry import ForwardCall, aten, backward
+from graphflops.rules.registry import ForwardCall, backward
 from graphflops.rules.shapes import axes, reduced
 from graphflops.rules.solve import pseudo_inverse
 from graphflops.rules.vector_norm import norm_backward
@@ -49,7 +49,7 @@ def cholesky_inverse(call: ForwardCall) -> Estimate:
     return gradients(call, found, 3 * n * n * n, 2 * n * n, found, factor)
 
 
-@backward(*aten("linalg_pinv pinverse linalg_pinv.atol_rtol_float linalg_pinv.atol_rtol_tensor"))
+@backward("aten.linalg_pinv pinverse linalg_pinv.atol_rtol_float linalg_pinv.atol_rtol_tensor")
 def pinv(call: ForwardCall) -> Estimate:
     """Eight products of the pseudo-inverse, the matrix and the gradient."""
     x, found = operand(call), result_of(call)
@@ -191,7 +191,7 @@ def lu(call: ForwardCall) -> Estimate:
     return gradients(call, x, short * short * (short + long) + rows, solves + short * short, *floating(call))
 
 
-@backward(*aten("det linalg_det _linalg_det logdet slogdet linalg_slogdet _linalg_slogdet"))
+@backward("aten.det linalg_det _linalg_det logdet slogdet linalg_slogdet _linalg_slogdet")
 def det(call: ForwardCall) -> Estimate:
     """The inverse, transposed, by a solve with the forward's factors."""
     x = operand(call)

@@ -14,6 +14,7 @@ from graphflops.cost import Estimate, data_dependent, free
 from graphflops.dims import Dim, broadcast, dim_max, total
 from graphflops.rules.distance import pairwise_distance
 from graphflops.rules.elementwise import result_of, result_type, wanted
+from graphflops.rules.operands import Operands, takes
 from graphflops.rules.registry import ForwardCall, backward, rule
 from graphflops.rules.shapes import reduced
 from graphflops.tensor import DType, TensorType
@@ -169,17 +170,12 @@ backward("aten.binary_cross_entropy")(gradients_by(lambda given: CROSS_ENTROPY, 
 
 
 @rule("aten.binary_cross_entropy_with_logits")
-def binary_cross_entropy_with_logits(
-    x: TensorType,
-    target: TensorType,
-    weight: TensorType | None = None,
-    pos_weight: TensorType | None = None,
-    reduction: int = MEAN,
-) -> Estimate:
+@takes("x target weight? pos_weight?")
+def binary_cross_entropy_with_logits(of: Operands, *, reduction: int = MEAN) -> Estimate:
     """Seven operations, an exponential and a logarithm per element; three more for weighted positives."""
-    extra = (POSITIVE_WEIGHT - 1) if pos_weight is not None else 0
+    extra = (POSITIVE_WEIGHT - 1) if of.pos_weight is not None else 0
     loss = Loss(CROSS_ENTROPY_OF_LOGITS.flops + extra, CROSS_ENTROPY_OF_LOGITS.functions)
-    return compared(loss, reduction, x, target, weight, pos_weight)
+    return compared(loss, reduction, *of)
 
 
 backward("aten.binary_cross_entropy_with_logits")(
@@ -240,16 +236,12 @@ def cosine_embedding_loss(
 
 
 @rule("aten.triplet_margin_loss")
+@takes("anchor positive negative")
 def triplet_margin_loss(
-    anchor: TensorType,
-    positive: TensorType,
-    negative: TensorType,
-    *,
-    p: float = 2.0,
-    swap: bool = False,
-    reduction: int = MEAN,
+    of: Operands, *, p: float = 2.0, swap: bool = False, reduction: int = MEAN
 ) -> Estimate:
     """Two distances, with `swap` a third; add, subtract and clamp per row, with `swap` the smaller of two."""
+    anchor, positive, negative = of
     pairs = [(anchor, positive), (anchor, negative), *([(positive, negative)] if swap else [])]
     distances = [pairwise_distance(a, b, p) for a, b in pairs]
     shape = reduced(broadcast(anchor.shape, positive.shape, negative.shape), -1)
@@ -290,19 +282,12 @@ def longest_label(labels: Lengths) -> Dim:
 
 
 @rule("aten.ctc_loss")
-def ctc_loss(
-    log_probs: TensorType,
-    targets: TensorType,
-    input_lengths: Lengths,
-    target_lengths: Lengths,
-    *,
-    reduction: int = MEAN,
-) -> Estimate:
+@takes("log_probs targets input_lengths? target_lengths?")
+def ctc_loss(of: Operands, *, reduction: int = MEAN) -> Estimate:
     """Nine operations and four functions per state; a mean divides by each label's length."""
-    full = log_probs.like(log_probs.shape[1:-1])
-    visited = states(log_probs, targets, input_lengths, target_lengths)
+    full, visited = of.log_probs.like(of.log_probs.shape[1:-1]), states(*of)
     flops = STATE * visited + full.numel * (reduction == MEAN)
-    return total_of(full, reduction, flops, STATE_FUNCTIONS * visited, (log_probs, targets))
+    return total_of(full, reduction, flops, STATE_FUNCTIONS * visited, (of.log_probs, of.targets))
 
 
 @rule("aten._ctc_loss")
@@ -321,22 +306,15 @@ def ctc_loss_forward(
 
 
 @rule("aten._ctc_loss_backward")
-def ctc_loss_backward(
-    grad: TensorType,
-    log_probs: TensorType,
-    targets: TensorType,
-    input_lengths: Lengths,
-    target_lengths: Lengths,
-    neg_log_likelihood: TensorType,
-    log_alpha: TensorType,
-) -> Estimate:
+@takes("grad log_probs targets input_lengths? target_lengths? neg_log_likelihood log_alpha")
+def ctc_loss_backward(of: Operands) -> Estimate:
     """The recursion backward in time, each state added to its class; all classes at every step."""
-    visited = states(log_probs, targets, input_lengths, target_lengths)
+    visited = states(*of.named("log_probs targets input_lengths target_lengths"))
     return Estimate(
-        (log_probs.like(),),
-        vector_flops=(STATE + 5) * visited + 5 * log_probs.numel,
-        transcendentals=(STATE_FUNCTIONS + 3) * visited + 2 * log_probs.numel,
-        reads=(grad, log_probs, targets, neg_log_likelihood, log_alpha),
+        (of.log_probs.like(),),
+        vector_flops=(STATE + 5) * visited + 5 * of.log_probs.numel,
+        transcendentals=(STATE_FUNCTIONS + 3) * visited + 2 * of.log_probs.numel,
+        reads=of.but("input_lengths target_lengths"),
     )
 
 

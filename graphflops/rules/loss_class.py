@@ -13,7 +13,7 @@ from graphflops.dims import Dim, differ, floor_div
 from graphflops.rules.elementwise import result_of, result_type
 from graphflops.rules.loss import MEAN, total_of
 from graphflops.rules.operands import Operands, takes
-from graphflops.rules.registry import ForwardCall, aten, backward, require, rule
+from graphflops.rules.registry import ForwardCall, backward, require, rule
 from graphflops.rules.softmax import LOG_SOFTMAX_GRADIENT, log_softmax
 from graphflops.tensor import TensorType
 
@@ -82,7 +82,7 @@ def nll_loss_backward(
     return likelihood_gradient(grad_output, x, target, weight)
 
 
-@backward(*aten("nll_loss nll_loss2d nll_loss_nd nll_loss_forward nll_loss2d_forward"))
+@backward("aten.nll_loss nll_loss2d nll_loss_nd nll_loss_forward nll_loss2d_forward")
 def nll_loss_gradient(call: ForwardCall) -> Estimate:
     """Zeros except at the picked scores, which get the scaled gradient."""
     given = call.arguments
@@ -95,19 +95,14 @@ def probabilities_given(x: TensorType, target: TensorType) -> bool:
 
 
 @rule("aten.cross_entropy_loss")
-def cross_entropy_loss(
-    x: TensorType,
-    target: TensorType,
-    weight: TensorType | None = None,
-    reduction: int = MEAN,
-    *,
-    label_smoothing: float = 0.0,
-) -> Estimate:
+@takes("x target weight?")
+def cross_entropy_loss(of: Operands, *, reduction: int = MEAN, label_smoothing: float = 0.0) -> Estimate:
     """The log of the softmax, then a pick, or a product and a sum per class for a target of probabilities.
 
     Label smoothing adds up all classes, weighted, and mixes the sums in: 1, 1 for a weight, and 3 per row;
     given probabilities it scales and shifts them.
     """
+    x, target, weight = of
     logs = log_softmax(x, class_axis(x))
     weights = int(weight is not None)
     if probabilities_given(x, target):
@@ -150,18 +145,12 @@ def rows_of(x: TensorType) -> TensorType:
 
 
 @rule("aten.multi_margin_loss")
-def multi_margin_loss(
-    x: TensorType,
-    target: TensorType,
-    p: float = 1,
-    *,
-    weight: TensorType | None = None,
-    reduction: int = MEAN,
-) -> Estimate:
+@takes("x target * weight?")
+def multi_margin_loss(of: Operands, *, p: float = 1, reduction: int = MEAN) -> Estimate:
     """Subtract, add, clamp, select, sum per score; a product for p = 2 and for a weight; divide per row."""
-    rows = rows_of(x)
-    flops = (5 + (p == 2) + (weight is not None)) * x.numel + rows.numel
-    return total_of(rows, reduction, flops, 0, (x, target, weight))
+    rows = rows_of(of.x)
+    flops = (5 + (p == 2) + (of.weight is not None)) * of.x.numel + rows.numel
+    return total_of(rows, reduction, flops, 0, (*of,))
 
 
 @rule("aten.multi_margin_loss_backward")
@@ -205,7 +194,7 @@ def multilabel_margin_loss_backward(
 def classified(of: Operands) -> tuple[TensorType, Estimate]:
     """Scores of a linear layer, and the work of its product and of the cross entropy of the scores."""
     scores = of.x.like((of.x.shape[0], of.linear_weight.shape[0]))
-    loss = cross_entropy_loss(scores, of.target, of.weight, 0)
+    loss = cross_entropy_loss(scores, of.target, of.weight, reduction=0)
     return scores, replace(
         loss,
         matrix_flops=2 * scores.numel * of.x.shape[1],

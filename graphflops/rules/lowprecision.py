@@ -10,7 +10,7 @@ from graphflops.dims import Dim, ceil_div, differ, floor_div, prod
 from graphflops.rules.matmul import Number, Tensors, add_product, flops_of, grouped_mm, linear, matmul_into
 from graphflops.rules.operands import Operands, takes
 from graphflops.rules.quantized import DEQUANTIZE, MIN_MAX, QUANTIZE
-from graphflops.rules.registry import Derived, require, rule
+from graphflops.rules.registry import require, rule
 from graphflops.rules.shapes import only_result, shown
 from graphflops.rules.work import activation as activation_named
 from graphflops.tensor import BFLOAT16, FLOAT4_PAIR, FLOAT32, INT8, INT32, UINT8, DType, TensorType
@@ -24,18 +24,12 @@ def int_mm(a: TensorType, b: TensorType) -> Estimate:
     return replace(matmul_into(a, b, INT32), matrix_dtype=INT8)
 
 
-def scaled_mm(
-    a: TensorType,
-    b: TensorType,
-    scale_a: TensorType,
-    scale_b: TensorType,
-    bias: TensorType | None = None,
-    scale_result: TensorType | None = None,
-    out_dtype: DType | None = None,
-) -> Estimate:
+@takes("a b scale_a scale_b bias? scale_result? out_dtype?")
+def scaled_mm(of: Operands) -> Estimate:
     """Product of narrow floats; each result takes both operands' scales, then the bias and its own scale."""
-    _check_scales(a, b, scale_a, scale_b)
-    return _scaled(matmul_into(a, b, out_dtype or a.dtype), (scale_a,), (scale_b,), bias, scale_result)
+    _check_scales(*of.named("a b scale_a scale_b"))
+    product = matmul_into(of.a, of.b, of.out_dtype or of.a.dtype)
+    return _scaled(product, (of.scale_a,), (of.scale_b,), of.bias, of.scale_result)
 
 
 rule("aten._scaled_mm", product=("a", "b"))(scaled_mm)
@@ -63,17 +57,10 @@ def _check_scales(a: TensorType, b: TensorType, *scales: TensorType) -> None:
 
 
 @rule("aten._scaled_mm_v2", product=("a", "b"))
-def scaled_mm_v2(
-    a: TensorType,
-    b: TensorType,
-    scale_a: Tensors,
-    *,
-    scale_b: Tensors,
-    bias: TensorType | None,
-    out_dtype: DType | None,
-) -> Estimate:
+@takes("a b scale_a? * scale_b? bias?")
+def scaled_mm_v2(of: Operands, *, out_dtype: DType | None) -> Estimate:
     """As _scaled_mm with several scales per operand."""
-    return _scaled(matmul_into(a, b, out_dtype or a.dtype), scale_a, scale_b, bias, None)
+    return _scaled(matmul_into(of.a, of.b, out_dtype or of.a.dtype), of.scale_a, of.scale_b, of.bias, None)
 
 
 @rule("aten._scaled_addmm", product=("a", "b"))
@@ -87,24 +74,15 @@ def scaled_addmm(
 
 
 @rule("aten._scaled_grouped_mm", product=("a", "b"))
-def scaled_grouped_mm(
-    a: TensorType,
-    b: TensorType,
-    scale_a: TensorType | Tensors,
-    *,
-    scale_b: TensorType | Tensors,
-    offs: TensorType | None = None,
-    bias: TensorType | None = None,
-    scale_result: TensorType | None = None,
-    out_dtype: DType | None = None,
-) -> Estimate:
+@takes("a b scale_a? * scale_b? offs? bias? scale_result?")
+def scaled_grouped_mm(of: Operands, *, out_dtype: DType | None = None) -> Estimate:
     """As _grouped_mm for narrow floats with one or several scales per operand; the result is bfloat16 by default."""
-    product = grouped_mm(a, b, offs, None, out_dtype or BFLOAT16)
-    a_scales, b_scales = (x if isinstance(x, tuple) else (x,) for x in (scale_a, scale_b))
-    return _scaled(product, a_scales, b_scales, bias, scale_result)
+    product = grouped_mm(of.a, of.b, of.offs, None, out_dtype or BFLOAT16)
+    a_scales, b_scales = (x if isinstance(x, tuple) else (x,) for x in (of.scale_a, of.scale_b))
+    return _scaled(product, a_scales, b_scales, of.bias, of.scale_result)
 
 
-rule("aten._scaled_grouped_mm_v2", product=("a", "b"))(Derived(scaled_grouped_mm))
+rule("aten._scaled_grouped_mm_v2", product=("a", "b")).derived(scaled_grouped_mm)
 
 
 def _scaled(
@@ -196,37 +174,26 @@ def dynamic_int4_mm(
 
 
 @rule("aten._mixed_dtypes_linear")
-def mixed_dtypes_linear(
-    x: TensorType,
-    weight: TensorType,
-    scale: TensorType,
-    *,
-    bias: TensorType | None = None,
-    activation: str | None = None,
-) -> Estimate:
+@takes("x weight scale * bias?")
+def mixed_dtypes_linear(of: Operands, *, activation: str | None = None) -> Estimate:
     """A conversion per weight, the scale per result, then an operation each for bias and activation."""
-    product = weight_only(x, scale.shape[0], 1, weight, scale, bias)
-    return _with_epilogue(product, 1 + (bias is not None), activation)
+    product = weight_only(of.x, of.scale.shape[0], 1, *of.but("x"))
+    return _with_epilogue(product, 1 + (of.bias is not None), activation)
 
 
 @rule("quantized_decomposed.mixed_mm")
-def mixed_mm(
-    x: TensorType, weight: TensorType, scales: TensorType, zero_points: TensorType | None
-) -> Estimate:
+@takes("x weight scales zero_points?")
+def mixed_mm(of: Operands) -> Estimate:
     """Three operations dequantize each weight of (in, out), two without zero points."""
-    return weight_only(x, weight.shape[1], DEQUANTIZE - (zero_points is None), weight, scales, zero_points)
+    return weight_only(of.x, of.weight.shape[1], DEQUANTIZE - (of.zero_points is None), *of.but("x"))
 
 
 @rule("quantized_decomposed.mixed_linear")
-def mixed_linear(
-    x: TensorType,
-    weight: TensorType,
-    scales: TensorType,
-    zero_points: TensorType | None,
-    dtype: DType | None = None,
-) -> Estimate:
+@takes("x weight scales zero_points? dtype?")
+def mixed_linear(of: Operands) -> Estimate:
     """Three operations dequantize each weight of (out, in), two without zero points."""
-    return weight_only(x, weight.shape[0], DEQUANTIZE - (zero_points is None), weight, scales, zero_points)
+    each = DEQUANTIZE - (of.zero_points is None)
+    return weight_only(of.x, of.weight.shape[0], each, *of.but("x dtype"))
 
 
 @rule("aten.fbgemm_linear_int8_weight", "aten.fbgemm_linear_int8_weight_fp32_activation")
@@ -245,20 +212,13 @@ def fbgemm_linear_int8(
 
 
 @rule("aten._sparse_semi_structured_linear")
-def sparse_linear(
-    x: TensorType,
-    weight: TensorType,
-    meta: TensorType,
-    *,
-    bias: TensorType | None = None,
-    activation: str | None = None,
-    out_dtype: DType | None = None,
-) -> Estimate:
+@takes("x weight meta * bias?")
+def sparse_linear(of: Operands, *, activation: str | None = None, out_dtype: DType | None = None) -> Estimate:
     """A multiply-add per row and stored weight; others count the pruned half as well."""
-    out = x.like((*x.shape[:-1], weight.shape[0]), out_dtype)
-    flops = flops_of(prod(x.shape[:-1]) * weight.numel, x.dtype)
-    product = Estimate((out,), flops, reads=(x, weight, meta, bias))
-    return _with_epilogue(product, int(bias is not None), activation)
+    *rows, _ = of.x.shape
+    flops = flops_of(prod(rows) * of.weight.numel, of.x.dtype)
+    product = Estimate((of.x.like((*rows, of.weight.shape[0]), out_dtype),), flops, reads=(*of,))
+    return _with_epilogue(product, int(of.bias is not None), activation)
 
 
 @rule("aten._sparse_semi_structured_mm")
@@ -269,31 +229,22 @@ def sparse_mm(a: TensorType, meta: TensorType, b: TensorType, *, out_dtype: DTyp
 
 
 @rule("aten._sparse_semi_structured_addmm")
+@takes("base a meta b")
 def sparse_addmm(
-    base: TensorType,
-    a: TensorType,
-    meta: TensorType,
-    b: TensorType,
-    *,
-    alpha: Number = 1,
-    beta: Number = 1,
-    out_dtype: DType | None = None,
+    of: Operands, *, alpha: Number = 1, beta: Number = 1, out_dtype: DType | None = None
 ) -> Estimate:
     """As _sparse_semi_structured_mm, added to one number per row."""
-    column = base.view((base.shape[0], 1))
-    return add_product(column, sparse_mm(a, meta, b, out_dtype=out_dtype), beta, alpha)
+    column, product = of.base.view((of.base.shape[0], 1)), sparse_mm(of.a, of.meta, of.b, out_dtype=out_dtype)
+    return add_product(column, product, beta, alpha)
 
 
 @rule("aten._cslt_sparse_mm")
+@takes("a b bias? alpha?")
 def cslt_sparse_mm(
-    a: TensorType,
-    b: TensorType,
-    bias: TensorType | None = None,
-    alpha: TensorType | None = None,
-    out_dtype: DType | None = None,
-    transpose_result: bool = False,
+    of: Operands, *, out_dtype: DType | None = None, transpose_result: bool = False
 ) -> Estimate:
     """A multiply-add per column and stored weight: half of each row."""
+    a, b, bias, alpha = of
     rows, (inner, columns) = a.shape[0], b.shape
     out = b.like((columns, rows) if transpose_result else (rows, columns), out_dtype)
     operations = (bias is not None) + (alpha is not None)

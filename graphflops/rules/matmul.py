@@ -8,7 +8,8 @@ from itertools import pairwise
 from graphflops.cost import Estimate
 from graphflops.dims import Dim, broadcast, differ, dim_min, floor_div, meet, prod
 from graphflops.rules.elementwise import result_type
-from graphflops.rules.registry import ForwardCall, aten, backward, require, rule
+from graphflops.rules.operands import Operands, takes
+from graphflops.rules.registry import ForwardCall, backward, require, rule
 from graphflops.rules.shapes import expanded, only_result
 from graphflops.rules.work import WORK
 from graphflops.tensor import DType, TensorType
@@ -30,7 +31,7 @@ def additions(out: TensorType) -> Dim:
     return (2 if out.dtype.kind == "complex" else 1) * out.numel
 
 
-@rule(*aten("mm bmm matmul linalg_matmul mv dot vdot"), product=("a", "b"))
+@rule("aten.mm bmm matmul linalg_matmul mv dot vdot", product=("a", "b"))
 def matmul(a: TensorType, b: TensorType) -> Estimate:
     """Batched matrix product; a vector operand counts as a matrix with an axis of length one."""
     require(a.rank > 0 and b.rank > 0, f"a product of matrices needs axes: {a} and {b}")
@@ -76,34 +77,22 @@ def linear(x: TensorType, weight: TensorType, bias: TensorType | None = None) ->
 
 
 @rule("aten.addmm", "aten.addmv", "aten.baddbmm", product=("a", "b"))
-def addmm(
-    base: TensorType,
-    a: TensorType,
-    b: TensorType,
-    *,
-    out_dtype: DType | None = None,
-    beta: Number = 1,
-    alpha: Number = 1,
-) -> Estimate:
+@takes("base a b")
+def addmm(of: Operands, *, out_dtype: DType | None = None, beta: Number = 1, alpha: Number = 1) -> Estimate:
     """The product, and vector FLOPs for the remaining operations of beta * base + alpha * (a @ b)."""
-    product = matmul(a, b) if out_dtype is None else matmul_into(a, b, out_dtype)
-    return add_product(base, product, beta, alpha)
+    product = matmul(of.a, of.b) if out_dtype is None else matmul_into(of.a, of.b, out_dtype)
+    return add_product(of.base, product, beta, alpha)
 
 
 @rule("aten._addmm_activation", product=("a", "b"))
+@takes("base a b")
 def addmm_activation(
-    base: TensorType,
-    a: TensorType,
-    b: TensorType,
-    *,
-    beta: Number = 1,
-    alpha: Number = 1,
-    use_gelu: bool = False,
+    of: Operands, *, beta: Number = 1, alpha: Number = 1, use_gelu: bool = False
 ) -> Estimate:
     """As addmm, followed by relu, one comparison, or gelu."""
-    product = matmul(a, b)
+    product = matmul(of.a, of.b)
     work, n = WORK["gelu" if use_gelu else "relu"], only_result(product).numel
-    return add_product(base, product, beta, alpha, work.flops * n, work.transcendentals * n)
+    return add_product(of.base, product, beta, alpha, work.flops * n, work.transcendentals * n)
 
 
 @rule("aten.addbmm", product=("a", "b"))

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from graphflops.cost import Estimate, Value, data_dependent, free
 from graphflops.dims import Dim, broadcast, dim_min
-from graphflops.rules.registry import Derived, ForwardCall, aten, backward, require, rule
+from graphflops.rules.registry import ForwardCall, backward, require, rule
 from graphflops.rules.shapes import expanded, only_result, shown
 from graphflops.rules.view_copies import copied_back
 from graphflops.tensor import BOOL, COMPLEX32, DTYPES, FLOAT32, DType, TensorType
@@ -57,13 +57,11 @@ def to(
 
 _CASTS = {"Byte": "uint8", "Char": "int8", "Short": "int16", "Int": "int32", "Long": "int64"}
 for _name, _dtype in {**_CASTS, "Half": "float16", "Float": "float32", "Double": "float64"}.items():
-    rule(f"aten._cast_{_name}")(
-        Derived(
-            moved, says="A conversion to the type in the operator's name.", order="x _", dtype=DTYPES[_dtype]
-        )
+    rule(f"aten._cast_{_name}").derived(
+        moved, says="A conversion to the type in the operator's name.", order="x _", dtype=DTYPES[_dtype]
     )
-rule("aten.chalf", kind="cast")(
-    Derived(moved, says="A conversion to complex numbers of half precision.", order="x", dtype=COMPLEX32)
+rule("aten.chalf", kind="cast").derived(
+    moved, says="A conversion to complex numbers of half precision.", order="x", dtype=COMPLEX32
 )
 
 
@@ -205,7 +203,7 @@ def clone_backward(call: ForwardCall) -> Estimate:
     return free(call.arguments["x"].like())
 
 
-@backward(*aten("_to_copy chalf to type_as _autocast_to_reduced_precision _autocast_to_full_precision"))
+@backward("aten._to_copy chalf to type_as _autocast_to_reduced_precision _autocast_to_full_precision")
 def conversion_backward(call: ForwardCall) -> Estimate:
     """The result's gradient converted back; the same tensor if nothing was converted."""
     out = only_result(call.estimate)

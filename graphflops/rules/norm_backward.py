@@ -21,7 +21,7 @@ from graphflops.rules.batch_norm import channels_of
 from graphflops.rules.elementwise import result_of
 from graphflops.rules.norm import computed_in
 from graphflops.rules.operands import Operands, takes
-from graphflops.rules.registry import ForwardCall, aten, backward, rule
+from graphflops.rules.registry import ForwardCall, backward, rule
 from graphflops.tensor import TensorType
 
 KIND = "normalisation"
@@ -87,18 +87,16 @@ def native_layer_norm_backward(of: Operands, *, output_mask: Wants) -> Estimate:
 
 
 @rule("aten._fused_rms_norm_backward")
+@takes("grad_out x * rstd weight?")
 def fused_rms_norm_backward(
-    grad_out: TensorType,
-    x: TensorType,
-    normalized_shape: tuple[Dim, ...],
-    rstd: TensorType,
-    weight: TensorType | None,
-    output_mask: Wants,
+    of: Operands, *, normalized_shape: tuple[Dim, ...], output_mask: Wants
 ) -> Estimate:
     """Up to 9 operations per element for input and weight."""
-    wants = (output_mask[0], output_mask[1] and weight is not None, False)
-    affine = x.like(normalized_shape)
-    estimate = ROOT_MEAN_SQUARE.gradients(grad_out, x, weight, wants, (rstd,), affine)
+    wants, affine = (
+        (output_mask[0], output_mask[1] and of.weight is not None, False),
+        of.x.like(normalized_shape),
+    )
+    estimate = ROOT_MEAN_SQUARE.gradients(of.grad_out, of.x, of.weight, wants, (of.rstd,), affine)
     return replace(estimate, out=estimate.out[:2])
 
 
@@ -111,10 +109,8 @@ def native_group_norm_backward(of: Operands, *, C: Dim, output_mask: Wants) -> E
 
 
 @rule(
-    *aten(
-        "native_batch_norm_backward batch_norm_backward _batch_norm_impl_index_backward",
-        "cudnn_batch_norm_backward miopen_batch_norm_backward",
-    )
+    "aten.native_batch_norm_backward batch_norm_backward _batch_norm_impl_index_backward",
+    "aten.cudnn_batch_norm_backward miopen_batch_norm_backward",
 )
 @takes("* grad x weight? running_mean? running_var? saved_mean? saved_var?")
 def batch_norm_backward(
@@ -170,10 +166,8 @@ backward("aten._native_batch_norm_legit_no_training", "aten._batch_norm_no_updat
 
 
 @backward(
-    *aten(
-        "batch_norm instance_norm native_batch_norm _native_batch_norm_legit",
-        "_native_batch_norm_legit_functional _batch_norm_impl_index cudnn_batch_norm miopen_batch_norm",
-    )
+    "aten.batch_norm instance_norm native_batch_norm _native_batch_norm_legit",
+    "aten._native_batch_norm_legit_functional _batch_norm_impl_index cudnn_batch_norm miopen_batch_norm",
 )
 def batch_norm_gradient(call: ForwardCall) -> Estimate:
     """As in training for the batch's own statistics, as in inference for running ones."""

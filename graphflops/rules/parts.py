@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from graphflops.cost import Estimate, data_dependent, free
 from graphflops.dims import Dim, Expr, at_least, ceil_div, differ, dim_max, dim_min, floor_div, total
-from graphflops.rules.registry import Derived, ForwardCall, aten, backward, require, rule
+from graphflops.rules.registry import ForwardCall, backward, require, rule
 from graphflops.rules.shapes import axis, kept_by_slice, replaced, shown, tensors_of
 from graphflops.tensor import TensorType
 
@@ -128,8 +128,8 @@ def hsplit(x: TensorType, cuts: int | Sequence[int]) -> Estimate:
     return tensor_split(x, cuts, 1 if x.rank > 1 else 0)
 
 
-rule("aten.vsplit")(Derived(tensor_split, says="`tensor_split` along the first axis.", order="x cuts", dim=0))
-rule("aten.dsplit")(Derived(tensor_split, says="`tensor_split` along the third axis.", order="x cuts", dim=2))
+rule("aten.vsplit").derived(tensor_split, says="`tensor_split` along the first axis.", order="x cuts", dim=0)
+rule("aten.dsplit").derived(tensor_split, says="`tensor_split` along the third axis.", order="x cuts", dim=2)
 
 
 @rule("aten.unbind")
@@ -163,11 +163,9 @@ def linalg_diagonal(x: TensorType, *, offset: int = 0, dim1: int = -2, dim2: int
 
 
 @backward(
-    *aten(
-        "select narrow diagonal linalg_diagonal split split_with_sizes chunk unsafe_split",
-        "unsafe_split_with_sizes unsafe_chunk tensor_split hsplit vsplit dsplit unbind unbind_copy",
-        "split_copy select_copy slice_copy narrow_copy split_with_sizes_copy",
-    )
+    "aten.select narrow diagonal linalg_diagonal split split_with_sizes chunk unsafe_split",
+    "aten.unsafe_split_with_sizes unsafe_chunk tensor_split hsplit vsplit dsplit unbind unbind_copy",
+    "aten.split_copy select_copy slice_copy narrow_copy split_with_sizes_copy",
 )
 def part_backward(call: ForwardCall) -> Estimate:
     """Writes the gradients of the parts into a gradient of the whole, zero elsewhere."""

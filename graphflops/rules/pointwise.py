@@ -20,7 +20,7 @@ from graphflops.rules.elementwise import (
     to_real,
     to_real_float,
 )
-from graphflops.rules.registry import Derived, ForwardCall, backward, rule
+from graphflops.rules.registry import ForwardCall, backward, rule
 from graphflops.rules.work import WORK, power
 from graphflops.rules.work_functions import Work
 from graphflops.tensor import COMPLEX128, FLOAT64, INT32, INT64, DType, TensorType
@@ -117,7 +117,7 @@ for _names, _says, _fold in (
     ("rsub", "B - alpha * a.", lambda x, y, alpha: y - alpha * x),
 ):
     _keys = [f"aten.{name}" for name in _names.split()]
-    rule(*_keys)(Derived(_combined, says=_says, name=_names.split()[0], fold=_fold))
+    rule(*_keys).derived(_combined, says=_says, name=_names.split()[0], fold=_fold)
     backward(*_keys)(differentiate(WORK[_names.split()[0]]))
 
 
@@ -154,7 +154,7 @@ def addcmul(a: TensorType, b: TensorType, c: TensorType, *, value: Value = 1, wo
 
 
 for _name in ("addcmul", "addcdiv"):
-    rule(f"aten.{_name}")(Derived(addcmul, work=WORK[_name]))
+    rule(f"aten.{_name}").derived(addcmul, work=WORK[_name])
     backward(f"aten.{_name}")(differentiate(WORK[_name]))
 
 
@@ -225,7 +225,7 @@ def _double(*operands: Value) -> DType:
     return COMPLEX128 if result_type(*operands).kind == "complex" else FLOAT64
 
 
-rule("aten.square")(Derived(pow_, says="One multiplication per element.", order="a", exponent=2))
+rule("aten.square").derived(pow_, says="One multiplication per element.", order="a", exponent=2)
 backward("aten.square")(differentiate(WORK["square"]))
 # A base's gradient has the work of a power that is lower by one.
 backward("aten.pow", "aten.float_power")(differentiate(WORK["pow"], "a", "exponent"))

@@ -9,7 +9,7 @@ from typing import Any
 from graphflops.cost import Estimate
 from graphflops.dims import Dim, at_least, compare, floor_div, mod, prod, same, total
 from graphflops.rules.reduce import indexed, operand_gradient
-from graphflops.rules.registry import Derived, ForwardCall, aten, backward, require, rule
+from graphflops.rules.registry import Derived, ForwardCall, backward, require, rule
 from graphflops.tensor import INT64, TensorType
 
 KIND = "pooling"
@@ -96,25 +96,18 @@ def pooling(
 
 for _spatial in (1, 2, 3):
     _max: dict[str, Any] = {"says": "One comparison per window element.", "spatial": _spatial}
-    rule(f"aten.max_pool{_spatial}d", f"aten.quantized_max_pool{_spatial}d")(Derived(pooling, **_max))
-    rule(f"aten.max_pool{_spatial}d_with_indices")(Derived(pooling, indexed, **_max))
-    rule(f"aten.avg_pool{_spatial}d")(
-        Derived(
-            pooling,
-            says="One addition per window element and a division per output.",
-            spatial=_spatial,
-            final=1,
-        )
+    rule(f"aten.max_pool{_spatial}d", f"aten.quantized_max_pool{_spatial}d").derived(pooling, **_max)
+    rule(f"aten.max_pool{_spatial}d_with_indices").derived(pooling, indexed, **_max)
+    rule(f"aten.avg_pool{_spatial}d").derived(
+        pooling, says="One addition per window element and a division per output.", spatial=_spatial, final=1
     )
     if _spatial > 1:
-        rule(f"aten.mkldnn_max_pool{_spatial}d")(Derived(pooling, **_max))
+        rule(f"aten.mkldnn_max_pool{_spatial}d").derived(pooling, **_max)
 
 
 @rule(
-    *aten(
-        "max_pool2d_with_indices_backward max_pool3d_with_indices_backward adaptive_max_pool2d_backward",
-        "adaptive_max_pool3d_backward fractional_max_pool2d_backward fractional_max_pool3d_backward",
-    )
+    "aten.max_pool2d_with_indices_backward max_pool3d_with_indices_backward adaptive_max_pool2d_backward",
+    "aten.adaptive_max_pool3d_backward fractional_max_pool2d_backward fractional_max_pool3d_backward",
 )
 def max_pool_with_indices_backward(
     grad_output: TensorType, x: TensorType, *, indices: TensorType
@@ -157,7 +150,7 @@ def avg_pool_backward(
 
 
 for _spatial in (2, 3):
-    rule(f"aten.avg_pool{_spatial}d_backward")(Derived(avg_pool_backward, spatial=_spatial))
+    rule(f"aten.avg_pool{_spatial}d_backward").derived(avg_pool_backward, spatial=_spatial)
 
 
 # Adaptive windows.
@@ -223,11 +216,11 @@ def adaptive_pool(x: TensorType, output_size: PerAxis, *, spatial: int, final: i
 for _spatial in (1, 2, 3):
     _average = Derived(adaptive_pool, spatial=_spatial, final=1)
     rule(f"aten.adaptive_avg_pool{_spatial}d")(_average)
-    rule(f"aten.adaptive_max_pool{_spatial}d")(Derived(adaptive_pool, indexed, spatial=_spatial, final=0))
-rule("aten._adaptive_avg_pool2d", "aten.mkldnn_adaptive_avg_pool2d")(
-    Derived(adaptive_pool, spatial=2, final=1)
+    rule(f"aten.adaptive_max_pool{_spatial}d").derived(adaptive_pool, indexed, spatial=_spatial, final=0)
+rule("aten._adaptive_avg_pool2d", "aten.mkldnn_adaptive_avg_pool2d").derived(
+    adaptive_pool, spatial=2, final=1
 )
-rule("aten._adaptive_avg_pool3d")(Derived(adaptive_pool, spatial=3, final=1))
+rule("aten._adaptive_avg_pool3d").derived(adaptive_pool, spatial=3, final=1)
 
 
 @backward(*(f"aten.adaptive_avg_pool{spatial}d" for spatial in (1, 2, 3)))
@@ -243,11 +236,11 @@ def adaptive_avg_pool_backward(grad_output: TensorType, x: TensorType, *, spatia
     return Estimate((x.like(),), vector_flops=forward.vector_flops, reads=(grad_output,))
 
 
-rule("aten._adaptive_avg_pool2d_backward", "aten.mkldnn_adaptive_avg_pool2d_backward")(
-    Derived(adaptive_avg_pool_backward, spatial=2)
+rule("aten._adaptive_avg_pool2d_backward", "aten.mkldnn_adaptive_avg_pool2d_backward").derived(
+    adaptive_avg_pool_backward, spatial=2
 )
-rule("aten._adaptive_avg_pool3d_backward", "aten.adaptive_avg_pool3d_backward")(
-    Derived(adaptive_avg_pool_backward, spatial=3)
+rule("aten._adaptive_avg_pool3d_backward", "aten.adaptive_avg_pool3d_backward").derived(
+    adaptive_avg_pool_backward, spatial=3
 )
 
 

@@ -11,7 +11,7 @@ from graphflops.dims import Dim, Expr, floor_div, prod, same
 from graphflops.rules import creation, joining, movement, rearrange, views
 from graphflops.rules import pointwise as pointwise_rules
 from graphflops.rules.elementwise import pointwise, result_type, to_bool, to_real
-from graphflops.rules.registry import Derived, rule
+from graphflops.rules.registry import rule
 from graphflops.tensor import FLOAT32, DType, TensorType
 
 KIND = "view"
@@ -38,7 +38,7 @@ rule("prims.clone", "prims.copy_strided", "prims.device_put")(movement.clone)
 rule("prims.copy_to")(movement.copy)
 rule("prims.fill")(creation.fill)
 rule("prims.cat")(joining.cat)
-rule("prims.rev")(Derived(rearrange.flip, order="x dims"))
+rule("prims.rev").derived(rearrange.flip, order="x dims")
 rule("prims.reshape", "prims.resize")(views.view)
 rule("prims.transpose")(views.permute)
 rule("prims.squeeze")(views.squeeze)

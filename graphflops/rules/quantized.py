@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from graphflops.cost import Estimate, Value
 from graphflops.dims import Dim, prod
-from graphflops.rules.registry import Derived, rule
+from graphflops.rules.operands import Operands, takes
+from graphflops.rules.registry import rule
 from graphflops.rules.work import WORK
 from graphflops.tensor import FLOAT32, FLOAT64, INT8, INT64, DType, TensorType
 
@@ -95,16 +96,10 @@ def _range(x: TensorType, shape: tuple[Dim, ...]) -> Estimate:
     )
 
 
-def embedding(
-    weight: TensorType,
-    weight_scales: TensorType,
-    weight_zero_points: TensorType | None,
-    indices: TensorType,
-    *,
-    dtype: DType | None = None,
-    packed: int,
-) -> Estimate:
+@takes("weight weight_scales weight_zero_points? indices")
+def embedding(of: Operands, *, dtype: DType | None = None, packed: int) -> Estimate:
     """Three operations per element looked up, two without zero points."""
+    weight, weight_scales, weight_zero_points, indices = of
     out = weight_scales.like((*indices.shape, weight.shape[1] * packed), dtype)
     per_row = [x.shape[1:] for x in (weight_scales, weight_zero_points) if x is not None]
     scales = weight_scales.like((*indices.shape, sum(prod(shape) for shape in per_row)))
@@ -115,7 +110,7 @@ def embedding(
 
 _OPERANDS = "weight weight_scales weight_zero_points _ _ indices"
 for _name, _packed in (("embedding_byte", 1), ("embedding_4bit", 2), ("embedding_2bit", 4)):
-    rule(f"quantized_decomposed.{_name}")(Derived(embedding, order=_OPERANDS, packed=_packed))
+    rule(f"quantized_decomposed.{_name}").derived(embedding, order=_OPERANDS, packed=_packed)
 
 
 # Operators on tensors that carry their scale.

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from graphflops.cost import Estimate, Value
 from graphflops.dims import Dim
 from graphflops.rules.elementwise import DEFAULT_FLOAT, differentiate, elementwise, float_result
-from graphflops.rules.registry import Derived, aten, backward, rule
+from graphflops.rules.registry import backward, rule
 from graphflops.rules.shapes import tensors_of
 from graphflops.rules.work import WORK
 from graphflops.rules.work_functions import Work
@@ -42,7 +42,7 @@ def rand(
     return drawn(_sized(size, dtype), flops, transcendentals)
 
 
-rule("aten.randn")(Derived(rand, says="Normal numbers, written.", flops=NORMAL[0], transcendentals=NORMAL[1]))
+rule("aten.randn").derived(rand, says="Normal numbers, written.", flops=NORMAL[0], transcendentals=NORMAL[1])
 
 
 @rule("aten.randint", "aten.randint.low", "aten.randint.low_generator")
@@ -72,7 +72,7 @@ def randperm(n: Dim, *, dtype: DType | None = INT64) -> Estimate:
 # Fills: only the tensor's shape and type are used.
 
 
-@rule(*aten("random uniform _philox_uniform _philox_randint _fill_mem_eff_dropout_mask_"))
+@rule("aten.random uniform _philox_uniform _philox_randint _fill_mem_eff_dropout_mask_")
 def uniform(a: TensorType, *bounds: Value, **named: Value) -> Estimate:
     """Uniform numbers or integers; scaling to bounds is not counted."""
     return drawn(a.like(), *UNIFORM, *tensors_of(bounds))
@@ -118,14 +118,12 @@ def normal(mean: Value, std: Value = 1.0) -> Estimate:
     return elementwise(work, mean, std, result=float_result)
 
 
-rule("aten.normal.float_float")(
-    Derived(
-        rand,
-        says="Normal numbers, scaled and shifted.",
-        order="_ _ size",
-        flops=NORMAL[0] + SCALED,
-        transcendentals=NORMAL[1],
-    )
+rule("aten.normal.float_float").derived(
+    rand,
+    says="Normal numbers, scaled and shifted.",
+    order="_ _ size",
+    flops=NORMAL[0] + SCALED,
+    transcendentals=NORMAL[1],
 )
 
 
@@ -141,11 +139,11 @@ def binomial(count: TensorType, prob: TensorType) -> Estimate:
     return elementwise(Work("binomial", transcendentals=1), count, prob)
 
 
-rule("aten._sample_dirichlet")(
-    Derived(rejected, says="A gamma number per element, their sum and the division by it.", flops=2)
+rule("aten._sample_dirichlet").derived(
+    rejected, says="A gamma number per element, their sum and the division by it.", flops=2
 )
-rule("aten._standard_gamma_grad", "aten._dirichlet_grad")(
-    Derived(rejected, says="One evaluation per element of the sample's derivative by its parameter.")
+rule("aten._standard_gamma_grad", "aten._dirichlet_grad").derived(
+    rejected, says="One evaluation per element of the sample's derivative by its parameter."
 )
 
 

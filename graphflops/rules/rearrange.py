@@ -12,7 +12,7 @@ from graphflops.cost import Estimate, copied, data_dependent
 from graphflops.dims import Dim, Expr, at_least, differ, floor_div, mod, prod, total
 from graphflops.rules import parts
 from graphflops.rules.arrangement import bordered, columns_to_image, depth_to_space, repeated, space_to_depth
-from graphflops.rules.registry import Derived, ForwardCall, aten, backward, require, rule
+from graphflops.rules.registry import ForwardCall, backward, require, rule
 from graphflops.rules.shapes import Shape, axes, axis, kept_by_slice, replaced, shown, tensors_of, triangle
 from graphflops.rules.view_copies import copied_back
 from graphflops.tensor import TensorType
@@ -38,12 +38,12 @@ def pad(x: TensorType, pad: Sequence[Dim], mode: str | int = "constant") -> Esti
     return Estimate((x.like(padded(x.shape, pad)),), reads=(x,))
 
 
-rule(*(f"aten.{kind}_pad{n}d" for kind in ("reflection", "replication") for n in (1, 2, 3)))(
-    Derived(pad, says="A copy with a border of mirrored or replicated elements.")
+rule(*(f"aten.{kind}_pad{n}d" for kind in ("reflection", "replication") for n in (1, 2, 3))).derived(
+    pad, says="A copy with a border of mirrored or replicated elements."
 )
 
 
-@rule(*aten("reflection_pad1d_backward reflection_pad2d_backward reflection_pad3d_backward"), kind="scatter")
+@rule("aten.reflection_pad1d_backward reflection_pad2d_backward reflection_pad3d_backward", kind="scatter")
 @rule("aten.replication_pad1d_backward", "aten.replication_pad2d_backward", "aten.replication_pad3d_backward")
 def mirror_pad_backward(grad_output: TensorType, x: TensorType) -> Estimate:
     """Sums the gradients of an element and of its copies in the border."""
@@ -51,10 +51,8 @@ def mirror_pad_backward(grad_output: TensorType, x: TensorType) -> Estimate:
 
 
 @backward(
-    *aten(
-        "reflection_pad1d reflection_pad2d reflection_pad3d replication_pad1d replication_pad2d",
-        "replication_pad3d _pad_circular",
-    )
+    "aten.reflection_pad1d reflection_pad2d reflection_pad3d replication_pad1d replication_pad2d",
+    "aten.replication_pad3d _pad_circular",
 )
 def mirror_pad_gradient(call: ForwardCall) -> Estimate:
     """As the backward operators of reflection and replication padding."""
@@ -127,7 +125,7 @@ def col2im_gradient(call: ForwardCall) -> Estimate:
 # Repeats that are stored.
 
 
-rule("aten.repeat")(Derived(repeated, says="Writes every repeat."))
+rule("aten.repeat").derived(repeated, says="Writes every repeat.")
 
 
 @rule("aten.tile")
@@ -200,9 +198,9 @@ def rot90(x: TensorType, k: int = 1, dims: Sequence[int] = (0, 1)) -> Estimate:
     return Estimate((x.like(shape),), reads=(x,))
 
 
-rule("aten.pixel_shuffle")(Derived(depth_to_space, says="Channels spread out over a finer grid of pixels."))
-rule("aten.pixel_unshuffle")(
-    Derived(space_to_depth, says="Squares of pixels gathered as channels of a coarser grid.")
+rule("aten.pixel_shuffle").derived(depth_to_space, says="Channels spread out over a finer grid of pixels.")
+rule("aten.pixel_unshuffle").derived(
+    space_to_depth, says="Squares of pixels gathered as channels of a coarser grid."
 )
 
 
@@ -216,7 +214,7 @@ def channel_shuffle(x: TensorType, groups: Dim) -> Estimate:
     return copied(x)
 
 
-rule("aten.tril", "aten.triu")(Derived(triangle, says="A copy, zero on one side of a diagonal."))
+rule("aten.tril", "aten.triu").derived(triangle, says="A copy, zero on one side of a diagonal.")
 
 # Diagonals.
 
@@ -325,7 +323,7 @@ _CUTS = ("native_channel_shuffle", "tril", "triu", "diagflat", "diag")
 backward(*(f"aten.{name}" for name in (*_MOVES, *_CUTS)))(copied_back)
 
 
-@backward(*aten("repeat tile repeat_interleave.self_int repeat_interleave.self_Tensor im2col"))
+@backward("aten.repeat tile repeat_interleave.self_int repeat_interleave.self_Tensor im2col")
 def repeats_backward(call: ForwardCall) -> Estimate:
     """Sums the gradients of the repeats of each element, in a patch or of it."""
     (out,) = tensors_of(call.estimate.out)

@@ -15,7 +15,8 @@ from graphflops.dims import Dim, differ, meet, prod, total
 from graphflops.rules.dropout import DROPOUT
 from graphflops.rules.elementwise import result_of
 from graphflops.rules.matmul import flops_of
-from graphflops.rules.registry import Derived, ForwardCall, backward, require, rule
+from graphflops.rules.operands import Operands, takes
+from graphflops.rules.registry import ForwardCall, backward, require, rule
 from graphflops.rules.work import WORK, first_gradient
 from graphflops.rules.work_functions import Work
 from graphflops.tensor import TensorType
@@ -223,7 +224,7 @@ def layers(
 
 
 for _name, _cell in KINDS.items():
-    rule(f"aten.{_name}.input", f"aten.{_name}.data")(Derived(layers, cell=_cell))
+    rule(f"aten.{_name}.input", f"aten.{_name}.data").derived(layers, cell=_cell)
     backward(f"aten.{_name}.input", f"aten.{_name}.data")(partial(sequence_back, _cell))
 
 
@@ -232,17 +233,11 @@ for _name, _cell in KINDS.items():
 
 def _register_step(name: str, cell: Cell) -> None:
     @rule(f"aten.{name}")
-    def step(
-        x: TensorType,
-        hx: TensorType | Tensors,
-        w_ih: TensorType,
-        w_hh: TensorType,
-        b_ih: TensorType | None = None,
-        b_hh: TensorType | None = None,
-    ) -> Estimate:
-        biases = (b_ih, b_hh) if b_ih is not None and b_hh is not None else ()
-        states = states_of(hx)
-        estimate = recur(cell, x, states, [Layer(w_ih, w_hh, None, biases)], x.like(states[0].shape))
+    @takes("x hx? w_ih w_hh b_ih? b_hh?")
+    def step(of: Operands) -> Estimate:
+        biases = (of.b_ih, of.b_hh) if of.b_ih is not None and of.b_hh is not None else ()
+        states, layer = states_of(of.hx), Layer(of.w_ih, of.w_hh, None, biases)
+        estimate = recur(cell, of.x, states, [layer], of.x.like(states[0].shape))
         return replace(estimate, out=estimate.out[1:])
 
     @backward(f"aten.{name}")

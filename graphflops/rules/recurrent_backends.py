@@ -56,7 +56,7 @@ def fused_cell(of: Operands, *, cell: Cell) -> Estimate:
 
 
 for _name, _cell in (("lstm", LSTM), ("gru", GRU)):
-    rule(f"aten._thnn_fused_{_name}_cell", kind="elementwise")(Derived(fused_cell, cell=_cell))
+    rule(f"aten._thnn_fused_{_name}_cell", kind="elementwise").derived(fused_cell, cell=_cell)
 
 
 @rule("aten._thnn_fused_lstm_cell_backward_impl", kind="elementwise")
@@ -149,13 +149,11 @@ def cudnn_rnn(
     return replace(estimate, out=results, writes=(out, *states))
 
 
-rule("aten.miopen_rnn")(
-    Derived(
-        cudnn_rnn,
-        says="As _cudnn_rnn, with the weights also returned in one buffer.",
-        weight_buf=None,
-        in_one_buffer=True,
-    )
+rule("aten.miopen_rnn").derived(
+    cudnn_rnn,
+    says="As _cudnn_rnn, with the weights also returned in one buffer.",
+    weight_buf=None,
+    in_one_buffer=True,
 )
 
 
@@ -214,22 +212,14 @@ def mkldnn_rnn_layer_backward(of: Operands, *, mode: int, has_biases: bool) -> E
 # Quantized cells.
 
 
-def quantized_step(
-    x: TensorType,
-    hx: TensorType | Tensors,
-    w_ih: TensorType,
-    w_hh: TensorType,
-    b_ih: TensorType,
-    b_hh: TensorType,
-    *,
-    cell: Cell,
-) -> Estimate:
+@takes("x hx? w_ih w_hh b_ih b_hh")
+def quantized_step(of: Operands, *, cell: Cell) -> Estimate:
     """One step of a cell with eight-bit weights."""
-    states = states_of(hx)
-    layer = Layer(w_ih, w_hh, None, (b_ih, b_hh))
-    estimate = recur(cell, x, states, [layer], x.like(states[0].shape))
+    states = states_of(of.hx)
+    layer = Layer(of.w_ih, of.w_hh, None, (of.b_ih, of.b_hh))
+    estimate = recur(cell, of.x, states, [layer], of.x.like(states[0].shape))
     return replace(estimate, out=estimate.out[1:], matrix_dtype=INT8)
 
 
 for _name, _cell in KINDS.items():
-    rule(f"aten.quantized_{_name}_cell")(Derived(quantized_step, cell=_cell))
+    rule(f"aten.quantized_{_name}_cell").derived(quantized_step, cell=_cell)

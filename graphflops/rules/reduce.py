@@ -8,7 +8,7 @@ from dataclasses import replace
 from graphflops.cost import Estimate, free
 from graphflops.dims import Dim, Expr, dim_max, dim_min, prod, same, total
 from graphflops.rules.elementwise import DEFAULT_FLOAT, real_of
-from graphflops.rules.registry import Derived, ForwardCall, backward, require, rule
+from graphflops.rules.registry import ForwardCall, backward, require, rule
 from graphflops.rules.shapes import only_result, reduced
 from graphflops.tensor import BOOL, INT64, UINT8, UINT64, DType, TensorType
 
@@ -111,7 +111,7 @@ for _names, _says, _given in (
     ("count_nonzero", "A comparison and an addition per element.", {"result": lambda _: INT64, "each": 2}),
     ("hash_tensor", "One exclusive or per element.", {"result": lambda _: UINT64}),
 ):
-    rule(*(f"aten.{name}" for name in _names.split()))(Derived(along_axes, says=_says, **_given))
+    rule(f"aten.{_names}").derived(along_axes, says=_says, **_given)
 
 
 @rule("aten.prod")
@@ -128,8 +128,8 @@ def extreme(x: TensorType, dim: int | None = None, keepdim: bool = False, *, fol
     return along_axes(x, fold=fold) if dim is None else indexed(reduction(x, dim, keepdim))
 
 
-rule("aten.max")(Derived(extreme, fold=largest))
-rule("aten.min")(Derived(extreme, fold=smallest))
+rule("aten.max").derived(extreme, fold=largest)
+rule("aten.min").derived(extreme, fold=smallest)
 
 
 @rule("aten._aminmax", "aten.aminmax")
@@ -161,9 +161,9 @@ def spread(
 
 
 rule("aten.var")(spread)
-rule("aten.std")(Derived(spread, root=True))
-rule("aten.var_mean")(Derived(spread, with_mean=True))
-rule("aten.std_mean")(Derived(spread, root=True, with_mean=True))
+rule("aten.std").derived(spread, root=True)
+rule("aten.var_mean").derived(spread, with_mean=True)
+rule("aten.std_mean").derived(spread, root=True, with_mean=True)
 
 
 @rule("aten.logsumexp", "aten.special_logsumexp")

@@ -193,10 +193,36 @@ _backwards: dict[str, Rule] = {}
 _installed_loaded = False
 
 
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """The operators that a function is made the rule of, by calling this with it."""
+
+    keys: tuple[str, ...]
+    product: tuple[str, ...]
+    rankless: tuple[str, ...]
+    home: str
+    kind: Kind
+
+    def __call__(self, function: Function) -> Function:
+        for key in _each(self.keys):
+            if key in _rules or _home(index.RULES, key, self.home) != self.home:
+                there = _rules[key].home if key in _rules else index.RULES[key].module
+                raise RuleError(f"operator {key} has a rule already, in {there}")
+            _rules[key] = Rule(key, function, self.product, self.rankless, self.home, self.kind)
+            if key not in index.RULES and self.kind != index.STATED.get(key, "other"):
+                index.STATED[key] = self.kind
+                operator.cache_clear()
+        return function
+
+    def derived(self, *base: Any, **given: Any) -> Derived:
+        """Register a rule made of another: `Derived` says how."""
+        return self(Derived(*base, **given))
+
+
 def rule(
     *keys: str, product: tuple[str, ...] = (), rankless: tuple[str, ...] = (), kind: Kind | None = None
-) -> Callable[[Function], Function]:
-    """Register the decorated function as the rule of each operator.
+) -> Registration:
+    """Register the decorated function as the rule of each operator: `aten.mm bmm` names two.
 
     kind: of operators that `ops/` does not list; by default what the module says as `KIND`, else `other`.
     Raises RuleError if an operator has a rule already, or for a kind that there is not.
@@ -205,19 +231,7 @@ def rule(
     stated = kind or family
     if stated not in KINDS:
         raise RuleError(f"there is no kind of operators {shown(stated)}; there are {', '.join(KINDS)}")
-
-    def register(function: Function) -> Function:
-        for key in keys:
-            if key in _rules or _home(index.RULES, key, home) != home:
-                there = _rules[key].home if key in _rules else index.RULES[key].module
-                raise RuleError(f"operator {key} has a rule already, in {there}")
-            _rules[key] = Rule(key, function, product, rankless, home, stated)
-            if key not in index.RULES and stated != index.STATED.get(key, "other"):
-                index.STATED[key] = stated
-                operator.cache_clear()
-        return function
-
-    return register
+    return Registration(keys, product, rankless, home, stated)
 
 
 def backward(*keys: str) -> Callable[[Function], Function]:
@@ -225,7 +239,7 @@ def backward(*keys: str) -> Callable[[Function], Function]:
     home, _ = _registering_module()
 
     def register(function: Function) -> Function:
-        for key in keys:
+        for key in _each(keys):
             if key in _backwards or _home(index.BACKWARDS, key, home) != home:
                 there = _backwards[key].home if key in _backwards else index.BACKWARDS[key].module
                 raise RuleError(f"operator {key} has a backward rule already, in {there}")
@@ -235,9 +249,10 @@ def backward(*keys: str) -> Callable[[Function], Function]:
     return register
 
 
-def aten(*names: str) -> tuple[str, ...]:
-    """The keys of ATen's operators by these names, separated by blanks."""
-    return tuple(f"aten.{name}" for part in names for name in part.split())
+def _each(keys: Iterable[str]) -> Iterator[str]:
+    """Every operator that keys name, one or several of a namespace."""
+    for first, *others in map(str.split, keys):
+        yield from (first, *(f"{first.partition('.')[0]}.{name}" for name in others))
 
 
 def find(op: str) -> Rule | None:

@@ -14,8 +14,9 @@ from fractions import Fraction
 from graphflops.cost import Estimate
 from graphflops.dims import Dim, differ, dim_max, dim_min, floor_div, meet, prod, total
 from graphflops.rules.elementwise import result_of
+from graphflops.rules.operands import Operands, takes
 from graphflops.rules.reduce import operand_gradient
-from graphflops.rules.registry import Derived, ForwardCall, aten, backward, require, rule
+from graphflops.rules.registry import ForwardCall, backward, require, rule
 from graphflops.tensor import TensorType
 
 KIND = "resampling"
@@ -107,8 +108,8 @@ for _name, _work in (
     ("lanczos2d_aa", antialiased(6)),
 ):
     _key = f"aten.{'_' if 'exact' in _name or '_aa' in _name else ''}upsample_{_name}"
-    rule(_key, f"{_key}.vec")(Derived(upsample, work=_work))
-    rule(f"{_key}_backward")(Derived(upsample_backward, work=_work))
+    rule(_key, f"{_key}.vec").derived(upsample, work=_work)
+    rule(f"{_key}_backward").derived(upsample_backward, work=_work)
     backward(_key, f"{_key}.vec")(upsampling_gradient)
 
 
@@ -126,7 +127,7 @@ def taps_of(interpolation_mode: int, spatial: int) -> int:
     return taps
 
 
-@rule(*aten("grid_sampler grid_sampler_2d grid_sampler_3d _grid_sampler_2d_cpu_fallback"))
+@rule("aten.grid_sampler grid_sampler_2d grid_sampler_3d _grid_sampler_2d_cpu_fallback")
 def grid_sampler(x: TensorType, grid: TensorType, interpolation_mode: int) -> Estimate:
     """Per channel two operations per tap; per grid point its position and a weight per tap."""
     spatial = x.rank - 2
@@ -142,26 +143,21 @@ def grid_sampler(x: TensorType, grid: TensorType, interpolation_mode: int) -> Es
     return Estimate((out,), vector_flops=work, reads=(x, grid))
 
 
-rule("aten.cudnn_grid_sampler")(
-    Derived(grid_sampler, says="As `grid_sampler`, bilinear.", order="x grid", interpolation_mode=BILINEAR)
+rule("aten.cudnn_grid_sampler").derived(
+    grid_sampler, says="As `grid_sampler`, bilinear.", order="x grid", interpolation_mode=BILINEAR
 )
 
 
 @rule(
-    *aten(
-        "grid_sampler_2d_backward grid_sampler_3d_backward cudnn_grid_sampler_backward",
-        "_grid_sampler_2d_cpu_fallback_backward",
-    )
+    "aten.grid_sampler_2d_backward grid_sampler_3d_backward cudnn_grid_sampler_backward",
+    "aten._grid_sampler_2d_cpu_fallback_backward",
 )
+@takes("* grad x grid")
 def grid_sampler_backward(
-    *,
-    grad: TensorType,
-    x: TensorType,
-    grid: TensorType,
-    interpolation_mode: int = BILINEAR,
-    output_mask: tuple[bool, ...] = (True, True),
+    of: Operands, *, interpolation_mode: int = BILINEAR, output_mask: tuple[bool, ...] = (True, True)
 ) -> Estimate:
     """Positions and weights again; per tap two operations for the input, two per coordinate for the grid."""
+    grad, x, grid = of
     spatial = x.rank - 2
     taps = taps_of(interpolation_mode, spatial)
     points = prod(grid.shape[:-1])

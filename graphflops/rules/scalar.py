@@ -24,7 +24,7 @@ from graphflops.dims import (
     where,
 )
 from graphflops.dims.functions import FUNCTIONS, MAX_POWER_BITS
-from graphflops.rules.registry import Derived, aten, rule
+from graphflops.rules.registry import rule
 from graphflops.rules.shapes import axis, if_negative, remainder_of_dividend
 from graphflops.tensor import FLOAT32, TensorType
 
@@ -75,12 +75,12 @@ def _of_two(a: Value, b: Value, *, exact: Function, symbolic: Function) -> Estim
 
 def unary(keys: str, exact: Function, symbolic: Function) -> None:
     """Register a function of one number."""
-    rule(*keys.split())(Derived(_of_one, exact=exact, symbolic=symbolic))
+    rule(*keys.split()).derived(_of_one, exact=exact, symbolic=symbolic)
 
 
 def binary(keys: str, exact: Function, symbolic: Function) -> None:
     """Register a function of two numbers."""
-    rule(*keys.split())(Derived(_of_two, exact=exact, symbolic=symbolic))
+    rule(*keys.split()).derived(_of_two, exact=exact, symbolic=symbolic)
 
 
 def _floor(a: Dim) -> Dim:
@@ -223,7 +223,7 @@ def _ask(x: TensorType, *unused: Value, answer: Callable[[TensorType], Value]) -
 
 
 for _name, _answer in _ANSWERS.items():
-    rule(f"aten.{_name}")(Derived(_ask, answer=_answer))
+    rule(f"aten.{_name}").derived(_ask, answer=_answer)
 
 
 @rule("aten.is_same_size")
@@ -257,10 +257,8 @@ def is_nonzero(x: TensorType) -> Estimate:
 
 
 @rule(
-    *aten(
-        "_functional_assert_scalar _functional_sym_constrain_range",
-        "_functional_sym_constrain_range_for_size",
-    )
+    "aten._functional_assert_scalar _functional_sym_constrain_range",
+    "aten._functional_sym_constrain_range_for_size",
 )
 def functional_promise(*, dep_token: TensorType) -> Estimate:
     """Nothing."""
@@ -300,6 +298,6 @@ def note(*unused: Value, **named: Value) -> Estimate:
     return free(alias=False)
 
 
-rule(*aten("_assert_scalar _assert_tensor_metadata _print sym_constrain_range sym_constrain_range_for_size"))(
-    Derived(note)
-)
+rule(
+    "aten._assert_scalar _assert_tensor_metadata _print sym_constrain_range sym_constrain_range_for_size"
+).derived(note)

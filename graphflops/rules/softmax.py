@@ -14,7 +14,7 @@ from typing import Any
 from graphflops.cost import Estimate
 from graphflops.dims import Dim
 from graphflops.rules.elementwise import result_of
-from graphflops.rules.registry import Derived, ForwardCall, aten, backward, require, rule
+from graphflops.rules.registry import ForwardCall, backward, require, rule
 from graphflops.rules.shapes import axis, reduced
 from graphflops.tensor import FLOAT32, DType, TensorType
 
@@ -48,20 +48,13 @@ def rows(x: TensorType, dim: int) -> Dim:
 
 
 rule("aten.softmax", "aten.special_softmax")(softmax_along)
-rule("aten._safe_softmax")(
-    Derived(
-        softmax_along,
-        says="Softmax, with rows that have no finite element set to zero.",
-        per_element=SOFTMAX + SAFE,
-    )
+rule("aten._safe_softmax").derived(
+    softmax_along,
+    says="Softmax, with rows that have no finite element set to zero.",
+    per_element=SOFTMAX + SAFE,
 )
-rule("aten._masked_softmax")(
-    Derived(
-        softmax_along,
-        says="Softmax after a selection by the mask.",
-        order="x mask dim",
-        per_element=SOFTMAX + 1,
-    )
+rule("aten._masked_softmax").derived(
+    softmax_along, says="Softmax after a selection by the mask.", order="x mask dim", per_element=SOFTMAX + 1
 )
 
 
@@ -102,17 +95,15 @@ def gradient(
 
 
 _LOG: dict[str, Any] = {"per_element": LOG_SOFTMAX_GRADIENT, "exponentials": 1}
-rule("aten._softmax_backward_data")(Derived(gradient, order="grad_output output"))
-rule("aten._log_softmax_backward_data")(
-    Derived(
-        gradient,
-        says="The gradient minus its row sum times the probability: three operations and an exponential.",
-        order="grad_output output",
-        **_LOG,
-    )
+rule("aten._softmax_backward_data").derived(gradient, order="grad_output output")
+rule("aten._log_softmax_backward_data").derived(
+    gradient,
+    says="The gradient minus its row sum times the probability: three operations and an exponential.",
+    order="grad_output output",
+    **_LOG,
 )
-rule("aten._masked_softmax_backward")(
-    Derived(gradient, says="As softmax's, with a selection by the mask.", per_element=SOFTMAX_GRADIENT + 1)
+rule("aten._masked_softmax_backward").derived(
+    gradient, says="As softmax's, with a selection by the mask.", per_element=SOFTMAX_GRADIENT + 1
 )
 
 
@@ -126,5 +117,5 @@ def _of_forward(**given: Any) -> Callable[[ForwardCall], Estimate]:
     return priced
 
 
-backward(*aten("softmax special_softmax _softmax _safe_softmax _masked_softmax"))(_of_forward())
+backward("aten.softmax special_softmax _softmax _safe_softmax _masked_softmax")(_of_forward())
 backward("aten.log_softmax", "aten.special_log_softmax", "aten._log_softmax")(_of_forward(**_LOG))

@@ -13,7 +13,7 @@ from graphflops.rules import lapack
 from graphflops.rules.elementwise import real_of, result_type
 from graphflops.rules.linalg import each, eigvalsh, matrices, results, squares, svdvals, with_info
 from graphflops.rules.reduce import parts
-from graphflops.rules.registry import Derived, ForwardCall, backward, require, rule
+from graphflops.rules.registry import ForwardCall, backward, require, rule
 from graphflops.rules.shapes import axes, axis, only_result, tensors_of
 from graphflops.rules.vector_norm import of_matrices
 from graphflops.tensor import INT32, INT64, TensorType
@@ -47,8 +47,8 @@ def solve_factors(A: TensorType, B: TensorType, *, left: bool = True) -> Estimat
     return Estimate(out, vector_flops=work, reads=(A, B))
 
 
-rule("aten.linalg_solve_ex")(Derived(solve_factors, results(0, 3)))
-rule("aten.linalg_solve")(Derived(solve_factors, results(0)))
+rule("aten.linalg_solve_ex").derived(solve_factors, results(0, 3))
+rule("aten.linalg_solve").derived(solve_factors, results(0))
 
 
 @rule("aten.linalg_tensorsolve")
@@ -75,8 +75,8 @@ def two_triangles(
     return Estimate((out,), vector_flops=work, reads=(LU, B, pivots))
 
 
-rule("aten.lu_solve")(Derived(two_triangles, order="B LU pivots"))
-rule("aten.linalg_ldl_solve")(Derived(two_triangles, order="LU pivots B"))
+rule("aten.lu_solve").derived(two_triangles, order="B LU pivots")
+rule("aten.linalg_ldl_solve").derived(two_triangles, order="LU pivots B")
 
 
 @rule("aten.cholesky_solve", "aten._cholesky_solve_helper")
@@ -111,7 +111,7 @@ def inverse(A: TensorType) -> Estimate:
     return Estimate((A.like(),), vector_flops=each(A, lapack.inverse(n)), reads=(A,))
 
 
-rule("aten.linalg_inv_ex")(Derived(inverse, with_info))
+rule("aten.linalg_inv_ex").derived(inverse, with_info)
 
 
 @rule("aten.cholesky_inverse")
@@ -150,8 +150,8 @@ def pseudo_inverse(
     )
 
 
-rule("aten.linalg_pinv.atol_rtol_float", "aten.linalg_pinv.atol_rtol_tensor")(
-    Derived(pseudo_inverse, order="x")
+rule("aten.linalg_pinv.atol_rtol_float", "aten.linalg_pinv.atol_rtol_tensor").derived(
+    pseudo_inverse, order="x"
 )
 
 
@@ -170,8 +170,8 @@ def matrix_rank(
     return Estimate((out,), vector_flops=values.vector_flops + compared, reads=(x, *limits))
 
 
-rule("aten.linalg_matrix_rank.atol_rtol_float", "aten.linalg_matrix_rank.atol_rtol_tensor")(
-    Derived(matrix_rank, order="x")
+rule("aten.linalg_matrix_rank.atol_rtol_float", "aten.linalg_matrix_rank.atol_rtol_tensor").derived(
+    matrix_rank, order="x"
 )
 
 

@@ -8,7 +8,7 @@ from graphflops.cost import Estimate
 from graphflops.dims import Dim, floor_div, total
 from graphflops.rules.collectives import PAIR, Tensors, all_gather, all_reduce, reduce_scatter, whole_bytes
 from graphflops.rules.matmul import matmul
-from graphflops.rules.registry import Derived, require, rule
+from graphflops.rules.registry import require, rule
 from graphflops.tensor import TensorType
 
 KIND = "collective"
@@ -28,8 +28,8 @@ def one_shot_copy(symm_buffer: TensorType, local_input: TensorType, *, devices: 
     return replace(one_shot(local_input, devices=devices), reads=both, writes=both)
 
 
-rule("symm_mem.two_shot_all_reduce", "symm_mem.multimem_all_reduce")(
-    Derived(all_reduce, says="Each device adds up its part and sends it to all others.")
+rule("symm_mem.two_shot_all_reduce", "symm_mem.multimem_all_reduce").derived(
+    all_reduce, says="Each device adds up its part and sends it to all others."
 )
 
 

@@ -14,7 +14,7 @@ from graphflops.rules.lowprecision import scaled_mm
 from graphflops.rules.matmul import flops_of, matmul_into
 from graphflops.rules.operands import Operands, takes
 from graphflops.rules.quantized import DEQUANTIZE, MIN_MAX, QUANTIZE, convert
-from graphflops.rules.registry import Derived, require, rule
+from graphflops.rules.registry import require, rule
 from graphflops.rules.shapes import only_result
 from graphflops.tensor import BFLOAT16, FLOAT8, FLOAT32, INT8, INT32, DType, TensorType
 
@@ -40,10 +40,8 @@ def scaled_product(
     )
 
 
-rule("torchao.int_matmul", product=("a", "b"))(
-    Derived(
-        matmul_into, says="A product of int8 matrices, accumulated in int32.", order="a b", out_dtype=INT32
-    )
+rule("torchao.int_matmul", product=("a", "b")).derived(
+    matmul_into, says="A product of int8 matrices, accumulated in int32.", order="a b", out_dtype=INT32
 )
 
 
@@ -59,12 +57,10 @@ def swizzle_mm(a: TensorType, b: TensorType, a_is_swizzled: bool, b_is_swizzled:
     return matmul_into(a, b, a.dtype)
 
 
-rule("torchao.swizzle_scaled_mm", product=("a", "b"))(
-    Derived(
-        scaled_mm,
-        says="As `_scaled_mm`, of matrices whose tiles may lie in another order.",
-        order="a b _ _ scale_a scale_b bias scale_result out_dtype",
-    )
+rule("torchao.swizzle_scaled_mm", product=("a", "b")).derived(
+    scaled_mm,
+    says="As `_scaled_mm`, of matrices whose tiles may lie in another order.",
+    order="a b _ _ scale_a scale_b bias scale_result out_dtype",
 )
 
 

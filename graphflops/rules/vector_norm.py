@@ -9,7 +9,7 @@ from graphflops.dims import prod
 from graphflops.rules import lapack
 from graphflops.rules.elementwise import real_of
 from graphflops.rules.reduce import Axes, operand_gradient, reduction, x_and_result
-from graphflops.rules.registry import Derived, ForwardCall, backward, require, rule
+from graphflops.rules.registry import ForwardCall, backward, require, rule
 from graphflops.rules.shapes import axes, reduced
 from graphflops.tensor import DType, TensorType
 
@@ -37,12 +37,10 @@ def of_vectors(
     )
 
 
-rule("aten.norm", "aten.native_norm")(Derived(of_vectors))
-rule("aten.linalg__powsum")(Derived(of_vectors, says="As `linalg_vector_norm` without the root.", root=False))
-rule("aten.frobenius_norm")(
-    Derived(
-        of_vectors, says="A square and an addition per element, a root per result.", order="x dim keepdim"
-    )
+rule("aten.norm", "aten.native_norm").derived(of_vectors)
+rule("aten.linalg__powsum").derived(of_vectors, says="As `linalg_vector_norm` without the root.", root=False)
+rule("aten.frobenius_norm").derived(
+    of_vectors, says="A square and an addition per element, a root per result.", order="x dim keepdim"
 )
 
 
@@ -67,11 +65,11 @@ def of_matrices(
     return Estimate((out,), vector_flops=work * prod(reduced(x.shape, (rows, columns))), reads=(x,))
 
 
-rule("aten.nuclear_norm")(
-    Derived(of_matrices, says="The singular values.", order="x keepdim", ord="nuc", dim=(0, 1))
+rule("aten.nuclear_norm").derived(
+    of_matrices, says="The singular values.", order="x keepdim", ord="nuc", dim=(0, 1)
 )
-rule("aten.nuclear_norm.dim")(
-    Derived(of_matrices, says="The singular values.", order="x dim keepdim", ord="nuc")
+rule("aten.nuclear_norm.dim").derived(
+    of_matrices, says="The singular values.", order="x dim keepdim", ord="nuc"
 )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from graphflops.cost import Estimate, copied
 from graphflops.dims import differ
 from graphflops.rules import parts, views  # noqa: F401 - the rules of views, which are found by name
-from graphflops.rules.registry import Derived, ForwardCall, backward, find, rule
+from graphflops.rules.registry import ForwardCall, backward, find, rule
 from graphflops.rules.shapes import tensors_of
 from graphflops.tensor import PartType, TensorType
 
@@ -20,11 +20,11 @@ def copied_out(seen: Estimate) -> Estimate:
 _COPIES = """view_copy view_copy.dtype _reshape_alias_copy alias_copy detach_copy _fw_primal_copy _make_dual_copy
 as_strided_copy diagonal_copy expand_copy narrow_copy permute_copy select_copy slice_copy split_copy split_with_sizes_copy
 squeeze_copy t_copy transpose_copy unbind_copy unfold_copy unsqueeze_copy view_as_complex_copy view_as_real_copy"""
-rule("aten._reshape_copy")(Derived(views.view, copied_out))
+rule("aten._reshape_copy").derived(views.view, copied_out)
 for _name in _COPIES.split():
     _view = find(f"aten.{_name.replace('_copy', '')}")
     assert _view is not None
-    rule(f"aten.{_name}")(Derived(_view.function, copied_out))
+    rule(f"aten.{_name}").derived(_view.function, copied_out)
 
 
 def copied_back(call: ForwardCall) -> Estimate:

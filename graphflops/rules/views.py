@@ -12,7 +12,7 @@ from dataclasses import replace
 from graphflops.cost import Estimate, free
 from graphflops.dims import Dim, Expr, at_least, broadcast, differ, floor_div, mod, prod, same, total
 from graphflops.rules.elementwise import complex_of, real_of
-from graphflops.rules.registry import Derived, ForwardCall, aten, backward, require, rule
+from graphflops.rules.registry import ForwardCall, backward, require, rule
 from graphflops.rules.shapes import (
     axes,
     axis,
@@ -95,7 +95,7 @@ def unsqueeze(x: TensorType, dim: int) -> Estimate:
     return free(same_elements(x, (*x.shape[:place], 1, *x.shape[place:])))
 
 
-@rule(*aten("alias data lift lift_fresh _lazy_clone _fw_primal _make_dual"))
+@rule("aten.alias data lift lift_fresh _lazy_clone _fw_primal _make_dual")
 def alias(x: TensorType, *unused: object) -> Estimate:
     """The tensor itself."""
     return free(x)
@@ -147,9 +147,7 @@ def permute(x: TensorType, dims: Sequence[int]) -> Estimate:
     return free(x.view(x.shape[place] for place in order))
 
 
-@rule(
-    *aten("transpose swapaxes swapdims _mkldnn_transpose transpose_ swapaxes_ swapdims_ _mkldnn_transpose_")
-)
+@rule("aten.transpose swapaxes swapdims _mkldnn_transpose transpose_ swapaxes_ swapdims_ _mkldnn_transpose_")
 def transpose(x: TensorType, dim0: int, dim1: int) -> Estimate:
     """Two axes swapped."""
     shape, a, b = list(x.shape), axis(dim0, x.rank), axis(dim1, x.rank)
@@ -255,9 +253,9 @@ def of_rank(
     return free(*map(raised, tensors_of((tensors,) if isinstance(tensors, TensorType) else tensors)))
 
 
-rule("aten.atleast_1d")(Derived(of_rank, raised=at_least_1d))
-rule("aten.atleast_2d")(Derived(of_rank, raised=at_least_2d))
-rule("aten.atleast_3d")(Derived(of_rank, raised=at_least_3d))
+rule("aten.atleast_1d").derived(of_rank, raised=at_least_1d)
+rule("aten.atleast_2d").derived(of_rank, raised=at_least_2d)
+rule("aten.atleast_3d").derived(of_rank, raised=at_least_3d)
 
 
 @rule("aten.unflatten_dense_tensors")
@@ -266,7 +264,7 @@ def unflatten_dense_tensors(flat: TensorType, tensors: Sequence[TensorType]) -> 
     return free(*(flat.view(x.shape) for x in tensors))
 
 
-@backward(*aten("expand expand_copy expand_as broadcast_to unfold as_strided"))
+@backward("aten.expand expand_copy expand_as broadcast_to unfold as_strided")
 def repeat_backward(call: ForwardCall) -> Estimate:
     """The gradients of the repeats of each element, summed; nothing where nothing is repeated."""
     x: TensorType = call.arguments["x"]

@@ -13,7 +13,7 @@ from graphflops.dims import Dim, floor_div, prod
 from graphflops.rules.conv import convolved, downsampled
 from graphflops.rules.lapack import n_log_n
 from graphflops.rules.operands import Operands, takes
-from graphflops.rules.registry import Derived, require, rule
+from graphflops.rules.registry import require, rule
 from graphflops.rules.shapes import only_result
 from graphflops.tensor import INT32, INT64, TensorType
 
@@ -38,18 +38,16 @@ def spread(
     return Estimate((picture,), vector_flops=work * of.grad.numel, reads=(*of,))
 
 
-rule("torchvision._roi_align_backward", "torchvision._ps_roi_align_backward")(
-    Derived(spread, says="As many taps as the forward samples, and the division by their number.")
+rule("torchvision._roi_align_backward", "torchvision._ps_roi_align_backward").derived(
+    spread, says="As many taps as the forward samples, and the division by their number."
 )
-rule("torchvision._roi_pool_backward")(
-    Derived(spread, says="One addition per element, at the pixel that was the largest.")
+rule("torchvision._roi_pool_backward").derived(
+    spread, says="One addition per element, at the pixel that was the largest."
 )
-rule("torchvision._ps_roi_pool_backward")(
-    Derived(
-        spread,
-        says="A division per element, and an addition per pixel of its window, whose size only data can tell.",
-        work=data_dependent("pixels") + 1,
-    )
+rule("torchvision._ps_roi_pool_backward").derived(
+    spread,
+    says="A division per element, and an addition per pixel of its window, whose size only data can tell.",
+    work=data_dependent("pixels") + 1,
 )
 
 

@@ -11,7 +11,7 @@ from graphflops.rules.onnx.activation import gelu, pointwise, rows_of, swish
 from graphflops.rules.onnx.fused import Outputs, applied, chosen, fused, is_wanted, work
 from graphflops.rules.onnx.norm import dropout
 from graphflops.rules.operands import Operands, takes
-from graphflops.rules.registry import Derived, rule
+from graphflops.rules.registry import rule
 from graphflops.rules.softmax import SOFTMAX
 from graphflops.rules.work import WORK
 from graphflops.rules.work import gelu as gelu_work
@@ -125,5 +125,5 @@ def bias_dropout(
     return fused((of.x.like(), *dropped.out[1:]), dropped, sums, reads=of.named("x bias residual"))
 
 
-rule("com.microsoft.BiasDropout")(Derived(bias_dropout, form=dropout))
-rule("com.microsoft.BitmaskBiasDropout")(Derived(bias_dropout, form=bitmask_dropout))
+rule("com.microsoft.BiasDropout").derived(bias_dropout, form=dropout)
+rule("com.microsoft.BitmaskBiasDropout").derived(bias_dropout, form=bitmask_dropout)

@@ -11,7 +11,7 @@ from graphflops.rules.onnx.entries import onnx_dtype
 from graphflops.rules.onnx.fused import activation, applied, fused, work
 from graphflops.rules.onnx.reduce import gemm
 from graphflops.rules.operands import Operands, takes
-from graphflops.rules.registry import Derived, require, rule
+from graphflops.rules.registry import require, rule
 from graphflops.rules.shapes import only_result
 from graphflops.rules.work import WORK
 from graphflops.tensor import INT32, UINT32, TensorType
@@ -112,9 +112,7 @@ def matmul_integer16(a: TensorType, b: TensorType) -> Estimate:
     return matmul_into(a, b, INT32 if "int" in (a.dtype.kind, b.dtype.kind) else UINT32)
 
 
-rule("com.microsoft.SparseToDenseMatMul", product=("a", "b"))(
-    Derived(
-        fused_matmul,
-        says="A product with a sparse first operand, counted as dense because its density is data-dependent.",
-    )
+rule("com.microsoft.SparseToDenseMatMul", product=("a", "b")).derived(
+    fused_matmul,
+    says="A product with a sparse first operand, counted as dense because its density is data-dependent.",
 )

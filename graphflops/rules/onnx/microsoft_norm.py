@@ -12,7 +12,7 @@ from graphflops.rules.onnx.fused import Outputs, applied, chosen, fused, work
 from graphflops.rules.onnx.norm import from_axis
 from graphflops.rules.operands import Operands, takes
 from graphflops.rules.quantized import DEQUANTIZE, QUANTIZE
-from graphflops.rules.registry import Derived, require, rule
+from graphflops.rules.registry import require, rule
 from graphflops.rules.shapes import tensors_of
 from graphflops.rules.work import WORK
 from graphflops.tensor import FLOAT32, INT32, TensorType
@@ -41,13 +41,11 @@ def skip_layer_normalization(
 
 
 rule("com.microsoft.SkipLayerNormalization")(skip_layer_normalization)
-rule("com.microsoft.SkipSimplifiedLayerNormalization", "onnx.SkipSimplifiedLayerNormalization")(
-    Derived(
-        skip_layer_normalization,
-        says="One addition per element for `skip` and one for a bias, then the root mean square over the last axis.",
-        order="x skip gamma bias",
-        statistics=MEAN_SQUARE,
-    )
+rule("com.microsoft.SkipSimplifiedLayerNormalization", "onnx.SkipSimplifiedLayerNormalization").derived(
+    skip_layer_normalization,
+    says="One addition per element for `skip` and one for a bias, then the root mean square over the last axis.",
+    order="x skip gamma bias",
+    statistics=MEAN_SQUARE,
 )
 
 
@@ -78,7 +76,7 @@ def group_norm(
     return after_sum(of.x, of.skip, of.bias, norm=done, outputs=outputs, statistics=False)
 
 
-rule("com.microsoft.SkipGroupNorm")(Derived(group_norm))
+rule("com.microsoft.SkipGroupNorm").derived(group_norm)
 
 
 @rule("com.microsoft.BranchwiseRMSNorm")

@@ -133,8 +133,8 @@ def binary(of: Operands, *, function: str) -> Estimate:
     return between(pointwise(WORK[function], of.a, of.b), operands, of.c_zero_point, *scales)
 
 
-rule("com.microsoft.QLinearAdd")(Derived(binary, function="add"))
-rule("com.microsoft.QLinearMul")(Derived(binary, function="mul"))
+rule("com.microsoft.QLinearAdd").derived(binary, function="add")
+rule("com.microsoft.QLinearMul").derived(binary, function="mul")
 
 
 class Between(Derived):

@@ -18,7 +18,7 @@ from graphflops.rules.onnx.movement import trilu, unsqueeze
 from graphflops.rules.onnx.resize import grid_sample
 from graphflops.rules.operands import Operands, takes
 from graphflops.rules.quantized import DEQUANTIZE, QUANTIZE
-from graphflops.rules.registry import Derived, require, rule
+from graphflops.rules.registry import require, rule
 from graphflops.rules.shapes import axis as axis_of
 from graphflops.rules.shapes import replaced
 from graphflops.rules.vision import OVERLAP
@@ -47,8 +47,8 @@ def copied(x: TensorType) -> Estimate:
     return Estimate((replace(x.like(), value=x.value),), reads=(x,))
 
 
-rule("com.microsoft.TorchEmbedding", kind="gather")(
-    Derived(embedding, says="One row of the table per index.", order="weight indices _ _")
+rule("com.microsoft.TorchEmbedding", kind="gather").derived(
+    embedding, says="One row of the table per index.", order="weight indices _ _"
 )
 
 
@@ -232,19 +232,14 @@ def given_tensor_fill(
 
 
 @rule("onnx.EfficientNMS_TRT", "TRT.EfficientNMS_TRT", kind="boxes")
-def efficient_nms(
-    boxes: TensorType,
-    scores: TensorType,
-    anchors: TensorType | None = None,
-    *,
-    max_output_boxes: int,
-    **attributes: object,
-) -> Estimate:
+@takes("boxes scores anchors?")
+def efficient_nms(of: Operands, *, max_output_boxes: int, **attributes: object) -> Estimate:
     """Non-maximum suppression over every pair of boxes; results are padded to the maximum number of boxes."""
+    boxes, scores, _ = of
     batch, candidates, classes = scores.shape
     kept = (batch, max_output_boxes)
     counts, labels = (scores.like(shape, INT32) for shape in ((batch, 1), kept))
     out = (counts, boxes.like((*kept, 4)), scores.like(kept), labels)
     pairs = floor_div(candidates * (candidates - 1), 2)
     work = batch * classes * (candidates + n_log_n(candidates) + OVERLAP * pairs)
-    return Estimate(out, vector_flops=work, reads=(boxes, scores, anchors))
+    return Estimate(out, vector_flops=work, reads=(*of,))

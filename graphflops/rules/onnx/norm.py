@@ -13,7 +13,7 @@ from graphflops.rules.onnx.activation import only_value
 from graphflops.rules.onnx.entries import onnx_dtype
 from graphflops.rules.onnx.fused import Outputs, chosen, is_wanted
 from graphflops.rules.operands import Operands, takes
-from graphflops.rules.registry import Derived, require, rule
+from graphflops.rules.registry import require, rule
 from graphflops.rules.shapes import axes as axes_of
 from graphflops.rules.shapes import axis as axis_of
 from graphflops.rules.shapes import reduced, tensors_of
@@ -41,14 +41,12 @@ def batch_normalization(
     return replace(updated(normalised(x, of.var.numel, scale, bias), *running), out=out, writes=None)
 
 
-rule("onnx.BatchNormalization")(Derived(batch_normalization))
-rule(*(f"onnx.BatchNormalization.{version}" for version in (1, 6, 7, 9)))(
-    Derived(
-        batch_normalization,
-        says="As the newest version; it trains if statistics are wanted: the running ones, and the batch's "
-        "for the backward pass.",
-        by_results=True,
-    )
+rule("onnx.BatchNormalization").derived(batch_normalization)
+rule(*(f"onnx.BatchNormalization.{version}" for version in (1, 6, 7, 9))).derived(
+    batch_normalization,
+    says="As the newest version; it trains if statistics are wanted: the running ones, and the batch's "
+    "for the backward pass.",
+    by_results=True,
 )
 
 
@@ -151,7 +149,7 @@ def _dropped(
     return replace(estimate, out=chosen(outputs, *tensors_of(estimate.out)))
 
 
-rule("onnx.Dropout.7")(Derived(_dropped, order="x", training=False))
-rule("onnx.Dropout.10")(
-    Derived(_dropped, says="Free: this version is inference only.", order="x", training=False, mask=BOOL)
+rule("onnx.Dropout.7").derived(_dropped, order="x", training=False)
+rule("onnx.Dropout.10").derived(
+    _dropped, says="Free: this version is inference only.", order="x", training=False, mask=BOOL
 )

@@ -16,7 +16,7 @@ from graphflops.rules.onnx.fused import Outputs, chosen, work
 from graphflops.rules.operands import Operands, takes
 from graphflops.rules.quantized import MIN_MAX, QUANTIZE
 from graphflops.rules.recurrent import Cell, Layer, recur, recur_back, with_gradients
-from graphflops.rules.registry import Derived, ForwardCall, backward, require, rule
+from graphflops.rules.registry import ForwardCall, backward, require, rule
 from graphflops.rules.softmax import SOFTMAX
 from graphflops.rules.work import activation
 from graphflops.tensor import INT8, TensorType
@@ -174,5 +174,5 @@ def recurrent(
 
 
 for _kind in CELLS:  # a GRU that resets before the product costs the same as one that does after it
-    rule(f"onnx.{_kind}", product=("x", "w", "r"))(Derived(recurrent, kind=_kind))
+    rule(f"onnx.{_kind}", product=("x", "w", "r")).derived(recurrent, kind=_kind)
 lstm = partial(recurrent, kind="LSTM")

@@ -14,7 +14,7 @@ from graphflops.rules.onnx.entries import Numbers, many, size, unknown
 from graphflops.rules.onnx.entries import literals as integers
 from graphflops.rules.onnx.fused import in_32_bits, require_scales
 from graphflops.rules.operands import Operands, takes
-from graphflops.rules.registry import Derived, require, require_known, rule
+from graphflops.rules.registry import require, require_known, rule
 from graphflops.rules.shapes import axis as axis_of
 from graphflops.rules.shapes import only_result
 from graphflops.tensor import INT64, TensorType
@@ -34,8 +34,8 @@ def running(x: TensorType, axis: TensorType, *, exclusive: int = 0, reverse: int
     return replace(estimate, out=(out,), reads=(x, axis))
 
 
-rule("onnx.CumSum")(Derived(running, fold=values.total))
-rule("onnx.CumProd")(Derived(running, fold=values.product_of))
+rule("onnx.CumSum").derived(running, fold=values.total)
+rule("onnx.CumProd").derived(running, fold=values.product_of)
 
 
 @rule("onnx.TopK")

@@ -19,6 +19,7 @@ from graphflops.rules import resample
 from graphflops.rules import vision as shared
 from graphflops.rules.onnx.entries import Numbers, chosen_axes, many, numbers, sizes, unknown
 from graphflops.rules.onnx.values import Number, converted, floor, multiply, subtract
+from graphflops.rules.operands import Operands, takes
 from graphflops.rules.registry import require, require_known, rule
 from graphflops.rules.resample import resized, separated
 from graphflops.tensor import FLOAT32, TensorType
@@ -46,19 +47,14 @@ def affine_grid(theta: TensorType, size: TensorType) -> Estimate:
 
 
 @rule("onnx.RoiAlign")
+@takes("x rois batch_indices")
 def roi_align(
-    x: TensorType,
-    rois: TensorType,
-    batch_indices: TensorType,
-    *,
-    output_height: int = 1,
-    output_width: int = 1,
-    sampling_ratio: int = 0,
+    of: Operands, *, output_height: int = 1, output_width: int = 1, sampling_ratio: int = 0
 ) -> Estimate:
     """The bilinear samples of each output, and a division by their number where they are averaged."""
     size = {"pooled_height": output_height, "pooled_width": output_width}
-    estimate = shared.roi_align(x, rois, sampling_ratio=sampling_ratio, **size)
-    return replace(estimate, reads=(x, rois, batch_indices))
+    estimate = shared.roi_align(of.x, of.rois, sampling_ratio=sampling_ratio, **size)
+    return replace(estimate, reads=(*of,))
 
 
 @rule("onnx.MaxRoiPool")

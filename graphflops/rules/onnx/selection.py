@@ -7,8 +7,9 @@ from dataclasses import replace
 from graphflops.cost import Estimate, data_dependent
 from graphflops.dims import Dim, Expr, floor_div
 from graphflops.rules.lapack import n_log_n
-from graphflops.rules.onnx.entries import Numbers, filled, known_contents, literals, moved, size
+from graphflops.rules.onnx.entries import filled, known_contents, literals, moved, size
 from graphflops.rules.onnx.fused import Outputs, chosen
+from graphflops.rules.operands import Operands, takes
 from graphflops.rules.registry import require, rule
 from graphflops.rules.shapes import axis as place_of
 from graphflops.rules.shapes import replaced, same_elements, shown
@@ -73,20 +74,14 @@ def _distinct(
 
 
 @rule("onnx.NonMaxSuppression")
-def non_max_suppression(
-    boxes: TensorType,
-    scores: TensorType,
-    max_output_boxes_per_class: Numbers = None,
-    iou_threshold: Numbers = None,
-    score_threshold: Numbers = None,
-) -> Estimate:
+@takes("boxes scores max_output_boxes_per_class? iou_threshold? score_threshold?")
+def non_max_suppression(of: Operands) -> Estimate:
     """Upper bound per class: boxes are sorted by score, and the overlap of every pair is computed."""
-    require(
-        boxes.rank == scores.rank == 3,
-        f"{shown(boxes.shape)} and {shown(scores.shape)} are not boxes and scores",
-    )
+    boxes, scores, limit, *_ = of
+    given = f"{shown(boxes.shape)} and {shown(scores.shape)}"
+    require(boxes.rank == scores.rank == 3, f"{given} are not boxes and scores")
     batch, classes, n = scores.shape
-    most = 0 if max_output_boxes_per_class is None else size(max_output_boxes_per_class)
+    most = 0 if limit is None else size(limit)
     kept: Dim = 0 if most == 0 else data_dependent("nms")
     out = TensorType((kept, 3), INT64)
     if most == 0:

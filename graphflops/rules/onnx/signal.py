@@ -10,7 +10,7 @@ from graphflops.dims import Dim, at_least, floor_div
 from graphflops.rules.fourier import real_transform, transform, without
 from graphflops.rules.onnx.entries import Numbers, literals, onnx_dtype, size, unknown
 from graphflops.rules.operands import Operands, takes
-from graphflops.rules.registry import Derived, require, require_known, rule
+from graphflops.rules.registry import require, require_known, rule
 from graphflops.rules.shapes import axis as axis_of
 from graphflops.rules.shapes import replaced
 from graphflops.tensor import TensorType
@@ -85,8 +85,8 @@ def window(length: TensorType, *, output_datatype: int = 1, flops: int, cosines:
 
 
 # Each takes one product for the angle; a weighted cosine is a product and a sum.
-rule("onnx.HannWindow", "onnx.HammingWindow")(Derived(window, flops=3, cosines=1))
-rule("onnx.BlackmanWindow")(Derived(window, flops=6, cosines=2))
+rule("onnx.HannWindow", "onnx.HammingWindow").derived(window, flops=3, cosines=1)
+rule("onnx.BlackmanWindow").derived(window, flops=6, cosines=2)
 
 
 @rule("onnx.MelWeightMatrix")

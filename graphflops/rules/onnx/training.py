@@ -46,7 +46,7 @@ def softmax_cross_entropy_loss(
     of: Operands, *, reduction: str = "mean", outputs: Outputs = (True,)
 ) -> Estimate:
     """The logarithm of the softmax, which may be a result of its own, then a pick."""
-    loss = cross_entropy_loss(of.x, of.target, of.weight, code_of(reduction))
+    loss = cross_entropy_loss(*of, reduction=code_of(reduction))
     return replace(loss, out=chosen(outputs, only_result(loss), of.x.like()))
 
 
