@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from math import exp, hypot, log, prod, sqrt
 from typing import TYPE_CHECKING
+
+from msgspec import Struct, field
 
 from graphflops.kernels.kernel import Exchange, Recurrence
 from graphflops.links.network import network_of
@@ -189,8 +191,7 @@ def _sum(one: CallTime, other: CallTime) -> CallTime:
     )
 
 
-@dataclass(slots=True)
-class _Tally:
+class _Tally(Struct):
     """Sums over the calls of a phase.
 
     parts: the interval of each call and its bound. fast, slow: seconds beside a fast and a slow CPU.
@@ -289,8 +290,7 @@ def _matrix_utilization(work: Counter[str], device: Device, seconds: float) -> f
 _PARTS = 8  # of a recurrent layer: the GPU runs its first steps while the CPU launches the next
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Batch:
+class Batch(Struct, frozen=True, eq=False):
     """The kernels of one call.
 
     kernel_seconds: of each, or of parts of one that stands for many. seconds: of all. low, high: ends of their interval, as
