@@ -305,19 +305,17 @@ class GradientLayouts:
         """The layouts from which the gradient of a call's result is copied; notes how those of its operands lie."""
         name = next((name for name in call.node.outputs if name is not None), "")
         out, strides = self.typed(name), self.known.get(name)
-        first = next((operand for operand in call.uses if self.typed(operand)), None)
-        if out is None or first is None:
-            return []
-        return self._followed(call, out, strides, first)
+        operands = call.tensors(self.values)
+        return self._followed(call, out, strides, operands) if out is not None and operands else []
 
     def summed(self, name: str) -> None:
         """The gradient of a value is a sum of several, which lies as the value does."""
         self.known.pop(name, None)
 
     def _followed(
-        self, call: PricedCall, out: TensorType, strides: Strides | None, first: str
+        self, call: PricedCall, out: TensorType, strides: Strides | None, operands: Sequence[str]
     ) -> list[Strides]:
-        operator = call.node.operator
+        operator, first = call.node.operator, operands[0]
         x = self.typed(first)
         assert x is not None
         name = operator.name
@@ -337,7 +335,7 @@ class GradientLayouts:
             return self._reshaped(out, x, strides, first)
         elif is_elementwise or operator.kind == "identity":
             if not is_repeated or name in _PASSES_ON:
-                for place, use in enumerate(call.tensors(self.values)):
+                for place, use in enumerate(operands):
                     if getattr(self.typed(use), "shape", None) == out.shape:
                         self.known[use] = strides if self._is_alike(call, place) else self.layouts.of(use)
         elif operator.kind == "product" and call.gradient is not None:

@@ -123,14 +123,20 @@ class _Timer:
         """The time of a phase and of its calls; a row that runs several times has the sum."""
         rows: dict[int, CallTime] = {}
         tally, clocks = _Tally(), (self.clock, self.fast, self.slow)
+        has_exchanges = any(clock.link.queue for clock in clocks)
         for launch in launches:
             if launch.kernels is None:
                 tally.is_lower_bound = True
                 continue
             batch = self._batch(launch.kernels)
-            alone = self.clock.link.alone
-            took, fast, slow = [_run(launch, batch, clock) * launch.times for clock in clocks]
-            tally.exposed += (self.clock.link.alone - alone) * launch.times
+            has_exchanges = has_exchanges or launch.part != "all"
+            if has_exchanges:
+                alone = self.clock.link.alone
+                took, fast, slow = [_run(launch, batch, clock) * launch.times for clock in clocks]
+                tally.exposed += (self.clock.link.alone - alone) * launch.times
+            else:
+                host, each, waits = launch.host_seconds, batch.kernel_seconds, launch.waits
+                took, fast, slow = [clock.run(host, each, waits=waits) * launch.times for clock in clocks]
             found = batch.call_time(took, self.clock.is_eager, self.host)
             if batch.collective:
                 found = tally.exchanged(found, batch.collective * launch.times, launch.part)
@@ -311,22 +317,22 @@ class Batch(Struct, frozen=True, eq=False):
     @staticmethod
     def of(kernels: tuple[Kernel, ...], times: tuple[Time, ...]) -> Batch:
         """The batch of these kernels. times: of each."""
-        kernel_seconds = tuple(_launched(kernels, times))
         seconds = sum([time.seconds for time in times])
         longest = max(times, key=lambda time: time.seconds, default=None)
         work: dict[str, int] = {}
-        for kernel in kernels:
-            work[""] = work.get("", 0) + kernel.read_bytes + kernel.written_bytes
+        counts = Counter(kernels)
+        for kernel, count in counts.items():
+            work[""] = work.get("", 0) + (kernel.read_bytes + kernel.written_bytes) * count
             if kernel.flops:
-                work[kernel.dtype] = work.get(kernel.dtype, 0) + kernel.flops
+                work[kernel.dtype] = work.get(kernel.dtype, 0) + kernel.flops * count
         return Batch(
             kernels,
-            kernel_seconds,
+            tuple(_launched(kernels, times)),
             seconds,
-            low=sum(time.low for time in times) / seconds if seconds else 1.0,
-            high=sum(time.high for time in times) / seconds if seconds else 1.0,
+            low=sum([time.low for time in times]) / seconds if seconds else 1.0,
+            high=sum([time.high for time in times]) / seconds if seconds else 1.0,
             bound="launch" if longest is None else longest.bound,
-            families=", ".join(dict.fromkeys(kernel.family for kernel in kernels)),
+            families=", ".join(dict.fromkeys(kernel.family for kernel in counts)),
             work=tuple(work.items()),
             collective=sum(
                 time.seconds
@@ -349,8 +355,10 @@ class Batch(Struct, frozen=True, eq=False):
 def _launched(kernels: Sequence[Kernel], times: Sequence[Time]) -> Iterator[float]:
     """Seconds of what the CPU launches one after the other."""
     for kernel, time in zip(kernels, times, strict=True):
-        parts = _PARTS if isinstance(kernel.sizes, Recurrence) else 1
-        yield from [time.seconds / parts] * parts
+        if isinstance(kernel.sizes, Recurrence):
+            yield from [time.seconds / _PARTS] * _PARTS
+        else:
+            yield time.seconds
 
 
 _CORRELATION = 0.14  # of the errors of two calls of one program: kernels of one kind err alike
