@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
 
-from graphflops.kernels.kernel import Exchange, Recurrence
+from graphflops.kernels.kernel import Recurrence
 from graphflops.links.network import network_of
 from graphflops.links.use import described
 from graphflops.passes.program import ProgramTime
@@ -160,10 +160,8 @@ class _Timer:
         """The kernels of a call with their times; equal calls share the tuple of their kernels."""
         found = self.batches.get(id(kernels))
         if found is None or found.kernels is not kernels:
-            times = {
-                id(kernel): self._time(kernel) for kernel in {id(each): each for each in kernels}.values()
-            }
-            found = Batch.of(kernels, tuple([times[id(kernel)] for kernel in kernels]))
+            times = {kernel: self._time(kernel) for kernel in dict.fromkeys(kernels)}
+            found = Batch.of(kernels, times)
             self.batches[id(kernels)] = found
         return found
 
@@ -315,30 +313,29 @@ class Batch(Struct, frozen=True, eq=False):
     collective: float = 0.0
 
     @staticmethod
-    def of(kernels: tuple[Kernel, ...], times: tuple[Time, ...]) -> Batch:
-        """The batch of these kernels. times: of each."""
-        seconds = sum([time.seconds for time in times])
-        longest = max(times, key=lambda time: time.seconds, default=None)
+    def of(kernels: tuple[Kernel, ...], known: Mapping[Kernel, Time]) -> Batch:
+        """The batch of these kernels. known: the time of each."""
+        times = [known[kernel] for kernel in kernels]
+        each = [time.seconds for time in times]
+        seconds = sum(each)
+        longest = max(known.values(), key=lambda time: time.seconds, default=None)
+        if any(isinstance(kernel.sizes, Recurrence) for kernel in known):
+            each = [*_launched(kernels, times)]
         work: dict[str, int] = {}
-        counts = Counter(kernels)
-        for kernel, count in counts.items():
+        for kernel, count in Counter(kernels).items():
             work[""] = work.get("", 0) + (kernel.read_bytes + kernel.written_bytes) * count
             if kernel.flops:
                 work[kernel.dtype] = work.get(kernel.dtype, 0) + kernel.flops * count
         return Batch(
             kernels,
-            tuple(_launched(kernels, times)),
+            tuple(each),
             seconds,
             low=sum([time.low for time in times]) / seconds if seconds else 1.0,
             high=sum([time.high for time in times]) / seconds if seconds else 1.0,
             bound="launch" if longest is None else longest.bound,
-            families=", ".join(dict.fromkeys(kernel.family for kernel in counts)),
+            families=", ".join(dict.fromkeys(kernel.family for kernel in known)),
             work=tuple(work.items()),
-            collective=sum(
-                time.seconds
-                for kernel, time in zip(kernels, times, strict=True)
-                if isinstance(kernel.sizes, Exchange)
-            ),
+            collective=sum(known[kernel].seconds for kernel in kernels if kernel.family == "collective"),
         )
 
     def call_time(self, took: float, is_eager: bool, host: Host) -> CallTime:
@@ -355,10 +352,8 @@ class Batch(Struct, frozen=True, eq=False):
 def _launched(kernels: Sequence[Kernel], times: Sequence[Time]) -> Iterator[float]:
     """Seconds of what the CPU launches one after the other."""
     for kernel, time in zip(kernels, times, strict=True):
-        if isinstance(kernel.sizes, Recurrence):
-            yield from [time.seconds / _PARTS] * _PARTS
-        else:
-            yield time.seconds
+        parts = _PARTS if isinstance(kernel.sizes, Recurrence) else 1
+        yield from [time.seconds / parts] * parts
 
 
 _CORRELATION = 0.14  # of the errors of two calls of one program: kernels of one kind err alike
