@@ -10,9 +10,10 @@ from __future__ import annotations
 import argparse
 import csv
 import statistics
-from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
+
+from msgspec.structs import replace
 
 from graphflops.devices import Device, device
 from graphflops.links import link_bytes, network_of, seconds

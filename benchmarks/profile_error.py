@@ -11,9 +11,10 @@ from __future__ import annotations
 import argparse
 import csv
 import statistics
-from dataclasses import replace
 from math import ceil
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from graphflops.devices import Device, device
 from graphflops.kernels.kernel import Attention, Kernel, Product, bytes_of

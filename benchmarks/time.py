@@ -23,13 +23,13 @@ import queue
 import statistics
 import tempfile
 import warnings
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from time import monotonic, perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
+from msgspec.structs import replace
 from torch.utils import _pytree as pytree
 
 import graphflops

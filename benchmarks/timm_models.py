@@ -16,11 +16,12 @@ import tempfile
 import warnings
 from collections import defaultdict
 from contextlib import suppress
-from dataclasses import replace
 from hashlib import md5
 from math import exp, log
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
+
+from msgspec.structs import replace
 
 from graphflops.analysis import as_graph
 from graphflops.devices import complete, device, platform_of

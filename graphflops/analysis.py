@@ -9,6 +9,8 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from msgspec import structs
+
 from graphflops.errors import DimError, ModelError, OptionError, shown
 from graphflops.graph import Graph
 from graphflops.passes import attention
@@ -250,7 +252,7 @@ def _device(
     if network is not None:
         from graphflops.links import network_of
 
-        profile = replace(profile, node=network_of(profile, network).node)
+        profile = structs.replace(profile, node=network_of(profile, network).node)
     return profile, chosen
 
 

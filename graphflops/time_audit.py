@@ -7,8 +7,10 @@ report with predicted times. Equal calls of several layers are one finding.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+from msgspec.structs import replace
 
 from graphflops.attention.kernel import last_refusal, remedy
 from graphflops.base import units

@@ -116,16 +116,10 @@ def _order(platform: Platform) -> list[tuple[Kernel, tuple[Condition, ...]]]:
     fused: list[tuple[Kernel, tuple[Condition, ...]]] = [("efficient", _EFFICIENT)]
     if major == 0 or major >= 8:
         fused.insert(0, ("flash", flash))
-    if major in (9, 10) and minor in (0, 3) and _number(platform.cudnn) > _FIRST_AFTER:
+    if major in (9, 10) and minor in (0, 3) and platform.cudnn > _FIRST_AFTER:
         later = [has for limit, has in _LATER.items() if has_limit("aten_2", limit, platform.torch)]
         fused.insert(0, ("cudnn", (*_CUDNN, *later)))
     return fused
-
-
-def _number(release: str) -> int:
-    """A release of cuDNN as it numbers itself: 91900 for 9.19.0."""
-    major, minor, patch = map(int, release.split("."))
-    return major * 10_000 + minor * 100 + patch
 
 
 def _four_axes(problem: Problem) -> str:

@@ -7,10 +7,10 @@ None, never zero.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 import msgspec
+from msgspec import Struct, field
 
 # Bounds that no device comes near, within which no formula overflows.
 Factor = Annotated[float, msgspec.Meta(ge=1, le=1e6)]
@@ -25,16 +25,14 @@ Error = Annotated[float, msgspec.Meta(ge=0, le=1e6)]
 Point = Annotated[tuple[float, ...], msgspec.Meta(min_length=2, max_length=12)]
 
 
-@dataclass(frozen=True, slots=True)
-class Link:
+class Link(Struct, frozen=True):
     """A connection to other devices or to the host. bandwidth: bytes per second in one direction."""
 
     name: str
     bandwidth: Positive
 
 
-@dataclass(frozen=True, slots=True)
-class Node:
+class Node(Struct, frozen=True):
     """Devices that the fastest link joins. links: to other nodes, each of `bandwidth` bytes per second in one direction."""
 
     devices: Cores
@@ -42,15 +40,13 @@ class Node:
     bandwidth: Positive
 
 
-@dataclass(frozen=True, slots=True)
-class Launch:
+class Launch(Struct, frozen=True):
     """What starting a kernel costs. graph_seconds: gap between two kernels of a CUDA graph; 0 where their times hold it."""
 
     graph_seconds: Annotated[float, msgspec.Meta(ge=0, le=1)]
 
 
-@dataclass(frozen=True, slots=True)
-class Host:
+class Host(Struct, frozen=True):
     """The CPU beside the device, which runs Python and launches kernels.
 
     seconds: CPU time of one call by phase and operator, or kind of operator (`forward.convolution`, `optimizer.tensor`).
@@ -76,8 +72,7 @@ class Host:
         return 1 + (self.disturbed - 1) * (1 - (1 - self.disturbed_share) ** ranks)
 
 
-@dataclass(frozen=True, slots=True)
-class Calibration:
+class Calibration(Struct, frozen=True):
     """Measured times of one family of kernels, which correct the model of the family near them.
 
     variant: of the kernels, as in `Kernel`. points: rows of numbers as `columns` names them, the last one microseconds.
@@ -101,8 +96,7 @@ class Calibration:
         return hash((self.family, self.variant, self.dtype, len(self.points)))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Device:
+class Device(Struct, frozen=True, kw_only=True):
     """One device.
 
     bandwidth: of its memory. matrix: peak multiply-add rate in FLOP/s by element type, dense, on matrix units where the type

@@ -15,15 +15,18 @@ _THREADS = {(7, 5): 1024, **dict.fromkeys(((8, 6), (8, 7), (8, 9), (12, 0), (12,
 _MOST_THREADS = 2048
 
 
+_TORCH = library("aten_2")
+
+
 class Platform(NamedTuple):
     """A device as its libraries see it. torch: the release of PyTorch whose choices of kernels are assumed, as `2.11`;
-    cudnn: the release of cuDNN that its packages on PyPI require.
+    cudnn: the release of cuDNN that its packages on PyPI require, as cuDNN numbers it: 91900 is 9.19.0.
     """
 
     capability: Capability = (9, 0)
     multiprocessors: int = 132
-    torch: str = library("aten_2").measured
-    cudnn: str = library("aten_2").releases[torch]["cudnn"]
+    torch: str = _TORCH.measured
+    cudnn: int = _TORCH.releases[_TORCH.measured]["cudnn"]
 
     @property
     def threads(self) -> int:
@@ -44,20 +47,14 @@ def platform_of(device: Device | None, torch: str | None = None) -> Platform:
 
     Where a GPU's profile does not say what it is, and of what is no GPU, the device is an H200.
     """
-    platform = HOPPER if torch is None else HOPPER._replace(torch=torch, cudnn=_libraries(torch)["cudnn"])
+    release = HOPPER.torch if torch is None else torch
+    if release not in _TORCH.releases:
+        known = ", ".join(_TORCH.releases)
+        raise OptionError(f"--torch {shown(release)}: choices of kernels are known of PyTorch {known}")
+    platform = HOPPER._replace(torch=release, cudnn=_TORCH.releases[release]["cudnn"])
     if device is None or device.kind != "gpu":
         return platform
-    capability = device.capability or HOPPER.capability
     return platform._replace(
-        capability=capability, multiprocessors=device.multiprocessors or HOPPER.multiprocessors
+        capability=device.capability or HOPPER.capability,
+        multiprocessors=device.multiprocessors or HOPPER.multiprocessors,
     )
-
-
-def _libraries(torch: str) -> dict[str, str]:
-    """Releases of the libraries that come with a release of PyTorch."""
-    releases = library("aten_2").releases
-    if torch not in releases:
-        raise OptionError(
-            f"--torch {shown(torch)}: choices of kernels are known of PyTorch {', '.join(releases)}"
-        )
-    return releases[torch]

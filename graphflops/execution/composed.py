@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from graphflops.dims import broadcast, prod
 from graphflops.errors import RuleError
 from graphflops.execution.composites import Calls, Operand, composite
-from graphflops.rules.contraction import read_equation
 from graphflops.tensor import FLOAT64
 
 if TYPE_CHECKING:
@@ -95,6 +94,8 @@ def kron(t: Calls, a: Operand, b: Operand) -> Operand:
 @composite("einsum")
 def einsum(t: Calls, equation: str, tensors: tuple[Operand, ...], path: Axes | None = None) -> Operand:
     """Products of pairs, from left to right or along a path; a label is summed with the last factor that has it."""
+    from graphflops.rules.contraction import read_equation  # no other program needs it
+
     read = read_equation(equation, tuple([x.type for x in tensors]))
     if any(len(set(labels)) < len(labels) for labels in read.inputs):
         raise RuleError(equation)  # diagonals

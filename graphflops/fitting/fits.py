@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from msgspec import structs
+
 from graphflops.analysis import analyze
 from graphflops.base.rendered import Rendered
 from graphflops.budget.amounts import amount
@@ -154,7 +156,7 @@ def _devices(name: str | None, memory: str | int | None, is_all: bool) -> list[D
     except ValueError as error:
         raise OptionError(f"--memory: {error}") from None
     called = profile.name if name else "a device"
-    return [replace(profile, name=called, memory_bytes=size)]
+    return [structs.replace(profile, name=called, memory_bytes=size)]
 
 
 def verdict(size: VariedSize, device: Device) -> Verdict:

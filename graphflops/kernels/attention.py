@@ -8,9 +8,10 @@ The sizes are those measured on an H200 with PyTorch 2.11.
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, NamedTuple
+
+from msgspec.structs import replace
 
 from graphflops.attention.attention_use import causal_fraction
 from graphflops.attention.kernel import Choice, Operand, Problem, attention_kernel

@@ -301,28 +301,39 @@ class GradientLayouts:
         value = self.values.get(name)
         return value if isinstance(value, TensorType) else None
 
-    def copies(self, call: PricedCall) -> list[Strides]:
+    def copies(self, call: PricedCall) -> Sequence[Strides]:
         """The layouts from which the gradient of a call's result is copied; notes how those of its operands lie."""
         name = next((name for name in call.node.outputs if name is not None), "")
-        out, strides = self.typed(name), self.known.get(name)
-        first = next((operand for operand in call.uses if self.typed(operand)), None)
-        if out is None or first is None:
-            return []
-        return self._followed(call, out, strides, first)
+        operands = call.tensors(self.values)
+        if not operands or self.typed(name) is None:
+            return ()
+        copied, known = self._followed(call, self.known.get(name))
+        for place, strides in known.items():
+            self.known[operands[place]] = strides
+        return copied
 
     def summed(self, name: str) -> None:
         """The gradient of a value is a sum of several, which lies as the value does."""
         self.known.pop(name, None)
 
+    @by_form
     def _followed(
-        self, call: PricedCall, out: TensorType, strides: Strides | None, first: str
+        self, call: PricedCall, strides: Strides | None
+    ) -> tuple[Sequence[Strides], Mapping[int, Strides]]:
+        """What is copied where the result's gradient lies so, and how the gradients of operands lie, by their places."""
+        out = next(value for name in call.node.outputs if (value := self.typed(name or "")) is not None)
+        known: dict[int, Strides] = {}
+        return self._copied(call, out, strides, known), known
+
+    def _copied(
+        self, call: PricedCall, out: TensorType, strides: Strides | None, known: dict[int, Strides]
     ) -> list[Strides]:
-        operator = call.node.operator
-        x = self.typed(first)
+        operator, operands = call.node.operator, call.tensors(self.values)
+        x = self.typed(operands[0])
         assert x is not None
         name = operator.name
         if name in _MADE_IN_ORDER:
-            self.known[first] = row_major(x.shape)
+            known[0] = row_major(x.shape)
         copies = name in _SAME_AXES and call.node.outputs[0] in self.layouts.copies
         is_elementwise = operator.kind in _ONE_BY_ONE
         if strides is None and (copies or is_elementwise or operator.kind == "identity"):
@@ -332,14 +343,16 @@ class GradientLayouts:
         is_repeated = any(step == 0 for step in strides)
         if name in TURNING:
             back = dict(zip(turned(operator, call.node.arguments(), x.rank), strides, strict=True))
-            self.known[first] = tuple([back[axis] for axis in range(x.rank)])
+            known[0] = tuple([back[axis] for axis in range(x.rank)])
         elif name in _SAME_AXES:
-            return self._reshaped(out, x, strides, first)
+            found = regrouped(out.shape, strides, x.shape)
+            known[0] = row_major(x.shape) if found is None else found
+            return [strides] if found is None else []
         elif is_elementwise or operator.kind == "identity":
             if not is_repeated or name in _PASSES_ON:
-                for place, use in enumerate(call.tensors(self.values)):
+                for place, use in enumerate(operands):
                     if getattr(self.typed(use), "shape", None) == out.shape:
-                        self.known[use] = strides if self._is_alike(call, place) else self.layouts.of(use)
+                        known[place] = strides if self._is_alike(call, place) else self.layouts.of(use)
         elif operator.kind == "product" and call.gradient is not None:
             return self._of_product(call, out, strides, is_repeated=is_repeated)
         elif name in _ORDERED and not is_contiguous(out.shape, strides):
@@ -349,11 +362,6 @@ class GradientLayouts:
     @by_form
     def _is_alike(self, call: PricedCall, place: int) -> bool:
         return lies_as_gradient(call, place, self.values)
-
-    def _reshaped(self, out: TensorType, x: TensorType, strides: Strides, first: str) -> list[Strides]:
-        found = regrouped(out.shape, strides, x.shape)
-        self.known[first] = row_major(x.shape) if found is None else found
-        return [strides] if found is None else []
 
     def _of_product(
         self, call: PricedCall, out: TensorType, strides: Strides, *, is_repeated: bool

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+from msgspec import Struct
 
 from graphflops.dims import evaluate
 from graphflops.execution.strides import is_contiguous, row_major
@@ -29,8 +31,7 @@ class OpenSizeError(Exception):
     """A size of a call has no number, or one that no device can have."""
 
 
-@dataclass(frozen=True, slots=True)
-class Tensor:
+class Tensor(Struct, frozen=True):
     """A tensor of known sizes. strides: in elements, by axis. nbytes: without the repeats of a broadcast view."""
 
     shape: tuple[int, ...]

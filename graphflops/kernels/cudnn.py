@@ -11,9 +11,11 @@ Which of these cuDNN takes follows from heuristics of its own, which `choices/cu
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from graphflops.dims import Dim, dim_max, prod
 from graphflops.kernels.beside import reduction_bytes
@@ -215,8 +217,7 @@ _SEQUENCE_RANK = 3
 _TURNED: dict[Pass, Pass] = {"forward": "input_gradient", "input_gradient": "forward"}
 
 
-@dataclass(frozen=True)
-class Problem:
+class Problem(Struct, frozen=True, dict=True):
     """One pass of a convolution with its tensors. conv: as cuDNN chooses a kernel for it.
 
     is_channels_last: whether the operand has its channels innermost already; that of a sequence is put in order first.

@@ -7,9 +7,10 @@ gradient.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
 
 from graphflops.graph import Ref
 from graphflops.kernels.call import ConcreteCall

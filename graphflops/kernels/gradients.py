@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from math import prod
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from graphflops.execution.composed_gradients import gradient_calls
 from graphflops.kernels.attention import attention_backward

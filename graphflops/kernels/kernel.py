@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal, Union
+
+from msgspec import Struct
 
 from graphflops.tensor import DTYPES
 
@@ -36,8 +37,7 @@ DIRECT = "direct"  # variant of a convolution without matrix units, on tensors a
 Pass = Literal["forward", "input_gradient", "weight_gradient", "backward"]
 
 
-@dataclass(frozen=True, slots=True)
-class Product:
+class Product(Struct, frozen=True):
     """`batch` products of an m x k by a k x n matrix.
 
     layout: whether k is the contiguous axis of a and b: "tn" for `linear`, whose weight is n x k; "nn" for two row-major
@@ -51,8 +51,7 @@ class Product:
     layout: Literal["tn", "nn", "nt", "tt"] = "tn"
 
 
-@dataclass(frozen=True, slots=True)
-class Attention:
+class Attention(Struct, frozen=True):
     """Scaled dot-product attention.
 
     computed: fraction of the (query, key) pairs in the tiles that the kernel multiplies; 1 without a mask it can skip.
@@ -69,8 +68,7 @@ class Attention:
     phase: Pass = "forward"
 
 
-@dataclass(frozen=True, slots=True)
-class Convolution:
+class Convolution(Struct, frozen=True):
     """A convolution. image, result, filter: sizes along the spatial axes. is_looped: each group is a kernel of its own.
 
     is_patches: windows of several positions that neither overlap nor reach into padding.
@@ -89,8 +87,7 @@ class Convolution:
     is_patches: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Rows:
+class Rows(Struct, frozen=True):
     """Rows of a normalization, softmax, reduction, scan or sort. is_inner: a row is contiguous in memory."""
 
     rows: int
@@ -98,8 +95,7 @@ class Rows:
     is_inner: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class Recurrence:
+class Recurrence(Struct, frozen=True):
     """An LSTM, GRU or RNN, or all its gradients. gates: 4, 3 or 1."""
 
     steps: int
@@ -112,8 +108,7 @@ class Recurrence:
     phase: Pass = "forward"
 
 
-@dataclass(frozen=True, slots=True)
-class Exchange:
+class Exchange(Struct, frozen=True):
     """A collective. sent_bytes: by each device. devices: that take part. stride: between their ranks."""
 
     sent_bytes: int
@@ -121,16 +116,14 @@ class Exchange:
     stride: int = 1
 
 
-@dataclass(frozen=True, slots=True)
-class Chunks:
+class Chunks(Struct, frozen=True):
     """Parts of many tensors, each worked through by one thread block. longest: elements of the longest."""
 
     blocks: int
     longest: int
 
 
-@dataclass(frozen=True, slots=True)
-class Strided:
+class Strided(Struct, frozen=True):
     """A pointwise kernel or copy that computes an address for each element.
 
     axes: those that are left after axes in which all tensors lie alike are merged. tensors: read and written.
@@ -144,8 +137,7 @@ class Strided:
     has_casts: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Windows:
+class Windows(Struct, frozen=True):
     """A pooling: results, and positions of the window of each. In a gradient each element of the operand is a result."""
 
     results: int
@@ -155,8 +147,7 @@ class Windows:
 Sizes = Union[Product, Attention, Convolution, Rows, Recurrence, Exchange, Chunks, Strided, Windows]
 
 
-@dataclass(frozen=True, slots=True)
-class Kernel:
+class Kernel(Struct, frozen=True):
     """One kernel.
 
     flops: multiply-adds on matrix units, each 2 FLOPs. vector_flops: other arithmetic, a transcendental counted as one.

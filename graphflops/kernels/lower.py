@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 from math import log2, prod
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from graphflops.execution.composed_gradients import kernel_calls
 from graphflops.kernels.attention import attention

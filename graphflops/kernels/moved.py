@@ -6,9 +6,10 @@ places that indices name, each thread one after the other. A collective sends ov
 
 from __future__ import annotations
 
-from dataclasses import replace
 from math import prod
 from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
 
 from graphflops.execution.strides import row_major
 from graphflops.kernels.beside import is_mean, operand_copies
@@ -48,7 +49,7 @@ def copy(tensor: Tensor, bits: int | None = None) -> Kernel:
     width = bits or tensor.bits
     written = tensor.numel * width // 8
     steps = row_major(tensor.shape)
-    return copy_to(replace(tensor, bits=width, strides=steps, nbytes=written), tensor)  # type: ignore[arg-type]
+    return copy_to(replace(tensor, bits=width, strides=steps, nbytes=written), tensor)
 
 
 def copy_to(out: Tensor, x: Tensor) -> Kernel:

@@ -11,9 +11,10 @@ of LSTMs on an H200 with PyTorch 2.11, and programs with a GRU.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from math import prod
 from typing import TYPE_CHECKING, NamedTuple
+
+from msgspec.structs import replace
 
 from graphflops.dims import Dim, ceil_div, dim_max, total
 from graphflops.kernels.call import Tensor

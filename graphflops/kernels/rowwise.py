@@ -5,9 +5,10 @@ A loss is a pointwise kernel and a reduction, or of classes a softmax and one bl
 
 from __future__ import annotations
 
-from dataclasses import replace
 from math import prod
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from graphflops.graph import Ref
 from graphflops.kernels.choices import limits

@@ -267,6 +267,7 @@ class Eager(OnGpu):
             return layers.reserve
         return super().saved_bytes(call) + kernels.saved_input_bytes(call, self.values)
 
+    @places_by_form
     def saved_values(self, call: PricedCall) -> list[str | None]:
         """Also operands that autograd keeps without need; not those of which a copy is kept."""
         kept = dict.fromkeys([*super().saved_values(call), *kernels.kept_operands(call, self.values)])

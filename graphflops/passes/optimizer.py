@@ -80,16 +80,17 @@ def trained(program: PricedProgram) -> list[Parameter]:
 def trained_inputs(program: PricedProgram) -> list[str]:
     """Names in the graph of the parameters that a step computes a gradient of."""
     main = program.main
+    parameters = {entry.name: None for entry in program.graph.inputs if entry.role == "parameter"}
     reached: set[str] = set()
     for call in main.calls:
+        if parameters.keys().isdisjoint(call.uses):
+            continue
         operands = call.tensors(main.values)
         if call.gradient is not None:
             reached.update(operands[place] for place, _ in call.gradient.gradients)
         elif call.estimate.unknown:
             reached.update(operands)
-    wanting = [
-        entry.name for entry in program.graph.inputs if entry.role == "parameter" and entry.name in reached
-    ]
+    wanting = [name for name in parameters if name in reached]
     return [name for name in wanting if wants(program.operands[name])]
 
 

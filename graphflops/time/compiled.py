@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 from itertools import compress
 from math import prod
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from graphflops.errors import DimError
 from graphflops.execution.fast_path import calls_of_module, is_module

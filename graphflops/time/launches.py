@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 from itertools import takewhile
 from typing import TYPE_CHECKING, NamedTuple
+
+from msgspec.structs import replace
 
 from graphflops.attention.kernel import attention_kernel
 from graphflops.execution.layouts import attention_problem
@@ -63,11 +64,12 @@ class Launcher:
         self.runs = runs
         self.costs = costs
         self.sizes = Sizes(values)
-        parameters = [entry.name for entry in program.graph.inputs if entry.role == "parameter"]
-        self.parameters = dict.fromkeys(parameters)  # a set in program order
+        self.parameters = {entry.name for entry in program.graph.inputs if entry.role == "parameter"}
         self.records = False  # whether what is lowered runs for gradients
         self.known: dict[tuple[Layouts, bool, bool, int | None], tuple[Kernel, ...] | None] = {}
         self.called: dict[tuple[Layouts, bool, int | None], _Called] = {}
+        self.added: dict[int, tuple[Kernel, ...]] = {}  # by the object of a type, which the program keeps
+        self.joined: dict[tuple[Kernel, ...], tuple[Kernel, ...]] = {}
 
     def forward(self, *, records: bool) -> list[Launches]:
         """The forward, calls of nested graphs in place of the call that runs them. records: for a backward."""
@@ -188,9 +190,8 @@ class Launcher:
             kernels = self._lowered(call, layouts, is_backward=True)
             if kernels is not None and (copied := gradients.copies(call)):
                 kernels = (*self._copies(call, copied), *map(_of_copies, kernels))
-            launched = kernels or ()
-            if sums := self._sums(call, contributions, gradients):  # equal calls share the tuple of others
-                launched = (*launched, *sums)
+            launched = (*(kernels or ()), *self._sums(call, contributions, gradients))
+            launched = self.joined.setdefault(launched, launched)  # equal ones are timed once
             own = self._host_inside(call, run.expanded, "backward", launched)
             host = backward_seconds(self.costs, call.node.operator, launched, self._parameters(call, layouts))
             host = host if own is None else own
@@ -198,7 +199,7 @@ class Launcher:
 
     def _parameters(self, call: PricedCall, layouts: Layouts) -> int:
         """How many of the gradients of a call are those of parameters."""
-        if call.gradient is None:
+        if call.gradient is None or self.parameters.isdisjoint(call.uses):
             return 0
         operands = call.tensors(layouts.values)
         names = [operands[place] for place, _ in call.gradient.gradients if place < len(operands)]
@@ -221,17 +222,25 @@ class Launcher:
     ) -> tuple[Kernel, ...]:
         """Additions of further gradients of a value to the first."""
         assert call.gradient is not None
-        operands, sums = call.tensors(gradients.values), []
+        operands = call.tensors(gradients.values)
+        sums: list[Kernel] = []
         for place, _ in call.gradient.gradients:
             name = operands[place] if place < len(operands) else ""
             contributions[name] += 1
             value = gradients.values.get(name)
             if contributions[name] > 1 and isinstance(value, TensorType):
                 gradients.summed(name)
-                if (tensor := self.sizes.known(value)) is not None:
-                    size = tensor.full_bytes
-                    sums.append(elementwise(tensor, 2 * size, size, tensor.numel))
+                if id(value) not in self.added:
+                    self.added[id(value)] = self._added(value)
+                sums += self.added[id(value)]
         return tuple(sums)
+
+    def _added(self, value: TensorType) -> tuple[Kernel, ...]:
+        """The kernel that adds a gradient of a value to another; none where a size is open."""
+        if (tensor := self.sizes.known(value)) is None:
+            return ()
+        size = tensor.full_bytes
+        return (elementwise(tensor, 2 * size, size, tensor.numel),)
 
     def _dispatched(self, graph: PricedGraph, call: PricedCall) -> float:
         """CPU time of the calls that Python dispatches, and of the hooks that it runs, around a recorded call."""

@@ -8,9 +8,10 @@ of an attention's queries goes through tiles of keys.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from math import ceil, prod
 from typing import TYPE_CHECKING, NamedTuple
+
+from msgspec.structs import replace
 
 from graphflops.kernels.cudnn import STREAMS
 from graphflops.kernels.kernel import DIRECT, Kernel, Rows

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from math import exp, hypot, log, prod, sqrt
 from typing import TYPE_CHECKING
 
-from graphflops.kernels.kernel import Exchange, Recurrence
+from msgspec import Struct, field
+
+from graphflops.kernels.kernel import Recurrence
 from graphflops.links.network import network_of
 from graphflops.links.use import described
 from graphflops.passes.program import ProgramTime
@@ -121,14 +123,20 @@ class _Timer:
         """The time of a phase and of its calls; a row that runs several times has the sum."""
         rows: dict[int, CallTime] = {}
         tally, clocks = _Tally(), (self.clock, self.fast, self.slow)
+        has_exchanges = any(clock.link.queue for clock in clocks)
         for launch in launches:
             if launch.kernels is None:
                 tally.is_lower_bound = True
                 continue
             batch = self._batch(launch.kernels)
-            alone = self.clock.link.alone
-            took, fast, slow = [_run(launch, batch, clock) * launch.times for clock in clocks]
-            tally.exposed += (self.clock.link.alone - alone) * launch.times
+            has_exchanges = has_exchanges or launch.part != "all"
+            if has_exchanges:
+                alone = self.clock.link.alone
+                took, fast, slow = [_run(launch, batch, clock) * launch.times for clock in clocks]
+                tally.exposed += (self.clock.link.alone - alone) * launch.times
+            else:
+                host, each, waits = launch.host_seconds, batch.kernel_seconds, launch.waits
+                took, fast, slow = [clock.run(host, each, waits=waits) * launch.times for clock in clocks]
             found = batch.call_time(took, self.clock.is_eager, self.host)
             if batch.collective:
                 found = tally.exchanged(found, batch.collective * launch.times, launch.part)
@@ -152,10 +160,8 @@ class _Timer:
         """The kernels of a call with their times; equal calls share the tuple of their kernels."""
         found = self.batches.get(id(kernels))
         if found is None or found.kernels is not kernels:
-            times = {
-                id(kernel): self._time(kernel) for kernel in {id(each): each for each in kernels}.values()
-            }
-            found = Batch.of(kernels, tuple([times[id(kernel)] for kernel in kernels]))
+            times = {kernel: self._time(kernel) for kernel in dict.fromkeys(kernels)}
+            found = Batch.of(kernels, times)
             self.batches[id(kernels)] = found
         return found
 
@@ -189,8 +195,7 @@ def _sum(one: CallTime, other: CallTime) -> CallTime:
     )
 
 
-@dataclass(slots=True)
-class _Tally:
+class _Tally(Struct):
     """Sums over the calls of a phase.
 
     parts: the interval of each call and its bound. fast, slow: seconds beside a fast and a slow CPU.
@@ -289,8 +294,7 @@ def _matrix_utilization(work: Counter[str], device: Device, seconds: float) -> f
 _PARTS = 8  # of a recurrent layer: the GPU runs its first steps while the CPU launches the next
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Batch:
+class Batch(Struct, frozen=True, eq=False):
     """The kernels of one call.
 
     kernel_seconds: of each, or of parts of one that stands for many. seconds: of all. low, high: ends of their interval, as
@@ -309,30 +313,29 @@ class Batch:
     collective: float = 0.0
 
     @staticmethod
-    def of(kernels: tuple[Kernel, ...], times: tuple[Time, ...]) -> Batch:
-        """The batch of these kernels. times: of each."""
-        kernel_seconds = tuple(_launched(kernels, times))
-        seconds = sum([time.seconds for time in times])
-        longest = max(times, key=lambda time: time.seconds, default=None)
+    def of(kernels: tuple[Kernel, ...], known: Mapping[Kernel, Time]) -> Batch:
+        """The batch of these kernels. known: the time of each."""
+        times = [known[kernel] for kernel in kernels]
+        each = [time.seconds for time in times]
+        seconds = sum(each)
+        longest = max(known.values(), key=lambda time: time.seconds, default=None)
+        if any(isinstance(kernel.sizes, Recurrence) for kernel in known):
+            each = [*_launched(kernels, times)]
         work: dict[str, int] = {}
-        for kernel in kernels:
-            work[""] = work.get("", 0) + kernel.read_bytes + kernel.written_bytes
+        for kernel, count in Counter(kernels).items():
+            work[""] = work.get("", 0) + (kernel.read_bytes + kernel.written_bytes) * count
             if kernel.flops:
-                work[kernel.dtype] = work.get(kernel.dtype, 0) + kernel.flops
+                work[kernel.dtype] = work.get(kernel.dtype, 0) + kernel.flops * count
         return Batch(
             kernels,
-            kernel_seconds,
+            tuple(each),
             seconds,
-            low=sum(time.low for time in times) / seconds if seconds else 1.0,
-            high=sum(time.high for time in times) / seconds if seconds else 1.0,
+            low=sum([time.low for time in times]) / seconds if seconds else 1.0,
+            high=sum([time.high for time in times]) / seconds if seconds else 1.0,
             bound="launch" if longest is None else longest.bound,
-            families=", ".join(dict.fromkeys(kernel.family for kernel in kernels)),
+            families=", ".join(dict.fromkeys(kernel.family for kernel in known)),
             work=tuple(work.items()),
-            collective=sum(
-                time.seconds
-                for kernel, time in zip(kernels, times, strict=True)
-                if isinstance(kernel.sizes, Exchange)
-            ),
+            collective=sum(known[kernel].seconds for kernel in kernels if kernel.family == "collective"),
         )
 
     def call_time(self, took: float, is_eager: bool, host: Host) -> CallTime:

@@ -11,8 +11,9 @@ after the call; one that stands further down was written by the user, and waits 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from msgspec import Struct, field
 
 from graphflops.kernels.kernel import Recurrence
 from graphflops.tensor import TensorType
@@ -118,8 +119,7 @@ def beside(compute: float, exchange: float) -> float:
     return max(compute - shared * _KERNEL_SPEED, 0.0) + shared + max(exchange - shared * _EXCHANGE_SPEED, 0.0)
 
 
-@dataclass(slots=True)
-class _Exchange:
+class _Exchange(Struct):
     """A collective: from when it may run, and seconds of it that are left."""
 
     ticket: int
@@ -127,8 +127,7 @@ class _Exchange:
     left: float
 
 
-@dataclass(slots=True)
-class Link:
+class Link(Struct):
     """The stream of collectives: one runs after the other.
 
     now: until when it is known what ran. has_begun: whether the first of the queue runs. ends: by ticket, of what is done.
@@ -217,8 +216,7 @@ class Link:
         return True
 
 
-@dataclass(slots=True)
-class Clock:
+class Clock(Struct):
     """When the CPU has launched everything so far, and when the GPU has done it.
 
     gap: seconds between two kernels of a graph. is_eager: whether kernels wait for the CPU to launch them.
@@ -251,7 +249,7 @@ class Clock:
             self.gpu += sum([seconds + self.gap for seconds in kernels])
             return self.gpu - before
         host, gpu = self.host, self.gpu
-        before = max(host, gpu)
+        before = host if host > gpu else gpu  # not `max`: this runs three times a launch
         host_seconds *= self.slowness
         if kernels:
             share = host_seconds / len(kernels)
@@ -263,7 +261,7 @@ class Clock:
         if waits and gpu > host:
             host = gpu
         self.host, self.gpu = host, gpu
-        return max(host, gpu) - before
+        return (host if host > gpu else gpu) - before
 
     def run_beside(self, host_seconds: float, kernels: Sequence[float], *, fills: bool, waits: bool) -> float:
         """The same while collectives run. fills: whether a kernel holds all multiprocessors, as a product does."""
@@ -310,8 +308,7 @@ class Launches(NamedTuple):
     ticket: int = 0
 
 
-@dataclass(slots=True)
-class Exchanges:
+class Exchanges(Struct):
     """The collectives that have started and are not waited for yet.
 
     pending: by value that a collective writes, or a view of it, its start. fresh: values whose wait is written right after.

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from graphflops.devices import Calibration, device
 from graphflops.kernels.kernel import Convolution, Kernel, Product

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from msgspec.structs import replace
 
 from graphflops.kernels.kernel import Convolution, Kernel, Product
 from graphflops.time.predict_products import Problem, convolution_kind, is_long, of_convolution

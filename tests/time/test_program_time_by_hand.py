@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from graphflops.devices.device import Calibration, Host, Launch
 from graphflops.devices.platform import platform_of
@@ -54,7 +55,7 @@ def test_a_call_that_waits_for_the_cpu() -> None:
 def test_a_graph_has_a_gap_after_each_kernel() -> None:
     found = timed("aten.relu.default", t(*SIZE), execution="graph")
     assert found.forward.seconds == pytest.approx(0.5 + 0.125)
-    without = timed("aten.relu.default", t(*SIZE), execution="graph", toy=replace(TOY, launch=None))
+    without = timed("aten.relu.default", t(*SIZE), execution="graph", toy=structs.replace(TOY, launch=None))
     assert without.forward.seconds == pytest.approx(0.5 + 0.9e-6)
 
 
@@ -87,7 +88,7 @@ def test_gradients_of_a_call() -> None:
 
 def test_a_loss_is_a_sum_and_its_gradient_one_number() -> None:
     """The sum reads the result; what is left of both takes no time on this device but for its launches."""
-    toy = replace(TOY, rates={**TOY.rates, "reduction": {**TRAFFIC, "memory": 1.0}})
+    toy = structs.replace(TOY, rates={**TOY.rates, "reduction": {**TRAFFIC, "memory": 1.0}})
     given = timed("aten.relu.default", g(*SIZE), execution="graph", toy=toy, loss="given")
     summed = timed("aten.relu.default", g(*SIZE), execution="graph", toy=toy, loss="sum")
     assert summed.backward.seconds - given.backward.seconds == pytest.approx(0.25 + 2 * 0.125, rel=1e-3)
@@ -111,7 +112,7 @@ def test_errors_on_kernels_held_out_are_those_of_the_worst_variant() -> None:
             ("softmax", "", None),
         )
     )
-    found = timed("aten.relu.default", t(*SIZE), toy=replace(TOY, calibration=known))
+    found = timed("aten.relu.default", t(*SIZE), toy=structs.replace(TOY, calibration=known))
     assert dict(found.profile_errors) == {"matmul": 0.2}
 
 

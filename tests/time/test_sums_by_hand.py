@@ -148,16 +148,19 @@ def test_a_batch_of_kernels() -> None:
         kernel("other", 5, None, "float32"),
     )
     times = (time(1.0, 2.0, "matrix"), time(2.0, 4.0), time(1.0, 2.0), time(0.0))
-    found = Batch.of(kernels, times)
+    found = Batch.of(kernels, dict(zip(kernels, times, strict=True)))
     assert found.kernel_seconds == (1, 2, 1, 0)
     assert found.seconds == 4
     assert (found.low, found.high) == ((0.5 + 0.5 + 0.5) / 4, (2 + 8 + 2) / 4)
     assert (found.bound, found.families) == ("memory", "matmul, copy, other")
     assert dict(found.work) == {"": 4 * 500, "bfloat16": 100, "float32": 5}
-    nothing = Batch.of((), ())
+    nothing = Batch.of((), {})
     assert (nothing.seconds, nothing.low, nothing.high, nothing.bound) == (0, 1, 1, "launch")
-    layers = Batch.of((kernel("recurrence", 0, Recurrence(8, 1, 1, 1, 4)),), (time(4.0),))
-    assert layers.kernel_seconds == (0.5,) * 8
+    layer = kernel("recurrence", 0, Recurrence(8, 1, 1, 1, 4))
+    assert Batch.of((layer,), {layer: time(4.0)}).kernel_seconds == (0.5,) * 8
+    twice = Batch.of(kernels[:1] * 2, {kernels[0]: times[0]})
+    assert (twice.kernel_seconds, twice.seconds) == ((1, 1), 2)
+    assert dict(twice.work) == {"": 2 * 500, "bfloat16": 2 * 70}
 
 
 HOST = Host({}, faster=2.0, slower=3.0)
@@ -173,10 +176,10 @@ HOST = Host({}, faster=2.0, slower=3.0)
     ],
 )
 def test_calls_that_wait_for_the_cpu_have_its_interval(took: float, is_eager: bool, expected: Any) -> None:
-    batch = Batch.of((kernel("copy"),), (time(4.0, 2.0),))
+    batch = Batch.of((kernel("copy"),), {kernel("copy"): time(4.0, 2.0)})
     found = batch.call_time(took, is_eager, HOST)
     assert (found.seconds, found.low, found.high, found.bound) == expected
-    empty = Batch.of((), ()).call_time(6.0, False, HOST)
+    empty = Batch.of((), {}).call_time(6.0, False, HOST)
     assert (empty.low, empty.high, empty.bound) == (3, 18, "launch")
 
 

@@ -46,7 +46,7 @@ class Constant(msgspec.Struct, frozen=True):
 
 
 class Library(msgspec.Struct, frozen=True):
-    """All choices, limits and constants of a library. measured: the release. releases: libraries that come with each."""
+    """All choices, limits and constants of a library. measured: the release. releases: with each, its libraries."""
 
     library: str
     measured: str
@@ -55,7 +55,7 @@ class Library(msgspec.Struct, frozen=True):
     choices: dict[str, Choice] = {}
     limits: dict[str, Limit] = {}
     constants: dict[str, Constant] = {}
-    releases: dict[str, dict[str, str]] = {}
+    releases: dict[str, dict[str, int]] = {}
 
 
 @cache
@@ -78,9 +78,7 @@ def constants(name: str, family: str, *words: str) -> tuple[float, ...]:
 
 def has_limit(name: str, limit: str, release: str) -> bool:
     """Whether a release of a library has a limit."""
-    known = library(name)
-    order = list(known.releases)
-    since = known.limits[limit].since
+    order, since = [*library(name).releases], library(name).limits[limit].since
     return not since or order.index(release) >= order.index(since)
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from math import exp, log
+
+from msgspec.structs import replace
 
 from graphflops.devices import Device
 from graphflops.kernels.kernel import Convolution, Kernel, Strided, Windows, bytes_of

@@ -10,11 +10,11 @@ import statistics
 import subprocess
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import torch
+from msgspec.structs import replace
 from torch import nn
 
 from graphflops.devices import Host

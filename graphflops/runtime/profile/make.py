@@ -7,11 +7,12 @@ import platform
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from random import Random
 
 import msgspec
 import torch
+from msgspec.structs import replace
 
 from graphflops.devices import Calibration, Device, Host, Launch, complete, device, published, with_rates
 from graphflops.errors import OptionError, RunError, shown
