@@ -155,7 +155,10 @@ def alone() -> str:
 def predicted(name: str) -> dict[str, Any]:
     """The same of the recorded step; times are without those of collectives."""
     import graphflops
-    from graphflops.analysis import at_many_sizes
+    from graphflops.analysis import priced
+    from graphflops.devices import complete, device, platform_of
+    from graphflops.execution.runs import Runs
+    from graphflops.time.program_time import program_time
 
     axes, factory = PROGRAMS[name]
     program = (
@@ -167,8 +170,10 @@ def predicted(name: str) -> dict[str, Any]:
     (use,) = report.memory_use
     step = report.totals.time
     assert step is not None
-    _, time_at = at_many_sizes(program, alone(), "eager", replayed=True)
-    rows = [row.time for row in time_at({}).rows if row.time is not None]
+    own, profile = priced(program, alone(), "eager").program, complete(device(alone()))
+    runs = Runs(own.attentions, platform_of(profile), is_eager=True)
+    times = program_time(own, profile, "eager", runs, replayed=True)
+    rows = [row.time for row in times.rows if row.time is not None]
     return {
         "peak": use.requested_peak,
         "step": (step.seconds - step.exposed) * 1e3,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from os import PathLike
 from pathlib import Path
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from graphflops.passes.price import FindFact
     from graphflops.passes.program import PricedProgram, ProgramTime
     from graphflops.report import Execution, Report
+    from graphflops.report.call_time import PhaseTime
     from graphflops.training import Training
 
 
@@ -89,7 +90,30 @@ def _placed(model: object) -> Iterator[None]:
         raise DimError(f"{place}: {error}: give sizes with --dim") from error
 
 
-def at_many_sizes(
+@dataclass(frozen=True, slots=True)
+class Priced:
+    """An inference on a device, read and priced once for all sizes."""
+
+    program: PricedProgram
+    again: Callable[..., PricedProgram]
+    device: str
+    execution: Execution
+
+    def report(self) -> Report:
+        """Its report, without times."""
+        return _report(self.program, self.again, self.execution, self.device, times=False, memory=True)
+
+    def times(self, *, replayed: bool = False) -> Callable[[Mapping[str, int]], PhaseTime]:
+        """Its times by the values of its symbols. replayed: whether a CUDA graph holds the kernels of any execution."""
+        from graphflops.devices import complete, device, platform_of
+        from graphflops.time.program_time import forward_times
+
+        profile = complete(device(self.device))
+        runs = _runs(self.program, self.execution, platform_of(profile))
+        return forward_times(self.program, profile, self.execution, runs, replayed=replayed)
+
+
+def priced(
     model: object,
     device: str,
     execution: Execution | None = None,
@@ -99,31 +123,11 @@ def at_many_sizes(
     inputs: Mapping[str, Sequence[int]] | None = None,
     masks: Mapping[str, str] | None = None,
     names: Mapping[str, str] | None = None,
-    replayed: bool = False,
-) -> tuple[Report, Callable[[Mapping[str, int]], ProgramTime]]:
-    """The report of an inference on a device, without times, and its times by the values of its symbols.
-
-    replayed: whether a CUDA graph holds the kernels of any execution. The program is read and priced once: a time at other
-    sizes takes a tenth of an analysis. Raises as `analyze`.
-    """
+) -> Priced:
+    """An inference on a device, of which a report and times at any sizes can be asked. Raises as `analyze`."""
     given = (dims or {}, inputs or {}, masks, names or {})
-    program, priced = _priced_program(model, model_name, given, False, True, execution, True, None)
-    profile, chosen = _device(device, program, execution)
-    assert profile is not None
-    from graphflops.devices import platform_of
-
-    platform = platform_of(profile)
-    runs = _runs(program, chosen, platform)  # once: how values lie, and a compiled plan, hang on no open size
-
-    def time_at(values: Mapping[str, int]) -> ProgramTime:
-        from graphflops.time.program_time import program_time
-
-        infos = program.symbols.items()
-        symbols = {name: replace(info, value=values.get(name, info.value)) for name, info in infos}
-        sized = replace(program, symbols=symbols)
-        return program_time(sized, profile, chosen, runs, replayed=replayed)
-
-    return _report(program, priced, chosen, device, times=False, memory=True), time_at
+    program, again = _priced_program(model, model_name, given, False, True, execution, True, None)
+    return Priced(program, again, device, _device(device, program, execution)[1])
 
 
 def _priced_program(

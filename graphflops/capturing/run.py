@@ -119,7 +119,7 @@ def _export(example: Example, capture: Callable[..., Any], *, joint: bool) -> Ca
         from graphflops.capturing.eager import recorded
 
         shapes = example.dynamic_shapes()
-        with example.ready() as module:
+        with example.ready() as module, _without_cache() if shapes is not None else contextlib.nullcontext():
             export = partial(
                 capture, module, (), example.inputs, joint=joint, runtime_asserts=shapes is not None
             )
@@ -133,6 +133,16 @@ def _export(example: Example, capture: Callable[..., Any], *, joint: bool) -> Ca
             return Captured(program, record)
 
     return exported
+
+
+def _without_cache() -> contextlib.AbstractContextManager[None]:
+    """Lets torch compute each result of open sizes: its cache builds each once more to keep it, which takes longer."""
+    import torch._dynamo.config
+
+    found: contextlib.AbstractContextManager[None] = torch._dynamo.config.patch(
+        fake_tensor_cache_enabled=False
+    )
+    return found
 
 
 def _bounded(said: str, shapes: Any) -> Any:

@@ -20,6 +20,13 @@ if TYPE_CHECKING:
     from graphflops.capturing.name import Choices, Name
 
 
+_CACHES = (
+    "past_key_values",
+    "cache",
+    "cache_params",
+)  # what forwards call it; the second from transformers 5.24 on
+
+
 def examples(name: Name, *, training: bool) -> dict[str, Example]:
     """What is exported of a model, by phase; `model` for one without phases."""
     model = model_of(name)
@@ -85,7 +92,7 @@ def _has_cache(model: Any) -> bool:
     is_decoder = (
         model.config.is_encoder_decoder or getattr(model.config, "is_decoder", True) or model.can_generate()
     )
-    has_argument = any(name in taken for name in ("past_key_values", "cache_params"))
+    has_argument = any(name in taken for name in _CACHES)
     return bool(is_decoder and has_argument and model.can_generate())
 
 
@@ -187,7 +194,7 @@ class _Steps:
         self.config = model.config
         self.is_encoder_decoder = bool(model.config.is_encoder_decoder)
         taken = inspect.signature(type(model).forward).parameters
-        self.argument = "past_key_values" if "past_key_values" in taken else "cache_params"
+        self.argument = next(name for name in _CACHES if name in taken)
         self.token = "decoder_input_ids" if self.is_encoder_decoder else "input_ids"
         self.encoded_as: Any = None  # the class of what the encoder gives
         if self.argument == "cache_params" and self.chosen.cache == "static":

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from graphflops.training import Training
 
 
+_ALLOCATED = 200_000  # objects between two collections of young ones
+
+
 @click.command(cls=options.Command)
 @click.argument("model", metavar="MODEL")
 @options.valued(
@@ -68,7 +71,7 @@ def capture(
     kind = os.path.splitext(output)[1]
     if kind not in (".pt2", ".json"):
         raise click.UsageError("--output must end in .pt2 (the program) or .json (its report)")
-    gc.enable()  # torch and the user's model make garbage enough
+    _collect_garbage()
     programs = _programs(model, Choices(**chosen), joint=joint, training=bool(training))
     if kind == ".pt2":
         from graphflops.capturing.saving import save
@@ -77,6 +80,12 @@ def capture(
             save(programs, path)
         return
     _write_report(programs, output, training, rule_files)
+
+
+def _collect_garbage() -> None:
+    """Of which torch and the user's model make enough; but seldom, for most objects are of programs and live to the end."""
+    gc.set_threshold(_ALLOCATED)
+    gc.enable()
 
 
 def _record(
@@ -89,7 +98,7 @@ def _record(
         raise click.UsageError(
             "a step has its own sizes, gradients and optimizer: give --step, --mesh and --rank alone"
         )
-    gc.enable()
+    _collect_garbage()
     function = _function(factory)
     from graphflops.capturing.run import silence
     from graphflops.capturing.step import record

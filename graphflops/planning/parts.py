@@ -228,8 +228,10 @@ class Split:
 
     def _embedding(self, node: Node) -> str:
         table, out = node.args[0], node.outputs[0]
+        if node.name in self.refused:  # for a product by the table that is not split
+            return ""
         if isinstance(table, Ref) and out and table.name in self.weights and self._divides(table.name, 0):
-            self.parts[table.name] = Part(0, frozenset())
+            self.parts[table.name] = Part(0, frozenset({node.name}))
             self.exchanged.append(Exchanged(node.name, out, "out"))
         return ""
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from graphflops.analysis import at_many_sizes
+from graphflops.analysis import priced
 from graphflops.derived.items import token_ids
 from graphflops.derived.resize import refuse_guarded
 from graphflops.dims import Expr, evaluate, symbol
@@ -23,14 +23,13 @@ if TYPE_CHECKING:
     from graphflops.fitting.kv_cache import KvCache
     from graphflops.links import Network
     from graphflops.loading import Model
-    from graphflops.passes.program import ProgramTime
     from graphflops.report import Execution
     from graphflops.report.call_time import PhaseTime
     from graphflops.serving.engines import Engine
     from graphflops.serving.tensor_parallel import Exchanges
 
 _FEWEST = 2  # that an open axis has
-TimeAt = Callable[[Mapping[str, int]], "ProgramTime"]
+TimeAt = Callable[[Mapping[str, int]], "PhaseTime"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,19 +81,19 @@ class Steps:
         """The steps of a program."""
         device, engine = setting.device, setting.engine
         program, exchanges = on_each(program, setting.devices, setting.network, engine)
-        report, time_at = at_many_sizes(program, device, setting.execution, **options)
+        as_given = priced(program, device, setting.execution, **options)
         if engine.is_paged:
-            as_run = as_engines_run(program)
-            _, time_at = at_many_sizes(as_run, device, "compiled", **options, replayed=True)
-        return Steps(report, time_at, exchanges, engine.step_seconds or 0)
+            times = priced(as_engines_run(program), device, "compiled", **options).times(replayed=True)
+        else:
+            times = as_given.times()
+        return Steps(as_given.report(), times, exchanges, engine.step_seconds or 0)
 
     def at(self, sizes: Mapping[str, int]) -> PhaseTime:
         """The time of a step at sizes, by symbol."""
         key = frozenset(sizes.items())
         if key not in self.known:
             refuse_guarded(self.report, sizes)
-            time = self.time_at(sizes).forward
-            assert time is not None
+            time = self.time_at(sizes)
             sent, is_whole = self.exchanges.seconds_at({**self.report.values, **sizes})
             found = time if is_whole else replace(time, is_lower_bound=True)
             self.known[key] = changed(found, self.beside + sent)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from msgspec.structs import replace
 
 from graphflops.attention.kernel import attention_kernel
+from graphflops.cost import free
 from graphflops.execution.layouts import attention_problem
 from graphflops.kernels.beside import GradientLayouts
 from graphflops.kernels.call import ConcreteCall, OpenSizeError, Sizes
@@ -35,23 +36,40 @@ from graphflops.time.schedule import (
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from graphflops.execution.composites import Expanded
     from graphflops.execution.layouts import Layouts
     from graphflops.execution.runs import Runs
     from graphflops.execution.strides import Strides
+    from graphflops.graph import Node
     from graphflops.kernels.kernel import AttentionKernel, Kernel
     from graphflops.passes.program import PricedCall, PricedProgram
 
 
+_NOTHING = (free(), free(alias=False))  # what a call without results is that runs no kernel at any sizes
 _NAMED: tuple[AttentionKernel, ...] = ("flash", "efficient", "cudnn")  # by operators of their own
 
 
 class _Called(NamedTuple):
-    """What calls of one form have in common in the forward. host_seconds: without those of entering modules."""
+    """What equal calls have in common in the forward."""
 
     kernels: tuple[Kernel, ...] | None
     host_seconds: float
     waits: bool
+
+
+class _Site(NamedTuple):
+    """A call where it stands, and what its launch hangs on beside sizes: they are found once for all sizes.
+
+    kind: a number that calls share which launch the same. entering: CPU seconds of entering modules. outer: the composite
+    that makes the call. is_inside: whether it is of a module that is one operator. is_late: whether its wait stands apart.
+    """
+
+    call: PricedCall
+    layouts: Layouts
+    kind: int
+    entering: float
+    outer: Node | None
+    is_inside: bool
+    is_late: bool
 
 
 class Launcher:
@@ -66,10 +84,17 @@ class Launcher:
         self.sizes = Sizes(values)
         self.parameters = {entry.name for entry in program.graph.inputs if entry.role == "parameter"}
         self.records = False  # whether what is lowered runs for gradients
+        self.sites: dict[tuple[PricedGraph, bool], list[_Site]] = {}
+        self.kinds: dict[tuple[object, ...], int] = {}
         self.known: dict[tuple[Layouts, bool, bool, int | None], tuple[Kernel, ...] | None] = {}
-        self.called: dict[tuple[Layouts, bool, int | None], _Called] = {}
+        self.called: dict[int, _Called] = {}
         self.added: dict[int, tuple[Kernel, ...]] = {}  # by the object of a type, which the program keeps
         self.joined: dict[tuple[Kernel, ...], tuple[Kernel, ...]] = {}
+
+    def at(self, values: Mapping[str, int]) -> None:
+        """Lower at other sizes from now on."""
+        self.sizes = Sizes(values)
+        self.known, self.called, self.added = {}, {}, {}
 
     def forward(self, *, records: bool) -> list[Launches]:
         """The forward, calls of nested graphs in place of the call that runs them. records: for a backward."""
@@ -86,40 +111,54 @@ class Launcher:
         return [start, *self._backward(self.program.main, 0, 1)]
 
     def _forward(self, graph: PricedGraph, first: int, times: int, records: bool) -> Iterator[Launches]:
-        yield from self._run(graph, self.runs.of(graph).calls, first, times, records)
+        key = (graph, records)
+        if key not in self.sites:
+            self.sites[key] = self._sites(graph, self.runs.of(graph).calls, records)
+        yield from self._run(graph, self.sites[key], first, times, records)
 
-    def _run(
-        self, graph: PricedGraph, calls: Sequence[PricedCall], first: int, times: int, records: bool
-    ) -> Iterator[Launches]:
-        layouts = self.runs.of(graph).layouts
+    def _sites(self, graph: PricedGraph, calls: Sequence[PricedCall], records: bool) -> list[_Site]:
+        """Calls where they stand in the forward. records: for a backward."""
+        run = self.runs.of(graph)
         inside = frozenset[str]() if records else self._inside_operators(graph)
         around = self.runs.of(graph, has_fast_paths=bool(inside)).layouts
-        entered = ""
-        composed = self.runs.of(graph).expanded
-        exchanges = Exchanges()
         late = awaited_later(calls) if graph.graph.has_exchanges else ()
+        entered, sites = "", []
         for call in calls:
-            stack = call.node.module_stack
+            stack, name = call.node.module_stack, call.node.name
             modules = _entered(entered, stack) if stack and stack != entered else ()
             entered = stack or entered
+            entering = entering_seconds(self.costs, modules) if modules else 0.0
+            layouts, outer = run.layouts if name in inside else around, run.expanded.outer.get(name)
+            form: object = layouts.forms.of(call)
+            if not call.node.outputs and call.estimate in _NOTHING:  # checks: there are several in each layer
+                form = (call.node.op, *map(type, map(layouts.values.get, call.uses)))
+            composite = outer and (outer.operator.name, outer.outputs[0] == call.node.outputs[0])
+            rest = (entering, composite, name in inside, name in late)
+            key = (layouts, records, name if form is None else form, *rest)
+            number = self.kinds.setdefault(key, len(self.kinds))
+            sites.append(_Site(call, layouts, number, entering, outer, name in inside, name in late))
+        return sites
+
+    def _run(
+        self, graph: PricedGraph, sites: Sequence[_Site], first: int, times: int, records: bool
+    ) -> Iterator[Launches]:
+        exchanges = Exchanges()
+        is_recorded = graph.graph.step is not None
+        for site in sites:
+            call = site.call
             row = first + call.row
             if call.estimate.unknown:
                 yield Launches(row, None, 0.0, times)
                 continue
-            is_inside = call.node.name in inside
-            kernels, host, is_waiting = self._called(call, layouts if is_inside else around, records)
-            if is_inside:
-                kernels = None if kernels is None else inside_operator(call, kernels)
-                host = len(kernels or ()) * self.costs["forward.inside"]
-            elif (own := self._host_inside(call, composed, "forward", kernels)) is not None:
-                host = own
-            elif modules:
-                host += entering_seconds(self.costs, modules)
-            if call.node.name in late:  # without the tensor that waits where it is read
-                host = self.costs["forward.plain_collective"]
+            called = self.called.get(site.kind)
+            if called is None:
+                called = self.called[site.kind] = self._called(site, records)
+            kernels, host, is_waiting = called
             if exchanges.pending:
                 yield from exchanges.waited(call, is_view=not kernels and call.estimate.alias)
-            launch = Launches(row, kernels, host + self._dispatched(graph, call), times, is_waiting)
+            if is_recorded:
+                host += self._dispatched(graph, call)
+            launch = Launches(row, kernels, host, times, is_waiting)
             if kernels and kernels[-1].family == "collective":
                 yield from exchanges.started(launch, call.node.outputs)
             else:
@@ -129,30 +168,31 @@ class Launcher:
                     yield from self._forward(inner, place, turns, records)
         yield from exchanges.all_ends()
 
-    def _called(self, call: PricedCall, layouts: Layouts, records: bool) -> _Called:
-        """What one call runs in the forward; found once for all calls of one form."""
-        form = layouts.forms.of(call)
-        key = (layouts, records, form)
-        if form is not None and key in self.called:
-            return self.called[key]
+    def _called(self, site: _Site, records: bool) -> _Called:
+        """What a call runs in the forward, without what is dispatched around a recorded one."""
+        call, layouts = site.call, site.layouts
         kernels, operator = self._lowered(call, layouts, is_backward=False), call.node.operator
-        kept = records and call.gradient is not None
         operands = [layouts.values[name] for name in call.tensors(layouts.values)]
-        host = forward_seconds(self.costs, operator, kernels or (), records=kept, modules=())
-        if not any(isinstance(value, TensorType) for value in (*operands, *call.estimate.out)):
-            host = 0.0  # Python's arithmetic
-        if operator.is_exchange and call.estimate.alias:
+        host = self._host_inside(call, site.outer, "forward", kernels)
+        if host is None:
+            kept = records and call.gradient is not None
+            host = forward_seconds(self.costs, operator, kernels or (), records=kept, modules=())
+            if not any(isinstance(value, TensorType) for value in (*operands, *call.estimate.out)):
+                host = 0.0  # Python's arithmetic
+            if operator.is_exchange and call.estimate.alias:
+                host = self.costs["forward.plain_collective"]
+            host += site.entering
+        if site.is_inside:
+            kernels = None if kernels is None else inside_operator(call, kernels)
+            host = len(kernels or ()) * self.costs["forward.inside"]
+        if site.is_late:  # without the tensor that waits where it is read
             host = self.costs["forward.plain_collective"]
-        found = _Called(kernels, host, waits(operator, operands))
-        if form is not None:
-            self.called[key] = found
-        return found
+        return _Called(kernels, host, waits(operator, operands))
 
     def _host_inside(
-        self, call: PricedCall, expanded: Expanded, phase: str, kernels: Sequence[Kernel] | None
+        self, call: PricedCall, outer: Node | None, phase: str, kernels: Sequence[Kernel] | None
     ) -> float | None:
         """CPU time of a call of a composite, of whose cost the call that gives the result has all; None for other calls."""
-        outer = expanded.outer.get(call.node.name)
         if outer is None:
             return None
         is_last = call.node.outputs[0] == outer.outputs[0]
@@ -182,7 +222,8 @@ class Launcher:
             call = calls[index]
             row = first + call.row
             if index in again:
-                yield from self._run(graph, calls[again[index].first : again[index].end], first, times, True)
+                sites = self._sites(graph, calls[again[index].first : again[index].end], True)
+                yield from self._run(graph, sites, first, times, True)
             for inner, place, turns in reversed(list(self._nested(call, row, times))):
                 yield from self._backward(inner, place, turns)
             if call.gradient is None:
@@ -192,7 +233,7 @@ class Launcher:
                 kernels = (*self._copies(call, copied), *map(_of_copies, kernels))
             launched = (*(kernels or ()), *self._sums(call, contributions, gradients))
             launched = self.joined.setdefault(launched, launched)  # equal ones are timed once
-            own = self._host_inside(call, run.expanded, "backward", launched)
+            own = self._host_inside(call, run.expanded.outer.get(call.node.name), "backward", launched)
             host = backward_seconds(self.costs, call.node.operator, launched, self._parameters(call, layouts))
             host = host if own is None else own
             yield Launches(row, None if kernels is None else launched, host, times)

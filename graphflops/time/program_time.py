@@ -20,7 +20,7 @@ from graphflops.time.predict import matrix_peak, predict, slowdowns
 from graphflops.time.schedule import Clock
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from graphflops.devices import Device, Host
     from graphflops.execution.runs import Runs
@@ -31,40 +31,53 @@ if TYPE_CHECKING:
     from graphflops.time.predict import Time
     from graphflops.time.schedule import Launches, Part
 
+_NOTHING = CallTime(0.0, 0.0, 0.0, "launch")  # of a call that runs no kernel, in a graph
 _GRAPH_GAP = 0.9e-6  # seconds between two kernels of a CUDA graph where the device's profile has none
+
+
+def forward_times(
+    program: PricedProgram, device: Device, execution: Execution, runs: Runs, *, replayed: bool = False
+) -> Callable[[Mapping[str, int]], PhaseTime]:
+    """How long the forward of a program takes on a device, by the values of its symbols.
+
+    replayed: whether a CUDA graph holds the kernels of any execution, so that no CPU launches them one by one.
+    """
+    launcher = _launcher(program, execution, runs, _host(device).seconds)
+    known: dict[Kernel, Time] = {}  # kernels that hang on one size are the same at others
+
+    def at(values: Mapping[str, int]) -> PhaseTime:
+        launcher.at({**program.values, **values})
+        timer = _Timer(device, execution != "graph" and not replayed, _ranks(program))
+        timer.known = known
+        return timer.phase(launcher.forward(records=False))[0]
+
+    return at
 
 
 def program_time(
     program: PricedProgram, device: Device, execution: Execution, runs: Runs, *, replayed: bool = False
 ) -> ProgramTime:
-    """How long a program takes on a device at its sizes; in a training analysis also its gradients and optimizer.
-
-    replayed: whether a CUDA graph holds the kernels of any execution, so that no CPU launches them one by one.
-    """
+    """How long a program takes on a device at its sizes; in a training analysis also its gradients and optimizer."""
     is_launched = execution != "graph" and not replayed
     launcher = _launcher(program, execution, runs, _host(device).seconds)
     timer = _Timer(device, is_launched, _ranks(program))
-    known = timer.known
     forward, rows = timer.phase(launcher.forward(records=False))
     backward_rows: Mapping[int, CallTime] = {}
     backward = optimizer = step = None
     if program.training:
         timer = _Timer(device, is_launched, _ranks(program))
-        known = timer.known
         _, rows = timer.phase(launcher.forward(records=True))
         backward, backward_rows = timer.phase(launcher.backward())
         timer.repeat(program.training.accumulate)
         optimizer, _ = timer.phase(optimizer_launches(program, launcher.sizes, launcher.costs))
         step = timer.whole()
+    places = enumerate(program.main.rows)
     timed = tuple(
-        [
-            row._replace(time=rows.get(index), backward_time=backward_rows.get(index))
-            for index, row in enumerate(program.main.rows)
-        ]
+        [row._replace(time=rows.get(at), backward_time=backward_rows.get(at)) for at, row in places]
     )
     found = slowdowns(program.attentions, timed, program.values, device)
     times = (forward, backward, optimizer, step)
-    network = described(known, network_of(device))
+    network = described(timer.known, network_of(device))
     return ProgramTime(device.name, timed, *times, _held_out(device), found, network)
 
 
@@ -111,10 +124,11 @@ class _Timer:
         gap = _GRAPH_GAP if launch is None else launch.graph_seconds
         self.host = _host(device)
         is_cpu = device.kind == "cpu"
-        self.clock, self.fast, self.slow = (
-            Clock(is_launched, gap, slowness, is_cpu)
-            for slowness in (self.host.slowness(ranks), 1 / self.host.faster, self.host.slower)
-        )
+        cpus = (self.host.slowness(ranks), 1 / self.host.faster, self.host.slower)
+        # Beside any CPU a GPU takes as long for a graph.
+        own = cpus if is_launched or is_cpu else cpus[:1]
+        self.clocks = tuple([Clock(is_launched, gap, slowness, is_cpu) for slowness in own])
+        self.clock = self.clocks[0]
         self.known: dict[Kernel, Time] = {}
         self.batches: dict[int, Batch] = {}
         self.tallies: list[_Tally] = []
@@ -122,28 +136,30 @@ class _Timer:
     def phase(self, launches: Iterable[Launches]) -> tuple[PhaseTime, dict[int, CallTime]]:
         """The time of a phase and of its calls; a row that runs several times has the sum."""
         rows: dict[int, CallTime] = {}
-        tally, clocks = _Tally(), (self.clock, self.fast, self.slow)
-        has_exchanges = any(clock.link.queue for clock in clocks)
+        tally, clock = _Tally(), self.clock
+        has_exchanges = bool(clock.link.queue)
         for launch in launches:
-            if launch.kernels is None:
+            row, kernels, host, times, waits, part, _ = launch
+            if kernels is None:
                 tally.is_lower_bound = True
                 continue
-            batch = self._batch(launch.kernels)
-            has_exchanges = has_exchanges or launch.part != "all"
+            if not (kernels or clock.is_eager):
+                rows.setdefault(row, _NOTHING)
+                continue
+            batch = self._batch(kernels)
+            has_exchanges = has_exchanges or part != "all"
             if has_exchanges:
-                alone = self.clock.link.alone
-                took, fast, slow = [_run(launch, batch, clock) * launch.times for clock in clocks]
-                tally.exposed += (self.clock.link.alone - alone) * launch.times
+                alone = clock.link.alone
+                took, *others = [_run(launch, batch, each) * times for each in self.clocks]
+                tally.exposed += (clock.link.alone - alone) * times
             else:
-                host, each, waits = launch.host_seconds, batch.kernel_seconds, launch.waits
-                took, fast, slow = [clock.run(host, each, waits=waits) * launch.times for clock in clocks]
-            found = batch.call_time(took, self.clock.is_eager, self.host)
+                own = batch.kernel_seconds
+                took, *others = [each.run(host, own, waits=waits) * times for each in self.clocks]
+            found = batch.call_time(took, clock.is_eager, self.host)
             if batch.collective:
-                found = tally.exchanged(found, batch.collective * launch.times, launch.part)
-            tally.add(found, batch, 0 if launch.part == "wait" else launch.times)
-            tally.fast += fast
-            tally.slow += slow
-            rows[launch.row] = found if launch.row not in rows else _sum(rows[launch.row], found)
+                found = tally.exchanged(found, batch.collective * times, part)
+            tally.add(found, batch, 0 if part == "wait" else times, *(others or (took, took)))
+            rows[row] = found if row not in rows else _sum(rows[row], found)
         self.tallies.append(tally)
         return tally.phase(self.device), rows
 
@@ -234,11 +250,13 @@ class _Tally(Struct):
         self.communication += seconds
         return replace(time, collective=seconds)
 
-    def add(self, time: CallTime, batch: Batch, times: int) -> None:
-        """Count a call that runs so often."""
+    def add(self, time: CallTime, batch: Batch, times: int, fast: float, slow: float) -> None:
+        """Count a call that runs so often. fast, slow: seconds that it takes beside such a CPU."""
         if time.seconds:
             self.parts.append(time)
         self.runs[batch] += times
+        self.fast += fast
+        self.slow += slow
 
     def repeat(self, times: int) -> None:
         """Count every call that often."""

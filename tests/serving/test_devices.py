@@ -78,6 +78,27 @@ def test_latents_are_on_every_device_and_their_heads_on_one_each() -> None:
     assert 2 * one.totals.cost.matrix_flops == all_.totals.cost.matrix_flops
 
 
+def test_a_table_is_whole_where_logits_by_it_are() -> None:
+    """As in BART: a buffer is added to the logits, which are products by the table of the embedding."""
+
+    class Decoder(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table = torch.nn.Embedding(96, 32)
+            self.up, self.down = torch.nn.Linear(32, 64, bias=False), torch.nn.Linear(64, 32, bias=False)
+            self.register_buffer("bias", torch.zeros(1, 96))
+
+        def forward(self, ids: torch.Tensor) -> torch.Tensor:
+            hidden = self.down(self.up(self.table(ids)).relu())
+            return torch.nn.functional.linear(hidden, self.table.weight) + self.bias
+
+    whole = as_graph(torch.export.export(Decoder(), (torch.zeros(3, 16, dtype=torch.int64),)))
+    part, exchanges = on_each(whole, 2, network_of(complete(device("h100"))))
+    assert len(exchanges.whole) == 2  # the products of logits, and the embedding
+    assert analyze(part).parameters == 96 * 32 + 2 * 32 * 64 // 2
+    assert exchanges.operands == (("all_reduce", 3 * 16 * 32 * 4),)
+
+
 def test_experts_are_added_up_over_devices_once_a_token() -> None:
     """Each of 3 tokens goes to 2 of 4 experts: what these make is weighted and added up for the token, then over devices."""
 
