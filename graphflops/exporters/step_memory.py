@@ -15,27 +15,18 @@ from graphflops.exporters.step_file import KINDS, RecordedCall, RecordedStep, Re
 from graphflops.ops.operator import Op, operator
 
 _WRITING = ("c10d", "fsdp")  # namespaces of operators that write to what they are given
-_OF_TORCH = (
-    "aten",
-    "prims",
-    "_c10d_functional",
-    "_c10d_functional_autograd",
-)  # namespaces of which it is known
-# Operators whose results may be their operands, beside views.
-_PASSING_ON = frozenset(
-    {"dropout", "conj", "meshgrid", "aten.sum_to_size", "wait_tensor", "receive", "send_and_receive"}
-)
+# Namespaces of operators of which it is known; operators whose results may be their operands, beside views.
+_OF_TORCH = ("aten", "prims", "_c10d_functional", "_c10d_functional_autograd")
+_PASSING_ON = frozenset({"dropout", "conj", "meshgrid", "wait_tensor", "receive", "send_and_receive"})
 # Words of views that may be copies, as `reshape` chooses; of operators that are told the strides of their results.
 _MAY_COPY = frozenset(
     {"reshape", "reshape_as", "flatten", "ravel", "diag", "resize", "resize_as", "_resize_output"}
 )
 _LAID_OUT = frozenset({"empty_strided", "new_empty_strided"})
-_OF_LISTS = (
-    "allgather_",
-    "reduce_scatter_",
-)  # words of collectives with a list of tensors, one for each device
-_TAKEN_AGAIN = "aten.empty.memory_format"  # what is recorded where memory that was given back is taken again
-_COPY = "aten._to_copy.default"
+# Words of collectives with a list of tensors, one for each device.
+_OF_LISTS = ("allgather_", "reduce_scatter_")
+_TAKEN_AGAIN = "empty"  # what is recorded where memory that was given back is taken again
+_COPY = "_to_copy"
 
 
 class Contradiction(FileError):
@@ -100,7 +91,7 @@ def _check_kinds(step: RecordedStep) -> None:
 def _check_there(step: RecordedStep, call: RecordedCall, place: int, given: set[int]) -> None:
     """Refuse a call on memory that is not there, and one that computes on the host, where saved tensors are copied to."""
     op = operator(step.operators[call.operator])
-    is_copy = op.spelling == _COPY and "device" in call.kwargs
+    is_copy = op.word == _COPY and "device" in call.kwargs
     for number in given.union(step.values[one].storage for one in call.results if one is not None):
         memory = step.storages[number]
         is_there = memory.first <= place <= memory.last
@@ -112,13 +103,13 @@ def _check_there(step: RecordedStep, call: RecordedCall, place: int, given: set[
 def _check_written(
     step: RecordedStep, call: RecordedCall, place: int, op: Op, made: Sequence[RecordedValue]
 ) -> None:
-    """What a call writes lies where its operands lie, in their order, and no two elements of it in one place."""
+    """What a call writes lies where operands lie, is the first one in place, and no two elements of it share a place."""
     given = operands(step, call)
-    first = [step.values[value].storage for value in values_in(call.args[:1])]
+    first = [step.values[value] for value in values_in(call.args[:1])]
     is_in_place = op.dialect == "c10d" or (op.mutates and not op.shares_memory)
     is_there = all(value.storage in given for value in made)
     if is_in_place and made:
-        is_there = is_there and [value.storage for value in made][: len(first)] == first
+        is_there = is_there and [*made][: len(first)] == first
     require(is_there, f"call {place} writes to memory that it is not given")
     is_apart = op.shares_memory or not any(map(_overlaps, made))
     require(is_apart, f"call {place} writes elements that lie in one place")
@@ -138,7 +129,7 @@ def _check_made(
         if number in given:
             is_right = may_share or number in out
         else:
-            is_new = number not in known and (memory.first == place or op.spelling == _TAKEN_AGAIN)
+            is_new = number not in known and (memory.first == place or op.word == _TAKEN_AGAIN)
             is_told = op.word in _LAID_OUT and value.strides in call.args
             is_right = is_new and not is_view and (is_told or not _overlaps(value))
             taken[number] = taken.get(number, 0) + (value.end if is_told else value.bytes)
