@@ -31,7 +31,7 @@ from graphflops.graph import (
     Step,
     Storage,
 )
-from graphflops.ops.operator import orders
+from graphflops.ops.operator import operator, orders
 from graphflops.tensor import DTYPES, TensorType
 
 _GUESSES = "the step reads numbers from its data, which a recording does not have: they are taken to be 1"
@@ -197,6 +197,8 @@ def _check(step: RecordedStep) -> None:
         sizes = (*value.shape, *value.strides, value.offset)
         require(all(0 <= size <= _LARGEST for size in sizes), f"value {index} has a size out of range")
     require(len(dict(step.modules)) == len(step.modules), "a module is listed twice")
+    for op in map(operator, step.operators):
+        require(not (op.is_onnx or op.is_python), f"{op} is no operator that torch dispatches")
     defined: set[int] = set()
     for entry in step.inputs:
         _define(entry.value, defined, step, "an input")

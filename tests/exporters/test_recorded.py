@@ -122,6 +122,7 @@ def more(name: str, value: Any) -> Callable[[Any], None]:
         (at("calls", value=7), "is not of the documented form"),
         (at("calls", 1, 3, 0, value=None), "value 2 is of no call"),
         (more("operators", "aten.mm.default"), "operator 2 is of no call"),
+        (at("operators", 1, value="onnx.Identity.13"), "is no operator that torch dispatches"),
         (at("calls", 0, 1, value=[{"v": 0}, 2, "7", 0]), "call 0 has 4 operands of 3"),
         (at("calls", 0, 1, 1, value=4), "call 0 gives 64 of 32 elements, by 2 devices"),
         (at("values", 2, 3, value=[1, 1]), "call 1 puts its result in memory of another value"),
