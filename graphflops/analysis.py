@@ -216,6 +216,10 @@ def _step_report(
 
         runs = _runs(program, "eager", platform_of(profile, torch))
         layouts = runs.of(program.main).layouts
+        for call in layouts.wrong:
+            program.notes.say(
+                "GF127", call.node.name, "the strides of a view are not those that its operator gives"
+            )
         held = step_memory(program, step, [forward_bytes(call, layouts) for call in program.main.calls])
         if times:
             time, kernels = _time(program, profile, "eager", runs, network), runs.platform.torch

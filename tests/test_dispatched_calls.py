@@ -60,6 +60,7 @@ CALLS: list[tuple[Any, ...]] = [
     ("einsum", "ij,jk,kl->il", (g(4, 8), g(8, 16), g(16, 4))),
     ("einsum", "bi,ij,bj->b", (g(4, 8), g(8, 16), g(4, 16))),
     ("einsum", "bthd,bshd->bhts", (g(2, 8, 4, 16), g(2, 8, 4, 16))),
+    ("einsum", "bhqd,bhkd->bhqk", (g(1, 4, 8, 16), g(1, 4, 6, 16))),
     ("einsum", "i,j->ij", (g(32), g(64))),
     ("einsum", "ij->i", (g(4, 8),)),
     ("conv1d", g(2, 8, 16), g(16, 8, 3), g(16)),

@@ -93,7 +93,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
                 raise
             results = 1.0 if args[0].is_floating_point() else args[0].dtype is torch.bool or 1
             self.guesses |= self.phase_now() != "optimizer"  # which asks for the number of its step
-        if func.namespace not in _NO_CALLS and func is not torch.ops.aten.lift_fresh.default:
+        is_noted = func.namespace not in _NO_CALLS and func is not torch.ops.aten.lift_fresh.default
+        # `transpose_` makes its operand another view of its memory, as which the next call finds it.
+        if is_noted and torch.Tag.inplace_view not in func.tags:
             self.hooked += _is_of_a_mode(sys._getframe(1))
             self.note(func, args, kwargs, results)
         return results

@@ -7,9 +7,11 @@ import importlib.util
 import io
 import logging
 import re
+import sys
 import warnings
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
+from unittest import mock
 
 from graphflops.capturing.name import LIBRARIES
 from graphflops.capturing.offline import offline
@@ -119,9 +121,14 @@ def _export(example: Example, capture: Callable[..., Any], *, joint: bool) -> Ca
         from graphflops.capturing.eager import recorded
 
         shapes = example.dynamic_shapes()
-        with example.ready() as module, _without_cache() if shapes is not None else contextlib.nullcontext():
+        opened = shapes is not None
+        with (
+            example.ready() as module,
+            _for_torch(module),
+            _without_cache() if opened else contextlib.nullcontext(),
+        ):
             export = partial(
-                capture, module, (), example.inputs, joint=joint, runtime_asserts=shapes is not None
+                capture, module, (), example.inputs, joint=joint, runtime_asserts=opened
             )
             try:
                 program = export(shapes)
@@ -143,6 +150,21 @@ def _without_cache() -> contextlib.AbstractContextManager[None]:
         fake_tensor_cache_enabled=False
     )
     return found
+
+
+@contextlib.contextmanager
+def _for_torch(module: Any) -> Iterator[None]:
+    """Within it, a library's code runs as without an export where all it asks is whether there is one.
+
+    It has calls for runtimes without an operator of torch's then, as substitution row by row for `solve_triangular`.
+    """
+    asked, asks_more = "is_torchdynamo_exporting", "is_torchdynamo_compiling"
+    homes = {type(one).__module__ for one in module.modules()}
+    with contextlib.ExitStack() as stack:
+        for home in [sys.modules[name] for name in homes if name in sys.modules]:
+            if hasattr(home, asked) and not hasattr(home, asks_more):
+                stack.enter_context(mock.patch.object(home, asked, return_value=False))
+        yield
 
 
 def _bounded(said: str, shapes: Any) -> Any:

@@ -21,7 +21,9 @@ from graphflops.commands.training_options import training
 @training
 @options.execution
 @options.output_of("Fits")
-@options.flag("--strict", "Exit with 3 also where the cost of a node is unknown: it may need more.")
+@options.flag(
+    "--strict", "Exit with 3 also where a cost is unknown, or the file contradicts itself: it may need more."
+)
 @options.of_the_file
 @click.pass_context
 def fits(
@@ -37,7 +39,7 @@ def fits(
     or a library's model by name (hf:config.json), which is captured: graphflops capture --help.
 
     Says how much memory is left, or missing, and what would make a training step fit. Exits with 3 where it does not fit;
-    calls of unknown cost may need more than is counted, and --strict takes no yes with them.
+    calls of unknown cost may need more than is counted, and --strict takes no yes with them, or of a contradictory file.
 
     \b
     graphflops fits lm.pt2 --device h200
@@ -52,5 +54,5 @@ def fits(
     import_rules(rule_files)
     found = computed(capture_options.model(model, training=bool(given["training"])), **given)
     output.write(found)
-    if not found.fits or (strict and found.is_lower_bound):
+    if not found.fits or (strict and (found.is_lower_bound or found.doubt)):
         ctx.exit(3)

@@ -135,9 +135,10 @@ class _Factor(NamedTuple):
         return _Factor(t.sum(self.tensor, axes), left) if axes else self
 
     def ordered(self, t: Calls, groups: Sequence[Sequence[str]]) -> Operand:
-        """The tensor with an axis for each group of labels; one that it lacks has size 1."""
+        """The tensor with an axis for each group of labels; one that it lacks has size 1, as has one in no group."""
         sizes = dict(zip(self.labels, self.tensor.shape, strict=True))
-        ordered = self.permuted(t, [label for group in groups for label in group]).tensor
+        named = [label for group in groups for label in group]
+        ordered = self.permuted(t, [*named, *(label for label in self.labels if label not in named)]).tensor
         return t.reshape(ordered, tuple([prod(sizes.get(label, 1) for label in group) for group in groups]))
 
 

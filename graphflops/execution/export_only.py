@@ -55,7 +55,7 @@ def as_run(
     kept, unmasked = [], []
     for call in calls:
         mask = _mask_of(call.node)
-        is_flag = _is_flag(uses.get(call.node.name)) if eager is None else bool(_hides(call, eager))
+        is_flag = _is_flag(uses.get(call.node.name)) and (eager is None or bool(_hides(call, eager)))
         if mask in made and (mask in nothing or is_flag):
             call = _without_mask(call, mask, is_causal=mask not in nothing)
             unmasked.append(call.node.name)
@@ -63,6 +63,7 @@ def as_run(
             (other := _other_operand(call, nothing)) is not None
             and call.node.outputs[0] is not None
             and (eager is None or call.node.outputs[0] in eager.left_out)
+            and ((use := uses.get(call.node.name)) is None or use.masked_flops == 0)
         ):
             instead[call.node.outputs[0]] = instead.get(other, other)
             continue

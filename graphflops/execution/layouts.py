@@ -58,6 +58,7 @@ class Layouts:
 
     platform: of the device, which decides how attentions lay out their results.
     copies, views: names of the results of `reshape` that are copies, and of `contiguous` that are not.
+    wrong: calls of a recorded step that are views, and whose strides are not those that their operators give.
     forms: numbers of the calls that have the same form and lie alike.
     """
 
@@ -80,6 +81,7 @@ class Layouts:
             self.known = {name: recorded.strides[name] for name in recorded.strides.keys() & values.keys()}
         self.copies: set[str] = set()
         self.views: set[str] = set()
+        self.wrong: list[PricedCall] = []
         self.forms = Forms(values)
         for name in self.known:
             self.forms.kinds[name] = self.kind(name)
@@ -87,7 +89,10 @@ class Layouts:
             if recorded is None:
                 self.follow(call)
             elif call.node.operator.kind in _MAYBE_COPIES:
-                self.views.update(recorded.views.intersection(call.node.outputs))
+                views = recorded.views.intersection(call.node.outputs)
+                self.views.update(views)
+                if any(not self.is_laid_so(call, name) for name in views):
+                    self.wrong.append(call)
 
     def typed(self, name: str) -> TensorType:
         """The type of a value that is a tensor."""
@@ -122,6 +127,22 @@ class Layouts:
             self.known[name] = row_major(out.shape) if strides is None else strides
             found.append(Laid(self.known[name], self.kind(name), self.is_copy(name)))
         return found
+
+    def is_laid_so(self, call: PricedCall, name: str) -> bool:
+        """Whether a view of a recorded step has the strides that its operator gives it."""
+        arguments, out = call.node.arguments(), self.typed(name)
+        x = self.operand(arguments, "x", "a")
+        if call.node.operator.name == "as_strided":
+            laid: Any = arguments.get("strides")
+        else:
+            laid = (
+                self.of(x)
+                if call.node.operator.name == "detach"
+                else self.result(call, arguments, x, name, out)
+            )
+        pairs = [*zip(out.shape, laid or row_major(out.shape), self.known[name], strict=False)]
+        is_right = all(ours == theirs for size, ours, theirs in pairs if size != 1)
+        return 0 in out.shape or (is_right and len(pairs) == out.rank)
 
     def is_copy(self, name: str | None) -> bool | None:
         """Whether the layout operator that makes a value copies; None where its estimate tells."""

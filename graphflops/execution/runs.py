@@ -124,7 +124,8 @@ class Run:
     def owners(self) -> Mapping[str, str]:
         """The value whose memory each tensor shares; whether a layout operator copies follows from how its operand lies.
 
-        A copy that eager execution does not make, as of heads that an export repeats, is what it copies.
+        A copy that eager execution does not make is what it copies: of heads that an export repeats for attention, which
+        reads them where they are. That a record leaves another copy out is not believed: what reads it reads such memory.
         """
         layouts, tensors = self.layouts, self.layouts.forms.types
         left_out = self.eager.left_out if self.eager is not None else frozenset[str]()
@@ -133,7 +134,7 @@ class Run:
             outputs = [name for name in call.node.outputs if name is not None]
             is_copy = layouts.is_copy(outputs[0]) if outputs else None
             if call.node.operator.kind in _COPYING and not left_out.isdisjoint(outputs):
-                is_copy = False
+                is_copy = False if any(self._repeats(name) for name in call.uses[:1]) else is_copy
             is_view = call.estimate.alias if is_copy is None else not is_copy
             operands = [name for name in call.uses if name in tensors] if is_view else []
             owner = root.get(operands[0], operands[0]) if operands else None
@@ -141,6 +142,10 @@ class Run:
                 if name in tensors:
                     root[name] = owner or name
         return root
+
+    def _repeats(self, name: str) -> bool:
+        """Whether a value is a view that shows its elements several times."""
+        return isinstance(value := self.layouts.values.get(name), TensorType) and value.stored is not None
 
     @cached_property
     def lifetimes(self) -> Lifetimes:

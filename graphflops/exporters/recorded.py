@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -14,15 +14,8 @@ from graphflops.base.units import memory as memory_of
 from graphflops.errors import FileError, shown
 from graphflops.exporters.archive import Archive
 from graphflops.exporters.meshes import LARGEST, at_mesh, ranks_along
-from graphflops.exporters.step_file import (
-    FORMAT,
-    FURTHER,
-    KINDS,
-    MEMBER,
-    RecordedCall,
-    RecordedStep,
-    RecordedValue,
-)
+from graphflops.exporters.step_file import FORMAT, FURTHER, MEMBER, RecordedStep
+from graphflops.exporters.step_memory import Contradiction, check_memory, operands, require
 from graphflops.exporters.types import Types, memory_order, storage
 from graphflops.graph import (
     Argument,
@@ -38,19 +31,11 @@ from graphflops.graph import (
     Step,
     Storage,
 )
-from graphflops.ops.operator import operator
+from graphflops.ops.operator import operator, orders
 from graphflops.tensor import DTYPES, TensorType
 
 _GUESSES = "the step reads numbers from its data, which a recording does not have: they are taken to be 1"
 _LARGEST = 2**48  # of sizes, strides and bytes
-# Of operators whose first result may lie in the memory of an operand that they do not say they write; those which torch
-# distributed adds may too.
-_ALIASING = frozenset(
-    {"view", "identity", "cast", "sequence", "movement", "dropout", "elementwise", "reduction"}
-)
-_COPYING = frozenset(
-    {"view", "identity", "cast", "creation", "movement"}
-)  # operators on the memory of the host
 
 
 class _Version(msgspec.Struct):
@@ -95,15 +80,11 @@ def _decoded(data: bytes, where: str) -> RecordedStep:
         step = msgspec.json.decode(data, type=RecordedStep)
         _check(step)
         return step
-    except _Contradiction as error:
+    except Contradiction as error:
         raise FileError(f"{where}: {shown(str(error), 200)}: record it again") from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, MemoryError) as error:
         said = shown(str(error), 100)
         raise FileError(f"{where} is not of the documented form ({said}): record it again") from None
-
-
-class _Contradiction(FileError):
-    """What is wrong with a step."""
 
 
 def graph_of(step: RecordedStep, origin: Origin) -> Graph:
@@ -135,23 +116,10 @@ def graph_of(step: RecordedStep, origin: Origin) -> Graph:
 def _views(step: RecordedStep) -> Iterator[str]:
     """Results that lie in the memory of an operand."""
     for call in step.calls:
-        given = _operands(step, call)
+        given = operands(step, call)
         for result in call.results:
             if result is not None and step.values[result].storage in given:
                 yield f"v{result}"
-
-
-def _operands(step: RecordedStep, call: RecordedCall) -> set[int]:
-    """The memory that the operands of a call lie in."""
-    given: set[int] = set()
-    pending: list[Any] = [*call.args, *call.kwargs.values()]
-    while pending:
-        one = pending.pop()
-        if isinstance(one, list):
-            pending += one
-        elif isinstance(one, dict) and "v" in one:
-            given.add(step.values[one["v"]].storage)
-    return given
 
 
 def _notes(step: RecordedStep) -> Iterator[Note]:
@@ -216,94 +184,53 @@ def _check(step: RecordedStep) -> None:
     """Refuse what no recorder writes."""
     _check_mesh(step)
     calls, storages = len(step.calls), len(step.storages)
-    _require(calls > 0, "the step has no call")
+    require(calls > 0, "the step has no call")
     for memory in step.storages:
-        _require(
+        require(
             -1 <= memory.first <= memory.last < calls, f"memory {memory.name} is let go before it is there"
         )
-        _require(0 <= memory.bytes <= _LARGEST, f"memory {memory.name} has {memory.bytes} bytes")
+        require(0 <= memory.bytes <= _LARGEST, f"memory {memory.name} has {memory.bytes} bytes")
     for index, value in enumerate(step.values):
-        _require(0 <= value.storage < storages, f"value {index} lies in no memory")
-        _require(value.dtype in DTYPES, f"value {index} has elements of {value.dtype}")
-        _require(len(value.shape) == len(value.strides), f"value {index} has not a stride for each axis")
+        require(0 <= value.storage < storages, f"value {index} lies in no memory")
+        require(value.dtype in DTYPES, f"value {index} has elements of {value.dtype}")
+        require(len(value.shape) == len(value.strides), f"value {index} has not a stride for each axis")
         sizes = (*value.shape, *value.strides, value.offset)
-        _require(all(0 <= size <= _LARGEST for size in sizes), f"value {index} has a size out of range")
-    _require(len(dict(step.modules)) == len(step.modules), "a module is listed twice")
+        require(all(0 <= size <= _LARGEST for size in sizes), f"value {index} has a size out of range")
+    require(len(dict(step.modules)) == len(step.modules), "a module is listed twice")
+    for op in map(operator, step.operators):
+        require(not (op.is_onnx or op.is_python), f"{op} is no operator that torch dispatches")
     defined: set[int] = set()
     for entry in step.inputs:
         _define(entry.value, defined, step, "an input")
     for place, call in enumerate(step.calls):
-        _require(0 <= call.operator < len(step.operators), f"call {place} has no operator")
-        _require(0 <= call.module < len(step.modules), f"call {place} has no module")
-        _require(0 <= call.source < len(step.sources), f"call {place} has no source line")
-        _require(0 <= call.wrapped <= _LARGEST, f"call {place} has {call.wrapped} calls around it")
-        _require(0 <= call.hooked <= _LARGEST, f"call {place} has {call.hooked} hooks before it")
+        require(0 <= call.operator < len(step.operators), f"call {place} has no operator")
+        require(0 <= call.module < len(step.modules), f"call {place} has no module")
+        require(0 <= call.source < len(step.sources), f"call {place} has no source line")
+        require(0 <= call.wrapped <= _LARGEST, f"call {place} has {call.wrapped} calls around it")
+        require(0 <= call.hooked <= _LARGEST, f"call {place} has {call.hooked} hooks before it")
+        most = max(map(len, orders(step.operators[call.operator])), default=len(call.args))
+        require(len(call.args) <= most, f"call {place} has {len(call.args)} operands of {most}")
         for given in (*call.args, *call.kwargs.values()):
             _check_argument(given, defined, place)
         for result in call.results:
             if result is not None:
                 _define(result, defined, step, f"call {place}")
-    _check_kinds(step)
-    groups = {group.name for group in step.groups}
-    for place, call in enumerate(step.calls):
-        _check_memory(step, call, place)
-        _check_exchange(step, call, place, groups)
+    listed = (("value", defined, step.values, 0), *_used(step))
+    for what, used, entries, first in listed:
+        lost = {*range(first, len(entries))} - used
+        require(not lost, f"{what} {min(lost, default=0)} is of no call")
+    check_memory(step)
 
 
-def _check_exchange(step: RecordedStep, call: RecordedCall, place: int, groups: set[str]) -> None:
-    """Refuse a collective of a group that is not listed, whose size nobody knows."""
-    op = operator(step.operators[call.operator])
-    if op.is_exchange and "group_name" in op.parameters:
-        name = op.arguments(call.args, [*call.kwargs.items()]).get("group_name")
-        _require(isinstance(name, str) and name in groups, f"call {place} has no process group")
-
-
-def _check_kinds(step: RecordedStep) -> None:
-    """Memory holds what the inputs in it are, and all values fit in, but for counters of optimizers, which the host has."""
-    kinds: dict[int, set[str]] = {}
-    for entry in step.inputs:
-        kinds.setdefault(step.values[entry.value].storage, set()).add(KINDS.get(entry.role, ""))
-    for place, memory in enumerate(step.storages):
-        known = kinds.get(place)
-        is_right = memory.kind not in KINDS.values() if known is None else memory.kind in known
-        _require(
-            is_right and (known is None or memory.first == -1),
-            f"memory {memory.name} of kind {memory.kind} from call {memory.first} holds other inputs than that",
-        )
-    for index, value in enumerate(step.values):
-        memory = step.storages[value.storage]
-        is_counter = memory.kind == "optimizer" and not memory.bytes and not value.shape
-        _require(
-            is_counter or value.end <= memory.bytes, f"value {index} does not fit in memory {memory.name}"
-        )
-
-
-def _check_memory(step: RecordedStep, call: RecordedCall, place: int) -> None:
-    """Refuse a call on memory that is not there, that is the host's, or that its operator cannot give its result."""
-    op, given = operator(step.operators[call.operator]), _operands(step, call)
-    made = [step.values[result] for result in call.results if result is not None]
-    for number in (*given, *(value.storage for value in made)):
-        memory = step.storages[number]
-        is_there = memory.first <= place <= memory.last
-        _require(is_there, f"call {place} uses memory {memory.name}, which is not there")
-        _require(memory.kind != "host" or op.kind in _COPYING, f"call {place} computes on the host")
-    if not made or op.writes_operands or op.dialect != "aten":
-        return
-    may_alias = op.kind in _ALIASING or made[0].storage not in given
-    is_new = op.kind == "creation" or all(
-        value.storage in given or (step.storages[value.storage].first == place and not _is_repeated(value))
-        for value in made
-    )
-    _require(may_alias and is_new, f"call {place} puts its result in memory of another value")
-
-
-def _is_repeated(value: RecordedValue) -> bool:
-    """Whether elements of a value lie in one place."""
-    return any(size > 1 and not stride for size, stride in zip(value.shape, value.strides, strict=True))
+def _used(step: RecordedStep) -> Iterator[tuple[str, set[int], Sequence[object], int]]:
+    """What calls refer to of each list that they fill, and from which entry on."""
+    yield "operator", {call.operator for call in step.calls}, step.operators, 0
+    yield "module", {call.module for call in step.calls}, step.modules, 1
+    yield "source line", {call.source for call in step.calls}, step.sources, 1
 
 
 def _define(value: int, defined: set[int], step: RecordedStep, where: str) -> None:
-    _require(
+    require(
         0 <= value < len(step.values) and value not in defined,
         f"{where} makes value {value}, which is none or made twice",
     )
@@ -322,7 +249,7 @@ def _check_argument(given: Any, defined: set[int], place: int) -> None:
             "f": what in ("inf", "-inf", "nan"),
             "o": isinstance(what, str),
         }
-        _require(
+        require(
             texts.get(kind, False),
             f"call {place} has an argument that is none, or a value that is not made yet",
         )
@@ -330,23 +257,21 @@ def _check_argument(given: Any, defined: set[int], place: int) -> None:
 
 def _check_mesh(step: RecordedStep) -> None:
     sizes = [size for _, size in step.axes]
-    _require(
+    require(
         all(0 < size <= LARGEST for size in sizes) and len(sizes) <= 16,
         "the mesh has an axis of no size",
     )
     devices = prod(sizes)
-    _require(
+    require(
         devices <= LARGEST and len(dict(step.axes)) == len(sizes),
         "the mesh is too large, or has an axis twice",
     )
-    _require(0 <= step.rank < devices, f"there is no rank {step.rank}")
+    require(0 <= step.rank < devices, f"there is no rank {step.rank}")
     axes = dict(step.axes)
-    _require(
-        len({group.name for group in step.groups}) == len(step.groups), "a process group is listed twice"
-    )
+    require(len({group.name for group in step.groups}) == len(step.groups), "a process group is listed twice")
     for group in step.groups:
         ranks = set(group.ranks)
-        _require(
+        require(
             len(ranks) == len(group.ranks) > 0 and all(0 <= rank < devices for rank in ranks),
             f"group {group.name} has ranks that are none",
         )
@@ -356,9 +281,4 @@ def _check_mesh(step: RecordedStep) -> None:
             and prod(axes[name] for name in along) == len(ranks)
             and ranks == {*ranks_along(axes, group.axis, step.rank)}
         )
-        _require(step.rank in ranks and is_of_axes, f"group {group.name} is not along {group.axis}")
-
-
-def _require(holds: bool, problem: str) -> None:
-    if not holds:
-        raise _Contradiction(problem)
+        require(step.rank in ranks and is_of_axes, f"group {group.name} is not along {group.axis}")

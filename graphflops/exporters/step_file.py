@@ -43,6 +43,11 @@ class RecordedValue(msgspec.Struct, array_like=True):
         elements = 1 + sum((size - 1) * step for size, step in zip(self.shape, self.strides, strict=True))
         return (self.offset + elements) * DTYPES[self.dtype].bits // 8
 
+    @property
+    def bytes(self) -> int:
+        """What its elements take."""
+        return prod(self.shape) * DTYPES[self.dtype].bits // 8
+
 
 class RecordedStorage(msgspec.Struct, array_like=True):
     """Memory, from the call that allocates it (-1: before the step) to the last one that finds it held, both included."""

@@ -22,6 +22,7 @@ from graphflops.fitting.varied_size import SPARE, VariedSize, room
 from graphflops.loading import Model, opened
 from graphflops.memory.ledger import on_device
 from graphflops.report import PhaseMemory, Report
+from graphflops.report.contradictions import contradicted
 from graphflops.training import Training, training_of
 
 _READING = ("args", "kwargs", "dynamic_shapes", "model_name")  # options of how a model is read
@@ -80,6 +81,11 @@ class Fits(Rendered):
     def is_lower_bound(self) -> bool:
         """Whether calls of unknown cost, or a driver that is not known, may need more, so that a yes is not certain."""
         return self.report.coverage.unknown > 0 or self.entry.context is None
+
+    @property
+    def doubt(self) -> str:
+        """Where the file contradicts itself, so that no answer can be relied on; "" where it does not."""
+        return contradicted(self.report)
 
 
 def fits(

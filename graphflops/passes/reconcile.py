@@ -167,20 +167,27 @@ class Reconciler:
         self, node: Node, priced: Priced, values: dict[str, Value], graph: Graph, autocast: bool
     ) -> None:
         """Fix the type of each result of a file that records them."""
-        derived = priced.estimate.out
+        derived, is_step = priced.estimate.out, graph.step is not None
         if priced.state != "unknown" and len(derived) != len(node.outputs):
             self._wrong_number(node, len(derived))
         for index, name in enumerate(node.outputs):
+            ours = derived[index] if index < len(derived) else None
+            if is_step and priced.state != "unknown" and isinstance(ours, TensorType) is (name is None):
+                self.say(
+                    "GF105", node, f"rule gives {ours} as result {index}, the file {name and 'a tensor'}"
+                )
             if name is None:
                 continue
-            ours = derived[index] if index < len(derived) else None
             recorded = self.binding.value(graph, name)
             if recorded is None or is_same(ours, recorded):
                 value = ours
             else:
                 if self.unbacked and self._learns(ours, recorded):
                     recorded = self.binding.value(graph, name)
-                is_compared = name in graph.used and (ours is not None or priced.state != "unknown")
+                is_held = is_step and _is_smaller(recorded, ours)
+                is_compared = (name in graph.used or is_held) and (
+                    ours is not None or priced.state != "unknown"
+                )
                 chosen = autocast or (index > 0 and _is_wide_statistic(node, ours, recorded))
                 value = self._agreed(node, ours, recorded, chosen, is_compared)
             values[name] = value
@@ -292,6 +299,14 @@ class Reconciler:
         """Keep a diagnostic: one per operator, or one for all, of the kinds that would repeat at every call."""
         where = node.op if code == "GF101" else "" if message == RANKLESS else node.name
         self.notes.say(code, node.name, message, message if code == "GF117" else where)
+
+
+def _is_smaller(recorded: Value, ours: Value) -> bool:
+    """Whether a file says less of a tensor than is derived: the memory of a recorded step follows the file."""
+    if not isinstance(ours, TensorType) or not isinstance(recorded, TensorType):
+        return False
+    pairs = (recorded.numel, ours.numel), (recorded.dtype.bits, getattr(ours.dtype, "bits", 0))
+    return any(isinstance(ours, int) and isinstance(theirs, int) and theirs < ours for theirs, ours in pairs)
 
 
 def _is_wide_statistic(node: Node, ours: Value, recorded: Value) -> bool:

@@ -43,6 +43,7 @@ def _data(found: Fits) -> dict[str, Any]:
         "schema": 1,
         "fits": found.fits,
         "is_lower_bound": found.is_lower_bound,
+        "contradiction": safe(found.doubt, 1000) or None,
         "unknown_operators": {
             safe(name, 200): count for name, count in found.report.coverage.unknown_ops.items()
         },
@@ -100,11 +101,13 @@ def verdict(found: Fits) -> str:
 
 def _as_far(found: Fits) -> str:
     """What stands after a yes where the program may need more than is known."""
-    return ", as far as is known" if found.is_lower_bound else ""
+    return ", as far as is known" if found.is_lower_bound or found.doubt else ""
 
 
 def _notes(found: Fits) -> Iterator[str]:
     yield described(found.report)
+    if found.doubt:
+        yield safe(found.doubt, 1000)
     unknown = found.report.coverage.unknown_ops
     if unknown:
         yield f"what these need beside their operands is not known: {safe(', '.join(unknown), 200)}"

@@ -8,10 +8,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from graphflops.cost import Estimate
-from graphflops.dims import Dim, total
+from graphflops.dims import Dim, differ, total
 from graphflops.rules import collectives
 from graphflops.rules.collectives import PAIR, Tensors, several
-from graphflops.rules.registry import rule
+from graphflops.rules.registry import require, rule
 from graphflops.tensor import TensorType
 
 KIND = "collective"
@@ -91,6 +91,10 @@ def all_gather_copy_in(
     all_gather_input_numel: Dim,
 ) -> Estimate:
     """Copies the parameters' shards into this device's part of the result of an all_gather."""
+    own = total(x.numel for x in all_gather_inputs)
+    require(
+        not differ(own, all_gather_input_numel), f"{own} elements go to a part of {all_gather_input_numel}"
+    )
     part = all_gather_output.like((all_gather_input_numel,))
     return Estimate((part, all_gather_output), reads=all_gather_inputs, writes=(part,))
 
@@ -98,6 +102,8 @@ def all_gather_copy_in(
 @rule("fsdp.split_with_sizes_copy", kind="movement")
 def split_with_sizes_copy(all_gather_output: TensorType, *, out: Tensors) -> Estimate:
     """Copies what was gathered to the parameters."""
+    given, taken = all_gather_output.numel, total(x.numel for x in out)
+    require(not differ(given, taken), f"{given} elements are copied to {taken}")
     return Estimate(out, reads=(all_gather_output,))
 
 
@@ -105,4 +111,4 @@ def split_with_sizes_copy(all_gather_output: TensorType, *, out: Tensors) -> Est
 def chunk_cat(tensors: Tensors, *, out: TensorType) -> Estimate:
     """Copies gradients into the operand of a reduce_scatter, each cut and padded to equal parts, and in its element type."""
     converted = total(x.numel for x in tensors if x.dtype != out.dtype)
-    return Estimate((out.like(),), vector_flops=converted, reads=tensors)
+    return Estimate((out,), vector_flops=converted, reads=tensors, writes=(out,))

@@ -145,7 +145,7 @@ def send(tensors: Tensors) -> Estimate:
 @rule("c10d.recv", "c10d.recv_")
 def receive(tensors: Tensors) -> Estimate:
     """Writes what one device sends over a tensor, as irecv."""
-    return Estimate((None,), writes=tensors)
+    return Estimate(tensors, writes=tensors)
 
 
 @rule("c10d.barrier")

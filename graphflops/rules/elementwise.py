@@ -13,7 +13,7 @@ from dataclasses import replace
 from graphflops.cost import Estimate, Value
 from graphflops.dims import Expr, broadcast
 from graphflops.ops import operator
-from graphflops.rules.registry import ForwardCall, backward, rule
+from graphflops.rules.registry import ForwardCall, backward, require, rule
 from graphflops.rules.shapes import Fold, combine
 from graphflops.rules.work import WORK, gradient_of
 from graphflops.rules.work_functions import PASS, ZERO, Gradient, Work
@@ -140,6 +140,7 @@ def elementwise(
 
     fold: the same function of sizes, which gives the contents of small integer tensors where they are known.
     """
+    require(all(x is not None for x in operands), "an operand is missing")
     tensors = tuple(x for x in operands if isinstance(x, TensorType))
     dtype = result(*operands)
     out = TensorType(broadcast(*(x.shape for x in tensors)), dtype)

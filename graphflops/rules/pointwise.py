@@ -161,7 +161,8 @@ for _name in ("addcmul", "addcdiv"):
 @rule("aten.clamp", "aten.clip")
 def clamp(a: TensorType, min: Value = None, max: Value = None) -> Estimate:
     """One comparison per element and bound."""
-    return elementwise(WORK["clamp"].times((min is not None) + (max is not None)), a, min, max)
+    bounds = [bound for bound in (min, max) if bound is not None]
+    return elementwise(WORK["clamp"].times(len(bounds)), a, *bounds)
 
 
 @rule("aten.clamp_min")

@@ -155,6 +155,16 @@ class SolvesOtherwise(torch.nn.Module):
             y = torch.linalg.solve(x, x)
         return torch.zeros_like(y)
 
+class Copies(torch.nn.Module):
+    def forward(self, x):
+        return x.clone().exp().sin()
+
+class MasksAWindow(torch.nn.Module):
+    def forward(self, x):
+        at = torch.arange(x.shape[2])
+        mask = (at[None, :] <= at[:, None]) & (at[None, :] > at[:, None] - 8)
+        return torch.nn.functional.scaled_dot_product_attention(x, x, x, mask)
+
 class Multiplies(torch.nn.Module):
     def forward(self, x):
         return (x @ x).sin()
@@ -164,6 +174,8 @@ def asks_of_tokens(): return AsksOfTokens(), (torch.ones(1, 1024, dtype=torch.in
 def one_on_the_cpu(): return HasOneOnTheCpu(), (torch.zeros(32, 32, device="meta"),)
 def masks_in_a_block(): return MasksInABlock(), (torch.zeros(1024),)
 def solves_otherwise(): return SolvesOtherwise(), (torch.zeros(32, 32),)
+def copies(): return Copies(), (torch.zeros(1024),)
+def window(): return MasksAWindow(), (torch.zeros(1, 2, 64, 8),)
 def multiplies(): return Multiplies(), (torch.zeros(32, 32),)
 def asks(): return AsksOfOnes(), (torch.zeros(1024),)
 def masks(): return Masks(), (torch.zeros(1024),)
@@ -321,6 +333,21 @@ def test_a_product_that_a_later_call_reads_was_made(captured: Any) -> None:
     report = analyze(changed(captured("multiplies"), with_field(until=[-1, 1])), execution="eager")
     assert codes(report) == ["GF128"]
     assert report.totals.peak_bytes == 3 * UNIT  # the input, the product and its sine
+
+
+def test_a_copy_that_the_code_makes_is_made_whatever_a_record_says(captured: Any) -> None:
+    report = analyze(changed(captured("copies"), with_field(until=[-1, 1, 2])), execution="eager")
+    assert report.totals.peak_bytes == 3 * UNIT  # the input, its copy or the sine, and the exponential
+
+
+def test_a_mask_that_hides_more_is_made_whatever_a_record_says(captured: Any) -> None:
+    path = captured("window")
+    with zipfile.ZipFile(path) as archive:
+        (member,) = [name for name in archive.namelist() if name.endswith("graphflops_eager_model.json")]
+        *left_out, attention = json.loads(archive.read(member))["values"]
+    forged = with_field(until=[-1] * len(left_out) + [len(left_out)], attentions={attention: "causal"})
+    report = analyze(changed(path, forged), execution="eager")
+    assert {left_out[-1], attention} <= {held.name for held in report.memory.held}
 
 
 def test_the_documented_form(captured: Any) -> None:

@@ -70,6 +70,10 @@ def at(*place: str | int, value: Any) -> Callable[[Any], None]:
     return put
 
 
+def more(name: str, value: Any) -> Callable[[Any], None]:
+    return lambda step: step[name].append(value)
+
+
 @pytest.mark.parametrize(
     ("change", "problem"),
     [
@@ -109,13 +113,23 @@ def at(*place: str | int, value: Any) -> Callable[[Any], None]:
         (at("storages", 2, 1, value="weight"), "memory v2 of kind weight from call 1 holds other inputs"),
         (at("inputs", 0, 1, value="parameter"), "memory x of kind input from call -1 holds other inputs"),
         (at("storages", 0, 2, value=0), "memory x of kind input from call 0 holds other inputs"),
-        (at("storages", 2, 4, value=255), "value 2 does not fit in memory v2"),
-        (at("values", 2, 1, value=1), "value 2 does not fit in memory v2"),
+        (at("storages", 2, 4, value=255), "value 2 is longer than memory v2"),
+        (at("values", 2, 1, value=1), "value 2 is longer than memory v2"),
         (at("storages", 1, 3, value=0), "call 1 uses memory v1, which is not there"),
         (at("storages", 1, 2, value=1), "call 0 uses memory v1, which is not there"),
         (at("storages", 2, 1, value="host"), "call 1 computes on the host"),
         (at("values", 2, 3, value=[0, 0]), "call 1 puts its result in memory of another value"),
         (at("calls", value=7), "is not of the documented form"),
+        (at("calls", 1, 3, 0, value=None), "value 2 is of no call"),
+        (more("operators", "aten.mm.default"), "operator 2 is of no call"),
+        (at("operators", 1, value="onnx.Identity.13"), "is no operator that torch dispatches"),
+        (at("calls", 0, 1, value=[{"v": 0}, 2, "7", 0]), "call 0 has 4 operands of 3"),
+        (at("calls", 0, 1, 1, value=4), "call 0 gives 64 of 32 elements, by 2 devices"),
+        (at("values", 2, 3, value=[1, 1]), "call 1 puts its result in memory of another value"),
+        (at("values", 2, 0, value=1), "call 1 puts its result in memory of another value"),
+        (at("values", 1, 2, value=[7, 8]), "call 0 gives 56 of 32 elements, by 2 devices"),
+        (at("operators", 1, value="aten.add_.Tensor"), "call 1 writes to memory that it is not given"),
+        (at("operators", 1, value="aten.view.default"), "call 1 puts its result in memory of another value"),
     ],
 )
 def test_what_contradicts_itself(tmp_path: Path, change: Callable[[Any], None], problem: str) -> None:

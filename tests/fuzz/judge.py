@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from unittest import mock
 
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
 from graphflops.cli import main
 from graphflops.errors import ZERO_WIDTH, GraphflopsError
@@ -34,12 +34,14 @@ class Verdict(NamedTuple):
     where: str = ""
 
 
-def run_command(args: Sequence[str]) -> Verdict:
-    """What a command does."""
+def run_command(args: Sequence[str], kept: list[Result] | None = None) -> Verdict:
+    """What a command does. kept: gets what it printed."""
 
     def run() -> Verdict:
         with mock.patch.dict(os.environ, {"GRAPHFLOPS_TRACEBACK": "1"}):
             result = CliRunner().invoke(main, [*args])
+        if kept is not None:
+            kept.append(result)
         error = result.exception
         if isinstance(error, MemoryError) or "does not fit in memory" in result.stderr:
             return Verdict("memory", _where(_root(error)) if error else "")

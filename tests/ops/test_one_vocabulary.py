@@ -58,6 +58,7 @@ COLLECTIONS = {
     "kernels/beside.py": "says which operands are copied, and how gradients of views lie, by canonical name",
     "execution/layouts.py": "says what strides become in each operator, by canonical name",
     "exporters/sources.py": "reads ONNX: by op_type, before a call has an operator",
+    "exporters/step_memory.py": "says which results may be operands, and which views copies, by word",
     "kernels/lower.py": "lowers calls to kernels, by kind and name",
     "kernels/gradients.py": "lowers gradients to kernels, by kind and name",
     "runtime/flex/codegen.py": "names that the generated code already uses",
