@@ -36,16 +36,13 @@ def _listed(found: Fits) -> Listing:
 def _data(found: Fits) -> dict[str, Any]:
     """The verdict for each device, the memory of the phase on the first one, and the changes that would help."""
     entry, values = found.entry, found.report.value
-    parts = {
-        name: _exact(getattr(entry, name), values) for name in (*dict.fromkeys(ENTRIES.values()), *_TOTALS)
-    }
+    names = (*dict.fromkeys(ENTRIES.values()), *_TOTALS)
+    parts = {name: _exact(getattr(entry, name), values) for name in names}
     return {
         "schema": 1,
         "fits": found.fits,
         "is_lower_bound": found.is_lower_bound,
-        "unknown_operators": {
-            safe(name, 200): count for name, count in found.report.coverage.unknown_ops.items()
-        },
+        "unknown_operators": {safe(op, 200): n for op, n in found.report.coverage.unknown_ops.items()},
         "model": safe(found.report.origin.path, 10_000),
         "phase": entry.phase,
         "execution": entry.execution,
@@ -126,10 +123,8 @@ def _notes(found: Fits) -> Iterator[str]:
 def _requests(found: Fits) -> TextTable:
     """How many requests fit beside one another, by the length of their caches."""
     assert found.cache is not None
-    lines = [
-        Entry([f"{length:,}", memory(found.cache.bytes_at(length)), f"{most:,}"])
-        for length, most in found.requests
-    ]
+    cache = found.cache
+    lines = [Entry([f"{n:,}", memory(cache.bytes_at(n)), f"{most:,}"]) for n, most in found.requests]
     return TextTable(("length of the cache", "bytes of one", "requests that fit"), lines)
 
 

@@ -23,20 +23,11 @@ _PLAIN = (".txt", ".log", ".out")  # suffixes of files that hold the text of a t
 
 # The classes that formats render, as an error names them.
 RENDERED = {
-    "Report": "a report",
-    "Sweep": "a sweep",
-    "Overview": "several models",
-    "History": "a history",
-    "Comparison": "a comparison",
-    "Findings": "findings",
-    "Fits": "a verdict on memory",
-    "Serving": "a plan of serving",
-    "Validation": "a validation",
-    "Listing": "a list",
-    "Answer": "a graph",
-    "Statement": "a compute statement",
-    "Plan": "a plan of layouts",
-}
+    "Report": "a report", "Sweep": "a sweep", "Overview": "several models", "History": "a history",
+    "Comparison": "a comparison", "Findings": "findings", "Fits": "a verdict on memory",
+    "Serving": "a plan of serving", "Validation": "a validation", "Listing": "a list", "Answer": "a graph",
+    "Statement": "a compute statement", "Plan": "a plan of layouts",
+}  # fmt: skip
 
 
 class Renderer(NamedTuple):

@@ -18,10 +18,8 @@ def facts(report: Report, numbers: Numbers) -> Iterator[tuple[str, str]]:
     mesh = report.mesh
     assert mesh is not None
     sizes = ", ".join(f"{safe(axis, 40)}={size}" for axis, size in mesh.axes.items())
-    yield (
-        "mesh",
-        f"{sizes}: {count_of(prod(mesh.axes.values()), 'device')}, of which rank {mesh.rank} is recorded",
-    )
+    devices = count_of(prod(mesh.axes.values()), "device")
+    yield "mesh", f"{sizes}: {devices}, of which rank {mesh.rank} is recorded"
     sent: dict[str, list[Dim]] = {}
     for exchange in report.exchanges:
         sent.setdefault(exchange.axis, []).append(exchange.bytes)

@@ -16,10 +16,8 @@ from graphflops.render.text import Numbers, assumptions, count_of, safe
 
 _HEADS = ("model", "FLOPs", "params", "bytes", "peak memory", "coverage", "analyzed in")
 _DEVICE_HEADS = ("time", "90 % interval", "device memory")
-_FIELDS = (
-    *("model", "matrix_flops", "parameters", "bytes", "peak_bytes", "calls", "unknown", "seconds"),
-    "error",
-)
+_COUNTED = ("model", "matrix_flops", "parameters", "bytes", "peak_bytes", "calls", "unknown", "seconds")
+_FIELDS = (*_COUNTED, "error")
 _QUANTITIES = ("matrix_flops", "bytes", "peak_bytes")
 _DEVICE_FIELDS = ("time_seconds", "time_low", "time_high", "device_bytes")
 _FORMULA = 40  # characters of a formula

@@ -33,10 +33,8 @@ def memory_of(
     memory = report.memory if entry is None else folded(entry.timeline)
     if not memory.rows or any(not OPTIMIZER <= row < len(entry_of) for row in memory.rows):
         return None
-    columns = zip(
-        *((name(h.name), h.kind, h.first, h.last, formula(h.bytes, report)) for h in memory.held),
-        strict=True,
-    )
+    cells = [(name(h.name), h.kind, h.first, h.last, formula(h.bytes, report)) for h in memory.held]
+    columns = zip(*cells, strict=True)
     return {
         "calls": [None if row == OPTIMIZER else entry_of[row] for row in memory.rows],
         "gradients_from": memory.gradients_from,
@@ -75,9 +73,7 @@ def device_of(report: Report) -> dict[str, Any] | None:
     return {
         "name": safe(report.device, 60),
         "execution": report.execution,
-        "times": {
-            name: _phase(time, _outside(report, name)) for name, time in phases.items() if time is not None
-        },
+        "times": {name: _phase(time, _outside(report, name)) for name, time in phases.items() if time},
         "rates": [text for _, text in (*communication(report, whole), *rates(report, whole))]
         if whole
         else [],

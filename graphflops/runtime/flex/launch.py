@@ -42,15 +42,9 @@ def forward(
 
 
 def backward(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    out: torch.Tensor,
-    lse: torch.Tensor,
-    grad: torch.Tensor,
-    grad_lse: torch.Tensor | None,
-    problem: LaunchSettings,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor, lse: torch.Tensor,
+    grad: torch.Tensor, grad_lse: torch.Tensor | None, problem: LaunchSettings,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
     """Gradients of q, k and v, and the counts of the kernel of the query's and of the key's gradient.
 
     The first kernel writes `delta`, which the second reads.
@@ -70,14 +64,9 @@ def backward(
 
 
 def _run(
-    name: Kernel,
-    kernel: Any,
-    loaded: tuple[torch.Tensor, ...],
-    own: tuple[torch.Tensor, ...],
-    strided: tuple[torch.Tensor, ...],
-    problem: LaunchSettings,
-    **more: Any,
-) -> torch.Tensor:
+    name: Kernel, kernel: Any, loaded: tuple[torch.Tensor, ...], own: tuple[torch.Tensor, ...],
+    strided: tuple[torch.Tensor, ...], problem: LaunchSettings, **more: Any,
+) -> torch.Tensor:  # fmt: skip
     """Launch a kernel; returns each program's counts.
 
     loaded: query, key, value, and the gradient of the output, which it loads in tiles. own: its further tensors.

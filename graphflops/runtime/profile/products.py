@@ -65,9 +65,8 @@ def _prepare(kind: torch.dtype, sizes: Product, clock: Clock) -> Calls:
     if weight_bytes + sizes.batch * m * (n + k) * kind.itemsize > _MOST_BYTES[clock.device]:
         return ()
     a = _matrix(kind, lead, m, k, sizes.layout != "nt", clock.device)
-    weights = [
-        _matrix(kind, lead, k, n, sizes.layout != "tn", clock.device) for _ in range(clock.sets(weight_bytes))
-    ]
+    sets, is_row_major = clock.sets(weight_bytes), sizes.layout != "tn"
+    weights = [_matrix(kind, lead, k, n, is_row_major, clock.device) for _ in range(sets)]
     return [_call(kind, a, weight) for weight in weights]
 
 
