@@ -22,13 +22,9 @@ _BY_OPERANDS = frozenset(
 )  # fmt: skip
 # Functions that are another one: its name, and where each of its operands is found; None is left out.
 _PRIMITIVES: dict[str, tuple[str, tuple[int | None, ...]]] = {
-    "rsub": ("sub", (1, 0)),
-    "lt": ("gt", (1, 0)),
-    "le": ("ge", (1, 0)),
-    "clamp_min": ("clamp", (0, 1)),
-    "clamp_max": ("clamp", (0, None, 1)),
-    "masked_fill": ("where", (1, 2, 0)),
-}
+    "rsub": ("sub", (1, 0)), "lt": ("gt", (1, 0)), "le": ("ge", (1, 0)), "clamp_min": ("clamp", (0, 1)),
+    "clamp_max": ("clamp", (0, None, 1)), "masked_fill": ("where", (1, 2, 0)),
+}  # fmt: skip
 OPTIONS = frozenset({"alpha", "rounding_mode", "fmod", "approximate", "direction"})
 
 

@@ -79,12 +79,7 @@ def _bucket(p: Evaluator[Any], step: Step, whole: Callable[[Any], Any]) -> Any:
 
 
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
-    "cumsum": _cumsum,
-    **dict.fromkeys(_REDUCTIONS, _reduced),
-    "repeat_interleave": _repeated,
-    "repeat_indices": _repeated_indices,
-    "roll": _rolled,
-    "bucketize": _bucket,
-    "searchsorted": _bucket,
-}
+    "cumsum": _cumsum, **dict.fromkeys(_REDUCTIONS, _reduced), "repeat_interleave": _repeated,
+    "repeat_indices": _repeated_indices, "roll": _rolled, "bucketize": _bucket, "searchsorted": _bucket,
+}  # fmt: skip
 WHOLE = frozenset(_FUNCTIONS)

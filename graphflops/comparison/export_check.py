@@ -23,17 +23,8 @@ _CANNOT_RUN = "GF118"
 _PROBES = (1, 2, 3)  # multiples of the sizes compared at, where formulas are spelled differently
 _SIZE = 64  # of a size without a value
 _SMALL_INTEGERS = frozenset(("int8", "uint8", "int4", "uint4"))
-_STATUS: dict[LedgerKind, LedgerStatus] = {
-    "work": "unexplained",
-    "element_types": "unexplained",
-    "parameters_lost": "unexplained",
-    "weight_shapes": "unexplained",
-    "unknown": "unexplained",
-    "cannot_run": "unexplained",
-    "sizes_fixed": "costs_more",
-    "attention_unfused": "costs_more",
-    "heads_expanded": "costs_more",
-}
+_UNEXPLAINED = ("work", "element_types", "parameters_lost", "weight_shapes", "unknown", "cannot_run")
+_COSTLY = ("sizes_fixed", "attention_unfused", "heads_expanded")
 _ORDER = get_args(LedgerStatus)  # entries are listed in this order
 
 
@@ -201,7 +192,8 @@ def _entry(
     kind: LedgerKind, names: Sequence[str], before: str = "", after: str = ""
 ) -> Iterator[LedgerEntry]:
     if names:
-        yield LedgerEntry(kind, _STATUS.get(kind, "explained"), tuple(names), before, after)
+        status: LedgerStatus = "unexplained" if kind in _UNEXPLAINED else "explained"
+        yield LedgerEntry(kind, "costs_more" if kind in _COSTLY else status, tuple(names), before, after)
 
 
 def _with_all_around(flops: Mapping[str, Dim]) -> defaultdict[str, Dim]:

@@ -163,19 +163,9 @@ def _devices(found: Fits) -> TextTable:
     lines = []
     for one in found.verdicts:
         extent = [f"{one.largest:,}" if one.largest else "none"] if found.varied else []
-        answer = "yes" if one.fits else "no"
-        lines.append(
-            Entry(
-                [
-                    safe(one.device, 60),
-                    memory(one.memory),
-                    f"{'>= ' if found.is_lower_bound else ''}{memory(one.needed)}",
-                    memory(one.margin),
-                    answer,
-                    *extent,
-                ]
-            )
-        )
+        needed = f"{'>= ' if found.is_lower_bound else ''}{memory(one.needed)}"
+        sizes = [memory(one.memory), needed, memory(one.margin)]
+        lines.append(Entry([safe(one.device, 60), *sizes, "yes" if one.fits else "no", *extent]))
     varied = [f"largest {safe(found.varied, 60)}"] if found.varied else []
     return TextTable(("device", "memory", "needed", "left", "fits", *varied), lines)
 

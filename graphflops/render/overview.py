@@ -96,15 +96,10 @@ def _cells(line: OverviewLine) -> list[str]:
     numbers = Numbers(lambda quantity: evaluate(quantity, cost.values), _FORMULA)
     least = ">= " if cost.unknown else ""
     known = f"{percent(cost.calls - cost.unknown, cost.calls) or '100.0'} %"
-    return [
-        name,
-        f"{least}{numbers.count(cost.matrix_flops)}",
-        parameters(cost.parameters),
-        f"{least}{numbers.memory(cost.moved_bytes)}",
-        f"{least}{numbers.memory(cost.peak_bytes)}",
-        f"{known}, {cost.unknown:,} unknown" if cost.unknown else known,
-        f"{cost.seconds:.2f} s",
-    ]
+    known = f"{known}, {cost.unknown:,} unknown" if cost.unknown else known
+    flops = f"{least}{numbers.count(cost.matrix_flops)}"
+    sizes = [f"{least}{numbers.memory(size)}" for size in (cost.moved_bytes, cost.peak_bytes)]
+    return [name, flops, parameters(cost.parameters), *sizes, known, f"{cost.seconds:.2f} s"]
 
 
 def _device_cells(line: OverviewLine) -> list[str]:

@@ -12,6 +12,7 @@ from graphflops.base.patterns import is_within, modules_around
 from graphflops.base.units import parameters, seconds
 from graphflops.cost import REPORTED, Quantity
 from graphflops.dims import evaluate
+from graphflops.render import summary
 from graphflops.render.ledger import Group, Ledger, traffic
 from graphflops.render.text import Numbers, operator_name, safe, short_type
 from graphflops.render.tree import DEEPEST, Tree
@@ -108,10 +109,8 @@ def _operators(ledger: Ledger) -> dict[str, Group]:
 
 
 def _phases(report: Report, numbers: Numbers) -> TextTable:
-    parts = {"forward": report.totals, "backward": report.backward}
-    parts |= {"optimizer": report.optimizer, "step": report.step()}
-    phases = {name: totals for name, totals in parts.items() if totals is not None}
-    leasts = {**dict.fromkeys(parts, ">= " if report.coverage.unknown else ""), "optimizer": ""}
+    phases = summary.phases(report)
+    leasts = {**dict.fromkeys(phases, ">= " if report.coverage.unknown else ""), "optimizer": ""}
     shown = [q for q in _WHOLE if not q.is_rare or any(getattr(t.cost, q.name) != 0 for t in phases.values())]
     return TextTable(
         ("phase", *(quantity.head for quantity in shown), "peak memory", *["time"] * bool(report.device)),

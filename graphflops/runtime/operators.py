@@ -46,12 +46,9 @@ _REGISTERED_BY = {
     "_c10d_functional_autograd": "torch.distributed._functional_collectives",
 }
 _MODULES: dict[str, Any] = {
-    "_operator": operator,
-    "math": math,
-    "builtins": builtins,
-    "torch": torch,
+    "_operator": operator, "math": math, "builtins": builtins, "torch": torch,
     "torch._functorch.predispatch": predispatch,
-}
+}  # fmt: skip
 
 
 @functools.cache

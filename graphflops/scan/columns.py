@@ -39,22 +39,15 @@ RESULTS: dict[str, Kind] = {
 }  # fmt: skip
 _WORK: dict[str, Kind] = {quantity.name: "number" for quantity in REPORTED}
 CALLS: dict[str, Kind] = {
-    **KEY,
-    **dict.fromkeys(("node", "op", "module", "source", "state"), "text"),
-    **_WORK,
-}
+    **KEY, **dict.fromkeys(("node", "op", "module", "source", "state"), "text"), **_WORK,
+}  # fmt: skip
 MODULES: dict[str, Kind] = {
     **KEY, "module": "text", "type": "text", "calls": "number", "parameters": "number", **_WORK,
 }  # fmt: skip
 FINDINGS: dict[str, Kind] = {
-    **KEY,
-    **dict.fromkeys(("code", "name", "severity", "message", "module", "source"), "text"),
-    "flops": "number",
-    "moved_bytes": "number",
-}
+    **KEY, **dict.fromkeys(("code", "name", "severity", "message", "module", "source"), "text"),
+    "flops": "number", "moved_bytes": "number",
+}  # fmt: skip
 TABLES: dict[TableName, dict[str, Kind]] = {
-    "results": RESULTS,
-    "calls": CALLS,
-    "modules": MODULES,
-    "findings": FINDINGS,
-}
+    "results": RESULTS, "calls": CALLS, "modules": MODULES, "findings": FINDINGS,
+}  # fmt: skip

@@ -225,14 +225,7 @@ def _side(
         "path": safe(report.origin.path, 200),
         "sha256": safe(report.origin.sha256, 64),
         "totals": [
-            [name, *_totals(totals, report, parts)]
-            for name, totals in (
-                ("forward", report.totals),
-                ("backward", report.backward),
-                ("optimizer", report.optimizer),
-                ("step", report.step()),
-            )
-            if totals is not None
+            [name, *_totals(totals, report, parts)] for name, totals in summary.phases(report).items()
         ],
         "peak_at": summary.located(report, (report.step() or report.totals).peak_node),
         "held": [

@@ -12,6 +12,7 @@ from graphflops.dims import Dim, evaluate_all
 from graphflops.memory.allocator import Allocator
 from graphflops.memory.ledger import live_bytes
 from graphflops.memory.replay import OPTIMIZER, replay
+from graphflops.render import summary
 from graphflops.render.memory import folded
 from graphflops.render.text import safe
 from graphflops.render.time import LEAST_SHARE, communication, limits, rates
@@ -63,12 +64,7 @@ def device_of(report: Report) -> dict[str, Any] | None:
     if not report.device:
         return None
     taken = report.memory_use[-1].device_total if report.memory_use else None
-    phases = {
-        "forward": report.totals.time,
-        "backward": None if report.backward is None else report.backward.time,
-        "optimizer": None if report.optimizer is None else report.optimizer.time,
-        "step": report.step_time,
-    }
+    phases = {name: totals.time for name, totals in summary.phases(report).items()}
     whole = report.step_time or report.totals.time
     return {
         "name": safe(report.device, 60),

@@ -12,12 +12,9 @@ from graphflops.runtime.profile.trial import Calls, Clock, Trial, random, spread
 
 # By element type: products as `linear` runs them, the same with odd sizes, of other layouts (each), and batched.
 _COUNTS = {
-    "bfloat16": (170, 40, 25, 40),
-    "float32": (70, 20, 15, 30),
-    "float16": (30, 8, 0, 6),
-    "float8_e4m3fn": (50, 0, 0, 0),
-    "int8": (20, 0, 0, 0),
-}
+    "bfloat16": (170, 40, 25, 40), "float32": (70, 20, 15, 30), "float16": (30, 8, 0, 6),
+    "float8_e4m3fn": (50, 0, 0, 0), "int8": (20, 0, 0, 0),
+}  # fmt: skip
 _CPU_COUNTS = {"float32": (90, 10, 15, 40), "bfloat16": (45, 0, 8, 20)}
 _MOST_FLOPS = {"cuda": 4e12, "cpu": 2e10}
 _MOST_BYTES = {"cuda": 2e9, "cpu": 2e8}
