@@ -69,8 +69,8 @@ def llm_d_inference_sim(plan: Serving) -> str:
     """
     fitting = [cell for cell in plan.cells if cell.context == plan.cells[0].context and cell.each is not None]
     if not fitting:
-        least_context = plan.cells[0].context
-        raise OptionError(f"no batch of the table fits at {least_context:,} tokens: give less --batch")
+        shortest = plan.cells[0].context
+        raise OptionError(f"no batch of the table fits at {shortest:,} tokens: give less --batch")
     least, most = (cell.each or 0.0 for cell in (fitting[0], fitting[-1]))
     short, long = plan.cells[0], plan.cells[-1]
     block = max(_LEAST_BLOCK, plan.engine.block_tokens)

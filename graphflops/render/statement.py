@@ -108,8 +108,8 @@ def tables(found: Statement) -> Iterator[TextTable]:
     for one in found.stages:
         name = safe(one.name, 60) + " (not counted)" * (not one.counted)
         length = "" if one.length is None else f"{one.length:,}"
-        shown = [name, parameters(one.tokens), length, *_figures(one.flops, one.at_least)]
-        entries.append(Entry(shown, path=name))
+        cells = [name, parameters(one.tokens), length, *_figures(one.flops, one.at_least)]
+        entries.append(Entry(cells, path=name))
         each = _figures(one.flops, one.at_least, one.tokens)
         entries.append(Entry([f"per {unit(found)}", "", "", *each], 1))
     entries.append(Entry(["counted", "", "", *_figures(found.flops, found.at_least)]))

@@ -141,8 +141,8 @@ def places(name: str, report: Report) -> list[str]:
         found.insert(0, f"{axis}{_said(stated.size, sizes.names)}")
     elif stated.name != name:
         found.insert(0, safe(name, 40))
-    stated_by = (stated.name, info.label_axis)
-    others = ((axis, size) for axis, size in info.computed.items() if axis not in stated_by)
+    said = (stated.name, info.label_axis)
+    others = ((axis, size) for axis, size in info.computed.items() if axis not in said)
     return found + [f"{safe(axis, 60)} = {_said(size, sizes.names)}" for axis, size in others]
 
 
@@ -212,8 +212,8 @@ def _matrix_facts(report: Report, ledger: Ledger, numbers: Numbers) -> Iterator[
         yield Fact("MACs", least.strip(), numbers.formula(cost.macs), bool(least))
     if len(types) > 1:
         trained = report.backward is not None
-        phases = {name: group.forward if trained else group.cost for name, group in types.items()}
-        works = {name: cost.matrix_flops for name, cost in phases.items()}
+        costs = {name: group.forward if trained else group.cost for name, group in types.items()}
+        works = {name: cost.matrix_flops for name, cost in costs.items()}
         parts = (f"{least}{numbers.count(work)} {safe(name, 20)}" for name, work in works.items())
         yield Fact("in types", ", ".join(parts))
     if any(row.phase == "backward" for row in report.rows):

@@ -96,9 +96,11 @@ def _summary(rows: list[dict[str, Any]]) -> str:
         groups.setdefault(row["binding"] or "", []).append(row)
     sums = (f"{safe(name, 80)}: " * (len(groups) > 1) + _together(group) for name, group in groups.items())
     assumed = sum(bool(row["assumed"]) for row in rows)
-    said = f" Sizes were assumed for {count_of(assumed, 'row')}: a ~ marks them and what follows from them."
-    said *= bool(assumed)
-    return f"{count_of(len(rows), 'row')}: {states}. {'; '.join(sums)}.{said}"
+    said = f"{count_of(len(rows), 'row')}: {states}. {'; '.join(sums)}."
+    if assumed:
+        marked = "a ~ marks them and what follows from them."
+        said += f" Sizes were assumed for {count_of(assumed, 'row')}: {marked}"
+    return said
 
 
 def _together(rows: list[dict[str, Any]]) -> str:

@@ -140,8 +140,8 @@ def _cells(figures: Mapping[str, Figure], lead: str, beside: Sequence[str]) -> l
     figure = figures[lead]
     cells = [*before_after(lead, figure), delta(lead, figure), share(figure)]
     for name in beside:
-        change = delta("read_bytes" if name == "traffic" else name, figure_of(name, figures))
-        cells.append(change if name in (*figures, "traffic") else "")
+        known = figure_of(name, figures) if name in (*figures, "traffic") else None
+        cells.append("" if known is None else delta("read_bytes" if name == "traffic" else name, known))
     return ["" if cell == "0" and index >= 4 else cell for index, cell in enumerate(cells)]
 
 

@@ -111,8 +111,8 @@ def _line(pair: tuple[int, int], route: Route, values: Iterable[Mapping[str, Any
 def _box(shown: Face, box: Box, place: tuple[float, float], opens: str) -> str:
     """A box around the middle of its top, so that it grows down and aside when it is opened."""
     left, width, height = -box.width / 2, box.width, box.height
-    round_ = 13 if shown.kind == "port" else 5
-    size = f'x="{left:.1f}" width="{width:.1f}" height="{height:.1f}" rx="{round_}"'
+    corner = 13 if shown.kind == "port" else 5
+    size = f'x="{left:.1f}" width="{width:.1f}" height="{height:.1f}" rx="{corner}"'
     heat = max(_HOTTEST * shown.share**0.5, _LEAST_HEAT) if shown.share else 0
     mark = MARKS[shown.status][0] if shown.status else "?" if shown.is_unknown else ""
     at = f"{left + 11:.1f} {height / 2:.1f}"
