@@ -15,6 +15,7 @@ from graphflops.attention.elementwise import Function, computed, converted, is_k
 from graphflops.attention.index_propagation import Propagation
 from graphflops.attention.scopes import Scope, Step
 from graphflops.attention.whole_tensors import along_axes
+from graphflops.base.lazy import numpy as np
 from graphflops.dims import Dim, Expr
 from graphflops.graph import Ref
 from graphflops.tensor import DType, TensorType
@@ -39,8 +40,6 @@ class ConcreteDomain(Domain[Known]):
     """Values as arrays. overwhelming: an addend of this or less hides a score, whatever the other addend is."""
 
     def __init__(self, overwhelming: float = HIDING) -> None:
-        import numpy as np
-
         self.overwhelming = overwhelming
         self.zero = np.int64(0)
         self.wholes: dict[tuple[Scope, str, int], Any] = {}
@@ -56,8 +55,6 @@ class ConcreteDomain(Domain[Known]):
         return self.unknown(None) if isinstance(number, Expr) else Known(number)
 
     def as_index(self, value: Known) -> Any:
-        import numpy as np
-
         found = np.asarray(value.value)
         return found.astype(np.int64) if value.known is True and found.dtype.kind in "iu" else None
 
@@ -65,8 +62,6 @@ class ConcreteDomain(Domain[Known]):
         return Known(0.0, False) if isinstance(index, Expr) else Known(converted(index, dtype))
 
     def wrapped(self, index: Any, size: Dim) -> Any:
-        import numpy as np
-
         if index is None or not (index < 0).any():
             return index
         return None if isinstance(size, Expr) else np.where(index < 0, index + size, index)
@@ -81,8 +76,6 @@ class ConcreteDomain(Domain[Known]):
 
     def reshaped(self, at: Indices, shape: Sequence[Dim], source: Sequence[Dim]) -> Indices | None:
         """Axes that merge or split, group by group, so that an index depends on no more axes than it must."""
-        import numpy as np
-
         found: list[Any] = []
         for given, made in groups(shape, source):
             if len(given) == len(made) == 1:
@@ -99,8 +92,6 @@ class ConcreteDomain(Domain[Known]):
         return tuple(found)
 
     def choose(self, condition: Known, yes: Known, no: Known) -> Known:
-        import numpy as np
-
         value = np.where(condition.value, yes.value, no.value)
         if condition.known is True and yes.known is True and no.known is True:
             return Known(value)
@@ -108,8 +99,6 @@ class ConcreteDomain(Domain[Known]):
         return Known(value, (condition.known & np.where(condition.value, yes.known, no.known)) | same)
 
     def stored(self, scope: Scope, name: str, typed: TensorType, at: Indices) -> Known | None:
-        import numpy as np
-
         if typed.uniform is not None:
             return Known(converted(np.asarray(typed.uniform), typed.dtype))
         array = array_of_value(scope, name, typed)
@@ -129,7 +118,8 @@ class ConcreteDomain(Domain[Known]):
         given = [value for value in values if value is not None]
         if function.name == "where":
             found = self.choose(*values)  # type: ignore[arg-type]
-            return Known(_in_type(found.value, function.result), found.known)
+            kind = function.result
+            return Known(found.value if kind is None else converted(found.value, kind), found.known)
         numbers = [
             value if value is None or dtype is None else converted(value.value, dtype)
             for value, dtype in zip(values, function.operands, strict=True)
@@ -140,8 +130,6 @@ class ConcreteDomain(Domain[Known]):
 
     def decided(self, function: Function, found: Known, given: Sequence[Known]) -> Known:
         """The result where one operand decides it whatever the other is."""
-        import numpy as np
-
         name, (value, known) = function.name, found
         is_truth = function.result is not None and function.result.kind == "bool"
         for operand in given if len(given) == 2 else ():
@@ -159,8 +147,6 @@ class ConcreteDomain(Domain[Known]):
 
     def array(self, scope: Scope, name: str, before: int, most: int = _MOST_WHOLE) -> Any:
         """All of a tensor as the step at `before` finds it; None where not all of it is known."""
-        import numpy as np
-
         typed, around = scope.type_of(name), scope.bound.get(name)
         size = None if typed is None else typed.numel
         if typed is None:
@@ -187,8 +173,6 @@ class ConcreteDomain(Domain[Known]):
 
 def array_of_value(scope: Scope, name: str, typed: TensorType) -> Any:
     """All of a tensor whose contents are in its type, or stored in the file; None of any other."""
-    import numpy as np
-
     if typed.value is not None:
         array = np.asarray(typed.value)
         if array.dtype.kind in "biuf" and array.shape == typed.shape:
@@ -218,8 +202,6 @@ def groups(shape: Sequence[Dim], source: Sequence[Dim]) -> Iterator[tuple[range,
 
 def picked(array: Any, at: Indices) -> Known | None:
     """Elements of an array at indices; those outside are not known."""
-    import numpy as np
-
     if any(index is None for index in at) or 0 in array.shape:
         return None
     known: Any = True
@@ -232,10 +214,6 @@ def picked(array: Any, at: Indices) -> Known | None:
     return Known(array[tuple(places)], known)
 
 
-def _in_type(value: Any, dtype: DType | None) -> Any:
-    return value if dtype is None else converted(value, dtype)
-
-
 def _number(value: Any) -> Any:
     """A number of the program, as it was written."""
     return value.item() if getattr(value, "ndim", None) == 0 else value
@@ -243,8 +221,6 @@ def _number(value: Any) -> Any:
 
 def _all_known(values: Sequence[Known]) -> Any:
     """Where all values are known."""
-    import numpy as np
-
     if all(value.known is True for value in values):
         return True
     return np.logical_and.reduce(np.broadcast_arrays(*(value.known for value in values)))

@@ -248,9 +248,8 @@ def _merged(a: Case, b: Case) -> Case | None:
     for one, other in ((first, second), (second, first)):
         if up in one and down in other and not at_least(one[up] + other[down] + 1, 0):
             return None
-    merged = [
-        Affine(*way, dim_max(first[way], second[way])) for way in (up, down) if way in first and way in second
-    ]
+    both = [way for way in (up, down) if way in first and way in second]
+    merged = [Affine(*way, dim_max(first[way], second[way])) for way in both]
     kept = [term for term in a if not _is_bound(term) or (term.row, term.column) not in (up, down)]
     return _case([*kept, *merged])
 
@@ -359,9 +358,8 @@ def _doubled(case: Case, queries: Dim, keys: Dim) -> Dim:
     top, bottom = _span(limit.get((1, 0)), limit.get((-1, 0)), queries)
     first, end = _span(limit.get((0, 1)), limit.get((0, -1)), keys)
     left, right = limit.get((-1, 1)), limit.get((1, -1))
-    pairs = _band(
-        [term for term in case if isinstance(term, Residue)], (top, bottom), (first, end), left, right
-    )
+    residues_ = [term for term in case if isinstance(term, Residue)]
+    pairs = _band(residues_, (top, bottom), (first, end), left, right)
     if left is not None and right is not None and not at_least(left + right, 0):
         pairs = dim_max(pairs, 0)
     return pairs

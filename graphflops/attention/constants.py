@@ -25,6 +25,7 @@ from graphflops.attention.conditions import (
     where_not_negative,
 )
 from graphflops.attention.elementwise import array_type
+from graphflops.base.lazy import numpy as np
 from graphflops.errors import GraphflopsError, ModelError
 from graphflops.graph import Graph, Input, Stored
 from graphflops.tensor import BFLOAT16, TensorType
@@ -86,35 +87,28 @@ def array_of(stored: Stored) -> Any:
 
     Raises ValueError where it reaches out of its memory, or is larger than MOST_BYTES.
     """
-    import numpy as np
-
     try:
         kind = np.dtype(np.uint16) if stored.dtype is BFLOAT16 else array_type(stored.dtype)
     except ModelError:
         return None
     if kind.kind not in "biuf" or kind.itemsize * 8 != stored.dtype.bits:
         return None
-    if (
-        len(stored.shape) != len(stored.strides)
-        or min((*stored.shape, *stored.strides, stored.offset, 0)) < 0
-    ):
+    least = min((*stored.shape, *stored.strides, stored.offset, 0))
+    if len(stored.shape) != len(stored.strides) or least < 0:
         raise ValueError
-    last = stored.offset + sum(
-        (size - 1) * stride for size, stride in zip(stored.shape, stored.strides, strict=True)
-    )
+    extents = zip(stored.shape, stored.strides, strict=True)
+    last = stored.offset + sum((size - 1) * stride for size, stride in extents)
     if 0 in stored.shape:
         return np.zeros(stored.shape, kind)
-    if (last + 1) * kind.itemsize > stored.memory.nbytes or math.prod(
-        stored.shape
-    ) * kind.itemsize > MOST_BYTES:
+    size = math.prod(stored.shape) * kind.itemsize
+    if (last + 1) * kind.itemsize > stored.memory.nbytes or size > MOST_BYTES:
         raise ValueError
     whole = np.frombuffer(stored.memory, np.uint8)[: (last + 1) * kind.itemsize]
     if stored.dtype.kind == "bool":
         kind = np.dtype(np.uint8)
     flat = np.ascontiguousarray(whole).view(kind)[stored.offset :]
-    array = np.lib.stride_tricks.as_strided(
-        flat, stored.shape, [stride * kind.itemsize for stride in stored.strides], writeable=False
-    )
+    strides = [stride * kind.itemsize for stride in stored.strides]
+    array = np.lib.stride_tricks.as_strided(flat, stored.shape, strides, writeable=False)
     if stored.dtype.kind == "bool":
         return array != 0
     if stored.dtype is BFLOAT16:
@@ -227,8 +221,6 @@ def _form(array: Any) -> Form | None:
 
 def _cases(matrix: Any) -> tuple[Case, ...] | None:
     """Conditions on row and column that hold exactly where a matrix is true: there, and by their count nowhere else."""
-    import numpy as np
-
     rows, columns = np.flatnonzero(matrix.any(1)), np.flatnonzero(matrix.any(0))
     if not rows.size:
         return ()

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
+from graphflops.base.lazy import numpy as np
 from graphflops.errors import ModelError
 from graphflops.tensor import BFLOAT16, BOOL, FLOAT32, DType
 
@@ -18,16 +19,12 @@ _BY_OPERANDS = frozenset(
         *("eq", "ne", "gt", "ge", "isnan", "isinf", "isfinite", "sign", "sgn", "signbit"),
         *("logical_and", "logical_or", "logical_xor", "logical_not"),
     }
-)
+)  # fmt: skip
 # Functions that are another one: its name, and where each of its operands is found; None is left out.
 _PRIMITIVES: dict[str, tuple[str, tuple[int | None, ...]]] = {
-    "rsub": ("sub", (1, 0)),
-    "lt": ("gt", (1, 0)),
-    "le": ("ge", (1, 0)),
-    "clamp_min": ("clamp", (0, 1)),
-    "clamp_max": ("clamp", (0, None, 1)),
-    "masked_fill": ("where", (1, 2, 0)),
-}
+    "rsub": ("sub", (1, 0)), "lt": ("gt", (1, 0)), "le": ("ge", (1, 0)), "clamp_min": ("clamp", (0, 1)),
+    "clamp_max": ("clamp", (0, None, 1)), "masked_fill": ("where", (1, 2, 0)),
+}  # fmt: skip
 OPTIONS = frozenset({"alpha", "rounding_mode", "fmod", "approximate", "direction"})
 
 
@@ -57,8 +54,6 @@ def primitive(function: Function, values: Sequence[Any]) -> tuple[Function, list
 
 def array_type(dtype: DType) -> Any:
     """The numpy type for an element type; bfloat16 is held in float32. Raises ModelError where there is none."""
-    import numpy as np
-
     if dtype is BFLOAT16:
         return np.dtype(np.float32)
     try:
@@ -69,8 +64,6 @@ def array_type(dtype: DType) -> Any:
 
 def converted(value: Any, dtype: DType) -> Any:
     """An array in an element type."""
-    import numpy as np
-
     kind = array_type(dtype)
     if not isinstance(value, np.ndarray):
         value = np.asarray(value)
@@ -81,8 +74,6 @@ def converted(value: Any, dtype: DType) -> Any:
 
 def _to_bfloat16(value: Any) -> Any:
     """Single precision rounded to bfloat16, ties to even."""
-    import numpy as np
-
     bits = value.view(np.uint32)
     rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) & np.uint32(0xFFFF0000)
     return np.where(np.isfinite(value), rounded.view(np.float32), value)
@@ -106,8 +97,6 @@ def inner_type(function: Function, literals: Sequence[Any]) -> DType | None:
 
 def computed(function: Function, values: Sequence[Any]) -> Any:
     """A function of arrays and numbers, None for an operand left out. Raises ModelError where it is not in the table."""
-    import numpy as np
-
     if not is_known(function.name):
         raise ModelError(f"{function.name} is not followed")
     literals = [value for value, dtype in zip(values, function.operands, strict=True) if dtype is None]
@@ -130,16 +119,12 @@ def is_known(name: str) -> bool:
 
 @lru_cache(maxsize=256)
 def _function(name: str) -> Callable[..., Any]:
-    import numpy as np
-
     own = _OWN.get(name)
     found: Callable[..., Any] = getattr(np, _OF_NUMPY[name]) if own is None else own
     return np.vectorize(found, otypes=[float]) if found is math.erf else found
 
 
 def _divided(a: Any, b: Any, rounding_mode: str | None = None) -> Any:
-    import numpy as np
-
     if rounding_mode == "floor":
         return np.floor_divide(a, b)
     if rounding_mode != "trunc":
@@ -151,26 +136,10 @@ def _divided(a: Any, b: Any, rounding_mode: str | None = None) -> Any:
 
 
 def _sigmoid(x: Any) -> Any:
-    import numpy as np
-
     return 1 / (1 + np.exp(-x))
 
 
-def _remainder(a: Any, b: Any, fmod: int = 0) -> Any:
-    import numpy as np
-
-    return np.fmod(a, b) if fmod else np.remainder(a, b)
-
-
-def _softplus(x: Any) -> Any:
-    import numpy as np
-
-    return np.logaddexp(x, 0)
-
-
 def _clamped(x: Any, low: Any = None, high: Any = None) -> Any:
-    import numpy as np
-
     x = x if low is None else np.maximum(x, low)
     return x if high is None else np.minimum(x, high)
 
@@ -183,29 +152,20 @@ _SAME = (
 _OF_NUMPY = {
     **{name: name for name in _SAME.split()},
     **{name: f"arc{name[1:]}" for name in ["asin", "acos", "atan", "asinh", "acosh", "atanh", "atan2"]},
-    "eq": "equal",
-    "ne": "not_equal",
-    "gt": "greater",
-    "ge": "greater_equal",
-    "mul": "multiply",
-    "pow": "power",
-    "neg": "negative",
-    "abs": "abs",
-    "sgn": "sign",
-    "bitwise_not": "invert",
-    "bitwise_left_shift": "left_shift",
-    "bitwise_right_shift": "right_shift",
-}
+    "eq": "equal", "ne": "not_equal", "gt": "greater", "ge": "greater_equal", "mul": "multiply",
+    "pow": "power", "neg": "negative", "abs": "abs", "sgn": "sign", "bitwise_not": "invert",
+    "bitwise_left_shift": "left_shift", "bitwise_right_shift": "right_shift",
+}  # fmt: skip
 _OWN: dict[str, Callable[..., Any]] = {
     "add": lambda a, b, alpha=1: a + alpha * b,
     "sub": lambda a, b, alpha=1: a - alpha * b,
     "div": _divided,
-    "remainder": _remainder,
+    "remainder": lambda a, b, fmod=0: np.fmod(a, b) if fmod else np.remainder(a, b),
     "rsqrt": lambda x: 1 / x**0.5,
     "sigmoid": _sigmoid,
     "silu": lambda x: x * _sigmoid(x),
     "relu": lambda x: _clamped(x, 0),
-    "softplus": _softplus,
+    "softplus": lambda x: np.logaddexp(x, 0),
     "erf": math.erf,
     "clamp": _clamped,
     "cast": lambda x: x,

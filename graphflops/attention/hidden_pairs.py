@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from graphflops.attention.attention_use import Hidden
 from graphflops.attention.conditions import ALWAYS, HIDING, TRUE, Residue, SameBlock, doubled_visible
 from graphflops.attention.residues import DISTANCE
+from graphflops.base.lazy import numpy as np
 from graphflops.dims import dim_max, same
 from graphflops.errors import DimError, GraphflopsError
 from graphflops.graph import Ref
@@ -127,9 +128,8 @@ class Hiding:
         typed = self.view.types.get(name)
         if typed is None:
             return Hidden(mask="tensor")
-        if any(
-            size not in (1, whole) for size, whole in zip(typed.shape[::-1], (keys, queries), strict=False)
-        ):
+        sizes = zip(typed.shape[::-1], (keys, queries), strict=False)
+        if any(size not in (1, whole) for size, whole in sizes):
             return Hidden(mask="tensor")
         shape = (*typed.shape[:-2], queries, keys)
         sense: Sense = "keep" if typed.dtype.kind == "bool" else "added"
@@ -157,15 +157,10 @@ class Hiding:
             condition, number = call.value("mask"), call.argument("value")
         elif not keeps:
             number = call.argument("a")
-        if (
-            name not in ("where", "masked_fill")
-            or not condition
-            or (hides := self.number(number, call)) is None
-        ):
+        hides = self.number(number, call) if name in ("where", "masked_fill") and condition else None
+        if hides is None or hides > HIDING:
             return []
-        return (
-            [self.restriction(call, condition, "keep" if keeps else "drop", shape)] if hides <= HIDING else []
-        )
+        return [self.restriction(call, condition, "keep" if keeps else "drop", shape)]
 
     def number(self, argument: object, call: Call) -> float | None:
         """The number that an argument is for every pair."""
@@ -308,8 +303,6 @@ class ValueNumbers:
 
 def digest(array: Any) -> Any:
     """Equal for arrays that hold the same."""
-    import numpy as np
-
     contents = np.ascontiguousarray(array).data
     return array.dtype.str, array.shape, hashlib.blake2b(contents, digest_size=16).digest()
 

@@ -207,9 +207,8 @@ class Propagation(Generic[V]):
             nothing = self.domain.unknown(None if typed is None else typed.dtype)
             found = self.step(write, place)
             for condition in conditions:
-                found = self.domain.choose(
-                    condition, nothing if found is None else found, self.value(name, at)
-                )
+                given = nothing if found is None else found
+                found = self.domain.choose(condition, given, self.value(name, at))
             return found
 
     # Operands
@@ -229,9 +228,8 @@ class Propagation(Generic[V]):
 
     def clipped(self, at: Indices, shape: tuple[Dim, ...]) -> Indices:
         """Indices with that of an axis of size one replaced by 0: it broadcasts."""
-        return tuple(
-            [self.domain.zero if size == 1 else index for size, index in zip(shape, at, strict=True)]
-        )
+        zero, pairs = self.domain.zero, zip(shape, at, strict=True)
+        return tuple([zero if size == 1 else index for size, index in pairs])
 
     def number(self, argument: Any) -> Any:
         """An argument that is a number or list of numbers, in the call or in a small tensor."""

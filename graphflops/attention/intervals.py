@@ -16,6 +16,7 @@ from graphflops.attention.concrete import ConcreteDomain, array_of_value, groups
 from graphflops.attention.domain import Domain, Evaluator, Indices
 from graphflops.attention.elementwise import Function, array_type, computed, converted, inner_type, is_known
 from graphflops.attention.scopes import Scope, Step
+from graphflops.base.lazy import numpy as np
 from graphflops.dims import Dim, Expr
 from graphflops.tensor import BOOL, DType, TensorType
 
@@ -31,8 +32,6 @@ class Interval(NamedTuple):
 
 def extended(function: Function, values: Sequence[Interval | None]) -> Interval:
     """A function of intervals."""
-    import numpy as np
-
     function = _simplified(function)
     with np.errstate(all="ignore"):
         if function.name == "cast" and values[0] is not None:
@@ -57,8 +56,6 @@ def _simplified(function: Function) -> Function:
 
 def fitted(found: Interval, dtype: DType | None) -> Interval:
     """The range as the element type holds it: rounded; open where numbers may have been too large for it."""
-    import numpy as np
-
     low, high = (np.asarray(x, np.float64) for x in found)
     least, most = -np.inf, np.inf
     if dtype is BOOL:
@@ -81,13 +78,8 @@ def _is_rough(function: Function) -> bool:
 
 def _rounded(function: Function, values: Sequence[Interval | None]) -> Sequence[Interval | None]:
     """Operands in the floating type that they are computed in; whole numbers stay as they are."""
-    import numpy as np
-
-    literals = [
-        _literal(x.low)
-        for x, dtype in zip(values, function.operands, strict=True)
-        if dtype is None and x is not None
-    ]
+    pairs = zip(values, function.operands, strict=True)
+    literals = [_literal(x.low) for x, dtype in pairs if dtype is None and x is not None]
     inner = inner_type(function, literals)
     if inner is None or inner.kind != "float":
         return values
@@ -96,8 +88,6 @@ def _rounded(function: Function, values: Sequence[Interval | None]) -> Sequence[
 
 def _settled(function: Function, values: Sequence[Interval | None]) -> Interval:
     """Computed where every operand is one number, open elsewhere."""
-    import numpy as np
-
     if not is_known(function.name):
         return Interval(np.float64(-np.inf), np.float64(np.inf))
     known = np.True_
@@ -121,8 +111,6 @@ def _literal(number: Any) -> int | float:
 
 def cast(value: Interval, source: DType | None, result: DType | None) -> Interval:
     """The range in another element type, before rounding."""
-    import numpy as np
-
     if result is BOOL and source is not BOOL:
         away = (value.low > 0) | (value.high < 0)
         zero = (value.low == 0) & (value.high == 0)
@@ -137,8 +125,6 @@ _OF_BITS = {f"bitwise_{name}": f"logical_{name}" for name in ("and", "or", "xor"
 
 @lru_cache(maxsize=1)
 def _functions() -> dict[str, Callable[..., Interval]]:
-    import numpy as np
-
     increasing = (
         "floor ceil trunc round exp exp2 expm1 log log2 log10 log1p sqrt tanh sinh minimum maximum add"
     )
@@ -176,8 +162,6 @@ def _corners(function: Callable[..., Any]) -> Callable[[Interval, Interval], Int
     """A function that rises or falls in each operand, whatever the other is."""
 
     def apply(a: Interval, b: Interval) -> Interval:
-        import numpy as np
-
         found = np.broadcast_arrays(*(function(x, y) for x in a for y in b))
         return Interval(np.minimum.reduce(found), np.maximum.reduce(found))
 
@@ -186,8 +170,6 @@ def _corners(function: Callable[..., Any]) -> Callable[[Interval, Interval], Int
 
 def _divided(function: Callable[..., Any]) -> Callable[[Interval, Interval], Interval]:
     def apply(a: Interval, b: Interval) -> Interval:
-        import numpy as np
-
         found = _corners(function)(a, b)
         across = (b.low <= 0) & (b.high >= 0)
         return Interval(np.where(across, -np.inf, found.low), np.where(across, np.inf, found.high))
@@ -197,8 +179,6 @@ def _divided(function: Callable[..., Any]) -> Callable[[Interval, Interval], Int
 
 def _remainder(a: Interval, b: Interval) -> Interval:
     """Of division by one number above zero; nothing is known of any other."""
-    import numpy as np
-
     by_one = (b.low == b.high) & (b.low > 0)
     turn = np.floor_divide(a.low, b.low)
     same = by_one & (turn == np.floor_divide(a.high, b.low))
@@ -207,16 +187,12 @@ def _remainder(a: Interval, b: Interval) -> Interval:
 
 
 def _clamped(x: Interval, low: Interval | None = None, high: Interval | None = None) -> Interval:
-    import numpy as np
-
     x = x if low is None else _rising(np.maximum)(x, low)
     return x if high is None else _rising(np.minimum)(x, high)
 
 
 def chosen(condition: Interval, yes: Interval, no: Interval) -> Interval:
     """One value where a condition holds, another where it does not."""
-    import numpy as np
-
     true, false = condition.low > 0, condition.high <= 0
     low = np.where(true, yes.low, np.where(false, no.low, np.minimum(yes.low, no.low)))
     return Interval(low, np.where(true, yes.high, np.where(false, no.high, np.maximum(yes.high, no.high))))
@@ -238,8 +214,6 @@ def _negated(x: Interval) -> Interval:
 
 def extremes(array: Any, low: Any, high: Any) -> Interval:
     """The least and greatest elements between two places, both included; places below zero count from the end."""
-    import numpy as np
-
     size = len(array)
     outside = ~((low >= 0) & (high < size))
     first = np.where(outside, 0, low).astype(np.int64)
@@ -281,8 +255,6 @@ class IntervalDomain(Domain[Interval]):
     """Values as intervals. concrete: evaluates whole tensors, whose least and greatest elements are taken."""
 
     def __init__(self, concrete: ConcreteDomain) -> None:
-        import numpy as np
-
         self.concrete = concrete
         self.zero = Span(np.int64(0), np.int64(0))
 
@@ -299,8 +271,6 @@ class IntervalDomain(Domain[Interval]):
         return self.unknown(None) if isinstance(number, Expr) else Interval(float(number), float(number))
 
     def as_index(self, value: Interval) -> Any:
-        import numpy as np
-
         low, high = np.asarray(value.low), np.asarray(value.high)
         if not (np.isfinite(low).all() and np.isfinite(high).all()):
             return None
@@ -355,8 +325,6 @@ class IntervalDomain(Domain[Interval]):
 
     def picked(self, array: Any, at: Indices) -> Interval:
         """The least and the greatest element in spans; anything where one lies outside."""
-        import numpy as np
-
         if 0 in array.shape:
             return self.unknown(None)
         outside: Any = np.False_

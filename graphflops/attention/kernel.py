@@ -131,10 +131,6 @@ def _half_precision(problem: Problem) -> str:
     return _one_type(problem, (16,))
 
 
-def _any_precision(problem: Problem) -> str:
-    return _one_type(problem, (16, 32))
-
-
 def _one_type(problem: Problem, bits: Iterable[int]) -> str:
     types = {operand.type.dtype for operand in problem.operands}
     if len(types) > 1:
@@ -175,6 +171,10 @@ def _rows_in_order(problem: Problem) -> str:
     if problem.mask is not None and problem.mask.strides and _is_not(problem.mask.strides[-1], 1):
         return "the last stride of the mask is not 1"
     return ""
+
+
+def _any_precision(problem: Problem) -> str:
+    return _one_type(problem, (16, 32))
 
 
 def _flash_width(problem: Problem) -> str:
@@ -247,11 +247,8 @@ def _efficient_width(problem: Problem) -> str:
         width = operand.type.shape[-1]
         if isinstance(width, int) and width % alignment:
             return f"head width {width} is no multiple of {alignment}"
-    return (
-        "query and key have different widths"
-        if _differ(problem.query.type.shape[-1], problem.key.type.shape[-1])
-        else ""
-    )
+    widths = problem.query.type.shape[-1], problem.key.type.shape[-1]
+    return "query and key have different widths" if _differ(*widths) else ""
 
 
 def _too_wide(widths: Iterable[Dim], most: int) -> str:
@@ -268,27 +265,15 @@ def _is_not(size: Dim, number: int) -> bool:
 
 
 _CUDNN = (
-    _four_axes,
-    _half_precision,
-    _cudnn_mask,
-    _rows_in_order,
-    _same_batch,
-    _same_heads,
-    _cudnn_shapes,
-)
+    _four_axes, _half_precision, _cudnn_mask, _rows_in_order, _same_batch, _same_heads, _cudnn_shapes,
+)  # fmt: skip
 _LATER: dict[str, Condition] = {  # by the limit that a release must have
     "attention.cudnn.dropout": _cudnn_dropout,
     "attention.cudnn.problems": _cudnn_problems,
     "attention.cudnn.gradient_width": _cudnn_gradient,
 }
 _FLASH = (
-    _four_axes,
-    _no_mask,
-    _flash_width,
-    _square_if_causal,
-    _half_precision,
-    _same_batch,
-    _same_heads,
+    _four_axes, _no_mask, _flash_width, _square_if_causal, _half_precision, _same_batch, _same_heads,
     _rows_in_order,
-)
+)  # fmt: skip
 _EFFICIENT = (_four_axes, _any_precision, _efficient_width, _rows_in_order, _same_batch, _own_heads)

@@ -193,13 +193,9 @@ def _on(name: str, keys: Dim, view: View, has_sink: bool) -> tuple[Call, tuple[C
 
 
 def _completed(
-    first: Call,
-    second: Call,
-    softmax: Call,
-    between: tuple[Call, ...],
-    masks: tuple[Masking, ...],
+    first: Call, second: Call, softmax: Call, between: tuple[Call, ...], masks: tuple[Masking, ...],
     view: View,
-) -> Spelled | None:
+) -> Spelled | None:  # fmt: skip
     one, two = product_of(first), product_of(second)
     scores, left = view.types.get(first.result), view.types.get(one.left) if one else None
     if one is None or two is None or scores is None or left is None or first is second:

@@ -15,6 +15,7 @@ from graphflops.attention.index_propagation import Propagation
 from graphflops.attention.intervals import IntervalDomain, Span
 from graphflops.attention.rectangles import HIDDEN, MIXED, SEEN, Counted, count
 from graphflops.attention.scopes import Restriction
+from graphflops.base.lazy import numpy as np
 
 _MOST_INTERVAL_STEPS = 1000  # for one set of rectangles
 _MOST_PROBLEMS = 2**16  # batch entries and heads that a mask tells apart
@@ -31,16 +32,9 @@ class Enumeration:
     """
 
     def __init__(
-        self,
-        concrete: ConcreteDomain,
-        restrictions: Sequence[Restriction],
-        lead: Sequence[Any],
-        queries: int,
-        keys: int,
-        upper: Cases = ALWAYS,
-    ) -> None:
-        import numpy as np
-
+        self, concrete: ConcreteDomain, restrictions: Sequence[Restriction], lead: Sequence[Any],
+        queries: int, keys: int, upper: Cases = ALWAYS,
+    ) -> None:  # fmt: skip
         self.restrictions, self.upper = restrictions, upper
         self.points = Propagation(concrete, MOST_STEPS)
         self.intervals = Propagation(IntervalDomain(concrete), _MOST_INTERVAL_STEPS)
@@ -74,8 +68,6 @@ class Enumeration:
 
     def _slice(self, problem: int) -> list[Any]:
         """The indices of a problem along the axes before those of queries and keys."""
-        import numpy as np
-
         indices = np.unravel_index(problem, self.sizes) if self.sizes else ()
         return [np.int64(index) if known else None for index, known in zip(indices, self.known, strict=True)]
 
@@ -89,8 +81,6 @@ class Enumeration:
 
     def visible_at(self, lead: Sequence[Any], rows: Any, columns: Any) -> Any:
         """Where everything lets through, or may."""
-        import numpy as np
-
         found = None if self.upper == ALWAYS else _holds(self.upper, rows, columns)
         for each in self.restrictions:
             value = self.points.restriction(each, (*lead, rows, columns))
@@ -101,8 +91,6 @@ class Enumeration:
 
     def settled(self, problem: int, _: int, *edges: Any) -> Any:
         """Of rectangles: whether everything lets all pairs through, or one restriction none."""
-        import numpy as np
-
         rows, columns = Span(*edges[:2]), Span(*edges[2:])
         lead = [None if place is None else Span(place, place) for place in self._slice(problem)]
         always, ever = _held_throughout(self.upper, rows, columns)
@@ -116,8 +104,6 @@ class Enumeration:
 
 def _held_throughout(cases: Cases, rows: Span, columns: Span) -> tuple[Any, Any]:
     """Whether one of the cases holds for all pairs of rectangles, and whether one may hold for any."""
-    import numpy as np
-
     always = ever = np.asarray(cases == ALWAYS)
     for case in cases if cases != ALWAYS else ():
         all_hold = may_hold = np.asarray(True)
@@ -136,8 +122,6 @@ def _held_throughout(cases: Cases, rows: Span, columns: Span) -> tuple[Any, Any]
 
 def _holds(cases: Cases, rows: Any, columns: Any) -> Any:
     """Where one of the cases holds, or may."""
-    import numpy as np
-
     found = np.asarray(cases == ALWAYS)
     for case in cases if cases != ALWAYS else ():
         holds = np.asarray(True)

@@ -134,24 +134,13 @@ def _packed(call: Call, operands: list[TensorType | None]) -> Shapes | None:
         return None
     key, value = (*operands, None, None)[1:3]
     kv_heads = call.attribute("kv_num_heads", heads)
-    total = (
-        floor_div(call.cost.matrix_flops, 2 * query.shape[0] * query.shape[1] * heads)
-        if query.rank == 3
-        else 0
-    )
+    total = floor_div(call.cost.matrix_flops, 2 * query.shape[0] * query.shape[1] * heads)
     if key is None or key.rank != 3:
         return None
     width = floor_div(key.shape[2], kv_heads)
     value_width = floor_div(value.shape[2], kv_heads) if value is not None and value.rank == 3 else width
-    return (
-        query.shape[0],
-        heads,
-        kv_heads,
-        query.shape[1],
-        floor_div(total, width + value_width),
-        width,
-        value_width,
-    )
+    batch, rows, keys = *query.shape[:2], floor_div(total, width + value_width)
+    return batch, heads, kv_heads, rows, keys, width, value_width
 
 
 _SIZES: dict[str, Callable[[Call, list[TensorType | None]], Shapes | None]] = {
@@ -201,9 +190,8 @@ def hidden_in_gradients(group: Spelled, hidden: Hidden, view: View) -> dict[str,
     if len(products) > _MOST_PRODUCTS:
         return {}
     queries, keys = scores.shape[-2:]
-    return {
-        name: masked_part(call.cost.matrix_flops, hidden, queries, keys) for name, call in products.items()
-    }
+    found = {name: call.cost.matrix_flops for name, call in products.items()}
+    return {name: masked_part(flops, hidden, queries, keys) for name, flops in found.items()}
 
 
 def hidden_in_operator(call: Call, hiding: Hiding) -> dict[str, Dim]:
@@ -258,9 +246,8 @@ def attentions(view: View, stated: Mapping[str, Stated] | None = None) -> Found:
         found.append((products[0].place, use))
         inputs.update(dict.fromkeys(hidden.inputs))
         for call in products:
-            part = [
-                masked_part(flops, hidden, use.queries, use.keys) for flops in _forward_and_backward(call)
-            ]
+            backward = 0 if call.row.backward is None else call.row.backward.matrix_flops
+            part = (masked_part(n, hidden, use.queries, use.keys) for n in (call.cost.matrix_flops, backward))
             masked[call.name], of_gradients[call.name] = part
 
     for call in [call for call in view.calls if call.operator.kind == "attention"]:
@@ -279,11 +266,6 @@ def attentions(view: View, stated: Mapping[str, Stated] | None = None) -> Found:
         refuse_unused(hiding.stated, hiding.used)
     uses = [use for _, use in sorted(found, key=lambda entry: entry[0])]
     return Found(tuple(uses), masked, of_gradients, tuple(inputs))
-
-
-def _forward_and_backward(call: Call) -> tuple[Dim, Dim]:
-    backward = call.row.backward
-    return call.cost.matrix_flops, 0 if backward is None else backward.matrix_flops
 
 
 def _use(group: Spelled, hidden: Hidden, view: View) -> AttentionUse:

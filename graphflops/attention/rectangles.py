@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from itertools import product
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from graphflops.base.lazy import numpy as np
 from graphflops.base.limits import spend
 from graphflops.errors import ModelError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    import numpy as np
     from numpy.typing import NDArray
 
     from graphflops.dims import Dim
@@ -83,15 +83,9 @@ class Counted:
 
 
 def count(
-    visible: Visible,
-    batch: int,
-    heads: int,
-    queries: int,
-    keys: int,
-    block_rows: int = 128,
-    block_columns: int = 128,
-    settled: Settled | None = None,
-) -> Counted:
+    visible: Visible, batch: int, heads: int, queries: int, keys: int, block_rows: int = 128,
+    block_columns: int = 128, settled: Settled | None = None,
+) -> Counted:  # fmt: skip
     """Counts over `batch` x `heads` slices; pass 1 where the mask is the same for all of them.
 
     visible: called with the indices of a batch entry and a head, and int64 arrays of query places [n, rows, 1] and key
@@ -120,9 +114,8 @@ class _Budget:
         spend("enumerated elements", pairs)
         self.left -= max(pairs, _LEAST)
         if self.left < 0:
-            raise ModelError(
-                f"the mask is too irregular: more than {MOST_PAIRS:,} pairs would have to be evaluated; give smaller sizes"
-            )
+            much = f"more than {MOST_PAIRS:,} pairs would have to be evaluated"
+            raise ModelError(f"the mask is too irregular: {much}; give smaller sizes")
 
 
 @dataclass(frozen=True)
@@ -137,8 +130,6 @@ class _Slice:
 
     def blocks(self, top: int, bottom: int, left: int, right: int, rows: int, columns: int) -> Counted:
         """The count of queries from `top` to before `bottom` and keys from `left` to before `right`."""
-        import numpy as np
-
         if top >= bottom or left >= right:
             return Counted()
         grid = Grid(top, bottom, left, right, rows, columns)
@@ -158,8 +149,6 @@ class _Slice:
         return whole
 
     def state(self, edges: tuple[Whole, Whole, Whole, Whole]) -> NDArray[np.int8]:
-        import numpy as np
-
         self.budget.spend(edges[0].size)
         if self.settled is None:
             return np.full(edges[0].shape, MIXED, np.int8)
@@ -167,8 +156,6 @@ class _Slice:
 
     def evaluated(self, grid: Grid, blocks: Whole) -> Counted:
         """The count of single blocks, every pair evaluated."""
-        import numpy as np
-
         whole = Counted()
         edges = grid.edges(blocks)
         first_row, last_row, first_column, last_column = edges
@@ -186,11 +173,9 @@ class _Slice:
             part = slice(start, start + step)
             tall, wide = height[part, None, None], width[part, None, None]
             self.budget.spend(rows * columns * len(tall))
-            places = (
-                first_row[part, None, None] + np.minimum(row, tall - 1),
-                first_column[part, None, None] + np.minimum(column, wide - 1),
-            )
-            pairs = self.visible(self.b, self.h, *places)
+            rows_at = first_row[part, None, None] + np.minimum(row, tall - 1)
+            columns_at = first_column[part, None, None] + np.minimum(column, wide - 1)
+            pairs = self.visible(self.b, self.h, rows_at, columns_at)
             if (tall < rows).any() or (wide < columns).any():
                 pairs = pairs & (row < tall) & (column < wide)
             pairs = np.broadcast_to(pairs, (len(tall), rows, columns))
@@ -211,8 +196,6 @@ class Grid:
 
     def edges(self, blocks: Whole) -> tuple[Whole, Whole, Whole, Whole]:
         """First and last query, first and last key of rectangles."""
-        import numpy as np
-
         top, bottom, left, right = blocks
         return (
             self.top + top * self.rows,
@@ -223,8 +206,6 @@ class Grid:
 
     def of_blocks(self, lines: Whole, columns: Whole) -> Whole:
         """Single blocks by line and column as rectangles, without those past the lengths."""
-        import numpy as np
-
         found = np.stack([lines, lines + 1, columns, columns + 1])
         rows, width = self.bottom - self.top, self.right - self.left
         within = (lines >= 0) & (lines * self.rows < rows) & (columns >= 0) & (columns * self.columns < width)
@@ -232,8 +213,6 @@ class Grid:
 
     def inside(self, blocks: Whole) -> tuple[Any, Any]:
         """Of rectangles the number of blocks that lie within the lengths, and of pairs in them."""
-        import numpy as np
-
         top, bottom, left, right = blocks
         height = np.minimum(bottom, (self.bottom - self.top) // self.rows) - top
         width = np.minimum(right, (self.right - self.left) // self.columns) - left
@@ -258,18 +237,12 @@ class Grid:
         area = self.area(blocks)
         full = (pairs == area) & (self.inside(blocks)[0] == 1)
         partial = (pairs > 0) & ~full
-        return Counted(
-            int(pairs.sum()),
-            int(partial.sum()),
-            int(full.sum()),
-            int(area[partial].sum()),
-            int(area[full].sum()),
-        )
+        counted = (pairs, partial, full, area[partial], area[full])
+        return Counted(*(int(each.sum()) for each in counted))
 
 
 def _cut(blocks: Whole) -> Whole:
     """Rectangles cut into smaller ones."""
-    import numpy as np
 
     def edges(first: Whole, last: Whole) -> Whole:
         steps = np.arange(_FAN + 1)[:, None]
@@ -308,8 +281,6 @@ def count_listed(
 
     masks: for partial blocks and for full ones, as `visible` of `count`; None where all in them is visible.
     """
-    import numpy as np
-
     budget, figures = _Budget(), []
     for listed, visible in zip((lists.partial, lists.full), masks, strict=True):
         blocks = area = pairs = 0

@@ -29,16 +29,9 @@ def _before(end: Dim, modulus: int, remainder: int) -> Dim:
 
 
 def doubled(
-    form: Form,
-    constant: Dim,
-    modulus: int,
-    remainders: Sequence[int],
-    rows: Dim,
-    keys: Dim,
-    left: Dim | None,
-    right: Dim | None,
-    offset: Dim,
-) -> Dim:
+    form: Form, constant: Dim, modulus: int, remainders: Sequence[int], rows: Dim, keys: Dim,
+    left: Dim | None, right: Dim | None, offset: Dim,
+) -> Dim:  # fmt: skip
     """Twice the pairs with -left <= key - row - offset <= right whose term has one of these remainders."""
     if 2 * len(remainders) > modulus:
         others = [place for place in range(modulus) if place not in {*remainders}]
@@ -47,10 +40,8 @@ def doubled(
 
     def below(diagonal: Dim, remainder: int) -> Dim:
         corners = ((rows, 0, 1), (0, 0, -1), (rows, keys, -1), (0, keys, 1))
-        return total(
-            sign * _triangle(form, constant, modulus, remainder, row, key, diagonal)
-            for row, key, sign in corners
-        )
+        of_term = (form, constant, modulus, remainder)
+        return total(sign * _triangle(*of_term, row, key, diagonal) for row, key, sign in corners)
 
     def with_remainder(remainder: int) -> Dim:
         if right is not None or form == DISTANCE:

@@ -13,6 +13,7 @@ from typing import Any, Literal
 from graphflops.attention.conditions import HIDING, TRUE, Truth
 from graphflops.attention.constants import Constants
 from graphflops.attention.piecewise import Number, as_truth, negative, visible_where
+from graphflops.base.lazy import numpy as np
 from graphflops.dims import Dim, Expr
 from graphflops.graph import Graph, Node, Ref, tensor_type
 from graphflops.ops import Op
@@ -271,8 +272,6 @@ class Restriction:
 
     def passes(self, found: Any) -> Any:
         """Where it lets scores through, or may, given the value at pairs."""
-        import numpy as np
-
         value = np.asarray(found.value)
         if self.sense in ("keep", "drop"):
             passes = value.astype(bool, copy=False)
@@ -283,8 +282,6 @@ class Restriction:
 
     def certainty(self, found: Any) -> tuple[Any, Any]:
         """Of rectangles, whether it lets all scores through, and whether it may let any; given the value over them."""
-        import numpy as np
-
         low, high = (np.asarray(end) for end in found)
         if self.sense == "keep":
             return (low > 0) | (high < 0), (low != 0) | (high != 0)

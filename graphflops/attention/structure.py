@@ -217,10 +217,8 @@ def gather_nd(p: Evaluator[Any], step: Step, at: Indices) -> Any:
     outer = p.clipped(at[: chosen.rank - 1], chosen.shape[:-1])
     columns = [p.domain.as_index(p.domain.literal(k)) for k in range(number)]
     values = [_of(p, step, (*outer, column), "index") for column in columns]
-    places = [
-        p.domain.wrapped(p.domain.as_index(value), size)
-        for value, size in zip(values, source.shape, strict=False)
-    ]
+    indices = zip(map(p.domain.as_index, values), source.shape, strict=False)
+    places = [p.domain.wrapped(index, size) for index, size in indices]
     return _of(p, step, (*places, *at[chosen.rank - 1 :]))
 
 
@@ -250,9 +248,8 @@ def join(p: Evaluator[Any], step: Step, at: Indices) -> Any:
             return None
         inner = p.clipped((*at[:axis], at[axis] + -begin, *at[axis + 1 :]), typed.shape)
         value = p.value(item.name, inner)
-        found = (
-            value if begin == 0 else p.domain.choose(p.domain.between(at[axis], begin, None), value, found)
-        )
+        inside = p.domain.between(at[axis], begin, None)
+        found = value if begin == 0 else p.domain.choose(inside, value, found)
         begin = begin + typed.shape[axis]
     return found
 
@@ -365,36 +362,14 @@ def inside(p: Evaluator[Any], step: Step, at: Indices, conditions: list[Any]) ->
 
 
 FUNCTIONS: dict[str, Follow] = {
-    "expand": same_element,
-    "broadcast_in_dim": broadcast_in_dim,
-    "unsqueeze": unsqueeze,
-    "squeeze": squeeze,
-    **dict.fromkeys(("reshape", "flatten", "unflatten", "ravel"), reshape),
-    "permute": permute,
-    "transpose": transpose,
-    "t": matrix_transpose,
-    "slice": part,
-    "narrow": part,
-    "select": select,
-    "flip": flip,
-    "repeat": tiled,
-    "index": index,
-    "index_select": index_select,
-    "embedding": embedding,
-    "gather": gather,
-    "gather_nd": gather_nd,
-    "flat_apply": flat_apply,
-    "cat": join,
-    "stack": stack,
-    "slice_scatter": slice_scatter,
-    "select_scatter": select_scatter,
-    "arange": arange,
+    "expand": same_element, "broadcast_in_dim": broadcast_in_dim, "unsqueeze": unsqueeze, "squeeze": squeeze,
+    **dict.fromkeys(("reshape", "flatten", "unflatten", "ravel"), reshape), "permute": permute,
+    "transpose": transpose, "t": matrix_transpose, "slice": part, "narrow": part, "select": select,
+    "flip": flip, "repeat": tiled, "index": index, "index_select": index_select, "embedding": embedding,
+    "gather": gather, "gather_nd": gather_nd, "flat_apply": flat_apply, "cat": join, "stack": stack,
+    "slice_scatter": slice_scatter, "select_scatter": select_scatter, "arange": arange,
     **dict.fromkeys(("full", "full_like", "new_full", "scalar_tensor", "fill"), filled),
     **dict.fromkeys(("zeros", "zeros_like", "new_zeros"), number_filled(0)),
-    **dict.fromkeys(("ones", "ones_like", "new_ones"), number_filled(1)),
-    "copy": copy,
-    "eye": eye,
-    "triu": triangle(True),
-    "tril": triangle(False),
-    "trilu": triangle(None),
-}
+    **dict.fromkeys(("ones", "ones_like", "new_ones"), number_filled(1)), "copy": copy, "eye": eye,
+    "triu": triangle(True), "tril": triangle(False), "trilu": triangle(None),
+}  # fmt: skip

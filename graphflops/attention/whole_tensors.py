@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from graphflops.attention.elementwise import converted
+from graphflops.base.lazy import numpy as np
 from graphflops.graph import Ref
 
 if TYPE_CHECKING:
@@ -41,8 +42,6 @@ def _axes(p: Evaluator[Any], step: Step, name: str) -> Any:
 
 
 def _cumsum(p: Evaluator[Any], step: Step, whole: Callable[[Any], Any]) -> Any:
-    import numpy as np
-
     array, axis = whole(step.argument("x")), _axes(p, step, "axis")
     array = np.flip(array, axis) if step.argument("reverse", 0) else array
     found = np.cumsum(array, axis)
@@ -51,38 +50,27 @@ def _cumsum(p: Evaluator[Any], step: Step, whole: Callable[[Any], Any]) -> Any:
 
 
 def _reduced(p: Evaluator[Any], step: Step, whole: Callable[[Any], Any]) -> Any:
-    import numpy as np
-
     keeps = step.argument("keep", int(step.operator.is_onnx))
     reduce = getattr(np, _REDUCTIONS[step.operator.name])
     return reduce(whole(step.argument("x")), axis=_axes(p, step, "axes"), keepdims=bool(keeps))
 
 
 def _repeated(p: Evaluator[Any], step: Step, whole: Callable[[Any], Any]) -> Any:
-    import numpy as np
-
-    return np.repeat(
-        whole(step.argument("x")), whole(step.argument("repeats", 1)), p.number(step.argument("axis"))
-    )
+    times = whole(step.argument("repeats", 1))
+    return np.repeat(whole(step.argument("x")), times, p.number(step.argument("axis")))
 
 
 def _repeated_indices(p: Evaluator[Any], step: Step, whole: Callable[[Any], Any]) -> Any:
-    import numpy as np
-
     repeats = whole(step.argument("repeats"))
     return np.repeat(np.arange(len(repeats)), repeats)
 
 
 def _rolled(p: Evaluator[Any], step: Step, whole: Callable[[Any], Any]) -> Any:
-    import numpy as np
-
     return np.roll(whole(step.argument("x")), p.number(step.argument("shifts")), _axes(p, step, "axes"))
 
 
 def _bucket(p: Evaluator[Any], step: Step, whole: Callable[[Any], Any]) -> Any:
     """The range between given edges that each number is in."""
-    import numpy as np
-
     edges = whole(step.argument("edges"))
     if edges.ndim != 1 or step.argument("sorter") is not None:
         raise ValueError
@@ -91,12 +79,7 @@ def _bucket(p: Evaluator[Any], step: Step, whole: Callable[[Any], Any]) -> Any:
 
 
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
-    "cumsum": _cumsum,
-    **dict.fromkeys(_REDUCTIONS, _reduced),
-    "repeat_interleave": _repeated,
-    "repeat_indices": _repeated_indices,
-    "roll": _rolled,
-    "bucketize": _bucket,
-    "searchsorted": _bucket,
-}
+    "cumsum": _cumsum, **dict.fromkeys(_REDUCTIONS, _reduced), "repeat_interleave": _repeated,
+    "repeat_indices": _repeated_indices, "roll": _rolled, "bucketize": _bucket, "searchsorted": _bucket,
+}  # fmt: skip
 WHOLE = frozenset(_FUNCTIONS)

@@ -28,12 +28,8 @@ _EXAMPLES: dict[Unit, str] = {
     "ns": '"2.5 ms" or "800 us"',
 }
 _KINDS: dict[Unit, str] = {
-    "FLOP": "number of FLOPs",
-    "MAC": "number of MACs",
-    "B": "number of bytes",
-    "ns": "time",
-    "": "number",
-}
+    "FLOP": "number of FLOPs", "MAC": "number of MACs", "B": "number of bytes", "ns": "time", "": "number",
+}  # fmt: skip
 _NUMBER = r"(\d[\d_]{0,30}(?:\.\d{1,30})?(?:[eE][+]?\d{1,2})?)"
 _AMOUNT = re.compile(rf"{_NUMBER}\s*([A-Za-z]*)")
 _PERCENT = re.compile(rf"{_NUMBER}\s*%")

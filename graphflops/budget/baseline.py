@@ -111,11 +111,8 @@ def measured(measures: Measures, budgets: Iterable[Budget]) -> Before:
         for pattern, limits in budget.modules:
             for path in measures.modules if any(limit.relative for limit in limits) else ():
                 if matches_module(pattern, path):
-                    figures = {
-                        limit.quantity: measures.figure(measures.module(path, limit.quantity))
-                        for limit in limits
-                        if limit.relative
-                    }
+                    names = [limit.quantity for limit in limits if limit.relative]
+                    figures = {name: measures.figure(measures.module(path, name)) for name in names}
                     modules.setdefault(path, {}).update(figures)
     lines: dict[str, Figures] = {}
     for line in measures.lines:
@@ -125,9 +122,8 @@ def measured(measures: Measures, budgets: Iterable[Budget]) -> Before:
             lines[line.name] = {"calls": line.group.calls, **costs}
     for path, count in measures.parameters_in().items():
         lines[path or TOP] = {"parameters": count}
-    totals = {
-        quantity: measures.figure(measures.total(quantity)) for quantity in UNITS if measures.has(quantity)
-    }
+    known = filter(measures.has, UNITS)
+    totals = {quantity: measures.figure(measures.total(quantity)) for quantity in known}
     return Before(measures.sizes, totals, modules, lines)
 
 

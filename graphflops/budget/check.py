@@ -22,73 +22,58 @@ from graphflops.report.size_names import alike, collapsed, pattern_of
 
 RULES: Mapping[str, RuleInfo] = {
     "GF301": RuleInfo(
-        "over-limit",
-        "A limit is exceeded.",
+        "over-limit", "A limit is exceeded.",
         "Reduce it where the message says, or raise the limit in the budget.",
     ),
     "GF302": RuleInfo(
-        "grown",
-        "More has been added since the baseline than the budget allows.",
+        "grown", "More has been added since the baseline than the budget allows.",
         "Reduce it where the message says, or accept it with graphflops check --update.",
     ),
     "GF303": RuleInfo(
-        "cost-unknown",
-        "A limit cannot be checked, because the cost of some calls is unknown.",
+        "cost-unknown", "A limit cannot be checked, because the cost of some calls is unknown.",
         "Price the operators with --rules FILE.py, or name them under unknown in the budget.",
     ),
     "GF304": RuleInfo(
-        "size-open",
-        "A limit cannot be checked, because a size has no value.",
+        "size-open", "A limit cannot be checked, because a size has no value.",
         "State the size under dims in the budget.",
     ),
     "GF305": RuleInfo(
-        "coverage-low",
-        "The cost of more calls is unknown than the budget allows.",
+        "coverage-low", "The cost of more calls is unknown than the budget allows.",
         "Price the operators with --rules FILE.py, or name them under unknown in the budget.",
     ),
     "GF306": RuleInfo(
-        "no-baseline",
-        "A relative limit has nothing to compare with.",
+        "no-baseline", "A relative limit has nothing to compare with.",
         "Measure it with graphflops check --update.",
     ),
     "GF307": RuleInfo(
-        "forbidden-operator",
-        "An operator is called that the budget forbids.",
+        "forbidden-operator", "An operator is called that the budget forbids.",
         "Replace the call, or allow the operator.",
     ),
     "GF308": RuleInfo(
-        "module-missing",
-        "A limit is for modules that the model does not have.",
+        "module-missing", "A limit is for modules that the model does not have.",
         "Correct the pattern: * matches one part between dots, ** any number of parts.",
     ),
     "GF309": RuleInfo(
-        "sizes-differ",
-        "The baseline was measured at other sizes.",
+        "sizes-differ", "The baseline was measured at other sizes.",
         "State the sizes under dims in the budget, or measure again with graphflops check --update.",
     ),
     "GF310": RuleInfo(
-        "not-analyzed",
-        "The model cannot be analyzed.",
+        "not-analyzed", "The model cannot be analyzed.",
         "Export or copy the file again: the message says what is wrong with it.",
     ),
     "GF311": RuleInfo(
-        "not-limited",
-        "No limit of the budget is for this model.",
-        "Add a [[budget]] whose models match it.",
-        "note",
+        "not-limited", "No limit of the budget is for this model.",
+        "Add a [[budget]] whose models match it.", "note",
     ),
     "GF312": RuleInfo(
-        "sizes-assumed",
-        "The baseline is measured at assumed sizes, because the file has no example of them.",
-        "State the sizes under dims in the budget.",
-        "warning",
+        "sizes-assumed", "The baseline is measured at assumed sizes, because the file has no example of them.",
+        "State the sizes under dims in the budget.", "warning",
     ),
     "GF313": RuleInfo(
-        "contradiction",
-        "No limit can be decided, because the file contradicts itself.",
+        "contradiction", "No limit can be decided, because the file contradicts itself.",
         "Export the model again, and check the model itself where it is a saved report.",
     ),
-}
+}  # fmt: skip
 _HELD = ("parameters", "parameter_bytes", "buffer_bytes")  # what is known whatever the calls cost
 _SHOWN = 3  # culprits named
 
@@ -235,22 +220,16 @@ class _Check:
     def intolerable(self, path: str) -> dict[str, int]:
         """The calls of unknown cost that the budget does not name."""
         allowed = self.budget.unknown
-        return {
-            op: times
-            for op, times in self.measures.unknown(path).items()
-            if not any(matches_op(pattern, op) for pattern in allowed)
-        }
+        unknown = self.measures.unknown(path).items()
+        return {op: n for op, n in unknown if not any(matches_op(pattern, op) for pattern in allowed)}
 
     def open(self, scope: _Scope, quantity: str, value: Dim) -> Finding:
         """A quantity that has no value, here or in the baseline."""
         names = value.symbols if isinstance(value, Expr) else ()
         unset = [name for name in sorted(names) if name not in self.measures.report.values]
         if not unset:
-            return finding(
-                "GF309",
-                f"{quantity}{scope.inside()} is a formula in the baseline and a number here",
-                module=scope.label,
-            )
+            what = f"{quantity}{scope.inside()} is a formula in the baseline and a number here"
+            return finding("GF309", what, module=scope.label)
         stated = of_report(self.measures.report).stated
         axes = collapsed(stated[name].name if name in stated else name for name in unset)
         what = f"{quantity}{scope.inside()} depends on {listed((safe(axis, 60) for axis in axes), 8)}"
@@ -260,18 +239,16 @@ class _Check:
     def broken(self, scope: _Scope, limit: Limit, now: int, then: int) -> Finding:
         """A broken limit: by how much, and which calls contribute most."""
         quantity, most, report = limit.quantity, limit.allowed(then), self.measures.report
-        is_, grown, over = (
-            measured(quantity, count, UNITS[quantity]) for count in (now, now - then, abs(now - most))
-        )
+        unit, counts = UNITS[quantity], (now, now - then, abs(now - most))
+        is_, grown, over = (measured(quantity, count, unit) for count in counts)
         what = f"{quantity}{scope.inside()} is {is_}{'' if quantity in _HELD else self.sizes()}: "
         if limit.relative:
             grown += _share(now - then, then)
             what += f"{grown} more than before, where {safe(limit.text, 60)} is allowed"
         else:
             side = "below the least" if limit.is_least else "over the limit"
-            what += (
-                f"{over}{_share(abs(now - most), most)} {side} of {measured(quantity, most, UNITS[quantity])}"
-            )
+            whole = measured(quantity, most, UNITS[quantity])
+            what += f"{over}{_share(abs(now - most), most)} {side} of {whole}"
         code, place = ("GF302" if limit.relative else "GF301"), {"module": scope.label}
         if (
             report.origin.format == "recorded"
@@ -307,9 +284,8 @@ class _Check:
         if least is not None:
             low = known < least * nodes
             share = 100 * known // nodes if nodes else 100
-            self.results.append(
-                LimitResult("coverage", "", "%", share, int(100 * least), "over" if low else "within")
-            )
+            of = LimitResult("coverage", "", "%", share, int(100 * least), "over" if low else "within")
+            self.results.append(of)
         if least is not None and known < least * nodes:
             what = f"the cost of {known:,} of {count_of(nodes, 'call')} is known, {percent(known, nodes)} %, where "
             what += f"{float(100 * least):g} % are asked for; unknown: {occurrences(unknown)}"
@@ -346,9 +322,8 @@ class _Check:
         report = self.measures.report
         known = {place for name, info in report.symbols.items() for place in (name, info.label, *info.where)}
         places = of_report(report).places
-        return {
-            name: value for name, value in self.budget.sizes.dims if known.isdisjoint((name, *places(name)))
-        }
+        dims = self.budget.sizes.dims
+        return {name: value for name, value in dims if known.isdisjoint((name, *places(name)))}
 
 
 def _result(scope: _Scope, limit: Limit, now: Figure, then: Figure | None, has_unknown: bool) -> LimitResult:

@@ -65,9 +65,8 @@ def read_ignores(path: str | None) -> Ignores:
         raise FileError(f"{shown(path)}: audit: {error}") from None
     for index, entry in enumerate(audit.ignore):
         if not (entry.codes or entry.files or entry.modules):
-            raise FileError(
-                f"{shown(path)}: audit.ignore[{index}] ignores nothing: state codes, files or modules"
-            )
+            where = f"{shown(path)}: audit.ignore[{index}]"
+            raise FileError(f"{where} ignores nothing: state codes, files or modules")
     return Ignores(audit.ignore, os.path.dirname(path) or ".")
 
 

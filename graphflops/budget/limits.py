@@ -136,9 +136,8 @@ class BudgetFile:
         for index, budget in enumerate(self.budgets):
             if found and not any(budget.applies(self.name_of(path)) for path in found):
                 patterns = ", ".join(map(shown, budget.models))
-                raise FileError(
-                    f"{shown(self.path)}: budget[{index}].models: none of the models matches {patterns}"
-                )
+                where = f"{shown(self.path)}: budget[{index}].models"
+                raise FileError(f"{where}: none of the models matches {patterns}")
         return sorted(found)
 
     @property
@@ -256,9 +255,8 @@ def parse(data: bytes, path: str) -> BudgetFile:
             if os.path.isabs(name) or name[1:2] == ":" or ".." in name.replace("\\", "/").split("/"):
                 _wrong(path, key, f"{shown(name)} is not below the folder of the budget")
     entries = [_budget(path, f"budget[{index}]", entry) for index, entry in enumerate(wire.budget)]
-    return BudgetFile(
-        path, os.path.dirname(path) or ".", tuple(entries), tuple(_listed(wire.models)), wire.baseline
-    )
+    folder, models = os.path.dirname(path) or ".", tuple(_listed(wire.models))
+    return BudgetFile(path, folder, tuple(entries), models, wire.baseline)
 
 
 def _toml(data: bytes, path: str) -> dict[str, Any]:

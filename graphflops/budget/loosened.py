@@ -28,16 +28,14 @@ def _of_one(old: Budget, new: Sequence[Budget]) -> Iterator[str]:
     for limit in old.limits:
         yield from _larger("", limit, [other for entry in new for other in entry.limits])
     for pattern, limits in old.modules:
-        others = [
-            limit for entry in new for path, those in entry.modules if path == pattern for limit in those
-        ]
+        same = [those for entry in new for path, those in entry.modules if path == pattern]
+        others = [limit for those in same for limit in those]
         for limit in limits:
             yield from _larger(f" of {shown(pattern, 80)}", limit, others)
     least = max((entry.coverage for entry in new if entry.coverage is not None), default=None)
     if old.coverage is not None and (least is None or least < old.coverage):
-        yield f"coverage was {float(100 * old.coverage):g} %" + (
-            f", is {float(100 * least):g} %" if least else ""
-        )
+        now = f", is {float(100 * least):g} %" if least else ""
+        yield f"coverage was {float(100 * old.coverage):g} %{now}"
     if freed := [op for op in old.forbid if not any(op in entry.forbid for entry in new)]:
         yield f"no longer forbidden: {_names(freed)}"
     if allowed := [op for op in new[0].unknown if op not in old.unknown]:

@@ -13,15 +13,10 @@ _WORK: dict[str, Unit] = {quantity.name: quantity.unit for quantity in REPORTED}
 SERVED: dict[str, ServedQuantity] = {one.limit: one for one in QUANTITIES if one.unit is not None}
 # What can be limited, in which unit; `OF_MODULES` also of one module.
 UNITS: dict[str, Unit] = {
-    **_WORK,
-    "peak_bytes": "B",
-    "parameters": "",
-    "parameter_bytes": "B",
-    "buffer_bytes": "B",
-    "max_device_bytes": "B",
-    "max_seconds": "ns",
+    **_WORK, "peak_bytes": "B", "parameters": "", "parameter_bytes": "B", "buffer_bytes": "B",
+    "max_device_bytes": "B", "max_seconds": "ns",
     **{name: one.unit for name, one in SERVED.items() if one.unit is not None},
-}
+}  # fmt: skip
 OF_DEVICES = ("max_device_bytes", "max_seconds", *SERVED)  # limits that need the budget to name a device
 OF_MODULES = (*_WORK, "parameters")
 

@@ -183,11 +183,8 @@ def checked(
     """
     planned = [(model, [*jobs_of(budget, model, before or {})]) for model in models]
     past = _past(revision, [_names(budget, model)[0] for model in models]) if revision else {}
-    jobs = [
-        replace(job, past=past.get(job.label), update=update, assume=assume)
-        for _, some in planned
-        for job in some
-    ]
+    every = [job for _, some in planned for job in some]
+    jobs = [replace(job, past=past.get(job.label), update=update, assume=assume) for job in every]
     outcomes = zip(jobs, _run(jobs, processes, rule_files), strict=True)
     without = [_names(budget, model)[0] for model, some in planned if not some]
     return _collected(budget, [_names(budget, model)[0] for model in models], without, outcomes)
@@ -232,7 +229,7 @@ def jobs_of(budget: BudgetFile, model: Model, before: Baseline) -> Iterator[Job]
 def _run(jobs: Sequence[Job], processes: int | None, rule_files: tuple[str, ...]) -> Iterable[Outcome]:
     if processes is None:
         small = sum(map(_bytes, {job.label for job in jobs})) < _WORTH_PROCESSES
-        processes = 1 if small else _processors()
+        processes = 1 if small else processors()
     # A program in memory stays in its process.
     files = all(isinstance(job.model, (str, os.PathLike)) for job in jobs)
     processes = min(processes, len(jobs)) if files else 1
@@ -339,7 +336,8 @@ def _bytes(path: str) -> int:
         return 0
 
 
-def _processors() -> int:
+def processors() -> int:
+    """How many processors this process may use."""
     try:
         return len(os.sched_getaffinity(0))
     except AttributeError:  # not on macOS or Windows

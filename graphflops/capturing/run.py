@@ -127,9 +127,7 @@ def _export(example: Example, capture: Callable[..., Any], *, joint: bool) -> Ca
             _for_torch(module),
             _without_cache() if opened else contextlib.nullcontext(),
         ):
-            export = partial(
-                capture, module, (), example.inputs, joint=joint, runtime_asserts=opened
-            )
+            export = partial(capture, module, (), example.inputs, joint=joint, runtime_asserts=opened)
             try:
                 program = export(shapes)
             except Exception as error:

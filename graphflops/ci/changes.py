@@ -175,9 +175,8 @@ def base_of(found: Event, notes: list[str]) -> str | None:
         return base
     common = _common(base)
     if common is None:
-        notes.append(
-            f"No common commit with {base[:12]} is known: the comparison is with that commit itself."
-        )
+        where = f"No common commit with {base[:12]} is known"
+        notes.append(f"{where}: the comparison is with that commit itself.")
     return common or base
 
 

@@ -148,7 +148,7 @@ def _run(env: Mapping[str, str]) -> int:
     inputs, found_event = _inputs(env), event(env)
     notes: list[str] = []
     base = base_of(found_event, notes)
-    budget = _budget(inputs)
+    budget = limits.read(inputs.budget) if os.path.exists(inputs.budget) else None
     loose = _loosened(inputs, budget, base)
     notes[:0] = loose
     found = None if budget is None else _checked(budget, inputs, base, notes)
@@ -160,11 +160,8 @@ def _run(env: Mapping[str, str]) -> int:
     if inputs.sarif and found is not None:
         with open(inputs.sarif, "w", encoding="utf-8") as file:
             file.write(sarif(found.findings, locate=located))
-    past = (
-        bool(loose)
-        or (found is not None and found.broken)
-        or any(change.past(inputs.threshold) for change in changed or ())
-    )
+    is_broken = bool(loose) or (found is not None and found.broken)
+    past = is_broken or any(change.past(inputs.threshold) for change in changed or ())
     written = _commented(env, inputs, found_event, past, changed, found.found if found else None, notes)
     differing = sum(not change.identical for change in changed or ())
     outputs = {"changed": differing, "past-threshold": str(past).lower(), "comment": written}
@@ -192,10 +189,6 @@ def _inputs(env: Mapping[str, str]) -> Inputs:
     )
 
 
-def _budget(inputs: Inputs) -> limits.BudgetFile | None:
-    return limits.read(inputs.budget) if os.path.exists(inputs.budget) else None
-
-
 def _loosened(inputs: Inputs, budget: limits.BudgetFile | None, base: str | None) -> list[str]:
     """What the change itself allows itself: limits that its budget has loosened, a baseline that it has rewritten."""
     if base is None:
@@ -209,9 +202,8 @@ def _loosened(inputs: Inputs, budget: limits.BudgetFile | None, base: str | None
         return [f"This change removes the budget {inputs.budget}."]
     lines = [f"This change loosens {inputs.budget}: {what}" for what in loosened(old, budget)]
     if budget.baseline_path is not None and changed_file(base, budget.baseline_path):
-        lines.append(
-            f"This change rewrites the baseline {budget.baseline}, which relative limits compare with."
-        )
+        what = f"rewrites the baseline {budget.baseline}"
+        lines.append(f"This change {what}, which relative limits compare with.")
     return lines
 
 
@@ -248,14 +240,9 @@ def _checked(budget: limits.BudgetFile, inputs: Inputs, base: str | None, notes:
 
 
 def _commented(
-    env: Mapping[str, str],
-    inputs: Inputs,
-    run_for: Event,
-    past: bool,
-    changed: Sequence[ModelChange] | None,
-    found: Sequence[ModelFindings] | None,
-    notes: Sequence[str],
-) -> str:
+    env: Mapping[str, str], inputs: Inputs, run_for: Event, past: bool, changed: Sequence[ModelChange] | None,
+    found: Sequence[ModelFindings] | None, notes: Sequence[str],
+) -> str:  # fmt: skip
     """Write, update or leave the comment: `created`, `updated`, `none`."""
     if run_for.pull_request is None or not inputs.token:
         return "none"
@@ -280,9 +267,8 @@ def _annotate(found: Checked | None) -> None:
     if found is None:
         return
     files = located(source_files(found.found))
-    errors = [
-        (model, finding) for model in found.found for finding in model.findings if finding.severity == "error"
-    ]
+    every = ((model, finding) for model in found.found for finding in model.findings)
+    errors = [(model, finding) for model, finding in every if finding.severity == "error"]
     for model, finding in errors[:_ANNOTATIONS]:
         name, _, line = finding.source.rpartition(":")
         place = f"file={_property(files[name])},line={_property(line)}," if name in files else ""

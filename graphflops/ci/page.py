@@ -53,9 +53,9 @@ def _page(
     parts = ["## Cost of models\n", *(f"\n{escaped(note)}\n" for note in notes)]
     broken = [model for model in found or () if any(found.severity != "note" for found in model.findings)]
     if found is not None:
-        budget = (
-            render.markdown(Findings(tuple(broken)), limit=limit // 4) if broken else f"{_kept(len(found))}\n"
-        )
+        budget = f"**All limits kept by {count_of(len(found), 'model')}.**\n"
+        if broken:
+            budget = render.markdown(Findings(tuple(broken)), limit=limit // 4)
         parts.append(f"\n{budget}")
     listed = [change for change in changes or () if not change.identical]
     if changes is not None and not listed:
@@ -97,7 +97,3 @@ def _sections(changes: Sequence[ModelChange], share: int) -> Iterator[str]:
 
 def _offer(change: ModelChange) -> str:
     return f"\n{escaped(change.offer)}\n" if change.offer else ""
-
-
-def _kept(models: int) -> str:
-    return f"**All limits kept by {count_of(models, 'model')}.**"

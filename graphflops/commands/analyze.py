@@ -45,17 +45,9 @@ if TYPE_CHECKING:
 @options.of_the_file
 @click.pass_context
 def analyze(
-    ctx: click.Context,
-    /,
-    models: tuple[str, ...],
-    sweeps: dict[str, tuple[int, ...]],
-    cut: dict[str, Any],
-    output: files.Output,
-    strict: bool,
-    per: str | None,
-    price_per_hour: float | None,
-    **given: Any,
-) -> None:
+    ctx: click.Context, /, models: tuple[str, ...], sweeps: dict[str, tuple[int, ...]], cut: dict[str, Any],
+    output: files.Output, strict: bool, per: str | None, price_per_hour: float | None, **given: Any,
+) -> None:  # fmt: skip
     """FLOPs, bytes, memory and parameters of MODEL: a .pt2 of torch.export.save, an .onnx, or a saved JSON report.
 
     Nothing in the file is run and no weight is loaded. A size that the file leaves open is taken at the value
@@ -85,13 +77,9 @@ def analyze(
 
 
 def _one(
-    model: str,
-    cut: dict[str, Any],
-    sweeps: dict[str, tuple[int, ...]],
-    output: files.Output,
-    price_per_hour: float | None,
-    given: dict[str, Any],
-) -> Report:
+    model: str, cut: dict[str, Any], sweeps: dict[str, tuple[int, ...]], output: files.Output,
+    price_per_hour: float | None, given: dict[str, Any],
+) -> Report:  # fmt: skip
     """Writes the report of one model, or of a sweep over its sizes."""
     output = output.of("Sweep" if sweeps else "Report", **cut)
     program = capture_options.model(model, training=bool(given["training"]), mesh=given.pop("mesh"))

@@ -48,16 +48,9 @@ def _codes(name: str, text: str) -> options.Option[Any]:
 @options.valued("--explain", "CODE", "Say what a check looks for; `all` lists them.")
 @click.pass_context
 def audit(
-    ctx: click.Context,
-    /,
-    models: tuple[str, ...],
-    fail_on: Literal["error", "warning", "note", "never"],
-    top: int | None,
-    statistics: bool,
-    output: files.Output,
-    explain: str | None,
-    **given: Any,
-) -> None:
+    ctx: click.Context, /, models: tuple[str, ...], fail_on: Literal["error", "warning", "note", "never"],
+    top: int | None, statistics: bool, output: files.Output, explain: str | None, **given: Any,
+) -> None:  # fmt: skip
     """Findings about models that a reviewer can act on: correctness, safety and cost of an .onnx, time of any on a device.
 
     Nothing in a file is run, no weight is loaded, data kept outside a file are never opened. Each finding has a stable
@@ -107,14 +100,9 @@ def _what(given: dict[str, Any]) -> tuple[Sequence[str], dict[str, Any]]:
 
 
 def _fixed(
-    ctx: click.Context,
-    models: Sequence[str],
-    codes: Sequence[str],
-    sizes: dict[str, Any],
-    output: str | None,
-    fixing: dict[str, bool],
-    fail_on: Literal["error", "warning", "note", "never"],
-) -> None:
+    ctx: click.Context, models: Sequence[str], codes: Sequence[str], sizes: dict[str, Any],
+    output: str | None, fixing: dict[str, bool], fail_on: Literal["error", "warning", "note", "never"],
+) -> None:  # fmt: skip
     """Fixes models; exits as without --fix by what remains, and with 3 where --exit-code is to tell of a fix."""
     from graphflops.onnx_audit.audit import audit_findings
 
@@ -181,12 +169,10 @@ def _explanation(code: str) -> str:
         return "".join(f"{c.code}  {c.severity:7}  {c.name}: {c.summary}\n" for c in known.values())
     check = known.get(code.upper())
     if check is None and code.upper() in DIAGNOSTICS:
-        raise click.UsageError(
-            f"{code} is a note of `graphflops analyze`, no check: docs/report.md says what it means"
-        )
+        what = f"{code} is a note of `graphflops analyze`, no check"
+        raise click.UsageError(f"{what}: docs/report.md says what it means")
     if check is None:
-        raise click.UsageError(
-            f"no check has the code {code!r}: --explain all lists them; docs/budgets.md has those of graphflops check"
-        )
+        advice = "--explain all lists them; docs/budgets.md has those of graphflops check"
+        raise click.UsageError(f"no check has the code {code!r}: {advice}")
     head = f"{check.code} {check.name} ({check.kind}, {check.severity})"
     return f"{head}\n\n{check.explanation}\n\nFix: {check.fix}.\n"

@@ -41,14 +41,9 @@ _ALLOCATED = 200_000  # objects between two collections of young ones
 @options.flag("--joint", "Forward and backward in one program, as torch differentiates it.")
 @options.rule_files
 def capture(
-    model: str,
-    output: str,
-    recording: dict[str, Any] | None,
-    chosen: dict[str, Any],
-    training: bool | Training,
-    joint: bool,
-    rule_files: tuple[str, ...],
-) -> None:
+    model: str, output: str, recording: dict[str, Any] | None, chosen: dict[str, Any],
+    training: bool | Training, joint: bool, rule_files: tuple[str, ...],
+) -> None:  # fmt: skip
     """Export MODEL: to a .pt2, or straight to a report (.json). It runs code: that of the model's package.
 
     MODEL is hf:CONFIG.json or hf:CLASS(SIZE=N, ...) of transformers, timm:NAME, torchvision:NAME, built without weights
@@ -95,9 +90,8 @@ def _record(
     if kind not in (".recorded", ".json"):
         raise click.UsageError("--output of a step must end in .recorded (the step) or .json (its report)")
     if others:
-        raise click.UsageError(
-            "a step has its own sizes, gradients and optimizer: give --step, --mesh and --rank alone"
-        )
+        what = "a step has its own sizes, gradients and optimizer"
+        raise click.UsageError(f"{what}: give --step, --mesh and --rank alone")
     _collect_garbage()
     function = _function(factory)
     from graphflops.capturing.run import silence
@@ -172,17 +166,11 @@ def _captured(factory: str, joint: bool) -> Captured:
     except Exception as error:
         raise ModelError(f"{shown(factory)}: {_said(error)} ({innermost(error.__traceback__)})") from error
     names = ("module", "args", "kwargs", "dynamic_shapes")
-    parts = (
-        given
-        if isinstance(given, dict)
-        else dict(zip(names, given, strict=False))
-        if isinstance(given, tuple)
-        else {}
-    )
+    parts = dict(zip(names, given, strict=False)) if isinstance(given, tuple) else {}
+    parts = given if isinstance(given, dict) else parts
     if not {"module", "args"} <= parts.keys() or not parts.keys() <= {*names}:
-        raise ModelError(
-            f"{shown(factory)} returned a {type(given).__name__}, not (module, args, kwargs, dynamic_shapes)"
-        )
+        what = f"{shown(factory)} returned a {type(given).__name__}"
+        raise ModelError(f"{what}, not (module, args, kwargs, dynamic_shapes)")
     try:
         with silence():
             program = live.capture(**parts, joint=joint)

@@ -39,16 +39,9 @@ if TYPE_CHECKING:
 @options.rule_files
 @click.pass_context
 def check(
-    ctx: click.Context,
-    /,
-    models: tuple[str, ...],
-    budget_file: str | None,
-    baseline: str | None,
-    update: bool,
-    init: bool,
-    output: files.Output,
-    **given: Any,
-) -> None:
+    ctx: click.Context, /, models: tuple[str, ...], budget_file: str | None, baseline: str | None,
+    update: bool, init: bool, output: files.Output, **given: Any,
+) -> None:  # fmt: skip
     """Check models against the limits in a budget: exit 3, and which limits are broken, where, and by how much.
 
     Without MODEL, all models that the budget names under `models`. A limit that cannot be checked, because a
@@ -79,15 +72,9 @@ def check(
 
 
 def _check(
-    ctx: click.Context,
-    budget: BudgetFile,
-    models: tuple[str, ...],
-    baseline: str | None,
-    output: files.Output,
-    *,
-    update: bool,
-    **given: Any,
-) -> None:
+    ctx: click.Context, budget: BudgetFile, models: tuple[str, ...], baseline: str | None,
+    output: files.Output, *, update: bool, **given: Any,
+) -> None:  # fmt: skip
     """Checks the models, prints what was found, and with `update` writes the baseline."""
     from graphflops.budget.run import before_of, checked
 

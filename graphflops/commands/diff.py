@@ -105,9 +105,8 @@ def _pairs(sides: Sequence[str], paths: Sequence[str] | None, *, several: bool) 
     """The pairs to compare. several: whether the format can show more than one comparison."""
     pairs = _named_pairs(sides, paths)
     if not several and len(pairs) != 1:
-        raise click.UsageError(
-            f"{len(pairs)} models differ: name one behind --, or ask for table or markdown"
-        )
+        what = f"{len(pairs)} models differ"
+        raise click.UsageError(f"{what}: name one behind --, or ask for table or markdown")
     return pairs
 
 

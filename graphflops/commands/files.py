@@ -40,9 +40,8 @@ def report_of(
     from graphflops.loading import analyze, import_rules, is_report
 
     if (rule_files or verify) and is_report(model):
-        raise click.UsageError(
-            "MODEL is a saved report, which takes no --rules and no --verify: give the model itself"
-        )
+        what = "MODEL is a saved report, which takes no --rules and no --verify"
+        raise click.UsageError(f"{what}: give the model itself")
     import_rules(rule_files)
     with Progress() as progress:
         given: Any = _verified(model, model_name) if verify else model

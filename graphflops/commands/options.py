@@ -213,15 +213,9 @@ def flag(name: str, text: str, *others: str, **more: Any) -> Option[Any]:
 
 
 def whole(
-    name: str,
-    text: str,
-    least: int = 1,
-    most: int | None = None,
-    *,
-    keyword: str = "",
-    metavar: str | None = "N",
-    **more: Any,
-) -> Option[Any]:
+    name: str, text: str, least: int = 1, most: int | None = None, *, keyword: str = "",
+    metavar: str | None = "N", **more: Any,
+) -> Option[Any]:  # fmt: skip
     """An option for an integer within a range. keyword: of the command, where it has another name."""
     names = [name, *filter(None, [keyword])]
     return click.option(*names, type=click.IntRange(least, most), metavar=metavar, help=text, **more)
@@ -294,81 +288,59 @@ def output_of(kind: str) -> Option[Any]:
 
 
 rule_files = valued(
-    "--rules",
-    "FILE.py",
-    "Run this Python file of yours first: it registers rules with @graphflops.rule.",
-    "rule_files",
-    type=click.Path(exists=True, dir_okay=False),
-    multiple=True,
-)
+    "--rules", "FILE.py", "Run this Python file of yours first: it registers rules with @graphflops.rule.",
+    "rule_files", type=click.Path(exists=True, dir_okay=False), multiple=True,
+)  # fmt: skip
 model_name = valued("--model", "NAME", "Which program of an archive that holds several.", "model_name")
 of_the_file = together(model_name, rule_files)
 
 dims = _pairs("--dim", "dims", "NAME=N", _size, "Size by symbol (s27=4096) or axis (ids[1]=4096).")
 size_names = _pairs(
-    "--name",
-    "names",
-    "NAME=AXIS",
-    _label,
+    "--name", "names", "NAME=AXIS", _label,
     "What to call an open size: batch=ids[0]. --dim and --sweep take the name too.",
-)
+)  # fmt: skip
 inputs = _pairs("--input", "inputs", "NAME=N,N", _shape, "Whole shape of an input: ids=2,512.")
 sizes = together(dims, inputs, size_names)
 sweeps = _pairs(
-    "--sweep",
-    "sweeps",
-    "NAME=N,N",
-    _shape,
+    "--sweep", "sweeps", "NAME=N,N", _shape,
     "One table, a line for each of these sizes: s27=128,512,2048. Several vary together; a=b=128,512 are equal.",
-)
+)  # fmt: skip
 masks = _pairs(
-    "--mask",
-    "masks",
-    "NAME=KIND",
-    _mask,
+    "--mask", "masks", "NAME=KIND", _mask,
     "What an input that is a mask lets through: causal, window:1024, prefix:128, density:0.3.",
-)
+)  # fmt: skip
 assume = flag(
-    "--open",
-    "Assume no value for sizes without an example: totals that depend on them are formulas.",
-    "assume",
-    flag_value=False,
-    default=True,
-)
+    "--open", "Assume no value for sizes without an example: totals that depend on them are formulas.",
+    "assume", flag_value=False, default=True,
+)  # fmt: skip
 verify = flag("--verify", "First check that the program, as read from the file, is well formed.")
 execution = choice(
-    "--execution",
-    ("eager", "graph", "compiled"),
+    "--execution", ("eager", "graph", "compiled"),
     "How the program runs, which decides its memory and time: call by call from Python, by a runtime or CUDA graph,"
     " or by torch.compile. Default: graph; with a GPU or CPU as --device, eager for a .pt2.",
-)
+)  # fmt: skip
 device = valued(
-    "--device",
-    "NAME",
+    "--device", "NAME",
     "Say what memory and time the program takes on this device: h200, or the path of a profile.",
-)
+)  # fmt: skip
 network = valued(
-    "--network",
-    "LINKS",
+    "--network", "LINKS",
     "With --device, how nodes of devices are joined: 8x400Gbit for eight network links a node, 4:8x400Gbit where a node"
     " has four devices. Default: as such devices are sold.",
-)
+)  # fmt: skip
 torch = valued(
-    "--torch",
-    "RELEASE",
+    "--torch", "RELEASE",
     "With --device or --execution, the release of PyTorch whose kernels run: 2.10 to 2.14. Default: 2.11.",
-)
+)  # fmt: skip
 per = valued(
-    "--per",
-    "AXIS",
+    "--per", "AXIS",
     "FLOPs for each entry of an input axis only: --per ids[1] for a token, --per x[0] for an image.",
-)
+)  # fmt: skip
 price = valued(
-    "--price-per-hour",
-    "PRICE",
+    "--price-per-hour", "PRICE",
     "What an hour of the device costs: with --device, say what a million samples or tokens cost.",
     type=click.FloatRange(min=0, min_open=True, max=1e9),
-)
+)  # fmt: skip
 REQUESTS = ("prefill", "context", "output_tokens", "ttft", "tpot", "engine", "price_per_hour")
 requests = together(  # of the requests that a decoder serves
     valued("--prefill", "MODEL", "The program of the tokens before the step.", type=click.Path()),

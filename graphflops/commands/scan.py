@@ -53,15 +53,9 @@ _FURTHER = ("calls", "modules", "findings")
 @options.valued("--diff", "OLD", "Compare a table with the one named SOURCE.", "old", type=click.Path())
 @click.pass_context
 def scan(
-    ctx: click.Context,
-    /,
-    sources: tuple[str, ...],
-    output: str | None,
-    report: str | None,
-    old: str | None,
-    dims: dict[str, int],
-    **given: Any,
-) -> None:
+    ctx: click.Context, /, sources: tuple[str, ...], output: str | None, report: str | None, old: str | None,
+    dims: dict[str, int], **given: Any,
+) -> None:  # fmt: skip
     """Price every model of SOURCE into a table: a row for each file and binding.
 
     SOURCE is a folder, a file, a pattern, a list of paths (.txt, or - for stdin), or a URL that fsspec opens.
@@ -115,28 +109,19 @@ def _as_page(
         what = "name a folder of tables with --output, and it with --report"
         raise click.UsageError(f"{shown(output)} is a page: {what}")
     if formats.chosen("Report", None, output) != "html":
-        raise click.UsageError(
-            f"{shown(output)}: a scan writes a folder of Parquet files, or a page: FILE.html"
-        )
+        what = "a scan writes a folder of Parquet files, or a page: FILE.html"
+        raise click.UsageError(f"{shown(output)}: {what}")
     with tempfile.TemporaryDirectory(prefix="graphflops-") as folder:
         _scanned(ctx, sources, folder, dims, called=output, **given)
         files.write(page(folder, output), output)
 
 
 def _scanned(
-    ctx: click.Context,
-    sources: tuple[str, ...],
-    output: str,
-    dims: dict[str, int],
-    *,
-    called: str,
-    jobs: int | None,
-    scheduler: str | None,
-    bindings: str | None,
-    rows: tuple[str, ...],
-    cache: bool,
+    ctx: click.Context, sources: tuple[str, ...], output: str, dims: dict[str, int], *, called: str,
+    jobs: int | None, scheduler: str | None, bindings: str | None, rows: tuple[str, ...], cache: bool,
     **given: Any,
-) -> None:
+) -> None:  # fmt: skip
+    from graphflops.budget.run import processors
     from graphflops.scan.jobs import Binding, Options, bindings_of
     from graphflops.scan.jobs import jobs as planned
     from graphflops.scan.run import scan as run
@@ -149,16 +134,15 @@ def _scanned(
 
         device(given["device"])  # a name or profile that is wrong for all files is said once
     todo = planned(sources, chosen, Options(rows=tuple(sorted(rows)), **given))
-    workers = min(jobs or _processors(), len(todo))
+    workers = min(jobs or processors(), len(todo))
     with files.Progress("scan", " files") as bar:
 
         def progress(summary: Summary, total: int) -> None:
             fine = summary.by_status.get("ok", 0) + summary.by_status.get("unknown-operators", 0)
             bar(summary.done, total, f"{sum(summary.by_status.values()) - fine:,} failed")
 
-        summary = run(
-            todo, output, workers=workers, scheduler=scheduler or "", cache=cache, progress=progress
-        )
+        where = scheduler or ""
+        summary = run(todo, output, workers=workers, scheduler=where, cache=cache, progress=progress)
     click.echo(_words(summary, called), err=True)
     if summary.interrupted:
         ctx.exit(130)
@@ -168,7 +152,3 @@ def _words(summary: Summary, output: str) -> str:
     states = ", ".join(f"{count:,} {status}" for status, count in sorted(summary.by_status.items()))
     skipped = [f"{summary.skipped:,} were there already"] if summary.skipped else []
     return f"{shown(output)}: {summary.done:,} rows ({'; '.join([*([states] if states else []), *skipped])})"
-
-
-def _processors() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

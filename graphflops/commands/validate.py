@@ -55,15 +55,9 @@ from graphflops.commands import files, options
 @options.of_the_file
 @click.pass_context
 def validate(
-    ctx: click.Context,
-    /,
-    model: str,
-    show_kernel: bool,
-    top: int | None,
-    output: files.Output,
-    rule_files: tuple[str, ...],
-    **given: Any,
-) -> None:
+    ctx: click.Context, /, model: str, show_kernel: bool, top: int | None, output: files.Output,
+    rule_files: tuple[str, ...], **given: Any,
+) -> None:  # fmt: skip
     """Run MODEL and prove its counts: shapes, FLOPs, tiles, time, memory.
 
     The graph that is analyzed is run call by call: a .pt2 by torch, an .onnx by onnxruntime. This runs the program of the

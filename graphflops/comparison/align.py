@@ -103,9 +103,8 @@ def _wrapped(module: ComparedModule, around: ComparedModule) -> ComparedModule |
         return part if alone and not both_named and module.children.keys() == part.children.keys() else None
     same = [part for part in around.children.values() if part.kind == module.kind]
     equal = [part for part in same if part.signature == module.signature and _weighs(part)]
-    alike = equal or [
-        part for part in same if module.children and part.children.keys() == module.children.keys()
-    ]
+    names = module.children.keys()
+    alike = equal or [part for part in same if names and part.children.keys() == names]
     return alike[0] if len(alike) == 1 or equal else None
 
 
@@ -166,9 +165,8 @@ def _same_type_namesake(part: ComparedModule, free: Mapping[str, ComparedModule]
 
 
 def _equal_elsewhere(part: ComparedModule, free: Mapping[str, ComparedModule]) -> str | None:
-    return next(
-        (name for name, one in free.items() if one.signature == part.signature and _weighs(one)), None
-    )
+    equal = (name for name, one in free.items() if one.signature == part.signature and _weighs(one))
+    return next(equal, None)
 
 
 def _namesake(part: ComparedModule, free: Mapping[str, ComparedModule]) -> str | None:
@@ -211,9 +209,8 @@ def _aligned(mine: Sequence[ComparedModule], other: Sequence[ComparedModule]) ->
 
 
 def _worth(mine: ComparedModule, other: ComparedModule) -> int:
-    worth = (
-        _EQUAL if mine.signature == other.signature else _SAME_PLACE if differ(mine, other) else _SAME_TYPE
-    )
+    alike = _SAME_PLACE if differ(mine, other) else _SAME_TYPE
+    worth = _EQUAL if mine.signature == other.signature else alike
     return worth + (_SAME_NAME if mine.name == other.name else 0)
 
 

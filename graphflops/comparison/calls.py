@@ -244,11 +244,8 @@ def told(found: Sequence[Rewired]) -> str:
     """The changes in one sentence, those of repeated layers together; "" for none."""
     groups: dict[tuple[object, ...], list[Rewired]] = {}
     for one in found:
-        key = (
-            one.op,
-            unnumbered(one.place),
-            *(tuple(map(unnumbered, names)) for names in (one.before, one.after)),
-        )
+        names = (tuple(map(unnumbered, names)) for names in (one.before, one.after))
+        key = (one.op, unnumbered(one.place), *names)
         groups.setdefault(key, []).append(one)
     parts = []
     for group in [*groups.values()][:_NAMED]:

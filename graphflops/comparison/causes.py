@@ -46,10 +46,9 @@ def causes(folds: Iterable[Fold]) -> list[Cause]:
 
 def _attach(groups: dict[int, list[Fold]], sizes: dict[int, dict[Resized, int]]) -> None:
     """Moves groups without changed weights into one with sizes of the same ratio, in a module around it or in it."""
-    ratios = {
-        number: {Fraction(size.after, size.before) for size in counts if size.before}
-        for number, counts in sizes.items()
-    }
+    ratios = {}
+    for number, counts in sizes.items():
+        ratios[number] = {Fraction(size.after, size.before) for size in counts if size.before}
     by_ratio: dict[Fraction, list[int]] = {}
     for number, found in ratios.items():
         for ratio in found:
@@ -153,9 +152,8 @@ def _place(folds: Sequence[Fold]) -> list[str]:
 
 def summed(parts: Sequence[Mapping[str, Figure]]) -> Mapping[str, Figure]:
     """Figures added up by quantity."""
-    return {
-        name: added([part[name] for part in parts if name in part]) for name in (parts[0] if parts else ())
-    }
+    names = parts[0] if parts else ()
+    return {name: added([part[name] for part in parts if name in part]) for name in names}
 
 
 def added(figures: Iterable[Figure]) -> Figure:

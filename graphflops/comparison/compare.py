@@ -115,12 +115,8 @@ def _groups(trees: Trees, numbers: Any, rank: Rank) -> dict[str, Any]:
     """Operators, but not of an export, and source lines that changed."""
     ops, unchanged_ops = _changed([] if trees.export else by_operator(trees, numbers), rank)
     sources, unchanged_sources = _changed(by_source(trees, numbers), rank)
-    return {
-        "ops": ops,
-        "unchanged_ops": unchanged_ops,
-        "sources": sources,
-        "unchanged_sources": unchanged_sources,
-    }
+    found = {"ops": ops, "unchanged_ops": unchanged_ops}
+    return found | {"sources": sources, "unchanged_sources": unchanged_sources}
 
 
 def _changed(groups: Iterable[GroupChange], rank: Rank) -> tuple[tuple[GroupChange, ...], int]:
@@ -228,9 +224,8 @@ def _totals(
         figures["peak_bytes"] = kinds.figure(joined.old(before.peak_bytes), joined.new(after.peak_bytes))
         found[name] = figures
     for phase, before_, after_ in _on_devices(old, new):
-        found.get(phase, found["forward"])["device_bytes"] = kinds.figure(
-            joined.old(before_), joined.new(after_)
-        )
+        taken = kinds.figure(joined.old(before_), joined.new(after_))
+        found.get(phase, found["forward"])["device_bytes"] = taken
     for held in ("parameters", "parameter_bytes", "buffer_bytes"):
         found["forward"][held] = kinds.figure(getattr(old, held), getattr(new, held))
     return found
@@ -281,9 +276,8 @@ def _remarks(old: Report, new: Report, *, has_modules: bool) -> Iterator[Remark]
             yield Remark("contradiction", f"the {which} side: {problem}")
     if (old.backward is None) != (new.backward is None):
         which = "old" if new.backward is None else "new"
-        yield Remark(
-            "training-in-one", f"only the {which} report prices training: the forward passes are compared"
-        )
+        what = f"only the {which} report prices training"
+        yield Remark("training-in-one", f"{what}: the forward passes are compared")
     if old.execution != new.execution:
         how = f"{old.execution} before, {new.execution} after"
         yield Remark("executions-differ", f"memory is compared across executions: {how}")
@@ -292,9 +286,8 @@ def _remarks(old: Report, new: Report, *, has_modules: bool) -> Iterator[Remark]
             yield Remark(said.name, said.message)
     yield from quantized(old, new)
     if not has_modules:
-        yield Remark(
-            "no-modules", "one file does not say which module a call is made in: only totals are compared"
-        )
+        what = "one file does not say which module a call is made in"
+        yield Remark("no-modules", f"{what}: only totals are compared")
 
 
 _FEW = 16  # bits of what a quantizer stores, at most

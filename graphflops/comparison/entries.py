@@ -118,11 +118,8 @@ def _paired(
         moved = False
     status: Status = "moved" if moved else "changed"
     if ours.signature == theirs.signature:
-        return (
-            _entry(trees, status, ours, theirs, whole=True, order=order)
-            if moved and _counts(trees, ours, whole=True)
-            else None
-        )
+        is_told = moved and _counts(trees, ours, whole=True)
+        return _entry(trees, status, ours, theirs, whole=True, order=order) if is_told else None
     entry = _entry(trees, status, ours, theirs, whole=False, order=order)
     if moved or ours.parameters != theirs.parameters:
         return entry
@@ -161,14 +158,9 @@ def _holds(module: ComparedModule | None, *, whole: bool) -> int:
 
 
 def _entry(
-    trees: Trees,
-    status: Status,
-    ours: ComparedModule | None,
-    theirs: ComparedModule | None,
-    *,
-    whole: bool,
+    trees: Trees, status: Status, ours: ComparedModule | None, theirs: ComparedModule | None, *, whole: bool,
     order: Fact | None = None,
-) -> ModuleChange:
+) -> ModuleChange:  # fmt: skip
     """The entry of a module: its figures on both sides, and its differences."""
     before, after = _calls(ours, whole=whole), _calls(theirs, whole=whole)
     held = (_holds(ours, whole=whole), _holds(theirs, whole=whole))
@@ -178,7 +170,7 @@ def _entry(
         if differ(ours, theirs):
             said.append(Fact("type", ours.kind, theirs.kind))
         if not whole:
-            pairs = [] if trees.export else _different_calls(trees, ours, theirs)
+            pairs = [] if trees.export else different(*map(_rows, trees.reports, (ours, theirs)))
             said += _own_facts(trees, ours, theirs, pairs)
     figures = trees.kinds.figures(before, after, held)
     backward: Mapping[str, Figure] = {}
@@ -199,10 +191,6 @@ def _entry(
         before_unknown=trees.kinds.unknown(before),
         after_unknown=trees.kinds.unknown(after),
     )
-
-
-def _different_calls(trees: Trees, ours: ComparedModule, theirs: ComparedModule) -> list[RowPair]:
-    return different(_rows(trees.reports[0], ours), _rows(trees.reports[1], theirs))
 
 
 def _own_facts(
@@ -258,9 +246,8 @@ def shared(report: Report) -> Shared:
     for row in report.rows:
         for name, _ in row.inputs:
             users[name][row.module] = None
-    made = {named.name for row in report.rows for named in row.outputs} | {
-        named.name for named in report.inputs
-    }
+    made = {named.name for row in report.rows for named in row.outputs}
+    made |= {named.name for named in report.inputs}
     holders = [*report.parameter_modules]
     found: Shared = {}
     for name, modules in users.items():
@@ -296,10 +283,8 @@ def by_operator(
     trees: Trees, numbers: tuple[Sequence[int | None], Sequence[int | None]]
 ) -> Iterator[GroupChange]:
     """One group for each operator, unchanged ones included."""
-    groups = [
-        _grouped([row.op for row in report.rows], kinds)
-        for report, kinds in zip(trees.reports, numbers, strict=True)
-    ]
+    sides = zip(trees.reports, numbers, strict=True)
+    groups = [_grouped([row.op for row in report.rows], kinds) for report, kinds in sides]
     yield from _compared(trees, groups, {name: name for name in groups[0]})
 
 
@@ -307,10 +292,8 @@ def by_source(
     trees: Trees, numbers: tuple[Sequence[int | None], Sequence[int | None]]
 ) -> Iterator[GroupChange]:
     """One group for each source line, unchanged ones included; a line is paired with the one that has most of its calls."""
-    groups = [
-        _grouped([row.source for row in report.rows], kinds)
-        for report, kinds in zip(trees.reports, numbers, strict=True)
-    ]
+    sides = zip(trees.reports, numbers, strict=True)
+    groups = [_grouped([row.source for row in report.rows], kinds) for report, kinds in sides]
     # Calls of an export are not aligned, but both name the lines of one source.
     pairs = {line: line for line in groups[0]} if trees.export else followed(_aligned(trees))
     yield from _compared(trees, groups, pairs)

@@ -22,17 +22,9 @@ from graphflops.report import Report, Row
 _CANNOT_RUN = "GF118"
 _PROBES = (1, 2, 3)  # multiples of the sizes compared at, where formulas are spelled differently
 _SIZE = 64  # of a size without a value
-_STATUS: dict[LedgerKind, LedgerStatus] = {
-    "work": "unexplained",
-    "element_types": "unexplained",
-    "parameters_lost": "unexplained",
-    "weight_shapes": "unexplained",
-    "unknown": "unexplained",
-    "cannot_run": "unexplained",
-    "sizes_fixed": "costs_more",
-    "attention_unfused": "costs_more",
-    "heads_expanded": "costs_more",
-}
+_SMALL_INTEGERS = frozenset(("int8", "uint8", "int4", "uint4"))
+_UNEXPLAINED = ("work", "element_types", "parameters_lost", "weight_shapes", "unknown", "cannot_run")
+_COSTLY = ("sizes_fixed", "attention_unfused", "heads_expanded")
 _ORDER = get_args(LedgerStatus)  # entries are listed in this order
 
 
@@ -65,10 +57,8 @@ class ExportCheck:
         if not differ:
             return
         once = self._flops(_distinct(self.before.rows), old=True)
-        whole = [
-            self._flops([*side.rows, *side.folded], old=old)
-            for side, old in ((self.before, True), (self.after, False))
-        ]
+        sides = ((self.before, True), (self.after, False))
+        whole = [self._flops([*side.rows, *side.folded], old=old) for side, old in sides]
         sums = [_with_all_around(flops) for flops in (before, after, *whole, once)]
         unexplained, merged = [], []
         for path in differ:
@@ -110,9 +100,8 @@ class ExportCheck:
         """A quantity at the sizes compared at, others at a size of our own."""
         if isinstance(quantity, int):
             return quantity
-        return (
-            evaluate(quantity, {name: self.joined.values.get(name, _SIZE) for name in quantity.symbols}) or 0
-        )
+        values = {name: self.joined.values.get(name, _SIZE) for name in quantity.symbols}
+        return evaluate(quantity, values) or 0
 
     def text(self, quantity: Dim) -> str:
         """A quantity at the sizes compared at, else its formula."""
@@ -123,9 +112,8 @@ class ExportCheck:
         """Modules whose products are in another element type; integers with a scale are those of a quantizer."""
         before, after = _dtypes(self.before.rows), _dtypes(self.after.rows)
         changed = [path for path in before if path in after and before[path] != after[path]]
-        quantized = [
-            path for path in changed if all(_is_small_integer(name) for name in after[path] - before[path])
-        ]
+        gained = {path: after[path] - before[path] for path in changed}
+        quantized = [path for path, names in gained.items() if names <= _SMALL_INTEGERS]
         other = [path for path in changed if path not in quantized]
         yield from _entry("element_types", other, _listed(before, other), _listed(after, other))
         yield from _entry("quantized", quantized, _listed(before, quantized), _listed(after, quantized))
@@ -150,13 +138,9 @@ class ExportCheck:
 
 
 def ledger(
-    old: Report,
-    new: Report,
-    joined: JointSizes,
-    unknown: Iterable[UnknownChange],
-    inputs: Iterable[InputChange],
-    uniform: Callable[[str], float | None],
-) -> tuple[LedgerEntry, ...]:
+    old: Report, new: Report, joined: JointSizes, unknown: Iterable[UnknownChange],
+    inputs: Iterable[InputChange], uniform: Callable[[str], float | None],
+) -> tuple[LedgerEntry, ...]:  # fmt: skip
     """What differs between a program and its export, the unexplained first.
 
     uniform: the number of what the program stores by that name, where it is a vector of nothing else.
@@ -208,7 +192,8 @@ def _entry(
     kind: LedgerKind, names: Sequence[str], before: str = "", after: str = ""
 ) -> Iterator[LedgerEntry]:
     if names:
-        yield LedgerEntry(kind, _STATUS.get(kind, "explained"), tuple(names), before, after)
+        status: LedgerStatus = "unexplained" if kind in _UNEXPLAINED else "explained"
+        yield LedgerEntry(kind, "costs_more" if kind in _COSTLY else status, tuple(names), before, after)
 
 
 def _with_all_around(flops: Mapping[str, Dim]) -> defaultdict[str, Dim]:
@@ -246,10 +231,6 @@ def _dtypes(rows: Sequence[Row]) -> dict[str, set[str]]:
 
 def _listed(dtypes: Mapping[str, set[str]], paths: Sequence[str]) -> str:
     return ", ".join(sorted({name for path in paths for name in dtypes[path]}))
-
-
-def _is_small_integer(dtype: str) -> bool:
-    return dtype.lstrip("u") in ("int8", "int4")
 
 
 def _shares_heads(row: Row) -> bool:

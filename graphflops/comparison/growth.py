@@ -21,9 +21,8 @@ def growth(
         for size in open_sizes:
             degrees = degree(figure.before, size), degree(figure.after, size)
             if degrees[0] != degrees[1]:
-                yield GrowthChange(
-                    quantity, size, *degrees, _where(quantity, size, degrees[1] > degrees[0], folds)
-                )
+                where = _where(quantity, size, degrees[1] > degrees[0], folds)
+                yield GrowthChange(quantity, size, *degrees, where)
 
 
 def crossings(

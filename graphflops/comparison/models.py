@@ -87,9 +87,8 @@ def _refuse_two(every: Sequence[OpenSizes], name: str) -> None:
     places = {one.symbols[name].where for one in every if name in one.symbols and one.symbols[name].where}
     if len(places) > 1 and not set.intersection(*map(set, places)):
         where = " and ".join(shown(axes[0]) for axes in sorted(places))
-        raise ModelError(
-            f"--dim {shown(name)}: the size of {where}, one in each program: give the axis instead"
-        )
+        what = f"the size of {where}, one in each program"
+        raise ModelError(f"--dim {shown(name)}: {what}: give the axis instead")
 
 
 def _tensors(graph: Graph) -> dict[str, int]:

@@ -19,47 +19,16 @@ from graphflops.report import Report, Row
 
 Status = Literal["changed", "new", "gone", "moved"]
 FactKind = Literal[
-    "type",
-    "unknown",
-    "operator",
-    "fused",
-    "heads",
-    "mask",
-    "operand",
-    "dtype",
-    "shape",
-    "shared",
-    "parameters",
-    "times",
-    "calls",
-    "work",
-    "order",
-]
+    "type", "unknown", "operator", "fused", "heads", "mask", "operand", "dtype", "shape", "shared",
+    "parameters", "times", "calls", "work", "order",
+]  # fmt: skip
 LedgerStatus = Literal["unexplained", "costs_more", "explained"]
 LedgerKind = Literal[
-    "work",
-    "element_types",
-    "parameters_lost",
-    "weight_shapes",
-    "unknown",
-    "cannot_run",
-    "sizes_fixed",
-    "attention_unfused",
-    "heads_expanded",
-    "batch_norms_folded",
-    "shifts_left_out",
-    "zeros_left_out",
-    "constants_folded",
-    "unused_left_out",
-    "constants_lifted",
-    "parameters_folded",
-    "weights_packed",
-    "weights_shared",
-    "weights_split",
-    "weights_quantized",
-    "quantized",
-    "repeated_work_merged",
-]
+    "work", "element_types", "parameters_lost", "weight_shapes", "unknown", "cannot_run", "sizes_fixed",
+    "attention_unfused", "heads_expanded", "batch_norms_folded", "shifts_left_out", "zeros_left_out",
+    "constants_folded", "unused_left_out", "constants_lifted", "parameters_folded", "weights_packed",
+    "weights_shared", "weights_split", "weights_quantized", "quantized", "repeated_work_merged",
+]  # fmt: skip
 WORK: tuple[str, ...] = tuple(quantity.name for quantity in REPORTED)
 HELD: tuple[str, ...] = ("parameters", "parameter_bytes", "buffer_bytes")
 PHASES: tuple[str, ...] = ("forward", "backward", "optimizer", "step")

@@ -85,9 +85,8 @@ class TimeChange:
         if not old.device or (old.device, old.execution) != (new.device, new.execution):
             return None
         times = [(old.step_time, new.step_time), (old.totals.time, new.totals.time)]
-        found = next(
-            ((before, after) for before, after in times if before is not None and after is not None), None
-        )
+        both = ((before, after) for before, after in times if before is not None and after is not None)
+        found = next(both, None)
         if found is None:
             return None
         before, after = found

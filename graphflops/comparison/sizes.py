@@ -138,14 +138,9 @@ class _Class(NamedTuple):
 
 
 def _joint(
-    name: str,
-    one: _Class,
-    reports: tuple[Report, Report],
-    axes: tuple[_Axes, _Axes],
-    sides: Sequence[_Known],
-    value: int | None,
-    assumed: bool,
-) -> JointSize:
+    name: str, one: _Class, reports: tuple[Report, Report], axes: tuple[_Axes, _Axes],
+    sides: Sequence[_Known], value: int | None, assumed: bool,
+) -> JointSize:  # fmt: skip
     ours, theirs = (one.own[side][0] if one.own[side] else sides[side].fixed for side in (0, 1))
     places = _where(reports, one.own)
     computed: dict[str, Dim] = {}
@@ -233,9 +228,8 @@ class _Axes:
 
     def __init__(self, report: Report, others: Mapping[str, str]) -> None:
         """others: the name that the other program has for an input."""
-        self.at: dict[
-            str, Dim
-        ] = {}  # as the program calls the axis; a size that the user bound is a symbol here
+        # As the program calls the axis; a size that the user bound is a symbol here.
+        self.at: dict[str, Dim] = {}
         for name, info in report.symbols.items():
             self.at.update({place: info.computed.get(place, symbol(name)) for place in info.where})
         for entry in report.inputs:
@@ -309,9 +303,8 @@ def _common_scales(
     start = next((offset for slope, offset in (ours, theirs) if slope == both.step), both.start)
     scales = [_Scale(both.step // slope, (start - offset) // slope) for slope, offset in (ours, theirs)]
     given = [info.value if info is not None and info.given_by == "user" else None for info in infos]
-    lost = [
-        value is not None and scale.joint(value) is None for value, scale in zip(given, scales, strict=True)
-    ]
+    pairs = zip(given, scales, strict=True)
+    lost = [value is not None and scale.joint(value) is None for value, scale in pairs]
     return (scales[0], scales[1]) if both and not any(lost) else None
 
 
@@ -349,12 +342,8 @@ def _joint_names(classes: Sequence[_Class], called: tuple[Mapping[str, str], Map
 
 
 def _where(reports: tuple[Report, Report], own: Sequence[Sequence[str]]) -> tuple[str, ...]:
-    places = {
-        place: None
-        for report, names in zip(reports, own, strict=True)
-        for name in names
-        for place in report.symbols[name].where
-    }
+    infos = [report.symbols[name] for report, names in zip(reports, own, strict=True) for name in names]
+    places = {place: None for info in infos for place in info.where}
     return tuple(places)
 
 

@@ -218,9 +218,8 @@ class Matcher:
             ours[roots[value]] |= partners
         self.found.shared = sorted(plain(n) for names in by_partner.values() if len(names) > 1 for n in names)
         stored = {use.value: use.roots[0] for use in self.new.uses}
-        self.found.split = sorted(
-            plain(root) for root, values in ours.items() if len({stored[value] for value in values}) > 1
-        )
+        places = {root: {stored[value] for value in values} for root, values in ours.items()}
+        self.found.split = sorted(plain(root) for root, found in places.items() if len(found) > 1)
 
 
 def _axes(use: ConstantUse, side: Constants) -> set[tuple[Dim, ...]]:

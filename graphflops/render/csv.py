@@ -53,10 +53,7 @@ def _attentions(report: Report, ledger: Ledger) -> tuple[list[str], list[list[st
             *(getattr(use, name) for name in texts),
             len(use.calls),
             *(_quantity(getattr(use, n), ledger) for n in names),
-            *(
-                "" if blocks is None else _quantity(blocks, ledger)
-                for blocks in (getattr(use, n) for n in BLOCKS)
-            ),
+            *("" if n is None else _quantity(n, ledger) for n in (getattr(use, name) for name in BLOCKS)),
             *(getattr(use, name) for name in KERNEL),
         ]
         for use in report.attentions
@@ -120,10 +117,8 @@ def _seconds(*times: CallTime | None) -> list[str | int]:
 def _modules(report: Report, ledger: Ledger, depth: int | None) -> tuple[list[str], list[list[str | int]]]:
     rows: list[list[str | int]] = []
     for line in Tree(report, ledger, idle=True).paths(depth):
-        group = line.group
-        rows.append(
-            [line.path, line.type, group.calls, group.unknown, line.parameters, *_work(group, ledger)]
-        )
+        work = line.group
+        rows.append([line.path, line.type, work.calls, work.unknown, line.parameters, *_work(work, ledger)])
     return ["module", "module_type", "calls", "unknown", "parameters", *_heads(ledger)], rows
 
 

@@ -145,9 +145,8 @@ def _ranked(model: ModelFindings, shares: Shares) -> list[list[Finding]]:
     by_code: dict[tuple[str, str, str], list[Finding]] = {}
     for finding in model.findings:
         by_code.setdefault((finding.code, finding.severity, finding.fix), []).append(finding)
-    return sorted(
-        by_code.values(), key=lambda each: (SEVERITIES.index(each[0].severity), -shares.share(each))
-    )
+    rank = SEVERITIES.index
+    return sorted(by_code.values(), key=lambda each: (rank(each[0].severity), -shares.share(each)))
 
 
 def _code(findings: Sequence[Finding], shares: Shares, top: int | None, is_audit: bool) -> _Code:
@@ -159,10 +158,8 @@ def _code(findings: Sequence[Finding], shares: Shares, top: int | None, is_audit
     rest = len(findings) - sum(count for _, count in lines)
     if rest:
         lines.append((f"… and {rest:,} more of {safe(first.code, 20)}", rest))
-    name, times = (
-        f"{safe(first.code, 20)} {safe(first.name, 60)}",
-        f"x{len(findings):,}" * (len(findings) > 1),
-    )
+    name = f"{safe(first.code, 20)} {safe(first.name, 60)}"
+    times = f"x{len(findings):,}" * (len(findings) > 1)
     return _Code(first.severity, name, times, shares.text(findings), safe(first.fix, _SENTENCE), lines)
 
 
@@ -207,11 +204,9 @@ def _written(page: Page, section: _Section) -> None:
     for code in section.codes:
         page.line()
         title = "".join(f"  {text}" for text in (code.name, code.times) if text)
-        page.line(
-            (f"  {code.severity}", _COLORS[code.severity]),
-            (title, "bold"),
-            f"  {code.work}" if code.work else "",
-        )
+        title = "".join(f"  {text}" for text in (code.name, code.times) if text)
+        severity, work = (f"  {code.severity}", _COLORS[code.severity]), f"  {code.work}" if code.work else ""
+        page.line(severity, (title, "bold"), work)
         if code.fix:
             page.line((f"    fix: {code.fix}", "dim"))
         for line, _ in code.lines:

@@ -36,17 +36,14 @@ def _listed(found: Fits) -> Listing:
 def _data(found: Fits) -> dict[str, Any]:
     """The verdict for each device, the memory of the phase on the first one, and the changes that would help."""
     entry, values = found.entry, found.report.value
-    parts = {
-        name: _exact(getattr(entry, name), values) for name in (*dict.fromkeys(ENTRIES.values()), *_TOTALS)
-    }
+    names = (*dict.fromkeys(ENTRIES.values()), *_TOTALS)
+    parts = {name: _exact(getattr(entry, name), values) for name in names}
     return {
         "schema": 1,
         "fits": found.fits,
         "is_lower_bound": found.is_lower_bound,
         "contradiction": safe(found.doubt, 1000) or None,
-        "unknown_operators": {
-            safe(name, 200): count for name, count in found.report.coverage.unknown_ops.items()
-        },
+        "unknown_operators": {safe(op, 200): n for op, n in found.report.coverage.unknown_ops.items()},
         "model": safe(found.report.origin.path, 10_000),
         "phase": entry.phase,
         "execution": entry.execution,
@@ -129,10 +126,8 @@ def _notes(found: Fits) -> Iterator[str]:
 def _requests(found: Fits) -> TextTable:
     """How many requests fit beside one another, by the length of their caches."""
     assert found.cache is not None
-    lines = [
-        Entry([f"{length:,}", memory(found.cache.bytes_at(length)), f"{most:,}"])
-        for length, most in found.requests
-    ]
+    cache = found.cache
+    lines = [Entry([f"{n:,}", memory(cache.bytes_at(n)), f"{most:,}"]) for n, most in found.requests]
     return TextTable(("length of the cache", "bytes of one", "requests that fit"), lines)
 
 
@@ -171,19 +166,9 @@ def _devices(found: Fits) -> TextTable:
     lines = []
     for one in found.verdicts:
         extent = [f"{one.largest:,}" if one.largest else "none"] if found.varied else []
-        answer = "yes" if one.fits else "no"
-        lines.append(
-            Entry(
-                [
-                    safe(one.device, 60),
-                    memory(one.memory),
-                    f"{'>= ' if found.is_lower_bound else ''}{memory(one.needed)}",
-                    memory(one.margin),
-                    answer,
-                    *extent,
-                ]
-            )
-        )
+        needed = f"{'>= ' if found.is_lower_bound else ''}{memory(one.needed)}"
+        sizes = [memory(one.memory), needed, memory(one.margin)]
+        lines.append(Entry([safe(one.device, 60), *sizes, "yes" if one.fits else "no", *extent]))
     varied = [f"largest {safe(found.varied, 60)}"] if found.varied else []
     return TextTable(("device", "memory", "needed", "left", "fits", *varied), lines)
 

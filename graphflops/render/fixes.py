@@ -40,9 +40,8 @@ def fixes(found: Fixed, written: str, *, verbose: bool = False, width: int = 120
         page.lines += str(text).splitlines()
     unsafe = sum(finding.applicability == "unsafe" for finding in found.after.findings)
     more = f", {unsafe:,} of them for --unsafe-fixes" if unsafe else ""
-    page.line(
-        f"{f'written: {safe(written)}; ' if written else ''}left: {counted(found.after.findings)}{more}"
-    )
+    where = f"written: {safe(written)}; " if written else ""
+    page.line(f"{where}left: {counted(found.after.findings)}{more}")
     return page.text()
 
 

@@ -23,20 +23,11 @@ _PLAIN = (".txt", ".log", ".out")  # suffixes of files that hold the text of a t
 
 # The classes that formats render, as an error names them.
 RENDERED = {
-    "Report": "a report",
-    "Sweep": "a sweep",
-    "Overview": "several models",
-    "History": "a history",
-    "Comparison": "a comparison",
-    "Findings": "findings",
-    "Fits": "a verdict on memory",
-    "Serving": "a plan of serving",
-    "Validation": "a validation",
-    "Listing": "a list",
-    "Answer": "a graph",
-    "Statement": "a compute statement",
-    "Plan": "a plan of layouts",
-}
+    "Report": "a report", "Sweep": "a sweep", "Overview": "several models", "History": "a history",
+    "Comparison": "a comparison", "Findings": "findings", "Fits": "a verdict on memory",
+    "Serving": "a plan of serving", "Validation": "a validation", "Listing": "a list", "Answer": "a graph",
+    "Statement": "a compute statement", "Plan": "a plan of layouts",
+}  # fmt: skip
 
 
 class Renderer(NamedTuple):
@@ -79,101 +70,77 @@ DOCUMENTS = {
 
 
 def _documents(form: str, *options: str) -> dict[str, Renderer]:
-    return dict.fromkeys(DOCUMENTS, Renderer(f"graphflops.render.document:{form}", options))
+    return dict.fromkeys(DOCUMENTS, _by(f"document:{form}", options))
+
+
+def _by(place: str, options: tuple[str, ...] = (), **more: tuple[str | None, ...]) -> Renderer:
+    """By a function of this folder."""
+    return Renderer(f"graphflops.render.{place}", options, **more)
 
 
 FORMATS = (
-    Format(
-        "table",
-        (),
-        {
-            **_documents("text", *_SCREEN),
-            "Report": Renderer("graphflops.render.table:table", (*_CUTS, "verbose", *_SCREEN)),
-            "Overview": Renderer("graphflops.render.overview:table", _SCREEN),
-            "Comparison": Renderer("graphflops.render.diff.texts:table", (*_CUTS, "verbose", *_SCREEN)),
-            "Findings": Renderer("graphflops.render.findings:table", ("top", "statistics", *_SCREEN)),
-            "Validation": Renderer("graphflops.render.validation:table", ("top", "show_kernel", *_SCREEN)),
-            "Answer": Renderer("graphflops.render.graph.tables:table", ("top", *_SCREEN)),
-            "Statement": Renderer("graphflops.render.statement:table", _SCREEN),
-        },
-    ),
-    Format(
-        "json",
-        (".json",),
-        {
-            **_documents("json"),
-            "Report": Renderer("graphflops.render.json:json"),
-            "Comparison": Renderer("graphflops.render.diff.json:json"),
-            "Findings": Renderer("graphflops.render.findings:json"),
-            "Validation": Renderer("graphflops.render.validation:json"),
-            "Answer": Renderer("graphflops.render.graph.exchange:node_link"),
-            "Statement": Renderer("graphflops.render.statement:json"),
-        },
-    ),
-    Format(
-        "csv",
-        (".csv",),
-        {
-            **_documents("csv"),
-            "Report": Renderer("graphflops.render.csv:csv", _CUTS, tree_with=("module",)),
-            "Comparison": Renderer("graphflops.render.diff.texts:csv", ("by", "top")),
-            "Answer": Renderer("graphflops.render.graph.tables:csv"),
-        },
-    ),
-    Format(
-        "markdown",
-        (".md", ".markdown"),
-        {
-            **_documents("markdown"),
-            "Report": Renderer("graphflops.render.markdown:markdown", (*_CUTS, "verbose")),
-            "Comparison": Renderer("graphflops.render.diff.texts:markdown", (*_CUTS, "verbose", "limit")),
-            "Findings": Renderer("graphflops.render.findings:markdown", ("top", "limit")),
-            "Validation": Renderer("graphflops.render.validation:markdown", ("top",)),
-            "Answer": Renderer("graphflops.render.graph.tables:markdown", ("top",)),
-            "Statement": Renderer("graphflops.render.statement:markdown"),
-        },
-    ),
-    Format(
-        "html",
-        (".html", ".htm"),
-        {
-            "Report": Renderer("graphflops.render.html.report:html"),
-            "Sweep": Renderer("graphflops.render.html.sweep:html"),
-            "Comparison": Renderer("graphflops.render.html.diff:html"),
-            "History": Renderer("graphflops.render.history:html"),
-            "Serving": Renderer("graphflops.render.html.sweep:serving"),
-            "Answer": Renderer("graphflops.render.graph.drawings:html"),
-            "Statement": Renderer("graphflops.render.statement:html"),
-            "Plan": Renderer("graphflops.render.plan:html"),
-            "Validation": Renderer("graphflops.render.picture.changes:html"),
-        },
-    ),
-    Format("sarif", (".sarif",), {"Findings": Renderer("graphflops.render.sarif:sarif", ("locate",))}),
-    Format("speedscope", (), {"Report": Renderer("graphflops.render.viewers:speedscope")}),
-    Format(
-        "memory-snapshot",
-        (".pickle", ".pkl"),
-        {"Report": Renderer("graphflops.render.viewers:snapshot")},
-        binary=True,
-    ),
-    Format("llm-d-inference-sim", (), {"Serving": Renderer("graphflops.render.serving:llm_d_inference_sim")}),
-    Format("chrome-trace", (), {"Report": Renderer("graphflops.render.viewers:chrome_trace")}),
-    Format(
-        "dot",
-        (".dot", ".gv"),
-        {
-            "Report": Renderer("graphflops.render.graph.drawings:dot_of_report", ("depth",)),
-            "Answer": Renderer("graphflops.render.graph.drawings:dot"),
-        },
-    ),
-    Format("svg", (".svg",), {"Answer": Renderer("graphflops.render.graph.drawings:svg")}),
-    Format("graphml", (".graphml",), {"Answer": Renderer("graphflops.render.graph.exchange:graphml")}),
-    Format("mermaid", (".mmd", ".mermaid"), {"Answer": Renderer("graphflops.render.graph.drawings:mermaid")}),
+    Format("table", (), {
+        **_documents("text", *_SCREEN),
+        "Report": _by("table:table", (*_CUTS, "verbose", *_SCREEN)),
+        "Overview": _by("overview:table", _SCREEN),
+        "Comparison": _by("diff.texts:table", (*_CUTS, "verbose", *_SCREEN)),
+        "Findings": _by("findings:table", ("top", "statistics", *_SCREEN)),
+        "Validation": _by("validation:table", ("top", "show_kernel", *_SCREEN)),
+        "Answer": _by("graph.tables:table", ("top", *_SCREEN)),
+        "Statement": _by("statement:table", _SCREEN),
+    }),
+    Format("json", (".json",), {
+        **_documents("json"),
+        "Report": _by("json:json"),
+        "Comparison": _by("diff.json:json"),
+        "Findings": _by("findings:json"),
+        "Validation": _by("validation:json"),
+        "Answer": _by("graph.exchange:node_link"),
+        "Statement": _by("statement:json"),
+    }),
+    Format("csv", (".csv",), {
+        **_documents("csv"),
+        "Report": _by("csv:csv", _CUTS, tree_with=("module",)),
+        "Comparison": _by("diff.texts:csv", ("by", "top")),
+        "Answer": _by("graph.tables:csv"),
+    }),
+    Format("markdown", (".md", ".markdown"), {
+        **_documents("markdown"),
+        "Report": _by("markdown:markdown", (*_CUTS, "verbose")),
+        "Comparison": _by("diff.texts:markdown", (*_CUTS, "verbose", "limit")),
+        "Findings": _by("findings:markdown", ("top", "limit")),
+        "Validation": _by("validation:markdown", ("top",)),
+        "Answer": _by("graph.tables:markdown", ("top",)),
+        "Statement": _by("statement:markdown"),
+    }),
+    Format("html", (".html", ".htm"), {
+        "Report": _by("html.report:html"),
+        "Sweep": _by("html.sweep:html"),
+        "Comparison": _by("html.diff:html"),
+        "History": _by("history:html"),
+        "Serving": _by("html.sweep:serving"),
+        "Answer": _by("graph.drawings:html"),
+        "Statement": _by("statement:html"),
+        "Plan": _by("plan:html"),
+        "Validation": _by("picture.changes:html"),
+    }),
+    Format("sarif", (".sarif",), {"Findings": _by("sarif:sarif", ("locate",))}),
+    Format("speedscope", (), {"Report": _by("viewers:speedscope")}),
+    Format("memory-snapshot", (".pickle", ".pkl"), {"Report": _by("viewers:snapshot")}, binary=True),
+    Format("llm-d-inference-sim", (), {"Serving": _by("serving:llm_d_inference_sim")}),
+    Format("chrome-trace", (), {"Report": _by("viewers:chrome_trace")}),
+    Format("dot", (".dot", ".gv"), {
+        "Report": _by("graph.drawings:dot_of_report", ("depth",)),
+        "Answer": _by("graph.drawings:dot"),
+    }),
+    Format("svg", (".svg",), {"Answer": _by("graph.drawings:svg")}),
+    Format("graphml", (".graphml",), {"Answer": _by("graph.exchange:graphml")}),
+    Format("mermaid", (".mmd", ".mermaid"), {"Answer": _by("graph.drawings:mermaid")}),
     *(
-        Format(name, (), {"Statement": Renderer(f"graphflops.render.statement_documents:{name}")})
+        Format(name, (), {"Statement": _by(f"statement_documents:{name}")})
         for name in ("cyclonedx", "spdx", "huggingface")
     ),
-)
+)  # fmt: skip
 
 
 def names(kind: str) -> list[str]:

@@ -8,6 +8,7 @@ from typing import Any
 from graphflops.base.units import measured
 from graphflops.cost import REPORTED
 from graphflops.render.document import Document
+from graphflops.render.html.file import page
 from graphflops.render.html.fragment import escaped
 from graphflops.render.html.fragment import table as drawn
 from graphflops.render.tables import Entry, Listing, TextTable
@@ -18,19 +19,11 @@ from graphflops.versions.history import QUANTITIES, History, HistoryPoint
 
 SCHEMA = 1
 _HEADS = ("commit", "date", "subject", "FLOPs", "%", "params", "bytes", "peak memory")
-_LABELS = dict(
-    zip(QUANTITIES, (REPORTED[0].label, "parameters", "bytes read and written", "peak memory"), strict=True)
-)
+_NAMES = (REPORTED[0].label, "parameters", "bytes read and written", "peak memory")
+_LABELS = dict(zip(QUANTITIES, _NAMES, strict=True))
 _HASH = 10  # digits of a commit
 _SUBJECT = 60
 _WIDTH, _HEIGHT, _SIDE = 640, 140, 8  # of a chart, and the room around its line
-_STYLE = (
-    "body{font:15px/1.45 system-ui,sans-serif;max-width:70em;margin:2em auto;padding:0 1em;"
-    "color:light-dark(#222,#ddd);background:light-dark(#fff,#181818);color-scheme:light dark}"
-    "td,th{padding:.15em .6em}figure{margin:1.2em 0}svg{max-width:100%;background:light-dark(#f6f6f6,#222)}"
-    "polyline{fill:none;stroke:light-dark(#2563a8,#6aa9ef);stroke-width:2}circle{fill:light-dark(#2563a8,#6aa9ef)}"
-)
-_POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 
 
 def document(found: History) -> Document:
@@ -57,16 +50,6 @@ def html(found: History) -> str:
     return page(f"{found.path}: history", f"<h1>{escaped(found.path)}</h1>{charts}{drawn(grid(found))}")
 
 
-def page(title: str, body: str) -> str:
-    """A page of HTML without script, which needs no network."""
-    return (
-        f'<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><title>{escaped(title)}</title>'
-        f'<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}"><style>{_STYLE}</style></head>'
-        f"<body>{body}</body></html>\n"
-    )
-
-
 def grid(found: History) -> TextTable:
     """A line for each commit."""
     return TextTable(_HEADS, [Entry(cells, path=cells[0]) for cells in _rows(found.points)], names=3)
@@ -81,11 +64,8 @@ def _rows(points: Sequence[HistoryPoint]) -> Iterator[list[str]]:
         figures = ["", change.replace("+0.0", "0.0").replace("-0.0", "0.0"), "", "", ""]
         if cost is not None:
             least = ">= " if cost.unknown else ""
-            shown = [point.value(quantity) for quantity in QUANTITIES]
-            texts = [
-                "" if value is None else measured(name, value)
-                for name, value in zip(QUANTITIES, shown, strict=True)
-            ]
+            known = ((name, point.value(name)) for name in QUANTITIES)
+            texts = ["" if value is None else measured(name, value) for name, value in known]
             figures = [f"{least}{texts[0]}", figures[1], *texts[1:]]
         subject = safe(point.line.error or version.subject, _SUBJECT)
         yield [version.commit[:_HASH], version.date, subject, *figures]
@@ -118,9 +98,8 @@ def _chart(found: History, quantity: str) -> str:
         y = _HEIGHT - _SIDE - (_HEIGHT - 2 * _SIDE) * value / high
         version = found.points[index].version
         places.append(f"{x:.1f},{y:.1f}")
-        about = escaped(
-            f"{version.commit[:_HASH]} {version.date}: {measured(quantity, value)}. {version.subject}"
-        )
+        told = f"{version.commit[:_HASH]} {version.date}: {measured(quantity, value)}. {version.subject}"
+        about = escaped(told)
         dots.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3.5"><title>{about}</title></circle>')
     words = f"{_LABELS[quantity]}: {measured(quantity, known[0][1])} to {measured(quantity, known[-1][1])}"
     return (

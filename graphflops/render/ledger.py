@@ -110,9 +110,7 @@ class Ledger:
     def weight(self, group: Group) -> tuple[int, ...]:
         """The sort key of groups; sizes without a value are all assumed to be equal."""
         cost = group.cost
-        return tuple(
-            self._rough(quantity) for quantity in (cost.matrix_flops, traffic(cost), cost.vector_flops)
-        )
+        return tuple(map(self._rough, (cost.matrix_flops, traffic(cost), cost.vector_flops)))
 
     def _rough(self, quantity: Dim) -> int:
         value = self.numbers.value(quantity)
@@ -135,10 +133,8 @@ class Ledger:
             else:
                 sums.append(times * exact)
                 continue
-            costs = [
-                (self.kinds[kind].backward if backward else self.kinds[kind].forward, n)
-                for kind, n in counts.items()
-            ]
+            kinds = [(self.kinds[kind], n) for kind, n in counts.items()]
+            costs = [(kind.backward if backward else kind.forward, n) for kind, n in kinds]
             sums.append(_total(getattr(cost, quantity) * (n * times) for cost, n in costs))
         return Cost(*sums)
 

@@ -64,8 +64,7 @@ def drawn(grid: TextTable) -> str:
 def rows(grid: TextTable) -> list[str]:
     """A table without its title, line by line."""
     rules = ["---" if index < grid.names else "---:" for index in range(len(grid.heads))]
-    lines = [grid.heads, rules]
-    lines += [
-        [escaped(cell) for cell in (entry.path or entry.cells[0], *entry.cells[1:])] for entry in grid.entries
-    ]
+    names = (entry.path or entry.cells[0] for entry in grid.entries)
+    cells = ([name, *entry.cells[1:]] for name, entry in zip(names, grid.entries, strict=True))
+    lines = [grid.heads, rules, *(map(escaped, line) for line in cells)]
     return [f"| {' | '.join(cells)} |" for cells in lines]

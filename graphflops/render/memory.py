@@ -16,14 +16,9 @@ _LARGEST = 10
 _EXACT = ("weights", "buffers", "inputs", "optimizer", "context")  # calls of unknown cost add nothing to them
 _VERBS = {"inference": "runs", "training": "trains"}
 _KINDS = {
-    "input": "input",
-    "value": "result",
-    "saved": "saved",
-    "workspace": "temporary",
-    "nested": "nested graph",
-    "gradient": "gradient",
-    "library": "workspace",
-}
+    "input": "input", "value": "result", "saved": "saved", "workspace": "temporary", "nested": "nested graph",
+    "gradient": "gradient", "library": "workspace",
+}  # fmt: skip
 # What is alive throughout, or in the optimizer's step, as one entry each.
 _TOGETHER: dict[HeldKind, str] = {
     "weight": "parameters",
@@ -35,10 +30,9 @@ _TOGETHER: dict[HeldKind, str] = {
 
 def need(report: Report, numbers: Numbers) -> str:
     """`runs in 1.520 GB, trains in 20.10 GB on NVIDIA H200 SXM (eager, AdamW)`."""
-    phases = [
-        f"{_VERBS[entry.phase]} in {_least(report, entry)}{numbers.memory(entry.taken)}"
-        for entry in report.memory_use
-    ]
+    phases = []
+    for entry in report.memory_use:
+        phases.append(f"{_VERBS[entry.phase]} in {_least(report, entry)}{numbers.memory(entry.taken)}")
     device = report.memory_use[0].device
     place = f" on {safe(device, 60)}" if device else ""
     return f"{', '.join(phases)}{place} ({described(report)})"

@@ -18,10 +18,8 @@ def facts(report: Report, numbers: Numbers) -> Iterator[tuple[str, str]]:
     mesh = report.mesh
     assert mesh is not None
     sizes = ", ".join(f"{safe(axis, 40)}={size}" for axis, size in mesh.axes.items())
-    yield (
-        "mesh",
-        f"{sizes}: {count_of(prod(mesh.axes.values()), 'device')}, of which rank {mesh.rank} is recorded",
-    )
+    devices = count_of(prod(mesh.axes.values()), "device")
+    yield "mesh", f"{sizes}: {devices}, of which rank {mesh.rank} is recorded"
     sent: dict[str, list[Dim]] = {}
     for exchange in report.exchanges:
         sent.setdefault(exchange.axis, []).append(exchange.bytes)
@@ -38,14 +36,9 @@ def lines(report: Report, numbers: Numbers) -> Iterator[list[str]]:
         alike.setdefault(key, []).append(exchange)
     for group in alike.values():
         modules = numbered([exchange.module for exchange in group])
-        yield [
-            _axis(group[0].axis),
-            operator_name(group[0].op),
-            safe(modules),
-            group[0].phase,
-            f"{sum(exchange.calls for exchange in group):,}",
-            numbers.memory(total(exchange.bytes for exchange in group)),
-        ]
+        calls, sent = sum(each.calls for each in group), total(each.bytes for each in group)
+        what = [_axis(group[0].axis), operator_name(group[0].op), safe(modules), group[0].phase]
+        yield [*what, f"{calls:,}", numbers.memory(sent)]
 
 
 def _axis(axis: str) -> str:

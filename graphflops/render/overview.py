@@ -16,10 +16,8 @@ from graphflops.render.text import Numbers, assumptions, count_of, safe
 
 _HEADS = ("model", "FLOPs", "params", "bytes", "peak memory", "coverage", "analyzed in")
 _DEVICE_HEADS = ("time", "90 % interval", "device memory")
-_FIELDS = (
-    *("model", "matrix_flops", "parameters", "bytes", "peak_bytes", "calls", "unknown", "seconds"),
-    "error",
-)
+_COUNTED = ("model", "matrix_flops", "parameters", "bytes", "peak_bytes", "calls", "unknown", "seconds")
+_FIELDS = (*_COUNTED, "error")
 _QUANTITIES = ("matrix_flops", "bytes", "peak_bytes")
 _DEVICE_FIELDS = ("time_seconds", "time_low", "time_high", "device_bytes")
 _FORMULA = 40  # characters of a formula
@@ -98,15 +96,10 @@ def _cells(line: OverviewLine) -> list[str]:
     numbers = Numbers(lambda quantity: evaluate(quantity, cost.values), _FORMULA)
     least = ">= " if cost.unknown else ""
     known = f"{percent(cost.calls - cost.unknown, cost.calls) or '100.0'} %"
-    return [
-        name,
-        f"{least}{numbers.count(cost.matrix_flops)}",
-        parameters(cost.parameters),
-        f"{least}{numbers.memory(cost.moved_bytes)}",
-        f"{least}{numbers.memory(cost.peak_bytes)}",
-        f"{known}, {cost.unknown:,} unknown" if cost.unknown else known,
-        f"{cost.seconds:.2f} s",
-    ]
+    known = f"{known}, {cost.unknown:,} unknown" if cost.unknown else known
+    flops = f"{least}{numbers.count(cost.matrix_flops)}"
+    sizes = [f"{least}{numbers.memory(size)}" for size in (cost.moved_bytes, cost.peak_bytes)]
+    return [name, flops, parameters(cost.parameters), *sizes, known, f"{cost.seconds:.2f} s"]
 
 
 def _device_cells(line: OverviewLine) -> list[str]:

@@ -28,25 +28,17 @@ def listing(found: PerItem, *, exact: bool) -> Listing:
     ]
     times = (found.seconds, found.step_seconds)
     if any(time is not None for time in times):
-        rows.append(
-            (
-                "seconds" if exact else "time",
-                *(_time(time, found, exact) for time in times),
-                "predicted for the device",
-            )
-        )
-    parameters = {
-        "active parameters": (found.active_parameters, "N of the line active"),
-        "parameters": (found.parameters, "N of the line total, without embeddings"),
+        name = "seconds" if exact else "time"
+        rows.append((name, *(_time(time, found, exact) for time in times), "predicted for the device"))
+    counts = {
+        "active parameters": (found.active_parameters, as_parameters, least, "N of the line active"),
+        "parameters": (found.parameters, as_parameters, least, "N of the line total, without embeddings"),
+        "items": (found.items, number, "", "in one run"),
+        "unknown": (found.unknown, number, "", "calls of unknown cost"),
     }
-    rows += [
-        (name, count if exact else least + as_parameters(count), "", what)
-        for name, (count, what) in parameters.items()
-    ]
-    counts = {"items": (found.items, "in one run"), "unknown": (found.unknown, "calls of unknown cost")}
-    rows += [
-        (name, count if exact else number(count), "", what) for name, (count, what) in counts.items() if count
-    ]
+    for name, (count, said, bound, what) in counts.items():
+        if count or "parameters" in name:
+            rows.append((name, count if exact else bound + said(count), "", what))
     return Listing(heads, rows)
 
 

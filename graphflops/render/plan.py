@@ -15,48 +15,22 @@ from graphflops.render.tables import Entry, Listing, TextTable
 from graphflops.render.text import safe
 
 _AXES = (
-    "data",
-    "tensor",
-    "pipeline",
-    "expert",
-    "context",
-    "micro",
-    "sharding",
-    "recompute",
-    "schedule",
+    "data", "tensor", "pipeline", "expert", "context", "micro", "sharding", "recompute", "schedule",
     "virtual",
-)
+)  # fmt: skip
 _HEADS = [
-    "layout",
-    "micro-batch",
-    "weights",
-    "recompute",
-    "step",
-    "a second",
-    "MFU",
-    "exposed",
-    "bubble",
-    "bound",
-    "",
-]
+    "layout", "micro-batch", "weights", "recompute", "step", "a second", "MFU", "exposed", "bubble", "bound", "",
+]  # fmt: skip
 _SIZES = [
-    "memory of a device",
-    "all",
-    "weights",
-    "gradients",
-    "optimizer",
-    "gathered",
-    "activations",
-    "temporaries",
-]
+    "memory of a device", "all", "weights", "gradients", "optimizer", "gathered", "activations", "temporaries",
+]  # fmt: skip
 _TIMES = ("seconds", "compute", "again", "exposed", "bubble", "update")
 
 
 def document(found: Plan) -> Document:
     """The layouts that fit, the fastest first, what they need, and the others with the reason why not."""
-    return Document(
-        tables(found), notes(found), headline(found), lambda: _listed(found), lambda: _data(found)
-    )
+    exact, data = lambda: _listed(found), lambda: _data(found)
+    return Document(tables(found), notes(found), headline(found), exact, data)
 
 
 def _listed(found: Plan) -> Listing:
@@ -81,7 +55,7 @@ def _data(found: Plan) -> dict[str, Any]:
 
 def html(found: Plan) -> str:
     """A page that needs no network and runs no script."""
-    from graphflops.render.history import page
+    from graphflops.render.html.file import page
     from graphflops.render.picture.schedule import schedule
 
     pictures = "".join(
@@ -141,9 +115,8 @@ def _exact(found: Plan, step: Step) -> dict[str, Any]:
     row: dict[str, Any] = {name: getattr(step.layout, name) for name in _AXES}
     row |= {name: getattr(step, name) for name in _TIMES}
     row |= {"tokens_per_second": found.tokens_per_second(step), "mfu": found.mfu(step), "bound": step.bound}
-    row |= {f"{name}_bytes": size for name, size in asdict(step.memory).items()} | {
-        "bytes": step.memory.total
-    }
+    row |= {f"{name}_bytes": size for name, size in asdict(step.memory).items()}
+    row |= {"bytes": step.memory.total}
     return row | {"why": found.why(step)}
 
 

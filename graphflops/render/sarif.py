@@ -92,7 +92,9 @@ def _result(model: ModelFindings, finding: Finding, rule: int, files: Mapping[st
         "ruleId": finding.code,
         "ruleIndex": rule,
         "level": finding.severity,
-        "message": {"text": " ".join(_said(text) for text in sentences if text)},
+        "message": {
+            "text": " ".join(safe(text, _LONGEST).replace("](", "] (") for text in sentences if text)
+        },
         "locations": [{"physicalLocation": place, "logicalLocations": _inside(finding)}],
         "partialFingerprints": {
             "graphflops/v1": sha256("\0".join(identity).encode(errors="backslashreplace")).hexdigest()
@@ -128,11 +130,6 @@ def _file(path: str) -> dict[str, str]:
     if _DRIVE.match(path):
         return {"uri": f"file:///{path[:2]}{named[4:]}"}
     return {"uri": named, "uriBaseId": "%SRCROOT%"}
-
-
-def _said(text: str) -> str:
-    """A sentence in which no viewer finds a link."""
-    return safe(text, _LONGEST).replace("](", "] (")
 
 
 def _quantity(quantity: Dim | None, values: Mapping[str, int]) -> int | str | None:

@@ -43,12 +43,8 @@ SCHEMAS: dict[str, Callable[[], str]] = {
 
 def _schema(kind: type, title: str, about: str) -> str:
     made: dict[str, Any] = msgspec.json.schema(kind)
-    named = {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": title,
-        "description": about,
-        **made,
-    }
+    head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": title, "description": about}
+    named = {**head, **made}
     text = msgspec.json.format(msgspec.json.encode(named), indent=2).decode()
     return text + "\n"
 

@@ -43,14 +43,9 @@ def _data(plan: Serving) -> dict[str, Any]:
         "engine": plan.engine.name,
         "output_tokens": plan.output_tokens,
         "price_per_hour": plan.price_per_hour,
-        "cache": {
-            "inputs": cache.inputs,
-            "token_bytes": cache.token_bytes,
-            "request_bytes": cache.request_bytes,
-        },
+        "cache": {name: getattr(cache, name) for name in ("inputs", "token_bytes", "request_bytes")},
         "requests": [
-            {"context": length, "request_bytes": plan.kept_by(length), "requests": most}
-            for length, most in plan.requests
+            {"context": n, "request_bytes": plan.kept_by(n), "requests": most} for n, most in plan.requests
         ],
         "steps": [dict(zip(listed.heads, row, strict=True)) for row in listed.rows],
         "limits": {"ttft": plan.limits.first, "tpot": plan.limits.each},
@@ -74,9 +69,8 @@ def llm_d_inference_sim(plan: Serving) -> str:
     """
     fitting = [cell for cell in plan.cells if cell.context == plan.cells[0].context and cell.each is not None]
     if not fitting:
-        raise OptionError(
-            f"no batch of the table fits at {plan.cells[0].context:,} tokens: give less --batch"
-        )
+        shortest = plan.cells[0].context
+        raise OptionError(f"no batch of the table fits at {shortest:,} tokens: give less --batch")
     least, most = (cell.each or 0.0 for cell in (fitting[0], fitting[-1]))
     short, long = plan.cells[0], plan.cells[-1]
     block = max(_LEAST_BLOCK, plan.engine.block_tokens)
@@ -159,11 +153,8 @@ def steps(plan: Serving, *, exact: bool) -> Listing:
     heads += ["J/token <="] * has_energy + ["price of 1 M"] * has_price
     rows: list[list[Any]] = []
     for cell in plan.cells:
-        row = [
-            f"{cell.context:,}",
-            f"{cell.batch:,}",
-            _UNKNOWN if cell.first is None else seconds(cell.first),
-        ]
+        first = _UNKNOWN if cell.first is None else seconds(cell.first)
+        row = [f"{cell.context:,}", f"{cell.batch:,}", first]
         if cell.step is None or cell.each is None or cell.tokens_per_second is None:
             rows.append([*row, "does not fit", "", "", *[""] * (has_slowest + has_energy + has_price)])
             continue
@@ -198,13 +189,8 @@ def layouts(found: Sequence[Replicas], *, exact: bool) -> Listing:
             values = [quantity.of(one.cell) for quantity in said]
             times = [_UNKNOWN if value is None else seconds(value) for value in values]
             price = [f"{one.cell.price:,.4g}"] if one.cell.price is not None else []
-            row[2:-1] = [
-                f"{one.requests:,}",
-                *times,
-                one.cell.step.bound,
-                rate(one.tokens_per_second),
-                *price,
-            ]
+            limit, gained = one.cell.step.bound, rate(one.tokens_per_second)
+            row[2:-1] = [f"{one.requests:,}", *times, limit, gained, *price]
         lines.append(row)
     return Listing([*heads, *["price of 1 M"] * has_price, ""], lines, figures=True)
 

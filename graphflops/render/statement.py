@@ -53,7 +53,7 @@ def json(found: Statement) -> str:
 
 def html(found: Statement) -> str:
     """A page that needs no network and runs no script."""
-    from graphflops.render.history import page
+    from graphflops.render.html.file import page
 
     return page(f"{found.model}: compute statement", f"<h1>Compute statement</h1>{fragment(found)}")
 
@@ -108,9 +108,8 @@ def tables(found: Statement) -> Iterator[TextTable]:
     for one in found.stages:
         name = safe(one.name, 60) + " (not counted)" * (not one.counted)
         length = "" if one.length is None else f"{one.length:,}"
-        entries.append(
-            Entry([name, parameters(one.tokens), length, *_figures(one.flops, one.at_least)], path=name)
-        )
+        cells = [name, parameters(one.tokens), length, *_figures(one.flops, one.at_least)]
+        entries.append(Entry(cells, path=name))
         each = _figures(one.flops, one.at_least, one.tokens)
         entries.append(Entry([f"per {unit(found)}", "", "", *each], 1))
     entries.append(Entry(["counted", "", "", *_figures(found.flops, found.at_least)]))

@@ -14,7 +14,7 @@ from graphflops.errors import elided
 from graphflops.open_sizes import is_computed, of_report
 from graphflops.render.ledger import Ledger, traffic
 from graphflops.render.text import Numbers, count_of, listed, occurrences, safe, short_type
-from graphflops.report import Report, SymbolInfo
+from graphflops.report import Report, SymbolInfo, Totals
 from graphflops.report.size_names import alike, collapsed, in_prose, named, pattern_of, span
 
 _SIZES = 8  # sizes listed
@@ -57,6 +57,12 @@ def headline(report: Report) -> str:
     return " · ".join(part for part in parts if part)
 
 
+def phases(report: Report) -> dict[str, Totals]:
+    """The totals of the forward, of the other phases of a training step, and of the whole step, by name."""
+    parts = {"forward": report.totals, "backward": report.backward, "optimizer": report.optimizer}
+    return {name: part for name, part in (parts | {"step": report.step()}).items() if part is not None}
+
+
 def sizes(report: Report) -> list[tuple[str, str]]:
     """`batch = 1 (assumed)` and what is known of it, for each open size; sizes alike are one line, `past_*[2] = 128`."""
     groups = alike_sizes(report)
@@ -90,13 +96,9 @@ def _line(report: Report, symbols: Sequence[str]) -> tuple[str, str]:
     stated = [sizes.stated[name] for name in symbols]
     name = safe(pattern_of([one.name for one in stated]), 40)
     value = report.value(stated[0].size)
-    said = (
-        "?"
-        if value is None
-        else f"{value} ({assumption(info)})"
-        if info.given_by == "assumption"
-        else f"{value}"
-    )
+    said = "?" if value is None else f"{value}"
+    if value is not None and info.given_by == "assumption":
+        said = f"{value} ({assumption(info)})"
     option = f"--dim {name}=N"
     given = {
         "user": "given",
@@ -108,18 +110,15 @@ def _line(report: Report, symbols: Sequence[str]) -> tuple[str, str]:
     if is_computed(stated[0].size) and info.value is not None:
         where[0] += f" with {safe(sizes.names[symbols[0]], 40)} = {info.value}"
     limits = limits_of(info, stated[0].size)
-    return f"{name} = {said}", ", ".join(filter(None, (listed(where), given))) + (
-        f" ({limits})" if limits else ""
-    )
+    told = ", ".join(filter(None, (listed(where), given)))
+    return f"{name} = {said}", f"{told} ({limits})" if limits else told
 
 
 def range_of(info: SymbolInfo, size: Dim) -> tuple[int | None, int | None]:
     """The inclusive range of a size: that of the symbol, or of an axis computed from it."""
-    taken = (
-        sizes_taken(size, info.minimum, info.maximum)
-        if isinstance(size, Expr) and is_computed(size)
-        else None
-    )
+    if not isinstance(size, Expr) or not is_computed(size):
+        return info.minimum, info.maximum
+    taken = sizes_taken(size, info.minimum, info.maximum)
     if not taken:
         return info.minimum, info.maximum
     return taken[0], None if info.maximum is None else taken[-1]
@@ -142,10 +141,9 @@ def places(name: str, report: Report) -> list[str]:
         found.insert(0, f"{axis}{_said(stated.size, sizes.names)}")
     elif stated.name != name:
         found.insert(0, safe(name, 40))
-    others = {
-        axis: size for axis, size in info.computed.items() if axis not in (stated.name, info.label_axis)
-    }
-    return found + [f"{safe(axis, 60)} = {_said(size, sizes.names)}" for axis, size in others.items()]
+    said = (stated.name, info.label_axis)
+    others = ((axis, size) for axis, size in info.computed.items() if axis not in said)
+    return found + [f"{safe(axis, 60)} = {_said(size, sizes.names)}" for axis, size in others]
 
 
 def _said(size: Dim, names: Mapping[str, str]) -> str:
@@ -160,16 +158,14 @@ def facts(report: Report, ledger: Ledger, formula_width: int = _FORMULA) -> Iter
     yield from _matrix_facts(report, ledger, numbers)
     if cost.masked_flops != 0:
         seen = numbers.count(cost.matrix_flops - cost.masked_flops)
-        yield Fact(
-            "of these", f"{least}{numbers.count(cost.masked_flops)} skippable by masks, {least}{seen} visible"
-        )
+        hidden = numbers.count(cost.masked_flops)
+        yield Fact("of these", f"{least}{hidden} skippable by masks, {least}{seen} visible")
     yield from _other_facts(cost, numbers, least)
     if report.mesh is not None:
         sent: Iterable[tuple[str, str]] = imported("graphflops.render.mesh:facts")(report, numbers)
         yield from (Fact(label, least + text if label != "mesh" else text) for label, text in sent)
-    moved = (
-        f"{least}{numbers.memory(cost.read_bytes)} read, {least}{numbers.memory(cost.written_bytes)} written"
-    )
+    read, written = numbers.memory(cost.read_bytes), numbers.memory(cost.written_bytes)
+    moved = f"{least}{read} read, {least}{written} written"
     ratio = "" if least else _intensity(numbers, cost.matrix_flops, traffic(cost))
     yield Fact("bytes", moved + ratio, "", bool(least))
     yield Fact("peak memory", least + _peak(report, numbers), "", bool(least))
@@ -210,16 +206,16 @@ def _matrix_facts(report: Report, ledger: Ledger, numbers: Numbers) -> Iterator[
     label = "forward FLOPs" if report.backward is not None else "FLOPs"
     if flops is not None:
         together = f"{least}{number(flops)}   ({least}{numbers.count(cost.macs)} MACs{only}){missing}"
-        yield Fact(label, together, _symbolic(cost.matrix_flops, numbers), bool(least))
+        formula = "" if isinstance(cost.matrix_flops, int) else numbers.formula(cost.matrix_flops)
+        yield Fact(label, together, formula, bool(least))
     else:
         text = f"{least}{missing.strip()}".strip()
         yield Fact(label, text, numbers.formula(cost.matrix_flops), bool(least))
         yield Fact("MACs", least.strip(), numbers.formula(cost.macs), bool(least))
     if len(types) > 1:
         trained = report.backward is not None
-        works = {
-            name: (group.forward if trained else group.cost).matrix_flops for name, group in types.items()
-        }
+        costs = {name: group.forward if trained else group.cost for name, group in types.items()}
+        works = {name: cost.matrix_flops for name, cost in costs.items()}
         parts = (f"{least}{numbers.count(work)} {safe(name, 20)}" for name, work in works.items())
         yield Fact("in types", ", ".join(parts))
     if any(row.phase == "backward" for row in report.rows):
@@ -261,10 +257,6 @@ def _choices(report: Report, numbers: Numbers) -> Iterator[str]:
         yield f"{safe(row.node, 40)}: {', '.join(parts)}"
     if len(rows) > _BRANCHES:
         yield f"… and {len(rows) - _BRANCHES:,} more, all in the JSON report"
-
-
-def _symbolic(quantity: Dim, numbers: Numbers) -> str:
-    return "" if isinstance(quantity, int) else numbers.formula(quantity)
 
 
 def _by_phase(ledger: Ledger, least: str) -> list[str]:

@@ -52,10 +52,8 @@ def cells(points: Sequence[Point], price_per_hour: float | None = None, *, exact
         row += _time(point.time, exact=exact) if is_timed else []
         row += _rates(point, counted, price_per_hour, exact=exact)
         found = [point.serving.get(quantity.name) for quantity in served]
-        row += [
-            "?" if value is None else value if exact else quantity.said(value)
-            for quantity, value in zip(served, found, strict=True)
-        ]
+        for quantity, value in zip(served, found, strict=True):
+            row.append("?" if value is None else value if exact else quantity.said(value))
         rows.append(row)
     return Listing(heads, rows, figures=True)
 

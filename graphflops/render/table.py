@@ -32,15 +32,9 @@ _BESIDE = 24  # characters of a formula beside its total; below that it stands o
 
 
 def table(
-    report: Report,
-    *,
-    by: Cut | None = None,
-    depth: int | None = None,
-    top: int | None = None,
-    verbose: bool = False,
-    width: int = 120,
-    color: bool = False,
-) -> str:
+    report: Report, *, by: Cut | None = None, depth: int | None = None, top: int | None = None,
+    verbose: bool = False, width: int = 120, color: bool = False,
+) -> str:  # fmt: skip
     """What a reader sees first: totals, sizes and what is unknown, then where the work is.
 
     by: only modules, only operators or only source lines; None is the tree of modules and the top operators.
@@ -193,9 +187,8 @@ def _blocks(grid: TextTable, rows: Sequence[Sequence[str]], width: int) -> list[
         name_widths = _shared([needs[index] for index in keys], width - rest - gaps)
         if max(name_widths) >= _NAMES // 2:
             return [_Block(keys, name_widths, width - rest, figures, widths, grid.names)]
-        whole = _Block(
-            keys, _shared([needs[index] for index in keys], width - gaps), width, (), (), grid.names
-        )
+        shortened_names = _shared([needs[index] for index in keys], width - gaps)
+        whole = _Block(keys, shortened_names, width, (), (), grid.names)
         return [whole, *_continued(keys[:1], figures, needs, width, grid.names)]
     joined = max(
         columns((" " * _GAP).join(row[index] for index in keys).rstrip()) for row in (grid.heads, *rows)

@@ -12,6 +12,7 @@ from graphflops.base.patterns import is_within, modules_around
 from graphflops.base.units import parameters, seconds
 from graphflops.cost import REPORTED, Quantity
 from graphflops.dims import evaluate
+from graphflops.render import summary
 from graphflops.render.ledger import Group, Ledger, traffic
 from graphflops.render.text import Numbers, operator_name, safe, short_type
 from graphflops.render.tree import DEEPEST, Tree
@@ -64,14 +65,9 @@ def listing(listing: Listing) -> TextTable:
 
 
 def tables(
-    report: Report,
-    ledger: Ledger,
-    by: Cut | None = None,
-    depth: int | None = None,
-    top: int | None = None,
-    *,
-    verbose: bool = False,
-) -> Iterator[TextTable]:
+    report: Report, ledger: Ledger, by: Cut | None = None, depth: int | None = None, top: int | None = None,
+    *, verbose: bool = False,
+) -> Iterator[TextTable]:  # fmt: skip
     """The training step, if there is one, and where the work is.
 
     by: by which thing; None is the tree of modules and the top operators, "attention" one line for all equal ones.
@@ -113,14 +109,8 @@ def _operators(ledger: Ledger) -> dict[str, Group]:
 
 
 def _phases(report: Report, numbers: Numbers) -> TextTable:
-    parts = {
-        "forward": report.totals,
-        "backward": report.backward,
-        "optimizer": report.optimizer,
-        "step": report.step(),
-    }
-    phases = {name: totals for name, totals in parts.items() if totals is not None}
-    leasts = {**dict.fromkeys(parts, ">= " if report.coverage.unknown else ""), "optimizer": ""}
+    phases = summary.phases(report)
+    leasts = {**dict.fromkeys(phases, ">= " if report.coverage.unknown else ""), "optimizer": ""}
     shown = [q for q in _WHOLE if not q.is_rare or any(getattr(t.cost, q.name) != 0 for t in phases.values())]
     return TextTable(
         ("phase", *(quantity.head for quantity in shown), "peak memory", *["time"] * bool(report.device)),
@@ -328,10 +318,8 @@ class LayerShapes(NamedTuple):
 def shape_cells(report: Report, paths: Sequence[str | None]) -> list[list[str]]:
     """The shapes of modules by path, `[2, 16, 64]`, a size without a value by its name; "" where there is no such tensor."""
     found, nothing = layer_shapes(report), LayerShapes()
-    return [
-        [_text(report, tensor) for tensor in (nothing if path is None else found.get(path, nothing))]
-        for path in paths
-    ]
+    known = (nothing if path is None else found.get(path, nothing) for path in paths)
+    return [[_text(report, tensor) for tensor in shapes] for shapes in known]
 
 
 def layer_shapes(report: Report) -> dict[str, LayerShapes]:
@@ -342,11 +330,8 @@ def layer_shapes(report: Report) -> dict[str, LayerShapes]:
     for row in report.rows:
         if row.phase == "backward":
             continue
-        stored = [
-            x.type
-            for x in row.inputs
-            if not (x.name in made or x.name in given or row.regions) and _is_weight(x.type)
-        ]
+        own = [x for x in row.inputs if not (x.name in made or x.name in given or row.regions)]
+        stored = [x.type for x in own if _is_weight(x.type)]
         for path in dict.fromkeys((row.module, *modules_around(row.module), "")):
             shapes = found.get(path, LayerShapes())
             outside = (
@@ -355,10 +340,9 @@ def layer_shapes(report: Report) -> dict[str, LayerShapes]:
             operand = shapes.operand or next(outside, None)
             result = row.outputs[0].type if row.outputs else shapes.result
             found[path] = LayerShapes(operand, result, shapes.weight)
-        own = found[row.module]
-        found[row.module] = own._replace(
-            weight=max([*filter(None, [own.weight]), *stored], key=_size, default=None)
-        )
+        shapes = found[row.module]
+        heaviest = max([*filter(None, [shapes.weight]), *stored], key=_size, default=None)
+        found[row.module] = shapes._replace(weight=heaviest)
         made.update((entry.name, row.module) for entry in row.outputs)
     return found
 

@@ -16,7 +16,7 @@ from graphflops.errors import elided, shown
 from graphflops.report.size_names import alike, named, pattern_of
 
 _RAISED = "⁰¹²³⁴⁵⁶⁷⁸⁹"
-_SUPERSCRIPT = str.maketrans("0123456789", _RAISED)
+_SUPERSCRIPT, _LOWERED = str.maketrans("0123456789", _RAISED), str.maketrans(_RAISED, "0123456789")
 _SIGN = re.compile(r" [+-] ")
 _OWN: Mapping[str, str] = MappingProxyType({})  # no other names of sizes
 _TRIES = (
@@ -54,9 +54,8 @@ def told_apart(texts: Iterable[str], width: int) -> dict[str, str]:
 def _shared(texts: Sequence[str]) -> int:
     """How many characters all begin with, up to a number that differs."""
     low, high = min(texts, default=""), max(texts, default="")
-    same = next(
-        (place for place, pair in enumerate(zip(low, high, strict=False)) if len({*pair}) > 1), len(low)
-    )
+    pairs = enumerate(zip(low, high, strict=False))
+    same = next((place for place, pair in pairs if len({*pair}) > 1), len(low))
     return len(low[:same].rstrip("0123456789"))
 
 
@@ -233,14 +232,7 @@ class Numbers:
 
 def plain_ascii(text: str) -> str:
     """The text in ASCII, for terminals and pipes with such an encoding."""
-    text = re.sub(
-        f"[{_RAISED}]+", lambda power: "**" + "".join(str(_RAISED.index(c)) for c in power[0]), text
-    )
-    return (
-        text.replace("·", "*")
-        .replace("…", "...")
-        .replace("→", "->")
-        .replace("µ", "u")
-        .encode("ascii", "backslashreplace")
-        .decode()
-    )
+    text = re.sub(f"[{_RAISED}]+", lambda power: "**" + power[0].translate(_LOWERED), text)
+    for sign, plain in {"·": "*", "…": "...", "→": "->", "µ": "u"}.items():
+        text = text.replace(sign, plain)
+    return text.encode("ascii", "backslashreplace").decode()

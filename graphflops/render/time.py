@@ -67,17 +67,15 @@ def profile(report: Report) -> str:
     """How well the device's profile predicts kernels that it was not made from."""
     if not report.profile_errors:
         return "no kernel of this device was measured"
-    errors = ", ".join(
-        f"{safe(name, 40)} {100 * error:.0f} %" for name, error in report.profile_errors.items()
-    )
+    known = report.profile_errors.items()
+    errors = ", ".join(f"{safe(name, 40)} {100 * error:.0f} %" for name, error in known)
     return f"median error on measured kernels that were held out: {errors}"
 
 
 def limits(time: PhaseTime) -> str:
     """What limits how much of the time: `launch 88 %, memory 12 %`."""
-    return ", ".join(
-        f"{name} {100 * part:.0f} %" for name, part in time.shares.items() if part >= LEAST_SHARE
-    )
+    parts = [(name, part) for name, part in time.shares.items() if part >= LEAST_SHARE]
+    return ", ".join(f"{name} {100 * part:.0f} %" for name, part in parts)
 
 
 def _with_interval(time: PhaseTime) -> str:
@@ -85,10 +83,8 @@ def _with_interval(time: PhaseTime) -> str:
 
 
 def _reached(time: PhaseTime) -> str:
-    parts = [
-        (time.matrix_utilization, "of the matrix peak"),
-        (time.bandwidth_utilization, "of the memory bandwidth"),
-    ]
+    matrix, memory = time.matrix_utilization, time.bandwidth_utilization
+    parts = ((matrix, "of the matrix peak"), (memory, "of the memory bandwidth"))
     return ", ".join(f"{percent(part, 1)} % {of}" for part, of in parts if part is not None)
 
 
@@ -168,14 +164,8 @@ def _together(shares: Iterable[Share]) -> Share:
 def _line(name: str, share: Share, whole: float) -> list[str]:
     spread = interval(share.low, share.high) if share.low else ""
     part = percent(share.seconds, whole)
-    return [
-        safe(name),
-        f"{share.calls:,}" if share.calls else "",
-        seconds(share.seconds),
-        part,
-        spread,
-        share.bound,
-    ]
+    calls = f"{share.calls:,}" if share.calls else ""
+    return [safe(name), calls, seconds(share.seconds), part, spread, share.bound]
 
 
 def _key(report: Report, by: Cut | None) -> Callable[[Row], str | None]:

@@ -28,9 +28,8 @@ def _parts(training: Training) -> Iterator[str]:
     if training.accumulate > 1:
         yield f"{training.accumulate:,} micro-steps"
     if training.lora_rank:
-        modules = (
-            "" if training.lora_modules == Training().lora_modules else f" in {_names(training.lora_modules)}"
-        )
+        is_default = training.lora_modules == Training().lora_modules
+        modules = "" if is_default else f" in {_names(training.lora_modules)}"
         yield f"adapters of rank {training.lora_rank:,}{modules}"
     for verb, names in (
         ("freezes", training.freeze),

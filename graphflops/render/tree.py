@@ -248,10 +248,8 @@ class _Folder:
         names = dict.fromkeys(name for module in member if module is not None for name in module.children)
         for name in names:
             (child,) = _children([member], [name])
-            shapes = tuple(
-                -1 if module is None else tree.shape_of[module]
-                for tree, module in zip(self.trees, child, strict=True)
-            )
+            pairs = zip(self.trees, child, strict=True)
+            shapes = tuple(-1 if module is None else tree.shape_of[module] for tree, module in pairs)
             groups.setdefault((shapes, None if is_index(name) else name), []).append(name)
         return list(groups.values())
 

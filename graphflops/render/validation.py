@@ -73,21 +73,14 @@ def facts(found: Validation) -> Iterator[tuple[str, str]]:
         if compared[what]:
             yield label, f"{equal[what]:,} of {compared[what]:,} equal"
     if found.stated:
-        yield (
-            "sizes",
-            listed((f"{safe(name, 40)} = {size:,}" for name, size in together(found.stated).items()), 12),
-        )
+        sizes = together(found.stated).items()
+        yield "sizes", listed((f"{safe(name, 40)} = {size:,}" for name, size in sizes), 12)
     if found.peak_bytes is not None and found.predicted_peak_bytes:
-        share = found.peak_bytes / found.predicted_peak_bytes
-        yield (
-            "peak memory",
-            f"{memory(found.peak_bytes)} requested, {memory(found.predicted_peak_bytes)} predicted ({share:.3f} x)",
-        )
-    moved = [
-        (node.bytes, node.counted_bytes)
-        for node in found.nodes
-        if node.bytes and node.counted_bytes is not None
-    ]
+        peak, predicted = found.peak_bytes, found.predicted_peak_bytes
+        ratio = f"({peak / predicted:.3f} x)"
+        yield "peak memory", f"{memory(peak)} requested, {memory(predicted)} predicted {ratio}"
+    both = ((node.bytes, node.counted_bytes) for node in found.nodes)
+    moved = [(ours, counted) for ours, counted in both if ours and counted is not None]
     if moved:
         ours, counted = sum(a for a, _ in moved), sum(b for _, b in moved)
         yield "bytes", f"{memory(ours)} computed, {memory(counted)} measured in memory, the rest in the cache"
@@ -95,10 +88,8 @@ def facts(found: Validation) -> Iterator[tuple[str, str]]:
     yield from _ranks(found)
     if found.ceilings is not None:
         rates = [f"{number(int(rate))}FLOP/s {safe(name)}" for name, rate in found.ceilings.flops.items()]
-        yield (
-            "device",
-            ", ".join([*rates, f"{memory(int(found.ceilings.bandwidth))}/s copied"]) + ", measured",
-        )
+        rates.append(f"{memory(int(found.ceilings.bandwidth))}/s copied")
+        yield "device", ", ".join(rates) + ", measured"
 
 
 def _ranks(found: Validation) -> Iterator[tuple[str, str]]:
@@ -170,11 +161,8 @@ def _timed(node: NodeResult, found: Validation) -> list[str]:
     moved = node.bytes / seconds if node.bytes and seconds else 0.0
     peak = found.ceilings.flops.get(node.matrix_dtype, 0.0) if found.ceilings is not None else 0.0
     copied = found.ceilings.bandwidth if found.ceilings is not None else 0.0
-    predicted = (
-        [_seconds(node.predicted.seconds) if node.predicted and node.predicted.seconds else ""]
-        if found.profile
-        else []
-    )
+    took = node.predicted.seconds if node.predicted else 0
+    predicted = [_seconds(took) if took else ""] if found.profile else []
     return [
         safe(node.node, 60),
         operator_name(node.op),

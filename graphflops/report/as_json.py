@@ -163,10 +163,8 @@ def _document() -> _Document:
     time = Key("time", "time", left_out(forms.kind(PhaseTime)), msgspec.UNSET)
     sizes = [Key(name, name, Kind(int)) for name in _SIZES]
     phase = declared(Totals, [*costs, *peaks, *sizes, time], name="Phase", is_omitting=False, kw_only=True)
-    others = [
-        time,
-        *[Key(name, name, Kind(Union[phase, msgspec.UnsetType]), msgspec.UNSET) for name in _PHASES],
-    ]
+    may_lack = Kind(Union[phase, msgspec.UnsetType])
+    others = [time, *[Key(name, name, may_lack, msgspec.UNSET) for name in _PHASES]]
     totals = declared(Totals, [*costs, *peaks, *sizes, *others], is_omitting=False, kw_only=True)
     keys = [
         Key(key.name, key.source, _present(key.kind), None) if key.name == "memory" else key

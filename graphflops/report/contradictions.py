@@ -65,9 +65,8 @@ def saved(report: Report) -> Report:
             raise FileError(f"not a graphflops report: {name} is negative")
     for name, time in _times(report):
         if not 0 <= time.low <= time.high:
-            raise FileError(
-                f"not a graphflops report: {name}: the time is between {time.low} and {time.high} s"
-            )
+            span = f"between {time.low} and {time.high} s"
+            raise FileError(f"not a graphflops report: {name}: the time is {span}")
     for name, timeline in _timelines(report):
         if not _is_whole(timeline, len(report.rows)):
             raise FileError(f"not a graphflops report: {name} names moments or rows that there are not")

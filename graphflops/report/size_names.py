@@ -56,11 +56,8 @@ def alike(names: Iterable[str], same: Callable[[str], Hashable] = lambda _: None
     groups: dict[Hashable, list[str]] = {}
     for name in names:
         groups.setdefault((_numbers_replaced(name, repeat("*")), same(name)), []).append(name)
-    return [
-        one
-        for group in groups.values()
-        for one in ([group] if len(group) >= _FEWEST else [[name] for name in group])
-    ]
+    apart = [[group] if len(group) >= _FEWEST else [[name] for name in group] for group in groups.values()]
+    return [one for part in apart for one in part]
 
 
 def collapsed(names: Iterable[str]) -> list[str]:

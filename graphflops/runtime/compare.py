@@ -196,9 +196,8 @@ class RunComparison:
             moved = evaluate(row.cost.read_bytes + row.cost.written_bytes, self.sizes.known)
             checks = [*measured.checks, *self.work(row, measured, flops)] if measured.turns else []
             checks += self.sent(row)
-            tiles = (
-                sum(run.flops for run in measured.kernels) if operator(row.op).has_score_function else None
-            )
+            flexible_flops = sum(run.flops for run in measured.kernels)
+            tiles = flexible_flops if operator(row.op).has_score_function else None
             yield NodeResult(
                 row=place,
                 node=row.node,
@@ -217,16 +216,14 @@ class RunComparison:
     def work(self, row: Row, measured: _Measured, flops: int | None) -> Iterator[CheckResult]:
         """Compare the FLOPs of one call with the counted ones."""
         if row.state == "unknown":
-            yield CheckResult(
-                "flops", "explained", "unknown", str(measured.counted), "no rule gives its cost"
-            )
+            reason = "no rule gives its cost"
+            yield CheckResult("flops", "explained", "unknown", str(measured.counted), reason)
             return
         if any(check.ours == _NOT_RUN for check in measured.checks) or flops is None:
             return
         for run in measured.kernels:
-            yield from _kernel_checks(
-                row, run, evaluate(row.cost.masked_flops, self.sizes.known), flops, measured
-            )
+            masked = evaluate(row.cost.masked_flops, self.sizes.known)
+            yield from _kernel_checks(row, run, masked, flops, measured)
         if measured.nests:
             return  # its nested calls are compared one by one
         if measured.kernels and measured.attention is None:
@@ -268,13 +265,9 @@ def _kernel_checks(
         yield CheckResult("visible", "equal", str(ours), str(seen))
     else:
         given = masked == 0 and seen < ours and measured.attention is not None
-        yield CheckResult(
-            "visible",
-            "explained" if given else "different",
-            str(ours),
-            str(seen),
-            _MASKED_BY_INPUT if given else "",
-        )
+        verdict: Verdict = "explained" if given else "different"
+        reason = _MASKED_BY_INPUT if given else ""
+        yield CheckResult("visible", verdict, str(ours), str(seen), reason)
 
 
 def _tiles(pair: tuple[int, int]) -> str:

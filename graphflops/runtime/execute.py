@@ -117,9 +117,8 @@ class Execution:
 
     def calls(self, graph: Graph, values: dict[str, Any], prefix: str) -> tuple[Any, ...]:
         """Run a graph, nested or not, given the values of its inputs and of its captures."""
-        stored = {
-            entry.name: entry for entry in graph.inputs if entry.role in ("parameter", "buffer", "constant")
-        }
+        kinds = ("parameter", "buffer", "constant")
+        stored = {entry.name: entry for entry in graph.inputs if entry.role in kinds}
         for node, uses, dead in zip(graph.nodes, graph.operands, self._last_uses(graph), strict=True):
             for name in uses:
                 if name not in values and name in stored:
@@ -166,9 +165,8 @@ class Execution:
         """Count one run of a nested graph; TooManyTurnsError if a program from a file has too many."""
         self.turns += 1
         if not self.trusted and self.turns > _TURNS:
-            raise TooManyTurnsError(
-                f"{shown(prefix.rstrip('/'))}: loops of this program take more than {_TURNS:,} turns"
-            )
+            where = shown(prefix.rstrip("/"))
+            raise TooManyTurnsError(f"{where}: loops of this program take more than {_TURNS:,} turns")
 
     def function(self, op: Op) -> Callable[..., Any]:
         """The function that runs an operator."""
@@ -205,9 +203,8 @@ class Execution:
             return resolve(what.removeprefix("torch.ops."), self.trusted)
         if what.partition(":")[0] in ("cpu", "cuda", "meta", "mps", "xpu", "hpu"):
             return self.weights.device
-        raise ModelError(
-            f"{shown(what)} is an object that the program stores as a pickle, which is not opened"
-        )
+        kind = "an object that the program stores as a pickle, which is not opened"
+        raise ModelError(f"{shown(what)} is {kind}")
 
     def _last_uses(self, graph: Graph) -> list[tuple[str, ...]]:
         """By call: the values without a use after it."""

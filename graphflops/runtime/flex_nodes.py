@@ -73,26 +73,18 @@ class Kernels:
         return attention
 
     def forward(
-        self,
-        attention: PreparedAttention,
-        query: torch.Tensor,
-        key: torch.Tensor,
-        value: torch.Tensor,
+        self, attention: PreparedAttention, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
         scale: float | None,
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
         """Output and log-sum-exp of a prepared attention."""
         out, lse, counts = attention.forward(query, key, value, scale, 2 if self.counts else 0)
         self.ran(attention, "forward", counts, query, value)
         return out, lse
 
     def ran(
-        self,
-        attention: PreparedAttention,
-        kernel: Kernel,
-        counts: torch.Tensor,
-        query: torch.Tensor,
+        self, attention: PreparedAttention, kernel: Kernel, counts: torch.Tensor, query: torch.Tensor,
         value: torch.Tensor,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """Record the counts of a kernel."""
         if self.counts:
             self.runs.append(_run(attention, kernel, counts, query, value))
@@ -113,17 +105,10 @@ def takes(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> bool:
 
 
 def flex_attention(
-    kernels: Kernels,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    score_mod: Any,
-    block_mask: Sequence[Any],
-    scale: float,
-    kernel_options: Any = None,
-    score_mod_other_buffers: Sequence[Any] = (),
-    mask_mod_other_buffers: Sequence[Any] = (),
-) -> tuple[torch.Tensor, ...]:
+    kernels: Kernels, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, score_mod: Any,
+    block_mask: Sequence[Any], scale: float, kernel_options: Any = None,
+    score_mod_other_buffers: Sequence[Any] = (), mask_mod_other_buffers: Sequence[Any] = (),
+) -> tuple[torch.Tensor, ...]:  # fmt: skip
     """`higher_order.flex_attention`: output, log-sum-exp to the base 2, and row maxima."""
     from graphflops.runtime.flex.trace import function_of
 
@@ -132,34 +117,21 @@ def flex_attention(
 
         mask = (*block_mask[:-1], function_of(block_mask[-1].graph))
         buffers = (tuple(score_mod_other_buffers), tuple(mask_mod_other_buffers))
-        return tuple(
-            math_attention(query, key, value, function_of(score_mod.graph), mask, scale, {}, *buffers)
-        )
-    attention = _prepared(
-        kernels, query, key, score_mod, block_mask, score_mod_other_buffers, mask_mod_other_buffers
-    )
+        score = function_of(score_mod.graph)
+        return tuple(math_attention(query, key, value, score, mask, scale, {}, *buffers))
+    captured = score_mod_other_buffers, mask_mod_other_buffers
+    attention = _prepared(kernels, query, key, score_mod, block_mask, *captured)
     out, lse = kernels.forward(attention, query, key, value, scale)
     maxima = torch.full_like(lse, math.nan)  # the kernel does not compute them
     return out, lse / _LN2, maxima
 
 
 def flex_attention_backward(
-    kernels: Kernels,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    out: torch.Tensor,
-    logsumexp: torch.Tensor,
-    grad_out: torch.Tensor | None,
-    grad_logsumexp: torch.Tensor | None,
-    fw_graph: Any,
-    joint_graph: Any,
-    block_mask: Sequence[Any],
-    scale: float,
-    kernel_options: Any = None,
-    score_mod_other_buffers: Sequence[Any] = (),
-    mask_mod_other_buffers: Sequence[Any] = (),
-) -> tuple[Any, ...]:
+    kernels: Kernels, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, out: torch.Tensor,
+    logsumexp: torch.Tensor, grad_out: torch.Tensor | None, grad_logsumexp: torch.Tensor | None,
+    fw_graph: Any, joint_graph: Any, block_mask: Sequence[Any], scale: float, kernel_options: Any = None,
+    score_mod_other_buffers: Sequence[Any] = (), mask_mod_other_buffers: Sequence[Any] = (),
+) -> tuple[Any, ...]:  # fmt: skip
     """`higher_order.flex_attention_backward`: gradients of query, key, value and captured tensors."""
     from graphflops.runtime.flex.trace import function_of
 
@@ -207,14 +179,9 @@ def _run(
 
 
 def _prepared(
-    kernels: Kernels,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    score_mod: Any,
-    block_mask: Sequence[Any],
-    score_tensors: Sequence[Any],
-    mask_tensors: Sequence[Any],
-) -> PreparedAttention:
+    kernels: Kernels, query: torch.Tensor, key: torch.Tensor, score_mod: Any, block_mask: Sequence[Any],
+    score_tensors: Sequence[Any], mask_tensors: Sequence[Any],
+) -> PreparedAttention:  # fmt: skip
     from graphflops.runtime.flex import prepare
     from graphflops.runtime.flex.blocks import from_lists
 

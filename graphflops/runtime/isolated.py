@@ -72,9 +72,8 @@ def validate_file(
 def child_command(task: str, request: Mapping[str, Any]) -> list[str]:
     """The command of a child that imports what this process imports; the current folder is not searched for modules."""
     paths = [path for path in sys.path if path]
-    code = (
-        f"import sys; sys.path[:] = {paths!r}; from graphflops.runtime.child import main; main(*sys.argv[1:])"
-    )
+    run = "from graphflops.runtime.child import main; main(*sys.argv[1:])"
+    code = f"import sys; sys.path[:] = {paths!r}; {run}"
     return [sys.executable, "-c", code, task, json.dumps(request)]
 
 
@@ -112,9 +111,8 @@ def _ran(command: Sequence[str], seconds: float, path: str) -> Answer:
     try:
         status = process.wait(seconds)
     except subprocess.TimeoutExpired:
-        raise RunError(
-            f"{shown(path)}: the run took longer than {seconds:g} s and was ended: give a larger --time-limit"
-        ) from None
+        limit = f"{seconds:g} s and was ended: give a larger --time-limit"
+        raise RunError(f"{shown(path)}: the run took longer than {limit}") from None
     finally:
         process.kill()
         process.wait()

@@ -18,11 +18,9 @@ def machine_bytes() -> int:
 
 def free_bytes() -> int | None:
     """Memory that a program can use, within the limits of a container and of this process; None if unknown."""
-    found = [
-        _field("/proc/meminfo", "MemAvailable:"),
-        _room("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
-        _own_room(),
-    ]
+    group = "/sys/fs/cgroup/memory"
+    room = _room(f"{group}.max", f"{group}.current")
+    found = [_field("/proc/meminfo", "MemAvailable:"), room, _own_room()]
     known = [size for size in found if size is not None]
     return min(known) if known else None
 

@@ -98,9 +98,8 @@ def _refuse_outside(model: onnx.ModelProto, path: str) -> None:
         for entry in tensor.external_data:
             parts = entry.value.replace("\\", "/").split("/")
             if entry.key == "location" and (".." in parts or parts[0] == "" or ":" in parts[0]):
-                raise FileError(
-                    f"{shown(path)}: {shown(tensor.name)} is stored at {shown(entry.value)}, outside the model's folder"
-                )
+                where = f"{shown(tensor.name)} is stored at {shown(entry.value)}"
+                raise FileError(f"{shown(path)}: {where}, outside the model's folder")
 
 
 def _make_up(model: onnx.ModelProto) -> None:
@@ -124,9 +123,8 @@ def _session(model: onnx.ModelProto, path: str) -> Any:
     folder = os.path.dirname(os.path.abspath(path))
     options.add_session_config_entry("session.model_external_initializers_file_folder_path", folder)
     try:
-        return onnxruntime.InferenceSession(
-            model.SerializeToString(), options, providers=["CPUExecutionProvider"]
-        )
+        providers = ["CPUExecutionProvider"]
+        return onnxruntime.InferenceSession(model.SerializeToString(), options, providers)
     except Exception as error:  # noqa: BLE001 onnxruntime's errors have no common base
         advice = ": use --random-weights" if "xternal data" in str(error) else ""
         raise RunError(f"{shown(path)}: onnxruntime does not load it: {_line(error)}{advice}") from None

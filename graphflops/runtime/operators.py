@@ -32,19 +32,10 @@ _REFUSED = {
 }
 _NAMESPACES = frozenset(
     (
-        "aten",
-        "prims",
-        "quantized",
-        "quantized_decomposed",
-        "torchvision",
-        "torchao",
-        "transformers",
-        "rngprims",
-        "profiler",
-        "torch_attn",
-        "torch_nn",
+        "aten", "prims", "quantized", "quantized_decomposed", "torchvision", "torchao", "transformers",
+        "rngprims", "profiler", "torch_attn", "torch_nn",
     )
-)
+)  # fmt: skip
 # Namespaces whose operators exist only once a library's module is imported.
 _REGISTERED_BY = {
     "transformers": "transformers.integrations.moe",
@@ -55,12 +46,9 @@ _REGISTERED_BY = {
     "_c10d_functional_autograd": "torch.distributed._functional_collectives",
 }
 _MODULES: dict[str, Any] = {
-    "_operator": operator,
-    "math": math,
-    "builtins": builtins,
-    "torch": torch,
+    "_operator": operator, "math": math, "builtins": builtins, "torch": torch,
     "torch._functorch.predispatch": predispatch,
-}
+}  # fmt: skip
 
 
 @functools.cache
@@ -80,15 +68,13 @@ def resolve(op: str, trusted: bool = False) -> Callable[..., Any]:
     if called.dialect in _MODULES:
         return _of_module(_MODULES[called.dialect], called.word, op)
     if not trusted and called.dialect not in _NAMESPACES:
-        raise ModelError(
-            f"{shown(op)} is not run: operators of {shown(called.dialect)} are not run from a file"
-        )
+        whose = f"operators of {shown(called.dialect)}"
+        raise ModelError(f"{shown(op)} is not run: {whose} are not run from a file")
     found = overload_of(called)
     if found is None:
         version = torch.__version__.partition("+")[0]
-        raise ModelError(
-            f"torch {version} has no operator {shown(op)}: import the library that registers it, or update torch"
-        )
+        advice = "import the library that registers it, or update torch"
+        raise ModelError(f"torch {version} has no operator {shown(op)}: {advice}")
     chosen: Callable[..., Any] = _SUBSTITUTES.get(op, found)
     return chosen if trusted else checked(called, chosen)
 
@@ -166,14 +152,12 @@ def refuse_unsafe(graph: Graph) -> None:
         for value in flat((node.args, tuple([item for _, item in node.kwargs]))):
             if isinstance(value, Graph):
                 refuse_unsafe(value)
-            elif (
-                isinstance(value, Opaque) and "." in value.what
-            ):  # the operator that a higher-order operator wraps
-                wrapped = spelled(value.what.removeprefix("torch.ops."))
-                if reason := reason_to_refuse(wrapped):
-                    raise ModelError(
-                        f"{shown(node.name)}: {shown(value.what)} is not run from a file: {reason}"
-                    )
+                continue
+            # The operator that a higher-order operator wraps.
+            wrapped = value.what if isinstance(value, Opaque) and "." in value.what else ""
+            if wrapped and (reason := reason_to_refuse(spelled(wrapped.removeprefix("torch.ops.")))):
+                what = f"{shown(wrapped)} is not run from a file: {reason}"
+                raise ModelError(f"{shown(node.name)}: {what}")
 
 
 def reason_to_refuse(op: Op) -> str:

@@ -57,9 +57,8 @@ def _device(name: str, rank: int, count: int) -> torch.device:
     if device.type == "cpu":
         return device
     if name != "cuda" or torch.cuda.device_count() < count:
-        raise ModelError(
-            f"--device {shown(name)}: {count} processes take {count} GPUs: give cuda where there are so many"
-        )
+        needs = f"{count} processes take {count} GPUs"
+        raise ModelError(f"--device {shown(name)}: {needs}: give cuda where there are so many")
     torch.cuda.set_device(rank)
     return torch.device("cuda", rank)
 
@@ -90,9 +89,8 @@ class _Run:
         nodes = self.compared()
         can_run = all(check.verdict == "equal" or check.measured for node in nodes for check in node.checks)
         peak = self.peak() if can_run and self.is_cuda else None
-        times = (
-            [self.timed() for _ in range(repeats + 1)][1:] if can_run and repeats else []
-        )  # the first warms up
+        runs = repeats + 1 if can_run and repeats else 0
+        times = [self.timed() for _ in range(runs)][1:]  # the first warms up
         sends, exposed = self.communication() if times and self.is_cuda else (None, None)
         (use,) = self.report.memory_use
         seconds = statistics.median(times) if times else None

@@ -44,25 +44,22 @@ def refuse(graph: Graph, nproc: int, options: Mapping[str, Any]) -> None:
     mesh = graph.step.mesh or Mesh({}, {})
     if (devices := prod(mesh.axes.values())) != nproc:
         sizes = ",".join(f"{axis}={size}" for axis, size in mesh.axes.items())
-        raise ModelError(
-            f"{shown(graph.origin.path)}: a step of {devices} devices ({shown(sizes)}): give --nproc {devices}"
-        )
+        path = shown(graph.origin.path)
+        raise ModelError(f"{path}: a step of {devices} devices ({shown(sizes)}): give --nproc {devices}")
     if any(options[name] for name in ("dims", "names", "inputs", "random_weights")):
         raise ModelError("a recorded step has its own sizes and inputs: leave --dim, --inputs and such out")
     for name, group in mesh.groups.items():
         if sorted(group.ranks) != ranks_along(mesh.axes, group.axis, mesh.rank):
-            raise ModelError(
-                f"group {shown(name)} lies along no axes of the mesh: others' groups are not known"
-            )
+            along = "lies along no axes of the mesh: others' groups are not known"
+            raise ModelError(f"group {shown(name)} {along}")
     for node in graph.nodes:
         op = node.operator
         splits = op.arguments(node.args, node.kwargs).get("input_split_sizes") if op.is_exchange else None
         is_unequal = isinstance(splits, tuple) and len(set(splits)) > 1
         if is_unequal or op.name in ONE_TO_ONE:
             what = "parts of unequal sizes" if is_unequal else "the ranks of a pipeline"
-            raise ModelError(
-                f"{node.name} ({shown(node.op)}): {what}: other ranks have programs of their own"
-            )
+            where = f"{node.name} ({shown(node.op)})"
+            raise ModelError(f"{where}: {what}: other ranks have programs of their own")
 
 
 def merged(found: Sequence[Validation]) -> Validation:

@@ -81,9 +81,8 @@ class Replay(Execution):
         dtype, number = getattr(torch, value.dtype), value.storage
         device = _HOST if self.on_host(number) else self.device
         if number not in memory:
-            size = max(
-                self.step.storages[number].bytes, value.end
-            )  # a counter on the host has no bytes in the file
+            # A counter on the host has no bytes in the file.
+            size = max(self.step.storages[number].bytes, value.end)
             memory[number] = torch.zeros(size, dtype=torch.uint8, device=device).untyped_storage()
         empty = torch.empty(0, dtype=dtype, device=device)
         return empty.set_(memory[number], value.offset, value.shape, value.strides)
@@ -125,17 +124,15 @@ class Replay(Execution):
         overload: Any = overload_of(op)
         is_of_groups = op.dialect in _OF_GROUPS
         if is_of_groups and (overload is None or find(op.spelling) is None):
-            raise ModelError(
-                f"{shown(op.spelling)} is not run: graphflops has no rule for it, or torch no operator"
-            )
+            why = "graphflops has no rule for it, or torch no operator"
+            raise ModelError(f"{shown(op.spelling)} is not run: {why}")
         function = overload if is_of_groups else resolve(op.spelling)
         known = {argument.name: argument for argument in overload._schema.arguments}
 
         def run(*args: Any, **kwargs: Any) -> Any:
             if is_of_groups:
-                args = tuple(
-                    [self.in_groups(a, value) for a, value in zip(known.values(), args, strict=False)]
-                )
+                pairs = zip(known.values(), args, strict=False)
+                args = tuple([self.in_groups(argument, value) for argument, value in pairs])
                 kwargs = {name: self.in_groups(known[name], value) for name, value in kwargs.items()}
             if "device" in known and not any(isinstance(a, torch.Tensor) for a in args):
                 kwargs.setdefault("device", self.where)

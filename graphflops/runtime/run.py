@@ -29,17 +29,10 @@ from graphflops.view import View
 
 
 def prepared(
-    model: object,
-    *,
-    model_name: str | None = None,
-    device: str,
-    dims: Mapping[str, int],
-    names: Mapping[str, str],
-    inputs: Mapping[str, Any] | str | None,
-    random_weights: bool,
-    seed: int,
+    model: object, *, model_name: str | None = None, device: str, dims: Mapping[str, int],
+    names: Mapping[str, str], inputs: Mapping[str, Any] | str | None, random_weights: bool, seed: int,
     profile: str | None = None,
-) -> Run:
+) -> Run:  # fmt: skip
     """The program, its analysis at the given sizes, its inputs and weights: all that a run needs.
 
     profile: of the device whose times are predicted; by default that of the GPU that runs the program.
@@ -66,21 +59,15 @@ class Run:
     """One program that is about to be validated, with its inputs, weights and device."""
 
     def __init__(
-        self,
-        graph: Graph,
-        report: Report,
-        inputs: Mapping[str, torch.Tensor],
-        device: torch.device,
-        random_weights: bool,
-        seed: int,
-    ) -> None:
+        self, graph: Graph, report: Report, inputs: Mapping[str, torch.Tensor], device: torch.device,
+        random_weights: bool, seed: int,
+    ) -> None:  # fmt: skip
         self.graph = graph
         self.report = report
         self.inputs = inputs
         self.device = device
-        self.weights = Weights(
-            graph, device, random_weights, keep=2 * report.parameter_bytes < memory_of(device)
-        )
+        keep = 2 * report.parameter_bytes < memory_of(device)
+        self.weights = Weights(graph, device, random_weights, keep)
         self.seed = seed
         self.trusted = graph.origin.format == "live"
 
@@ -116,6 +103,8 @@ class Run:
         seconds = clock.seconds()
         nodes = tuple(watch.results(seconds))
         used = dict.fromkeys(node.matrix_dtype for node in nodes if node.matrix_dtype and node.turns)
+        dtypes = (getattr(torch, name, None) for name in used)
+        known = [dtype for dtype in dtypes if isinstance(dtype, torch.dtype)]
         return Validation(
             path=self.graph.origin.path,
             device=described(self.device),
@@ -126,7 +115,7 @@ class Run:
             predicted_peak_bytes=evaluate(self.report.totals.peak_bytes, sizes),
             peak_bytes=peak,
             seconds=sum(seconds.values()) if repeats else None,
-            ceilings=ceilings(self.device, _types(used)) if repeats else None,
+            ceilings=ceilings(self.device, known) if repeats else None,
             kernels=watch.sources(),
             profile=self.report.device or "",
             predicted=self.report.totals.time if repeats else None,
@@ -166,10 +155,6 @@ class Run:
         return most
 
 
-def _types(names: Mapping[str, None]) -> list[torch.dtype]:
-    return [found for name in names if isinstance(found := getattr(torch, name, None), torch.dtype)]
-
-
 def device_of(name: str) -> torch.device:
     """The device of that name; ModelError if the machine does not have it."""
     try:
@@ -180,13 +165,11 @@ def device_of(name: str) -> torch.device:
         raise ModelError(f"--device {shown(name)}: give cpu or cuda")
     if device.type == "cuda":
         if not torch.cuda.is_available():
-            raise ModelError(
-                f"--device {shown(name)}: this machine has no CUDA device; --device cpu always runs"
-            )
+            what = "this machine has no CUDA device; --device cpu always runs"
+            raise ModelError(f"--device {shown(name)}: {what}")
         if (device.index or 0) >= torch.cuda.device_count():
-            raise ModelError(
-                f"--device {shown(name)}: this machine has {torch.cuda.device_count()} CUDA devices"
-            )
+            devices = torch.cuda.device_count()
+            raise ModelError(f"--device {shown(name)}: this machine has {devices} CUDA devices")
         return torch.device("cuda", device.index or 0)
     return device
 
@@ -217,9 +200,8 @@ def refuse_too_large(report: Report, device: torch.device, processes: int = 1) -
     peak = evaluate(report.totals.peak_bytes, report.values)
     free = memory_of(device) if device.type == "cuda" else free_bytes()
     if peak is not None and free is not None and processes * peak > free:
-        raise ModelError(
-            f"the run needs {processes * peak:,} bytes at its peak, {free:,} are free: give smaller sizes by --dim"
-        )
+        needs = f"{processes * peak:,} bytes at its peak, {free:,} are free"
+        raise ModelError(f"the run needs {needs}: give smaller sizes by --dim")
 
 
 _ROUNDS = 5
@@ -319,9 +301,8 @@ def ceilings(device: torch.device, dtypes: Iterable[torch.dtype]) -> Ceilings:
     for dtype in dtypes:
         try:
             a, b = (torch.randn(side, side, device=device).to(dtype) for _ in range(2))
-            rates[str(dtype).removeprefix("torch.")] = (
-                2 * side**3 / _fastest(device, partial(torch.matmul, a, b))
-            )
+            took = _fastest(device, partial(torch.matmul, a, b))
+            rates[str(dtype).removeprefix("torch.")] = 2 * side**3 / took
         except RuntimeError:
             continue  # the device has no product in this element type
     source = torch.empty(elements, dtype=torch.float32, device=device).fill_(1)

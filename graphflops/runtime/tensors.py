@@ -72,15 +72,13 @@ class Weights:
             try:
                 return tensor_of(stored).to(self.device, copy=entry.role != "parameter")
             except (TypeError, ValueError, OverflowError) as error:
-                raise FileError(
-                    f"{what} is stored in a form that torch does not accept: {_line(error)}"
-                ) from None
+                form = f"a form that torch does not accept: {_line(error)}"
+                raise FileError(f"{what} is stored in {form}") from None
         found = self._checkpointed().get(entry.target)
         if isinstance(found, torch.Tensor) and not found.is_meta:
             return found.detach().to(self.device, copy=entry.role != "parameter")
-        raise FileError(
-            f"{shown(entry.target or entry.name)} is not stored in the program: use --random-weights"
-        )
+        name = shown(entry.target or entry.name)
+        raise FileError(f"{name} is not stored in the program: use --random-weights")
 
     def _checkpointed(self) -> dict[str, Any]:
         """Tensors of the checkpoints that torch before 2.9 wrote; torch reads them without running code."""
@@ -111,9 +109,8 @@ def tensor_of(stored: Stored) -> torch.Tensor:
     with warnings.catch_warnings():
         # Memory that may not be written: nothing here writes to it.
         warnings.simplefilter("ignore", UserWarning)
-        flat = torch.frombuffer(
-            stored.memory, dtype=torch.uint8, count=len(stored.memory) // dtype.itemsize * dtype.itemsize
-        )
+        whole = len(stored.memory) // dtype.itemsize * dtype.itemsize
+        flat = torch.frombuffer(stored.memory, dtype=torch.uint8, count=whole)
     return flat.view(dtype).as_strided(stored.shape, stored.strides, stored.offset)
 
 

@@ -75,13 +75,9 @@ def _counted(model: object, found: Validation, options: dict[str, Any]) -> Valid
 
 
 def _validated(
-    model: object,
-    repeats: int,
-    options: dict[str, Any],
-    limits: tuple[float, int | None],
-    rule_files: Sequence[str],
-    nproc: int | None,
-) -> Validation:
+    model: object, repeats: int, options: dict[str, Any], limits: tuple[float, int | None],
+    rule_files: Sequence[str], nproc: int | None,
+) -> Validation:  # fmt: skip
     """Validates a file in a child process with limits, a recorded step in several, anything else in this process."""
     path = os.fsdecode(model) if isinstance(model, (str, os.PathLike)) else None
     is_recorded = path is not None and reader_of(regular_file(path)).name == "recorded"
@@ -129,16 +125,9 @@ def _prepared(graph: Graph, **options: Any) -> Run:
 
 
 def _validated_onnx(
-    graph: Graph,
-    repeats: int,
-    *,
-    dims: Mapping[str, int],
-    names: Mapping[str, str],
-    inputs: Mapping[str, Any] | str | None,
-    random_weights: bool,
-    seed: int,
-    profile: str | None,
-) -> Validation:
+    graph: Graph, repeats: int, *, dims: Mapping[str, int], names: Mapping[str, str],
+    inputs: Mapping[str, Any] | str | None, random_weights: bool, seed: int, profile: str | None,
+) -> Validation:  # fmt: skip
     try:
         import onnxruntime  # type: ignore[import-untyped]  # noqa: F401
 

@@ -75,15 +75,9 @@ class NodeResult:
     @property
     def reason(self) -> str:
         """Why the verdict is not `equal`."""
-        reasons = [
-            check.reason or f"{check.what}: {check.ours}, ran {check.measured}" for check in self.checks
-        ]
-        of = [
-            reason
-            for check, reason in zip(self.checks, reasons, strict=True)
-            if check.verdict == self.verdict
-        ]
-        return "; ".join(dict.fromkeys(of)) if self.verdict != "equal" else ""
+        of = [check for check in self.checks if check.verdict == self.verdict]
+        reasons = [one.reason or f"{one.what}: {one.ours}, ran {one.measured}" for one in of]
+        return "; ".join(dict.fromkeys(reasons)) if self.verdict != "equal" else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,9 +204,8 @@ class RunSizes:
         """Compare a derived type with that of a tensor: `equal` or `different`."""
         sizes = [self.meet(size, real) for size, real in zip(typed.shape, shape, strict=False)]
         ran = written(dtype, shape)
-        same = len(typed.shape) == len(shape) and all(
-            size is None or size == real for size, real in zip(sizes, shape, strict=True)
-        )
+        pairs = zip(sizes, shape, strict=True)
+        same = len(typed.shape) == len(shape) and all(size in (None, real) for size, real in pairs)
         if same and typed.dtype.name == dtype:
             return CheckResult("type", "equal", ran, ran)
         missing = [None] * (len(typed.shape) - len(sizes))

@@ -27,57 +27,27 @@ def _quantities(*prefixes: str) -> dict[str, Kind]:
 
 
 RESULTS: dict[str, Kind] = {
-    **KEY,
-    "bytes": "number",
-    **dict.fromkeys(("format", "producer", "status", "code", "message"), "text"),
-    **_quantities(""),
-    **dict.fromkeys(HELD, "number"),
-    "counted": "number",
-    "free": "number",
-    "unknown": "number",
-    "unknown_ops": "texts",
-    "contradiction": "text",
-    "attentions": "number",
-    "attention_flops": "number",
-    "attention_kv_bytes": "number",
+    **KEY, "bytes": "number", **dict.fromkeys(("format", "producer", "status", "code", "message"), "text"),
+    **_quantities(""), **dict.fromkeys(HELD, "number"), "counted": "number", "free": "number",
+    "unknown": "number", "unknown_ops": "texts", "contradiction": "text", "attentions": "number",
+    "attention_flops": "number", "attention_kv_bytes": "number",
     **{f"audit_{severity}s": "number" for severity in SEVERITIES},
-    **_quantities(*(f"{phase}_" for phase in PHASES)),
-    "device": "text",
-    "time_bound": "text",
-    **{f"time_{name}": "real" for name in TIMES},
-    "allocated_peak": "number",
-    "reserved_peak": "number",
-    "inputs": "texts",
-    "assumed": "texts",
-    "options": "text",
-    "limits": "text",
-    "seconds": "real",
-    "modified": "number",
-    "version": "text",
-}
+    **_quantities(*(f"{phase}_" for phase in PHASES)), "device": "text", "time_bound": "text",
+    **{f"time_{name}": "real" for name in TIMES}, "allocated_peak": "number", "reserved_peak": "number",
+    "inputs": "texts", "assumed": "texts", "options": "text", "limits": "text", "seconds": "real",
+    "modified": "number", "version": "text",
+}  # fmt: skip
 _WORK: dict[str, Kind] = {quantity.name: "number" for quantity in REPORTED}
 CALLS: dict[str, Kind] = {
-    **KEY,
-    **dict.fromkeys(("node", "op", "module", "source", "state"), "text"),
-    **_WORK,
-}
+    **KEY, **dict.fromkeys(("node", "op", "module", "source", "state"), "text"), **_WORK,
+}  # fmt: skip
 MODULES: dict[str, Kind] = {
-    **KEY,
-    "module": "text",
-    "type": "text",
-    "calls": "number",
-    "parameters": "number",
-    **_WORK,
-}
+    **KEY, "module": "text", "type": "text", "calls": "number", "parameters": "number", **_WORK,
+}  # fmt: skip
 FINDINGS: dict[str, Kind] = {
-    **KEY,
-    **dict.fromkeys(("code", "name", "severity", "message", "module", "source"), "text"),
-    "flops": "number",
-    "moved_bytes": "number",
-}
+    **KEY, **dict.fromkeys(("code", "name", "severity", "message", "module", "source"), "text"),
+    "flops": "number", "moved_bytes": "number",
+}  # fmt: skip
 TABLES: dict[TableName, dict[str, Kind]] = {
-    "results": RESULTS,
-    "calls": CALLS,
-    "modules": MODULES,
-    "findings": FINDINGS,
-}
+    "results": RESULTS, "calls": CALLS, "modules": MODULES, "findings": FINDINGS,
+}  # fmt: skip

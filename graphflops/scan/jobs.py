@@ -59,10 +59,7 @@ class Options(msgspec.Struct, frozen=True):
     @property
     def text(self) -> str:
         """What results depend on, as the column `options` has it."""
-        parts = [
-            *(["training"] if self.training else []),
-            *([f"device={self.device}"] if self.device else []),
-        ]
+        parts = [*["training"] * self.training, *[f"device={self.device}"] * bool(self.device)]
         return " ".join([*parts, *(f"rows={name}" for name in self.rows)])
 
     @property
@@ -122,12 +119,8 @@ def _paths(source: str) -> Iterator[str]:
         yield from _urls(source)
         return
     if os.path.isdir(source):
-        found = sorted(
-            os.path.join(folder, name)
-            for folder, _, names in os.walk(source)
-            for name in names
-            if name.endswith(MODEL_SUFFIXES)
-        )
+        files = (os.path.join(folder, name) for folder, _, names in os.walk(source) for name in names)
+        found = sorted(file for file in files if file.endswith(MODEL_SUFFIXES))
     elif source == "-" or (source.endswith(_LISTS) and os.path.isfile(source)):
         found = [path for line in _lines(source) for path in _paths(line)]
     elif os.path.isfile(source):
@@ -137,9 +130,8 @@ def _paths(source: str) -> Iterator[str]:
 
         found = sorted(path for path in glob.glob(source, recursive=True) if os.path.isfile(path))
     if not found:
-        raise FileError(
-            f"{shown(source)}: no model: name a file, a folder, a pattern, a list (.txt) or a URL"
-        )
+        kinds = "a file, a folder, a pattern, a list (.txt) or a URL"
+        raise FileError(f"{shown(source)}: no model: name {kinds}")
     yield from found
 
 

@@ -66,11 +66,9 @@ def answered(task: Task) -> Result:
         row = failed("timeout" if late else "error", "LimitError", said)
     except (GraphflopsError, OSError, RecursionError, MemoryError) as error:
         text = str(error) or "it does not fit in memory"
-        row = failed(
-            "error",
-            type(error).__name__,
-            text.replace(shown(file), shown(task.path)).removeprefix(f"{shown(task.path)}: "),
-        )
+        name = shown(task.path)
+        text = text.replace(shown(file), name).removeprefix(f"{name}: ")
+        row = failed("error", type(error).__name__, text)
     except Exception as error:  # noqa: BLE001 - whatever a file makes fail costs that file only
         row = failed("error", type(error).__name__, f"{error}: a defect of graphflops, please report it")
     if task.step == "analyze":
@@ -221,12 +219,8 @@ def _findings(report: Report, findings: tuple[Finding, ...]) -> Iterator[Row]:
     for found in findings:
         named = {name: getattr(found, name) for name in ("code", "name", "severity")}
         texts = {name: shown(getattr(found, name), _TEXT) for name in ("message", "module", "source")}
-        yield {
-            **named,
-            **texts,
-            "flops": _number(report, found.flops),
-            "moved_bytes": _number(report, found.bytes),
-        }
+        costs = {"flops": _number(report, found.flops), "moved_bytes": _number(report, found.bytes)}
+        yield {**named, **texts, **costs}
 
 
 def _work(report: Report, cost: object) -> Row:

@@ -7,13 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from graphflops.base.units import memory, number, parameters, percent
+from graphflops.render.html import file
 from graphflops.render.html.data import inert
 from graphflops.render.html.fragment import escaped
-from graphflops.render.html.page import hashed
 from graphflops.render.text import count_of, safe
 from graphflops.scan import store
 from graphflops.scan.columns import RESULTS
-from graphflops.version import __version__
 
 # Head, column, and how its numbers are written: n count, p parameters, b bytes, s seconds, "" text.
 _SHOWN = (
@@ -39,15 +38,6 @@ _SHOWN = (
 _TEXT = 300
 _LISTED = 6  # inputs or sizes of a row
 _HERE = Path(__file__).parent
-_STYLE = """
-:root{color-scheme:light dark}body{font:14px/1.4 system-ui,sans-serif;margin:1.5em;color:light-dark(#222,#ddd);
-background:light-dark(#fff,#181818)}h1{font-size:1.3em}input{font:inherit;padding:.3em .5em;width:min(30em,90vw)}
-.room{overflow-x:auto}table{border-collapse:collapse;margin-top:.8em}
-th,td{padding:.2em .7em;text-align:left;white-space:nowrap}
-td.figure,th.figure{text-align:right;font-variant-numeric:tabular-nums}th button{all:unset;cursor:pointer;font-weight:600}
-th button:focus-visible{outline:2px solid}tr:nth-child(even) td{background:light-dark(#f5f5f5,#222)}
-.bad{color:light-dark(#b00020,#ff7a85)}td.long{white-space:normal;max-width:36em}
-"""
 
 
 def page(folder: str, name: str = "") -> str:
@@ -65,31 +55,15 @@ def page(folder: str, name: str = "") -> str:
             [*(_cell(row[columns[index]]) for index in kept), _assumed(row, columns, kept)] for row in rows
         ],
     }
-    script, style = (_HERE / "page.js").read_text("utf-8"), _STYLE
-    policy = f"default-src 'none'; script-src {hashed(script)}; style-src {hashed(style)}"
-    name = escaped(name or folder)
-    return f"""<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy" content="{policy}">
-<meta name="generator" content="graphflops {__version__}">
-<title>{name}: fleet</title>
-<style>{style}</style>
-</head>
-<body>
-<h1>{name}</h1>
+    name = name or folder
+    body = f"""<h1>{escaped(name)}</h1>
 <p>{escaped(_summary(rows))}</p>
 <p><label>Filter: <input id="filter" type="search" placeholder="onnx error flops&gt;1e12"></label>
 <span id="count"></span></p>
 <noscript>The table needs the script of this page.</noscript>
 <div class="room"><table id="table"><thead></thead><tbody></tbody></table></div>
-<script type="application/json" id="data">{inert(json.dumps(data).encode())}</script>
-<script>{script}</script>
-</body>
-</html>
-"""
+<script type="application/json" id="data">{inert(json.dumps(data).encode())}</script>"""
+    return file.page(f"{name}: fleet", body, file.read(_HERE, "page.css"), file.read(_HERE, "page.js"))
 
 
 def _assumed(row: dict[str, Any], columns: list[str], kept: list[int]) -> list[int]:
@@ -97,11 +71,8 @@ def _assumed(row: dict[str, Any], columns: list[str], kept: list[int]) -> list[i
     if not row["assumed"]:
         return []
     open_ = {"time_seconds", *(name for name in columns if not (row.get(f"{name}_formula") or "0").isdigit())}
-    return [
-        place
-        for place, index in enumerate(kept)
-        if columns[index] in open_ and row[columns[index]] is not None
-    ]
+    known = [(place, columns[index]) for place, index in enumerate(kept)]
+    return [place for place, name in known if name in open_ and row[name] is not None]
 
 
 def _cell(value: Any) -> Any:
@@ -125,12 +96,11 @@ def _summary(rows: list[dict[str, Any]]) -> str:
         groups.setdefault(row["binding"] or "", []).append(row)
     sums = (f"{safe(name, 80)}: " * (len(groups) > 1) + _together(group) for name, group in groups.items())
     assumed = sum(bool(row["assumed"]) for row in rows)
-    said = (
-        f" Sizes were assumed for {count_of(assumed, 'row')}: a ~ marks them and what follows from them."
-        if assumed
-        else ""
-    )
-    return f"{count_of(len(rows), 'row')}: {states}. {'; '.join(sums)}.{said}"
+    said = f"{count_of(len(rows), 'row')}: {states}. {'; '.join(sums)}."
+    if assumed:
+        marked = "a ~ marks them and what follows from them."
+        said += f" Sizes were assumed for {count_of(assumed, 'row')}: {marked}"
+    return said
 
 
 def _together(rows: list[dict[str, Any]]) -> str:

@@ -16,18 +16,9 @@ from graphflops.scan import store
 from graphflops.scan.columns import COSTS, HELD
 
 _COLUMNS = (
-    "path",
-    "binding",
-    "status",
-    "message",
-    "contradiction",
-    *COSTS,
-    *HELD,
-    "counted",
-    "free",
-    "unknown",
+    "path", "binding", "status", "message", "contradiction", *COSTS, *HELD, "counted", "free", "unknown",
     "unknown_ops",
-)
+)  # fmt: skip
 
 
 def checked(path: str, policy: BudgetFile) -> tuple[Findings, int]:
@@ -41,9 +32,8 @@ def checked(path: str, policy: BudgetFile) -> tuple[Findings, int]:
             raise FileError(f"{shown(policy.path)}: {what}")
     found, count = [], 0
     for row in store.rows_of(store.read(path, columns=_COLUMNS)):
-        budgets = [
-            one for one in policy.budgets if one.applies(policy.name_of(row["path"])) and _at(one, row)
-        ]
+        named = [one for one in policy.budgets if one.applies(policy.name_of(row["path"]))]
+        budgets = [one for one in named if _at(one, row)]
         count += bool(budgets)
         broken = [finding_ for budget in budgets for finding_ in _broken(row, budget)]
         if broken:
@@ -62,9 +52,8 @@ def _broken(row: Mapping[str, Any], budget: Budget) -> Iterator[Finding]:
         yield finding("GF310", f"{row['status']}: {row['message']}")
         return
     if row["contradiction"] is None:
-        yield finding(
-            "GF310", "an older version wrote this row, which did not look for contradictions: scan again"
-        )
+        what = "an older version wrote this row, which did not look for contradictions"
+        yield finding("GF310", f"{what}: scan again")
     elif row["contradiction"]:
         yield finding("GF313", row["contradiction"])
     for limit in budget.limits:
@@ -80,19 +69,16 @@ def _compared(row: Mapping[str, Any], limit: Limit, budget: Budget) -> Iterator[
     value, most = row[limit.quantity], limit.most
     assert isinstance(most, int)
     if value is None:
-        yield finding(
-            "GF304", f"{limit.quantity} depends on a size without a value, or is past the table's integers"
-        )
+        what = "depends on a size without a value, or is past the table's integers"
+        yield finding("GF304", f"{limit.quantity} {what}")
     elif value > most:
-        is_, over = (
-            measured(limit.quantity, count, UNITS[limit.quantity]) for count in (value, value - most)
-        )
+        unit = UNITS[limit.quantity]
+        is_, over = (measured(limit.quantity, count, unit) for count in (value, value - most))
         yield finding("GF301", f"{limit.quantity} is {is_}: {over} over the limit of {shown(limit.text)}")
     elif limit.quantity in COSTS and _unexcused(row, budget):
         names = ", ".join(_unexcused(row, budget)[:3])
-        yield finding(
-            "GF303", f"{limit.quantity} lacks {count_of(row['unknown'], 'call')} of unknown cost ({names})"
-        )
+        calls = count_of(row["unknown"], "call")
+        yield finding("GF303", f"{limit.quantity} lacks {calls} of unknown cost ({names})")
 
 
 def _unexcused(row: Mapping[str, Any], budget: Budget) -> list[str]:

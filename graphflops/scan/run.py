@@ -51,10 +51,8 @@ def scanned(job: Job, known: Collection[str] = ()) -> Result:
         said = "the file was replaced while it was read: scan it again"
         return Result({**about, **failed("error", "Replaced", said), "sha256": ""}, {})
     key["sha256"] = about["sha256"]
-    return Result(
-        {**result.row, **about},
-        {name: [{**key, **row} for row in rows] for name, rows in result.more.items()},
-    )
+    more = {name: [{**key, **row} for row in rows] for name, rows in result.more.items()}
+    return Result({**result.row, **about}, more)
 
 
 def _step(step: Literal["look", "digest", "analyze"], file: str, job: Job, size: int = 0) -> Result:
@@ -146,14 +144,9 @@ def further(folder: str, name: str) -> str:
 
 
 def scan(
-    jobs: Sequence[Job],
-    folder: str,
-    *,
-    workers: int = 1,
-    scheduler: str = "",
-    cache: bool = True,
+    jobs: Sequence[Job], folder: str, *, workers: int = 1, scheduler: str = "", cache: bool = True,
     progress: Callable[[Summary, int], None] = lambda summary, total: None,
-) -> Summary:
+) -> Summary:  # fmt: skip
     """Analyzes every job whose row is not in the table yet, and adds the rows to it.
 
     workers: processes on this machine. scheduler: address of a Dask cluster to run on instead. cache: take rows of the same

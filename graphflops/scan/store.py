@@ -30,12 +30,8 @@ def pyarrow() -> Any:
 def schema(name: TableName) -> Any:
     """The columns of a table as pyarrow has them."""
     arrow = pyarrow()
-    kinds = {
-        "text": arrow.string(),
-        "number": arrow.int64(),
-        "real": arrow.float64(),
-        "texts": arrow.list_(arrow.string()),
-    }
+    kinds = {"text": arrow.string(), "number": arrow.int64(), "real": arrow.float64()}
+    kinds["texts"] = arrow.list_(arrow.string())
     return arrow.schema([(column, kinds[kind]) for column, kind in TABLES[name].items()])
 
 

@@ -150,9 +150,8 @@ class _Modules:
         for group in groups.values():
             nodes = [self.calls.nodes[name] for name in group]
             made = self.unique(numbered(group))
-            sums = {
-                key: sum(node[key] for node in nodes) for key in ("memory", "parameters") if key in nodes[0]
-            }
+            held = [key for key in ("memory", "parameters") if key in nodes[0]]
+            sums = {key: sum(node[key] for node in nodes) for key in held}
             label = numbered([node["label"] for node in nodes])
             self.graph.add_node(made, **nodes[0] | sums | {"label": label, "count": len(group)})
             self.of.update(dict.fromkeys(group, made))

@@ -103,15 +103,13 @@ def _stage(
     graph: networkx.MultiDiGraph, of_call: Mapping[str, int], spans: Sequence[_Span], part: int, by: Quantity
 ) -> Stage:
     """One stage of those that calls are in."""
-    calls = [
-        name for name, data in graph.nodes(data=True) if data["kind"] == "call" and of_call[name] == part
-    ]
+    nodes = graph.nodes(data="kind")
+    calls = [name for name, kind in nodes if kind == "call" and of_call[name] == part]
     read = {maker for name in calls for maker in graph.pred[name] if graph.nodes[maker]["kind"] == "weight"}
-    crossing = [
-        span.crossing
-        for span in spans
-        if of_call[span.crossing.maker] <= part < max(of_call[name] for name in span.users)
-    ]
+    crossing = []
+    for span in spans:
+        if of_call[span.crossing.maker] <= part < max(of_call[name] for name in span.users):
+            crossing.append(span.crossing)
     weights = sum(graph.nodes[name].get("memory", 0) for name in read)
     return Stage(tuple(calls), cost(graph, calls, by)[0], weights, tuple(crossing))
 
@@ -121,9 +119,8 @@ def _places(graph: networkx.MultiDiGraph, names: Sequence[str], every: Sequence[
     place = {name: position for position, name in enumerate(names)}
     for name in reversed(every):
         if name not in place:
-            place[name] = min(
-                [place[user] for user in graph.succ[name] if user in place], default=len(names) - 1
-            )
+            users = [place[user] for user in graph.succ[name] if user in place]
+            place[name] = min(users, default=len(names) - 1)
     return place
 
 

@@ -19,9 +19,8 @@ _DEEPEST = 40  # modules within modules
 _TRIED = 8  # places where a repetition may begin anew
 # What calls of layers that repeat have in common.
 _ALIKE = (
-    *("op", "exact", "status", "stage", "flops", "flops_formula", "vector_flops"),
-    *("bytes", "bytes_formula"),
-)
+    "op", "exact", "status", "stage", "flops", "flops_formula", "vector_flops", "bytes", "bytes_formula",
+)  # fmt: skip
 # Statuses of a part of which one call has them.
 _OF_ANY = ("different", "not executed", "changed", "explained", "on path", "bottleneck", "unused")
 
@@ -79,7 +78,10 @@ class Fold:
         """The fold of some nodes of a graph of calls."""
         nodes = {name: graph.nodes[name] for name in names}
         return Fold(
-            {name: str(data.get("module", "") if _is_call(data) else "") for name, data in nodes.items()},
+            {
+                name: str(data.get("module", "")) if data.get("kind") == "call" else ""
+                for name, data in nodes.items()
+            },
             {name: [maker for maker in graph.pred[name] if maker in nodes] for name in nodes},
             {name: tuple([data.get(key) for key in _ALIKE]) for name, data in nodes.items()},
             {name: data["stage"] for name, data in nodes.items() if "stage" in data},
@@ -112,9 +114,8 @@ class Fold:
     def _deeper(self, part: Part, depth: int) -> Iterator[Part]:
         if part not in self.paths:
             self.paths[part] = {self.path[call] for call in part.turns[0].calls}
-        if part.is_own or (
-            not part.cycle and all(cut(path, depth) <= part.level for path in self.paths[part])
-        ):
+        is_cut = not part.cycle and all(cut(path, depth) <= part.level for path in self.paths[part])
+        if part.is_own or is_cut:
             yield part
         else:
             for inner in self.within(part):
@@ -132,9 +133,8 @@ class Fold:
             key = (None if is_own else path[level], self.stages.get(call))
             place = latest.get(key, -1)
             reads = {of[read] for read in self.reads[call] if read in of}
-            is_circle = (
-                any(parts[read].above >> place & 1 for read in reads - {place}) if place >= 0 else False
-            )
+            others = reads - {place} if place >= 0 else ()
+            is_circle = any(parts[read].above >> place & 1 for read in others)
             if place < 0 or (is_own and place != last) or is_circle:
                 place = latest[key] = len(parts)
                 parts.append(Part(level + (not is_own), is_own, [Turn([])]))
@@ -263,7 +263,3 @@ def marks(nodes: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     status = worst if len(statuses) > 1 else next(iter(statuses), "")
     found = {"stage": stages.pop() if len(stages) == 1 else None, "status": status}
     return {key: mark for key, mark in found.items() if mark}
-
-
-def _is_call(data: Mapping[str, object]) -> bool:
-    return data.get("kind") == "call"

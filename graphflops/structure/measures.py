@@ -44,11 +44,8 @@ class Measures:
         if typed is None:
             return {}
         shape = f"[{', '.join(map(str, typed.shape))}]"
-        return {
-            "shape": called(shape, self.names),
-            "dtype": typed.dtype.name,
-            **self.amount("bytes", typed.nbytes),
-        }
+        moved = self.amount("bytes", typed.nbytes)
+        return {"shape": called(shape, self.names), "dtype": typed.dtype.name, **moved}
 
     def row(self, row: Row) -> Attributes:
         """What one call costs."""

@@ -81,11 +81,8 @@ def bottlenecks(graph: networkx.MultiDiGraph) -> Bottlenecks:
     result depends on an input.
     """
     flow = data_flow(graph)
-    ends = [
-        name
-        for name, data in flow.nodes(data=True)
-        if data["kind"] == "output" and data["role"] in ("user", "loss")
-    ]
+    outputs = ((name, data["role"]) for name, data in flow.nodes(data=True) if data["kind"] == "output")
+    ends = [name for name, role in outputs if role in ("user", "loss")]
     sources = [name for name, data in flow.nodes(data=True) if data["kind"] == "input"]
     upstream = {end: needs(flow, [end]) for end in ends}
     end = max(ends, key=lambda name: len(upstream[name]), default="")

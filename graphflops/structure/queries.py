@@ -45,9 +45,8 @@ def named(graph: networkx.MultiDiGraph, name: str) -> set[str]:
         if data["kind"] == "call" and known[module]:
             found.add(node)
     if not found:
-        words = dict.fromkeys(
-            [*known, *(around for module in known for around in modules_around(module)), *graph]
-        )
+        outer = (around for module in known for around in modules_around(module))
+        words = dict.fromkeys([*known, *outer, *graph])
         words |= dict.fromkeys(data["label"] for _, data in graph.nodes(data=True) if data["kind"] != "call")
         alike = [shown(word) for word in get_close_matches(name, words, n=3)]
         advice = f": did you mean {' or '.join(alike)}?" if alike else ""
@@ -61,9 +60,8 @@ def tied(graph: networkx.MultiDiGraph, names: set[str]) -> set[str]:
     for node, data in graph.nodes(data=True):
         if data["kind"] == "weight":
             owners.setdefault(data.get("tied_to", data["label"]), set()).add(node)
-    return names.union(
-        *(group for group in owners.values() if len(group) > 1 and not group.isdisjoint(names))
-    )
+    shared = (group for group in owners.values() if len(group) > 1)
+    return names.union(*(group for group in shared if not group.isdisjoint(names)))
 
 
 def needs(graph: networkx.MultiDiGraph, names: Iterable[str]) -> set[str]:
@@ -108,9 +106,8 @@ def cost(graph: networkx.MultiDiGraph, names: Iterable[str], by: str) -> tuple[f
     if by == "time" and "total_time" not in graph.graph:
         raise OptionError("times are those of a device: name one with --device")
     nodes = [graph.nodes[name] for name in names if graph.nodes[name]["kind"] == "call"]
-    return sum(node.get(by, 0) for node in nodes), sum(
-        node.get("exact") != "exact" or by not in node for node in nodes
-    )
+    unknown = sum(node.get("exact") != "exact" or by not in node for node in nodes)
+    return sum(node.get(by, 0) for node in nodes), unknown
 
 
 def refuse_open(graph: networkx.MultiDiGraph, by: str) -> None:

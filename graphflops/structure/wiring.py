@@ -61,9 +61,8 @@ def wiring(report: Report) -> Wiring:
         walk.found.types[name] = given
     walk.graph(graph, "", makers)
     for place, output in enumerate(graph.outputs):
-        walk.output(
-            f"output {place}: {output.target}" if output.target else f"output {place}", output, makers
-        )
+        name = f"output {place}: {output.target}" if output.target else f"output {place}"
+        walk.output(name, output, makers)
     return walk.found
 
 
@@ -157,9 +156,8 @@ class _Walk:
         graphs = list(nested_graphs(node))
         passed: set[str] = {name for graph in graphs for name in graph.captures}
         for region in row.regions:
-            graph = next(
-                (one for one in graphs if one.name == region.name and self.starts(one, inside)), None
-            )
+            named = (one for one in graphs if one.name == region.name)
+            graph = next((one for one in named if self.starts(one, inside)), None)
             if graph is None:
                 continue
             scope, operands = self.scope(node, graph, name, makers)

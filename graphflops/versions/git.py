@@ -73,9 +73,8 @@ def git(
     if check and done.returncode:
         said = done.stderr.decode(errors="replace").strip().splitlines()
         if said and said[0].startswith("fatal: not a git repository"):
-            raise FileError(
-                "the current folder is in no git repository, so it has no revisions: name files, or change to the repository"
-            )
+            where = "the current folder is in no git repository, so it has no revisions"
+            raise FileError(f"{where}: name files, or change to the repository")
         raise FileError(f"git {command[0]}: {shown(said[0] if said else 'failed', 300)}")
     return b"" if done.returncode else done.stdout or b""
 

@@ -71,10 +71,8 @@ def _followed(cause: Cause) -> list[str]:
     first = next((fold for fold in cause.folds if _begins(fold)), cause.folds[0])
     others = [path_of(fold) for fold in cause.folds if fold is not first]
     begun = f"{path_of(first)}: {_size(cause.sizes[0])}"
-    return [
-        f"{_fold_words(first)}; then in {listed(others, 2)}",
-        f"{begun}; then in {count_of(len(others), 'more place')}",
-    ]
+    elsewhere = count_of(len(others), "more place")
+    return [f"{_fold_words(first)}; then in {listed(others, 2)}", f"{begun}; then in {elsewhere}"]
 
 
 def _begins(fold: Fold) -> bool:

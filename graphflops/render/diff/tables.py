@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from graphflops.base.units import measured
 from graphflops.comparison.causes import added, summed
-from graphflops.comparison.result import WORK, Comparison, Figure, Fold, GroupChange
+from graphflops.comparison.result import WORK, Comparison, Figure, GroupChange
 from graphflops.cost import REPORTED
 from graphflops.render.diff.figures import NAMES, before_after, delta, share
 from graphflops.render.diff.words import fact_words, path_of, tag, type_of
@@ -23,12 +23,8 @@ _TOTALS, _LEAD, _QUANTITY = (68, 76, 11)
 _PARTS = {quantity.name: quantity.head for quantity in REPORTED if quantity.part_of}
 _LEADS = (*(q.name for q in REPORTED if not q.part_of and q.name != "macs"), "parameters", *_PARTS)
 BRIEF = {
-    "matrix_flops": "FLOPs",
-    "vector_flops": "vector",
-    "traffic": "bytes",
-    "parameters": "params",
-    **_PARTS,
-}
+    "matrix_flops": "FLOPs", "vector_flops": "vector", "traffic": "bytes", "parameters": "params", **_PARTS,
+}  # fmt: skip
 
 
 def tables(
@@ -69,11 +65,8 @@ def totals(comparison: Comparison, phase: str, room: int) -> TextTable:
             sides = f"{least[0]}{sides[0]}", f"{least[1]}{sides[1]}"
         cells = [NAMES[name], *sides, delta(name, figure), share(figure)]
         if symbolic:
-            cells.append(
-                ""
-                if isinstance(figure.formula, int)
-                else shortened(formula(figure.formula), min(room, _FORMULA))
-            )
+            change = figure.formula
+            cells.append("" if isinstance(change, int) else shortened(formula(change), min(room, _FORMULA)))
         entries.append(Entry(cells, path=NAMES[name]))
     heads = (head, "before", "after", "delta", "%", *(("delta as a formula",) if symbolic else ()))
     return TextTable(heads, entries)
@@ -90,32 +83,19 @@ def modules(comparison: Comparison, depth: int | None, most: int, quantities: in
     for fold, pair in zip(folds[:most], figures[:most], strict=True):
         label = " ".join(part for part in (tag(fold.first), path_of(fold)) if part)
         label += f" (x{len(fold.members):,})" if len(fold.members) > 1 else ""
-        entries.append(
-            Entry(
-                [label, _what(fold), *_cells(both(*pair), lead, beside)],
-                path=label,
-                alarming=fold.first.after_unknown > 0,
-            )
-        )
-    entries += _last(
-        comparison, [both(*pair) for pair in figures[most:]], lead, beside, "module", comparison.unchanged, 2
-    )
+        # The differences of a module, or its type if there are none.
+        what = ", ".join(fact_words(fold.first, fold.figures.get("masked_flops"), most=2))
+        cells = [label, what or type_of(fold.first), *_cells(both(*pair), lead, beside)]
+        entries.append(Entry(cells, path=label, alarming=fold.first.after_unknown > 0))
+    rest = [both(*pair) for pair in figures[most:]]
+    entries += _last(comparison, rest, lead, beside, "module", comparison.unchanged, 2)
     return TextTable(("module", "what", *_heads(lead, beside)), entries, names=2)
 
 
-def _what(fold: Fold) -> str:
-    """The differences of a module, or its type if there are none."""
-    return ", ".join(fact_words(fold.first, fold.figures.get("masked_flops"), most=2)) or type_of(fold.first)
-
-
 def groups(
-    comparison: Comparison,
-    changed: Sequence[GroupChange],
-    head: str,
-    unchanged: int,
-    most: int,
+    comparison: Comparison, changed: Sequence[GroupChange], head: str, unchanged: int, most: int,
     quantities: int,
-) -> TextTable:
+) -> TextTable:  # fmt: skip
     """Operators or source lines whose work changed."""
     figures = [both(group.figures, group.backward) for group in changed]
     lead, beside = _columns(figures, quantities)
@@ -125,17 +105,10 @@ def groups(
         name = safe((group.after if group.after is not None else group.before) or "", 120) or f"(no {head})"
         if group.before is not None and group.after is not None and group.before != group.after:
             name = f"{safe(group.before, 80) or f'(no {head})'} → {name}"
-        calls = (
-            f"{group.before_calls:,} → {group.after_calls:,}"
-            if group.before_calls != group.after_calls
-            else f"{group.after_calls:,}"
-        )
+        calls = f"{group.before_calls:,} → " if group.before_calls != group.after_calls else ""
         label = state + name
-        entries.append(
-            Entry(
-                [label, calls, *_cells(summed_up, lead, beside)], path=label, alarming=group.after_unknown > 0
-            )
-        )
+        cells = [label, f"{calls}{group.after_calls:,}", *_cells(summed_up, lead, beside)]
+        entries.append(Entry(cells, path=label, alarming=group.after_unknown > 0))
     entries += _last(comparison, figures[most:], lead, beside, head, unchanged, 2)
     return TextTable((head, "calls", *_heads(lead, beside)), entries)
 
@@ -147,7 +120,7 @@ def _cut(comparison: Comparison, depth: int, most: int, lead: str, beside: Seque
         path = ".".join(change.path.split(".")[:depth]) if depth else ""
         cut.setdefault(path, []).append(both(change.figures, change.backward))
     entries = []
-    ranked = sorted(cut.items(), key=lambda item: -abs(sum(_rough(f[lead]) for f in item[1])))
+    ranked = sorted(cut.items(), key=lambda item: -abs(sum(f[lead].delta or 0 for f in item[1])))
     for path, parts in ranked[:most]:
         label = safe(path, 120) or "(the model itself)"
         cells = _cells(summed(parts), lead, beside)
@@ -155,10 +128,6 @@ def _cut(comparison: Comparison, depth: int, most: int, lead: str, beside: Seque
     rest = [figures for _, parts in ranked[most:] for figures in parts]
     entries += _last(comparison, rest, lead, beside, "module", comparison.unchanged, 2)
     return TextTable(("module", "changes", *_heads(lead, beside)), entries)
-
-
-def _rough(figure: Figure) -> int:
-    return figure.delta or 0
 
 
 def _heads(lead: str, beside: Sequence[str]) -> tuple[str, ...]:
@@ -171,10 +140,8 @@ def _cells(figures: Mapping[str, Figure], lead: str, beside: Sequence[str]) -> l
     figure = figures[lead]
     cells = [*before_after(lead, figure), delta(lead, figure), share(figure)]
     for name in beside:
-        known = name in (*figures, "traffic")
-        cells.append(
-            delta("read_bytes" if name == "traffic" else name, figure_of(name, figures)) if known else ""
-        )
+        known = figure_of(name, figures) if name in (*figures, "traffic") else None
+        cells.append("" if known is None else delta("read_bytes" if name == "traffic" else name, known))
     return ["" if cell == "0" and index >= 4 else cell for index, cell in enumerate(cells)]
 
 
@@ -199,14 +166,9 @@ def _columns(figures: Sequence[Mapping[str, Figure]], most: int) -> tuple[str, l
 
 
 def _last(
-    comparison: Comparison,
-    rest: Sequence[Mapping[str, Figure]],
-    lead: str,
-    beside: Sequence[str],
-    noun: str,
-    unchanged: int,
-    names: int,
-) -> Iterator[Entry]:
+    comparison: Comparison, rest: Sequence[Mapping[str, Figure]], lead: str, beside: Sequence[str], noun: str,
+    unchanged: int, names: int,
+) -> Iterator[Entry]:  # fmt: skip
     """What is left out, what did not change, and the sum of it all."""
     blank = [""] * (names - 1)
     if rest:

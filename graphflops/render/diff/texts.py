@@ -18,15 +18,9 @@ _FIGURES = 34  # columns of a terminal that the figures beside a cause take
 
 
 def table(
-    comparison: Comparison,
-    *,
-    by: Grouping | None = None,
-    depth: int | None = None,
-    top: int | None = None,
-    verbose: bool = False,
-    width: int = 120,
-    color: bool = False,
-) -> str:
+    comparison: Comparison, *, by: Grouping | None = None, depth: int | None = None, top: int | None = None,
+    verbose: bool = False, width: int = 120, color: bool = False,
+) -> str:  # fmt: skip
     """The answer, then what changed, one cause a line: twelve lines at most, one where nothing differs.
 
     With `verbose`, or any choice of a table, every total and the modules, operators or source lines that changed follow.
@@ -54,14 +48,9 @@ COMMENT = 65_536  # characters of a comment on GitHub
 
 
 def markdown(
-    comparison: Comparison,
-    *,
-    by: Grouping | None = None,
-    depth: int | None = None,
-    top: int | None = None,
-    verbose: bool = False,
-    limit: int | None = COMMENT,
-) -> str:
+    comparison: Comparison, *, by: Grouping | None = None, depth: int | None = None, top: int | None = None,
+    verbose: bool = False, limit: int | None = COMMENT,
+) -> str:  # fmt: skip
     """The answer, then what changed, one cause a line: twelve lines at most; every total and table is folded below these.
 
     One line where nothing differs. Of an export the answer alone, unless more is asked for. limit: characters.

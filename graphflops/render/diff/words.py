@@ -29,9 +29,7 @@ def titles(comparison: Comparison) -> tuple[str, str]:
 _PARTS = tuple(q.name for q in REPORTED if q.part_of)
 _LEADING = tuple(q.name for q in REPORTED if not q.part_of and q.name != "macs")
 _SAID = ("matrix_flops", "parameters", "parameter_bytes", *_PARTS, *_LEADING[1:], "peak_bytes")
-_OTHERS = tuple(
-    name for name in (*(q.name for q in REPORTED), "peak_bytes") if name not in ("matrix_flops", "macs")
-)
+_OTHERS = tuple(q.name for q in REPORTED if q.name not in ("matrix_flops", "macs")) + ("peak_bytes",)
 _GENERAL = 3  # changes of sizes, inputs and element types in the first lines
 _DEGREES = ("independent", "linear", "quadratic", "cubic")
 _FACTS = 3  # facts of one module in a line
@@ -56,9 +54,8 @@ def device_lines(comparison: Comparison) -> Iterator[str]:
     least = _least(comparison)
     if (change := comparison.time) is not None:
         where = f"on {safe(change.device, 60)}, {change.execution}"
-        before, after = (
-            f"{mark}{seconds(time)}" for mark, time in zip(least, (change.before, change.after), strict=True)
-        )
+        sides = (change.before, change.after)
+        before, after = (f"{mark}{seconds(time)}" for mark, time in zip(least, sides, strict=True))
         percent = "" if change.percent is None else f"{change.percent:+.0f} %, "
         took = f"{after} as before (" if before == after else f"{before} → {after} ({percent}"
         yield f"time {took}{interval(change.low, change.high)}) {where}"
@@ -104,20 +101,14 @@ def notes(comparison: Comparison) -> list[str]:
     unset = [size.stated for size in comparison.sizes if size.value is None and size.before != size.after]
     lines = compared_at(comparison)
     if unset:
-        lines.append(
-            f"without one value for both: {listed((safe(name, 40) for name in collapsed(unset)), 8)}"
-        )
+        names = listed((safe(name, 40) for name in collapsed(unset)), 8)
+        lines.append(f"without one value for both: {names}")
     other = [name for name in NAMES if name not in ("matrix_flops", "macs", *_PARTS)]
     lines += growths(comparison, other)
     lines += _crossings(comparison)
     if comparison.renumbered:
-        pairs = listed(
-            (
-                f"{safe(before, 80) or 'the model'} → {safe(after, 80) or 'the model'}"
-                for before, after in comparison.renumbered
-            ),
-            4,
-        )
+        paths = ([safe(path, 80) or "the model" for path in pair] for pair in comparison.renumbered)
+        pairs = listed((f"{before} → {after}" for before, after in paths), 4)
         lines.append(f"only the path differs: {pairs}")
     return lines
 
@@ -178,14 +169,10 @@ def _others(comparison: Comparison) -> Iterator[str]:
     """The other totals that changed, in percent of what they were."""
     figures = comparison.totals.get("step") or comparison.totals["forward"]
     said = _instead(figures)
-    names = [name for name in _OTHERS if name != said and _visibly(figures[name])]
+    names = [name for name in _OTHERS if name != said and abs(figures[name].percent or 0) >= LEAST_SHARE]
     parts = [f"{NAMES[name]} {share(figures[name])} %" for name in names]
     if parts:
         yield ", ".join(parts)
-
-
-def _visibly(figure: Figure) -> bool:
-    return abs(figure.percent or 0) >= LEAST_SHARE
 
 
 def _changed(name: str, figure: Figure, what: str, least: Sequence[str] = ("", "")) -> str:
@@ -247,10 +234,8 @@ def growths(comparison: Comparison, quantities: Iterable[str] = ("matrix_flops",
     for entry in comparison.growth:
         if entry.quantity in quantities:
             size = safe(entry.size, 40)
-            before, now = (
-                f"{_degree(degree)} in {size}" if degree else f"independent of {size}"
-                for degree in (entry.before, entry.after)
-            )
+            degrees = (entry.before, entry.after)
+            before, now = (f"{_degree(n)} in {size}" if n else f"independent of {size}" for n in degrees)
             paths = listed((safe(path, 80) or "(itself)" for path in entry.modules), 2)
             yield f"{NAMES[entry.quantity]}: {before} before, {now} now{f' ({paths})' if paths else ''}"
 

@@ -66,9 +66,8 @@ def sentences(answer: Answer) -> list[str]:
     if isinstance(found, CriticalPath):
         return _path(answer, found)
     if isinstance(found, Bottlenecks):
-        beside = (
-            f"; other inputs reach past some of them: {_listed(answer, found.beside)}" if found.beside else ""
-        )
+        others = _listed(answer, found.beside)
+        beside = f"; other inputs reach past some of them: {others}" if found.beside else ""
         source, end = (safe(answer.calls.nodes[name]["label"]) for name in (found.input, found.output))
         return [f"{count_of(len(found.found), 'call')} on every way from {source} to {end}{beside}"]
     if isinstance(found, Cuts):
@@ -101,10 +100,8 @@ def _path(answer: Answer, found: CriticalPath) -> list[str]:
         f"{share or '0'} % of the program's {WORDS[found.by]}: no parallel device shortens it"
     ]
     if found.branch_cost:
-        where = _listed(answer, found.branch)
-        told.append(
-            f"the widest branch beside it: {where}, {_figure(found.by, found.branch_cost)}, {beside} %"
-        )
+        where, costs = _listed(answer, found.branch), _figure(found.by, found.branch_cost)
+        told.append(f"the widest branch beside it: {where}, {costs}, {beside} %")
     return told + _unknown(found.unknown)
 
 
@@ -114,11 +111,9 @@ def _cuts(found: Cuts) -> list[str]:
         f"of {_figure(found.by, found.whole)}: none in program order with so few bytes across balance better"
     ]
     lacking = sum(one.bytes is None for stage in found.stages for one in stage.crossing)
-    return (
-        told
-        + ([f"the bytes of {count_of(lacking, 'value')} that cross are not known"] if lacking else [])
-        + _unknown(found.unknown)
-    )
+    if lacking:
+        told.append(f"the bytes of {count_of(lacking, 'value')} that cross are not known")
+    return told + _unknown(found.unknown)
 
 
 def _part(answer: Answer, found: Part) -> list[str]:
@@ -152,10 +147,8 @@ def _unknown(calls: int) -> list[str]:
 
 def _nodes(graph: networkx.MultiDiGraph, nodes: Iterable[str], exact: bool) -> Listing:
     """A line for each node: what it costs, and what it reads."""
-    timed = "total_time" in graph.graph
-    quantities = {"flops": "FLOPs", "bytes": "bytes", "parameters": "params"} | (
-        {"time": "time"} if timed else {}
-    )
+    quantities = {"flops": "FLOPs", "bytes": "bytes", "parameters": "params"}
+    quantities |= {"time": "time"} if "total_time" in graph.graph else {}
     rows: Rows = []
     for name in nodes:
         data = graph.nodes[name]
@@ -210,9 +203,8 @@ def _stages(answer: Answer, found: Cuts, exact: bool) -> Listing:
         more = " …" if len(stage.crossing) > 3 else ""
         values = ", ".join(safe(one.value, 40) for one in stage.crossing[:3]) + more
         rows.append((place, number, first, last, *figures, values))
-    return Listing(
-        ("stage", "calls", "from", "to", WORDS[found.by], "%", "weights", "hands on", "values"), rows
-    )
+    heads = ("stage", "calls", "from", "to", WORDS[found.by], "%", "weights", "hands on", "values")
+    return Listing(heads, rows)
 
 
 def _figure(by: str, amount: float) -> str:
@@ -223,11 +215,9 @@ def _listed(answer: Answer, names: Iterable[str]) -> str:
     """Where calls are: their modules, the first two and the last of many."""
     nodes = [answer.calls.nodes[name] for name in names]
     places = [*dict.fromkeys(safe(node.get("module") or node["label"], 60) for node in nodes)]
-    return (
-        ", ".join(places)
-        if len(places) <= 3
-        else f"{places[0]}, {places[1]} … {places[-1]} ({len(places):,} modules)"
-    )
+    if len(places) <= 3:
+        return ", ".join(places)
+    return f"{places[0]}, {places[1]} … {places[-1]} ({len(places):,} modules)"
 
 
 def _first(listing: Listing, top: int) -> Listing:

@@ -35,13 +35,8 @@ _LONGEST_FORMULA = 10_000  # characters of a formula that the page evaluates
 _SAFE_INTEGER = 2**53  # from here on JavaScript reads a number in JSON inexactly
 # Calls by themselves, places under one place, and characters of a name: the first that fits.
 _FITS = (
-    (20_000, 300, 200),
-    (10_000, 100, 120),
-    (4_000, 50, 100),
-    (1_000, 30, 80),
-    (200, 12, 60),
-    (30, 5, 40),
-)
+    (20_000, 300, 200), (10_000, 100, 120), (4_000, 50, 100), (1_000, 30, 80), (200, 12, 60), (30, 5, 40),
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,14 +108,9 @@ def page_size(report: Report, names: Sequence[str], sides: Sequence[Sequence[str
 
 
 def page_data(
-    sides: Sequence[Report],
-    sizes: Sequence[PageSize],
-    *,
-    titles: Sequence[str],
-    lead: Sequence[str] = (),
-    changes: Sequence[PageChange] = (),
-    operators: bool = True,
-) -> str:
+    sides: Sequence[Report], sizes: Sequence[PageSize], *, titles: Sequence[str], lead: Sequence[str] = (),
+    changes: Sequence[PageChange] = (), operators: bool = True,
+) -> str:  # fmt: skip
     """The data of a page about one report, or about two side by side, as JSON that is safe in a script element.
 
     lead: the first sentence, true at the initial sizes of the page.
@@ -235,14 +225,7 @@ def _side(
         "path": safe(report.origin.path, 200),
         "sha256": safe(report.origin.sha256, 64),
         "totals": [
-            [name, *_totals(totals, report, parts)]
-            for name, totals in (
-                ("forward", report.totals),
-                ("backward", report.backward),
-                ("optimizer", report.optimizer),
-                ("step", report.step()),
-            )
-            if totals is not None
+            [name, *_totals(totals, report, parts)] for name, totals in summary.phases(report).items()
         ],
         "peak_at": summary.located(report, (report.step() or report.totals).peak_node),
         "held": [
@@ -275,15 +258,9 @@ class _Calls:
     """
 
     def __init__(
-        self,
-        report: Report,
-        ledger: Ledger,
-        tree: Tree,
-        layout: Layout,
-        number: int,
-        parts: _Parts,
+        self, report: Report, ledger: Ledger, tree: Tree, layout: Layout, number: int, parts: _Parts,
         most: int,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.report, self.ledger, self.parts = report, ledger, parts
         self.kinds: list[list[Any]] = []
         self.columns: dict[str, list[Any]] = {
@@ -337,9 +314,8 @@ class _Calls:
         counts = Counter(self.ledger.of)
         if len(self.ledger.of) <= most:
             return {}
-        ranked = sorted(
-            counts, key=lambda kind: self.ledger.weight(self.ledger.group({kind: 1})), reverse=True
-        )
+        weight = self.ledger.weight
+        ranked = sorted(counts, key=lambda kind: weight(self.ledger.group({kind: 1})), reverse=True)
         folded = {}
         for kind in ranked:
             if counts[kind] > most:

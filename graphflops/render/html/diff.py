@@ -93,10 +93,8 @@ def _joint(
     size: JointSize, own: Sequence[str | None], values: tuple[int | None, int | None], info: SymbolInfo
 ) -> PageSize:
     lines = [affine(each) if each is not None else None for each in (size.before_as, size.after_as)]
-    symbols = [
-        {} if name is None else {name: (1, 0) if line is None else line[1:]}
-        for name, line in zip(own, lines, strict=True)
-    ]
+    named = zip(own, lines, strict=True)
+    symbols = [{} if name is None else {name: (1, 0) if line is None else line[1:]} for name, line in named]
     shown = affine(size.computed[size.axis]) if size.axis else None
     slope, offset = (1, 0) if shown is None else shown[1:]
     low, high = (None if end is None else slope * end + offset for end in (size.minimum, size.maximum))

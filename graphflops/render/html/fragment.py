@@ -44,9 +44,7 @@ def table(grid: TextTable) -> str:
 def wide(grid: TextTable, label: str) -> str:
     """A table of figures for a page, in a box that scrolls. label: of the box, for screen readers."""
     heads = "".join(f'<th scope="col" class="figure">{escaped(text)}</th>' for text in grid.heads)
-    lines = (
-        "".join(f'<td class="figure">{escaped(cell)}</td>' for cell in one.cells) for one in grid.entries
-    )
+    lines = ("".join(f'<td class="figure">{escaped(cell)}</td>' for cell in e.cells) for e in grid.entries)
     body = "".join(f"<tr>{line}</tr>" for line in lines)
     caption = f"<caption>{escaped(grid.title)}</caption>" if grid.title else ""
     return (
@@ -62,7 +60,5 @@ def escaped(text: str) -> str:
 
 def _cells(tag: str, sides: Sequence[str], cells: Sequence[str], level: int = 0) -> str:
     indents = ["&emsp;" * level, *[""] * (len(cells) - 1)]
-    return "".join(
-        f'<{tag} align="{side}">{indent}{escaped(cell)}</{tag}>'
-        for side, indent, cell in zip(sides, indents, cells, strict=True)
-    )
+    texts = [f"{indent}{escaped(cell)}" for indent, cell in zip(indents, cells, strict=True)]
+    return "".join(f'<{tag} align="{side}">{text}</{tag}>' for side, text in zip(sides, texts, strict=True))

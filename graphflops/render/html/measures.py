@@ -12,6 +12,7 @@ from graphflops.dims import Dim, evaluate_all
 from graphflops.memory.allocator import Allocator
 from graphflops.memory.ledger import live_bytes
 from graphflops.memory.replay import OPTIMIZER, replay
+from graphflops.render import summary
 from graphflops.render.memory import folded
 from graphflops.render.text import safe
 from graphflops.render.time import LEAST_SHARE, communication, limits, rates
@@ -33,10 +34,8 @@ def memory_of(
     memory = report.memory if entry is None else folded(entry.timeline)
     if not memory.rows or any(not OPTIMIZER <= row < len(entry_of) for row in memory.rows):
         return None
-    columns = zip(
-        *((name(h.name), h.kind, h.first, h.last, formula(h.bytes, report)) for h in memory.held),
-        strict=True,
-    )
+    cells = [(name(h.name), h.kind, h.first, h.last, formula(h.bytes, report)) for h in memory.held]
+    columns = zip(*cells, strict=True)
     return {
         "calls": [None if row == OPTIMIZER else entry_of[row] for row in memory.rows],
         "gradients_from": memory.gradients_from,
@@ -65,19 +64,12 @@ def device_of(report: Report) -> dict[str, Any] | None:
     if not report.device:
         return None
     taken = report.memory_use[-1].device_total if report.memory_use else None
-    phases = {
-        "forward": report.totals.time,
-        "backward": None if report.backward is None else report.backward.time,
-        "optimizer": None if report.optimizer is None else report.optimizer.time,
-        "step": report.step_time,
-    }
+    phases = {name: totals.time for name, totals in summary.phases(report).items()}
     whole = report.step_time or report.totals.time
     return {
         "name": safe(report.device, 60),
         "execution": report.execution,
-        "times": {
-            name: _phase(time, _outside(report, name)) for name, time in phases.items() if time is not None
-        },
+        "times": {name: _phase(time, _outside(report, name)) for name, time in phases.items() if time},
         "rates": [text for _, text in (*communication(report, whole), *rates(report, whole))]
         if whole
         else [],

@@ -35,7 +35,6 @@ def validation(found: Any) -> str:
     """The facts, line by line."""
     from graphflops.render.validation import conclusion, facts
 
-    lines = "".join(
-        f"<tr><th>{escaped(name)}</th><td>{escaped(text)}</td></tr>" for name, text in facts(found)
-    )
+    rows = ((escaped(name), escaped(text)) for name, text in facts(found))
+    lines = "".join(f"<tr><th>{name}</th><td>{text}</td></tr>" for name, text in rows)
     return f"<div><p><b>{escaped(conclusion(found))}</b></p><table>{lines}</table></div>"

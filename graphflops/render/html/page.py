@@ -1,36 +1,21 @@
-"""The HTML file around a page: it opens from disk, without network; its policy names script and style by hash."""
+"""The page of a report, or of two side by side: data, and the scripts that show them."""
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import json
-from functools import cache
 from pathlib import Path
 
 from graphflops.devices import published
+from graphflops.render.html import file
 from graphflops.render.html.data import inert
-from graphflops.render.html.fragment import escaped
-from graphflops.version import __version__
+from graphflops.render.html.file import read
 
 _HERE = Path(__file__).parent
 # In the order in which they build on each other; together they are one script.
 SCRIPTS = (
-    "formula.js",
-    "text.js",
-    "dom.js",
-    "model.js",
-    "sizes.js",
-    "summary.js",
-    "changes.js",
-    "icicle.js",
-    "modules.js",
-    "table.js",
-    "roofline.js",
-    "memory.js",
-    "picture.js",
-    "page.js",
-)
+    "formula.js", "text.js", "dom.js", "model.js", "sizes.js", "summary.js", "changes.js", "icicle.js",
+    "modules.js", "table.js", "roofline.js", "memory.js", "picture.js", "page.js",
+)  # fmt: skip
 
 
 def page(data: str, title: str, plain: str, given: str = "", scripts: tuple[str, ...] = SCRIPTS) -> str:
@@ -38,36 +23,14 @@ def page(data: str, title: str, plain: str, given: str = "", scripts: tuple[str,
 
     plain: HTML for a reader whose browser runs no script. given: HTML that is inserted unchanged.
     """
-    style, script = _style(), _script(scripts)
-    policy = "; ".join(
-        (
-            "default-src 'none'",
-            f"style-src {hashed(style)}",
-            f"script-src {hashed(script)}",
-            "base-uri 'none'",
-            "form-action 'none'",
-        )
-    )
-    return f"""<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="{policy}">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="color-scheme" content="light dark">
-<meta name="generator" content="graphflops {__version__}">
-<title>{escaped(title)} · graphflops</title>
-<style>{style}</style>
-</head>
-<body>
-<noscript>{plain}</noscript>
+    machines = inert(json.dumps(devices()).encode())
+    body = f"""<noscript>{plain}</noscript>
 <main id="page">{given}</main>
 <script type="application/json" id="data">{data}</script>
-<script type="application/json" id="devices">{inert(json.dumps(devices()).encode())}</script>
-<script>{script}</script>
-</body>
-</html>
-"""
+<script type="application/json" id="devices">{machines}</script>"""
+    parts = read(_HERE, *scripts, between="\n")
+    script = f'"use strict";\n(() => {{\n{parts}\n}})();\n'
+    return file.page(f"{title} · graphflops", body, read(_HERE, "page.css", "picture.css"), script)
 
 
 def devices() -> list[dict[str, object]]:
@@ -78,20 +41,3 @@ def devices() -> list[dict[str, object]]:
         | {"matrix": dict(one.matrix), "source": one.sources["bandwidth"]}
         for one in published()
     ]
-
-
-@cache
-def _style() -> str:
-    return "".join((_HERE / name).read_text("utf-8") for name in ("page.css", "picture.css"))
-
-
-@cache
-def _script(scripts: tuple[str, ...]) -> str:
-    parts = "\n".join((_HERE / name).read_text("utf-8") for name in scripts)
-    return f'"use strict";\n(() => {{\n{parts}\n}})();\n'
-
-
-def hashed(text: str) -> str:
-    """A script or style as a policy names it."""
-    digest = hashlib.sha256(text.encode()).digest()
-    return f"'sha256-{base64.b64encode(digest).decode()}'"

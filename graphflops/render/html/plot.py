@@ -78,11 +78,8 @@ def _upright(values: Sequence[int]) -> tuple[Axis, list[int]]:
         step = -(-(last - first) // (_MOST_TICKS - 1))
         return Axis(10**first, 10**last, True), [10**power for power in range(first, last + 1, step)]
     unit = 10 ** _power(most)
-    step = next(
-        step
-        for step in (max(unit // 5, 1), max(unit // 2, 1), unit, 2 * unit)
-        if most <= (_MOST_TICKS - 1) * step
-    )
+    steps = (max(unit // 5, 1), max(unit // 2, 1), unit, 2 * unit)
+    step = next(step for step in steps if most <= (_MOST_TICKS - 1) * step)
     steps = -(-most // step)
     return Axis(0, steps * step, False), [step * number for number in range(steps + 1)]
 

@@ -39,9 +39,8 @@ _TIME = ("time", _picoseconds, lambda time: seconds(time / _SECOND))
 
 def html(sweep: Sweep) -> str:
     """The page of the report, with the sweep as a section of it."""
-    return page.html(
-        sweep.report, section(sweep.points, sweep.notes, sweep.report.price_per_hour) if sweep.points else ""
-    )
+    points, price = sweep.points, sweep.report.price_per_hour
+    return page.html(sweep.report, section(points, sweep.notes, price) if points else "")
 
 
 def section(points: Sequence[Point], said: Sequence[str] = (), price_per_hour: float | None = None) -> str:
@@ -90,13 +89,9 @@ def _groups(points: Sequence[Point], across: str) -> dict[str, list[Point]]:
 
 
 def _picture(
-    key: str,
-    name: str,
-    across: str,
-    groups: dict[str, list[Point]],
-    amount: Callable[[Point], int | None],
+    key: str, name: str, across: str, groups: dict[str, list[Point]], amount: Callable[[Point], int | None],
     told: Callable[[int], str],
-) -> str:
+) -> str:  # fmt: skip
     curves = []
     for label, points in groups.items():
         known = {point.sizes[across]: value for point in points if (value := amount(point)) is not None}
@@ -121,12 +116,9 @@ def serving(plan: Serving) -> str:
     pictures = f'<div class="plots">{_latencies(plan)}</div>'
     lines = "".join(f'<p class="note">{escaped(note)}</p>' for note in of_serving.notes(plan))
     grids = "".join(wide(grid, "Serving") for grid in of_serving.tables(plan))
-    title = '<h2 id="serving-title">Serving</h2>'
+    title, name = '<h2 id="serving-title">Serving</h2>', 'id="serving" aria-labelledby="serving-title"'
     told = f"<p>{escaped(of_serving.headline(plan))}</p>"
-    return page.html(
-        plan.report,
-        f'<section id="serving" aria-labelledby="serving-title">{title}{told}{pictures}{grids}{lines}</section>',
-    )
+    return page.html(plan.report, f"<section {name}>{title}{told}{pictures}{grids}{lines}</section>")
 
 
 def _latencies(plan: Serving) -> str:

@@ -38,12 +38,10 @@ def joined(found: Comparison, old: Report) -> networkx.MultiDiGraph:
         if facts["kind"] == "call" and name not in pairs:
             pairs[name] = f"{name} (gone)"
             graph.add_node(pairs[name], **facts, status="gone")
-        elif (
-            pairs.setdefault(name, name) in graph
-            and graph.nodes[pairs[name]].get("status") == "changed"
-            and "flops" in facts
-        ):
-            graph.nodes[pairs[name]]["note"] = f"before, {facts['flops']:,} FLOPs"
+            continue
+        now = graph.nodes.get(pairs.setdefault(name, name), {})
+        if now.get("status") == "changed" and "flops" in facts:
+            now["note"] = f"before, {facts['flops']:,} FLOPs"
     made = {name for name, facts in graph.nodes(data=True) if facts.get("status") in ("new", "gone")}
     was = {(pairs[a], pairs[b]) for a, b in before.edges() if pairs[a] in graph and pairs[b] in graph}
     for start, end, facts in graph.edges(data=True):

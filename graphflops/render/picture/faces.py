@@ -57,15 +57,13 @@ class Face:
     @property
     def box(self) -> Box:
         """The room that it takes."""
-        width = max(
-            text_width(line, _FIRST if not place else _SMALL, bold=not place)
-            for place, line in enumerate(self.lines)
-        )
+        sizes = [_FIRST, *[_SMALL] * (len(self.lines) - 1)]
+        texts = zip(self.lines, sizes, strict=True)
+        width = max(text_width(line, size, bold=size == _FIRST) for line, size in texts)
         high = 11 + LINE * len(self.lines) + _GROWTH * self.share**0.5
         width += 26 + 14 * (bool(self.status or self.is_unknown) + self.opens)
-        return Box(
-            round(max(width, 44.0), 1), round(high, 1), text_width(self.out, _SMALL) + 10 if self.out else 0.0
-        )
+        aside = text_width(self.out, _SMALL) + 10 if self.out else 0.0
+        return Box(round(max(width, 44.0), 1), round(high, 1), aside)
 
 
 def text_width(text: str, size: float, *, bold: bool = False) -> float:

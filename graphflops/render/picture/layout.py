@@ -82,9 +82,8 @@ def _aligned(rows: Sequence[Sequence[int]], near: Sequence[Sequence[int]], wante
     for row in rows:
         last = -1
         for point in row:
-            found = sorted(
-                (before[one], one) for one in near[point] if (point, one) in wanted and one in before
-            )
+            known = [one for one in near[point] if (point, one) in wanted and one in before]
+            found = sorted((before[one], one) for one in known)
             middle = (len(found) - 1) / 2
             for place, one in found[int(middle) : int(middle + 0.5) + 1]:
                 if place > last:
@@ -250,10 +249,8 @@ def _ordered(points: Points, boxes: int) -> list[list[int]]:
     for sweep in range(_SWEEPS if len(at) < _MANY else 2):
         neighbours = points.below if sweep % 2 else points.above
         for row in reversed(rows) if sweep % 2 else rows:
-            middle = {
-                p: sum(at[n] for n in near) / len(near) if (near := neighbours[p]) else at[p] for p in row
-            }
-            row.sort(key=middle.__getitem__)
+            middle = {p: sum(at[n] for n in near) / len(near) for p in row if (near := neighbours[p])}
+            row.sort(key=lambda p: middle.get(p, at[p]))
             for place, point in enumerate(row):
                 at[point] = place
         crossings = _crossings(points, rows)

@@ -72,9 +72,8 @@ def shown(graph: networkx.MultiDiGraph) -> list[Any]:
     for name in reversed(names):
         facts = graph.nodes[name]
         costs = any(facts.get(figure) for figure in FIGURES[:2]) or facts.get("exact", "exact") != "exact"
-        if facts.get("kind") == "weight" or (
-            facts.get("kind") == "call" and not costs and idle.issuperset(graph[name])
-        ):
+        is_unread = facts.get("kind") == "call" and not costs and idle.issuperset(graph[name])
+        if facts.get("kind") == "weight" or is_unread:
             idle.add(name)
     return [name for name in names if name not in idle]
 
@@ -152,10 +151,8 @@ class _Nest:
         if len(parts) > MOST:
             size = max(MOST, -(-len(parts) // MOST))
             groups = [parts[start : start + size] for start in range(0, len(parts), size)]
-            parts = [
-                self.joined(part, group, f"part {number} of {len(groups)}")
-                for number, group in enumerate(groups, 1)
-            ]
+            many = len(groups)
+            parts = [self.joined(part, one, f"part {n} of {many}") for n, one in enumerate(groups, 1)]
         return parts
 
     def label(self, part: Part, times: int) -> str:
@@ -181,9 +178,8 @@ class _Nest:
             of = {part.turns[0].calls[0]: part for part in row}
             small = networkx.Graph()
             small.add_nodes_from(of.values())
-            small.add_edges_from(
-                (of[one], of[call]) for call in of for one, _ in self.uses[call] if one in of
-            )
+            links = ((of[one], of[call]) for call in of for one, _ in self.uses[call] if one in of)
+            small.add_edges_from(links)
             for group in networkx.connected_components(small):
                 inside = [part for part in of.values() if part in group]
                 names = [*dict.fromkeys(self.label(part, len(part.turns)) for part in inside)]
@@ -199,9 +195,8 @@ class _Nest:
     def joined(self, around: Part, parts: list[Part], label: str) -> Part:
         """Several parts of one as a part of their own."""
         times = len(around.turns)
-        turns = [
-            Turn([call for part in parts for call in _share(part, turn, times)]) for turn in range(times)
-        ]
+        calls = ([call for part in parts for call in _share(part, turn, times)] for turn in range(times))
+        turns = [Turn(each) for each in calls]
         made = Part(around.level, False, turns, parts)
         self.labels[made] = label
         return made
@@ -236,9 +231,8 @@ class _Nest:
     def named(self, call: str, around: Sequence[str]) -> str:
         """A call outside of a sheet by its module, or by itself where it is of a module around the sheet."""
         path = self.fold.path[call]
-        alike = next(
-            (n for n, pair in enumerate(zip(path, around, strict=False)) if len({*pair}) > 1), len(around)
-        )
+        pairs = enumerate(zip(path, around, strict=False))
+        alike = next((place for place, pair in pairs if len({*pair}) > 1), len(around))
         return ".".join(path[: alike + 1]) if len(path) > alike else str(self.facts[call].get("label", call))
 
     def item(self, part: Part, times: int) -> Item:

@@ -80,9 +80,8 @@ def section(
     parts = []
     for inside in waiting:  # which grows
         if inside is not sheet:
-            parts.append(
-                f'<template data-sheet="{numbers[id(inside)]}"><svg>{markup(inside, by, total, opens)[0]}</svg></template>'
-            )
+            boxes = markup(inside, by, total, opens)[0]
+            parts.append(f'<template data-sheet="{numbers[id(inside)]}"><svg>{boxes}</svg></template>')
     label = f"Graph of {count_of(len(sheet.items), 'part')}"
     return (
         f'<section id="picture" aria-labelledby="picture-title"><h2 id="picture-title">Graph</h2>'

@@ -58,9 +58,8 @@ def style() -> str:
 
 def whole(graph: networkx.MultiDiGraph, by: By) -> float:
     """The cost of the program that a graph is of, or of the graph: an integer as large as it is."""
-    costs = [
-        facts.get(by) or 0 for _, facts in graph.nodes(data=True) if facts.get("kind") in ("call", "module")
-    ]
+    nodes = (facts for _, facts in graph.nodes(data=True))
+    costs = [facts.get(by) or 0 for facts in nodes if facts.get("kind") in ("call", "module")]
     found: float = graph.graph.get(f"total_{by}") or (max(costs, default=0) if by == "memory" else sum(costs))
     return found
 
@@ -103,9 +102,8 @@ def _line(pair: tuple[int, int], route: Route, values: Iterable[Mapping[str, Any
         text += f"V{y:.1f}" if x == before else f"C{before:.1f} {middle} {x:.1f} {middle} {x:.1f} {y:.1f}"
     start = "{:.1f} {:.1f}".format(*route.points[0])
     statuses = {str(facts.get("status", "")) for facts in values}
-    status = (
-        f"is-{statuses.pop()}" if len(statuses) == 1 and "" not in statuses else "back" if route.back else ""
-    )
+    alike = len(statuses) == 1 and "" not in statuses
+    status = f"is-{statuses.pop()}" if alike else "back" if route.back else ""
     kind = f' class="{status}"' if status else ""
     return f'<path{kind} data-ends="{pair[0]} {pair[1]}" d="M{start}{text}"/>'
 
@@ -113,9 +111,8 @@ def _line(pair: tuple[int, int], route: Route, values: Iterable[Mapping[str, Any
 def _box(shown: Face, box: Box, place: tuple[float, float], opens: str) -> str:
     """A box around the middle of its top, so that it grows down and aside when it is opened."""
     left, width, height = -box.width / 2, box.width, box.height
-    size = (
-        f'x="{left:.1f}" width="{width:.1f}" height="{height:.1f}" rx="{13 if shown.kind == "port" else 5}"'
-    )
+    corner = 13 if shown.kind == "port" else 5
+    size = f'x="{left:.1f}" width="{width:.1f}" height="{height:.1f}" rx="{corner}"'
     heat = max(_HOTTEST * shown.share**0.5, _LEAST_HEAT) if shown.share else 0
     mark = MARKS[shown.status][0] if shown.status else "?" if shown.is_unknown else ""
     at = f"{left + 11:.1f} {height / 2:.1f}"

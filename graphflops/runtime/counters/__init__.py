@@ -13,23 +13,7 @@ from graphflops.runtime.counters.problems import (
 from graphflops.runtime.counters.tile_quantisation import Tile, short_name, tile_of
 
 __all__ = [
-    "AttentionProblem",
-    "Explanation",
-    "KernelCount",
-    "KernelJob",
-    "MatrixProduct",
-    "Products",
-    "RangeCount",
-    "Tile",
-    "TiledAxis",
-    "Verdict",
-    "available",
-    "explain",
-    "explain_row",
-    "measure",
-    "problem_of",
-    "range_name",
-    "read_csv",
-    "short_name",
-    "tile_of",
-]
+    "AttentionProblem", "Explanation", "KernelCount", "KernelJob", "MatrixProduct", "Products", "RangeCount",
+    "Tile", "TiledAxis", "Verdict", "available", "explain", "explain_row", "measure", "problem_of",
+    "range_name", "read_csv", "short_name", "tile_of",
+]  # fmt: skip

@@ -19,11 +19,8 @@ from graphflops.runtime.counters.tile_quantisation import (
 )
 
 Verdict = Literal["equal", "padded", "skipped", "algorithm", "different", "unknown"]
-_ALGORITHMS = {
-    "winograd": "Winograd's algorithm",
-    "fft2d": "convolution by FFT",
-    "fft1d": "convolution by FFT",
-}
+_FFT = "convolution by FFT"
+_ALGORITHMS = {"winograd": "Winograd's algorithm", "fft2d": _FFT, "fft1d": _FFT}
 
 
 @dataclass(frozen=True)
@@ -140,6 +137,5 @@ def _verdict(fit: TiledWork, model_flops: int) -> Verdict:
 def _path(counted: RangeCount) -> tuple[str, ...]:
     kernels = [kernel for kernel in counted.matrix_kernels if not kernel.on_tensor_cores]
     names = {dtype: f"FP{dtype[5:]} by {word}" for dtype, word in (("float32", "FFMA"), ("float64", "DFMA"))}
-    return tuple(
-        text for dtype, text in names.items() if any(dtype in kernel.fma_flops for kernel in kernels)
-    )
+    fused = {dtype for kernel in kernels for dtype in kernel.fma_flops}
+    return tuple(text for dtype, text in names.items() if dtype in fused)

@@ -92,9 +92,8 @@ def read_csv(text: str) -> dict[str, RangeCount]:
     for row in csv.DictReader(lines):
         if not row["ID"]:  # the line of units
             continue
-        ranges = [
-            name for column, cell in row.items() if "_Range:" in column for name in _RANGE.findall(cell)
-        ]
+        texts = [cell for column, cell in row.items() if "_Range:" in column]
+        ranges = [name for text in texts for name in _RANGE.findall(text)]
         if ranges:
             kernels.setdefault(max(ranges, key=len), []).append(_kernel(row))
     return {name: RangeCount(tuple(found)) for name, found in kernels.items()}
@@ -177,9 +176,8 @@ def _run(
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)  # killing ncu alone would leave the command on the GPU
             if isinstance(error, subprocess.TimeoutExpired):
-                raise ModelError(
-                    f"counting did not finish in {timeout:g} s: allow more time, or count fewer calls"
-                ) from None
+                limit = f"{timeout:g} s: allow more time, or count fewer calls"
+                raise ModelError(f"counting did not finish in {limit}") from None
             raise
     return subprocess.CompletedProcess(command, process.returncode, out, err)
 

@@ -169,13 +169,9 @@ def _convolution(
 
 
 def _jobs(
-    images: int,
-    outputs: int,
-    inputs: Sequence[int],
-    groups: int,
-    sides: Sequence[tuple[int, int, int]],
+    images: int, outputs: int, inputs: Sequence[int], groups: int, sides: Sequence[tuple[int, int, int]],
     strides: Sequence[int],
-) -> tuple[KernelJob, KernelJob, KernelJob]:
+) -> tuple[KernelJob, KernelJob, KernelJob]:  # fmt: skip
     """The jobs of the output, of the input's gradient and of the filter's gradient.
 
     outputs, inputs: channels of a group; of the inputs, plain and padded.
@@ -201,23 +197,16 @@ def _jobs(
 
 
 def _strided_gradients(
-    images: int,
-    outputs: int,
-    channels: int,
-    groups: int,
-    sides: Sequence[tuple[int, int, int]],
-    strides: Sequence[int],
-    note: str,
-) -> Iterator[MatrixProduct]:
+    images: int, outputs: int, channels: int, groups: int, sides: Sequence[tuple[int, int, int]],
+    strides: Sequence[int], note: str,
+) -> Iterator[MatrixProduct]:  # fmt: skip
     """Layouts of the input's gradient of a convolution with strides."""
     (wide, _, count), phases = (prod(sizes) for sizes in zip(*sides, strict=True)), prod(strides)
     if wide % phases == 0 == count % phases:  # each position within a stride has its own taps
         own = TiledAxis(wide // phases, images * phases)
         yield MatrixProduct(own, TiledAxis(channels), TiledAxis(outputs, count // phases), groups, note)
-    rows, parts = (
-        prod(-(-side[place] // stride) for side, stride in zip(sides, strides, strict=True))
-        for place in (0, 2)
-    )
+    steps = list(zip(sides, strides, strict=True))
+    rows, parts = (prod(-(-side[place] // stride) for side, stride in steps) for place in (0, 2))
     together = "; ".join(filter(None, (note, "taps padded to whole strides")))
     pixels, columns, depth = TiledAxis(rows, images), TiledAxis(channels, phases), TiledAxis(outputs, parts)
     yield MatrixProduct(pixels, columns, depth, groups, together)

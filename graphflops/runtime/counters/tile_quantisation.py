@@ -90,9 +90,8 @@ def smallest_tile_flops(problem: Problem, counted: RangeCount) -> int:
     if isinstance(problem, AttentionProblem):
         return 0
     ways = [way for job in problem.jobs for way in job.ways[:1]]
-    fits = all(
-        way.rows.length <= 128 and way.columns.length <= 128 and way.depth.length <= 32 for way in ways
-    )
+    sizes = [(way.rows.length, way.columns.length, way.depth.length) for way in ways]
+    fits = all(rows <= 128 and columns <= 128 and depth <= 32 for rows, columns, depth in sizes)
     batch = max((way.batch for way in ways), default=1)
     return 2 * 128 * 128 * 32 * batch * len(counted.matrix_kernels) if fits else 0
 

@@ -13,16 +13,6 @@ from graphflops.runtime.flex.blocks import MaskBlocks, Prediction, predicted_til
 from graphflops.runtime.flex.configs import Tiles, override
 
 __all__ = [
-    "FlexCounts",
-    "MaskBlocks",
-    "Prediction",
-    "PreparedAttention",
-    "Tiles",
-    "counted",
-    "flex_attention",
-    "override",
-    "predicted_tiles",
-    "prepare",
-    "scaled_dot_product_attention",
-    "sdpa",
-]
+    "FlexCounts", "MaskBlocks", "Prediction", "PreparedAttention", "Tiles", "counted", "flex_attention",
+    "override", "predicted_tiles", "prepare", "scaled_dot_product_attention", "sdpa",
+]  # fmt: skip

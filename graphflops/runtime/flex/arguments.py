@@ -49,9 +49,8 @@ def tiles_for(
     kernel: Kernel, q: torch.Tensor, v: torch.Tensor, blocks: tuple[int, int] | None = None
 ) -> Tiles:
     """The tile sizes that a kernel runs with."""
-    return configs.choose(
-        kernel, _device_name(q.device), q.element_size(), max(q.shape[-1], v.shape[-1]), blocks
-    )
+    width = max(q.shape[-1], v.shape[-1])
+    return configs.choose(kernel, _device_name(q.device), q.element_size(), width, blocks)
 
 
 def programs_of(kernel: Kernel, tiles: Tiles, q: torch.Tensor, k: torch.Tensor) -> int:
@@ -71,28 +70,21 @@ def check(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
     if q.dim() != 4 or k.dim() != 4 or v.dim() != 4:
         raise ModelError("query, key and value are [batch, heads, length, width]")
     if q.shape[-1] != k.shape[-1] or k.shape[:3] != v.shape[:3] or q.shape[0] != k.shape[0]:
-        raise ModelError(
-            f"query, key and value do not fit: {list(q.shape)}, {list(k.shape)}, {list(v.shape)}"
-        )
+        shapes = f"{list(q.shape)}, {list(k.shape)}, {list(v.shape)}"
+        raise ModelError(f"query, key and value do not fit: {shapes}")
     if k.shape[1] == 0 or q.shape[1] % k.shape[1]:
         raise ModelError(f"{q.shape[1]} query heads cannot share {k.shape[1]} key heads")
     if max(q.shape[-1], v.shape[-1]) > 256:
         raise ModelError("head widths above 256 have no kernel")
     if not q.is_cuda and not interpreted():
-        raise ModelError(
-            f"attention kernels run on CUDA, not {q.device.type}; TRITON_INTERPRET=1 runs them anywhere"
-        )
+        where = f"CUDA, not {q.device.type}; TRITON_INTERPRET=1 runs them anywhere"
+        raise ModelError(f"attention kernels run on {where}")
 
 
 def constants(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    problem: LaunchSettings,
-    tiles: Tiles,
-    use: bool,
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, problem: LaunchSettings, tiles: Tiles, use: bool,
     by_column: bool = False,
-) -> dict[str, Any]:
+) -> dict[str, Any]:  # fmt: skip
     """Compile-time arguments that all kernels take."""
     return _known_constants(
         *(q.dtype, q.shape, k.shape, v.shape[-1]),
@@ -103,72 +95,30 @@ def constants(
 
 @functools.lru_cache(4096)
 def _known_constants(
-    dtype: torch.dtype,
-    q_shape: torch.Size,
-    k_shape: torch.Size,
-    value_width: int,
-    key: str,
-    scale: float,
-    rows: int,
-    columns: int,
-    contiguous: int,
-    present: int,
-    count: int,
-    indexed: bool,
-    tiles: Tiles,
-    use: bool,
-    by_column: bool,
-    exact: bool,
-) -> dict[str, Any]:
+    dtype: torch.dtype, q_shape: torch.Size, k_shape: torch.Size, value_width: int, key: str, scale: float,
+    rows: int, columns: int, contiguous: int, present: int, count: int, indexed: bool, tiles: Tiles,
+    use: bool, by_column: bool, exact: bool,
+) -> dict[str, Any]:  # fmt: skip
     sharing, itemsize = q_shape[1] // k_shape[1], dtype.itemsize
     length, share, heads = (q_shape[2], 1, k_shape[1]) if by_column else (k_shape[2], sharing, q_shape[1])
     together = _together(length * (q_shape[3] + value_width) * itemsize, share, q_shape[0] * heads)
+    given, listed, follows = functions(key), present >> 2 * by_column, contiguous >> 2 * by_column
+    even_queries, even_keys = q_shape[2] % rows == 0, k_shape[2] % columns == 0
     return {
-        **_function_constants(key),
-        **_tile_constants(tiles),
-        **_block_constants((q_shape[2], rows), (k_shape[2], columns), indexed),
-        **_list_constants(present >> 2 * by_column, contiguous >> 2 * by_column),
-        "WIDTH": q_shape[-1],
-        "BLOCK_WIDTH": _block_width(q_shape[-1]),
-        "VALUE_WIDTH": value_width,
-        "BLOCK_VALUE_WIDTH": _block_width(value_width),
-        "SHARING": sharing,
-        "TOGETHER": together,
-        "SCALE": scale,
-        "COUNT": count,
-        "DESCRIPTORS": use,
-        "SUM": _TRITON_TYPES[sum_type(dtype)],
+        "SCORE": given.score, "HAS_SCORE": given.score is not None,
+        "MASK": given.mask, "HAS_MASK": given.mask is not None,
+        "ROWS": tiles.rows, "COLUMNS": tiles.columns, "BLOCK_ROWS": rows, "BLOCK_COLUMNS": columns,
+        "STAGES": tiles.stages, "num_warps": tiles.warps, "num_stages": tiles.stages,
+        "EVEN_QUERIES": even_queries, "EVEN_KEYS": even_keys,
+        "CLAMP": indexed and not (even_queries and even_keys),  # functions read with the indices
+        "HAS_PARTIAL": bool(listed & 1), "PARTIAL_CONTIGUOUS": bool(follows & 1),
+        "HAS_FULL": bool(listed & 2), "FULL_CONTIGUOUS": bool(follows & 2),
+        "WIDTH": q_shape[-1], "BLOCK_WIDTH": _block_width(q_shape[-1]),
+        "VALUE_WIDTH": value_width, "BLOCK_VALUE_WIDTH": _block_width(value_width),
+        "SHARING": sharing, "TOGETHER": together, "SCALE": scale, "COUNT": count, "DESCRIPTORS": use,
+        "SUM": _TRITON_TYPES[sum_type(dtype)], "UPCAST": interpreted() and dtype == torch.bfloat16,
         "PRECISION": "ieee" if exact or dtype != torch.float32 else "tf32",
-        "UPCAST": interpreted() and dtype == torch.bfloat16,
-    }
-
-
-def _block_constants(queries: tuple[int, int], keys: tuple[int, int], indexed: bool) -> dict[str, Any]:
-    """Of queries and of keys: how many there are, and in one block. indexed: whether functions read with their indices."""
-    even_queries, even_keys = (length % block == 0 for length, block in (queries, keys))
-    return {
-        "BLOCK_ROWS": queries[1],
-        "BLOCK_COLUMNS": keys[1],
-        "EVEN_QUERIES": even_queries,
-        "EVEN_KEYS": even_keys,
-        "CLAMP": indexed and not (even_queries and even_keys),
-    }
-
-
-def _function_constants(key: str) -> dict[str, Any]:
-    given = functions(key)
-    has = {"HAS_SCORE": given.score is not None, "HAS_MASK": given.mask is not None}
-    return {"SCORE": given.score, "MASK": given.mask, **has}
-
-
-def _list_constants(present: int, contiguous: int) -> dict[str, Any]:
-    have = {"HAS_PARTIAL": bool(present & 1), "HAS_FULL": bool(present & 2)}
-    return {**have, "PARTIAL_CONTIGUOUS": bool(contiguous & 1), "FULL_CONTIGUOUS": bool(contiguous & 2)}
-
-
-def _tile_constants(tiles: Tiles) -> dict[str, Any]:
-    launch = {"num_warps": tiles.warps, "num_stages": tiles.stages}
-    return {"ROWS": tiles.rows, "COLUMNS": tiles.columns, "STAGES": tiles.stages, **launch}
+    }  # fmt: skip
 
 
 def listing(problem: LaunchSettings, by_column: bool) -> tuple[tuple[torch.Tensor, ...], tuple[int, ...]]:
@@ -198,9 +148,8 @@ def _described(
 
 def describable(*tensors: torch.Tensor) -> bool:
     """True if the tensor copy engine accepts all tensors."""
-    return all(
-        x.data_ptr() % 16 == 0 and _regular(x.shape, x.stride(), x.element_size(), x.device) for x in tensors
-    )
+    aligned = all(x.data_ptr() % 16 == 0 for x in tensors)
+    return aligned and all(_regular(x.shape, x.stride(), x.element_size(), x.device) for x in tensors)
 
 
 @functools.lru_cache(4096)
@@ -246,11 +195,8 @@ def _exact() -> bool:
 
 
 _TRITON_TYPES = {
-    torch.float16: tl.float16,
-    torch.bfloat16: tl.bfloat16,
-    torch.float32: tl.float32,
-    torch.float64: tl.float64,
-}
+    torch.float16: tl.float16, torch.bfloat16: tl.bfloat16, torch.float32: tl.float32, torch.float64: tl.float64,
+}  # fmt: skip
 
 
 def sum_type(dtype: torch.dtype) -> torch.dtype:

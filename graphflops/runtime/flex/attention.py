@@ -66,37 +66,25 @@ class PreparedAttention:
         return run_forward(q, k, v, self.problem(q, scale, count))
 
     def backward(
-        self,
-        q: torch.Tensor,
-        k: torch.Tensor,
-        v: torch.Tensor,
-        out: torch.Tensor,
-        lse: torch.Tensor,
-        grad: torch.Tensor,
-        grad_lse: torch.Tensor | None = None,
-        scale: float | None = None,
-        count: int = 0,
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor, lse: torch.Tensor,
+        grad: torch.Tensor, grad_lse: torch.Tensor | None = None, scale: float | None = None, count: int = 0,
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
         """Gradients of q, k and v, and the counts of the two kernels (query gradient, then key gradient)."""
         return launch.backward(q, k, v, out, lse, grad, grad_lse, self.problem(q, scale, count))
 
     def predicted(self, kernel: Kernel, q: torch.Tensor, v: torch.Tensor) -> Prediction:
         """Prediction of the tiles that a kernel computes for such operands."""
         tiles = arguments.tiles_for(kernel, q, v, (self.blocks.rows, self.blocks.columns))
-        return block_lists.predicted_tiles(
-            self.blocks, tiles, q.shape[0], q.shape[1], kernel == "key_gradient"
-        )
+        by_column = kernel == "key_gradient"
+        return block_lists.predicted_tiles(self.blocks, tiles, q.shape[0], q.shape[1], by_column)
 
     def tile_flops(self, kernel: Kernel, q: torch.Tensor, v: torch.Tensor) -> int:
         """FLOPs of one tile's products: two forward, three for the query's gradient, four for the key's and value's."""
         tiles = arguments.tiles_for(kernel, q, v, (self.blocks.rows, self.blocks.columns))
-        width, value_width = int(q.shape[-1]), int(v.shape[-1])
-        per_pair = {
-            "forward": width + value_width,
-            "query_gradient": 2 * width + value_width,
-            "key_gradient": 2 * width + 2 * value_width,
-        }
-        return 2 * tiles.rows * tiles.columns * per_pair[kernel]
+        width, value = int(q.shape[-1]), int(v.shape[-1])
+        counts = {"forward": (1, 1), "query_gradient": (2, 1), "key_gradient": (2, 2)}
+        of_keys, of_values = counts[kernel]
+        return 2 * tiles.rows * tiles.columns * (of_keys * width + of_values * value)
 
     def problem(
         self, q: torch.Tensor, scale: float | None = None, count: int = 0
@@ -108,24 +96,19 @@ class PreparedAttention:
     def _fits(self, q: torch.Tensor, k: torch.Tensor) -> None:
         given = self.blocks
         if (q.shape[2], k.shape[2]) != (given.queries, given.keys):
-            raise ModelError(
-                f"the mask is for {given.queries} queries and {given.keys} keys, not {q.shape[2]} and {k.shape[2]}"
-            )
+            made = f"{given.queries} queries and {given.keys} keys"
+            raise ModelError(f"the mask is for {made}, not {q.shape[2]} and {k.shape[2]}")
         entries, heads = given.partial.counts.shape[:2]
         if q.shape[0] % entries or q.shape[1] % heads:
-            raise ModelError(
-                f"the mask is for {entries} batch entries and {heads} heads, not {q.shape[0]} and {q.shape[1]}"
-            )
+            made = f"{entries} batch entries and {heads} heads"
+            raise ModelError(f"the mask is for {made}, not {q.shape[0]} and {q.shape[1]}")
 
 
 def prepare(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    score_mod: Callable[..., Any] | Graph | None = None,
-    block_mask: Any = None,
-    score_tensors: Sequence[torch.Tensor] = (),
+    q: torch.Tensor, k: torch.Tensor, score_mod: Callable[..., Any] | Graph | None = None,
+    block_mask: Any = None, score_tensors: Sequence[torch.Tensor] = (),
     mask_tensors: Sequence[torch.Tensor] = (),
-) -> PreparedAttention:
+) -> PreparedAttention:  # fmt: skip
     """Trace and translate a score function and a mask's function, and list the mask's blocks.
 
     q, k: operands of the sizes and the element type it will be called with; nothing is computed from them.
@@ -133,7 +116,8 @@ def prepare(
     block_mask: torch's `BlockMask`, or `(function or Graph, Blocks)`; None sees everything.
     """
     if block_mask is None:
-        mask, blocks = None, _dense(q, k)
+        queries, keys = q.shape[2], k.shape[2]
+        mask, blocks = None, block_lists.dense(queries, keys, _block(queries), _block(keys), q.device)
     elif isinstance(block_mask, tuple):
         mask, blocks = block_mask
     else:
@@ -143,16 +127,10 @@ def prepare(
 
 
 def flex_attention(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    score_mod: Callable[..., Any] | Graph | None = None,
-    block_mask: Any = None,
-    scale: float | None = None,
-    enable_gqa: bool = False,
-    return_lse: bool = False,
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, score_mod: Callable[..., Any] | Graph | None = None,
+    block_mask: Any = None, scale: float | None = None, enable_gqa: bool = False, return_lse: bool = False,
     count: bool = False,
-) -> Any:
+) -> Any:  # fmt: skip
     """Attention as torch's `flex_attention` defines it; with `return_lse` and `count` also those, in that order.
 
     Functions are traced at every call: `prepare` them where that matters, and for torch.compile.
@@ -167,14 +145,9 @@ def flex_attention(
 
 
 def scaled_dot_product_attention(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    attn_mask: torch.Tensor | None = None,
-    is_causal: bool = False,
-    scale: float | None = None,
-    enable_gqa: bool = False,
-) -> torch.Tensor:
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, attn_mask: torch.Tensor | None = None,
+    is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
+) -> torch.Tensor:  # fmt: skip
     """Attention as torch's function of that name defines it, without dropout: the same kernel, its mask generated."""
     if attn_mask is not None and is_causal:
         raise ModelError("attn_mask and is_causal exclude one another")
@@ -226,11 +199,6 @@ def _settings(found: Written, blocks: MaskBlocks) -> arguments.LaunchSettings:
         present=sum((not x.empty) << bit for bit, x in enumerate(each)),
         count=0,
     )
-
-
-def _dense(q: torch.Tensor, k: torch.Tensor) -> MaskBlocks:
-    queries, keys = q.shape[2], k.shape[2]
-    return block_lists.dense(queries, keys, _block(queries), _block(keys), q.device)
 
 
 def _block(length: int) -> int:

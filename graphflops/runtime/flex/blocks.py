@@ -133,13 +133,9 @@ def from_block_mask(mask: Any) -> MaskBlocks:
 
 
 def from_lists(
-    queries: int,
-    keys: int,
-    partial: tuple[torch.Tensor | None, torch.Tensor | None],
-    full: tuple[torch.Tensor | None, torch.Tensor | None],
-    rows: int,
-    columns: int,
-) -> MaskBlocks:
+    queries: int, keys: int, partial: tuple[torch.Tensor | None, torch.Tensor | None],
+    full: tuple[torch.Tensor | None, torch.Tensor | None], rows: int, columns: int,
+) -> MaskBlocks:  # fmt: skip
     """The blocks of a mask in the form of torch: counts and indices of partial and of full blocks, by row of blocks."""
     lines, across = -(-queries // rows), -(-keys // columns)
     some, whole = _given(*partial, lines, across), _given(*full, lines, across)
@@ -157,9 +153,8 @@ def _given(
     counts, places = counts[..., :lines], places[..., :lines, :]
     steps = torch.arange(places.shape[-1], device=places.device)
     listed = steps < counts[..., None]
-    chosen = torch.zeros(
-        (*counts.shape, max(across, places.shape[-1]) + 1), dtype=torch.int8, device=places.device
-    )
+    size = (*counts.shape, max(across, places.shape[-1]) + 1)
+    chosen = torch.zeros(size, dtype=torch.int8, device=places.device)
     spare = chosen.shape[-1] - 1
     chosen.scatter_(-1, torch.where(listed, places, spare).long(), 1)
     return chosen[..., :across].bool()
@@ -175,11 +170,9 @@ def predicted_tiles(
     """
     blocks = blocks if isinstance(blocks, MaskBlocks) else from_block_mask(blocks)
     partial, full = blocks.by_column if by_column else blocks.by_row
-    length, size, tile = (
-        (blocks.keys, blocks.columns, tiles.columns)
-        if by_column
-        else (blocks.queries, blocks.rows, tiles.rows)
-    )
+    length, size, tile = blocks.queries, blocks.rows, tiles.rows
+    if by_column:
+        length, size, tile = blocks.keys, blocks.columns, tiles.columns
     across = blocks.rows // tiles.rows if by_column else blocks.columns // tiles.columns
     return Prediction(*(_executed(x, batch, heads, length, size, tile, across) for x in (full, partial)))
 
@@ -189,9 +182,8 @@ def _executed(
 ) -> int:
     counts = given.counts.cpu().long()
     if batch % counts.shape[0] or heads % counts.shape[1]:
-        raise ModelError(
-            f"block_mask is for {counts.shape[0]} batch entries and {counts.shape[1]} heads, not {batch} and {heads}"
-        )
+        made = f"{counts.shape[0]} batch entries and {counts.shape[1]} heads"
+        raise ModelError(f"block_mask is for {made}, not {batch} and {heads}")
     starts = torch.arange(0, length, tile) // size  # the line of blocks that each line of tiles lies in
     repeats: int = (batch // counts.shape[0]) * (heads // counts.shape[1])
     return int(counts[..., starts].sum()) * across * repeats

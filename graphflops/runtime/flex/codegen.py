@@ -65,9 +65,8 @@ class _Writer:
         self.lines: list[str] = []
         inputs = [entry.name for entry in graph.inputs]
         if len(inputs) != len(parameters) + len(buffers):
-            raise ModelError(
-                f"{shown(name)} takes {len(inputs)} values, not {len(parameters)} and {len(buffers)} buffers"
-            )
+            taken = f"{len(parameters)} and {len(buffers)} buffers"
+            raise ModelError(f"{shown(name)} takes {len(inputs)} values, not {taken}")
         for given, parameter in zip(inputs, parameters, strict=False):
             natural = parameter in _INDICES
             self.known[given] = Value(parameter, "tl.int32" if natural else self.type_of(given), natural)
@@ -241,17 +240,10 @@ class _Writer:
 
 
 _TYPES = {
-    "bool": "tl.int1",
-    "uint8": "tl.uint8",
-    "int8": "tl.int8",
-    "int16": "tl.int16",
-    "int32": "tl.int32",
-    "int64": "tl.int64",
-    "float16": "tl.float32",
-    "bfloat16": "tl.float32",
-    "float32": "tl.float32",
+    "bool": "tl.int1", "uint8": "tl.uint8", "int8": "tl.int8", "int16": "tl.int16", "int32": "tl.int32",
+    "int64": "tl.int64", "float16": "tl.float32", "bfloat16": "tl.float32", "float32": "tl.float32",
     "float64": "tl.float64",
-}
+}  # fmt: skip
 
 
 def _type(dtype: DType, where: str) -> str:

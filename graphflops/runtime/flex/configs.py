@@ -61,9 +61,8 @@ def _cut(tiles: Tiles, blocks: tuple[int, int]) -> Tiles:
 
 def _dividing(tile: int, block: int) -> int:
     if block % 16:
-        raise ModelError(
-            f"block_mask: a block of {block} is not a multiple of 16; make it with BLOCK_SIZE=128"
-        )
+        what = f"a block of {block} is not a multiple of 16"
+        raise ModelError(f"block_mask: {what}; make it with BLOCK_SIZE=128")
     while block % tile:
         tile //= 2
     return tile

@@ -45,13 +45,10 @@ _known: dict[str, KernelFunctions] = {}
 
 
 def written(
-    score: Callable[..., Any] | None,
-    mask: Callable[..., Any] | None,
-    dtype: torch.dtype,
-    device: torch.device,
-    score_tensors: Sequence[torch.Tensor] = (),
+    score: Callable[..., Any] | None, mask: Callable[..., Any] | None, dtype: torch.dtype,
+    device: torch.device, score_tensors: Sequence[torch.Tensor] = (),
     mask_tensors: Sequence[torch.Tensor] = (),
-) -> Written:
+) -> Written:  # fmt: skip
     """Trace, translate and register the functions of one attention.
 
     dtype: the scores' element type as the functions see it. Raises ModelError for an operator without a translation.

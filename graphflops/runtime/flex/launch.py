@@ -8,20 +8,8 @@ from typing import Any
 import torch
 
 from graphflops.errors import ModelError
-from graphflops.runtime.flex.arguments import (
-    LaunchSettings,
-    buffers_of,
-    check,
-    constants,
-    counters,
-    describable,
-    listing,
-    programs_of,
-    source,
-    strides,
-    sum_type,
-    tiles_for,
-)
+from graphflops.runtime.flex import arguments
+from graphflops.runtime.flex.arguments import LaunchSettings
 from graphflops.runtime.flex.configs import Kernel
 from graphflops.runtime.flex.forward import forward_kernel
 from graphflops.runtime.flex.functions import functions
@@ -33,29 +21,23 @@ def forward(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, problem: LaunchSettings
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Output, log-sum-exp, and each program's counts [programs, 3], empty if nothing is counted."""
-    check(q, k, v)
+    arguments.check(q, k, v)
     out = q.new_empty((*q.shape[:3], v.shape[-1]))
-    lse = torch.empty(q.shape[:3], dtype=sum_type(q.dtype), device=q.device)
+    lse = torch.empty(q.shape[:3], dtype=arguments.sum_type(q.dtype), device=q.device)
     with _on(q.device):
         counts = _run("forward", forward_kernel, (q, k, v), (out, lse), (out,), problem)
     return out, lse, counts
 
 
 def backward(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    out: torch.Tensor,
-    lse: torch.Tensor,
-    grad: torch.Tensor,
-    grad_lse: torch.Tensor | None,
-    problem: LaunchSettings,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor, lse: torch.Tensor,
+    grad: torch.Tensor, grad_lse: torch.Tensor | None, problem: LaunchSettings,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
     """Gradients of q, k and v, and the counts of the kernel of the query's and of the key's gradient.
 
     The first kernel writes `delta`, which the second reads.
     """
-    check(q, k, v)
+    arguments.check(q, k, v)
     grad_q, grad_k, grad_v = (torch.empty_like(x, memory_format=torch.contiguous_format) for x in (q, k, v))
     loaded, gradient = (q, k, v, grad), functions(problem.functions).gradient
     with _on(q.device):
@@ -70,14 +52,9 @@ def backward(
 
 
 def _run(
-    name: Kernel,
-    kernel: Any,
-    loaded: tuple[torch.Tensor, ...],
-    own: tuple[torch.Tensor, ...],
-    strided: tuple[torch.Tensor, ...],
-    problem: LaunchSettings,
-    **more: Any,
-) -> torch.Tensor:
+    name: Kernel, kernel: Any, loaded: tuple[torch.Tensor, ...], own: tuple[torch.Tensor, ...],
+    strided: tuple[torch.Tensor, ...], problem: LaunchSettings, **more: Any,
+) -> torch.Tensor:  # fmt: skip
     """Launch a kernel; returns each program's counts.
 
     loaded: query, key, value, and the gradient of the output, which it loads in tiles. own: its further tensors.
@@ -85,19 +62,19 @@ def _run(
     """
     q, k, v = loaded[:3]
     by_column = name == "key_gradient"
-    tiles = tiles_for(name, q, v, (problem.rows, problem.columns))
-    programs = programs_of(name, tiles, q, k)
-    counts = counters(programs, problem.count, q.device)
-    use = tiles.descriptors and describable(*loaded)
-    lists, meta = listing(problem, by_column=by_column)
+    tiles = arguments.tiles_for(name, q, v, (problem.rows, problem.columns))
+    programs = arguments.programs_of(name, tiles, q, k)
+    counts = arguments.counters(programs, problem.count, q.device)
+    use = tiles.descriptors and arguments.describable(*loaded)
+    lists, meta = arguments.listing(problem, by_column=by_column)
     heights = (tiles.rows, tiles.columns, tiles.columns, tiles.rows)
     _start(
         kernel,
         programs,
-        constants(q, k, v, problem, tiles, use, by_column=by_column),
-        *(source(tensor, rows, use) for tensor, rows in zip(loaded, heights, strict=False)),
-        *(*own, counts, lists, buffers_of(problem, q)),
-        *strides(*loaded, *strided),
+        arguments.constants(q, k, v, problem, tiles, use, by_column=by_column),
+        *(arguments.source(tensor, rows, use) for tensor, rows in zip(loaded, heights, strict=False)),
+        *(*own, counts, lists, arguments.buffers_of(problem, q)),
+        *arguments.strides(*loaded, *strided),
         *(meta, (*q.shape[:3], k.shape[2])),
         **more,
     )

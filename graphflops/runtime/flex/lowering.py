@@ -17,74 +17,41 @@ from graphflops.tensor import DType
 
 # Operands cast to the result's type.
 _ARITHMETIC = {
-    "mul": "{0} * {1}",
-    "maximum": "tl.maximum({0}, {1})",
-    "minimum": "tl.minimum({0}, {1})",
-    "fmod": "{0} - {1} * trunc({0} / {1})",
-    "abs": "tl.abs({0})",
-    "relu": "tl.maximum({0}, 0)",
-    "square": "{0} * {0}",
-    "clamp_min": "tl.maximum({0}, {1})",
-    "clamp_max": "tl.minimum({0}, {1})",
-    "bitwise_and": "{0} & {1}",
-    "bitwise_or": "{0} | {1}",
-    "bitwise_xor": "{0} ^ {1}",
-    "bitwise_left_shift": "{0} << {1}",
-    "bitwise_right_shift": "{0} >> {1}",
-}
+    "mul": "{0} * {1}", "maximum": "tl.maximum({0}, {1})", "minimum": "tl.minimum({0}, {1})",
+    "fmod": "{0} - {1} * trunc({0} / {1})", "abs": "tl.abs({0})", "relu": "tl.maximum({0}, 0)",
+    "square": "{0} * {0}", "clamp_min": "tl.maximum({0}, {1})", "clamp_max": "tl.minimum({0}, {1})",
+    "bitwise_and": "{0} & {1}", "bitwise_or": "{0} | {1}", "bitwise_xor": "{0} ^ {1}",
+    "bitwise_left_shift": "{0} << {1}", "bitwise_right_shift": "{0} >> {1}",
+}  # fmt: skip
 
 # The same, for results that may be negative although no operand is.
 _SIGNED = {"neg": "-{0}", "sign": "sign({0})", "sgn": "sign({0})"}
 
 # Of floating results only; operands cast to the result's type.
 _FLOATING = {
-    "reciprocal": "1 / {0}",
-    "exp": "tl.exp({0})",
-    "exp2": "tl.exp2({0})",
-    "expm1": "expm1({0})",
-    "log": "tl.log({0})",
-    "log2": "tl.log2({0})",
-    "log10": "tl.log({0}) * 0.4342944819032518",
-    "log1p": "log1p({0})",
-    "sqrt": "tl.sqrt({0})",
-    "rsqrt": "tl.rsqrt({0})",
-    "sin": "tl.sin({0})",
-    "cos": "tl.cos({0})",
-    "tan": "tl.sin({0}) / tl.cos({0})",
-    "sinh": "(tl.exp({0}) - tl.exp(-{0})) / 2",
-    "cosh": "(tl.exp({0}) + tl.exp(-{0})) / 2",
-    "tanh": "tanh({0})",
-    "sigmoid": "tl.sigmoid({0})",
+    "reciprocal": "1 / {0}", "exp": "tl.exp({0})", "exp2": "tl.exp2({0})", "expm1": "expm1({0})",
+    "log": "tl.log({0})", "log2": "tl.log2({0})", "log10": "tl.log({0}) * 0.4342944819032518",
+    "log1p": "log1p({0})", "sqrt": "tl.sqrt({0})", "rsqrt": "tl.rsqrt({0})", "sin": "tl.sin({0})",
+    "cos": "tl.cos({0})", "tan": "tl.sin({0}) / tl.cos({0})", "sinh": "(tl.exp({0}) - tl.exp(-{0})) / 2",
+    "cosh": "(tl.exp({0}) + tl.exp(-{0})) / 2", "tanh": "tanh({0})", "sigmoid": "tl.sigmoid({0})",
     "erf": "tl.erf({0})",
-}
+}  # fmt: skip
 
 # Without effect on integers.
 _ROUNDING = {
-    "floor": "tl.floor({0})",
-    "ceil": "tl.ceil({0})",
-    "trunc": "trunc({0})",
-    "round": "round_half_even({0})",
-}
+    "floor": "tl.floor({0})", "ceil": "tl.ceil({0})", "trunc": "trunc({0})", "round": "round_half_even({0})",
+}  # fmt: skip
 
 # Operands cast to their common type; the result is a truth value.
 _COMPARISON = {
-    "eq": "{0} == {1}",
-    "ne": "{0} != {1}",
-    "lt": "{0} < {1}",
-    "le": "{0} <= {1}",
-    "gt": "{0} > {1}",
-    "ge": "{0} >= {1}",
-    "isnan": "{0} != {0}",
-    "isinf": 'tl.abs({0}) == float("inf")',
-}
+    "eq": "{0} == {1}", "ne": "{0} != {1}", "lt": "{0} < {1}", "le": "{0} <= {1}", "gt": "{0} > {1}",
+    "ge": "{0} >= {1}", "isnan": "{0} != {0}", "isinf": 'tl.abs({0}) == float("inf")',
+}  # fmt: skip
 
 # Operands made truth values.
 _LOGICAL = {
-    "logical_and": "{0} & {1}",
-    "logical_or": "{0} | {1}",
-    "logical_xor": "{0} ^ {1}",
-    "logical_not": "{0} == 0",
-}
+    "logical_and": "{0} & {1}", "logical_or": "{0} | {1}", "logical_xor": "{0} ^ {1}", "logical_not": "{0} == 0",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,9 +49,8 @@ def _programs(
     """How many programs of a kernel count; none where nothing is counted."""
     if not problem.count:
         return 0
-    return arguments.programs_of(
-        kernel, arguments.tiles_for(kernel, q, v, (problem.rows, problem.columns)), q, k
-    )
+    tiles = arguments.tiles_for(kernel, q, v, (problem.rows, problem.columns))
+    return arguments.programs_of(kernel, tiles, q, k)
 
 
 @torch.library.custom_op(  # type: ignore[untyped-decorator]
@@ -61,15 +60,9 @@ def _programs(
     f"{_SETTINGS}) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
 )
 def flex_backward(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    out: torch.Tensor,
-    lse: torch.Tensor,
-    grad: torch.Tensor,
-    grad_lse: torch.Tensor | None,
-    *settings: Any,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor, lse: torch.Tensor,
+    grad: torch.Tensor, grad_lse: torch.Tensor | None, *settings: Any,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
     """Gradients of query, key and value, and the counts of the two kernels."""
     return launch.backward(q, k, v, out, lse, grad, grad_lse, arguments.LaunchSettings(*settings))
 

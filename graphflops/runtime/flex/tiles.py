@@ -6,18 +6,9 @@ import triton.language as tl
 
 @triton.jit
 def load_tile(
-    source,
-    batch,
-    head,
-    row,
-    strides,
-    length,
-    ROWS: tl.constexpr,
-    WIDTH: tl.constexpr,
-    BLOCK_WIDTH: tl.constexpr,
-    EVEN: tl.constexpr,
-    DESCRIPTOR: tl.constexpr,
-):
+    source, batch, head, row, strides, length, ROWS: tl.constexpr, WIDTH: tl.constexpr,
+    BLOCK_WIDTH: tl.constexpr, EVEN: tl.constexpr, DESCRIPTOR: tl.constexpr,
+):  # fmt: skip
     """Rows `row` to `row + ROWS` of one head, zero past the end.
 
     source: a tensor descriptor, or a pointer. strides: of batch entries, heads, rows, columns. EVEN: no tile sticks out.
@@ -42,17 +33,9 @@ def load_tile(
 
 @triton.jit
 def store_tile(
-    target,
-    values,
-    batch,
-    head,
-    row,
-    strides,
-    length,
-    ROWS: tl.constexpr,
-    WIDTH: tl.constexpr,
+    target, values, batch, head, row, strides, length, ROWS: tl.constexpr, WIDTH: tl.constexpr,
     BLOCK_WIDTH: tl.constexpr,
-):
+):  # fmt: skip
     """Write the rows of one head, without rows past its end."""
     start = target + batch.to(tl.int64) * strides[0] + head.to(tl.int64) * strides[1]
     start += row.to(tl.int64) * strides[2]
@@ -83,14 +66,9 @@ def add_product(sum, a, b, PRECISION: tl.constexpr, UPCAST: tl.constexpr):
 
 @triton.jit
 def tile_start(
-    first,
-    places,
-    step,
-    SPLIT: tl.constexpr,
-    BLOCK: tl.constexpr,
-    TILE: tl.constexpr,
+    first, places, step, SPLIT: tl.constexpr, BLOCK: tl.constexpr, TILE: tl.constexpr,
     CONTIGUOUS: tl.constexpr,
-):
+):  # fmt: skip
     """First query or key of a tile in a line: each listed block has SPLIT tiles; `first` is the first of the line."""
     if CONTIGUOUS:
         return first + step * TILE

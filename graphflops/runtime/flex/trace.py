@@ -68,9 +68,8 @@ def function_of(graph: Graph) -> Callable[..., Any]:
             entry.name: value for entry, value in zip(graph.inputs, inputs, strict=True)
         }
         for node in graph.nodes:
-            result = _call(
-                node.operator, [_argument(a, values) for a in node.args], dict(node.kwargs), values
-            )
+            arguments = [_argument(argument, values) for argument in node.args]
+            result = _call(node.operator, arguments, dict(node.kwargs), values)
             name = next((name for name in node.outputs if name is not None), node.name)
             values[name] = result
         return _argument(graph.outputs[0].value, values)
@@ -140,9 +139,8 @@ def _traced(
             return function(*values)
 
     module = make_fx(indexing, decomposition_table=_decompositions())(*inputs, *tensors)
-    if any(
-        getattr(getattr(node.target, "_schema", None), "is_mutable", False) for node in module.graph.nodes
-    ):
+    schemas = [getattr(node.target, "_schema", None) for node in module.graph.nodes]
+    if any(getattr(schema, "is_mutable", False) for schema in schemas):
         module = make_fx(torch.func.functionalize(module))(*inputs, *tensors)
     module.graph.eliminate_dead_code()
     module.recompile()
@@ -153,9 +151,8 @@ def _traced(
     result = graph.outputs[0].value
     known = graph.types.get(result.name) if isinstance(result, Ref) else None
     if isinstance(known, TensorType) and known.shape:
-        raise ModelError(
-            f"a score or mask function returns a tensor of shape {list(known.shape)}, not a number"
-        )
+        what = f"a tensor of shape {list(known.shape)}, not a number"
+        raise ModelError(f"a score or mask function returns {what}")
     return Traced(graph, (*tensors, *constants))
 
 
@@ -166,14 +163,8 @@ def _decompositions() -> dict[Any, Any]:
 
     aten = torch.ops.aten
     activations = (
-        *(
-            aten.gelu,
-            aten.gelu_backward,
-            aten.leaky_relu,
-            aten.leaky_relu_backward,
-            aten.elu,
-            aten.elu_backward,
-        ),
+        *(aten.gelu, aten.gelu_backward, aten.leaky_relu, aten.leaky_relu_backward),
+        *(aten.elu, aten.elu_backward),
         *(aten.hardtanh, aten.hardtanh_backward, aten.softplus, aten.softplus_backward, aten.mish),
         *(aten.hardswish, aten.hardswish_backward, aten.hardsigmoid, aten.hardsigmoid_backward, aten.silu),
         *(aten.threshold_backward, aten.sigmoid_backward, aten.tanh_backward, aten.log_sigmoid_forward),

@@ -46,9 +46,8 @@ def _sizes(
     batch, heads = chance.choice(batches), chance.choice((4, 8, 12, 16, 32, 48))
     width = chance.choice((32, 64, 64, 64, 80, 128, 128))
     keys = chance.choice((32, 49, 77, 128, 197, 256, 512, 577, 1024, 1500, 2048, 4096, 8192))
-    shapes = (
-        ("self", "self", "causal", "decode") if kernel == "flash" and not is_backward else ("self", "causal")
-    )
+    is_flash = kernel == "flash" and not is_backward
+    shapes = ("self", "self", "causal", "decode") if is_flash else ("self", "causal")
     shape = chance.choice(shapes)
     if shape == "decode":
         keys *= chance.choice((1, 4))
@@ -75,10 +74,8 @@ def _trial(sizes: Attention, is_causal: bool, dtype: str, device: str) -> Trial:
 
 def _prepare(kind: torch.dtype, sizes: Attention, is_causal: bool, device: str) -> Calls:
     q = random((sizes.batch, sizes.queries, sizes.heads, sizes.width), kind, device).transpose(1, 2)
-    k, v = (
-        random((sizes.batch, sizes.keys, sizes.kv_heads, sizes.width), kind, device).transpose(1, 2)
-        for _ in range(2)
-    )
+    shape = (sizes.batch, sizes.keys, sizes.kv_heads, sizes.width)
+    k, v = (random(shape, kind, device).transpose(1, 2) for _ in range(2))
     if device == "cpu":
         attend = torch.nn.functional.scaled_dot_product_attention
         return [partial(attend, q, k, v, is_causal=is_causal)]

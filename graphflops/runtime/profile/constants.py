@@ -26,13 +26,8 @@ _OF_WINDOWS = {"position": 0.3}
 _OF_CHUNKS = {"floor": 5.0, "memory": 0.3, "cache": 0.5, "column": 0.3}
 # What is not searched: a CPU has no splits along k, and rows that do not align cost it little.
 _NO_SPLITS = {
-    "mix": 3.0,
-    "split": 1e3,
-    "latency": 1e-3,
-    "unaligned_8": 1.0,
-    "unaligned_4": 1.0,
-    "unaligned_2": 1.0,
-}
+    "mix": 3.0, "split": 1e3, "latency": 1e-3, "unaligned_8": 1.0, "unaligned_4": 1.0, "unaligned_2": 1.0,
+}  # fmt: skip
 _NO_PARTS = {"mix": 3.0, "join": 1e-3}
 _STEPS = (4.0, 2.0, 1.4, 1.15)
 _TURNS = 6  # of the search over all constants
@@ -51,9 +46,8 @@ def fitted(found: Measured, device: Device) -> dict[str, Table]:
             groups[name].append((kernel, seconds))
     general = {names_of_constants(kernel, 4)[-1] for kernel, _ in found}
     tables: dict[str, Table] = {}
-    same: dict[
-        tuple[int, ...], Table
-    ] = {}  # by the kernels: a variant may be all that there is of its family
+    # By the kernels: a variant may be all that there is of its family.
+    same: dict[tuple[int, ...], Table] = {}
     for name, kernels in sorted(groups.items()):
         if len(kernels) >= _FEWEST or name in general:
             key = tuple(id(kernel) for kernel, _ in kernels)
@@ -81,9 +75,8 @@ def _searched(name: str, kernels: Measured, device: Device) -> Table:
             if best > before - 1e-4:
                 break
     table = {**free, **fixed}
-    return {
-        key: float(f"{value:.3g}") for key, value in (table | _spread(name, table, kernels, device)).items()
-    }
+    table |= _spread(name, table, kernels, device)
+    return {key: float(f"{value:.3g}") for key, value in table.items()}
 
 
 def _begun(kernels: Measured) -> tuple[Table, Table]:

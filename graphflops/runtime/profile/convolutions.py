@@ -21,17 +21,8 @@ _MOST_FLOPS = {"cuda": 2e12, "cpu": 5e9}
 _BATCHES = (1, 2, 4, 8, 16, 32, 64, 128)
 # Side of an image and its channels, as networks narrow and widen.
 _IMAGES = (
-    (7, 512),
-    (14, 256),
-    (14, 512),
-    (28, 128),
-    (28, 256),
-    (56, 64),
-    (56, 128),
-    (112, 32),
-    (112, 64),
-    (64, 320),
-)
+    (7, 512), (14, 256), (14, 512), (28, 128), (28, 256), (56, 64), (56, 128), (112, 32), (112, 64), (64, 320),
+)  # fmt: skip
 
 
 def convolutions(clock: Clock) -> Iterator[Trial]:
@@ -117,7 +108,10 @@ def _prepare(kind: torch.dtype, sizes: Convolution, stride: int, clock: Clock) -
     layout = torch.contiguous_format
     if sizes.channels_last:
         layout = torch.channels_last if rank == 2 else torch.channels_last_3d
-    make = partial(_tensor, kind=kind, layout=layout, device=clock.device)
+
+    def make(shape: tuple[int, ...]) -> torch.Tensor:
+        return random(shape, kind, clock.device).to(memory_format=layout)
+
     image = make((sizes.batch, sizes.channels, *sizes.image))
     weight = make((sizes.filters, sizes.channels // sizes.groups, *sizes.filter))
     pad = 0 if stride == sizes.filter[0] else sizes.filter[0] // 2
@@ -126,12 +120,5 @@ def _prepare(kind: torch.dtype, sizes: Convolution, stride: int, clock: Clock) -
         return [partial(torch.ops.aten.convolution.default, image, weight, None, *shape)]
     gradient = make((sizes.batch, sizes.filters, *sizes.result))
     wanted = [sizes.phase == "input_gradient", sizes.phase == "weight_gradient", False]
-    return [
-        partial(torch.ops.aten.convolution_backward.default, gradient, image, weight, None, *shape, wanted)
-    ]
-
-
-def _tensor(
-    shape: tuple[int, ...], kind: torch.dtype, layout: torch.memory_format, device: str
-) -> torch.Tensor:
-    return random(shape, kind, device).to(memory_format=layout)
+    backward = torch.ops.aten.convolution_backward.default
+    return [partial(backward, gradient, image, weight, None, *shape, wanted)]

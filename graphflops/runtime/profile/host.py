@@ -43,9 +43,8 @@ def host_benchmarks(device: str, rounds: int = _ROUNDS) -> dict[str, float]:
 
 def slowness(measured: dict[str, float], reference: Host) -> float:
     """By what factor a CPU is slower than the reference: the median over the benchmarks that both have."""
-    return statistics.median(
-        [measured[name] / seconds for name, seconds in reference.benchmarks.items() if name in measured]
-    )
+    known = [(name, cost) for name, cost in reference.benchmarks.items() if name in measured]
+    return statistics.median([measured[name] / cost for name, cost in known])
 
 
 def scaled_host(reference: Host, measured: dict[str, float]) -> Host:

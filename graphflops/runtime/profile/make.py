@@ -87,9 +87,8 @@ def _require_enough(measured: Measurement, kind: str) -> None:
     failed = measured.refused.total()
     if failed > len(measured.kernels):
         (reason, _), *_ = measured.refused.most_common(1)
-        raise RunError(
-            f"--device {kind}: {_counted(measured)}, and {failed:,} failed, most of them with: {shown(reason, 200)}"
-        )
+        most = f"{failed:,} failed, most of them with: {shown(reason, 200)}"
+        raise RunError(f"--device {kind}: {_counted(measured)}, and {most}")
     missing = [
         what
         for what, is_product in (("product", True), ("elementwise kernel", False))
@@ -191,9 +190,8 @@ def _cpu(found: Measured, cache: int) -> Device:
 def _cpu_name() -> str:
     try:
         with open("/proc/cpuinfo") as lines:
-            model = next(
-                (line.partition(":")[2].strip() for line in lines if line.startswith("model name")), ""
-            )
+            names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+            model = next(iter(names), "")
     except OSError:
         model = ""
     return f"{model or platform.processor() or platform.machine()}, {os.cpu_count()} cores"
@@ -201,9 +199,7 @@ def _cpu_name() -> str:
 
 def _bandwidth(found: Measured, cache: int) -> float:
     """The highest rate at which a kernel moved bytes that are too many for the cache."""
-    moved = [
-        (kernel.read_bytes + kernel.written_bytes, seconds) for kernel, seconds in found if not kernel.flops
-    ]
+    moved = [(k.read_bytes + k.written_bytes, seconds) for k, seconds in found if not k.flops]
     large = [(nbytes, seconds) for nbytes, seconds in moved if nbytes > max(_LARGE, 2 * cache)]
     return rounded(max([nbytes / seconds for nbytes, seconds in large or moved] or [1e9]))
 

@@ -21,17 +21,8 @@ _OPSET = 17
 _LEAST = 10  # the smallest calls are no shorter than a tenth of what was measured
 _MOST_FLOPS = 2e10
 _IMAGES = (
-    (1, 64),
-    (4, 32),
-    (7, 64),
-    (7, 512),
-    (14, 32),
-    (14, 256),
-    (28, 128),
-    (56, 64),
-    (112, 32),
-    (224, 16),
-)
+    (1, 64), (4, 32), (7, 64), (7, 512), (14, 32), (14, 256), (28, 128), (56, 64), (112, 32), (224, 16),
+)  # fmt: skip
 
 
 _IN_A_ROW = 4  # convolutions of one session, which converts layouts only around them

@@ -12,12 +12,9 @@ from graphflops.runtime.profile.trial import Calls, Clock, Trial, random, spread
 
 # By element type: products as `linear` runs them, the same with odd sizes, of other layouts (each), and batched.
 _COUNTS = {
-    "bfloat16": (170, 40, 25, 40),
-    "float32": (70, 20, 15, 30),
-    "float16": (30, 8, 0, 6),
-    "float8_e4m3fn": (50, 0, 0, 0),
-    "int8": (20, 0, 0, 0),
-}
+    "bfloat16": (170, 40, 25, 40), "float32": (70, 20, 15, 30), "float16": (30, 8, 0, 6),
+    "float8_e4m3fn": (50, 0, 0, 0), "int8": (20, 0, 0, 0),
+}  # fmt: skip
 _CPU_COUNTS = {"float32": (90, 10, 15, 40), "bfloat16": (45, 0, 8, 20)}
 _MOST_FLOPS = {"cuda": 4e12, "cpu": 2e10}
 _MOST_BYTES = {"cuda": 2e9, "cpu": 2e8}
@@ -65,9 +62,8 @@ def _prepare(kind: torch.dtype, sizes: Product, clock: Clock) -> Calls:
     if weight_bytes + sizes.batch * m * (n + k) * kind.itemsize > _MOST_BYTES[clock.device]:
         return ()
     a = _matrix(kind, lead, m, k, sizes.layout != "nt", clock.device)
-    weights = [
-        _matrix(kind, lead, k, n, sizes.layout != "tn", clock.device) for _ in range(clock.sets(weight_bytes))
-    ]
+    sets, is_row_major = clock.sets(weight_bytes), sizes.layout != "tn"
+    weights = [_matrix(kind, lead, k, n, is_row_major, clock.device) for _ in range(sets)]
     return [_call(kind, a, weight) for weight in weights]
 
 

@@ -77,9 +77,8 @@ def _image(call: Callable[[torch.Tensor], object], side: int = 28) -> Make:
 def _layer_norm_backward(x: torch.Tensor) -> Callable[[], object]:
     weight, shape = _row(x), [x.shape[1]]
     _, mean, rstd = ATEN.native_layer_norm(x, shape, weight, weight, 1e-5)
-    return partial(
-        ATEN.native_layer_norm_backward, _same(x), x, shape, mean, rstd, weight, weight, [True] * 3
-    )
+    given = _same(x), x, shape, mean, rstd, weight, weight
+    return partial(ATEN.native_layer_norm_backward, *given, [True] * 3)
 
 
 def _layer_norm(x: torch.Tensor) -> Callable[[], object]:
@@ -93,9 +92,8 @@ def _batch_norm(is_training: bool) -> Callable[[torch.Tensor], Callable[[], obje
         mean, variance = torch.zeros(64, device=x.device), torch.ones(64, device=x.device)
         weight = torch.ones(64, device=x.device, dtype=x.dtype)
         mean, variance = mean.to(x.dtype), variance.to(x.dtype)
-        return partial(
-            torch.batch_norm, image, weight, weight, mean, variance, is_training, 0.1, 1e-5, is_training
-        )
+        given = image, weight, weight, mean, variance
+        return partial(torch.batch_norm, *given, is_training, 0.1, 1e-5, is_training)
 
     return make
 
@@ -109,42 +107,50 @@ def _adam(x: torch.Tensor) -> Callable[[], object]:
     p, g, m, v = (list(random(x.shape, x.dtype, x.device.type).chunk(8)) for _ in range(4))
     v = [one.abs() for one in v]
     steps = [torch.ones((), device=x.device) for _ in p]
-    options = {
-        "lr": 1e-3,
-        "beta1": 0.9,
-        "beta2": 0.999,
-        "weight_decay": 0.01,
-        "eps": 1e-8,
-        "amsgrad": False,
-        "maximize": False,
-    }
-    return partial(torch._fused_adamw_, p, g, m, v, [], steps, **options)
+    numbers = {"lr": 1e-3, "beta1": 0.9, "beta2": 0.999, "weight_decay": 0.01, "eps": 1e-8}
+    return partial(torch._fused_adamw_, p, g, m, v, [], steps, **numbers, amsgrad=False, maximize=False)
 
 
 def _add_lists(x: torch.Tensor) -> Callable[[], object]:
     return partial(torch._foreach_add, list(x.chunk(16)), list(_same(x).chunk(16)))
 
 
-def _broadcast(rows: int, columns: int, width: int) -> Strided:
-    """A product with one operand that is repeated."""
-    return Strided(rows * columns, 2, 3)
+def _softmax_backward(x: torch.Tensor) -> Callable[[], object]:
+    return partial(ATEN._softmax_backward_data, _same(x), torch.softmax(x, 1), 1, x.dtype)
 
 
-def _turned(axes: int, rows: int, columns: int, width: int) -> Strided:
-    """A copy whose neighbours were apart: each loads a sector of memory."""
-    return Strided(rows * columns, axes, 2, waste=_SECTOR - width)
+def _transposed(*sizes: int) -> Make:
+    """A copy of rows that are so many planes, with two axes exchanged."""
+    return lambda x: x.view(-1, *sizes, x.shape[1]).transpose(1, 2).contiguous
 
 
-_resize = torch.nn.functional.interpolate
+def _strided(axes: int, operands: int, **more: Any) -> Callable[[int, int, int], Sizes]:
+    """Of a kernel that walks so many axes of so many tensors."""
+    return lambda rows, columns, width: Strided(rows * columns, axes, operands, **more)
+
+
+def _turned(axes: int) -> Callable[[int, int, int], Sizes]:
+    """Of a copy whose neighbours were apart: each loads a sector of memory."""
+    return lambda rows, columns, width: Strided(rows * columns, axes, 2, waste=_SECTOR - width)
+
+
+def _windows(taps: int) -> Callable[[int, int, int], Sizes]:
+    """Of a pooling to a fourth of the pixels."""
+    return lambda rows, columns, width: Windows(rows * columns // 4, taps)
+
+
+_resize, _average = torch.nn.functional.interpolate, torch.nn.functional.avg_pool2d
+_to_float = partial(Plan, "copy", dtypes=("bfloat16",))
 _on_image = partial(Plan, "pool", columns=(28 * 28, 28 * 28))
 _optimizer = partial(Plan, "optimizer", columns=(1024, 1024), most=_ONE_KERNEL)
+_FLOAT32 = ("float32",)
 _PLANS: tuple[Plan, ...] = (
     Plan("elementwise", _with(torch.relu), count=14),
     Plan("elementwise", _with(torch.add, _same), reads=2, count=14),
     Plan("elementwise", _with(torch.relu), count=8, is_cold=True),
     Plan("elementwise", _with(torch.nn.functional.gelu), work=10),
-    Plan("elementwise", _with(torch.mul, _row), variant="strided", sizes=_broadcast),
-    Plan("elementwise", _with(torch.mul, _column), variant="strided", sizes=_broadcast),
+    Plan("elementwise", _with(torch.mul, _row), variant="strided", sizes=_strided(2, 3)),
+    Plan("elementwise", _with(torch.mul, _column), variant="strided", sizes=_strided(2, 3)),
     Plan("elementwise", _with(torch.exp), work=1),
     Plan("elementwise", _with(torch.clamp, lambda _: 0)),
     Plan("normalization", _layer_norm, work=8, count=14, columns=(64, 8192)),
@@ -153,43 +159,16 @@ _PLANS: tuple[Plan, ...] = (
     Plan("normalization", _batch_norm(True), reads=2, work=8, columns=(49, 12544), is_inner=False),
     Plan("normalization", _group_norm, variant="group_norm", work=8, columns=(4096, 4096)),
     Plan(
-        "softmax",
-        lambda x: partial(torch.softmax, x, 1),
-        work=5,
-        variant="softmax",
-        count=14,
-        columns=(32, 65536),
+        "softmax", _with(torch.softmax, lambda x: 1), work=5, variant="softmax", count=14, columns=(32, 65536)
     ),
-    Plan(
-        "softmax",
-        lambda x: partial(ATEN._softmax_backward_data, _same(x), torch.softmax(x, 1), 1, x.dtype),
-        reads=2,
-        work=4,
-    ),
+    Plan("softmax", _softmax_backward, reads=2, work=4),
     Plan("copy", _with(torch.clone)),
     Plan("copy", lambda x: partial(torch.cat, [x, _same(x)]), reads=2, writes=2, variant="cat"),
-    Plan("copy", lambda x: x.t().contiguous, variant="strided", sizes=partial(_turned, 2)),
-    Plan(
-        "copy",
-        lambda x: x.view(-1, 32, x.shape[1]).transpose(1, 2).contiguous,
-        variant="strided",
-        sizes=partial(_turned, 3),
-    ),
-    Plan(
-        "copy",
-        lambda x: x.view(-1, 16, 2, x.shape[1]).transpose(1, 2).contiguous,
-        variant="strided",
-        sizes=lambda rows, columns, width: Strided(rows * columns, 4, 2),
-    ),
-    Plan(
-        "copy",
-        lambda x: x.float,
-        writes=2,
-        dtypes=("bfloat16",),
-        variant="strided",
-        sizes=lambda rows, columns, width: Strided(rows * columns, 1, 2, has_casts=True),
-    ),
-    Plan("copy", lambda x: x.bfloat16, writes=0.5, dtypes=("float32",)),
+    Plan("copy", lambda x: x.t().contiguous, variant="strided", sizes=_turned(2)),
+    Plan("copy", _transposed(32), variant="strided", sizes=_turned(3)),
+    Plan("copy", _transposed(16, 2), variant="strided", sizes=_strided(4, 2)),
+    _to_float(lambda x: x.float, writes=2, variant="strided", sizes=_strided(1, 2, has_casts=True)),
+    Plan("copy", lambda x: x.bfloat16, writes=0.5, dtypes=_FLOAT32),
     Plan("reduction", lambda x: partial(torch.sum, x, 1), writes=0, count=10, columns=(32, 65536)),
     Plan("reduction", lambda x: partial(torch.sum, x, 0), writes=0, count=10, is_inner=False),
     Plan("reduction", lambda x: partial(torch.sum, x), writes=0),
@@ -203,21 +182,13 @@ _PLANS: tuple[Plan, ...] = (
     Plan("scatter", lambda x: partial(x.index_add, 0, _places(x), _same(x)), reads=3, writes=2, most=2**24),
     Plan(
         "scatter",
-        lambda x: partial(ATEN.embedding_dense_backward, x, _places(x), len(x), -1, False),
+        _with(ATEN.embedding_dense_backward, _places, len, lambda _: -1, lambda _: False),
         most=2**24,
     ),
     _on_image(
-        _image(lambda x: torch.max_pool2d(x, 3, 2, 1)),
-        writes=0.25,
-        variant="max_pool",
-        sizes=lambda rows, columns, width: Windows(rows * columns // 4, 9),
+        _image(lambda x: torch.max_pool2d(x, 3, 2, 1)), writes=0.25, variant="max_pool", sizes=_windows(9)
     ),
-    _on_image(
-        _image(lambda x: torch.nn.functional.avg_pool2d(x, 2)),
-        writes=0.25,
-        variant="avg_pool",
-        sizes=lambda rows, columns, width: Windows(rows * columns // 4, 4),
-    ),
+    _on_image(_image(lambda x: _average(x, 2)), writes=0.25, variant="avg_pool", sizes=_windows(4)),
     _on_image(
         _image(lambda x: _resize(x, scale_factor=2, mode="bilinear")),
         writes=4,
@@ -226,32 +197,13 @@ _PLANS: tuple[Plan, ...] = (
     ),
     _on_image(_image(lambda x: _resize(x, scale_factor=2)), writes=4, work=0, variant="resize"),
     Plan("random", lambda x: partial(torch.native_dropout, x, 0.1, True), writes=1.25, work=3),
-    Plan("scan", lambda x: partial(torch.cumsum, x, 1), variant="cumsum", dtypes=("float32",)),
+    Plan("scan", lambda x: partial(torch.cumsum, x, 1), variant="cumsum", dtypes=_FLOAT32),
+    Plan("scan", lambda x: partial(torch.cumsum, x, 0), dtypes=_FLOAT32, is_inner=False, count=5, most=2**24),
+    Plan("sort", lambda x: partial(torch.sort, x, 1), variant="sort", writes=3, dtypes=_FLOAT32, most=2**24),
     Plan(
-        "scan",
-        lambda x: partial(torch.cumsum, x, 0),
-        dtypes=("float32",),
-        is_inner=False,
-        count=5,
-        most=2**24,
+        "sort", lambda x: partial(torch.topk, x, 8, 1), variant="topk", writes=0, dtypes=_FLOAT32, most=2**24
     ),
-    Plan(
-        "sort",
-        lambda x: partial(torch.sort, x, 1),
-        variant="sort",
-        writes=3,
-        dtypes=("float32",),
-        most=2**24,
-    ),
-    Plan(
-        "sort",
-        lambda x: partial(torch.topk, x, 8, 1),
-        variant="topk",
-        writes=0,
-        dtypes=("float32",),
-        most=2**24,
-    ),
-    Plan("fft", lambda x: partial(torch.fft.rfft, x), dtypes=("float32",), most=2**26),
+    Plan("fft", lambda x: partial(torch.fft.rfft, x), dtypes=_FLOAT32, most=2**26),
     _optimizer(_adam, reads=4, writes=3, work=15, variant="fused", tensors=8),
     _optimizer(_add_lists, reads=2, tensors=16),
 )
@@ -264,9 +216,8 @@ def traffic(clock: Clock) -> Iterator[Trial]:
             most = min(plan.most, _MOST_ELEMENTS[clock.device])
             for elements, columns in spread(plan.count, (4096, most), plan.columns):
                 rows = max(1, elements // columns // 64) * 64
-                if rows * columns <= most and (
-                    plan.is_inner or plan.family == "normalization" or rows <= 65536
-                ):
+                is_long = not plan.is_inner and plan.family != "normalization" and rows > 65536
+                if rows * columns <= most and not is_long:
                     yield _trial(plan, dtype, rows, columns, clock)
 
 

@@ -136,11 +136,8 @@ def spread(count: int, *ranges: tuple[float, float]) -> list[tuple[int, ...]]:
     found = []
     for index in range(1, count + 1):
         shares = [(0.5 + index * golden ** -(axis + 1)) % 1 for axis in range(len(ranges))]
-        found.append(
-            tuple(
-                round(low * (high / low) ** share) for share, (low, high) in zip(shares, ranges, strict=True)
-            )
-        )
+        steps = zip(shares, ranges, strict=True)
+        found.append(tuple(round(low * (high / low) ** share) for share, (low, high) in steps))
     return found
 
 
