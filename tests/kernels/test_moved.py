@@ -9,7 +9,7 @@ from graphflops.execution.strides import row_major
 from graphflops.kernels.beside import reduction_buffers
 from graphflops.kernels.call import Tensor
 from graphflops.kernels.kernel import Strided
-from graphflops.kernels.moved import is_last
+from graphflops.kernels.moved import copy, is_last
 from graphflops.tensor import BFLOAT16, FLOAT32
 from tests.one_call import g
 from tests.support import t
@@ -87,6 +87,40 @@ def test_every_second_element_is_walked() -> None:
 
 def test_the_gradient_of_a_conversion_is_converted_back() -> None:
     size = 4 * 64
-    (copy,) = backward("aten.to.dtype", g(4, 64), BFLOAT16)
-    assert (copy.family, copy.read_bytes, copy.written_bytes) == ("copy", 2 * size, 4 * size)
+    (back,) = backward("aten.to.dtype", g(4, 64), BFLOAT16)
+    assert (back.family, back.read_bytes, back.written_bytes) == ("copy", 2 * size, 4 * size)
     assert backward("aten.to.dtype", g(4, 64), FLOAT32) == []
+
+
+@pytest.mark.parametrize(
+    ("dtype", "step", "waste"),
+    [  # as many bytes are loaded as lie between elements, at most the 32 of a sector
+        ("float32", 2, 2 * 4 - 4),
+        ("float32", 8, 8 * 4 - 4),
+        ("float32", 9, 32 - 4),
+        ("bfloat16", 2, 2 * 2 - 2),
+        ("bfloat16", 16, 16 * 2 - 2),
+        ("bfloat16", 64, 32 - 2),
+    ],
+)
+def test_what_is_loaded_between_elements(dtype: str, step: int, waste: int) -> None:
+    (kernel,) = forward("aten.relu.default", t(64, dtype=dtype), strides={0: (step,)})
+    assert kernel.sizes == Strided(64, 1, 2, waste)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "width", "bits", "sizes"),
+    [  # narrowed from float32 to 16 bits, it is as fast as one that moves elements; else it computes addresses
+        ("float32", 32, None, None),
+        ("float32", 32, 16, None),
+        ("float32", 32, 64, Strided(3 * 5, 1, 2, has_casts=True)),
+        ("float64", 64, 16, Strided(3 * 5, 1, 2, has_casts=True)),
+    ],
+)
+def test_a_copy_to_another_element_type_writes_its_bytes(
+    dtype: str, width: int, bits: int | None, sizes: Strided | None
+) -> None:
+    read = 3 * 5 * width // 8
+    kernel = copy(Tensor((3, 5), dtype, width, (5, 1), read), bits)
+    assert (kernel.read_bytes, kernel.written_bytes) == (read, 3 * 5 * (bits or width) // 8)
+    assert (kernel.sizes, kernel.variant) == (sizes, "strided" if sizes else "")
