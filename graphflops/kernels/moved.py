@@ -47,11 +47,7 @@ def pointwise(out: Tensor, operands: Sequence[Tensor], read: int, written: int, 
 def copy(tensor: Tensor, bits: int | None = None) -> Kernel:
     """A copy of a tensor in row-major order, as elements of `bits` bits."""
     steps = row_major(tensor.shape)
-<<<<<<< HEAD
-    return copy_to(replace(tensor, bits=width, strides=steps, nbytes=written), tensor)
-=======
-    return copy_to(replace(tensor, bits=bits or tensor.bits, strides=steps), tensor)  # type: ignore[arg-type]
->>>>>>> h/mutants
+    return copy_to(replace(tensor, bits=bits or tensor.bits, strides=steps), tensor)
 
 
 def copy_to(out: Tensor, x: Tensor) -> Kernel:
