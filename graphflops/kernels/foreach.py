@@ -17,6 +17,7 @@ _CHUNK, _MOST_BLOCKS = limits("aten_2", "foreach", "chunk", "most_blocks")
 # Tensors of one kernel where it works on one, two, ... of each parameter; and where it works on one with a factor for each.
 _MOST_TENSORS = limits("aten_2", "foreach", "one", "two", "three", "four", "five")
 (_MOST_WITH_SCALARS,) = limits("aten_2", "foreach", "with_scalars")
+MOST_ELEMENTS = 2**40  # more than any device holds: their kernels are not listed
 # Arithmetic that takes longer than the traffic.
 _VARIANTS = {"div": "division", "addcdiv": "quotient", "sqrt": "root"}
 
@@ -52,7 +53,20 @@ def foreach(call: ConcreteCall) -> list[Kernel]:
         "fused" if is_fused else _VARIANTS.get(word.removeprefix("_foreach_").rstrip("_"), ""),
         has_scalars=len(lists) < len(given),
     )
-    return together(group[0].dtype, [x.numel for x in group], passed)
+    dtype = group[0].dtype
+    if elements > MOST_ELEMENTS:
+        return [
+            Kernel(
+                "optimizer",
+                dtype,
+                0,
+                0,
+                call.cost.read_bytes,
+                call.cost.written_bytes,
+                variant=passed.variant,
+            )
+        ]
+    return together(dtype, [x.numel for x in group], passed)
 
 
 def together(dtype: str, group: Sequence[int], passed: Pass) -> list[Kernel]:

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from graphflops.kernels.call import OpenSizeError, Sizes
-from graphflops.kernels.foreach import Pass, together
+from graphflops.kernels.foreach import MOST_ELEMENTS, Pass, together
 from graphflops.kernels.kernel import Kernel
 from graphflops.passes.optimizer import trained
 from graphflops.passes.program import PricedProgram
 from graphflops.tensor import FLOAT32, DType
 from graphflops.time.schedule import Launches
 
-_MOST_ELEMENTS = 2**44  # more than any device holds: their kernels are not listed
 # Passes over tensors of the parameters' sizes; bytes are in elements, until their type is known.
 _SCALE = Pass(1, 1, 1)  # by one number
 _ADD = Pass(2, 2, 1)
@@ -55,7 +54,7 @@ def optimizer_launches(program: PricedProgram, sizes: Sizes, costs: Mapping[str,
             by_dtype.setdefault(parameter.type.dtype, []).append(sizes(parameter.type.numel))
     except OpenSizeError:
         return [Launches(-1, None, 0.0)]
-    if sum(map(sum, by_dtype.values())) > _MOST_ELEMENTS:
+    if sum(map(sum, by_dtype.values())) > MOST_ELEMENTS:
         return [Launches(-1, None, 0.0)]
     passes = _PASSES[training.optimizer]
     if training.implementation == "fused":
