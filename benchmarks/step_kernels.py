@@ -21,13 +21,13 @@ import tempfile
 import time
 import warnings
 from collections import defaultdict
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
 
 import torch
+from msgspec.structs import replace
 from torch.nn import functional as F
 
 if TYPE_CHECKING:

@@ -42,30 +42,21 @@ def foreach(call: ConcreteCall) -> list[Kernel]:
     lists = [each for each in given if each]
     group = [tensor for each in lists[:1] for ref in each if (tensor := call.named(ref.name)) is not None]
     elements = sum(x.numel for x in group)
+    word = call.operator.word
+    single = word.removeprefix("_foreach_").rstrip("_")
     if not elements:
         return []
-    word = call.operator.word
-    is_fused = word.startswith("_fused")
     passed = Pass(
-        min(len(lists) + (not word.endswith("_")), len(_MOST_TENSORS)),
+        min(len(lists) + (not call.operator.mutates), len(_MOST_TENSORS)),
         call.cost.read_bytes / elements,
         call.cost.written_bytes / elements,
-        "fused" if is_fused else _VARIANTS.get(word.removeprefix("_foreach_").rstrip("_"), ""),
+        "fused" if word.startswith("_fused") else _VARIANTS.get(single, ""),
         has_scalars=len(lists) < len(given),
     )
     dtype = group[0].dtype
     if elements > MOST_ELEMENTS:
-        return [
-            Kernel(
-                "optimizer",
-                dtype,
-                0,
-                0,
-                call.cost.read_bytes,
-                call.cost.written_bytes,
-                variant=passed.variant,
-            )
-        ]
+        moved = call.cost.read_bytes, call.cost.written_bytes
+        return [Kernel("optimizer", dtype, 0, 0, *moved, variant=passed.variant)]
     return together(dtype, [x.numel for x in group], passed)
 
 
