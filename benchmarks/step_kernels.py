@@ -370,11 +370,15 @@ def judge(options: argparse.Namespace) -> None:
                 flush=True,
             )
             gc.collect()
+    for half in ("fit", "judge"):
+        errors["all", half] = [
+            error for (_, each), every in errors.items() if each == half for error in every
+        ]
     for (group, half), every in sorted(errors.items()):
         sizes = [abs(error) for error in every]
         print(
-            f"{group:28} {half:5} {len(every):3}: mean {statistics.mean(sizes):6.1%}, signed"
-            f" {statistics.median(every):+6.1%}, worst {max(sizes):5.0%}"
+            f"{group:28} {half:5} {len(every):3}: mean {statistics.mean(sizes):6.1%}, median"
+            f" {statistics.median(sizes):6.1%}, signed {statistics.median(every):+6.1%}, worst {max(sizes):5.0%}"
         )
 
 
