@@ -20,11 +20,8 @@ if TYPE_CHECKING:
     from graphflops.capturing.name import Choices, Name
 
 
-_CACHES = (
-    "past_key_values",
-    "cache",
-    "cache_params",
-)  # what forwards call it; the second from transformers 5.24 on
+# What forwards call their cache; the second from transformers 5.24 on.
+_CACHES = ("past_key_values", "cache", "cache_params")
 
 
 def examples(name: Name, *, training: bool) -> dict[str, Example]:

@@ -131,15 +131,13 @@ class Layouts:
     def is_laid_so(self, call: PricedCall, name: str) -> bool:
         """Whether a view of a recorded step has the strides that its operator gives it."""
         arguments, out = call.node.arguments(), self.typed(name)
-        x = self.operand(arguments, "x", "a")
-        if call.node.operator.name == "as_strided":
+        x, operator = self.operand(arguments, "x", "a"), call.node.operator.name
+        if operator == "as_strided":
             laid: Any = arguments.get("strides")
+        elif operator == "detach":
+            laid = self.of(x)
         else:
-            laid = (
-                self.of(x)
-                if call.node.operator.name == "detach"
-                else self.result(call, arguments, x, name, out)
-            )
+            laid = self.result(call, arguments, x, name, out)
         pairs = [*zip(out.shape, laid or row_major(out.shape), self.known[name], strict=False)]
         is_right = all(ours == theirs for size, ours, theirs in pairs if size != 1)
         return 0 in out.shape or (is_right and len(pairs) == out.rank)

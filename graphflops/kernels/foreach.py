@@ -42,10 +42,10 @@ def foreach(call: ConcreteCall) -> list[Kernel]:
     lists = [each for each in given if each]
     group = [tensor for each in lists[:1] for ref in each if (tensor := call.named(ref.name)) is not None]
     elements = sum(x.numel for x in group)
-    word = call.operator.word
-    single = word.removeprefix("_foreach_").rstrip("_")
     if not elements:
         return []
+    word = call.operator.word
+    single = word.removeprefix("_foreach_").rstrip("_")
     passed = Pass(
         min(len(lists) + (not call.operator.mutates), len(_MOST_TENSORS)),
         call.cost.read_bytes / elements,

@@ -42,9 +42,8 @@ class Taking:
             name.rstrip("?"): "TensorType | None" if name.endswith("?") else "TensorType"
             for name in names.replace("*", "").split()
         }
-        self.order = tuple(
-            name.rstrip("?") for name in names.partition("*")[0].split()
-        )  # found by their places
+        placed = names.partition("*")[0].split()  # the others are found by name
+        self.order = tuple(name.rstrip("?") for name in placed)
 
     @property
     def __code__(self) -> CodeType:

@@ -10,6 +10,8 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
+from graphflops.execution.strides import row_major
+
 Json = dict[str, Any]
 _HUGE = (
     0,
@@ -173,11 +175,7 @@ def sizes(step: Json, chance: Random) -> str:
     old = chance.choice(found)
     for value in step["values"][place:]:
         value[2] = [old // 2 if one == old else one for one in value[2]]
-        stride, strides = 1, []
-        for one in value[2][::-1]:
-            strides.insert(0, stride)
-            stride *= one
-        value[3] = strides
+        value[3] = [*row_major(tuple(value[2]))]
     return f"{old} is {old // 2} from value {place} on"
 
 
