@@ -114,6 +114,7 @@ def measured(name: str) -> dict[str, Any]:
                 kernels[event.name[:90]] += event.device_time_total / 1e3
     del step
     gc.collect()
+    torch._C._cuda_clearCublasWorkspaces()  # they would count in the peak of the next program
     torch.cuda.empty_cache()
     return {
         "peak": peak,

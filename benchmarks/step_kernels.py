@@ -30,6 +30,8 @@ import torch
 from msgspec.structs import replace
 from torch.nn import functional as F
 
+from benchmarks import image_kernels
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -185,6 +187,7 @@ def embedding(rows: int, width: int, tokens: int) -> Run:
 MAKERS: dict[str, Callable[..., Run]] = {
     "product": product, "batched": batched, "lists": in_lists, "fsdp": of_fsdp, "norm": norm, "loss": loss,
     "attention": attention, "across": across, "elementwise": elementwise, "batch_norm": batch_norm, "embedding": embedding,
+    **image_kernels.MAKERS,
 }  # fmt: skip
 
 
@@ -264,6 +267,7 @@ def cases() -> Iterator[tuple[str, tuple[Any, ...], dict[str, Any]]]:
             yield "batch_norm", (batch, channels, side), {"last": last}
     for rows, width, tokens in ((32000, 4096, 8192), (50304, 1024, 16384), (128256, 4096, 4096)):
         yield "embedding", (rows, width, tokens), {}
+    yield from image_kernels.cases()
 
 
 def label(kind: str, operands: tuple[Any, ...], options: dict[str, Any]) -> str:

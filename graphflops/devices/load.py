@@ -130,10 +130,19 @@ def published() -> list[Device]:
 
 
 def with_rates(known: Device) -> Device:
-    """The device with the constants of the device that it names, where it has none of its own."""
+    """The device with the constants of the device that it names, where it has none of its own.
+
+    Measured kernels also correct those of another device of the same generation where it has none of their kind.
+    """
     if known.rates or known.rates_of not in names():
         return known
-    return replace(known, rates=_read(_FOLDER / f"{known.rates_of}.json").rates)
+    other = _read(_FOLDER / f"{known.rates_of}.json")
+    if known.capability != other.capability:
+        return replace(known, rates=other.rates)
+    own = {(one.family, one.variant, one.dtype) for one in known.calibration}
+    further = [one for one in other.calibration if (one.family, one.variant, one.dtype) not in own]
+    points = (*known.calibration, *further)
+    return replace(known, rates=other.rates, calibration=points)
 
 
 def _files() -> list[Path]:

@@ -130,7 +130,7 @@ def _modelled(
     peak = _peak(kernel, device)
     match kernel.sizes:
         case Product() as sizes if peak:
-            problem = predict_products.of_product(sizes, width, peak, moved)
+            problem = predict_products.of_product(sizes, width, peak, moved, is_alone=kernel.is_alone)
         case Convolution() as sizes if peak and _on_matrix_units(kernel):
             problem = predict_products.of_convolution(sizes, width, peak, moved)
         case Attention() as sizes if peak:

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from graphflops.kernels.cudnn import STREAMS
 from graphflops.kernels.kernel import DIRECT, Kernel, Rows
+from graphflops.time import bandwidth
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -46,7 +47,8 @@ _ALIGNED = 16  # bytes that a row must be a multiple of for the fastest loads
 class Problem(NamedTuple):
     """A product as the device computes it. width: bytes per element. alignment: bytes that all rows are a multiple of.
 
-    turns: how often groups run one after the other, because each is a kernel of its own.
+    turns: how often groups run one after the other, because each is a kernel of its own. recent: bytes of `moved` that the
+    kernels before have just written, or that those after read; weights are not.
     """
 
     m: int
@@ -58,6 +60,7 @@ class Problem(NamedTuple):
     moved: int
     peak: float
     turns: int = 1
+    recent: int = 0
 
 
 def seconds(problem: Problem, rates: Mapping[str, float], device: Device) -> tuple[float, float, float]:
@@ -95,12 +98,12 @@ def _way(
     steps = depth / _STEP * rates["latency"] * 1e-9 * slowdown**0.5
     arithmetic = -(-tiles // cores) * (work * depth + rates["epilogue"] * 1e-6) + steps
     reach = min(1.0, 1.5 * tiles / cores)  # few multiprocessors cannot use all of the bandwidth
-    traffic = problem.moved / (device.bandwidth * rates["memory"] * reach)
+    traffic = bandwidth.seconds(problem.moved, problem.recent, rates["memory"], device) / reach
     mix = rates["mix"]
     found = (arithmetic**mix + traffic**mix) ** (1 / mix)
     if split > 1:  # partial results in float32, written and read again by a second kernel
         partial = 8 * split * problem.batch * problem.m * problem.n
-        found += rates["split"] * 1e-6 + partial / (2 * device.bandwidth)
+        found += rates["split"] * 1e-6 + bandwidth.seconds(partial, partial, 2, device)
     return float(found)
 
 
@@ -137,10 +140,18 @@ def _is_vector(rows: int, batch: int, width: float, alignment: int) -> bool:
     return rows == batch == 1 and (width != _NARROW or alignment <= _NARROW)
 
 
-def of_product(sizes: Product, width: float, peak: float, moved: int) -> Problem:
-    """A product with the alignment of its rows in memory."""
+def of_product(sizes: Product, width: float, peak: float, moved: int, *, is_alone: bool = False) -> Problem:
+    """A product with the alignment of its rows in memory. is_alone: run again and again, on operands from the memory."""
     alignment = _alignment_of(sizes, width)
-    return Problem(sizes.m, sizes.n, sizes.k, sizes.batch, width, alignment, moved, peak)
+    recent = 0 if is_alone else max(moved - _weight_bytes(sizes, width), 0)
+    return Problem(sizes.m, sizes.n, sizes.k, sizes.batch, width, alignment, moved, peak, recent=recent)
+
+
+def _weight_bytes(sizes: Product, width: float) -> int:
+    """Bytes that no kernel before has touched: the weight, and keys and values of tokens before."""
+    if product_kind(sizes, width) not in ("tn", "nn", "nt", "tt", "batched"):
+        return int(width * sizes.batch * sizes.k * sizes.n)
+    return int(width * sizes.k * sizes.n) if sizes.batch == 1 and sizes.layout in ("tn", "nn") else 0
 
 
 def _alignment_of(sizes: Product, width: float) -> int:
@@ -164,11 +175,18 @@ def of_convolution(sizes: Convolution, width: float, peak: float, moved: int) ->
         "weight_gradient": (filters, channels * taps, pixels),
     }.get(sizes.phase, (pixels, filters, channels * taps))
     alignment = _ALIGNED if together > 1 else _alignment((channels, filters), width)
+    recent = _recent(sizes, width, moved)
     batch, turns = -(-sizes.groups // together), 1
     if sizes.is_looped:
         streams = 1 if pixels > _FEW_PIXELS else STREAMS
         batch, turns = min(sizes.groups, streams), -(-sizes.groups // streams)
-    return Problem(m, max(n, 1), max(k, 1), batch, width, alignment, moved, peak, turns)
+    return Problem(m, max(n, 1), max(k, 1), batch, width, alignment, moved, peak, turns, recent)
+
+
+def _recent(sizes: Convolution, width: float, moved: int) -> int:
+    """Bytes of all but the filters."""
+    weight = width * sizes.filters * sizes.channels // max(sizes.groups, 1) * prod(sizes.filter)
+    return max(moved - int(weight), 0)
 
 
 def _of_planes(sizes: Convolution, width: float, peak: float, moved: int) -> Problem:
@@ -180,7 +198,8 @@ def _of_planes(sizes: Convolution, width: float, peak: float, moved: int) -> Pro
     }.get(sizes.phase, (pixels, sizes.filters, sizes.channels))
     if sizes.phase == "weight_gradient" and batch > 1 and pixels % 2 == 0:
         moved += 2 * 4 * batch * m * n
-    return Problem(m, max(n, 1), max(k, 1), batch, width, _alignment((pixels,), width), moved, peak)
+    alignment, recent = _alignment((pixels,), width), _recent(sizes, width, moved)
+    return Problem(m, max(n, 1), max(k, 1), batch, width, alignment, moved, peak, recent=recent)
 
 
 def convolution_kind(sizes: Convolution) -> str:
@@ -309,7 +328,8 @@ def attention_seconds(
     products = 10 if sizes.phase == "backward" else 4
     pairs = sizes.batch * sizes.heads * sizes.queries * sizes.keys * sizes.computed
     ideal = products * pairs * width / peak
-    traffic = moved / (device.bandwidth * rates["memory"])
+    recent = 0 if sizes.queries == 1 else moved  # keys and values of tokens before are in the memory
+    traffic = bandwidth.seconds(moved, recent, rates["memory"], device)
     if sizes.queries == 1:
         arithmetic = _decoding(sizes, width, rates, cores)
     else:

@@ -10,6 +10,7 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from graphflops.kernels.kernel import Chunks, Convolution, Rows, Strided, Windows
+from graphflops.time import bandwidth
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -17,13 +18,8 @@ if TYPE_CHECKING:
     from graphflops.devices import Device
     from graphflops.kernels.kernel import Kernel
 
-_IN_CACHE = 0.6  # of the L2 cache holds what the kernels before have just written
 _WARP = 32  # threads
 _START_OF_IMAGE = 2  # turns of a warp that starting with the next image takes
-_REACHED = 0.905  # of the published bandwidth, by copies and additions on an H100 and an H200
-_BYTES_PER_CYCLE = (
-    18.4  # published bandwidth of the H200 per multiprocessor and cycle, of which the constants are shares
-)
 _MIX = 3  # how sharply the longest of several limits decides
 _MIX_OF_CHUNKS = 1.5
 _OWN_KERNELS = ((1, 1), (3, 3), (5, 5))
@@ -43,11 +39,10 @@ def seconds(
 ) -> tuple[float, float, float]:
     """Seconds of a kernel, and of these its arithmetic and its traffic at their rates."""
     moved = kernel.read_bytes + kernel.written_bytes
-    cached = min(moved, _IN_CACHE * (device.l2_bytes or 0))
+    cached = bandwidth.cached(moved, device)
     cycles = (device.multiprocessors or 1) * (device.clock_hz or 1e9)
-    # What limits a kernel below the bandwidth are its multiprocessors: shares move to other devices with these.
-    through = _BYTES_PER_CYCLE * cycles if device.clock_hz else device.bandwidth
-    from_memory = min(device.bandwidth * rates.get("reached", _REACHED), through * rates["memory"])
+    through = bandwidth.through(device)
+    from_memory = min(device.bandwidth * rates.get("reached", bandwidth.REACHED), through * rates["memory"])
     traffic = cached / (through * rates["cache"]) + (moved - cached) / from_memory
     if isinstance(kernel.sizes, Chunks):
         longest = kernel.sizes.longest * rates["column"] * 1e-9

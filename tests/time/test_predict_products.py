@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -185,7 +186,9 @@ LOOPED = {"batch": 2, "channels": 80, "filters": 160, "groups": 10, "is_looped":
 )
 def test_the_product_that_a_convolution_is(sizes: Convolution, expected: tuple[int, ...]) -> None:
     *shape, alignment, more, turns = expected
-    assert of_convolution(sizes, 2, 1e9, 100) == Problem(*shape, 2, alignment, 100 + more, 1e9, turns)
+    weight = 2 * sizes.filters * sizes.channels // sizes.groups * prod(sizes.filter)
+    recent = max(100 + more - weight, 0)
+    assert of_convolution(sizes, 2, 1e9, 100) == Problem(*shape, 2, alignment, 100 + more, 1e9, turns, recent)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,169 @@
+"""Kernels of networks of images for `step_kernels.py`, with channels apart or innermost, and others of its decoders."""
+
+from __future__ import annotations
+
+from functools import partial
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.nn import functional as F
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    Run = Callable[[], object]
+
+DEVICE = "cuda"
+STAGES = ((112, 64), (56, 64), (56, 256), (28, 128), (28, 512), (14, 256), (14, 1024), (7, 512), (7, 2048))
+FURTHER = ((28, 96), (14, 672), (112, 32), (7, 320))
+STEMS = ((64, 64, 224, 7, 2), (128, 32, 224, 3, 2), (64, 768, 224, 16, 16), (32, 96, 224, 4, 4))
+WAYS = ((1, 1), (3, 1), (1, 1), (3, 2), (1, 2), (3, 1), (3, 1), (5, 1), (1, 1))  # taps and stride
+GROUPS = {6: 0, 7: 32}  # by place among the ways; 0: depthwise
+PHASES = ("forward", "input_gradient", "weight_gradient")
+NORMS = (("bfloat16", "bfloat16"), ("bfloat16", "float32"), ("float16", "float32"), ("float32", "float32"))
+GROUP_NORMS = (
+    *((4, 320, 64), (4, 640, 32), (8, 1280, 16), (16, 128, 64)),
+    *((2, 512, 128), (8, 256, 32), (1, 128, 256)),
+)
+POOLS = ((64, 64, 112), (32, 256, 56), (128, 128, 28))
+NUMBERS = (1 << 22, 3 << 21, 1 << 24, 25 << 20, 1 << 26, 1 << 28)
+PARTS = (
+    *((2, 4096, 4096), (4, 4096, 1024), (8, 8192, 512)),
+    *((2, 65536, 128), (16, 1024, 4096), (3, 16384, 768)),
+)
+ATTENTIONS = (
+    *((4, 16, 4, 2048, 64), (2, 8, 2, 2048, 64), (16, 32, 8, 512, 128), (1, 16, 16, 4096, 64)),
+    *((16, 12, 12, 512, 64), (8, 32, 8, 2048, 64), (2, 32, 4, 4096, 128), (32, 16, 16, 256, 64)),
+    *((1, 8, 8, 8192, 64), (4, 40, 8, 2048, 128)),
+)
+EMBEDDINGS = (
+    *((32000, 1024, 8192), (32000, 2048, 4096), (50304, 768, 8192)),
+    *((30000, 768, 16384), (8000, 512, 32768)),
+)
+FORMS = {False: torch.contiguous_format, True: torch.channels_last}
+
+
+def randn(*shape: int, dtype: torch.dtype = torch.bfloat16, last: bool = False) -> torch.Tensor:
+    return torch.randn(shape, device=DEVICE, dtype=dtype).to(memory_format=FORMS[last])
+
+
+def convolution(phase: str, dtype: str, *sizes_of: int, last: bool) -> Run:
+    """One phase of a convolution of square images and filters: batch, channels, filters, side, taps, stride, groups."""
+    batch, channels, filters, side, taps, stride, groups = sizes_of
+    kind, padding = getattr(torch, dtype), taps // 2
+    result = (side + 2 * padding - taps) // stride + 1
+    x = randn(batch, channels, side, side, dtype=kind, last=last)
+    weight = randn(filters, channels // groups, taps, taps, dtype=kind, last=last)
+    g = randn(batch, filters, result, result, dtype=kind, last=last)
+    sizes = ([stride] * 2, [padding] * 2, [1, 1], False, [0, 0], groups)
+    if phase == "forward":
+        return lambda: torch.ops.aten.convolution(x, weight, None, *sizes)
+    mask = [phase == "input_gradient", phase == "weight_gradient", False]
+    return lambda: torch.ops.aten.convolution_backward(g, x, weight, None, *sizes, mask)
+
+
+def channel_norm(
+    dtype: str, weights: str, batch: int, channels: int, side: int, *, last: bool, back: bool
+) -> Run:
+    """A batch norm in training: forward or gradients. Weights of 16 bits are PyTorch's kernels, others cuDNN's."""
+    shape, own = (batch, channels, side, side), getattr(torch, dtype)
+    x, g = (randn(*shape, dtype=own, last=last) for _ in range(2))
+    kind = getattr(torch, weights)
+    weight, bias, mean = (randn(channels, dtype=kind) for _ in range(3))
+    variance = torch.ones(channels, device=DEVICE, dtype=kind)
+    if not back:
+        return lambda: F.batch_norm(x, mean, variance, weight, bias, training=True)
+    for each in (x, weight, bias):
+        each.requires_grad_()
+    y = F.batch_norm(x, mean, variance, weight, bias, training=True)
+    return lambda: torch.autograd.grad(y, (x, weight, bias), g, retain_graph=True)
+
+
+def group_norm(batch: int, channels: int, side: int, *, back: bool) -> Run:
+    x, weight, bias = randn(batch, channels, side, side), randn(channels), randn(channels)
+    g = randn(batch, channels, side, side)
+    if not back:
+        return lambda: F.group_norm(x, 32, weight, bias)
+    for each in (x, weight, bias):
+        each.requires_grad_()
+    y = F.group_norm(x, 32, weight, bias)
+    return lambda: torch.autograd.grad(y, (x, weight, bias), g, retain_graph=True)
+
+
+def dropout(numel: int, dtype: str) -> Run:
+    x = randn(numel, dtype=getattr(torch, dtype))
+    return lambda: torch.ops.aten.native_dropout(x, 0.1, True)
+
+
+def joined(count: int, rows: int, columns: int, axis: int) -> Run:
+    parts = [randn(rows, columns) for _ in range(count)]
+    return lambda: torch.cat(parts, axis)
+
+
+def pool(name: str, batch: int, channels: int, side: int, *, last: bool, back: bool) -> Run:
+    x = randn(batch, channels, side, side, last=last)
+    call = partial(F.max_pool2d, kernel_size=3, stride=2, padding=1)
+    if name == "avg":
+        call = partial(F.avg_pool2d, kernel_size=2)
+    if not back:
+        return lambda: call(x)
+    y = call(x.requires_grad_())
+    g = torch.randn_like(y)
+    return lambda: torch.autograd.grad(y, x, g, retain_graph=True)
+
+
+MAKERS: dict[str, Callable[..., Run]] = {
+    "convolution": convolution, "channel_norm": channel_norm, "group_norm": group_norm, "dropout": dropout,
+    "cat": joined, "pool": pool,
+}  # fmt: skip
+
+
+def cases() -> Iterator[tuple[str, tuple[Any, ...], dict[str, Any]]]:
+    """Kind, operands and options of each; the same everywhere."""
+    chance = Random(2712)
+    for dtype in ("bfloat16", "float32"):
+        for last in (False, True):
+            for index in range(36):
+                side, channels = chance.choice(STAGES)
+                batch = chance.choice((16, 32, 64, 128))
+                taps, stride = WAYS[index % 9]
+                most = 4 * channels if taps == 1 else channels
+                filters = chance.choice((channels, 2 * channels, channels // 2, most))
+                groups = GROUPS.get(index % 9, 1) or channels
+                sizes = batch, channels, filters if groups == 1 else channels, side, taps, stride, groups
+                for phase in PHASES:
+                    yield "convolution", (phase, dtype, *sizes), {"last": last}
+            for batch, filters, side, taps, stride in STEMS:
+                for phase in ("forward", "weight_gradient"):
+                    sizes = batch, 3, filters, side, taps, stride, 1
+                    yield "convolution", (phase, dtype, *sizes), {"last": last}
+    for dtype, weights in NORMS:
+        for back in (False, True):
+            for last in (False, True):
+                for side, channels in (*STAGES, *FURTHER):
+                    batch = chance.choice((16, 32, 64, 128))
+                    yield (
+                        "channel_norm",
+                        (dtype, weights, batch, channels, side),
+                        {"last": last, "back": back},
+                    )
+    for back in (False, True):
+        for shape in GROUP_NORMS:
+            yield "group_norm", shape, {"back": back}
+        for name in ("max", "avg"):
+            for last in (False, True):
+                for shape in POOLS:
+                    yield "pool", (name, *shape), {"last": last, "back": back}
+    for dtype in ("bfloat16", "float32"):
+        for numel in NUMBERS:
+            yield "dropout", (numel, dtype), {}
+    for parts in PARTS:
+        for axis in (0, 1):
+            yield "cat", (*parts, axis), {}
+    for back in (False, True):
+        for operands in ATTENTIONS:
+            for causal in (False, True):
+                yield "attention", operands, {"causal": causal, "back": back}
+    for embedded in EMBEDDINGS:
+        yield "embedding", embedded, {}
