@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from itertools import product
 from random import Random
 from typing import TYPE_CHECKING, Any
 
@@ -17,16 +18,12 @@ if TYPE_CHECKING:
 DEVICE = "cuda"
 STAGES = ((112, 64), (56, 64), (56, 256), (28, 128), (28, 512), (14, 256), (14, 1024), (7, 512), (7, 2048))
 FURTHER = ((28, 96), (14, 672), (112, 32), (7, 320))
-STEMS = ((64, 64, 224, 7, 2), (128, 32, 224, 3, 2), (64, 768, 224, 16, 16), (32, 96, 224, 4, 4))
+STEMS = ((64, 224, 7, 2), (32, 224, 3, 2), (768, 224, 16, 16), (96, 224, 4, 4))
+BATCHES = (4, 16, 32, 64, 128, 256)
 WAYS = ((1, 1), (3, 1), (1, 1), (3, 2), (1, 2), (3, 1), (3, 1), (5, 1), (1, 1))  # taps and stride
 GROUPS = {6: 0, 7: 32}  # by place among the ways; 0: depthwise
 PHASES = ("forward", "input_gradient", "weight_gradient")
-NORMS = (("bfloat16", "bfloat16"), ("bfloat16", "float32"), ("float16", "float32"), ("float32", "float32"))
-GROUP_NORMS = (
-    *((4, 320, 64), (4, 640, 32), (8, 1280, 16), (16, 128, 64)),
-    *((2, 512, 128), (8, 256, 32), (1, 128, 256)),
-)
-POOLS = ((64, 64, 112), (32, 256, 56), (128, 128, 28))
+NORMS = (("bfloat16", "bfloat16"), ("float16", "float32"), ("float32", "float32"))
 NUMBERS = (1 << 22, 3 << 21, 1 << 24, 25 << 20, 1 << 26, 1 << 28)
 PARTS = (
     *((2, 4096, 4096), (4, 4096, 1024), (8, 8192, 512)),
@@ -36,10 +33,6 @@ ATTENTIONS = (
     *((4, 16, 4, 2048, 64), (2, 8, 2, 2048, 64), (16, 32, 8, 512, 128), (1, 16, 16, 4096, 64)),
     *((16, 12, 12, 512, 64), (8, 32, 8, 2048, 64), (2, 32, 4, 4096, 128), (32, 16, 16, 256, 64)),
     *((1, 8, 8, 8192, 64), (4, 40, 8, 2048, 128)),
-)
-EMBEDDINGS = (
-    *((32000, 1024, 8192), (32000, 2048, 4096), (50304, 768, 8192)),
-    *((30000, 768, 16384), (8000, 512, 32768)),
 )
 FORMS = {False: torch.contiguous_format, True: torch.channels_last}
 
@@ -121,49 +114,61 @@ MAKERS: dict[str, Callable[..., Run]] = {
 
 def cases() -> Iterator[tuple[str, tuple[Any, ...], dict[str, Any]]]:
     """Kind, operands and options of each; the same everywhere."""
-    chance = Random(2712)
     for dtype in ("bfloat16", "float32"):
         for last in (False, True):
-            for index in range(36):
-                side, channels = chance.choice(STAGES)
-                batch = chance.choice((16, 32, 64, 128))
-                taps, stride = WAYS[index % 9]
-                most = 4 * channels if taps == 1 else channels
-                filters = chance.choice((channels, 2 * channels, channels // 2, most))
-                groups = GROUPS.get(index % 9, 1) or channels
-                sizes = batch, channels, filters if groups == 1 else channels, side, taps, stride, groups
-                for phase in PHASES:
-                    yield "convolution", (phase, dtype, *sizes), {"last": last}
-            for batch, filters, side, taps, stride in STEMS:
-                for phase in ("forward", "weight_gradient"):
-                    sizes = batch, 3, filters, side, taps, stride, 1
-                    yield "convolution", (phase, dtype, *sizes), {"last": last}
-    for dtype, weights in NORMS:
-        for back in (False, True):
-            for last in (False, True):
-                for side, channels in (*STAGES, *FURTHER):
-                    batch = chance.choice((16, 32, 64, 128))
-                    yield (
-                        "channel_norm",
-                        (dtype, weights, batch, channels, side),
-                        {"last": last, "back": back},
-                    )
+            yield from of_convolutions(Random(2712), dtype, last)
+    for kinds in NORMS:
+        for back, last in product((False, True), repeat=2):
+            chance = Random(2713)
+            for _ in range(26):
+                side, channels = chance.choice((*STAGES, *FURTHER))
+                yield (
+                    "channel_norm",
+                    (*kinds, chance.choice(BATCHES), channels, side),
+                    {"last": last, "back": back},
+                )
     for back in (False, True):
-        for shape in GROUP_NORMS:
-            yield "group_norm", shape, {"back": back}
-        for name in ("max", "avg"):
-            for last in (False, True):
-                for shape in POOLS:
-                    yield "pool", (name, *shape), {"last": last, "back": back}
-    for dtype in ("bfloat16", "float32"):
-        for numel in NUMBERS:
-            yield "dropout", (numel, dtype), {}
-    for parts in PARTS:
-        for axis in (0, 1):
-            yield "cat", (*parts, axis), {}
-    for back in (False, True):
-        for operands in ATTENTIONS:
-            for causal in (False, True):
-                yield "attention", operands, {"causal": causal, "back": back}
-    for embedded in EMBEDDINGS:
-        yield "embedding", embedded, {}
+        chance = Random(2714)
+        for _ in range(24):
+            batch, channels, side = (
+                chance.choice(each)
+                for each in ((1, 2, 4, 8, 16), (128, 256, 320, 512, 640, 1280), (8, 16, 32, 64, 128))
+            )
+            yield "group_norm", (batch, channels, side), {"back": back}
+        for name, last in product(("max", "avg"), (False, True)):
+            chance = Random(2715)
+            for _ in range(14):
+                side, channels = chance.choice((*STAGES, *FURTHER)[:-3])
+                yield "pool", (name, chance.choice(BATCHES), channels, side), {"last": last, "back": back}
+    for dtype, numel in product(("bfloat16", "float32"), NUMBERS):
+        yield "dropout", (numel, dtype), {}
+    for parts, axis in product(PARTS, (0, 1)):
+        yield "cat", (*parts, axis), {}
+    for back, causal, operands in product((False, True), (False, True), ATTENTIONS):
+        yield "attention", operands, {"causal": causal, "back": back}
+    chance = Random(2716)
+    for _ in range(16):
+        rows, width, tokens = (
+            chance.choice(each)
+            for each in ((8000, 30000, 50304, 128256), (512, 768, 1024, 2048, 4096), (2048, 8192, 32768))
+        )
+        yield "embedding", (rows, width, tokens), {}
+
+
+def of_convolutions(
+    chance: Random, dtype: str, last: bool
+) -> Iterator[tuple[str, tuple[Any, ...], dict[str, Any]]]:
+    for index in range(63):
+        side, channels = chance.choice((*STAGES, *FURTHER))
+        batch = chance.choice(BATCHES)
+        taps, stride = WAYS[index % 9]
+        most = 4 * channels if taps == 1 else channels
+        filters = chance.choice((channels, 2 * channels, channels // 2, most))
+        groups = GROUPS.get(index % 9, 1) or channels
+        sizes = batch, channels, filters if groups == 1 else channels, side, taps, stride, groups
+        for phase in PHASES:
+            yield "convolution", (phase, dtype, *sizes), {"last": last}
+    for (filters, side, taps, stride), batch in product(STEMS, (16, 64, 128)):
+        for phase in ("forward", "weight_gradient"):
+            sizes = batch, 3, filters, side, taps, stride, 1
+            yield "convolution", (phase, dtype, *sizes), {"last": last}

@@ -4,9 +4,9 @@
     python -m benchmarks.step_kernels                                                         (anywhere)
 
 Products of all layouts, lists of tensors as optimizers and FSDP handle them, norms, losses, attention, and tensors that lie
-across. Operands are random numbers: a GPU multiplies zeros, and the equal gradients of a sum, faster. Each kernel runs for
-some milliseconds after a rest, in which no power limit slows it (`power.py` has that). Those that take less than 25
-microseconds are not judged: the CPU may launch them more slowly than the GPU runs them.
+across; those of networks of images (`image_kernels.py`). Operands are random numbers: a GPU multiplies zeros, and the equal
+gradients of a sum, faster. Each runs for some milliseconds in a CUDA graph after a rest, in which no power limit slows it
+(`power.py` has that).
 
 Every second case of a kind was used for constants (`fit`), the others judge.
 """
@@ -17,17 +17,16 @@ import argparse
 import gc
 import json
 import statistics
-import tempfile
 import time
 import warnings
 from collections import defaultdict
 from functools import partial
+from itertools import product
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
 
 import torch
-from msgspec.structs import replace
 from torch.nn import functional as F
 
 from benchmarks import image_kernels
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
 
 MEASURED = Path(__file__).parent / "measured" / "h100_step_kernels.json"
 BURST, ROUNDS, REST = 3e-3, 3, 2e-3  # seconds of a measurement, how many, seconds before each
-SHORTEST = 25e-6  # seconds of a kernel that is judged
+MOST = 30  # calls of a measurement
 DEVICE = "cuda"
 HALF, SINGLE = torch.bfloat16, torch.float32
 
@@ -49,7 +48,7 @@ def randn(*shape: int, dtype: torch.dtype = HALF) -> torch.Tensor:
     return torch.randn(shape, device=DEVICE, dtype=dtype)
 
 
-def product(layout: str, m: int, n: int, k: int) -> Run:
+def multiplied(layout: str, m: int, n: int, k: int) -> Run:
     a = randn(k, m).t() if layout == "nt" else randn(m, k)
     b = randn(n, k).t() if layout == "tn" else randn(k, n)
     return partial(torch.mm, a, b)
@@ -184,8 +183,13 @@ def embedding(rows: int, width: int, tokens: int) -> Run:
     return lambda: torch.ops.aten.embedding_dense_backward(g, ids, rows, -1, False)
 
 
+ATTENTIONS = (
+    *((4, 32, 32, 2048, 128), (2, 32, 8, 4096, 128), (8, 16, 16, 1024, 64), (1, 32, 8, 8192, 128)),
+    *((64, 12, 12, 197, 64), (128, 16, 16, 256, 64), (16, 16, 16, 512, 64), (4, 16, 16, 4096, 64)),
+    (8, 32, 32, 1024, 128),
+)
 MAKERS: dict[str, Callable[..., Run]] = {
-    "product": product, "batched": batched, "lists": in_lists, "fsdp": of_fsdp, "norm": norm, "loss": loss,
+    "product": multiplied, "batched": batched, "lists": in_lists, "fsdp": of_fsdp, "norm": norm, "loss": loss,
     "attention": attention, "across": across, "elementwise": elementwise, "batch_norm": batch_norm, "embedding": embedding,
     **image_kernels.MAKERS,
 }  # fmt: skip
@@ -240,14 +244,8 @@ def cases() -> Iterator[tuple[str, tuple[Any, ...], dict[str, Any]]]:
     for dtype in ("bfloat16", "float32"):
         for rows, classes in ((4096, 32000), (8192, 32000), (4096, 128256), (2048, 50304), (16384, 8192)):
             yield "loss", (rows, classes, dtype), {}
-    for back in (False, True):
-        for shape in (
-            (4, 32, 32, 2048, 128), (2, 32, 8, 4096, 128), (8, 16, 16, 1024, 64), (1, 32, 8, 8192, 128),
-            (64, 12, 12, 197, 64), (128, 16, 16, 256, 64), (16, 16, 16, 512, 64), (4, 16, 16, 4096, 64),
-            (8, 32, 32, 1024, 128),
-        ):  # fmt: skip
-            for causal in (False, True):
-                yield "attention", shape, {"causal": causal, "back": back}
+    for back, causal, shape in product((False, True), (False, True), ATTENTIONS):
+        yield "attention", shape, {"causal": causal, "back": back}
     for name in ("contiguous", "add", "add_alike", "add_row", "layer_norm", "heads"):
         for batch, rows, columns in ((128, 196, 1024), (64, 256, 768), (8, 4096, 1024), (32, 577, 1280)):
             yield "across", (name, batch, rows, columns), {}
@@ -275,26 +273,37 @@ def label(kind: str, operands: tuple[Any, ...], options: dict[str, Any]) -> str:
     return f"{kind} {' '.join(said)}"
 
 
-def seconds(run: Run) -> float:
-    """Median seconds of a call in bursts, each after a rest."""
-    for _ in range(2):
-        run()
-    torch.cuda.synchronize()
-
-    def burst(count: int) -> float:
-        time.sleep(REST)
-        begun, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        torch.cuda._sleep(400_000)  # the CPU launches while the GPU waits
-        begun.record()
+def captured(run: Run, count: int) -> torch.cuda.CUDAGraph:
+    """The calls in a CUDA graph."""
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
         for _ in range(count):
             run()
+    return graph
+
+
+def seconds(run: Run) -> float:
+    """Median seconds of a call among several in a CUDA graph, each replay after a rest."""
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    begun, middle, ended = (torch.cuda.Event(enable_timing=True) for _ in range(3))
+    with torch.cuda.stream(stream):
+        run()
+        middle.record()
+        run()
+        ended.record()
+    torch.cuda.synchronize()
+    count = min(MOST, max(2, int(BURST / max(middle.elapsed_time(ended) / 1e3, 1e-6))))
+    graph = captured(run, count)
+    times = []
+    for _ in range(ROUNDS + 1):
+        time.sleep(REST)
+        begun.record()
+        graph.replay()
         ended.record()
         torch.cuda.synchronize()
-        return float(begun.elapsed_time(ended)) / 1e3 / count
-
-    once = burst(2)
-    count = min(30, max(2, int(BURST / once)))
-    return statistics.median([burst(count) for _ in range(ROUNDS)])
+        times.append(begun.elapsed_time(ended) / 1e3 / count)
+    return statistics.median(times[1:])
 
 
 def measure(options: argparse.Namespace) -> None:
@@ -316,6 +325,7 @@ def measure(options: argparse.Namespace) -> None:
             found["seconds"][name] = seconds(MAKERS[kind](*operands, **given))
         except Exception as error:  # noqa: BLE001 # the others are measured all the same
             print(f"{name}: {type(error).__name__}: {str(error)[:150]}", flush=True)
+            captured(partial(torch.zeros, 1, device=DEVICE), 1)  # ends what a capture left of random numbers
         torch.cuda.empty_cache()
     options.measure.write_text(json.dumps(found, indent=1))
     print(f"{len(found['seconds'])} kernels in {time.monotonic() - begun:.0f} s")
@@ -324,6 +334,11 @@ def measure(options: argparse.Namespace) -> None:
 def predicted(device: str, kind: str, operands: tuple[Any, ...], given: dict[str, Any]) -> float:
     """Seconds on the GPU of the same calls, recorded."""
     import graphflops
+    from graphflops import devices
+    from graphflops.analysis import priced
+    from graphflops.devices import complete, platform_of
+    from graphflops.execution.runs import Runs
+    from graphflops.time.program_time import program_time
 
     def factory() -> Callable[[], None]:
         run = MAKERS[kind](*operands, **given)
@@ -333,21 +348,16 @@ def predicted(device: str, kind: str, operands: tuple[Any, ...], given: dict[str
 
         return step
 
-    report = graphflops.analyze(graphflops.record(factory), device=device)
-    return sum(row.time.seconds for row in report.rows if row.time is not None)
-
-
-def profile_without_host(name: str, folder: str) -> str:
-    """The file of a device's profile beside a CPU that takes no time."""
-    from graphflops.devices import complete, device
-    from graphflops.runtime.profile.make import encoded
-
-    known = complete(device(name))
-    assert known.host is not None
-    costs = {call: 1e-5 * cost for call, cost in known.host.seconds.items()}
-    path = Path(folder) / "device.json"
-    path.write_bytes(encoded(replace(known, host=replace(known.host, disturbed=1.0, seconds=costs))))
-    return str(path)
+    own, profile = (
+        priced(graphflops.record(factory), device, "eager").program,
+        complete(devices.device(device)),
+    )
+    runs = Runs(own.attentions, platform_of(profile), is_eager=True)
+    return sum(
+        row.time.seconds
+        for row in program_time(own, profile, "eager", runs, replayed=True).rows
+        if row.time is not None
+    )
 
 
 def judge(options: argparse.Namespace) -> None:
@@ -357,23 +367,20 @@ def judge(options: argparse.Namespace) -> None:
     print(f"{whole['device']}, torch {whole['torch']}: measured, predicted microseconds")
     errors: dict[tuple[str, str], list[float]] = defaultdict(list)
     turns: dict[str, int] = defaultdict(int)
-    with tempfile.TemporaryDirectory() as folder:
-        device = profile_without_host(name, folder)
-        for kind, operands, given in cases():
-            title = label(kind, operands, given)
-            group = f"{kind} {operands[0]}" if isinstance(operands[0], str) else kind
-            group += " back" if given.get("back") else ""
-            turns[group] += 1
-            if whole["seconds"].get(title, 0) < SHORTEST or options.only not in title:
-                continue
-            seen, half = whole["seconds"][title], ("judge", "fit")[turns[group] % 2]
-            found = predicted(device, kind, operands, given)
-            errors[group, half].append(found / seen - 1)
-            print(
-                f"{title:52} {half:5} {seen * 1e6:10.1f} {found * 1e6:10.1f} {found / seen - 1:+7.1%}",
-                flush=True,
-            )
-            gc.collect()
+    for kind, operands, given in cases():
+        title = label(kind, operands, given)
+        group = f"{kind} {operands[0]}" if isinstance(operands[0], str) else kind
+        group += " back" if given.get("back") else ""
+        turns[group] += 1
+        if title not in whole["seconds"] or options.only not in title:
+            continue
+        seen, half = whole["seconds"][title], ("judge", "fit")[turns[group] % 2]
+        found = predicted(name, kind, operands, given)
+        errors[group, half].append(found / seen - 1)
+        print(
+            f"{title:52} {half:5} {seen * 1e6:10.1f} {found * 1e6:10.1f} {found / seen - 1:+7.1%}", flush=True
+        )
+        gc.collect()
     for half in ("fit", "judge"):
         errors["all", half] = [
             error for (_, each), every in errors.items() if each == half for error in every

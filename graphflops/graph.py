@@ -235,7 +235,7 @@ class Step:
 
     phases: by call. wrapped, hooked: by call, how many calls Python dispatched and hooks ran before it. storages: all
     memory, in the order in which it is allocated. mesh: None on one device. strides: of each value. views: results that
-    share the memory of an operand.
+    share the memory of an operand. counters: values in the host's memory, by which optimizers count their steps.
     """
 
     phases: tuple[Phase, ...]
@@ -245,6 +245,7 @@ class Step:
     views: frozenset[str] = frozenset()
     wrapped: tuple[int, ...] = ()
     hooked: tuple[int, ...] = ()
+    counters: frozenset[str] = frozenset()
 
     @property
     def is_training(self) -> bool:

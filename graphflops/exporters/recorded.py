@@ -15,7 +15,7 @@ from graphflops.errors import FileError, shown
 from graphflops.exporters.archive import Archive
 from graphflops.exporters.meshes import LARGEST, at_mesh, ranks_along
 from graphflops.exporters.step_file import FORMAT, FURTHER, MEMBER, RecordedStep
-from graphflops.exporters.step_memory import Contradiction, check_memory, operands, require
+from graphflops.exporters.step_memory import Contradiction, check_memory, is_counter, operands, require
 from graphflops.exporters.types import Types, memory_order, storage
 from graphflops.graph import (
     Argument,
@@ -109,6 +109,7 @@ def graph_of(step: RecordedStep, origin: Origin) -> Graph:
             frozenset(_views(step)),
             tuple([call.wrapped for call in step.calls]),
             tuple([call.hooked for call in step.calls]),
+            frozenset([f"v{index}" for index, value in enumerate(step.values) if is_counter(step, value)]),
         ),
     )
 

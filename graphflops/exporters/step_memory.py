@@ -84,8 +84,14 @@ def _check_kinds(step: RecordedStep) -> None:
         )
     for index, value in enumerate(step.values):
         memory = step.storages[value.storage]
-        is_counter = memory.kind == "optimizer" and not memory.bytes and not value.shape
-        require(is_counter or value.end <= memory.bytes, f"value {index} is longer than memory {memory.name}")
+        is_right = is_counter(step, value) or value.end <= memory.bytes
+        require(is_right, f"value {index} is longer than memory {memory.name}")
+
+
+def is_counter(step: RecordedStep, value: RecordedValue) -> bool:
+    """Whether it is the number of an optimizer's step in the host's memory."""
+    memory = step.storages[value.storage]
+    return memory.kind == "optimizer" and not memory.bytes and not value.shape
 
 
 def _check_there(step: RecordedStep, call: RecordedCall, place: int, given: set[int]) -> None:

@@ -57,7 +57,17 @@ def attention_backward(call: ConcreteCall) -> list[Kernel]:
     kernel = call.attention_kernel or "flash"
     if kernel == "math":
         return _unfused_backward(call, *found)
-    return [_fused(call, found, kernel, "backward")]
+    return [_fused(call, found, kernel, "backward"), *_shared_gradients(*found)]
+
+
+def _shared_gradients(query: Tensor, key: Tensor, value: Tensor) -> list[Kernel]:
+    """The sum of what each query head gives to keys and values that heads share."""
+    shared, heads = key.shape[-3:-2], query.shape[-3:-2]
+    if shared == heads or not shared or not heads:
+        return []
+    written = key.full_bytes + value.full_bytes
+    read, work = (each * heads[0] // max(shared[0], 1) for each in (written, key.numel + value.numel))
+    return [Kernel("reduction", query.dtype, 0, work, read, written, variant="heads")]
 
 
 def _operands(call: ConcreteCall) -> tuple[Tensor, Tensor, Tensor] | None:

@@ -352,7 +352,9 @@ class Problem(Struct, frozen=True, dict=True):
             return [*zeros, Kernel("copy", tensor.dtype, 0, 0, *moved, variant="generic")]
         wide, pixels = tensor.shape[1] * padded // max(channels, 1), math.prod(tensor.shape[2:])
         tiles = Rows(tensor.shape[0] * -(-wide // _CONVERTED_TILE) * -(-pixels // _CONVERTED_TILE), 1)
-        return [*zeros, Kernel("copy", tensor.dtype, 0, 0, *moved, tiles, variant="channels_last")]
+        # With channels last already, channels are appended to each pixel.
+        variant = "padded" if self.is_channels_last and zeros and not is_grouped else "channels_last"
+        return [*zeros, Kernel("copy", tensor.dtype, 0, 0, *moved, tiles, variant=variant)]
 
 
 def convolution(call: ConcreteCall) -> list[Kernel]:

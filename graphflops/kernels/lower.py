@@ -237,7 +237,7 @@ def _dropout(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kernel]:
         return []
     moved = call.cost.read_bytes, call.cost.written_bytes
     drawn = [elementwise(out, 0, 0)] * 2 if call.operator.word == "feature_dropout" else []  # and scaled
-    return [*drawn, Kernel("random", out.dtype, 0, call.cost.vector_flops, *moved)]
+    return [*drawn, Kernel("random", out.dtype, 0, call.cost.vector_flops, *moved, variant="dropout")]
 
 
 _SORTING = frozenset({"sort", "argsort"})

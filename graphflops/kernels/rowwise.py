@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from graphflops.graph import Ref
+from graphflops.kernels.batch_norm import batch_norm, batch_norm_backward
 from graphflops.kernels.choices import limits
 from graphflops.kernels.kernel import Kernel, Rows, Strided
-from graphflops.kernels.moved import copied, elementwise, fill, is_last, pointwise, reduction
+from graphflops.kernels.moved import copied, elementwise, fill, pointwise, reduction
 from graphflops.tensor import DTYPES, TensorType
 
 if TYPE_CHECKING:
@@ -28,8 +29,6 @@ _HALF = 16  # bits
 _MANY_ROWS, _FEW_COLUMNS, _ROWS_OF_A_PART, _VECTOR = limits(
     *("aten_2", "layer_norm", "many_rows", "few_columns", "rows_of_a_part", "vector")
 )
-_WARP = 32  # pixels
-_SHARED = 2  # images of a block
 
 
 def norm(call: ConcreteCall) -> list[Kernel]:
@@ -42,10 +41,8 @@ def norm(call: ConcreteCall) -> list[Kernel]:
         moments = replace(_kernel(call, x, x.full_bytes, 0), variant="moments")
         applied = _with_factors(x, x.full_bytes, 2, 2)
         return [*copied(call), moments, elementwise(x, 0, 0), applied]
-    if name == "batch_norm" and call.arguments.get("training") is not True:
-        return _applied_batch_norm(call, x)
     if name == "batch_norm":
-        return _trained_batch_norm(call, x)
+        return batch_norm(call, x)
     in_order = copied(call)
     kernel = _kernel(call, x, call.cost.read_bytes, call.cost.written_bytes)
     if x.rank and kernel.sizes is not None and rows_of(call, x).columns % _VECTOR:
@@ -66,60 +63,14 @@ def weight_norm(call: ConcreteCall) -> list[Kernel]:
     ]
 
 
-def _trained_batch_norm(call: ConcreteCall, x: Tensor) -> list[Kernel]:
-    """Of half precision by three kernels: moments, running moments, and their use; else by one of cuDNN."""
-    channels = prod(x.shape[1:2])
-    rows = Rows(channels, x.numel // max(channels, 1), is_inner=False)
-    whole = replace(_kernel(call, x, 2 * x.full_bytes, x.full_bytes), sizes=rows)
-    has_channels_last = is_last(x)
-    if x.bits > _HALF:
-        return [
-            replace(whole, variant="batch_norm_training_last" if has_channels_last else "batch_norm_training")
-        ]
-    moments = replace(whole, read_bytes=x.full_bytes, written_bytes=0, variant="batch_norm_moments")
-    if has_channels_last:
-        moments = reduction(x, channels, is_inner=False)
-    running = elementwise(x, 4 * channels, 4 * channels)
-    applied = _applied_batch_norm(call, x)[-1]
-    return [*([running] * has_channels_last), moments, running, applied]
-
-
-def _applied_batch_norm(call: ConcreteCall, x: Tensor) -> list[Kernel]:
-    """One kernel with a block for each channel of each image; in half precision the factors are made first, by two."""
-    channels = prod(x.shape[1:2])
-    read, written = call.cost.read_bytes, call.cost.written_bytes
-    factors = _factors(x, channels) if x.bits == _HALF else []
-    if prod(x.shape[2:]) == 1 or x.strides[1] == 1:  # channels are innermost: a pointwise kernel
-        rows = Rows(x.numel // max(channels, 1), channels)
-        last = replace(_kernel(call, x, read, written), sizes=rows, variant="batch_norm_last")
-        return [*factors, last]
-    pixels = prod(x.shape[2:])
-    images = -(-x.shape[0] // (_SHARED if pixels <= _WARP else 1))  # small ones share a block
-    rows = Rows(images * channels, pixels)
-    return [*factors, replace(_kernel(call, x, read, written), sizes=rows, variant="batch_norm")]
-
-
-def _factors(x: Tensor, channels: int) -> list[Kernel]:
-    """The variance in float32, and the inverse of its root."""
-    sizes = Strided(channels, 1, 2, has_casts=True)
-    cast = Kernel("copy", x.dtype, 0, 0, 2 * channels, 4 * channels, sizes, variant="strided")
-    return [cast, elementwise(x, 4 * channels, 4 * channels)]
-
-
 def norm_backward(call: ConcreteCall) -> list[Kernel]:
     """The gradient of the operand, and one kernel more for weight and bias where these want one."""
     x = call.operand("x")
     if x is None:
         return []
     name = call.operator.name
-    if (
-        name == "batch_norm" and x.bits == _HALF and is_last(x)
-    ):  # sums over rows of both tensors, then their use
-        channels, work = x.shape[1], 4 * x.numel
-        sums = replace(reduction(x, channels, is_inner=False), read_bytes=2 * x.full_bytes, vector_flops=work)
-        return [sums, elementwise(x, 2 * x.full_bytes, x.full_bytes, work)]
-    if name == "batch_norm":  # one kernel for all gradients
-        return [replace(_kernel(call, x, 2 * x.full_bytes, x.full_bytes), variant="batch_norm_backward")]
+    if name == "batch_norm":
+        return batch_norm_backward(call, x)
     of_x = replace(_kernel(call, x, 2 * x.full_bytes, x.full_bytes), variant=f"{name}_backward")
     if name in ("group_norm", "native_group_norm"):
         return _group_norm_backward(call, x)

@@ -61,6 +61,7 @@ class _Site(NamedTuple):
 
     kind: a number that calls share which launch the same. entering: CPU seconds of entering modules. outer: the composite
     that makes the call. is_inside: whether it is of a module that is one operator. is_late: whether its wait stands apart.
+    is_on_host: whether it counts an optimizer's steps, which the CPU does.
     """
 
     call: PricedCall
@@ -70,6 +71,13 @@ class _Site(NamedTuple):
     outer: Node | None
     is_inside: bool
     is_late: bool
+    is_on_host: bool
+
+
+def _counts(call: PricedCall, layouts: Layouts, counters: frozenset[str]) -> bool:
+    """Whether a call reads or writes nothing but an optimizer's counters."""
+    operands = call.tensors(layouts.values)
+    return bool(operands) and operands[0] in counters and {*filter(None, call.node.outputs)} <= counters
 
 
 class Launcher:
@@ -122,6 +130,7 @@ class Launcher:
         inside = frozenset[str]() if records else self._inside_operators(graph)
         around = self.runs.of(graph, has_fast_paths=bool(inside)).layouts
         late = awaited_later(calls) if graph.graph.has_exchanges else ()
+        counters = frozenset[str]() if graph.graph.step is None else graph.graph.step.counters
         entered, sites = "", []
         for call in calls:
             stack, name = call.node.module_stack, call.node.name
@@ -133,10 +142,12 @@ class Launcher:
             if not call.node.outputs and call.estimate in _NOTHING:  # checks: there are several in each layer
                 form = (call.node.op, *map(type, map(layouts.values.get, call.uses)))
             composite = outer and (outer.operator.name, outer.outputs[0] == call.node.outputs[0])
-            rest = (entering, composite, name in inside, name in late)
+            is_on_host = bool(counters) and _counts(call, layouts, counters)
+            rest = (entering, composite, name in inside, name in late, is_on_host)
             key = (layouts, records, name if form is None else form, *rest)
             number = self.kinds.setdefault(key, len(self.kinds))
-            sites.append(_Site(call, layouts, number, entering, outer, name in inside, name in late))
+            site = _Site(call, layouts, number, entering, outer, name in inside, name in late, is_on_host)
+            sites.append(site)
         return sites
 
     def _run(
@@ -171,7 +182,8 @@ class Launcher:
     def _called(self, site: _Site, records: bool) -> _Called:
         """What a call runs in the forward, without what is dispatched around a recorded one."""
         call, layouts = site.call, site.layouts
-        kernels, operator = self._lowered(call, layouts, is_backward=False), call.node.operator
+        operator = call.node.operator
+        kernels = () if site.is_on_host else self._lowered(call, layouts, is_backward=False)
         operands = [layouts.values[name] for name in call.tensors(layouts.values)]
         host = self._host_inside(call, site.outer, "forward", kernels)
         if host is None:
@@ -187,7 +199,7 @@ class Launcher:
             host = len(kernels or ()) * self.costs["forward.inside"]
         if site.is_late:  # without the tensor that waits where it is read
             host = self.costs["forward.plain_collective"]
-        return _Called(kernels, host, waits(operator, operands))
+        return _Called(kernels, host, not site.is_on_host and waits(operator, operands))
 
     def _host_inside(
         self, call: PricedCall, outer: Node | None, phase: str, kernels: Sequence[Kernel] | None

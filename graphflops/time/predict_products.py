@@ -175,6 +175,10 @@ def of_convolution(sizes: Convolution, width: float, peak: float, moved: int) ->
         "weight_gradient": (filters, channels * taps, pixels),
     }.get(sizes.phase, (pixels, filters, channels * taps))
     alignment = _ALIGNED if together > 1 else _alignment((channels, filters), width)
+    if sizes.phase != "input_gradient" and _is_pointwise(
+        sizes
+    ):  # pixels between those of the result are not read
+        moved -= int(width * sizes.channels * max(image - pixels, 0))
     recent = _recent(sizes, width, moved)
     batch, turns = -(-sizes.groups // together), 1
     if sizes.is_looped:
@@ -219,6 +223,8 @@ def convolution_kind(sizes: Convolution) -> str:
     if not _is_pointwise(sizes):
         return "volume" if len(sizes.filter) > 2 else "dense"
     pixels = prod(sizes.result)
+    if sizes.image != sizes.result:
+        return "pointwise_strided"
     if not _is_planar(sizes):
         return "pointwise_last"
     if pixels % 2 and pixels > 1:

@@ -24,7 +24,14 @@ _MIX = 3  # how sharply the longest of several limits decides
 _MIX_OF_CHUNKS = 1.5
 _OWN_KERNELS = ((1, 1), (3, 3), (5, 5))
 # Kernels whose blocks wait for memory one load after the other, while others of the multiprocessor go on.
-_LATENCY_BESIDE = frozenset({"batch_norm"})
+_LATENCY_BESIDE = frozenset(
+    {
+        *("batch_norm", "batch_norm_moments", "batch_norm_backward"),
+        *("batch_norm_training", "batch_norm_training_once"),
+        *("batch_norm_training_backward", "batch_norm_training_backward_once"),
+    }
+)
+_TENSORS_AROUND = 3
 _MOST_PLACES = 256  # of an axis that are looked at
 _FEW_ELEMENTS = 256
 _SHORTEST = 0.5  # of the floor, where there is one element
@@ -63,8 +70,9 @@ def seconds(
         work += taps / (device.multiprocessors or 1) * rates.get("row", 0.0) * 1e-9
     beside = 0.0
     if kernel.variant in _LATENCY_BESIDE:
-        # The memory answers half as fast as the cache.
-        beside, wait = (wait * (2 - cached / max(moved, 1)), 0.0)
+        # The memory answers half as fast as the cache, in which tensors of the kernels around it are too.
+        nearby = _TENSORS_AROUND * (kernel.written_bytes or kernel.read_bytes)
+        beside, wait = (wait * (2 - bandwidth.cached(nearby, device) / max(nearby, 1)), 0.0)
     longest = sum(limit**_MIX for limit in (traffic, elements, work, rows, beside)) ** (1 / _MIX)
     return _floor(kernel, rates) + longest + wait, max(elements, work, rows, wait, beside), traffic
 

@@ -33,7 +33,7 @@ TURNED = copied(4 * N, 4 * N, variant="strided")  # from the last element to the
         ("constant_pad_nd.default", (t(4, 64), (1, 1), 0.0), [pointwise(0, 0, 4 * 4 * 66), copied(4 * N, 4 * N)]),
         ("roll.default", (t(4, 64), (1, 2), (0, 1)), [copied(4 * N, 4 * N, variant="roll")] * 2),
         ("roll.default", (t(4, 64), (1,), (0,)), [copied(4 * N, 4 * N, variant="roll")]),
-        ("dropout.default", (t(4, 64), 0.5, True), [("random", "", 3 * N, 4 * N, 4 * N, None)]),
+        ("dropout.default", (t(4, 64), 0.5, True), [("random", "dropout", 3 * N, 4 * N, 4 * N, None)]),
         ("dropout.default", (t(4, 64), 0.5, False), []),
     ],
 )  # fmt: skip

@@ -167,7 +167,9 @@ def test_fused_attention_multiplies_the_tiles_that_a_causal_mask_leaves(kernel: 
     assert kernel_forward.flops == 2 * 2 * PAIRS * WIDTH * left
     query, key = 2 * BATCH * HEADS * QUERIES * WIDTH, 2 * BATCH * 2 * QUERIES * WIDTH
     assert (kernel_forward.read_bytes, kernel_forward.written_bytes) == (query + 2 * key, query)
-    (kernel_backward,) = backward(*operands, **more)
+    kernel_backward, shared = backward(*operands, **more)
+    # each query head's part of the gradients of keys and values is added up
+    assert (shared.read_bytes, shared.written_bytes) == (HEADS * key, 2 * key)
     assert kernel_backward.sizes == Attention(*sizes, computed=left, kernel=kernel, phase="backward")
     assert kernel_backward.flops == 5 * 2 * PAIRS * WIDTH * left
     assert kernel_backward.written_bytes == query + 2 * key

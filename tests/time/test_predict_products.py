@@ -201,7 +201,7 @@ def test_the_product_that_a_convolution_is(sizes: Convolution, expected: tuple[i
         (conv(channels=32, side=8), "pointwise"),
         (conv(channels=12), "pointwise_unaligned"),
         (conv(channels_last=True), "pointwise_last"),
-        (conv(result=(3, 3)), "pointwise_last"),
+        (conv(result=(3, 3)), "pointwise_strided"),
         (conv(filter=(3, 3)), "dense"),
         (conv(filter=(1, 1, 3)), "volume"),
         (conv(channels=3, filter=(3, 3)), "stem"),
