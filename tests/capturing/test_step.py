@@ -173,6 +173,25 @@ def test_autocast_is_that_of_a_gpu() -> None:
     assert ("nll_loss_forward.default", "float32") in types
 
 
+def test_an_optimizer_counts_its_steps_on_the_cpu() -> None:
+    """Unless it is fused: then the counters are on the device, where one call adds to all of them."""
+
+    def factory(fused: bool) -> Any:
+        model = torch.nn.Linear(8, 4)
+        return model, torch.rand(2, 8), torch.optim.AdamW(model.parameters(), fused=fused or None), torch.sum
+
+    report = analyze(record(lambda: factory(False)), device="h200")
+    asked = [row for row in report.rows if row.op == "aten._local_scalar_dense.default"]
+    added = [row for row in report.rows if row.op.startswith("aten._foreach_add_") and row.time is not None]
+    assert asked
+    assert all(row.time is not None and row.time.bound == "launch" and not row.time.kernel for row in asked)
+    assert any(not row.time.kernel for row in added if row.time is not None)
+    fused = analyze(record(lambda: factory(True)), device="h200")
+    (counted,) = (row for row in fused.rows if row.op.startswith("aten._foreach_add_"))
+    assert counted.time is not None
+    assert counted.time.kernel
+
+
 def test_an_optimizer_updates_all_parameters_together() -> None:
     for factory, mesh in ((steps.single, None), (steps.data_parallel, {"dp": 2})):
         updates = {row.op for row in report_of(factory, mesh).rows if row.phase == "optimizer"}

@@ -110,6 +110,18 @@ def test_batch_norms_wait_for_memory_one_load_after_another() -> None:
     assert seconds(kernel, known) == pytest.approx(2 * 5e-3)
     cached = replace(known, l2_bytes=10**6)
     assert seconds(kernel, cached) == pytest.approx(5e-3)
+    # three tensors around the kernel share 0.6 of the cache
+    half = replace(known, l2_bytes=1250)
+    assert seconds(kernel, half) == pytest.approx((2 - 0.6 * 1250 / (3 * 500)) * 5e-3)
+
+
+@pytest.mark.parametrize("variant", ["batch_norm_moments", "batch_norm_backward", "batch_norm_training_once"])
+def test_blocks_of_channels_wait_too(variant: str) -> None:
+    """What a block does one turn after the other is the longest part, or none."""
+    rates = {**TRAFFIC, "column": 1e6, "row": 1e6}
+    kernel = Kernel("normalization", "float32", 0, 0, 500, 0, Rows(4, 5, False), variant=variant)
+    known = with_rates(f"normalization.{variant}", rates, bandwidth=1e15, l2_bytes=10**6)
+    assert seconds(kernel, known) == pytest.approx((1e-3**3 + 5e-3**3) ** (1 / 3))
 
 
 def depthwise(phase: Any = "forward", last: bool = False, side: int = 7, stride: int = 1) -> Kernel:
