@@ -4,8 +4,10 @@ Parameters are compared with those of the model that the library builds by itsel
 that the same model, with real weights on the CPU, leaves after a prompt. Needs `pip install 'graphflops[capture]'`.
 
     python benchmarks/capture.py [WORD ...] > benchmarks/results/capture.txt
+    python benchmarks/capture.py --large >> benchmarks/results/capture.txt
 
-WORD: only names that hold it.
+WORD: only names that hold it. --large: what the command takes to capture a decoder of 8 billion parameters, both phases, by
+the axes that stay open.
 """
 
 from __future__ import annotations
@@ -13,9 +15,12 @@ from __future__ import annotations
 import platform
 import resource
 import sys
+import tempfile
 import time
 import warnings
 from typing import Any
+
+from analyze import measured
 
 from graphflops.capturing.name import Name, parsed
 from graphflops.capturing.run import captured
@@ -157,6 +162,13 @@ IMAGES = (
     "torchvision:googlenet",
 )
 
+# Sizes of Llama 3 8B, from its published config.json.
+LARGE = (
+    "hf:LlamaConfig(hidden_size=4096, intermediate_size=14336, num_hidden_layers=32, num_attention_heads=32, "
+    "num_key_value_heads=8, vocab_size=128256)"
+)
+OPENED = ((), ("context",), ("batch", "context", "length"))
+
 
 def names(words: list[str]) -> list[str]:
     """All names, or those that hold one of the words."""
@@ -254,9 +266,31 @@ def row(text: str) -> str:
     return f"{title:<36} {verdict:<7} {sum(cells.values()):>12,} {cache:>12,} {calls:>12} {seconds:6.1f} s"
 
 
+def large(axes: tuple[str, ...]) -> str:
+    """One line: what the command takes to write both phases of the large decoder with these axes open."""
+    options = [word for axis in axes for word in ("--dynamic", axis)]
+    with tempfile.TemporaryDirectory() as folder:
+        wall, seconds, peak, said = measured(
+            [sys.executable, "-m", "graphflops", "capture", LARGE, "--phase", "both", *options]
+            + ["--output", f"{folder}/lm.pt2"],
+            repeat=1,
+        )
+    opened = ", ".join(axes) or "none"
+    used = f"{seconds:5.1f} s of CPU, {wall:5.1f} s, {peak / 1e3:.2f} GB"
+    return f"32 layers, 8 B parameters, open: {opened:<24} {used} {said}".rstrip()
+
+
 def main() -> None:
     warnings.simplefilter("ignore")
     import torch
+
+    if sys.argv[1:] == ["--large"]:
+        import transformers
+
+        print(f"torch {torch.__version__}, transformers {transformers.__version__}")
+        for axes in OPENED:
+            print(large(axes), flush=True)
+        return
 
     print(f"torch {torch.__version__}, Python {platform.python_version()}")
     print(f"{'model':<36} {'counts':<7} {'parameters':>12} {'cache bytes':>12} {'calls':>12}   time")
