@@ -1,7 +1,7 @@
-"""Recorded steps against an H200: what is dispatched, peak memory, GPU time and step time of one rank.
+"""Recorded steps against a GPU: what is dispatched, peak memory, GPU time and step time of one rank.
 
     python -m benchmarks.recorded --measure benchmarks/measured/h200_recorded.json    (on a GPU)
-    python -m benchmarks.recorded                                                     (anywhere)
+    python -m benchmarks.recorded [--measured benchmarks/measured/h100_recorded.json]    (anywhere)
 
 Ranks beside the one that is measured are pretended (PyTorch's `fake` process group), so collectives take no time: calls,
 memory, kernels and the CPU's time are those of a rank, communication is measured elsewhere (`collectives.py`). DDP runs over
@@ -23,6 +23,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import torch
 from msgspec.structs import replace
 
@@ -141,21 +142,24 @@ def measure(file: Path, only: str, limit: float) -> None:
             )
         except Exception as error:  # noqa: BLE001 # the others are measured all the same
             print(f"{name:22} {type(error).__name__}: {str(error)[:300]}", flush=True)
-        file.write_text(json.dumps({"torch": torch.__version__, "programs": found}))
+        about = {"torch": torch.__version__, "device": torch.cuda.get_device_name()}
+        file.write_text(json.dumps({**about, "programs": found}))
 
 
 @cache
-def alone() -> str:
-    """The profile of an H200 whose process waits for no other rank, as here, where the others only pretend."""
-    profile = json.loads((Path(devices.__file__).parent / "h200.json").read_text())
-    profile["host"]["disturbed"] = 1.0
+def alone(name: str) -> str:
+    """The profile of a device whose process waits for no other rank, as here, where the others only pretend."""
+    known = devices.complete(devices.device(name))
+    assert known.host is not None
+    profile = json.loads((Path(devices.__file__).parent / f"{name}.json").read_text())
+    profile["host"] = {**json.loads(msgspec.json.encode(known.host)), "disturbed": 1.0}
     path = Path(tempfile.mkdtemp()) / "alone.json"
     path.write_text(json.dumps(profile))
     return str(path)
 
 
-def predicted(name: str) -> dict[str, Any]:
-    """The same of the recorded step; times are without those of collectives."""
+def predicted(name: str, on: str) -> dict[str, Any]:
+    """The same of the recorded step on a device; times are without those of collectives."""
     import graphflops
     from graphflops.analysis import priced
     from graphflops.devices import complete, device, platform_of
@@ -168,11 +172,11 @@ def predicted(name: str) -> dict[str, Any]:
         if axes
         else graphflops.record(lambda: factory(None))
     )
-    report = graphflops.analyze(program, device=alone())
+    report = graphflops.analyze(program, device=alone(on))
     (use,) = report.memory_use
     step = report.totals.time
     assert step is not None
-    own, profile = priced(program, alone(), "eager").program, complete(device(alone()))
+    own, profile = priced(program, alone(on), "eager").program, complete(device(alone(on)))
     profile = replace(profile, launch=devices.Launch(graph_seconds=0))  # the profiler tells of kernels alone
     runs = Runs(own.attentions, platform_of(profile), is_eager=True)
     times = program_time(own, profile, "eager", runs, replayed=True)
@@ -185,16 +189,19 @@ def predicted(name: str) -> dict[str, Any]:
     }
 
 
-def judge(only: str) -> None:
-    rows = json.loads(MEASURED.read_text())
+def judge(only: str, measured: Path) -> None:
+    rows = json.loads(measured.read_text())
+    on = next(one for one in ("h200", "h100") if one in rows["device"].lower())
+    errors: dict[str, list[float]] = {"peak": [], "gpu": [], "step": []}
     print(
-        f"torch {rows['torch']} on an H200; errors are predicted / measured - 1; *: costs of the host were read from it"
+        f"torch {rows['torch']} on an {rows['device']}; errors are predicted / measured - 1; "
+        "*: costs of the host were read from it on an H200"
     )
     for name, row in rows["programs"].items():
         if only not in name:
             continue
         try:
-            found = predicted(name)
+            found = predicted(name, on)
         except Exception as error:  # noqa: BLE001 # the others are measured all the same
             print(f"{name:22} {type(error).__name__}: {error}")
             continue
@@ -206,19 +213,25 @@ def judge(only: str) -> None:
             ),
             flush=True,
         )
+        for key, every in errors.items():
+            every.append(abs(found[key] / row[key] - 1))
+    for key, every in errors.items():
+        mean, median = statistics.mean(every), statistics.median(every)
+        print(f"{key}: {len(every)} programs, mean {mean:.1%}, median {median:.1%}, worst {max(every):.0%}")
 
 
 def main() -> None:
     warnings.filterwarnings("ignore")
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--measure", type=Path)
+    parser.add_argument("--measured", type=Path, default=MEASURED)
     parser.add_argument("--only", default="")
     parser.add_argument("--limit", type=float, default=400.0)
     options = parser.parse_args()
     if options.measure:
         measure(options.measure, options.only, options.limit)
     else:
-        judge(options.only)
+        judge(options.only, options.measured)
 
 
 if __name__ == "__main__":
