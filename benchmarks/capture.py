@@ -20,8 +20,6 @@ import time
 import warnings
 from typing import Any
 
-from analyze import measured
-
 from graphflops.capturing.name import Name, parsed
 from graphflops.capturing.run import captured
 from graphflops.errors import GraphflopsError
@@ -268,6 +266,8 @@ def row(text: str) -> str:
 
 def large(axes: tuple[str, ...]) -> str:
     """One line: what the command takes to write both phases of the large decoder with these axes open."""
+    from analyze import measured  # beside this script
+
     options = [word for axis in axes for word in ("--dynamic", axis)]
     with tempfile.TemporaryDirectory() as folder:
         wall, seconds, peak, said = measured(

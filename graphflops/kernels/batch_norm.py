@@ -46,7 +46,7 @@ def batch_norm_backward(call: ConcreteCall, x: Tensor) -> list[Kernel]:
     if is_last(x):
         sums = _kernel(call, x, 2, 0, _channels(x, _pixels(x)), "batch_norm_sums_last")
         return [sums, _kernel(call, x, 2, 1, Rows(_pixels(x), _count(x)), "batch_norm_gradient_last")]
-    return [_kernel(call, x, 4, 1, _channels(x, _turns(x, _IN_TURN)), "batch_norm_backward")]
+    return [_kernel(call, x, 2, 1, _channels(x, _turns(x, _IN_TURN)), "batch_norm_backward")]
 
 
 def _is_of_cudnn(call: ConcreteCall, x: Tensor) -> bool:

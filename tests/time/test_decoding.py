@@ -94,7 +94,11 @@ def test_what_is_put_into_a_cache_is_all_that_is_worked_on(tmp_path: Path) -> No
     seconds = []
     for length in (64, 65536):
         with torch.device("meta"):  # a cache of 1 GB, which would be stored as an example
-            args = torch.zeros(8, 4, length, 128), torch.zeros(1, dtype=torch.int64), torch.zeros(8, 4, 1, 128)
+            args = (
+                torch.zeros(8, 4, length, 128),
+                torch.zeros(1, dtype=torch.int64),
+                torch.zeros(8, 4, 1, 128),
+            )
         torch.export.save(torch.export.export(Put(), args), tmp_path / "put.pt2")
         rows = analyze(tmp_path / "put.pt2", device="h200", execution="graph").rows
         seconds.append(sum(row.time.seconds for row in rows if row.time and "index_put" in row.op))
