@@ -216,6 +216,8 @@ def judge(only: str, measured: Path) -> None:
         for key, every in errors.items():
             every.append(abs(found[key] / row[key] - 1))
     for key, every in errors.items():
+        if not every:
+            continue
         mean, median = statistics.mean(every), statistics.median(every)
         print(f"{key}: {len(every)} programs, mean {mean:.1%}, median {median:.1%}, worst {max(every):.0%}")
 

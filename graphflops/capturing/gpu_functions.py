@@ -14,6 +14,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from graphflops.attention.kernel import Operand, Problem, attention_kernel
+from graphflops.capturing import gpu_recurrent
 from graphflops.devices.platform import HOPPER
 from graphflops.ops import operator
 from graphflops.tensor import DTYPES, TensorType
@@ -38,8 +39,9 @@ def gpu_functions() -> Iterator[None]:
     }
     if hasattr(_ATEN, "_fused_rms_norm_backward"):  # since PyTorch 2.9
         functions["rms_norm"] = _rms_norm
-    for name, function in functions.items():
+    for name, function in {**functions, **gpu_recurrent.functions()}.items():
         library.impl(name, function, "AutogradCPU")
+    library.impl("_cudnn_rnn_backward", gpu_recurrent.gradients, "Meta")
     # A mode is off while it handles `backward`; what checkpoints run again needs it.
     run_backward = _OnCpu().around(torch.autograd._engine_run_backward)
     try:

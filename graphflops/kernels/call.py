@@ -12,6 +12,7 @@ from msgspec import Struct
 from graphflops.dims import evaluate
 from graphflops.execution.strides import is_contiguous, row_major
 from graphflops.graph import Ref
+from graphflops.ops.operator import orders
 from graphflops.tensor import TensorType
 
 if TYPE_CHECKING:
@@ -153,6 +154,13 @@ class ConcreteCall:
     def gradient(self) -> Backward | None:
         """The call's backward, if a gradient is computed."""
         return self.call.gradient
+
+    @cached_property
+    def own(self) -> dict[str, Any]:
+        """Arguments by their names in torch's schema."""
+        node = self.call.node
+        names = next(iter(orders(node.op)), ())
+        return {**dict(zip(names, node.args, strict=False)), **dict(node.kwargs)}
 
     @cached_property
     def arguments(self) -> dict[str, Any]:

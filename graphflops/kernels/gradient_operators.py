@@ -53,13 +53,6 @@ class ForwardCall(ConcreteCall):
         return self.forward
 
     @cached_property
-    def own(self) -> dict[str, Any]:
-        """Arguments of the call itself by their names in torch's schema."""
-        node = self.call.node
-        names = next(iter(orders(node.op)), ())
-        return {**dict(zip(names, node.args, strict=False)), **dict(node.kwargs)}
-
-    @cached_property
     def schema(self) -> tuple[str, ...]:
         """The forward's arguments, by their names in torch's schema."""
         return orders(self.forward.spelling)[0]

@@ -200,12 +200,18 @@ _LAYERS, _TRAIN, _BIDIRECTIONAL, _BATCH_FIRST = "#4", "#6", "#7", "#8"  # argume
 _LSTM, _GRU, _LAYER_BYTES, _PRODUCTS, _BOTH_PRODUCTS = limits(
     *("cudnn_9", "recurrent", "lstm_reserve", "gru_reserve", "layer", "products", "both_products")
 )
+_OF_CUDNN = "_cudnn_rnn"
 _RESERVED = {"lstm": _LSTM, "gru": _GRU}  # tensors of all steps that one layer reserves, by cell
 _HALF = 16  # bits
 
 
+CELLS = ("rnn", "rnn", "lstm", "gru")  # by cuDNN's numbers
+
+
 def recurrent(call: ConcreteCall) -> list[Kernel]:
     """One kernel for all layers and steps, after a copy that puts the steps first."""
+    if call.operands and call.operator.word.startswith(_OF_CUDNN):
+        return _of_cudnn(call)
     if not call.operands or call.out is None or not call.out.rank:
         return []
     if _is_cell(call):
@@ -223,6 +229,24 @@ def recurrent_backward(call: ConcreteCall) -> list[Kernel]:
         return _cell_backward(call)
     cost = call.backward_cost
     return _kernels(call, cost.matrix_flops, cost.read_bytes, cost.written_bytes, "backward")
+
+
+def _of_cudnn(call: ConcreteCall) -> list[Kernel]:
+    """The same, or the gradients, of the call that a recorded step has."""
+    x, own, cost = call.operands[0], call.own, call.cost
+    steps, batch = x.shape[:2]
+    turned = []
+    if own["batch_first"]:
+        steps, batch, turned = batch, steps, [copy(_steps_first(x))]
+    hidden, layers, mode = (int(own[name]) for name in ("hidden_size", "num_layers", "mode"))
+    phase: Pass = "backward" if call.operator.word.endswith("_backward") else "forward"
+    sizes = Recurrence(
+        *(steps, batch, x.shape[-1], hidden, _GATES[CELLS[mode]], layers),
+        2 if own["bidirectional"] else 1,
+        phase,
+    )
+    moved = cost.read_bytes, cost.written_bytes
+    return [*turned, Kernel("recurrence", x.dtype, cost.matrix_flops, 0, *moved, sizes)]
 
 
 def _is_cell(call: ConcreteCall) -> bool:
@@ -294,6 +318,11 @@ def _product(x: Tensor, m: int, n: int, k: int) -> Kernel:
     return Kernel("matmul", x.dtype, 2 * m * n * k, 0, read, written, Product(m, n, k))
 
 
+def reserve_bytes(cell: str, unit: Dim, layers: int, directions: int) -> Dim:
+    """Bytes that cuDNN keeps for gradients. unit: of one tensor of all steps and hidden states, in one direction."""
+    return unit * directions * (layers * _RESERVED[cell] + layers - 1)
+
+
 class Recurrent(NamedTuple):
     """Sizes of a stack of recurrent layers: bytes of the reserve and of the workspace.
 
@@ -309,8 +338,7 @@ class Recurrent(NamedTuple):
     def of(call: PricedCall, values: Mapping[str, Value]) -> Recurrent | None:
         """The layers of a call on padded sequences; None for other calls."""
         name = call.node.operator.name
-        reserved = _RESERVED.get(name) if call.node.operator.kind == "recurrent" else None
-        if reserved is None:
+        if name not in _RESERVED or call.node.operator.kind != "recurrent":
             return None
         out = values.get(call.node.outputs[0] or "")
         if not isinstance(out, TensorType) or out.rank != _SEQUENCE_RANK:
@@ -323,7 +351,7 @@ class Recurrent(NamedTuple):
         x, weights = tensors[0], tensors[1 + states :]
         copied = total(weight.like().nbytes for weight in weights if isinstance(weight, TensorType))
         unit = ceil_div(out.nbytes, directions)
-        kept = unit * directions * (layers * reserved + layers - 1) if arguments.get(_TRAIN) is True else 0
+        kept = reserve_bytes(name, unit, layers, directions) if arguments.get(_TRAIN) is True else 0
         between = layers > 1 and name == "lstm"  # what a layer gives to the next
         products = (_BOTH_PRODUCTS if directions > 1 else _PRODUCTS + between) + is_batch_first  # units
         workspace = unit * products + copied + layers * directions * _LAYER_BYTES

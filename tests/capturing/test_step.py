@@ -173,6 +173,39 @@ def test_autocast_is_that_of_a_gpu() -> None:
     assert ("nll_loss_forward.default", "float32") in types
 
 
+@pytest.mark.parametrize(("kind", "gates", "kept"), [(torch.nn.LSTM, 4, 5), (torch.nn.GRU, 3, 6)])
+def test_recurrent_layers_are_calls_of_cudnn(kind: Any, gates: int, kept: int) -> None:
+    """All layers and steps in one, and one for the gradients; what these read is kept: gates and states of each layer."""
+    steps, batch, width = 5, 3, 8
+
+    def factory() -> Any:
+        model = kind(width, width, 2, batch_first=True)
+        return model, torch.rand(batch, steps, width), None, lambda made: made[0].sum()
+
+    graph = record(factory)
+    recurrent = [node.op for node in graph.nodes if "rnn" in node.op]
+    assert recurrent == ["aten._cudnn_rnn.default", "aten._cudnn_rnn_backward.default"]
+    assert graph.step is not None
+    unit = steps * batch * width * 4
+    assert (2 * kept + 1) * unit in {memory.bytes for memory in graph.step.storages}
+    report = analyze(graph)
+    product = 2 * steps * batch * width * gates * width  # of operand or state of one layer
+    forward, backward = (row for row in report.rows if "rnn" in row.op)
+    assert forward.cost.matrix_flops == 2 * 2 * product
+    assert backward.cost.matrix_flops > forward.cost.matrix_flops
+    for row in analyze(graph, device="h200").rows:
+        if "rnn" in row.op:
+            assert row.time is not None
+            assert row.time.kernel.endswith("recurrence")
+
+
+def test_layers_with_projections_are_the_calls_of_a_cpu() -> None:
+    def factory() -> Any:
+        return torch.nn.LSTM(8, 8, proj_size=4), torch.rand(5, 3, 8)
+
+    assert not any("cudnn" in node.op for node in record(factory).nodes)
+
+
 def test_an_optimizer_counts_its_steps_on_the_cpu() -> None:
     """Unless it is fused: then the counters are on the device, where one call adds to all of them."""
 
