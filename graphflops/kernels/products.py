@@ -234,15 +234,19 @@ def recurrent_backward(call: ConcreteCall) -> list[Kernel]:
 def _of_cudnn(call: ConcreteCall) -> list[Kernel]:
     """The same, or the gradients, of the call that a recorded step has."""
     x, own, cost = call.operands[0], call.own, call.cost
+    given = (own.get(name) for name in ("hidden_size", "num_layers", "mode"))
+    numbers = [number for number in given if isinstance(number, int)]
+    if x.rank != _SEQUENCE_RANK or len(numbers) < 3:
+        return []
+    hidden, layers, mode = numbers
     steps, batch = x.shape[:2]
     turned = []
-    if own["batch_first"]:
+    if own.get("batch_first"):
         steps, batch, turned = batch, steps, [copy(_steps_first(x))]
-    hidden, layers, mode = (int(own[name]) for name in ("hidden_size", "num_layers", "mode"))
     phase: Pass = "backward" if call.operator.word.endswith("_backward") else "forward"
     sizes = Recurrence(
-        *(steps, batch, x.shape[-1], hidden, _GATES[CELLS[mode]], layers),
-        2 if own["bidirectional"] else 1,
+        *(steps, batch, x.shape[-1], hidden, _GATES[CELLS[mode % len(CELLS)]], layers),
+        2 if own.get("bidirectional") else 1,
         phase,
     )
     moved = cost.read_bytes, cost.written_bytes

@@ -175,9 +175,8 @@ def of_convolution(sizes: Convolution, width: float, peak: float, moved: int) ->
         "weight_gradient": (filters, channels * taps, pixels),
     }.get(sizes.phase, (pixels, filters, channels * taps))
     alignment = _ALIGNED if together > 1 else _alignment((channels, filters), width)
-    if sizes.phase != "input_gradient" and _is_pointwise(
-        sizes
-    ):  # pixels between those of the result are not read
+    # Pixels between those of the result are not read.
+    if sizes.phase != "input_gradient" and _is_pointwise(sizes):
         moved -= int(width * sizes.channels * max(image - pixels, 0))
     recent = _recent(sizes, width, moved)
     batch, turns = -(-sizes.groups // together), 1
