@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from graphflops.kernels.products import CELLS, reserve_bytes
+from graphflops.kernels.products import reserve_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -61,7 +61,7 @@ def _run(
     hidden = states[0].shape[-1]
     options = _Options(*(_MODES[name], hidden, 0, num_layers, batch_first, dropout, train, bidirectional))
     cell = states[1] if name == _LSTM else None
-    out, *final = _Layers.apply(options, each, x, states[0], cell, *params)
+    out, *final = _Layers.apply(name, options, each, x, states[0], cell, *params)
     return (out, *final[: len(states)])
 
 
@@ -69,16 +69,16 @@ class _Layers(torch.autograd.Function):  # type: ignore[misc]
     """The layers in one call, forward and backward; what the backward reads is in cuDNN's reserve."""
 
     @staticmethod
-    def forward(ctx: Any, options: _Options, each: int, x: Any, hx: Any, cx: Any, *params: Any) -> Any:
+    def forward(
+        ctx: Any, name: str, options: _Options, each: int, x: Any, hx: Any, cx: Any, *params: Any
+    ) -> Any:
         """Result and last states."""
         with torch._C._AutoDispatchBelowAutograd():
             made = _ATEN._cudnn_rnn.default(x, params, each, None, hx, cx, *options)
             directions = 2 if options.bidirectional else 1
-            copied = sum(each.nbytes for each in params) if x.dtype in _HALF else 0
-            size = copied
+            size = sum(weight.nbytes for weight in params) if x.dtype in _HALF else 0
             if options.train:
-                cell, unit = CELLS[options.mode], made[0].nbytes // directions
-                size += reserve_bytes(cell, unit, options.num_layers, directions)
+                size += reserve_bytes(name, made[0].nbytes // directions, options.num_layers, directions)
             reserve = torch.empty(size, dtype=torch.uint8)
         ctx.save_for_backward(x, hx, cx, made[0], reserve, *params)
         ctx.options, ctx.each = options, each
@@ -89,11 +89,11 @@ class _Layers(torch.autograd.Function):  # type: ignore[misc]
         """Gradients of the operand, the states and the weights."""
         x, hx, cx, out, reserve, *params = ctx.saved_tensors
         needs = ctx.needs_input_grad
-        mask = [needs[2], needs[3], needs[4], any(needs[5:])]
+        mask = [*needs[3:6], any(needs[6:])]
         of_cy = of_cy if cx is not None else None
         with torch._C._AutoDispatchBelowAutograd():
             of_x, of_hx, of_cx, of_params = _ATEN._cudnn_rnn_backward.default(
                 *(x, params, ctx.each, params[0], hx, cx, out, of_out, of_hy, of_cy),
                 *(*ctx.options, reserve, mask),
             )
-        return None, None, of_x, of_hx, of_cx, *of_params
+        return None, None, None, of_x, of_hx, of_cx, *(of_params or [None] * len(params))

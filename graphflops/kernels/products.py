@@ -205,7 +205,7 @@ _RESERVED = {"lstm": _LSTM, "gru": _GRU}  # tensors of all steps that one layer 
 _HALF = 16  # bits
 
 
-CELLS = ("rnn", "rnn", "lstm", "gru")  # by cuDNN's numbers
+_GATES_BY_MODE = (1, 1, 4, 3)  # of cuDNN's modes, by their numbers
 
 
 def recurrent(call: ConcreteCall) -> list[Kernel]:
@@ -245,7 +245,7 @@ def _of_cudnn(call: ConcreteCall) -> list[Kernel]:
         steps, batch, turned = batch, steps, [copy(_steps_first(x))]
     phase: Pass = "backward" if call.operator.word.endswith("_backward") else "forward"
     sizes = Recurrence(
-        *(steps, batch, x.shape[-1], hidden, _GATES[CELLS[mode % len(CELLS)]], layers),
+        *(steps, batch, x.shape[-1], hidden, _GATES_BY_MODE[mode % len(_GATES_BY_MODE)], layers),
         2 if own.get("bidirectional") else 1,
         phase,
     )

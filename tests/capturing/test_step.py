@@ -199,6 +199,16 @@ def test_recurrent_layers_are_calls_of_cudnn(kind: Any, gates: int, kept: int) -
             assert row.time.kernel.endswith("recurrence")
 
 
+def test_frozen_recurrent_layers_have_no_gradients() -> None:
+    def factory() -> Any:
+        model = torch.nn.LSTM(8, 8).requires_grad_(False)
+        return model, torch.rand(5, 3, 8, requires_grad=True), None, lambda made: made[0].sum()
+
+    (node,) = (node for node in record(factory).nodes if node.op == "aten._cudnn_rnn_backward.default")
+    assert node.args[-1] == (True, False, False, False)
+    assert len([name for name in node.outputs if name]) == 1
+
+
 def test_layers_with_projections_are_the_calls_of_a_cpu() -> None:
     def factory() -> Any:
         return torch.nn.LSTM(8, 8, proj_size=4), torch.rand(5, 3, 8)
