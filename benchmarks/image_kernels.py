@@ -13,7 +13,7 @@ from torch.nn import functional as F
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    Run = Callable[[], object]
+    Run = Callable[[], Any]
 
 DEVICE = "cuda"
 STAGES = ((112, 64), (56, 64), (56, 256), (28, 128), (28, 512), (14, 256), (14, 1024), (7, 512), (7, 2048))
@@ -56,32 +56,32 @@ def convolution(phase: str, dtype: str, *sizes_of: int, last: bool) -> Run:
     return lambda: torch.ops.aten.convolution_backward(g, x, weight, None, *sizes, mask)
 
 
+def phase_of(call: Run, operands: tuple[torch.Tensor, ...], *, back: bool) -> Run:
+    """The call, or what finds its gradients."""
+    if not back:
+        return call
+    for each in operands:
+        each.requires_grad_()
+    y = call()
+    g = torch.randn_like(y)
+    return lambda: torch.autograd.grad(y, operands, g, retain_graph=True)
+
+
 def channel_norm(
     dtype: str, weights: str, batch: int, channels: int, side: int, *, last: bool, back: bool
 ) -> Run:
     """A batch norm in training: forward or gradients. Weights of 16 bits are PyTorch's kernels, others cuDNN's."""
-    shape, own = (batch, channels, side, side), getattr(torch, dtype)
-    x, g = (randn(*shape, dtype=own, last=last) for _ in range(2))
+    x = randn(batch, channels, side, side, dtype=getattr(torch, dtype), last=last)
     kind = getattr(torch, weights)
     weight, bias, mean = (randn(channels, dtype=kind) for _ in range(3))
     variance = torch.ones(channels, device=DEVICE, dtype=kind)
-    if not back:
-        return lambda: F.batch_norm(x, mean, variance, weight, bias, training=True)
-    for each in (x, weight, bias):
-        each.requires_grad_()
-    y = F.batch_norm(x, mean, variance, weight, bias, training=True)
-    return lambda: torch.autograd.grad(y, (x, weight, bias), g, retain_graph=True)
+    call = partial(F.batch_norm, x, mean, variance, weight, bias, training=True)
+    return phase_of(call, (x, weight, bias), back=back)
 
 
 def group_norm(batch: int, channels: int, side: int, *, back: bool) -> Run:
     x, weight, bias = randn(batch, channels, side, side), randn(channels), randn(channels)
-    g = randn(batch, channels, side, side)
-    if not back:
-        return lambda: F.group_norm(x, 32, weight, bias)
-    for each in (x, weight, bias):
-        each.requires_grad_()
-    y = F.group_norm(x, 32, weight, bias)
-    return lambda: torch.autograd.grad(y, (x, weight, bias), g, retain_graph=True)
+    return phase_of(partial(F.group_norm, x, 32, weight, bias), (x, weight, bias), back=back)
 
 
 def dropout(numel: int, dtype: str) -> Run:
@@ -96,14 +96,10 @@ def joined(count: int, rows: int, columns: int, axis: int) -> Run:
 
 def pool(name: str, batch: int, channels: int, side: int, *, last: bool, back: bool) -> Run:
     x = randn(batch, channels, side, side, last=last)
-    call = partial(F.max_pool2d, kernel_size=3, stride=2, padding=1)
+    call = partial(F.max_pool2d, x, kernel_size=3, stride=2, padding=1)
     if name == "avg":
-        call = partial(F.avg_pool2d, kernel_size=2)
-    if not back:
-        return lambda: call(x)
-    y = call(x.requires_grad_())
-    g = torch.randn_like(y)
-    return lambda: torch.autograd.grad(y, x, g, retain_graph=True)
+        call = partial(F.avg_pool2d, x, kernel_size=2)
+    return phase_of(call, (x,), back=back)
 
 
 MAKERS: dict[str, Callable[..., Run]] = {

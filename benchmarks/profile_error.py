@@ -92,11 +92,8 @@ def main() -> None:
     parser.add_argument("--device", help="the device of that table")
     parser.add_argument("--points", help="use the calibration points of this device")
     given = parser.parse_args()
-    tables = (
-        [given.rows]
-        if given.rows
-        else sorted([*MEASURED.glob("*_gemm_*.csv"), *MEASURED.glob("*_attention_*.csv")])
-    )
+    own = sorted([*MEASURED.glob("*_gemm_*.csv"), *MEASURED.glob("*_attention_*.csv")])
+    tables = [given.rows] if given.rows else own
     print(f"{'table':<52} {'rows':>6} {'median':>8} {'mean':>8} {'90th':>8} {'in band':>9}")
     for path in tables:
         known = device(given.device or path.stem.partition("_")[0])

@@ -21,14 +21,22 @@ import warnings
 from collections import Counter
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import msgspec
 import torch
 from msgspec.structs import replace
 
+import graphflops
 from benchmarks.recorded_models import FIT, PROGRAMS
 from graphflops import devices
+from graphflops.analysis import priced
+from graphflops.execution.runs import Runs
+from graphflops.runtime.profile.make import encoded
+from graphflops.time.program_time import program_time
+
+if TYPE_CHECKING:
+    from graphflops.graph import Graph
+    from graphflops.report.call_time import CallTime
 
 MEASURED = Path(__file__).with_name("measured") / "h200_recorded.json"
 ROUNDS, STEPS = 5, 3
@@ -151,21 +159,22 @@ def alone(name: str) -> str:
     """The profile of a device whose process waits for no other rank, as here, where the others only pretend."""
     known = devices.complete(devices.device(name))
     assert known.host is not None
-    profile = json.loads((Path(devices.__file__).parent / f"{name}.json").read_text())
-    profile["host"] = {**json.loads(msgspec.json.encode(known.host)), "disturbed": 1.0}
     path = Path(tempfile.mkdtemp()) / "alone.json"
-    path.write_text(json.dumps(profile))
+    path.write_bytes(encoded(replace(known, host=replace(known.host, disturbed=1.0))))
     return str(path)
+
+
+def replayed(program: Graph, on: str, **changes: Any) -> list[CallTime]:
+    """The times of a recorded step's calls, without the CPU. changes: of the device's profile."""
+    own = priced(program, on, "eager").program
+    profile = replace(devices.complete(devices.device(on)), **changes)
+    runs = Runs(own.attentions, devices.platform_of(profile), is_eager=True)
+    rows = program_time(own, profile, "eager", runs, replayed=True).rows
+    return [row.time for row in rows if row.time is not None]
 
 
 def predicted(name: str, on: str) -> dict[str, Any]:
     """The same of the recorded step on a device; times are without those of collectives."""
-    import graphflops
-    from graphflops.analysis import priced
-    from graphflops.devices import complete, device, platform_of
-    from graphflops.execution.runs import Runs
-    from graphflops.time.program_time import program_time
-
     axes, factory = PROGRAMS[name]
     program = (
         graphflops.record(lambda mesh: factory(mesh), mesh=axes)
@@ -176,15 +185,12 @@ def predicted(name: str, on: str) -> dict[str, Any]:
     (use,) = report.memory_use
     step = report.totals.time
     assert step is not None
-    own, profile = priced(program, alone(on), "eager").program, complete(device(alone(on)))
-    profile = replace(profile, launch=devices.Launch(graph_seconds=0))  # the profiler tells of kernels alone
-    runs = Runs(own.attentions, platform_of(profile), is_eager=True)
-    times = program_time(own, profile, "eager", runs, replayed=True)
-    rows = [row.time for row in times.rows if row.time is not None]
+    # The profiler tells of kernels without the gaps between them.
+    times = replayed(program, alone(on), launch=devices.Launch(graph_seconds=0))
     return {
         "peak": use.requested_peak,
         "step": (step.seconds - step.exposed) * 1e3,
-        "gpu": sum(row.seconds - row.collective for row in rows) * 1e3,
+        "gpu": sum(time.seconds - time.collective for time in times) * 1e3,
         "calls": Counter(node.op for node in program.nodes),
     }
 

@@ -30,6 +30,8 @@ import torch
 from torch.nn import functional as F
 
 from benchmarks import image_kernels
+from benchmarks.image_kernels import DEVICE, randn
+from benchmarks.recorded import replayed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -37,15 +39,10 @@ if TYPE_CHECKING:
 MEASURED = Path(__file__).parent / "measured" / "h100_step_kernels.json"
 BURST, ROUNDS, REST = 3e-3, 3, 2e-3  # seconds of a measurement, how many, seconds before each
 MOST = 30  # calls of a measurement
-DEVICE = "cuda"
 HALF, SINGLE = torch.bfloat16, torch.float32
 
 Run = "Callable[[], object]"
 Case = tuple[str, dict[str, Any]]
-
-
-def randn(*shape: int, dtype: torch.dtype = HALF) -> torch.Tensor:
-    return torch.randn(shape, device=DEVICE, dtype=dtype)
 
 
 def multiplied(layout: str, m: int, n: int, k: int) -> Run:
@@ -334,11 +331,6 @@ def measure(options: argparse.Namespace) -> None:
 def predicted(device: str, kind: str, operands: tuple[Any, ...], given: dict[str, Any]) -> float:
     """Seconds on the GPU of the same calls, recorded."""
     import graphflops
-    from graphflops import devices
-    from graphflops.analysis import priced
-    from graphflops.devices import complete, platform_of
-    from graphflops.execution.runs import Runs
-    from graphflops.time.program_time import program_time
 
     def factory() -> Callable[[], None]:
         run = MAKERS[kind](*operands, **given)
@@ -348,16 +340,19 @@ def predicted(device: str, kind: str, operands: tuple[Any, ...], given: dict[str
 
         return step
 
-    own, profile = (
-        priced(graphflops.record(factory), device, "eager").program,
-        complete(devices.device(device)),
-    )
-    runs = Runs(own.attentions, platform_of(profile), is_eager=True)
-    return sum(
-        row.time.seconds
-        for row in program_time(own, profile, "eager", runs, replayed=True).rows
-        if row.time is not None
-    )
+    return sum(time.seconds for time in replayed(graphflops.record(factory), device))
+
+
+def divided() -> dict[str, tuple[str, str, str, tuple[Any, ...], dict[str, Any]]]:
+    """By title: the group and half of each case, and the case. One that chance drew twice is in the half of the last."""
+    found, turns = {}, defaultdict[str, int](int)
+    for kind, operands, given in cases():
+        group = f"{kind} {operands[0]}" if isinstance(operands[0], str) else kind
+        group += " back" if given.get("back") else ""
+        turns[group] += 1
+        half = ("judge", "fit")[turns[group] % 2]
+        found[label(kind, operands, given)] = group, half, kind, operands, given
+    return found
 
 
 def judge(options: argparse.Namespace) -> None:
@@ -366,16 +361,10 @@ def judge(options: argparse.Namespace) -> None:
     name = next(one for one in ("h200", "h100") if one in whole["device"].lower())
     print(f"{whole['device']}, torch {whole['torch']}: measured, predicted microseconds")
     errors: dict[tuple[str, str], list[float]] = defaultdict(list)
-    turns: dict[str, int] = defaultdict(int)
-    for kind, operands, given in cases():
-        title = label(kind, operands, given)
-        group = f"{kind} {operands[0]}" if isinstance(operands[0], str) else kind
-        group += " back" if given.get("back") else ""
-        turns[group] += 1
+    for title, (group, half, *case) in divided().items():
         if title not in whole["seconds"] or options.only not in title:
             continue
-        seen, half = whole["seconds"][title], ("judge", "fit")[turns[group] % 2]
-        found = predicted(name, kind, operands, given)
+        seen, found = whole["seconds"][title], predicted(name, *case)
         errors[group, half].append(found / seen - 1)
         print(
             f"{title:52} {half:5} {seen * 1e6:10.1f} {found * 1e6:10.1f} {found / seen - 1:+7.1%}", flush=True

@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from graphflops.kernels.products import reserve_bytes
+from graphflops.rules.recurrent import KINDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 _ATEN = torch.ops.aten
 _LSTM = "lstm"
-_MODES = {_LSTM: 2, "gru": 3}  # numbers of cuDNN
-_HALF = (torch.float16, torch.bfloat16)
+_CELLS = (_LSTM, "gru")  # whose reserve is known
+_HALF = 2  # bytes
 
 
 class _Options(NamedTuple):
@@ -35,7 +36,7 @@ class _Options(NamedTuple):
 
 def functions() -> dict[str, Callable[..., Any]]:
     """What runs in place of each operator on padded sequences, by its name."""
-    return {f"{name}.input": partial(_run, name) for name in _MODES}
+    return {f"{name}.input": partial(_run, name) for name in _CELLS}
 
 
 def gradients(x: Any, weight: Any, stride0: int, buffer: Any, hx: Any, cx: Any, *rest: Any) -> Any:
@@ -59,7 +60,9 @@ def _run(
             x, hx, params, has_biases, num_layers, dropout, train, bidirectional, batch_first
         )
     hidden = states[0].shape[-1]
-    options = _Options(*(_MODES[name], hidden, 0, num_layers, batch_first, dropout, train, bidirectional))
+    options = _Options(
+        *([*KINDS].index(name), hidden, 0, num_layers, batch_first, dropout, train, bidirectional)
+    )
     cell = states[1] if name == _LSTM else None
     out, *final = _Layers.apply(name, options, each, x, states[0], cell, *params)
     return (out, *final[: len(states)])
@@ -75,10 +78,9 @@ class _Layers(torch.autograd.Function):  # type: ignore[misc]
         """Result and last states."""
         with torch._C._AutoDispatchBelowAutograd():
             made = _ATEN._cudnn_rnn.default(x, params, each, None, hx, cx, *options)
-            directions = 2 if options.bidirectional else 1
-            size = sum(weight.nbytes for weight in params) if x.dtype in _HALF else 0
-            if options.train:
-                size += reserve_bytes(name, made[0].nbytes // directions, options.num_layers, directions)
+            weights, is_half = sum(weight.nbytes for weight in params), x.itemsize == _HALF
+            of_result = name, made[0].nbytes, options.num_layers
+            size = reserve_bytes(*of_result, weights, is_half=is_half, is_training=options.train)
             reserve = torch.empty(size, dtype=torch.uint8)
         ctx.save_for_backward(x, hx, cx, made[0], reserve, *params)
         ctx.options, ctx.each = options, each

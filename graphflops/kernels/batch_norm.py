@@ -5,8 +5,6 @@ from __future__ import annotations
 from math import prod
 from typing import TYPE_CHECKING
 
-from msgspec.structs import replace
-
 from graphflops.kernels.choices import limits
 from graphflops.kernels.kernel import Kernel, Rows, Strided
 from graphflops.kernels.moved import elementwise, is_last
@@ -28,25 +26,28 @@ def batch_norm(call: ConcreteCall, x: Tensor) -> list[Kernel]:
         return _applied(call, x)
     if _is_of_cudnn(call, x):
         return [_of_cudnn(call, x, 1, "batch_norm_training")]
-    channels = _count(x)
+    channels, size = _count(x), x.full_bytes
     running = elementwise(x, 4 * channels, 4 * channels)
     if is_last(x):
-        moments = _kernel(call, x, 1, 0, _channels(x, _pixels(x)), "batch_norm_moments_last")
-        applied = _kernel(call, x, 1, 1, Rows(_pixels(x), channels), "batch_norm_applied_last")
+        moments = _kernel(call, x, size, 0, _channels(x, _pixels(x)), "batch_norm_moments_last")
+        applied = _kernel(call, x, size, size, Rows(_pixels(x), channels), "batch_norm_applied_last")
         return [running, moments, running, applied]
-    moments = _kernel(call, x, 1, 0, _channels(x, _turns(x, 1)), "batch_norm_moments")
+    moments = _kernel(call, x, size, 0, _channels(x, _turns(x, 1)), "batch_norm_moments")
     return [moments, running, _applied(call, x)[-1]]
 
 
 def batch_norm_backward(call: ConcreteCall, x: Tensor) -> list[Kernel]:
     """One kernel for all gradients, or two of PyTorch where channels are innermost: sums, and their use."""
-    arguments = call.arguments
+    arguments, size = call.arguments, x.full_bytes
     if arguments.get("training", arguments.get("train")) is not False and _is_of_cudnn(call, x):
         return [_of_cudnn(call, x, 2, "batch_norm_training_backward")]
     if is_last(x):
-        sums = _kernel(call, x, 2, 0, _channels(x, _pixels(x)), "batch_norm_sums_last")
-        return [sums, _kernel(call, x, 2, 1, Rows(_pixels(x), _count(x)), "batch_norm_gradient_last")]
-    return [_kernel(call, x, 2, 1, _channels(x, _turns(x, _IN_TURN)), "batch_norm_backward")]
+        sums = _kernel(call, x, 2 * size, 0, _channels(x, _pixels(x)), "batch_norm_sums_last")
+        return [
+            sums,
+            _kernel(call, x, 2 * size, size, Rows(_pixels(x), _count(x)), "batch_norm_gradient_last"),
+        ]
+    return [_kernel(call, x, 2 * size, size, _channels(x, _turns(x, _IN_TURN)), "batch_norm_backward")]
 
 
 def _is_of_cudnn(call: ConcreteCall, x: Tensor) -> bool:
@@ -59,12 +60,12 @@ def _is_of_cudnn(call: ConcreteCall, x: Tensor) -> bool:
 
 def _of_cudnn(call: ConcreteCall, x: Tensor, tensors: int, variant: str) -> Kernel:
     """A kernel that reads so many tensors twice, or once where a channel of them stays on the chip."""
-    rows = _channels(x, _pixels(x))
+    rows, times = _channels(x, _pixels(x)), 2
     if is_last(x):
-        return _kernel(call, x, 2 * tensors, 1, rows, f"{variant}_last")
-    is_once = tensors * rows.columns * x.bits <= 8 * _ON_CHIP
-    reads = tensors if is_once else 2 * tensors
-    return _kernel(call, x, reads, 1, rows, f"{variant}_once" if is_once else variant)
+        variant += "_last"
+    elif tensors * rows.columns * x.bits <= 8 * _ON_CHIP:
+        variant, times = f"{variant}_once", 1
+    return _kernel(call, x, times * tensors * x.full_bytes, x.full_bytes, rows, variant)
 
 
 def _count(x: Tensor) -> int:
@@ -94,11 +95,9 @@ def _threads(pixels: int) -> int:
     return next((each for each in _THREADS if pixels <= each), _THREADS[-1])
 
 
-def _kernel(call: ConcreteCall, x: Tensor, reads: int, writes: int, rows: Rows, variant: str) -> Kernel:
-    """A kernel that reads and writes the tensor so often."""
+def _kernel(call: ConcreteCall, x: Tensor, read: int, written: int, rows: Rows, variant: str) -> Kernel:
     work = call.cost.vector_flops + call.cost.transcendentals
-    moved = reads * x.full_bytes, writes * x.full_bytes
-    return Kernel("normalization", x.dtype, 0, work, *moved, rows, variant=variant)
+    return Kernel("normalization", x.dtype, 0, work, read, written, rows, variant=variant)
 
 
 def _applied(call: ConcreteCall, x: Tensor) -> list[Kernel]:
@@ -108,13 +107,11 @@ def _applied(call: ConcreteCall, x: Tensor) -> list[Kernel]:
     factors = _factors(x, channels) if x.bits == _HALF else []
     if prod(x.shape[2:]) == 1 or x.strides[1] == 1:  # channels are innermost: a pointwise kernel
         rows = Rows(x.numel // max(channels, 1), channels)
-        last = _kernel(call, x, 0, 0, rows, "batch_norm_last")
-        return [*factors, replace(last, read_bytes=read, written_bytes=written)]
+        return [*factors, _kernel(call, x, read, written, rows, "batch_norm_last")]
     pixels = prod(x.shape[2:])
     images = -(-x.shape[0] // (_SHARED if pixels <= _WARP else 1))  # small ones share a block
     rows = Rows(images * channels, pixels)
-    applied = _kernel(call, x, 0, 0, rows, "batch_norm")
-    return [*factors, replace(applied, read_bytes=read, written_bytes=written)]
+    return [*factors, _kernel(call, x, read, written, rows, "batch_norm")]
 
 
 def _factors(x: Tensor, channels: int) -> list[Kernel]:

@@ -205,9 +205,6 @@ _RESERVED = {"lstm": _LSTM, "gru": _GRU}  # tensors of all steps that one layer 
 _HALF = 16  # bits
 
 
-_GATES_BY_MODE = (1, 1, 4, 3)  # of cuDNN's modes, by their numbers
-
-
 def recurrent(call: ConcreteCall) -> list[Kernel]:
     """One kernel for all layers and steps, after a copy that puts the steps first."""
     if call.operands and call.operator.word.startswith(_OF_CUDNN):
@@ -233,22 +230,21 @@ def recurrent_backward(call: ConcreteCall) -> list[Kernel]:
 
 def _of_cudnn(call: ConcreteCall) -> list[Kernel]:
     """The same, or the gradients, of the call that a recorded step has."""
+    from graphflops.rules.recurrent_backends import MODES  # no other program needs it
+
     x, own, cost = call.operands[0], call.own, call.cost
-    given = (own.get(name) for name in ("hidden_size", "num_layers", "mode"))
-    numbers = [number for number in given if isinstance(number, int)]
-    if x.rank != _SEQUENCE_RANK or len(numbers) < 3:
+    state = call.named(own["hx"].name)
+    if state is None or state.rank != _SEQUENCE_RANK or x.rank != _SEQUENCE_RANK:
         return []
-    hidden, layers, mode = numbers
+    directions = 2 if own.get("bidirectional") else 1
+    layers, hidden = state.shape[0] // directions, state.shape[-1]
     steps, batch = x.shape[:2]
     turned = []
     if own.get("batch_first"):
         steps, batch, turned = batch, steps, [copy(_steps_first(x))]
     phase: Pass = "backward" if call.operator.word.endswith("_backward") else "forward"
-    sizes = Recurrence(
-        *(steps, batch, x.shape[-1], hidden, _GATES_BY_MODE[mode % len(_GATES_BY_MODE)], layers),
-        2 if own.get("bidirectional") else 1,
-        phase,
-    )
+    gates = MODES[own["mode"]].gates
+    sizes = Recurrence(steps, batch, x.shape[-1], hidden, gates, layers, directions, phase)
     moved = cost.read_bytes, cost.written_bytes
     return [*turned, Kernel("recurrence", x.dtype, cost.matrix_flops, 0, *moved, sizes)]
 
@@ -322,9 +318,10 @@ def _product(x: Tensor, m: int, n: int, k: int) -> Kernel:
     return Kernel("matmul", x.dtype, 2 * m * n * k, 0, read, written, Product(m, n, k))
 
 
-def reserve_bytes(cell: str, unit: Dim, layers: int, directions: int) -> Dim:
-    """Bytes that cuDNN keeps for gradients. unit: of one tensor of all steps and hidden states, in one direction."""
-    return unit * directions * (layers * _RESERVED[cell] + layers - 1)
+def reserve_bytes(cell: str, out: Dim, layers: int, weights: Dim, *, is_half: bool, is_training: bool) -> Dim:
+    """Bytes of cuDNN's reserve: in training what gradients read, and a copy of weights of 16 bits. out: of the result."""
+    kept = out * (layers * _RESERVED[cell] + layers - 1) if is_training else 0
+    return kept + (weights if is_half else 0)
 
 
 class Recurrent(NamedTuple):
@@ -355,14 +352,15 @@ class Recurrent(NamedTuple):
         x, weights = tensors[0], tensors[1 + states :]
         copied = total(weight.like().nbytes for weight in weights if isinstance(weight, TensorType))
         unit = ceil_div(out.nbytes, directions)
-        kept = reserve_bytes(name, unit, layers, directions) if arguments.get(_TRAIN) is True else 0
+        is_half, is_training = out.dtype.bits == _HALF, arguments.get(_TRAIN) is True
+        of_all = unit * directions
         between = layers > 1 and name == "lstm"  # what a layer gives to the next
         products = (_BOTH_PRODUCTS if directions > 1 else _PRODUCTS + between) + is_batch_first  # units
         workspace = unit * products + copied + layers * directions * _LAYER_BYTES
         transposed = out.like().nbytes if is_batch_first else 0
         unwanted = x.like().nbytes if isinstance(x, TensorType) and not x.requires_grad else 0
         return Recurrent(
-            reserve=kept + (copied if out.dtype.bits == _HALF else 0),
-            workspace=workspace,
-            backward=workspace + unwanted + dim_max(0, transposed - copied),
+            reserve_bytes(name, of_all, layers, copied, is_half=is_half, is_training=is_training),
+            workspace,
+            workspace + unwanted + dim_max(0, transposed - copied),
         )

@@ -149,9 +149,9 @@ def of_product(sizes: Product, width: float, peak: float, moved: int, *, is_alon
 
 def _weight_bytes(sizes: Product, width: float) -> int:
     """Bytes that no kernel before has touched: the weight, and keys and values of tokens before."""
-    if product_kind(sizes, width) not in ("tn", "nn", "nt", "tt", "batched"):
-        return int(width * sizes.batch * sizes.k * sizes.n)
-    return int(width * sizes.k * sizes.n) if sizes.batch == 1 and sizes.layout in ("tn", "nn") else 0
+    has_few_rows = product_kind(sizes, width) not in (sizes.layout, "batched")
+    has_weight = sizes.batch == 1 and sizes.layout in ("tn", "nn")
+    return int(width * sizes.batch * sizes.k * sizes.n) if has_few_rows or has_weight else 0
 
 
 def _alignment_of(sizes: Product, width: float) -> int:

@@ -31,7 +31,7 @@ _LATENCY_BESIDE = frozenset(
         *("batch_norm_training_backward", "batch_norm_training_backward_once"),
     }
 )
-_TENSORS_AROUND = 3
+_TENSORS_AROUND = 3  # of the size of its own, which the cache holds too while such a kernel runs
 _MOST_PLACES = 256  # of an axis that are looked at
 _FEW_ELEMENTS = 256
 _SHORTEST = 0.5  # of the floor, where there is one element
@@ -70,7 +70,7 @@ def seconds(
         work += taps / (device.multiprocessors or 1) * rates.get("row", 0.0) * 1e-9
     beside = 0.0
     if kernel.variant in _LATENCY_BESIDE:
-        # The memory answers half as fast as the cache, in which tensors of the kernels around it are too.
+        # The memory answers half as fast as the cache.
         nearby = _TENSORS_AROUND * (kernel.written_bytes or kernel.read_bytes)
         beside, wait = (wait * (2 - bandwidth.cached(nearby, device) / max(nearby, 1)), 0.0)
     longest = sum(limit**_MIX for limit in (traffic, elements, work, rows, beside)) ** (1 / _MIX)

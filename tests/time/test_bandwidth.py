@@ -1,12 +1,14 @@
 """How fast bytes move, on a device of 18.4 GB/s through its multiprocessors, whose memory may be slower than these."""
 
+from typing import Any
+
 import pytest
 
 from graphflops.devices import device as published
-from graphflops.kernels.kernel import Attention, Kernel, Product
+from graphflops.kernels.kernel import Attention, Convolution, Kernel, Product
 from graphflops.time import bandwidth
 from graphflops.time.predict import predict
-from graphflops.time.predict_products import of_product
+from graphflops.time.predict_products import of_convolution, of_product
 from tests.time.toy_device import FAST, MATMUL, device, with_rates
 
 THROUGH = 18.4e9  # four multiprocessors of 250 MHz move 18.4 bytes a cycle each
@@ -46,6 +48,25 @@ def test_what_was_just_written_is_in_the_cache() -> None:
 def test_weights_come_from_the_memory(product: Product, recent: int) -> None:
     assert of_product(product, 2, 1e12, 9000).recent == max(recent, 0)
     assert of_product(product, 2, 1e12, 9000, is_alone=True).recent == 0
+
+
+@pytest.mark.parametrize(
+    ("groups", "more", "recent"),
+    [
+        (1, {}, 90_000 - 2 * 64 * 32 * 3 * 3),
+        (4, {}, 90_000 - 2 * 64 * 8 * 3 * 3),
+        (1, {"filter": (1, 1)}, 90_000 - 2 * 64 * 32),
+        # one product an image, with 3 parts of the gradient in float32, written and read
+        (1, {"filter": (1, 1), "phase": "weight_gradient"}, 90_000 + 2 * 4 * 3 * 64 * 32 - 2 * 64 * 32),
+        # 1 of 4 pixels is read
+        (1, {"filter": (1, 1), "result": (4, 4)}, 90_000 - 2 * 32 * 3 * (64 - 16) - 2 * 64 * 32),
+    ],
+)
+def test_filters_come_from_the_memory(groups: int, more: dict[str, Any], recent: int) -> None:
+    sizes = Convolution(3, 32, 64, (8, 8), **{"result": (8, 8), "filter": (3, 3), "groups": groups, **more})
+    problem = of_convolution(sizes, 2, 1e12, 90_000)
+    assert problem.recent == recent
+    assert problem.moved - problem.recent == 2 * 64 * 32 // groups * sizes.filter[0] ** 2
 
 
 def test_keys_of_tokens_before_come_from_the_memory() -> None:
