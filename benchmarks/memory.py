@@ -28,6 +28,7 @@ from torch.utils import _pytree as pytree
 import graphflops
 from benchmarks.later_models import LATER
 from benchmarks.memory_models import HELD_OUT, READ_FROM
+from benchmarks.newest_models import NEWEST
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from graphflops import Execution
 
 TABLES = {
+    "newest models, that no rule was read from": NEWEST,
     "later models, that no rule was read from": LATER,
     "models that the rules were read from": READ_FROM,
     "models that most rules were not read from": HELD_OUT,
@@ -183,6 +185,7 @@ def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", default="", help="a word that a model's name must hold")
+    parser.add_argument("--table", default="", help="a word that a table's title must hold")
     parser.add_argument("--jobs", type=int, default=1, help="models that are measured at once")
     parser.add_argument("--compiled", action="store_true", help="torch.compile too, which takes minutes")
     options = parser.parse_args()
@@ -192,7 +195,8 @@ def main() -> None:
     )
     print("peak of requested bytes beyond weights and inputs; ratio: measured / predicted")
     for title in TABLES:
-        table(title, options)
+        if options.table in title:
+            table(title, options)
 
 
 if __name__ == "__main__":

@@ -117,7 +117,7 @@ def vision(name: str, batch: int, size: int = 224) -> Built:
     def build() -> tuple[nn.Module, tuple[Any, ...], dict[str, Any]]:
         import torchvision
 
-        if name.startswith(("deeplab", "fcn")):
+        if name.startswith(("deeplab", "fcn", "lraspp")):
             module = torchvision.models.get_model(name, weights=None, weights_backbone=None)
             return Field(module, "out"), (images(batch, size),), {}
         return torchvision.models.get_model(name, weights=None), (images(batch, size),), {}

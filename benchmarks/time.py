@@ -35,6 +35,7 @@ from torch.utils import _pytree as pytree
 import graphflops
 from benchmarks.later_models import LATER
 from benchmarks.memory_models import HELD_OUT, READ_FROM
+from benchmarks.newest_models import NEWEST, NEWEST_FLOAT32
 from graphflops.devices import complete, device
 from graphflops.runtime.profile.host import host_benchmarks, scaled_host, slowness
 from graphflops.runtime.profile.make import encoded
@@ -100,7 +101,7 @@ class Subject:
         key, _, dtype = name.partition(" ")
         kind = getattr(torch, dtype or "bfloat16")
         with torch.device("cuda"):
-            model, args, kwargs = {**READ_FROM, **HELD_OUT, **LATER}[key]()
+            model, args, kwargs = {**READ_FROM, **HELD_OUT, **LATER, **NEWEST}[key]()
         self.model = model.to("cuda", kind).eval()
         for part in self.model.modules():
             if isinstance(part, torch.nn.RNNBase):  # cuDNN has no backward of it otherwise
@@ -345,17 +346,28 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--device", default="h200")
     parser.add_argument("--only", default="")
+    parser.add_argument("--table", default="", help="a word that a table's title must hold")
     parser.add_argument("--compiled", action="store_true")
     parser.add_argument("--limit", type=float, default=1000.0)
     options = parser.parse_args()
     quiet()
     ended = monotonic() + options.limit
     print(f"measured / predicted milliseconds on {torch.cuda.get_device_name()}, torch {torch.__version__}")
-    later = [*LATER, *(f"{name} float32" for name in LATER_FLOAT32)]
-    table("later models, never used for any constant", later, options, ended)
-    table("never used for constants of kernels", list(HELD_OUT), options, ended)
-    known = [*READ_FROM, *(f"{name} float32" for name in FLOAT32)]
-    table("constants were fitted to kernels of some of these", known, options, ended)
+    tables = {
+        "newest models, never used for any constant": [
+            *NEWEST,
+            *(f"{name} float32" for name in NEWEST_FLOAT32),
+        ],
+        "later models, never used for any constant": [*LATER, *(f"{name} float32" for name in LATER_FLOAT32)],
+        "never used for constants of kernels": list(HELD_OUT),
+        "constants were fitted to kernels of some of these": [
+            *READ_FROM,
+            *(f"{name} float32" for name in FLOAT32),
+        ],
+    }
+    for title, names in tables.items():
+        if options.table in title:
+            table(title, names, options, ended)
 
 
 if __name__ == "__main__":

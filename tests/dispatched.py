@@ -124,7 +124,7 @@ MOVED_OTHERWISE = {
         "group_norm gru_cell hinge_embedding_loss huber_loss index index_add index_copy index_reduce "
         "index_select instance_norm log_sigmoid lstm_cell masked_fill masked_scatter mse_loss nll_loss_nd pad "
         "rms_norm roll scatter scatter_add scatter_reduce slice_scatter smooth_l1_loss take take_along_dim "
-        "trace "
+        "trace upsample_bicubic2d "
     ),
     "backward": (
         "adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d adaptive_max_pool2d add addcdiv amax "

@@ -344,6 +344,8 @@ DIFFERENT = {
     ),
     "index_reduce:prod": ("backward kernels", IN_PLACE),
     "scatter_reduce:prod": ("backward kernels", IN_PLACE),
+    "upsample_bicubic2d": ("forward kernels", "the result is zeroed first on CUDA: UpSampleBicubic2d.cu"),
+    "im2col": ("forward kernels", "a kernel for each image on CUDA: Im2Col.cu"),
     "lstm_cell": (EVERYTHING, "one kernel after the products on a device: RNN.cu"),
     "gru_cell": (EVERYTHING, "one kernel after the products on a device: RNN.cu"),
 }

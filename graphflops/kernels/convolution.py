@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from graphflops.tensor import TensorType
 
 _ALIGNED_BYTES, _FEWEST_PACKED = limits("cudnn_9", "convolution", "aligned", "fewest_packed")
+(_LONG_WINDOW,) = limits("cudnn_9", "convolution", "long_kernel")
 _HALF, _SINGLE = 16, 32
 _LEAST_AXES = 3  # batch, channels and at least one more
 _MOST_ALIGNED = 8  # elements
@@ -180,6 +181,11 @@ class Convolution(NamedTuple):
     def is_power(self) -> bool:
         """Whether the channels of a group are a power of two."""
         return power_of_two(self.wide) == self.wide
+
+    @property
+    def is_long(self) -> bool:
+        """Whether a group is a kernel without matrix units, as those of long windows of sequences in half precision."""
+        return self.axes == 1 and self.taps > _LONG_WINDOW and self.is_half and not self.is_power
 
     @property
     def packed(self) -> int:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from graphflops.kernels.kernel import Pass
 
 _SPLIT = ("split", "converted_split", "operands_converted_split")
-STREAMS, LONG_KERNEL = limits("cudnn_9", "convolution", "streams", "long_kernel")
+(STREAMS,) = limits("cudnn_9", "convolution", "streams")
 _FLOAT_BYTES = 4
 _PART, _MOST_PARTS, _TILE, _GROUP_TILE, _MANY_ROWS, _MANY_FLOAT_ROWS = limits(
     *("cudnn_9", "split", "part", "most_parts", "tile", "group_tile", "many_rows", "many_float_rows")
@@ -55,7 +55,7 @@ def way(conv: Convolution, phase: str, is_last: bool) -> str:
     if conv.is_depthwise or (conv.positions == conv.result_positions == 1 and conv.groups == 1):
         return "as_it_lies"  # of one position, the channels are last already
     if conv.groups > 1:
-        if phase == "forward" and conv.axes == 1 and conv.taps > LONG_KERNEL and not conv.is_power:
+        if phase == "forward" and conv.is_long:
             return "direct"
         name = f"groups.{phase}{'.channels_last' if is_last else ''}"
     elif is_last:
@@ -263,7 +263,7 @@ class Problem(Struct, frozen=True, dict=True):
             return self.is_channels_last and self.out.shape[1] > self.x.shape[1]
         if self.way != "direct" or self.phase != "forward" or self.is_channels_last:
             return False
-        return (conv.axes == 1 and conv.taps > LONG_KERNEL) or (conv.is_single and conv.is_pointwise)
+        return conv.is_long or (conv.is_single and conv.is_pointwise)
 
     @property
     def is_weight_of_one_image(self) -> bool:

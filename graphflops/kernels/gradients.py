@@ -14,6 +14,7 @@ from graphflops.kernels.choices import limits
 from graphflops.kernels.cudnn import convolution_backward
 from graphflops.kernels.gradient_formulas import axes_of, gradient_kernels
 from graphflops.kernels.gradient_operators import ForwardCall, forward_of
+from graphflops.kernels.interpolation import interpolation_backward
 from graphflops.kernels.kernel import Kernel, Rows, Strided
 from graphflops.kernels.lower import forward_kernels, kernels_inside
 from graphflops.kernels.moved import (
@@ -30,6 +31,7 @@ from graphflops.kernels.moved import (
     softmax_kernel,
     sum_to,
 )
+from graphflops.kernels.patches import columns_backward, image_backward
 from graphflops.kernels.products import product_backward, recurrent_backward
 from graphflops.kernels.rowwise import loss_backward, norm_backward, weight_norm
 from graphflops.ops.operator import by_name
@@ -231,20 +233,7 @@ def _rolled_backward(call: ConcreteCall) -> list[Kernel]:
 
 
 def _resampling_backward(call: ConcreteCall) -> list[Kernel]:
-    """Interpolation adds to each position of the operand, one thread after another; zeros come first."""
-    out = call.out
-    x = call.operand("x")
-    if out is None or x is None or not x.numel:
-        return []
-    if "bicubic2d" in call.operator.word and "_aa" not in call.operator.word:
-        size = _CORNERS_OF_CUBIC * out.full_bytes
-        adds_of_cubic = Kernel("scatter", x.dtype, 0, 0, out.full_bytes, size, variant="bicubic")
-        return [fill(x), adds_of_cubic]
-    if "linear" not in call.operator.word:
-        return _other_backward(call)
-    adds = Rows(x.numel, max(out.numel * _CORNERS // x.numel, 1), is_inner=False)
-    moved = (out.full_bytes, _CORNERS * out.full_bytes)
-    return [fill(x), Kernel("scatter", x.dtype, 0, 0, *moved, adds, variant="interpolation")]
+    return interpolation_backward(call) if "upsample" in call.operator.word else _other_backward(call)
 
 
 def _gather_backward(call: ConcreteCall) -> list[Kernel]:
@@ -337,8 +326,6 @@ _BYTE = 8  # bits
 _FEW_REPEATS = 32
 (_UNSORTED,) = limits("aten_2", "embedding", "unsorted")
 _INDEX_BYTES = 8
-_CORNERS = 4
-_CORNERS_OF_CUBIC = 16
 _JOINING = frozenset(
     {"cat", "concat", "concatenate", "stack", "hstack", "vstack", "row_stack", "dstack", "column_stack"}
 )
@@ -349,7 +336,13 @@ _FAMILY_OF_BACKWARD = {
     "scan": "scan",
 }
 _BY_NAME: Mapping[str, Lowering] = by_name(
-    {"pad": _padded_backward, "roll": _rolled_backward, "weight_norm": weight_norm}
+    {
+        "aten.col2im": image_backward,
+        "im2col": columns_backward,
+        "pad": _padded_backward,
+        "roll": _rolled_backward,
+        "weight_norm": weight_norm,
+    }
 )
 _BACKWARD: Mapping[str, Lowering] = {
     "elementwise": _elementwise_backward,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import Literal, Union
 
 from msgspec import Struct
@@ -172,6 +173,17 @@ class Kernel(Struct, frozen=True):
     def is_launched(self) -> bool:
         """False for a matrix product, convolution or attention whose result has no elements."""
         return self.written_bytes > 0 or not isinstance(self.sizes, (Product, Convolution, Attention))
+
+    @property
+    def launches(self) -> int:
+        """How many kernels the CPU starts: one, or those of each group and its conversions of operand, weight and result."""
+        sizes = self.sizes
+        if not isinstance(sizes, Convolution) or not sizes.is_looped:
+            return 1
+        is_pointwise = prod(sizes.filter) == 1
+        if self.variant == DIRECT or (is_pointwise and self.dtype == "float32"):
+            return sizes.groups
+        return sizes.groups * (3 if is_pointwise or sizes.channels_last else 4)
 
 
 def bytes_of(dtype: str) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from math import log2, prod
+from math import prod
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -11,9 +11,10 @@ from msgspec.structs import replace
 from graphflops.execution.composed_gradients import kernel_calls
 from graphflops.kernels.attention import attention
 from graphflops.kernels.call import ConcreteCall
-from graphflops.kernels.choices import constants, limits
+from graphflops.kernels.choices import limits
 from graphflops.kernels.cudnn import convolution
 from graphflops.kernels.foreach import foreach
+from graphflops.kernels.interpolation import interpolation
 from graphflops.kernels.kernel import Kernel, Rows, Strided
 from graphflops.kernels.moved import (
     REPEATING,
@@ -32,6 +33,7 @@ from graphflops.kernels.moved import (
     softmax_kernel,
     sum_to,
 )
+from graphflops.kernels.patches import columns, image
 from graphflops.kernels.products import product, recurrent
 from graphflops.kernels.rowwise import loss, norm, weight_norm
 from graphflops.ops.operator import by_name
@@ -85,6 +87,8 @@ def _on_operand(lower: Callable[[ConcreteCall, Tensor, Tensor], list[Kernel]]) -
 
 def _layout(call: ConcreteCall) -> list[Kernel]:
     """A copy where the operand does not lie as the result must, else a view."""
+    if call.operator.word in _ONLY_EXPORTED:
+        return []
     moves = call.is_copy if call.is_copy is not None else not call.estimate.alias
     if not moves or not call.operands or (call.cost.read_bytes == 0 and call.is_copy is None):
         return []
@@ -93,7 +97,7 @@ def _layout(call: ConcreteCall) -> list[Kernel]:
 
 def _elementwise(call: ConcreteCall) -> list[Kernel]:
     out = call.out
-    if out is None:
+    if out is None or not out.numel:
         return []
     # Those of a gradient run beside, on units of their own.
     each = 1 if call.operator.name in _BY_POLYNOMIAL or call.operator.is_backward else _TRANSCENDENTAL
@@ -110,7 +114,7 @@ def _cast(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kernel]:
 
 def _filled(call: ConcreteCall) -> list[Kernel]:
     out = call.out
-    if out is None or call.operator.name.startswith(("empty", "new_empty", "constant")):
+    if out is None or not out.numel or call.operator.name.startswith(("empty", "new_empty", "constant")):
         return []
     if call.operator.name == "scalar_tensor":  # a number of the CPU
         return []
@@ -162,24 +166,6 @@ def _softmax(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kernel]:
     read = copies[-1].written_bytes if copies else x.full_bytes
     kernels = [*copies, softmax_kernel(call, x, call.operator.name, read, out.full_bytes)]
     return kernels if x.numel else []
-
-
-def _resampled(call: ConcreteCall) -> list[Kernel]:
-    """Interpolation has a thread for each position, which loops over batch and channels (UpSampleBilinear2d.cu of ATen)."""
-    out, work = call.out, call.cost.vector_flops
-    if out is None or out.rank < 3 or not work:
-        return of_rows("pool", call)
-    images = out.shape[0] * out.shape[1]
-    x = call.operand("x")
-    is_last = x is not None and x.shape[1] > 1 and x.strides[1] == 1
-    larger = log2(max(out.numel / max(1 if x is None else x.numel, 1), 1))
-    unshared = 1.0 if is_last else max(_UNSHARED - _SHARED * larger, 1.0)
-    positions = out.numel // max(images, 1)
-    busy = min(positions / _THREADS, 1.0)  # a block's warps wait together, and take turns to load
-    loads = int(images * (_WAIT + (unshared - _WAIT) * busy))
-    sizes = Rows(positions, loads, is_inner=False)
-    moved = (call.cost.read_bytes, call.cost.written_bytes)
-    return [Kernel("pool", out.dtype, 0, work, *moved, sizes, variant="interpolation")]
 
 
 @_on_operand
@@ -236,23 +222,26 @@ def _dropout(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kernel]:
     if call.estimate.alias or call.cost.vector_flops == 0:
         return []
     moved = call.cost.read_bytes, call.cost.written_bytes
-    drawn = [elementwise(out, 0, 0)] * 2 if call.operator.word == "feature_dropout" else []  # and scaled
-    return [*drawn, Kernel("random", out.dtype, 0, call.cost.vector_flops, *moved, variant="dropout")]
+    drawn = elementwise(out, 0, prod(out.shape[:2]) * out.bits // 8)  # of whole channels
+    before = [drawn, drawn] if call.operator.word == "feature_dropout" else []  # and scaled
+    return [*before, Kernel("random", out.dtype, 0, call.cost.vector_flops, *moved, variant="dropout")]
 
 
 _SORTING = frozenset({"sort", "argsort"})
 _SORTED_BY_WARP, _SORTED_BY_BLOCK = limits("aten_2", "sort", "warp", "block")
-# Time of an image's loads, how much less for each octave of positions that share them, the part in which a warp waits.
-_UNSHARED, _SHARED, _WAIT = constants("aten_2", "interpolation", "unshared", "shared", "wait")
-(_THREADS,) = limits("aten_2", "interpolation", "threads")
 _ALIGNED = 16  # bytes that a row is a multiple of where a warp copies it
 _TRANSCENDENTAL = 3  # arithmetic operations that one takes as long as
 _BY_POLYNOMIAL = frozenset({"gelu"})  # the error function is a polynomial
 # They copy many tensors to a buffer by a kernel of their own (TensorShape.cu of ATen).
 _OF_CHUNKS = frozenset({"chunk_cat", "chunk_cat_mixed_dtype", "_chunk_cat"})
+_ONLY_EXPORTED = frozenset(
+    {"lift_fresh_copy"}
+)  # of a constant in the code, which eagerly is a number, or made where it is
 _COPIED_FIRST = frozenset({"masked_fill"})  # then changed in place
 _BY_NAME: Mapping[str, Lowering] = by_name(
     {
+        "aten.col2im": image,
+        "im2col": columns,
         "pad": _pad,
         "roll": _rolled,
         "weight_norm": weight_norm,
@@ -278,7 +267,7 @@ _FORWARD: Mapping[str, Lowering] = {
     "convolution": convolution,
     "pooling": pooling,
     "loss": loss,
-    "resampling": _resampled,
+    "resampling": interpolation,
     "normalisation": norm,
     "softmax": _softmax,
     "attention": attention,

@@ -63,7 +63,7 @@ def predict(kernel: Kernel, device: Device) -> Time:
         return _recurrence(kernel, kernel.sizes, device)
     if isinstance(kernel.sizes, Exchange):
         return _exchange(kernel, kernel.sizes, device)
-    if isinstance(kernel.sizes, Convolution) and kernel.sizes.is_looped and not is_long(kernel.sizes):
+    if isinstance(kernel.sizes, Convolution) and kernel.sizes.is_looped and not _is_long(kernel):
         found = predict_products.group_seconds(
             kernel, kernel.sizes, lambda part: predict(part, device).seconds
         )
@@ -166,6 +166,11 @@ def _on_matrix_units(kernel: Kernel) -> bool:
         is_depthwise = predict_products.convolution_kind(kernel.sizes).startswith("depthwise")
         return not _is_direct(kernel) and not is_depthwise
     return isinstance(kernel.sizes, (Product, Attention))
+
+
+def _is_long(kernel: Kernel) -> bool:
+    """Whether each group has a long filter and a kernel without matrix units."""
+    return kernel.variant == DIRECT and isinstance(kernel.sizes, Convolution) and is_long(kernel.sizes)
 
 
 def _is_direct(kernel: Kernel) -> bool:

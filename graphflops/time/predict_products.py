@@ -39,7 +39,7 @@ _NARROW = 2  # bytes of the elements that matrix units multiply even where a pro
 _STEP = 64  # elements of k that a tile multiplies at a time
 _WIDEST = 7  # positions of a depthwise filter for which channels-last has a fast kernel
 _LONG = 64  # positions
-_FEW_PIXELS = 512  # with more, groups run one after the other
+_FEW_PIXELS = 128  # of an image; with more, groups run one after the other
 _BLOCK = 64  # channels of groups that a kernel multiplies together, zeros between the groups
 _ALIGNED = 16  # bytes that a row must be a multiple of for the fastest loads
 
@@ -181,7 +181,7 @@ def of_convolution(sizes: Convolution, width: float, peak: float, moved: int) ->
     recent = _recent(sizes, width, moved)
     batch, turns = -(-sizes.groups // together), 1
     if sizes.is_looped:
-        streams = 1 if pixels > _FEW_PIXELS else STREAMS
+        streams = 1 if prod(sizes.result) > _FEW_PIXELS else STREAMS
         batch, turns = min(sizes.groups, streams), -(-sizes.groups // streams)
     return Problem(m, max(n, 1), max(k, 1), batch, width, alignment, moved, peak, turns, recent)
 

@@ -87,7 +87,7 @@ def _launching(costs: Costs, phase: str, operator: Op, kernels: Sequence[Kernel]
     own = next(costs[name] for name in names if name in costs)
     if operator.kind == "foreach":  # one call of the dispatcher, whatever the number of kernels
         return own
-    return own + (len(kernels) - 1) * costs[f"{phase}.further_kernel"]
+    return own + (sum(kernel.launches for kernel in kernels) - 1) * costs[f"{phase}.further_kernel"]
 
 
 def recurrent_seconds(costs: Costs, kernels: Sequence[Kernel]) -> float:

@@ -188,40 +188,6 @@ def test_a_softmax_of_a_turned_operand_copies_it_first() -> None:
     assert [kernel.family for kernel in kernels] == ["copy", "softmax"]
 
 
-@pytest.mark.parametrize(
-    ("shape", "scale", "loads"),
-    [
-        # 1024 images; each load takes 2.2, less 0.18 for each octave of positions that share it, of which a first warp waits
-        # 0.65 whatever the size; of 1024 threads of a block the rest is taken in turn
-        ((4, 256, 16, 16), 2.0, 1024 * 1.84),  # 32 * 32 positions fill a block
-        ((4, 256, 8, 8), 2.0, 1024 * (0.65 + (1.84 - 0.65) * 256 / 1024)),
-        ((4, 256, 64, 64), 2.0, 1024 * 1.84),
-        ((4, 256, 16, 16), 4.0, 1024 * 1.48),
-    ],
-)
-def test_interpolation_loads_for_all_images_of_a_position(
-    shape: tuple[int, ...], scale: float, loads: float
-) -> None:
-    (kernel,) = forward("aten.upsample_bilinear2d.vec", t(*shape), None, False, (scale, scale))
-    positions = int(shape[2] * scale) * int(shape[3] * scale)
-    assert kernel.sizes == Rows(positions, int(loads), False)
-    x, y = 4 * 256 * 4 * shape[2] * shape[3], 4 * 256 * 4 * positions
-    assert (kernel.read_bytes, kernel.written_bytes) == (x, y)
-    zeros, added = backward("aten.upsample_bilinear2d.vec", g(*shape), None, False, (scale, scale))
-    assert (zeros.written_bytes, added.read_bytes, added.written_bytes) == (x, y, 4 * y)
-    assert added.sizes == Rows(x // 4, int(scale * scale * 4), False)
-    zeros, added = backward("aten.upsample_bicubic2d.vec", g(*shape), None, False, (scale, scale))
-    assert (zeros.written_bytes, added.read_bytes, added.written_bytes) == (x, y, 16 * y)
-
-
-def test_interpolation_of_images_with_channels_last_shares_no_loads() -> None:
-    steps = (256 * 16 * 16, 1, 16 * 256, 256)
-    (kernel,) = forward(
-        "aten.upsample_bilinear2d.vec", t(4, 256, 16, 16), None, False, (2.0, 2.0), strides={0: steps}
-    )
-    assert kernel.sizes == Rows(32 * 32, 4 * 256, False)  # fmt: skip
-
-
 def test_lookups_and_their_gradients() -> None:
     table, index = g(100, 8), t(4, 5, dtype="int64")
     rows = 4 * 5

@@ -119,7 +119,7 @@ def test_interpolation_is_a_loop_over_images(images, positions, microseconds):
         written,
         written,
         Rows(positions, images, False),
-        variant="interpolation",
+        variant="linear",
     )
     assert predict(kernel, H200).seconds * 1e6 == pytest.approx(microseconds, rel=0.4)
 

@@ -178,9 +178,9 @@ LOOPED = {"batch": 2, "channels": 80, "filters": 160, "groups": 10, "is_looped":
         (conv(**GROUPS, groups=32), (2 * 16, 128, 64 * 9, 2, 16, 0, 1)),
         (conv(**GROUPS, groups=8), (2 * 16, 128, 64 * 9, 2, 16, 0, 1)),
         (conv(**GROUPS, groups=1), (2 * 16, 256, 128 * 9, 1, 16, 0, 1)),
-        # ten kernels on eight streams, one after the other with more than 512 positions
-        (conv(**LOOPED, image=(256,), result=(256,)), (512, 16, 8 * 3, 8, 16, 0, 2)),
-        (conv(**LOOPED, image=(257,), result=(257,)), (514, 16, 8 * 3, 1, 16, 0, 10)),
+        # ten kernels on eight streams, one after the other with more than 128 positions of an image
+        (conv(**LOOPED, image=(128,), result=(128,)), (256, 16, 8 * 3, 8, 16, 0, 2)),
+        (conv(**LOOPED, image=(129,), result=(129,)), (258, 16, 8 * 3, 1, 16, 0, 10)),
     ],
 )
 def test_the_product_that_a_convolution_is(sizes: Convolution, expected: tuple[int, ...]) -> None:

@@ -192,10 +192,16 @@ _PLANS: tuple[Plan, ...] = (
     _on_image(
         _image(lambda x: _resize(x, scale_factor=2, mode="bilinear")),
         writes=4,
-        variant="interpolation",
+        variant="linear",
         sizes=lambda rows, columns, width: Rows(4 * columns, rows, is_inner=False),
     ),
-    _on_image(_image(lambda x: _resize(x, scale_factor=2)), writes=4, work=0, variant="resize"),
+    _on_image(
+        _image(lambda x: _resize(x, scale_factor=2)),
+        writes=4,
+        work=0,
+        variant="nearest",
+        sizes=lambda rows, columns, width: Windows(4 * rows * columns, 0),
+    ),
     Plan("random", lambda x: partial(torch.native_dropout, x, 0.1, True), writes=1.25, work=3),
     Plan("scan", lambda x: partial(torch.cumsum, x, 1), variant="cumsum", dtypes=_FLOAT32),
     Plan("scan", lambda x: partial(torch.cumsum, x, 0), dtypes=_FLOAT32, is_inner=False, count=5, most=2**24),

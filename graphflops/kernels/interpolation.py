@@ -1,0 +1,126 @@
+"""Interpolations (UpSample*.cu of ATen): a thread for each result, or position of all images; at the same size a copy."""
+
+from __future__ import annotations
+
+from math import log2, prod
+from typing import TYPE_CHECKING
+
+from graphflops.kernels.choices import constants, limits
+from graphflops.kernels.kernel import Kernel, Rows, Sizes, Windows
+from graphflops.kernels.moved import copy_to, fill, is_last, of_rows
+
+if TYPE_CHECKING:
+    from graphflops.kernels.call import ConcreteCall, Tensor
+
+_WARP = 32  # threads
+_LINE = 256 * 8  # bits that are loaded together
+_TAPS = 4  # of a cubic interpolation, along an axis
+_CORNERS, _CORNERS_OF_CUBIC = 4, 16
+_LEAST_CHANNELS = 4  # for which kernels with channels innermost run
+_IMAGE_RANK = 4
+# Time of an image's loads, how much less for each octave of positions that share them, the part in which a warp waits.
+_UNSHARED, _SHARED, _WAIT = constants("aten_2", "interpolation", "unshared", "shared", "wait")
+# Of a cubic one: a further line that a warp loads, and an image of the same size, by the time of an image; additions.
+_FURTHER, _SAME, _ADDS = constants("aten_2", "interpolation", "line", "same", "adds")
+_THREADS, _BLOCK, _RESIDENT = limits("aten_2", "interpolation", "threads", "block", "resident")
+
+
+def interpolation(call: ConcreteCall) -> list[Kernel]:
+    """What an interpolation launches; one along other than two axes is taken for its like along two."""
+    out, x, work = call.out, call.operand("x"), call.cost.vector_flops
+    if out is None or x is None or out.rank < _IMAGE_RANK - 1:
+        return of_rows("pool", call)
+    if _is_copied(call, x, out):
+        return [copy_to(x, x)]
+    sizes: Sizes
+    variant, is_nearest = _variant(call, x, out), "nearest" in call.operator.word
+    before = []
+    if variant == "cubic":
+        before, sizes = [fill(out)], _of_positions(out, _turns_of_cubic(x, out))
+    elif variant.endswith("_last"):
+        sizes = Windows(out.numel, 0)
+    elif is_nearest:
+        sizes = Windows(_lanes(out), 0)
+    else:
+        sizes = _of_positions(out, _turns(x, out))
+    moved = (call.cost.read_bytes, call.cost.written_bytes)
+    return [*before, Kernel("pool", out.dtype, 0, work, *moved, sizes, variant=variant)]
+
+
+def interpolation_backward(call: ConcreteCall) -> list[Kernel]:
+    """Nearest gradients are added up by a thread for each result, others added to zeros by a thread for each gradient."""
+    out, x = call.out, call.operand("x")
+    if out is None or x is None or not x.numel:
+        return []
+    variant, larger = _variant(call, x, out), max(out.numel // x.numel, 1)
+    is_copied = _is_copied(call, x, out)
+    moved, sizes = (out.full_bytes, x.full_bytes), None
+    if variant.startswith("nearest"):
+        loops = 1 if variant.endswith("_last") else max(x.shape[0], 1)  # else a thread takes all of the batch
+        sizes = Windows(max(x.numel // loops, _RESIDENT) * loops, larger)
+        added = Kernel("pool", x.dtype, 0, 0, *moved, sizes, variant=f"{variant}_backward")
+        return [copy_to(out, out) if is_copied else added]
+    if is_copied:
+        return [fill(x), copy_to(out, out)]
+    images = prod(x.shape[:2])
+    if variant == "cubic" and x.shape == out.shape:
+        turns = _of_positions(out, int(images * _SAME))
+        return [fill(x), Kernel("pool", x.dtype, 0, 0, *moved, turns, variant=variant)]
+    if variant == "cubic":
+        moved = (out.full_bytes, _CORNERS_OF_CUBIC * out.full_bytes)
+        sizes = Rows(int(images * (larger + _ADDS)), 1, is_inner=False)
+    else:
+        moved = (out.full_bytes, _CORNERS * out.full_bytes)
+        sizes = Windows(out.numel, larger)
+    return [fill(x), Kernel("scatter", x.dtype, 0, 0, *moved, sizes, variant=variant)]
+
+
+def _variant(call: ConcreteCall, x: Tensor, out: Tensor) -> str:
+    word = call.operator.word
+    if "bicubic2d" in word and "_aa" not in word:
+        return "cubic"
+    is_last_kernel = is_last(x) and out.rank == _IMAGE_RANK and x.shape[1] >= _LEAST_CHANNELS
+    return ("nearest" if "nearest" in word else "linear") + ("_last" if is_last_kernel else "")
+
+
+def _is_copied(call: ConcreteCall, x: Tensor, out: Tensor) -> bool:
+    """Whether nothing is interpolated; a cubic one of the same size has a kernel all the same, and one of volumes."""
+    word = call.operator.word
+    return x.shape == out.shape and ("nearest" in word or "bilinear2d" in word) and "_aa" not in word
+
+
+def _of_positions(out: Tensor, turns: int) -> Rows:
+    """A thread for each position, which takes so many turns for the images of batch and channels."""
+    return Rows(prod(out.shape[2:]), turns, is_inner=False)
+
+
+def _turns(x: Tensor, out: Tensor) -> int:
+    """Loads of an image are shared by positions near one another; a block's warps wait together, and take turns to load."""
+    larger = log2(max(out.numel / max(x.numel, 1), 1))
+    unshared = 1.0 if is_last(x) else max(_UNSHARED - _SHARED * larger, 1.0)
+    busy = min(prod(out.shape[2:]) / _THREADS, 1.0)
+    return int(prod(out.shape[:2]) * (_WAIT + (unshared - _WAIT) * busy))
+
+
+def _turns_of_cubic(x: Tensor, out: Tensor) -> int:
+    """A warp loads the lines of its positions and their neighbours in four rows: many where elements of a row lie apart."""
+    if x.shape == out.shape:
+        return int(prod(out.shape[:2]) * _SAME)
+    apart = min(1.0, x.strides[-1] * x.bits / _LINE)
+    columns = min(x.shape[-1], _WARP * x.shape[-1] / max(out.shape[-1], 1) + _TAPS - 1)
+    busy = min(prod(out.shape[2:]) / _THREADS, 1.0)
+    return int(prod(out.shape[:2]) * max(1.0, _FURTHER * _TAPS * columns * apart * busy))
+
+
+def _lanes(out: Tensor) -> int:
+    """Threads of the blocks that cover a plane, whose sides are powers of two (UpSampleNearest2d.cu)."""
+    width, height = out.shape[-1], prod(out.shape[2:-1])
+    across = min(_power_of_two(width), _BLOCK)
+    down = min(_power_of_two(height), _BLOCK // across)
+    planes = prod(out.shape[:2])
+    return planes * -(-width // across) * across * -(-height // down) * down
+
+
+def _power_of_two(size: int) -> int:
+    """The largest that is not larger."""
+    return 1 << max(size.bit_length() - 1, 0)

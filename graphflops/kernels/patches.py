@@ -1,0 +1,53 @@
+"""Patches of images as columns, and back (im2col.cuh of ATen)."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import TYPE_CHECKING
+
+from graphflops.kernels.kernel import Kernel, Rows, Windows
+
+if TYPE_CHECKING:
+    from graphflops.kernels.call import ConcreteCall, Tensor
+
+_COLUMNS_RANK = 3  # of a batch of columns; that of its images has one more
+
+
+def columns(call: ConcreteCall) -> list[Kernel]:
+    """A kernel for each image, in which a thread copies one patch of a channel, one position after the other."""
+    return _columns(call, call.operands[0], call.out) if call.operands else []
+
+
+def columns_backward(call: ConcreteCall) -> list[Kernel]:
+    """The gradients of the patches are added up."""
+    return [_image(call, call.out, call.operands[0])] if call.out is not None and call.operands else []
+
+
+def image(call: ConcreteCall) -> list[Kernel]:
+    """One kernel, in which a thread adds up what the patches have for its position."""
+    return [_image(call, call.operands[0], call.out)] if call.out is not None and call.operands else []
+
+
+def image_backward(call: ConcreteCall) -> list[Kernel]:
+    """The gradient of the image is copied into the patches."""
+    return _columns(call, call.out, call.operands[0]) if call.out is not None and call.operands else []
+
+
+def _columns(call: ConcreteCall, x: Tensor, out: Tensor | None) -> list[Kernel]:
+    if out is None:
+        return []
+    images = out.shape[0] if out.rank == _COLUMNS_RANK else 1
+    moved = x.full_bytes // max(images, 1), out.full_bytes // max(images, 1)
+    sizes = Rows(1, _taps(call), is_inner=False)
+    return [Kernel("copy", x.dtype, 0, 0, *moved, sizes, variant="im2col")] * images
+
+
+def _image(call: ConcreteCall, x: Tensor, out: Tensor) -> Kernel:
+    patches = x.numel / max(out.numel, 1)  # that a position is in
+    moved = x.full_bytes, out.full_bytes
+    return Kernel("scatter", x.dtype, 0, 0, *moved, Windows(out.numel, patches), variant="col2im")
+
+
+def _taps(call: ConcreteCall) -> int:
+    sizes = call.own.get("kernel_size") or (1,)
+    return prod(sizes) if len(sizes) > 1 else sizes[0] ** 2
