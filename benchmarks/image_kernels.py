@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     Run = Callable[[], Any]
 
 DEVICE = "cuda"
+LARGEST = 6e7  # elements of an image that is resized
+# images, channels, pixels of a side, window, stride
+WINDOWS = ((4, 192, 28, 3, 2), (8, 3, 224, 7, 4), (1, 64, 56, 3, 1), (16, 32, 28, 3, 1), (2, 256, 14, 5, 2))
 STAGES = ((112, 64), (56, 64), (56, 256), (28, 128), (28, 512), (14, 256), (14, 1024), (7, 512), (7, 2048))
 FURTHER = ((28, 96), (14, 672), (112, 32), (7, 320))
 STEMS = ((64, 224, 7, 2), (32, 224, 3, 2), (768, 224, 16, 16), (96, 224, 4, 4))
@@ -102,9 +105,21 @@ def pool(name: str, batch: int, channels: int, side: int, *, last: bool, back: b
     return phase_of(call, (x,), back=back)
 
 
+def resized(
+    mode: str, dtype: str, batch: int, channels: int, side: int, larger: int, *, last: bool, back: bool
+) -> Run:
+    x = randn(batch, channels, side, side, dtype=getattr(torch, dtype), last=last)
+    return phase_of(partial(F.interpolate, x, size=larger, mode=mode), (x,), back=back)
+
+
+def patches(batch: int, channels: int, side: int, taps: int, stride: int, *, back: bool) -> Run:
+    x = randn(batch, channels, side, side)
+    return phase_of(partial(F.unfold, x, taps, padding=taps // 2, stride=stride), (x,), back=back)
+
+
 MAKERS: dict[str, Callable[..., Run]] = {
     "convolution": convolution, "channel_norm": channel_norm, "group_norm": group_norm, "dropout": dropout,
-    "cat": joined, "pool": pool,
+    "cat": joined, "pool": pool, "resized": resized, "patches": patches,
 }  # fmt: skip
 
 
@@ -149,6 +164,26 @@ def cases() -> Iterator[tuple[str, tuple[Any, ...], dict[str, Any]]]:
             for each in ((8000, 30000, 50304, 128256), (512, 768, 1024, 2048, 4096), (2048, 8192, 32768))
         )
         yield "embedding", (rows, width, tokens), {}
+    yield from of_interpolations(Random(2811))
+
+
+def of_interpolations(chance: Random) -> Iterator[tuple[str, tuple[Any, ...], dict[str, Any]]]:
+    for mode, last, back in product(("nearest", "bilinear", "bicubic"), (False, True), (False, True)):
+        for _ in range(16):
+            batch, channels, side = (
+                chance.choice(each)
+                for each in (
+                    (1, 2, 4, 8, 16),
+                    (3, 21, 64, 96, 128, 256, 512, 768),
+                    (7, 14, 16, 28, 32, 56, 64),
+                )
+            )
+            larger = chance.choice((side, 2 * side, 2 * side, 4 * side, chance.randrange(8, 160)))
+            if batch * channels * max(side, larger) ** 2 < LARGEST:
+                dtype = chance.choice(("bfloat16", "float32"))
+                yield "resized", (mode, dtype, batch, channels, side, larger), {"last": last, "back": back}
+    for sizes, back in product(WINDOWS, (False, True)):
+        yield "patches", sizes, {"back": back}
 
 
 def of_convolutions(

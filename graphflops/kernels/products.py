@@ -49,6 +49,7 @@ class Problem(NamedTuple):
             "matmul",
             self.dtype,
             flops=2 * batch * m * n * k,
+            vector_flops=with_bias * m * n,
             read_bytes=((m * k + k * n) * batch + with_bias * n) * self.bits // 8,
             written_bytes=batch * m * n * self.bits // 8,
             sizes=self.sizes,

@@ -137,7 +137,10 @@ def _modelled(
             return predict_products.attention_seconds(sizes, moved, peak, rates, device)
         case _:
             return predict_traffic.seconds(kernel, width, rates, device)
-    return predict_products.seconds(problem, rates, device)
+    found, arithmetic, traffic = predict_products.seconds(problem, rates, device)
+    # A bias is loaded after the product, which matters where this is short.
+    bias = rates.get("bias", 0.0) * 1e-6 * (kernel.vector_flops > 0)
+    return found + bias, arithmetic, traffic
 
 
 def _rates(kernel: Kernel, width: float, device: Device) -> Mapping[str, float] | None:

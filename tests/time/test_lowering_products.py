@@ -18,7 +18,8 @@ def matmul(
     """A product of matrices that are each read once, the bias with them."""
     read, written = width * (batch * k * (m + n) + bias * n), width * batch * m * n
     dtype = {4: "float32", 2: "bfloat16"}[width]
-    return Kernel("matmul", dtype, 2 * batch * m * n * k, 0, read, written, Product(m, n, k, batch, layout))  # fmt: skip
+    sizes = Product(m, n, k, batch, layout)
+    return Kernel("matmul", dtype, 2 * batch * m * n * k, bias * m * n, read, written, sizes)
 
 
 @pytest.mark.parametrize(
