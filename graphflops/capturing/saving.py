@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import json
+from typing import TYPE_CHECKING, Any
 
 from graphflops.errors import ModelError
 
@@ -39,3 +40,32 @@ def save(captured: Mapping[str, Captured], path: str) -> None:
         line = str(error).strip().partition("\n")[0]
         problem = f"torch cannot save it: {type(error).__name__}: {line}".removesuffix(": ")
         raise ModelError(f"{problem}; write its report instead: --output NAME.json") from error
+
+
+def join(parts: Mapping[str, str], path: str) -> None:
+    """One file of those that `save` wrote of one phase each. parts: paths by phase."""
+    from torch.export.pt2_archive._package import PT2ArchiveReader, PT2ArchiveWriter
+
+    with PT2ArchiveWriter(path) as whole:
+        for phase, part in parts.items():
+            with PT2ArchiveReader(part) as own:
+                for name in own.get_file_names():
+                    folder, _, last = name.rpartition("/")
+                    if not folder or folder == ".data":  # what every file says of itself
+                        continue
+                    content = own.read_bytes(name)
+                    if last.endswith("_config.json") and folder in _TENSORS:
+                        content = _renamed(json.loads(content), phase)
+                    elif folder in _TENSORS:
+                        name = f"{name}_{phase}"
+                    whole.write_bytes(name, content)
+
+
+_TENSORS = ("data/weights", "data/constants")
+
+
+def _renamed(config: dict[str, Any], phase: str) -> bytes:
+    """What says in which file each tensor is; those of other phases have the same names."""
+    for tensor in config["config"].values():
+        tensor["path_name"] += f"_{phase}"
+    return json.dumps(config).encode()

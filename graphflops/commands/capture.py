@@ -17,6 +17,7 @@ from graphflops.errors import ModelError, innermost, shown
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from graphflops.capturing.name import Name
     from graphflops.capturing.run import Captured
     from graphflops.graph import Graph
     from graphflops.training import Training
@@ -67,13 +68,17 @@ def capture(
     if kind not in (".pt2", ".json"):
         raise click.UsageError("--output must end in .pt2 (the program) or .json (its report)")
     _collect_garbage()
-    programs = _programs(model, Choices(**chosen), joint=joint, training=bool(training))
+    name = _name(model, Choices(**chosen))
     if kind == ".pt2":
-        from graphflops.capturing.saving import save
-
         with whole(output) as path:
-            save(programs, path)
+            _write_programs(path, model, name, joint=joint, training=bool(training))
         return
+    if name is None:
+        programs: Mapping[str, Captured] = {"model": _captured(model, joint)}
+    else:
+        from graphflops.capturing.run import captured
+
+        programs = captured(name, joint=joint, training=bool(training))
     _write_report(programs, output, training, rule_files)
 
 
@@ -121,16 +126,23 @@ def _report(graph: Graph, output: str, training: bool | Training, rule_files: tu
     files.write(render(analyze(graph, training=training), "json"), output)
 
 
-def _programs(model: str, choices: Choices, *, joint: bool, training: bool) -> Mapping[str, Captured]:
-    """The programs of a library's model, or of what the user's factory returns, by name."""
+def _name(model: str, choices: Choices) -> Name | None:
+    """The name of a library's model; None for the user's factory, which has no choices."""
     name = parsed(model, choices)
-    if name is None:
-        if choices != Choices():
-            raise click.UsageError(f"{shown(model)}: sizes are of models by name, such as timm:resnet50")
-        return {"model": _captured(model, joint)}
-    from graphflops.capturing.run import captured
+    if name is None and choices != Choices():
+        raise click.UsageError(f"{shown(model)}: sizes are of models by name, such as timm:resnet50")
+    return name
 
-    return captured(name, joint=joint, training=training)
+
+def _write_programs(path: str, model: str, name: Name | None, *, joint: bool, training: bool) -> None:
+    if name is None:
+        from graphflops.capturing.saving import save
+
+        save({"model": _captured(model, joint)}, path)
+        return
+    from graphflops.capturing.run import capture_to
+
+    capture_to(path, name, joint=joint, training=training)
 
 
 def _function(factory: str) -> Callable[..., Any]:

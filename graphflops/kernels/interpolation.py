@@ -54,7 +54,8 @@ def interpolation_backward(call: ConcreteCall) -> list[Kernel]:
         return []
     variant, larger = _variant(call, x, out), max(out.numel // x.numel, 1)
     is_copied = _is_copied(call, x, out)
-    moved, sizes = (out.full_bytes, x.full_bytes), None
+    moved = (out.full_bytes, x.full_bytes)
+    sizes: Sizes
     if variant.startswith("nearest"):
         loops = 1 if variant.endswith("_last") else max(x.shape[0], 1)  # else a thread takes all of the batch
         sizes = Windows(max(x.numel // loops, _RESIDENT) * loops, larger)
