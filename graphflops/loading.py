@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import itertools
 import os
-from typing import TYPE_CHECKING, Any, Protocol, Union
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol, Union
 
 from graphflops.base import files
 from graphflops.errors import FileError, GraphflopsError, ModelError, OptionError, RuleError, innermost, shown
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from graphflops.graph import Graph
-    from graphflops.report import Execution, Report
-    from graphflops.training import Training
+from graphflops.graph import Graph
+from graphflops.report import Execution, Report
+from graphflops.training import Training
 
 _LARGEST_REPORT = 2**30  # bytes of a saved report; that of a 70B model has 4 million
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 from graphflops.dims import Dim, prod
+from graphflops.graph import Graph
 from graphflops.inductor.library_calls import (
     convolution,
     convolution_gradient,
@@ -13,7 +15,7 @@ from graphflops.inductor.library_calls import (
     product,
     product_gradient,
 )
-from graphflops.inductor.lowering import FLOAT_BYTES, GradientLowering, Lowered, Lowering
+from graphflops.inductor.lowering import FLOAT_BYTES, GradientLowering, JointGraph, Lowered, Lowering
 from graphflops.inductor.rowwise import (
     attention,
     attention_gradient,
@@ -23,14 +25,8 @@ from graphflops.inductor.rowwise import (
     softmax,
     softmax_gradient,
 )
+from graphflops.passes.program import PricedCall
 from graphflops.tensor import TensorType
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-
-    from graphflops.graph import Graph
-    from graphflops.inductor.lowering import JointGraph
-    from graphflops.passes.program import PricedCall
 
 # Kinds whose results are computed element by element, and those of them that the partitioner may compute again.
 _AGAIN = frozenset({"elementwise", "comparison", "logic", "cast", "identity", "creation", "gather"})

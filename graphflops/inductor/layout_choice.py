@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
 
+from graphflops.cost import Value
 from graphflops.dims import Dim, prod
 from graphflops.graph import Ref
+from graphflops.passes.program import PricedCall
 from graphflops.tensor import TensorType
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from graphflops.cost import Value
-    from graphflops.passes.program import PricedCall
 
 # Time with channels last relative to without, by class of convolution, and calls of a program with few convolutions:
 # the constants of torch/_inductor/graph.py.

@@ -5,18 +5,13 @@ Attention is one kernel of a library, or two products in float32 with a softmax 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
 
 from graphflops.dims import Dim, prod
 from graphflops.inductor.layout_choice import aligned_bytes
-from graphflops.inductor.lowering import FLOAT_BYTES
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from graphflops.inductor.lowering import GradientLowering, Lowered, Lowering
-    from graphflops.kernels.attention import AttentionMemory
-    from graphflops.passes.program import PricedCall
+from graphflops.inductor.lowering import FLOAT_BYTES, GradientLowering, Lowered, Lowering
+from graphflops.kernels.attention import AttentionMemory
+from graphflops.passes.program import PricedCall
 
 _OF_GROUPS = 26  # instructions for an element of the gradient of a group norm, about
 

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
-from graphflops.graph import EagerRun, Graph, Node, Ref
-from graphflops.structure.fold import Fold
+from graphflops.graph import Argument, EagerRun, Graph, Node, Ref
+from graphflops.report import Report
+from graphflops.structure.fold import Fold, Part
 from graphflops.structure.wiring import wiring
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from graphflops.graph import Argument
-    from graphflops.report import Report
-    from graphflops.structure.fold import Part
 
 TURNS = 2  # that are kept: the last of them has a layer before it and what follows the layers after it
 

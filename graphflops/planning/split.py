@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from graphflops.dims import evaluate
+from graphflops.graph import Argument, Graph, Node
 from graphflops.planning.axes import axis_of
-from graphflops.planning.parts import INDIVISIBLE, Split
+from graphflops.planning.parts import INDIVISIBLE, Exchanged, Split
 from graphflops.tensor import TensorType
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from graphflops.graph import Argument, Graph, Node
-    from graphflops.planning.parts import Exchanged
 
 _FACTORS = 2  # of columns that are tried after the leading one
 _LAYOUT = frozenset({"reshape", "expand", "split"})  # whose second argument is sizes of the result

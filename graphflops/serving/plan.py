@@ -2,32 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from graphflops.base.rendered import Rendered
 from graphflops.budget.amounts import amount
-from graphflops.devices import complete
+from graphflops.devices import Device, complete
 from graphflops.devices import device as device_named
 from graphflops.errors import DimError, ModelError, OptionError, shown
 from graphflops.fitting.cells import Cell, Limits
 from graphflops.fitting.kv_cache import KvCache, is_open_for, kv_cache, most_requests
 from graphflops.fitting.varied_size import SPARE, room
 from graphflops.links import network_of
+from graphflops.loading import Model
 from graphflops.memory.ledger import on_device
+from graphflops.report import Execution, Report
 from graphflops.serving.engines import Engine, engine_named
 from graphflops.serving.phases import Prefill, Setting, Steps, changed, programs
 from graphflops.serving.room import paged_room
 from graphflops.tensor import dtype_named
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from graphflops.devices import Device
-    from graphflops.loading import Model
-    from graphflops.report import Execution, Report
 
 BATCHES = (1, 4, 16, 64, 256)
 CONTEXTS = (1024, 4096, 16_384, 65_536)

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from graphflops.devices import Device
+from graphflops.fitting.kv_cache import KvCache
 from graphflops.fitting.varied_size import room
-
-if TYPE_CHECKING:
-    from graphflops.devices import Device
-    from graphflops.fitting.kv_cache import KvCache
-    from graphflops.report import Report
-    from graphflops.serving.engines import Engine
-    from graphflops.serving.phases import Prefill, Steps
+from graphflops.report import Report
+from graphflops.serving.engines import Engine
+from graphflops.serving.phases import Prefill, Steps
 
 
 def paged_room(steps: Steps, prefill: Prefill | None, cache: KvCache, device: Device, engine: Engine) -> int:

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections import ChainMap
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from graphflops.graph import Graph, Input, Node, Output, Ref
+from graphflops.report import Report, Row
 from graphflops.tensor import TensorType
 from graphflops.view import nested_graphs
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from graphflops.report import Report, Row
 
 Makers = ChainMap[str, tuple[str, ...]]  # by name of a value: the nodes that make it
 
