@@ -19,11 +19,11 @@ from graphflops.graph import Graph
 from graphflops.links import network_of
 from graphflops.links.pipeline import Schedule
 from graphflops.loading import Model, program_of
-from graphflops.planning.context import mixed
 from graphflops.planning.layers import Folded, folded
 from graphflops.planning.layouts import SHARDINGS, Costs, Layout, Machine, Sharding, Step
 from graphflops.planning.prices import Prices, reading
 from graphflops.planning.recompute import Recompute
+from graphflops.planning.split import mixed
 from graphflops.report import Execution, Report
 from graphflops.tensor import TensorType
 
