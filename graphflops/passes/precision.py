@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from graphflops.base.nested import flat
 from graphflops.graph import Graph, Node, Ref
 from graphflops.passes.bind import bind
 from graphflops.passes.price import Pricer
@@ -179,7 +180,7 @@ class _Conversion:
         if not any(isinstance(argument, Graph) for argument in node.args):
             return node
         first = next(place for place, argument in enumerate(node.args) if isinstance(argument, Graph))
-        operands = [types.get(ref.name) for ref in _references(node.args[first:])]
+        operands = [types.get(ref.name) for ref in flat(node.args[first:]) if isinstance(ref, Ref)]
 
         def converted(argument: Any) -> Any:
             if not isinstance(argument, Graph):
@@ -220,13 +221,3 @@ def _with_type_of(recorded: Any, ours: Any) -> Any:
     if not recorded.dtype.is_floating or not ours.dtype.is_floating or recorded.dtype is ours.dtype:
         return recorded
     return replace(recorded, dtype=ours.dtype)
-
-
-def _references(arguments: Iterable[Any]) -> list[Ref]:
-    found: list[Ref] = []
-    for argument in arguments:
-        if isinstance(argument, Ref):
-            found.append(argument)
-        elif isinstance(argument, tuple):
-            found.extend(_references(argument))
-    return found

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Protocol
 
 from graphflops.base.limits import LimitPassed, spend
+from graphflops.base.nested import flat
 from graphflops.cost import RegionRun, Value
 from graphflops.dims import Dim
 from graphflops.errors import NoRuleError, ShapeError, shown
@@ -22,7 +23,6 @@ from graphflops.report import Named, RegionUse, Row, scaled
 from graphflops.rules.registry import Rule, find
 from graphflops.tensor import TensorType
 from graphflops.training import Training
-from graphflops.view import flat
 
 Progress = Callable[[int, int], None]
 FindFact = Callable[[Op], "FactOf | None"]

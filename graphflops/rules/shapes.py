@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
+from graphflops.base.nested import flat
 from graphflops.cost import Estimate, Value, copied, is_data_dependent
 from graphflops.dims import (
     Dim,
@@ -320,16 +321,7 @@ def same_elements(x: TensorType, shape: Iterable[Dim]) -> TensorType:
     out = x.view(shape)
     if x.value is None or few(out.shape) is None:
         return out
-    return replace(out, value=nested(flat(x.value), out.shape))
-
-
-def flat(contents: Contents) -> Iterator[Dim | float]:
-    """Nested contents flattened in row-major order."""
-    if isinstance(contents, tuple):
-        for part in contents:
-            yield from flat(part)
-    else:
-        yield contents
+    return replace(out, value=nested(flat((x.value,)), out.shape))
 
 
 def nested(elements: Iterator[Dim | float], shape: Shape) -> Contents:

@@ -7,13 +7,14 @@ arguments; nested graphs run the same way. Each value is freed after its last us
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 import torch
 
+from graphflops.base.nested import flat
 from graphflops.dims import Expr, evaluate
 from graphflops.errors import GraphflopsError, ModelError, RunError, shown
 from graphflops.exporters.pt2_values import LAYOUTS, MEMORY_FORMATS
@@ -53,13 +54,13 @@ class Step:
     def nests(self) -> bool:
         """True if it runs nested graphs whose calls are steps too; the functions of an attention are not run as steps."""
         return not self.node.operator.has_score_function and any(
-            isinstance(item, RunnableGraph) for item in leaves((*self.args, *self.kwargs.values()))
+            isinstance(item, RunnableGraph) for item in flat((*self.args, *self.kwargs.values()))
         )
 
 
 def results_of(step: Step, returned: Any) -> tuple[Any, ...]:
     """The results of a step in the order of the node's outputs, flat; None for a result that does not exist."""
-    found = tuple(leaves(returned)) if isinstance(returned, (tuple, list)) else (returned,)
+    found = tuple(flat(returned)) if isinstance(returned, (tuple, list)) else (returned,)
     wanted = len(step.node.outputs)
     if wanted == 0:
         return ()
@@ -239,12 +240,3 @@ class RunnableGraph:
         values = dict(self.around)
         values.update((entry.name, value) for entry, value in zip(given, operands, strict=True))
         return self.execution.calls(self.graph, values, self.prefix)
-
-
-def leaves(values: Any) -> Iterator[Any]:
-    """The items of nested tuples and lists."""
-    for value in values:
-        if isinstance(value, (tuple, list)):
-            yield from leaves(value)
-        else:
-            yield value

@@ -11,6 +11,7 @@ from torch.utils import flop_counter
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils.flop_counter import FlopCounterMode, flop_registry
 
+from graphflops.base.nested import flat
 from graphflops.runtime.execute import Step
 
 _COMPLEX = "torch counts a complex multiply-add as a real one; it takes eight operations"
@@ -124,6 +125,4 @@ def _without_groups(step: Step, ours: int) -> int:
 
 
 def _tensors(step: Step) -> Iterator[torch.Tensor]:
-    from graphflops.runtime.execute import leaves
-
-    return (x for x in leaves((*step.args, *step.kwargs.values())) if isinstance(x, torch.Tensor))
+    return (x for x in flat((*step.args, *step.kwargs.values())) if isinstance(x, torch.Tensor))

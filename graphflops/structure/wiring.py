@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from graphflops.base.nested import flat
 from graphflops.graph import Graph, Input, Node, Output, Ref
 from graphflops.report import Report, Row
 from graphflops.tensor import TensorType
@@ -198,12 +199,5 @@ class _Walk:
 def _operands(node: Node) -> list[str | None]:
     """What a call hands to the graphs it runs: the arguments after them, else all; None for one that is no value."""
     last = max((place for place, value in enumerate(node.args) if isinstance(value, Graph)), default=-1)
-    return [item.name if isinstance(item, Ref) else None for item in _flat(node.args[last + 1 :])]
-
-
-def _flat(arguments: Sequence[object]) -> Iterator[object]:
-    for item in arguments:
-        if isinstance(item, tuple):
-            yield from _flat(item)
-        elif not isinstance(item, (str, Graph)):
-            yield item
+    values = (item for item in flat(node.args[last + 1 :]) if not isinstance(item, (str, Graph)))
+    return [item.name if isinstance(item, Ref) else None for item in values]

@@ -7,12 +7,13 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import Union
 
+from graphflops.base.nested import flat
 from graphflops.cost import data_dependent
 from graphflops.dims import Dim, Expr
 from graphflops.errors import DimError
 from graphflops.rules.onnx.values import FOLLOWED, Number
 from graphflops.rules.registry import require, require_known
-from graphflops.rules.shapes import axes, few, flat, nested
+from graphflops.rules.shapes import axes, few, nested
 from graphflops.tensor import DTYPES, DType, TensorType, UnknownType
 
 # In the order of their numbers, from 1 on.
@@ -48,7 +49,7 @@ Numbers = Union[TensorType, UnknownType, Sequence[Number], Number, None]
 def numbers(given: Numbers) -> tuple[Number, ...] | None:
     """The contents of an operand or attribute in row-major order; None if unknown."""
     if isinstance(given, TensorType):
-        return None if given.value is None else tuple(flat(given.value))
+        return None if given.value is None else tuple(flat((given.value,)))
     if given is None or isinstance(given, UnknownType):
         return None
     if isinstance(given, (int, float, Expr)):
@@ -129,7 +130,7 @@ def known_contents(x: TensorType) -> KnownContents | None:
     shape = fixed(x.shape)
     if x.value is None or shape is None:
         return None
-    return KnownContents(shape, tuple(flat(x.value)))
+    return KnownContents(shape, tuple(flat((x.value,))))
 
 
 def fixed(shape: Sequence[Dim]) -> Place | None:

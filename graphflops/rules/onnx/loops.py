@@ -14,6 +14,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
+from graphflops.base.nested import flat
 from graphflops.cost import QUANTITIES, Cost, Estimate, RegionRun, Value, data_dependent
 from graphflops.dims import (
     Dim,
@@ -31,7 +32,7 @@ from graphflops.dims import (
 from graphflops.rules.onnx.entries import filled, known_contents, numbers, unknown
 from graphflops.rules.onnx.sequence import alike, common, one_of
 from graphflops.rules.onnx.values import Number
-from graphflops.rules.shapes import flat, nested, tensors_of
+from graphflops.rules.shapes import nested, tensors_of
 from graphflops.tensor import Contents, OptionalType, SequenceType, TensorType, UnknownType
 
 Body = Callable[[Dim, "State"], "Turn"]
@@ -355,7 +356,7 @@ def substituted(value: Value, sizes: Mapping[str, Dim]) -> Value:
         shape = tuple(map(put, value.shape))
         if value.value is None or shape != value.shape:
             return TensorType(shape, value.dtype)
-        entries = (x if isinstance(x, float) else put(x) for x in flat(value.value))
+        entries = (x if isinstance(x, float) else put(x) for x in flat((value.value,)))
         return replace(value, value=nested(entries, shape))
     if isinstance(value, SequenceType):
         length = None if value.length is None else put(value.length)
