@@ -61,7 +61,7 @@ def image_and_weight(call: PricedCall, values: Mapping[str, Value]) -> tuple[Ten
 def ops_of(calls: Sequence[PricedCall], inputs: int) -> int:
     """Nodes of the graph that torch.compile sees, about."""
     operators = [call.node.operator for call in calls]
-    return inputs + sum(_OPS_OF_GATE if one.is_gate else _OPS.get(one.kind, 1) for one in operators)
+    return inputs + sum(_OPS_OF_GATE if one.has("gate") else _OPS.get(one.kind, 1) for one in operators)
 
 
 def _class(call: PricedCall, x: TensorType, weight: TensorType) -> str:

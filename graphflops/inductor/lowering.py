@@ -178,7 +178,7 @@ class Lowered:
 def instructions(call: PricedCall) -> int:
     """Instructions for each element of a call's result, as inductor counts them, without those for constants."""
     operator = call.node.operator
-    return _INSTRUCTIONS_OF_GATE if operator.is_gate else _INSTRUCTIONS.get(operator.kind, 1)
+    return _INSTRUCTIONS_OF_GATE if operator.has("gate") else _INSTRUCTIONS.get(operator.kind, 1)
 
 
 def numbers(call: PricedCall) -> tuple[float, ...]:

@@ -52,7 +52,7 @@ def normalisation(low: Lowering, of: Lowered) -> None:
 def _normed_bytes(low: Lowering, name: str) -> Dim:
     """Bytes of a normalised result: in float32 if all its readers compute in float32 and read it more than once."""
     value, readers = low.typed(name), low.readers.get(name, [])
-    is_activated = bool(readers) and all(reader.node.operator.is_gate for reader in readers)
+    is_activated = bool(readers) and all(reader.node.operator.has("gate") for reader in readers)
     return value.numel * FLOAT_BYTES if is_activated else value.nbytes
 
 

@@ -96,16 +96,11 @@ def _of_the_counter(error: Exception) -> bool:
     return trace is not None and trace.tb_frame.f_code.co_filename == flop_counter.__file__
 
 
-def has_formula(ops: list[Any]) -> bool:
-    """True if FlopCounterMode has a formula for any of these operators."""
-    return any(getattr(op, "_overloadpacket", op) in flop_registry for op in ops)
-
-
 def gap(step: Step, ours: int, counted: int, ops: list[Any] | None) -> str:
     """The known error of FlopCounterMode that explains a difference between its count and ours; "" if there is none."""
     if ops is None:
         return "FlopCounterMode fails on it"
-    if counted == 0 and not has_formula(ops):
+    if counted == 0 and not any(getattr(op, "_overloadpacket", op) in flop_registry for op in ops):
         names = sorted({str(getattr(op, "_overloadpacket", op)) for op in ops} or {step.node.op})
         return f"FlopCounterMode has no formula for {', '.join(names[:3])}{', ...' if len(names) > 3 else ''}"
     if ours == 4 * counted and any(x.is_complex() for x in _tensors(step)):

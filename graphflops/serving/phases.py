@@ -117,7 +117,7 @@ class Prefill:
     def of(steps: Steps, cache: KvCache, program: Graph | None, setting: Setting) -> Prefill | None:
         """The prefill of a program of its own, or of the steps' program where its new tokens are open; else None."""
         if program is None:
-            found, others = steps, {name: _least(steps.report, name) for name in cache.lengths}
+            found, others = steps, {name: steps.report.symbols[name].minimum or 0 for name in cache.lengths}
         else:
             found, others = replace(Steps.of(program, setting, {}), beside=0.0, known={}), {}
         ids = token_ids(found.report)
@@ -195,7 +195,3 @@ def _open(size: Dim) -> tuple[str, int]:
         if isinstance(multiple, int) and size == multiple * symbol(name):
             return name, multiple
     return "", 1
-
-
-def _least(report: Report, name: str) -> int:
-    return report.symbols[name].minimum or 0
