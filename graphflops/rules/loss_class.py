@@ -222,13 +222,14 @@ def linear_cross_entropy(of: Operands) -> Estimate:
     )
 
 
+_LINEAR = ("x", "linear_weight", "linear_bias")
+
+
 @backward("torch_nn._linear_cross_entropy_batch_chunked")
 def linear_cross_entropy_gradient(call: ForwardCall) -> Estimate:
     """The gradients that the forward pass computed, scaled."""
     given = call.arguments
-    gradients = tuple(
-        given[name].like() for name in ("x", "linear_weight", "linear_bias") if name in call.wants
-    )
+    gradients = tuple(given[name].like() for name in _LINEAR if name in call.wants)
     work = sum(gradient.numel for gradient in gradients)
     return Estimate(gradients, vector_flops=work, reads=(result_of(call).like(), *gradients))
 
@@ -237,9 +238,7 @@ def linear_cross_entropy_gradient(call: ForwardCall) -> Estimate:
 def linear_cross_entropy_rows_gradient(call: ForwardCall) -> Estimate:
     """Recomputes the scores; one product for the input and one for the weights."""
     given, forward = call.arguments, call.estimate
-    gradients = tuple(
-        given[name].like() for name in ("x", "linear_weight", "linear_bias") if name in call.wants
-    )
+    gradients = tuple(given[name].like() for name in _LINEAR if name in call.wants)
     products = 1 + ("x" in call.wants) + ("linear_weight" in call.wants)
     scores = floor_div(forward.matrix_flops, 2 * given["x"].shape[1])
     return Estimate(
