@@ -6,10 +6,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from graphflops.base.nested import flat
 from graphflops.dims import Expr
 from graphflops.graph import Graph, Node, Ref
-from graphflops.tensor import TensorType
+from graphflops.tensor import TensorType, flat
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

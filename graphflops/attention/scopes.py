@@ -14,11 +14,10 @@ from graphflops.attention.conditions import HIDING, TRUE, Truth
 from graphflops.attention.constants import Constants
 from graphflops.attention.piecewise import Number, as_truth, negative, visible_where
 from graphflops.base.lazy import numpy as np
-from graphflops.base.nested import flat
 from graphflops.dims import Dim, Expr
 from graphflops.graph import Graph, Node, Ref, tensor_type
 from graphflops.ops import Op
-from graphflops.tensor import TensorType
+from graphflops.tensor import TensorType, flat
 from graphflops.view import View
 
 

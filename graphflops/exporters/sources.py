@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
-from graphflops.base.nested import flat
 from graphflops.graph import Argument, Graph, Input, Node, Output, Ref
 from graphflops.ops import operator
+from graphflops.tensor import flat
 
 # How the module of a call of an ONNX file is known.
 Evidence = Literal["recorded", "rewritten", "named", "none"]

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 from graphflops.attention.match import Spelled, spelled
 from graphflops.attention.operator_kinds import copies, first_of, role_of, source_of
-from graphflops.base.nested import flat
 from graphflops.dims import Dim, total
 from graphflops.onnx_audit.model import Model
 from graphflops.onnx_audit.registry import Edit, Observation, check
 from graphflops.rules.onnx.attention import attention
+from graphflops.tensor import flat
 from graphflops.view import Call
 
 _SINCE = 23  # opset

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from graphflops.base.nested import flat
 from graphflops.errors import shown
 from graphflops.onnx_audit.model import Model
 from graphflops.onnx_audit.registry import Edit, Observation, check
-from graphflops.tensor import DType, TensorType
+from graphflops.tensor import DType, TensorType, flat
 from graphflops.view import Call
 
 _GROWTH = 4  # a larger growth, from operands to result: the constant is stored small on purpose

@@ -19,10 +19,9 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Union
 
-from graphflops.base.nested import flat
 from graphflops.dims import Dim, differ
 from graphflops.ops.operator import operator
-from graphflops.tensor import DType, TensorType
+from graphflops.tensor import DType, TensorType, flat
 
 TABLE = Path(__file__).with_name("onnx_operands.txt")
 _KINDS = {"float": "f", "int": "i", "uint": "i", "bool": "b", "complex": "c", "other": "s"}

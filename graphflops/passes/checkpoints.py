@@ -13,12 +13,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from graphflops.base.nested import mapped
 from graphflops.base.patterns import modules_around
 from graphflops.errors import ModelError, shown
 from graphflops.graph import Argument, Graph, Node, Output, Ref
 from graphflops.passes.program import PricedCall
 from graphflops.report import Row
+from graphflops.tensor import mapped
 from graphflops.training import matched
 
 

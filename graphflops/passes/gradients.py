@@ -6,11 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from graphflops.base.nested import flat
 from graphflops.cost import MATRIX_QUANTITIES, Cost, Estimate, Value
 from graphflops.passes.program import Backward, PricedCall, owners
 from graphflops.rules.registry import ForwardCall, Rule, find_backward
-from graphflops.tensor import PartType, TensorType
+from graphflops.tensor import PartType, TensorType, flat
 
 
 def gradient(rule: Rule, arguments: Mapping[str, Any], estimate: Estimate) -> Estimate | None:

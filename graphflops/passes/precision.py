@@ -13,13 +13,12 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from graphflops.base.nested import flat
 from graphflops.graph import Graph, Node, Ref
 from graphflops.passes.bind import bind
 from graphflops.passes.price import Pricer
 from graphflops.rules.added_calls import converted
 from graphflops.rules.autocast import autocast
-from graphflops.tensor import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, DType, TensorType
+from graphflops.tensor import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, DType, TensorType, flat
 from graphflops.training import Precision
 
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Protocol
 
 from graphflops.base.limits import LimitPassed, spend
-from graphflops.base.nested import flat
 from graphflops.cost import RegionRun, Value
 from graphflops.dims import Dim
 from graphflops.errors import NoRuleError, ShapeError, shown
@@ -21,7 +20,7 @@ from graphflops.passes.reconcile import Reconciler, place_of
 from graphflops.passes.reshaped import reshaped
 from graphflops.report import Named, RegionUse, Row, scaled
 from graphflops.rules.registry import Rule, find
-from graphflops.tensor import TensorType
+from graphflops.tensor import TensorType, flat
 from graphflops.training import Training
 
 Progress = Callable[[int, int], None]

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
-from graphflops.base.nested import flat, mapped
 from graphflops.cost import QUANTITIES, WORK_QUANTITIES, Cost, Estimate, Value
 from graphflops.dims import Dim, Expr, Meeting, meetings, symbol
 from graphflops.errors import GraphflopsError, NoRuleError, RuleError, ShapeError, shown
@@ -19,7 +18,7 @@ from graphflops.report import State
 from graphflops.rules import functorch
 from graphflops.rules.registry import Rule, check_indices
 from graphflops.rules.shapes import held
-from graphflops.tensor import SequenceType, TensorType, UnknownType, sizes_in, with_sizes
+from graphflops.tensor import SequenceType, TensorType, UnknownType, flat, mapped, sizes_in, with_sizes
 
 # Far larger than any real program has, far smaller than what cannot be printed.
 _MOST_TERMS, _MOST_DEGREE, _MOST_DEPTH = 24, 8, 12  # of a size; past these it gets a name of its own

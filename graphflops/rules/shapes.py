@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
-from graphflops.base.nested import flat
 from graphflops.cost import Estimate, Value, copied, is_data_dependent
 from graphflops.dims import (
     Dim,
@@ -33,7 +32,7 @@ from graphflops.dims import (
 )
 from graphflops.errors import DimError
 from graphflops.rules.registry import require
-from graphflops.tensor import Contents, DType, TensorType
+from graphflops.tensor import Contents, DType, TensorType, flat
 
 Fold = Callable[..., Dim]
 

@@ -14,7 +14,6 @@ from typing import Any
 
 import torch
 
-from graphflops.base.nested import flat
 from graphflops.dims import Expr, evaluate
 from graphflops.errors import GraphflopsError, ModelError, RunError, shown
 from graphflops.exporters.pt2_values import LAYOUTS, MEMORY_FORMATS
@@ -24,7 +23,7 @@ from graphflops.runtime import higher_order
 from graphflops.runtime.flex_nodes import Kernels, flex_attention, flex_attention_backward
 from graphflops.runtime.operators import resolve
 from graphflops.runtime.tensors import Weights, dtype_of
-from graphflops.tensor import DType
+from graphflops.tensor import DType, flat
 
 _TURNS = 100_000  # runs of nested graphs in one run of a program from a file
 

@@ -11,8 +11,8 @@ from torch.utils import flop_counter
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils.flop_counter import FlopCounterMode, flop_registry
 
-from graphflops.base.nested import flat
 from graphflops.runtime.execute import Step
+from graphflops.tensor import flat
 
 _COMPLEX = "torch counts a complex multiply-add as a real one; it takes eight operations"
 _GROUPS = "torch counts the gradient of a grouped convolution's weight as if there were one group"

@@ -19,12 +19,12 @@ from typing import Any
 import torch
 from torch._functorch import predispatch
 
-from graphflops.base.nested import flat
 from graphflops.errors import ModelError, RunError, shown
 from graphflops.graph import Graph, Opaque
 from graphflops.ops import Op
 from graphflops.ops import operator as spelled
 from graphflops.rules.registry import find
+from graphflops.tensor import flat
 
 _REFUSED = {
     "aten.from_file": "it reads a file that the program names",

@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from graphflops.base.nested import flat
 from graphflops.graph import Graph, Input, Node, Output, Ref
 from graphflops.report import Report, Row
-from graphflops.tensor import TensorType
+from graphflops.tensor import TensorType, flat
 from graphflops.view import nested_graphs
 
 Makers = ChainMap[str, tuple[str, ...]]  # by name of a value: the nodes that make it

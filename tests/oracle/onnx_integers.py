@@ -34,10 +34,9 @@ import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
 
 from graphflops import analyze
-from graphflops.base.nested import flat
 from graphflops.dims import Expr, evaluate
 from graphflops.errors import GraphflopsError
-from graphflops.tensor import TensorType
+from graphflops.tensor import TensorType, flat
 from tests.oracle import onnx_shape_calls  # noqa: F401 adds its calls to CALLS
 from tests.oracle.onnx_integer_calls import CALLS, Operand, Proposal, Refused
 

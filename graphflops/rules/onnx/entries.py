@@ -7,14 +7,13 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import Union
 
-from graphflops.base.nested import flat
 from graphflops.cost import data_dependent
 from graphflops.dims import Dim, Expr
 from graphflops.errors import DimError
 from graphflops.rules.onnx.values import FOLLOWED, Number
 from graphflops.rules.registry import require, require_known
 from graphflops.rules.shapes import axes, few, nested
-from graphflops.tensor import DTYPES, DType, TensorType, UnknownType
+from graphflops.tensor import DTYPES, DType, TensorType, UnknownType, flat
 
 # In the order of their numbers, from 1 on.
 _NAMES = """float32 uint8 int8 uint16 int16 int32 int64 string bool float16 float64 uint32 uint64 complex64 complex128

@@ -14,7 +14,6 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
-from graphflops.base.nested import flat
 from graphflops.cost import QUANTITIES, Cost, Estimate, RegionRun, Value, data_dependent
 from graphflops.dims import (
     Dim,
@@ -33,7 +32,7 @@ from graphflops.rules.onnx.entries import filled, known_contents, numbers, unkno
 from graphflops.rules.onnx.sequence import alike, common, one_of
 from graphflops.rules.onnx.values import Number
 from graphflops.rules.shapes import nested, tensors_of
-from graphflops.tensor import Contents, OptionalType, SequenceType, TensorType, UnknownType
+from graphflops.tensor import Contents, OptionalType, SequenceType, TensorType, UnknownType, flat
 
 Body = Callable[[Dim, "State"], "Turn"]
 

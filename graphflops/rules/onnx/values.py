@@ -15,7 +15,6 @@ from fractions import Fraction
 from itertools import product
 from typing import Union
 
-from graphflops.base.nested import flat
 from graphflops.dims import (
     Dim,
     Expr,
@@ -32,7 +31,7 @@ from graphflops.dims import (
 from graphflops.errors import DimError
 from graphflops.rules import shapes
 from graphflops.rules.shapes import aligned, few, in_type, nested
-from graphflops.tensor import FLOAT32, DType, TensorType
+from graphflops.tensor import FLOAT32, DType, TensorType, flat
 
 Number = Union[Dim, float]
 FOLLOWED = 64  # elements; tensors that programs compute sizes with hold one or two entries per axis
