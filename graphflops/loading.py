@@ -4,32 +4,19 @@ from __future__ import annotations
 
 import itertools
 import os
-from typing import TYPE_CHECKING, Any, Protocol, Union
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol, Union
 
 from graphflops.base import files
 from graphflops.errors import FileError, GraphflopsError, ModelError, OptionError, RuleError, innermost, shown
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from graphflops.graph import Graph
-    from graphflops.report import Execution, Report
-    from graphflops.training import Training
+from graphflops.graph import Graph
+from graphflops.report import Execution, Report
+from graphflops.training import Training
 
 _LARGEST_REPORT = 2**30  # bytes of a saved report; that of a 70B model has 4 million
 
-
-_NOT_OF_REPORTS = (
-    "--model",
-    "--mask",
-    "--name",
-    "--training",
-    "--open",
-    "--execution",
-    "--device",
-    "--network",
-    "--torch",
-)
+# Options of another name than the keyword.
+_FLAGS = {"model_name": "model", "masks": "mask", "names": "name", "assume": "open"}
 
 
 class Exported(Protocol):
@@ -84,14 +71,13 @@ def analyze(
     Raises FileError (file), ModelError (sizes that contradict the program) or OptionError (wrong options).
     """
     model = on_mesh(_captured(model, args, kwargs, dynamic_shapes), mesh)
-    others = (model_name, masks, names, training, not assume, execution, device, network, torch)
+    given: Any = {"model_name": model_name, "masks": masks, "names": names, "training": training}
+    given |= {"assume": assume, "execution": execution, "device": device, "network": network, "torch": torch}
     if (report := saved_report(model)) is not None:
-        return _resized(report, dims or {}, inputs or {}, others)
+        return _resized(report, dims or {}, inputs or {}, given)
     from graphflops.analysis import analyze as computed
 
-    given: Any = {"dims": dims, "inputs": inputs, "masks": masks, "names": names, "training": training}
-    given |= {"assume": assume, "execution": execution, "device": device, "network": network, "torch": torch}
-    return computed(model, model_name=model_name, progress=progress, **given)
+    return computed(model, dims=dims, inputs=inputs, progress=progress, **given)
 
 
 def on_mesh(model: Model, mesh: Mapping[str, int] | None) -> Model:
@@ -127,10 +113,12 @@ def _captured(model: Model, args: Any, kwargs: Mapping[str, Any] | None, dynamic
 
 
 def _resized(
-    report: Report, dims: Mapping[str, int], inputs: Mapping[str, Sequence[int]], others: Sequence[object]
+    report: Report, dims: Mapping[str, int], inputs: Mapping[str, Sequence[int]], others: Mapping[str, object]
 ) -> Report:
     """A saved report evaluated at these sizes; OptionError for the other options, which a report does not take."""
-    given = [name for name, option in zip(_NOT_OF_REPORTS, others, strict=True) if option]
+    # `assume` alone is true by default.
+    wrong = [name for name, option in others.items() if bool(option) is not (name == "assume")]
+    given = [f"--{_FLAGS.get(name, name)}" for name in wrong]
     if given:
         raise OptionError(
             f"MODEL is a saved report, which takes no {', no '.join(given)}: give the model itself"

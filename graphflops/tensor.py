@@ -1,8 +1,8 @@
-"""Types of values, known before anything runs: element type, shape and, for small integer tensors, contents."""
+"""Types of values, known before anything runs: element type, shape, contents of small integer tensors; tuples of values."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Union
 
@@ -227,3 +227,17 @@ def sizes_in(value: Any) -> list[Dim]:
 
     with_sizes(value, keep)
     return found
+
+
+def flat(values: Iterable[Any]) -> Iterator[Any]:
+    """What is in them, and in tuples and lists in them, in order."""
+    for value in values:
+        if isinstance(value, (tuple, list)):
+            yield from flat(value)
+        else:
+            yield value
+
+
+def mapped(value: Any, change: Callable[[Any], Any]) -> Any:
+    """The value, or each in nested tuples, changed."""
+    return tuple([mapped(item, change) for item in value]) if isinstance(value, tuple) else change(value)

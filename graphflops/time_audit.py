@@ -7,8 +7,9 @@ report with predicted times. Equal calls of several layers are one finding.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
@@ -16,22 +17,16 @@ from graphflops.attention.kernel import last_refusal, remedy
 from graphflops.base import units
 from graphflops.base.files import opened
 from graphflops.base.numbered import starred
-from graphflops.devices import complete, device
+from graphflops.devices import Device, complete, device
 from graphflops.errors import FileError, OptionError, shown
 from graphflops.kernels.kernel import Kernel, Product, bytes_of
 from graphflops.onnx_audit.registry import Check
 from graphflops.ops import operator
-from graphflops.report.findings import Finding, ModelFindings, RuleInfo, with_neighbours
+from graphflops.report import Execution, Report, Row
+from graphflops.report.findings import Finding, ModelFindings, RuleInfo, Severity, with_neighbours
 from graphflops.time.predict import fused_seconds, predict, seconds_of
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
-    from graphflops.devices import Device
-    from graphflops.report import Execution, Report, Row
-    from graphflops.report.findings import Severity
-
-    Progress = Callable[[int, int], None]
+Progress = Callable[[int, int], None]
 
 _ALIGNED = 8
 _LEAST_SHARE = 0.01  # of the program's time that a finding saves

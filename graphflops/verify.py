@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, get_args
 
@@ -10,6 +10,7 @@ from graphflops.dims import Expr
 from graphflops.errors import ModelError, shown
 from graphflops.graph import Graph, InputRole, Node, Opaque, OutputRole
 from graphflops.tensor import OptionalType, SequenceType, TensorType, UnknownType, sizes_in
+from graphflops.view import nested_graphs
 
 _TYPES = (TensorType, SequenceType, OptionalType, UnknownType, Opaque, Expr, int, float, complex, str)
 _MOST_SHOWN = 20
@@ -61,7 +62,7 @@ class _Checker:
         for slot, name in node.uses():  # values that a nested graph captures included
             if name not in defined:
                 self._say(here, [f"operand {slot} is {shown(name)}, which is not defined before"])
-        for nested in _nested((*node.args, *[value for _, value in node.kwargs])):
+        for nested in nested_graphs(node):
             self.check(nested, f"{place}{shown(node.name)}/{shown(nested.name)}: ")
         for result in node.outputs:
             if result is not None:
@@ -101,24 +102,14 @@ class _Checker:
             typed: object = graph.types[name]
             if typed is not None and not isinstance(typed, _TYPES):
                 self._say(place, [f"{shown(name)} has the type {type(typed).__name__}, which is none"])
-            unknown = {name for size in sizes_in(typed) for name in _symbols(size)} - self.symbols.keys()
+            unknown = {
+                name for size in sizes_in(typed) if isinstance(size, Expr) for name in size.symbols
+            } - self.symbols.keys()
             if unknown:
                 self._say(place, [f"the type of {shown(name)} has the unknown size {shown(min(unknown))}"])
 
     def _say(self, place: str, texts: Iterable[str]) -> None:
         self.found.extend(f"{place}{text}" for text in texts)
-
-
-def _nested(arguments: Iterable[Any]) -> Iterator[Graph]:
-    for argument in arguments:
-        if isinstance(argument, Graph):
-            yield argument
-        elif isinstance(argument, tuple):
-            yield from _nested(argument)
-
-
-def _symbols(size: object) -> frozenset[str]:
-    return size.symbols if isinstance(size, Expr) else frozenset()
 
 
 def _bad_ranges(graph: Graph) -> list[str]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from graphflops.dims import Expr
 from graphflops.graph import Graph, Node, Ref
-from graphflops.tensor import TensorType
+from graphflops.tensor import TensorType, flat
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -182,16 +182,5 @@ def _calls(graph: Graph, prefix: str, rows: Mapping[str, Row]) -> Iterator[tuple
 
 def nested_graphs(node: Node) -> Iterator[Graph]:
     """The graphs among the arguments of a call."""
-    for value in (*node.args, *[value for _, value in node.kwargs]):
-        for item in value if isinstance(value, tuple) else (value,):
-            if isinstance(item, Graph):
-                yield item
-
-
-def flat(values: Any) -> Iterator[Any]:
-    """The items of nested tuples, in order."""
-    for value in values:
-        if isinstance(value, tuple):
-            yield from flat(value)
-        else:
-            yield value
+    arguments = flat((*node.args, *[value for _, value in node.kwargs]))
+    return (argument for argument in arguments if isinstance(argument, Graph))

@@ -6,7 +6,8 @@ A truth is made of affine conditions (`conditions`), a number is given by cases 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from graphflops.attention.conditions import (
     FALSE,
@@ -20,7 +21,7 @@ from graphflops.attention.conditions import (
     where_not_negative,
 )
 from graphflops.attention.constants import Even, known_element, stored_form
-from graphflops.attention.domain import Domain, Indices
+from graphflops.attention.domain import Domain, Evaluator, Indices
 from graphflops.attention.elementwise import Function, computed, is_known
 from graphflops.attention.piecewise import (
     UNKNOWN_NUMBER,
@@ -43,16 +44,9 @@ from graphflops.attention.piecewise import (
     where_at_least,
     where_equal,
 )
-from graphflops.dims import Expr, at_least, floor_div, mod
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from graphflops.attention.domain import Evaluator
-    from graphflops.attention.scopes import Scope, Step
-    from graphflops.dims import Dim
-    from graphflops.tensor import DType, TensorType
-
+from graphflops.attention.scopes import Scope, Step
+from graphflops.dims import Dim, Expr, at_least, floor_div, mod
+from graphflops.tensor import DType, TensorType
 
 _LARGEST_DIVISOR = 2**12  # whose remainders are told apart
 

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from collections.abc import Sequence
+from typing import Any, Generic, Protocol, TypeVar
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from graphflops.attention.elementwise import Function
-    from graphflops.attention.scopes import Scope, Step
-    from graphflops.dims import Dim
-    from graphflops.tensor import DType, TensorType
+from graphflops.attention.elementwise import Function
+from graphflops.attention.scopes import Scope, Step
+from graphflops.dims import Dim
+from graphflops.tensor import DType, TensorType
 
 V = TypeVar("V")
 

@@ -10,19 +10,16 @@ A condition on a size that is not known counts as met.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from itertools import pairwise
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
+from graphflops.devices.platform import Platform
+from graphflops.dims import Dim
 from graphflops.kernels.choices import has_limit, limits
+from graphflops.tensor import TensorType
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from graphflops.devices.platform import Platform
-    from graphflops.dims import Dim
-    from graphflops.tensor import TensorType
-
-    Condition = Callable[["Problem"], str]  # why a kernel does not accept the operands; "" where it does
+Condition = Callable[["Problem"], str]  # why a kernel does not accept the operands; "" where it does
 
 Kernel = Literal["cudnn", "flash", "efficient", "math"]
 

@@ -17,8 +17,8 @@ from graphflops.base.lazy import numpy as np
 from graphflops.dims import Dim, Expr
 from graphflops.graph import Graph, Node, Ref, tensor_type
 from graphflops.ops import Op
-from graphflops.tensor import TensorType
-from graphflops.view import View, flat
+from graphflops.tensor import TensorType, flat
+from graphflops.view import View
 
 
 class Mutations:
@@ -48,7 +48,9 @@ class Mutations:
     def is_view(self, name: str) -> bool:
         """Whether a value is a view of another, or that value itself after a write in place."""
         maker = self.makers.get(name)
-        return maker is not None and (maker.writes or _is_view(maker))
+        if maker is None or maker.writes:
+            return maker is not None
+        return bool(maker.uses) and maker.shares and maker.operator.shares_memory
 
     def path(self, name: str, write: Step) -> list[Step]:
         """The views that lead from the value that owns the memory to what a call writes to."""
@@ -70,10 +72,6 @@ def _written(call: Step) -> Sequence[str]:
     first = next(iter((*call.node.args, *(value for _, value in call.node.kwargs))), None)
     names = first if isinstance(first, tuple) else (first,)
     return [argument.name for argument in names if isinstance(argument, Ref)]
-
-
-def _is_view(call: Step) -> bool:
-    return bool(call.uses) and call.shares and call.operator.shares_memory
 
 
 _WITH_OPERANDS = frozenset({"wrap", "wrap_with_autocast", "invoke_subgraph", "cond"})

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
-from graphflops.dims import Expr
+from graphflops.attention.domain import Evaluator, Indices
+from graphflops.attention.scopes import Step
+from graphflops.dims import Dim, Expr
 from graphflops.graph import Ref
+from graphflops.tensor import TensorType
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from graphflops.attention.domain import Evaluator, Indices
-    from graphflops.attention.scopes import Step
-    from graphflops.dims import Dim
-    from graphflops.tensor import TensorType
-
-    Follow = Callable[[Evaluator[Any], Step, Indices], Any]
+Follow = Callable[[Evaluator[Any], Step, Indices], Any]
 
 
 def _source(p: Evaluator[Any], step: Step, name: str = "x") -> TensorType:

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
+from graphflops.attention.domain import Evaluator
 from graphflops.attention.elementwise import converted
+from graphflops.attention.scopes import Step
 from graphflops.base.lazy import numpy as np
 from graphflops.graph import Ref
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from graphflops.attention.domain import Evaluator
-    from graphflops.attention.scopes import Step
 
 _REDUCTIONS = {"any": "any", "all": "all", "sum": "sum", "amax": "max", "amin": "min", "prod": "prod"}
 

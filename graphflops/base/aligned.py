@@ -16,8 +16,8 @@ def matching_blocks(
 
     Equal beginnings and ends always match; what lies between does where it has at most `most` pairs of equal elements.
     """
-    start = _equal_at_start(old, new)
-    end = _equal_at_start(old[start:][::-1], new[start:][::-1])
+    start = equal_at_start(old, new)
+    end = equal_at_start(old[start:][::-1], new[start:][::-1])
     ours, theirs = old[start : len(old) - end], new[start : len(new) - end]
     blocks = [(0, 0, start)]
     counts = Counter(theirs)
@@ -28,6 +28,7 @@ def matching_blocks(
     return [block for block in blocks if block[2]]
 
 
-def _equal_at_start(old: Sequence[Hashable], new: Sequence[Hashable]) -> int:
+def equal_at_start(old: Sequence[Hashable], new: Sequence[Hashable]) -> int:
+    """How many elements both begin with."""
     pairs = enumerate(zip(old, new, strict=False))
     return next((index for index, (ours, theirs) in pairs if ours != theirs), min(len(old), len(new)))

@@ -9,15 +9,20 @@ _NUMBERS = re.compile(r"\d+")
 _INDEX = re.compile(r"(?<![^.])\d+(?![^.])")  # one part of a path that is a number
 
 
-def spans(indices: Iterable[int]) -> str:
-    """Ascending indices: `0-11`, `0-3, 7`, `0, 2, … 26` where there are many."""
+def runs_of(indices: Iterable[int]) -> list[str]:
+    """Ascending indices, neighbours together: `0-11`, `13`."""
     runs: list[list[int]] = []
     for index in indices:
         if runs and index == runs[-1][-1] + 1:
             runs[-1] = [runs[-1][0], index]
         else:
             runs.append([index])
-    texts = ["-".join(map(str, run)) for run in runs]
+    return ["-".join(map(str, run)) for run in runs]
+
+
+def spans(indices: Iterable[int]) -> str:
+    """Ascending indices: `0-11`, `0-3, 7`, `0, 2, … 26` where there are many."""
+    texts = runs_of(indices)
     return ", ".join(texts) if len(texts) <= 3 else f"{texts[0]}, {texts[1]}, … {texts[-1]}"
 
 

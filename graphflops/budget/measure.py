@@ -75,7 +75,7 @@ class Measures:
         if quantity in SERVED:
             return self._served(quantity) or 0
         if quantity == "max_device_bytes":
-            return self._device_bytes()
+            return self.report.memory_use[-1].taken  # by the last phase
         if quantity == "max_seconds":
             return self._nanoseconds()
         totals = self.report.step() or self.report.totals
@@ -91,10 +91,6 @@ class Measures:
         """A quantity of the step that is served, a time in nanoseconds; None where it is not known."""
         found = None if self.cell is None else SERVED[quantity].of(self.cell)
         return None if found is None else int(found * (1e9 if UNITS[quantity] == "ns" else 1))
-
-    def _device_bytes(self) -> Dim:
-        """What the last phase takes on its device."""
-        return self.report.memory_use[-1].taken
 
     def _nanoseconds(self) -> int:
         """The predicted time on its device, of the whole step where training is priced."""

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
+from graphflops.base.aligned import equal_at_start
 from graphflops.comparison.tree import ComparedModule
 
 ModulePair = tuple[ComparedModule, ComparedModule]  # one of the old program, one of the new
@@ -179,14 +180,11 @@ def _number(part: ComparedModule) -> int:
 
 def _aligned(mine: Sequence[ComparedModule], other: Sequence[ComparedModule]) -> Iterator[ModulePair]:
     """Aligns two lists of modules as sequences, for the largest sum of scores of pairs in order."""
-    start = 0
-    while start < min(len(mine), len(other)) and mine[start].signature == other[start].signature:
-        yield mine[start], other[start]
-        start += 1
-    end = 0
-    while end < min(len(mine), len(other)) - start and mine[-1 - end].signature == other[-1 - end].signature:
-        yield mine[-1 - end], other[-1 - end]
-        end += 1
+    signatures = [part.signature for part in mine], [part.signature for part in other]
+    start = equal_at_start(*signatures)
+    end = equal_at_start(*(each[start:][::-1] for each in signatures))
+    yield from zip(mine[:start], other[:start], strict=True)
+    yield from zip(mine[::-1][:end], other[::-1][:end], strict=True)
     mine, other = mine[start : len(mine) - end], other[start : len(other) - end]
     if len(mine) * len(other) > _MOST_CELLS:
         by_name = {part.name: part for part in other}

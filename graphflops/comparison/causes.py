@@ -11,7 +11,7 @@ from fractions import Fraction
 from math import prod
 from typing import NamedTuple
 
-from graphflops.base.numbered import is_index
+from graphflops.base.numbered import is_index, runs_of
 from graphflops.comparison.result import Cause, Fact, Figure, Fold, ModuleChange, Resized
 
 _SIZED = frozenset({"shape", "heads", "parameters"})  # facts that a changed size explains
@@ -236,13 +236,7 @@ def _together(names: Sequence[str]) -> str:
         return names[0]
     if not all(map(is_index, names)):
         return f"{{{','.join(names)}}}"
-    runs: list[list[int]] = []
-    for number in sorted(map(int, names)):
-        if runs and number == runs[-1][-1] + 1:
-            runs[-1] = [runs[-1][0], number]
-        else:
-            runs.append([number])
-    return ",".join("-".join(map(str, run)) for run in runs)
+    return ",".join(runs_of(sorted(map(int, names))))
 
 
 def _times(members: Sequence[ModuleChange], name: str) -> Mapping[str, Figure]:

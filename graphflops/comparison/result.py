@@ -31,7 +31,6 @@ LedgerKind = Literal[
 ]  # fmt: skip
 WORK: tuple[str, ...] = tuple(quantity.name for quantity in REPORTED)
 HELD: tuple[str, ...] = ("parameters", "parameter_bytes", "buffer_bytes")
-PHASES: tuple[str, ...] = ("forward", "backward", "optimizer", "step")
 
 
 @dataclass(frozen=True, slots=True)

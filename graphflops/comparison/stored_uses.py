@@ -51,7 +51,8 @@ class Matcher:
     def matched(self) -> StoredUses:
         """What became of each parameter."""
         norms = _norms(self.old.rows)
-        aside = [use for use in self.left if use.module in norms and self._is_gone(use.module)]
+        gone = norms.keys() - _norms(self.new.rows).keys()
+        aside = [use for use in self.left if use.module in gone]
         self.left = [use for use in self.left if use not in aside]
         self._pair(lambda ours, theirs: _same_name(ours, theirs) and self._is_stored_alike(ours, theirs))
         self._pair(lambda ours, theirs: ours.module == theirs.module and self._is_alike(ours, theirs))
@@ -162,10 +163,6 @@ class Matcher:
         self.left = [use for use in self.left if use not in ours]
         self.free = [use for use in self.free if use not in theirs]
         self.found.packed += [plain(use.roots[0]) for use in ours]
-
-    def _is_gone(self, module: str) -> bool:
-        """True if the export has no batch norm in the module."""
-        return module not in _norms(self.new.rows)
 
     def _fold_norms(self, aside: Iterable[ConstantUse], norms: Mapping[str, Row]) -> None:
         """Batch norms whose product has a bias in the export are folded into it; the parameters of others are lost.

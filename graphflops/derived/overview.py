@@ -68,16 +68,12 @@ def _line(model: str, analyze: Callable[[str], Report]) -> OverviewLine:
         cost = _cost(report, time.perf_counter() - begun)
     except (GraphflopsError, OSError, RecursionError, MemoryError) as error:
         reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
-        return OverviewLine(model, error=shown(_without(model, reason), _ERROR))
+        reason = reason.removeprefix(f"{shown(model)}: ")  # the line has the name of the file already
+        return OverviewLine(model, error=shown(reason, _ERROR))
     finally:
         gc.collect()  # off while a command runs, and the next model may be large
     said = [problem.message for problem in impossible(report)]
     return OverviewLine(model, cost, shown(said[0], _ERROR) if said else "")
-
-
-def _without(model: str, message: str) -> str:
-    """The message without the name of the file that it begins with: the line has it already."""
-    return message.removeprefix(f"{shown(model)}: ")
 
 
 def _cost(report: Report, seconds: float) -> ModelCost:

@@ -62,7 +62,7 @@ def capture(
     mode = _fake_mode((*module.parameters(), *module.buffers(), *torch.utils._pytree.tree_leaves(inputs)))
     with contextlib.ExitStack() as stack:
         if mode is not None:
-            inputs = torch.utils._pytree.tree_map_only(torch.Tensor, lambda x: _faked(x, mode), inputs)
+            inputs = torch.utils._pytree.tree_map_only(torch.Tensor, mode.from_tensor, inputs)
             stack.enter_context(mode)
         elif any(weight.is_meta for weight in (*module.parameters(), *module.buffers())):
             inputs = torch.utils._pytree.tree_map_only(torch.Tensor, lambda x: x.to("meta"), inputs)
@@ -148,11 +148,6 @@ def _fake_mode(tensors: Iterable[Any]) -> Any:
     from torch._subclasses.fake_tensor import FakeTensor
 
     return next((tensor.fake_mode for tensor in tensors if isinstance(tensor, FakeTensor)), None)
-
-
-def _faked(tensor: torch.Tensor, mode: Any) -> torch.Tensor:
-    fake: torch.Tensor = mode.from_tensor(tensor)
-    return fake
 
 
 def _input(spec: Any, shared: Mapping[str, str]) -> Input:

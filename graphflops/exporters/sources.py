@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from graphflops.graph import Argument, Graph, Input, Node, Output, Ref
 from graphflops.ops import operator
-from graphflops.view import flat
+from graphflops.tensor import flat
 
 # How the module of a call of an ONNX file is known.
 Evidence = Literal["recorded", "rewritten", "named", "none"]
@@ -247,11 +247,8 @@ def with_modules(
     """The calls with their modules, for a joint graph that records none; the calls of any other graph unchanged."""
     if not any(output.role == "gradient" for output in outputs) or any(node.module for node in nodes):
         return tuple(nodes)
-    owners = {
-        e.name: e.target.rpartition(".")[0] for e in inputs if e.role in ("parameter", "buffer") and e.target
-    }
     operands = {node.name: [name for _, name in node.uses()] for node in nodes}
-    flow = _Flow(owners, _forward(nodes, operands, outputs))
+    flow = _Flow(_owners(inputs), _forward(nodes, operands, outputs))
     leads = _leads(nodes, operands, outputs)
     placed = []
     for node in nodes:
@@ -337,12 +334,12 @@ def _names(output: Output) -> list[str]:
 
 def with_nested_modules(nodes: Sequence[Node], inputs: Iterable[Input]) -> tuple[Node, ...]:
     """The calls, with modules set on the calls of nested graphs in their arguments."""
-    owners = {
-        entry.name: entry.target.rpartition(".")[0]
-        for entry in inputs
-        if entry.role in ("parameter", "buffer") and entry.target
-    }
-    return _with_owners(nodes, owners)
+    return _with_owners(nodes, _owners(inputs))
+
+
+def _owners(inputs: Iterable[Input]) -> dict[str, str]:
+    weights = (entry for entry in inputs if entry.role in ("parameter", "buffer") and entry.target)
+    return {entry.name: entry.target.rpartition(".")[0] for entry in weights}
 
 
 def _with_owners(nodes: Sequence[Node], owners: Mapping[str, str]) -> tuple[Node, ...]:

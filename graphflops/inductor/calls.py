@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 from graphflops.dims import Dim, prod
+from graphflops.graph import Graph
 from graphflops.inductor.library_calls import (
     convolution,
     convolution_gradient,
@@ -13,7 +15,7 @@ from graphflops.inductor.library_calls import (
     product,
     product_gradient,
 )
-from graphflops.inductor.lowering import FLOAT_BYTES, GradientLowering, Lowered, Lowering
+from graphflops.inductor.lowering import FLOAT_BYTES, GradientLowering, JointGraph, Lowered, Lowering
 from graphflops.inductor.rowwise import (
     attention,
     attention_gradient,
@@ -23,14 +25,8 @@ from graphflops.inductor.rowwise import (
     softmax,
     softmax_gradient,
 )
+from graphflops.passes.program import PricedCall
 from graphflops.tensor import TensorType
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-
-    from graphflops.graph import Graph
-    from graphflops.inductor.lowering import JointGraph
-    from graphflops.passes.program import PricedCall
 
 # Kinds whose results are computed element by element, and those of them that the partitioner may compute again.
 _AGAIN = frozenset({"elementwise", "comparison", "logic", "cast", "identity", "creation", "gather"})
@@ -91,7 +87,7 @@ class ForwardLowering(Lowering):
         """An in-place call makes a new tensor; what shares the memory reads that one from now on."""
         owner, operator = self.root.get(out, out), of.call.node.operator
         is_whole = self.elements(out) == self.elements(owner)
-        alone, twice = operator.kind not in _POINTWISE, operator.is_gate
+        alone, twice = operator.kind not in _POINTWISE, operator.has("gate")
         made = {out: self.nbytes(out if is_whole else owner)}
         self.add(of, "pointwise", made, of.operands, is_alone=alone, reads_twice=twice)
         self.version[owner] = out
@@ -110,7 +106,7 @@ class ForwardLowering(Lowering):
             self.concatenated(of)
         else:
             again = operator.kind in _AGAIN and operator.name != "embedding"
-            more = {"recomputable": again or operator.name == "repeat", "reads_twice": operator.is_gate}
+            more = {"recomputable": again or operator.name == "repeat", "reads_twice": operator.has("gate")}
             self.add(of, "pointwise", of.made, of.operands, is_random=operator.kind == "random", **more)
 
     def resampling(self, of: Lowered) -> None:
@@ -248,7 +244,9 @@ class BackwardLowering(GradientLowering):
             call.gradient.gradients, call.gradient.estimate.out, strict=False
         ):
             size = gradient.nbytes if isinstance(gradient, TensorType) else 0
-            if call.node.operator.is_gate:  # its operand may be in float32; one from around a branch is not
+            if call.node.operator.has(
+                "gate"
+            ):  # its operand may be in float32, but for one from around a branch
                 size = self.joint.sizes.get(of.operands[place], size)
             if is_fresh:
                 of.fresh[place] = self.new(of.names[place], size)
@@ -297,7 +295,7 @@ class BackwardLowering(GradientLowering):
         read = [] if operator.kind == "pooling" else [*self.read(of), *of.beside.values()]
         if operator.kind == "loss":  # the softmax in a cross-entropy is computed again
             read = [*dict.fromkeys((of.operands[0], *read))]
-        if operator.is_threshold:
+        if operator.has("threshold"):
             read = [self.threshold(of, tensor) for tensor in read]
         reads = (*of.incoming, *read)
         if len(of.fresh) > _MOST_SEPARATE:

@@ -5,16 +5,13 @@ Stored pointwise operators and reductions over the same elements are one kernel 
 
 from __future__ import annotations
 
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from collections.abc import Container, Mapping, Sequence
-
-    from graphflops.dims import Dim
-    from graphflops.inductor.lowering import Op
+from graphflops.dims import Dim
+from graphflops.inductor.lowering import Op
 
 _MOST_MEMBERS = 64  # operators of a kernel, about (its max_fusion_size)
 _FARTHEST = 64  # operators between two that are only joined because they read the same

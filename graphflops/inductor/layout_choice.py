@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
 
+from graphflops.cost import Value
 from graphflops.dims import Dim, prod
 from graphflops.graph import Ref
+from graphflops.passes.program import PricedCall
 from graphflops.tensor import TensorType
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from graphflops.cost import Value
-    from graphflops.passes.program import PricedCall
 
 # Time with channels last relative to without, by class of convolution, and calls of a program with few convolutions:
 # the constants of torch/_inductor/graph.py.
@@ -65,7 +61,7 @@ def image_and_weight(call: PricedCall, values: Mapping[str, Value]) -> tuple[Ten
 def ops_of(calls: Sequence[PricedCall], inputs: int) -> int:
     """Nodes of the graph that torch.compile sees, about."""
     operators = [call.node.operator for call in calls]
-    return inputs + sum(_OPS_OF_GATE if one.is_gate else _OPS.get(one.kind, 1) for one in operators)
+    return inputs + sum(_OPS_OF_GATE if one.has("gate") else _OPS.get(one.kind, 1) for one in operators)
 
 
 def _class(call: PricedCall, x: TensorType, weight: TensorType) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 from graphflops.dims import Dim, dim_max, prod
 from graphflops.graph import Ref
@@ -14,13 +15,9 @@ from graphflops.inductor.layout_choice import (
     padded_inner,
     padded_rows,
 )
+from graphflops.inductor.lowering import GradientLowering, Lowered, Lowering
 from graphflops.kernels import buffers as kernels
 from graphflops.kernels.beside import operand_copies
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from graphflops.inductor.lowering import GradientLowering, Lowered, Lowering
 
 _SINGLE = 32
 _ALIGNED = 8  # channels that tensor cores read at once in half precision

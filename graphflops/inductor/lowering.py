@@ -6,20 +6,17 @@ fused kernel accepts is two products with a softmax between them. Views are none
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
+from graphflops.devices import Platform
 from graphflops.dims import Dim, evaluate, prod
 from graphflops.inductor.layout_choice import prefers_channels_last
+from graphflops.memory.on_gpu import OnGpu
+from graphflops.passes.program import PricedCall, PricedGraph
+from graphflops.report import HeldKind
 from graphflops.tensor import TensorType
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from graphflops.devices import Platform
-    from graphflops.memory.on_gpu import OnGpu
-    from graphflops.passes.program import PricedCall, PricedGraph
-    from graphflops.report import HeldKind
 
 OpKind = Literal["pointwise", "reduction", "extern"]
 _UNROLLED = 8  # elements (inductor's unroll_reductions_threshold)
@@ -181,7 +178,7 @@ class Lowered:
 def instructions(call: PricedCall) -> int:
     """Instructions for each element of a call's result, as inductor counts them, without those for constants."""
     operator = call.node.operator
-    return _INSTRUCTIONS_OF_GATE if operator.is_gate else _INSTRUCTIONS.get(operator.kind, 1)
+    return _INSTRUCTIONS_OF_GATE if operator.has("gate") else _INSTRUCTIONS.get(operator.kind, 1)
 
 
 def numbers(call: PricedCall) -> tuple[float, ...]:

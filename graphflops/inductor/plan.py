@@ -10,27 +10,21 @@ found from the same plan.
 from __future__ import annotations
 
 import heapq
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import TYPE_CHECKING
 
+from graphflops.devices import Platform
 from graphflops.execution.fast_path import LAYER
 from graphflops.execution.runs import Runs
 from graphflops.inductor.calls import BackwardLowering, ForwardLowering
-from graphflops.inductor.fusing import fused
-from graphflops.inductor.lowering import JointGraph
+from graphflops.inductor.fusing import Kernel, fused
+from graphflops.inductor.lowering import JointGraph, Op
 from graphflops.inductor.partition import Partition
 from graphflops.inductor.realizing import in_steps, oriented, realized
 from graphflops.memory.on_gpu import OnGpu
+from graphflops.passes.program import PricedGraph, PricedProgram
 from graphflops.tensor import TensorType
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-
-    from graphflops.devices import Platform
-    from graphflops.inductor.fusing import Kernel
-    from graphflops.inductor.lowering import Op
-    from graphflops.passes.program import PricedGraph, PricedProgram
 
 _MOST_SKIPPED = 64  # kernels that are looked at for one that does not raise the maximum; of more, one of the smallest runs
 

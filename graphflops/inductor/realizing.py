@@ -8,19 +8,15 @@ in several steps (`Reduction.num_splits` and `reduction_split_factor` of inducto
 
 from __future__ import annotations
 
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from graphflops.inductor.lowering import Op
+from graphflops.devices import Platform
+from graphflops.dims import Dim
+from graphflops.inductor.lowering import JointGraph, Op
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Mapping, Sequence
-
-    from graphflops.devices import Platform
-    from graphflops.dims import Dim
-    from graphflops.inductor.lowering import JointGraph
-
-    Parts = Mapping[str, Mapping[str, Dim]]  # bytes by tensor and part
+Parts = Mapping[str, Mapping[str, Dim]]  # bytes by tensor and part
 
 # inductor's realize_reads_threshold, realize_acc_reads_threshold and realize_opcount_threshold
 _MOST_READ_SHARED, _MOST_READ, _MOST_INSTRUCTIONS = 4, 8, 30

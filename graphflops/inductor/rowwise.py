@@ -5,18 +5,13 @@ Attention is one kernel of a library, or two products in float32 with a softmax 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
 
 from graphflops.dims import Dim, prod
 from graphflops.inductor.layout_choice import aligned_bytes
-from graphflops.inductor.lowering import FLOAT_BYTES
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from graphflops.inductor.lowering import GradientLowering, Lowered, Lowering
-    from graphflops.kernels.attention import AttentionMemory
-    from graphflops.passes.program import PricedCall
+from graphflops.inductor.lowering import FLOAT_BYTES, GradientLowering, Lowered, Lowering
+from graphflops.kernels.attention import AttentionMemory
+from graphflops.passes.program import PricedCall
 
 _OF_GROUPS = 26  # instructions for an element of the gradient of a group norm, about
 
@@ -57,7 +52,7 @@ def normalisation(low: Lowering, of: Lowered) -> None:
 def _normed_bytes(low: Lowering, name: str) -> Dim:
     """Bytes of a normalised result: in float32 if all its readers compute in float32 and read it more than once."""
     value, readers = low.typed(name), low.readers.get(name, [])
-    is_activated = bool(readers) and all(reader.node.operator.is_gate for reader in readers)
+    is_activated = bool(readers) and all(reader.node.operator.has("gate") for reader in readers)
     return value.numel * FLOAT_BYTES if is_activated else value.nbytes
 
 

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
-from graphflops.attention.match import spelled
+from graphflops.attention.match import Spelled, spelled
 from graphflops.attention.operator_kinds import copies, first_of, role_of, source_of
-from graphflops.dims import total
+from graphflops.dims import Dim, total
+from graphflops.onnx_audit.model import Model
 from graphflops.onnx_audit.registry import Edit, Observation, check
 from graphflops.rules.onnx.attention import attention
-from graphflops.view import flat
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from graphflops.attention.match import Spelled
-    from graphflops.dims import Dim
-    from graphflops.onnx_audit.model import Model
-    from graphflops.view import Call
+from graphflops.tensor import flat
+from graphflops.view import Call
 
 _SINCE = 23  # opset
 

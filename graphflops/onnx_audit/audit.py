@@ -5,22 +5,19 @@ Nothing in the file is executed and no weight is loaded; external data are never
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from graphflops.base.rendered import Rendered
 from graphflops.errors import FileError, innermost, shown
 from graphflops.onnx_audit.model import NEGLIGIBLE_SHARE, Model
+from graphflops.onnx_audit.registry import Check, Edit, Observation
+from graphflops.report import Report
 from graphflops.report.findings import SEVERITIES, Finding, Findings, ModelFindings, Neighbours
 from graphflops.report.size_names import in_prose
 from graphflops.view import Call
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-
-    from graphflops.onnx_audit.registry import Check, Edit, Observation
-    from graphflops.report import Report
 
 _PER_CODE = 5  # findings of one code that a table shows
 # A fact about a call is reported once: not by the first code where one of the others reports that call.

@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from graphflops.onnx_audit import attention, precision, safety, structure, types, waste, weights  # noqa: F401
-from graphflops.onnx_audit.registry import CHECKS
-
-if TYPE_CHECKING:
-    from graphflops.onnx_audit.registry import Check
+from graphflops.onnx_audit.registry import CHECKS, Check
 
 
 def checks() -> dict[str, Check]:

@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
-from graphflops.dims import evaluate
+from graphflops.dims import Dim, Expr, evaluate
+from graphflops.graph import Graph
 from graphflops.passes.bind import OTHER
-from graphflops.view import View
-
-if TYPE_CHECKING:
-    from collections.abc import Collection
-    from pathlib import Path
-
-    from graphflops.dims import Dim, Expr
-    from graphflops.graph import Graph
-    from graphflops.report import Report
-    from graphflops.report.findings import Severity
-    from graphflops.view import Call
+from graphflops.report import Report
+from graphflops.report.findings import Severity
+from graphflops.view import Call, View
 
 NOTABLE_SHARE = 0.05  # of all bytes or FLOPs: a smaller cost is a note, not a warning
 NEGLIGIBLE_SHARE = 0.0001  # a smaller cost is not reported

@@ -53,7 +53,7 @@ def cost_unknown(model: Model) -> Iterator[Observation]:
 
 def _is_convolution(op: Op) -> bool:
     """True for a convolution of channels first whose result nothing else is applied to."""
-    return op.kind == "convolution" and op.is_of_images and not op.has_activation
+    return op.kind == "convolution" and op.is_of_images and not op.has("activation")
 
 
 _HALVES = frozenset({"float16", "bfloat16"})
@@ -145,5 +145,5 @@ def _was_half(name: str, model: Model, steps: int) -> bool:
         source, result = model.view.types.get(maker.value("x")), model.view.types.get(name)
         widened = result is not None and result.dtype.name == "float32"
         return widened and source is not None and source.dtype.name in _HALVES
-    passes = op.is_arithmetic or op.kind in ("view", "identity")
+    passes = op.has("arithmetic") or op.kind in ("view", "identity")
     return passes and any(_was_half(operand, model, steps - 1) for operand in maker.operands if operand)

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from graphflops.base.docstrings import docstring
-from graphflops.report.findings import RuleInfo
+from graphflops.dims import Dim
+from graphflops.onnx_audit.model import Model
+from graphflops.report.findings import RuleInfo, Severity
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from graphflops.dims import Dim
-    from graphflops.onnx_audit.model import Model
-    from graphflops.report.findings import Severity
-
-    Run = Callable[[Model], Iterable["Observation"]]
+Run = Callable[[Model], Iterable["Observation"]]
 
 Kind = Literal["correctness", "safety", "cost", "time"]
 Reads = Literal["file", "graph", "report"]

@@ -8,8 +8,8 @@ from typing import Any
 from graphflops.errors import shown
 from graphflops.onnx_audit.model import Model
 from graphflops.onnx_audit.registry import Edit, Observation, check
-from graphflops.tensor import DType, TensorType
-from graphflops.view import Call, flat
+from graphflops.tensor import DType, TensorType, flat
+from graphflops.view import Call
 
 _GROWTH = 4  # a larger growth, from operands to result: the constant is stored small on purpose
 # Mantissa, exponent bits.
@@ -213,7 +213,7 @@ def _constants(model: Model) -> tuple[dict[str, Call], set[str]]:
         operands = [name for name in call.operands if name]
         if not operands or call.row.regions or call.row.state not in ("counted", "free"):
             continue
-        if call.operator.is_random or call.operator.unpacks:
+        if call.operator.is_random or call.operator.has("unpacks"):
             continue
         if _computes_sizes(call, model):
             sized.add(call.result)
@@ -283,7 +283,7 @@ def _adds_nothing(call: Call, model: Model) -> str:
     if op.neutral is None or len(call.operands) < 2 or call.argument("rounding_mode"):
         return ""
     result = model.view.types.get(call.result)
-    for kept, other in [(0, 1), (1, 0)] if op.is_commutative else [(0, 1)]:
+    for kept, other in [(0, 1), (1, 0)] if op.has("commutative") else [(0, 1)]:
         typed, number = (model.view.types.get(call.operands[place]) for place in (kept, other))
         if typed is None or number is None or result is None or typed.shape != result.shape:
             continue
@@ -312,7 +312,7 @@ def _copies(call: Call, model: Model) -> bool:
         case "cat":
             return len([name for name in operands if name]) == 1
         case _:
-            return call.operator.keeps_values
+            return call.operator.has("keeps_values")
 
 
 def _pads_nothing(call: Call, model: Model) -> bool:

@@ -9,29 +9,24 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from graphflops.analysis import analyze
 from graphflops.base.limits import next_analysis
 from graphflops.comparison.models import compare
-from graphflops.dims import evaluate
+from graphflops.comparison.result import Comparison
+from graphflops.dims import Dim, evaluate
 from graphflops.errors import FileError, GraphflopsError, RunError, shown
 from graphflops.exporters import onnx
-from graphflops.onnx_audit.audit import audit
+from graphflops.onnx_audit.audit import Audit, Fix, audit
 from graphflops.onnx_audit.catalogue import checks
+from graphflops.onnx_fix.sessions import Run
 from graphflops.onnx_fix.steps import Steps
 from graphflops.passes.bind import OTHER
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping
-
-    from graphflops.comparison.result import Comparison
-    from graphflops.dims import Dim
-    from graphflops.onnx_audit.audit import Audit, Fix
-    from graphflops.onnx_fix.sessions import Run
-    from graphflops.report import Execution, Report
-    from graphflops.report.findings import Finding
+from graphflops.report import Execution, Report
+from graphflops.report.findings import Finding
 
 Saving = tuple[int, ...]  # FLOPs and bytes of a run, and bytes of stored tensors
 Key = tuple[str, str]  # of a fix: its code, and the first value that it changes

@@ -21,7 +21,7 @@ from typing import Any, Union
 
 from graphflops.dims import Dim, differ
 from graphflops.ops.operator import operator
-from graphflops.tensor import DType, TensorType
+from graphflops.tensor import DType, TensorType, flat
 
 TABLE = Path(__file__).with_name("onnx_operands.txt")
 _KINDS = {"float": "f", "int": "i", "uint": "i", "bool": "b", "complex": "c", "other": "s"}
@@ -180,16 +180,8 @@ def _integers(operands: Operands, attributes: Attributes, where: Named) -> list[
     """The integers of an attribute or a stored operand in row-major order; None where one of them is not known."""
     tensor = _tensor(operands, where) if isinstance(where, int) else None
     given = attributes.get(str(where)) if isinstance(where, str) else tensor and tensor.value
-    found = list(_flat(given))
-    return found if found and all(isinstance(number, int) for number in found) else None  # type: ignore[return-value]
-
-
-def _flat(given: object) -> Iterator[object]:
-    if isinstance(given, tuple):
-        for part in given:
-            yield from _flat(part)
-    else:
-        yield given
+    found = list(flat((given,)))
+    return found if found and all(isinstance(number, int) for number in found) else None
 
 
 def _distinct(where: Named, operands: Operands, attributes: Attributes) -> str:

@@ -37,7 +37,7 @@ class Op:
     kind: the class of operators it belongs to: as the table says, else as its rule states, else `other`.
     parameters: canonical names of its arguments by position; () outside the table.
     neutral: the number that changes nothing as its last operand; None if there is none.
-    facts: further properties in the table, which the properties below read.
+    facts: further properties in the table.
     mutates: True if it writes its first operand in place.
     functional: base of the operator with the same result that does not write; None if this one does not write.
     """
@@ -83,6 +83,10 @@ class Op:
         is_like = self.kind == "creation" and "x" in self.parameters and self.name not in ("fill", "copy")
         return is_like or self.name in ("size", "numel", "check")
 
+    def has(self, fact: Fact) -> bool:
+        """Whether the table says this of it."""
+        return fact in self.facts
+
     def arguments(self, args: Sequence[Any], kwargs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
         """Arguments by canonical name; one without a canonical name keeps its own, or `#3` for its position.
 
@@ -120,16 +124,6 @@ class Op:
         return self.name == "detach" or self.reads_sizes or self.word in ("rand_like", "randn_like")
 
     @property
-    def is_arithmetic(self) -> bool:
-        """True if it adds, subtracts, multiplies or divides its operands."""
-        return "arithmetic" in self.facts
-
-    @property
-    def is_commutative(self) -> bool:
-        """True if exchanging its first two operands does not change the result."""
-        return "commutative" in self.facts
-
-    @property
     def broadcasts(self) -> bool:
         """True if it takes several tensors and broadcasts them to one shape."""
         return self.kind in _BROADCASTING and any(name in _SEVERAL for name in self.parameters)
@@ -140,29 +134,9 @@ class Op:
         return "images" in self.facts
 
     @property
-    def has_activation(self) -> bool:
-        """True if it applies an activation function, named by an attribute, to its result."""
-        return "activation" in self.facts
-
-    @property
     def gradient_reads_input(self) -> bool:
         """True for an activation whose gradient needs its operand: run in place, PyTorch keeps a copy of it."""
         return "gradient_reads_input" in self.facts
-
-    @property
-    def is_gate(self) -> bool:
-        """True for an activation that has its operand more than once in its formula, as a product with a function of it."""
-        return "gate" in self.facts
-
-    @property
-    def is_threshold(self) -> bool:
-        """True for an activation that is linear between thresholds: a comparison says where its gradient passes."""
-        return "threshold" in self.facts
-
-    @property
-    def keeps_values(self) -> bool:
-        """True if the result equals the operand whenever their types are equal: only sizes or element types change."""
-        return "keeps_values" in self.facts
 
     @property
     def moves_elements(self) -> bool:
@@ -183,11 +157,6 @@ class Op:
     def is_backward(self) -> bool:
         """True if it computes the gradients of a forward operator."""
         return any(name in ("grad", "grad_out") for name in self.parameters)
-
-    @property
-    def unpacks(self) -> bool:
-        """True if it unpacks quantized data: the result takes several times the memory of the operands."""
-        return "unpacks" in self.facts
 
     @property
     def has_score_function(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from graphflops.cost import Cost
@@ -34,24 +35,18 @@ def user_masks(masks: Mapping[str, str] | None, graph: Graph) -> Mapping[str, St
 
 def facts_of(graph: Graph) -> FindFact:
     """What the rule of flexible attention must know of a call: the pairs that its score and mask functions leave visible."""
-    visible = _VisiblePairs(graph)
-    return lambda op: visible if op.has_score_function else None
 
-
-class _VisiblePairs:
-    """Interprets the score and mask functions of the flexible attentions of one program, from the first of them on."""
-
-    def __init__(self, graph: Graph) -> None:
-        self.program = graph
-        self.interpreter: FlexAttentions | None = None
-
-    def __call__(self, graph: Graph, node: Node, arguments: tuple[Any, ...]) -> Fact:
+    @cache
+    def interpreter() -> FlexAttentions:
         from graphflops.attention.flex import FlexAttentions
 
-        if self.interpreter is None:
-            self.interpreter = FlexAttentions(self.program)
-        seen, problem = self.interpreter.seen(graph, node, arguments)
+        return FlexAttentions(graph)
+
+    def visible(graph: Graph, node: Node, arguments: tuple[Any, ...]) -> Fact:
+        seen, problem = interpreter().seen(graph, node, arguments)
         return Fact("seen", seen, "GF117", problem)
+
+    return lambda op: visible if op.has_score_function else None
 
 
 def find_attentions(program: PricedProgram, masks: Mapping[str, Stated]) -> PricedProgram:

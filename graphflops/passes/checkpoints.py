@@ -18,6 +18,7 @@ from graphflops.errors import ModelError, shown
 from graphflops.graph import Argument, Graph, Node, Output, Ref
 from graphflops.passes.program import PricedCall
 from graphflops.report import Row
+from graphflops.tensor import mapped
 from graphflops.training import matched
 
 
@@ -189,8 +190,6 @@ def _inlined(node: Node, types: dict[str, Any]) -> list[Node] | None:
     def put(argument: Argument) -> Argument:
         if isinstance(argument, Ref):
             return given.get(argument.name, Ref(renamed.get(argument.name, argument.name)))
-        if isinstance(argument, tuple):
-            return tuple(put(item) for item in argument)
         return _with_captures(argument, put) if isinstance(argument, Graph) else argument
 
     types.update((renamed[name], region.types[name]) for name in renamed if name in region.types)
@@ -198,8 +197,8 @@ def _inlined(node: Node, types: dict[str, Any]) -> list[Node] | None:
         replace(
             call,
             name=f"{node.name}/{call.name}",
-            args=tuple(put(argument) for argument in call.args),
-            kwargs=tuple((key, put(argument)) for key, argument in call.kwargs),
+            args=mapped(call.args, put),
+            kwargs=tuple((key, mapped(argument, put)) for key, argument in call.kwargs),
             outputs=tuple(None if name is None else renamed[name] for name in call.outputs),
             module=call.module or node.module,
             module_type=call.module_type if call.module else node.module_type,
@@ -216,9 +215,7 @@ def _with_captures(graph: Graph, put: Callable[[Argument], Argument]) -> Graph:
         return graph
 
     def inside(argument: Argument) -> Argument:
-        if isinstance(argument, Ref):
-            return names.get(argument.name, argument)
-        return tuple(inside(item) for item in argument) if isinstance(argument, tuple) else argument
+        return names.get(argument.name, argument) if isinstance(argument, Ref) else argument
 
     return replace(
         graph,
@@ -226,8 +223,8 @@ def _with_captures(graph: Graph, put: Callable[[Argument], Argument]) -> Graph:
         nodes=tuple(
             replace(
                 call,
-                args=tuple(inside(argument) for argument in call.args),
-                kwargs=tuple((key, inside(argument)) for key, argument in call.kwargs),
+                args=mapped(call.args, inside),
+                kwargs=tuple((key, mapped(argument, inside)) for key, argument in call.kwargs),
             )
             for call in graph.nodes
         ),

@@ -247,11 +247,8 @@ def declared_otherwise(declared: object, ours: TensorType) -> bool:
         return False
     if declared.rank != ours.rank or declared.dtype is not ours.dtype:
         return True
-    return any(map(_is_other, ours.shape, declared.shape))
-
-
-def _is_other(ours: Dim, declared: Dim) -> bool:
-    return isinstance(declared, int) and isinstance(ours, int) and ours != declared
+    sizes = zip(ours.shape, declared.shape, strict=True)
+    return any(isinstance(a, int) and isinstance(b, int) and a != b for a, b in sizes)
 
 
 def _unread_integers(graph: Graph) -> Iterator[tuple[str, int]]:

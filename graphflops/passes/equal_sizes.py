@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import cached_property
+from functools import cache, partial
 from typing import Any
 
 from graphflops.dims import Dim, Expr, Meeting, evaluate, symbol
@@ -206,22 +206,12 @@ def with_groups(graph: Graph) -> Graph:
 
 def facts_of(graph: Graph) -> FindFact:
     """What the rules of some collectives must know beyond their operands: the number of devices of the group."""
-    devices = _Devices(graph)
+    sizes = cache(partial(group_sizes, graph))
+
+    def devices(graph: Graph, node: Node, arguments: tuple[Any, ...]) -> Fact:
+        return Fact("devices", sizes().get(_group(node)))
+
     return lambda op: devices if _has_size(op) and "group_size" not in op.parameters else None
-
-
-class _Devices:
-    """The number of devices that take part in a collective of one program."""
-
-    def __init__(self, graph: Graph) -> None:
-        self.program = graph
-
-    @cached_property
-    def sizes(self) -> Mapping[str, Dim]:
-        return group_sizes(self.program)
-
-    def __call__(self, graph: Graph, node: Node, arguments: tuple[Any, ...]) -> Fact:
-        return Fact("devices", self.sizes.get(_group(node)))
 
 
 def group_sizes(graph: Graph) -> Mapping[str, Dim]:

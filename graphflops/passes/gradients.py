@@ -9,7 +9,7 @@ from typing import Any
 from graphflops.cost import MATRIX_QUANTITIES, Cost, Estimate, Value
 from graphflops.passes.program import Backward, PricedCall, owners
 from graphflops.rules.registry import ForwardCall, Rule, find_backward
-from graphflops.tensor import PartType, TensorType
+from graphflops.tensor import PartType, TensorType, flat
 
 
 def gradient(rule: Rule, arguments: Mapping[str, Any], estimate: Estimate) -> Estimate | None:
@@ -98,13 +98,7 @@ def _of_regions(estimate: Estimate, gradients: tuple[TensorType, ...]) -> Estima
 
 def _floating(values: Iterable[Any]) -> set[int]:
     """Identities of the floating tensors among values and in lists of them."""
-    found = set()
-    for value in values:
-        if isinstance(value, tuple):
-            found |= _floating(value)
-        elif isinstance(value, TensorType) and value.dtype.is_floating:
-            found.add(id(value))
-    return found
+    return {id(value) for value in flat(values) if isinstance(value, TensorType) and value.dtype.is_floating}
 
 
 def _told_apart(
@@ -233,6 +227,4 @@ def wants(value: Value) -> bool:
 
 
 def _wanting(value: Any) -> list[TensorType]:
-    if isinstance(value, TensorType):
-        return [value] if value.requires_grad else []
-    return [tensor for item in value for tensor in _wanting(item)] if isinstance(value, tuple) else []
+    return [tensor for tensor in flat((value,)) if wants(tensor)]

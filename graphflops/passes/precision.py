@@ -18,7 +18,7 @@ from graphflops.passes.bind import bind
 from graphflops.passes.price import Pricer
 from graphflops.rules.added_calls import converted
 from graphflops.rules.autocast import autocast
-from graphflops.tensor import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, DType, TensorType
+from graphflops.tensor import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, DType, TensorType, flat
 from graphflops.training import Precision
 
 
@@ -179,7 +179,7 @@ class _Conversion:
         if not any(isinstance(argument, Graph) for argument in node.args):
             return node
         first = next(place for place, argument in enumerate(node.args) if isinstance(argument, Graph))
-        operands = [types.get(ref.name) for ref in _references(node.args[first:])]
+        operands = [types.get(ref.name) for ref in flat(node.args[first:]) if isinstance(ref, Ref)]
 
         def converted(argument: Any) -> Any:
             if not isinstance(argument, Graph):
@@ -220,13 +220,3 @@ def _with_type_of(recorded: Any, ours: Any) -> Any:
     if not recorded.dtype.is_floating or not ours.dtype.is_floating or recorded.dtype is ours.dtype:
         return recorded
     return replace(recorded, dtype=ours.dtype)
-
-
-def _references(arguments: Iterable[Any]) -> list[Ref]:
-    found: list[Ref] = []
-    for argument in arguments:
-        if isinstance(argument, Ref):
-            found.append(argument)
-        elif isinstance(argument, tuple):
-            found.extend(_references(argument))
-    return found

@@ -20,9 +20,8 @@ from graphflops.passes.reconcile import Reconciler, place_of
 from graphflops.passes.reshaped import reshaped
 from graphflops.report import Named, RegionUse, Row, scaled
 from graphflops.rules.registry import Rule, find
-from graphflops.tensor import TensorType
+from graphflops.tensor import TensorType, flat
 from graphflops.training import Training
-from graphflops.view import flat
 
 Progress = Callable[[int, int], None]
 FindFact = Callable[[Op], "FactOf | None"]

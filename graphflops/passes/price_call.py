@@ -18,8 +18,7 @@ from graphflops.report import State
 from graphflops.rules import functorch
 from graphflops.rules.registry import Rule, check_indices
 from graphflops.rules.shapes import held
-from graphflops.tensor import SequenceType, TensorType, UnknownType, sizes_in, with_sizes
-from graphflops.view import flat
+from graphflops.tensor import SequenceType, TensorType, UnknownType, flat, mapped, sizes_in, with_sizes
 
 # Far larger than any real program has, far smaller than what cannot be printed.
 _MOST_TERMS, _MOST_DEGREE, _MOST_DEPTH = 24, 8, 12  # of a size; past these it gets a name of its own
@@ -201,9 +200,7 @@ def key_of(value: Any) -> Any:
 
 def distinct(value: Any) -> Any:
     """A copy in which every tensor type is an object of its own, so that a rule's reads identify their operands."""
-    if isinstance(value, tuple):
-        return tuple([distinct(item) for item in value])
-    return replace(value) if isinstance(value, TensorType) else value
+    return mapped(value, lambda item: replace(item) if isinstance(item, TensorType) else item)
 
 
 def without_gradient(value: Value) -> Value:

@@ -241,7 +241,7 @@ class Islands(Uses):
         scaled = [parameters(self.twins[name].by) for name in taken]
         scaled += [parameters(self.calls[quantizer]) for quantizer in end.quantizers]
         op = call.node.operator
-        moves = op.moves_elements or op.keeps_values or op.kind == "gather"
+        moves = op.moves_elements or op.has("keeps_values") or op.kind == "gather"
         is_moved = moves and not end.absorbed and scaled.count(scaled[0]) == len(scaled)
         work = self._dequantizing([*taken, *end.taken])
         return self._whole(place, taken, end, priced.estimate, None if is_moved else work)
@@ -260,7 +260,7 @@ class Islands(Uses):
         absorbed: list[int] = []
         while (user := self.only_reader(name)) is not None:
             op, results = self.calls[user].node.operator, self.outputs(user)
-            if not (op.is_arithmetic or op.kind in ("cast", "view")) or len(results) != 1:
+            if not (op.has("arithmetic") or op.kind in ("cast", "view")) or len(results) != 1:
                 break
             if not all(self.is_scale(other) for other in self.calls[user].uses if other != name):
                 break

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
-from graphflops.graph import EagerRun, Graph, Node, Ref
-from graphflops.structure.fold import Fold
+from graphflops.graph import EagerRun, Graph
+from graphflops.report import Report
+from graphflops.structure.fold import Fold, Part
 from graphflops.structure.wiring import wiring
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from graphflops.graph import Argument
-    from graphflops.report import Report
-    from graphflops.structure.fold import Part
 
 TURNS = 2  # that are kept: the last of them has a layer before it and what follows the layers after it
 
@@ -54,8 +48,8 @@ def folded(report: Report, kept: int = TURNS) -> Folded:
         if of.get(node.name, 0) >= kept:
             continue
         turn[node.name] = of.get(node.name, -1 if place < first else kept)
-        kept_nodes.append(_renamed(node, instead))
-    outputs = tuple([replace(output, value=_put(output.value, instead)) for output in graph.outputs])
+        kept_nodes.append(node.renamed(instead))
+    outputs = tuple([output.renamed(instead) for output in graph.outputs])
     used = {name for node in kept_nodes for name in node.reads()}
     used |= {name for output in outputs for _, name in output.uses()}
     tied = {entry.alias_of for entry in graph.inputs if entry.name in used}
@@ -97,19 +91,6 @@ def _repeated(fold: Fold, part: Part) -> Iterator[Part]:
     elif not part.is_own:
         for inner in fold.within(part):
             yield from _repeated(fold, inner)
-
-
-def _renamed(node: Node, instead: Mapping[str, str]) -> Node:
-    if instead.keys().isdisjoint(node.reads()):
-        return node
-    kwargs = tuple([(name, _put(value, instead)) for name, value in node.kwargs])
-    return replace(node, args=tuple([_put(value, instead) for value in node.args]), kwargs=kwargs)
-
-
-def _put(argument: Argument, instead: Mapping[str, str]) -> Argument:
-    if isinstance(argument, Ref):
-        return Ref(instead.get(argument.name, argument.name))
-    return tuple([_put(one, instead) for one in argument]) if isinstance(argument, tuple) else argument
 
 
 def _eager(run: EagerRun | None, made: set[str]) -> EagerRun | None:

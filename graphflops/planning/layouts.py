@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from functools import lru_cache
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
-from graphflops.links import seconds
+from graphflops.devices import Device
+from graphflops.links import Network, seconds
 from graphflops.links.layouts import ring_attention
 from graphflops.links.pipeline import Schedule, Stage, bubble_of, most_saved, seconds_of
-from graphflops.planning.prices import AFTER, BEFORE, LAYER
+from graphflops.planning.prices import AFTER, BEFORE, LAYER, Part, Prices
+from graphflops.planning.recompute import Recompute
 from graphflops.time.schedule import beside
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from graphflops.devices import Device
-    from graphflops.links import Network
-    from graphflops.planning.prices import Part, Prices
-    from graphflops.planning.recompute import Recompute
 
 # Which of its weights each data-parallel device has: all; all, but a part of the optimizer's state; a part of everything.
 Sharding = Literal["none", "optimizer", "gradients", "full"]

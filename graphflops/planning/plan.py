@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from graphflops.analysis import analyze
 from graphflops.base.rendered import Rendered
@@ -14,25 +15,17 @@ from graphflops.devices import device as device_named
 from graphflops.errors import ModelError, OptionError, shown
 from graphflops.fitting.kv_cache import symbol_of
 from graphflops.fitting.varied_size import SPARE, room
+from graphflops.graph import Graph
 from graphflops.links import network_of
-from graphflops.loading import program_of
-from graphflops.planning.context import mixed
-from graphflops.planning.layers import folded
-from graphflops.planning.layouts import SHARDINGS, Costs, Layout, Machine, Step
-from graphflops.planning.prices import reading
+from graphflops.links.pipeline import Schedule
+from graphflops.loading import Model, program_of
+from graphflops.planning.layers import Folded, folded
+from graphflops.planning.layouts import SHARDINGS, Costs, Layout, Machine, Sharding, Step
+from graphflops.planning.prices import Prices, reading
 from graphflops.planning.recompute import Recompute
+from graphflops.planning.split import mixed
+from graphflops.report import Execution, Report
 from graphflops.tensor import TensorType
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from graphflops.graph import Graph
-    from graphflops.links.pipeline import Schedule
-    from graphflops.loading import Model
-    from graphflops.planning.layers import Folded
-    from graphflops.planning.layouts import Sharding
-    from graphflops.planning.prices import Prices
-    from graphflops.report import Execution, Report
 
 _MOST_DEVICES = 2**17
 _MICRO = (1, 2, 4, 8)  # samples of a micro-batch that are tried where their number is open

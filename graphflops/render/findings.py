@@ -17,7 +17,7 @@ from graphflops.dims import Dim, evaluate, total
 from graphflops.render.brief import conclusion, counted, state
 from graphflops.render.fixes import offered
 from graphflops.render.json import inert, quantity
-from graphflops.render.markdown import drawn, escaped
+from graphflops.render.markdown import drawn, escaped, fitted
 from graphflops.render.table import Page
 from graphflops.render.tables import Entry, TextTable
 from graphflops.render.text import assumptions, count_of, safe
@@ -204,7 +204,6 @@ def _written(page: Page, section: _Section) -> None:
     for code in section.codes:
         page.line()
         title = "".join(f"  {text}" for text in (code.name, code.times) if text)
-        title = "".join(f"  {text}" for text in (code.name, code.times) if text)
         severity, work = (f"  {code.severity}", _COLORS[code.severity]), f"  {code.work}" if code.work else ""
         page.line(severity, (title, "bold"), work)
         if code.fix:
@@ -225,7 +224,7 @@ def markdown(found: Findings, *, top: int | None = None, limit: int | None = Non
     heads = f"**{conclusion(found.models)}**\n"
     sections = (_Section(model, found, top) for model in found.models)
     lines = [line for section in sections for line in _in_markdown(section)]
-    return heads + fitted(lines, None if limit is None else limit - len(heads))
+    return heads + fitted(lines, None if limit is None else limit - len(heads), _rest)
 
 
 def _in_markdown(section: _Section) -> Iterator[tuple[str, int]]:
@@ -243,21 +242,6 @@ def _in_markdown(section: _Section) -> Iterator[tuple[str, int]]:
         for line, count in code.lines:
             yield f"{heads}- {escaped(line)}\n", count
             heads = ""
-
-
-def fitted(lines: Sequence[tuple[str, int]], limit: int | None) -> str:
-    """As many lines as fit in `limit` characters, and the findings in the others. lines: each with its findings."""
-    if limit is None or sum(len(line) for line, _ in lines) <= limit:
-        return "".join(line for line, _ in lines)
-    room = limit - len(_rest(sum(findings for _, findings in lines)))
-    kept = 0
-    for line, _ in lines:
-        if len(line) > room:
-            break
-        room -= len(line)
-        kept += 1
-    rest = sum(findings for _, findings in lines[kept:])
-    return "".join(line for line, _ in lines[:kept]) + _rest(rest)
 
 
 def _rest(findings: int) -> str:

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from graphflops.base.json_form import Formula
 from graphflops.dims import Dim, evaluate
-
-if TYPE_CHECKING:
-    from graphflops.report import Report
+from graphflops.report import Report
 
 _ACTIVE = re.compile("[\x7f-\x9f\xad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]")
 

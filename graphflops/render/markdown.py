@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Sequence
 
 from graphflops.cost import CONVENTIONS
 from graphflops.errors import ZERO_WIDTH
@@ -68,3 +69,17 @@ def rows(grid: TextTable) -> list[str]:
     cells = ([name, *entry.cells[1:]] for name, entry in zip(names, grid.entries, strict=True))
     lines = [grid.heads, rules, *(map(escaped, line) for line in cells)]
     return [f"| {' | '.join(cells)} |" for cells in lines]
+
+
+def fitted(lines: Sequence[tuple[str, int]], limit: int | None, rest: Callable[[int], str]) -> str:
+    """As many lines as fit in `limit` characters, and `rest` of the others. lines: each with what it counts for."""
+    if limit is None or sum(len(line) for line, _ in lines) <= limit:
+        return "".join(line for line, _ in lines)
+    room = limit - len(rest(sum(count for _, count in lines)))
+    kept = 0
+    for line, _ in lines:
+        if len(line) > room:
+            break
+        room -= len(line)
+        kept += 1
+    return "".join(line for line, _ in lines[:kept]) + rest(sum(count for _, count in lines[kept:]))

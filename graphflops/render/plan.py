@@ -7,6 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from graphflops.base.units import memory, number, parameters, rate, seconds
+from graphflops.links.pipeline import Stage, pipeline
 from graphflops.planning.layouts import Step
 from graphflops.planning.plan import Plan
 from graphflops.render.document import Document, fragment
@@ -25,6 +26,10 @@ _SIZES = [
     "memory of a device", "all", "weights", "gradients", "optimizer", "gathered", "activations", "temporaries",
 ]  # fmt: skip
 _TIMES = ("seconds", "compute", "again", "exposed", "bubble", "update")
+# Of the picture of a schedule.
+_ROW, _WIDTH, _MOST = 22, 960, 16  # pixels, and micro-batches that are drawn at most
+_COLOURS = {"F": "#4e79a7", "B": "#f28e2b", "W": "#59a14f"}
+_WORDS = {"F": "forward", "B": "backward", "W": "gradients of weights"}
 
 
 def document(found: Plan) -> Document:
@@ -56,7 +61,6 @@ def _data(found: Plan) -> dict[str, Any]:
 def html(found: Plan) -> str:
     """A page that needs no network and runs no script."""
     from graphflops.render.html.file import page
-    from graphflops.render.picture.schedule import schedule
 
     pictures = "".join(
         f"<figure><figcaption>{step.layout}: forward and backward by stage</figcaption>{schedule(step)}</figure>"
@@ -127,3 +131,21 @@ def said(found: Plan) -> str:
     best = found.steps[0]
     reached = f"{seconds(best.seconds)} a step, {number(round(found.tokens_per_second(best)))} tokens/s"
     return f"{safe(found.path, 80)}: {best.layout}, {reached}"
+
+
+def schedule(step: Step) -> str:
+    """Which device runs which of the first micro-batches of a step when, as SVG."""
+    devices, chunks = step.layout.pipeline, step.layout.virtual
+    one = step.stage
+    stages = [Stage(one.forward / chunks, one.backward / chunks, one.weight / chunks)] * devices * chunks
+    batches = min(_MOST // devices * devices or devices, 2 * devices)
+    found = pipeline(stages, devices, batches, step.layout.schedule)
+    scale = _WIDTH / found.seconds
+    bars = "".join(
+        f'<rect x="{span.start * scale:.1f}" y="{span.device * _ROW}" width="{(span.end - span.start) * scale:.1f}" '
+        f'height="{_ROW - 2}" fill="{_COLOURS[span.step.work]}" stroke="#fff"><title>stage {span.step.stage}, '
+        f"micro-batch {span.step.microbatch}, {_WORDS[span.step.work]}</title></rect>"
+        for span in found.spans
+    )
+    size = f"0 0 {_WIDTH} {devices * _ROW}"
+    return f'<svg viewBox="{size}" role="img" aria-label="schedule of the pipeline">{bars}</svg>'

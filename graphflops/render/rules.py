@@ -15,7 +15,9 @@ from graphflops.rules import Rule, find, known
 def registered() -> Listing:
     """Every operator that has a rule."""
     heads = ("operator", "rule", "file", "what is counted")
-    return Listing(heads, [[rule.key, *_home(rule), _sentence(rule)] for rule in known()])
+    return Listing(
+        heads, [[rule.key, *_home(rule), docstring(rule.function).partition("\n")[0]] for rule in known()]
+    )
 
 
 def used(report: Report) -> Listing:
@@ -39,7 +41,3 @@ def _home(rule: Rule) -> list[str]:
         return [name.replace("<locals>.", ""), f"{module}.py"]
     code = getattr(rule.function, "__code__", None)
     return [name.replace("<locals>.", ""), Path(code.co_filename).name if code else rule.home]
-
-
-def _sentence(rule: Rule) -> str:
-    return docstring(rule.function).partition("\n")[0]

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,38 +16,23 @@ from graphflops.render.diff import json as comparison
 from graphflops.report import as_json as report_json
 from graphflops.statements import statement
 
-
-def report_schema() -> str:
-    """Of `graphflops analyze --format json`."""
-    about = f"schema {report_json.SCHEMA}, described in docs/report.md"
-    return _schema(report_json.document_type(), "graphflops report", about)
-
-
-def comparison_schema() -> str:
-    """Of `graphflops diff --format json`."""
-    about = f"schema {comparison.SCHEMA}, described in docs/diff.md"
-    return _schema(comparison.document_type(), "graphflops comparison", about)
-
-
-def statement_schema() -> str:
-    """Of `graphflops statement --format json`."""
-    about = f"schema {statement.SCHEMA}, described in docs/statement.md"
-    return _schema(statement.Statement, "graphflops compute statement", about)
-
-
-SCHEMAS: dict[str, Callable[[], str]] = {
-    "report.schema.json": report_schema,
-    "diff.schema.json": comparison_schema,
-    "statement.schema.json": statement_schema,
+# Of `graphflops analyze`, `diff` and `statement` with `--format json`, by file: the type, the title, and the number.
+_DOCUMENTS: dict[str, tuple[Callable[[], Any], str, int]] = {
+    "report": (report_json.document_type, "graphflops report", report_json.SCHEMA),
+    "diff": (comparison.document_type, "graphflops comparison", comparison.SCHEMA),
+    "statement": (lambda: statement.Statement, "graphflops compute statement", statement.SCHEMA),
 }
 
 
-def _schema(kind: type, title: str, about: str) -> str:
-    made: dict[str, Any] = msgspec.json.schema(kind)
+def _schema(name: str) -> str:
+    kind, title, number = _DOCUMENTS[name]
+    made: dict[str, Any] = msgspec.json.schema(kind())
+    about = f"schema {number}, described in docs/{name}.md"
     head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": title, "description": about}
-    named = {**head, **made}
-    text = msgspec.json.format(msgspec.json.encode(named), indent=2).decode()
-    return text + "\n"
+    return msgspec.json.format(msgspec.json.encode({**head, **made}), indent=2).decode() + "\n"
+
+
+SCHEMAS = {f"{name}.schema.json": partial(_schema, name) for name in _DOCUMENTS}
 
 
 if __name__ == "__main__":

@@ -22,8 +22,12 @@ def _into(written: Tensors, estimate: Estimate) -> Estimate:
     return replace(estimate, out=written, writes=written)
 
 
-def _flat(lists: tuple[Tensors, ...]) -> Tensors:
-    return tuple(x for tensors in lists for x in tensors)
+Operand = TensorType | Tensors | tuple[Tensors, ...]
+
+
+def _flat(given: Operand) -> Tensors:
+    """The operands of a collective of one tensor, of several, or of a list of them for each device."""
+    return tuple(x for one in (given if isinstance(given, tuple) else (given,)) for x in several(one))
 
 
 @rule("c10d.allreduce_", "c10d.allreduce_coalesced_")
@@ -32,40 +36,21 @@ def all_reduce(tensors: Tensors, process_group: str, reduce_op: str, *, devices:
     return _into(tensors, collectives.all_reduce(tensors, reduce_op, devices=devices))
 
 
-@rule("c10d._allgather_base_", "c10d.allgather_into_tensor_coalesced_", "c10d.allgather_coalesced_")
-def all_gather(out: TensorType | Tensors, inputs: TensorType | Tensors, *, devices: Dim = PAIR) -> Estimate:
-    """The tensors of all devices, joined."""
-    return _into(several(out), collectives.all_gather(several(inputs), devices))
+@rule("c10d._allgather_base_ allgather_into_tensor_coalesced_ allgather_coalesced_ allgather_")
+def all_gather(out: Operand, inputs: TensorType | Tensors, *, devices: Dim = PAIR) -> Estimate:
+    """The tensors of all devices, joined or apart."""
+    return _into(_flat(out), collectives.all_gather(several(inputs), devices))
 
 
-@rule("c10d.allgather_")
-def all_gather_lists(out: tuple[Tensors, ...], inputs: Tensors, *, devices: Dim = PAIR) -> Estimate:
-    """The tensors of all devices, apart."""
-    return _into(_flat(out), collectives.all_gather(inputs, devices))
-
-
-@rule("c10d._reduce_scatter_base_", "c10d.reduce_scatter_tensor_coalesced_")
+@rule("c10d._reduce_scatter_base_ reduce_scatter_tensor_coalesced_ reduce_scatter_")
 def reduce_scatter(
-    out: TensorType | Tensors,
-    inputs: TensorType | Tensors,
-    process_group: str,
-    reduce_op: str,
-    *,
-    devices: Dim = PAIR,
+    out: TensorType | Tensors, inputs: Operand, process_group: str, reduce_op: str, *, devices: Dim = PAIR
 ) -> Estimate:
     """Each device gets the sum of its part: one operation less than devices per element of it."""
     written = several(out)
     work = (devices - 1 + collectives.averaged(reduce_op)) * total(x.numel for x in written)
     sent = (devices - 1) * collectives.whole_bytes(written)
-    return Estimate(written, vector_flops=work, link_bytes=sent, devices=devices, reads=several(inputs))
-
-
-@rule("c10d.reduce_scatter_")
-def reduce_scatter_lists(
-    out: Tensors, inputs: tuple[Tensors, ...], process_group: str, reduce_op: str, *, devices: Dim = PAIR
-) -> Estimate:
-    """The same of parts that are tensors of their own."""
-    return reduce_scatter(out, _flat(inputs), process_group, reduce_op, devices=devices)
+    return Estimate(written, vector_flops=work, link_bytes=sent, devices=devices, reads=_flat(inputs))
 
 
 @rule("c10d.alltoall_base_", "c10d.alltoall_")

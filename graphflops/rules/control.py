@@ -129,12 +129,7 @@ def invoke_subgraph(region: Region, identifier: Value, *operands: Value, **keywo
     return once(region(*operands))
 
 
-@rule(
-    "higher_order.wrap",
-    "higher_order.wrap_activation_checkpoint",
-    "higher_order.tag_activation_checkpoint",
-    "higher_order.local_map_hop",
-)
+@rule("higher_order.wrap wrap_activation_checkpoint tag_activation_checkpoint local_map_hop")
 def wrap(region: Region, *operands: Value, **keywords: Value) -> Estimate:
     """The graph once; the recomputation of a checkpoint belongs to the backward pass."""
     return once(region(*operands))

@@ -241,11 +241,8 @@ def slow_conv(
     dilation: PerAxis = 1,
 ) -> Estimate:
     """One group; the weight may come as a matrix."""
-    return convolve(x, _unflattened(x, weight, kernel_size), bias, stride, padding, dilation)
-
-
-def _unflattened(x: TensorType, weight: TensorType, kernel: Shape) -> TensorType:
-    return weight.view((weight.shape[0], x.shape[-len(kernel) - 1], *kernel))
+    unflattened = weight.view((weight.shape[0], x.shape[-len(kernel_size) - 1], *kernel_size))
+    return convolve(x, unflattened, bias, stride, padding, dilation)
 
 
 @rule("aten.conv_tbc", product=("x", "weight"))

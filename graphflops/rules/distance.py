@@ -114,9 +114,6 @@ def cosine_similarity_gradient(call: ForwardCall) -> Estimate:
     )
 
 
-Tensors = tuple[TensorType, ...]
-
-
 @dataclass(frozen=True, slots=True)
 class NormWork:
     """Work of a p-norm of differences: operations and functions per component, functions per distance."""

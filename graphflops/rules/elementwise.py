@@ -77,9 +77,8 @@ def promote(a: DType, b: DType) -> DType:
         return a
     if category(a) != category(b):
         low, high = sorted((a, b), key=category)
-        return (
-            complex_of(low) if high.kind == "complex" and low.kind == "float" and _wider(low, high) else high
-        )
+        is_wider = high.kind == "complex" and low.kind == "float" and complex_of(low).bits > high.bits
+        return complex_of(low) if is_wider else high
     if a.kind == b.kind:
         if a.bits == b.bits:  # float16 with bfloat16
             return FLOAT32 if a.kind == "float" and a.bits == 16 else a
@@ -101,10 +100,6 @@ def complex_of(dtype: DType) -> DType:
 def real_of(dtype: DType) -> DType:
     """The type of a complex type's parts; other types are their own."""
     return _REAL_OF.get(dtype, dtype)
-
-
-def _wider(real: DType, cplx: DType) -> bool:
-    return complex_of(real).bits > cplx.bits
 
 
 def _type_of_number(number: object) -> DType:

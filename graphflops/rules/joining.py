@@ -24,15 +24,10 @@ def joined(tensors: Sequence[TensorType], shape: Shape) -> Estimate:
     return Estimate((TensorType(shape, dtype),), vector_flops=work, reads=tuple(tensors))
 
 
-def _is_legacy_empty(x: TensorType) -> bool:
-    """An empty vector, which `cat` skips whatever the shape of the others."""
-    return x.shape == (0,)
-
-
 @rule("aten.cat", "aten.concat", "aten.concatenate", "aten._cat")
 def cat(tensors: Sequence[TensorType], dim: int = 0) -> Estimate:
     """Tensors joined along an axis they have."""
-    present = [x for x in tensors if not _is_legacy_empty(x)] or list(tensors)
+    present = [x for x in tensors if x.shape != (0,)] or list(tensors)  # of any shape, but for empty vectors
     return _with_contents(joined(tensors, end_to_end(present, dim)), [x.value for x in present])
 
 

@@ -25,36 +25,12 @@ from graphflops.tensor import TensorType
 # Inverses.
 
 
-@backward("aten.linalg_inv", "aten.inverse", "aten.linalg_inv_ex")
-def inverse(call: ForwardCall) -> Estimate:
-    """A product with the inverse from either side."""
-    found = result_of(call)
-    n = found.shape[-1]
-    return gradients(call, found, 2 * n * n * n, n * n, found)
-
-
 @backward("aten.linalg_tensorinv")
 def tensorinv(call: ForwardCall) -> Estimate:
     """A product with the inverse from either side."""
     found = result_of(call)
     n = prod(operand(call).shape[: call.arguments.get("ind", 2)])
     return gradients(call, found, 2 * n * n * n, n * n, found, times=1)
-
-
-@backward("aten.cholesky_inverse")
-def cholesky_inverse(call: ForwardCall) -> Estimate:
-    """A product with the inverse from either side, and one with the factor."""
-    found, factor = result_of(call), operand(call)
-    n = found.shape[-1]
-    return gradients(call, found, 3 * n * n * n, 2 * n * n, found, factor)
-
-
-@backward("aten.linalg_pinv pinverse linalg_pinv.atol_rtol_float linalg_pinv.atol_rtol_tensor")
-def pinv(call: ForwardCall) -> Estimate:
-    """Eight products of the pseudo-inverse, the matrix and the gradient."""
-    x, found = operand(call), result_of(call)
-    _, m, n = matrices(x)
-    return gradients(call, found, pseudo_inverse_gradient(m, n), 4 * m * n, x, found)
 
 
 def pseudo_inverse_gradient(m: Dim, n: Dim) -> Dim:
@@ -172,14 +148,6 @@ def floating(call: ForwardCall) -> list[TensorType]:
     return [value for value in call.estimate.out if isinstance(value, TensorType) and value.dtype.is_floating]
 
 
-@backward("aten.cholesky", "aten.linalg_cholesky", "aten.linalg_cholesky_ex")
-def cholesky(call: ForwardCall) -> Estimate:
-    """A product with the factor between two triangular solves."""
-    factor = result_of(call)
-    n = factor.shape[-1]
-    return gradients(call, factor, n * n * n, 2 * lapack.triangular_solve(n, n) + 2 * n * n, factor)
-
-
 @backward("aten.linalg_lu", "aten.linalg_lu_factor", "aten.linalg_lu_factor_ex", "aten._lu_with_info")
 def lu(call: ForwardCall) -> Estimate:
     """A product and a triangular solve with either factor, and the rows put back by a product."""
@@ -189,21 +157,6 @@ def lu(call: ForwardCall) -> Estimate:
     rows = m * m * n if call.arguments.get("pivot", True) else 0
     solves = lapack.triangular_solve(short, short) + lapack.triangular_solve(short, long)
     return gradients(call, x, short * short * (short + long) + rows, solves + short * short, *floating(call))
-
-
-@backward("aten.det linalg_det _linalg_det logdet slogdet linalg_slogdet _linalg_slogdet")
-def det(call: ForwardCall) -> Estimate:
-    """The inverse, transposed, by a solve with the forward's factors."""
-    x = operand(call)
-    n = x.shape[-1]
-    return gradients(call, x, 0, 2 * lapack.triangular_solve(n, n), result_of(call), x.like())
-
-
-@backward("aten.lu_unpack")
-def lu_unpack(call: ForwardCall) -> Estimate:
-    """The gradients of both triangles put together."""
-    x = operand(call)
-    return gradients(call, x, 0, x.shape[-2] * x.shape[-1])
 
 
 @backward("aten.linalg_qr", "aten.qr")
@@ -350,19 +303,45 @@ def matrix_norm(call: ForwardCall) -> Estimate:
     return norm_backward(replace(call, arguments=call.arguments | {"ord": order}))
 
 
-@backward("aten.linalg_matrix_sqrth")
-def matrix_sqrth(call: ForwardCall) -> Estimate:
-    """The eigenvectors of the root, and four products with them."""
-    root = result_of(call)
-    n = root.shape[-1]
-    return gradients(call, root, 4 * n * n * n, lapack.eigh(n) + 5 * n * n, root)
+# Rules that follow from the rows and columns of the operand.
 
 
-@backward("aten.linalg_polar")
-def polar(call: ForwardCall) -> Estimate:
-    """The second factor's eigenvectors, six products of the rows with a square and eight of squares."""
-    x = operand(call)
-    _, m, n = matrices(x)
-    return gradients(
-        call, x, 6 * m * n * n + 8 * n * n * n, lapack.eigh(n) + 3 * m * n + 6 * n * n, *floating(call)
-    )
+def by_sizes(work: Callable[[Dim, Dim], tuple[Dim, Dim]], *kept: str) -> Callable[[ForwardCall], Estimate]:
+    """The rule of so many multiply-adds and other operations; kept: what is read, the operand, its factors or results."""
+
+    def priced(call: ForwardCall) -> Estimate:
+        x = operand(call)
+        _, m, n = matrices(x)
+        read = {"operand": [x], "factors": [x.like()], "result": [result_of(call)], "results": floating(call)}
+        return gradients(call, x, *work(m, n), *(value for name in kept for value in read[name]))
+
+    return priced
+
+
+# A product with the inverse from either side; of a factor's inverse also one with the factor.
+backward("aten.linalg_inv", "aten.inverse", "aten.linalg_inv_ex")(
+    by_sizes(lambda _, n: (2 * n * n * n, n * n), "result")
+)
+backward("aten.cholesky_inverse")(by_sizes(lambda _, n: (3 * n * n * n, 2 * n * n), "result", "operand"))
+# Eight products of the pseudo-inverse, the matrix and the gradient.
+backward("aten.linalg_pinv pinverse linalg_pinv.atol_rtol_float linalg_pinv.atol_rtol_tensor")(
+    by_sizes(lambda m, n: (pseudo_inverse_gradient(m, n), 4 * m * n), "operand", "result")
+)
+# A product with the factor between two triangular solves.
+backward("aten.cholesky", "aten.linalg_cholesky", "aten.linalg_cholesky_ex")(
+    by_sizes(lambda _, n: (n * n * n, 2 * lapack.triangular_solve(n, n) + 2 * n * n), "result")
+)
+# The inverse, transposed, by a solve with the forward's factors.
+backward("aten.det linalg_det _linalg_det logdet slogdet linalg_slogdet _linalg_slogdet")(
+    by_sizes(lambda _, n: (0, 2 * lapack.triangular_solve(n, n)), "result", "factors")
+)
+# The gradients of both triangles put together.
+backward("aten.lu_unpack")(by_sizes(lambda m, n: (0, m * n)))
+# The eigenvectors of the root, and four products with them.
+backward("aten.linalg_matrix_sqrth")(
+    by_sizes(lambda _, n: (4 * n * n * n, lapack.eigh(n) + 5 * n * n), "result")
+)
+# The second factor's eigenvectors, six products of the rows with a square and eight of squares.
+backward("aten.linalg_polar")(
+    by_sizes(lambda m, n: (6 * m * n * n + 8 * n * n * n, lapack.eigh(n) + 3 * m * n + 6 * n * n), "results")
+)

@@ -40,29 +40,25 @@ def per_element(x: TensorType, target: TensorType) -> TensorType:
     return x.like(kept)
 
 
-def likelihood(x: TensorType, target: TensorType, weight: TensorType | None, reduction: int) -> Estimate:
-    """The negative of each picked score, weighted and reduced."""
+@rule("aten.nll_loss", "aten.nll_loss2d", "aten.nll_loss_nd")
+def likelihood(
+    x: TensorType, target: TensorType, weight: TensorType | None = None, reduction: int = MEAN
+) -> Estimate:
+    """Negate, compare and weight per picked score."""
     full = per_element(x, target)
     flops = (PICK + (weight is not None) + (reduction != 0)) * full.numel
     weights = weight.like(full.shape) if weight is not None else None
     return total_of(full, reduction, flops, 0, (full, target, weights))
 
 
+@rule("aten.nll_loss_backward", "aten.nll_loss2d_backward")
 def likelihood_gradient(
-    grad: TensorType, x: TensorType, target: TensorType, weight: TensorType | None
+    grad_output: TensorType, x: TensorType, target: TensorType, weight: TensorType | None
 ) -> Estimate:
     """Zeros except at the picked scores, which get the scaled gradient."""
     flops = (PICK + (weight is not None)) * target.numel
     weights = weight.like(target.shape) if weight is not None else None
-    return Estimate((x.like(),), vector_flops=flops, reads=(grad, target, weights))
-
-
-@rule("aten.nll_loss", "aten.nll_loss2d", "aten.nll_loss_nd")
-def nll_loss(
-    x: TensorType, target: TensorType, weight: TensorType | None = None, reduction: int = MEAN
-) -> Estimate:
-    """Negate, compare and weight per picked score."""
-    return likelihood(x, target, weight, reduction)
+    return Estimate((x.like(),), vector_flops=flops, reads=(grad_output, target, weights))
 
 
 @rule("aten.nll_loss_forward", "aten.nll_loss2d_forward")
@@ -72,14 +68,6 @@ def nll_loss_forward(
     """As `nll_loss`, with the sum of the picked weights kept."""
     estimate = likelihood(x, target, weight, reduction)
     return replace(estimate, out=(*estimate.out, x.like(())))
-
-
-@rule("aten.nll_loss_backward", "aten.nll_loss2d_backward")
-def nll_loss_backward(
-    grad_output: TensorType, x: TensorType, target: TensorType, weight: TensorType | None
-) -> Estimate:
-    """Zeros except at the picked scores, which get the scaled gradient."""
-    return likelihood_gradient(grad_output, x, target, weight)
 
 
 @backward("aten.nll_loss nll_loss2d nll_loss_nd nll_loss_forward nll_loss2d_forward")
@@ -234,13 +222,14 @@ def linear_cross_entropy(of: Operands) -> Estimate:
     )
 
 
+_LINEAR = ("x", "linear_weight", "linear_bias")
+
+
 @backward("torch_nn._linear_cross_entropy_batch_chunked")
 def linear_cross_entropy_gradient(call: ForwardCall) -> Estimate:
     """The gradients that the forward pass computed, scaled."""
     given = call.arguments
-    gradients = tuple(
-        given[name].like() for name in ("x", "linear_weight", "linear_bias") if name in call.wants
-    )
+    gradients = tuple(given[name].like() for name in _LINEAR if name in call.wants)
     work = sum(gradient.numel for gradient in gradients)
     return Estimate(gradients, vector_flops=work, reads=(result_of(call).like(), *gradients))
 
@@ -249,9 +238,7 @@ def linear_cross_entropy_gradient(call: ForwardCall) -> Estimate:
 def linear_cross_entropy_rows_gradient(call: ForwardCall) -> Estimate:
     """Recomputes the scores; one product for the input and one for the weights."""
     given, forward = call.arguments, call.estimate
-    gradients = tuple(
-        given[name].like() for name in ("x", "linear_weight", "linear_bias") if name in call.wants
-    )
+    gradients = tuple(given[name].like() for name in _LINEAR if name in call.wants)
     products = 1 + ("x" in call.wants) + ("linear_weight" in call.wants)
     scores = floor_div(forward.matrix_flops, 2 * given["x"].shape[1])
     return Estimate(

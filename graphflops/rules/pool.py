@@ -44,35 +44,6 @@ def outputs(
     return count - compare(">=", (count - 1) * stride, before + size)
 
 
-def pooled(
-    x: TensorType,
-    spatial: int,
-    kernel_size: PerAxis,
-    stride: PerAxis,
-    padding: PerAxis,
-    dilation: PerAxis = 1,
-    ceil_mode: bool = False,
-    final: int = 0,
-) -> Estimate:
-    """One operation per window element, `final` per output."""
-    require(x.rank in (spatial + 1, spatial + 2), f"{spatial} pooled axes do not fit a tensor of {x.rank}")
-    kernel = spread(kernel_size, spatial)
-    sizes, pads = x.shape[-spatial:], spread(padding, spatial)
-    for name, value in (("window", kernel), ("stride", stride), ("dilation", dilation)):
-        positive = not any(at_least(0, each) for each in spread(value, spatial, 1))
-        require(positive, f"a {name} of {value} has no positive size")
-    settings = zip(
-        sizes, kernel, spread(stride, spatial, kernel), pads, spread(dilation, spatial, 1), strict=True
-    )
-    counts = tuple(outputs(*setting, ceil_mode) for setting in settings)
-    # With ceil_mode a window may be larger than its input; it then holds only the elements of the input.
-    padded = [size + 2 * pad for size, pad in zip(sizes, pads, strict=True)]
-    held = tuple(
-        size if at_least(window, size) else window for window, size in zip(kernel, padded, strict=True)
-    )
-    return windowed(x, held, counts, final=final)
-
-
 def windowed(x: TensorType, kernel: Sizes, counts: Sizes, each: int = 1, final: int = 0) -> Estimate:
     """`each` operations per window element and `final` per output, for so many outputs along the last axes."""
     out = x.like((*x.shape[: -len(counts)], *counts))
@@ -91,7 +62,22 @@ def pooling(
     final: int = 0,
 ) -> Estimate:
     """One comparison or addition per window element; of an average also a division per output."""
-    return pooled(x, spatial, kernel_size, stride, padding, dilation, ceil_mode, final)
+    require(x.rank in (spatial + 1, spatial + 2), f"{spatial} pooled axes do not fit a tensor of {x.rank}")
+    kernel = spread(kernel_size, spatial)
+    sizes, pads = x.shape[-spatial:], spread(padding, spatial)
+    for name, value in (("window", kernel), ("stride", stride), ("dilation", dilation)):
+        positive = not any(at_least(0, each) for each in spread(value, spatial, 1))
+        require(positive, f"a {name} of {value} has no positive size")
+    settings = zip(
+        sizes, kernel, spread(stride, spatial, kernel), pads, spread(dilation, spatial, 1), strict=True
+    )
+    counts = tuple(outputs(*setting, ceil_mode) for setting in settings)
+    # With ceil_mode a window may be larger than its input; it then holds only the elements of the input.
+    padded = [size + 2 * pad for size, pad in zip(sizes, pads, strict=True)]
+    held = tuple(
+        size if at_least(window, size) else window for window, size in zip(kernel, padded, strict=True)
+    )
+    return windowed(x, held, counts, final=final)
 
 
 for _spatial in (1, 2, 3):

@@ -80,8 +80,7 @@ def choose_qparams(x: TensorType) -> Estimate:
 
 
 @rule(
-    "quantized_decomposed.choose_qparams_per_token",
-    "quantized_decomposed.choose_qparams_per_token_asymmetric",
+    "quantized_decomposed.choose_qparams_per_token choose_qparams_per_token_asymmetric",
     "quantized_decomposed._choose_qparams_per_token_asymmetric_impl",
 )
 def choose_qparams_per_token(x: TensorType) -> Estimate:

@@ -12,6 +12,7 @@ from graphflops.cost import Estimate, copied, data_dependent
 from graphflops.dims import Dim, Expr, at_least, differ, floor_div, mod, prod, total
 from graphflops.rules import parts
 from graphflops.rules.arrangement import bordered, columns_to_image, depth_to_space, repeated, space_to_depth
+from graphflops.rules.reduce import operand_gradient
 from graphflops.rules.registry import ForwardCall, backward, require, rule
 from graphflops.rules.shapes import Shape, axes, axis, kept_by_slice, replaced, shown, tensors_of, triangle
 from graphflops.rules.view_copies import copied_back
@@ -115,11 +116,7 @@ def col2im(x: TensorType, output_size: Sequence[Dim], kernel_size: Sequence[Dim]
     return columns_to_image(x, batch, channels, pair(output_size))
 
 
-@backward("aten.col2im")
-def col2im_gradient(call: ForwardCall) -> Estimate:
-    """The gradient of the image, copied into every patch."""
-    (out,) = tensors_of(call.estimate.out)
-    return Estimate((call.arguments["x"].like(),), reads=(out.like(),))
+backward("aten.col2im")(operand_gradient)  # copied into every patch
 
 
 # Repeats that are stored.

@@ -257,8 +257,7 @@ def is_nonzero(x: TensorType) -> Estimate:
 
 
 @rule(
-    "aten._functional_assert_scalar _functional_sym_constrain_range",
-    "aten._functional_sym_constrain_range_for_size",
+    "aten._functional_assert_scalar _functional_sym_constrain_range _functional_sym_constrain_range_for_size"
 )
 def functional_promise(*, dep_token: TensorType) -> Estimate:
     """Nothing."""

@@ -32,7 +32,7 @@ from graphflops.dims import (
 )
 from graphflops.errors import DimError
 from graphflops.rules.registry import require
-from graphflops.tensor import Contents, DType, TensorType
+from graphflops.tensor import Contents, DType, TensorType, flat
 
 Fold = Callable[..., Dim]
 
@@ -320,16 +320,7 @@ def same_elements(x: TensorType, shape: Iterable[Dim]) -> TensorType:
     out = x.view(shape)
     if x.value is None or few(out.shape) is None:
         return out
-    return replace(out, value=nested(flat(x.value), out.shape))
-
-
-def flat(contents: Contents) -> Iterator[Dim | float]:
-    """Nested contents flattened in row-major order."""
-    if isinstance(contents, tuple):
-        for part in contents:
-            yield from flat(part)
-    else:
-        yield contents
+    return replace(out, value=nested(flat((x.value,)), out.shape))
 
 
 def nested(elements: Iterator[Dim | float], shape: Shape) -> Contents:

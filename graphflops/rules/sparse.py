@@ -129,34 +129,19 @@ def coalesce(x: TensorType) -> Estimate:
     return Estimate((storing(x.like(), stored(x)),), vector_flops=stored(x), reads=(x,))
 
 
-@rule("sparse.aten.indices", "sparse.aten._indices")
-def indices(x: TensorType) -> Estimate:
+def view(x: TensorType, *, shape: Callable[[TensorType], Sizes], dtype: DType | None = INT64) -> Estimate:
     """A view."""
-    return free(x.like((x.rank, stored(x)), INT64))
+    return free(x.like(shape(x), dtype))
 
 
-@rule("sparse.aten.values", "sparse.aten._values")
-def values(x: TensorType) -> Estimate:
-    """A view."""
-    return free(elements(x))
-
-
-@rule("sparse.aten.col_indices", "sparse.aten.row_indices")
-def compressed_places(x: TensorType) -> Estimate:
-    """A view."""
-    return free(x.like((stored(x),), INT64))
-
-
-@rule("sparse.aten.crow_indices")
-def row_starts(x: TensorType) -> Estimate:
-    """A view."""
-    return free(x.like((*x.shape[:-2], x.shape[-2] + 1), INT64))
-
-
-@rule("sparse.aten.ccol_indices")
-def column_starts(x: TensorType) -> Estimate:
-    """A view."""
-    return free(x.like((*x.shape[:-2], x.shape[-1] + 1), INT64))
+for _names, _shape in (
+    ("indices _indices", lambda x: (x.rank, stored(x))),
+    ("col_indices row_indices", lambda x: (stored(x),)),
+    ("crow_indices", lambda x: (*x.shape[:-2], x.shape[-2] + 1)),
+    ("ccol_indices", lambda x: (*x.shape[:-2], x.shape[-1] + 1)),
+):
+    rule(*(f"sparse.aten.{name}" for name in _names.split())).derived(view, shape=_shape)
+rule("sparse.aten.values", "sparse.aten._values").derived(view, shape=lambda x: (stored(x),), dtype=None)
 
 
 @rule("sparse.aten.sparse_mask")

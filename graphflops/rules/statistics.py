@@ -20,7 +20,7 @@ from graphflops.rules.reduce import (
     reduction,
     selected_indices,
 )
-from graphflops.rules.registry import ForwardCall, backward, require, rule
+from graphflops.rules.registry import backward, require, rule
 from graphflops.rules.shapes import only_result, reduced
 from graphflops.rules.sort import comparisons
 from graphflops.rules.vector_norm import of_vectors
@@ -241,7 +241,4 @@ def trace_backward(grad: TensorType, sizes: tuple[Dim, ...]) -> Estimate:
     return Estimate((grad.like(sizes),), reads=(grad,))
 
 
-@backward("aten.trace")
-def trace_gradient(call: ForwardCall) -> Estimate:
-    """The gradient on the diagonal, zeros elsewhere."""
-    return operand_gradient(call)
+backward("aten.trace")(operand_gradient)

@@ -7,7 +7,7 @@ arguments; nested graphs run the same way. Each value is freed after its last us
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -23,7 +23,7 @@ from graphflops.runtime import higher_order
 from graphflops.runtime.flex_nodes import Kernels, flex_attention, flex_attention_backward
 from graphflops.runtime.operators import resolve
 from graphflops.runtime.tensors import Weights, dtype_of
-from graphflops.tensor import DType
+from graphflops.tensor import DType, flat
 
 _TURNS = 100_000  # runs of nested graphs in one run of a program from a file
 
@@ -53,13 +53,13 @@ class Step:
     def nests(self) -> bool:
         """True if it runs nested graphs whose calls are steps too; the functions of an attention are not run as steps."""
         return not self.node.operator.has_score_function and any(
-            isinstance(item, RunnableGraph) for item in leaves((*self.args, *self.kwargs.values()))
+            isinstance(item, RunnableGraph) for item in flat((*self.args, *self.kwargs.values()))
         )
 
 
 def results_of(step: Step, returned: Any) -> tuple[Any, ...]:
     """The results of a step in the order of the node's outputs, flat; None for a result that does not exist."""
-    found = tuple(leaves(returned)) if isinstance(returned, (tuple, list)) else (returned,)
+    found = tuple(flat(returned)) if isinstance(returned, (tuple, list)) else (returned,)
     wanted = len(step.node.outputs)
     if wanted == 0:
         return ()
@@ -239,12 +239,3 @@ class RunnableGraph:
         values = dict(self.around)
         values.update((entry.name, value) for entry, value in zip(given, operands, strict=True))
         return self.execution.calls(self.graph, values, self.prefix)
-
-
-def leaves(values: Any) -> Iterator[Any]:
-    """The items of nested tuples and lists."""
-    for value in values:
-        if isinstance(value, (tuple, list)):
-            yield from leaves(value)
-        else:
-            yield value

@@ -12,6 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from torch.utils.flop_counter import FlopCounterMode, flop_registry
 
 from graphflops.runtime.execute import Step
+from graphflops.tensor import flat
 
 _COMPLEX = "torch counts a complex multiply-add as a real one; it takes eight operations"
 _GROUPS = "torch counts the gradient of a grouped convolution's weight as if there were one group"
@@ -95,16 +96,11 @@ def _of_the_counter(error: Exception) -> bool:
     return trace is not None and trace.tb_frame.f_code.co_filename == flop_counter.__file__
 
 
-def has_formula(ops: list[Any]) -> bool:
-    """True if FlopCounterMode has a formula for any of these operators."""
-    return any(getattr(op, "_overloadpacket", op) in flop_registry for op in ops)
-
-
 def gap(step: Step, ours: int, counted: int, ops: list[Any] | None) -> str:
     """The known error of FlopCounterMode that explains a difference between its count and ours; "" if there is none."""
     if ops is None:
         return "FlopCounterMode fails on it"
-    if counted == 0 and not has_formula(ops):
+    if counted == 0 and not any(getattr(op, "_overloadpacket", op) in flop_registry for op in ops):
         names = sorted({str(getattr(op, "_overloadpacket", op)) for op in ops} or {step.node.op})
         return f"FlopCounterMode has no formula for {', '.join(names[:3])}{', ...' if len(names) > 3 else ''}"
     if ours == 4 * counted and any(x.is_complex() for x in _tensors(step)):
@@ -124,6 +120,4 @@ def _without_groups(step: Step, ours: int) -> int:
 
 
 def _tensors(step: Step) -> Iterator[torch.Tensor]:
-    from graphflops.runtime.execute import leaves
-
-    return (x for x in leaves((*step.args, *step.kwargs.values())) if isinstance(x, torch.Tensor))
+    return (x for x in flat((*step.args, *step.kwargs.values())) if isinstance(x, torch.Tensor))

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from graphflops.base import files
 from graphflops.dims import Expr
@@ -13,7 +13,7 @@ from graphflops.graph import Ref
 from graphflops.open_sizes import of_report
 from graphflops.report import Report
 from graphflops.report.size_names import collapsed
-from graphflops.tensor import TensorType
+from graphflops.tensor import DType, TensorType
 from graphflops.view import Call, View
 
 _WIDEST = 2**20  # the largest value drawn from a range without an upper end
@@ -47,14 +47,19 @@ def input_plans(report: Report, view: View) -> list[InputPlan]:
     return plans
 
 
-def checked_names(given: Mapping[str, object], report: Report) -> Mapping[str, TensorType]:
-    """The types of the program's inputs by name; ModelError where the given names are not those of the inputs."""
+def checked(given: Mapping[str, Any], report: Report, dtype_of: Callable[[DType], object]) -> dict[str, Any]:
+    """The given arrays; ModelError if their names, shapes or types are not those of the program's inputs."""
     wanted = {name: at_sizes(typed, report.values) for name, typed in report.inputs}
     if wanted.keys() != given.keys():
         names = ", ".join(map(shown, wanted))
         odd = ", ".join(map(shown, sorted(wanted.keys() ^ given.keys())))
         raise ModelError(f"the program's inputs are {names}; the file differs in {odd}")
-    return wanted
+    for name, typed in wanted.items():
+        array = given[name]
+        if tuple(array.shape) != typed.shape or array.dtype != dtype_of(typed.dtype):
+            held = f"{list(array.shape)} {str(array.dtype).removeprefix('torch.')}"
+            raise ModelError(f"input {shown(name)} is {typed}, the file holds {held}")
+    return dict(given)
 
 
 def at_sizes(typed: TensorType, values: Mapping[str, int]) -> TensorType:

@@ -12,7 +12,7 @@ from graphflops.dims import evaluate
 from graphflops.errors import FileError, ModelError, RunError, shown
 from graphflops.open_sizes import of_report
 from graphflops.report import Report
-from graphflops.runtime.input_plans import checked_names, input_plans, opened
+from graphflops.runtime.input_plans import input_plans, opened
 from graphflops.runtime.validation import CheckResult, NodeResult, RunSizes, Validation
 from graphflops.tensor import DType, TensorType
 from graphflops.view import View
@@ -181,7 +181,7 @@ def random_arrays(report: Report, view: View, seed: int = 0) -> dict[str, Any]:
     generator = numpy.random.default_rng(seed)
     made: dict[str, Any] = {}
     for name, typed, shape, (low, high) in input_plans(report, view):
-        dtype = _dtype(typed.dtype)
+        dtype = dtype_of(typed.dtype)
         if typed.dtype.is_floating:
             made[name] = generator.standard_normal(shape, dtype=numpy.float32).astype(dtype)
         elif typed.dtype.kind == "bool":
@@ -206,17 +206,7 @@ def arrays_from(path: str) -> dict[str, Any]:
             return {name: arrays[name] for name in arrays.files}
 
 
-def checked_arrays(given: Mapping[str, Any], report: Report) -> dict[str, Any]:
-    """The given arrays; ModelError if their names, shapes or types are not those of the program's inputs."""
-    for name, typed in checked_names(given, report).items():
-        array = given[name]
-        if tuple(array.shape) != typed.shape or array.dtype != _dtype(typed.dtype):
-            held = f"{list(array.shape)} {array.dtype}"
-            raise ModelError(f"input {shown(name)} is {typed}, the file holds {held}")
-    return dict(given)
-
-
-def _dtype(dtype: DType) -> Any:
+def dtype_of(dtype: DType) -> Any:
     """Numpy's element type of that name; ModelError where there is none."""
     import ml_dtypes
     import numpy

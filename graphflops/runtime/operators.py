@@ -24,7 +24,7 @@ from graphflops.graph import Graph, Opaque
 from graphflops.ops import Op
 from graphflops.ops import operator as spelled
 from graphflops.rules.registry import find
-from graphflops.view import flat
+from graphflops.tensor import flat
 
 _REFUSED = {
     "aten.from_file": "it reads a file that the program names",

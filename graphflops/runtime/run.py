@@ -21,9 +21,10 @@ from graphflops.report import Report
 from graphflops.runtime.compare import RunComparison
 from graphflops.runtime.execute import Execution, Step
 from graphflops.runtime.flop_counter_reference import FlopCounterReference
+from graphflops.runtime.input_plans import checked
 from graphflops.runtime.machine import free_bytes, machine_bytes
 from graphflops.runtime.operators import refuse_unsafe
-from graphflops.runtime.tensors import Weights, checked, inputs_from, random_inputs
+from graphflops.runtime.tensors import Weights, dtype_of, inputs_from, random_inputs
 from graphflops.runtime.validation import Ceilings, Validation
 from graphflops.view import View
 
@@ -49,7 +50,10 @@ def prepared(
         refuse_unsafe(graph)
     refuse_too_large(report, where)
     try:
-        tensors = random_inputs(report, view, where, seed) if given is None else checked(given, report, where)
+        if given is None:
+            tensors = random_inputs(report, view, where, seed)
+        else:
+            tensors = {name: each.to(where) for name, each in checked(given, report, dtype_of).items()}
     except (RuntimeError, MemoryError):  # torch raises RuntimeError if the machine's memory is exhausted
         raise ModelError("inputs of these sizes do not fit in memory: give smaller sizes by --dim") from None
     return Run(graph, report, tensors, where, random_weights, seed)

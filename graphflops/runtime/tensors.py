@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import math
 import warnings
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ import torch
 from graphflops.errors import FileError, ModelError, shown
 from graphflops.graph import Graph, Input, Stored
 from graphflops.report import Report
-from graphflops.runtime.input_plans import checked_names, input_plans, opened
+from graphflops.runtime.input_plans import input_plans, opened
 from graphflops.tensor import DType, TensorType
 from graphflops.view import View
 
@@ -171,13 +170,3 @@ def inputs_from(path: str, device: torch.device) -> dict[str, Any]:
 
         with numpy.load(path, allow_pickle=False) as arrays:
             return {name: torch.from_numpy(arrays[name]).to(device) for name in arrays.files}
-
-
-def checked(given: Mapping[str, Any], report: Report, device: torch.device) -> dict[str, Any]:
-    """The given tensors on the device; ModelError if their names, shapes or types are not those of the program's inputs."""
-    for name, typed in checked_names(given, report).items():
-        tensor = given[name]
-        if tuple(tensor.shape) != typed.shape or tensor.dtype != dtype_of(typed.dtype):
-            held = f"{list(tensor.shape)} {str(tensor.dtype).removeprefix('torch.')}"
-            raise ModelError(f"input {shown(name)} is {typed}, the file holds {held}")
-    return {name: tensor.to(device) for name, tensor in given.items()}

@@ -131,7 +131,8 @@ def _validated_onnx(
     try:
         import onnxruntime  # type: ignore[import-untyped]  # noqa: F401
 
-        from graphflops.runtime.onnx_run import arrays_from, checked_arrays, random_arrays, validate_onnx
+        from graphflops.runtime.input_plans import checked
+        from graphflops.runtime.onnx_run import arrays_from, dtype_of, random_arrays, validate_onnx
     except ModuleNotFoundError as missing:
         raise _without(missing, "onnxruntime") from None
     given = arrays_from(inputs) if isinstance(inputs, str) else inputs
@@ -139,7 +140,7 @@ def _validated_onnx(
     report = analyze(graph, dims=dims, names=names, inputs=shapes, device=profile, fused=False)
     try:
         view = View(graph, report.rows)
-        arrays = random_arrays(report, view, seed) if given is None else checked_arrays(given, report)
+        arrays = random_arrays(report, view, seed) if given is None else checked(given, report, dtype_of)
     except MemoryError:
         raise ModelError("inputs of these sizes do not fit in memory: give smaller sizes by --dim") from None
     return validate_onnx(graph.origin.path, report, arrays, repeats, random_weights)

@@ -4,29 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from graphflops.analysis import priced
 from graphflops.derived.items import token_ids
 from graphflops.derived.resize import refuse_guarded
-from graphflops.dims import Expr, evaluate, symbol
+from graphflops.dims import Dim, Expr, evaluate, symbol
 from graphflops.errors import FileError, ModelError, OptionError
-from graphflops.fitting.kv_cache import symbol_of
+from graphflops.fitting.kv_cache import KvCache, symbol_of
 from graphflops.graph import Graph
-from graphflops.loading import program_of
-from graphflops.report import Report
+from graphflops.links import Network
+from graphflops.loading import Model, program_of
+from graphflops.report import Execution, Report
+from graphflops.report.call_time import PhaseTime
 from graphflops.serving.engine_program import as_engines_run
-from graphflops.serving.tensor_parallel import on_each
-
-if TYPE_CHECKING:
-    from graphflops.dims import Dim
-    from graphflops.fitting.kv_cache import KvCache
-    from graphflops.links import Network
-    from graphflops.loading import Model
-    from graphflops.report import Execution
-    from graphflops.report.call_time import PhaseTime
-    from graphflops.serving.engines import Engine
-    from graphflops.serving.tensor_parallel import Exchanges
+from graphflops.serving.engines import Engine
+from graphflops.serving.tensor_parallel import Exchanges, on_each
 
 _FEWEST = 2  # that an open axis has
 TimeAt = Callable[[Mapping[str, int]], "PhaseTime"]
@@ -124,7 +117,7 @@ class Prefill:
     def of(steps: Steps, cache: KvCache, program: Graph | None, setting: Setting) -> Prefill | None:
         """The prefill of a program of its own, or of the steps' program where its new tokens are open; else None."""
         if program is None:
-            found, others = steps, {name: _least(steps.report, name) for name in cache.lengths}
+            found, others = steps, {name: steps.report.symbols[name].minimum or 0 for name in cache.lengths}
         else:
             found, others = replace(Steps.of(program, setting, {}), beside=0.0, known={}), {}
         ids = token_ids(found.report)
@@ -202,7 +195,3 @@ def _open(size: Dim) -> tuple[str, int]:
         if isinstance(multiple, int) and size == multiple * symbol(name):
             return name, multiple
     return "", 1
-
-
-def _least(report: Report, name: str) -> int:
-    return report.symbols[name].minimum or 0

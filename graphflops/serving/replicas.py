@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from graphflops.devices import complete
 from graphflops.devices import device as device_named
 from graphflops.errors import ModelError, OptionError
+from graphflops.fitting.cells import Cell
 from graphflops.links import network_of
+from graphflops.loading import Model
 from graphflops.planning.plan import divisors
 from graphflops.serving.plan import prepared
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from graphflops.fitting.cells import Cell
-    from graphflops.loading import Model
 
 _MOST_DEVICES = 2**17
 

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from graphflops.dims import evaluate
+from graphflops.dims import Dim, evaluate
 from graphflops.errors import ModelError, shown
-from graphflops.links import seconds
+from graphflops.graph import Graph
+from graphflops.links import Kind, Network, seconds
 from graphflops.planning.split import split
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from graphflops.dims import Dim
-    from graphflops.graph import Graph
-    from graphflops.links import Kind, Network
-    from graphflops.serving.engines import Engine
+from graphflops.serving.engines import Engine
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,12 +66,14 @@ def tied(graph: networkx.MultiDiGraph, names: set[str]) -> set[str]:
 
 def needs(graph: networkx.MultiDiGraph, names: Iterable[str]) -> set[str]:
     """These nodes and all that they depend on, weights and inputs among them."""
-    return _reached(graph.reverse(copy=False), names)
+    return uses(graph.reverse(copy=False), names)
 
 
 def uses(graph: networkx.MultiDiGraph, names: Iterable[str]) -> set[str]:
     """These nodes and all that depends on them."""
-    return _reached(graph, names)
+    import networkx
+
+    return set(chain.from_iterable(networkx.bfs_layers(graph, set(names))))
 
 
 def between(graph: networkx.MultiDiGraph, first: Iterable[str], last: Iterable[str]) -> set[str]:
@@ -120,12 +122,6 @@ def refuse_open(graph: networkx.MultiDiGraph, by: str) -> None:
 def carries_data(graph: networkx.MultiDiGraph, user: str) -> bool:
     """Whether a node reads the contents of its operands: a call that asks for sizes alone does not."""
     return not _reads_sizes(graph.nodes[user].get("op", ""))
-
-
-def _reached(graph: networkx.MultiDiGraph, names: Iterable[str]) -> set[str]:
-    import networkx
-
-    return set(chain.from_iterable(networkx.bfs_layers(graph, set(names))))
 
 
 @lru_cache(maxsize=4096)

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections import ChainMap
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from graphflops.graph import Graph, Input, Node, Output, Ref
-from graphflops.tensor import TensorType
+from graphflops.report import Report, Row
+from graphflops.tensor import TensorType, flat
 from graphflops.view import nested_graphs
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from graphflops.report import Report, Row
 
 Makers = ChainMap[str, tuple[str, ...]]  # by name of a value: the nodes that make it
 
@@ -201,12 +198,5 @@ class _Walk:
 def _operands(node: Node) -> list[str | None]:
     """What a call hands to the graphs it runs: the arguments after them, else all; None for one that is no value."""
     last = max((place for place, value in enumerate(node.args) if isinstance(value, Graph)), default=-1)
-    return [item.name if isinstance(item, Ref) else None for item in _flat(node.args[last + 1 :])]
-
-
-def _flat(arguments: Sequence[object]) -> Iterator[object]:
-    for item in arguments:
-        if isinstance(item, tuple):
-            yield from _flat(item)
-        elif not isinstance(item, (str, Graph)):
-            yield item
+    values = (item for item in flat(node.args[last + 1 :]) if not isinstance(item, (str, Graph)))
+    return [item.name if isinstance(item, Ref) else None for item in values]

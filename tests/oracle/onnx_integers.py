@@ -36,8 +36,7 @@ from onnx import TensorProto, helper, numpy_helper
 from graphflops import analyze
 from graphflops.dims import Expr, evaluate
 from graphflops.errors import GraphflopsError
-from graphflops.rules.shapes import flat
-from graphflops.tensor import TensorType
+from graphflops.tensor import TensorType, flat
 from tests.oracle import onnx_shape_calls  # noqa: F401 adds its calls to CALLS
 from tests.oracle.onnx_integer_calls import CALLS, Operand, Proposal, Refused
 
@@ -177,7 +176,7 @@ def difference(ours: TensorType, array: np.ndarray, sizes: dict[str, int]) -> tu
             return f"{ours}, onnxruntime has shape {list(array.shape)}", True
     if ours.value is None:
         return "", told
-    for entry, number in zip(flat(ours.value), array.flatten().tolist(), strict=True):
+    for entry, number in zip(flat((ours.value,)), array.flatten().tolist(), strict=True):
         if isinstance(entry, Expr):
             if ours.dtype.is_floating:
                 continue  # a quotient of sizes: seen where it is rounded

@@ -17,14 +17,13 @@ from graphflops.errors import ModelError
 from graphflops.graph import Graph, Input, Node, Output, Ref
 from graphflops.links import layouts, network_of
 from graphflops.links.pipeline import Stage, pipeline
-from graphflops.planning.axes import regrouped
-from graphflops.planning.context import mixed
 from graphflops.planning.layers import folded
 from graphflops.planning.layouts import Costs, Layout, Machine, stages
+from graphflops.planning.parts import regrouped
 from graphflops.planning.prices import AFTER, BEFORE, LAYER, Part, Prices, reading
 from graphflops.planning.recompute import Call, Recompute, choices
-from graphflops.planning.split import split
-from graphflops.render.picture.schedule import schedule
+from graphflops.planning.split import mixed, split
+from graphflops.render.plan import schedule
 from graphflops.tensor import BFLOAT16, TensorType
 from tests.exporters.test_recorded import STEP, written
 

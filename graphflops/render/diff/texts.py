@@ -9,7 +9,7 @@ from graphflops.render.csv import written
 from graphflops.render.diff.causes import VISIBLE, causes
 from graphflops.render.diff.tables import tables
 from graphflops.render.diff.words import compared_at, headlines, notes
-from graphflops.render.markdown import escaped, rows
+from graphflops.render.markdown import escaped, fitted, rows
 from graphflops.render.table import Page
 from graphflops.render.text import short_type
 from graphflops.report import Grouping
@@ -79,17 +79,8 @@ def markdown(
 
 def within(lines: Sequence[str], limit: int | None) -> str:
     """The lines as one text of at most `limit` characters; the last line says how many had to be left out."""
-    text = "\n".join(lines) + "\n"
-    if limit is None or len(text) <= limit:
-        return text
-    room = limit - len(_left_out(len(lines)))
-    kept = 0
-    for line in lines:
-        room -= len(line) + 1
-        if room < 0:
-            break
-        kept += 1
-    return "\n".join([*lines[:kept], _left_out(len(lines) - kept)])[: max(limit, 0)]
+    text = fitted([(f"{line}\n", 1) for line in lines], limit, _left_out)
+    return text if limit is None else text[: max(limit, 0)]
 
 
 def _left_out(count: int) -> str:

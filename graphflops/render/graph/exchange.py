@@ -5,12 +5,9 @@ from __future__ import annotations
 import io
 import json
 import re
-from typing import TYPE_CHECKING
 
 from graphflops.render.graph.tables import listing, sentences
-
-if TYPE_CHECKING:
-    from graphflops.structure.answer import Answer
+from graphflops.structure.answer import Answer
 
 _IN_XML = re.compile("[\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _CHARACTER = re.compile("&#([0-9]+);|[^ -~]")

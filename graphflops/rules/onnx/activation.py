@@ -57,6 +57,7 @@ def unary(name: str, row: str = "", result: Promotion = own_type, fold: Fold | N
 
     @rule(key)
     def estimate(a: TensorType) -> Estimate:
+        """The function's work per element."""
         return pointwise(work, a, result=result, fold=fold)
 
 
@@ -67,6 +68,7 @@ def binary(name: str, result: Promotion = own_type, fold: Fold | None = None) ->
 
     @rule(key)
     def estimate(a: TensorType, b: TensorType, *, axis: int | None = None) -> Estimate:
+        """The function's work per element."""
         return pointwise(work, a, placed(a, b, axis), result=result, fold=fold)
 
 
@@ -207,6 +209,8 @@ for _name in ("Elu", "Selu", "Celu", "Softplus", "Softsign", "Mish"):
 unary("Affine", "affine")
 unary("ScaledTanh", "scaled_tanh")
 unary("ParametricSoftplus", "scaled_softplus")
+unary("Scale", "mul")
+unary("ImageScaler", "affine")
 
 
 @rule("onnx.Shrink")
@@ -249,44 +253,28 @@ def rows_of(x: TensorType, axis: int) -> TensorType:
     return x.view((x.like(x.shape[:place]).numel, x.like(x.shape[place:]).numel))
 
 
-def _of_rows(of_rows: Callable[[TensorType, int], Estimate], x: TensorType, axis: int) -> Estimate:
-    estimate = of_rows(rows_of(x, axis), 1)
-    return replace(estimate, out=(x.like(),), reads=(x,))
+def softmax(x: TensorType, *, axis: int = -1, along: Callable[[TensorType, int], Estimate]) -> Estimate:
+    """As of ATen, along one axis."""
+    return along(x, axis)
 
 
-@rule("onnx.Softmax.1", "onnx.Softmax.11")
-def softmax_of_rows(x: TensorType, *, axis: int = 1) -> Estimate:
-    """As `Softmax`, over all axes from the one named on."""
-    return _of_rows(softmax_along, x, axis)
+def softmax_of_rows(
+    x: TensorType, *, axis: int = 1, along: Callable[[TensorType, int], Estimate]
+) -> Estimate:
+    """As in later versions, over all axes from the one named on."""
+    return replace(along(rows_of(x, axis), 1), out=(x.like(),), reads=(x,))
 
 
-@rule("onnx.LogSoftmax.1", "onnx.LogSoftmax.11")
-def log_softmax_of_rows(x: TensorType, *, axis: int = 1) -> Estimate:
-    """As `LogSoftmax`, over all axes from the one named on."""
-    return _of_rows(log_softmax, x, axis)
-
-
-@rule("onnx.Softmax")
-def softmax(x: TensorType, *, axis: int = -1) -> Estimate:
-    """Maximum, difference, exponential, sum and division."""
-    return softmax_along(x, axis)
-
-
-@rule("onnx.LogSoftmax")
-def log_softmax_along(x: TensorType, *, axis: int = -1) -> Estimate:
-    """Maximum, difference, exponential, sum and difference per element, a logarithm per row."""
-    return log_softmax(x, axis)
-
-
-@rule("onnx.Hardmax")
-def hardmax(x: TensorType, *, axis: int = -1) -> Estimate:
-    """A comparison per element finds each row's maximum; zeros and ones are written without arithmetic."""
+def hardmax(x: TensorType, axis: int) -> Estimate:
+    """A comparison per element finds each row's maximum."""
     axis_of(axis, x.rank)
     return pointwise(WORK["maximum"], x)
 
 
-@rule("onnx.Hardmax.1", "onnx.Hardmax.11")
-def hardmax_of_rows(x: TensorType, *, axis: int = 1) -> Estimate:
-    """As `Hardmax`, over all axes from the one named on."""
-    rows_of(x, axis)
-    return pointwise(WORK["maximum"], x)
+for _name, _says, _along in (
+    ("Softmax", "Maximum, difference, exponential, sum and division.", softmax_along),
+    ("LogSoftmax", "Maximum, difference, exponential, sum and difference, a logarithm per row.", log_softmax),
+    ("Hardmax", "A comparison per element; zeros and ones are written without arithmetic.", hardmax),
+):
+    rule(f"onnx.{_name}").derived(softmax, says=_says, along=_along)
+    rule(f"onnx.{_name}.1", f"onnx.{_name}.11").derived(softmax_of_rows, along=_along)

@@ -12,8 +12,8 @@ from graphflops.dims import Dim, Expr
 from graphflops.errors import DimError
 from graphflops.rules.onnx.values import FOLLOWED, Number
 from graphflops.rules.registry import require, require_known
-from graphflops.rules.shapes import axes, few, flat, nested
-from graphflops.tensor import DTYPES, DType, TensorType, UnknownType
+from graphflops.rules.shapes import axes, few, nested
+from graphflops.tensor import DTYPES, DType, TensorType, UnknownType, flat
 
 # In the order of their numbers, from 1 on.
 _NAMES = """float32 uint8 int8 uint16 int16 int32 int64 string bool float16 float64 uint32 uint64 complex64 complex128
@@ -48,7 +48,7 @@ Numbers = Union[TensorType, UnknownType, Sequence[Number], Number, None]
 def numbers(given: Numbers) -> tuple[Number, ...] | None:
     """The contents of an operand or attribute in row-major order; None if unknown."""
     if isinstance(given, TensorType):
-        return None if given.value is None else tuple(flat(given.value))
+        return None if given.value is None else tuple(flat((given.value,)))
     if given is None or isinstance(given, UnknownType):
         return None
     if isinstance(given, (int, float, Expr)):
@@ -129,7 +129,7 @@ def known_contents(x: TensorType) -> KnownContents | None:
     shape = fixed(x.shape)
     if x.value is None or shape is None:
         return None
-    return KnownContents(shape, tuple(flat(x.value)))
+    return KnownContents(shape, tuple(flat((x.value,))))
 
 
 def fixed(shape: Sequence[Dim]) -> Place | None:

@@ -31,8 +31,8 @@ from graphflops.dims import (
 from graphflops.rules.onnx.entries import filled, known_contents, numbers, unknown
 from graphflops.rules.onnx.sequence import alike, common, one_of
 from graphflops.rules.onnx.values import Number
-from graphflops.rules.shapes import flat, nested, tensors_of
-from graphflops.tensor import Contents, OptionalType, SequenceType, TensorType, UnknownType
+from graphflops.rules.shapes import nested, tensors_of
+from graphflops.tensor import Contents, OptionalType, SequenceType, TensorType, UnknownType, flat
 
 Body = Callable[[Dim, "State"], "Turn"]
 
@@ -355,7 +355,7 @@ def substituted(value: Value, sizes: Mapping[str, Dim]) -> Value:
         shape = tuple(map(put, value.shape))
         if value.value is None or shape != value.shape:
             return TensorType(shape, value.dtype)
-        entries = (x if isinstance(x, float) else put(x) for x in flat(value.value))
+        entries = (x if isinstance(x, float) else put(x) for x in flat((value.value,)))
         return replace(value, value=nested(entries, shape))
     if isinstance(value, SequenceType):
         length = None if value.length is None else put(value.length)

@@ -9,7 +9,6 @@ from graphflops.dims import Dim, differ, floor_div, prod
 from graphflops.rules import fourier, solve
 from graphflops.rules.embedding import embedding
 from graphflops.rules.lapack import n_log_n
-from graphflops.rules.onnx.activation import pointwise
 from graphflops.rules.onnx.creation import range_ as onnx_range
 from graphflops.rules.onnx.entries import Numbers, literals, onnx_dtype, rank_of, sizes, unknown
 from graphflops.rules.onnx.fused import Outputs, chosen
@@ -22,7 +21,6 @@ from graphflops.rules.registry import require, rule
 from graphflops.rules.shapes import axis as axis_of
 from graphflops.rules.shapes import replaced
 from graphflops.rules.vision import OVERLAP
-from graphflops.rules.work import WORK
 from graphflops.tensor import BOOL, FLOAT32, INT32, INT64, STRING, UINT8, UINT32, TensorType
 
 rule("com.microsoft.GatherND")(gather_nd)
@@ -190,18 +188,6 @@ def restore_padding(x: TensorType, token_offset: TensorType) -> Estimate:
 
 
 # Experimental operators in files of ONNX's first years.
-
-
-@rule("onnx.Scale", kind="elementwise")
-def scale(x: TensorType) -> Estimate:
-    """A product per element."""
-    return pointwise(WORK["mul"], x)
-
-
-@rule("onnx.ImageScaler", kind="elementwise")
-def image_scaler(x: TensorType) -> Estimate:
-    """A product and a sum per element."""
-    return pointwise(WORK["affine"], x)
 
 
 @rule("onnx.Crop", kind="movement")

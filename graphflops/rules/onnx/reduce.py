@@ -137,18 +137,13 @@ def register(name: str, kind: Reduction) -> None:
             return replace(_along_unknown(x, many(axes), keepdims == 1, kind), reads=reads)
         if not gone and noop_with_empty_axes == 1:  # as onnxruntime reads it
             return _of_nothing(x, kind)
-        estimate = _reduced(x, gone, keepdims == 1, kind)
+        work = kind.each, kind.final, kind.evaluated, kind.evaluated_final
+        estimate = shared.reduction(x, gone, keepdims == 1, None, *work)
         (out,) = estimate.out
         if kind.fold is None or not isinstance(out, TensorType):
             return replace(estimate, reads=reads)
         places = {axis_of(place, x.rank) for place in gone} if gone else set(range(x.rank))
         return replace(estimate, out=(values.reduced(kind.fold, out, x, places),), reads=reads)
-
-
-def _reduced(x: TensorType, gone: tuple[int, ...] | None, keepdims: bool, kind: Reduction) -> Estimate:
-    return shared.reduction(
-        x, gone, keepdims, None, kind.each, kind.final, kind.evaluated, kind.evaluated_final
-    )
 
 
 def _of_nothing(x: TensorType, kind: Reduction) -> Estimate:

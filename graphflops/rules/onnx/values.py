@@ -30,8 +30,8 @@ from graphflops.dims import (
 )
 from graphflops.errors import DimError
 from graphflops.rules import shapes
-from graphflops.rules.shapes import aligned, few, flat, in_type, nested
-from graphflops.tensor import FLOAT32, DType, TensorType
+from graphflops.rules.shapes import aligned, few, in_type, nested
+from graphflops.tensor import FLOAT32, DType, TensorType, flat
 
 Number = Union[Dim, float]
 FOLLOWED = 64  # elements; tensors that programs compute sizes with hold one or two entries per axis
@@ -72,7 +72,7 @@ def reduced(
     if x.value is None or sizes is None:
         return out
     groups: dict[tuple[int, ...], list[Number]] = {}
-    for place, number in zip(product(*map(range, sizes)), flat(x.value), strict=True):
+    for place, number in zip(product(*map(range, sizes)), flat((x.value,)), strict=True):
         kept = tuple(index for axis, index in enumerate(place) if axis not in gone)
         groups.setdefault(kept, []).append(number)
     places = product(*(range(size) for axis, size in enumerate(sizes) if axis not in gone))
@@ -97,7 +97,7 @@ def running(
     """`out` with the function applied to every prefix of a vector's contents."""
     if not isinstance(x.value, tuple) or len(x.value) > FOLLOWED:
         return out
-    numbers = list(flat(x.value))[:: -1 if reverse else 1]
+    numbers = list(flat((x.value,)))[:: -1 if reverse else 1]
     ends = range(len(numbers)) if exclusive else range(1, len(numbers) + 1)
     try:
         results = [converted(function(numbers[:end]), out.dtype) for end in ends]

@@ -33,7 +33,17 @@ class Trial:
     prepare: Callable[[], Calls]
 
 
-class CudaClock:
+class _Clock:
+    """l2_bytes: of the last cache."""
+
+    l2_bytes: int
+
+    def sets(self, cold_bytes: int) -> int:
+        """Sets of operands, of so many bytes, that are used in turn so that none is in the cache when it is needed."""
+        return 1 if not cold_bytes else max(1, min(_MOST_SETS, -(-3 * self.l2_bytes // cold_bytes)))
+
+
+class CudaClock(_Clock):
     """Times kernels on a GPU in a CUDA graph, without the CPU's launches."""
 
     device, runtime = "cuda", "torch"
@@ -42,10 +52,6 @@ class CudaClock:
         about = torch.cuda.get_device_properties(0)
         self.stream = torch.cuda.Stream()
         self.l2_bytes, self.memory_bytes = about.L2_cache_size, about.total_memory
-
-    def sets(self, cold_bytes: int) -> int:
-        """Sets of operands that are used in turn so that none is in the L2 cache when it is needed."""
-        return _sets(self.l2_bytes, cold_bytes)
 
     def seconds(self, calls: Calls) -> float:
         """Median time of one call. Raises RuntimeError where the device or a CUDA graph cannot run it."""
@@ -81,17 +87,13 @@ class CudaClock:
         return float(begun.elapsed_time(ended)) / 1000
 
 
-class CpuClock:
+class CpuClock(_Clock):
     """Times calls on the CPU."""
 
     device, runtime = "cpu", "torch"
 
     def __init__(self) -> None:
         self.l2_bytes = _last_cache()
-
-    def sets(self, cold_bytes: int) -> int:
-        """Sets of operands that are used in turn so that none is in the last cache when it is needed."""
-        return _sets(self.l2_bytes, cold_bytes)
 
     def seconds(self, calls: Calls) -> float:
         """Shortest mean time of one call: whatever else runs on the machine only makes calls longer."""
@@ -108,11 +110,6 @@ class CpuClock:
         for index in range(count):
             calls[index % len(calls)]()
         return (time.perf_counter() - begun) / count
-
-
-def _sets(cache: int, cold_bytes: int) -> int:
-    """How many sets of so many bytes are three times as large as a cache."""
-    return 1 if not cold_bytes else max(1, min(_MOST_SETS, -(-3 * cache // cold_bytes)))
 
 
 def _last_cache() -> int:
