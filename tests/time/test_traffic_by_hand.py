@@ -145,6 +145,7 @@ def test_depthwise_convolutions(phase: Any, rates: dict[str, float], expected: f
         ((9,), (3,), (5,), (4 + 5 + 4) / 3),  # three apart, as many as a third of the image
         ((1,), (1,), (3,), 1.0),
         ((8, 4), (8, 2), (3, 2), (22 / 8) * 2),
+        ((7,), (4,), (5,), (3 + 5 + 5 + 3) / 4),  # two apart, from two positions before the image on
         ((300,), (300,), (3,), (2 + 255 * 3) / 256),  # the first 256 places are looked at
     ],
 )
@@ -155,8 +156,8 @@ def test_taps_inside_of_an_image(
     count = 2 * 16
     for size in result:
         count *= size
-    found = took(depthwise(phase, image, result, taps), {"position": 3.0}, clock_hz=1e6)[0]
-    assert found == pytest.approx(count * inside * 3 / 4e6, rel=1e-5)
+    found = took(depthwise(phase, image, result, taps), {"position": 3.0, "elements": 1e15}, clock_hz=1e6)[0]
+    assert found == pytest.approx(count * inside * 3 / 4e6, rel=3e-6)
 
 
 def test_a_result_without_places_has_no_taps() -> None:
@@ -278,6 +279,12 @@ def reduced(sizes: Rows, cores: int | None = 4, **more: Any) -> tuple[float, flo
 )
 def test_sums_of_one_multiprocessor(sizes: Rows, expected: float, cores: int | None) -> None:
     assert reduced(sizes, cores)[:2] == (pytest.approx(expected, rel=1e-5), pytest.approx(expected, rel=1e-5))
+
+
+def test_sums_of_four_multiprocessors() -> None:
+    """128 threads for four results; three channels in five parts each, four of which one multiprocessor has."""
+    assert reduced(Rows(4, 12_900, False))[0] == pytest.approx(101 * 3 * NS)
+    assert reduced(Rows(3, 256 * 512))[0] == pytest.approx(4 * 256 * 512 / 5 * 3 * NS + 1000 * US)
 
 
 def test_sums_take_floor_and_traffic_as_well() -> None:
