@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from msgspec.structs import replace
 
+from graphflops.kernels.convolution import alignment_of, power_of_two, up
 from graphflops.kernels.cudnn import Problem
 from graphflops.kernels.kernel import Strided
 from tests.support import t
@@ -100,3 +101,11 @@ def test_a_bias_is_added_to_each_channel_by_a_kernel_of_its_own() -> None:
 def test_windows_that_do_not_overlap_are_patches(side: int, stride: int, expected: bool) -> None:
     found = problem((2, 8, 16, 16), (16, 8, side, side), (stride, stride))
     assert found.sizes.is_patches is expected
+
+
+def test_numbers_by_which_kernels_are_chosen() -> None:
+    assert [up(size, 8) for size in (1, 8, 9)] == [8, 8, 16]
+    assert [power_of_two(size) for size in (1, 2, 3, 4, 5)] == [1, 2, 4, 4, 8]
+    assert [alignment_of(size) for size in (1, 2, 6, 12, 8, 16)] == [1, 2, 2, 4, 8, 8]
+    for dtype, aligned in (("bfloat16", 8), ("float32", 4), ("float64", 2)):
+        assert problem((2, 8, 6, 6), (16, 8, 3, 3), dtype=dtype).conv.alignment == aligned
