@@ -30,6 +30,8 @@ def product(m: int, n: int, k: int, batch: int = 1, layout: Any = "nn", bias: in
         ("addmv", (t(4), t(4, 8), t(8)), product(1, 4, 8, bias=4)),
         ("linear", (t(8), t(6, 8), t(6)), product(1, 6, 8, 1, "tn", bias=6)),
         ("linear", (t(3, 8), t(1, 8)), product(3, 1, 8, 1, "tn")),
+        ("matmul", (t(8), t(2, 8, 6)), product(1, 6, 8, 2)),  # a row for each matrix
+        ("matmul", (t(8), t(3, 2, 8, 6)), product(1, 6, 8, 3 * 2)),
         ("matmul", (t(2, 3, 8), t(8, 6)), product(2 * 3, 6, 8)),  # all rows share the matrix
         ("bmm", (t(2, 3, 8), t(2, 8, 6)), product(3, 6, 8, 2)),
         ("bmm", (t(1, 3, 8), t(1, 8, 6)), product(3, 6, 8)),
