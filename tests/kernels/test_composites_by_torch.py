@@ -34,6 +34,7 @@ ALIKE = {
     "norm": "linalg_vector_norm",
     "batch_norm": "native_batch_norm",
     "log_sigmoid_forward": "log_sigmoid",
+    "fill": "full_like",
 }
 # Numbers of these are others in both: shapes, axes counted from the front, infinities, quotients that the device is given.
 NUMBERLESS = "new_zeros scalar_tensor linalg_vector_norm div arange sum mean repeat gather"
@@ -122,6 +123,13 @@ BY_OTHERS: list[tuple[Any, ...]] = [
     *[("norm.Scalar", X), ("norm.Scalar", X, 1), ("norm.ScalarOpt_dim", X, None, (1,))],
     ("norm.ScalarOpt_dim", X, 3, (0,), True),
     *[("pairwise_distance.default", X, X), ("pairwise_distance.default", X, g(4), 1.0, 1e-4, True)],
+    *[(f"{name}.default", X, t(3, 4), *rest) for name in ("l1_loss", "kl_div") for rest in ((), (0,), (2,))],
+    *[("hinge_embedding_loss.default", X, t(3, 4), 0.5)],
+    *[("hinge_embedding_loss.default", X, t(3, 4)), ("poisson_nll_loss.default", X, t(3, 4), True, True, 1e-8, 1)],
+    *[("poisson_nll_loss.default", X, t(3, 4), log, False, 1e-3, 2) for log in (True, False)],
+    *[("margin_ranking_loss.default", X, X, t(3, 4), *rest) for rest in ((), (0.5,), (0.5, 2))],
+    *[("cosine_embedding_loss.default", X, X, t(3), *rest) for rest in ((), (0.5,), (0.5, 0))],
+    *[("triplet_margin_loss.default", X, X, X, *rest) for rest in ((), (0.5,), (0.5, 1.0, 1e-3, True, 2))],
     *[("where.ScalarOther", MASK, X, 2.0), ("where.ScalarSelf", MASK, 2.0, X)],
     *[(f"rnn_{name}_cell.default", g(4, 5), g(4, 6), g(6, 5), g(6, 6)) for name in ("tanh", "relu")],
 ]  # fmt: skip
