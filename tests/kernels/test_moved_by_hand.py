@@ -9,7 +9,7 @@ import pytest
 from graphflops.execution.strides import row_major
 from graphflops.kernels.call import Tensor
 from graphflops.kernels.kernel import Rows, Strided, Windows
-from graphflops.kernels.moved import added_rows, fill, is_last, reduction, scattered, strided, sum_to
+from graphflops.kernels.moved import added_rows, copy, fill, is_last, reduction, scattered, strided, sum_to
 from tests.one_call import g
 from tests.support import t
 from tests.time.one_call import backward, copied, forward, made, pointwise
@@ -303,7 +303,18 @@ def test_neighbouring_rows_of_a_softmax_have_a_block(shape: tuple[int, ...], axi
 def test_copies_of_operands_for_a_product() -> None:
     """The operand is repeated for the batch of the other: 2 matrices are read, 2 * 8 written; the gradient reads these."""
     x, y = g(8, 4, 64), g(2, 8, 64, 6)
-    copy, product = forward("aten.matmul.default", x, y)
-    assert made([copy]) == [copied(4 * 8 * 4 * 64, 4 * 2 * 8 * 4 * 64, Strided(2 * 8 * 4 * 64, 2, 2))]
+    copied_first, product = forward("aten.matmul.default", x, y)
+    assert made([copied_first]) == [copied(4 * 8 * 4 * 64, 4 * 2 * 8 * 4 * 64, Strided(2 * 8 * 4 * 64, 2, 2))]
     assert product.family == "matmul"
     assert all(kernel.family != "copy" for kernel in backward("aten.matmul.default", x, y))
+
+
+def test_a_turned_operand_is_converted_as_it_is_put_in_order() -> None:
+    """Of 32 elements in float64, whose columns lie together: a load of 32 bytes serves the four of a column it brings."""
+    x = tensor(4, 8, steps=(1, 4), dtype="float64")
+    found = copy(x, 32)
+    assert found.sizes == Strided(32, 2, 2, 32 / 4 - 8, True)
+    assert (found.read_bytes, found.written_bytes, found.variant) == (8 * 32, 4 * 32, "strided")
+    assert copy(tensor(4, 8, steps=(1, 4)), 16).sizes == Strided(
+        32, 2, 2, 32 / 4 - 4
+    )  # narrowed as it is moved

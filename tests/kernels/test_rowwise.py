@@ -198,3 +198,16 @@ def test_other_steps_have_no_such_loss(loss: str) -> None:
 def test_a_frozen_operand_of_a_loss_has_no_gradient() -> None:
     assert one_call("aten.mse_loss.default", t(10, 8), t(10, 8)).gradient is None
     assert backward("aten.mse_loss.default", t(10, 8), t(10, 8)) == []
+
+
+@pytest.mark.parametrize(
+    ("weight", "bias", "count"), [(True, True, 1), (True, False, 1), (False, True, 1), (False, False, 0)]
+)
+@pytest.mark.parametrize("name", ["layer_norm", "group_norm"])
+def test_gradients_of_weight_and_bias_are_one_kernel(name: str, weight: bool, bias: bool, count: int) -> None:
+    """Whichever of them is wanted."""
+    vectors = [g(8) if wanted else t(8) for wanted in (weight, bias)]
+    given = (g(4, 8), (8,), *vectors) if name == "layer_norm" else (g(2, 8, 6), 4, *vectors)
+    frozen = (g(4, 8), (8,), t(8), t(8)) if name == "layer_norm" else (g(2, 8, 6), 4, t(8), t(8))
+    op = f"aten.{name}.default"
+    assert len(backward(op, *given)) == len(backward(op, *frozen)) + count
