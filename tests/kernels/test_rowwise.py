@@ -95,6 +95,13 @@ def test_losses_with_a_share_of_each_class() -> None:
     assert made(backward(*given)) == [SMALL, SMALL, each, back]
 
 
+def test_shares_of_each_class_of_an_image_are_added_up_along_the_classes() -> None:
+    """Of two images of eight classes and fifteen positions."""
+    given = "aten.cross_entropy_loss.default", g(2, 8, 3, 5), t(2, 8, 3, 5)
+    (sums,) = [kernel for kernel in forward(*given) if kernel.family == "reduction"]
+    assert (sums.sizes, sums.written_bytes) == (Rows(2 * 15, 8), 4 * 2 * 15)
+
+
 def test_losses_that_are_smoothed() -> None:
     """The sum of all scores of a row, its mean, and eight kernels of a few numbers."""
     n = 10 * 8
@@ -126,8 +133,7 @@ def test_rows_of_classes(shape: tuple[int, ...], labels: tuple[int, ...], softma
     given = "aten.cross_entropy_loss.default", g(*shape), t(*labels, dtype="int64")
     first, picked = forward(*given)
     assert first.sizes == softmax
-    if len(shape) > 1:
-        assert picked.sizes == Rows(1, softmax.rows)
+    assert picked.sizes == Rows(1, softmax.rows)
     *_, scatter, back = backward(*given)
     assert (scatter.sizes, back.sizes) == (picked.sizes, softmax)
 
