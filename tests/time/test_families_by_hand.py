@@ -256,6 +256,8 @@ def test_a_fused_kernel_on_the_same_operands() -> None:
     assert fused_seconds(use(), "bfloat16", [], {}, TOY) == pytest.approx(3 * each)
     half = use(masked_flops=10**6 // 2)
     assert fused_seconds(half, "bfloat16", [], {}, TOY) == pytest.approx(3 * each / 2)
+    much = use(flops=8 * 10**9, masked_flops=4 * 10**9)  # a second at the peak, whatever tiles take
+    assert fused_seconds(much, "bfloat16", [], {}, TOY) == pytest.approx(3)
     rows = [row("a", None), row("b", 0.0), row("c", 5.0), row("d", 7.0)]
     assert fused_seconds(use(), "bfloat16", rows, {}, TOY) == pytest.approx(3 * 5)  # the shortest call
 
