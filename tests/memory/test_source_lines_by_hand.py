@@ -251,3 +251,11 @@ def test_whether_a_statement_spells_a_call(text: str, node: Node, spells: bool, 
 
 def test_of_a_piece_nothing_is_known() -> None:
     assert statements("x,")[0] == Statement()
+    facts = Statement()
+    assert (facts.is_piece, facts.is_open, facts.times, facts.targets, facts.given) == (
+        True,
+        False,
+        0,
+        (),
+        (),
+    )

@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from graphflops.devices.device import Calibration
-from graphflops.kernels.kernel import Attention, Convolution, Kernel, Product, Rows
+from graphflops.kernels.kernel import Attention, Convolution, Kernel, Product, Recurrence, Rows
 from graphflops.time.correction import names_of
 from graphflops.time.predict import (
     fused_seconds,
@@ -277,3 +277,22 @@ def test_unfused_attention_is_so_many_times_slower() -> None:
     assert slowdowns([use(kernel="flash", times=1)], shortest, {}, TOY) == {}
     assert slowdowns([use(calls=("missing",))], shortest, {}, TOY) == {}
     assert slowdowns([use()], shortest, {}, TOY) == {}  # no slower: three times a second are as long
+
+
+def test_a_fused_kernel_reads_keys_and_values_of_all_heads() -> None:
+    """Operand and result of 2 * 4 * 128 * 128 elements of two bytes, and a thousand bytes of keys and values."""
+    slow = with_rates("attention", {**FLASH, "matrix": 1e9, "memory": 1.0})
+    moved = 2 * 2 * 4 * 128 * 128
+    assert fused_seconds(use(flops=0), "bfloat16", [], {}, slow) == pytest.approx(
+        3 * (2 * moved + 1000) / 1e9, rel=1e-4
+    )
+    single = fused_seconds(use(flops=0, times=1), "float32", [], {}, slow)
+    assert single == pytest.approx((4 * moved + 1000) / 1e9, rel=1e-4)
+
+
+def test_recurrent_layers_are_within_a_factor() -> None:
+    """Nine of ten within 1.3."""
+    layer = kernel("recurrence", Recurrence(8, 4, 16, 64, 4), "float32", read_bytes=4, written_bytes=4)
+    found = predict(layer, with_rates("matmul", MATMUL))
+    assert (found.low, found.high) == (pytest.approx(found.seconds / 1.3), pytest.approx(found.seconds * 1.3))
+    assert found.bound == "latency"

@@ -210,6 +210,8 @@ def test_sums_over_phases() -> None:
     assert (one.fast, one.slow, one.communication, one.exposed) == (3, 6, 9, 12)
     assert one.runs == Counter({batch: 3})
     assert one.work() == Counter({"": 3 * 500})
+    other.repeat(3)
+    assert other.runs == Counter({batch: 30})
     assert tally() == tally(parts=[], fast=0.0, slow=0.0, communication=0.0, exposed=0.0)
 
 
