@@ -276,3 +276,18 @@ def test_a_variable_that_is_read_by_its_name_is_no_assumption() -> None:
     found = lifetimes(PIECE, ran("b", "cos.default", "a", 2, "y = torch.cos(first)"), *REST)
     assert found.until["a"] == 3
     assert not found.assumed
+
+
+@pytest.mark.parametrize("caller", ["y = self.inner(self.inner(x))", "y = self.f(self.f(x))"])
+def test_a_second_run_of_a_function_has_its_own_variables(caller: str) -> None:
+    """Its first line comes again: `a` of the first run is gone with that run's last call, not when it is bound anew."""
+    outer = (10, caller)
+    found = lifetimes(
+        ran("a", "sin", "x", outer, (20, "a = x.sin()")),
+        ran("b", "cos", "a", outer, (21, "return a.cos()")),
+        ran("c", "sin", "b", outer, (20, "a = x.sin()")),
+        ran("d", "cos", "c", outer, (21, "return a.cos()")),
+        ran("e", "exp", "d", 11, "return y.exp()"),
+    )
+    # The second run's argument lives until it returns, and `y` until the program does.
+    assert dict(found.until) == {"a": 1, "b": 3, "c": 3, "d": 4}
