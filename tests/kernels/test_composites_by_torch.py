@@ -201,6 +201,9 @@ def test_a_mask_of_numbers(word: str) -> None:
     assert found[("bernoulli", shape, (0.9,))] == theirs[("bernoulli", shape, (0.9,))] == 1
     assert Counter(each[:2] for each in found.elements()) == Counter(each[:2] for each in theirs.elements())
     assert found[("mul", shape, (1.0,))] == 2  # numbers are not followed
+    rows = program_of(f"aten.{word}.default", g(2, 3, 5), 0.1, True).main
+    one = ("bernoulli", (2, 3, 5) if word == "alpha_dropout" else (2, 3, 1), (0.9,))
+    assert ours(expanded(rows.calls, rows.values).calls)[one] == 1
     idle = program_of(f"aten.{word}.default", g(2, 3), 0.1, False).main
     assert [*expanded(idle.calls, idle.values).calls] == [*idle.calls]
 

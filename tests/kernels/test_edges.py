@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from graphflops.execution.strides import row_major
+from graphflops.kernels.attention import _without_sizes, attention_backward
 from graphflops.kernels.convolution import Convolution, Layout
 from graphflops.kernels.kernel import (
     Attention,
@@ -18,6 +19,8 @@ from graphflops.kernels.kernel import (
     Strided,
 )
 from graphflops.kernels.kernel import Convolution as Sizes
+from graphflops.kernels.moved import pooling, pooling_backward
+from graphflops.kernels.products import product_backward
 from graphflops.tensor import BFLOAT16, TensorType
 from tests.one_call import g
 from tests.support import t
@@ -210,3 +213,40 @@ def test_padding_by_words_and_gradients_that_are_wanted() -> None:
     other = Convolution.of(turned.call, turned.values)
     assert other is not None
     assert other.transposed
+
+
+@pytest.mark.parametrize(
+    ("x", "weight", "is_known"),
+    [
+        ((2, 8, 6, 6), (16, 8, 3, 3), True),
+        ((8, 6, 6), (16, 8, 3, 3), False),  # of one image without a batch
+        ((2, 8, 6), (16, 8, 3), True),
+        ((2, 8), (16, 8), False),
+    ],
+)
+def test_convolutions_whose_operands_have_other_axes(x: Any, weight: Any, is_known: bool) -> None:
+    call = one_call("aten.conv2d.default", t(2, 8, 6, 6), t(16, 8, 3, 3))
+    shapes = {"x0": t(*x), "x1": t(*weight), "y0": t(*x)}
+    assert (Convolution.of(call.call, shapes) is not None) is is_known
+
+
+def test_calls_that_want_no_gradients_have_none() -> None:
+    heads = [t(2, 4, 16, 8)] * 3
+    assert product_backward(one_call("aten.mm.default", t(4, 8), t(8, 6))) == []
+    assert attention_backward(one_call("aten.scaled_dot_product_attention.default", *heads)) == []
+
+
+def test_an_attention_of_unknown_sizes_moves_what_it_costs() -> None:
+    """Two products of each of the 2 * 4 heads, of 16 x 8 with 8 x 16 and back; q, k and v are read."""
+    heads = [t(2, 4, 16, 8)] * 3
+    one = 4 * 2 * 4 * 16 * 8  # bytes of each
+    (kernel,) = _without_sizes(one_call("aten.scaled_dot_product_attention.default", *heads))
+    products = 2 * (2 * 4) * (2 * 16 * 16 * 8)
+    assert kernel == Kernel("attention", "float32", products, 0, 3 * one, one)
+
+
+@pytest.mark.parametrize("shape", [(3, 8), (2, 3, 8)])
+def test_images_of_one_axis_are_pooled_without_a_batch(shape: tuple[int, ...]) -> None:
+    call = one_call("aten.max_pool1d.default", g(*shape), (2,))
+    assert [kernel.family for kernel in pooling(call)] == ["pool"]
+    assert [kernel.family for kernel in pooling_backward(call)][-1] == "pool"

@@ -265,6 +265,22 @@ def test_products_of_odd_convolutions(sizes: Convolution, expected: tuple[int, .
     assert (found.m, found.n, found.k, found.batch) == expected
 
 
+@pytest.mark.parametrize(
+    ("channels", "filters", "groups", "alignment"),
+    [
+        (64, 32, 1, 16),
+        (66, 66, 2, 2),  # 33 channels of a group are 66 bytes: a multiple of two
+        (62, 62, 2, 16),  # groups that are multiplied together are packed, with zeros
+        (15, 15, 1, 2),
+    ],
+)
+def test_alignment_of_groups(channels: int, filters: int, groups: int, alignment: int) -> None:
+    found = of_convolution(
+        conv(channels=channels, filters=filters, groups=groups, filter=(3, 3)), 2, PEAK, MOVED
+    )
+    assert found.alignment == alignment
+
+
 def test_turns_of_looped_groups() -> None:
     looped = conv(batch=8, side=8, groups=16, is_looped=True)
     assert of_convolution(looped, 2, PEAK, 0).turns == 2
