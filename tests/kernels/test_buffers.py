@@ -103,6 +103,11 @@ def test_bytes_of_forwards(op: str, given: tuple[Any, ...], outputs: int, expect
         # Of a factor that is repeated: its gradient for each repeat.
         ("mul.Tensor", (t(4, 8), g(8)), 4 * 4 * 8),
         ("mul.Tensor", (g(4, 8), t(8)), 0),
+        # Along an axis of one nothing is repeated.
+        ("mul.Tensor", (g(1, 8), g(8)), 0),
+        ("mul.Tensor", (g(1, 8), g(1, 1)), 4 * 8),
+        ("mul.Tensor", (g(1, LARGE), g(LARGE)), 0),
+        ("add.Tensor", (g(LARGE, 1), g(1)), PARTS),
         ("max_pool2d.default", (g(2, 3, 8, 8), (2, 2)), 0),
         ("conv2d.default", (g(2, 64, 8, 8, dtype="float64"), g(64, 64, 3, 3, dtype="float64")), 0),
     ],

@@ -9,6 +9,7 @@ import pytest
 from graphflops.execution.strides import row_major
 from graphflops.kernels.attention import _without_sizes, attention_backward
 from graphflops.kernels.convolution import Convolution, Layout
+from graphflops.kernels.gradients import _gather_backward
 from graphflops.kernels.kernel import (
     Attention,
     Exchange,
@@ -233,6 +234,7 @@ def test_convolutions_whose_operands_have_other_axes(x: Any, weight: Any, is_kno
 def test_calls_that_want_no_gradients_have_none() -> None:
     heads = [t(2, 4, 16, 8)] * 3
     assert product_backward(one_call("aten.mm.default", t(4, 8), t(8, 6))) == []
+    assert _gather_backward(one_call("aten.embedding.default", t(10, 8), t(4, dtype="int64"))) == []
     assert attention_backward(one_call("aten.scaled_dot_product_attention.default", *heads)) == []
 
 

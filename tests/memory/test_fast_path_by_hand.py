@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from graphflops.execution.fast_path import _ATTENTION, LAYER, _Module, _module
+from graphflops.execution.fast_path import _ATTENTION, LAYER, _Module, _module, with_fast_paths
 from graphflops.tensor import TensorType
 from tests.support import t
 
@@ -147,3 +147,10 @@ def test_the_mean_of_probabilities_is_returned_beside_a_result() -> None:
 def test_the_outermost_module_of_a_call(stack: str, found: tuple[str, str]) -> None:
     assert _module(stack, (LAYER, _ATTENTION)) == found
     assert _module(stack, ()) == ("", "")
+
+
+def test_a_module_whose_results_nobody_reads_stays_as_it_is() -> None:
+    """Its one call would have none."""
+    one = module()
+    kept = with_fast_paths(one.calls, one.values, {"w", "q", "k"}, (), (_ATTENTION,))
+    assert [*kept] == [*one.calls]

@@ -157,6 +157,11 @@ def test_a_mask_of_nothing_is_not_added() -> None:
         s=t(2, 4, 16, 16),
     )
     assert names(ran(built)[0]) == ["m", "a", "y"]
+    seen = use()
+    seen.calls = ("a",)  # an attention of which pairs are hidden adds its mask
+    assert names(ran(priced, found=seen)[0]) == ["m", "a", "y"]
+    seen.masked_flops = 0
+    assert names(ran(priced, found=seen)[0]) == ["y"]
 
 
 def record(left_out: str, hides: str = "") -> EagerRun:
