@@ -246,6 +246,27 @@ def test_probabilities_that_are_scaled_have_a_variable() -> None:
         assert found.get("b") == (3 if op == "softmax.int" else None)
 
 
+@pytest.mark.parametrize(("op", "is_held"), [("softmax.int", True), ("relu.default", False)])
+def test_what_is_scaled_at_once_has_a_variable_if_it_is_a_distribution(op: str, is_held: bool) -> None:
+    found = until(
+        helper("a", op, "x"),
+        helper("c", "mul.Tensor", "a x"),
+        helper("d", "tan.default", "c"),
+        ran("e", "exp.default", "d", 2, "return torch.exp(x)"),
+    )
+    assert found.get("a") == (2 if is_held else None)
+
+
+def test_what_a_helper_joins_and_reads_itself_has_no_variable_for_that() -> None:
+    found = until(
+        helper("a", "cat.default", "x y"),
+        helper("b", "tan.default", "a"),
+        helper("c", "cos.default", "b"),
+        ran("e", "exp.default", "c", 2, "return torch.exp(x)"),
+    )
+    assert "a" not in found
+
+
 def test_a_loops_state_loses_its_value_to_the_next() -> None:
     """Of `state = decay * state + new` within a function each sum is read twice, and ends where the next is made."""
     calls = [helper("s0", "add.Tensor", "x y")]

@@ -264,6 +264,7 @@ def test_how_far_apart_the_ranks_of_a_collective_are(ranks: Any, stride: int) ->
     kernels = (Kernel("copy", "float32"), Kernel("collective", "float32", sizes=Exchange(100, 4)))
     first, last = Launcher._placed(one, call, kernels)
     assert (first, last.sizes) == (kernels[0], Exchange(100, 4, stride))
+    assert Launcher._placed(one, call, kernels[:1]) == kernels[:1]
     for step in (None, Space(mesh=None)):
         one = Space(program=Space(graph=Space(step=step)))
         assert Launcher._placed(one, call, kernels) == kernels
