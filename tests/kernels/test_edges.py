@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from types import SimpleNamespace as Space
 from typing import Any
 
 import pytest
 
 from graphflops.execution.strides import row_major
 from graphflops.kernels.attention import _without_sizes, attention_backward
+from graphflops.kernels.buffers import _axes
 from graphflops.kernels.convolution import Convolution, Layout
+from graphflops.kernels.gradient_formulas import axes_of
 from graphflops.kernels.gradients import _gather_backward
 from graphflops.kernels.kernel import (
     Attention,
@@ -20,8 +24,8 @@ from graphflops.kernels.kernel import (
     Strided,
 )
 from graphflops.kernels.kernel import Convolution as Sizes
-from graphflops.kernels.moved import pooling, pooling_backward
-from graphflops.kernels.products import product_backward
+from graphflops.kernels.moved import _written_rows, collective_backward, pooling, pooling_backward
+from graphflops.kernels.products import product_backward, recurrent
 from graphflops.tensor import BFLOAT16, TensorType
 from tests.one_call import g
 from tests.support import t
@@ -252,3 +256,62 @@ def test_images_of_one_axis_are_pooled_without_a_batch(shape: tuple[int, ...]) -
     call = one_call("aten.max_pool1d.default", g(*shape), (2,))
     assert [kernel.family for kernel in pooling(call)] == ["pool"]
     assert [kernel.family for kernel in pooling_backward(call)][-1] == "pool"
+
+
+@pytest.mark.parametrize(
+    ("name", "operand", "rank", "axes"),
+    [
+        ("prelu", (4,), 2, [1]),  # parameters lie along channels
+        ("prelu", (4,), 4, [1]),
+        ("prelu", (4,), 1, [0]),
+        ("prelu", (2, 4), 2, [0, 1]),
+        ("add", (4,), 3, [2]),
+        ("add", (4,), 1, [0]),
+        ("add", (4, 5), 4, [2, 3]),
+        ("add", (), 2, []),
+    ],
+)
+def test_axes_along_which_an_operand_lies(name: str, operand: Any, rank: int, axes: list[int]) -> None:
+    assert [*axes_of(Space(name=name), operand, rank)] == axes  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("given", "rank", "axes"),
+    [(None, 3, {0, 1, 2}), ((), 2, {0, 1}), (1, 3, {1}), (-1, 3, {2}), ((0, -1), 3, {0, 2}), (0, 0, set())],
+)
+def test_axes_of_an_argument(given: Any, rank: int, axes: set[int]) -> None:
+    assert _axes(given, rank) == axes
+
+
+def test_rows_that_a_scatter_has_written() -> None:
+    """4000 bytes of float32 are a thousand numbers, a hundred rows of ten; of bfloat16 they are two hundred."""
+    written = Kernel("scatter", "float32", written_bytes=4000)
+    for bits, rows in ((32, 100), (16, 200)):
+        x: Any = Space(shape=(500, 10), bits=bits)
+        assert _written_rows(written, x) == Rows(rows, 10)
+    assert _written_rows(Kernel("scatter", "float32"), x) == Rows(1, 10)
+
+
+@pytest.mark.parametrize(
+    ("name", "results", "gradient"),
+    [("wait_tensor", (1,), Space()), ("all_reduce", (), Space()), ("all_reduce", (1,), None)],
+)
+def test_exchanges_that_nothing_takes_back(name: str, results: Any, gradient: Any) -> None:
+    call: Any = Space(operator=Space(name=name), results=results, gradient=gradient)
+    assert collective_backward(call) == []
+
+
+def test_a_recurrent_layer_without_tensors_runs_nothing() -> None:
+    operator, x = Space(word="lstm"), Space(rank=3)
+    for operands, out in (((), Space(rank=3)), ((x,), None), ((x,), Space(rank=0))):
+        call: Any = Space(operator=operator, operands=operands, out=out)
+        assert recurrent(call) == []
+
+
+@pytest.mark.parametrize(("given", "groups"), [(0, 1), (1, 1), (2, 2), (-1, 1), (None, 1)])
+def test_groups_are_at_least_one(given: Any, groups: int) -> None:
+    call = one_call("aten.conv2d.default", t(2, 8, 6, 6), t(16, 8, 3, 3))
+    node = replace(call.call.node, args=(*call.call.node.args, None, 1, 0, 1, given))
+    found = Convolution.of(replace(call.call, node=node), call.values)
+    assert found is not None
+    assert found.groups == groups

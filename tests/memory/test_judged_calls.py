@@ -17,10 +17,18 @@ def graph_of(**changes: Any) -> Any:
     """A graph of one addition, whose call is changed: its results, and what was derived of them."""
     graph = program_of("aten.add.Tensor", t(4, 8), t(4, 8)).main
     (call,) = graph.calls
-    estimate = replace(call.estimate, out=changes["derived"]) if "derived" in changes else call.estimate
+    estimate = replace(
+        call.estimate,
+        out=changes.get("derived", call.estimate.out),
+        unknown=changes.get("unknown", call.estimate.unknown),
+    )
     node = replace(call.node, outputs=changes.get("outputs", call.node.outputs))
     changed = replace(call, node=node, estimate=estimate, uses=changes.get("uses", call.uses))
-    return Space(calls=(changed,), values=graph.values, graph=Space(used=changes.get("used", {"y0"})))
+    return Space(
+        calls=(changed,),
+        values=changes.get("values", graph.values),
+        graph=Space(used=changes.get("used", {"y0"})),
+    )
 
 
 @pytest.mark.parametrize(
@@ -34,6 +42,9 @@ def graph_of(**changes: Any) -> Any:
         ({"derived": (None,)}, False),
         ({"outputs": (), "derived": ()}, False),  # nothing tells what it is for
         ({"outputs": (), "derived": (), "uses": ()}, True),
+        ({"derived": (None,), "values": {}}, True),
+        ({"derived": (None,), "values": {}, "unknown": ("shape",)}, False),
+        ({"unknown": ("shape",)}, True),
         ({"outputs": ("y0", None), "derived": (t(4, 8), t(3))}, True),
     ],
 )

@@ -259,3 +259,17 @@ def test_of_a_piece_nothing_is_known() -> None:
         (),
         (),
     )
+
+
+@pytest.mark.parametrize(
+    ("text", "is_piece"),
+    [
+        ("torch.sin(x)", True),
+        ("(y := torch.sin(x))", False),  # it has a variable
+        ("y = torch.sin(x)", False),
+        ("return torch.sin(x)", False),
+        ("for x in torch.sin(y):", True),  # the variable holds its rows, not it
+    ],
+)
+def test_pieces_are_what_no_variable_gets(text: str, is_piece: bool) -> None:
+    assert statements(text)[0].is_piece is is_piece

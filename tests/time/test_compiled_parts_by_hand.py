@@ -130,7 +130,10 @@ INDEX = t(4, 5, dtype="int64")
         ("exp.default", (g(4, 8),), 0),  # its result is kept
         ("add.Tensor", (g(4, 8), g(4, 8)), 0),  # reads nothing
         ("erf.default", (t(4, 8),), 0),
+        ("exp.default", (t(4, 8),), 0),
         ("softmax.int", (g(4, 8), -1), 0),
+        ("softmax.int", (t(4, 8), -1), 0),
+        ("tanh.default", (t(4, 8),), 0),
         # windows of pooling, of which each element of the operand is in 5 / 4; and none of the mean
         ("avg_pool2d.default", (g(2, 3, 8, 8), (2, 2)), 10),
         ("avg_pool2d.default", (g(2, 3, 8, 8), (4, 4), (1, 1)), 10 * 6),  # 25 windows of 17 for 64 elements
