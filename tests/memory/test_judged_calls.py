@@ -8,7 +8,12 @@ from typing import Any
 
 import pytest
 
+from graphflops.devices import HOPPER
 from graphflops.execution.runs import Runs, consistent
+from graphflops.graph import Graph, Input, Node, Output, Ref
+from graphflops.passes.attention import facts_of
+from graphflops.passes.bind import bind
+from graphflops.passes.price import price
 from tests.one_call import program_of
 from tests.support import t
 
@@ -93,3 +98,23 @@ RECORDED = "GF129 "
 )
 def test_lifetimes_that_nothing_tells_are_said(peak: int, run: dict[str, Any], expected: list[str]) -> None:
     assert said(peak, **run) == expected
+
+
+@pytest.mark.parametrize(
+    ("op", "given", "owner"),
+    [
+        ("view.default", ((6, 4),), "x"),
+        ("relu.default", (), "y"),
+        ("clone.default", (), "y"),
+        ("reshape.default", ((6, 4),), "x"),
+        ("reshape.default", ((3, 8),), "y"),  # the axes that it merges do not lie together
+        ("contiguous.default", (), "y"),
+    ],
+)
+def test_whose_memory_a_result_has(op: str, given: Any, owner: str) -> None:
+    """What is made of a view that exchanges two axes: itself a view, or a copy."""
+    turned = Node("a", "aten.transpose.int", (Ref("x"), 0, 1), (), outputs=("a",))
+    node = Node("y", f"aten.{op}", (Ref("a"), *given), (), outputs=("y",))
+    graph = Graph((turned, node), {"x": t(4, 6)}, (Input("x", "user"),), (Output(Ref("y")),))
+    run = Runs((), HOPPER, is_eager=True).of(price(graph, bind(graph, {}, {}), facts_of).main)
+    assert run.owners == {"a": "x", "y": owner}

@@ -280,3 +280,29 @@ def test_what_python_dispatches_around_a_recorded_call() -> None:
     assert Launcher._dispatched(one, graph, call) == 2 * 17 + 3 * 19
     for empty in (None, Space(wrapped=(), hooked=())):
         assert Launcher._dispatched(one, Space(graph=Space(step=empty)), call) == 0  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {"kind": "product"},
+        {"kind": "attention", "parameters": ()},
+        {"kind": "attention", "is_onnx": True},
+        {"kind": "attention", "has_score_function": True},
+    ],
+)
+@pytest.mark.parametrize("step", [None, object()])
+def test_calls_that_choose_no_kernel_of_attention(facts: dict[str, Any], step: Any) -> None:
+    """Only an attention of PyTorch's own, which `ops/` lists, and whose scores no function changes."""
+    usual = {"word": "attend", "parameters": ("q", "k", "v"), "is_onnx": False, "has_score_function": False}
+    one: Any = Space(program=Space(graph=Space(step=step)))
+    call: Any = Space(node=Space(operator=Space(**usual | facts)))
+    assert Launcher._attention_kernel(one, call, None) is None  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("phase", ["", "_backward"])
+def test_an_attention_may_name_its_kernel(phase: str) -> None:
+    one: Any = Space(program=Space(graph=Space(step=None)))
+    for word, kernel in (("flash", "flash"), ("efficient", "efficient"), ("cudnn", "cudnn")):
+        operator = Space(word=f"_scaled_dot_product_{word}_attention{phase}")
+        assert Launcher._attention_kernel(one, Space(node=Space(operator=operator)), None) == kernel  # type: ignore[arg-type]
