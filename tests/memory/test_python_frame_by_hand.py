@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from graphflops.execution.python_frame import Frame, has_dtype, is_alike, is_next_turn
+from graphflops.execution.python_frame import Frame, called_by, has_dtype, is_alike, is_next_turn
 from graphflops.execution.source_lines import CodeLine, statements
 from graphflops.graph import Node, Ref
 from graphflops.tensor import FLOAT32
@@ -288,3 +288,10 @@ def test_after_the_last_statement_of_a_line_comes_the_first() -> None:
 )
 def test_a_softmax_that_converts_its_operand(node: Node, converts: bool) -> None:
     assert has_dtype(node) is converts
+
+
+def test_the_module_that_a_line_calls_is_that_of_the_line_below_it() -> None:
+    inner, deeper = (CodeLine("a.py", "forward", 1, "x = f(x)", module) for module in ("norm", "norm.scale"))
+    outer = CodeLine("b.py", "forward", 7, "x = self.norm(x)", "")
+    lines = [outer, inner, deeper]
+    assert [called_by(lines, depth) for depth in range(3)] == ["norm", "norm.scale", ""]
