@@ -134,6 +134,16 @@ class _Factor(NamedTuple):
         left = [label for label in self.labels if label not in labels]
         return _Factor(t.sum(self.tensor, axes), left) if axes else self
 
+    def dropped(self, t: Calls, labels: Collection[str]) -> _Factor:
+        """The factor without those of these axes that have one element."""
+        left = [label for label in self.labels if label not in labels or self.has(label)]
+        sizes = dict(zip(self.labels, self.tensor.shape, strict=True))
+        return (
+            self
+            if left == self.labels
+            else _Factor(t.view(self.tensor, tuple([sizes[x] for x in left])), left)
+        )
+
     def ordered(self, t: Calls, groups: Sequence[Sequence[str]]) -> Operand:
         """The tensor with an axis for each group of labels; one that it lacks has size 1, as has one in no group."""
         sizes = dict(zip(self.labels, self.tensor.shape, strict=True))
@@ -146,7 +156,7 @@ def _pair(t: Calls, a: _Factor, b: _Factor, gone: set[str], order: Sequence[str]
     """The product of two factors, summed along the labels `gone` (`sumproduct_pair`)."""
     both = [x for x in order if x in a.labels or x in b.labels]
     summed = [x for x in both if x in gone and a.has(x) and b.has(x)]
-    a, b = (each.summed(t, gone - set(summed)) for each in (a, b))
+    a, b = (each.dropped(t, gone).summed(t, gone - set(summed)) for each in (a, b))
     kept = [x for x in both if x not in gone]
     if not summed:
         return _Factor(t.mul(a.ordered(t, [[x] for x in kept]), b.ordered(t, [[x] for x in kept])), kept)

@@ -134,8 +134,6 @@ class Layouts:
         x, operator = self.operand(arguments, "x", "a"), call.node.operator.name
         if operator == "as_strided":
             laid: Any = arguments.get("strides")
-        elif operator == "detach":
-            laid = self.of(x)
         else:
             laid = self.result(call, arguments, x, name, out)
         pairs = [*zip(out.shape, laid or row_major(out.shape), self.known[name], strict=False)]
@@ -169,7 +167,7 @@ class Layouts:
             return self.reshaped(x, name, out)
         if operator.name in _VIEWS and x and call.estimate.alias:
             return _viewed(operator, arguments, self.typed(x).shape, self.of(x), out)
-        if operator.name == "identity" and x:
+        if operator.name in ("identity", "detach") and x:
             return self.identity(operator.word, x, name, out)
         if operator.name in _IN_ORDER_OF_OPERAND and x:
             return self.as_operand(x, out)
@@ -181,7 +179,8 @@ class Layouts:
         ):
             return row_major(out.shape, (0, *range(2, out.rank), 1))
         if operator.kind == "recurrent" and arguments.get(_BATCH_FIRST) is True:
-            return row_major(out.shape, _STEPS_FIRST) if out.rank == len(_STEPS_FIRST) else None
+            is_sequence = out.rank == len(_STEPS_FIRST) and name == call.node.outputs[0]
+            return row_major(out.shape, _STEPS_FIRST) if is_sequence else None
         if operator.kind not in _ELEMENTWISE:
             return None
         return self.elementwise(call.uses[:1] if operator.kind == "cast" else call.uses, out)

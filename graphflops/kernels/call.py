@@ -196,8 +196,8 @@ class ConcreteCall:
 
     def wants(self, *names: str) -> bool:
         """Whether one of these operands wants a gradient."""
-        found = self.operand(*names)
-        return found is not None and found.requires_grad
+        found = (self.operand(name) for name in names)
+        return any(tensor is not None and tensor.requires_grad for tensor in found)
 
     @cached_property
     def bound_types(self) -> dict[str, Value]:

@@ -18,6 +18,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from graphflops.dims import Dim, dim_max, prod
+from graphflops.execution.strides import has_channels_last
 from graphflops.kernels.beside import reduction_bytes
 from graphflops.kernels.choices import chosen, library, limits
 from graphflops.kernels.convolution import Convolution, Layout, up
@@ -331,7 +332,8 @@ class Problem(Struct, frozen=True, dict=True):
         conv, is_last = self.conv, self.is_channels_last
         letters = "xwo" if self.is_padded_group else converted(conv, self.phase, is_last)
         wanted = {"x": self.x, "w": self.weight, "o": self.out}
-        layout = Layout(operand=is_last, gradient=is_last)
+        is_weight_last = has_channels_last(self.weight.shape, self.weight.strides)
+        layout = Layout(operand=is_last, weight=is_weight_last, gradient=is_last)
         is_ordered = self.weight in tensors and is_weight_ordered(conv, self.phase, layout)
         ordered = [copy(self.weight)] if is_ordered and "w" not in letters else []
         found = [tensor for tensor in tensors if any(tensor is wanted[letter] for letter in letters)]

@@ -88,8 +88,13 @@ def _elementwise_backward(call: ConcreteCall) -> list[Kernel]:
         if operand.numel < out.numel:
             kernels.append(_summed(call, out, operand))
         if operand.dtype != out.dtype:
-            kernels.append(copy(replace(operand, dtype=out.dtype, bits=out.bits), operand.bits))
+            kernels.append(_converted(operand, out))
     return kernels
+
+
+def _converted(x: Tensor, out: Tensor) -> Kernel:
+    """A gradient in the element type of the result, as it is converted to that of an operand."""
+    return copy(replace(x, dtype=out.dtype, bits=out.bits, nbytes=x.numel * out.bits // _BYTE), x.bits)
 
 
 def _is_fused(call: ConcreteCall, place: int) -> bool:
@@ -288,7 +293,7 @@ def _movement_backward(call: ConcreteCall) -> list[Kernel]:
     if call.operator.word in _JOINING:  # views, of which those of another element type are converted
         out = call.out
         parts = [x for x in _wanted(call) if out is not None and x.dtype != out.dtype]
-        return [copy(replace(x, dtype=out.dtype, bits=out.bits), x.bits) for x in parts if out is not None]
+        return [_converted(x, out) for x in parts if out is not None]
     if call.operator.name == "repeat" and call.out is not None:
         return [_summed(call, call.out, x) for x in _wanted(call)]
     assert call.gradient is not None

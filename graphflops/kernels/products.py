@@ -182,9 +182,11 @@ def _batch_and_columns(call: ConcreteCall, out: Tensor, b: Tensor | None) -> tup
     n = out.shape[-1] if out.rank else 1
     if b is not None and b.rank < _MATRIX_RANK:  # all rows of the first operand are columns of the result
         return 1, out.numel
-    if out.rank <= _MATRIX_RANK or (b is not None and b.rank <= _MATRIX_RANK):
+    if b is not None and b.rank <= _MATRIX_RANK:
         return 1, n
-    return prod(out.shape[:-2]), n
+    a = call.operand("a")
+    is_row = a is not None and a.rank < _MATRIX_RANK  # a vector times each matrix of a batch
+    return prod(out.shape[: -1 if is_row else -2]), n
 
 
 def _layout(call: ConcreteCall, a: Tensor, b: Tensor | None) -> Literal["tn", "nn", "nt", "tt"]:

@@ -145,7 +145,7 @@ def loss(call: ConcreteCall) -> list[Kernel]:
         return []
     if call.operator.name in _OF_CLASSES and x.shape:
         softmax = [_softmax(x, "log_softmax", 1)] if call.operator.name == "cross_entropy_loss" else []
-        small, sums = elementwise(out, 0, 0), reduction(x, x.numel // max(x.shape[-1], 1))
+        small, sums = elementwise(out, 0, 0), reduction(x, x.numel // max(_classes(x), 1))
         if _is_of_shares(call):
             return [*softmax, _each(x), sums, small, small]
         smoothed = [sums, *[small] * 8, *[reduction(out, 1)] * 2] if call.arguments.get(_SMOOTHING) else []
@@ -181,8 +181,13 @@ def loss_backward(call: ConcreteCall) -> list[Kernel]:
     return [_each(x)] * (2 * len(call.gradient.gradients))
 
 
+def _classes(x: Tensor) -> int:
+    """How many classes scores are of: their second axis, or the one that they have."""
+    return x.shape[1] if x.rank > 1 else x.numel
+
+
 def _softmax(x: Tensor, variant: str, reads: int) -> Kernel:
-    columns = x.shape[1] if x.rank > 1 else x.numel
+    columns = _classes(x)
     rows = Rows(x.numel // max(columns, 1), columns)
     return Kernel(
         "softmax", x.dtype, 0, 5 * x.numel, reads * x.full_bytes, x.full_bytes, rows, variant=variant
@@ -191,7 +196,7 @@ def _softmax(x: Tensor, variant: str, reads: int) -> Kernel:
 
 def _picked(x: Tensor, family: str) -> Kernel:
     """One block goes through all rows."""
-    rows = x.numel // max(x.shape[1] if x.rank > 1 else 1, 1)
+    rows = x.numel // max(_classes(x), 1)
     return Kernel(family, x.dtype, sizes=Rows(1, rows), variant="nll_loss")  # type: ignore[arg-type]
 
 

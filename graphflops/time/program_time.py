@@ -155,7 +155,7 @@ class _Timer:
             else:
                 own = batch.kernel_seconds
                 took, *others = [each.run(host, own, waits=waits) * times for each in self.clocks]
-            found = batch.call_time(took, clock.is_eager, self.host)
+            found = batch.call_time(took, clock.is_eager, self.host, times)
             if batch.collective:
                 found = tally.exchanged(found, batch.collective * times, part)
             tally.add(found, batch, 0 if part == "wait" else times, *(others or (took, took)))
@@ -356,12 +356,12 @@ class Batch(Struct, frozen=True, eq=False):
             collective=sum(known[kernel].seconds for kernel in kernels if kernel.family == "collective"),
         )
 
-    def call_time(self, took: float, is_eager: bool, host: Host) -> CallTime:
+    def call_time(self, took: float, is_eager: bool, host: Host, times: int = 1) -> CallTime:
         """The time of a call with its interval: that of its kernels, or of the CPU where the call waits for it.
 
-        took: by how much the call makes the program longer. host: how much slower and faster other CPUs are.
+        took: by how much the call, which runs so often, makes the program longer. host: how much other CPUs differ from it.
         """
-        is_launch = is_eager and took > 0 and (took > 1.5 * self.seconds or not self.kernels)
+        is_launch = is_eager and took > 0 and (took > 1.5 * times * self.seconds or not self.kernels)
         if is_launch or not self.seconds:
             return CallTime(took, took / host.faster, took * host.slower, "launch", self.families)
         return CallTime(took, took * self.low, took * self.high, self.bound, self.families)

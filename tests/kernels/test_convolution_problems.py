@@ -7,8 +7,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from msgspec.structs import replace
 
+from graphflops.kernels.call import ConcreteCall
+from graphflops.kernels.convolution import alignment_of, power_of_two, up
 from graphflops.kernels.cudnn import Problem
-from graphflops.kernels.kernel import Strided
+from graphflops.kernels.kernel import Rows, Strided
+from graphflops.kernels.lower import forward_kernels
 from tests.support import t
 from tests.time.one_call import forward, made, one_call, pointwise
 
@@ -100,3 +103,53 @@ def test_a_bias_is_added_to_each_channel_by_a_kernel_of_its_own() -> None:
 def test_windows_that_do_not_overlap_are_patches(side: int, stride: int, expected: bool) -> None:
     found = problem((2, 8, 16, 16), (16, 8, side, side), (stride, stride))
     assert found.sizes.is_patches is expected
+
+
+def test_numbers_by_which_kernels_are_chosen() -> None:
+    assert [up(size, 8) for size in (1, 8, 9)] == [8, 8, 16]
+    assert [power_of_two(size) for size in (1, 2, 3, 4, 5)] == [1, 2, 4, 4, 8]
+    assert [alignment_of(size) for size in (1, 2, 6, 12, 8, 16)] == [1, 2, 2, 4, 8, 8]
+    for dtype, aligned in (("bfloat16", 8), ("float32", 4), ("float64", 2)):
+        assert problem((2, 8, 6, 6), (16, 8, 3, 3), dtype=dtype).conv.alignment == aligned
+
+
+@pytest.mark.parametrize(
+    ("x", "weight", "groups"),
+    [
+        ((1, 800, 3, 3), (1250, 800, 1, 1), 1),  # a million elements are too many
+        ((1, 16, 3, 3), (32, 8, 1, 1), 2),  # groups
+    ],
+)
+def test_weights_that_have_no_block_for_each_element(
+    x: tuple[int, ...], weight: tuple[int, ...], groups: int
+) -> None:
+    found = problem(x, weight, (1, 1), (0, 0), (1, 1), groups)
+    assert not replace(found, phase="weight_gradient").is_weight_of_one_image
+
+
+def test_conversions_of_images() -> None:
+    """196 positions are seven tiles of 32; one channel is filled up to eight."""
+    one = problem((2, 32, 14, 14), (16, 32, 3, 3))
+    (kernel,) = one.conversion(one.x)
+    assert (kernel.sizes, kernel.flops) == (Rows(2 * 1 * 7, 1), 0)
+    gray = problem((2, 1, 14, 14), (16, 1, 3, 3))
+    zeros, kernel = gray.conversion(gray.x)
+    size = 2 * 2 * 14 * 14
+    assert (zeros.written_bytes, kernel.read_bytes, kernel.written_bytes) == (8 * size, size, 8 * size)
+    assert kernel.sizes == Rows(2 * 1 * 7, 1)
+
+
+def test_a_bias_of_integers_begins_their_sums() -> None:
+    given = t(2, 8, 6, 6, dtype="int8"), t(16, 8, 3, 3, dtype="int8")
+    with_bias = forward("aten.conv2d.default", *given, t(16, dtype="int32"))
+    assert [kernel.family for kernel in with_bias] == [
+        kernel.family for kernel in forward("aten.conv2d.default", *given)
+    ]
+    assert "elementwise" not in [kernel.family for kernel in with_bias]
+
+
+def test_a_convolution_of_unknown_operands_has_the_work_of_its_operator() -> None:
+    call = one_call("aten.conv2d.default", t(2, 8, 6, 6), t(16, 8, 3, 3))
+    known = {name: value for name, value in call.values.items() if name != "x1"}
+    (kernel,) = forward_kernels(ConcreteCall(call.call, known, {}, call.sizes))
+    assert (kernel.flops, kernel.vector_flops) == (2 * 2 * 16 * 16 * 8 * 9, 0)

@@ -6,7 +6,10 @@ from typing import Any
 
 import pytest
 
+from graphflops.kernels.gradient_operators import forward_of
 from graphflops.kernels.gradients import call_kernels
+from graphflops.kernels.kernel import Windows
+from graphflops.ops import operator
 from graphflops.tensor import FLOAT32, INT64, TensorType
 from tests.one_call import g, t
 from tests.time.one_call import backward, made, one_call
@@ -87,3 +90,61 @@ def test_the_backward_of_an_attention_is_one_fused_kernel() -> None:
     (kernel,) = call_kernels(call)
     assert (kernel.family, kernel.sizes.phase) == ("attention", "backward")  # type: ignore[union-attr]
     assert kernel.flops == 5 * 2 * 2 * 4 * 128 * 128 * 64  # five products, of one tile
+
+
+POOLED = t(2, 3, 4, 4)
+
+
+@pytest.mark.parametrize(
+    ("op", "given", "windows"),
+    [
+        # An element is in one window of positions that do not overlap; one number stands for all axes.
+        ("avg_pool2d_backward", (POOLED, t(2, 3, 8, 8), (2,), (2,), (0, 0), False, True, None), 1),
+        ("avg_pool2d_backward", (POOLED, t(2, 3, 8, 8), (2, 2), (2, 2), (0, 0), False, True, None), 1),
+        ("avg_pool2d_backward", (POOLED, t(2, 3, 8, 16), (2, 4), (2, 4), (0, 0), False, True, None), 1),
+        ("avg_pool2d_backward", (POOLED, t(2, 3, 6, 6), (3,), (1,), (0, 0), False, True, None), 9 * 16 / 36),
+        ("avg_pool3d_backward", (t(2, 3, 4, 4, 4), t(2, 3, 8, 8, 8), (2,), (2,), (0,) * 3, False, True, None), 1),
+        ("avg_pool3d_backward", (t(2, 3, 4, 4, 4), t(2, 3, 8, 8, 4), (2, 2, 1), (2, 2, 1), (0,) * 3, False, True, None), 1),
+    ],
+)  # fmt: skip
+def test_windows_that_an_element_is_in(op: str, given: tuple[Any, ...], windows: float) -> None:
+    (kernel,) = call_kernels(one_call(f"aten.{op}.default", *given))
+    x, pooled = given[1], given[0]
+    assert kernel.sizes == Windows(x.numel, windows)
+    assert (kernel.read_bytes, kernel.written_bytes) == (4 * pooled.numel, 4 * x.numel)
+
+
+NORM = (t(*ROWS), t(*ROWS), (WIDTH,), statistics(64, 1), statistics(64, 1), t(WIDTH), t(WIDTH))
+
+
+@pytest.mark.parametrize(
+    ("mask", "families"),
+    [
+        ((True, True, True), ["normalization", "reduction"]),
+        ((True, False, False), ["normalization"]),
+        ((False, True, False), ["reduction"]),
+        ((False, False, True), ["reduction"]),
+        ((False, False, False), []),
+    ],
+)
+def test_gradients_that_are_not_wanted_are_not_found(mask: tuple[bool, ...], families: list[str]) -> None:
+    call = one_call("aten.native_layer_norm_backward.default", *NORM, mask, outputs=3)
+    assert [kernel.family for kernel in call_kernels(call)] == families
+
+
+@pytest.mark.parametrize(
+    ("op", "forward"),
+    [
+        ("native_layer_norm_backward", "native_layer_norm"),
+        ("_softmax_backward_data", "_softmax"),
+        ("embedding_dense_backward", "embedding"),
+        ("max_pool2d_with_indices_backward", "max_pool2d_with_indices"),
+        ("relu", None),
+        ("sigmoid_backward", None),  # elementwise: a kernel of its own
+        ("_softmax_backward_other", None),
+    ],
+)
+def test_the_forward_of_a_gradient_operator(op: str, forward: str | None) -> None:
+    found = forward_of(operator(f"aten.{op}.default"))
+    assert (None if found is None else found.word) == forward
+    assert forward_of(operator(f"onnx.{op}")) is None

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from graphflops.execution.python_frame import Frame, is_alike, is_next_turn
+from graphflops.execution.python_frame import Frame, called_by, has_dtype, is_alike, is_next_turn
 from graphflops.execution.source_lines import CodeLine, statements
 from graphflops.graph import Node, Ref
+from graphflops.tensor import FLOAT32
 
 ADD = Node("y", "aten.add.Tensor", (Ref("x"), Ref("z")), outputs=("y",))
 SUM = Node("y", "aten.sum.default", (Ref("x"),), outputs=("y",))
@@ -266,3 +267,31 @@ def test_what_a_statement_calls_and_what_it_runs_last(
     (statement,) = statements(text, "self")
     assert statement.spells(node, child) is spells
     assert statement.ends_with(node, child) is ends
+
+
+def test_after_the_last_statement_of_a_line_comes_the_first() -> None:
+    """In a loop's next turn: the sum is of the second, the relu begins again."""
+    found = frame("x = torch.relu(x); y = x.sum()")
+    found.start(found.line, 4)
+    assert found.part == 1
+    assert found.ends_statement(RELU, "")
+    assert not found.ends_statement(SUM, "")
+
+
+@pytest.mark.parametrize(
+    ("node", "converts"),
+    [
+        (Node("y", "aten.softmax.int", (Ref("x"), -1), outputs=("y",)), False),
+        (Node("y", "aten.softmax.int", (Ref("x"), -1, FLOAT32), outputs=("y",)), True),
+        (Node("y", "aten.to.dtype", (Ref("x"), FLOAT32), outputs=("y",)), False),
+    ],
+)
+def test_a_softmax_that_converts_its_operand(node: Node, converts: bool) -> None:
+    assert has_dtype(node) is converts
+
+
+def test_the_module_that_a_line_calls_is_that_of_the_line_below_it() -> None:
+    inner, deeper = (CodeLine("a.py", "forward", 1, "x = f(x)", module) for module in ("norm", "norm.scale"))
+    outer = CodeLine("b.py", "forward", 7, "x = self.norm(x)", "")
+    lines = [outer, inner, deeper]
+    assert [called_by(lines, depth) for depth in range(3)] == ["norm", "norm.scale", ""]

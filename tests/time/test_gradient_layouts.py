@@ -116,3 +116,12 @@ def test_without_a_layout_elementwise_gradients_lie_as_results() -> None:
     execution, call = eager("aten.transpose.int", g(2, 3), 0, 1)
     found = GradientLayouts(execution.layouts, ())
     assert (found.copies(call), found.known) == ([], {})
+
+
+@pytest.mark.parametrize(("is_copy", "expected"), [(True, {"x0": (6, 1)}), (False, {})])
+def test_a_copy_in_another_shape_has_its_gradient_in_order(is_copy: bool, expected: Any) -> None:
+    """The operand lies by columns: a copy of it is in order, as its gradient is; a view says nothing."""
+    execution, call = eager("aten.reshape.default", g(4, 6), (2, 2, 6), lies={"x0": (1, 4)})
+    execution.layouts.copies = {"y0"} if is_copy else set()
+    found = GradientLayouts(execution.layouts, ())
+    assert (found.copies(call), found.known) == ([], expected)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from torch import nn
@@ -9,9 +11,11 @@ from torch import nn
 import graphflops
 from graphflops.analysis import as_graph
 from graphflops.kernels.call import Sizes
-from graphflops.kernels.rowwise import loss_kernels
+from graphflops.kernels.rowwise import _results, loss_kernels
 from graphflops.passes.bind import bind
 from graphflops.passes.price import price
+from tests.one_call import g
+from tests.support import t
 
 RESULT = 6 * 5 * 4  # bytes
 
@@ -36,3 +40,11 @@ def test_a_compiled_backward_reads_a_gradient_that_is_stored():
 def test_gradients_from_outside_and_a_loss_of_the_program_need_no_sum():
     assert kernels("given", stores_gradients=True) == []
     assert kernels("cross-entropy", stores_gradients=True) == []
+
+
+def test_results_that_are_no_tensors_have_no_sum():
+    """A size among the results, and a result that wants no gradient."""
+    values = {"n": 3, "y": t(4, 8), "z": g(4, 8)}
+    main = SimpleNamespace(graph=SimpleNamespace(seeds=("n", "y", "missing", "z", "z")), values=values)
+    (result,) = _results(SimpleNamespace(main=main), Sizes({}))
+    assert (result.shape, result.nbytes) == ((4, 8), 4 * 4 * 8)

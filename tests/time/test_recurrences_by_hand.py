@@ -80,6 +80,19 @@ def test_layers_and_directions_run_beside_one_another() -> None:
     assert seconds(lstm(2, 2), "bfloat16", middle, of(both)) == pytest.approx(expected)
 
 
+@pytest.mark.parametrize(("batch", "blocks"), [(8, 32), (9, 64), (16, 64), (17, 96)])
+def test_blocks_of_a_step_are_of_64_gates_and_8_rows(batch: int, blocks: int) -> None:
+    """Of 160 multiprocessors they fill a share, at least 34 %: so much of a further layer is not beside the first."""
+    one, further = (STEPS * batch, GATES, INPUTS), (STEPS * batch, GATES, HIDDEN)
+    products = {(batch, GATES, HIDDEN): 100 * US, one: 200 * US, further: 300 * US}
+    step = 0.56 * 100 * US + 3.2 * US + batch * GATES * 2 / 6.8e11
+    weights = GATES * (INPUTS + HIDDEN) + GATES * 2 * HIDDEN
+    share = max(blocks / 160, 0.34)
+    expected = 4.5 * US + STEPS * step * (1 + share) + copied(weights, 2) + 1.43 * 500 * US
+    found = seconds(lstm(2, batch=batch), "bfloat16", device(multiprocessors=160), of(products))
+    assert found == pytest.approx(expected)
+
+
 def test_steps_in_float32_are_products_of_twice_as_many_elements_of_half_the_width() -> None:
     products = {(BATCH, GATES, 2 * HIDDEN): 100 * US, (ROWS, GATES, 2 * INPUTS): 200 * US}
     step = 0.73 * 100 * US + 3.2 * US + BATCH * GATES * 4 / 6.8e11

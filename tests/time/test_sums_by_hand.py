@@ -250,3 +250,13 @@ def test_written_kernels_count_loads() -> None:
     assert (inner.vector_flops, inner.variant) == (int(100 * (5.5 + 3 * 1.1)) + 7, "fused")
     outer = reduction_kernel(100, 3, 40, 50, slow=7, is_inner=False)
     assert (outer.vector_flops, outer.variant) == (int(100 * 3 * 2.2) + 7, "fused.outer")
+
+
+def test_which_runs_first() -> None:
+    """A stream goes on 6 us after an event of another: a product that starts before has the multiprocessors."""
+    link = Link()
+    assert not link._is_before(1.0)
+    link.start(1, 0.0, 6.0)
+    assert not link._is_before(5e-6)
+    assert link._is_before(7e-6)
+    assert link._is_before(5e-6)  # it runs

@@ -1,0 +1,322 @@
+"""Attention, one question at a time: what each kernel reads, writes and multiplies, and the bytes that it needs beside."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from graphflops.attention.kernel import Choice, Operand, Problem
+from graphflops.execution.strides import row_major
+from graphflops.kernels.attention import AttentionMemory, computed_fraction, cut, gradient_bytes
+from graphflops.kernels.kernel import Attention, Kernel, Rows
+from tests.memory.one_call import eager
+from tests.one_call import g
+from tests.support import t
+from tests.time.one_call import backward, forward, one_call
+
+SDPA = "aten.scaled_dot_product_attention.default"
+BATCH, HEADS, SHARED, QUERIES, KEYS, WIDTH, VALUES = 2, 6, 2, 40, 24, 16, 32
+QUERY = (BATCH, HEADS, QUERIES, WIDTH)
+KEY, VALUE = (BATCH, HEADS, KEYS, WIDTH), (BATCH, HEADS, KEYS, VALUES)
+FEW_KEY, FEW_VALUE = (BATCH, SHARED, KEYS, WIDTH), (BATCH, SHARED, KEYS, VALUES)
+
+
+def count(shape: tuple[int, ...]) -> int:
+    found = 1
+    for size in shape:
+        found *= size
+    return found
+
+
+@pytest.mark.parametrize(
+    ("shapes", "expected"),
+    [
+        ((QUERY, KEY, VALUE), (BATCH, HEADS, HEADS, QUERIES, KEYS, VALUES)),
+        ((QUERY[1:], KEY[1:], VALUE[1:]), (1, HEADS, HEADS, QUERIES, KEYS, VALUES)),
+        ((QUERY[2:], KEY[2:], VALUE[2:]), (1, 1, 1, QUERIES, KEYS, VALUES)),
+        ((QUERY, KEY, KEY), (BATCH, HEADS, HEADS, QUERIES, KEYS, WIDTH)),
+        (((3, *QUERY), (3, *KEY), (3, *VALUE)), (3 * BATCH, HEADS, HEADS, QUERIES, KEYS, VALUES)),
+    ],
+)
+@pytest.mark.parametrize("kernel", [None, "flash"])
+def test_sizes_of_attention(shapes: tuple[Any, ...], expected: tuple[int, ...], kernel: Any) -> None:
+    """Where no kernel is chosen it is the one that needs the least."""
+    given = [g(*shape, dtype="bfloat16") for shape in shapes]
+    (there,) = forward(SDPA, *given, kernel=kernel)
+    (back,) = backward(SDPA, *given, kernel=kernel)
+    assert there.sizes == Attention(*expected)
+    assert back.sizes == Attention(*expected, phase="backward")
+    assert (there.vector_flops, back.vector_flops) == (0, 0)
+    assert (there.variant, there.dtype) == ("", "bfloat16")
+
+
+def test_keys_and_values_that_heads_share_have_one_gradient() -> None:
+    """Each of three heads gives its own; their sums are additions of all that is read."""
+    given = [g(*shape, dtype="bfloat16") for shape in (QUERY, FEW_KEY, FEW_VALUE)]
+    _, summed = backward(SDPA, *given, enable_gqa=True, kernel="flash")
+    elements = count(FEW_KEY) + count(FEW_VALUE)
+    assert summed == Kernel(
+        "reduction", "bfloat16", 0, 3 * elements, 2 * 3 * elements, 2 * elements, variant="heads"
+    )
+    for shapes in ((QUERY, KEY, VALUE), (QUERY[2:], KEY[2:], VALUE[2:])):
+        assert len(backward(SDPA, *[g(*shape) for shape in shapes], kernel="flash")) == 1
+
+
+@pytest.mark.parametrize(
+    ("kernel", "keys", "variant"),
+    [
+        *[("cudnn", keys, "masked" if keys % 4 == 0 else "uneven") for keys in (20, 21, 22, 23, 24)],
+        ("flash", 21, "masked"),
+        ("efficient", 21, "masked"),
+    ],
+)
+def test_rows_of_a_mask_that_do_not_align(kernel: Any, keys: int, variant: str) -> None:
+    """cuDNN loads four keys of a mask at a time."""
+    given = [g(BATCH, HEADS, rows, WIDTH, dtype="bfloat16") for rows in (QUERIES, keys, keys)]
+    (there,) = forward(SDPA, *given, t(QUERIES, keys, dtype="bfloat16"), kernel=kernel)
+    (back,) = backward(SDPA, *given, t(QUERIES, keys, dtype="bfloat16"), kernel=kernel)
+    assert (there.variant, back.variant) == (variant, "masked")
+    (there,) = forward(SDPA, *given, kernel=kernel)
+    assert there.variant == ""
+
+
+def test_operands_with_gaps_or_repeats() -> None:
+    """A view that repeats a head is read once; one that lies in memory with all heads is read with all of them."""
+    given = [t(*shape) for shape in (QUERY, KEY, VALUE)]
+    whole = 4 * (count(QUERY) + count(KEY) + count(VALUE))
+    (plain,) = forward(SDPA, *given, kernel="flash")
+    assert plain.read_bytes == whole
+    repeated = (HEADS * KEYS * WIDTH, 0, WIDTH, 1)
+    (kernel,) = forward(SDPA, *given, kernel="flash", strides={1: repeated})
+    assert kernel.read_bytes == whole
+
+
+@pytest.mark.parametrize(
+    ("queries", "keys", "fraction"),
+    [(256, 256, 3 / 4), (384, 128, 1.0), (0, 256, 1.0), (256, 0, 1.0), (128, 256, 1 / 2)],
+)
+def test_the_part_that_a_causal_mask_leaves(queries: int, keys: int, fraction: float) -> None:
+    """Of tiles of 128 x 128; without pairs there is nothing to leave out."""
+    call = one_call(SDPA, *[t(1, 1, rows, 8) for rows in (queries, keys, keys)], is_causal=True)
+    assert computed_fraction(call, queries, keys) == fraction
+    whole = one_call(SDPA, *[t(1, 1, rows, 8) for rows in (queries, keys, keys)])
+    assert computed_fraction(whole, queries, keys) == 1
+
+
+def test_kernels_beside_unfused_products() -> None:
+    """None of them multiplies on matrix units; the softmax and the search for hidden rows have a row for each query."""
+    given = [g(*shape, dtype="bfloat16") for shape in (QUERY, KEY, VALUE)]
+    pairs = BATCH * HEADS * QUERIES * KEYS
+    for kernels in (forward(SDPA, *given, kernel="math"), backward(SDPA, *given, kernel="math")):
+        assert all(kernel.flops == 0 for kernel in kernels if kernel.family != "matmul")
+        assert all(kernel.vector_flops == 0 for kernel in kernels if kernel.family in ("matmul", "copy"))
+        (softmax,) = (kernel for kernel in kernels if kernel.family == "softmax")
+        assert softmax.sizes == Rows(BATCH * HEADS * QUERIES, KEYS)
+        products = [kernel for kernel in kernels if kernel.family == "matmul"]
+        assert {kernel.dtype for kernel in products} == {"float32"}
+        each = [2 * pairs * WIDTH, 2 * pairs * VALUES]
+        assert sorted(kernel.flops for kernel in products) == sorted(each * (len(products) // 2))
+    hidden = [kernel for kernel in forward(SDPA, *given, kernel="math") if kernel.dtype == "bool"]
+    assert [(k.vector_flops, k.read_bytes, k.written_bytes) for k in hidden] == [
+        (0, pairs, BATCH * HEADS * QUERIES)
+    ]
+
+
+def test_unfused_products_of_float32_are_not_converted() -> None:
+    given = [g(*shape) for shape in (QUERY, KEY, VALUE)]
+    families = [kernel.family for kernel in forward(SDPA, *given, kernel="math")]
+    softmax = ["softmax", "elementwise", "reduction", "elementwise"]
+    assert families == ["elementwise", "elementwise", "matmul", *softmax, "matmul"]
+    assert all(kernel.family != "copy" for kernel in backward(SDPA, *given, kernel="math"))
+
+
+def operand(shape: tuple[int, ...], dtype: str = "bfloat16", **fields: Any) -> Operand:
+    kind = t(*shape, dtype=dtype, **fields)
+    return Operand(kind, row_major(shape))
+
+
+def memory(
+    kernel: Any,
+    *operands: Operand,
+    mask: Operand | None = None,
+    dropout: float = 0.0,
+    in_order: tuple[bool, ...] = (True,) * 3,
+    out_bytes: int = 0,
+) -> AttentionMemory:
+    return AttentionMemory(Problem(*operands, mask, dropout), Choice(kernel, ""), out_bytes, in_order)
+
+
+HALVES = [operand(shape) for shape in (QUERY, KEY, VALUE)]
+FLOATS = [operand(shape, "float32") for shape in (QUERY, KEY, VALUE)]
+FEW = [operand(shape, "float32") for shape in (QUERY, FEW_KEY, FEW_VALUE)]
+SCORES = 4 * BATCH * HEADS * QUERIES * KEYS
+IN_FLOAT = [4 * count(shape) for shape in (QUERY, KEY, VALUE)]  # bytes of each operand in float32
+
+
+@pytest.mark.parametrize(
+    ("mask", "kernel", "copied"),
+    [
+        (None, "efficient", 0),
+        (operand((QUERIES, 24)), "efficient", 0),  # rows of three times eight keys
+        (operand((QUERIES, 20)), "efficient", 2 * QUERIES * 24),
+        (operand((QUERIES, 25)), "efficient", 2 * QUERIES * 32),
+        (operand((HEADS, QUERIES, 20)), "efficient", 2 * HEADS * QUERIES * 24),
+        (operand((QUERIES, 20)), "flash", 0),
+        (operand((QUERIES, 20), "bool"), "flash", 2 * QUERIES * 20),
+        (operand((QUERIES, 20), "bool"), "efficient", 2 * QUERIES * 24),
+        (operand((QUERIES, 24), "bool"), "efficient", 2 * QUERIES * 24),
+        (operand((), "bool"), "flash", 2),
+        (operand(()), "flash", 0),
+        (operand((), "bool"), "efficient", 2 * 8),  # one key
+    ],
+)
+def test_masks_that_are_copied(mask: Operand | None, kernel: Any, copied: int) -> None:
+    found = memory(kernel, *HALVES, mask=mask)
+    assert (found.mask_copy, found.forward, found.saved, found.is_fused) == (copied, copied, copied, True)
+    assert (found.saved_parts, found.parts) == ([copied], ())
+
+
+@pytest.mark.parametrize(
+    ("kernel", "expected"),
+    [
+        # A row of float32 for each query and one number more; the efficient kernel's rows come in blocks of 128.
+        ("flash", 4 * BATCH * HEADS * QUERIES * (WIDTH + 1)),
+        ("cudnn", 4 * BATCH * HEADS * QUERIES * (WIDTH + 1)),
+        ("efficient", 4 * BATCH * HEADS * (128 * WIDTH + QUERIES)),
+    ],
+)
+def test_what_fused_gradients_need(kernel: Any, expected: int) -> None:
+    assert memory(kernel, *HALVES).backward == expected
+    assert memory(kernel, *HALVES).shared_gradients == 0
+    assert memory(kernel, *HALVES).gradient_parts == (0, 0)
+
+
+def test_blocks_of_the_efficient_kernel_are_whole() -> None:
+    for rows, blocks in ((128, 1), (129, 2)):
+        query = operand((BATCH, HEADS, rows, WIDTH))
+        found = memory("efficient", query, *HALVES[1:]).backward
+        assert found == 4 * BATCH * HEADS * (128 * blocks * WIDTH + rows)
+
+
+def test_gradients_of_shared_keys_and_values_for_each_head() -> None:
+    few = [operand(shape) for shape in (QUERY, FEW_KEY, FEW_VALUE)]
+    found = memory("flash", *few)
+    shared = 2 * BATCH * HEADS * KEYS * (WIDTH + VALUES)
+    assert found.shared_gradients == shared
+    assert found.backward == 4 * BATCH * HEADS * QUERIES * (WIDTH + 1) + shared
+    assert found.gradient_parts == (shared // 2, shared // 2)
+
+
+@pytest.mark.parametrize(("keys", "padded"), [(16, 16), (17, 32), (24, 32), (33, 48)])
+def test_the_gradient_of_a_mask_has_rows_of_a_multiple_of_16_keys(keys: int, padded: int) -> None:
+    given = [HALVES[0], operand((BATCH, HEADS, keys, WIDTH)), operand((BATCH, HEADS, keys, VALUES))]
+    wanted = operand((QUERIES, keys), requires_grad=True)
+    of_mask, own = 2 * BATCH * HEADS * QUERIES * padded, 4 * BATCH * HEADS * (128 * WIDTH + QUERIES)
+    assert memory("efficient", *given, mask=wanted).mask_gradient == of_mask
+    assert memory("efficient", *given, mask=wanted).backward == own + of_mask
+    for mask in (operand((QUERIES, keys)), None):
+        assert memory("efficient", *given, mask=mask).mask_gradient == 0
+        assert memory("efficient", *given, mask=mask).backward == own
+
+
+def test_what_the_unfused_kernel_needs_of_half_precision() -> None:
+    """Copies in float32 of all operands, query and key scaled, scores; then scores twice, and a truth value of each."""
+    found = memory("math", *HALVES)
+    query, key, value = IN_FLOAT
+    copies = query + key + value
+    products = copies + query + key + 0 + SCORES
+    softmax = copies + query + 2 * SCORES + SCORES // 4
+    assert found.forward == max(products, softmax)
+    assert memory("math", *HALVES, out_bytes=1000).forward == max(products, softmax) - 1000
+    assert memory("math", *HALVES, out_bytes=10**9).forward == 0
+    mask = operand((QUERIES, KEYS), "bool")
+    assert memory("math", *HALVES, mask=mask).forward == max(products, softmax) + 2 * QUERIES * KEYS
+    assert memory("math", *HALVES, mask=mask, out_bytes=10**9).forward == 2 * QUERIES * KEYS
+    assert found.parts == [query, key, value, query, SCORES, SCORES, SCORES // 4]
+    assert found.saved == SCORES + query + key + value
+    assert found.saved_parts == [query, key, value, SCORES]
+    assert found.gradient_parts == (SCORES,) * 3
+    assert found.backward == 3 * SCORES  # of value a copy is kept, which the gradient needs no more
+    assert found.is_fused is False
+
+
+def test_what_the_unfused_kernel_needs_of_float32() -> None:
+    """No copies; the value is read as it lies where it lies in order for every head."""
+    found = memory("math", *FLOATS)
+    query, key, value = IN_FLOAT
+    assert found.forward == max(query + key + SCORES, query + 2 * SCORES + SCORES // 4)
+    assert found.parts == [query, SCORES, SCORES, SCORES // 4]
+    assert (found.float_copies, found.value_copy) == (0, 0)
+    assert found.saved == SCORES + query + key
+    assert found.saved_parts == [query, key, SCORES]
+    assert found.backward == 3 * SCORES + value
+    assert memory("math", *FLOATS, out_bytes=1000).backward == 3 * SCORES + value - 1000
+    assert memory("math", *FLOATS, out_bytes=10**9).backward == 0
+    wanted = [operand(shape, "float32", requires_grad=True) for shape in (QUERY, KEY, VALUE)]
+    assert memory("math", *wanted).backward == max(0, 3 * SCORES + value - query - key - value)
+    assert memory("math", *FLOATS, in_order=(True, True, False)).value_copy == value
+
+
+@pytest.mark.parametrize(
+    ("operands", "in_order", "copied"),
+    [
+        # Scaled query and key are put in order, the key also where heads share it.
+        (FLOATS, (True, True), 0),
+        (FLOATS, (False, True), IN_FLOAT[0]),
+        (FLOATS, (True, False), IN_FLOAT[1]),
+        (FLOATS, (False, False), IN_FLOAT[0] + IN_FLOAT[1]),
+        (FEW, (True, True), IN_FLOAT[1]),
+        (FEW, (True, False), IN_FLOAT[1]),
+        (FEW, (False, True), IN_FLOAT[0] + IN_FLOAT[1]),
+    ],
+)
+def test_operands_of_the_scores(operands: list[Operand], in_order: tuple[bool, ...], copied: int) -> None:
+    found = memory("math", *operands, in_order=(*in_order, True))
+    assert found.score_operands == copied
+    assert found.value_copy == (IN_FLOAT[2] if operands is FEW else 0)
+    large = memory("math", *[operand((64, 64, 2, 512), "float32")] * 3, in_order=(*in_order, True))
+    of_query, of_key = ((4 * 64 * 64 * 2 * 512) * (not each) for each in in_order)
+    scores = 4 * 64 * 64 * 2 * 2
+    assert large.forward == 2 * 4 * 64 * 64 * 2 * 512 + of_query + of_key + scores
+
+
+def test_dropout_keeps_scores_and_which_of_them_it_kept() -> None:
+    found = memory("math", *FLOATS, dropout=0.5)
+    assert found.dropped == SCORES + SCORES // 4
+    assert found.saved == 2 * SCORES + SCORES // 4 + IN_FLOAT[0] + IN_FLOAT[1]
+    assert memory("math", *FLOATS).dropped == 0
+
+
+def test_bytes_of_gradients() -> None:
+    query, key, value = (operand(shape, requires_grad=shape != KEY) for shape in (QUERY, KEY, VALUE))
+    mask = operand((QUERIES, KEYS), requires_grad=True)
+    wanted = 2 * (count(QUERY) + count(VALUE))
+    assert gradient_bytes(Problem(query, key, value)) == wanted
+    assert gradient_bytes(Problem(query, key, value, mask)) == wanted + 2 * QUERIES * KEYS
+
+
+@pytest.mark.parametrize(
+    ("size", "parts", "expected"),
+    [(10, (3, 4), [3, 4, 3]), (7, (3, 4), [3, 4]), (5, (3, 4), [3, 2]), (0, (3,), []), (4, (), [4]), (6, (3, 0, 3), [3, 3])],
+)  # fmt: skip
+def test_so_many_bytes_in_parts(size: int, parts: tuple[int, ...], expected: list[int]) -> None:
+    assert cut(size, parts) == expected
+
+
+def test_only_calls_that_choose_their_kernel_have_such_memory() -> None:
+    x = g(2, 4, 16, 8, dtype="bfloat16")
+    execution, call = eager(SDPA, x, x, x)
+    found = AttentionMemory.of(call, execution.layouts, True)
+    assert found is not None
+    assert (found.out_bytes, found.operands_in_order) == (2 * 2 * 4 * 16 * 8, (True, True, True))
+    turned, call = eager(SDPA, x, x, x, lies={"x1": (512, 8, 32, 1)})
+    found = AttentionMemory.of(call, turned.layouts, True)
+    assert found is not None
+    assert found.operands_in_order == (True, False, True)
+    for op, given in (("aten.relu.default", (x,)), (SDPA, [g(16, 8)] * 3)):
+        execution, call = eager(op, *given)
+        assert AttentionMemory.of(call, execution.layouts, True) is None
+    execution, call = eager(SDPA, x, x, x)
+    execution.layouts.values = {**execution.layouts.values, "y0": None}
+    assert AttentionMemory.of(call, execution.layouts, True) is None

@@ -1,0 +1,291 @@
+"""Kernels of calls by their kind, and of their gradients, where one kind or size borders on another: worked out by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from graphflops.kernels.kernel import Kernel, Rows, Strided
+from graphflops.kernels.lower import inside_operator
+from tests.one_call import g
+from tests.support import t
+from tests.time.one_call import Made, backward, copied, forward, made, one_call, pointwise
+
+N, W = 4 * 8, 4 * 4 * 8  # elements of a matrix of 4 x 8, and bytes in float32
+X, HALF = t(4, 8), t(4, 8, dtype="bfloat16")
+G, G_HALF = g(4, 8), g(4, 8, dtype="bfloat16")
+MASK, INDEX = t(4, 8, dtype="bool"), t(4, dtype="int64")
+TURNED = {0: (1, 4)}
+HALF_12 = t(4, 12, dtype="bfloat16")
+DRAWN = [pointwise(0, 0, 0)] * 2  # for each channel, and scaled
+
+
+def spread(read: int) -> Made:
+    """A number for each row, or one for all, repeated along the rest."""
+    return pointwise(N, read, W, Strided(N, 2, 3))
+
+
+@pytest.mark.parametrize(
+    ("op", "given", "expected"),
+    [
+        # A function takes as long as three operations; of gelu and gradients it runs beside them.
+        ("silu.default", (X,), [pointwise(N + 3 * N, W, W)]),
+        ("tanh.default", (X,), [pointwise(3 * N, W, W)]),
+        ("gelu.default", (X,), [pointwise(4 * N + N, W, W)]),
+        ("silu_backward.default", (X, X), [pointwise(5 * N + N, 2 * W, W)]),
+        ("sigmoid_backward.default", (X, X), [pointwise(3 * N, 2 * W, W)]),
+        # Memory that nobody has written, and numbers of the CPU, take no kernel.
+        ("empty.memory_format", ((4, 8),), []),
+        ("new_empty.default", (X, (4, 8)), []),
+        ("scalar_tensor.default", (1.0,), []),
+        ("full.default", ((4, 8), 1.0), [pointwise(0, 0, W)]),
+        ("new_zeros.default", (X, (4, 8)), [pointwise(0, 0, W)]),
+        ("copy.default", (X, X), [pointwise(0, W, W)]),
+        ("copy_.default", (X, X), [pointwise(0, W, W)]),
+        # Whatever is not known by name is one kernel with the operator's work: differences, squares, sums and a root.
+        ("cdist.default", (X, t(5, 8)), [("other", "", 4 * 5 * 3 * 8 + 4 * 5, W + 4 * 5 * 8, 4 * 4 * 5, None)]),
+        ("cross.default", (t(4, 3), t(4, 3)), [("other", "", 4 * 9, 2 * 48, 48, None)]),
+        ("native_dropout.default", (X, 0.5, True), [("random", "dropout", 3 * N, W, W + N, None)]),
+        ("feature_dropout.default", (X, 0.5, True), [*DRAWN, ("random", "dropout", 3 * N, W, W, None)]),
+        ("feature_dropout.default", (X, 0.5, False), []),
+        ("dropout.default", (X, 0.0, False), []),
+        ("masked_fill_.Scalar", (X, MASK, 0.0), [pointwise(N, W + N, W)]),
+        ("bernoulli.default", (X,), [("random", "bernoulli", N, W, W, Rows(4, 8))]),
+        ("randint.default", (8, (4, 8)), [("random", "rand", 0, 0, 2 * W, Rows(4, 8))]),
+        # Rows of 16 bytes are copied whole, others element by element.
+        ("index.Tensor", (X, (INDEX,)), [("gather", "index", 0, W + 32, W, Rows(4, 8))]),
+        ("index.Tensor", (t(4, 6), (INDEX,)), [("gather", "elements", 0, 4 * 24 + 32, 4 * 24, Strided(24, 2, 3))]),
+        ("index.Tensor", (HALF, (INDEX,)), [("gather", "index", 0, W // 2 + 32, W // 2, Rows(4, 8))]),
+        ("index.Tensor", (t(4, 4, dtype="bfloat16"), (INDEX,)), [("gather", "elements", 0, 32 + 32, 32, Strided(16, 2, 3))]),
+        ("index.Tensor", (HALF_12, (INDEX,)), [("gather", "elements", 0, 96 + 32, 96, Strided(48, 2, 3))]),
+        ("embedding.default", (t(10, 6), INDEX), [("gather", "embedding", 0, 4 * 24 + 32, 4 * 24, Rows(4, 6))]),
+        # Reflected elements are read by the kernel that writes all; a copy fills the result with zeros first.
+        ("pad.default", (t(1, 4, 8), (1, 1), "reflect"), [pointwise(0, W, 4 * 40)]),
+        ("pad.default", (t(1, 4, 8), (1, 1), "replicate"), [pointwise(0, W, 4 * 40)]),
+        ("pad.default", (t(1, 4, 8), (1, 1), "circular"), [pointwise(0, 0, 4 * 40), copied(W, W)]),
+        ("constant_pad_nd.default", (X, (0, 0), 0.0), [copied(W, W)]),
+        ("roll.default", (X, 1), [copied(W, W, variant="roll")]),
+        ("roll.default", (X, (1, 2, 3), (0, 1, 0)), [copied(W, W, variant="roll")] * 3),
+    ],
+)  # fmt: skip
+def test_forwards(op: str, given: tuple[Any, ...], expected: list[Made]) -> None:
+    outputs = 2 if op.startswith("native_dropout") else 1
+    found = forward(f"aten.{op}", *given, outputs=outputs)
+    assert made(found) == expected
+    assert all(kernel.flops == 0 for kernel in found)
+
+
+@pytest.mark.parametrize(
+    ("op", "given", "rows", "variant"),
+    [
+        ("sum.default", (X,), Rows(1, N), ""),
+        ("sum.default", (t(8),), Rows(1, 8), ""),
+        ("sum.dim_IntList", (t(8), (0,)), Rows(1, 8), ""),
+        ("sum.dim_IntList", (t(8), (0,), True), Rows(1, 8), ""),
+        ("sum.dim_IntList", (X, (0,)), Rows(8, 4, False), "outer"),
+        ("sum.dim_IntList", (X, (0,), True), Rows(8, 4, False), "outer"),
+        ("sum.dim_IntList", (X, (-2,)), Rows(8, 4, False), "outer"),
+        ("sum.dim_IntList", (X, (1,), True), Rows(4, 8), ""),
+        ("argmax.default", (X, 0), Rows(8, 4, False), "outer"),
+        ("argmax.default", (X, 1), Rows(4, 8), ""),
+        ("argmax.default", (X, -1), Rows(4, 8), ""),
+        ("argmax.default", (X,), Rows(1, N), ""),
+        ("max.default", (X,), Rows(1, N), ""),
+        ("max.default", (t(8),), Rows(1, 8), ""),
+        ("any.dim", (MASK, 1), Rows(4, 8), ""),
+        ("any.dim", (MASK, 0), Rows(8, 4, False), "outer"),
+        ("sum.default", (t(),), Rows(1, 1), ""),
+        ("sum.dim_IntList", (t(8, 8), (0,)), Rows(8, 8, False), "outer"),
+        ("sum.dim_IntList", (t(8, 8), (1,)), Rows(8, 8), ""),
+    ],
+)
+def test_rows_of_reductions(op: str, given: tuple[Any, ...], rows: Rows, variant: str) -> None:
+    (kernel,) = forward(f"aten.{op}", *given)
+    assert (kernel.family, kernel.sizes, kernel.variant) == ("reduction", rows, variant)
+
+
+@pytest.mark.parametrize(
+    ("op", "given", "is_copy", "lies", "expected"),
+    [
+        ("clone.default", (X,), None, {}, [copied(W, W)]),
+        ("clone.default", (X,), False, {}, []),
+        ("contiguous.default", (X,), True, TURNED, [copied(W, W, Strided(N, 2, 2, 32 / 8))]),
+        ("reshape.default", (X, (32,)), None, {}, []),
+        ("reshape.default", (X, (32,)), True, {}, [copied(W, W)]),
+        ("reshape.default", (X, (32,)), False, {}, []),
+        ("detach.default", (X,), None, {}, []),
+        ("permute.default", (X, (1, 0)), None, {}, []),
+        ("to.dtype", (X, X.dtype), None, {}, []),
+    ],
+)  # fmt: skip
+def test_layouts_that_copy(
+    op: str, given: Any, is_copy: bool | None, lies: Any, expected: list[Made]
+) -> None:
+    found = made(forward(f"aten.{op}", *given, is_copy=is_copy, strides=lies))
+    assert [one[:5] for one in found] == [one[:5] for one in expected]
+
+
+@pytest.mark.parametrize(
+    ("op", "given", "images", "loads"),
+    [
+        # Images times 2.2, less 0.18 for each octave of positions; the part of a warp that waits, 0.65, is always there.
+        ("upsample_linear1d.vec", (t(64, 32, 512), None, False, (2.0,)), 64 * 32, 2.2 - 0.18),
+        ("upsample_bilinear2d.vec", (t(64, 32, 16, 16), None, False, (2.0, 2.0)), 64 * 32, 2.2 - 2 * 0.18),
+        ("upsample_bilinear2d.vec", (t(64, 32, 32, 32), None, False, (1.0, 1.0)), 64 * 32, 2.2),
+        ("upsample_bilinear2d.vec", (t(64, 32, 64, 64), None, False, (0.5, 0.5)), 64 * 32, 2.2),
+        ("upsample_trilinear3d.vec", (t(64, 32, 8, 8, 8), None, False, (2.0, 2.0, 2.0)), 64 * 32, 2.2 - 3 * 0.18),
+        ("upsample_bilinear2d.vec", (t(64, 1, 2, 2), None, False, (256.0, 256.0)), 64, 1.0),  # at least one
+    ],
+)  # fmt: skip
+def test_loads_of_interpolation(op: str, given: Any, images: int, loads: float) -> None:
+    (kernel,) = forward(f"aten.{op}", *given)
+    assert isinstance(kernel.sizes, Rows)
+    assert kernel.sizes.columns == int(images * loads) or abs(kernel.sizes.columns - images * loads) <= 1
+    assert (kernel.variant, kernel.sizes.is_inner) == ("interpolation", False)
+
+
+def test_interpolation_without_arithmetic_moves_rows() -> None:
+    (kernel,) = forward("aten.upsample_nearest2d.vec", t(2, 3, 8, 8), None, (2.0, 2.0))
+    assert made([kernel]) == [("pool", "resize", 0, 4 * 384, 4 * 4 * 384, Rows(2 * 3 * 8, 8))]
+    given = t(4, 1, 16, 16), None, False, (2.0, 2.0)
+    single = forward("aten.upsample_bilinear2d.vec", *given, strides={0: (256, 1, 16, 1)})
+    assert single == forward("aten.upsample_bilinear2d.vec", *given)  # one channel is no channels last
+
+
+BAG = g(10, 8), t(6, dtype="int64"), t(3, dtype="int64")
+
+
+def zeros(written: int) -> list[Made]:
+    return [pointwise(0, 0, written)]
+
+
+def added_in_order(table: int, name: str, rows: int, moved: int) -> list[Made]:
+    """Rows that are added into zeros, after their indices of 8 bytes are sorted."""
+    order = ("sort", f"{name}_indices", 0, 8 * rows, 8 * rows, Rows(1, rows))
+    return [*zeros(table), order, ("scatter", "sorted", 0, moved, moved, None)]
+
+
+def resized(work: int) -> list[Made]:
+    """Images of 384 elements from those of 4 * 384."""
+    return [("pool", "resize_backward", work, 4 * 4 * 384, 4 * 384, None)]
+
+
+def interpolated(elements: int, larger: float) -> list[Made]:
+    """Each result adds to four neighbours, which are zeros before."""
+    read, each = int(4 * larger * elements), max(int(4 * larger), 1)
+    return [
+        *zeros(4 * elements),
+        ("scatter", "interpolation", 0, read, 4 * read, Rows(elements, each, False)),
+    ]
+
+
+PAIR = (G, g(6, 8, dtype="bfloat16"))
+
+
+@pytest.mark.parametrize(
+    ("op", "given", "outputs", "expected"),
+    [
+        # Joined parts are views of the gradient; one of another element type is converted.
+        ("cat.default", (PAIR, 0), 1, [copied(4 * 48, 2 * 48)]),
+        ("cat.default", ((G, g(6, 8)), 0), 1, []),
+        ("stack.default", ((G, G), 0), 1, []),
+        ("repeat.default", (G, (2, 1)), 1, [pointwise(2 * N, 2 * W, W)]),
+        ("repeat.default", (G, (31, 1)), 1, [pointwise(31 * N, 31 * W, W)]),
+        ("repeat.default", (G, (32, 1)), 1, [("reduction", "outer", 32 * N, 32 * W, W, Rows(8, 128, False))]),
+        ("tril.default", (g(8, 8),), 1, [copied(2 * 128, 2 * 128)]),
+        ("flip.default", (G, (0,)), 1, [copied(W, W)]),
+        ("pixel_shuffle.default", (g(2, 16, 4, 4), 2), 1, [copied(4 * 512, 4 * 512)]),
+        ("pad.default", (g(1, 4, 8), (1, 1), "reflect"), 1, [copied(W, W)]),
+        ("pad.default", (g(1, 4, 8), (1, 1), "constant"), 1, [pointwise(0, 0, W), copied(W, W)]),
+        # Elements that were chosen go back into zeros, with their places of 8 bytes.
+        ("sort.default", (G,), 2, [pointwise(0, 0, W), ("scatter", "scatter", 0, W + 8 * N, W, Rows(N, 1))]),
+        ("topk.default", (G, 2), 2, [pointwise(0, 0, W), ("scatter", "scatter", 0, 8 * 12, 8 * 4, Rows(8, 1))]),
+        ("median.dim", (G, 1), 2, [pointwise(0, 0, W), ("scatter", "scatter", 0, 4 * 12, 4 * 4, Rows(4, 1))]),
+        ("kthvalue.default", (G, 2, 1), 2, [pointwise(0, 0, W), ("scatter", "scatter", 0, 4 * 12, 4 * 4, Rows(4, 1))]),
+        ("cummax.default", (G, 1), 2, [pointwise(0, 0, W), ("scatter", "scatter", 0, W + 8 * N, W, Rows(N, 1))]),
+        ("max.dim", (G, 1), 2, [pointwise(0, 0, W), ("scatter", "scatter", 0, 4 * 12, 4 * 4, Rows(4, 1))]),
+        ("median.default", (G,), 1, [pointwise(N, W, W)]),  # a function without a formula
+        ("sum.default", (G,), 1, []),
+        ("mean.default", (G,), 1, [pointwise(N, 4, W, Strided(N, 2, 2))]),
+        ("logsumexp.default", (G, (1,)), 1, [spread(W + 16), pointwise(N, W, W), spread(W + 16)]),
+        ("prod.dim_int", (G, 1), 1, [pointwise(N, W, N), spread(W + 16), spread(W + 16)]),
+        # Gradients of a selection: a number for what is hidden, and a choice by the mask.
+        ("where.self", (MASK, G, X), 1, [pointwise(0, 0, 4), pointwise(N, W + N, W)]),
+        ("where.self", (MASK, G_HALF, HALF), 1, [pointwise(0, 0, 2), pointwise(N, W // 2 + N, W // 2)]),
+        ("pow.Tensor_Scalar", (G, 3.0), 1, [pointwise(N, W, W), pointwise(N, W, W), pointwise(N, 2 * W, W)]),
+        ("tanh.default", (G,), 1, [pointwise(3 * N, 2 * W, W)]),  # a kernel of its own
+        ("silu.default", (G,), 1, [pointwise(5 * N + N, 2 * W, W)]),
+        ("native_dropout.default", (G, 0.5, True), 2, [("elementwise", "dropout_backward", 2 * N, W + N, W, None)]),
+        # Rows that were gathered are added into zeros: those of a plain index in order of their places.
+        ("index.Tensor", (g(10, 8), (INDEX,)), 1, added_in_order(320, "index", 4, W)),
+        ("index.Tensor", (g(10), (INDEX,)), 1, added_in_order(40, "index", 4, 16)),
+        ("take.default", (g(10, 6), INDEX), 1, [*zeros(240), ("scatter", "index_add", 0, 32, 16, Strided(4, 1, 2))]),
+        ("embedding_bag.default", BAG, 4, added_in_order(320, "embedding", 6, 96)),
+        ("embedding.default", (t(10, 8), INDEX), 1, []),
+        # One kernel, or several that share work and traffic, for what has no lowering of its own.
+        ("upsample_nearest2d.vec", (g(2, 3, 8, 8), None, (2.0, 2.0)), 1, resized(1536)),
+        ("cross.default", (g(4, 3), g(4, 3)), 1, [("other", "aten.cross_backward", 36, 144 // 2, 96 // 2, None)] * 2),
+        ("upsample_linear1d.vec", (g(2, 3, 8), None, False, (2.0,)), 1, interpolated(48, 2)),
+        ("upsample_bilinear2d.vec", (g(1, 1, 8, 8), None, False, (0.25, 0.25)), 1, interpolated(64, 1 / 16)),
+        ("_upsample_bicubic2d_aa.vec", (g(2, 3, 8, 8), None, False, (2.0, 2.0)), 1, resized(12 * 1536)),
+    ],
+)  # fmt: skip
+def test_backwards(op: str, given: tuple[Any, ...], outputs: int, expected: list[Made]) -> None:
+    found = backward(f"aten.{op}", *given, outputs=outputs)
+    assert made(found) == expected
+    assert all(kernel.flops == 0 for kernel in found)
+
+
+def test_masks_have_a_byte_for_each_element() -> None:
+    """Of a maximum: where both are equal, half of the gradient; where one is less, none. Each mask is read as bytes."""
+    kernels = made(backward("aten.maximum.default", G, X))
+    assert kernels == [
+        pointwise(N, 2 * W, N),
+        pointwise(N, W, W),
+        pointwise(N, 2 * W + N, W),
+        pointwise(N, 2 * W, N),
+        pointwise(N, W + N, W),
+    ]
+
+
+def test_a_scan_goes_back_from_the_last_element() -> None:
+    """Of a cumulative product: the gradient times the result, its sum from the end, divided by the operand."""
+    product, mask, found, turned, scan, back, last = made(backward("aten.cumprod.default", G, 1))
+    assert (product, last) == (pointwise(N, 2 * W, W), pointwise(N, 2 * W, W))
+    assert mask == pointwise(N, W, N)
+    assert found == ("reduction", "", N, W, 4, Rows(1, N))  # whether one is zero
+    assert turned == back == ("copy", "strided", 0, W, W, None)
+    assert scan == ("scan", "cumprod", N, W, W, Rows(4, 8))
+
+
+def test_gradients_of_operands_of_other_types_are_converted() -> None:
+    """In the type of the result, then as narrow as the operand."""
+    *kernels, last = made(backward("aten.mul.Tensor", G_HALF, X))
+    assert kernels == [pointwise(N, W + W, W)]
+    assert last == copied(W, W // 2)
+
+
+def test_one_kernel_for_the_gradients_of_all_operands() -> None:
+    """Where the formula is fused each operand that is repeated is summed after it."""
+    first, summed = backward("aten.prelu.default", g(2, 4, 8), g(4))
+    assert (first.family, first.written_bytes) == ("elementwise", 4 * 64)
+    assert made([summed]) == [pointwise(64, 4 * 64, 4 * 4)]
+    assert len(backward("aten.prelu.default", g(2, 4, 8), t(4))) == 1
+
+
+@pytest.mark.parametrize(
+    ("op", "given", "families", "left"),
+    [
+        # A module that is one operator copies nothing, and applies what follows a product with it.
+        ("relu.default", (X,), ["elementwise"], []),
+        ("mul.Tensor", (X, X), ["elementwise"], ["elementwise"]),
+        ("linear.default", (X, t(6, 8), t(6)), ["matmul", "elementwise", "copy"], ["matmul"]),
+        ("sum.default", (X,), ["reduction", "copy"], ["reduction"]),
+        ("softmax.int", (X, -1), ["copy", "softmax", "elementwise"], ["softmax", "elementwise"]),
+    ],
+)
+def test_kernels_inside_of_one_operator(op: str, given: Any, families: list[Any], left: list[str]) -> None:
+    call = one_call(f"aten.{op}", *given)
+    kernels = tuple(Kernel(family, "float32") for family in families)
+    assert [kernel.family for kernel in inside_operator(call.call, kernels)] == left

@@ -1,0 +1,100 @@
+"""Fused attention at the borders between blocks and splits of keys: each expected time is worked out by hand."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from graphflops.kernels.kernel import Attention
+from graphflops.time.predict_products import attention_seconds
+from tests.time.toy_device import FAST, device
+
+PEAK = 4e9
+
+FLASH = {
+    **dict.fromkeys(("floor", "width", "block", "latency", "decoding_block", "decoding_tile", "join"), 1e-9),
+    "matrix": FAST,
+    "memory": FAST,
+    "mix": 1.0,
+}
+
+
+def flash(sizes: Attention, cores: int | None = 4, moved: int = 0, **rates: float) -> tuple[float, ...]:
+    return attention_seconds(sizes, moved, PEAK, {**FLASH, **rates}, device(multiprocessors=cores))
+
+
+def test_the_ceilings_of_attention() -> None:
+    """Each pair takes two products of the width, rounded up to 32; a gradient five."""
+    sizes = Attention(2, 4, 4, 3, 5, 33, 0.5)
+    pairs = 2 * 4 * 3 * 5 * 0.5
+    assert flash(sizes, moved=1000)[1:] == pytest.approx((4 * pairs * 64 / PEAK, 1000 / 1e9))
+    assert flash(replace(sizes, phase="backward"))[1] == pytest.approx(10 * pairs * 64 / PEAK)
+    assert flash(replace(sizes, width=32))[1] == pytest.approx(4 * pairs * 32 / PEAK)
+    assert flash(replace(sizes, width=64))[1] == pytest.approx(4 * pairs * 64 / PEAK)
+
+
+@pytest.mark.parametrize(
+    ("heads", "kv_heads", "queries", "blocks"),
+    [
+        # Blocks of 128 queries, of all heads that have the same keys.
+        (8, 2, 64, 2 * 2),
+        (8, 2, 32, 2 * 1),
+        (8, 2, 33, 2 * 2),
+        (8, 1, 64, 4),
+        (4, 4, 64, 4),
+        (4, 4, 129, 4 * 2),
+        (1, 1, 128, 1),
+        (2, 1, 96, 2),
+    ],
+)
+@pytest.mark.parametrize("cores", [1, None])
+def test_blocks_of_queries(heads: int, kv_heads: int, queries: int, blocks: int, cores: int | None) -> None:
+    """Each block of one image begins with a millisecond; those of one multiprocessor begin one after the other."""
+    sizes = Attention(1, heads, kv_heads, queries, 128, 128)
+    assert flash(sizes, cores, block=1000.0)[0] == pytest.approx(blocks * 1e-3, rel=1e-3)
+    assert flash(replace(sizes, width=64), cores, block=1000.0)[0] == pytest.approx(blocks * 5e-4, rel=1e-3)
+    assert flash(replace(sizes, batch=3), cores, block=1000.0)[0] == pytest.approx(
+        3 * blocks * 1e-3, rel=1e-3
+    )
+
+
+DECODING = {"decoding_block": 1000.0, "decoding_tile": 1e3}
+
+
+@pytest.mark.parametrize("parts", [1, 2, 4, 8, 16, 32, 64])
+def test_keys_of_one_query_are_split_among_so_many(parts: int) -> None:
+    """As many parts as multiprocessors: a block of a millisecond each, and two tiles of a microsecond.
+
+    Of fewer parts each had more tiles; more parts would wait for a second turn of blocks.
+    """
+    sizes = Attention(1, 1, 1, 1, 128 * 2 * parts, 128)
+    assert flash(sizes, parts, **DECODING)[0] == pytest.approx(1e-3 + 2e-6)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "blocks", "tiles"),
+    [
+        (Attention(1, 1, 1, 1, 128, 128), 1, 1),
+        (Attention(1, 1, 1, 1, 129, 128), 1, 2),
+        (Attention(1, 1, 1, 1, 512, 128, 0.5), 1, 2),  # half of the keys are visible
+        (Attention(1, 128, 1, 1, 128, 128), 1, 1),
+        (Attention(1, 129, 1, 1, 128, 128), 2, 1),  # 129 queries of heads with the same keys
+        (Attention(1, 256, 2, 1, 128, 128), 2, 1),
+        (Attention(1, 258, 2, 1, 128, 128), 4, 1),
+        (Attention(3, 2, 2, 1, 128, 128), 6, 1),
+    ],
+)
+@pytest.mark.parametrize("cores", [1, None])
+def test_blocks_of_one_query(sizes: Attention, blocks: int, tiles: int, cores: int | None) -> None:
+    """Of one multiprocessor, without a gain from splits: blocks one after the other, and the tiles of each."""
+    found = flash(sizes, cores, **{**DECODING, "join": FAST})[0]
+    assert found == pytest.approx(blocks * (1e-3 + tiles * 1e-6))
+
+
+def test_only_parts_are_joined() -> None:
+    """One tile cannot be split, so nothing is joined, whatever that takes; two are split where that is faster."""
+    one, two = (Attention(1, 1, 1, 1, keys, 128) for keys in (128, 256))
+    slow = {"decoding_block": 1e-9, "decoding_tile": 1e6, "join": 500.0}
+    assert flash(one, 64, **slow)[0] == pytest.approx(1e-3)
+    assert flash(two, 64, **slow)[0] == pytest.approx(1e-3 + 5e-4)
+    assert flash(two, 64, **{**slow, "join": 2000.0})[0] == pytest.approx(2e-3)

@@ -1,0 +1,298 @@
+"""Which constants and peaks a kernel has, what limits it, groups in streams, and how slow unfused attention is."""
+
+from __future__ import annotations
+
+from math import exp
+from types import SimpleNamespace as Space
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from graphflops.devices.device import Calibration
+from graphflops.kernels.kernel import Attention, Convolution, Kernel, Product, Recurrence, Rows
+from graphflops.time.correction import names_of
+from graphflops.time.predict import (
+    fused_seconds,
+    matrix_peak,
+    modelled,
+    names_of_constants,
+    predict,
+    seconds_of,
+    slowdowns,
+)
+from graphflops.time.predict_products import group_seconds
+from tests.time.toy_device import MATMUL, TRAFFIC, device, with_rates
+
+CONV = Convolution(2, 64, 32, (8, 8), (8, 8), (3, 3))
+
+
+def kernel(family: Any, sizes: Any = None, dtype: str = "bfloat16", **fields: Any) -> Kernel:
+    return Kernel(family, dtype, sizes=sizes, **fields)
+
+
+DEPTHWISE, ONE_TAP = replace(CONV, groups=64, channels_last=True), replace(CONV, filter=(1, 1))
+FLASH_SIZES = Attention(2, 4, 4, 8, 8, 64)
+
+
+@pytest.mark.parametrize(
+    ("one", "names"),
+    [
+        (kernel("elementwise"), "elementwise elementwise"),
+        (kernel("elementwise", variant="strided"), "elementwise.strided elementwise"),
+        (kernel("normalization", Rows(4, 8), variant="batch_norm"), "normalization.batch_norm normalization"),
+        # a convolution of a kind, of the kind without what follows, or dense; each for its phase first
+        (kernel("convolution", CONV), "dense.forward dense " * 3),
+        (kernel("convolution", replace(ONE_TAP, phase="weight_gradient")),
+         "pointwise.weight_gradient pointwise " * 2 + "dense.weight_gradient dense"),
+        (kernel("convolution", replace(ONE_TAP, channels_last=True)),
+         "pointwise_last.forward pointwise_last pointwise.forward pointwise dense.forward dense"),
+        (kernel("convolution", DEPTHWISE), "depthwise_last.forward depthwise_last depthwise.forward depthwise"),
+        (kernel("convolution", CONV, variant="direct"), "direct.forward direct"),
+        (kernel("attention", FLASH_SIZES), "flash.forward flash.forward flash attention"),
+        (kernel("attention", replace(FLASH_SIZES, queries=1), variant="masked"),
+         "flash.masked.decoding flash.decoding flash attention"),
+        (kernel("attention", replace(FLASH_SIZES, phase="backward", kernel="cudnn")),
+         "cudnn.backward cudnn.backward cudnn attention"),
+        (kernel("matmul", Product(200, 64, 64)), "tn tn matmul"),
+        (kernel("matmul", Product(200, 64, 64, 2)), "batched batched matmul"),
+        (kernel("matmul", Product(200, 64, 64, 2), variant="grouped"), "grouped batched batched matmul"),
+        (kernel("matmul", Product(200, 64, 64), is_alone=True), "alone matmul"),
+        (kernel("matmul", Product(1, 64, 64), "float32"), "gemv few skinny tn matmul"),
+        (kernel("matmul", Product(4, 64, 64), "float32"), "few skinny tn matmul"),
+        (kernel("matmul", Product(4, 64, 64)), "skinny tn matmul"),
+    ],
+)  # fmt: skip
+def test_tables_of_constants_by_their_names(one: Kernel, names: str) -> None:
+    """Each with the bits of an element first."""
+    width = 4 if one.dtype == "float32" else 2
+    found = names_of_constants(one, width)
+    whole = ("elementwise", "normalization", "attention", "matmul")
+    spelled = [name if name.split(".")[0] in whole else f"{one.family}.{name}" for name in names.split()]
+    assert found == [each for name in spelled for each in (f"{name}.{8 * width}", name)]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "peak"),
+    [
+        ("bfloat16", 4),
+        ("float8_e4m3fn", 8),
+        ("float8_e5m2", 8),
+        ("int8", 16),
+        ("uint8", 16),
+        ("int4", 16),
+        ("int16", 2),
+        ("complex64", 2),
+        ("float64", None),
+        ("complex128", None),
+    ],
+)
+def test_peaks_by_element_type(dtype: str, peak: float | None) -> None:
+    known = device(matrix={"bfloat16": 4.0, "float8": 8.0, "int8": 16.0, "float32": 2.0})
+    assert matrix_peak(dtype, known) == peak
+
+
+def test_own_peaks_come_first() -> None:
+    known = device(matrix={"int8": 16.0, "uint8": 3.0, "float64": 5.0})
+    assert (matrix_peak("uint8", known), matrix_peak("complex128", known)) == (3, 5)
+
+
+def test_matrix_work_without_a_peak_or_sizes_is_timed_by_ceilings() -> None:
+    rates = {"matmul": {**MATMUL, "floor": 1e6}}
+    known = device(rates=rates)
+    product = kernel("matmul", Product(256, 256, 64), flops=10**6, read_bytes=8, written_bytes=8)
+    assert predict(product, known).seconds > 1
+    assert modelled(product, known) == pytest.approx(predict(product, known).seconds)
+    for other in (replace(product, dtype="float64"), replace(product, sizes=None)):
+        assert predict(other, known).seconds < 1
+        assert modelled(other, known) is None
+    assert predict(replace(product, dtype="float64"), known).seconds == pytest.approx(2e-6 + 16 / 0.8e9)
+
+
+def test_no_kernel_is_faster_than_the_peak() -> None:
+    product = kernel("matmul", Product(256, 256, 64), flops=8 * 10**9, read_bytes=8, written_bytes=8)
+    assert predict(product, with_rates("matmul", MATMUL)).seconds == pytest.approx(2)
+
+
+@pytest.mark.parametrize(
+    ("work", "moved", "floor", "bound"),
+    [
+        # Traffic of 3 ms; a third of the time is the least that may limit it.
+        (0, 3 * 10**6, 5900.0, "memory"),
+        (0, 3 * 10**6, 6100.0, "latency"),
+        (4 * 10**6, 3 * 10**5, 1e-9, "vector"),
+    ],
+)
+def test_what_limits_a_kernel(work: int, moved: int, floor: float, bound: str) -> None:
+    known = with_rates("elementwise", {**TRAFFIC, "memory": 1.0, "floor": floor, "work": 1.0}, clock_hz=1e9)
+    one = kernel("elementwise", dtype="float32", vector_flops=work * 4, read_bytes=moved, written_bytes=0)
+    slow = replace(known, bandwidth=1e9)
+    assert predict(one, slow).bound == bound
+
+
+def test_a_correction_has_an_interval_of_its_own() -> None:
+    """One point of ratio 1.5 is the mean of all: nine of ten times are within 1.645 of its deviations."""
+    names = names_of("elementwise", 3)
+    fields: dict[str, Any] = dict.fromkeys(("software", "data", "source"), "")
+    point = Calibration("elementwise", "", "float32", columns=names, points=((100.0, 1.0, 1.5),), **fields)
+    known = replace(with_rates("elementwise", {**TRAFFIC, "memory": 1.0}), calibration=(point,))
+    one = kernel("elementwise", dtype="float32", read_bytes=50, written_bytes=50)
+    found = predict(one, known)
+    assert found.seconds == pytest.approx(1.5 * 100 / 1e9)
+    assert found.high / found.seconds == pytest.approx(found.seconds / found.low)
+    noise = 0.08 / 0.2
+    deviation = 0.2 * (1 - 1 / (1 + noise**2) + noise**2) ** 0.5
+    assert found.high / found.seconds == pytest.approx(exp(1.645 * deviation))
+
+
+LOOPED = replace(CONV, channels=80, filters=40, groups=10, is_looped=True)  # of 8 and 4 channels a group
+
+
+def grouped(sizes: Convolution, each: float, **fields: Any) -> tuple[float, list[Kernel]]:
+    """Seconds of all groups where each kernel takes so long, and the kernels of one."""
+    seen: list[Kernel] = []
+
+    def took(one: Kernel) -> float:
+        seen.append(one)
+        return each
+
+    moved = {"read_bytes": 10 * 2 * 1184, "written_bytes": 10 * 2 * 512, "flops": 10_000}
+    found = group_seconds(kernel("convolution", sizes, **{**moved, **fields}), sizes, took)
+    return found, seen
+
+
+def test_groups_run_in_eight_streams() -> None:
+    """Ten groups are two turns of four kernels each, 15 % slower beside others, with a gap of 1.6 us after each."""
+    found, seen = grouped(LOOPED, 1e-6)
+    assert found == pytest.approx(2 * 4 * (1.15 * 1e-6 + 1.6e-6))
+    assert len(seen) == 4
+    found, _ = grouped(replace(LOOPED, groups=8, channels=64, filters=32), 1e-6)
+    assert found == pytest.approx(4 * (1.15 * 1e-6 + 1.6e-6))
+
+
+def test_groups_that_fill_the_device_take_turns() -> None:
+    """What is longer than 2 us of each kernel, as far as 8448 positions are filled: here 2 * 64 of them, or all."""
+    found, _ = grouped(LOOPED, 1.0)
+    assert found == pytest.approx(2 * 4 * (1.15 + 1.6e-6))
+    wide = replace(LOOPED, batch=132, result=(8, 8), groups=80, channels=640, filters=320)
+    found, _ = grouped(wide, 1.0)
+    assert found == pytest.approx(80 * 4 * (1.0 - 2e-6))
+    half = replace(wide, batch=66)
+    found, _ = grouped(half, 1.0)
+    assert found == pytest.approx(80 / 2 * 4 * (1.0 - 2e-6))
+    twice = replace(wide, batch=264)  # no more than all
+    assert grouped(twice, 1.0)[0] == pytest.approx(80 * 4 * (1.0 - 2e-6))
+
+
+def test_the_kernels_of_one_group() -> None:
+    """A dense convolution, its channels filled up to 8, and conversions of operand, weight and result by tiles of 32."""
+    _, (dense, x, weight, out) = grouped(LOOPED, 1e-6)
+    sizes = replace(LOOPED, channels=8, filters=8, groups=1, is_looped=False, channels_last=True)
+    assert dense == Kernel("convolution", "bfloat16", 1000, 0, 2 * 1184, 2 * 512, sizes)
+    width = (
+        2 * (1184 + 512) / (2 * (8 * 64 + 4 * 64) + 8 * 4 * 9)
+    )  # bytes of an element, of all that is moved
+    for one, images, wide, pixels in ((x, 2, 8, 64), (weight, 4, 8, 9), (out, 2, 4, 64)):
+        size = int(images * wide * pixels * width)
+        tiles = Rows(images * 1 * -(-pixels // 32), 1)
+        assert one == Kernel("copy", "bfloat16", 0, 0, size, size, tiles, "channels_last")
+    wide = replace(LOOPED, channels=10 * 33, filters=10 * 65)
+    _, (dense, x, _, out) = grouped(wide, 1e-6)
+    assert isinstance(dense.sizes, Convolution)
+    assert (dense.sizes.channels, dense.sizes.filters) == (40, 72)
+    assert (x.sizes, out.sizes) == (Rows(2 * 2 * 2, 1), Rows(2 * 3 * 2, 1))
+    _, seen = grouped(replace(LOOPED, channels_last=True), 1e-6)
+    assert [one.sizes for one in seen[1:]] == [Rows(2 * 2, 1)] * 2  # a weight lies in order
+
+
+def test_groups_without_tensor_cores_take_the_time_of_their_sums() -> None:
+    """4.7 us, and 16.5 ns for each of 8 * 9 multiply-adds of a result; none of the other kernels."""
+    found, seen = grouped(LOOPED, 1.0, variant="direct")
+    one = 4.7e-6 + 8 * 9 * 16.5e-9
+    assert found == pytest.approx(2 * (1.15 * one + 1.6e-6))
+    assert seen == []
+
+
+def test_looped_groups_have_a_wide_interval() -> None:
+    known = device(rates={"convolution.dense": {**MATMUL, "floor": 1e6}, "copy": {**TRAFFIC, "floor": 1e-9}})
+    one = kernel("convolution", LOOPED, flops=10**6, read_bytes=10**4, written_bytes=10**4)
+    found = predict(one, known)
+    assert found.seconds == pytest.approx(2 * 1.15, rel=1e-3)
+    assert (found.low, found.high, found.bound) == (found.seconds / 2, found.seconds * 2, "latency")
+
+
+def use(**changed: Any) -> Any:
+    sizes = {
+        "batch": 2,
+        "heads": 4,
+        "kv_heads": 4,
+        "queries": 128,
+        "keys": 128,
+        "width": 64,
+        "value_width": 128,
+    }
+    work = {"flops": 10**6, "masked_flops": 0, "kv_bytes": 1000, "times": 3}
+    why = {"calls": ("y", "z"), "kernel": "math", "kernel_reason": "flash: no mask"}
+    return Space(**{**sizes, **work, **why, **changed})
+
+
+def row(name: str, seconds: float | None) -> Any:
+    return Space(node=name, matrix_dtype="bfloat16", time=None if seconds is None else Space(seconds=seconds))
+
+
+FLASH = {
+    **dict.fromkeys(("floor", "width", "block", "latency", "join", "decoding_block", "decoding_tile"), 1e-9),
+    "matrix": 1.0,
+    "memory": 1e9,
+    "mix": 1.0,
+    "spread": 2.0,
+}
+TOY = with_rates("attention", FLASH)
+
+
+def test_a_fused_kernel_on_the_same_operands() -> None:
+    """Four products of the wider of both widths for each pair, as often as the attention runs."""
+    each = 4 * 2 * 4 * 128 * 128 * 128 / 4e9
+    assert fused_seconds(use(), "bfloat16", [], {}, TOY) == pytest.approx(3 * each)
+    half = use(masked_flops=10**6 // 2)
+    assert fused_seconds(half, "bfloat16", [], {}, TOY) == pytest.approx(3 * each / 2)
+    much = use(flops=8 * 10**9, masked_flops=4 * 10**9)  # a second at the peak, whatever tiles take
+    assert fused_seconds(much, "bfloat16", [], {}, TOY) == pytest.approx(3)
+    rows = [row("a", None), row("b", 0.0), row("c", 5.0), row("d", 7.0)]
+    assert fused_seconds(use(), "bfloat16", rows, {}, TOY) == pytest.approx(3 * 5)  # the shortest call
+
+
+def test_unfused_attention_is_so_many_times_slower() -> None:
+    """By why the last kernel was refused: all calls of those attentions together."""
+    timed = [row("y", 2.0), row("z", 1.0), row("w", 30.0), row("v", None)]
+    assert seconds_of(use(), {each.node: each for each in timed}) == 3
+    assert seconds_of(use(calls=("y", "v", "missing")), {each.node: each for each in timed}) == 2
+    shortest = [row("y", 2.0), row("z", 1.0)]  # a fused kernel takes as long as the shortest call
+    assert slowdowns([use(times=1)], shortest, {}, TOY) == {"no mask": (2 + 1) / 1}
+    assert slowdowns([use(calls=("y",), times=1)], shortest, {}, TOY) == {"no mask": 2 / 1}
+    both = [use(times=1), use(calls=("y",), times=1)]
+    assert slowdowns(both, shortest, {}, TOY) == {"no mask": (3 + 2) / 2}
+    other = use(calls=("y",), times=1, kernel_reason="cudnn: a width of 3")
+    assert slowdowns([*both, other], shortest, {}, TOY) == {"no mask": 5 / 2, "a width of 3": 2}
+    assert slowdowns([use(kernel="flash", times=1)], shortest, {}, TOY) == {}
+    assert slowdowns([use(calls=("missing",))], shortest, {}, TOY) == {}
+    assert slowdowns([use()], shortest, {}, TOY) == {}  # no slower: three times a second are as long
+
+
+def test_a_fused_kernel_reads_keys_and_values_of_all_heads() -> None:
+    """Operand and result of 2 * 4 * 128 * 128 elements of two bytes, and a thousand bytes of keys and values."""
+    slow = with_rates("attention", {**FLASH, "matrix": 1e9, "memory": 1.0})
+    moved = 2 * 2 * 4 * 128 * 128
+    assert fused_seconds(use(flops=0), "bfloat16", [], {}, slow) == pytest.approx(
+        3 * (2 * moved + 1000) / 1e9, rel=1e-4
+    )
+    single = fused_seconds(use(flops=0, times=1), "float32", [], {}, slow)
+    assert single == pytest.approx((4 * moved + 1000) / 1e9, rel=1e-4)
+
+
+def test_recurrent_layers_are_within_a_factor() -> None:
+    """Nine of ten within 1.3."""
+    layer = kernel("recurrence", Recurrence(8, 4, 16, 64, 4), "float32", read_bytes=4, written_bytes=4)
+    found = predict(layer, with_rates("matmul", MATMUL))
+    assert (found.low, found.high) == (pytest.approx(found.seconds / 1.3), pytest.approx(found.seconds * 1.3))
+    assert found.bound == "latency"

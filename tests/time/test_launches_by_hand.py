@@ -1,0 +1,308 @@
+"""What the calls of small programs launch, and what the CPU does for each: sums of costs that a reader can work out."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace as Space
+from typing import Any
+
+import pytest
+
+from graphflops import Training
+from graphflops.devices import HOPPER
+from graphflops.execution.runs import Runs
+from graphflops.graph import Graph, Input, Node, Output, Ref
+from graphflops.kernels.kernel import Exchange, Kernel, Product
+from graphflops.passes.attention import facts_of
+from graphflops.passes.bind import bind
+from graphflops.passes.price import price
+from graphflops.time.launches import Launcher, _of_copies
+from graphflops.time.schedule import Launches
+from tests.one_call import g, program_of
+from tests.support import t
+
+COSTS = {
+    "forward.start": 1000.0,
+    "backward.start": 2000.0,
+    "forward.call": 100.0,
+    "forward.further_kernel": 7.0,
+    "forward.without_kernel": 3.0,
+    "forward.skipped": 2.0,
+    "forward.recording": 50.0,
+    "forward.inside": 11.0,
+    "forward.module": 0.25,
+    "forward.module.timm": 0.5,
+    "forward.plain_collective": 13.0,
+    "forward.subclass": 17.0,
+    "forward.hook": 19.0,
+    "backward.call": 200.0,
+    "backward.further_kernel": 23.0,
+    "backward.without_kernel": 5.0,
+    "backward.inside": 29.0,
+    "backward.parameter": 0.125,
+}
+
+
+def node(name: str, op: str, *args: Any, stack: str = "", **named: Any) -> Node:
+    refs = tuple(Ref(each) if isinstance(each, str) else each for each in args)
+    return Node(name, f"aten.{op}", refs, tuple(named.items()), outputs=(name,), module_stack=stack)
+
+
+def program(
+    *nodes: Node,
+    given: dict[str, Any],
+    parameters: tuple[str, ...] = (),
+    loss: Any = "given",
+    outputs: Any = (),
+) -> Any:
+    roles = {name: "parameter" if name in parameters else "user" for name in given}
+    inputs = tuple(Input(name, role, target=name) for name, role in roles.items())  # type: ignore[arg-type]
+    results = tuple(Output(Ref(name)) for name in outputs or (nodes[-1].name,))
+    graph = Graph(nodes, given, inputs, results)
+    wanted = tuple(name for name, x in given.items() if x.requires_grad and name not in parameters)
+    is_trained = any(x.requires_grad for x in given.values())
+    training = Training(grad_inputs=wanted, optimizer="none", loss=loss) if is_trained else None
+    return price(graph, bind(graph, {}, {}), facts_of, training=training)
+
+
+def launcher(priced: Any, **more: float) -> Launcher:
+    return Launcher(priced, {}, Runs((), HOPPER, is_eager=True), {**COSTS, **more})
+
+
+def hosts(launches: list[Launches]) -> list[float]:
+    return [launch.host_seconds for launch in launches]
+
+
+X, W = t(4, 8), t(8, 8)
+
+
+def test_calls_in_order_with_their_rows() -> None:
+    found = launcher(
+        program(node("a", "relu.default", "x"), node("b", "view.default", "a", (32,)), given={"x": X})
+    ).forward(records=False)
+    assert hosts(found) == [1000, 100, 3]
+    assert [(each.row, each.times, len(each.kernels or ())) for each in found] == [
+        (-1, 1, 0),
+        (0, 1, 1),
+        (1, 1, 0),
+    ]
+    assert not any(each.waits for each in found)
+
+
+def test_modules_are_entered_once() -> None:
+    """The first call enters two, the next is in the same ones; a call without a stack leaves them as they are."""
+    outer, inner = "a,mine.A", "a,mine.A;b,timm.B"
+    calls = [
+        node("y0", "relu.default", "x", stack=inner),
+        node("y1", "relu.default", "y0", stack=inner),
+        node("y2", "relu.default", "y1"),
+        node("y3", "relu.default", "y2", stack=inner),
+        node("y4", "relu.default", "y3", stack=outer),
+        node("y5", "relu.default", "y4", stack="a,mine.A;c,timm.C"),
+        node("y6", "relu.default", "y5", stack="z,other.Z"),
+    ]
+    found = launcher(program(*calls, given={"x": X})).forward(records=False)
+    assert hosts(found)[1:] == [100 + 0.25 + 0.5, 100, 100, 100, 100, 100 + 0.5, 100 + 0.25]
+
+
+def test_calls_that_have_a_gradient_are_recorded() -> None:
+    calls = node("a", "relu.default", "x"), node("b", "relu.default", "z"), node("c", "add.Tensor", "a", "b")
+    one = launcher(program(*calls, given={"x": g(4, 8), "z": X}))
+    assert hosts(one.forward(records=True))[1:] == [150, 100, 150]
+    assert hosts(one.forward(records=False))[1:] == [100, 100, 100]
+
+
+def test_calls_without_a_rule_are_unknown() -> None:
+    calls = node("a", "relu.default", "x"), Node("b", "mine.op.default", (Ref("a"),), (), outputs=("b",))
+    _, first, second = launcher(program(*calls, given={"x": X})).forward(records=False)
+    assert (second.row, second.kernels, second.host_seconds) == (1, None, 0)
+    assert first.kernels
+
+
+def test_arithmetic_of_numbers_is_pythons() -> None:
+    calls = (
+        Node("n", "aten.sym_size.int", (Ref("x"), 0), (), outputs=("n",)),
+        node("a", "relu.default", "x"),
+    )
+    found = launcher(program(*calls, given={"x": X})).forward(records=False)
+    assert hosts(found)[1:] == [0, 100]
+
+
+def test_a_composite_has_its_cost_once() -> None:
+    """Of three calls, the last of which gives the result: one kernel each, and the rest of the cost with the last."""
+    priced = program(node("y", "l1_loss.default", "x", "z"), given={"x": X, "z": X})
+    found = launcher(priced, **{"forward.l1_loss": 500.0}).forward(records=False)
+    assert hosts(found)[1:] == [7, 7, 7 + 500 - 7]
+    without = launcher(priced).forward(records=False)
+    assert hosts(without)[1:] == [11, 11, 100]
+    backward = program(node("y", "l1_loss.default", "x", "z"), given={"x": g(4, 8), "z": X})
+    own = launcher(backward, **{"backward.l1_loss": 700.0}).backward()
+    kernels = [len(each.kernels or ()) for each in own[1:]]
+    assert hosts(own)[1:] == [23 * kernels[0] + 700 - 23, 23 * kernels[1], 23 * kernels[2]]
+    plain = launcher(backward).backward()
+    assert hosts(plain)[1:] == [200 + 23 * (count - 1) if count else 5 for count in kernels]
+
+
+def test_gradients_go_back_from_the_last_call() -> None:
+    """Of a parameter each gradient is noted; a value that two calls read has two, which are added."""
+    calls = (
+        node("a", "linear.default", "x", "w"),
+        node("b", "relu.default", "a"),
+        node("c", "mul.Tensor", "a", "b"),
+    )
+    given = {"x": g(4, 8), "w": g(8, 8)}
+    start, third, second, first = launcher(program(*calls, given=given, parameters=("w",))).backward()
+    assert (start.row, start.host_seconds, start.kernels) == (-1, 2000, ())
+    assert [each.row for each in (third, second, first)] == [2, 1, 0]
+    assert third.kernels is not None
+    assert second.kernels is not None
+    assert first.kernels is not None
+    assert len(third.kernels) == 2  # a product for each factor
+    assert [kernel.family for kernel in second.kernels] == ["elementwise", "elementwise"]
+    size = 4 * 4 * 8
+    added = second.kernels[-1]
+    assert (added.read_bytes, added.written_bytes, added.vector_flops) == (2 * size, size, 4 * 8)
+    assert [kernel.family for kernel in first.kernels] == ["matmul", "matmul"]
+    assert hosts([third, second, first]) == [200 + 23, 200 + 23, 200 + 23 + 0.125]
+
+
+def test_gradients_of_results_are_given_once_more() -> None:
+    """A result that another call reads as well has the gradient that is given, and that of the call."""
+    calls = node("a", "relu.default", "x"), node("b", "exp.default", "a")
+    priced = program(*calls, given={"x": g(4, 8)}, outputs=("a", "b"))
+    _, second, _ = launcher(priced).backward()
+    assert [kernel.read_bytes for kernel in second.kernels or ()] == [2 * 128, 2 * 128]
+    alone = program(*calls, given={"x": g(4, 8)}, outputs=("b",))
+    _, second, _ = launcher(alone).backward()
+    assert len(second.kernels or ()) == 1
+
+
+@pytest.mark.parametrize(
+    ("loss", "copies"),
+    [("sum", 2), ("mean", 2), ("given", 0)],
+)
+def test_the_gradient_of_a_sum_repeats_one_number(loss: str, copies: int) -> None:
+    """A product reads no repeated operand: it is copied for each gradient."""
+    calls = (node("a", "mm.default", "x", "z"),)
+    _, only = launcher(program(*calls, given={"x": g(4, 8), "z": g(8, 8)}, loss=loss)).backward()
+    assert only.kernels is not None
+    assert [kernel.family for kernel in only.kernels] == ["copy"] * copies + ["matmul"] * 2
+    layouts = [kernel.sizes.layout for kernel in only.kernels if isinstance(kernel.sizes, Product)]
+    assert layouts == ["tn", "nn" if copies else "nt"]
+
+
+def test_a_copied_gradient_lies_in_order() -> None:
+    product = Kernel("matmul", "float32", sizes=Product(4, 8, 6, 2, "nt"))
+    assert _of_copies(product).sizes == Product(4, 8, 6, 2, "nn")
+    for sizes in (Product(4, 8, 6, 2, "tn"), Product(4, 8, 6, 2, "tt"), None):
+        other = Kernel("matmul", "float32", sizes=sizes)
+        assert _of_copies(other) is other
+
+
+def test_other_sizes_are_lowered_anew() -> None:
+    priced = program(node("a", "relu.default", "x"), given={"x": t("n", 8)})
+    one = Launcher(priced, {"n": 4}, Runs((), HOPPER, is_eager=True), COSTS)
+    first = one.forward(records=False)[-1]
+    assert [kernel.read_bytes for kernel in first.kernels or ()] == [4 * 4 * 8]
+    one.at({"n": 10})
+    second = one.forward(records=False)[-1]
+    assert [kernel.read_bytes for kernel in second.kernels or ()] == [4 * 10 * 8]
+    one.at({})
+    assert one.forward(records=False)[-1].kernels is None  # an open size
+
+
+def test_equal_calls_are_lowered_once() -> None:
+    calls = node("a", "relu.default", "x"), node("b", "relu.default", "a"), node("c", "exp.default", "b")
+    _, first, second, third = launcher(program(*calls, given={"x": X})).forward(records=False)
+    assert first.kernels is second.kernels
+    assert first.kernels is not third.kernels
+
+
+@pytest.mark.parametrize(
+    ("op", "width", "dtype", "kernel"),
+    [
+        ("scaled_dot_product_attention", 64, "bfloat16", "cudnn"),  # comes first since cuDNN 9.15
+        ("scaled_dot_product_attention", 64, "float32", "efficient"),
+        ("scaled_dot_product_attention", 64, "float64", "math"),
+        ("_scaled_dot_product_flash_attention", 64, "bfloat16", "flash"),
+        ("_scaled_dot_product_efficient_attention", 64, "bfloat16", "efficient"),
+        ("_scaled_dot_product_cudnn_attention", 64, "bfloat16", "cudnn"),
+        ("relu", 64, "bfloat16", None),
+        ("matmul", 64, "bfloat16", None),
+    ],
+)
+def test_the_kernel_of_an_attention(op: str, width: int, dtype: str, kernel: str | None) -> None:
+    """That which its operator names, or which is chosen; none of other calls."""
+    x = t(2, 4, width, width, dtype=dtype)
+    more: tuple[Any, ...] = {"relu": (x,), "matmul": (x, x)}.get(op, (x, x, x))
+    if "efficient" in op or "cudnn" in op:
+        more = (*more, None, False)
+    priced = program_of(f"aten.{op}.default", *more, outputs=1)
+    one = launcher(priced)
+    layouts = one.runs.of(priced.main).layouts
+    found = one._attention_kernel(priced.main.calls[0], layouts)
+    assert found == kernel
+
+
+def test_waits_of_calls_that_read_a_number() -> None:
+    calls = node("a", "relu.default", "x"), node("n", "item.default", "a")
+    _, first, second = launcher(program(*calls, given={"x": t()})).forward(records=False)
+    assert (first.waits, second.waits) == (False, True)
+
+
+class Group:
+    def __init__(self, *ranks: int) -> None:
+        self.ranks = ranks
+
+
+@pytest.mark.parametrize(
+    ("ranks", "stride"), [((0, 1), 1), ((0, 4, 8), 4), ((8, 2), 6), ((3,), 1), (None, 1), ((5, 5), 1)]
+)
+def test_how_far_apart_the_ranks_of_a_collective_are(ranks: Any, stride: int) -> None:
+    groups = {} if ranks is None else {"7": Group(*ranks)}
+    call: Any = Space(node=Space(arguments=lambda: {"group_name": 7}))
+    one: Any = Space(program=Space(graph=Space(step=Space(mesh=Space(groups=groups)))))
+    kernels = (Kernel("copy", "float32"), Kernel("collective", "float32", sizes=Exchange(100, 4)))
+    first, last = Launcher._placed(one, call, kernels)
+    assert (first, last.sizes) == (kernels[0], Exchange(100, 4, stride))
+    assert Launcher._placed(one, call, kernels[:1]) == kernels[:1]
+    for step in (None, Space(mesh=None)):
+        one = Space(program=Space(graph=Space(step=step)))
+        assert Launcher._placed(one, call, kernels) == kernels
+    other = (Kernel("copy", "float32"),)
+    assert Launcher._placed(one, call, other) == other
+
+
+def test_what_python_dispatches_around_a_recorded_call() -> None:
+    one: Any = Space(costs=COSTS)
+    call: Any = Space(row=1)
+    step = Space(wrapped=(9, 2), hooked=(9, 3))
+    graph: Any = Space(graph=Space(step=step))
+    assert Launcher._dispatched(one, graph, call) == 2 * 17 + 3 * 19
+    for empty in (None, Space(wrapped=(), hooked=())):
+        assert Launcher._dispatched(one, Space(graph=Space(step=empty)), call) == 0  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {"kind": "product"},
+        {"kind": "attention", "parameters": ()},
+        {"kind": "attention", "is_onnx": True},
+        {"kind": "attention", "has_score_function": True},
+    ],
+)
+@pytest.mark.parametrize("step", [None, object()])
+def test_calls_that_choose_no_kernel_of_attention(facts: dict[str, Any], step: Any) -> None:
+    """Only an attention of PyTorch's own, which `ops/` lists, and whose scores no function changes."""
+    usual = {"word": "attend", "parameters": ("q", "k", "v"), "is_onnx": False, "has_score_function": False}
+    one: Any = Space(program=Space(graph=Space(step=step)))
+    call: Any = Space(node=Space(operator=Space(**usual | facts)))
+    assert Launcher._attention_kernel(one, call, None) is None  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("phase", ["", "_backward"])
+def test_an_attention_may_name_its_kernel(phase: str) -> None:
+    one: Any = Space(program=Space(graph=Space(step=None)))
+    for word, kernel in (("flash", "flash"), ("efficient", "efficient"), ("cudnn", "cudnn")):
+        operator = Space(word=f"_scaled_dot_product_{word}_attention{phase}")
+        assert Launcher._attention_kernel(one, Space(node=Space(operator=operator)), None) == kernel  # type: ignore[arg-type]

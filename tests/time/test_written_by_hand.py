@@ -1,0 +1,160 @@
+"""Kernels that inductor writes, from what a plan says of them: loads, bytes and slow instructions, worked out by hand."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace as Space
+from typing import Any
+
+import pytest
+
+from graphflops.dims import symbol
+from graphflops.kernels.call import Sizes
+from graphflops.time.compiled import Written
+from tests.one_call import g, program_of
+from tests.support import t
+
+
+def op(node: str = "y", reads: str = "", outputs: str = "o", elements: int = 100, **more: Any) -> Any:
+    fields = {"parts": {}, "computes": (), "part_bytes": 0, "kind": "pointwise", "kept": (), "is_inner": True}
+    facts = {"is_gradient": False, "is_random": False, "is_alone": False, "moved": (), "axes": ()}
+    own = {
+        "node": node,
+        "reads": tuple(reads.split()),
+        "outputs": tuple(outputs.split()),
+        "elements": elements,
+    }
+    return Space(**{**fields, **facts, **own, **more})
+
+
+BYTES = {"a": 400, "b": 800, "o": 400, "p": 200}
+
+
+def written(
+    calls: Any = (), inputs: dict[str, Any] | None = None, layouts: Any = None, values: Any = None
+) -> Written:
+    """Of a plan whose buffers have these bytes."""
+    forms = Space(of=lambda call: None)
+    execution = Space(calls=calls, forms=forms, layouts=layouts, values=values)
+    joint = Space(sizes=BYTES, inputs=inputs or {}, number=lambda size: size)
+    return Written(Space(execution=execution, joint=joint), Sizes({}))  # type: ignore[arg-type]
+
+
+def planned(*members: Any, reads: str = "", outputs: str = "o") -> Any:
+    return Space(members=list(members), reads=tuple(reads.split()), outputs=tuple(outputs.split()))
+
+
+@pytest.mark.parametrize(
+    ("kernel", "loads", "read"),
+    [
+        (planned(op(reads="a b"), reads="a b"), 2, 400 + 800),
+        (planned(op(reads="a"), op(reads="a b"), reads="a b"), 2, 400 + 800),  # each buffer once
+        (planned(op(reads="a c"), reads="a"), 1, 400),  # what the kernel makes itself is not read
+        (planned(op(reads="a", parts={"a": {"first": 100}}), reads="a"), 1, 100),
+        (planned(op(reads="a", parts={"a": {"first": 100, "second": 200}}), reads="a"), 2, 300),
+        (
+            planned(op(reads="a", parts={"a": {"first": 300, "second": 200}}), reads="a"),
+            2,
+            400,
+        ),  # no more than all
+        (
+            planned(op(reads="a", parts={"a": {"p": 100}}), op(reads="a", parts={"a": {"q": 50}}), reads="a"),
+            2,
+            150,
+        ),
+        (
+            planned(op(reads="a", parts={"a": {"p": 100}}), op(reads="a"), reads="a"),
+            2,
+            400,
+        ),  # all, and a part again
+        (planned(op(), reads=""), 0, 0),
+    ],
+)
+def test_loads_and_bytes(kernel: Any, loads: int, read: int) -> None:
+    assert written()._reads(kernel) == (loads, read)
+
+
+def test_inputs_of_a_graph_have_bytes_of_their_own() -> None:
+    one = written(inputs={"a": 16, "b": 0})
+    assert [one._bytes(name) for name in ("a", "b", "o", "missing")] == [16, 800, 400, 0]
+
+
+def test_a_loop_stores_what_is_read_elsewhere() -> None:
+    """An element takes two loads' time beside those of its operands."""
+    found = written().kernel(
+        planned(op(reads="a"), op(reads="b", outputs="p", elements=50), reads="a b", outputs="o p"), {}
+    )
+    assert found is not None
+    assert (found.family, found.variant, found.vector_flops) == ("elementwise", "fused", 100 * (2 + 2))
+    assert (found.read_bytes, found.written_bytes) == (1200, 600)
+    part = written().kernel(planned(op(reads="a", part_bytes=40), reads="a"), {})
+    assert part is not None
+    assert part.written_bytes == 40  # a part of a buffer
+
+
+def test_rows_are_reduced_along_the_axis_that_all_share() -> None:
+    inner, outer = (op(reads="a", kept=(0,), is_inner=each) for each in (True, False))
+    for members, variant, work in (
+        ((inner,), "fused", int(100 * (5.5 + 1.1))),
+        ((outer,), "fused.outer", int(100 * 2.2)),
+        ((inner, outer), "fused.outer", int(100 * 2.2)),
+        ((op(reads="a"), inner), "fused", int(100 * (5.5 + 1.1))),
+    ):
+        found = written().kernel(planned(*members, reads="a"), {})
+        assert found is not None
+        assert (found.family, found.variant, found.vector_flops) == ("reduction", variant, work)
+
+
+def test_random_numbers_take_fourteen_loads() -> None:
+    (call,) = program_of("aten.relu.default", t(4, 8)).main.calls
+    drawn = op(node=call.node.name, reads="a", is_random=True)
+    found = written([call]).kernel(planned(drawn, reads="a"), {})
+    assert found is not None
+    assert found.vector_flops == 100 * (2 + 1) + 14 * 100
+    again = op(node=call.node.name, outputs="r", is_random=True)
+    found = written([call]).kernel(planned(op("other", reads="a", computes=("r",)), reads="a"), {"r": again})
+    assert found is not None
+    assert (
+        found.vector_flops == 100 * (2 + 1) + 14 * 100
+    )  # for each element of the kernel that computes it again
+
+
+def test_sizes_that_are_open_leave_no_kernel() -> None:
+    assert written(inputs={"a": symbol("n")}).kernel(planned(op(reads="a"), reads="a"), {}) is None
+
+
+def slow(name: str, *given: Any, **more: Any) -> int:
+    """Loads that an operator's slow instructions take for each element."""
+    main = program_of(f"aten.{name}", *given).main
+    (call,) = main.calls
+    layouts = Space(values=main.values, known={})
+    fields = {"outputs": "y0", **more}
+    return written([call], layouts=layouts, values=main.values)._slow(op(call.node.name, **fields))
+
+
+def test_slow_instructions_by_call() -> None:
+    assert slow("exp.default", t(4, 8)) == 4
+    assert slow("exp.default", t(4, 8), outputs="other") == 0  # a value on the way to it
+    assert slow("exp.default", t(4, 8), kind="reduction") == 0
+    assert slow("erf.default", g(4, 8), is_gradient=True) == 7
+    assert (
+        slow("embedding.default", g(10, 8), t(4, dtype="int64"), is_gradient=True, is_alone=True, reads="g")
+        == 4000
+    )
+    assert slow("embedding.default", g(10, 8), t(4, dtype="int64"), is_gradient=True) == 0
+    assert written()._slow(op("missing")) == 0
+
+
+@pytest.mark.parametrize(
+    ("channels", "elements", "loads"),
+    [
+        (3, 2 * 3 * 64, 30),  # few channels are written far apart
+        (7, 2 * 7 * 64, 30),
+        (8, 2 * 8 * 64, 0),
+        (1, 2 * 64, 0),
+        (2, 2 * 2 * 64, 30),
+        (3, 7, 0),  # another tensor than the image
+    ],
+)
+def test_images_whose_channels_become_innermost(channels: int, elements: int, loads: int) -> None:
+    given = t(2, channels, 8, 8), t(16, channels, 3, 3)
+    assert slow("conv2d.default", *given, elements=elements, moved=(1,)) == loads
