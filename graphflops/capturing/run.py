@@ -6,10 +6,8 @@ import contextlib
 import importlib.util
 import io
 import logging
-import os
 import re
 import sys
-import tempfile
 import warnings
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -104,43 +102,22 @@ def captured(name: Name, *, joint: bool = False, training: bool = False) -> dict
     Raises ModelError, in one line, for what cannot be built or exported.
     """
     with offline(), silence():
-        exports = _exports(name, joint=joint, training=training)
-        return {phase: export() for phase, export in exports.items()}
+        found = exports(name, joint=joint, training=training)
+        return {phase: export() for phase, export in found.items()}
 
 
-def capture_to(path: str, name: Name, *, joint: bool = False, training: bool = False) -> None:
-    """Write the same programs to one `.pt2`, each exported by a process of its own where these can be forked."""
-    from graphflops.capturing.at_once import at_once
-    from graphflops.capturing.saving import join, save
-
-    with offline(), silence(), tempfile.TemporaryDirectory() as folder:
-        exports = _exports(name, joint=joint, training=training)
-        if len(exports) == 1:
-            save({phase: export() for phase, export in exports.items()}, path)
-            return
-        parts = {phase: os.path.join(folder, f"{phase}.pt2") for phase in exports}
-        at_once([partial(_save_one, phase, export, parts[phase]) for phase, export in exports.items()])
-        join(parts, path)
-
-
-def _save_one(phase: str, export: Callable[[], Captured], path: str) -> None:
-    from graphflops.capturing.saving import save
-
-    save({phase: export()}, path)
-
-
-def _exports(name: Name, *, joint: bool, training: bool) -> dict[str, Callable[[], Captured]]:
+def exports(name: Name, *, joint: bool, training: bool) -> dict[str, Callable[[], Captured]]:
     """What exports each phase of a model. Raises ModelError for one that cannot be built."""
     if importlib.util.find_spec("torch") is None:
         raise ModelError(f"{name}: needs torch: pip install 'graphflops[capture]'")
     from graphflops.exporters import live
 
     examples = _said(name, "cannot be built", lambda: _examples(name, training=training or joint))
-    exports: dict[str, Callable[[], Captured]] = {}
+    found: dict[str, Callable[[], Captured]] = {}
     for phase, example in examples.items():
         problem = f"torch cannot export it ({phase}{_given(example)})"
-        exports[phase] = partial(_said, name, problem, _export(example, live.capture, joint=joint))
-    return exports
+        found[phase] = partial(_said, name, problem, _export(example, live.capture, joint=joint))
+    return found
 
 
 def _export(example: Example, capture: Callable[..., Any], *, joint: bool) -> Callable[[], Any]:

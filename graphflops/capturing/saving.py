@@ -3,14 +3,40 @@
 from __future__ import annotations
 
 import json
+import os
+import tempfile
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from graphflops.capturing.at_once import at_once
+from graphflops.capturing.offline import offline
+from graphflops.capturing.run import exports, silence
 from graphflops.errors import ModelError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
+    from graphflops.capturing.name import Name
     from graphflops.capturing.run import Captured
+
+
+def capture_to(path: str, name: Name, *, joint: bool = False, training: bool = False) -> None:
+    """Write the programs of a library's model to one `.pt2`, each exported in a process of its own if one can be forked.
+
+    Raises ModelError, in one line, for what cannot be built, exported or saved.
+    """
+    with offline(), silence(), tempfile.TemporaryDirectory() as folder:
+        found = exports(name, joint=joint, training=training)
+        if len(found) == 1:
+            save({phase: export() for phase, export in found.items()}, path)
+            return
+        parts = {phase: os.path.join(folder, f"{phase}.pt2") for phase in found}
+        at_once([partial(_save_one, phase, export, parts[phase]) for phase, export in found.items()])
+        join(parts, path)
+
+
+def _save_one(phase: str, export: Callable[[], Captured], path: str) -> None:
+    save({phase: export()}, path)
 
 
 def save(captured: Mapping[str, Captured], path: str) -> None:

@@ -135,14 +135,12 @@ def _name(model: str, choices: Choices) -> Name | None:
 
 
 def _write_programs(path: str, model: str, name: Name | None, *, joint: bool, training: bool) -> None:
+    from graphflops.capturing.saving import capture_to, save
+
     if name is None:
-        from graphflops.capturing.saving import save
-
         save({"model": _captured(model, joint)}, path)
-        return
-    from graphflops.capturing.run import capture_to
-
-    capture_to(path, name, joint=joint, training=training)
+    else:
+        capture_to(path, name, joint=joint, training=training)
 
 
 def _function(factory: str) -> Callable[..., Any]:

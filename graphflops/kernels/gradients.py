@@ -238,7 +238,13 @@ def _rolled_backward(call: ConcreteCall) -> list[Kernel]:
 
 
 def _resampling_backward(call: ConcreteCall) -> list[Kernel]:
-    return interpolation_backward(call) if "upsample" in call.operator.word else _other_backward(call)
+    word = call.operator.word
+    is_cubic = "bicubic2d" in word and "_aa" not in word
+    return (
+        interpolation_backward(call)
+        if is_cubic or "nearest" in word or "linear" in word
+        else _other_backward(call)
+    )
 
 
 def _gather_backward(call: ConcreteCall) -> list[Kernel]:
@@ -342,7 +348,7 @@ _FAMILY_OF_BACKWARD = {
 }
 _BY_NAME: Mapping[str, Lowering] = by_name(
     {
-        "aten.col2im": image_backward,
+        "col2im": image_backward,
         "im2col": columns_backward,
         "pad": _padded_backward,
         "roll": _rolled_backward,

@@ -240,7 +240,7 @@ _ONLY_EXPORTED = frozenset(
 _COPIED_FIRST = frozenset({"masked_fill"})  # then changed in place
 _BY_NAME: Mapping[str, Lowering] = by_name(
     {
-        "aten.col2im": image,
+        "col2im": image,
         "im2col": columns,
         "pad": _pad,
         "roll": _rolled,

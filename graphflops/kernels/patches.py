@@ -5,11 +5,13 @@ from __future__ import annotations
 from math import prod
 from typing import TYPE_CHECKING
 
+from graphflops.kernels.choices import constants
 from graphflops.kernels.kernel import Kernel, Rows, Windows
 
 if TYPE_CHECKING:
     from graphflops.kernels.call import ConcreteCall, Tensor
 
+(_SHARED,) = constants("aten_2", "patches", "shared")
 _COLUMNS_RANK = 3  # of a batch of columns; that of its images has one more
 
 
@@ -38,7 +40,7 @@ def _columns(call: ConcreteCall, x: Tensor, out: Tensor | None) -> list[Kernel]:
         return []
     images = out.shape[0] if out.rank == _COLUMNS_RANK else 1
     moved = x.full_bytes // max(images, 1), out.full_bytes // max(images, 1)
-    sizes = Rows(1, _taps(call), is_inner=False)
+    sizes = Rows(1, int(_taps(call) ** _SHARED), is_inner=False)
     return [Kernel("copy", x.dtype, 0, 0, *moved, sizes, variant="im2col")] * images
 
 

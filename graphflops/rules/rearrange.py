@@ -107,7 +107,7 @@ def im2col(
     return Estimate((x.like((*batch, channels * prod(kernel), columns)),), reads=(x,))
 
 
-@rule("aten.col2im", kind="scatter")
+@rule("aten.col2im")
 def col2im(x: TensorType, output_size: Sequence[Dim], kernel_size: Sequence[Dim]) -> Estimate:
     """Columns put back as patches of an image, an addition each where they may overlap."""
     require(x.rank in (2, 3), f"{shown(x.shape)} holds no columns")

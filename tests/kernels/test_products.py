@@ -13,9 +13,11 @@ from tests.time.one_call import backward, forward, made, pointwise
 
 
 def product(m: int, n: int, k: int, batch: int = 1, layout: Any = "nn", bias: int = 0) -> Kernel:
-    """In float32; of a bias so many elements are read."""
+    """In float32; of a bias so many elements are read, and added to each row."""
     moved = 4 * (batch * k * (m + n) + bias), 4 * batch * m * n
-    return Kernel("matmul", "float32", 2 * batch * m * n * k, 0, *moved, Product(m, n, k, batch, layout))
+    return Kernel(
+        "matmul", "float32", 2 * batch * m * n * k, m * bias, *moved, Product(m, n, k, batch, layout)
+    )
 
 
 @pytest.mark.parametrize(
