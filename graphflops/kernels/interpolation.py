@@ -105,12 +105,12 @@ def _turns(x: Tensor, out: Tensor) -> int:
 
 def _turns_of_cubic(x: Tensor, out: Tensor) -> int:
     """A warp loads the lines of its positions and their neighbours in four rows: many where elements of a row lie apart."""
-    if x.shape == out.shape:
-        return int(prod(out.shape[:2]) * _SAME)
+    is_same = x.shape == out.shape  # where no neighbours are loaded
     apart = min(1.0, x.strides[-1] * x.bits / _LINE)
     columns = min(x.shape[-1], _WARP * x.shape[-1] / max(out.shape[-1], 1) + _TAPS - 1)
     busy = min(prod(out.shape[2:]) / _THREADS, 1.0)
-    return int(prod(out.shape[:2]) * max(1.0, _FURTHER * _TAPS * columns * apart * busy))
+    turns = max(1.0, _FURTHER * (_WARP if is_same else _TAPS * columns) * apart * busy)
+    return int(prod(out.shape[:2]) * turns * (_SAME if is_same else 1.0))
 
 
 def _lanes(out: Tensor) -> int:

@@ -87,6 +87,7 @@ def test_the_same_size_is_copied(name: str) -> None:
     [
         ((2, 64, 32, 32), 2.0, {}, 2 * 64),  # rows of neighbours: one turn an image
         ((2, 64, 32, 32), 1.0, {}, 2 * 64 * 0.65),
+        ((2, 64, 32, 32), 1.0, last(2, 64, 32, 32), 2 * 64 * 0.65 * 0.128 * 32),  # a line for each of a warp
         # 64 channels of 4 bytes lie between neighbours; 32 results need 16 columns and 3 beside them, of 4 rows
         ((2, 64, 32, 32), 2.0, last(2, 64, 32, 32), 2 * 64 * 0.128 * 4 * (16 + 3)),
         ((2, 32, 32, 32), 2.0, last(2, 32, 32, 32), 2 * 32 * 0.128 * 4 * (16 + 3) / 2),  # two in 256 bytes
