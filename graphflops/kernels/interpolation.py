@@ -33,13 +33,12 @@ def interpolation(call: ConcreteCall) -> list[Kernel]:
     if _is_copied(call, x, out):
         return [copy_to(x, x)]
     sizes: Sizes
-    variant, is_nearest = _variant(call, x, out), "nearest" in call.operator.word
-    before = []
+    variant, before = _variant(call, x, out), list[Kernel]()
     if variant == "cubic":
         before, sizes = [fill(out)], _of_positions(out, _turns_of_cubic(x, out))
     elif variant.endswith("_last"):
         sizes = Windows(out.numel, 0)
-    elif is_nearest:
+    elif variant == "nearest":
         sizes = Windows(_lanes(out), 0)
     else:
         sizes = _of_positions(out, _turns(x, out))
@@ -80,8 +79,9 @@ def _variant(call: ConcreteCall, x: Tensor, out: Tensor) -> str:
     word = call.operator.word
     if "bicubic2d" in word and "_aa" not in word:
         return "cubic"
+    is_nearest = "nearest" in word or not call.cost.vector_flops  # a dialect may have one operator for all
     is_last_kernel = is_last(x) and out.rank == _IMAGE_RANK and x.shape[1] >= _LEAST_CHANNELS
-    return ("nearest" if "nearest" in word else "linear") + ("_last" if is_last_kernel else "")
+    return ("nearest" if is_nearest else "linear") + ("_last" if is_last_kernel else "")
 
 
 def _is_copied(call: ConcreteCall, x: Tensor, out: Tensor) -> bool:

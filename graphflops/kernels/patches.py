@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from graphflops.kernels.call import ConcreteCall, Tensor
 
 (_SHARED,) = constants("aten_2", "patches", "shared")
+_MOST = 1024  # kernels that are told apart; a file may claim any batch
 _COLUMNS_RANK = 3  # of a batch of columns; that of its images has one more
 
 
@@ -39,9 +40,11 @@ def _columns(call: ConcreteCall, x: Tensor, out: Tensor | None) -> list[Kernel]:
     if out is None:
         return []
     images = out.shape[0] if out.rank == _COLUMNS_RANK else 1
-    moved = x.full_bytes // max(images, 1), out.full_bytes // max(images, 1)
-    sizes = Rows(1, int(_taps(call) ** _SHARED), is_inner=False)
-    return [Kernel("copy", x.dtype, 0, 0, *moved, sizes, variant="im2col")] * images
+    kernels = min(images, _MOST)
+    moved = x.full_bytes // max(kernels, 1), out.full_bytes // max(kernels, 1)
+    turns = int(_taps(call) ** _SHARED) * -(-images // max(kernels, 1))
+    sizes = Rows(1, turns, is_inner=False)
+    return [Kernel("copy", x.dtype, 0, 0, *moved, sizes, variant="im2col")] * kernels
 
 
 def _image(call: ConcreteCall, x: Tensor, out: Tensor) -> Kernel:

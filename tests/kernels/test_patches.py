@@ -24,6 +24,13 @@ def test_each_image_is_a_kernel_that_copies_its_patches() -> None:
     assert (added.read_bytes, added.written_bytes) == (2 * COLUMNS, 2 * X)
 
 
+def test_a_batch_of_any_size_has_a_list_of_kernels_that_ends() -> None:
+    kernels = forward(IM2COL, t(2**31, 8, 10, 10), (3, 3), (1, 1), (0, 0), (1, 1))
+    assert len(kernels) == 1024
+    assert kernels[0].sizes == Rows(1, 5 * 2**21, is_inner=False)  # of 2^31 / 1,024 images
+    assert kernels[0].written_bytes == COLUMNS * 2**21
+
+
 def test_columns_are_added_up_by_one_kernel() -> None:
     arguments = ((10, 10), (3, 3), (1, 1), (0, 0), (1, 1))
     (kernel,) = forward("aten.col2im.default", t(2, 72, 64), *arguments)
