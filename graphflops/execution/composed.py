@@ -137,12 +137,10 @@ class _Factor(NamedTuple):
     def dropped(self, t: Calls, labels: Collection[str]) -> _Factor:
         """The factor without those of these axes that have one element."""
         left = [label for label in self.labels if label not in labels or self.has(label)]
+        if left == self.labels:
+            return self
         sizes = dict(zip(self.labels, self.tensor.shape, strict=True))
-        return (
-            self
-            if left == self.labels
-            else _Factor(t.view(self.tensor, tuple([sizes[x] for x in left])), left)
-        )
+        return _Factor(t.view(self.tensor, tuple([sizes[label] for label in left])), left)
 
     def ordered(self, t: Calls, groups: Sequence[Sequence[str]]) -> Operand:
         """The tensor with an axis for each group of labels; one that it lacks has size 1, as has one in no group."""

@@ -244,9 +244,8 @@ class BackwardLowering(GradientLowering):
             call.gradient.gradients, call.gradient.estimate.out, strict=False
         ):
             size = gradient.nbytes if isinstance(gradient, TensorType) else 0
-            if call.node.operator.has(
-                "gate"
-            ):  # its operand may be in float32, but for one from around a branch
+            # The operand of a gate may be in float32, but for one from around a branch.
+            if call.node.operator.has("gate"):
                 size = self.joint.sizes.get(of.operands[place], size)
             if is_fresh:
                 of.fresh[place] = self.new(of.names[place], size)

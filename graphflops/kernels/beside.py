@@ -258,12 +258,12 @@ def _vector(reduced: Sequence[_Axis], kept: Sequence[_Axis]) -> int:
 
 def _block(across: Dim, down: Dim, most: int) -> tuple[int, int]:
     """Threads of a block along the axis that lies innermost, and along the other."""
-    wide, high = _power_of_two(across, most), _power_of_two(down, most)
+    wide, high = largest_power(across, most), largest_power(down, most)
     height = min(high, most // min(wide, _WARP))
     return min(wide, most // height), height
 
 
-def _power_of_two(size: Dim, most: int) -> int:
+def largest_power(size: Dim, most: int) -> int:
     """The largest power of two up to a size."""
     return 1 << (size.bit_length() - 1) if isinstance(size, int) and 0 < size < most else most
 

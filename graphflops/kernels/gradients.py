@@ -14,7 +14,7 @@ from graphflops.kernels.choices import limits
 from graphflops.kernels.cudnn import convolution_backward
 from graphflops.kernels.gradient_formulas import axes_of, gradient_kernels
 from graphflops.kernels.gradient_operators import ForwardCall, forward_of
-from graphflops.kernels.interpolation import interpolation_backward
+from graphflops.kernels.interpolation import interpolation_backward, is_cubic
 from graphflops.kernels.kernel import Kernel, Rows, Strided
 from graphflops.kernels.lower import forward_kernels, kernels_inside
 from graphflops.kernels.moved import (
@@ -239,12 +239,8 @@ def _rolled_backward(call: ConcreteCall) -> list[Kernel]:
 
 def _resampling_backward(call: ConcreteCall) -> list[Kernel]:
     word = call.operator.word
-    is_cubic = "bicubic2d" in word and "_aa" not in word
-    return (
-        interpolation_backward(call)
-        if is_cubic or "nearest" in word or "linear" in word
-        else _other_backward(call)
-    )
+    is_known = is_cubic(word) or "nearest" in word or "linear" in word
+    return interpolation_backward(call) if is_known else _other_backward(call)
 
 
 def _gather_backward(call: ConcreteCall) -> list[Kernel]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import log2, prod
 from typing import TYPE_CHECKING
 
+from graphflops.kernels.beside import largest_power
 from graphflops.kernels.choices import constants, limits
 from graphflops.kernels.kernel import Kernel, Rows, Sizes, Windows
 from graphflops.kernels.moved import copy_to, fill, is_last, of_rows
@@ -75,9 +76,14 @@ def interpolation_backward(call: ConcreteCall) -> list[Kernel]:
     return [fill(x), Kernel("scatter", x.dtype, 0, 0, *moved, sizes, variant=variant)]
 
 
+def is_cubic(word: str) -> bool:
+    """Whether it is the operator on the corners around a position, not the one of sums that weigh more of them (`_aa`)."""
+    return "bicubic2d" in word and "_aa" not in word
+
+
 def _variant(call: ConcreteCall, x: Tensor, out: Tensor) -> str:
     word = call.operator.word
-    if "bicubic2d" in word and "_aa" not in word:
+    if is_cubic(word):
         return "cubic"
     is_nearest = "nearest" in word or not call.cost.vector_flops  # a dialect may have one operator for all
     is_last_kernel = is_last(x) and out.rank == _IMAGE_RANK and x.shape[1] >= _LEAST_CHANNELS
@@ -116,12 +122,7 @@ def _turns_of_cubic(x: Tensor, out: Tensor) -> int:
 def _lanes(out: Tensor) -> int:
     """Threads of the blocks that cover a plane, whose sides are powers of two (UpSampleNearest2d.cu)."""
     width, height = out.shape[-1], prod(out.shape[2:-1])
-    across = min(_power_of_two(width), _BLOCK)
-    down = min(_power_of_two(height), _BLOCK // across)
+    across = largest_power(width, _BLOCK)
+    down = largest_power(height, _BLOCK // across)
     planes = prod(out.shape[:2])
     return planes * -(-width // across) * across * -(-height // down) * down
-
-
-def _power_of_two(size: int) -> int:
-    """The largest that is not larger."""
-    return 1 << max(size.bit_length() - 1, 0)

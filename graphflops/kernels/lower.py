@@ -234,9 +234,8 @@ _TRANSCENDENTAL = 3  # arithmetic operations that one takes as long as
 _BY_POLYNOMIAL = frozenset({"gelu"})  # the error function is a polynomial
 # They copy many tensors to a buffer by a kernel of their own (TensorShape.cu of ATen).
 _OF_CHUNKS = frozenset({"chunk_cat", "chunk_cat_mixed_dtype", "_chunk_cat"})
-_ONLY_EXPORTED = frozenset(
-    {"lift_fresh_copy"}
-)  # of a constant in the code, which eagerly is a number, or made where it is
+# Of a constant in the code, which eagerly is a number, or a tensor that is made on the device.
+_ONLY_EXPORTED = frozenset({"lift_fresh_copy"})
 _COPIED_FIRST = frozenset({"masked_fill"})  # then changed in place
 _BY_NAME: Mapping[str, Lowering] = by_name(
     {
