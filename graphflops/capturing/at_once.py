@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import sys
 from typing import TYPE_CHECKING
 
 from graphflops.errors import ModelError
@@ -17,7 +18,8 @@ def at_once(functions: Sequence[Callable[[], None]]) -> None:
     where none can be forked. Raises the error of the first that fails; ModelError where a process is killed.
     """
     first, *others = functions
-    if "fork" not in multiprocessing.get_all_start_methods():
+    # On macOS libraries of the system start threads that a forked process lacks.
+    if "fork" not in multiprocessing.get_all_start_methods() or sys.platform == "darwin":
         for function in functions:
             function()
         return

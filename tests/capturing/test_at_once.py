@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 import signal
+import sys
 from functools import partial
 from pathlib import Path
 
@@ -28,8 +29,14 @@ def test_the_first_runs_here_and_each_other_in_a_process(tmp_path: Path) -> None
     assert len({first, *others}) == 3
 
 
-def test_where_no_process_can_be_forked_all_run_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(multiprocessing, "get_all_start_methods", lambda: ["spawn"])
+@pytest.mark.parametrize(
+    ("owner", "name", "value"),
+    [(multiprocessing, "get_all_start_methods", lambda: ["spawn"]), (sys, "platform", "darwin")],
+)
+def test_where_no_process_can_be_forked_all_run_here(
+    owner: object, name: str, value: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(owner, name, value)
     paths = [tmp_path / name for name in "ab"]
     at_once([partial(write_pid, path) for path in paths])
     assert {path.read_text() for path in paths} == {str(os.getpid())}
