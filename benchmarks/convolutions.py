@@ -70,6 +70,8 @@ CONVERSIONS = ("nchwtonhwc", "nhwctonchw", "tensortransform", "addpadding")
 MOST_ELEMENTS, MOST_FLOPS = 1.2e8, 1.5e11
 LEAST_OF_A_LEAF = 5
 FEWEST_EACH = 20  # passes to a leaf, on average
+LEAVES = (80, 120, 200)  # of a tree at most
+_REAL = 3  # how often a pass of a real network counts
 NEAR, MOST_PARTS = 6000, 140  # bytes that alignment adds, and parts that a sum may have
 
 
@@ -300,6 +302,9 @@ def way(row: Row) -> str | None:
     if not found:
         return None
     parts, name = min(found)
+    is_scalar = any("convolve_sgemm" in name for name, _ in row["kernels"])
+    if not parts and name == "as_it_lies" and is_scalar and phase == "forward" and conv.is_pointwise:
+        return "scalar"
     if not parts or name != "as_it_lies":
         return f"{name}_split" if parts else name
     is_each = phase == "weight_gradient" and conv.is_pointwise
@@ -309,40 +314,44 @@ def way(row: Row) -> str | None:
 def tree_of(row: Row) -> str | None:
     """The name of the tree that chooses the way of a pass; None where nothing is chosen."""
     conv = convolution(row)
-    if conv.is_depthwise or (conv.positions == conv.result_positions == 1 and conv.groups == 1):
+    if conv.is_depthwise or (conv.is_one_position and conv.groups == 1):
         return None
     if conv.groups > 1:
         return f"groups.{row['phase']}{'.channels_last' if row['last'] else ''}"
     return None if row["last"] else f"{row['phase']}.{'pointwise' if conv.is_pointwise else 'window'}"
 
 
-def fit(rows: list[Row], leaves: int = 80) -> None:
-    """Prints trees of the ways, fitted to four fifths and judged on the rest."""
+def fit(rows: list[Row]) -> None:
+    """Prints trees of the ways, fitted to four fifths and judged on the rest, with as many leaves as err least on that.
+
+    Sizes of real networks count three times.
+    """
     from sklearn.tree import DecisionTreeClassifier
 
     facts = sorted({part[0] for choice in cudnn.choices().values() for part in nodes(choice.tree)})
-    found: dict[str, list[tuple[list[int], str]]] = defaultdict(list)
+    found: dict[str, list[tuple[list[int], str, int]]] = defaultdict(list)
     for row in rows:
         name = tree_of(row)
         taken = way(row) if name else None
         if name and taken:
             conv = convolution(row)
-            found[name].append(([int(getattr(conv, fact)) for fact in facts], taken))
+            weight = _REAL if row["kind"] == "real" else 1
+            found[name].append(([int(getattr(conv, fact)) for fact in facts], taken, weight))
     trees = {}
     for name, all_rows in found.items():
         fitted, held = [row for n, row in enumerate(all_rows) if n % 5], all_rows[::5]
-        model = DecisionTreeClassifier(
-            max_leaf_nodes=min(leaves, 1 + len(all_rows) // FEWEST_EACH),
-            min_samples_leaf=LEAST_OF_A_LEAF,
-            random_state=0,
-        )
-        model.fit([row for row, _ in fitted], [taken for _, taken in fitted])
-        error = 1 - model.score([row for row, _ in held], [taken for _, taken in held])
-        trees[name] = {
-            "measured": len(all_rows),
-            "held_out_error": round(error, 3),
-            "tree": read(model, facts),
-        }
+        sizes, ways, weights = zip(*fitted, strict=True)
+        tried = []
+        for leaves in LEAVES:
+            model = DecisionTreeClassifier(
+                max_leaf_nodes=min(leaves, 1 + len(all_rows) // FEWEST_EACH),
+                min_samples_leaf=LEAST_OF_A_LEAF,
+                random_state=0,
+            )
+            model.fit(sizes, ways, sample_weight=weights)
+            tried.append((1 - model.score(*[*zip(*held, strict=True)]), leaves, read(model, facts)))
+        error, _, tree = min(tried)
+        trees[name] = {"measured": len(all_rows), "held_out_error": round(error, 3), "tree": tree}
     print(json.dumps(trees))
 
 

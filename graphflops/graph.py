@@ -21,7 +21,10 @@ InputRole = Literal["user", "parameter", "buffer", "constant", "token", "object"
 OutputRole = Literal["user", "loss", "gradient", "mutation", "token"]
 Phase = Literal["forward", "backward", "optimizer"]
 # What memory of a recorded step holds; `temporary` is let go in the phase that allocates it, `value` is not.
-StorageKind = Literal["weight", "buffer", "optimizer", "gradient", "input", "value", "temporary", "host"]
+StorageKind = Literal[
+    "weight", "buffer", "optimizer", "gradient", "input", "value", "temporary", "host", "pinned"
+]
+HOST_KINDS = ("host", "pinned")  # memory of the host, pageable or pinned
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,6 +239,7 @@ class Step:
     phases: by call. wrapped, hooked: by call, how many calls Python dispatched and hooks ran before it. storages: all
     memory, in the order in which it is allocated. mesh: None on one device. strides: of each value. views: results that
     share the memory of an operand. counters: values in the host's memory, by which optimizers count their steps.
+    hosted: other values there, with the kind of that memory.
     """
 
     phases: tuple[Phase, ...]
@@ -246,6 +250,7 @@ class Step:
     wrapped: tuple[int, ...] = ()
     hooked: tuple[int, ...] = ()
     counters: frozenset[str] = frozenset()
+    hosted: Mapping[str, StorageKind] = field(default_factory=dict)
 
     @property
     def is_training(self) -> bool:

@@ -265,11 +265,11 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             if on_host:
                 self.storages[self.storage(tensor)].bytes = 0
 
-    def on_host(self, tensor: Any) -> None:
+    def on_host(self, tensor: Any, *, is_pinned: bool) -> None:
         """A tensor that others may wrap is in the host's memory."""
         tensor = getattr(tensor, "_local_tensor", tensor)
         if isinstance(tensor, torch.Tensor) and self.is_ours(tensor):
-            self.storages[self.storage(tensor)].kind = "host"
+            self.storages[self.storage(tensor)].kind = "pinned" if is_pinned else "host"
 
     def is_gradient(self, tensor: torch.Tensor | None, name: str) -> None:
         """A parameter has this gradient now."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import inspect
+from functools import partial
 from math import prod
 from typing import TYPE_CHECKING, Any
 from unittest import mock
@@ -310,16 +311,17 @@ def _saved(recorder: Recorder) -> Iterator[None]:
 def _offloads(recorder: Recorder) -> Iterator[None]:
     """Tells a recorder what `save_on_cpu` keeps on the host, and copies it back, which torch does not for a CPU."""
 
-    def pack(tensor: torch.Tensor) -> torch.Tensor:
+    def pack(tensor: torch.Tensor, is_pinned: bool) -> torch.Tensor:
         kept = tensor.detach().to("cpu", copy=True)
-        recorder.on_host(kept)
+        recorder.on_host(kept, is_pinned=is_pinned)
         return kept
 
     def unpack(kept: torch.Tensor) -> torch.Tensor:
         return kept.to("cpu", copy=True)
 
-    def hooked(hooks: Any, *_: Any, **__: Any) -> None:
-        torch.autograd.graph.saved_tensors_hooks.__init__(hooks, pack, unpack)
+    def hooked(hooks: Any, pin_memory: bool = False, *_: Any, **__: Any) -> None:
+        into = partial(pack, is_pinned=pin_memory)
+        torch.autograd.graph.saved_tensors_hooks.__init__(hooks, into, unpack)
 
     with mock.patch.object(torch.autograd.graph.save_on_cpu, "__init__", hooked):
         yield

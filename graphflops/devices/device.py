@@ -53,14 +53,19 @@ class Host(Struct, frozen=True):
     Both are of a core that no other work slows. benchmarks: seconds of micro-benchmarks on the CPU that `seconds` are of.
     faster, slower: nine of ten programs on such machines, at any moment, take less than `slower` times as long, and more
     than a `faster`th. disturbed: how many times as long a core takes beside other work; disturbed_share: of the time.
+    ratio: how many times as long the calls of which it has no cost take as beside an H200.
+    copies: between its memory and the device's: `start` in seconds, `pinned` as a share of the bus's bandwidth, and bytes
+    per second of pageable memory, `to_device`, `to_host`, and `fresh`, which is memory that no copy used before.
     """
 
-    seconds: Mapping[str, Positive]
+    seconds: Mapping[str, Positive] = field(default_factory=dict)
     benchmarks: Mapping[str, Positive] = field(default_factory=dict)
     faster: Factor = 1.5
     slower: Factor = 2.0
     disturbed: Factor = 1.0
     disturbed_share: Share = 0.0
+    ratio: Factor = 1.0
+    copies: Mapping[str, Positive] = field(default_factory=dict)
 
     def slowness(self, ranks: int) -> float:
         """How many times as long the CPU's part of a step takes whose ranks wait for one another: that of the slowest.

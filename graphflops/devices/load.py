@@ -63,9 +63,18 @@ def complete(profile: Device) -> Device:
     A CPU has neither of the first two; of a TPU they stay unknown.
     """
     reference = device(_REFERENCE)
-    host = profile.host or reference.host
-    if host is not None and reference.host is not None:
-        host = replace(host, seconds={**reference.host.seconds, **host.seconds})
+    host, known = profile.host or reference.host, reference.host
+    if host is not None and known is not None:
+        seconds, benchmarks = (
+            {name: cost * host.ratio for name, cost in costs.items()}
+            for costs in (known.seconds, known.benchmarks)
+        )
+        host = replace(
+            host,
+            seconds={**seconds, **host.seconds},
+            benchmarks=host.benchmarks or benchmarks,
+            copies=host.copies or known.copies,
+        )
     context: int | None = None
     workspace: int | None = 0
     if profile.kind == "gpu":

@@ -18,6 +18,7 @@ from graphflops.exporters.step_file import FORMAT, FURTHER, MEMBER, RecordedStep
 from graphflops.exporters.step_memory import Contradiction, check_memory, is_counter, operands, require
 from graphflops.exporters.types import Types, memory_order, storage
 from graphflops.graph import (
+    HOST_KINDS,
     Argument,
     Graph,
     Group,
@@ -92,6 +93,7 @@ def graph_of(step: RecordedStep, origin: Origin) -> Graph:
     values = {f"v{entry.value}": step.values[entry.value] for entry in step.inputs}
     orders = {name: memory_order(value.shape, value.strides) for name, value in values.items()}
     groups = {group.name: Group(group.axis, tuple(group.ranks)) for group in step.groups}
+    kinds = [step.storages[value.storage].kind for value in step.values]
     return Graph(
         nodes=tuple(_nodes(step)),
         types=_types(step),
@@ -110,6 +112,7 @@ def graph_of(step: RecordedStep, origin: Origin) -> Graph:
             tuple([call.wrapped for call in step.calls]),
             tuple([call.hooked for call in step.calls]),
             frozenset([f"v{index}" for index, value in enumerate(step.values) if is_counter(step, value)]),
+            {f"v{index}": kind for index, kind in enumerate(kinds) if kind in HOST_KINDS},
         ),
     )
 
@@ -126,12 +129,10 @@ def _views(step: RecordedStep) -> Iterator[str]:
 def _notes(step: RecordedStep) -> Iterator[Note]:
     if step.guesses:
         yield Note("GF132", "", _GUESSES)
-    away = [memory for memory in step.storages if memory.kind == "host"]
+    away = [memory for memory in step.storages if memory.kind in HOST_KINDS]
     if away:
-        kept = (
-            f"{len(away):,} tensors, {memory_of(sum(one.bytes for one in away))} in all, are kept on the host"
-        )
-        yield Note("GF133", "", f"{kept}: copies there and back are priced as copies on the device")
+        kept = f"{len(away):,} tensors, {memory_of(sum(one.bytes for one in away))} in all"
+        yield Note("GF133", "", f"{kept}, are kept on the host: they are copied there and back over the bus")
 
 
 def _nodes(step: RecordedStep) -> Iterator[Node]:

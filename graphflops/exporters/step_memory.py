@@ -12,6 +12,7 @@ from typing import Any
 
 from graphflops.errors import FileError
 from graphflops.exporters.step_file import KINDS, RecordedCall, RecordedStep, RecordedValue
+from graphflops.graph import HOST_KINDS
 from graphflops.ops.operator import Op, operator
 
 _WRITING = ("c10d", "fsdp")  # namespaces of operators that write to what they are given
@@ -103,7 +104,7 @@ def _check_there(step: RecordedStep, call: RecordedCall, place: int, given: set[
         is_there = memory.first <= place <= memory.last
         require(is_there, f"call {place} uses memory {memory.name}, which is not there")
         is_moved = is_copy or (number in given and op.shares_memory)
-        require(memory.kind != "host" or is_moved, f"call {place} computes on the host")
+        require(memory.kind not in HOST_KINDS or is_moved, f"call {place} computes on the host")
 
 
 def _check_written(

@@ -1,7 +1,7 @@
 """Attention: the kernel that PyTorch chooses, or the products and the softmax that it falls back to, and their memory.
 
-A fused kernel keeps the scores on chip; its gradient sums those of the queries in float32. The unfused kernel ("math")
-computes in float32: copies of the operands, the scores twice, and the probabilities, which the gradient reads, in memory.
+A fused kernel keeps the scores on chip; its gradient sums those of the queries in float32. The unfused one ("math") has in
+memory, in float32, copies of the operands, the scores twice, and the probabilities, which the gradient reads.
 The sizes are those measured on an H200 with PyTorch 2.11.
 """
 
@@ -15,14 +15,15 @@ from msgspec.structs import replace
 
 from graphflops.attention.attention_use import causal_fraction
 from graphflops.attention.kernel import Choice, Operand, Problem, attention_kernel
-from graphflops.dims import Dim, ceil_div, dim_max, dim_min, prod
+from graphflops.dims import Dim, ceil_div, dim_max, dim_min, prod, total
 from graphflops.execution.layouts import attention_problem, is_chosen
 from graphflops.execution.strides import is_contiguous
 from graphflops.kernels.call import ConcreteCall, Tensor
 from graphflops.kernels.choices import limits
-from graphflops.kernels.kernel import Attention, AttentionKernel, Kernel, Pass, Product, Rows, Strided
-from graphflops.kernels.moved import copy, elementwise
-from graphflops.kernels.products import Problem as Factors
+from graphflops.kernels.convolution import up
+from graphflops.kernels.kernel import Attention, AttentionKernel, Kernel, Pass
+from graphflops.kernels.moved import copy, fill
+from graphflops.kernels.unfused_attention import mask_numbers, unfused, unfused_backward
 from graphflops.tensor import TensorType
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from graphflops.passes.program import PricedCall
 
 _LEAST_RANK = 2
-_FLOAT = 32
+_FLASH_ALIGNMENT = 8  # elements
 _LOADED_KEYS = 4  # keys: rows of a mask that do not align load element by element
 
 
@@ -43,10 +44,9 @@ def attention(call: ConcreteCall) -> list[Kernel]:
         return _without_sizes(call)
     kernel = call.attention_kernel or "flash"
     if kernel == "math":
-        return _unfused(call, *found)
-    mask = call.operand("mask")
-    numbers = [copy(mask, found[0].bits)] if mask is not None and mask.dtype == "bool" else []
-    return [*numbers, _fused(call, found, kernel, "forward")]
+        return unfused(call, *found)
+    filled = [one for x in found for one in _filled(x)] if kernel == "flash" else []
+    return [*mask_numbers(call.operand("mask"), found[0]), *filled, _fused(call, found, kernel, "forward")]
 
 
 def attention_backward(call: ConcreteCall) -> list[Kernel]:
@@ -56,7 +56,7 @@ def attention_backward(call: ConcreteCall) -> list[Kernel]:
         return []
     kernel = call.attention_kernel or "flash"
     if kernel == "math":
-        return _unfused_backward(call, *found)
+        return unfused_backward(call, *found)
     return [_fused(call, found, kernel, "backward"), *_shared_gradients(*found)]
 
 
@@ -115,86 +115,13 @@ def computed_fraction(call: ConcreteCall, queries: int, keys: int) -> float:
     return 1 - cost.masked_flops / cost.matrix_flops if cost.matrix_flops else 1.0
 
 
-def _unfused(call: ConcreteCall, query: Tensor, key: Tensor, value: Tensor) -> list[Kernel]:
-    """What `_scaled_dot_product_attention_math` runs: all of it in float32, with the scores in memory."""
-    batch, rows, keys = math.prod(query.shape[:-2]), query.shape[-2], key.shape[-2]
-    operands = (query, key, value)
-    copies = [copy(x, _FLOAT) for x in operands] if query.bits < _FLOAT else []
-    wide = [_float(x, batch) for x in operands]
-    scaled = [elementwise(x, x.full_bytes, x.full_bytes, x.numel) for x in wide[:2]]
-    ordered = [
-        copy(x)
-        if own.is_contiguous
-        else copy(replace(own, dtype="float32", bits=_FLOAT, nbytes=2 * own.nbytes))
-        for x, own in zip(wide, operands, strict=True)
-        if not own.is_contiguous or x.numel > own.numel
-    ]
-    scores = replace(
-        wide[0], shape=(batch, rows, keys), strides=(rows * keys, keys, 1), nbytes=batch * rows * keys * 4
-    )
-    mask, size = call.operand("mask"), scores.full_bytes
-    is_masked = mask is not None or call.arguments.get("is_causal") is True
-    before = [_masked(scores, size + (mask.nbytes if mask else 0))] if is_masked else []
-    first, second = (problem.kernel() for problem in _products(query, key, value))
-    out = call.out
-    back = [copy(_float(out, batch), out.bits)] if out is not None and out.bits < _FLOAT else []
-    # The probabilities are cast too, though nothing reads them.
-    back += [copy(scores, query.bits)] * len(back)
-    return [*copies, *scaled, *ordered, first, *before, *_safe_softmax(scores), second, *back]
-
-
-def _safe_softmax(scores: Tensor) -> list[Kernel]:
-    """A softmax, which rows of -inf alone it is 0 for: they are found, and replaced."""
-    size, count = scores.full_bytes, scores.numel
-    rows = Rows(count // max(scores.shape[-1], 1), scores.shape[-1])
-    is_hidden = Kernel("reduction", "bool", 0, 0, count, rows.rows, rows)
-    return [
-        Kernel("softmax", "float32", 0, 5 * count, size, size, rows, variant="softmax"),
-        elementwise(scores, size, count),
-        is_hidden,
-        _masked(scores, size),
-    ]
-
-
-def _masked(scores: Tensor, read: int) -> Kernel:
-    """A pointwise kernel on scores and on a mask or on rows that all heads share."""
-    kernel = elementwise(scores, read, scores.full_bytes, scores.numel, variant="strided")
-    return replace(kernel, sizes=Strided(scores.numel, 2, 3))
-
-
-def _products(query: Tensor, key: Tensor, value: Tensor) -> tuple[Factors, Factors]:
-    """The scores, and what they weigh."""
-    batch, rows, keys = math.prod(query.shape[:-2]), query.shape[-2], key.shape[-2]
-    scores = Product(rows, keys, query.shape[-1], batch, "tn")
-    weighed = Product(rows, value.shape[-1], keys, batch, "nn")
-    return Factors(scores, "float32", _FLOAT), Factors(weighed, "float32", _FLOAT)
-
-
-def _unfused_backward(call: ConcreteCall, query: Tensor, key: Tensor, value: Tensor) -> list[Kernel]:
-    """Two products for each of the forward, the gradient of the softmax between them, and scaling and casts again."""
-    batch = math.prod(query.shape[:-2])
-    scores, weighed = _products(query, key, value)
-    rows, keys = scores.sizes.m, scores.sizes.n
-    size = 4 * batch * rows * keys
-    softmax = Kernel(
-        *("softmax", "float32", 0, size, 2 * size, size, Rows(batch * rows, keys)),
-        variant="softmax_backward",
-    )
-    wide = [_float(x, batch) for x in (query, key, value)]
-    before = elementwise(wide[0], 2 * size, size, batch * rows * keys)
-    scaled = [elementwise(x, x.full_bytes, x.full_bytes, x.numel) for x in wide[:2]]
-    casts = [copy(x, query.bits) for x in (wide[0], *wide)] if query.bits < _FLOAT else []
-    products = [problem.kernel() for one in (weighed, scores) for problem in (one.for_a, one.for_b)]
-    return [*casts[:1], *products[:2], before, softmax, *products[2:], *scaled, *casts[1:]]
-
-
-def _float(tensor: Tensor, batch: int) -> Tensor:
-    """A tensor in float32 and row-major order, repeated for every query head."""
-    shape = (batch, *tensor.shape[-2:])
-    steps = (shape[1] * shape[2], shape[2], 1)
-    return replace(
-        tensor, shape=shape, dtype="float32", bits=_FLOAT, strides=steps, nbytes=math.prod(shape) * 4
-    )
+def _filled(tensor: Tensor) -> list[Kernel]:
+    """Copies of heads among zeros where their width is no multiple of 8, as FlashAttention asks (`pad_last_dim` of ATen)."""
+    width = up(tensor.shape[-1], _FLASH_ALIGNMENT)
+    if width == tensor.shape[-1]:
+        return []
+    wide = replace(tensor, shape=(*tensor.shape[:-1], width))
+    return [fill(wide), copy(tensor)]
 
 
 def _without_sizes(call: ConcreteCall) -> list[Kernel]:
@@ -240,7 +167,7 @@ class AttentionMemory(NamedTuple):
     def forward(self) -> Dim:
         """The most that is allocated at once, beside the result; what the gradient keeps is part of it."""
         if self.is_fused:
-            return self.mask_copy
+            return self.mask_copy + self.filled
         products = self.float_copies + self.scaled + self.scaled_key + self.score_operands + self.scores
         softmax = self.float_copies + self.scaled + 2 * self.scores + ceil_div(self.scores, _BOOL_PART)
         return dim_max(0, dim_max(products, softmax) - self.out_bytes) + self.mask_copy
@@ -298,6 +225,16 @@ class AttentionMemory(NamedTuple):
         if key.shape[1] == heads:
             return 0
         return sum(x.shape[0] * heads * prod(x.shape[2:]) * (x.dtype.bits // 8) for x in (key, value))
+
+    @property
+    def filled(self) -> Dim:
+        """Copies of operands whose heads FlashAttention wants as wide as a multiple of 8, and what its result has more."""
+        width = self.problem.query.type.shape[-1]
+        wide = ceil_div(width, _FLASH_ALIGNMENT) * _FLASH_ALIGNMENT
+        if self.choice.kernel != "flash" or wide == width:
+            return 0
+        own = [operand.type.like().nbytes for operand in self.problem.operands]
+        return (total(own) + self.out_bytes) * wide // width - self.out_bytes
 
     @property
     def mask_copy(self) -> Dim:

@@ -140,6 +140,11 @@ class Convolution(NamedTuple):
         return math.prod(known(size) for size in self.out.shape[2:])
 
     @property
+    def is_one_position(self) -> bool:
+        """Whether it is a product of matrices as it lies: images of one position, whose channels are last either way."""
+        return self.positions == self.result_positions == 1
+
+    @property
     def rows(self) -> int:
         """Positions of all results: the rows of the product that a convolution is."""
         return self.batch * self.result_positions

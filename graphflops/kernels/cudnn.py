@@ -4,7 +4,6 @@ Kernels for tensor cores want the channels last and a multiple of 16 bytes of th
 into such an order, and results back. Groups are packed into one kernel, their channels filled up to a power of two, or run
 one by one in streams, or one kernel computes them as they lie. Sums over many elements for few results are cut into parts
 that are added up after, in float32. PyTorch itself copies what does not lie in the order that operand or weight ask for.
-
 Which of these cuDNN takes follows from heuristics of its own, which `choices/cudnn_9.json` has as decision trees.
 """
 
@@ -22,7 +21,7 @@ from graphflops.execution.strides import has_channels_last
 from graphflops.kernels.beside import reduction_bytes
 from graphflops.kernels.choices import chosen, library, limits
 from graphflops.kernels.convolution import Convolution, Layout, up
-from graphflops.kernels.kernel import DIRECT, Kernel, Rows
+from graphflops.kernels.kernel import DIRECT, SCALAR, Kernel, Rows
 from graphflops.kernels.kernel import Convolution as Sizes
 from graphflops.kernels.moved import copy, pointwise, sum_to
 
@@ -50,11 +49,11 @@ def way(conv: Convolution, phase: str, is_last: bool) -> str:
     """The way that cuDNN takes for a phase: forward, input_gradient or weight_gradient.
 
     converted: channels-last copies of all tensors. operands_converted: the kernel writes the result in order. by_entry: a
-    part of the weight's gradient for each batch entry. Those that end in split cut sums into parts. direct, packed and
-    one_by_one are those of several groups. is_last: whether the channels of the operand are last.
+    part of the weight's gradient for each batch entry. Those that end in split cut sums into parts. scalar: no tensor cores.
+    direct, packed and one_by_one are those of several groups. is_last: whether the channels of the operand are last.
     """
-    if conv.is_depthwise or (conv.positions == conv.result_positions == 1 and conv.groups == 1):
-        return "as_it_lies"  # of one position, the channels are last already
+    if conv.is_depthwise or (conv.is_one_position and conv.groups == 1):
+        return "as_it_lies"  # the channels are last already
     if conv.groups > 1:
         if phase == "forward" and conv.is_long:
             return "direct"
@@ -88,9 +87,10 @@ def converted(conv: Convolution, phase: str, is_last: bool) -> str:
 
 
 def _padded(conv: Convolution, phase: str) -> str:
-    if conv.groups > 1 or (conv.is_pointwise and (not conv.is_half or phase == "weight_gradient")):
+    of_weight = phase == "weight_gradient"
+    if conv.groups > 1 or (conv.is_pointwise and (conv.is_one_position or not conv.is_half or of_weight)):
         return ""
-    if phase != "forward" and (conv.transposed or (phase == "weight_gradient" and not conv.is_half)):
+    if phase != "forward" and (conv.transposed or (of_weight and not conv.is_half)):
         return ""
     is_x = conv.aligned(conv.channels) != conv.channels
     is_out = conv.aligned(conv.results) != conv.results and not conv.is_pointwise
@@ -321,8 +321,8 @@ class Problem(Struct, frozen=True, dict=True):
         reads, writes = self.operands
         moved = (sum(tensor.full_bytes for tensor in reads), writes.full_bytes)
         kernel = Kernel("convolution", self.x.dtype, flops, 0, *moved, self.sizes)
-        if self.is_each or self.is_weight_of_one_image:
-            return [replace(kernel, variant=DIRECT)]
+        if self.is_each or self.is_weight_of_one_image or self.way == SCALAR:
+            return [replace(kernel, variant=SCALAR if self.way == SCALAR else DIRECT)]
         if self.way in ("one_by_one", "direct"):
             return [kernel]
         return [*self.converted(*reads), kernel, *self.converted(writes)]

@@ -9,7 +9,8 @@ from msgspec import Struct
 
 from graphflops.tensor import DTYPES
 
-# copy: layout conversions, casts and concatenations. other: anything without a model of its own, timed by its traffic.
+# copy: layout conversions, casts and concatenations. transfer: copies from and to the host's memory. other: anything
+# without a model of its own, timed by its traffic.
 Family = Literal[
     "matmul",
     "convolution",
@@ -29,12 +30,14 @@ Family = Literal[
     "recurrence",
     "fft",
     "collective",
+    "transfer",
     "other",
 ]
 # flash is the kernel of torch, flash3 that of the package flash-attn 3, for Hopper.
 AttentionKernel = Literal["flash", "flash3", "efficient", "cudnn", "math"]
 GROUPED = "grouped"  # variant of a product whose rows pick one of several matrices each
 DIRECT = "direct"  # variant of a convolution without matrix units, on tensors as they lie
+SCALAR = "scalar"  # the same, as a product in tiles
 Pass = Literal["forward", "input_gradient", "weight_gradient", "backward"]
 
 

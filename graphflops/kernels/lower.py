@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from graphflops.execution.composed_gradients import kernel_calls
 from graphflops.kernels.attention import attention
 from graphflops.kernels.call import ConcreteCall
-from graphflops.kernels.choices import limits
+from graphflops.kernels.choices import library, limits
 from graphflops.kernels.cudnn import convolution
 from graphflops.kernels.foreach import foreach
 from graphflops.kernels.interpolation import interpolation
@@ -99,11 +99,21 @@ def _elementwise(call: ConcreteCall) -> list[Kernel]:
     out = call.out
     if out is None or not out.numel:
         return []
-    # Those of a gradient run beside, on units of their own.
-    each = 1 if call.operator.name in _BY_POLYNOMIAL or call.operator.is_backward else _TRANSCENDENTAL
-    work = call.cost.vector_flops + each * call.cost.transcendentals
-    kernel = pointwise(out, call.operands, call.cost.read_bytes, call.cost.written_bytes, work)
+    kernel = pointwise(out, call.operands, call.cost.read_bytes, call.cost.written_bytes, _work(call, out))
     return [copy(out), kernel] if call.operator.word in _COPIED_FIRST else [kernel]
+
+
+def _work(call: ConcreteCall, out: Tensor) -> int:
+    """Arithmetic operations that take as long as the call does: as measured, else those of its formula."""
+    operator, form = call.operator, call.arguments.get("approximate", "none")
+    if not operator.is_backward:
+        name = operator.name if form == "none" else f"{operator.name}.{form}"
+        known = library("aten_2").constants.get(f"pointwise.{name}")
+        if known is not None:
+            return int(known.value * out.numel)
+    # Functions of a gradient run beside, on units of their own.
+    each = 1 if operator.is_backward else _TRANSCENDENTAL
+    return call.cost.vector_flops + each * call.cost.transcendentals
 
 
 @_on_operand
@@ -231,7 +241,6 @@ _SORTING = frozenset({"sort", "argsort"})
 _SORTED_BY_WARP, _SORTED_BY_BLOCK = limits("aten_2", "sort", "warp", "block")
 _ALIGNED = 16  # bytes that a row is a multiple of where a warp copies it
 _TRANSCENDENTAL = 3  # arithmetic operations that one takes as long as
-_BY_POLYNOMIAL = frozenset({"gelu"})  # the error function is a polynomial
 # They copy many tensors to a buffer by a kernel of their own (TensorShape.cu of ATen).
 _OF_CHUNKS = frozenset({"chunk_cat", "chunk_cat_mixed_dtype", "_chunk_cat"})
 # Of a constant in the code, which eagerly is a number, or a tensor that is made on the device.

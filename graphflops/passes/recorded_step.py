@@ -20,7 +20,7 @@ def step_memory(program: PricedProgram, step: Step, buffers: Sequence[Dim] = ())
     changes = [0] * (len(rows) + 1)
     held = []
     for name, kind, first, last, size in storages:
-        if kind == "host":
+        if kind == "host" or kind == "pinned":
             continue
         held.append(Held(name, "workspace" if kind == "temporary" else kind, max(first, 0), last, size))
         if kind not in ("weight", "buffer", "optimizer"):

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from graphflops.cost import Estimate, free
-from graphflops.dims import Dim, Expr, at_least, broadcast, differ, floor_div, mod, prod, same, total
+from graphflops.dims import Dim, Expr, at_least, broadcast, differ, dim_min, floor_div, mod, prod, same, total
 from graphflops.rules.elementwise import complex_of, real_of
 from graphflops.rules.registry import ForwardCall, backward, require, rule
 from graphflops.rules.shapes import (
@@ -213,9 +213,15 @@ def meshgrid(tensors: Sequence[TensorType], *, indexing: str = "ij") -> Estimate
 
 
 @rule("aten.as_strided", "aten.as_strided_")
-def as_strided(x: TensorType, size: Sequence[Dim]) -> Estimate:
-    """A view with any strides over the memory of a tensor."""
-    return free(overlapping(x, size))
+def as_strided(x: TensorType, size: Sequence[Dim], stride: Sequence[Dim]) -> Estimate:
+    """A view with any strides over the memory of a tensor, which may show a part of it only.
+
+    It holds no more elements than there are from its first to its last, nor than it has places along axes that do not repeat.
+    """
+    require(len(size) == len(stride), f"{len(size)} sizes with {len(stride)} strides")
+    span = total((each - 1) * step for each, step in zip(size, stride, strict=True)) + 1
+    places = prod(each for each, step in zip(size, stride, strict=True) if step != 0)
+    return free(overlapping(replace(x, shape=(dim_min(span, places),), stored=None), size))
 
 
 @rule("aten.unfold")

@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_leaves
 from graphflops.capturing.recorder import written
 from graphflops.errors import ModelError, shown
 from graphflops.exporters.step_file import RecordedCall, RecordedInput, RecordedStep
-from graphflops.graph import Graph, Node, Ref
+from graphflops.graph import HOST_KINDS, Graph, Node, Ref
 from graphflops.links.cost import kind_of, link_bytes
 from graphflops.ops import Op
 from graphflops.rules.registry import find
@@ -52,7 +52,7 @@ class Replay(Execution):
         """Whether memory is the host's; of what is there before the step this has no bytes of the device."""
         memory = self.step.storages[storage]
         is_counter = memory.kind == "optimizer" and not memory.bytes
-        return memory.kind == "host" or is_counter or storage in self.beside_host
+        return memory.kind in HOST_KINDS or is_counter or storage in self.beside_host
 
     def read_on_host(self, call: RecordedCall) -> Iterator[int]:
         """The memory of numbers that a call adds to a list of counters on the host."""

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from graphflops.attention.kernel import attention_kernel
 from graphflops.cost import free
 from graphflops.execution.layouts import attention_problem
+from graphflops.graph import Step
 from graphflops.kernels.beside import GradientLayouts
 from graphflops.kernels.call import ConcreteCall, OpenSizeError, Sizes
 from graphflops.kernels.gradients import backward_kernels, call_kernels
@@ -18,6 +19,7 @@ from graphflops.kernels.kernel import Exchange, Product
 from graphflops.kernels.lower import inside_operator
 from graphflops.kernels.moved import copy, elementwise
 from graphflops.kernels.rowwise import loss_kernels
+from graphflops.kernels.transfer import transfer
 from graphflops.passes.checkpoints import gradient_checkpoints
 from graphflops.passes.program import PricedGraph
 from graphflops.tensor import TensorType
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
     from graphflops.execution.strides import Strides
     from graphflops.graph import Node
     from graphflops.kernels.kernel import AttentionKernel, Kernel
+    from graphflops.kernels.transfer import Transfer
     from graphflops.passes.program import PricedCall, PricedProgram
 
 
@@ -61,7 +64,7 @@ class _Site(NamedTuple):
 
     kind: a number that calls share which launch the same. entering: CPU seconds of entering modules. outer: the composite
     that makes the call. is_inside: whether it is of a module that is one operator. is_late: whether its wait stands apart.
-    is_on_host: whether it counts an optimizer's steps, which the CPU does.
+    is_on_host: whether it counts an optimizer's steps, which the CPU does. moved: what it copies from or to the host.
     """
 
     call: PricedCall
@@ -72,6 +75,7 @@ class _Site(NamedTuple):
     is_inside: bool
     is_late: bool
     is_on_host: bool
+    moved: Transfer | None
 
 
 def _counts(call: PricedCall, layouts: Layouts, counters: frozenset[str]) -> bool:
@@ -130,7 +134,8 @@ class Launcher:
         inside = frozenset[str]() if records else self._inside_operators(graph)
         around = self.runs.of(graph, has_fast_paths=bool(inside)).layouts
         late = awaited_later(calls) if graph.graph.has_exchanges else ()
-        counters = frozenset[str]() if graph.graph.step is None else graph.graph.step.counters
+        step = graph.graph.step or Step((), ())
+        counters, hosted = step.counters, step.hosted
         entered, sites = "", []
         for call in calls:
             stack, name = call.node.module_stack, call.node.name
@@ -143,10 +148,12 @@ class Launcher:
                 form = (call.node.op, *map(type, map(layouts.values.get, call.uses)))
             composite = outer and (outer.operator.name, outer.outputs[0] == call.node.outputs[0])
             is_on_host = bool(counters) and _counts(call, layouts, counters)
-            rest = (entering, composite, name in inside, name in late, is_on_host)
+            moved = transfer(call, hosted) if hosted else None
+            rest = (entering, composite, name in inside, name in late, is_on_host, moved)
             key = (layouts, records, name if form is None else form, *rest)
             number = self.kinds.setdefault(key, len(self.kinds))
-            site = _Site(call, layouts, number, entering, outer, name in inside, name in late, is_on_host)
+            where = (outer, name in inside, name in late, is_on_host, moved)
+            site = _Site(call, layouts, number, entering, *where)
             sites.append(site)
         return sites
 
@@ -184,6 +191,8 @@ class Launcher:
         call, layouts = site.call, site.layouts
         operator = call.node.operator
         kernels = () if site.is_on_host else self._lowered(call, layouts, is_backward=False)
+        if site.moved is not None:
+            kernels = (site.moved.kernel(layouts.typed(call.uses[0])),)
         operands = [layouts.values[name] for name in call.tensors(layouts.values)]
         host = self._host_inside(call, site.outer, "forward", kernels)
         if host is None:
@@ -199,7 +208,8 @@ class Launcher:
             host = len(kernels or ()) * self.costs["forward.inside"]
         if site.is_late:  # without the tensor that waits where it is read
             host = self.costs["forward.plain_collective"]
-        return _Called(kernels, host, not site.is_on_host and waits(operator, operands))
+        is_waiting = waits(operator, operands) or (site.moved is not None and site.moved.waits)
+        return _Called(kernels, host, not site.is_on_host and is_waiting)
 
     def _host_inside(
         self, call: PricedCall, outer: Node | None, phase: str, kernels: Sequence[Kernel] | None

@@ -11,6 +11,7 @@ from graphflops.dims import evaluate
 from graphflops.kernels.kernel import (
     DIRECT,
     GROUPED,
+    SCALAR,
     Attention,
     Convolution,
     Exchange,
@@ -19,6 +20,7 @@ from graphflops.kernels.kernel import (
     Recurrence,
     bytes_of,
 )
+from graphflops.kernels.transfer import TO_HOST
 from graphflops.links.cost import NO_LINK, kind_of, of_sent
 from graphflops.links.network import network_of
 from graphflops.time import predict_products, predict_recurrences, predict_traffic
@@ -39,6 +41,8 @@ _MATRIX_SHARE = 0.75
 _MEMORY_SHARE = 0.8
 _SHORTEST = 2e-6
 _UNMEASURED = 2.0
+_BUS = "PCIe"  # the link between host and device
+_MAPPED = 2**25  # bytes from which on the C library maps each block anew (M_MMAP_THRESHOLD, at most 32 MiB)
 _OTHER_DEVICE = 1.3  # by how much the interval of a device with the constants of another is wider
 _GROUPS = 2.0  # the same for groups in streams
 _RECURRENCE = 1.3  # nine of ten recurrent layers are within this factor
@@ -63,9 +67,11 @@ def predict(kernel: Kernel, device: Device) -> Time:
         return _recurrence(kernel, kernel.sizes, device)
     if isinstance(kernel.sizes, Exchange):
         return _exchange(kernel, kernel.sizes, device)
+    if kernel.family == "transfer":
+        return _transfer(kernel, device)
     if isinstance(kernel.sizes, Convolution) and kernel.sizes.is_looped and not _is_long(kernel):
         found = predict_products.group_seconds(
-            kernel, kernel.sizes, lambda part: predict(part, device).seconds
+            kernel, kernel.sizes, device.multiprocessors or 1, lambda part: predict(part, device).seconds
         )
         return Time(found, found / _GROUPS, found * _GROUPS, "latency")
     width = bytes_of(kernel.dtype)
@@ -120,6 +126,24 @@ def _exchange(kernel: Kernel, sizes: Exchange, device: Device) -> Time:
     is_long = sizes.sent_bytes / bandwidth > found.seconds / 3
     low, high = found.low + enter, found.high + enter
     return Time(found.seconds + enter, low, high, "link" if is_long else "latency")
+
+
+def _transfer(kernel: Kernel, device: Device) -> Time:
+    """A copy from or to the host: as fast as its bus where the memory is pinned, else no faster than the CPU copies.
+
+    A large block that a copy to the host allocates is new memory each time, whose pages the system clears first.
+    """
+    copies = device.host.copies if device.host else {}
+    bus = max((link.bandwidth for link in device.links if link.name.startswith(_BUS)), default=None)
+    if not copies or bus is None:
+        return _by_ceilings(kernel, device)
+    rate = bus * copies["pinned"]
+    direction, _, kind = kernel.variant.partition(".")
+    if kind != "pinned":
+        is_new = direction == TO_HOST and kernel.read_bytes >= _MAPPED
+        rate = min(rate, copies["fresh" if is_new else direction])
+    found = copies["start"] + kernel.read_bytes / rate
+    return Time(found, found / _UNMEASURED, found * _UNMEASURED, "link")
 
 
 def _modelled(
@@ -189,7 +213,8 @@ def _variants(kernel: Kernel) -> tuple[tuple[str, ...], ...]:
                 return ((DIRECT, sizes.phase), (DIRECT,))
             kind = predict_products.convolution_kind(sizes)
             kinds = (kind, kind.split("_")[0], "dense")[: 2 if kind.startswith("depthwise") else 3]
-            return tuple([parts for each in kinds for parts in ((each, sizes.phase), (each,))])
+            own = ((SCALAR,),) if kernel.variant == SCALAR else ()
+            return (*own, *[parts for each in kinds for parts in ((each, sizes.phase), (each,))])
         case Attention() as sizes:
             phase = "decoding" if sizes.queries == 1 else sizes.phase
             return ((sizes.kernel, kernel.variant, phase), (sizes.kernel, phase), (sizes.kernel,), ())

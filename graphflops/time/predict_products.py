@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, NamedTuple
 from msgspec.structs import replace
 
 from graphflops.kernels.cudnn import STREAMS
-from graphflops.kernels.kernel import DIRECT, Kernel, Rows
+from graphflops.kernels.kernel import DIRECT, Convolution, Kernel, Rows
 from graphflops.time import bandwidth
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from graphflops.devices import Device
-    from graphflops.kernels.kernel import Attention, Convolution, Product
+    from graphflops.kernels.kernel import Attention, Product
 
 # Tiles of the libraries' kernels, rows x columns; each is used either way round.
 _TILES = (
@@ -48,7 +48,7 @@ class Problem(NamedTuple):
     """A product as the device computes it. width: bytes per element. alignment: bytes that all rows are a multiple of.
 
     turns: how often groups run one after the other, because each is a kernel of its own. recent: bytes of `moved` that the
-    kernels before have just written, or that those after read; weights are not.
+    kernels before have just written, or that those after read; weights are not. is_whole: whether sums along k stay whole.
     """
 
     m: int
@@ -61,6 +61,7 @@ class Problem(NamedTuple):
     peak: float
     turns: int = 1
     recent: int = 0
+    is_whole: bool = False
 
 
 def seconds(problem: Problem, rates: Mapping[str, float], device: Device) -> tuple[float, float, float]:
@@ -78,7 +79,8 @@ def seconds(problem: Problem, rates: Mapping[str, float], device: Device) -> tup
         work = 2 * (rows * columns + rates["half"] * (rows + columns)) / rate  # of one element of k
         for split in _SPLITS:
             depth = -(-problem.k // (split * _STEP)) * _STEP
-            if split > 1 and (depth * (split - 1) >= problem.k or grid * split > 4 * cores):
+            is_too_fine = problem.is_whole or depth * (split - 1) >= problem.k or grid * split > 4 * cores
+            if split > 1 and is_too_fine:
                 break
             best = min(best, _way(problem, rates, device, (grid * split, depth, split), work, slowdown))
     return rates["floor"] * 1e-6 + best * problem.turns, *_ceilings(problem, device)
@@ -202,7 +204,8 @@ def _of_planes(sizes: Convolution, width: float, peak: float, moved: int) -> Pro
     if sizes.phase == "weight_gradient" and batch > 1 and pixels % 2 == 0:
         moved += 2 * 4 * batch * m * n
     alignment, recent = _alignment((pixels,), width), _recent(sizes, width, moved)
-    return Problem(m, max(n, 1), max(k, 1), batch, width, alignment, moved, peak, recent=recent)
+    is_whole = batch > 1  # cuBLAS cuts no sums of products of a batch
+    return Problem(m, max(n, 1), max(k, 1), batch, width, alignment, moved, peak, 1, recent, is_whole)
 
 
 def convolution_kind(sizes: Convolution) -> str:
@@ -257,31 +260,43 @@ def _alignment(sizes: tuple[int, ...], width: float) -> int:
 
 
 _GAP = 1.6e-6  # seconds between two kernels of a graph that has several streams
+_STARTED = 0.55e-6  # seconds after which a graph starts the next kernel, of whichever stream
 _BESIDE = 1.15  # how much longer kernels take beside those of other streams
 _ALONE = 2e-6  # seconds of a kernel in which those of other streams find room
-_FILLING = 8448  # positions of a result that fill the device: tiles of 64 on 132 multiprocessors
+_TILE = 64  # pixels and filters of a tile of the smallest products
+_CONVERTED = 8  # tiles of a conversion that a multiprocessor works on together
 _FIRST, _MULTIPLY = 4.7e-6, 16.5e-9  # seconds of such a kernel, and of each multiply-add of a result
 _PIXEL_TILE = 32  # channels and pixels of a tile of the conversion
 _CHANNELS_ALIGNED = 8  # channels: others are padded up to a multiple for tensor cores
 
 
-def group_seconds(kernel: Kernel, sizes: Convolution, predict: Callable[[Kernel], float]) -> float:
-    """Seconds of all groups: those of a stream in turn, or what is left of all of them where each fills the device."""
-    groups = sizes.groups
-    one = _of_one(kernel, sizes)
+def group_seconds(
+    kernel: Kernel, sizes: Convolution, cores: int, predict: Callable[[Kernel], float]
+) -> float:
+    """Seconds of all groups, in streams: those of one stream take turns, and kernels that fill the device do.
+
+    The kernels of the first group run one after the other; each further one takes as long as it takes to start its kernels,
+    or what they leave of the device. cores: multiprocessors.
+    """
     if kernel.variant == DIRECT:
-        depth = sizes.channels // groups * prod(sizes.filter)
-        parts = [_FIRST + depth * _MULTIPLY]
+        depth = sizes.channels // sizes.groups * prod(sizes.filter)
+        parts = [(_FIRST + depth * _MULTIPLY, 0.0)]
     else:
-        parts = [predict(part) for part in (one, *_conversions(one, sizes))]
-    each = sum(_BESIDE * part + _GAP for part in parts)
-    filled = _share(sizes) * sum(max(part - _ALONE, 0.0) for part in parts)
-    return max(-(-groups // STREAMS) * each, groups * filled)
+        one = _of_one(kernel, sizes)
+        parts = [(predict(part), _share(part, cores)) for part in (one, *_conversions(one, sizes))]
+    first = sum(_BESIDE * seconds + _GAP for seconds, _ in parts)
+    filled = sum(share * max(seconds - _ALONE, 0.0) for seconds, share in parts)
+    turns = -(-sizes.groups // STREAMS)
+    return max(turns * first, first + (sizes.groups - 1) * max(len(parts) * _STARTED, filled))
 
 
-def _share(sizes: Convolution) -> float:
-    """The part of a device that one group fills."""
-    return min(1.0, sizes.batch * prod(sizes.result) / _FILLING)
+def _share(part: Kernel, cores: int) -> float:
+    """The part of a device that a kernel fills."""
+    if isinstance(part.sizes, Rows):
+        return min(1.0, part.sizes.rows / (_CONVERTED * cores))
+    sizes = part.sizes
+    assert isinstance(sizes, Convolution)
+    return min(1.0, -(-sizes.batch * prod(sizes.result) // _TILE) * -(-sizes.filters // _TILE) / cores)
 
 
 def _of_one(kernel: Kernel, sizes: Convolution) -> Kernel:

@@ -155,8 +155,10 @@ def _repeats(kernel: Kernel) -> float:
 
 
 def _warps(kernel: Kernel) -> float:
-    """Warps that work on a row. In a reduction short rows share one, and along an outer axis each thread has a result."""
-    if kernel.family != "reduction" or not isinstance(kernel.sizes, Rows):
+    """Warps that work on a row. Short rows share one, and along an outer axis each thread of a reduction has a result."""
+    if kernel.family not in ("reduction", "softmax") or not isinstance(kernel.sizes, Rows):
+        return 1.0
+    if kernel.family == "softmax" and not kernel.sizes.is_inner:
         return 1.0
     return min(1.0, kernel.sizes.columns / _WARP) if kernel.sizes.is_inner else 1 / _WARP
 

@@ -389,7 +389,7 @@ def test_what_is_saved_on_the_host_is_not_on_the_device(offloads: bool) -> None:
     # x, the last result, the gradient of one call and that of the next; and all results, or the one that comes back
     assert report.memory_use[0].requested_peak == (1 + 1 + 2 + (1 if offloads else 3)) * 1024 * BYTES
     said = [found.message for found in report.diagnostics if found.code == "GF133"]
-    copies = "4 tensors, 16.38 kB in all, are kept on the host: copies there and back are priced as copies on the device"
+    copies = "4 tensors, 16.38 kB in all, are kept on the host: they are copied there and back over the bus"
     assert said == [copies] * offloads
 
 

@@ -129,14 +129,14 @@ def test_losses_of_elements() -> None:
 
 
 def test_a_loss_of_logits() -> None:
-    """A function evaluation takes as long as three operations."""
+    """Operations that functions take as long as: as measured 4.6 for a sigmoid, 7.6 for its logarithm."""
     n = 10 * 8
-    log_sigmoid, ones = pointwise((4 + 2 * 3) * n, 4 * n, 4 * n), pointwise(0, 0, 4 * n)
+    log_sigmoid, ones = pointwise(int(7.6 * n), 4 * n, 4 * n), pointwise(0, 0, 4 * n)
     of_two, mean = pointwise(n, 8 * n, 4 * n), ("reduction", "", n, 4 * n, 4, Rows(1, n))
     found = made(forward("aten.binary_cross_entropy_with_logits.default", g(10, 8), t(10, 8)))
     assert found == [log_sigmoid, ones, *[of_two] * 3, mean]
     sigmoid, scaled, divided = (
-        pointwise(work * n, 4 * n + one, 4 * n) for work, one in ((3, 0), (1, 4), (1, 0))
+        pointwise(int(work * n), 4 * n + one, 4 * n) for work, one in ((4.6, 0), (1, 4), (1, 0))
     )
     found = made(backward("aten.binary_cross_entropy_with_logits.default", g(10, 8), t(10, 8)))
     assert found == [sigmoid, of_two, scaled, divided]

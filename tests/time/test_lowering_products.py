@@ -194,9 +194,13 @@ def test_tiles_of_a_causal_mask(queries: int, keys: int, tiles: float) -> None:
 def test_a_mask_of_truth_values_is_turned_into_numbers(kernel: str, keys: int, variant: str) -> None:
     mask = t(QUERIES, keys, dtype="bool")
     operands, more = attention(kernel, keys=keys)
-    numbers, fused = forward(*operands, mask, **more)
+    *numbers, fused = forward(*operands, mask, **more)
     size = QUERIES * keys
-    assert made([numbers]) == [copied(size, 2 * size, Strided(size, 1, 2, has_casts=True))]
+    assert made(numbers) == [
+        pointwise(0, 0, 2),
+        pointwise(0, 0, 2),
+        pointwise(size, size, 2 * size, Strided(size, 2, 3)),
+    ]
     assert (fused.variant, fused.flops) == (variant, 2 * 2 * BATCH * HEADS * QUERIES * keys * WIDTH)
     (gradient,) = backward(*operands, mask, **more)
     assert gradient.variant == "masked"
@@ -237,7 +241,8 @@ def test_unfused_attention_of_half_precision_casts_what_it_reads_and_writes() ->
     query, scores = BATCH * HEADS * QUERIES * WIDTH, PAIRS
     sizes = (query, query // 2, query // 2)
     cast = [copied(2 * size, 4 * size, Strided(size, 1, 2, has_casts=True)) for size in sizes]
-    repeated: list[Made] = [copied(4 * query, 4 * query)] * 2  # keys and values, for two heads each
+    # keys and values, for two heads each
+    repeated: list[Made] = [copied(4 * query, 4 * query, Strided(query, 3, 2))] * 2
     back = [copied(4 * query, 2 * query), copied(4 * scores, 2 * scores)]
     assert [one for one in made(kernels) if one[0] == "copy"] == [*cast, *repeated, *back]
     casts = [copied(4 * query, 2 * query)]
@@ -258,4 +263,7 @@ def test_operands_of_unfused_attention_are_put_in_order() -> None:
     turned = (HEADS * QUERIES * WIDTH, WIDTH, HEADS * WIDTH, 1)
     kernels = made(forward(*operands, **more, strides={0: turned}))
     elements = BATCH * HEADS * QUERIES * WIDTH
-    assert kernels[2] == copied(2 * 4 * elements, 4 * elements, Strided(elements, 4, 2))
+    assert kernels[2] == copied(4 * elements, 4 * elements, Strided(elements, 4, 2))
+    # Keys are put in order with their axes turned: 32 bytes for each element that lies alone.
+    (key,) = [one for one in made(forward(*operands, **more, strides={1: turned})) if one[0] == "copy"]
+    assert key[-1] == Strided(elements, 3, 2, 32 - 4)

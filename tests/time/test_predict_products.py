@@ -188,7 +188,8 @@ LOOPED = {"batch": 2, "channels": 80, "filters": 160, "groups": 10, "is_looped":
 def test_the_product_that_a_convolution_is(sizes: Convolution, expected: tuple[int, ...]) -> None:
     *shape, alignment, more, turns = expected
     found = of_convolution(sizes, 2, 1e9, 100)
-    assert found == Problem(*shape, 2, alignment, 100 + more, 1e9, turns, found.recent)
+    is_whole = shape[3] == 4  # a product for each image of `conv`
+    assert found == Problem(*shape, 2, alignment, 100 + more, 1e9, turns, found.recent, is_whole)
 
 
 @pytest.mark.parametrize(

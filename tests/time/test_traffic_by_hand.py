@@ -218,7 +218,7 @@ def test_how_often_a_depthwise_convolution_repeats_its_work(
         ("reduction", "", Rows(64, 4096, False), 64 / 32, 4096),
         ("reduction", "", Rows(64, 4097, False), 64 / 32, 4096),
         ("reduction", "outer", Rows(64, 5000, False), 64 / 32, 5000),
-        ("softmax", "", Rows(64, 8), 64, 8),
+        ("softmax", "", Rows(64, 8), 64 * 8 / 32, 8),
         ("softmax", "", Rows(64, 5000, False), 64, 5000),
         ("normalization", "", Rows(64, 5000), 64, 5000),
     ],

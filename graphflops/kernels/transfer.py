@@ -1,0 +1,44 @@
+"""Copies between the memory of the host and that of the device: what offloading keeps away, and brings back.
+
+Memory of the host is pinned, and the bus reads and writes it as fast as it can, or pageable: then the CPU copies too.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple, cast
+
+from graphflops.kernels.kernel import Kernel
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from graphflops.passes.program import PricedCall
+    from graphflops.tensor import TensorType
+
+TO_HOST = "to_host"
+PINNED = ".pinned"  # after the direction
+
+
+class Transfer(NamedTuple):
+    """Which way a call copies, and through which memory of the host: `to_host`, `to_device.pinned`."""
+
+    variant: str
+
+    @property
+    def waits(self) -> bool:
+        """Whether the CPU waits for it: `save_on_cpu` of PyTorch does for all but what comes back from pinned memory."""
+        return self.variant.startswith(TO_HOST) or not self.variant.endswith(PINNED)
+
+    def kernel(self, value: TensorType) -> Kernel:
+        """The copy of a tensor."""
+        size = cast("int", value.like().nbytes)  # a recorded step has no open sizes
+        return Kernel("transfer", value.dtype.name, 0, 0, size, size, variant=self.variant)
+
+
+def transfer(call: PricedCall, hosted: Mapping[str, str]) -> Transfer | None:
+    """What a call of a recorded step copies between the two memories; None for other calls. hosted: kinds of memory."""
+    given, made = call.uses[:1], call.node.outputs[:1]
+    if not given or not made or (given[0] in hosted) == (made[0] in hosted):
+        return None
+    direction, name = (TO_HOST, made[0]) if made[0] in hosted else ("to_device", given[0])
+    return Transfer(direction + (PINNED if hosted[name or ""] == "pinned" else ""))
