@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
 from typing import Any
 
 import msgspec
 
 from graphflops.base.units import interval
 from graphflops.cost import Cost
-from graphflops.derived.items import outside_of_calls
+from graphflops.derived.timeline import Span, timeline
 from graphflops.dims import Dim
 from graphflops.errors import OptionError
 from graphflops.memory.replay import snapshot as snapshot_of
@@ -19,7 +20,6 @@ from graphflops.render.json import inert
 from graphflops.render.ledger import Ledger, traffic
 from graphflops.render.text import operator_name, safe, short_type
 from graphflops.report import Report, Row
-from graphflops.report.call_time import CallTime
 from graphflops.version import __version__
 
 _MICROSECONDS = 1e6
@@ -57,34 +57,38 @@ def _meta(kind: str, track: int, name: str) -> dict[str, Any]:
 
 
 def _events(report: Report) -> Iterator[dict[str, Any]]:
-    rows = report.rows
-    forward = [(row, row.time) for row in rows if row.time is not None]
-    backward = [(row, row.backward_time) for row in reversed(rows) if row.backward_time is not None]
-    clock, sent, others = 0.0, 0.0, outside_of_calls(report)
-    for phase, calls in (("forward", forward), ("backward", backward)):
-        began, modules = clock, _Modules()
-        if outside := others.get(phase):
-            yield {**_span("outside of calls", _CALLS, clock, clock + outside), "args": {}}
-            clock += outside
-        for row, time in calls:
-            if time.collective:
-                start, sent = max(clock, sent), max(clock, sent) + time.collective
-                event = _span(operator_name(row.op), _COLLECTIVES, start, sent)
-                yield {**event, "args": {"node": safe(row.node), "module": safe(row.module)}}
-            if not time.seconds:
-                continue
-            yield from modules.enter(row.module, clock)
-            yield _call(row, time, clock)
-            clock += time.seconds
-        yield from modules.enter("", clock)
-        if calls:
-            yield _span(phase, _PHASES, began, clock)
-    if report.optimizer is not None and report.optimizer.time is not None:
-        yield _span("optimizer", _PHASES, clock, clock + report.optimizer.time.seconds)
+    spans = timeline(report)
+    yield from _phases(spans)
+    modules, phase = _Modules(), ""
+    for span in spans:
+        row = report.rows[span.row]
+        if span.is_exchange:
+            event = _span(operator_name(row.op), _COLLECTIVES, span.start, span.end)
+            yield {**event, "args": {"node": safe(row.node), "module": safe(row.module)}}
+        elif span.end > span.start and (span.row >= 0 or span.phase != "optimizer"):
+            if span.phase != phase:
+                yield from modules.enter("", span.start)
+            phase = span.phase
+            yield from modules.enter(row.module if span.row >= 0 else "", span.start)
+            yield _call(row, span)
+    yield from modules.enter("", max((span.end for span in spans if span.row >= 0), default=0.0))
 
 
-def _call(row: Row, time: CallTime, start: float) -> dict[str, Any]:
-    event = _span(operator_name(row.op), _CALLS, start, start + time.seconds)
+def _phases(spans: Sequence[Span]) -> Iterator[dict[str, Any]]:
+    """One event for each run of spans of a phase, which ends where the next one begins."""
+    calls = [span for span in spans if not span.is_exchange]
+    groups = [[*group] for _, group in groupby(calls, lambda span: span.phase)]
+    last = max((span.end for span in spans), default=0.0)
+    ends = [group[0].start for group in groups[1:]] + [last]
+    for group, end in zip(groups, ends, strict=False):
+        yield _span(group[0].phase, _PHASES, group[0].start, end)
+
+
+def _call(row: Row, span: Span) -> dict[str, Any]:
+    time = span.time
+    if time is None:
+        return {**_span("outside of calls", _CALLS, span.start, span.end), "args": {}}
+    event = _span(operator_name(row.op), _CALLS, span.start, span.end)
     facts = {"node": row.node, "module": row.module, "source": row.source, "kernel": time.kernel}
     shown = {name: safe(text) for name, text in facts.items() if text}
     spread = interval(time.low, time.high)

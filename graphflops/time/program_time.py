@@ -9,27 +9,26 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
 
-from graphflops.kernels.kernel import Recurrence
 from graphflops.links.network import network_of
 from graphflops.links.use import described
 from graphflops.passes.program import ProgramTime
 from graphflops.report.call_time import CallTime, PhaseTime
+from graphflops.time.batch import Batch
 from graphflops.time.launches import Launcher
 from graphflops.time.optimizer import optimizer_launches
 from graphflops.time.predict import matrix_peak, predict, slowdowns
 from graphflops.time.schedule import Clock
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping
 
     from graphflops.devices import Device, Host
     from graphflops.execution.runs import Runs
     from graphflops.kernels.kernel import Kernel
     from graphflops.passes.program import PricedProgram
     from graphflops.report import Execution
-    from graphflops.report.call_time import TimeBound
     from graphflops.time.predict import Time
-    from graphflops.time.schedule import Launches, Part
+    from graphflops.time.schedule import Launches
 
 _NOTHING = CallTime(0.0, 0.0, 0.0, "launch")  # of a call that runs no kernel, in a graph
 _GRAPH_GAP = 0.9e-6  # seconds between two kernels of a CUDA graph where the device's profile has none
@@ -138,8 +137,10 @@ class _Timer:
         rows: dict[int, CallTime] = {}
         tally, clock = _Tally(), self.clock
         has_exchanges = bool(clock.link.queue)
+        exchanges = _Exchanges(rows)
         for launch in launches:
             row, kernels, host, times, waits, part, _ = launch
+            exchanges.launched(launch)
             if kernels is None:
                 tally.is_lower_bound = True
                 continue
@@ -157,9 +158,10 @@ class _Timer:
                 took, *others = [each.run(host, own, waits=waits) * times for each in self.clocks]
             found = batch.call_time(took, clock.is_eager, self.host, times)
             if batch.collective:
-                found = tally.exchanged(found, batch.collective * times, part)
+                found = tally.exchanged(found, batch.collective * times, launch, clock.link.lasted)
             tally.add(found, batch, 0 if part == "wait" else times, *(others or (took, took)))
             rows[row] = found if row not in rows else _sum(rows[row], found)
+        exchanges.end(clock.link.lasted)
         self.tallies.append(tally)
         return tally.phase(self.device), rows
 
@@ -201,13 +203,48 @@ def _run(launch: Launches, batch: Batch, clock: Clock) -> float:
     return clock.run(launch.host_seconds, batch.kernel_seconds, waits=launch.waits)
 
 
+class _Exchanges:
+    """Who waits for the collectives of a phase.
+
+    rows: the times of calls. under_way: rows by ticket. due: rows of those that the next call waits for.
+    """
+
+    def __init__(self, rows: dict[int, CallTime]) -> None:
+        self.rows = rows
+        self.under_way: dict[int, int] = {}
+        self.due: list[int] = []
+
+    def launched(self, launch: Launches) -> None:
+        """What is launched starts a collective, or waits for some."""
+        if launch.part == "wait":
+            self.under_way.pop(launch.ticket, None)
+            self.due.append(launch.row)
+            return
+        self.awaited(launch.row)
+        if launch.part == "start":
+            self.under_way[launch.ticket] = launch.row
+
+    def awaited(self, row: int) -> None:
+        for each in self.due:
+            self.rows[each] = replace(self.rows[each], awaited_at=row)
+        self.due.clear()
+
+    def end(self, lasted: dict[int, float]) -> None:
+        """The phase is over. For what is sent to one device nobody waits."""
+        self.awaited(-1)
+        for ticket, row in self.under_way.items():
+            time = self.rows[row]
+            self.rows[row] = replace(time, elapsed=lasted.pop(ticket, time.collective))
+
+
 def _sum(one: CallTime, other: CallTime) -> CallTime:
     bound = one.bound if one.seconds >= other.seconds else other.bound
     return CallTime(
         *(one.seconds + other.seconds, one.low + other.low, one.high + other.high),
         bound,
         ", ".join(dict.fromkeys([*one.kernel.split(", "), *other.kernel.split(", ")])).strip(", "),
-        one.collective + other.collective,
+        *(one.collective + other.collective, one.exposed + other.exposed, one.elapsed + other.elapsed),
+        one.awaited_at if other.awaited_at is None else other.awaited_at,
     )
 
 
@@ -241,14 +278,17 @@ class _Tally(Struct):
             whole.exposed += tally.exposed
         return whole
 
-    def exchanged(self, time: CallTime, seconds: float, part: Part) -> CallTime:
-        """Count a collective where it starts."""
-        if part == "wait":
-            return time
-        if part == "all":
-            self.exposed += seconds
+    def exchanged(
+        self, time: CallTime, seconds: float, launch: Launches, lasted: dict[int, float]
+    ) -> CallTime:
+        """Count a collective where it starts. lasted: by ticket, seconds from when it could run to its end."""
+        if launch.part == "wait":
+            return replace(time, exposed=time.seconds, elapsed=lasted.pop(launch.ticket) * launch.times)
         self.communication += seconds
-        return replace(time, collective=seconds)
+        if launch.part == "start":
+            return replace(time, collective=seconds)
+        self.exposed += seconds
+        return replace(time, collective=seconds, exposed=seconds, elapsed=seconds, awaited_at=launch.row)
 
     def add(self, time: CallTime, batch: Batch, times: int, fast: float, slow: float) -> None:
         """Count a call that runs so often. fast, slow: seconds that it takes beside such a CPU."""
@@ -307,71 +347,6 @@ def _matrix_utilization(work: Counter[str], device: Device, seconds: float) -> f
     if not seconds or (typed and not known):
         return None
     return sum(typed[dtype] / peak for dtype, peak in known.items()) / seconds
-
-
-_PARTS = 8  # of a recurrent layer: the GPU runs its first steps while the CPU launches the next
-
-
-class Batch(Struct, frozen=True, eq=False):
-    """The kernels of one call.
-
-    kernel_seconds: of each, or of parts of one that stands for many. seconds: of all. low, high: ends of their interval, as
-    factors. bound: of the longest. families: their names. work: bytes under "", FLOPs by element type. collective:
-    seconds of exchanges with other devices.
-    """
-
-    kernels: tuple[Kernel, ...]
-    kernel_seconds: tuple[float, ...]
-    seconds: float
-    low: float
-    high: float
-    bound: TimeBound
-    families: str
-    work: tuple[tuple[str, int], ...]
-    collective: float = 0.0
-
-    @staticmethod
-    def of(kernels: tuple[Kernel, ...], known: Mapping[Kernel, Time]) -> Batch:
-        """The batch of these kernels. known: the time of each."""
-        times = [known[kernel] for kernel in kernels]
-        each = [time.seconds for time in times]
-        seconds = sum(each)
-        longest = max(known.values(), key=lambda time: time.seconds, default=None)
-        if any(isinstance(kernel.sizes, Recurrence) for kernel in known):
-            each = [*_launched(kernels, times)]
-        work: dict[str, int] = {}
-        for kernel, count in Counter(kernels).items():
-            work[""] = work.get("", 0) + (kernel.read_bytes + kernel.written_bytes) * count
-            if kernel.flops:
-                work[kernel.dtype] = work.get(kernel.dtype, 0) + kernel.flops * count
-        return Batch(
-            kernels,
-            tuple(each),
-            seconds,
-            low=sum([time.low for time in times]) / seconds if seconds else 1.0,
-            high=sum([time.high for time in times]) / seconds if seconds else 1.0,
-            bound="launch" if longest is None else longest.bound,
-            families=", ".join(dict.fromkeys(kernel.family for kernel in known)),
-            work=tuple(work.items()),
-            collective=sum(known[kernel].seconds for kernel in kernels if kernel.family == "collective"),
-        )
-
-    def call_time(self, took: float, is_eager: bool, host: Host, times: int = 1) -> CallTime:
-        """The time of a call with its interval: that of its kernels, or of the CPU where the call waits for it.
-
-        took: by how much the call, which runs so often, makes the program longer. host: how much other CPUs differ from it.
-        """
-        is_launch = is_eager and took > 0 and (took > 1.5 * times * self.seconds or not self.kernels)
-        if is_launch or not self.seconds:
-            return CallTime(took, took / host.faster, took * host.slower, "launch", self.families)
-        return CallTime(took, took * self.low, took * self.high, self.bound, self.families)
-
-
-def _launched(kernels: Sequence[Kernel], times: Sequence[Time]) -> Iterator[float]:
-    """Seconds of what the CPU launches one after the other."""
-    for kernel, time in zip(kernels, times, strict=True):
-        parts = _PARTS if isinstance(kernel.sizes, Recurrence) else 1
-        yield from [time.seconds / parts] * parts
 
 
 _CORRELATION = 0.14  # of the errors of two calls of one program: kernels of one kind err alike

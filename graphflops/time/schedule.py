@@ -130,14 +130,16 @@ class _Exchange(Struct):
 class Link(Struct):
     """The stream of collectives: one runs after the other.
 
-    now: until when it is known what ran. has_begun: whether the first of the queue runs. ends: by ticket, of what is done.
-    alone: seconds in which a collective ran and no other kernel did.
+    now: until when it is known what ran. has_begun: whether the first of the queue runs. ends: by ticket, of what is done;
+    lasted: seconds from when it could run, the one before it being done, to its end. alone: seconds in which a collective
+    ran and no other kernel did.
     """
 
     queue: list[_Exchange] = field(default_factory=list)
     now: float = 0.0
     has_begun: bool = False
     ends: dict[int, float] = field(default_factory=dict)
+    lasted: dict[int, float] = field(default_factory=dict)
     alone: float = 0.0
 
     def start(self, ticket: int, at: float, seconds: float) -> None:
@@ -208,7 +210,7 @@ class Link(Struct):
         first.left -= seconds
         if first.left >= _NOTHING:
             return False
-        self.ends[first.ticket] = at
+        self.ends[first.ticket], self.lasted[first.ticket] = at, at - first.ready
         self.queue.pop(0)
         self.has_begun = False
         if self.queue:

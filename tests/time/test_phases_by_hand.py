@@ -216,15 +216,36 @@ def test_sums_over_phases() -> None:
 
 
 @pytest.mark.parametrize(
-    ("part", "communication", "exposed", "collective"),
-    [("all", 5, 5, 5), ("start", 5, 0, 5), ("wait", 0, 0, 0)],
+    ("part", "communication", "exposed", "of_call"),
+    [("all", 5, 5, (5, 5, 5)), ("start", 5, 0, (5, 0, 0)), ("wait", 0, 0, (0, 9, 7))],
 )
 def test_where_an_exchange_is_counted(
-    part: Any, communication: float, exposed: float, collective: float
+    part: Any, communication: float, exposed: float, of_call: tuple[float, float, float]
 ) -> None:
+    """A call that waits takes as long as it waits, for a collective that lasted 7 s."""
     found, time = tally(), CallTime(9.0, 9.0, 9.0, "link")
-    assert found.exchanged(time, 5.0, part) == replace(time, collective=collective)
-    assert (found.communication, found.exposed) == (communication, exposed)
+    counted = found.exchanged(time, 5.0, launch(2, part=part, ticket=4), {4: 7.0})
+    assert (counted.collective, counted.exposed, counted.elapsed) == of_call
+    assert counted.awaited_at == (2 if part == "all" else None)
+    assert (counted.seconds, found.communication, found.exposed) == (9, communication, exposed)
+
+
+def test_who_waits_for_a_collective() -> None:
+    """It starts at 5 s, once the copy has run, and has 0.6 of its speed beside the next one, which takes 4 / 0.8 s."""
+    start, wait = (
+        launch(1, EXCHANGE, host=0.0, part="start", ticket=1),
+        launch(1, EXCHANGE, part="wait", ticket=1),
+    )
+    before, beside, after = launch(0, COPY), launch(2, COPY, host=0.0), launch(3, COPY, host=0.0)
+    _, rows = timer().phase([before, start, beside, wait, after])
+    assert (rows[1].awaited_at, rows[1].collective) == (3, 10)
+    assert rows[1].exposed == rows[1].seconds == pytest.approx(10 - 0.6 * 5)
+    assert rows[1].elapsed == pytest.approx(5 + 7)
+    _, rows = timer().phase([before, start, beside, wait])
+    assert rows[1].awaited_at == -1
+    assert all(rows[row].awaited_at is None for row in (0, 2))
+    _, rows = timer().phase([before, start, beside])  # a message to one device, which nothing reads
+    assert (rows[1].awaited_at, rows[1].exposed, rows[1].elapsed) == (None, 0, 10)
 
 
 def test_calls_that_take_no_time_are_no_parts() -> None:

@@ -1,0 +1,105 @@
+"""What of a report runs when: its calls one after another, its collectives beside them, in the predicted seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from graphflops.derived.items import outside_of_calls
+from graphflops.report import Report
+from graphflops.report.call_time import CallTime
+
+_NOTHING = 1e-12  # seconds
+
+
+class Span(NamedTuple):
+    """What runs from one moment to another, in seconds from the start.
+
+    phase: forward, backward or optimizer. row: of the call, -1 outside of calls. time: of the call, None where it is not
+    known, or outside of calls. is_gradient: whether it is of the call's gradients. is_exchange: whether it is a collective,
+    which have a stream of their own. waits: places of the collectives among the spans that have to end before.
+    """
+
+    phase: str
+    row: int
+    time: CallTime | None
+    start: float
+    end: float
+    is_gradient: bool = False
+    is_exchange: bool = False
+    waits: tuple[int, ...] = ()
+
+
+def timeline(report: Report, micro_steps: int = 1) -> list[Span]:
+    """The spans in the order in which they are launched; calls that take no time only where they count work.
+
+    The gradients follow the forward, last call first, and the optimizer follows them, after so many micro-steps. A call
+    whose time is not known, or that the kernel of another one runs, is a span of no length without a time.
+    """
+    found, rows, others = _Timeline(report), report.rows, outside_of_calls(report)
+    backward = [at for at in reversed(range(len(rows))) if rows[at].backward_time or rows[at].backward]
+    for _ in range(micro_steps):
+        found.phase("forward", range(len(rows)), others.get("forward", 0.0))
+        found.phase("backward", backward, others.get("backward", 0.0))
+    if report.optimizer is not None and report.optimizer.time is not None:
+        found.add("optimizer", -1, None, report.optimizer.time.seconds)
+    return found.spans
+
+
+class _Timeline:
+    """Two streams. clock, sent: when the calls and the collectives so far have run.
+
+    awaited: by row, the collectives that its call waits for. due: those that the next call waits for.
+    """
+
+    def __init__(self, report: Report) -> None:
+        self.rows = report.rows
+        self.spans: list[Span] = []
+        self.clock = self.sent = 0.0
+        self.awaited: dict[int, list[int]] = {}
+        self.due: list[int] = []
+
+    def phase(self, phase: str, rows: Sequence[int], outside: float) -> None:
+        """The calls of a phase in their order. outside: seconds that belong to none, before them."""
+        if outside:
+            self.add(phase, -1, None, outside)
+        for row in rows:
+            self.call(phase, row)
+        self.due += [place for waiting in self.awaited.values() for place in waiting]
+        self.awaited.clear()
+
+    def call(self, phase: str, at: int) -> None:
+        """A call or its gradients, and the collective that it starts."""
+        row, is_gradient = self.rows[at], phase == "backward"
+        time, cost = (row.backward_time, row.backward) if is_gradient else (row.time, row.cost)
+        phase = phase if is_gradient else row.phase
+        self.due += self.awaited.pop(at, ())
+        if time is None:
+            if row.state == "unknown" or cost:
+                self.add(phase, at, None, 0.0, is_gradient)
+            return
+        own = time.seconds - time.exposed
+        if own > _NOTHING or (cost and not time.collective):
+            self.add(phase, at, time, max(own, 0.0), is_gradient)
+        if time.collective:
+            start = max(self.sent, self.ready())
+            self.sent = start + time.elapsed
+            place, waits = len(self.spans), tuple(self.due)
+            self.spans.append(Span(phase, at, time, start, self.sent, is_gradient, True, waits))
+            if time.awaited_at == at:
+                self.due.append(place)
+            elif time.awaited_at is not None:
+                self.awaited.setdefault(time.awaited_at, []).append(place)
+
+    def ready(self) -> float:
+        """When the calls so far have run, and the collectives that the next one waits for."""
+        return max([self.clock, *(self.spans[place].end for place in self.due)])
+
+    def add(
+        self, phase: str, row: int, time: CallTime | None, seconds: float, is_gradient: bool = False
+    ) -> None:
+        """What takes so long in the stream of calls."""
+        start = self.ready()
+        self.clock = start + seconds
+        self.spans.append(Span(phase, row, time, start, self.clock, is_gradient, False, tuple(self.due)))
+        self.due.clear()
