@@ -239,7 +239,7 @@ class Step:
     phases: by call. wrapped, hooked: by call, how many calls Python dispatched and hooks ran before it. storages: all
     memory, in the order in which it is allocated. mesh: None on one device. strides: of each value. views: results that
     share the memory of an operand. counters: values in the host's memory, by which optimizers count their steps.
-    hosted: other values there, with the kind of that memory.
+    places: of each value, the number of its storage, and the bytes there from its begin to its end.
     """
 
     phases: tuple[Phase, ...]
@@ -250,7 +250,13 @@ class Step:
     wrapped: tuple[int, ...] = ()
     hooked: tuple[int, ...] = ()
     counters: frozenset[str] = frozenset()
-    hosted: Mapping[str, StorageKind] = field(default_factory=dict)
+    places: Mapping[str, tuple[int, int, int]] = field(default_factory=dict)
+
+    @property
+    def hosted(self) -> dict[str, StorageKind]:
+        """Values in the host's memory, counters of optimizers apart, with the kind of that memory."""
+        kinds = [memory.kind for memory in self.storages]
+        return {name: kinds[at] for name, (at, _, _) in self.places.items() if kinds[at] in HOST_KINDS}
 
     @property
     def is_training(self) -> bool:

@@ -14,6 +14,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from graphflops.base.protobuf import field, varint
 from graphflops.exporters.archive import Pages
 
 Buffer = bytes | memoryview
@@ -127,12 +128,12 @@ def _slimmed(data: memoryview | Pages, at: int, end: int, kind: str, depth: int)
             raise ValueError("groups are not used")
     yield data[kept_from:end]
     for text in dropped:
-        yield _field(13, _field(1, DROPPED.encode()) + _field(2, text.encode()))  # TensorProto.external_data
+        yield field(13, field(1, DROPPED.encode()) + field(2, text.encode()))  # TensorProto.external_data
 
 
 def _wrapped(tag: int, pieces: list[Buffer]) -> list[Buffer]:
     """The pieces of a message as a field of the message around it."""
-    return [bytes(_encoded(tag) + _encoded(sum(map(len, pieces)))), *pieces]
+    return [bytes(varint(tag) + varint(sum(map(len, pieces)))), *pieces]
 
 
 def fields(data: memoryview, at: int, end: int) -> Iterator[tuple[int, int, int]]:
@@ -157,10 +158,6 @@ def fields(data: memoryview, at: int, end: int) -> Iterator[tuple[int, int, int]
             raise ValueError("groups are not used")
 
 
-def _field(number: int, body: bytes) -> bytes:
-    return bytes((number << 3 | _LENGTH, len(body))) + body
-
-
 def _varint(data: memoryview | Pages, at: int, end: int) -> tuple[int, int]:
     byte = data[at]
     if byte < 0x80:
@@ -175,12 +172,3 @@ def _varint(data: memoryview | Pages, at: int, end: int) -> tuple[int, int]:
         if byte < 0x80:
             return value, at + 1
         shift += 7
-
-
-def _encoded(number: int) -> bytearray:
-    out = bytearray()
-    while number > 0x7F:
-        out.append(number & 0x7F | 0x80)
-        number >>= 7
-    out.append(number)
-    return out

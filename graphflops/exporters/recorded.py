@@ -93,7 +93,6 @@ def graph_of(step: RecordedStep, origin: Origin) -> Graph:
     values = {f"v{entry.value}": step.values[entry.value] for entry in step.inputs}
     orders = {name: memory_order(value.shape, value.strides) for name, value in values.items()}
     groups = {group.name: Group(group.axis, tuple(group.ranks)) for group in step.groups}
-    kinds = [step.storages[value.storage].kind for value in step.values]
     return Graph(
         nodes=tuple(_nodes(step)),
         types=_types(step),
@@ -112,7 +111,7 @@ def graph_of(step: RecordedStep, origin: Origin) -> Graph:
             tuple([call.wrapped for call in step.calls]),
             tuple([call.hooked for call in step.calls]),
             frozenset([f"v{index}" for index, value in enumerate(step.values) if is_counter(step, value)]),
-            {f"v{index}": kind for index, kind in enumerate(kinds) if kind in HOST_KINDS},
+            {f"v{index}": (value.storage, value.begin, value.end) for index, value in enumerate(step.values)},
         ),
     )
 

@@ -36,6 +36,11 @@ class RecordedValue(msgspec.Struct, array_like=True):
     dtype: str
 
     @property
+    def begin(self) -> int:
+        """Bytes from the start of the memory to that of the tensor."""
+        return self.offset * DTYPES[self.dtype].bits // 8
+
+    @property
     def end(self) -> int:
         """Bytes from the start of the memory to the end of the tensor."""
         if not prod(self.shape):

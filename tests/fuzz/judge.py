@@ -49,7 +49,7 @@ def run_command(args: Sequence[str], kept: list[Result] | None = None) -> Verdic
             return Verdict("crash", f"{type(error).__name__} {_where(error)}")
         if result.exit_code == 1 and not _is_plain(result.stderr or f"graphflops: {args[0]}"):
             return Verdict("lines", repr(result.stderr[:300]))
-        is_text = "memory-snapshot" not in args  # which is a pickle
+        is_text = not {"memory-snapshot", "chakra"}.intersection(args)  # a pickle, and messages of protobuf
         if is_text and any(
             not line.replace(ZERO_WIDTH, "").isprintable() for line in result.output.split("\n")
         ):

@@ -9,7 +9,7 @@ SAMPLES = Path(__file__).parents[2] / "samples"
 _DEVICES = ("h200", "h200", "h200", "h200", "a100", "mi300x", "rtx4090", "tpu-v5e")
 _FORMATS = (
     *("table", "table", "json", "json", "html", "markdown", "csv", "chrome-trace", "speedscope"),
-    "memory-snapshot",
+    *("memory-snapshot", "chakra"),
 )
 _PATTERNS = ("*", "**", "blocks.*", "layers.*", "conv*", "head", "missing", "", "blocks.0.attention", "[")
 _AXES = ("ids[0]", "ids[1]", "x[0]", "image[0]", "x[9]", "s27", "s0", "nothing", "", "x[0]=ids[1]", "x")

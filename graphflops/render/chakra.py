@@ -1,0 +1,233 @@
+"""A report as a Chakra execution trace: the predicted run of one rank, as ASTRA-sim and Chakra's tools read it.
+
+A stream of messages, each behind its length: https://github.com/mlcommons/chakra, `schema/protobuf/et_def.proto` (version
+1.0.0). Attributes have the names, types and meanings by which Chakra's feeder and ASTRA-sim's workload layer read them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from math import prod
+
+from graphflops.base.protobuf import field, packed, varint
+from graphflops.cost import Cost
+from graphflops.derived.dependencies import Memory
+from graphflops.derived.timeline import Span, timeline
+from graphflops.dims import total
+from graphflops.errors import OptionError
+from graphflops.graph import Mesh, Ref
+from graphflops.ops import operator
+from graphflops.render.text import operator_name, safe
+from graphflops.report import Report, Row
+from graphflops.tensor import flat
+from graphflops.version import __version__
+from graphflops.view import View
+
+_SCHEMA = "1.0.0"
+_METADATA, _COMPUTE, _SEND, _RECEIVE, _COLLECTIVE = 1, 4, 5, 6, 7  # NodeType
+# Names of nodes begin with their type: by that Chakra's timeline visualizer tells them apart.
+_TYPES = {_COMPUTE: "COMP", _SEND: "COMM_SEND", _RECEIVE: "COMM_RECV", _COLLECTIVE: "COMM_COLL"}
+# CollectiveCommType by canonical operator, and which one takes gradients back.
+_KINDS = {"all_reduce": 0, "all_gather": 2, "broadcast": 5, "all_to_all": 6, "reduce_scatter": 7}
+_TAKEN_BACK = {"all_gather": "reduce_scatter", "reduce_scatter": "all_gather"}
+_FIELDS = {"double": 3, "int32": 7, "int64": 9, "uint64": 13, "bool": 27, "string": 29}  # of AttributeProto
+_ALL = "0"  # torch's group of all ranks, and ASTRA-sim's, which needs no list of them
+_TO_ONE = ("send", "receive", "send_and_receive")
+_LARGEST, _LARGEST_INT32 = 2**63 - 1, 2**31 - 1
+_MOST = 2_000_000  # nodes: some 500 MB
+_MICROSECONDS = 1e6
+
+Attribute = tuple[str, str, "int | float | str | None"]  # name, type and value; None: not known
+_Node = tuple[int, list[Attribute]]
+
+
+def chakra(report: Report) -> bytes:
+    """The trace: a node for each call in the order of launching, and one for each collective or message beside them.
+
+    Data dependencies are those of values and of memory that is written in place; control dependencies the order of each
+    stream and what it waits for. Starts and durations are microseconds of one clock, rounded; `predicted_seconds` is exact.
+    What is not known (the cost of a call, an amount that hangs on an open size) is left out, and the node says `is_unknown`;
+    a call that the kernel of another one runs has its work alone, and says `is_fused`.
+    Raises OptionError for a report without times, and for a saved one with collectives, whose operands it does not hold.
+    """
+    if not report.device:
+        raise OptionError("--format chakra: the report has no times: name a device with --device")
+    if report.program is None and any(row.time and row.time.collective for row in report.rows):
+        raise OptionError(
+            "--format chakra: a saved report does not say what collectives send: give the model"
+        )
+    micro_steps = 1 if report.training is None else report.training.accumulate
+    if len(report.rows) * micro_steps > _MOST:
+        raise OptionError(f"--format chakra: more than {_MOST:,} nodes: take a smaller --accumulate")
+    spans = timeline(report, micro_steps)
+    if max((span.end for span in spans), default=0.0) * _MICROSECONDS > _LARGEST:
+        raise OptionError(
+            "--format chakra: the run takes too long to count its microseconds: take smaller sizes"
+        )
+    messages = _Trace(report).messages(spans)
+    return b"".join([bytes(varint(len(message))) + message for message in messages])
+
+
+class _Trace:
+    """The nodes of a report. ids: those of each span. last: those of the last span of calls, and of collectives."""
+
+    def __init__(self, report: Report) -> None:
+        self.report, self.mesh = report, report.mesh
+        calls = [] if report.program is None else View(report.program, report.rows).calls
+        self.arguments = {one.name: one.node.arguments() for one in calls if one.operator.is_exchange}
+        self.memory = Memory(report)
+        self.ids: list[range] = []
+        self.last: dict[bool, range] = {False: range(0), True: range(0)}
+        self.count = 0
+
+    def messages(self, spans: Iterable[Span]) -> Iterator[bytes]:
+        """The global metadata and the nodes."""
+        yield self.metadata()
+        if self.mesh is not None and any(
+            given.get("group_name") != _ALL for given in self.arguments.values()
+        ):
+            yield self.process_groups(self.mesh)
+        for span in spans:
+            first = self.count
+            yield from self.span(span)
+            self.ids.append(range(first, self.count))
+            self.last[span.is_exchange] = self.ids[-1]
+
+    def metadata(self) -> bytes:
+        """What wrote the trace, of which device and rank, and how many calls have no known cost."""
+        report, mesh = self.report, self.mesh
+        facts: list[Attribute] = [
+            ("producer", "string", f"graphflops {__version__}, predicted"),
+            ("device", "string", safe(report.device)),
+            ("execution", "string", report.execution),
+            ("unknown_calls", "int64", report.coverage.unknown),
+        ]
+        if mesh is not None:
+            facts += [("rank", "int64", mesh.rank), ("world_size", "int64", prod(mesh.axes.values()))]
+        return field(1, _SCHEMA) + _attributes(2, facts)
+
+    def process_groups(self, mesh: Mesh) -> bytes:
+        """The groups and their ranks as PyTorch's execution traces have them. ASTRA-sim reads them before other nodes."""
+        groups = [
+            {"pg_name": name, "pg_desc": group.axis, "ranks": group.ranks}
+            for name, group in mesh.groups.items()
+        ]
+        inputs = field(8, field(1, f"['{json.dumps(groups)}']"))
+        return self.node("## process_group:init ##", _METADATA, inputs + _attributes(10, [_on_cpu(True)]))
+
+    def span(self, span: Span) -> Iterator[bytes]:
+        """The nodes of a span: one, but for several messages that one call exchanges."""
+        row = self.report.rows[span.row] if span.row >= 0 else None
+        depends = set() if row is None else self.memory.touched(span, row, len(self.ids))
+        data = {node for place in depends for node in self.ids[place]}
+        control = {node for place in span.waits for node in self.ids[place]} | {*self.last[False]}
+        if span.is_exchange:
+            control |= {*self.last[True]}
+        begin, end = (round(moment * _MICROSECONDS) for moment in (span.start, span.end))
+        body = packed(4, sorted(control - data)) + packed(5, sorted(data)) + field(6, begin)
+        facts: list[Attribute] = [("phase", "string", span.phase)]
+        if row is None or span.time is not None:
+            body += field(7, end - begin)
+            facts.append(("predicted_seconds", "double", span.end - span.start))
+        elif row.state == "counted" and self.report.execution == "compiled":
+            facts.append(("is_fused", "bool", True))
+        else:
+            facts.append(("predicted_seconds", "double", None))
+        name = "optimizer" if span.phase == "optimizer" else "outside of calls"
+        if row is not None:
+            name, texts = (
+                operator_name(row.op),
+                {"module": row.module, "node": row.node, "source": row.source},
+            )
+            facts += [(key, "string", safe(text)) for key, text in texts.items() if text]
+        nodes = self.exchanges(span, row) if row is not None and span.is_exchange else [self.call(span, row)]
+        for kind, own in nodes:
+            yield self.node(name, kind, body + _attributes(10, [*facts, *own]))
+
+    def node(self, name: str, kind: int, rest: bytes) -> bytes:
+        """A node under the next number. rest: its further fields."""
+        number, self.count = self.count, self.count + 1
+        name = f"{_TYPES[kind]}_NODE_{name}" if kind in _TYPES else name
+        return field(1, number) + field(2, name) + field(3, kind) + rest
+
+    def call(self, span: Span, row: Row | None) -> _Node:
+        """A call; of one with a collective the launch before, or a copy, whose work is that of the collective."""
+        time, optimizer = span.time, self.report.optimizer
+        if row is None:
+            if span.phase == "optimizer" and optimizer is not None:
+                return _COMPUTE, [_on_cpu(False), *self.work(optimizer.cost)]
+            return _COMPUTE, [_on_cpu(self.report.execution != "graph")]  # in a graph it is the loss
+        if time is not None and time.collective:
+            return _COMPUTE, [_on_cpu("," not in time.kernel)]
+        is_on_cpu = time is not None and not time.kernel
+        return _COMPUTE, [_on_cpu(is_on_cpu), ("stream", "int64", 0), *self.work(_cost(span, row))]
+
+    def exchanges(self, span: Span, row: Row) -> Iterator[_Node]:
+        """The collective of a call, or its messages to and from single devices, whose ranks are those of the mesh."""
+        name, given = operator(row.op).name, self.arguments.get(row.node, {})
+        group = given.get("group_name")
+        common: list[Attribute] = [_on_cpu(False), ("stream", "int64", 1), *self.work(_cost(span, row))]
+        common.append(("pg_name", "string", None if group is None else safe(str(group))))
+        if name not in _TO_ONE:
+            read = given.get("x")
+            if span.is_gradient:
+                name, read = _TAKEN_BACK.get(name, name), tuple([Ref(value) for value, _ in row.outputs])
+            size = ("comm_size", "int64", self.bytes(read, row))
+            yield _COLLECTIVE, [*common, ("comm_type", "int64", _KINDS.get(name)), size]
+            return
+        listed = [name, given.get("dst", given.get("src")), given.get("tag"), given.get("x")]
+        if name == "send_and_receive":
+            listed = [given.get(key) for key in ("operators", "peers", "tags", "x")]
+        for what, peer, tag, x in zip(*(flat((each,)) for each in listed), strict=False):
+            is_sent = what in ("send", "isend")
+            ranks = [None if self.mesh is None else self.mesh.rank, self.rank(str(group), peer)]
+            ends = zip(("comm_src", "comm_dst"), ranks if is_sent else ranks[::-1], strict=True)
+            facts: list[Attribute] = [(end, "int32", rank) for end, rank in ends]
+            facts += [("comm_tag", "int32", tag), ("comm_size", "int64", self.bytes(x, row))]
+            yield _SEND if is_sent else _RECEIVE, [*common, *facts]
+
+    def rank(self, group: str, place: object) -> int | None:
+        """The rank of a group's device; None where the group is not known."""
+        groups = {} if self.mesh is None else self.mesh.groups
+        ranks = groups[group].ranks if group in groups else ()
+        return ranks[place] if isinstance(place, int) and 0 <= place < len(ranks) else None
+
+    def work(self, cost: Cost | None) -> list[Attribute]:
+        """FLOPs, of products and others, and bytes read and written. cost: None where it is not known."""
+        flops = None if cost is None else self.report.value(cost.matrix_flops + cost.vector_flops)
+        moved = None if cost is None else self.report.value(cost.read_bytes + cost.written_bytes)
+        return [("num_ops", "int64", flops), ("tensor_size", "uint64", moved)]
+
+    def bytes(self, values: object, row: Row) -> int | None:
+        """Bytes of values that a call reads or makes, with all their elements; None where they are not known."""
+        types = dict((*row.outputs, *row.inputs))
+        names = [one.name for one in flat((values,)) if isinstance(one, Ref)]
+        if not names or not types.keys() >= {*names}:
+            return None
+        return self.report.value(total(types[name].like().nbytes for name in names))
+
+
+def _cost(span: Span, row: Row) -> Cost | None:
+    return None if row.state == "unknown" else row.backward if span.is_gradient else row.cost
+
+
+def _on_cpu(is_on_cpu: bool) -> Attribute:
+    return "is_cpu_op", "bool", is_on_cpu
+
+
+def _attributes(number: int, facts: Iterable[Attribute]) -> bytes:
+    """The attributes whose value is known; `is_unknown` where that of another is not, or too large to write."""
+    listed = [*facts]
+    known = [(name, kind, value) for name, kind, value in listed if value is not None and _fits(kind, value)]
+    if len(known) < len(listed):
+        known.append(("is_unknown", "bool", True))
+    return b"".join(
+        field(number, field(1, name) + field(_FIELDS[kind], value)) for name, kind, value in known
+    )
+
+
+def _fits(kind: str, value: object) -> bool:
+    if not isinstance(value, int):
+        return isinstance(value, str if kind == "string" else float)
+    return 0 <= value <= (_LARGEST_INT32 if kind == "int32" else _LARGEST)
