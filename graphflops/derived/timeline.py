@@ -78,7 +78,7 @@ class _Timeline:
             if row.state == "unknown" or cost:
                 self.add(phase, at, None, 0.0, is_gradient)
             return
-        own = time.seconds - time.exposed
+        own = time.seconds - time.waited
         if own > _NOTHING or (cost and not time.collective):
             self.add(phase, at, time, max(own, 0.0), is_gradient)
         if time.collective:

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from graphflops.dims import Dim, total
 from graphflops.graph import Phase, Step
 from graphflops.passes.program import MemoryUse, Peak, PricedProgram
-from graphflops.report import Exchange, Held, Timeline
+from graphflops.report import Exchange, Held, Row, Timeline
+from graphflops.report.call_time import CallTime
 
 
 def step_memory(program: PricedProgram, step: Step, buffers: Sequence[Dim] = ()) -> MemoryUse:
@@ -41,13 +42,22 @@ def step_memory(program: PricedProgram, step: Step, buffers: Sequence[Dim] = ())
     return MemoryUse(Peak(peak, node), Timeline(rows, tuple(held), turn))
 
 
-def exchanges(program: PricedProgram, step: Step) -> tuple[Exchange, ...]:
-    """What a step sends, by axis, operator, module and phase, in the order in which they are first called."""
+def exchanges(program: PricedProgram, step: Step, rows: Sequence[Row]) -> tuple[Exchange, ...]:
+    """What a step sends, by axis, operator, module and phase, in the order in which they are first called.
+
+    rows: of the calls, with their times where a device is named.
+    """
     groups = {} if step.mesh is None else step.mesh.groups
-    found: dict[tuple[str, str, str, Phase], list[Dim]] = {}
+    found: dict[tuple[str, str, str, Phase], list[tuple[Dim, CallTime | None]]] = {}
     for call, phase in zip(program.main.calls, step.phases, strict=True):
         if call.node.operator.is_exchange:
             group = groups.get(str(call.node.arguments().get("group_name", "")))
             key = ("" if group is None else group.axis, call.node.op, call.node.module, phase)
-            found.setdefault(key, []).append(call.estimate.link_bytes)
-    return tuple([Exchange(*key, len(sent), total(sent)) for key, sent in found.items()])
+            found.setdefault(key, []).append((call.estimate.link_bytes, rows[call.row].time))
+    return tuple([_summed(key, calls) for key, calls in found.items()])
+
+
+def _summed(key: tuple[str, str, str, Phase], calls: Sequence[tuple[Dim, CallTime | None]]) -> Exchange:
+    times = [time for _, time in calls if time is not None]
+    seconds, exposed = sum(time.collective for time in times), sum(time.exposed for time in times)
+    return Exchange(*key, len(calls), total(sent for sent, _ in calls), seconds, exposed)

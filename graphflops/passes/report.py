@@ -51,7 +51,7 @@ def report(
         step_time=time.step,
         profile_errors=time.profile_errors,
         network=time.network,
-        **_of_some(program),
+        **_of_some(program, time.rows or main.rows),
         program=graph,
     )
 
@@ -61,10 +61,12 @@ def _gradients(program: PricedProgram, peak: Peak | None, time: PhaseTime | None
     return None if peak is None else Totals(program.main.backward, peak.bytes, peak.node, time)
 
 
-def _of_some(program: PricedProgram) -> dict[str, Any]:
+def _of_some(program: PricedProgram, rows: Sequence[Row]) -> dict[str, Any]:
     """What only the report of an export with guards, or of a recorded step has."""
     guards, step = {"guards": program.graph.guards}, program.graph.step
-    return guards if step is None else {**guards, "mesh": step.mesh, "exchanges": exchanges(program, step)}
+    if step is None:
+        return guards
+    return {**guards, "mesh": step.mesh, "exchanges": exchanges(program, step, rows)}
 
 
 def _update(program: PricedProgram, time: PhaseTime | None) -> Totals | None:

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from math import prod
 
 from graphflops.base.numbered import numbered, unnumbered
-from graphflops.dims import Dim, total
+from graphflops.base.units import seconds
+from graphflops.dims import total
 from graphflops.render.text import Numbers, count_of, operator_name, safe
 from graphflops.report import Exchange, Report
 
-HEADS = ("axis", "collective", "module", "phase", "calls", "sent")
+_HEADS = ("axis", "collective", "module", "phase", "calls", "sent")
+
+
+def heads(report: Report) -> tuple[str, ...]:
+    """Of the columns; those of times only where they are known."""
+    return (*_HEADS, "time", "exposed") if report.device else _HEADS
 
 
 def facts(report: Report, numbers: Numbers) -> Iterator[tuple[str, str]]:
@@ -20,12 +26,18 @@ def facts(report: Report, numbers: Numbers) -> Iterator[tuple[str, str]]:
     sizes = ", ".join(f"{safe(axis, 40)}={size}" for axis, size in mesh.axes.items())
     devices = count_of(prod(mesh.axes.values()), "device")
     yield "mesh", f"{sizes}: {devices}, of which rank {mesh.rank} is recorded"
-    sent: dict[str, list[Dim]] = {}
+    along: dict[str, list[Exchange]] = {}
     for exchange in report.exchanges:
-        sent.setdefault(exchange.axis, []).append(exchange.bytes)
-    if sent:
-        texts = (f"{numbers.memory(total(sizes))} {_axis(axis)}" for axis, sizes in sent.items())
+        along.setdefault(exchange.axis, []).append(exchange)
+    if along:
+        texts = (
+            f"{numbers.memory(total(each.bytes for each in sent))} {_axis(axis)}"
+            for axis, sent in along.items()
+        )
         yield "by mesh axis", ", ".join(texts)
+    if report.device and len(along) > 1:
+        texts = (f"{_axis(axis)} {', '.join(_times(sent))} exposed" for axis, sent in along.items())
+        yield "collectives by axis", "; ".join(texts)
 
 
 def lines(report: Report, numbers: Numbers) -> Iterator[list[str]]:
@@ -38,7 +50,12 @@ def lines(report: Report, numbers: Numbers) -> Iterator[list[str]]:
         modules = numbered([exchange.module for exchange in group])
         calls, sent = sum(each.calls for each in group), total(each.bytes for each in group)
         what = [_axis(group[0].axis), operator_name(group[0].op), safe(modules), group[0].phase]
-        yield [*what, f"{calls:,}", numbers.memory(sent)]
+        yield [*what, f"{calls:,}", numbers.memory(sent), *(_times(group) if report.device else ())]
+
+
+def _times(exchanges: Sequence[Exchange]) -> list[str]:
+    """How long collectives run, and how long nothing else does."""
+    return [seconds(sum(one.seconds for one in exchanges)), seconds(sum(one.exposed for one in exchanges))]
 
 
 def _axis(axis: str) -> str:

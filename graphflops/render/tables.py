@@ -82,7 +82,7 @@ def tables(
     if by is None and report.exchanges:
         from graphflops.render import mesh
 
-        yield TextTable(mesh.HEADS, [Entry(line) for line in mesh.lines(report, ledger.numbers)], 4)
+        yield TextTable(mesh.heads(report), [Entry(line) for line in mesh.lines(report, ledger.numbers)], 4)
     if by in (None, "module"):
         yield _modules(report, ledger, DEEPEST if verbose and depth is None else depth, top, verbose)
     if by == "op":

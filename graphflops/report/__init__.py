@@ -208,6 +208,7 @@ class Exchange(NamedTuple):
     """Collectives of one operator among the devices along one axis of the mesh, in one module and phase.
 
     axis: `dp+tp` for several, "" for a group that lies along none. bytes: what the device sends in all of the calls.
+    seconds: that they run on the device; exposed: those in which no other kernel runs. Both are 0 without a device.
     """
 
     axis: str
@@ -216,6 +217,8 @@ class Exchange(NamedTuple):
     phase: Phase
     calls: int
     bytes: Dim
+    seconds: float = 0.0
+    exposed: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,9 +16,9 @@ class CallTime:
     """Seconds of one call, with the interval that holds the measured time in nine of ten cases.
 
     bound: what limits it. kernel: the kernels that run, by family. collective: seconds that a collective of it runs, hidden
-    behind other kernels or not; exposed: those of `seconds` in which the program waits for it; elapsed: seconds from when it
-    could run to its end, beside the kernels that it shares the device with. awaited_at: the row of the call that waits for
-    it, its own where what follows waits, -1 where the end of the phase does, None where nothing does.
+    behind other kernels or not; exposed: those in which no other kernel runs; waited: the part of `seconds` in which the
+    program waits for it; elapsed: seconds from when it could run to its end, beside other kernels. awaited_at: the row of
+    the call that waits for it, its own where what follows does, -1 where the end of the phase does, None where nothing does.
     """
 
     seconds: float
@@ -28,6 +28,7 @@ class CallTime:
     kernel: str = ""
     collective: float = 0.0
     exposed: float = 0.0
+    waited: float = 0.0
     elapsed: float = 0.0
     awaited_at: int | None = None
 

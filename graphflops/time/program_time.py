@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from graphflops.passes.program import PricedProgram
     from graphflops.report import Execution
     from graphflops.time.predict import Time
-    from graphflops.time.schedule import Launches
+    from graphflops.time.schedule import Launches, Running
 
 _NOTHING = CallTime(0.0, 0.0, 0.0, "launch")  # of a call that runs no kernel, in a graph
 _GRAPH_GAP = 0.9e-6  # seconds between two kernels of a CUDA graph where the device's profile has none
@@ -140,7 +140,8 @@ class _Timer:
         exchanges = _Exchanges(rows)
         for launch in launches:
             row, kernels, host, times, waits, part, _ = launch
-            exchanges.launched(launch)
+            if part != "all" or exchanges.due:
+                exchanges.launched(launch)
             if kernels is None:
                 tally.is_lower_bound = True
                 continue
@@ -158,10 +159,10 @@ class _Timer:
                 took, *others = [each.run(host, own, waits=waits) * times for each in self.clocks]
             found = batch.call_time(took, clock.is_eager, self.host, times)
             if batch.collective:
-                found = tally.exchanged(found, batch.collective * times, launch, clock.link.lasted)
+                found = tally.exchanged(found, batch.collective * times, launch, clock.link.finished)
             tally.add(found, batch, 0 if part == "wait" else times, *(others or (took, took)))
             rows[row] = found if row not in rows else _sum(rows[row], found)
-        exchanges.end(clock.link.lasted)
+        exchanges.end(clock.link.finished)
         self.tallies.append(tally)
         return tally.phase(self.device), rows
 
@@ -229,12 +230,13 @@ class _Exchanges:
             self.rows[each] = replace(self.rows[each], awaited_at=row)
         self.due.clear()
 
-    def end(self, lasted: dict[int, float]) -> None:
+    def end(self, finished: dict[int, Running]) -> None:
         """The phase is over. For what is sent to one device nobody waits."""
         self.awaited(-1)
         for ticket, row in self.under_way.items():
-            time = self.rows[row]
-            self.rows[row] = replace(time, elapsed=lasted.pop(ticket, time.collective))
+            time, done = self.rows[row], finished.pop(ticket, None)
+            alone, lasted = (0.0, time.collective) if done is None else (done.alone, done.lasted)
+            self.rows[row] = replace(time, exposed=alone, elapsed=lasted)
 
 
 def _sum(one: CallTime, other: CallTime) -> CallTime:
@@ -243,7 +245,8 @@ def _sum(one: CallTime, other: CallTime) -> CallTime:
         *(one.seconds + other.seconds, one.low + other.low, one.high + other.high),
         bound,
         ", ".join(dict.fromkeys([*one.kernel.split(", "), *other.kernel.split(", ")])).strip(", "),
-        *(one.collective + other.collective, one.exposed + other.exposed, one.elapsed + other.elapsed),
+        *(one.collective + other.collective, one.exposed + other.exposed),
+        *(one.waited + other.waited, one.elapsed + other.elapsed),
         one.awaited_at if other.awaited_at is None else other.awaited_at,
     )
 
@@ -279,16 +282,18 @@ class _Tally(Struct):
         return whole
 
     def exchanged(
-        self, time: CallTime, seconds: float, launch: Launches, lasted: dict[int, float]
+        self, time: CallTime, seconds: float, launch: Launches, finished: dict[int, Running]
     ) -> CallTime:
-        """Count a collective where it starts. lasted: by ticket, seconds from when it could run to its end."""
+        """Count a collective where it starts. finished: those that have ended, by ticket."""
         if launch.part == "wait":
-            return replace(time, exposed=time.seconds, elapsed=lasted.pop(launch.ticket) * launch.times)
+            done, times = finished.pop(launch.ticket), launch.times
+            return replace(time, exposed=done.alone * times, waited=time.seconds, elapsed=done.lasted * times)
         self.communication += seconds
+        time = replace(time, collective=seconds)
         if launch.part == "start":
-            return replace(time, collective=seconds)
+            return time
         self.exposed += seconds
-        return replace(time, collective=seconds, exposed=seconds, elapsed=seconds, awaited_at=launch.row)
+        return replace(time, exposed=seconds, waited=seconds, elapsed=seconds, awaited_at=launch.row)
 
     def add(self, time: CallTime, batch: Batch, times: int, fast: float, slow: float) -> None:
         """Count a call that runs so often. fast, slow: seconds that it takes beside such a CPU."""

@@ -119,32 +119,36 @@ def beside(compute: float, exchange: float) -> float:
     return max(compute - shared * _KERNEL_SPEED, 0.0) + shared + max(exchange - shared * _EXCHANGE_SPEED, 0.0)
 
 
-class _Exchange(Struct):
-    """A collective: from when it may run, and seconds of it that are left."""
+class Running(Struct):
+    """A collective: from when it may run, and seconds of it that are left.
+
+    alone: seconds in which no other kernel ran. lasted: of one that has ended, seconds since it could run.
+    """
 
     ticket: int
     ready: float
     left: float
+    alone: float = 0.0
+    lasted: float = 0.0
 
 
 class Link(Struct):
     """The stream of collectives: one runs after the other.
 
-    now: until when it is known what ran. has_begun: whether the first of the queue runs. ends: by ticket, of what is done;
-    lasted: seconds from when it could run, the one before it being done, to its end. alone: seconds in which a collective
-    ran and no other kernel did.
+    now: until when it is known what ran. has_begun: whether the first of the queue runs. ends, finished: by ticket, of what
+    is done. alone: seconds in which a collective ran and no other kernel did.
     """
 
-    queue: list[_Exchange] = field(default_factory=list)
+    queue: list[Running] = field(default_factory=list)
     now: float = 0.0
     has_begun: bool = False
     ends: dict[int, float] = field(default_factory=dict)
-    lasted: dict[int, float] = field(default_factory=dict)
+    finished: dict[int, Running] = field(default_factory=dict)
     alone: float = 0.0
 
     def start(self, ticket: int, at: float, seconds: float) -> None:
         """Queue a collective that may run once the kernels before it have."""
-        self.queue.append(_Exchange(ticket, at, seconds))
+        self.queue.append(Running(ticket, at, seconds))
 
     def beside(self, at: float, seconds: float, *, fills: bool) -> float:
         """When another kernel ends that starts at a moment. fills: whether it holds all multiprocessors, as products do."""
@@ -174,7 +178,7 @@ class Link(Struct):
             first = self.queue[0]
             begin = self.now if self.has_begun else max(self.now, first.ready)
             self.now = begin + first.left
-            self.alone += first.left
+            self._is_alone(first, first.left)
             self._advance(first.left, self.now)
         return self.ends.pop(ticket)
 
@@ -185,13 +189,16 @@ class Link(Struct):
 
     def _blocked(self, at: float, seconds: float) -> float:
         """When a kernel ends that holds all multiprocessors: a collective begins only beside its last tiles."""
-        self.now, alone = at + seconds - min(_TAIL, _SHORT * seconds), self.alone
-        self._run_alone(at + seconds)
-        self.alone = alone
+        self.now = at + seconds - min(_TAIL, _SHORT * seconds)
+        self._run_alone(at + seconds, is_beside=True)
         return at + seconds
 
-    def _run_alone(self, until: float) -> None:
-        """Run the queue while no other kernel runs."""
+    def _is_alone(self, first: Running, seconds: float) -> None:
+        self.alone += seconds
+        first.alone += seconds
+
+    def _run_alone(self, until: float, *, is_beside: bool = False) -> None:
+        """Run the queue as if no other kernel ran. is_beside: whether one does, and only leaves it room."""
         while self.queue and self.now < until:
             first = self.queue[0]
             if not self.has_begun and first.ready + _HANDOVER > until:
@@ -200,7 +207,8 @@ class Link(Struct):
             self.has_begun = True
             lasts = min(first.left, until - self.now)
             self.now += lasts
-            self.alone += lasts
+            if not is_beside:
+                self._is_alone(first, lasts)
             self._advance(lasts, self.now)
         self.now = max(self.now, until)
 
@@ -210,7 +218,8 @@ class Link(Struct):
         first.left -= seconds
         if first.left >= _NOTHING:
             return False
-        self.ends[first.ticket], self.lasted[first.ticket] = at, at - first.ready
+        first.lasted = at - first.ready
+        self.ends[first.ticket], self.finished[first.ticket] = at, first
         self.queue.pop(0)
         self.has_begun = False
         if self.queue:

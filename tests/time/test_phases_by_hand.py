@@ -15,7 +15,7 @@ from graphflops.kernels.kernel import Exchange, Kernel, Product, Recurrence
 from graphflops.report.call_time import CallTime
 from graphflops.time.predict import Time
 from graphflops.time.program_time import Batch, _matrix_utilization, _ranks, _sum, _Tally, _Timer
-from graphflops.time.schedule import Launches
+from graphflops.time.schedule import Launches, Running
 from tests.time.toy_device import device
 
 HOST = Host({}, faster=2.0, slower=3.0)
@@ -217,15 +217,15 @@ def test_sums_over_phases() -> None:
 
 @pytest.mark.parametrize(
     ("part", "communication", "exposed", "of_call"),
-    [("all", 5, 5, (5, 5, 5)), ("start", 5, 0, (5, 0, 0)), ("wait", 0, 0, (0, 9, 7))],
+    [("all", 5, 5, (5, 5, 5, 5)), ("start", 5, 0, (5, 0, 0, 0)), ("wait", 0, 0, (0, 6, 9, 7))],
 )
 def test_where_an_exchange_is_counted(
-    part: Any, communication: float, exposed: float, of_call: tuple[float, float, float]
+    part: Any, communication: float, exposed: float, of_call: tuple[float, ...]
 ) -> None:
-    """A call that waits takes as long as it waits, for a collective that lasted 7 s."""
+    """A call that waits takes as long as it waits, for a collective that lasted 7 s, 6 of them alone."""
     found, time = tally(), CallTime(9.0, 9.0, 9.0, "link")
-    counted = found.exchanged(time, 5.0, launch(2, part=part, ticket=4), {4: 7.0})
-    assert (counted.collective, counted.exposed, counted.elapsed) == of_call
+    counted = found.exchanged(time, 5.0, launch(2, part=part, ticket=4), {4: Running(4, 1.0, 0.0, 6.0, 7.0)})
+    assert (counted.collective, counted.exposed, counted.waited, counted.elapsed) == of_call
     assert counted.awaited_at == (2 if part == "all" else None)
     assert (counted.seconds, found.communication, found.exposed) == (9, communication, exposed)
 
@@ -239,7 +239,7 @@ def test_who_waits_for_a_collective() -> None:
     before, beside, after = launch(0, COPY), launch(2, COPY, host=0.0), launch(3, COPY, host=0.0)
     _, rows = timer().phase([before, start, beside, wait, after])
     assert (rows[1].awaited_at, rows[1].collective) == (3, 10)
-    assert rows[1].exposed == rows[1].seconds == pytest.approx(10 - 0.6 * 5)
+    assert rows[1].waited == rows[1].seconds == rows[1].exposed == pytest.approx(10 - 0.6 * 5)
     assert rows[1].elapsed == pytest.approx(5 + 7)
     _, rows = timer().phase([before, start, beside, wait])
     assert rows[1].awaited_at == -1
