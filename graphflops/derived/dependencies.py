@@ -9,9 +9,7 @@ from graphflops.ops import operator
 from graphflops.report import Report, Row
 
 _Extent = tuple[str | int, int, int]  # memory, and the bytes there from the begin to the end
-_Use = tuple[
-    int, int, bool, bool
-]  # bytes from the begin to the end; whether it writes, whether it is a collective
+_Use = tuple[int, int, bool, bool]  # bytes there; whether it writes them, whether it is a collective
 
 
 class Memory:

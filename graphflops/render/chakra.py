@@ -54,17 +54,13 @@ def chakra(report: Report) -> bytes:
     if not report.device:
         raise OptionError("--format chakra: the report has no times: name a device with --device")
     if report.program is None and any(row.time and row.time.collective for row in report.rows):
-        raise OptionError(
-            "--format chakra: a saved report does not say what collectives send: give the model"
-        )
+        raise OptionError("--format chakra: a saved report does not say what collectives send: give a model")
     micro_steps = 1 if report.training is None else report.training.accumulate
     if len(report.rows) * micro_steps > _MOST:
         raise OptionError(f"--format chakra: more than {_MOST:,} nodes: take a smaller --accumulate")
     spans = timeline(report, micro_steps)
     if max((span.end for span in spans), default=0.0) * _MICROSECONDS > _LARGEST:
-        raise OptionError(
-            "--format chakra: the run takes too long to count its microseconds: take smaller sizes"
-        )
+        raise OptionError("--format chakra: there are too many microseconds to count: take smaller sizes")
     messages = _Trace(report).messages(spans)
     return b"".join([bytes(varint(len(message))) + message for message in messages])
 
@@ -84,15 +80,14 @@ class _Trace:
     def messages(self, spans: Iterable[Span]) -> Iterator[bytes]:
         """The global metadata and the nodes."""
         yield self.metadata()
-        if self.mesh is not None and any(
-            given.get("group_name") != _ALL for given in self.arguments.values()
-        ):
+        groups = {str(given.get("group_name")) for given in self.arguments.values()}
+        if self.mesh is not None and groups - {_ALL}:
             yield self.process_groups(self.mesh)
         for span in spans:
             first = self.count
             yield from self.span(span)
             self.ids.append(range(first, self.count))
-            self.last[span.is_exchange] = self.ids[-1]
+            self.last[span.is_exchange] = self.ids[-1] or self.last[span.is_exchange]
 
     def metadata(self) -> bytes:
         """What wrote the trace, of which device and rank, and how many calls have no known cost."""
@@ -136,11 +131,9 @@ class _Trace:
             facts.append(("predicted_seconds", "double", None))
         name = "optimizer" if span.phase == "optimizer" else "outside of calls"
         if row is not None:
-            name, texts = (
-                operator_name(row.op),
-                {"module": row.module, "node": row.node, "source": row.source},
-            )
-            facts += [(key, "string", safe(text)) for key, text in texts.items() if text]
+            name = operator_name(row.op)
+            texts = (("module", row.module), ("node", row.node), ("source", row.source))
+            facts += [(key, "string", safe(text)) for key, text in texts if text]
         nodes = self.exchanges(span, row) if row is not None and span.is_exchange else [self.call(span, row)]
         for kind, own in nodes:
             yield self.node(name, kind, body + _attributes(10, [*facts, *own]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -130,12 +131,14 @@ def test_what_cannot_be_told_is_refused_in_one_line(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="name a device with --device"):
         render(analyze(SAMPLES / "convnet.pt2"), "chakra")
     saved = Report.from_json(analyze(summed(), device="h200").to_json())
-    with pytest.raises(
-        OptionError, match="a saved report does not say what collectives send: give the model"
-    ):
+    with pytest.raises(OptionError, match="a saved report does not say what collectives send: give a model"):
         render(saved, "chakra")
     with pytest.raises(OptionError, match="take a smaller --accumulate"):
         render(analyze(SAMPLES / "convnet.pt2", device="h200", training=Training(accumulate=10**6)), "chakra")
+    lstm = analyze(SAMPLES / "lstm.pt2", device="h200")
+    ages = [row._replace(time=row.time and replace(row.time, seconds=1e13)) for row in lstm.rows]
+    with pytest.raises(OptionError, match="take smaller sizes"):
+        render(replace(lstm, rows=tuple(ages)), "chakra")
     given = ["analyze", str(SAMPLES / "convnet.pt2"), "--output", str(tmp_path / "step.0.et")]
     done = CliRunner().invoke(main, given)
     assert (done.exit_code, done.stderr.count("\n"), [*tmp_path.iterdir()]) == (2, 1, [])
