@@ -207,8 +207,7 @@ class PhaseMemory:
 class Exchange(NamedTuple):
     """Collectives of one operator among the devices along one axis of the mesh, in one module and phase.
 
-    axis: `dp+tp` for several, "" for a group that lies along none. bytes: what the device sends in all of the calls.
-    seconds: that they run on the device; exposed: those in which no other kernel runs. Both are 0 without a device.
+    axis: `dp+tp` for several, "" for none. bytes: sent in all calls. seconds: that they run; exposed: and nothing else does.
     """
 
     axis: str
