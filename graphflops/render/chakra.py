@@ -25,9 +25,10 @@ from graphflops.version import __version__
 from graphflops.view import View
 
 _SCHEMA = "1.0.0"
-_METADATA, _COMPUTE, _SEND, _RECEIVE, _COLLECTIVE = 1, 4, 5, 6, 7  # NodeType
+_METADATA, _LOAD, _STORE, _COMPUTE, _SEND, _RECEIVE, _COLLECTIVE = range(1, 8)  # NodeType
 # Names of nodes begin with their type: by that Chakra's timeline visualizer tells them apart.
-_TYPES = {_COMPUTE: "COMP", _SEND: "COMM_SEND", _RECEIVE: "COMM_RECV", _COLLECTIVE: "COMM_COLL"}
+_TYPES = {_LOAD: "MEM_LOAD", _STORE: "MEM_STORE", _COMPUTE: "COMP"}
+_TYPES |= {_SEND: "COMM_SEND", _RECEIVE: "COMM_RECV", _COLLECTIVE: "COMM_COLL"}
 # CollectiveCommType by canonical operator, and which one takes gradients back.
 _KINDS = {"all_reduce": 0, "all_gather": 2, "broadcast": 5, "all_to_all": 6, "reduce_scatter": 7}
 _TAKEN_BACK = {"all_gather": "reduce_scatter", "reduce_scatter": "all_gather"}
@@ -153,8 +154,26 @@ class _Trace:
             return _COMPUTE, [_on_cpu(self.report.execution != "graph")]  # in a graph it is the loss
         if time is not None and time.collective:
             return _COMPUTE, [_on_cpu("," not in time.kernel)]
-        is_on_cpu = time is not None and not time.kernel
-        return _COMPUTE, [_on_cpu(is_on_cpu), ("stream", "int64", 0), *self.work(_cost(span, row))]
+        facts = [_on_cpu(time is not None and not time.kernel), ("stream", "int64", 0)]
+        kind = self.moved(row)
+        if kind == _COMPUTE:
+            return kind, [*facts, *self.work(_cost(span, row))]
+        made = tuple([Ref(name) for name, _ in row.outputs])
+        return kind, [*facts, ("tensor_size", "uint64", self.bytes(made, row))]
+
+    def moved(self, row: Row) -> int:
+        """What a call is: a store to the host's memory of what a step keeps there, a load back, or else any call."""
+        step = None if self.report.program is None else self.report.program.step
+        if step is None:
+            return _COMPUTE
+        kinds = [
+            [step.storages[step.places[name][0]].kind for name, _ in each]
+            for each in (row.inputs, row.outputs)
+        ]
+        read, made = ([kind in ("host", "pinned") for kind in each] for each in kinds)
+        if any(made):
+            return _COMPUTE if all(read) else _STORE
+        return _LOAD if any(read) and made else _COMPUTE
 
     def exchanges(self, span: Span, row: Row) -> Iterator[_Node]:
         """The collective of a call, or its messages to and from single devices, whose ranks are those of the mesh."""

@@ -128,6 +128,27 @@ def test_what_is_written_in_place_is_read_through_memory() -> None:
     assert sum_.id not in (*named["aten.add_.Tensor"].data_deps, *named["aten.add_.Tensor"].ctrl_deps)
 
 
+def test_what_is_kept_on_the_host_is_stored_and_loaded() -> None:
+    """The operand of sin is saved for its gradient, cos of it: 1024 float32 go to the host and come back."""
+
+    def factory() -> Any:
+        x = torch.zeros(1024, requires_grad=True)
+
+        def step() -> None:
+            with torch.autograd.graph.save_on_cpu():
+                y = (x * 2).sin()
+            y.sum().backward()
+
+        return step
+
+    nodes = nodes_of(factory)
+    (store,), (load,) = (of_type(nodes, f"MEM_{kind}_NODE") for kind in ("STORE", "LOAD"))
+    assert {attributes(node)["tensor_size"] for node in (store, load)} == {1024 * BYTES}
+    assert store.id in load.data_deps
+    (cos,) = [node for node in nodes if node.name == "COMP_NODE_aten.cos"]
+    assert load.id in cos.data_deps
+
+
 @pytest.mark.parametrize(
     "factory", [steps.single, steps.inference, steps.checkpointed, steps.mixed_precision]
 )
