@@ -16,7 +16,7 @@ from graphflops.derived.dependencies import Memory
 from graphflops.derived.timeline import Span, timeline
 from graphflops.dims import total
 from graphflops.errors import OptionError
-from graphflops.graph import Mesh, Ref
+from graphflops.graph import HOST_KINDS, Mesh, Ref
 from graphflops.ops import operator
 from graphflops.render.text import operator_name, safe
 from graphflops.report import Report, Row
@@ -170,7 +170,7 @@ class _Trace:
             [step.storages[step.places[name][0]].kind for name, _ in each]
             for each in (row.inputs, row.outputs)
         ]
-        read, made = ([kind in ("host", "pinned") for kind in each] for each in kinds)
+        read, made = ([kind in HOST_KINDS for kind in each] for each in kinds)
         if any(made):
             return _COMPUTE if all(read) else _STORE
         return _LOAD if any(read) and made else _COMPUTE

@@ -216,7 +216,7 @@ def meshgrid(tensors: Sequence[TensorType], *, indexing: str = "ij") -> Estimate
 def as_strided(x: TensorType, size: Sequence[Dim], stride: Sequence[Dim]) -> Estimate:
     """A view with any strides over the memory of a tensor, which may show a part of it only.
 
-    It holds no more elements than there are from its first to its last, nor than it has places along axes that do not repeat.
+    It holds no more elements than lie from its first to its last, and than it has places along axes that do not repeat.
     """
     require(len(size) == len(stride), f"{len(size)} sizes with {len(stride)} strides")
     span = total((each - 1) * step for each, step in zip(size, stride, strict=True)) + 1
