@@ -26,6 +26,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 import graphflops
+from benchmarks.drawn_models import DRAWN
 from benchmarks.later_models import LATER
 from benchmarks.memory_models import HELD_OUT, READ_FROM
 from benchmarks.newest_models import NEWEST
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from graphflops import Execution
 
 TABLES = {
+    "drawn at random, that no rule was read from": DRAWN,
     "newest models, that no rule was read from": NEWEST,
     "later models, that no rule was read from": LATER,
     "models that the rules were read from": READ_FROM,

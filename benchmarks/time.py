@@ -33,6 +33,7 @@ from msgspec.structs import replace
 from torch.utils import _pytree as pytree
 
 import graphflops
+from benchmarks.drawn_models import DRAWN
 from benchmarks.later_models import LATER
 from benchmarks.memory_models import HELD_OUT, READ_FROM
 from benchmarks.newest_models import NEWEST, NEWEST_FLOAT32
@@ -101,7 +102,7 @@ class Subject:
         key, _, dtype = name.partition(" ")
         kind = getattr(torch, dtype or "bfloat16")
         with torch.device("cuda"):
-            model, args, kwargs = {**READ_FROM, **HELD_OUT, **LATER, **NEWEST}[key]()
+            model, args, kwargs = {**READ_FROM, **HELD_OUT, **LATER, **NEWEST, **DRAWN}[key]()
         self.model = model.to("cuda", kind).eval()
         for part in self.model.modules():
             if isinstance(part, torch.nn.RNNBase):  # cuDNN has no backward of it otherwise
@@ -354,7 +355,8 @@ def main() -> None:
     ended = monotonic() + options.limit
     print(f"measured / predicted milliseconds on {torch.cuda.get_device_name()}, torch {torch.__version__}")
     tables = {
-        "newest models, never used for any constant": [
+        "drawn at random, never used for any constant": list(DRAWN),
+        "newest models, kernels of some of which constants were fitted to": [
             *NEWEST,
             *(f"{name} float32" for name in NEWEST_FLOAT32),
         ],

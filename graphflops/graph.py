@@ -237,9 +237,8 @@ class Step:
     """What the recording of one eager step of one rank holds beside its calls.
 
     phases: by call. wrapped, hooked: by call, how many calls Python dispatched and hooks ran before it. storages: all
-    memory, in the order in which it is allocated. mesh: None on one device. strides: of each value. views: results that
-    share the memory of an operand. counters: values in the host's memory, by which optimizers count their steps.
-    places: of each value, the number of its storage, and the bytes there from its begin to its end.
+    memory, as it is allocated. mesh: None on one device. strides, places: of each value; the number of its storage, and the
+    bytes there from begin to end. views: results that share the memory of an operand. counters: by which optimizers count.
     """
 
     phases: tuple[Phase, ...]
@@ -253,12 +252,6 @@ class Step:
     places: Mapping[str, tuple[int, int, int]] = field(default_factory=dict)
 
     @property
-    def hosted(self) -> dict[str, StorageKind]:
-        """Values in the host's memory, counters of optimizers apart, with the kind of that memory."""
-        kinds = [memory.kind for memory in self.storages]
-        return {name: kinds[at] for name, (at, _, _) in self.places.items() if kinds[at] in HOST_KINDS}
-
-    @property
     def is_training(self) -> bool:
         """Whether it has gradients."""
         return "backward" in self.phases
@@ -268,20 +261,18 @@ class Step:
 class Graph:
     """A program, or a graph nested in one, as recorded.
 
-    nodes: in program order: a value is defined before it is used.
+    nodes: in program order: a value is defined before it is used. notes: what the reader noticed.
     types: what the file records of each value by name: a type, or the size or number a scalar stands for.
     modules: type of each module by path, for the module tree; empty where the file records none.
     captures: for a nested graph, the names of the values around it that it uses; they keep their names inside.
     declared: where types are derived and not recorded, what the file says of some values in passing; it may be out of
         date. None where `types` records every value.
     fallback_types: what the format itself can tell of the results of a call that no rule types, given its operands.
-    notes: what the reader noticed.
     contents: by the name of an input that is no user's: what it holds, read from the file when asked for; None where that
         is not at hand (weights that were left out, data in another file). An analysis asks for masks alone.
     lasting: values that live until the last call, used or not: autocast keeps its copies of parameters so long.
     recomputed: by name of a call, the number of the checkpoint that runs it again for the gradients.
-    eager: what an eager run of its module held, where the file records it.
-    step: for a recorded step, its phases, its memory and the mesh of its devices.
+    eager: what an eager run of its module held, where the file records it. step: what the recording of a step holds.
     orders: by name of an input that does not lie in row-major order: its axes, the outermost in memory first.
     guards: conditions of the export on input axes, `x[1] == 12`, each by its text.
     """

@@ -56,8 +56,19 @@ def is_contiguous(shape: Sequence[Dim], strides: Strides) -> bool:
 
 
 def has_channels_last(shape: Sequence[Dim], strides: Strides) -> bool:
-    """Whether the channels of images are their innermost axis in memory."""
-    return len(shape) > 2 and strides[1] == 1 and shape[1] != 1 and strides[-1] != 1
+    """Whether the channels of images are their innermost axis in memory, as PyTorch tells it (MemoryFormat.h of c10).
+
+    Strides of axes of size 1 count: of a batch of one image, a view of rows of channels gives a batch no stride of its own.
+    """
+    if len(shape) <= 2 or strides[1] != 1 or shape[1] == 1:
+        return False
+    least = 0
+    for axis in (1, *reversed(range(2, len(shape))), 0):
+        stride = size_hint(strides[axis])
+        if stride < least:
+            return False
+        least = stride * size_hint(shape[axis])
+    return True
 
 
 def order_of(strides: Strides) -> list[int]:
@@ -95,9 +106,23 @@ def repeated(shape: Sequence[Dim], strides: Strides, wide: Sequence[Dim]) -> Str
 
 
 def regrouped(old: Sequence[Dim], strides: Strides, new: Sequence[Dim]) -> Strides | None:
-    """Strides after axes are merged and split; None where that takes a copy."""
+    """Strides after axes are merged and split; None where that takes a copy.
+
+    An axis of size 1 goes with the axes inside of it (`computeStride` in TensorUtils.cpp of ATen).
+    """
+    found = _split(old, strides, new)
+    if found is not None:
+        for axis in reversed(range(len(new))):
+            if new[axis] == 1:
+                inside = found[axis + 1] * new[axis + 1] if axis + 1 < len(new) else None
+                found[axis] = inside or (strides[-1] if strides else 1)
+    return None if found is None else tuple(found)
+
+
+def _split(old: Sequence[Dim], strides: Strides, new: Sequence[Dim]) -> list[Dim] | None:
+    """The same, but for axes of size 1."""
     if is_contiguous(old, strides) or 0 in (*old, *new):  # without elements there is nothing to copy
-        return row_major(new)
+        return [*row_major(new)]
     groups = _groups(old, new)
     if groups is None:
         return None
@@ -111,7 +136,7 @@ def regrouped(old: Sequence[Dim], strides: Strides, new: Sequence[Dim]) -> Strid
         for axis in reversed(after):
             found[axis] = step
             step = step * new[axis]
-    return tuple(found)
+    return found
 
 
 def _groups(old: Sequence[Dim], new: Sequence[Dim]) -> list[tuple[list[int], list[int]]] | None:

@@ -238,7 +238,7 @@ class Problem(Struct, frozen=True, dict=True):
         x, weight, out = call.operand("x"), call.operand("weight"), call.operand("grad") or call.out
         if conv is None or x is None or weight is None or out is None:
             return None
-        is_last = x.rank > _SEQUENCE_RANK and x.shape[1] > 1 and x.strides[1] == 1
+        is_last = x.rank > _SEQUENCE_RANK and has_channels_last(x.shape, x.strides)
         return Problem(
             conv,
             x,

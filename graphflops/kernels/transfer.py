@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple, cast
 
+from graphflops.graph import HOST_KINDS
 from graphflops.kernels.kernel import Kernel
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from graphflops.graph import Step, StorageKind
     from graphflops.passes.program import PricedCall
     from graphflops.tensor import TensorType
 
@@ -35,7 +37,13 @@ class Transfer(NamedTuple):
         return Kernel("transfer", value.dtype.name, 0, 0, size, size, variant=self.variant)
 
 
-def transfer(call: PricedCall, hosted: Mapping[str, str]) -> Transfer | None:
+def hosted(step: Step) -> dict[str, StorageKind]:
+    """Values in the host's memory, counters of optimizers apart, with the kind of that memory."""
+    kinds = [memory.kind for memory in step.storages]
+    return {name: kinds[at] for name, (at, _, _) in step.places.items() if kinds[at] in HOST_KINDS}
+
+
+def transfer(call: PricedCall, hosted: Mapping[str, StorageKind]) -> Transfer | None:
     """What a call of a recorded step copies between the two memories; None for other calls. hosted: kinds of memory."""
     given, made = call.uses[:1], call.node.outputs[:1]
     if not given or not made or (given[0] in hosted) == (made[0] in hosted):

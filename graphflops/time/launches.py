@@ -19,7 +19,7 @@ from graphflops.kernels.kernel import Exchange, Product
 from graphflops.kernels.lower import inside_operator
 from graphflops.kernels.moved import copy, elementwise
 from graphflops.kernels.rowwise import loss_kernels
-from graphflops.kernels.transfer import transfer
+from graphflops.kernels.transfer import hosted, transfer
 from graphflops.passes.checkpoints import gradient_checkpoints
 from graphflops.passes.program import PricedGraph
 from graphflops.tensor import TensorType
@@ -135,7 +135,7 @@ class Launcher:
         around = self.runs.of(graph, has_fast_paths=bool(inside)).layouts
         late = awaited_later(calls) if graph.graph.has_exchanges else ()
         step = graph.graph.step or Step((), ())
-        counters, hosted = step.counters, step.hosted
+        counters, away = step.counters, hosted(step)
         entered, sites = "", []
         for call in calls:
             stack, name = call.node.module_stack, call.node.name
@@ -148,7 +148,7 @@ class Launcher:
                 form = (call.node.op, *map(type, map(layouts.values.get, call.uses)))
             composite = outer and (outer.operator.name, outer.outputs[0] == call.node.outputs[0])
             is_on_host = bool(counters) and _counts(call, layouts, counters)
-            moved = transfer(call, hosted) if hosted else None
+            moved = transfer(call, away) if away else None
             rest = (entering, composite, name in inside, name in late, is_on_host, moved)
             key = (layouts, records, name if form is None else form, *rest)
             number = self.kinds.setdefault(key, len(self.kinds))

@@ -324,7 +324,7 @@ def _conversions(one: Kernel, sizes: Convolution) -> list[Kernel]:
         (filters, channels, prod(sizes.filter)),
         (sizes.batch, filters, prod(sizes.result)),
     ]
-    if sizes.channels_last:  # a weight is in order already
+    if sizes.channels_last or prod(sizes.filter) == 1:  # a weight is in order already
         del tensors[1]
     kernels = []
     for images, wide, pixels in tensors:

@@ -5,9 +5,17 @@ from __future__ import annotations
 import random
 
 import torch
+from torch._prims_common import suggest_memory_format
 
 from graphflops.dims import symbol
-from graphflops.execution.strides import is_contiguous, order_of, regrouped, row_major, size_hint
+from graphflops.execution.strides import (
+    has_channels_last,
+    is_contiguous,
+    order_of,
+    regrouped,
+    row_major,
+    size_hint,
+)
 from tests.memory.one_call import eager
 from tests.support import t
 
@@ -107,3 +115,39 @@ def test_results_of_elementwise_operators_lie_as_those_of_torch() -> None:
         found = layouts.elementwise(["x0", "x1"], t(*out.shape))
         wide = [axis for axis, size in enumerate(out.shape) if size != 1]
         assert [found[axis] for axis in wide] == [out.stride(axis) for axis in wide], layouts.known
+
+
+def test_views_have_the_strides_that_torch_gives_them() -> None:
+    """Also along axes of size 1, which tell whether a batch of one image has its channels last."""
+    chance, seen = random.Random(5), set[bool]()
+    for _ in range(3000):
+        rank = chance.randint(1, 4)
+        shape = [chance.choice((1, 1, 2, 3, 4, 6)) for _ in range(rank)]
+        x = torch.empty(shape, device="meta").permute(*chance.sample(range(rank), rank))
+        new, rest = [], x.numel()
+        while rest > 1:
+            size = chance.choice([size for size in range(2, rest + 1) if rest % size == 0])
+            new.append(size)
+            rest //= size
+        for _ in range(chance.randint(0, 2)):
+            new.insert(chance.randint(0, len(new)), 1)
+        try:
+            expected = tuple(x.view(new).stride())
+        except RuntimeError:
+            expected = None
+        assert regrouped(x.shape, x.stride(), new) == expected, (x.shape, x.stride(), new)
+        seen.add(expected is None)
+    assert seen == {True, False}
+
+
+def test_channels_are_last_where_torch_says_so() -> None:
+    chance = random.Random(6)
+    for _ in range(2000):
+        x = torch.empty([chance.choice((1, 2, 3, 5)) for _ in range(4)], device="meta")
+        x = x.permute(*chance.sample(range(4), 4))
+        is_last = suggest_memory_format(x) == torch.channels_last
+        is_last = is_last and x.shape[1] != 1 and x.stride(1) == 1
+        assert has_channels_last(x.shape, x.stride()) == is_last, (x.shape, x.stride())
+    rows = torch.empty(1, 196, 320, device="meta").transpose(1, 2).view(1, 320, 14, 14)
+    assert rows.stride() == (320, 1, 4480, 320)
+    assert not has_channels_last(rows.shape, rows.stride())
