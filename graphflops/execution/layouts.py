@@ -292,10 +292,9 @@ def _viewed(
             return strides
         axis %= len(strides)
         return (*strides[:axis], strides[axis] * step, *strides[axis + 1 :])
-    if operator.name == "unsqueeze" and isinstance(axis, int):
-        axis %= len(shape) + 1
-        step = shape[axis] * strides[axis] if axis < len(shape) else 1
-        return (*strides[:axis], step, *strides[axis:])
+    if operator.name == "unsqueeze" and isinstance(at := arguments.get("axes"), int):
+        at %= len(shape) + 1
+        return (*strides[:at], shape[at] * strides[at] if at < len(shape) else 1, *strides[at:])
     if operator.name in _AT_OTHER_PLACES:
         return _at_other_places(operator, arguments, strides)
     return (
