@@ -132,7 +132,8 @@ class _Groups:
             for reader in dict.fromkeys(map(self.found, self.readers.get(key, ())[-_FARTHEST:])):
                 own = self.found(group)
                 is_near = group - self.first[reader] <= _FARTHEST
-                is_open = reader != own and is_near and self.depth[reader] == self.depth[own]
+                is_apart = self.found(reader) != own  # an earlier reader may have joined it just now
+                is_open = is_apart and is_near and self.depth[reader] == self.depth[own]
                 if is_open and self.fit([reader], op) and run_together(self.loops[reader], self.loops[own]):
                     self.join(reader, own)
             self.readers.setdefault(key, []).append(group)
@@ -157,8 +158,6 @@ class _Groups:
     def join(self, group: int, other: int) -> None:
         """Put the members of one group into another that can run in the same kernel."""
         other = self.found(other)
-        if group == other:
-            return
         self.joined[other] = group
         self.members[group] += self.members[other]
         if self.loops[other].kept:

@@ -248,6 +248,14 @@ def test_readers_of_one_tensor_are_one_kernel_unless_64_lie_between() -> None:
     assert ("one",) in outputs_of(one, *more, two, outputs=outputs)
 
 
+def test_operators_that_join_one_after_the_other_run_once() -> None:
+    """A sum over rows joins what reads its first operand; then what reads its second, of which that is one, joins both."""
+    one, two = op("pointwise", "one", "x", "t"), op("pointwise", "two", "u", "t", elements=10)
+    rows = op("reduction", "rows", "z", "u", "t", kept=10)
+    kernels = fused([one, two, rows], {"one", "two", "rows"})
+    assert [[each.node for each in kernel.members] for kernel in kernels] == [["one", "two", "rows"]]
+
+
 def test_a_kernel_has_64_operators_at_most() -> None:
     chain = [op("pointwise", f"t{place}", f"t{place - 1}" if place else "x") for place in range(70)]
     kernels = fused(chain, {"t69"})
