@@ -6,6 +6,7 @@ A layer made wider changes every product that reads or writes it.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from math import prod
@@ -28,7 +29,7 @@ def causes(folds: Iterable[Fold]) -> list[Cause]:
     twice as many heads of half as many channels each.
     """
     groups: dict[int, list[Fold]] = {}
-    sizes: dict[int, dict[Resized, int]] = {}
+    sizes: dict[int, Counter[Resized]] = {}
     group_of: dict[tuple[int, int], int] = {}
     for number, fold in enumerate(folds):
         mine = _resized(fold)
@@ -36,15 +37,15 @@ def causes(folds: Iterable[Fold]) -> list[Cause]:
         into, *others = joined or [number]
         for other in others:  # this entry connects groups that had no size in common
             groups[into] += groups.pop(other)
-            _count(sizes[into], sizes.pop(other))
+            sizes[into].update(sizes.pop(other))
         groups.setdefault(into, []).append(fold)
-        _count(sizes.setdefault(into, {}), mine)
+        sizes.setdefault(into, Counter()).update(mine)
         group_of.update({size[:2]: into for size in (sizes[into] if others else mine)})
     _attach(groups, sizes)
     return [_cause(group, sizes[number]) for number, group in groups.items()]
 
 
-def _attach(groups: dict[int, list[Fold]], sizes: dict[int, dict[Resized, int]]) -> None:
+def _attach(groups: dict[int, list[Fold]], sizes: dict[int, Counter[Resized]]) -> None:
     """Moves groups without changed weights into one with sizes of the same ratio, in a module around it or in it."""
     ratios = {}
     for number, counts in sizes.items():
@@ -61,7 +62,7 @@ def _attach(groups: dict[int, list[Fold]], sizes: dict[int, dict[Resized, int]])
         for other in alike:
             if other != number and other in groups and _nested(place, _place(groups[other])):
                 groups[other] += groups.pop(number)
-                _count(sizes[other], sizes.pop(number))
+                sizes[other].update(sizes.pop(number))
                 break
 
 
@@ -70,20 +71,15 @@ def _nested(one: Sequence[str], other: Sequence[str]) -> bool:
     return one[:depth] == other[:depth]
 
 
-def _count(counts: dict[Resized, int], more: Mapping[Resized, int]) -> None:
-    for size, times in more.items():
-        counts[size] = counts.get(size, 0) + times
-
-
-def _resized(fold: Fold) -> dict[Resized, int]:
+def _resized(fold: Fold) -> Counter[Resized]:
     """The fixed sizes that changed; none for a module that is new, gone, moved or that does something else too."""
     first = fold.first
     if first.status != "changed" or any(fact.kind not in _SIZED for fact in first.facts):
-        return {}
-    found: dict[Resized, int] = {}
+        return Counter()
+    found = Counter[Resized]()
     for fact in first.facts:
         for size in _sizes(fact, first.after_type):
-            _count(found, {size: len(fold.members) * (1 + 2 * fact.what.endswith("weight"))})
+            found[size] += len(fold.members) * (1 + 2 * fact.what.endswith("weight"))
     return found
 
 

@@ -58,19 +58,11 @@ def frobenius_norm(t: Calls, x: Operand, dim: Axes | None = None, *options: Any)
 # Cells (RNN.cpp); those with gates have a kernel of their own on a GPU
 
 
-@composite("rnn_tanh_cell")
-def rnn_tanh_cell(t: Calls, *operands: Operand) -> Operand:
-    return t.tanh(_hidden(t, *operands))
-
-
-@composite("rnn_relu_cell")
-def rnn_relu_cell(t: Calls, *operands: Operand) -> Operand:
-    return t.relu(_hidden(t, *operands))
-
-
-def _hidden(t: Calls, x: Operand, hx: Operand, w_ih: Operand, w_hh: Operand, *biases: Operand) -> Operand:
+@composite("rnn_tanh_cell", "rnn_relu_cell")
+def rnn_cell(t: Calls, x: Operand, hx: Operand, w_ih: Operand, w_hh: Operand, *biases: Operand) -> Operand:
     of_x, of_hidden = biases or (None, None)
-    return t.add_(t.linear(hx, w_hh, of_hidden), t.linear(x, w_ih, of_x))
+    hidden = t.add_(t.linear(hx, w_hh, of_hidden), t.linear(x, w_ih, of_x))
+    return t.tanh(hidden) if t.of.node.operator.word == "rnn_tanh_cell" else t.relu(hidden)
 
 
 # Products (LinearAlgebra.cpp)
@@ -164,12 +156,8 @@ def _pair(t: Calls, a: _Factor, b: _Factor, gone: set[str], order: Sequence[str]
     if left and right and order.index(right[-1]) < order.index(left[0]):
         a, b, left, right = b, a, right, left  # so that the result lies in order
     product = t.bmm(a.ordered(t, (shared, left, summed)), b.ordered(t, (shared, summed, right)))
-    sizes = {
-        x: size
-        for each in (a, b)
-        for x, size in zip(each.labels, each.tensor.shape, strict=True)
-        if size != 1
-    }
+    pairs = [pair for each in (a, b) for pair in zip(each.labels, each.tensor.shape, strict=True)]
+    sizes = {x: size for x, size in pairs if size != 1}
     labels = [*shared, *left, *right]
     return _Factor(t.view(product, tuple([sizes.get(x, 1) for x in labels])), labels)
 
@@ -188,12 +176,9 @@ def inner(t: Calls, a: Operand, b: Operand) -> Operand:
 
 
 @composite("float_power")
-def float_power(t: Calls, x: Operand | float, exponent: Operand | float) -> Operand:
+def float_power(t: Calls, base: Operand | float, exponent: Operand | float) -> Operand:
     """A power in float64."""
-    pair = [
-        t.call("aten.to.dtype", each, FLOAT64) if isinstance(each, Operand) else each
-        for each in (x, exponent)
-    ]
+    pair = [t.call("aten.to.dtype", x, FLOAT64) if isinstance(x, Operand) else x for x in (base, exponent)]
     kinds = "_".join("Tensor" if isinstance(each, Operand) else "Scalar" for each in pair)
     return t.call("aten.pow.Scalar" if kinds == "Scalar_Tensor" else f"aten.pow.{kinds}", *pair)
 
@@ -262,14 +247,9 @@ def instance_norm(
 # Choices and repeats
 
 
-@composite("where.ScalarOther")
-def where_other(t: Calls, condition: Operand, a: Operand, b: float) -> Operand:
-    return t.where(condition, a, t.full((), b))
-
-
-@composite("where.ScalarSelf")
-def where_self(t: Calls, condition: Operand, a: float, b: Operand) -> Operand:
-    return t.where(condition, t.full((), a), b)
+@composite("where.ScalarOther", "where.ScalarSelf")
+def where(t: Calls, condition: Operand, *choices: Operand | float) -> Operand:
+    return t.where(condition, *[x if isinstance(x, Operand) else t.full((), x) for x in choices])
 
 
 @composite("repeat_interleave.self_int")

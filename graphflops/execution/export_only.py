@@ -91,14 +91,10 @@ def _masks(calls: Sequence[PricedCall], eager: EagerRun | None) -> tuple[set[str
             if eager is not None:
                 continue
             lines = code_lines(call.node.python_stack, call.node.module_stack)
-            if any(
-                has_fact("export-only mask", line.file, line.text) for line in lines
-            ) or not made.isdisjoint(call.uses):
-                made.update(outputs)
-            if any(
-                has_fact("mask of nothing", line.file, line.text) for line in lines
-            ) or not nothing.isdisjoint(call.uses):
-                nothing.update(outputs)
+            for fact, told in (("export-only mask", made), ("mask of nothing", nothing)):
+                is_told = any(has_fact(fact, line.file, line.text) for line in lines)
+                if is_told or not told.isdisjoint(call.uses):
+                    told.update(outputs)
     if eager is not None:
         made = no_data & eager.left_out
         nothing = made - {name for call in calls if _hides(call, eager) == "causal" for name in call.uses}
@@ -270,9 +266,7 @@ def _converted(
 def _grouped(call: PricedCall, own: Sequence[str], types: Sequence[Value]) -> PricedCall:
     """The attention on keys and values whose heads are shared. types: of `own`."""
     names = dict(zip(_OPERANDS[1:], own, strict=True))
-    given = {
-        name: Ref(names[name]) if name in names else value for name, value in call.node.arguments().items()
-    }
+    given = {name: Ref(names[name]) if name in names else x for name, x in call.node.arguments().items()}
     given["enable_gqa"] = True
     node = replace(call.node, args=(), kwargs=tuple(given.items()))
     gradient = call.gradient

@@ -251,8 +251,4 @@ class Work(NamedTuple):
     @staticmethod
     def of(cost: Cost, sizes: Sizes) -> Work:
         """The numbers of a cost."""
-        return Work(
-            *(sizes(cost.matrix_flops), sizes(cost.vector_flops), sizes(cost.transcendentals)),
-            *(sizes(cost.masked_flops), sizes(cost.read_bytes), sizes(cost.written_bytes)),
-            sizes(cost.link_bytes),
-        )
+        return Work(*(sizes(getattr(cost, name)) for name in Work._fields))

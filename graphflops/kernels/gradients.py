@@ -172,11 +172,9 @@ def _summed(call: ConcreteCall, out: Tensor, operand: Tensor) -> Kernel:
 
 def _cast_backward(call: ConcreteCall) -> list[Kernel]:
     out = call.out
-    return (
-        [copy(out, call.operands[0].bits)]
-        if out is not None and call.operands and not call.estimate.alias
-        else []
-    )
+    if out is None or not call.operands or call.estimate.alias:
+        return []
+    return [copy(out, call.operands[0].bits)]
 
 
 def _view_backward(call: ConcreteCall) -> list[Kernel]:
@@ -230,11 +228,6 @@ def _pooling_backward(call: ConcreteCall) -> list[Kernel]:
     if out is not None and is_mean and call.operands:
         return [_spread(call.operands[0], out)]
     return pooling_backward(call)
-
-
-def _rolled_backward(call: ConcreteCall) -> list[Kernel]:
-    """The gradient is turned back."""
-    return forward_kernels(call)
 
 
 def _resampling_backward(call: ConcreteCall) -> list[Kernel]:
@@ -347,7 +340,7 @@ _BY_NAME: Mapping[str, Lowering] = by_name(
         "col2im": image_backward,
         "im2col": columns_backward,
         "pad": _padded_backward,
-        "roll": _rolled_backward,
+        "roll": forward_kernels,  # the gradient is turned back
         "weight_norm": weight_norm,
     }
 )

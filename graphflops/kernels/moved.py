@@ -165,11 +165,8 @@ def strided(out: Tensor, operands: Sequence[Tensor]) -> Strided | None:
 
 def _steps(tensor: Tensor, out: Tensor) -> list[int]:
     """The stride of a tensor along each axis of the result; 0 where it is broadcast."""
-    missing = out.rank - tensor.rank
-    steps = [0] * max(missing, 0)
-    for size, step in zip(tensor.shape, tensor.strides, strict=True):
-        steps.append(0 if size == 1 else step)
-    return steps[-out.rank :] if out.rank else []
+    steps = [0 if size == 1 else step for size, step in zip(tensor.shape, tensor.strides, strict=True)]
+    return ([0] * (out.rank - tensor.rank) + steps)[-out.rank :] if out.rank else []
 
 
 def _merged(out: Tensor, steps: Sequence[Sequence[int]]) -> list[tuple[int, list[int]]]:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from typing import Literal
 
     from graphflops.cost import Value
-    from graphflops.kernels.call import ConcreteCall
+    from graphflops.kernels.call import ConcreteCall, Work
     from graphflops.kernels.kernel import Pass
     from graphflops.passes.program import PricedCall
 
@@ -129,15 +129,12 @@ def product_backward(call: ConcreteCall) -> list[Kernel]:
         return []
     kernels = []
     a, b = call.operand("a"), call.operand("b", "weight")
-    for_b = (
-        problem.for_a if b is not None and b.rank < _MATRIX_RANK else problem.for_b
-    )  # a vector stands first
+    is_first = b is not None and b.rank < _MATRIX_RANK  # a vector
+    for_b = problem.for_a if is_first else problem.for_b
     for operand, other, gradient in ((a, b, problem.for_a), (b, a, for_b)):
         if operand is not None and operand.requires_grad:
             vectors = [x for x in (other, b) if x is not None and x.rank < _MATRIX_RANK]
-            is_outer = (
-                len(vectors) == 2
-            )  # a column times a row; a first vector is multiplied as a matrix of one row
+            is_outer = len(vectors) == 2  # a column times a row; a first vector is a matrix of one row
             kernels.append(_outer(operand, call.out) if is_outer else gradient.kernel())
             kernels += _over_batches(operand, other, call.out)
     bias, is_of_rows = call.operand("bias"), call.operator.name == "linear"
@@ -217,8 +214,7 @@ def recurrent(call: ConcreteCall) -> list[Kernel]:
     if _is_cell(call):
         return _cell(call)
     turned = [copy(_steps_first(call.operands[0]))] if _is_batch_first(call) else []
-    kernels = _kernels(call, call.cost.matrix_flops, call.cost.read_bytes, call.cost.written_bytes, "forward")
-    return [*turned, *kernels]
+    return [*turned, _recurrence(call, call.cost, "forward")]
 
 
 def recurrent_backward(call: ConcreteCall) -> list[Kernel]:
@@ -227,8 +223,7 @@ def recurrent_backward(call: ConcreteCall) -> list[Kernel]:
         return []
     if _is_cell(call):
         return _cell_backward(call)
-    cost = call.backward_cost
-    return _kernels(call, cost.matrix_flops, cost.read_bytes, cost.written_bytes, "backward")
+    return [_recurrence(call, call.backward_cost, "backward")]
 
 
 def _of_cudnn(call: ConcreteCall) -> list[Kernel]:
@@ -268,9 +263,9 @@ def _steps_first(x: Tensor) -> Tensor:
     return replace(x, shape=(steps, batch, *width), strides=strides)
 
 
-def _kernels(call: ConcreteCall, flops: int, read: int, written: int, phase: Pass) -> list[Kernel]:
-    sizes = replace(_sizes(call), phase=phase)
-    return [Kernel("recurrence", call.operands[0].dtype, flops, 0, read, written, sizes)]
+def _recurrence(call: ConcreteCall, cost: Work, phase: Pass) -> Kernel:
+    moved, sizes = (cost.read_bytes, cost.written_bytes), replace(_sizes(call), phase=phase)
+    return Kernel("recurrence", call.operands[0].dtype, cost.matrix_flops, 0, *moved, sizes)
 
 
 def _sizes(call: ConcreteCall) -> Recurrence:
@@ -294,7 +289,7 @@ def _cell(call: ConcreteCall) -> list[Kernel]:
     x, sizes = call.operands[0], _sizes(call)
     gates = sizes.gates * sizes.hidden
     size = sizes.batch * gates * x.bits // 8
-    products = [_product(x, sizes.batch, gates, width) for width in (sizes.inputs, sizes.hidden)]
+    products = [problem.kernel() for problem in _of_cell(x, sizes)]
     return [*products, elementwise(x, 2 * size, size // sizes.gates, 3 * sizes.batch * gates)]
 
 
@@ -308,17 +303,15 @@ def _cell_backward(call: ConcreteCall) -> list[Kernel]:
         elementwise(x, 2 * size, size, 3 * rows * gates),
         *[reduction(grads, gates, is_inner=False)] * 2,
     ]
-    for width in (sizes.inputs, sizes.hidden):
-        of_x = replace(_product(x, rows, width, gates), sizes=Product(rows, width, gates, layout="nn"))
-        of_weight = replace(_product(x, gates, width, rows), sizes=Product(gates, width, rows, layout="nt"))
-        kernels += [of_x, of_weight]
+    for problem in _of_cell(x, sizes):
+        kernels += [problem.for_a.kernel(), problem.for_b.kernel()]
     return kernels
 
 
-def _product(x: Tensor, m: int, n: int, k: int) -> Kernel:
-    width = x.bits // 8
-    read, written = width * k * (m + n), width * m * n
-    return Kernel("matmul", x.dtype, 2 * m * n * k, 0, read, written, Product(m, n, k))
+def _of_cell(x: Tensor, sizes: Recurrence) -> list[Problem]:
+    """The products of operand and state with the weights of all gates."""
+    widths, gates = (sizes.inputs, sizes.hidden), sizes.gates * sizes.hidden
+    return [Problem(Product(sizes.batch, gates, width), x.dtype, x.bits) for width in widths]
 
 
 def reserve_bytes(cell: str, out: Dim, layers: int, weights: Dim, *, is_half: bool, is_training: bool) -> Dim:

@@ -7,7 +7,7 @@ ring algorithms: https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANC
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from graphflops.cost import Estimate, free
 from graphflops.dims import Dim, floor_div, total
@@ -198,19 +198,19 @@ def reduce_scatter_backward(call: ForwardCall) -> Estimate:
 @backward(f"{FUNCTIONAL}.all_to_all_single", f"{DIFFERENTIABLE}.all_to_all_single")
 def all_to_all_backward(call: ForwardCall) -> Estimate:
     """The slices of the gradient go back to where those of the operand came from."""
-    given = call.arguments
-    splits = given["input_split_sizes"], given["output_split_sizes"]
-    (x,) = _incoming(call)
-    return all_to_all(x, *splits, devices=given.get("devices", PAIR))
+    return _turned(call, all_to_all, "input_split_sizes", "output_split_sizes")
 
 
 @backward("_dtensor.shard_dim_alltoall")
 def shard_dim_alltoall_backward(call: ForwardCall) -> Estimate:
     """The same between the axes the other way round."""
-    given = call.arguments
-    axes = given["shard_dim"], given["gather_dim"]
-    (x,) = _incoming(call)
-    return shard_dim_alltoall(x, *axes, devices=given.get("devices", PAIR))
+    return _turned(call, shard_dim_alltoall, "shard_dim", "gather_dim")
+
+
+def _turned(call: ForwardCall, exchange: Callable[..., Estimate], *names: str) -> Estimate:
+    """An exchange of the gradient with two of its arguments in each other's place. names: in the new order."""
+    (x,), given = _incoming(call), call.arguments
+    return exchange(x, *(given[name] for name in names), devices=given.get("devices", PAIR))
 
 
 def _incoming(call: ForwardCall) -> Tensors:

@@ -107,7 +107,6 @@ class Summary:
 
     by_status: dict[str, int] = field(default_factory=dict)
     skipped: int = 0
-    reused: int = 0
     interrupted: bool = False
 
     @property
@@ -208,7 +207,6 @@ def _add(table: _Table, result: Result, summary: Summary) -> None:
         if index is not None:
             row = {**table.table.slice(index, 1).to_pylist()[0], **row}
             row["status"] = table.table.column("status")[index].as_py()
-            summary.reused += 1
     row |= {"options": table.options, "limits": table.limits, "version": tool()}
     summary.by_status[row["status"]] = summary.by_status.get(row["status"], 0) + 1
     table.waiting.append(Result(row, result.more))

@@ -197,7 +197,7 @@ class Launcher:
         host = self._host_inside(call, site.outer, "forward", kernels)
         if host is None:
             kept = records and call.gradient is not None
-            host = forward_seconds(self.costs, operator, kernels or (), records=kept, modules=())
+            host = forward_seconds(self.costs, operator, kernels or (), records=kept)
             if not any(isinstance(value, TensorType) for value in (*operands, *call.estimate.out)):
                 host = 0.0  # Python's arithmetic
             if operator.is_exchange and call.estimate.alias:
@@ -220,9 +220,8 @@ class Launcher:
         is_last = call.node.outputs[0] == outer.outputs[0]
         cost = self.costs.get(f"{phase}.{outer.operator.name}")
         if cost is None:
-            return (
-                None if is_last or phase == "backward" else len(kernels or ()) * self.costs["forward.inside"]
-            )
+            inside = len(kernels or ()) * self.costs["forward.inside"]
+            return None if is_last or phase == "backward" else inside
         further = self.costs[f"{phase}.further_kernel"]
         return len(kernels or ()) * further + (cost - further) * is_last
 

@@ -52,18 +52,15 @@ def library(entry: str) -> str:
     return entry.rpartition(",")[2].partition(".")[0]
 
 
-def forward_seconds(
-    costs: Costs, operator: Op, kernels: Sequence[Kernel], *, records: bool, modules: Sequence[str]
-) -> float:
-    """CPU time of a call. records: whether autograd keeps it. modules: the libraries of those entered."""
-    entered = entering_seconds(costs, modules)
+def forward_seconds(costs: Costs, operator: Op, kernels: Sequence[Kernel], *, records: bool) -> float:
+    """CPU time of a call. records: whether autograd keeps it."""
     if operator.kind in _UNCALLED:
-        return entered + operator.is_read_by_cpu * costs["forward.call"]
+        return operator.is_read_by_cpu * costs["forward.call"]
     if not kernels:
         own = costs["forward.skipped" if operator.kind in ("dropout", "cast") else "forward.without_kernel"]
     else:
         own = _launching(costs, "forward", operator, kernels)
-    return own + records * costs["forward.recording"] + entered
+    return own + records * costs["forward.recording"]
 
 
 def entering_seconds(costs: Costs, modules: Sequence[str]) -> float:

@@ -66,5 +66,5 @@ def test_the_cpu_starts_the_kernels_of_each_group(kernel: Kernel, launches: int)
     assert kernel.launches == launches
     costs = {"forward.convolution": 20.0, "forward.further_kernel": 7.0, "forward.recording": 0.0}
     operator = one_call("aten.conv2d.default", t(2, 64, 8, 8), t(64, 16, 3, 3), None, 1, 1, 1, 4).operator
-    seconds = forward_seconds(costs, operator, [kernel, kernel], records=False, modules=())
+    seconds = forward_seconds(costs, operator, [kernel, kernel], records=False)
     assert seconds == 20.0 + 7.0 * (2 * launches - 1)

@@ -7,7 +7,6 @@ quotients of symbolic sizes, in which a constant stands for the simplest fractio
 from __future__ import annotations
 
 import math
-import operator
 import struct
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
@@ -28,6 +27,7 @@ from graphflops.dims import (
     mod,
     where,
 )
+from graphflops.dims.functions import COMPARISONS
 from graphflops.errors import DimError
 from graphflops.rules import shapes
 from graphflops.rules.shapes import aligned, few, in_type, nested
@@ -37,14 +37,6 @@ Number = Union[Dim, float]
 FOLLOWED = 64  # elements; tensors that programs compute sizes with hold one or two entries per axis
 _SIMPLE = 1000  # largest denominator of the fraction that replaces a floating constant
 _PACKED = {"float16": "e", "float32": "f", "float64": "d"}
-_RELATIONS = {
-    "==": operator.eq,
-    "!=": operator.ne,
-    "<": operator.lt,
-    "<=": operator.le,
-    ">": operator.gt,
-    ">=": operator.ge,
-}
 
 
 def folded(function: Callable[..., Number], out: TensorType, *operands: TensorType) -> TensorType:
@@ -314,7 +306,7 @@ def largest(*numbers: Number) -> Number:
 def compared(relation: str, a: Number, b: Number) -> Dim:
     """1 where the relation holds, else 0."""
     if plain := _plain(a, b):
-        return int(_RELATIONS[relation](*plain))
+        return int(COMPARISONS[relation](*plain))
     (p, q), (r, s) = fraction(a), fraction(b)
     return compare(relation, p * s, r * q)
 
