@@ -247,9 +247,7 @@ class Hiding:
             maker = self.view.makers.get(name)
             if name in self.passed:
                 found[name] = None
-            elif (
-                maker is not None and not maker.operator.reads_sizes and maker.operator.kind not in _NO_MASKS
-            ):
+            elif maker is not None and not (maker.operator.reads_sizes or maker.operator.kind in _NO_MASKS):
                 new = [other for other in maker.uses if other not in seen]
                 seen.update(new)
                 waiting += new

@@ -154,10 +154,8 @@ def from_json(data: bytes, path: str) -> Baseline:
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         what = f"no baseline of schema {SCHEMA}: {error}: make it again with graphflops check --update"
         raise FileError(f"{shown(path)}: {shown(what, 500)}") from None
-    return {
-        model: {sizes: wired.before() for sizes, wired in by_sizes.items()}
-        for model, by_sizes in models.items()
-    }
+    found = models.items()
+    return {model: {sizes: one.before() for sizes, one in by_sizes.items()} for model, by_sizes in found}
 
 
 def read(path: str) -> Baseline:

@@ -65,11 +65,8 @@ class Followed(TorchDispatchMode):  # type: ignore[misc]
         """Knows the integers in inputs, `given` with data or taken to be tokens: libraries ask whether they are padding."""
         leaves = torch.utils._pytree.tree_leaves
         for tensor, own in zip(leaves(inputs), leaves(given), strict=True):
-            if (
-                isinstance(tensor, torch.Tensor)
-                and own.dtype == torch.int64
-                and own.numel() <= _LARGEST_VALUE
-            ):
+            is_whole = isinstance(tensor, torch.Tensor) and own.dtype == torch.int64
+            if is_whole and own.numel() <= _LARGEST_VALUE:
                 with _disable_current_modes():
                     known = own.cpu() if has_data(own) else torch.full(own.shape, _TOKEN, device="cpu")
                 self.values[tensor] = known

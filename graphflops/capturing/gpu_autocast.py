@@ -34,9 +34,8 @@ def gpu_autocast() -> Iterator[None]:
         for overload in _overloads():
             is_treated, has_own = (_has(overload.name(), key) for key in ("AutocastCUDA", _KEY))
             treatment = autocast(operator(str(overload))) if is_treated else None
-            if treatment is not None and not (
-                treatment == "lower" and has_own
-            ):  # its own converts a weight once
+            # Its own converts a weight once.
+            if treatment is not None and not (treatment == "lower" and has_own):
                 library.impl(overload, _as_treated(overload, treatment), _KEY)
             elif has_own and not is_treated:
                 library.impl(overload, torch.library.fallthrough_kernel, _KEY)

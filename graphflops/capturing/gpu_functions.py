@@ -99,9 +99,8 @@ def _attention(
     kernel = attention_kernel(problem, HOPPER).kernel
     if kernel == "math":
         math = _ATEN._scaled_dot_product_attention_math.default
-        return math(query, key, value, mask, dropout_p, is_causal, None, scale=scale, enable_gqa=enable_gqa)[
-            0
-        ]
+        made = math(query, key, value, mask, dropout_p, is_causal, None, scale=scale, enable_gqa=enable_gqa)
+        return made[0]
     if kernel == "flash":
         flash = _ATEN._scaled_dot_product_flash_attention.default
         return flash(query, key, value, dropout_p, is_causal, scale=scale)[0]

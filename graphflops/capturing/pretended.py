@@ -54,9 +54,8 @@ def pretended() -> Iterator[FakeTensorMode]:
         for place, name in ((ddp, "_verify_param_shape_across_processes"), (ddp, "_sync_module_states")):
             stack.enter_context(mock.patch.object(place, name, _nothing))
         stack.enter_context(mock.patch.object(ddp.DistributedDataParallel, "_pre_forward", _summing))
-        stack.enter_context(
-            mock.patch.object(dist.Reducer, "_rebuild_buckets", _nothing)
-        )  # reads data of ranks
+        # It reads data of ranks.
+        stack.enter_context(mock.patch.object(dist.Reducer, "_rebuild_buckets", _nothing))
         stack.enter_context(mock.patch.object(dist, "Reducer", _with_buckets))
         supported = "_get_foreach_kernels_supported_devices"
         stack.enter_context(mock.patch.object(OPTIMIZERS, supported, return_value=["cpu"]))

@@ -62,18 +62,16 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         self.modules: dict[str, str] = {"": ""}  # types by path
         self.module_numbers: dict[str, int] = {"": 0}
         self.sources: dict[str, int] = {"": 0}
-        self.numbers: dict[
-            int, tuple[Any, int]
-        ] = {}  # by address of a storage's object: a weak reference, its number
+        # By address of a storage's object: a weak reference, its number.
+        self.numbers: dict[int, tuple[Any, int]] = {}
         self.known: dict[tuple[Any, ...], int] = {}  # the value of a layout in a storage, as last written
         self.base: dict[int, int] = {}  # by storage: its first value
         self.resized: set[int] = set()
         self.phase: Phase = "forward"
         self.is_updating = self.guesses = False
         self.around: list[tuple[str, str]] = []  # modules that are running
-        self.made_at: dict[
-            int, tuple[tuple[str, str], str]
-        ] = {}  # module and line of each autograd node of the forward
+        # Module and line of each autograd node of the forward.
+        self.made_at: dict[int, tuple[tuple[str, str], str]] = {}
         self.place: tuple[tuple[str, str], str] = ("", ""), ""
         self.wrapped = self.hooked = 0  # since the last call: calls that Python dispatched, and hooks
         self.after_backward: Callable[[], None] = lambda: None

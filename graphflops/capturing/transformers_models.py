@@ -39,9 +39,8 @@ def examples(name: Name, *, training: bool) -> dict[str, Example]:
         return _checked(name, {"model": _forward(name, model)})
     with torch.no_grad(), torch.device("meta"), _as_while_exporting():
         steps = _Steps(name, model)
-        made = {
-            kind: getattr(steps, kind)() for kind in (("prefill", "decode") if phase == "both" else (phase,))
-        }
+        phases = ("prefill", "decode") if phase == "both" else (phase,)
+        made = {kind: getattr(steps, kind)() for kind in phases}
     return _checked(name, made if phase == "both" else {"model": made[phase]})
 
 
@@ -114,9 +113,8 @@ def _forward(name: Name, model: Any) -> Example:
 
 def _tensors(output: Any) -> Any:
     """The tensors of a result, without what stands in no container that torch exports."""
-    leaves = torch.utils._pytree.tree_leaves(
-        output if isinstance(output, (tuple, list, dict)) else vars(output)
-    )
+    held = output if isinstance(output, (tuple, list, dict)) else vars(output)
+    leaves = torch.utils._pytree.tree_leaves(held)
     found = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
     return found[0] if len(found) == 1 else found
 

@@ -49,9 +49,8 @@ class ModelChange:
     @property
     def identical(self) -> bool:
         """True if the file is another one and costs the same in every way."""
-        return (
-            self.comparison is not None and self.comparison.same and not contradictions(self.comparison.new)
-        )
+        found = self.comparison
+        return found is not None and found.same and not contradictions(found.new)
 
     def past(self, threshold: Fraction) -> bool:
         """True if a total changed by more than the threshold, or its change has no percentage."""

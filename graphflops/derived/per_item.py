@@ -131,9 +131,8 @@ def value_of(report: Report, quantity: object) -> int:
 
 def _multiplied(report: Report) -> Iterator[tuple[str, int, int]]:
     """For each product with a stored tensor: its name, its elements, and the FLOPs. Attentions count by themselves."""
-    made = {named.name for row in report.rows for named in row.outputs} | {
-        named.name for named in report.inputs
-    }
+    made = {named.name for row in report.rows for named in row.outputs}
+    made |= {named.name for named in report.inputs}
     of_attention = {name for use in report.attentions for name in use.calls}
     source: dict[str, str] = {}  # by value computed from stored tensors alone: the tensor that it stands for
     sizes: dict[str, int] = {}
@@ -145,15 +144,12 @@ def _multiplied(report: Report) -> Iterator[tuple[str, int, int]]:
             names = dict.fromkeys(source.get(named.name, named.name) for named in stored)
             largest = max(names, key=sizes.__getitem__)
             if operator(row.op).kind == "recurrent":  # all matrices of its layers; a vector is a bias
-                sizes[largest] = sum(
-                    value_of(report, each.type.numel) for each in stored if each.type.rank > 1
-                )
+                sizes[largest] = sum(value_of(report, x.type.numel) for x in stored if x.type.rank > 1)
             yield largest, sizes[largest], _forward_flops(report, row)
         elif stored and stored[0] is row.inputs[0] and operator(row.op).kind in _SHARING:
             source.update((named.name, source.get(stored[0].name, stored[0].name)) for named in row.outputs)
-        elif stored and len(stored) == len(
-            row.inputs
-        ):  # dequantized, scaled or joined: a parameter of its own
+        elif stored and len(stored) == len(row.inputs):
+            # Dequantized, scaled or joined: a parameter of its own.
             source.update((named.name, named.name) for named in row.outputs)
 
 

@@ -52,9 +52,8 @@ def device(name: str) -> Device:
         known = _read(file)
         if wanted in map(_folded, (file.stem, known.name, *known.aliases)):
             return with_rates(known)
-    raise OptionError(
-        f"--device {shown(name)}: unknown device; known: {', '.join(names())}, or a profile's path"
-    )
+    listed = f"{', '.join(names())}, or a profile's path"
+    raise OptionError(f"--device {shown(name)}: unknown device; known: {listed}")
 
 
 def complete(profile: Device) -> Device:

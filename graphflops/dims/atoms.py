@@ -173,9 +173,7 @@ def fixed_residue(dim: Operand, divisor: int) -> int | None:
     terms = [(factor, [index[atom] for atom in monomial]) for monomial, factor in polynomial.items()]
     expected = polynomial.get((), 0) % divisor  # the residue where every atom is 0
     for values in itertools.product(range(divisor), repeat=len(atoms)):
-        value = sum(
-            coefficient * math.prod([values[place] for place in places]) for coefficient, places in terms
-        )
+        value = sum(factor * math.prod([values[place] for place in places]) for factor, places in terms)
         if value % divisor != expected:
             return None
     return expected

@@ -167,9 +167,8 @@ class Calls:
     def result(self, made: Operand) -> list[PricedCall]:
         """The calls, one of which makes the composite's own result; gradients are computed of what leads to it."""
         live = reached(self.calls, self.known, (made.name,))
-        calls = [
-            call if place in live else replace(call, gradient=None) for place, call in enumerate(self.calls)
-        ]
+        pairs = enumerate(self.calls)
+        calls = [call if place in live else replace(call, gradient=None) for place, call in pairs]
         last = max(place for place, call in enumerate(calls) if made.name in call.node.outputs)
         node = calls[last].node
         outputs = [self.of.node.outputs[0] if name == made.name else name for name in node.outputs]
@@ -275,13 +274,8 @@ def _applied(function: Composite, t: Calls) -> Any:
 
 def _inside(call: PricedCall, inner: Calls) -> list[PricedCall]:
     """The calls of a composite; none of other calls, nor where the arguments are not those of ATen's function."""
-    function = _function(call.node.op, COMPOSITES)
-    if (
-        function is None
-        or call.estimate.unknown
-        or len(call.node.outputs) != 1
-        or call.node.outputs[0] is None
-    ):
+    function, outputs = _function(call.node.op, COMPOSITES), call.node.outputs
+    if function is None or call.estimate.unknown or len(outputs) != 1 or outputs[0] is None:
         return []
     try:
         return inner.result(_applied(function, inner))

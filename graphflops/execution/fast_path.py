@@ -57,11 +57,9 @@ def with_fast_paths(
         ]
         is_fast = kind and module.is_fast and results
         weights = module.returned_weights if is_fast else ()
-        found += (
-            [module.call([*results, *(name for name in weights if name not in results)])]
-            if is_fast
-            else inside
-        )
+        if is_fast:
+            inside = [module.call([*results, *(name for name in weights if name not in results)])]
+        found += inside
     return found
 
 
@@ -194,9 +192,6 @@ class _Module(NamedTuple):
         x = out[0].like().nbytes
         first = min(self.calls, key=lambda call: call.node.python_stack.count("File "))
         node = replace(first.node, op=f"{_FUSED}{self.kind}", args=(), kwargs=(), outputs=tuple(results))
-        estimate = Estimate(
-            out, workspace=dim_max(0, self.peak(x) - total(value.like().nbytes for value in out))
-        )
-        return replace(
-            first, node=node, uses=tuple(self.operands), estimate=estimate, gradient=None, form=None
-        )
+        workspace = dim_max(0, self.peak(x) - total(value.like().nbytes for value in out))
+        estimate, uses = Estimate(out, workspace=workspace), tuple(self.operands)
+        return replace(first, node=node, uses=uses, estimate=estimate, gradient=None, form=None)

@@ -174,9 +174,8 @@ class Layouts:
         if operator.kind == "attention":
             return self.attention(call, arguments, out)
         is_last = x and out.rank == self.typed(x).rank and self.keeps_channels_last(call, x)
-        if is_last or (
-            operator.name == "cat" and all(map(self.has_channels_last, call.tensors(self.values)))
-        ):
+        joins = operator.name == "cat"
+        if is_last or (joins and all(map(self.has_channels_last, call.tensors(self.values)))):
             return row_major(out.shape, (0, *range(2, out.rank), 1))
         if operator.kind == "recurrent" and arguments.get(_BATCH_FIRST) is True:
             is_sequence = out.rank == len(_STEPS_FIRST) and name == call.node.outputs[0]
@@ -297,11 +296,8 @@ def _viewed(
         return (*strides[:at], shape[at] * strides[at] if at < len(shape) else 1, *strides[at:])
     if operator.name in _AT_OTHER_PLACES:
         return _at_other_places(operator, arguments, strides)
-    return (
-        repeated(shape, strides, out.shape)
-        if operator.name == "expand"
-        else regrouped(shape, strides, out.shape)
-    )
+    lay_out = repeated if operator.name == "expand" else regrouped
+    return lay_out(shape, strides, out.shape)
 
 
 _AT_OTHER_PLACES = frozenset({"movedim", "diagonal", "unfold"})

@@ -210,9 +210,8 @@ class Runs:
         examples = program.binding.examples
         for run in self.known.values():
             if "lifetimes" in vars(run) and run.eager is not None:
-                program.notes.say(
-                    "GF129", "", "what eager execution holds is as a run of the module recorded it"
-                )
+                text = "what eager execution holds is as a run of the module recorded it"
+                program.notes.say("GF129", "", text)
             assumed = run.lifetimes.assumed if "lifetimes" in vars(run) else ()
             size = sum(evaluate(run.layouts.typed(name).nbytes, examples) or 0 for name in assumed)
             if size * _NOTABLE > (evaluate(memory.forward.bytes, examples) or 0):

@@ -35,11 +35,9 @@ class Reader:
 
     def recognises(self, head: bytes) -> bool:
         """True if a file that begins so holds such a model."""
-        return (
-            head.startswith(self.magic, self.offset)
-            if self.magic
-            else bool(self._function("recognises")(head))
-        )
+        if self.magic:
+            return head.startswith(self.magic, self.offset)
+        return bool(self._function("recognises")(head))
 
     def read(self, path: Path, model: str | None, **options: Any) -> Graph:
         """The program in a file; `model` chooses one of several. options: that this reader takes."""

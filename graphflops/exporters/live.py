@@ -115,17 +115,14 @@ def from_exported_program(exported: torch.export.ExportedProgram) -> Graph:
             for spec, value in zip(signature.output_specs, results, strict=True)
         ]
     )
-    inputs = (*inputs, *scope.constants)
+    inputs, ranges = (*inputs, *scope.constants), exported.range_constraints
     return Graph(
         nodes=with_nested_modules(with_modules(nodes, inputs, outputs), inputs),
         types=scope.types,
         inputs=inputs,
         outputs=outputs,
         symbols=collect(
-            {
-                str(name): (bound_of(r.lower), bound_of(r.upper))
-                for name, r in exported.range_constraints.items()
-            },
+            {str(name): (bound_of(r.lower), bound_of(r.upper)) for name, r in ranges.items()},
             program.types.hints,
             inputs,
             scope.types,

@@ -187,9 +187,8 @@ class Scope:
             stored = storage(known.shape, plain) if 0 in plain else None
             if (order := memory_order(known.shape, plain)) is not None:
                 self.orders[entry.name] = order
-            known = self.program.types.variant(
-                known, value.requires_grad and entry.role == "parameter", stored
-            )
+            trained = value.requires_grad and entry.role == "parameter"
+            known = self.program.types.variant(known, trained, stored)
             if str(value.layout).startswith("torch.sparse"):
                 known = sparse(known, entry.name)
         self.types[entry.name] = known
@@ -278,10 +277,8 @@ class Scope:
         """What the graph returns."""
         (output,) = self.module.graph.find_nodes(op="output")
         returned = output.args[0]
-        return [
-            self.argument(value)
-            for value in (returned if isinstance(returned, (tuple, list)) else (returned,))
-        ]
+        values = returned if isinstance(returned, (tuple, list)) else (returned,)
+        return [self.argument(value) for value in values]
 
     # Arguments
 

@@ -294,9 +294,8 @@ class Program:
             self._operators[domain, kind, opset] = known
             outer = opsets_of(self.model.opset_import).get(domain) if scope.functions else opset
             if outer is not None and known != onnx_spelling(domain, kind, outer):
-                self.differs(
-                    scope.call, f"{kind} is of opset {opset} in a function, of opset {outer} around it"
-                )
+                text = f"{kind} is of opset {opset} in a function, of opset {outer} around it"
+                self.differs(scope.call, text)
         return known
 
     def write_out(

@@ -310,9 +310,7 @@ class Function:
     @cached_property
     def calls(self) -> int:
         """Calls in its body, those of nested graphs and of attributes' defaults among them."""
-        return sum(_calls(node) for node in self.proto.node) + sum(
-            map(_in_attribute, self.proto.attribute_proto)
-        )
+        return sum(map(_calls, self.proto.node)) + sum(map(_in_attribute, self.proto.attribute_proto))
 
     @cached_property
     def operands(self) -> int:

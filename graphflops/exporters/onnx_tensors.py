@@ -53,9 +53,8 @@ def stored(path: str, proto: Any, name: str) -> Stored | None:
     strides = tuple([prod(shape[axis + 1 :]) for axis in range(len(shape))])
     needed = prod(shape) * dtype.bits // 8
     if memory.nbytes != needed:
-        what = (
-            f"tensor {shown(proto.name or name)} needs {needed:,} bytes, and the file has {memory.nbytes:,}"
-        )
+        there = f"needs {needed:,} bytes, and the file has {memory.nbytes:,}"
+        what = f"tensor {shown(proto.name or name)} {there}"
         raise FileError(f"{shown(path)}: {what}: export the model again")
     return Stored(dtype, shape, strides, 0, memory)  # type: ignore[arg-type]
 

@@ -365,9 +365,7 @@ _CONVERTERS: dict[str, Callable[[Scope, Any], Argument]] = {
         [tuple([scope.refs[t.name] for t in items]) for items in lists]
     ),
     "as_int_lists": lambda scope, lists: tuple([tuple(items) for items in lists]),
-    "as_float_lists": lambda scope, lists: tuple(
-        [tuple([number(item) for item in items]) for items in lists]
-    ),
+    "as_float_lists": lambda scope, lists: tuple([tuple(map(number, items)) for items in lists]),
     # A dictionary becomes a tuple of pairs in its order.
     "as_string_to_argument": lambda scope, items: tuple(
         [(key, scope.argument(item)) for key, item in items.items()]

@@ -160,10 +160,8 @@ def _stored(signature: schema.Signature) -> Iterator[_Stored]:
         elif spec.buffer is not None:
             kind = "weights" if spec.buffer.persistent else "constants"
             yield _Stored(spec.buffer.arg.name, spec.buffer.buffer_name, kind)
-        elif spec.tensor_constant is not None:
-            yield _Stored(
-                spec.tensor_constant.arg.name, spec.tensor_constant.tensor_constant_name, "constants"
-            )
+        elif (constant := spec.tensor_constant) is not None:
+            yield _Stored(constant.arg.name, constant.tensor_constant_name, "constants")
 
 
 def _size(size: schema.SymInt | None) -> Any:

@@ -187,9 +187,8 @@ def _check(step: RecordedStep) -> None:
     calls, storages = len(step.calls), len(step.storages)
     require(calls > 0, "the step has no call")
     for memory in step.storages:
-        require(
-            -1 <= memory.first <= memory.last < calls, f"memory {memory.name} is let go before it is there"
-        )
+        is_there = -1 <= memory.first <= memory.last < calls
+        require(is_there, f"memory {memory.name} is let go before it is there")
         require(0 <= memory.bytes <= _LARGEST, f"memory {memory.name} has {memory.bytes} bytes")
     for index, value in enumerate(step.values):
         require(0 <= value.storage < storages, f"value {index} lies in no memory")

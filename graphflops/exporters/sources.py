@@ -102,9 +102,8 @@ def module_path(recorded: str) -> str:
     """`blocks.0.fc` from any spelling: `L['self'].blocks[0].fc`, or `blocks.0.fc@1` for its second call."""
     path = recorded
     if "[" in path:
-        path = _ITEM.sub(lambda item: f".{item[1] or item[2] or item[3] or ''}", _ROOT.sub("", path)).lstrip(
-            "."
-        )
+        path = _ROOT.sub("", path)
+        path = _ITEM.sub(lambda item: f".{item[1] or item[2] or item[3] or ''}", path).lstrip(".")
     if "@" in path:
         path = _CALL_NUMBER.sub("", path)
     return _EXPORT_ROOT.sub("", path) if path.startswith("_export_root") else path
@@ -263,9 +262,8 @@ class _Flow:
     def __init__(self, owners: Mapping[str, str], forward: frozenset[str]) -> None:
         self.owners = dict(owners)  # module of a parameter, and of what is computed from parameters alone
         self.forward = forward
-        self.produced: dict[
-            str, tuple[int, bool, str]
-        ] = {}  # position in the program, True if forward, module
+        # Position in the program, True if forward, module.
+        self.produced: dict[str, tuple[int, bool, str]] = {}
 
     def module(self, node: Node, operands: Sequence[str], leads: Mapping[str, str]) -> str:
         """Module of the next call in program order."""

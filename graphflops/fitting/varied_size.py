@@ -72,9 +72,8 @@ class VariedSize:
         """
         entry = on_device(self.report.memory_use[-1], device)
         sizes = known_sizes(entry, self.report.values)
-        lasting = sum(
-            size for held, size in zip(entry.timeline.held, sizes, strict=True) if held.kind in LASTING
-        )
+        pairs = zip(entry.timeline.held, sizes, strict=True)
+        lasting = sum(size for held, size in pairs if held.kind in LASTING)
         requested = evaluate(entry.requested_peak, self.report.values) or 0
         times = (room(device) - lasting) / max((1 + SPARE) * (requested - lasting), 1)
         return max(

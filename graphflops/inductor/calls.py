@@ -240,9 +240,8 @@ class BackwardLowering(GradientLowering):
         if not of.incoming:
             return
         found: list[tuple[int, str]] = []
-        for (place, is_fresh), gradient in zip(
-            call.gradient.gradients, call.gradient.estimate.out, strict=False
-        ):
+        made = call.gradient.estimate.out
+        for (place, is_fresh), gradient in zip(call.gradient.gradients, made, strict=False):
             size = gradient.nbytes if isinstance(gradient, TensorType) else 0
             # The operand of a gate may be in float32, but for one from around a branch.
             if call.node.operator.has("gate"):

@@ -31,10 +31,8 @@ def product(low: Lowering, of: Lowered) -> None:
     reads = [*of.operands]
     for place, name in enumerate(of.names):
         if name in copies:
-            bits = low.typed(name).dtype.bits
-            reads[place] = low.copied(
-                of, reads[place], copies[name].nbytes, f"operand {place}", bits, value=name
-            )
+            size, bits = copies[name].nbytes, low.typed(name).dtype.bits
+            reads[place] = low.copied(of, reads[place], size, f"operand {place}", bits, value=name)
     of.beside = {f"operand {place}": tensor for place, tensor in enumerate(reads)}
     views, made, size = _reshaped(low, of, reads), out, low.nbytes(out)
     has_bias = call.node.operator.name == "linear" and isinstance(call.node.arguments().get("bias"), Ref)

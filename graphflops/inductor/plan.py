@@ -82,10 +82,8 @@ class _Order:
 
     def smallest_first(self) -> list[int]:
         """The same from the kernel that reads and writes the fewest bytes on."""
-        sizes = [
-            made + sum(self.size[name] for name in names)
-            for made, names in zip(self.made, self.reads, strict=True)
-        ]
+        pairs = zip(self.made, self.reads, strict=True)
+        sizes = [made + sum(self.size[name] for name in names) for made, names in pairs]
 
         def smallest(places: Iterable[int]) -> list[int]:
             return sorted(places, key=lambda index: (sizes[index], index))
@@ -96,9 +94,7 @@ class _Order:
         """First the kernel whose operands were made first."""
         waiting = [len(makers) for makers in self.before]
         turn = [0] * len(waiting)
-        ready: list[tuple[list[int], int]] = [
-            ([], index) for index, count in enumerate(waiting) if count == 0
-        ]
+        ready: list[tuple[list[int], int]] = [([], index) for index, count in enumerate(waiting) if not count]
         heapq.heapify(ready)
         order: list[int] = []
         while ready:
@@ -270,9 +266,8 @@ def _plan(graph: PricedGraph, execution: OnGpu, sizes: Mapping[str, int]) -> Pla
     for one in reversed(lowered):
         if one.call.gradient is not None:
             backward.lower(one)
-    joint.gradients.update(
-        (tensor, None) for name, tensor in backward.gradient.items() if name in backward.wanted
-    )
+    found = backward.gradient.items()
+    joint.gradients.update((tensor, None) for name, tensor in found if name in backward.wanted)
     saved = Partition(joint).saved()
     return Plan(execution, joint, forward.channels_last, _forward(joint, saved), _backward(joint, saved))
 

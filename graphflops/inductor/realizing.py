@@ -196,9 +196,8 @@ def _part_count(results: int, length: int, platform: Platform, *, is_inner: bool
         blocks = -(-platform.threads // (2 * _BLOCK) // results)
         return -(-length // (_each(results, length, _BLOCK * blocks, platform, is_inner=True) * _BLOCK))
     blocks = -(-platform.threads // _BLOCK // -(-results // _OUTER_COLUMNS))
-    return -(
-        -length // (_each(results, length, _OUTER_ROWS * blocks, platform, is_inner=False) * _OUTER_ROWS)
-    )
+    each = _each(results, length, _OUTER_ROWS * blocks, platform, is_inner=False)
+    return -(-length // (each * _OUTER_ROWS))
 
 
 def _each(results: int, length: int, threads: int, platform: Platform, *, is_inner: bool) -> int:
@@ -223,10 +222,8 @@ def in_steps(op: Op, joint: JointGraph) -> list[Op]:
     found: list[Op] = []
     for place, (results, _) in enumerate(lengths[:-1]):
         made = tuple([f"{name}, step {place + 1}" for name in op.outputs])
-        joint.sizes.update(
-            (part, joint.bytes(name) // op.kept * results)
-            for part, name in zip(made, op.outputs, strict=True)
-        )
+        pairs = zip(made, op.outputs, strict=True)
+        joint.sizes.update((part, joint.bytes(name) // op.kept * results) for part, name in pairs)
         found.append(replace(op, outputs=made, kept=results, in_order=False))
         op = Op("reduction", op.outputs, made, results, op.row, op.node, op.kept, is_gradient=op.is_gradient)
     return [*found, op]

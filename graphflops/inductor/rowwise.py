@@ -90,9 +90,8 @@ def normalisation_gradient(back: GradientLowering, of: Lowered) -> None:
     added = {place: tensor for place, tensor in of.fresh.items() if place > 0}
     for place, tensor in added.items():
         reads = normed if place == min(1, len(of.names) - 1) else of.incoming[:1]
-        back.add(
-            of, "reduction", (tensor,), reads, wide, kept=back.forward.elements(of.names[place]), **order
-        )
+        kept = back.forward.elements(of.names[place])
+        back.add(of, "reduction", (tensor,), reads, wide, kept=kept, **order)
     if 0 not in of.fresh:
         return
     if statistics is None:

@@ -135,9 +135,7 @@ def _copied(name: str, other: str, lie: HasStrides, *, is_merged: bool) -> Copy 
     if own.rank < 2:
         return None
     if is_merged and own.rank > 2:
-        if (
-            not other or lie.typed(other).rank <= 2
-        ):  # one matrix for all rows: all but the last axis is merged
+        if not other or lie.typed(other).rank <= 2:  # one matrix for all rows: they are merged
             merged = (prod(own.shape[:-1]), own.shape[-1])
         else:
             batch = broadcast(own.shape[:-2], lie.typed(other).shape[:-2])

@@ -58,9 +58,8 @@ def weight_norm(call: ConcreteCall) -> list[Kernel]:
     is_inner = bool(g.rank) and g.shape[0] == columns
     rows = Rows(columns, x.numel // columns, is_inner)
     variant = "weight_norm" if is_inner else "weight_norm_last"
-    return [
-        Kernel("normalization", x.dtype, 0, 2 * x.numel, x.full_bytes, x.full_bytes, rows, variant=variant)
-    ]
+    work, size = 2 * x.numel, x.full_bytes
+    return [Kernel("normalization", x.dtype, 0, work, size, size, rows, variant=variant)]
 
 
 def norm_backward(call: ConcreteCall) -> list[Kernel]:
@@ -189,9 +188,8 @@ def _classes(x: Tensor) -> int:
 def _softmax(x: Tensor, variant: str, reads: int) -> Kernel:
     columns = _classes(x)
     rows = Rows(x.numel // max(columns, 1), columns)
-    return Kernel(
-        "softmax", x.dtype, 0, 5 * x.numel, reads * x.full_bytes, x.full_bytes, rows, variant=variant
-    )
+    work, size = 5 * x.numel, x.full_bytes
+    return Kernel("softmax", x.dtype, 0, work, reads * size, size, rows, variant=variant)
 
 
 def _picked(x: Tensor, family: str) -> Kernel:

@@ -76,9 +76,8 @@ def of_sent(
     if nodes > 1:
         return _guess(model.between(), _BETWEEN)
     modelled = model.within()
-    points = next(
-        (one for one in device.calibration if (one.family, one.variant) == ("collective", kind)), None
-    )
+    own = ("collective", kind)
+    points = next((one for one in device.calibration if (one.family, one.variant) == own), None)
     if points is None or group > max(point[1] for point in points.points):
         spread = rates["spread"] * (_OTHER_DEVICE if device.rates_of else 1)
         return Transfer(modelled, modelled / spread, modelled * spread, bool(device.rates_of) or group > 2)

@@ -71,9 +71,8 @@ def ledger(
 ) -> tuple[PhaseMemory, ...]:
     """What each phase of a program needs in an execution on a device; a recorded step is one phase."""
     if program.graph.step is not None:
-        return (
-            _measured(_recorded(program, program.graph.step, memory, device), program, execution, device),
-        )
+        recorded = _recorded(program, program.graph.step, memory, device)
+        return (_measured(recorded, program, execution, device),)
     lasting = [Held(name, "weight", 0, 0, value.nbytes) for name, value in program.typed_inputs("parameter")]
     buffers = program.typed_inputs("buffer", "constant")
     lasting += [Held(name, "buffer", 0, 0, value.nbytes) for name, value in buffers]
@@ -111,10 +110,8 @@ def at_sizes(
         return replace(peak, allocated_peak=None, reserved_peak=None, device_total=None)
     replay(timeline, known, allocator)
     requested = evaluate(entry.requested_peak, values) or 0
-    allocated, reserved = (
-        entry.requested_peak + (size - requested)
-        for size in (allocator.peak_allocated, allocator.peak_reserved)
-    )
+    allocated = entry.requested_peak + (allocator.peak_allocated - requested)
+    reserved = entry.requested_peak + (allocator.peak_reserved - requested)
     whole = None if entry.context is None else reserved + entry.context
     return replace(peak, allocated_peak=allocated, reserved_peak=reserved, device_total=whole)
 
@@ -189,9 +186,7 @@ def peak_moment(timeline: Timeline, values: Mapping[str, int]) -> int:
     """The moment at which most is alive; a size without a value is taken to be large."""
     sizes = _sizes(timeline, values)
     if None in sizes:
-        names = {
-            name for held in timeline.held if isinstance(held.bytes, Expr) for name in held.bytes.symbols
-        }
+        names = {name for one in timeline.held if isinstance(one.bytes, Expr) for name in one.bytes.symbols}
         sizes = _sizes(timeline, {**dict.fromkeys(names, _SOME_SIZE), **values})
     live = live_bytes(timeline, [size or 0 for size in sizes])
     return live.index(max(live))
@@ -317,9 +312,8 @@ def _workspaces(program: PricedProgram, device: Device | None, timeline: Timelin
         return []
     last, turn = len(timeline.rows) - 1, timeline.gradients_from
     backward = [moment for moment in uses if turn is not None and moment >= turn]
-    biased = [
-        moment for moment in uses if isinstance(products[timeline.rows[moment]].arguments().get("bias"), Ref)
-    ]
+    biases = [products[timeline.rows[moment]].arguments().get("bias") for moment in uses]
+    biased = [moment for moment, bias in zip(uses, biases, strict=True) if isinstance(bias, Ref)]
     return [
         *[Held(_CUBLAS, "library", first, last, size) for first in (*uses[:1], *backward[:1])],
         *[Held("cuBLASLt", "library", first, last, _LT_WORKSPACE) for first in biased[:1]],

@@ -148,9 +148,8 @@ class Eager(OnGpu):
         found: set[str] = set()
         for call in self.calls:
             operator, outputs = call.node.operator, [name for name in call.node.outputs if name is not None]
-            is_view = operator.kind == "view" and any(
-                self.run.owners.get(name, name) != name for name in outputs
-            )
+            shares = any(self.run.owners.get(name, name) != name for name in outputs)
+            is_view = operator.kind == "view" and shares
             is_same = operator.mutates or operator.kind in _RETURNING_OPERAND
             if is_view or (is_same and not found.isdisjoint(call.tensors(self.values)[:1])):
                 found.update(outputs)

@@ -103,12 +103,8 @@ def _scores(group: Spelled, model: Model) -> tuple[float, list[str]]:
 def _factor(call: Call, model: Model) -> float:
     """By what a call multiplies all scores; 0 where it does something else, or that is not known."""
     typed = model.view.types.get(call.operands[-1])
-    if (
-        typed is None
-        or typed.numel != 1
-        or role_of(call) != "scale"
-        or call.operator.name not in ("mul", "div")
-    ):
+    is_scale = role_of(call) == "scale" and call.operator.name in ("mul", "div")
+    if typed is None or typed.numel != 1 or not is_scale:
         return 0.0
     number = next(flat((typed.value,)), None) or typed.uniform
     if not isinstance(number, (int, float)) or not number:

@@ -71,9 +71,8 @@ def float32_island(model: Model) -> Iterator[Observation]:
     work: dict[str, int] = {}
     for call in model.view.calls:
         if call.row.matrix_dtype:
-            work[call.row.matrix_dtype] = work.get(call.row.matrix_dtype, 0) + model.at(
-                call.cost.matrix_flops
-            )
+            dtype = call.row.matrix_dtype
+            work[dtype] = work.get(dtype, 0) + model.at(call.cost.matrix_flops)
     if sum(work.get(name, 0) for name in _HALVES) <= work.get("float32", 0):
         return
     for call in model.view.calls:
@@ -96,12 +95,8 @@ def double_precision(model: Model) -> Iterator[Observation]:
         return
     for call in model.view.calls:
         result = model.view.types.get(call.result)
-        if (
-            result is not None
-            and result.dtype.name == "float64"
-            and call.cost
-            and call.operator.kind != "cast"
-        ):
+        is_wide = result is not None and result.dtype.name == "float64"
+        if is_wide and call.cost and call.operator.kind != "cast":
             text = f"{shown(call.name)} ({shown(call.operator.word)}) computes {result}"
             yield Observation(text, call, call.flops, call.bytes, model.graded(call.flops, call.bytes))
 

@@ -61,11 +61,9 @@ def declared_otherwise(model: Model) -> Iterator[Observation]:
     assert graph is not None
     for name, declared in (graph.declared or {}).items():
         derived = model.view.types.get(name)
-        if (
-            derived is not None
-            and name not in model.view.stored
-            and claims.declared_otherwise(declared, derived)
-        ):
+        if derived is None or name in model.view.stored:
+            continue
+        if claims.declared_otherwise(declared, derived):
             text = f"{shown(name)} is declared as {declared}, but is {derived}"
             edits = () if name in model.view.returned else (Edit("undeclared", name),)
             yield Observation(text, model.view.makers.get(name), edits=edits)

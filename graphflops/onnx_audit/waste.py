@@ -30,9 +30,8 @@ def constant_computed(model: Model) -> Iterator[Observation]:
         if users and all(user.result in folded for user in users):
             continue  # reported for the last call of the chain
         result = model.view.types.get(call.result)
-        size = sum(
-            model.at(model.view.types[name].nbytes) for name in call.operands if name in model.view.types
-        )
+        types = [model.view.types[name] for name in call.operands if name in model.view.types]
+        size = sum(model.at(typed.nbytes) for typed in types)
         if result is not None and model.at(result.nbytes) > _GROWTH * max(size, 1):
             continue
         before = set(gone)
@@ -157,9 +156,8 @@ def casts_cancel(model: Model) -> Iterator[Observation]:
         moved += 0 if cancel else between.nbytes - source.nbytes
         chain = f"{source.dtype} to {between.dtype} to {result.dtype}"
         text = f"{shown(first.name)} and {shown(second.name)} convert {chain}"
-        yield Observation(
-            text, second, flops, moved, model.graded(flops, moved), _past(first, second, cancel)
-        )
+        grade = model.graded(flops, moved)
+        yield Observation(text, second, flops, moved, grade, _past(first, second, cancel))
 
 
 @check("GF247", "reshapes-chain", "note")

@@ -76,9 +76,8 @@ def _table() -> Mapping[str, tuple[tuple[str, str], ...]]:
     found = {}
     for line in TABLE.read_text(encoding="utf-8").splitlines():
         operators, _, operands = line.partition(": ")
-        taken = tuple(
-            (name, kinds) for name, _, kinds in (entry.partition("=") for entry in operands.split())
-        )
+        entries = (entry.partition("=") for entry in operands.split())
+        taken = tuple((name, kinds) for name, _, kinds in entries)
         found.update(dict.fromkeys(operators.split(), taken))
     return found
 
@@ -277,9 +276,8 @@ def broken(op: str, operands: Operands, attributes: Iterable[tuple[str, object]]
     if not conditions:
         return misfit(op, operands)
     given = dict(attributes)
-    return misfit(op, operands) or next(
-        (said for keeps in conditions if (said := keeps(operands, given))), ""
-    )
+    found = (keeps(operands, given) for keeps in conditions)
+    return misfit(op, operands) or next(filter(None, found), "")
 
 
 def table() -> str:

@@ -183,9 +183,8 @@ def _inlined(node: Node, types: dict[str, Any]) -> list[Node] | None:
         return None
     given = {entry.name: operand for entry, operand in zip(region.inputs, operands, strict=True)}
     renamed = {name: f"{node.name}/{name}" for name in made if name is not None}
-    renamed.update(
-        (inner, outer) for inner, outer in zip(names, node.outputs, strict=True) if outer is not None
-    )
+    pairs = zip(names, node.outputs, strict=True)
+    renamed.update((inner, outer) for inner, outer in pairs if outer is not None)
 
     def put(argument: Argument) -> Argument:
         if isinstance(argument, Ref):

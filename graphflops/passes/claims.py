@@ -79,9 +79,8 @@ class Claims:
     def problem(self, node: Node, graph: Graph, name: str, axis: int | None, told: Dim) -> str:
         """What is wrong with a size of a result that depends on data and that the file tells; "" if nothing is."""
         if isinstance(told, int):
-            is_given = (
-                any(isinstance(x, Expr) for x in sizes_in(graph.types.get(name))) and self._binding.given
-            )
+            is_open = any(isinstance(x, Expr) for x in sizes_in(graph.types.get(name)))
+            is_given = is_open and self._binding.given
             if is_given or isinstance(told, bool) or _is_asserted(graph, _numbers(graph, name, axis), told):
                 return ""
             return f"a size that depends on data is {told:,} in the file, and the program does not assert it"

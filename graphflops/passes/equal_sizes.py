@@ -259,9 +259,9 @@ def _by_shapes(node: Node, types: Types) -> int | None:
     before = types.get(operand.name) if isinstance(operand, Ref) else None
     for name in node.outputs[-1:]:
         after = types.get(name or "")
-        if not (
-            isinstance(before, TensorType) and isinstance(after, TensorType) and before.rank == after.rank
-        ):
+        if not isinstance(before, TensorType) or not isinstance(after, TensorType):
+            continue
+        if before.rank != after.rank:
             continue
         for old, new in zip(before.shape[:-1] or before.shape, after.shape, strict=False):
             if isinstance(old, int) and isinstance(new, int) and min(old, new) > 0 and old != new:

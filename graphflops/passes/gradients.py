@@ -65,9 +65,7 @@ def _by_default(rule: Rule, call: ForwardCall) -> Estimate:
     passed: tuple[TensorType, ...] = ()  # gradients that are the result's own
     if rule.product:
         matrix = len(factors)
-        added = [
-            (name, gradient) for gradient, name in zip(gradients, wanted, strict=False) if name not in factors
-        ]
+        added = [(name, x) for x, name in zip(gradients, wanted, strict=False) if name not in factors]
         is_whole = given.get("beta", 1) == 1  # a bias is added to rows, also to a single one
         passed = tuple(
             x for name, x in added if is_whole and name != "bias" and _like(x, incoming) is not None

@@ -14,11 +14,9 @@ def refuse_broken(guards: Mapping[str, Dim], before: Mapping[str, int], after: M
     before, after: input axes whose sizes are known. A guard that the export's own sizes break is none of torch's: ignored.
     """
     for text, condition in guards.items():
-        if (
-            not isinstance(condition, Expr)
-            or evaluate(condition, after) != 0
-            or not evaluate(condition, before)
-        ):
+        if not isinstance(condition, Expr) or evaluate(condition, after) != 0:
+            continue
+        if not evaluate(condition, before):
             continue
         moved = sorted(name for name in condition.symbols if after[name] != before[name])
         given = ", ".join(f"{shown(name)} = {after[name]}" for name in moved)

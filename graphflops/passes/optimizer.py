@@ -208,11 +208,7 @@ def _estimates_of_each_set(parameters: Sequence[Parameter]) -> list[Buffer]:
     """
     groups = _groups(parameters, lambda value: (value.dtype, value.rank > 1))
     means = [
-        [
-            Buffer(name, value.like((*value.shape[:-2], 1, 1)).nbytes)
-            for name, value in group
-            if value.rank > 1
-        ]
+        [Buffer(name, x.like((*x.shape[:-2], 1, 1)).nbytes) for name, x in group if x.rank > 1]
         for group in groups
     ]
     return _pairs([[Buffer(name, value.nbytes) for name, value in group] for group in groups], means)

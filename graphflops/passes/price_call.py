@@ -205,11 +205,9 @@ def distinct(value: Any) -> Any:
 
 def without_gradient(value: Value) -> Value:
     """The value, not wanting a gradient."""
-    return (
-        replace(value, requires_grad=False)
-        if isinstance(value, TensorType) and value.requires_grad
-        else value
-    )
+    if not isinstance(value, TensorType) or not value.requires_grad:
+        return value
+    return replace(value, requires_grad=False)
 
 
 def _marked(estimate: Estimate, operands: Iterator[Any]) -> Estimate:

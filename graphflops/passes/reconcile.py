@@ -185,9 +185,8 @@ class Reconciler:
                 if self.unbacked and self._learns(ours, recorded):
                     recorded = self.binding.value(graph, name)
                 is_held = is_step and _is_smaller(recorded, ours)
-                is_compared = (name in graph.used or is_held) and (
-                    ours is not None or priced.state != "unknown"
-                )
+                is_known = ours is not None or priced.state != "unknown"
+                is_compared = is_known and (name in graph.used or is_held)
                 chosen = autocast or (index > 0 and _is_wide_statistic(node, ours, recorded))
                 value = self._agreed(node, ours, recorded, chosen, is_compared)
             values[name] = value

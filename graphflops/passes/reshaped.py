@@ -29,11 +29,9 @@ def reshaped(
     found: dict[str, Value] = {}
     for name, after in _written(node, estimate):
         before = values[name]
-        if (
-            not isinstance(after, TensorType)
-            or not isinstance(before, TensorType)
-            or after.shape == before.shape
-        ):
+        if not isinstance(after, TensorType) or not isinstance(before, TensorType):
+            continue
+        if after.shape == before.shape:
             continue
         certain, possible = _links(calls, values, graph)
         same = _reached(name, certain)

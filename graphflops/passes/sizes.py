@@ -68,9 +68,8 @@ def _labelled(symbols: Mapping[str, SymbolInfo], labels: Mapping[str, str]) -> M
     for name, info in symbols.items():
         place = next((place for place in (name, *info.where) if place in labels), "")
         if place:
-            found[name] = replace(
-                info, label=labels[place], label_axis=place if place in info.computed else ""
-            )
+            axis = place if place in info.computed else ""
+            found[name] = replace(info, label=labels[place], label_axis=axis)
     return found
 
 

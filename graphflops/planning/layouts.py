@@ -252,9 +252,8 @@ class Costs:
             return 0.0, 0.0
         gather = reduce = 0.0
         for size, group in self.groups(part):
-            gather += self.machine.takes(
-                "all_gather", _COMPUTED * size / group, group, min(self._near, group)
-            )
+            sent = _COMPUTED * size / group
+            gather += self.machine.takes("all_gather", sent, group, min(self._near, group))
             reduce += self.machine.takes("reduce_scatter", _GRADIENT * size, group, min(self._near, group))
         return gather, reduce
 

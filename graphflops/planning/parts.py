@@ -97,9 +97,8 @@ class Split:
     def _made(self, node: Node, parts: Mapping[str, Part], made: Part) -> Part | None:
         """The part that a call makes, with its pieces; None where its operands are in other pieces than one another."""
         kinds = {(part.pieces, part.is_repeated) for part in parts.values()}
-        if (
-            node.operator.kind == "attention"
-        ):  # where queries have a piece on each device, and keys beside them
+        if node.operator.kind == "attention":
+            # Where queries have a piece on each device, and keys beside them.
             query = node.arguments().get("query")
             name = query.name if isinstance(query, Ref) else ""
             return made if (0, False) in kinds and name in parts and not parts[name].pieces else None

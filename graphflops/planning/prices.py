@@ -256,11 +256,7 @@ class Reading:
         for node in self.split.graph.nodes:
             if self.turn(node.name) == self.folded.turns - 1 and node.operator.name == "grouped_mm":
                 weights = [self.report.program.types[name] for name in self.expert_weights]  # type: ignore[union-attr]
-                sizes = [
-                    self.report.value(typed.shape[0]) or 0
-                    for typed in weights
-                    if isinstance(typed, TensorType)
-                ]
+                sizes = [self.report.value(x.shape[0]) or 0 for x in weights if isinstance(x, TensorType)]
                 return max(sizes), self._size(node.reads()[0])
         return 0, 0
 

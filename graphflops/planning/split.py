@@ -30,9 +30,8 @@ def split(graph: Graph, devices: int, *, can_copy: bool = False) -> Split:
     reasons: dict[str, str] = {}  # that sizes do not divide tells more than that a call needs the whole
     while True:
         found = Split(graph, devices, refused=refused, factors=factors, pieces=pieces)
-        problem, origins = next(
-            filter(None, map(found.problem, graph.nodes if devices > 1 else ())), ("", ())
-        )
+        problems = map(found.problem, graph.nodes if devices > 1 else ())
+        problem, origins = next(filter(None, problems), ("", ()))
         if not problem:
             return replace(found, graph=_of_one(found), exchanged=_late(found))
         if pieces is not None and found.fewer:

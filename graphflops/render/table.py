@@ -190,9 +190,8 @@ def _blocks(grid: TextTable, rows: Sequence[Sequence[str]], width: int) -> list[
         shortened_names = _shared([needs[index] for index in keys], width - gaps)
         whole = _Block(keys, shortened_names, width, (), (), grid.names)
         return [whole, *_continued(keys[:1], figures, needs, width, grid.names)]
-    joined = max(
-        columns((" " * _GAP).join(row[index] for index in keys).rstrip()) for row in (grid.heads, *rows)
-    )
+    every = ((" " * _GAP).join(row[index] for index in keys) for row in (grid.heads, *rows))
+    joined = max(columns(text.rstrip()) for text in every)
     room = min(joined, width - rest)
     if room >= min(joined, _NAMES):
         return [_Block(keys, (), room, figures, widths, grid.names)]

@@ -206,9 +206,8 @@ def host_summary(profile: Device) -> str:
         _others(profile),
         f"  host       {factor:.2f} x the CPU time of the reference, an undisturbed core beside an H200",
     ]
-    lines += [
-        f"    {name.replace('_', ' '):<22} {1e6 * took:8.1f} µs" for name, took in host.benchmarks.items()
-    ]
+    took = host.benchmarks.items()
+    lines += [f"    {name.replace('_', ' '):<22} {1e6 * each:8.1f} µs" for name, each in took]
     return "\n".join(lines)
 
 

@@ -138,9 +138,8 @@ def speedscope(report: Report) -> str:
     profiles = []
     for name, (unit, quantity) in _PROFILES.items():
         values = [ledger.numbers.value(quantity(group.cost)) for _, group in samples]
-        missing = sum(
-            value is None or group.unknown for value, (_, group) in zip(values, samples, strict=True)
-        )
+        pairs = zip(values, samples, strict=True)
+        missing = sum(value is None or group.unknown for value, (_, group) in pairs)
         weights = [value or 0 for value in values]
         profiles.append(
             {

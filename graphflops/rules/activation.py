@@ -77,9 +77,8 @@ def log_sigmoid_forward(a: TensorType) -> Estimate:
 @rule("aten.log_sigmoid_backward")
 def log_sigmoid_backward(grad: TensorType, a: TensorType, kept: TensorType) -> Estimate:
     """Two choices and five operations per element; exp(-|x|) is the kept one."""
-    return replace(
-        elementwise(first_gradient(WORK["log_sigmoid"]).more(-2, -1), grad, a), reads=(grad, a, kept)
-    )
+    work = first_gradient(WORK["log_sigmoid"]).more(-2, -1)
+    return replace(elementwise(work, grad, a), reads=(grad, a, kept))
 
 
 def _halved(a: TensorType, dim: int) -> TensorType:

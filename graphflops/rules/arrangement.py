@@ -34,9 +34,8 @@ def depth_to_space(x: TensorType, factor: int) -> Estimate:
     *batch, channels, height, width = x.shape
     area = factor * factor
     require(not differ(mod(channels, area), 0), f"{channels} channels do not fill squares of {area}")
-    return Estimate(
-        (x.like((*batch, floor_div(channels, area), height * factor, width * factor)),), reads=(x,)
-    )
+    out = x.like((*batch, floor_div(channels, area), height * factor, width * factor))
+    return Estimate((out,), reads=(x,))
 
 
 def space_to_depth(x: TensorType, factor: int) -> Estimate:

@@ -89,16 +89,15 @@ class Attention:
         scale 1, dropout 2. The fused kernel takes these row sums from `out`: 2 per element of it.
         """
         dk, dv = self.query.shape[-1], self.value.shape[-1]
-        for_query, for_key, for_value, for_mask = (
-            name in wants for name in ("query", "key", "value", "mask")
-        )
+        operands = ("query", "key", "value", "mask")
+        for_query, for_key, for_value, for_mask = (name in wants for name in operands)
         through = for_query or for_key or for_mask  # the softmax
         matrix, masked = self.products(dk * (fused + for_query + for_key) + dv * (for_value + through))
         recomputed = (SCALE + self.masking + 1) * fused
         per_score = recomputed + (5 - 2 * fused) * through + 2 * self.dropout
         gradients = tuple(
             x.like() if x is not None and name in wants else None
-            for name, x in zip(("query", "key", "value", "mask"), self.operands, strict=True)
+            for name, x in zip(operands, self.operands, strict=True)
         )
         row_sums = self.rows * (FLOAT32.bits // 8)
         kept = (self.mask, out, row_sums) if fused else (self.probabilities, self.probabilities)
@@ -204,9 +203,8 @@ def attention_math(
 
 def result_of(query: TensorType, value: TensorType) -> TensorType:
     """The result beside a query: its shape and type with the values' width; fp8 operands give bfloat16."""
-    return query.like(
-        (*query.shape[:-1], value.shape[-1]), BFLOAT16 if query.dtype.bits == 8 else query.dtype
-    )
+    dtype = BFLOAT16 if query.dtype.bits == 8 else query.dtype
+    return query.like((*query.shape[:-1], value.shape[-1]), dtype)
 
 
 def philox(query: TensorType) -> tuple[TensorType, TensorType]:

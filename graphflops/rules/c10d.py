@@ -76,11 +76,9 @@ def all_gather_copy_in(
     all_gather_input_numel: Dim,
 ) -> Estimate:
     """Copies the parameters' shards into this device's part of the result of an all_gather."""
-    own = total(x.numel for x in all_gather_inputs)
-    require(
-        not differ(own, all_gather_input_numel), f"{own} elements go to a part of {all_gather_input_numel}"
-    )
-    part = all_gather_output.like((all_gather_input_numel,))
+    own, size = total(x.numel for x in all_gather_inputs), all_gather_input_numel
+    require(not differ(own, size), f"{own} elements go to a part of {size}")
+    part = all_gather_output.like((size,))
     return Estimate((part, all_gather_output), reads=all_gather_inputs, writes=(part,))
 
 

@@ -74,9 +74,8 @@ def scan(
     turn = combine(*init, *(_first(x) for x in xs), *additional_inputs)
     carried, stacked = turn.out[: len(init)], turn.out[len(init) :]
     _require_kept(init, carried)
-    return Estimate(
-        (*carried, *(_stacked(value, length) for value in stacked)), writes=(), regions=((turn, length),)
-    )
+    out = (*carried, *(_stacked(value, length) for value in stacked))
+    return Estimate(out, writes=(), regions=((turn, length),))
 
 
 def _require_kept(before: Sequence[Value], after: Sequence[Value]) -> None:
@@ -104,9 +103,8 @@ def map_impl(body: Region, xs: tuple[TensorType, ...], operands: tuple[Value, ..
     require(bool(xs) and xs[0].rank > 0, "map needs something to map over")
     length = xs[0].shape[0]
     turn = body(*(_first(x) for x in xs), *operands)
-    return Estimate(
-        tuple(_stacked(value, length) for value in turn.out), writes=(), regions=((turn, length),)
-    )
+    out = tuple(_stacked(value, length) for value in turn.out)
+    return Estimate(out, writes=(), regions=((turn, length),))
 
 
 @rule("higher_order.wrap_with_set_grad_enabled")
@@ -252,9 +250,8 @@ def _plausible(quantity: Dim) -> int:
 def _either_type(a: Value, b: Value) -> Value:
     """The type of a result of several branches; a size on which the branches differ is data-dependent."""
     if isinstance(a, TensorType) and isinstance(b, TensorType) and a.rank == b.rank:
-        return a.like(
-            x if x == y else data_dependent("branch") for x, y in zip(a.shape, b.shape, strict=True)
-        )
+        sizes = zip(a.shape, b.shape, strict=True)
+        return a.like(x if x == y else data_dependent("branch") for x, y in sizes)
     return data_dependent("branch") if isinstance(a, int) and isinstance(b, int) and a != b else a
 
 

@@ -19,7 +19,7 @@ from graphflops.rules.reduce import (
     x_and_result,
 )
 from graphflops.rules.registry import backward, require, rule
-from graphflops.rules.shapes import axes, axis, only_result, reduced, replaced
+from graphflops.rules.shapes import axes, axis, only_result, reduced, replaced, tensors_of
 from graphflops.tensor import DType, TensorType
 
 KIND = "scan"
@@ -147,9 +147,7 @@ def gradient(
     dim: Axes = None,
 ) -> Estimate:
     """Per element and axis a difference of neighbours over their distance; with positions five operations."""
-    positions = (
-        tuple(at for at in spacing if isinstance(at, TensorType)) if isinstance(spacing, tuple) else ()
-    )
+    positions = tensors_of(spacing) if isinstance(spacing, tuple) else ()
     count = len(axes(dim, x.rank))
     work = (5 if positions else 2) * parts(x) * count * x.numel
     return Estimate(

@@ -96,9 +96,8 @@ def weight_norm_gradient(call: ForwardCall) -> Estimate:
     given, out = call.arguments, result_of(call)
     gradients = tuple(given[name].like() for name in ("v", "g") if name in call.wants)
     per_element = 2 + 3 * ("v" in call.wants)
-    return Estimate(
-        gradients, vector_flops=per_element * out.numel, reads=(out.like(), given["v"], given["g"])
-    )
+    work, reads = per_element * out.numel, (out.like(), given["v"], given["g"])
+    return Estimate(gradients, vector_flops=work, reads=reads)
 
 
 @backward("aten.cosine_similarity")

@@ -154,9 +154,8 @@ def flex_attention_backward(of: Operands) -> Estimate:
         of.joint_graph(score, *places, score, *of_scores),
     )
     mask = mask_function(block_mask)(*places, *of_masks)
-    estimate = with_functions(
-        problem, seen, lambda of: of.backward(("query", "key", "value"), out), runs, mask
-    )
+    wants = ("query", "key", "value")
+    estimate = with_functions(problem, seen, lambda of: of.backward(wants, out), runs, mask)
     buffers = tuple(x.like() if isinstance(x, TensorType) else None for x in of_scores)
     results = (*estimate.out[:3], *buffers)
     reads = tensors_of((*block_mask[:-1], *of_scores, *of_masks))

@@ -60,9 +60,8 @@ def over_hidden_axes(
 
     gradients_of: of a backward, the operand behind each result: the gradient of a weight is summed over hidden axes.
     """
-    axes = tuple(
-        sorted({entry for operand in operands for entry in operand.mapped}, key=lambda entry: entry[0])
-    )
+    entries = {entry for operand in operands for entry in operand.mapped}
+    axes = tuple(sorted(entries, key=lambda entry: entry[0]))
     times = prod(size for _, size in axes)
     whole = {id(operand) for operand in operands}
 

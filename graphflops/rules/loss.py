@@ -200,9 +200,8 @@ def poisson_nll_loss(
 ) -> Estimate:
     """Two operations and an exponential per element, or three and a logarithm; Stirling's term is 8 and 2."""
     loss, stirling = POISSON_OF_LOGS if log_input else POISSON, STIRLING if full else Loss(0)
-    return compared(
-        Loss(loss.flops + stirling.flops, loss.functions + stirling.functions), reduction, x, target
-    )
+    both = Loss(loss.flops + stirling.flops, loss.functions + stirling.functions)
+    return compared(both, reduction, x, target)
 
 
 backward("aten.poisson_nll_loss")(

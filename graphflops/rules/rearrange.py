@@ -266,9 +266,8 @@ def slice_scatter(
 ) -> Estimate:
     """A copy with a range of an axis replaced."""
     place = axis(dim, x.rank)
-    return overwritten(
-        x, src, x.view(replaced(x.shape, place, kept_by_slice(x.shape[place], start, end, step)))
-    )
+    kept = kept_by_slice(x.shape[place], start, end, step)
+    return overwritten(x, src, x.view(replaced(x.shape, place, kept)))
 
 
 @rule("aten.select_scatter")

@@ -132,9 +132,8 @@ def grid_sampler(x: TensorType, grid: TensorType, interpolation_mode: int) -> Es
     """Per channel two operations per tap; per grid point its position and a weight per tap."""
     spatial = x.rank - 2
     require(grid.rank == x.rank, f"a grid of {grid.rank} axes does not fit an input of {x.rank}")
-    require(
-        not differ(grid.shape[-1], spatial), f"grid points have {grid.shape[-1]} coordinates, not {spatial}"
-    )
+    given = grid.shape[-1]
+    require(not differ(given, spatial), f"grid points have {given} coordinates, not {spatial}")
     meet(x.shape[0], grid.shape[0], f"batches differ: {x.shape[0]} and {grid.shape[0]}")
     out = x.like((*x.shape[:2], *grid.shape[1:-1]))
     taps = taps_of(interpolation_mode, spatial)

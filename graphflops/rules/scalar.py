@@ -56,11 +56,8 @@ def applied(exact: Function, symbolic: Function, *operands: Value) -> Estimate:
 def _sizes(operands: Sequence[Value]) -> list[Dim] | None:
     """The operands as sizes; None if one of them is not an integer."""
     whole = [int(x) if isinstance(x, float) and x.is_integer() else x for x in operands]
-    return (
-        [x for x in whole if isinstance(x, (int, Expr))]
-        if all(isinstance(x, (int, Expr)) for x in whole)
-        else None
-    )
+    sizes = [x for x in whole if isinstance(x, (int, Expr))]
+    return sizes if len(sizes) == len(whole) else None
 
 
 def _of_one(a: Value, *, exact: Function, symbolic: Function) -> Estimate:

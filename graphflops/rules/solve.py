@@ -124,10 +124,8 @@ def cholesky_inverse(A: TensorType) -> Estimate:
 @rule("aten.linalg_tensorinv")
 def tensorinv(x: TensorType, ind: int = 2) -> Estimate:
     """2 n^3 for the matrix whose rows are the first `ind` axes."""
-    n = prod(x.shape[:ind])
-    require(
-        not differ(n, prod(x.shape[ind:])), f"{n} rows and {prod(x.shape[ind:])} columns are not invertible"
-    )
+    n, columns = prod(x.shape[:ind]), prod(x.shape[ind:])
+    require(not differ(n, columns), f"{n} rows and {columns} columns are not invertible")
     real = 4 if x.dtype.kind == "complex" else 1
     out = x.like((*x.shape[ind:], *x.shape[:ind]))
     return Estimate((out,), vector_flops=real * lapack.inverse(n), reads=(x,))
@@ -197,11 +195,8 @@ def lstsq(A: TensorType, B: TensorType, *, driver: str | None = None) -> Estimat
     vector = B.rank < A.rank
     sides = 1 if vector else B.shape[-1]
     by_values = driver in ("gelsd", "gelss")
-    work = (
-        lapack.svd(m, n) + 2 * (m + n) * dim_min(m, n) * sides
-        if by_values
-        else lapack.least_squares(m, n, sides)
-    )
+    by_svd = lapack.svd(m, n) + 2 * (m + n) * dim_min(m, n) * sides
+    work = by_svd if by_values else lapack.least_squares(m, n, sides)
     tall = (by_values or driver == "gels") and same(dim_max(m, n), m) and differ(m, n)
     out = (
         A.like((*batch, n) if vector else (*batch, n, sides)),

@@ -79,9 +79,8 @@ def histogram(
     edges = bins if isinstance(bins, TensorType) else x.like((bins + 1,))
     out, each = x.like((edges.shape[0] - 1,)), halvings(edges.shape[0]) + 1 if edges is bins else 4
     work = each * x.numel + normalising(out, density)
-    return Estimate(
-        (out, edges.like()), vector_flops=work, reads=(x, edges if edges is bins else None, weight)
-    )
+    reads = (x, edges if edges is bins else None, weight)
+    return Estimate((out, edges.like()), vector_flops=work, reads=reads)
 
 
 def normalising(counts: TensorType, density: bool) -> Dim:

@@ -230,9 +230,8 @@ def unfold(x: TensorType, dimension: int, size: Dim, step: Dim) -> Estimate:
     if x.rank == 0:
         return free(overlapping(x, (size,)))
     place = axis(dimension, x.rank)
-    require(
-        not at_least(size, x.shape[place] + 1), f"a window of {size} does not fit {x.shape[place]} positions"
-    )
+    length = x.shape[place]
+    require(not at_least(size, length + 1), f"a window of {size} does not fit {length} positions")
     windows = floor_div(x.shape[place] - size, step) + 1
     return free(overlapping(x, (*replaced(x.shape, place, windows), size)))
 

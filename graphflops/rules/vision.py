@@ -175,6 +175,5 @@ def deformed(
     spatial = weight.rank - 2
     taps = prod(x.shape[:2]) * prod(weight.shape[2:]) * prod(only_result(product).shape[2:])
     sampling = (2 * 2**spatial + (mask is not None)) * taps
-    return replace(
-        product, vector_flops=product.vector_flops + sampling, reads=(x, weight, offset, mask, bias)
-    )
+    work = product.vector_flops + sampling
+    return replace(product, vector_flops=work, reads=(x, weight, offset, mask, bias))

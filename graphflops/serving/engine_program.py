@@ -32,9 +32,8 @@ def as_engines_run(program: Graph) -> Graph:
                 kept[node.outputs[0] or ""], added[node.outputs[0] or ""] = cache, new
                 continue
         renamed = node.renamed(kept)
-        nodes.append(
-            _grouped(renamed, program, makers, kept) if node.operator.kind == "attention" else renamed
-        )
+        is_attention = node.operator.kind == "attention"
+        nodes.append(_grouped(renamed, program, makers, kept) if is_attention else renamed)
     outputs = tuple([output.renamed(added) for output in program.outputs])
     changed = replace(program, nodes=tuple(nodes), outputs=outputs, eager=None)
     return replace(changed, nodes=_needed(changed))

@@ -45,9 +45,8 @@ def critical_path(graph: networkx.MultiDiGraph, by: Quantity = "flops") -> Criti
     steps.add_weighted_edges_from((maker, user, weights[user]) for maker, user in among.edges())
     path = networkx.dag_longest_path(steps)[1:] if calls else []
     place = {name: number for number, name in enumerate(calls)}
-    beside = part(
-        graph, set(data_flow(graph)) & place.keys() - set(path)
-    )  # subgraphs have the order of hashes
+    # Subgraphs have the order of hashes.
+    beside = part(graph, set(data_flow(graph)) & place.keys() - set(path))
     groups = [sorted(group, key=place.__getitem__) for group in networkx.weakly_connected_components(beside)]
     branch = max(groups, key=lambda group: cost(graph, group, by)[0], default=[])
     figures = (cost(graph, path, by)[0], whole, tuple(branch), cost(graph, branch, by)[0])

@@ -44,10 +44,8 @@ class CompiledLauncher(Launcher):
     def forward(self, *, records: bool) -> list[Launches]:
         """The forward after the checks of guards."""
         self.records = records
-        guards = Launches(
-            -1, (), self.costs["compiled.guards"] + records * self.costs["compiled.autograd"] / 2
-        )
-        return [guards, *self._launches(self.program.main, 0, 1, records, is_backward=False)]
+        host = self.costs["compiled.guards"] + records * self.costs["compiled.autograd"] / 2
+        return [Launches(-1, (), host), *self._launches(self.program.main, 0, 1, records, is_backward=False)]
 
     def backward(self) -> list[Launches]:
         """The gradients, which are one graph of their own."""

@@ -176,9 +176,8 @@ def _rates(kernel: Kernel, width: float, device: Device) -> Mapping[str, float] 
         return None
     if kernel.sizes is None and kernel.family in _OF_MATRIX_UNITS:
         return None  # the constants are those of a model that reads the sizes
-    return next(
-        (device.rates[name] for name in names_of_constants(kernel, width) if name in device.rates), None
-    )
+    names = names_of_constants(kernel, width)
+    return next((device.rates[name] for name in names if name in device.rates), None)
 
 
 def names_of_constants(kernel: Kernel, width: float) -> list[str]:

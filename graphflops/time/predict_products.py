@@ -158,9 +158,8 @@ def _weight_bytes(sizes: Product, width: float) -> int:
 
 def _alignment_of(sizes: Product, width: float) -> int:
     m, n, k = sizes.m, sizes.n, sizes.k
-    return _alignment(
-        {"tn": (k, k, n), "nn": (k, n, n), "nt": (m, n, n), "tt": (m, k, n)}[sizes.layout], width
-    )
+    rows = {"tn": (k, k, n), "nn": (k, n, n), "nt": (m, n, n), "tt": (m, k, n)}
+    return _alignment(rows[sizes.layout], width)
 
 
 def of_convolution(sizes: Convolution, width: float, peak: float, moved: int) -> Problem:

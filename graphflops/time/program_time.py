@@ -70,10 +70,8 @@ def program_time(
         timer.repeat(program.training.accumulate)
         optimizer, _ = timer.phase(optimizer_launches(program, launcher.sizes, launcher.costs))
         step = timer.whole()
-    places = enumerate(program.main.rows)
-    timed = tuple(
-        [row._replace(time=rows.get(at), backward_time=backward_rows.get(at)) for at, row in places]
-    )
+    both = [(row, rows.get(at), backward_rows.get(at)) for at, row in enumerate(program.main.rows)]
+    timed = tuple([row._replace(time=time, backward_time=back) for row, time, back in both])
     found = slowdowns(program.attentions, timed, program.values, device)
     times = (forward, backward, optimizer, step)
     network = described(timer.known, network_of(device))

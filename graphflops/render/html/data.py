@@ -336,9 +336,7 @@ class _Calls:
 
     def _cost(self, state: str, forward: Cost, backward: Cost) -> int:
         costs = [
-            [self.parts.formula(getattr(cost, quantity), self.report) for quantity in QUANTITIES]
-            if cost
-            else 0
+            [self.parts.formula(getattr(cost, name), self.report) for name in QUANTITIES] if cost else 0
             for cost in (forward, backward)
         ]
         self.kinds.append([state, *costs])

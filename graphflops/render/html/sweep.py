@@ -132,9 +132,7 @@ def _latencies(plan: Serving) -> str:
             curves.append(Curve(f"context {context:,}", tuple(sorted(points.items()))))
     if not curves:
         return ""
-    drawn = plot(
-        "serving", "time of a token", "tokens a second", curves, lambda time: seconds(time / _SECOND)
-    )
+    drawn = plot("serving", "time of a token", "tokens a second", curves, _TIME[-1])
     return (
         f'<figure class="chart"><figcaption>time of a token by tokens a second</figcaption>{drawn}</figure>'
     )

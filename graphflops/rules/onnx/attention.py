@@ -62,9 +62,8 @@ def attention_backward(call: ForwardCall) -> Estimate:
     heads = {"query": given.get("q_num_heads"), "key": given.get("kv_num_heads")}
     q, k, v = (_split(given[name], heads.get(name, heads["key"])) for name in ("query", "key", "value"))
     problem = attend(q, k, v, given.get("attn_mask"), right=0 if given.get("is_causal") else None)
-    back = problem.backward(
-        call.wants | {"mask"} if "attn_mask" in call.wants else call.wants, _result(q, k, v)
-    )
+    wants = call.wants | {"mask"} if "attn_mask" in call.wants else call.wants
+    back = problem.backward(wants, _result(q, k, v))
     names = ("query", "key", "value", "attn_mask")
     return replace(back, out=tuple(given[name].like() for name in names if name in call.wants))
 

@@ -106,13 +106,11 @@ def gather_nd(x: TensorType, indices: TensorType, *, batch_dims: int = 0) -> Est
 def _depth(x: TensorType, indices: TensorType, batch_dims: int = 0) -> int:
     """The number of axes that an index vector addresses."""
     require(indices.rank > 0, "an index needs at least one axis")
-    require(0 <= batch_dims < indices.rank, f"{batch_dims} axes of {shown(indices.shape)} are not batch axes")
-    deep = indices.shape[-1]
-    require_known(
-        isinstance(deep, int), f"how many axes the indices {shown(indices.shape)} name depends on data"
-    )
+    deep, given = indices.shape[-1], shown(indices.shape)
+    require(0 <= batch_dims < indices.rank, f"{batch_dims} axes of {given} are not batch axes")
+    require_known(isinstance(deep, int), f"how many axes the indices {given} name depends on data")
     fits = isinstance(deep, int) and batch_dims + deep <= x.rank
-    require(fits, f"{shown(indices.shape)} names more axes than {shown(x.shape)} has")
+    require(fits, f"{given} names more axes than {shown(x.shape)} has")
     return deep if isinstance(deep, int) else 0
 
 

@@ -234,9 +234,8 @@ class _Loop:
             return UnknownType()
         pairs = enumerate(zip(old.shape, new.shape, strict=True))
         shape = tuple(self.stepped(a, b, f"{name}_{axis}", last) for axis, (a, b) in pairs)
-        return TensorType(
-            shape, old.dtype, value=self.counted(old, new, last) if shape == new.shape else None
-        )
+        value = self.counted(old, new, last) if shape == new.shape else None
+        return TensorType(shape, old.dtype, value=value)
 
     def stepped(self, old: Dim, new: Dim, name: str, last: bool) -> Dim:
         """A size as a formula of the iteration: its first value plus the iteration times what one adds."""

@@ -167,9 +167,8 @@ def project(
     x: TensorType, weights: TensorType, bias: TensorType | None, heads: Dim, widths: Sizes
 ) -> Projected:
     """The product with the joint weight of queries, keys and values, and its bias."""
-    require(
-        x.rank == 3 and weights.rank == 2, f"a projection takes three and two axes, not {x} and {weights}"
-    )
+    fits = x.rank == 3 and weights.rank == 2
+    require(fits, f"a projection takes three and two axes, not {x} and {weights}")
     third = floor_div(weights.shape[1], 3)
     query, _, value = widths if len(widths) == 3 else (third, third, third)
     product = matmul(x, weights)

@@ -79,6 +79,7 @@ def mixture(
     tokens, hidden, experts = prod(x.shape[:-1]), x.shape[-1], router.shape[-1]
     used, touched = k * tokens, dim_min(experts, k * tokens)
     sizes = [layer.per_expert(experts) for layer in layers]
+    packed = [size for layer, size in zip(layers, sizes, strict=True) if layer.parameters]
     inner = floor_div(sizes[1], hidden)
     widths = (floor_div(sizes[0], hidden), hidden, inner)
     row = gate.work.more(len(layers) > 2 and gate.kind != "swiglu")
@@ -87,13 +88,7 @@ def mixture(
         Estimate(matrix_flops=2 * used * sum(sizes)),
         routing(tokens, experts, k, normalised),
         work(used * (row.flops * inner + biased + COMBINED * hidden), used * row.transcendentals * inner),
-        work(
-            sum(
-                DEQUANTIZE * size * touched
-                for layer, size in zip(layers, sizes, strict=True)
-                if layer.parameters
-            )
-        ),
+        work(DEQUANTIZE * touched * sum(packed)),
     )
     reads = (read for layer in layers for read in layer.read(experts, touched))
     return fused((x.like(),), *parts, reads=(x, router, *reads, *more))
@@ -132,11 +127,9 @@ def layers_of_few_bits(of: Operands, bits: tuple[int, ...]) -> tuple[ExpertLayer
         (of.fc3, of.fc3_bias, (of.fc3_scales, of.fc3_zero_points)),
     )
     return tuple(
-        ExpertLayer(
-            weights, bias, parameters, weights.dtype.bits // (8 if weights.dtype.is_floating else width)
-        )
-        for (weights, bias, parameters), width in zip(stored, bits, strict=True)
-        if weights is not None
+        ExpertLayer(*layer, layer[0].dtype.bits // (8 if layer[0].dtype.is_floating else width))
+        for layer, width in zip(stored, bits, strict=True)
+        if layer[0] is not None
     )
 
 

@@ -198,13 +198,11 @@ def qlinear_where(of: Operands) -> Estimate:
 @rule("com.microsoft.QLinearConcat")
 def qlinear_concat(y_scale: TensorType, y_zero_point: TensorType, *inputs: TensorType, axis: int) -> Estimate:
     """Joins tensors, each followed by its scale and zero point, after converting them to one scale."""
-    require(
-        len(inputs) % 3 == 0, f"{len(inputs)} operands are not triples of a tensor, a scale and a zero point"
-    )
+    count = len(inputs)
+    require(count % 3 == 0, f"{count} operands are not triples of a tensor, a scale and a zero point")
     out = joined(inputs[::3], axis).like(dtype=y_zero_point.dtype)
-    return Estimate(
-        (out,), vector_flops=(DEQUANTIZE + QUANTIZE) * out.numel, reads=(y_scale, y_zero_point, *inputs)
-    )
+    work = (DEQUANTIZE + QUANTIZE) * out.numel
+    return Estimate((out,), vector_flops=work, reads=(y_scale, y_zero_point, *inputs))
 
 
 @rule("com.microsoft.QLinearConv", product=("x", "w"))

@@ -32,9 +32,8 @@ def batch_normalization(
     """In inference one scale and one shift per element; in training seven operations, and new running statistics."""
     x, scale, bias, *statistics = of
     trains = not is_test and any(outputs[1:]) if by_results else training_mode
-    out = chosen(
-        outputs, *(part.like() for part in (x, *statistics * (1 if trains and not by_results else 2)))
-    )
+    times = 1 if trains and not by_results else 2
+    out = chosen(outputs, *(part.like() for part in (x, *statistics * times)))
     if not trains:
         return replace(scaled(*of), transcendentals=of.var.numel, out=out)
     running = [given if is_wanted(outputs, place) else None for place, given in enumerate(statistics, 1)]

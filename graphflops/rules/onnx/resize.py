@@ -126,9 +126,8 @@ def _to_sizes(own: Sequence[Dim], given: Numbers, policy: str) -> Lengths:
     if len(ratios) < len(own):
         return [None] * len(own)
     ratio = min(ratios) if policy == "not_larger" else max(ratios)
-    return [
-        floor_div(2 * ratio.numerator * length + ratio.denominator, 2 * ratio.denominator) for length in own
-    ]
+    over, under = ratio.numerator, ratio.denominator
+    return [floor_div(2 * over * length + under, 2 * under) for length in own]
 
 
 def _by_factors(own: Sequence[Dim], given: Numbers, extents: Sequence[Number] | None) -> Lengths:

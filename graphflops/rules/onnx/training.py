@@ -111,8 +111,7 @@ def momentum(
 @rule("ai.onnx.preview.training.Gradient")
 def gradient(*operands: TensorType, xs: Sequence[str], y: str, zs: Sequence[str] = ()) -> Estimate:
     """A gradient for each of `xs`; the work is unknown: it is that of the calls between these and `y`."""
-    require(
-        len(operands) == len(xs) + len(zs), f"{len(operands)} values are given for {len(xs) + len(zs)} names"
-    )
+    given, named = len(operands), len(xs) + len(zs)
+    require(given == named, f"{given} values are given for {named} names")
     work = f"its work is that of the calls that lead to {shown(y)}, run backwards; the operands do not determine it"
     return Estimate(tuple(x.like() for x in operands[: len(xs)]), unknown=work)

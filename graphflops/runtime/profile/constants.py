@@ -85,9 +85,8 @@ def _begun(kernels: Measured) -> tuple[Table, Table]:
     sizes = [kernel.sizes for kernel, _ in kernels]
     if "attention" in families:
         return {**_ATTENTION, **_DECODING}, {**_NO_PARTS}
-    if "matmul" in families or any(
-        isinstance(each, Convolution) and not _is_depthwise(each) for each in sizes
-    ):
+    dense = (isinstance(each, Convolution) and not _is_depthwise(each) for each in sizes)
+    if "matmul" in families or any(dense):
         return _PRODUCT, {**_NO_SPLITS}
     if "optimizer" in families:
         return _OF_CHUNKS, {}
