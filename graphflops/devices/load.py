@@ -72,7 +72,7 @@ def complete(profile: Device) -> Device:
             host,
             seconds={**seconds, **host.seconds},
             benchmarks=host.benchmarks or benchmarks,
-            copies=host.copies or known.copies,
+            copies={**known.copies, **host.copies},
         )
     context: int | None = None
     workspace: int | None = 0

@@ -43,10 +43,10 @@ def hosted(step: Step) -> dict[str, StorageKind]:
     return {name: kinds[at] for name, (at, _, _) in step.places.items() if kinds[at] in HOST_KINDS}
 
 
-def transfer(call: PricedCall, hosted: Mapping[str, StorageKind]) -> Transfer | None:
-    """What a call of a recorded step copies between the two memories; None for other calls. hosted: kinds of memory."""
+def transfer(call: PricedCall, kinds: Mapping[str, StorageKind]) -> Transfer | None:
+    """What a call of a recorded step copies between the two memories; None for others. kinds: of the host's, by value."""
     given, made = call.uses[:1], call.node.outputs[:1]
-    if not given or not made or (given[0] in hosted) == (made[0] in hosted):
+    if not given or not made or (given[0] in kinds) == (made[0] in kinds):
         return None
-    direction, name = (TO_HOST, made[0]) if made[0] in hosted else ("to_device", given[0])
-    return Transfer(direction + (PINNED if hosted[name or ""] == "pinned" else ""))
+    direction, name = (TO_HOST, made[0]) if made[0] in kinds else ("to_device", given[0])
+    return Transfer(direction + (PINNED if kinds[name or ""] == "pinned" else ""))
