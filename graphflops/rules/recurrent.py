@@ -17,6 +17,7 @@ from graphflops.rules.elementwise import result_of
 from graphflops.rules.matmul import flops_of
 from graphflops.rules.operands import Operands, takes
 from graphflops.rules.registry import ForwardCall, backward, require, rule
+from graphflops.rules.shapes import shown
 from graphflops.rules.work import WORK, first_gradient
 from graphflops.rules.work_functions import Work
 from graphflops.tensor import TensorType
@@ -150,6 +151,31 @@ def states_of(hx: TensorType | Tensors) -> Tensors:
     return hx if isinstance(hx, tuple) else (hx,)
 
 
+def check_sizes(cell: Cell, states: Tensors, layers: list[Layer], directions: int) -> None:
+    """Refuse states and weights that are not those of such layers.
+
+    States: an entry for each layer and direction, as wide as its results; cells of an LSTM are as wide as its hidden units.
+    """
+    hidden, project = layers[0].hidden(cell), layers[0].project
+    width = hidden if project is None else project.shape[0]
+    widths = (width, hidden)[: 2 if cell is LSTM else 1]
+    require(len(states) == len(widths), f"{len(states)} initial states, the layers have {len(widths)}")
+    for state, wide in zip(states, widths, strict=True):
+        is_right = (
+            state.rank == 3 and not differ(state.shape[0], len(layers)) and not differ(state.shape[2], wide)
+        )
+        require(is_right, f"an initial state is {shown(state.shape)}, not ({len(layers)}, batch, {wide})")
+    for place, layer in enumerate(layers):
+        read = layers[0].from_input.shape[-1] if place < directions else directions * width
+        expected = ((cell.gates * hidden, read), (cell.gates * hidden, width))
+        for weight, shape in zip((layer.from_input, layer.from_hidden), expected, strict=True):
+            is_right = weight.rank == 2 and not any(map(differ, weight.shape, shape))
+            require(
+                is_right,
+                f"a weight of layer {place // directions} is {shown(weight.shape)}, not {shown(shape)}",
+            )
+
+
 # Whole sequences: `.input` takes padded ones, `.data` packed ones, whose rows are all steps of all sequences.
 
 
@@ -170,6 +196,7 @@ def sequence(
     """
     states, directions = states_of(hx), 2 if bidirectional else 1
     layers = layers_of(params, num_layers * directions, has_biases)
+    check_sizes(cell, states, layers, directions)
     out = x.like((*x.shape[:-1], directions * states[0].shape[-1]))
     estimate = recur(cell, x, states, layers, out)
     dropped = DROPOUT * out.numel * (num_layers - 1) if dropout else 0

@@ -278,3 +278,28 @@ def test_a_state_for_another_batch_is_refused() -> None:
     args = (weights, False, 1, 0.0, False, False)
     with pytest.raises(ShapeError, match="batch sizes differ: input 4, state 2"):
         price("aten.lstm.input", t(4, 10, 16), (t(1, 2, 32), t(1, 2, 32)), *args, True)
+
+
+@pytest.mark.parametrize(
+    ("states", "changed", "said"),
+    [
+        (((2, 3, 5),), {}, "1 initial states, the layers have 2"),
+        (((1, 3, 5), (2, 3, 5)), {}, r"an initial state is \[1, 3, 5\], not \(2, batch, 5\)"),
+        (((2, 3, 4), (2, 3, 5)), {}, r"an initial state is \[2, 3, 4\], not \(2, batch, 5\)"),
+        (((2, 3, 5), (2, 3, 6)), {}, r"an initial state is \[2, 3, 6\], not \(2, batch, 5\)"),
+        (((3, 5), (2, 3, 5)), {}, r"an initial state is \[3, 5\], not"),
+        (((2, 3, 5),) * 2, {1: (20, 6)}, r"a weight of layer 0 is \[20, 6\], not \[20, 5\]"),
+        (((2, 3, 5),) * 2, {4: (20, 6)}, r"a weight of layer 1 is \[20, 6\], not \[20, 5\]"),
+        (((2, 3, 5),) * 2, {4: (24, 5)}, r"a weight of layer 1 is \[24, 5\], not \[20, 5\]"),
+    ],
+)
+def test_states_and_weights_of_other_layers_are_refused(
+    states: tuple[tuple[int, ...], ...], changed: dict[int, tuple[int, ...]], said: str
+) -> None:
+    """Two layers of an LSTM of 5 units over 3 sequences of 6 features."""
+    weights = [*parameters("lstm", 6, 5, layers=2)]
+    for place, shape in changed.items():
+        weights[place] = t(*shape)
+    flags = (True, 2, 0.0, False, False, False)
+    with pytest.raises(ShapeError, match=said):
+        price("aten.lstm.input", t(7, 3, 6), tuple(t(*state) for state in states), tuple(weights), *flags)
