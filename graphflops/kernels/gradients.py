@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from graphflops.execution.composed_gradients import gradient_calls
 from graphflops.kernels.attention import attention_backward
-from graphflops.kernels.beside import is_converted_before
+from graphflops.kernels.beside import is_converted_before, is_mean
 from graphflops.kernels.choices import limits
 from graphflops.kernels.cudnn import convolution_backward
 from graphflops.kernels.gradient_formulas import axes_of, gradient_kernels
@@ -222,10 +222,8 @@ def _spread(x: Tensor, out: Tensor) -> Kernel:
 
 
 def _pooling_backward(call: ConcreteCall) -> list[Kernel]:
-    """To one position an adaptive average is a mean."""
     out = call.out
-    is_mean = out is not None and call.operator.name == "adaptive_avg_pool" and prod(out.shape[2:]) == 1
-    if out is not None and is_mean and call.operands:
+    if out is not None and call.operands and is_mean(call.operator, out.shape):
         return [_spread(call.operands[0], out)]
     return pooling_backward(call)
 

@@ -17,7 +17,9 @@ from graphflops.kernels.foreach import foreach
 from graphflops.kernels.interpolation import interpolation
 from graphflops.kernels.kernel import Kernel, Rows, Strided
 from graphflops.kernels.moved import (
+    PAIRS,
     REPEATING,
+    axis_of,
     collective,
     copied,
     copy,
@@ -149,13 +151,22 @@ def _rolled(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kernel]:
     return [Kernel("copy", x.dtype, 0, 0, x.full_bytes, x.full_bytes, variant="roll")] * count
 
 
+# Each thread keeps two numbers or more: moments as Welford adds them up, or an extreme and its place.
+_PAIRED = frozenset({"var", "std", "var_mean", "std_mean", "argmax", "argmin"})
+_WITH_PLACES = ("max", "min")  # along an axis
+
+
 @_on_operand
 def _reduced(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kernel]:
     kept = _kept_axes(call, x, out)
     if kept is not None:
-        return [sum_to(x, kept, out.bits)]
-    is_inner = not out.rank or out.shape[-1] != x.shape[-1] or out.rank == x.rank == 1
-    return [reduction(x, out.numel, is_inner=is_inner, bits=out.bits)]
+        kernel = sum_to(x, kept, out.bits)
+    else:
+        is_inner = not out.rank or out.shape[-1] != x.shape[-1] or out.rank == x.rank == 1
+        kernel = reduction(x, out.numel, is_inner=is_inner, bits=out.bits)
+    name = call.operator.name
+    is_paired = name in _PAIRED or (name in _WITH_PLACES and kept is not None)
+    return [replace(kernel, variant=PAIRS) if is_paired and not kernel.variant else kernel]
 
 
 def _kept_axes(call: ConcreteCall, x: Tensor, out: Tensor) -> list[int] | None:
@@ -211,6 +222,10 @@ def _gathered(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kernel]:
     """Rows of the result are read from anywhere in the table; of rows that do not align each element by itself."""
     kernel = rows_kernel("gather", out, call, call.cost.read_bytes, call.cost.written_bytes)
     row = out.shape[-1] * out.bits // 8 if out.rank else 0
+    if call.operator.name == "index_select" and out.rank and axis_of(call, out.rank) == 0:
+        columns = out.numel // max(out.shape[0], 1)
+        if columns * out.bits // 8 % _ALIGNED == 0:  # the same kernel as an index's
+            return [replace(kernel, sizes=Rows(out.shape[0], columns), variant="index")]
     if call.operator.name != "index" or row % _ALIGNED == 0:
         return [kernel]
     return [replace(kernel, sizes=Strided(out.numel, 2, 3), variant="elements")]

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 REPEATING = ("reflect", "replicate")  # modes of padding that repeat elements
 PLANES = "planes"  # variant: channels of images, whose pixels and images are added up
+PAIRS = "pairs"  # variant: along rows; each thread keeps two numbers or more
 _HALF = 16  # bits
 _SOFTMAX_THREADS, _FEW = limits("aten_2", "softmax", "threads", "few")
 
@@ -193,8 +194,10 @@ def _waste(axes: Sequence[tuple[int, Sequence[int]]], place: int, width: float) 
     return float(max(min(_SECTOR / users, steps[place] * width) - width, 0.0))
 
 
-_VOLUME_RANK = 5
+_IMAGE_RANK, _VOLUME_RANK = 4, 5
 _INDEX_BYTES = 8
+_PLANE_BLOCK = (32, 8)  # threads across and down a plane of results
+_MOST_DOWN = 16  # blocks down the planes of an image, all together
 
 
 def pooling(call: ConcreteCall) -> list[Kernel]:
@@ -205,9 +208,21 @@ def pooling(call: ConcreteCall) -> list[Kernel]:
     if is_mean(call.operator, out.shape):
         return [reduction(x, out.numel, is_inner=x.strides[1] != 1)]
     window = Windows(out.numel, _window_positions(call, x, out))
+    if call.operator.name == "adaptive_max_pool" and out.rank == _IMAGE_RANK:
+        window = _blocks_of_planes(out, window.positions)
     indices = _INDEX_BYTES * out.numel if "max" in call.operator.name else 0
     moved = (x.full_bytes, out.full_bytes + indices)
     return [*copied(call), Kernel("pool", x.dtype, 0, 0, *moved, window, variant=_pooling_variant(call, x))]
+
+
+def _blocks_of_planes(out: Tensor, positions: float) -> Windows:
+    """Blocks for each plane, and positions that a thread looks at in turn (AdaptiveMaxPooling2d.cu of ATen)."""
+    *_, channels, height, width = out.shape
+    across, down = _PLANE_BLOCK
+    blocks = max(_MOST_DOWN // max(channels, 1), 1)
+    return Windows(
+        out.numel // (height * width), positions * -(-width // across) * -(-height // (down * blocks))
+    )
 
 
 def pooling_backward(call: ConcreteCall) -> list[Kernel]:

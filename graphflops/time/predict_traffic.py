@@ -10,6 +10,7 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from graphflops.kernels.kernel import Chunks, Convolution, Rows, Strided, Windows
+from graphflops.kernels.moved import PAIRS
 from graphflops.time import bandwidth
 
 if TYPE_CHECKING:
@@ -81,11 +82,13 @@ def _rows_and_wait(kernel: Kernel, rates: Mapping[str, float], device: Device) -
     """Seconds that starting all rows takes, and what a thread does one after the other."""
     if isinstance(kernel.sizes, Convolution) and "position" in rates:
         return 0.0, prod(kernel.sizes.filter) * rates.get("column", 0.0) * 1e-9
+    if isinstance(kernel.sizes, Windows):
+        return 0.0, kernel.sizes.positions * rates.get("column", 0.0) * 1e-9
     if not isinstance(kernel.sizes, Rows):
         return 0.0, 0.0
     warps = kernel.sizes.rows * _warps(kernel)
     columns = float(kernel.sizes.columns)
-    if kernel.family == "reduction" and not kernel.variant:
+    if kernel.family == "reduction" and kernel.variant in ("", PAIRS):
         columns = in_turn(kernel.sizes) if kernel.sizes.is_inner else min(columns, _LONGEST)
     started = warps * rates.get("row", 0.0) * 1e-9 / (device.multiprocessors or 1)
     return started, columns * rates.get("column", 0.0) * 1e-9

@@ -218,6 +218,22 @@ def test_positions_of_a_window(
     assert back.sizes == Windows(count, 1)
 
 
+@pytest.mark.parametrize(
+    ("shape", "positions", "sizes"),
+    [
+        ((2, 8, 16, 16), (1, 1), Windows(2 * 8, 16 * 16)),  # one thread of a block works
+        ((2, 8, 16, 16), (1, 8), Windows(2 * 8, 16 * 2)),  # eight do
+        ((2, 16, 128, 128), (64, 64), Windows(2 * 16, (2 * 2) * 2 * 8)),  # a thread has 2 x 8 results
+        ((2, 4, 128, 128), (64, 64), Windows(2 * 4, (2 * 2) * 2 * 2)),  # few channels: four blocks each
+    ],
+)
+def test_adaptive_maxima_have_a_block_for_each_plane(
+    shape: tuple[int, ...], positions: tuple[int, int], sizes: Windows
+) -> None:
+    (kernel,) = forward("aten.adaptive_max_pool2d.default", g(*shape), positions)
+    assert kernel.sizes == sizes
+
+
 def test_a_pooling_without_results_is_no_kernel() -> None:
     assert forward("aten.max_pool2d.default", t(0, 3, 8, 8), (2, 2), (2, 2)) == []
     assert backward("aten.max_pool2d.default", g(0, 3, 8, 8), (2, 2), (2, 2)) == []

@@ -48,6 +48,14 @@ def test_cycles_are_of_all_multiprocessors(cores: int | None, together: int) -> 
     assert took(of_weight, {"row": 1e6}, cores)[0] == pytest.approx(16 * 9 / together * MS)
 
 
+def test_the_positions_of_a_window_are_read_in_turn() -> None:
+    """9 positions of 1 us each, beside what all windows take together; without a constant no wait."""
+    windows = kernel(Windows(1000, 9.0))
+    together = took(windows, {"position": 3.0})[0]
+    waiting = took(windows, {"position": 3.0, "column": 1e3})
+    assert waiting[0] - together == pytest.approx(9 * US)
+
+
 @pytest.mark.parametrize(
     ("sizes", "rates", "cycles"),
     [
@@ -214,6 +222,8 @@ def test_how_often_a_depthwise_convolution_repeats_its_work(
         # Of a reduction short rows share a warp, along an outer axis all do; others have a warp each.
         ("reduction", "", Rows(64, 8), 64 * 8 / 32, 8),
         ("reduction", "", Rows(64, 32), 64, 32),
+        ("reduction", "pairs", Rows(64, 8), 64 * 8 / 32, 8),
+        ("reduction", "pairs", Rows(64, 2**20), 64, 4096),  # the longest that a block adds up
         ("reduction", "", Rows(64, 8, False), 64 / 32, 8),
         ("reduction", "", Rows(64, 4096, False), 64 / 32, 4096),
         ("reduction", "", Rows(64, 4097, False), 64 / 32, 4096),
@@ -234,7 +244,7 @@ def test_rows_are_started_and_gone_through(
 
 def test_chunks_of_a_reduction_are_no_rows() -> None:
     """A reduction without rows, as of another axis, starts none."""
-    assert took(kernel(Windows(8, 2.0), "reduction"), {"row": 1e6, "column": 1e6})[0] < 1 * US
+    assert took(kernel(Windows(8, 2.0), "reduction"), {"row": 1e6})[0] < 1 * US
 
 
 @pytest.mark.parametrize(
