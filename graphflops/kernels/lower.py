@@ -26,6 +26,7 @@ from graphflops.kernels.moved import (
     copy_to,
     elementwise,
     fill,
+    is_last,
     of_rows,
     pointwise,
     pooling,
@@ -200,13 +201,43 @@ def _sorted(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kernel]:
 
 @_on_operand
 def _moved(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kernel]:
-    variant, largest = "" if len(call.operands) < 2 else _joining(call.operands, out), 0
+    parts = [*call.operands]
+    if call.operator.name in _JOINING and not _is_joined_at_once(call, parts, out):
+        return [
+            copy_to(replace(x, dtype=out.dtype, bits=out.bits, strides=_steps(call, x, out)), x)
+            for x in parts
+        ]
+    are_last = out.rank == _IMAGE_RANK and all(map(is_last, (*parts, out)))
+    if are_last:  # images lie as rows of channels, one after the other
+        *parts, out = map(_as_rows, (*parts, out))
+    variant, looked_at = "" if len(parts) < 2 else "cat_last" if are_last else _joining(parts, out), 0
     if call.operator.word in _OF_CHUNKS:
-        variant = "chunks" if call.operands[0].dtype == out.dtype else "chunks_converting"
-    if not all(x.is_contiguous for x in call.operands):  # as many blocks for each operand (Shape.cu of ATen)
-        variant, largest = "joined", max(x.numel for x in call.operands)
+        variant = "chunks" if x.dtype == out.dtype else "chunks_converting"
+    if not all(x.is_contiguous for x in parts):
+        variant, looked_at = "joined", max(x.numel for x in parts)
+    if variant == "cat_aligned":  # each part has as many blocks as the largest needs (Shape.cu of ATen)
+        looked_at = len(parts) * max(x.numel for x in parts)
     moved = (call.cost.read_bytes, call.cost.written_bytes)
-    return [Kernel("copy", out.dtype, 0, largest, *moved, variant=variant)]
+    return [Kernel("copy", out.dtype, 0, looked_at, *moved, variant=variant)]
+
+
+def _as_rows(images: Tensor) -> Tensor:
+    """Images with their channels as the last axis."""
+    shape, steps = ((*each[:1], *each[2:], each[1]) for each in (images.shape, images.strides))
+    return replace(images, shape=shape, strides=steps)
+
+
+def _is_joined_at_once(call: ConcreteCall, parts: Sequence[Tensor], out: Tensor) -> bool:
+    """Whether one kernel joins all parts: of one element type and few axes. Stacked ones may get a new axis."""
+    is_inside = parts[0].rank < out.rank and axis_of(call, out.rank) < parts[0].rank
+    rank = parts[0].rank if is_inside else out.rank
+    return rank <= _MOST_AXES and all(x.dtype == out.dtype for x in parts)
+
+
+def _steps(call: ConcreteCall, part: Tensor, out: Tensor) -> tuple[int, ...]:
+    """How a part lies in what joins it. Stacked tensors have an axis less."""
+    axis = axis_of(call, out.rank)
+    return out.strides if part.rank == out.rank else (*out.strides[:axis], *out.strides[axis + 1 :])
 
 
 def _joining(parts: Sequence[Tensor], out: Tensor) -> str:
@@ -256,6 +287,9 @@ _SORTING = frozenset({"sort", "argsort"})
 _SORTED_BY_WARP, _SORTED_BY_BLOCK = limits("aten_2", "sort", "warp", "block")
 _ALIGNED = 16  # bytes that a row is a multiple of where a warp copies it
 _TRANSCENDENTAL = 3  # arithmetic operations that one takes as long as
+_JOINING = frozenset({"cat", "stack"})
+_IMAGE_RANK = 4
+_MOST_AXES = 4  # of tensors that one kernel joins; of more, each is copied
 # They copy many tensors to a buffer by a kernel of their own (TensorShape.cu of ATen).
 _OF_CHUNKS = frozenset({"chunk_cat", "chunk_cat_mixed_dtype", "_chunk_cat"})
 # Of a constant in the code, which eagerly is a number, or a tensor that is made on the device.

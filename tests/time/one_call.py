@@ -39,13 +39,16 @@ def one_call(
     op: str,
     *args: Any,
     outputs: int = 1,
-    strides: Mapping[int, tuple[int, ...]] | None = None,
+    strides: Mapping[Any, tuple[int, ...]] | None = None,
     out_strides: tuple[int, ...] | None = None,
     kernel: Any = None,
     is_copy: bool | None = None,
     **kwargs: Any,
 ) -> ConcreteCall:
-    """A call in a training step. Tensors are its operands; strides: by their place, where they are not in order."""
+    """A call in a training step. Tensors are its operands; strides: by their place, where they are not in order.
+
+    "0_1" is the place of the second of a list.
+    """
     main = program_of(op, *args, outputs=outputs, **kwargs).main
     (call,) = main.calls
     lie: dict[str, Any] = {f"x{place}": steps for place, steps in (strides or {}).items()}

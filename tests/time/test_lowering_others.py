@@ -160,9 +160,47 @@ def test_a_loss_that_is_not_reduced() -> None:
 def test_joined_tensors(shapes: tuple[Any, Any], axis: int, variant: str) -> None:
     parts = tuple(t(*shape) for shape in shapes)
     size = sum(part.nbytes for part in parts)
-    assert made(forward("aten.cat.default", parts, axis)) == [("copy", variant, 0, size, size, None)]
+    looked_at = 2 * max(part.numel for part in parts) if variant == "cat_aligned" else 0
+    assert made(forward("aten.cat.default", parts, axis)) == [("copy", variant, looked_at, size, size, None)]
     wanted = tuple(g(*shape) for shape in shapes)
     assert not backward("aten.cat.default", wanted, axis)
+
+
+def test_images_with_their_channels_last_are_joined_as_rows() -> None:
+    first, second = t(2, 8, 4, 4), t(2, 16, 4, 4)
+    lies = {"0_0": (128, 1, 32, 8), "0_1": (256, 1, 64, 16)}
+    size = 4 * 2 * (8 + 16) * 4 * 4
+    assert made(
+        forward("aten.cat.default", (first, second), 1, strides=lies, out_strides=(384, 1, 96, 24))
+    ) == [("copy", "cat_last", 0, size, size, None)]
+    mixed = made(forward("aten.cat.default", (first, second), 1, strides={"0_0": lies["0_0"]}))
+    assert mixed == [("copy", "joined", 2 * 16 * 4 * 4, size, size, None)]
+
+
+@pytest.mark.parametrize(
+    ("op", "parts", "axis", "kernels"),
+    [
+        ("cat", (t(2, 4, 4, 8), t(2, 4, 4, 8)), 0, 1),
+        ("cat", (t(1, 2, 4, 4, 8), t(1, 2, 4, 4, 8)), 0, 2),  # more than four axes
+        ("cat", (t(4, 8), t(4, 8, dtype="bfloat16")), 0, 2),
+        ("stack", (t(2, 4, 4, 8), t(2, 4, 4, 8)), 0, 1),  # joined along an axis that they have
+        ("stack", (t(2, 4, 4, 8), t(2, 4, 4, 8)), -1, 2),
+        ("stack", (t(4, 4, 8), t(4, 4, 8)), -1, 1),
+    ],
+)
+def test_what_one_kernel_cannot_join_is_copied_part_by_part(
+    op: str, parts: tuple[Any, Any], axis: int, kernels: int
+) -> None:
+    found = forward(f"aten.{op}.default", parts, axis)
+    assert [kernel.family for kernel in found] == ["copy"] * kernels
+    assert sum(kernel.read_bytes for kernel in found) == sum(part.nbytes for part in parts)
+    assert sum(kernel.written_bytes for kernel in found) == 4 * sum(part.numel for part in parts)
+
+
+def test_copies_into_a_last_axis_skip_elements() -> None:
+    """Elements of the other part lie between: two elements of 4 bytes, of sectors of 32."""
+    found = forward("aten.stack.default", (t(2, 4, 4, 8), t(2, 4, 4, 8)), -1)
+    assert [kernel.sizes for kernel in found] == [Strided(256, 1, 2, 4.0)] * 2
 
 
 def test_parts_that_are_all_used_are_joined_in_the_gradient() -> None:
