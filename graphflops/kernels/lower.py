@@ -201,8 +201,8 @@ def _sorted(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kernel]:
 
 @_on_operand
 def _moved(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kernel]:
-    parts = [*call.operands]
-    if call.operator.name in _JOINING and not _is_joined_at_once(call, parts, out):
+    parts, joins = [*call.operands], call.operator.name in _JOINING
+    if joins and not _is_joined_at_once(call, parts, out):
         return [
             copy_to(replace(x, dtype=out.dtype, bits=out.bits, strides=_steps(call, x, out)), x)
             for x in parts
@@ -215,7 +215,8 @@ def _moved(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kernel]:
         variant = "chunks" if x.dtype == out.dtype else "chunks_converting"
     if not all(x.is_contiguous for x in parts):
         variant, looked_at = "joined", max(x.numel for x in parts)
-    if variant == "cat_aligned":  # each part has as many blocks as the largest needs (Shape.cu of ATen)
+    if joins and variant == "cat_aligned":
+        # Each part has as many blocks as the largest needs (Shape.cu of ATen).
         looked_at = len(parts) * max(x.numel for x in parts)
     moved = (call.cost.read_bytes, call.cost.written_bytes)
     return [Kernel("copy", out.dtype, 0, looked_at, *moved, variant=variant)]
