@@ -197,6 +197,12 @@ def test_what_one_kernel_cannot_join_is_copied_part_by_part(
     assert sum(kernel.written_bytes for kernel in found) == 4 * sum(part.numel for part in parts)
 
 
+def test_a_split_into_given_tensors_is_no_join() -> None:
+    outs = (t(4, 8), t(4, 24))
+    (kernel,) = forward("fsdp.split_with_sizes_copy.default", t(4, 32), (8, 24), 1, out=outs)
+    assert (kernel.family, kernel.vector_flops) == ("copy", 0)
+
+
 def test_copies_into_a_last_axis_skip_elements() -> None:
     """Elements of the other part lie between: two elements of 4 bytes, of sectors of 32."""
     found = forward("aten.stack.default", (t(2, 4, 4, 8), t(2, 4, 4, 8)), -1)
