@@ -202,11 +202,9 @@ def _sorted(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kernel]:
 @_on_operand
 def _moved(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kernel]:
     parts, joins = [*call.operands], call.operator.name in _JOINING
-    if joins and not _is_joined_at_once(call, parts, out):
-        return [
-            copy_to(replace(x, dtype=out.dtype, bits=out.bits, strides=_steps(call, x, out)), x)
-            for x in parts
-        ]
+    if joins and not _is_joined_at_once(call, x, out):
+        own = {"dtype": out.dtype, "bits": out.bits, "strides": _steps(call, x, out)}
+        return [copy_to(replace(x, **own), x) for x in parts]
     are_last = out.rank == _IMAGE_RANK and all(map(is_last, (*parts, out)))
     if are_last:  # images lie as rows of channels, one after the other
         *parts, out = map(_as_rows, (*parts, out))
@@ -215,8 +213,8 @@ def _moved(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kernel]:
         variant = "chunks" if x.dtype == out.dtype else "chunks_converting"
     if not all(x.is_contiguous for x in parts):
         variant, looked_at = "joined", max(x.numel for x in parts)
-    if joins and variant == "cat_aligned":
-        # Each part has as many blocks as the largest needs (Shape.cu of ATen).
+    if joins and variant == "cat_aligned" and len(parts) > _FEW_PARTS:
+        # Each part has as many blocks as the largest needs (Shape.cu of ATen); of two at most half find nothing to do.
         looked_at = len(parts) * max(x.numel for x in parts)
     moved = (call.cost.read_bytes, call.cost.written_bytes)
     return [Kernel("copy", out.dtype, 0, looked_at, *moved, variant=variant)]
@@ -228,11 +226,10 @@ def _as_rows(images: Tensor) -> Tensor:
     return replace(images, shape=shape, strides=steps)
 
 
-def _is_joined_at_once(call: ConcreteCall, parts: Sequence[Tensor], out: Tensor) -> bool:
-    """Whether one kernel joins all parts: of one element type and few axes. Stacked ones may get a new axis."""
-    is_inside = parts[0].rank < out.rank and axis_of(call, out.rank) < parts[0].rank
-    rank = parts[0].rank if is_inside else out.rank
-    return rank <= _MOST_AXES and all(x.dtype == out.dtype for x in parts)
+def _is_joined_at_once(call: ConcreteCall, part: Tensor, out: Tensor) -> bool:
+    """Whether one kernel joins all parts, which have few axes. Stacked ones get a new axis only if it is the last."""
+    is_inside = part.rank < out.rank and axis_of(call, out.rank) < part.rank
+    return (part.rank if is_inside else out.rank) <= _MOST_AXES
 
 
 def _steps(call: ConcreteCall, part: Tensor, out: Tensor) -> tuple[int, ...]:
@@ -289,7 +286,7 @@ _SORTED_BY_WARP, _SORTED_BY_BLOCK = limits("aten_2", "sort", "warp", "block")
 _ALIGNED = 16  # bytes that a row is a multiple of where a warp copies it
 _TRANSCENDENTAL = 3  # arithmetic operations that one takes as long as
 _JOINING = frozenset({"cat", "stack"})
-_IMAGE_RANK = 4
+_FEW_PARTS, _IMAGE_RANK = 2, 4
 _MOST_AXES = 4  # of tensors that one kernel joins; of more, each is copied
 # They copy many tensors to a buffer by a kernel of their own (TensorShape.cu of ATen).
 _OF_CHUNKS = frozenset({"chunk_cat", "chunk_cat_mixed_dtype", "_chunk_cat"})
