@@ -16,7 +16,8 @@ from graphflops.derived.dependencies import Memory
 from graphflops.derived.timeline import Span, timeline
 from graphflops.dims import total
 from graphflops.errors import OptionError
-from graphflops.graph import HOST_KINDS, Mesh, Ref
+from graphflops.graph import Mesh, Ref
+from graphflops.kernels.transfer import hosted
 from graphflops.ops import operator
 from graphflops.render.text import operator_name, safe
 from graphflops.report import Report, Row
@@ -67,13 +68,18 @@ def chakra(report: Report) -> bytes:
 
 
 class _Trace:
-    """The nodes of a report. ids: those of each span. last: those of the last span of calls, and of collectives."""
+    """The nodes of a report.
+
+    away: values in the host's memory. ids: nodes of each span. last: those of the last span of calls, and of collectives.
+    """
 
     def __init__(self, report: Report) -> None:
         self.report, self.mesh = report, report.mesh
         calls = [] if report.program is None else View(report.program, report.rows).calls
         self.arguments = {one.name: one.node.arguments() for one in calls if one.operator.is_exchange}
         self.memory = Memory(report)
+        step = None if report.program is None else report.program.step
+        self.away = {} if step is None else hosted(step)
         self.ids: list[range] = []
         self.last: dict[bool, range] = {False: range(0), True: range(0)}
         self.count = 0
@@ -163,14 +169,7 @@ class _Trace:
 
     def moved(self, row: Row) -> int:
         """What a call is: a store to the host's memory of what a step keeps there, a load back, or else any call."""
-        step = None if self.report.program is None else self.report.program.step
-        if step is None:
-            return _COMPUTE
-        kinds = [
-            [step.storages[step.places[name][0]].kind for name, _ in each]
-            for each in (row.inputs, row.outputs)
-        ]
-        read, made = ([kind in HOST_KINDS for kind in each] for each in kinds)
+        read, made = ([name in self.away for name, _ in each] for each in (row.inputs, row.outputs))
         if any(made):
             return _COMPUTE if all(read) else _STORE
         return _LOAD if any(read) and made else _COMPUTE
