@@ -34,6 +34,7 @@ from torch.utils import _pytree as pytree
 
 import graphflops
 from benchmarks.drawn_models import DRAWN
+from benchmarks.drawn_transformers import DRAWN_TRANSFORMERS
 from benchmarks.later_models import LATER
 from benchmarks.memory_models import HELD_OUT, READ_FROM
 from benchmarks.newest_models import NEWEST, NEWEST_FLOAT32
@@ -102,7 +103,9 @@ class Subject:
         key, _, dtype = name.partition(" ")
         kind = getattr(torch, dtype or "bfloat16")
         with torch.device("cuda"):
-            model, args, kwargs = {**READ_FROM, **HELD_OUT, **LATER, **NEWEST, **DRAWN}[key]()
+            model, args, kwargs = {**READ_FROM, **HELD_OUT, **LATER, **NEWEST, **DRAWN, **DRAWN_TRANSFORMERS}[
+                key
+            ]()
         self.model = model.to("cuda", kind).eval()
         for part in self.model.modules():
             if isinstance(part, torch.nn.RNNBase):  # cuDNN has no backward of it otherwise
@@ -355,7 +358,8 @@ def main() -> None:
     ended = monotonic() + options.limit
     print(f"measured / predicted milliseconds on {torch.cuda.get_device_name()}, torch {torch.__version__}")
     tables = {
-        "drawn at random, never used for any constant": list(DRAWN),
+        "drawn at random from transformers, never used for any constant": list(DRAWN_TRANSFORMERS),
+        "drawn at random from timm, constants were not fitted to them": list(DRAWN),
         "newest models, kernels of some of which constants were fitted to": [
             *NEWEST,
             *(f"{name} float32" for name in NEWEST_FLOAT32),

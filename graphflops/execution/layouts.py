@@ -49,6 +49,8 @@ _ALSO_KEEPING = frozenset({"batch_norm", "pad"})  # operators
 _IN_ORDER_OF_OPERAND = frozenset(
     {"flip", "sort", "zeros_like", "ones_like", "full_like", "empty_like", "rand_like"}
 )
+# They change a copy of the operand in row-major order (TensorAdvancedIndexing.cpp of ATen).
+_COPIED_IN_ORDER = frozenset({"masked_fill", "masked_scatter"})
 _ELEMENTWISE = frozenset({"elementwise", "comparison", "logic", "cast", "dropout"})  # kinds
 _MAYBE_COPIES = frozenset({"view", "identity"})  # kinds
 
@@ -180,7 +182,8 @@ class Layouts:
         if operator.kind == "recurrent" and arguments.get(_BATCH_FIRST) is True:
             is_sequence = out.rank == len(_STEPS_FIRST) and name == call.node.outputs[0]
             return row_major(out.shape, _STEPS_FIRST) if is_sequence else None
-        if operator.kind not in _ELEMENTWISE:
+        is_copy = operator.name in _COPIED_IN_ORDER and not operator.mutates
+        if operator.kind not in _ELEMENTWISE or is_copy:
             return None
         return self.elementwise(call.uses[:1] if operator.kind == "cast" else call.uses, out)
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 _LEAST_RANK = 2
 _FLASH_ALIGNMENT = 8  # elements
-_LOADED_KEYS = 4  # keys: rows of a mask that do not align load element by element
+_LOADED_KEYS, _LOADED_KEYS_OF_PROMPT = 4, 2  # keys: rows of a mask that do not align load element by element
 
 
 def attention(call: ConcreteCall) -> list[Kernel]:
@@ -99,7 +99,8 @@ def _fused(
     copied = sum(x.full_bytes - x.nbytes for x in operands if not x.is_repeated)  # heads repeated by a copy
     moved = (cost.read_bytes + copied, cost.written_bytes)
     variant = "masked" if call.operand("mask") is not None else ""
-    if variant and is_forward and kernel == "cudnn" and sizes.keys % _LOADED_KEYS:
+    together = _LOADED_KEYS if sizes.queries == 1 else _LOADED_KEYS_OF_PROMPT
+    if variant and is_forward and kernel == "cudnn" and sizes.keys % together:
         variant = "uneven"
     return Kernel("attention", query.dtype, flops, 0, *moved, sizes, variant=variant)
 

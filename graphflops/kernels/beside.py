@@ -195,7 +195,7 @@ def reduction_buffers(
         not kept and len(reduced) == 1 and reduced[0].stride == 1 and not _is_at_most(values, _VECTOR_FROM)
     )
     across = ceil_div(results, vector) if not is_inner else values // _VECTOR if is_whole else values
-    width, height = _block(across, results if is_inner else values, _MOST_THREADS // vector)
+    width, height = threads_of_block(across, results if is_inner else values, _MOST_THREADS // vector)
     each = ceil_div(ceil_div(values, width if is_inner else 1), height)  # values of a thread
     groups = ceil_div(ceil_div(results, vector), 1 if is_inner else width)
     target = platform.multiprocessors * (platform.threads_each // (width * height))
@@ -254,7 +254,7 @@ def _vector(reduced: Sequence[_Axis], kept: Sequence[_Axis]) -> int:
     return vector
 
 
-def _block(across: Dim, down: Dim, most: int) -> tuple[int, int]:
+def threads_of_block(across: Dim, down: Dim, most: int) -> tuple[int, int]:
     """Threads of a block along the axis that lies innermost, and along the other."""
     wide, high = largest_power(across, most), largest_power(down, most)
     height = min(high, most // min(wide, _WARP))

@@ -23,7 +23,7 @@ from graphflops.kernels.choices import chosen, library, limits
 from graphflops.kernels.convolution import Convolution, Layout, up
 from graphflops.kernels.kernel import DIRECT, SCALAR, Kernel, Rows
 from graphflops.kernels.kernel import Convolution as Sizes
-from graphflops.kernels.moved import copy, pointwise, sum_to
+from graphflops.kernels.moved import add_to_channels, put_in_order, sum_to
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -304,6 +304,14 @@ class Problem(Struct, frozen=True, dict=True):
         )
 
     @property
+    def is_scalar(self) -> bool:
+        """Whether a product in tiles runs without tensor cores, as for few channels in order, in half precision."""
+        conv, is_plain = self.conv, self.way == "as_it_lies" and self.phase == "forward"
+        is_product = conv.is_pointwise or conv.is_one_position
+        is_window = not (conv.is_depthwise or is_product or conv.is_single or self.is_channels_last)
+        return self.way == SCALAR or (is_plain and is_window)
+
+    @property
     def is_padded_group(self) -> bool:
         """Whether groups are packed into one kernel with more channels than they have."""
         return self.way == "packed" and self.conv.packed != self.conv.wide
@@ -321,8 +329,8 @@ class Problem(Struct, frozen=True, dict=True):
         reads, writes = self.operands
         moved = (sum(tensor.full_bytes for tensor in reads), writes.full_bytes)
         kernel = Kernel("convolution", self.x.dtype, flops, 0, *moved, self.sizes)
-        if self.is_each or self.is_weight_of_one_image or self.way == SCALAR:
-            return [replace(kernel, variant=SCALAR if self.way == SCALAR else DIRECT)]
+        if self.is_each or self.is_weight_of_one_image or self.is_scalar:
+            return [replace(kernel, variant=SCALAR if self.is_scalar else DIRECT)]
         if self.way in ("one_by_one", "direct"):
             return [kernel]
         return [*self.converted(*reads), kernel, *self.converted(writes)]
@@ -335,7 +343,7 @@ class Problem(Struct, frozen=True, dict=True):
         is_weight_last = has_channels_last(self.weight.shape, self.weight.strides)
         layout = Layout(operand=is_last, weight=is_weight_last, gradient=is_last)
         is_ordered = self.weight in tensors and is_weight_ordered(conv, self.phase, layout)
-        ordered = [copy(self.weight)] if is_ordered and "w" not in letters else []
+        ordered = put_in_order(self.weight, is_last=is_last) if is_ordered and "w" not in letters else []
         found = [tensor for tensor in tensors if any(tensor is wanted[letter] for letter in letters)]
         return ordered + [kernel for tensor in found for kernel in self.conversion(tensor)]
 
@@ -371,17 +379,9 @@ def convolution(call: ConcreteCall) -> list[Kernel]:
         )
     bias = call.operand("bias")
     is_apart = bias is not None and bias.dtype != "int32"  # integers start the sums of integers
-    added = [_added(problem.out, bias)] if bias is not None and is_apart else []
-    is_scattered = not problem.is_channels_last and not problem.x.is_contiguous
-    in_order = [copy(problem.x)] if is_scattered else []
+    added = [add_to_channels(problem.out, bias)] if bias is not None and is_apart else []
+    in_order = put_in_order(problem.x, is_last=problem.is_channels_last)
     return [*in_order, *problem.kernels(cost.matrix_flops), *added]
-
-
-def _added(out: Tensor, bias: Tensor) -> Kernel:
-    """The addition of a bias to each channel."""
-    ones = (1,) * (out.rank - 2)
-    by_channel = replace(bias, shape=(bias.numel, *ones), strides=(1, *ones))
-    return pointwise(out, [out, by_channel], out.full_bytes + bias.nbytes, out.full_bytes)
 
 
 def convolution_backward(call: ConcreteCall) -> list[Kernel]:

@@ -17,13 +17,19 @@ _WARP = 32  # threads
 _LINE = 256 * 8  # bits that are loaded together
 _TAPS = 4  # of a cubic interpolation, along an axis
 _CORNERS, _CORNERS_OF_CUBIC = 4, 16
+_CUBIC, _CUBIC_TURNS = (
+    2,
+    8,
+)  # the mode of a grid, and how often its threads wait for their loads where others do once
 _LEAST_CHANNELS = 4  # for which kernels with channels innermost run
 _IMAGE_RANK = 4
+_AT_GRID = "grid_sample"
 # Time of an image's loads, how much less for each octave of positions that share them, the part in which a warp waits.
 _UNSHARED, _SHARED, _WAIT = constants("aten_2", "interpolation", "unshared", "shared", "wait")
 # Of a cubic one: a further line that a warp loads, and an image of the same size, by the time of an image; additions.
 _FURTHER, _SAME, _ADDS = constants("aten_2", "interpolation", "line", "same", "adds")
 _THREADS, _BLOCK, _RESIDENT = limits("aten_2", "interpolation", "threads", "block", "resident")
+(_RESIDENT_AT_GRID,) = limits("aten_2", "grid_sample", "resident")
 
 
 def interpolation(call: ConcreteCall) -> list[Kernel]:
@@ -33,6 +39,8 @@ def interpolation(call: ConcreteCall) -> list[Kernel]:
         return of_rows("pool", call)
     if _is_copied(call, x, out):
         return [copy_to(x, x)]
+    if call.operator.name == _AT_GRID:
+        return [_sampled(call, x, out)]
     sizes: Sizes
     variant, before = _variant(call, x, out), list[Kernel]()
     if variant == "cubic":
@@ -79,6 +87,15 @@ def interpolation_backward(call: ConcreteCall) -> list[Kernel]:
 def is_cubic(word: str) -> bool:
     """Whether it is the operator on the corners around a position, not the one of sums that weigh more of them (`_aa`)."""
     return "bicubic2d" in word and "_aa" not in word
+
+
+def _sampled(call: ConcreteCall, x: Tensor, out: Tensor) -> Kernel:
+    """A thread for each position of a grid, which takes one channel after the other (GridSampler.cu of ATen)."""
+    channels = out.shape[1]
+    positions = max(out.numel // max(channels, 1), _RESIDENT_AT_GRID)
+    turns = channels * (_CUBIC_TURNS if call.own.get("interpolation_mode") == _CUBIC else 1)
+    moved = (call.cost.read_bytes, call.cost.written_bytes)
+    return Kernel("pool", x.dtype, 0, 0, *moved, Windows(positions * turns, 0), variant=_AT_GRID)
 
 
 def _variant(call: ConcreteCall, x: Tensor, out: Tensor) -> str:

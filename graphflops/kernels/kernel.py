@@ -132,6 +132,7 @@ class Strided(Struct, frozen=True):
 
     axes: those that are left after axes in which all tensors lie alike are merged. tensors: read and written.
     waste: bytes that are loaded for an element beside those of its operands. has_casts: of operands to another element type.
+    gaps: bytes of sectors that the memory moves beside elements that lie apart.
     """
 
     elements: int
@@ -139,6 +140,7 @@ class Strided(Struct, frozen=True):
     tensors: int
     waste: float = 0.0
     has_casts: bool = False
+    gaps: int = 0
 
 
 class Windows(Struct, frozen=True):

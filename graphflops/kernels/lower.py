@@ -14,10 +14,11 @@ from graphflops.kernels.call import ConcreteCall
 from graphflops.kernels.choices import library, limits
 from graphflops.kernels.cudnn import convolution
 from graphflops.kernels.foreach import foreach
+from graphflops.kernels.gathered import gathered
 from graphflops.kernels.interpolation import interpolation
-from graphflops.kernels.kernel import Kernel, Rows, Strided
+from graphflops.kernels.kernel import Kernel, Rows
 from graphflops.kernels.moved import (
-    PAIRS,
+    PAIRED,
     REPEATING,
     axis_of,
     collective,
@@ -102,8 +103,18 @@ def _elementwise(call: ConcreteCall) -> list[Kernel]:
     out = call.out
     if out is None or not out.numel:
         return []
-    kernel = pointwise(out, call.operands, call.cost.read_bytes, call.cost.written_bytes, _work(call, out))
-    return [copy(out), kernel] if call.operator.word in _COPIED_FIRST else [kernel]
+    read, operands = call.cost.read_bytes, call.operands
+    numbers = [value for value in call.own.values() if isinstance(value, (int, float))]
+    before = [fill(_one(out))] * len(numbers) if call.operator.name == "where" else []
+    if call.operator.word in _COPIED_FIRST:
+        before = [copy_to(out, operands[0])]
+        operands, read = (out, *operands[1:]), read + out.full_bytes - operands[0].nbytes
+    return [*before, pointwise(out, operands, read, call.cost.written_bytes, _work(call, out))]
+
+
+def _one(x: Tensor) -> Tensor:
+    """A number of a tensor's element type, which is written to the device before it is chosen."""
+    return replace(x, shape=(), strides=(), nbytes=x.bits // 8)
 
 
 def _work(call: ConcreteCall, out: Tensor) -> int:
@@ -141,7 +152,15 @@ def _pad(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kernel]:
     """The result filled with the padding, then the operand copied into it; one kernel without, or where elements repeat."""
     if call.arguments.get("mode") in REPEATING:
         return [elementwise(out, x.nbytes, out.full_bytes)]
-    return [copy(x)] if out.numel == x.numel else [fill(out), copy(x)]
+    if out.numel == x.numel:
+        return [copy(x)]
+    inside = tuple([min(sizes) for sizes in zip(x.shape, out.shape, strict=True)])
+    return [fill(out), copy_to(_part(out, inside), _part(x, inside))]
+
+
+def _part(x: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """A part of a tensor, which lies inside of it."""
+    return replace(x, shape=shape, nbytes=prod(shape) * x.bits // 8)
 
 
 @_on_operand
@@ -155,6 +174,7 @@ def _rolled(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kernel]:
 # Each thread keeps two numbers or more: moments as Welford adds them up, or an extreme and its place.
 _PAIRED = frozenset({"var", "std", "var_mean", "std_mean", "argmax", "argmin"})
 _WITH_PLACES = ("max", "min")  # along an axis
+_COMPARING = ("amax", "amin")  # over outer axes they take as long
 
 
 @_on_operand
@@ -167,7 +187,9 @@ def _reduced(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kernel]:
         kernel = reduction(x, out.numel, is_inner=is_inner, bits=out.bits)
     name = call.operator.name
     is_paired = name in _PAIRED or (name in _WITH_PLACES and kept is not None)
-    return [replace(kernel, variant=PAIRS) if is_paired and not kernel.variant else kernel]
+    return [
+        replace(kernel, variant=PAIRED[kernel.variant]) if is_paired and kernel.variant in PAIRED else kernel
+    ]
 
 
 def _kept_axes(call: ConcreteCall, x: Tensor, out: Tensor) -> list[int] | None:
@@ -185,8 +207,9 @@ def _kept_axes(call: ConcreteCall, x: Tensor, out: Tensor) -> list[int] | None:
 def _softmax(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kernel]:
     """One kernel on rows in order; to another element type the operand is cast first unless the kernel can do it."""
     copies = copied(call)
-    read = copies[-1].written_bytes if copies else x.full_bytes
-    kernels = [*copies, softmax_kernel(call, x, call.operator.name, read, out.full_bytes)]
+    if copies:
+        x = replace(x, dtype=out.dtype, bits=out.bits)
+    kernels = [*copies, softmax_kernel(call, x, call.operator.name, x.full_bytes, out.full_bytes)]
     return kernels if x.numel else []
 
 
@@ -246,20 +269,6 @@ def _joining(parts: Sequence[Tensor], out: Tensor) -> str:
     return "cat" if any(row % _ALIGNED for row in rows) else "cat_aligned"
 
 
-@_on_operand
-def _gathered(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kernel]:
-    """Rows of the result are read from anywhere in the table; of rows that do not align each element by itself."""
-    kernel = rows_kernel("gather", out, call, call.cost.read_bytes, call.cost.written_bytes)
-    row = out.shape[-1] * out.bits // 8 if out.rank else 0
-    if call.operator.name == "index_select" and out.rank and axis_of(call, out.rank) == 0:
-        columns = out.numel // max(out.shape[0], 1)
-        if columns * out.bits // 8 % _ALIGNED == 0:  # the same kernel as an index's
-            return [replace(kernel, sizes=Rows(out.shape[0], columns), variant="index")]
-    if call.operator.name != "index" or row % _ALIGNED == 0:
-        return [kernel]
-    return [replace(kernel, sizes=Strided(out.numel, 2, 3), variant="elements")]
-
-
 def _other(call: ConcreteCall) -> list[Kernel]:
     """An operator without a lowering of its own: one kernel with its work and traffic."""
     like = call.out or next(iter(call.operands), None)
@@ -292,7 +301,7 @@ _MOST_AXES = 4  # of tensors that one kernel joins; of more, each is copied
 _OF_CHUNKS = frozenset({"chunk_cat", "chunk_cat_mixed_dtype", "_chunk_cat"})
 # Of a constant in the code, which eagerly is a number, or a tensor that is made on the device.
 _ONLY_EXPORTED = frozenset({"lift_fresh_copy"})
-_COPIED_FIRST = frozenset({"masked_fill"})  # then changed in place
+_COPIED_FIRST = frozenset({"masked_fill"})  # in row-major order, then changed in place
 _BY_NAME: Mapping[str, Lowering] = by_name(
     {
         "col2im": image,
@@ -313,7 +322,7 @@ _FORWARD: Mapping[str, Lowering] = {
     "view": _layout,
     "creation": _filled,
     "movement": _moved,
-    "gather": _gathered,
+    "gather": gathered,
     "scatter": scatter,
     "reduction": _reduced,
     "scan": partial(of_rows, "scan"),

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from graphflops.execution.strides import row_major
+from graphflops.execution.strides import is_contiguous, row_major
 from graphflops.kernels.beside import is_mean, operand_copies
 from graphflops.kernels.choices import limits
 from graphflops.kernels.convolution import power_of_two
@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 
 REPEATING = ("reflect", "replicate")  # modes of padding that repeat elements
 PLANES = "planes"  # variant: channels of images, whose pixels and images are added up
-PAIRS = "pairs"  # variant: along rows; each thread keeps two numbers or more
+PAIRS, OUTER_PAIRS = "pairs", "pairs_outer"  # variants: each thread keeps two numbers or more
+PAIRED = {"": PAIRS, "outer": OUTER_PAIRS}
 _HALF = 16  # bits
 _SOFTMAX_THREADS, _FEW = limits("aten_2", "softmax", "threads", "few")
 
@@ -45,6 +46,13 @@ def pointwise(out: Tensor, operands: Sequence[Tensor], read: int, written: int, 
     return replace(elementwise(out, read, written, work, variant=variant), sizes=sizes)
 
 
+def add_to_channels(out: Tensor, bias: Tensor) -> Kernel:
+    """The addition of a bias to each channel of images."""
+    ones = (1,) * (out.rank - 2)
+    by_channel = replace(bias, shape=(bias.numel, *ones), strides=(1, *ones))
+    return pointwise(out, [out, by_channel], out.full_bytes + bias.nbytes, out.full_bytes)
+
+
 def copy(tensor: Tensor, bits: int | None = None) -> Kernel:
     """A copy of a tensor in row-major order, as elements of `bits` bits."""
     steps = row_major(tensor.shape)
@@ -57,8 +65,15 @@ def copy_to(out: Tensor, x: Tensor) -> Kernel:
     is_narrowed = x.dtype == "float32" and out.bits == _HALF
     if out.bits != x.bits and not is_narrowed:
         sizes = replace(sizes or Strided(out.numel, 1, 2), has_casts=True)
-    variant = "" if sizes is None else "strided"
+    variant = "strided" if sizes is not None else "" if out.bits != x.bits else "memcpy"
     return Kernel("copy", x.dtype, 0, 0, x.nbytes, out.full_bytes, sizes, variant=variant)
+
+
+def put_in_order(x: Tensor, *, is_last: bool) -> list[Kernel]:
+    """The copy of a tensor that lies neither in row-major order nor, where channels are to be last, in that of images."""
+    order = (0, *range(2, x.rank), 1) if is_last else range(x.rank)
+    lies = is_contiguous([x.shape[axis] for axis in order], tuple([x.strides[axis] for axis in order]))
+    return [] if lies else [copy_to(replace(x, strides=row_major(x.shape, order)), x)]
 
 
 def copied(call: ConcreteCall, *, again: bool = False) -> list[Kernel]:
@@ -161,7 +176,16 @@ def strided(out: Tensor, operands: Sequence[Tensor]) -> Strided | None:
     if is_alike and not has_casts:
         return None
     waste = sum(_waste(axes, place, tensor.bits / _BITS) for place, tensor in enumerate(tensors) if axes)
-    return Strided(out.numel, max(len(axes), 1), len(tensors), waste, has_casts)
+    gaps = sum(map(_gaps, (out, *tensors)))  # what is written is read first
+    return Strided(out.numel, max(len(axes), 1), len(tensors), waste, has_casts, gaps)
+
+
+def _gaps(x: Tensor) -> int:
+    """Bytes that the memory moves beside a tensor none of whose elements lie side by side: it moves whole sectors."""
+    steps = [step for size, step in zip(x.shape, x.strides, strict=True) if size > 1 and step]
+    width = x.bits / _BITS
+    apart = min(min(steps, default=1) * width, _SECTOR)
+    return int(x.nbytes * (apart - width) / width) if apart > width else 0
 
 
 def _steps(tensor: Tensor, out: Tensor) -> list[int]:

@@ -155,6 +155,8 @@ def _modelled(
     match kernel.sizes:
         case Product() as sizes if peak:
             problem = predict_products.of_product(sizes, width, peak, moved, is_alone=kernel.is_alone)
+        case Convolution() as sizes if kernel.variant == SCALAR and "step" in rates:
+            return predict_traffic.scalar_seconds(sizes, width, moved, rates, device)
         case Convolution() as sizes if peak and _on_matrix_units(kernel):
             problem = predict_products.of_convolution(sizes, width, peak, moved)
         case Attention() as sizes if peak:

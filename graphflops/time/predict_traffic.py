@@ -9,9 +9,11 @@ from functools import lru_cache
 from math import prod
 from typing import TYPE_CHECKING
 
+from graphflops.kernels.beside import threads_of_block
 from graphflops.kernels.kernel import Chunks, Convolution, Rows, Strided, Windows
 from graphflops.kernels.moved import PAIRS
 from graphflops.time import bandwidth
+from graphflops.time.predict_products import of_convolution
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -23,6 +25,7 @@ _WARP = 32  # threads
 _START_OF_IMAGE = 2  # turns of a warp that starting with the next image takes
 _MIX = 3  # how sharply the longest of several limits decides
 _MIX_OF_CHUNKS = 1.5
+_SCALAR_TILE = (128, 32)  # positions and filters
 _OWN_KERNELS = ((1, 1), (3, 3), (5, 5))
 # Kernels whose blocks wait for memory one load after the other, while others of the multiprocessor go on.
 _LATENCY_BESIDE = frozenset(
@@ -47,6 +50,7 @@ def seconds(
 ) -> tuple[float, float, float]:
     """Seconds of a kernel, and of these its arithmetic and its traffic at their rates."""
     moved = kernel.read_bytes + kernel.written_bytes
+    moved += kernel.sizes.gaps if isinstance(kernel.sizes, Strided) else 0
     cached = bandwidth.cached(moved, device)
     cycles = (device.multiprocessors or 1) * (device.clock_hz or 1e9)
     through = bandwidth.through(device)
@@ -56,8 +60,9 @@ def seconds(
         longest = kernel.sizes.longest * rates["column"] * 1e-9
         together = (longest**_MIX_OF_CHUNKS + traffic**_MIX_OF_CHUNKS) ** (1 / _MIX_OF_CHUNKS)
         return rates["floor"] * 1e-6 + together, longest, traffic
-    if isinstance(kernel.sizes, Rows) and rates.keys() >= _CONSTANTS:
-        return *_reduction_seconds(kernel.sizes, traffic, rates, device), traffic
+    if isinstance(kernel.sizes, Rows) and rates.keys() >= _OF_BLOCKS:
+        by_blocks = _planes if kernel.sizes.is_inner else _outer_seconds
+        return *by_blocks(kernel.sizes, traffic, rates, device), traffic
     elements = _elements(kernel, width, rates) / cycles
     computed = kernel.vector_flops + kernel.flops * _repeats(kernel)
     work = computed / (rates.get("work", _UNLIMITED) * cycles)
@@ -76,6 +81,20 @@ def seconds(
         beside, wait = (wait * (2 - bandwidth.cached(nearby, device) / max(nearby, 1)), 0.0)
     longest = sum(limit**_MIX for limit in (traffic, elements, work, rows, beside)) ** (1 / _MIX)
     return _floor(kernel, rates) + longest + wait, max(elements, work, rows, wait, beside), traffic
+
+
+def scalar_seconds(
+    sizes: Convolution, width: float, moved: int, rates: Mapping[str, float], device: Device
+) -> tuple[float, float, float]:
+    """Seconds of a convolution without matrix units: tiles step by step along k; few of them wait at each step."""
+    problem = of_convolution(sizes, width, 1.0, moved)
+    down, across = _SCALAR_TILE
+    tiles = -(-problem.m // down) * -(-problem.n // across) * problem.batch
+    steps = problem.k + rates["start"]
+    computed = steps * rates["step"] * 1e-9 * tiles / (device.multiprocessors or 1)
+    waited = steps * rates["latency"] * 1e-9
+    longest = (computed**_MIX + waited**_MIX) ** (1 / _MIX)
+    return rates["floor"] * 1e-6 + longest, longest, moved / device.bandwidth
 
 
 def _rows_and_wait(kernel: Kernel, rates: Mapping[str, float], device: Device) -> tuple[float, float]:
@@ -166,15 +185,15 @@ def _warps(kernel: Kernel) -> float:
     return min(1.0, kernel.sizes.columns / _WARP) if kernel.sizes.is_inner else 1 / _WARP
 
 
-_SUM_THREADS = 128  # of a block
+_THREADS_OF_BLOCK = 512  # at most, of results that have a thread each
+_NEIGHBOURS = (4, 2, 1)  # results of one thread
+_RESIDENT = 2048  # threads of a multiprocessor
 _PLANE_THREADS = 512
-_PER_THREAD = 4  # neighbouring results
-_RESIDENT = 16  # blocks of a multiprocessor
-_START = 1e-6  # seconds of a further wave of blocks
 _LONG = 256  # elements of one thread from which on blocks share a result
 _ROW_THREADS = 512  # of a block that adds up along rows
 _LEAST = 16  # elements of one thread
-_CONSTANTS = frozenset({"step", "join", "fence", "uneven"})
+_PLACE = 4  # elements that finding the place of a result takes as long as
+_OF_BLOCKS = frozenset({"step", "fence"})  # constants of the model
 
 
 def in_turn(sizes: Rows) -> float:
@@ -191,30 +210,30 @@ def in_turn(sizes: Rows) -> float:
     return each * _WARP
 
 
-def _reduction_seconds(
+def _outer_seconds(
     sizes: Rows, traffic: float, rates: Mapping[str, float], device: Device
 ) -> tuple[float, float]:
-    """Seconds of a reduction to `sizes.rows` results, and of these what its threads do one after the other."""
-    if sizes.is_inner:
-        return _planes(sizes, traffic, rates, device)
-    across = 1
-    while across < _SUM_THREADS // _PER_THREAD and 2 * across * _PER_THREAD <= sizes.rows:
-        across *= 2
-    down = _SUM_THREADS // across
-    results = across * _PER_THREAD
-    blocks = -(-sizes.rows // results)
-    each = -(-sizes.columns // down)
+    """Seconds of a reduction over outer axes, and of these what its threads do one after the other.
+
+    Threads of a block share a result where each would have many elements, blocks where each has very many.
+    """
+    cores = device.multiprocessors or 1
+    vector = next(count for count in _NEIGHBOURS if sizes.rows % count == 0)
+    lanes, threads = sizes.rows // vector, _THREADS_OF_BLOCK // vector
+    across, down = threads_of_block(lanes, sizes.columns, threads)
+    is_shared = sizes.columns >= min(_LEAST * down, _LONG)
+    each = -(-sizes.columns // down) if is_shared else sizes.columns
+    blocks = -(-lanes // (across if is_shared else across * down))
+    at_once = cores * (_RESIDENT // (across * down))
     parts = 1
-    if each >= _LONG:
-        most = _RESIDENT * (device.multiprocessors or 1) // blocks
-        parts = max(1, min(-(-each // _LEAST), most))
-    waves = -(-blocks * parts // (_RESIDENT * (device.multiprocessors or 1)))
-    serial = waves * (-(-each // parts) * rates["step"] * 1e-9 + _START) - _START
-    joined = 0.0
-    if parts > 1:  # the last block of a result adds up the parts
-        uneven = rates["uneven"] if sizes.rows % results else 1.0
-        joined = rates["fence"] * 1e-6 + -(-parts // down) * rates["join"] * 1e-9 * uneven
-    return rates["floor"] * 1e-6 + serial + traffic + joined, serial + joined
+    if each >= _LONG and blocks <= at_once:
+        parts = max(min(-(-at_once // blocks), -(-each // _LEAST)), -(-each // _LONG))
+    step = rates["step"] * 1e-9 * (1 + (vector - 1) * rates["vector"])
+    serial = max(1.0, blocks * parts / at_once) * -(-each // parts) * step
+    elements = sizes.rows * (sizes.columns + _PLACE) / (rates["elements"] * cores * (device.clock_hz or 1e9))
+    joined = rates["fence"] * 1e-6 + -(-parts // down) * rates["join"] * 1e-9 if parts > 1 else 0.0
+    longest = sum(limit**_MIX for limit in (serial, traffic, elements)) ** (1 / _MIX)
+    return rates["floor"] * 1e-6 + longest + joined, max(serial, elements) + joined
 
 
 def _planes(sizes: Rows, traffic: float, rates: Mapping[str, float], device: Device) -> tuple[float, float]:

@@ -79,7 +79,7 @@ def test_sequences_with_the_batch_first_are_turned() -> None:
 def test_a_batch_of_one_has_nothing_to_turn() -> None:
     """One sequence lies alike either way, so its copy computes no addresses; the steps are counted as they are."""
     turned, kernel = forward(*layers("gru", g(1, STEPS, INPUTS), batch_first=True), outputs=2)
-    assert (turned.family, turned.variant) == ("copy", "")
+    assert (turned.family, turned.variant) == ("copy", "memcpy")
     assert kernel.sizes == Recurrence(STEPS, 1, INPUTS, HIDDEN, 3)
 
 

@@ -31,8 +31,9 @@ def pointwise(work: int, read: int, written: int, sizes: Strided | None = None) 
 
 
 def copied(read: int, written: int, sizes: Strided | None = None, variant: str = "") -> Made:
-    """A copy."""
-    return ("copy", "strided" if sizes else variant, 0, read, written, sizes)
+    """A copy; one of bytes as they lie, unless there is a variant."""
+    plain = "memcpy" if read == written else ""
+    return ("copy", "strided" if sizes else variant or plain, 0, read, written, sizes)
 
 
 def one_call(

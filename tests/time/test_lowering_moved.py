@@ -30,7 +30,11 @@ TURNED = copied(4 * N, 4 * N, variant="strided")  # from the last element to the
         ("eq.Scalar", (t(4, 64), 0), [pointwise(N, 4 * N, N)]),
         ("masked_fill.Scalar", (t(4, 64), t(4, 64, dtype="bool"), 0.0), [copied(4 * N, 4 * N), pointwise(N, 5 * N, 4 * N)]),
         ("zeros_like.default", (t(4, 64),), [pointwise(0, 0, 4 * N)]),
-        ("constant_pad_nd.default", (t(4, 64), (1, 1), 0.0), [pointwise(0, 0, 4 * 4 * 66), copied(4 * N, 4 * N)]),
+        (
+            "constant_pad_nd.default",
+            (t(4, 64), (1, 1), 0.0),
+            [pointwise(0, 0, 4 * 4 * 66), copied(4 * N, 4 * N, Strided(N, 2, 2))],
+        ),
         ("roll.default", (t(4, 64), (1, 2), (0, 1)), [copied(4 * N, 4 * N, variant="roll")] * 2),
         ("roll.default", (t(4, 64), (1,), (0,)), [copied(4 * N, 4 * N, variant="roll")]),
         ("dropout.default", (t(4, 64), 0.5, True), [("random", "dropout", 3 * N, 4 * N, 4 * N, None)]),
@@ -59,22 +63,24 @@ def test_casts(dtype: str, to: str, sizes: Strided | None) -> None:
 
 
 @pytest.mark.parametrize(
-    ("shape", "steps", "waste"),
+    ("shape", "steps", "waste", "gap"),
     [
         # a load brings 32 bytes; rows of 512 elements are too long for neighbours in a block of 256 to share them
-        ((16, 512), (1, 16), 32 - 4),
-        ((16, 128), (1, 16), 32 / 2 - 4),  # two rows share it
-        ((16, 128), (2, 32), 32 - 4),  # neighbours are two elements apart
-        ((3, 512), (1, 3), 3 * 4 - 4),  # all of what is between two elements
-        ((16, 8), (1, 16), 0),  # 16 rows share it
-        ((2, 64), (1, 2), 2 * 4 - 4),
+        ((16, 512), (1, 16), 32 - 4, 0),
+        ((16, 128), (1, 16), 32 / 2 - 4, 0),  # two rows share it
+        ((16, 128), (2, 32), 32 - 4, 4),  # neighbours are two elements apart
+        ((3, 512), (1, 3), 3 * 4 - 4, 0),  # all of what is between two elements
+        ((16, 8), (1, 16), 0, 0),  # 16 rows share it
+        ((2, 64), (1, 2), 2 * 4 - 4, 0),
     ],
 )
 def test_bytes_that_a_transposed_operand_loads_beside_its_own(
-    shape: tuple[int, int], steps: tuple[int, int], waste: float
+    shape: tuple[int, int], steps: tuple[int, int], waste: float, gap: int
 ) -> None:
+    """gap: bytes beside each element that no element of the operand has."""
     (kernel,) = forward("aten.add.Tensor", t(*shape), t(*shape), strides={1: steps})
-    assert kernel.sizes == Strided(shape[0] * shape[1], 2, 3, waste)
+    elements = shape[0] * shape[1]
+    assert kernel.sizes == Strided(elements, 2, 3, waste, gaps=gap * elements)
 
 
 def test_axes_in_which_all_tensors_lie_alike_are_one() -> None:

@@ -207,15 +207,15 @@ def test_a_split_into_given_tensors_is_no_join() -> None:
 
 
 def test_copies_into_a_last_axis_skip_elements() -> None:
-    """Elements of the other part lie between: two elements of 4 bytes, of sectors of 32."""
+    """Elements of the other part lie between: two of 4 bytes, of sectors of 32, which are read before they are written."""
     found = forward("aten.stack.default", (t(2, 4, 4, 8), t(2, 4, 4, 8)), -1)
-    assert [kernel.sizes for kernel in found] == [Strided(256, 1, 2, 4.0)] * 2
+    assert [kernel.sizes for kernel in found] == [Strided(256, 1, 2, 4.0, gaps=2 * 256 * 4)] * 2
 
 
 def test_parts_that_are_all_used_are_joined_in_the_gradient() -> None:
     size = 4 * 4 * 8
     assert made(backward("aten.unbind.int", g(4, 8), 0, outputs=4)) == [copied(size, size, variant="joined")]
-    assert made(backward("aten.split.Tensor", g(4, 8), 2, outputs=2)) == [copied(size, size)]
+    assert made(backward("aten.split.Tensor", g(4, 8), 2, outputs=2)) == [("copy", "", 0, size, size, None)]
 
 
 C10D, SIZE = "_c10d_functional", 4 * 4 * 8

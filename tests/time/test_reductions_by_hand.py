@@ -8,14 +8,14 @@ import pytest
 
 from graphflops.kernels.kernel import Kernel, Rows
 from graphflops.time.predict import predict
-from graphflops.time.predict_traffic import _reduction_seconds as seconds
+from graphflops.time.predict_traffic import _outer_seconds as seconds
+from graphflops.time.predict_traffic import _planes as planes
 from graphflops.time.predict_traffic import in_turn
 from tests.time.toy_device import TRAFFIC, device
 
 TOY = device()
 # Nanoseconds of an element, and of a part that is joined; a fence of a millisecond.
-RATES = {"floor": 1e-9, "step": 1.0, "join": 100.0, "fence": 1000.0, "uneven": 3.0}
-WAVE = 1e-6  # seconds of a further wave of blocks
+RATES = {"floor": 1e-9, "step": 1.0, "join": 100.0, "fence": 1000.0, "vector": 0.0, "elements": 1e9}
 NS = 1e-9
 
 
@@ -44,38 +44,49 @@ def test_elements_of_a_thread_of_a_warp(rows: int, columns: int, each: float) ->
 @pytest.mark.parametrize(
     ("results", "elements", "serial"),
     [
-        # threads of a block have four results each: 32 across for 128 results, and 4 along the elements
+        # threads have four results each: 32 across for 128 results, and 4 along the elements
         (128, 400, 100 * NS),
         (256, 400, 100 * NS),  # two blocks
         (64, 400, 50 * NS),  # 16 across, 8 down
         (4, 1280, 10 * NS),  # one across, 128 down
-        (128 * 64, 400, 100 * NS),  # 64 blocks, 16 on each multiprocessor
-        (128 * 65, 400, 2 * 100 * NS + WAVE),
-        (128, 1020, 255 * NS),
+        (130, 400, 50 * NS),  # two results each: 256 threads, 8 of them down
+        (127, 400, 25 * NS),  # one each: 512 threads, 16 down
+        (127, 200, 200 * NS),  # fewer than 16 elements for each of them: a thread adds up all
+        (128, 63, 63 * NS),
+        (128, 64, 16 * NS),
+        (128 * 64, 400, 100 * NS),  # 64 blocks of 128 threads, 16 on each multiprocessor
+        (128 * 96, 400, 1.5 * 100 * NS),
     ],
 )
 def test_sums_over_an_outer_axis(results: int, elements: int, serial: float) -> None:
     found, alone = seconds(Rows(results, elements, False), 0.0, RATES, TOY)
     assert (found, alone) == (pytest.approx(serial, rel=1e-6), pytest.approx(serial, rel=1e-6))
     found, alone = seconds(Rows(results, elements, False), 5.0, RATES, TOY)
-    assert (found, alone) == (pytest.approx(5 + serial), pytest.approx(serial, rel=1e-6))
+    assert (found, alone) == (pytest.approx(5), pytest.approx(serial, rel=1e-6))
+
+
+def test_further_results_of_a_thread_take_a_share() -> None:
+    found, _ = seconds(Rows(128, 400, False), 0.0, {**RATES, "vector": 0.1}, TOY)
+    assert found == pytest.approx(100 * 1.3 * NS, rel=1e-6)  # of three beside the first
+    found, _ = seconds(Rows(127, 400, False), 0.0, {**RATES, "vector": 0.1}, TOY)
+    assert found == pytest.approx(25 * NS, rel=1e-6)
 
 
 @pytest.mark.parametrize(
-    ("results", "elements", "parts", "each", "joined"),
+    ("results", "elements", "parts", "each"),
     [
         # from 256 elements of a thread on blocks share a result: 16 elements each, as many parts as blocks are resident
-        (128, 1024, 16, 16, 4),
-        (128, 4 * 6400, 64, 100, 16),
-        (128 * 32, 4 * 256, 2, 128, 1),
-        (130, 4 * 256, 16, 16, 4 * 3),  # results that fill no block take three times as long to join
-        (128 * 64, 1024, 1, 256, 0),
-        (128 * 40, 1024, 1, 256, 0),
+        (128, 1024, 16, 16),
+        (128, 4 * 6400, 64, 100),
+        (128 * 32, 4 * 256, 2, 128),
+        (128 * 64, 1024, 1, 256),
+        (128 * 128, 1024, 1, 2 * 256),
     ],
 )
-def test_blocks_share_long_sums(results: int, elements: int, parts: int, each: int, joined: int) -> None:
+def test_blocks_share_long_sums(results: int, elements: int, parts: int, each: int) -> None:
+    """Four threads of a block add up the parts of a result."""
     found, _ = seconds(Rows(results, elements, False), 0.0, RATES, TOY)
-    expected = each * NS + (1e-3 + joined * 100 * NS if parts > 1 else 0)
+    expected = each * NS + (1e-3 + -(-parts // 4) * 100 * NS if parts > 1 else 0)
     assert found == pytest.approx(expected, rel=1e-6)
 
 
@@ -91,7 +102,7 @@ def test_blocks_share_long_sums(results: int, elements: int, parts: int, each: i
     ],
 )
 def test_sums_of_planes(channels: int, pixels: int, expected: float) -> None:
-    found, alone = seconds(Rows(channels, pixels), 0.0, RATES, TOY)
+    found, alone = planes(Rows(channels, pixels), 0.0, RATES, TOY)
     assert (found, alone) == (pytest.approx(expected, rel=1e-6), pytest.approx(expected, rel=1e-6))
 
 
@@ -101,7 +112,7 @@ def test_the_model_needs_all_of_its_constants() -> None:
     traffic: Any = {**TRAFFIC, "spread": 2.0}
     whole = device(rates={"reduction.outer": {**traffic, **RATES}}, bandwidth=1e15)
     assert predict(kernel, whole).seconds == pytest.approx(100 * NS, rel=1e-3)
-    for name in ("step", "join", "fence", "uneven"):
+    for name in ("step", "fence"):
         rates = {key: rate for key, rate in {**traffic, **RATES}.items() if key != name}
         less = device(rates={"reduction.outer": rates}, bandwidth=1e15)
         assert predict(kernel, less).seconds != pytest.approx(100 * NS, rel=1e-3)

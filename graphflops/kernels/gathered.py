@@ -1,0 +1,66 @@
+"""Elements and rows that are read from anywhere in a table (Indexing.cu, IndexKernel.cpp and IndexKernelUtils.cu of ATen).
+
+Rows that are multiples of 16 bytes are copied by threads side by side, if the indices lie side by side too; otherwise each
+element is read by itself. Several indices that lie in different ways, as rows beside columns, are first copied in order.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
+
+from graphflops.execution.strides import regrouped, repeated, row_major
+from graphflops.kernels.kernel import Kernel, Rows, Strided
+from graphflops.kernels.moved import axis_of, copy, rows_kernel
+
+if TYPE_CHECKING:
+    from graphflops.kernels.call import ConcreteCall, Tensor
+
+_ALIGNED = 16  # bytes that a row is a multiple of where a warp copies it
+_ROWS = frozenset({"embedding", "index_select"})  # they take rows of a table
+_ELEMENTS, _EACH = "elements", "gather"  # variants: of `index`, and of a table's rows
+
+
+def gathered(call: ConcreteCall) -> list[Kernel]:
+    """What reads the elements, after copies of indices."""
+    x, out = next(iter(call.operands), None), call.out
+    if x is None or out is None:
+        return []
+    kernel = rows_kernel("gather", out, call, call.cost.read_bytes, call.cost.written_bytes)
+    each = replace(kernel, sizes=Strided(out.numel, 2, 3), variant=_ELEMENTS)
+    name, indices = call.operator.name, call.operands[1:]
+    if name == "index":
+        copies = _copied_indices(indices)
+        is_row = len(indices) == 1 and out.rank and out.shape[-1] * out.bits // 8 % _ALIGNED == 0
+        return [*copies, kernel if is_row else each]
+    if name not in _ROWS or not out.rank or (name == "index_select" and axis_of(call, out.rank)):
+        return [kernel]
+    copies, is_in_order = _listed(call.operand("index", "indices"))
+    columns = out.numel // max(prod(out.shape[:-1]) if name == "embedding" else out.shape[0], 1)
+    if columns * out.bits // 8 % _ALIGNED or not is_in_order:
+        return [*copies, replace(each, variant=_EACH)]
+    if name == "index_select":  # the same kernel as an index's
+        kernel = replace(kernel, sizes=Rows(out.shape[0], columns), variant="index")
+    return [*copies, kernel]
+
+
+def _copied_indices(indices: tuple[Tensor, ...]) -> list[Kernel]:
+    """Copies of several indices, repeated to the same shape, unless all of them lie alike."""
+    rank = max((index.rank for index in indices), default=0)
+    shapes = [(1,) * (rank - index.rank) + index.shape for index in indices]
+    shape = tuple([max(sizes) for sizes in zip(*shapes, strict=True)])
+    wide: list[Any] = [repeated(index.shape, index.strides, shape) for index in indices]
+    if len(set(wide)) < 2:
+        return []
+    whole = [replace(index, shape=shape, strides=steps) for index, steps in zip(indices, wide, strict=True)]
+    return [copy(index) for index in whole if not index.is_contiguous]
+
+
+def _listed(index: Tensor | None) -> tuple[list[Kernel], bool]:
+    """The copy that makes a list of the indices, where they are no view of one, and whether they then lie side by side."""
+    if index is None or index.numel < 2:
+        return [], True
+    steps = regrouped(index.shape, index.strides, (index.numel,))
+    return ([copy(index)], True) if steps is None else ([], steps == row_major((index.numel,)))
