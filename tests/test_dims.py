@@ -593,6 +593,8 @@ H = symbol("height")
         ("RoundToInt(ToFloat(a))", a),
         ("RoundToInt(Rational(5, 2))", 2),
         ("TruncToInt(Mul(Float('0.5', precision=53), a))", a // 2),
+        ("TruncToInt(Mul(Float('0.69999999999999996', precision=53), a))", (7 * a) // 10),  # 0.7
+        ("floor(0.33333333333333331*a)", a // 3),
         ("floor(10*0.7)", 7),
         ("Identity(a)", a),
         ("Where(a < b, a, b)", where(compare("<", a, b), a, b)),

@@ -18,7 +18,7 @@ from fractions import Fraction
 
 from graphflops.dims.expr import Dim, symbol, total
 from graphflops.dims.functions import FUNCTIONS, REAL_FUNCTIONS, RESERVED_WORDS, function_arity
-from graphflops.dims.ratios import MAX_BITS, Ratio, RatioArithmetic
+from graphflops.dims.ratios import MAX_BITS, Ratio, RatioArithmetic, simplest
 from graphflops.dims.relations import call
 from graphflops.errors import DimError
 
@@ -282,7 +282,7 @@ def _number(value: object) -> Ratio:
 
 
 def _decimal(text: str) -> Ratio:
-    """A decimal number as written: 0.1 is one tenth, not the nearest binary fraction."""
+    """A decimal number: an integer as written, else the simplest fraction that is the same double."""
     mantissa, _, exponent = text.lower().partition("e")
     digits = mantissa.lstrip("+-").replace(".", "", 1)
     small = len(exponent) <= 4 and (not exponent or exponent.lstrip("+-").isdecimal())
@@ -291,6 +291,8 @@ def _decimal(text: str) -> Ratio:
     if exponent and abs(int(exponent)) > 80:
         raise DimError("a decimal number that is too large or too small")
     number = Fraction(text)
+    if number.denominator > 1:
+        number = simplest(float(text))
     if max(number.numerator.bit_length(), number.denominator.bit_length()) > MAX_BITS:
         raise DimError(f"a number of more than {MAX_BITS} bits")
     return number.numerator, number.denominator

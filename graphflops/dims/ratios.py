@@ -15,8 +15,18 @@ from graphflops.errors import DimError
 MAX_EXPONENT = 16  # of a symbolic base; a number is bounded by its bits instead
 MAX_BITS = 256  # of any integer
 MAX_WORK = 200_000  # term pairs multiplied while reading one text
+SIMPLE = 1000  # largest denominator of a fraction that replaces a floating constant
 
 Ratio = tuple[Dim, Dim]  # numerator and nonzero denominator; an integer denominator is positive
+
+
+def simplest(number: float) -> Fraction:
+    """What a floating constant stands for: the simplest fraction that rounds to it, else its shortest decimals.
+
+    A file that has 0.69999999999999996 means 0.7. Products round too: 0.7 * 10 is 7, not a little less.
+    """
+    simple = Fraction(number).limit_denominator(SIMPLE)
+    return simple if float(simple) == number else Fraction(repr(number))
 
 
 class RatioArithmetic:

@@ -14,7 +14,9 @@ from graphflops.ops.table import ARGUMENT_NAMES, NAMESPACES, ROWS, Fact, Kind, R
 
 # Namespaces of plain functions: what follows the last dot is the function's name, not an overload or a version.
 _FUNCTIONS = ("_operator", "builtins", "higher_order", "math", "torch")
-_IN_PLACE_DUNDERS = frozenset({"__iand__", "__ior__", "__ixor__", "__ilshift__", "__irshift__"})
+_IN_PLACE = {f"__i{word}__": f"__{word}__" for word in ("and", "or", "xor", "lshift", "rshift")} | {
+    "copy_to": "copy"
+}
 _BROADCASTING = frozenset({"elementwise", "comparison", "logic"})
 _POINTWISE = _BROADCASTING | {"cast", "identity", "dropout", "quantisation"}
 _MOVING = frozenset({"view", "identity", "cast", "movement"})
@@ -234,8 +236,8 @@ def _functional(dialect: str, word: str) -> str | None:
     """Base of the functional operator of one that writes in place: `aten.add` of `add_`, `aten.__or__` of `__ior__`."""
     if dialect in _FUNCTIONS:
         return None
-    if word in _IN_PLACE_DUNDERS:
-        return f"{dialect}.__{word[3:]}"
+    if word in _IN_PLACE:
+        return f"{dialect}.{_IN_PLACE[word]}"
     return f"{dialect}.{word[:-1]}" if word.endswith("_") and not word.endswith("__") else None
 
 

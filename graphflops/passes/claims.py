@@ -10,7 +10,7 @@ import math
 from collections.abc import Container, Iterator, Mapping, Sequence
 
 from graphflops.cost import Value
-from graphflops.dims import Dim, Expr, differ, evaluate, symbol
+from graphflops.dims import Dim, Expr, differ, evaluate_all, symbol
 from graphflops.errors import shown
 from graphflops.exporters.types import STORED
 from graphflops.graph import Graph, Node, Ref
@@ -19,6 +19,7 @@ from graphflops.report import Diagnostic
 from graphflops.report.diagnostics import diagnostic
 from graphflops.tensor import OptionalType, SequenceType, TensorType, UnknownType, sizes_in
 
+_EVEN = 12  # sizes without an example are tried at multiples of it: halves and thirds of them are whole
 # Comparisons that say that the first operand is at most the second, and by how much it is less.
 _AT_MOST = {"eq": 0, "le": 0, "lt": 1}
 
@@ -33,6 +34,10 @@ class Claims:
         self._symbols = graph.symbols
         self._binding = binding
         self._examples = {**binding.examples, **binding.given}
+        least = {name: -(-(entry.minimum or 0) // _EVEN) for name, entry in graph.symbols.items()}
+        self._made_up = {
+            name: _EVEN * (low + place) for place, (name, low) in enumerate(least.items(), start=1)
+        }
         self.told: dict[str, tuple[Graph, Node]] = {}
 
     def is_free(self, name: str) -> bool:
@@ -59,10 +64,14 @@ class Claims:
             return True
         if not isinstance(ours, Expr) and not isinstance(recorded, Expr):
             return False
-        now, then = evaluate(ours, self._examples), evaluate(recorded, self._examples)
+        now, then = evaluate_all((ours, recorded), self._examples)
         if recorded == 0 and any(map(self._is_count, ours.symbols if isinstance(ours, Expr) else ())):
             return False  # torch records that a sparse input stores nothing
-        return self._is_stray(ours, recorded) if now is None or then is None else now != then
+        if now is None or then is None:
+            if self._is_stray(ours, recorded):
+                return True
+            now, then = evaluate_all((ours, recorded), {**self._made_up, **self._examples})
+        return now is not None and then is not None and now != then
 
     def _is_count(self, name: str) -> bool:
         """Whether a symbol is how many elements a sparse input stores."""

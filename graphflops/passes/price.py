@@ -219,6 +219,7 @@ class Pricer:
         values = {entry.name: self.binding.value(graph, entry.name) for entry in graph.inputs}
         values.update(around)
         values.update((entry.name, operand) for entry, operand in zip(given, operands, strict=True))
+        self.types.begin(graph, values)
         return values
 
     # One call

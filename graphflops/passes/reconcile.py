@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from graphflops.cost import Value
-from graphflops.dims import Dim, Expr, Meeting, differ, evaluate
+from graphflops.dims import Dim, Expr, Meeting, differ, evaluate, symbol
 from graphflops.errors import ModelError, shown
 from graphflops.graph import Graph, Node, Ref
 from graphflops.passes.bind import Binding
@@ -38,18 +38,19 @@ class Reconciler:
     """What is known of the types of one program and of the graphs nested in it.
 
     derives: whether derived types count, because the file records none that can be relied on.
-    contents: values whose contents are known.
+    contents: by graph, the values whose contents are known.
     unbacked: symbols of the file for sizes that depended on data during the export.
     named: sizes that have grown too large to compute with, and their names.
     equalities: pairs of sizes that some operator requires to be equal.
     """
 
     def __init__(self, graph: Graph, binding: Binding, names: Names, notes: Notes) -> None:
+        self.program = graph
         self.binding = binding
         self.names = names
         self.notes = notes
         self.derives = graph.declared is not None
-        self.contents: set[str] = set()
+        self.contents: dict[Graph, set[str]] = {}
         self.unbacked = {
             name
             for name, entry in graph.symbols.items()
@@ -59,6 +60,10 @@ class Reconciler:
         self.fallback = FallbackTypes(graph) if self.derives else None
         self.named: dict[Expr, Dim] = {}
         self.equalities: dict[Meeting, None] = {}
+
+    def begin(self, graph: Graph, values: Mapping[str, Value]) -> None:
+        """Note which of the values that a graph starts from have known contents."""
+        self.contents[graph] = {name for name, value in values.items() if _has_contents(value)}
 
     def numbered(self, node: Node, priced: Priced, values: Mapping[str, Value], graph: Graph) -> Priced:
         """Name each size that depends on data: as the file does where it records one, else by the next number."""
@@ -147,6 +152,8 @@ class Reconciler:
         if priced.met:
             self.equalities.update(dict.fromkeys(priced.met))
             self._compare_met(node, priced.met)
+            if node.operator.name == "check" and graph is self.program:
+                self._follow(priced.met, values)
         if self.fallback is not None:
             self._take_derived(node, priced, values, graph, self.fallback, resolve)
         else:
@@ -162,6 +169,20 @@ class Reconciler:
                 self.say(
                     "GF102", node, f"requires {a} = {b}, which are {sizes[0]} and {sizes[1]} in the file"
                 )
+
+    def _follow(self, asserted: Iterable[Meeting], values: dict[str, Value]) -> None:
+        """From here on, a size that depends on data is what an asserted sum leaves for it: `u2 = s0 - u0 - u1`."""
+        for difference in (meeting.a - meeting.b for meeting in asserted):
+            if not isinstance(difference, Expr):
+                continue
+            for name in sorted(difference.symbols & self.unbacked, reverse=True):
+                ((own, _),) = symbol(name).terms.items()
+                rest = symbol(name) - difference * difference.terms.get(own, 0)
+                if isinstance(rest, int) or name not in rest.symbols:
+                    self.unbacked.remove(name)
+                    self.binding.learn(name, rest)
+                    values.update({key: put_in(value, {name: rest}) for key, value in values.items()})
+                    break
 
     def _take_recorded(
         self, node: Node, priced: Priced, values: dict[str, Value], graph: Graph, autocast: bool
@@ -190,10 +211,10 @@ class Reconciler:
                 chosen = autocast or (index > 0 and _is_wide_statistic(node, ours, recorded))
                 value = self._agreed(node, ours, recorded, chosen, is_compared)
             values[name] = value
-            if isinstance(value, TensorType) and value.value is not None:
-                self.contents.add(name)
-        if self.contents and priced.state != "free" and node.operator.mutates:
-            self._forget_contents(values)
+            if _has_contents(value):
+                self.contents[graph].add(name)
+        if self.contents[graph] and _writes(node):
+            self._forget_contents(values, self.contents[graph])
 
     def _wrong_number(self, node: Node, results: int) -> None:
         wanted = len(node.outputs)
@@ -240,13 +261,13 @@ class Reconciler:
                 self.say("GF116", node, text)
         return with_sizes(value, lambda dim: self.named.get(dim, dim) if isinstance(dim, Expr) else dim)  # type: ignore[no-any-return]
 
-    def _forget_contents(self, values: dict[str, Value]) -> None:
+    def _forget_contents(self, values: dict[str, Value], names: set[str]) -> None:
         """Drop all known contents after a write in place: which values share its memory is not tracked."""
-        for name in self.contents & values.keys():
+        for name in names:
             value = values[name]
             if isinstance(value, TensorType):
                 values[name] = replace(value, value=None)
-        self.contents.clear()
+        names.clear()
 
     def _learns(self, ours: Value, recorded: Value) -> bool:
         """Bind an unbacked symbol of the file (`u0`) to the size derived for it; True if there was one."""
@@ -284,7 +305,7 @@ class Reconciler:
                 self.say(
                     "GF127", node, f"computes {shown(str(ours))}, the file records {shown(str(recorded))}"
                 )
-            return recorded
+            return ours if node.operator.kind == "comparison" and isinstance(ours, Expr) else recorded
         if differs or ours.rank != recorded.rank or any(map(differ, ours.shape, recorded.shape)):
             if used:
                 self.say("GF102", node, f"derived {ours}, the file records {recorded}")
@@ -298,6 +319,18 @@ class Reconciler:
         """Keep a diagnostic: one per operator, or one for all, of the kinds that would repeat at every call."""
         where = node.op if code == "GF101" else "" if message == RANKLESS else node.name
         self.notes.say(code, node.name, message, message if code == "GF117" else where)
+
+
+def _has_contents(value: Value) -> bool:
+    return isinstance(value, TensorType) and value.value is not None
+
+
+def _writes(node: Node) -> bool:
+    """Whether a call, or one of a graph nested in it, changes a tensor; one that is detached keeps its contents."""
+    if node.operator.writes_operands:
+        return node.operator.kind != "identity"
+    nested = [x for x in (*node.args, *(x for _, x in node.kwargs)) if isinstance(x, Graph)]
+    return any(_writes(inner) for graph in nested for inner in graph.nodes)
 
 
 def _is_smaller(recorded: Value, ours: Value) -> bool:

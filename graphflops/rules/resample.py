@@ -9,10 +9,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from fractions import Fraction
 
 from graphflops.cost import Estimate
-from graphflops.dims import Dim, differ, dim_max, dim_min, floor_div, meet, prod, total
+from graphflops.dims import Dim, differ, dim_max, dim_min, floor_div, meet, prod, simplest, total
 from graphflops.rules.elementwise import result_of
 from graphflops.rules.operands import Operands, takes
 from graphflops.rules.reduce import operand_gradient
@@ -26,11 +25,11 @@ Work = Callable[[Sizes, Sizes], Dim]  # operations of one channel, from input an
 
 
 def scaled(size: Dim, factor: float) -> Dim:
-    """The size times the factor, rounded down; a symbolic size times the factor's decimal fraction."""
+    """The size times the factor, rounded down; a symbolic size times the factor's simplest fraction."""
     if isinstance(size, int):
         return math.floor(size * factor)
-    exact = Fraction(str(factor))
-    return floor_div(size * exact.numerator, exact.denominator)
+    ratio = simplest(factor)
+    return floor_div(size * ratio.numerator, ratio.denominator)
 
 
 def tapped(taps: int) -> Work:

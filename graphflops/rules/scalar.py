@@ -10,6 +10,7 @@ from graphflops.cost import Estimate, Value, data_dependent, free
 from graphflops.dims import (
     Dim,
     Expr,
+    arguments,
     at_least,
     call,
     compare,
@@ -17,6 +18,7 @@ from graphflops.dims import (
     dim_max,
     dim_min,
     floor_div,
+    meet,
     mod,
     prod,
     same,
@@ -261,6 +263,16 @@ def functional_promise(*, dep_token: TensorType) -> Estimate:
     return free(dep_token)
 
 
+@rule("aten._assert_scalar")
+def assert_scalar(x: Value) -> Estimate:
+    """Nothing; sizes that it asserts to be equal are."""
+    atom = x.as_atom() if isinstance(x, Expr) else None
+    if atom is not None and atom.kind == "==":
+        a, b = arguments(atom)
+        meet(a, b)
+    return free(alias=False)
+
+
 @rule("aten._assert_async")
 def assert_async(x: TensorType) -> Estimate:
     """Reads the only element."""
@@ -294,6 +306,4 @@ def note(*unused: Value, **named: Value) -> Estimate:
     return free(alias=False)
 
 
-rule(
-    "aten._assert_scalar _assert_tensor_metadata _print sym_constrain_range sym_constrain_range_for_size"
-).derived(note)
+rule("aten._assert_tensor_metadata _print sym_constrain_range sym_constrain_range_for_size").derived(note)

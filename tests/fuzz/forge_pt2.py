@@ -248,6 +248,53 @@ def control_flow(chance: Random) -> Forged:
     return Forged(data, ".pt2", "control flow", Branches.COUNT * times * PRODUCT, "graphs of one name")
 
 
+def contents(chance: Random) -> Forged:
+    """A number that the program makes as 1 and then writes; as many copies of the input are multiplied."""
+    times, content, how = chance.choice(SIZES), opened(members(Chain, 1)), chance.choice([*CONTENTS])
+    calls = [_integer("one", 1), _integer("many", times), CONTENTS[how](times)]
+    calls.append(call("torch.ops.aten.item.default", Number("n4"), self=Tensor("one")))
+    for place, node in enumerate(calls):
+        put_in(content, place, node, [] if place < 3 else 1)
+        if place < 3:
+            graph_of(content)["tensor_values"][node["outputs"][0]["as_tensor"]["name"]]["dtype"] = 5
+    _multiply(content, len(calls), Number("n4"), 1)
+    return Forged(archive(with_json(members(Chain, 1), content)), ".pt2", "contents", times * PRODUCT, how)
+
+
+def _integer(name: str, value: int) -> Json:
+    node = call("torch.ops.aten.full.default", Tensor(name), size=[], fill_value=value)
+    node["inputs"].append({"name": "dtype", "arg": {"as_scalar_type": 5}, "kind": 2})
+    return node
+
+
+def _given(node: Json, name: str) -> Json:
+    """A call whose result a tensor is given for."""
+    node["inputs"].append({"name": "out", "arg": argument(Tensor(name)), "kind": 2})
+    return node
+
+
+def _in_region(times: int) -> Json:
+    """A region without gradients that writes its operand."""
+    fill = _aten("fill_.Scalar", "b", self=Tensor("a"), value=times)
+    graph = _nested([fill], "b", {name: meta([], 5) for name in "ab"})
+    operands = [{"as_bool": False}, {"as_graph": {"name": "f", "graph": graph}}, argument(Tensor("one"))]
+    return _of_graphs("wrap_with_set_grad_enabled", operands)
+
+
+# By what writes the number: the call.
+CONTENTS: dict[str, Callable[[int], Json]] = {
+    "in place": lambda n: _aten("fill_.Scalar", "z", self=Tensor("one"), value=n),
+    "given for the result": lambda n: _given(
+        _aten("mul.Scalar_out", "z", self=Tensor("one"), other=n), "one"
+    ),
+    "another's memory": lambda n: _aten("set_.source_Tensor", "z", self=Tensor("one"), source=Tensor("many")),
+    "without a mark": lambda n: call(
+        "torch.ops.prims.copy_to.default", Tensor("z"), a=Tensor("one"), b=Tensor("many")
+    ),
+    "in a region": _in_region,
+}
+
+
 def in_place(chance: Random) -> Forged:
     """A copy of the input that a call makes larger; the calls after it use its old name."""
     times, content = chance.choice(SIZES), opened(members(Chain, 1))
@@ -268,9 +315,7 @@ def _aten(name: str, result: str, **operands: Any) -> Json:
 
 def _to(name: str, **operands: Any) -> Json:
     """A call that is given its result, y."""
-    node = _aten(name, "z", **operands)
-    node["inputs"].append({"name": "out", "arg": argument(Tensor("y")), "kind": 2})
-    return node
+    return _given(_aten(name, "z", **operands), "y")
 
 
 def _in_branch(rows: int) -> Json:
@@ -278,15 +323,23 @@ def _in_branch(rows: int) -> Json:
     resize = _aten("resize_.default", "b", self=Tensor("a"), size=[rows, WIDTH])
     sum_ = _aten("sum.default", "c", self=Tensor("b"))
     values = {"a": meta([ROWS, WIDTH]), "b": meta([rows, WIDTH]), "c": meta([])}
-    ends = [[argument(Tensor("a"))], [argument(Tensor("c"))]]
-    empty = {f"{kind}_values": {} for kind in ("sym_int", "sym_bool", "sym_float", "custom_obj")}
-    graph = {"inputs": ends[0], "outputs": ends[1], "nodes": [resize, sum_], "tensor_values": values, **empty}
-    graph["is_single_tensor_return"] = False
+    graph = _nested([resize, sum_], "c", values)
     branches = [{"as_graph": {"name": name, "graph": graph}} for name in ("f", "g")]
-    operands = [{"as_bool": True}, *branches, {"as_tensors": [{"name": "y"}]}]
-    node = call("torch.ops.higher_order.cond", Tensor("z"))
+    return _of_graphs("cond", [{"as_bool": True}, *branches, {"as_tensors": [{"name": "y"}]}])
+
+
+def _nested(nodes: list[Json], result: str, values: Json) -> Json:
+    """A graph of one operand, a."""
+    empty = {f"{kind}_values": {} for kind in ("sym_int", "sym_bool", "sym_float", "custom_obj")}
+    ends = {"inputs": [argument(Tensor("a"))], "outputs": [argument(Tensor(result))]}
+    return {**ends, "nodes": nodes, "tensor_values": values, **empty, "is_single_tensor_return": False}
+
+
+def _of_graphs(name: str, operands: list[Json]) -> Json:
+    """A call of an operator that runs graphs; its result is z."""
+    node = call(f"torch.ops.higher_order.{name}", Tensor("z"))
     node["inputs"] = [{"name": "", "arg": operand, "kind": 1} for operand in operands]
-    return {**node, "is_hop_single_tensor_return": False, "name": "cond"}
+    return {**node, "is_hop_single_tensor_return": False, "name": name}
 
 
 _OLD, _Y = [ROWS, WIDTH], Tensor("y")
@@ -452,6 +505,7 @@ FORGERS: dict[str, Forger] = {
     "hint": hint,
     "recorded value": recorded_value,
     "data": data,
+    "contents": contents,
     "control flow": control_flow,
     "in-place": in_place,
     "operands": operands,

@@ -188,6 +188,51 @@ def test_what_torch_says_of_data_is_asserted(tmp_path: Path) -> None:
         assert str(report.totals.cost.matrix_flops) == "18*u1 + 60"  # 2 * 5 * 2 * 3; 2 * u1 * 3 * 3
 
 
+@pytest.mark.parametrize(("rows", "said"), [(f"Mul(Integer(64), {U0})", []), (U0, [("GF102", "y")])])
+def test_a_size_without_an_example_is_what_is_computed_of_it(
+    tmp_path: Path, rows: str, said: list[Any]
+) -> None:
+    """64 rows for each u0, recorded as one."""
+    sizes = {"as_sym_ints": [{"as_name": "n"}, {"as_int": 1}]}
+    nodes = [
+        call("torch.ops.aten.item.default", tensor("k"), out=[number("k0")], name="k0"),
+        call("_operator.mul", number("k0"), {"as_int": 64}, out=[number("n")], name="n"),
+        call("torch.ops.aten.repeat.default", tensor("x"), sizes, name="y"),
+    ]
+    values = {"x": meta(1, 8), "k": meta(dtype=5), "y": meta(size(rows), 8)}
+    recorded = {"k0": size(U0), "n": size(f"Mul(Integer(64), {U0})")}
+    inputs = [X, {"user_input": {"arg": tensor("k")}}]
+    ranges = {"u0": {"min_val": 0, "max_val": None}}
+    content = program(
+        nodes, values, inputs=inputs, outputs=Y, graph={"sym_int_values": recorded}, range_constraints=ranges
+    )
+    assert [
+        (one.code, one.node) for one in contradictions(analyze(save(tmp_path / "a.pt2", content)))
+    ] == said
+
+
+class Split(torch.nn.Module):
+    """Each part of the rows through a layer, as many rows each as data tell."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(8, 4)
+
+    def forward(self, x: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
+        sizes = counts.tolist()
+        for count in sizes:
+            torch._check(count >= 0)
+        return torch.cat([self.layer(part) for part in x.split(sizes)]) * x[:, :1]
+
+
+def test_parts_that_are_asserted_to_be_all_rows_cost_what_all_rows_do() -> None:
+    example = (torch.ones(6, 8), torch.tensor([2, 3, 1]))
+    axes = ({0: torch.export.Dim.DYNAMIC}, None)
+    report = analyze(torch.export.export(Split(), example, dynamic_shapes=axes), dims={"x[0]": 9})
+    assert report.total().matrix_flops == 2 * 9 * 8 * 4
+    assert not report.diagnostics
+
+
 def test_graphs_of_one_name(tmp_path: Path) -> None:
     """torch runs the last of them in the place of all."""
     from tests.exporters.build import refused

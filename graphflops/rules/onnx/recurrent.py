@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from graphflops.cost import Estimate
 from graphflops.dims import Dim, differ, prod
@@ -28,13 +29,11 @@ OPERANDS = "x w r bias? sequence_lens? initial_h? initial_c? peepholes?"
 
 @rule("com.microsoft.DynamicQuantizeLSTM", product=("x", "w", "r"))
 @takes(f"{OPERANDS} w_scale? w_zero_point? r_scale? r_zero_point?")
-def dynamic_quantize_lstm(
-    of: Operands, *, activations: tuple[str, ...] = (), clip: float | None = None, outputs: Outputs = ()
-) -> Estimate:
+def dynamic_quantize_lstm(of: Operands, *, outputs: Outputs = (), **attributes: Any) -> Estimate:
     """An LSTM with integer weights (directions, in, 4 * hidden); inputs and states are quantized at every step."""
     x, w, r, *others = of
     turned = (x.view((x.shape[0], x.shape[2], x.shape[1])) for x in (w, r))
-    estimate = lstm(x, *turned, *others[:-4], activations=activations, clip=clip, outputs=outputs)
+    estimate = lstm(x, *turned, *others[:-4], outputs=outputs, **attributes)
     states = prod(x.shape[:2]) * r.shape[0] * r.shape[1]
     return replace(
         estimate,
@@ -46,9 +45,7 @@ def dynamic_quantize_lstm(
 
 @rule("com.microsoft.AttnLSTM", product=("x", "w", "r"))
 @takes(f"{OPERANDS} query_weight? memory_weight? score_weight? memory? memory_lens? narrowing?")
-def attn_lstm(
-    of: Operands, *, activations: tuple[str, ...] = (), clip: float | None = None, outputs: Outputs = ()
-) -> Estimate:
+def attn_lstm(of: Operands, *, outputs: Outputs = (), **attributes: Any) -> Estimate:
     """An LSTM whose input at every step is joined with a context: the previous state's attention to a memory.
 
     Keys are made of the memory once. A step makes a query of the state, adds it to every key, takes a tanh and a
@@ -56,7 +53,7 @@ def attn_lstm(
     """
     x, *own = (*of,)[:-6]
     joined = x.like((*x.shape[:2], of.w.shape[-1]))  # the context is a part of the input
-    estimate = lstm(joined, *own, activations=activations, clip=clip, outputs=outputs)
+    estimate = lstm(joined, *own, outputs=outputs, **attributes)
     query, keys, memory, narrowing = of.named("query_weight memory_weight memory narrowing")
     part = work(0) if None in (query, keys, memory) else attending(x, query, keys, memory, narrowing)
     return replace(
@@ -166,6 +163,7 @@ def recurrent(
     direction: str = "forward",
     hidden_size: int | None = None,
     outputs: Outputs = (),
+    **others: object,
 ) -> Estimate:
     """Both matrices of all gates once per row of every step, and the cell's formula."""
     cell = cell_of(kind, activations, clip, of.peepholes is not None)

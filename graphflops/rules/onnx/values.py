@@ -28,6 +28,7 @@ from graphflops.dims import (
     where,
 )
 from graphflops.dims.functions import COMPARISONS
+from graphflops.dims.ratios import SIMPLE
 from graphflops.errors import DimError
 from graphflops.rules import shapes
 from graphflops.rules.shapes import aligned, few, in_type, nested
@@ -35,7 +36,6 @@ from graphflops.tensor import FLOAT32, DType, TensorType, flat
 
 Number = Union[Dim, float]
 FOLLOWED = 64  # elements; tensors that programs compute sizes with hold one or two entries per axis
-_SIMPLE = 1000  # largest denominator of the fraction that replaces a floating constant
 _PACKED = {"float16": "e", "float32": "f", "float64": "d"}
 
 
@@ -135,7 +135,7 @@ def fraction(number: Number) -> tuple[Dim, Dim]:
     if isinstance(number, float):
         if number.is_integer():
             return int(number), 1
-        simple, exact = Fraction(number).limit_denominator(_SIMPLE), Fraction(number)
+        simple, exact = Fraction(number).limit_denominator(SIMPLE), Fraction(number)
         taken = simple if number in (float(simple), _rounded(float(simple), FLOAT32)) else exact
         return taken.numerator, taken.denominator
     if isinstance(number, Expr) and len(number.terms) == 1:

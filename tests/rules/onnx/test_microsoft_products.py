@@ -195,6 +195,11 @@ def test_quantized_lstm() -> None:
     )
     assert shapes(estimate) == [(100, 1, 1, 64), (1, 1, 64), (1, 1, 64)]
     assert (estimate.matrix_flops, estimate.matrix_dtype) == (6_553_600, INT8)
+    w, r = t(2, 64, 256, dtype=INT8), t(2, 64, 256, dtype=INT8)
+    stated = {"direction": "bidirectional", "hidden_size": 64, "input_forget": 0}
+    both = price(MS + "DynamicQuantizeLSTM", x, w, r, t(2, 512), outputs=(True,), **stated)
+    assert shapes(both) == [(100, 2, 1, 64)]
+    assert both.matrix_flops == 2 * 6_553_600
 
 
 # Experts.
