@@ -7,7 +7,6 @@ from dataclasses import asdict
 from typing import Any
 
 from graphflops.base.units import memory, number, parameters, rate, seconds
-from graphflops.links.pipeline import Stage, pipeline
 from graphflops.planning.layouts import Step
 from graphflops.planning.plan import Plan
 from graphflops.render.document import Document, fragment
@@ -135,11 +134,8 @@ def said(found: Plan) -> str:
 
 def schedule(step: Step) -> str:
     """Which device runs which of the first micro-batches of a step when, as SVG."""
-    devices, chunks = step.layout.pipeline, step.layout.virtual
-    one = step.stage
-    stages = [Stage(one.forward / chunks, one.backward / chunks, one.weight / chunks)] * devices * chunks
-    batches = min(_MOST // devices * devices or devices, 2 * devices)
-    found = pipeline(stages, devices, batches, step.layout.schedule)
+    devices = step.layout.pipeline
+    found = step.costs.run(min(_MOST // devices * devices or devices, 2 * devices))
     scale = _WIDTH / found.seconds
     bars = "".join(
         f'<rect x="{span.start * scale:.1f}" y="{span.device * _ROW}" width="{(span.end - span.start) * scale:.1f}" '

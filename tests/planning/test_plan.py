@@ -158,7 +158,7 @@ def test_gradients_of_weights_wait_for_the_bubble() -> None:
         3 * 2 * (1 + 1 + 1)
     )  # forward, gradients of inputs, of weights, of 2 layers
     assert step.bubble == pytest.approx(3 * 2 * (1 + 1 - 1))
-    found = pipeline([step.stage] * 4, 4, 8, "zero-bubble")
+    found = pipeline(step.costs.stages(), 4, 8, "zero-bubble")
     assert found.seconds == pytest.approx(step.compute + step.bubble)
 
 
