@@ -33,6 +33,7 @@ _VIRTUAL = (2, 4)  # stages of a device
 _FEWEST = (
     2048  # tokens of a sequence on each of its devices: fewer leave kernels short and a ring of keys exposed
 )
+_AXES = {"dp": "data", "tp": "tensor", "pp": "pipeline", "ep": "expert", "cp": "context"}
 _NOTHING_AGAIN = Recompute("none", 0, 0.0)
 
 
@@ -106,24 +107,29 @@ def plan(
     loss: str = "cross-entropy",
     recompute: Sequence[str] = ("none", "cut", "full"),
     sharding: Sequence[Sharding] = SHARDINGS,
+    mesh: Mapping[str, int] | None = None,
 ) -> Plan:
     """Layouts of a training step of an unsharded program over so many devices.
 
     batch_tokens: of a step, as a number or text (`4M`); by default one sample a device. dims: sizes by axis (`ids[1]`).
     network: what joins the nodes, as `8x400Gbit`. precision: of products and activations; weights and sums of their
-    gradients are float32. recompute, sharding: the ways that are tried.
+    gradients are float32. recompute, sharding: the ways that are tried. mesh: sizes of axes (`dp`, `tp`, `pp`, `ep`, `cp`);
+    only meshes that have them are tried.
 
-    Raises ModelError where devices or the batch do not divide, or the model is a saved report or a recorded step.
+    Raises ModelError where devices, the batch or the mesh do not divide, or the model is a saved report or a recorded step.
     """
     if not 1 <= devices <= _MOST_DEVICES:
         raise ModelError(f"--devices {devices:,}: give 1 to {_MOST_DEVICES:,}")
+    if unknown := [axis for axis in mesh or () if axis not in _AXES]:
+        raise OptionError(f"--mesh {shown(unknown[0])}: the axes are {', '.join(_AXES)}")
     profile = complete(device_named(device))
     graph = program_of(model, model_name)
     found = _Program.of(graph, dims)
     samples = _samples(batch_tokens, found.length, devices)
     machine = Machine(profile, network_of(profile, network))
     options = {"execution": execution, "precision": precision, "loss": loss, "device": device}
-    search = _Search(found, machine, devices, samples, options, tuple(recompute), tuple(sharding))
+    ways = tuple(recompute), tuple(sharding), mesh or {}
+    search = _Search(found, machine, devices, samples, options, *ways)
     steps, refused = search.run()
     peak = profile.matrix.get("bfloat16") or max(profile.matrix.values())
     sizes = (found.folded.layers, samples, found.length, found.report.parameters)
@@ -221,6 +227,7 @@ class _Search:
     options: Mapping[str, Any]
     recompute: tuple[str, ...]
     sharding: tuple[Sharding, ...]
+    mesh: Mapping[str, int]
     known: dict[tuple[int, int, int], Prices] = field(default_factory=dict)
 
     @property
@@ -232,7 +239,12 @@ class _Search:
         """The best step of each mesh, the fastest first, and the meshes without one."""
         steps: list[Step] = []
         refused: list[Refused] = []
-        for mesh in self.meshes():
+        sizes = self.mesh.items()
+        meshes = [one for one in self.meshes() if all(getattr(one, _AXES[axis]) == n for axis, n in sizes)]
+        if not meshes:
+            given = ",".join(f"{axis}={size}" for axis, size in sizes)
+            raise ModelError(f"--mesh {given}: there is no such mesh of {self.devices:,} devices to try")
+        for mesh in meshes:
             if reason := self.refusal(mesh):
                 refused.append(Refused(mesh, reason))
                 continue
