@@ -14,6 +14,7 @@ from graphflops.links.pipeline import Pipeline, Schedule, Stage, bubble_of, most
 from graphflops.planning.blocks import Block, Work
 from graphflops.planning.prices import AFTER, BEFORE, LAYER, Part, Prices
 from graphflops.planning.recompute import Recompute
+from graphflops.time.predict import pinned_rate
 from graphflops.time.schedule import beside
 
 # Which of its weights each data-parallel device has: all; all, but a part of the optimizer's state; a part of everything.
@@ -31,7 +32,8 @@ class Layout:
     """A mesh, and how a step runs on it.
 
     expert: devices of the data axis that share the experts. context: devices that share a sequence. micro: samples of a
-    micro-batch. recompute: as `Recompute` names it. virtual: stages of a device.
+    micro-batch. recompute: as `Recompute` names it. virtual: stages of a device. hosted: whether the optimizer's state is in
+    the host's memory.
     """
 
     data: int
@@ -44,6 +46,7 @@ class Layout:
     recompute: str = "none"
     virtual: int = 1
     schedule: Schedule = "1f1b"
+    hosted: bool = False
 
     @property
     def shards(self) -> int:
@@ -173,12 +176,20 @@ class Costs:
             lasts = batches * stage.whole + bubble + 2 * (layout.pipeline - 1) * self.send().seconds
         kept = [self.elements(device, own) for device in devices]
         reduced = self.reduced(self.sums(max(whole for _, whole in kept)), stage.backward + stage.weight)
-        update = max(size for size, _ in kept) * UPDATE / self.machine.device.bandwidth
+        largest = max(size for size, _ in kept)
+        update = largest * UPDATE / self.machine.device.bandwidth
+        if layout.hosted and (rate := pinned_rate(self.machine.device)):
+            update += 2 * _STATES * largest / rate  # it comes, and goes back
         total = lasts + reduced + update
         exposed = max(total - bubble - update - batches * (compute + again), 0.0)
         memory = max((self.memory(device, counts, own) for device in devices), key=lambda one: one.total)
         found = (total, batches * compute, batches * again, exposed, bubble, update, memory)
         return Step(layout, *found, self)
+
+    def state(self) -> int:
+        """Bytes of the optimizer's state of the device that has most."""
+        own, devices = unlike(self.counts(), self.layout.pipeline)
+        return int(_STATES * max(self.elements(device, own)[0] for device in devices))
 
     def counts(self) -> tuple[int, ...]:
         """Layers of each stage."""
@@ -339,7 +350,7 @@ class Costs:
         return Memory(
             weights=int(_MASTER * own),
             gradients=int(_GRADIENT * (own if is_sharded else whole)),
-            optimizer=int(_STATES * own),
+            optimizer=0 if self.layout.hosted else int(_STATES * own),
             gathered=int(gathered),
             activations=int(kept),
             temporaries=int(more),

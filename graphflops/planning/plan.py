@@ -26,6 +26,7 @@ from graphflops.planning.recompute import Recompute
 from graphflops.planning.split import mixed
 from graphflops.report import Execution, Report
 from graphflops.tensor import TensorType
+from graphflops.time.predict import pinned_rate
 
 _MOST_DEVICES = 2**17
 _MICRO = (1, 2, 4, 8)  # samples of a micro-batch that are tried where their number is open
@@ -39,11 +40,15 @@ _NOTHING_AGAIN = Recompute("none", 0, 0.0)
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A mesh that no layout is possible on. reason: why."""
+    """A mesh that no layout is possible on. reason: why. step: what needs least memory, where that is too much.
+
+    hosted: the fastest step that fits with the optimizer's state in the host's memory.
+    """
 
     layout: Layout
     reason: str
     step: Step | None = None
+    hosted: Step | None = None
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -252,7 +257,7 @@ class _Search:
             if found is not None:
                 steps.append(found)
             elif least is not None:
-                refused.append(Refused(mesh, "does not fit", least))
+                refused.append(Refused(mesh, "does not fit", least, self.hosted(mesh, least)))
             else:
                 refused.append(Refused(mesh, f"{self.samples:,} samples do not divide"))
         if not steps and not any(one.step for one in refused):
@@ -282,6 +287,13 @@ class _Search:
             if found is before:
                 break
         return found, None
+
+    def hosted(self, mesh: Layout, least: Step) -> Step | None:
+        """The fastest step of a mesh that fits with the optimizer's state in the host's memory."""
+        others = least.memory.total - least.memory.optimizer
+        if others > self.room or pinned_rate(self.machine.device) is None:
+            return None
+        return self.best(replace(mesh, hosted=True))[0]
 
     def meshes(self) -> Iterator[Layout]:
         """Sizes of the axes whose product is the number of devices."""
