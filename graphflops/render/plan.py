@@ -28,7 +28,7 @@ _TIMES = ("seconds", "compute", "again", "exposed", "bubble", "update")
 # Of the picture of a schedule.
 _ROW, _WIDTH, _MOST = 22, 960, 16  # pixels, and micro-batches that are drawn at most
 _COLOURS = {"F": "#4e79a7", "B": "#f28e2b", "W": "#59a14f"}
-_WORDS = {"F": "forward", "B": "backward", "W": "gradients of weights"}
+WORDS = {"F": "forward", "B": "backward", "W": "gradients of weights"}
 
 
 def document(found: Plan) -> Document:
@@ -162,7 +162,7 @@ def schedule(step: Step) -> str:
     bars = "".join(
         f'<rect x="{span.start * scale:.1f}" y="{span.device * _ROW}" width="{(span.end - span.start) * scale:.1f}" '
         f'height="{_ROW - 2}" fill="{_COLOURS[span.step.work]}" stroke="#fff"><title>stage {span.step.stage}, '
-        f"micro-batch {span.step.microbatch}, {_WORDS[span.step.work]}</title></rect>"
+        f"micro-batch {span.step.microbatch}, {WORDS[span.step.work]}</title></rect>"
         for span in found.spans
     )
     size = f"0 0 {_WIDTH} {devices * _ROW}"

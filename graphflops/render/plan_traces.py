@@ -18,12 +18,15 @@ from graphflops.planning.plan import Plan
 from graphflops.planning.timeline import Event, timeline
 from graphflops.render import chakra_messages as chakras
 from graphflops.render.json import inert
+from graphflops.render.plan import WORDS
 from graphflops.render.text import safe
 from graphflops.render.viewers import complete, meta
 from graphflops.version import __version__
 
-_WORDS = {"F": "forward", "B": "backward", "W": "gradients of weights"}
-_TURNS, _KERNELS, _SENT, _RECEIVED, _AXES = 1, 2, 3, 4, 5  # tracks; those of axes of the mesh follow
+# Tracks. What goes forward passes what goes back, and events of a track do not overlap.
+_TURNS, _KERNELS, _MESSAGES = 1, 2, 3
+_PASSED = ("activations sent", "gradients sent", "activations received", "gradients received")
+_AXES = _MESSAGES + len(_PASSED)
 _OUTERMOST_FIRST = ("pp", "dp", "ep", "cp", "tp")
 
 
@@ -39,7 +42,7 @@ def chrome_trace(found: Plan) -> str:
         name = f"stage {place} of {step.layout}: {alike:,} x {safe(found.device, 60)}, predicted"
         events += [meta("process_name", 0, name, place + 1), *_tracks(own, place + 1)]
     for span in step.costs.run(step.costs.batches).spans:
-        name = f"{_WORDS[span.step.work]} {span.step.microbatch}"
+        name = f"{WORDS[span.step.work]} {span.step.microbatch}"
         shown = complete(name, _TURNS, span.start, span.end, span.device + 1)
         events.append({**shown, "args": {"stage": span.step.stage, "micro-batch": span.step.microbatch}})
     facts = {"layout": str(step.layout), "seconds": step.seconds, "exposed": step.exposed}
@@ -50,11 +53,10 @@ def chrome_trace(found: Plan) -> str:
 
 def _tracks(events: Sequence[Event], process: int) -> Iterator[dict[str, Any]]:
     """The events of a rank behind the names of their tracks."""
-    tracks = {_TURNS: "micro-batches", _KERNELS: "kernels", _SENT: "sent", _RECEIVED: "received"}
-    tracks |= {_AXES + at: f"collectives, {axis}" for at, axis in enumerate(_OUTERMOST_FIRST)}
+    names = ["micro-batches", "kernels", *_PASSED, *(f"collectives, {axis}" for axis in _OUTERMOST_FIRST)]
     places = [_track(event) for event in events]
     for track in sorted({_TURNS, *places}):
-        yield meta("thread_name", track, tracks[track], process)
+        yield meta("thread_name", track, names[track - 1], process)
     for event, track in zip(events, places, strict=True):
         work = event.work
         shown = {"bytes": work.nbytes} if work.axes else {"alone": seconds(work.seconds)}
@@ -62,8 +64,8 @@ def _tracks(events: Sequence[Event], process: int) -> Iterator[dict[str, Any]]:
 
 
 def _track(event: Event) -> int:
-    if event.peer is not None:
-        return _RECEIVED if event.is_received else _SENT
+    if event.peer is not None and event.turn is not None:
+        return _MESSAGES + 2 * event.is_received + (event.turn.work == "B")
     axes = event.work.axes
     return _AXES + _OUTERMOST_FIRST.index(axes[0]) if axes else _KERNELS
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -153,8 +154,11 @@ def test_a_picture_of_all_stages() -> None:
         if one["name"] == "thread_name"
     }
     assert {pid for pid, _ in names} == {1, 2, 3, 4}
-    tracks = {"micro-batches", "kernels", "sent", "received", "collectives, tp"}
-    assert {*names.values()} == tracks
+    passed = {f"{what} {way}" for what in ("activations", "gradients") for way in ("sent", "received")}
+    assert {*names.values()} == {"micro-batches", "kernels", "collectives, tp", *passed}
+    for track in names:
+        own = sorted((one["ts"], one["dur"]) for one in events if (one["pid"], one["tid"]) == track)
+        assert all(start + lasts <= after + 1e-3 for (start, lasts), (after, _) in pairwise(own))
     turns = [one for one in events if names[one["pid"], one["tid"]] == "micro-batches"]
     works = 3 if step.layout.schedule == "zero-bubble" else 2
     assert len(turns) == 4 * step.layout.virtual * step.costs.batches * works
