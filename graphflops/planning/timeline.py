@@ -46,10 +46,10 @@ def timeline(step: Step) -> list[list[Event]]:
         ranks[span.device].turn(span, sent)
     own, unalike = unlike(costs.counts(), devices)
     sums = costs.sums(max(costs.elements(device, own)[1] for device in unalike))
-    hidden = run.seconds + step.update + sum(one.seconds for one in sums[1:])
+    others = run.seconds + step.update + sum(one.seconds for one in sums[1:])
     for rank in ranks:
         for one in sums[:1]:
-            rank.add(one, None, rank.clock, rank.clock + max(step.seconds - hidden, 0.0))
+            rank.add(one, None, rank.clock, rank.clock + max(step.seconds - others, 0.0))
         for one in (Work("update", step.update), *sums[1:]):
             rank.add(one, None, rank.clock, rank.clock + one.seconds)
     return [rank.events for rank in ranks]
