@@ -29,7 +29,7 @@ from graphflops.tensor import TensorType
 from graphflops.time.predict import pinned_rate
 
 _MOST_DEVICES = 2**17
-_MICRO = (1, 2, 4, 8)  # samples of a micro-batch that are tried where their number is open
+_MICRO = (1, 2, 4, 8, 16)  # samples of a micro-batch that are tried where their number is open
 _VIRTUAL = (2, 4)  # stages of a device
 _FEWEST = (
     2048  # tokens of a sequence on each of its devices: fewer leave kernels short and a ring of keys exposed
