@@ -30,6 +30,7 @@ from graphflops.graph import Graph
 from graphflops.links import network_of
 from graphflops.links.pipeline import Stage, pipeline
 from graphflops.loading import program_of
+from graphflops.planning.blocks import Block
 from graphflops.planning.layers import Folded, folded
 from graphflops.planning.layouts import SHARDINGS, UPDATE, Costs, Layout, Machine, Step, stages
 from graphflops.planning.plan import divisors
@@ -250,35 +251,21 @@ class Run:
         return [Stage(*self._timed(stage), saved=self.kept(stage)) for stage in self.stages]
 
     def _timed(self, stage: Sequence[int]) -> tuple[float, float, float]:
-        parts, is_gathered_again = self.priced.parts, self.layout.sharding == "full"
-        moved = {place: self.costs.sharded(parts[place]) for place in stage}
-        waits = {
-            place: self.costs.exchanged(parts[place], self.again(place) / (parts[place].forward or 1.0))
-            for place in stage
-        }
-        forward = _streams([(parts[one].forward + waits[one][0], moved[one][0], 0.0) for one in stage])
-        backward = _streams(
-            [
-                (
-                    parts[one].backward + self.again(one) + waits[one][1],
-                    moved[one][0] if is_gathered_again else 0.0,
-                    moved[one][1],
-                )
-                for one in reversed(stage)
-            ]
-        )
+        parts = self.priced.parts
+        blocks = {place: self.costs.blocks(parts[place], self.again(place)) for place in stage}
+        forward = _streams([_of(blocks[place][0]) for place in stage])
+        backward = _streams([_of(blocks[place][1]) for place in reversed(stage)])
         weight = sum(parts[one].weight for one in stage)
         return forward, max(backward - weight, 0.0), weight
 
     @cached_property
     def seconds(self) -> float:
         """Seconds of the step."""
-        devices, machine = self.layout.pipeline, self.of.machine
+        devices = self.layout.pipeline
         if devices == 1:
             ends = [self.batches * self.timed[0].whole]
         else:
-            near = 1 if self.layout.tensor * self.layout.shards >= machine.network.node.devices else 2
-            send = machine.takes("send", self.priced.prices.boundary, 2, near)
+            send = self.costs.send().seconds
             found = pipeline(self.timed, devices, self.batches, self.layout.schedule, send=send)
             ends = [max(span.end for span in found.spans if span.device == one) for one in range(devices)]
         return max(end + self.after(one) for one, end in enumerate(ends))
@@ -287,7 +274,8 @@ class Run:
         """Seconds after the last backward of a device: sums of gradients, and the update."""
         own, whole = self.elements(device)
         backward = sum(self.timed[one].backward + self.timed[one].weight for one in self.of_device(device))
-        return self.costs.reduced(whole, backward) + own * UPDATE / self.of.machine.device.bandwidth
+        sums = self.costs.sums(whole)
+        return self.costs.reduced(sums, backward) + own * UPDATE / self.of.machine.device.bandwidth
 
     def of_device(self, device: int) -> range:
         """Its stages."""
@@ -350,6 +338,15 @@ class Run:
             for stage in self.of_device(device)
             for at, place in enumerate(self.stages[stage])
         )
+
+
+def _of(block: Block) -> tuple[float, float, float]:
+    """Seconds of the kernels of a block with the exchanges they wait for, of gathers of weights, of sums of gradients."""
+    gathers, sums = (
+        sum(one.seconds for one in block.sharded if one.name == kind)
+        for kind in ("all_gather", "reduce_scatter")
+    )
+    return sum(one.whole for one in block.works), gathers, sums
 
 
 def _streams(parts: Sequence[tuple[float, float, float]]) -> float:

@@ -10,7 +10,7 @@ from graphflops.commands import capture_options, files, options
 
 _WAYS = ("none", "cut", "full")
 _SHARDINGS = ("none", "optimizer", "full")
-_TRAINING = ("batch_tokens", "precision", "loss", "recompute", "sharding")
+_TRAINING = ("batch_tokens", "precision", "loss", "recompute", "sharding", "mesh", "rank")
 
 
 @click.command(cls=options.LimitedCommand)
@@ -23,6 +23,10 @@ _TRAINING = ("batch_tokens", "precision", "loss", "recompute", "sharding")
 @options.choice("--loss", ("cross-entropy", "sum", "mean"), None, default="cross-entropy")
 @options.choice("--recompute", _WAYS, "Only so: nothing, by a minimal cut, whole layers.", multiple=True)
 @options.choice("--sharding", _SHARDINGS, "Of weights over the data axis: only so.", multiple=True)
+@options.valued("--mesh", "AXIS=N,...", "Only meshes with these sizes of axes: tp=4,pp=2.")
+@options.whole(
+    "--rank", "Of the mesh, of which --format chakra is a trace. Default: 0.", least=0, metavar=None
+)
 @options.flag("--serve", "Serve a decoder: copies of it, each on 1 or more devices.")
 @options.requests
 @options.price
@@ -56,8 +60,11 @@ def plan(model: str, rule_files: tuple[str, ...], output: files.Output, serve: b
     if serve:
         _serve(model, chosen, output.of("Listing"))
         return
-    output = output.of("Plan")
-    output.write(computed(capture_options.model(model, training=True), **chosen))
+    rank = chosen.pop("rank", None)
+    output = output.of("Plan", rank=rank)
+    if "mesh" in chosen:
+        chosen["mesh"] = capture_options.mesh_axes(chosen["mesh"])
+    output.write(computed(capture_options.model(model, training=True), **chosen), rank=rank)
 
 
 def _serve(model: str, chosen: dict[str, Any], output: files.Output) -> None:

@@ -17,6 +17,7 @@ from graphflops.errors import OptionError
 
 Schedule = Literal["gpipe", "1f1b", "interleaved", "zero-bubble"]
 Work = Literal["F", "B", "W"]
+EXACT = 4096  # microbatches of all stages up to which a schedule runs as a whole
 
 
 @dataclass(frozen=True)
@@ -79,8 +80,11 @@ def bubble_of(stage: Stage, devices: int, schedule: Schedule, chunks: int = 1) -
 def seconds_of(
     stages: Sequence[Stage], devices: int, microbatches: int, schedule: Schedule, *, send: float = 0.0
 ) -> float:
-    """Seconds of a schedule; of many microbatches from those of few, as further turns of all devices take as long each."""
-    few = min(microbatches, 3 * devices + microbatches % devices)
+    """Seconds of a schedule; past `EXACT` microbatches of all stages from those of few, as if further turns of all devices
+    took as long each. Stages that are not alike settle late: interleaved ones are then up to some percent off.
+    """
+    whole = len(stages) * microbatches <= EXACT
+    few = microbatches if whole else min(microbatches, 3 * devices + microbatches % devices)
     found = pipeline(stages, devices, few, schedule, send=send)
     if few == microbatches:
         return found.seconds
@@ -144,13 +148,14 @@ def _under_way(
     return frozenset(one for one in found if not any(all(map(le, one, other)) for other in found - {one}))
 
 
-def _order(schedule: Schedule, device: int, devices: int, chunks: int, microbatches: int) -> list[Step]:
+@lru_cache(maxsize=256)
+def _order(schedule: Schedule, device: int, devices: int, chunks: int, microbatches: int) -> tuple[Step, ...]:
     """The steps of one device in their order."""
     count = chunks * microbatches
     forward = [_step("F", place, device, devices, chunks) for place in range(count)]
     backward = [_step("B", place, device, devices, chunks) for place in range(count)]
     if schedule == "gpipe":
-        return forward + backward
+        return tuple(forward + backward)
     ahead = devices - device - 1
     if chunks > 1:
         ahead = 2 * ahead + (chunks - 1) * devices
@@ -158,14 +163,14 @@ def _order(schedule: Schedule, device: int, devices: int, chunks: int, microbatc
     pairs = chain.from_iterable(zip(forward[ahead:], backward, strict=False))
     order = [*forward[:ahead], *pairs, *backward[count - ahead :]]
     if schedule != "zero-bubble":
-        return order
+        return tuple(order)
     found: list[Step] = []
     for step in order:  # as many gradients of weights are put off as a device is behind the first
         found.append(step)
         if step.work == "B" and step.microbatch >= device:
             found.append(step._replace(work="W", microbatch=step.microbatch - device))
     last = max(0, microbatches - device)
-    return found + [Step("W", device, microbatch) for microbatch in range(last, microbatches)]
+    return tuple(found + [Step("W", device, microbatch) for microbatch in range(last, microbatches)])
 
 
 def _step(work: Work, place: int, device: int, devices: int, chunks: int) -> Step:
@@ -178,39 +183,44 @@ def _step(work: Work, place: int, device: int, devices: int, chunks: int) -> Ste
     return Step(work, chunk * devices + device, turn * devices + within)
 
 
-def _run(orders: Sequence[list[Step]], stages: Sequence[Stage], devices: int, send: float) -> list[Span]:
+def _run(orders: Sequence[Sequence[Step]], stages: Sequence[Stage], devices: int, send: float) -> list[Span]:
     """Each step as soon as its device is free and what it reads is there."""
     splits = any(step.work == "W" for step in orders[0])
-    ends: dict[tuple[Work, int, int], float] = {}
+    lasts = {
+        "F": [stage.forward for stage in stages],
+        "B": [stage.backward + (0.0 if splits else stage.weight) for stage in stages],
+        "W": [stage.weight for stage in stages],
+    }
+    send = send if devices > 1 else 0.0
+    ends: dict[tuple[str, int, int], float] = {}
     spans: list[Span] = []
     free, places = [0.0] * devices, [0] * devices
     while len(spans) < sum(map(len, orders)):
         before = len(spans)
         for device, order in enumerate(orders):
-            while places[device] < len(order):
-                step = order[places[device]]
-                start = _ready(step, ends, len(stages), send if devices > 1 else 0.0)
+            now = free[device]
+            for place in range(places[device], len(order)):
+                step = order[place]
+                start = _ready(step, ends, len(stages), send)
                 if start is None:
                     break
-                start = max(start, free[device])
-                stage = stages[step.stage]
-                whole = stage.backward + (0.0 if splits else stage.weight)
-                lasts = {"F": stage.forward, "B": whole, "W": stage.weight}[step.work]
-                ends[step] = free[device] = start + lasts
-                spans.append(Span(device, step, start, start + lasts))
+                start = start if start > now else now
+                now = ends[step] = start + lasts[step.work][step.stage]
+                spans.append(Span(device, step, start, now))
                 places[device] += 1
+            free[device] = now
         assert len(spans) > before, "a schedule in which devices wait for one another"
     return spans
 
 
-def _ready(step: Step, ends: Mapping[tuple[Work, int, int], float], stages: int, send: float) -> float | None:
+def _ready(step: Step, ends: Mapping[tuple[str, int, int], float], stages: int, send: float) -> float | None:
     """When what a step reads is there; None where it was not computed yet."""
     work, stage, microbatch = step
-    if work == "W":
-        return ends.get(("B", stage, microbatch))
-    there: float | None = 0.0
-    if stage != (0 if work == "F" else stages - 1):
-        passed = ends.get((work, stage - 1 if work == "F" else stage + 1, microbatch))
-        there = None if passed is None else passed + send
-    own = 0.0 if work == "F" else ends.get(("F", stage, microbatch))
-    return None if there is None or own is None else max(there, own)
+    if work == "F":
+        passed = ends.get(("F", stage - 1, microbatch)) if stage else -send
+        return None if passed is None else passed + send
+    own = ends.get(("F" if work == "B" else "B", stage, microbatch))
+    if work == "W" or stage == stages - 1 or own is None:
+        return own
+    passed = ends.get(("B", stage + 1, microbatch))
+    return None if passed is None else max(passed + send, own)

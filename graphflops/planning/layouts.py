@@ -10,9 +10,11 @@ from typing import Literal
 from graphflops.devices import Device
 from graphflops.links import Network, seconds
 from graphflops.links.layouts import ring_attention
-from graphflops.links.pipeline import Schedule, Stage, bubble_of, most_saved, seconds_of
+from graphflops.links.pipeline import Pipeline, Schedule, Stage, bubble_of, most_saved, pipeline, seconds_of
+from graphflops.planning.blocks import Block, Work
 from graphflops.planning.prices import AFTER, BEFORE, LAYER, Part, Prices
 from graphflops.planning.recompute import Recompute
+from graphflops.time.predict import pinned_rate
 from graphflops.time.schedule import beside
 
 # Which of its weights each data-parallel device has: all; all, but a part of the optimizer's state; a part of everything.
@@ -20,6 +22,8 @@ Sharding = Literal["none", "optimizer", "gradients", "full"]
 SHARDINGS: tuple[Sharding, ...] = ("none", "optimizer", "full")
 # Bytes of an element: Adam in float32 over weights in float32, gradients added up in float32, products in bfloat16.
 _COMPUTED, _MASTER, _GRADIENT, _STATES = 2, 4, 4, 8
+# Axes of the mesh over which weights are sharded: all, and those of experts.
+_SHARDS = (("dp", "ep", "cp"), ("dp", "cp"))
 UPDATE = 2 * _MASTER + _GRADIENT + 2 * _STATES + _COMPUTED  # read and written by one fused update
 
 
@@ -28,7 +32,8 @@ class Layout:
     """A mesh, and how a step runs on it.
 
     expert: devices of the data axis that share the experts. context: devices that share a sequence. micro: samples of a
-    micro-batch. recompute: as `Recompute` names it. virtual: stages of a device.
+    micro-batch. recompute: as `Recompute` names it. virtual: stages of a device. hosted: whether the optimizer's state is in
+    the host's memory.
     """
 
     data: int
@@ -41,6 +46,7 @@ class Layout:
     recompute: str = "none"
     virtual: int = 1
     schedule: Schedule = "1f1b"
+    hosted: bool = False
 
     @property
     def shards(self) -> int:
@@ -78,7 +84,7 @@ class Step:
     """A step of a layout. seconds: of the whole; the parts of it add up to it.
 
     compute: kernels of micro-batches. again: recomputation. exposed: communication that nothing runs beside. bubble: waiting
-    for other stages. update: of the weights. stage: the slowest one.
+    for other stages. update: of the weights. costs: what all of it is found from.
     """
 
     layout: Layout
@@ -89,7 +95,7 @@ class Step:
     bubble: float
     update: float
     memory: Memory
-    stage: Stage
+    costs: Costs = field(repr=False, compare=False)
 
     @property
     def bound(self) -> str:
@@ -143,7 +149,7 @@ class Costs:
     """One layout of a program: its time and memory.
 
     layers: how many the program has. batches: micro-batches of a step. sequence: whether what lies between split products is
-    split along the sequence.
+    split along the sequence. known: seconds of parts, forward and backward, that were asked for.
     """
 
     layout: Layout
@@ -153,42 +159,62 @@ class Costs:
     layers: int
     batches: int
     sequence: bool = True
+    known: dict[Part, tuple[float, float]] = field(default_factory=dict, repr=False, compare=False)
 
     def step(self, *, runs: bool = False) -> Step:
         """The step. runs: whether its schedule runs from start to end; else by closed forms for stages that are alike."""
         layout, batches = self.layout, self.batches
-        seconds = (part.forward + part.backward for part in self.prices.parts)
-        counts = stages(self.layers, layout.pipeline * layout.virtual, *seconds)
+        counts = self.counts()
         own, devices = unlike(counts, layout.pipeline)
         stage, compute, again = max((self._stage(one, own) for one in devices), key=lambda run: run[0].whole)
         if runs and layout.pipeline > 1:
-            schedule = self._stages(counts), layout.pipeline, batches, layout.schedule
-            lasts = seconds_of(*schedule, send=self._send())
+            schedule = self.stages(), layout.pipeline, batches, layout.schedule
+            lasts = seconds_of(*schedule, send=self.send().seconds)
             bubble = max(lasts - batches * stage.whole, 0.0)
         else:
             bubble = bubble_of(stage, layout.pipeline, layout.schedule, layout.virtual)
-            lasts = batches * stage.whole + bubble + 2 * (layout.pipeline - 1) * self._send()
+            lasts = batches * stage.whole + bubble + 2 * (layout.pipeline - 1) * self.send().seconds
         kept = [self.elements(device, own) for device in devices]
-        reduced = self.reduced(max(whole for _, whole in kept), stage.backward + stage.weight)
-        update = max(size for size, _ in kept) * UPDATE / self.machine.device.bandwidth
+        reduced = self.reduced(self.sums(max(whole for _, whole in kept)), stage.backward + stage.weight)
+        largest = max(size for size, _ in kept)
+        update = largest * UPDATE / self.machine.device.bandwidth
+        if layout.hosted and (rate := pinned_rate(self.machine.device)):
+            update += 2 * _STATES * largest / rate  # it comes, and goes back
         total = lasts + reduced + update
         exposed = max(total - bubble - update - batches * (compute + again), 0.0)
         memory = max((self.memory(device, counts, own) for device in devices), key=lambda one: one.total)
         found = (total, batches * compute, batches * again, exposed, bubble, update, memory)
-        return Step(layout, *found, stage)
+        return Step(layout, *found, self)
 
-    def _stages(self, counts: Sequence[int]) -> list[Stage]:
+    def state(self) -> int:
+        """Bytes of the optimizer's state of the device that has most."""
+        own, devices = unlike(self.counts(), self.layout.pipeline)
+        return int(_STATES * max(self.elements(device, own)[0] for device in devices))
+
+    def counts(self) -> tuple[int, ...]:
+        """Layers of each stage."""
+        seconds = (part.forward + part.backward for part in self.prices.parts)
+        return stages(self.layers, self.layout.pipeline * self.layout.virtual, *seconds)
+
+    def stages(self) -> list[Stage]:
         """A micro-batch in each stage."""
+        counts = self.counts()
         kinds = [(count, place == 0, place == len(counts) - 1) for place, count in enumerate(counts)]
         places = dict(zip(kinds, range(len(counts)), strict=True))
         known = {kind: self._stage(place, counts)[0] for kind, place in places.items()}
         return [known[kind] for kind in kinds]
 
-    def _send(self) -> float:
-        """Seconds in which a micro-batch goes from one stage to the next."""
+    def run(self, batches: int) -> Pipeline:
+        """The schedule of so many micro-batches, step by step."""
+        layout = self.layout
+        return pipeline(self.stages(), layout.pipeline, batches, layout.schedule, send=self.send().seconds)
+
+    def send(self) -> Work:
+        """What goes from one stage to the next for a micro-batch."""
         is_far = self.layout.tensor * self.layout.shards >= self.machine.network.node.devices
-        alone = self.layout.pipeline == 1
-        return 0.0 if alone else self.machine.takes("send", self.prices.boundary, 2, 1 if is_far else 2)
+        size, within = self.prices.boundary, 1 if is_far else 2
+        seconds = self.machine.takes("send", size, min(self.layout.pipeline, 2), within)
+        return Work("send", seconds, ("pp",), size)
 
     @property
     def _near(self) -> int:
@@ -198,64 +224,78 @@ class Costs:
     def _stage(self, place: int, counts: Sequence[int]) -> tuple[Stage, float, float]:
         """A micro-batch in a stage; of its seconds those in which it is computed once, and again."""
         forward = backward = weight = compute = again = 0.0
-        for part, times in self._of(place, counts):
-            repeated = self.recompute.seconds if part is self.prices.parts[LAYER] else 0.0
-            ahead, back = self.exchanged(part, repeated / part.forward if part.forward else 0.0)
-            gather, reduce = self.sharded(part)
-            forward += times * beside(part.forward + ahead, gather)
-            backward += times * beside(
-                part.backward + repeated + back, gather * (self.layout.sharding == "full") + reduce
-            )
+        for part, times in self.of(place, counts):
+            repeated = self.again(part)
+            if part not in self.known:  # many stages have the same parts
+                ahead, back = self.blocks(part, repeated)
+                self.known[part] = ahead.seconds, back.seconds
+            forward += times * self.known[part][0]
+            backward += times * self.known[part][1]
             weight += times * part.weight
             compute += times * (part.forward + part.backward)
             again += times * repeated
         return Stage(forward, backward - weight, weight), compute, again
 
-    def exchanged(self, part: Part, repeated: float) -> tuple[float, float]:
-        """Seconds of exchanges of split products and of experts, forward and backward.
+    def again(self, part: Part) -> float:
+        """Seconds of a part's forward that run again."""
+        return self.recompute.seconds if part is self.prices.parts[LAYER] else 0.0
 
-        repeated: the part of the forward that runs again.
+    def blocks(self, part: Part, again: float) -> tuple[Block, Block]:
+        """A part forward and backward. again: seconds of its forward that run again, with as much of what it exchanges."""
+        gathers, sums = self._sharded(part)
+        ahead = self._exchanged(part, 0)
+        repeated = [one.again(again / part.forward) for one in ahead] if again else []
+        back = (*repeated, *self._exchanged(part, 1))
+        return Block(ahead, gathers), Block(back, gathers * (self.layout.sharding == "full") + sums)
+
+    def _exchanged(self, part: Part, way: int) -> tuple[Work, ...]:
+        """Kernels of a part and exchanges of split products and of experts, forward (0) or backward (1).
+
+        Gradients are summed where the forward gathers, and gathered where it sums.
         """
-        group, takes = self.layout.tensor, self.machine.takes
-        if self.sequence:
-            gathers = sum(takes("all_gather", size / group, group) for size in part.gathered)
-            sums = sum(takes("reduce_scatter", size, group) for size in part.reduced)
-            ahead = gathers + sums
-            back = sum(takes("reduce_scatter", size, group) for size in part.gathered)
-            back += sum(takes("all_gather", size / group, group) for size in part.reduced)
-        else:
-            ahead = sum(takes("all_reduce", size, group) for size in part.reduced)
-            back = sum(takes("all_reduce", size, group) for size in part.gathered)
+        group, found = self.layout.tensor, (part.forward, part.backward)[way]
+        gathered, reduced = (part.gathered, part.reduced)[:: -1 if way else 1]
+        kernels = [
+            Work("attention", one[way], ring=self._around(one[2], way)) for one in part.attended if one[way]
+        ]
+        others = found - sum(one.seconds for one in kernels)
+        works = [Work(("forward", "backward")[way], others), *kernels]
+        if group > 1 and self.sequence:
+            first = [self._sent("all_gather", size / group, group, "tp") for size in gathered]
+            works = [*first, *works, *(self._sent("reduce_scatter", size, group, "tp") for size in reduced)]
+        elif group > 1:
+            works += [self._sent("all_reduce", size, group, "tp") for size in reduced]
         if part.experts and self.layout.expert > 1:
             near = min(self._near, self.layout.expert)
-            routed = 2 * takes("all_to_all", self.prices.dispatched, self.layout.expert, near)
-            ahead, back = ahead + routed, back + routed
-        for forward, backward, size in part.attended:
-            first, last = self._around(size)
-            ahead += beside(forward, first) - forward
-            back += beside(backward, last) - backward
-        return ahead, back + ahead * min(repeated, 1.0)
+            routed = self._sent("all_to_all", self.prices.dispatched, self.layout.expert, "ep", near=near)
+            works = [routed, *works, routed]
+        return tuple([one for one in works if one.seconds])
 
-    def _around(self, size: int) -> tuple[float, float]:
-        """Seconds in which keys and values of so many bytes go around a ring, and come back with gradients."""
-        ring = ring_attention(size, 1, self.layout.context)
+    def _sent(self, kind: str, nbytes: float, group: int, *axes: str, near: int | None = None) -> Work:
+        return Work(kind, self.machine.takes(kind, nbytes, group, near), axes, int(nbytes))
+
+    def _around(self, size: int, way: int) -> Work:
+        """Keys and values of so many bytes that go around a ring, and come back with gradients."""
         near = 2 if self.layout.tensor * self.layout.context <= self.machine.network.node.devices else 1
-        ahead, back = (
-            sum(one.times * self.machine.takes("send", one.nbytes, 2, near) for one in phase)
-            for phase in ring
-        )
-        return ahead, back
+        sent = ring_attention(size, 1, self.layout.context)[way]
+        taken = sum(one.times * self.machine.takes("send", one.nbytes, 2, near) for one in sent)
+        return Work("send", taken, ("cp",), sum(one.times * one.nbytes for one in sent))
 
-    def sharded(self, part: Part) -> tuple[float, float]:
-        """Seconds in which the weights of a part are gathered, and its gradients summed, where devices have parts."""
+    def _sharded(self, part: Part) -> tuple[tuple[Work, ...], tuple[Work, ...]]:
+        """What gathers the weights of a part, and sums its gradients, where devices have parts."""
         if self.layout.sharding not in ("full", "gradients"):
-            return 0.0, 0.0
-        gather = reduce = 0.0
-        for size, group in self.groups(part):
-            sent = _COMPUTED * size / group
-            gather += self.machine.takes("all_gather", sent, group, min(self._near, group))
-            reduce += self.machine.takes("reduce_scatter", _GRADIENT * size, group, min(self._near, group))
-        return gather, reduce
+            return (), ()
+        groups = [one for one in zip(self.groups(part), _SHARDS, strict=True) if one[0][0] and one[0][1] > 1]
+        gathers, sums = (
+            tuple([
+                self._sent(kind, size * sent(group), group, *axes, near=min(self._near, group))
+                for (size, group), axes in groups
+            ])
+            for kind, sent in (
+                ("all_gather", lambda group: _COMPUTED / group), ("reduce_scatter", lambda group: _GRADIENT)
+            )
+        )  # fmt: skip
+        return gathers, sums
 
     def groups(self, part: Part) -> list[tuple[int, int]]:
         """Elements of a part on a device before they are sharded, and over how many devices they are."""
@@ -265,19 +305,21 @@ class Costs:
             (part.experts // expert, self.layout.shards // expert),
         ]
 
-    def reduced(self, elements: float, backward: float) -> float:
-        """Seconds in which gradients are summed after the last micro-batch that its backward does not hide."""
-        if self.layout.sharding in ("full", "gradients"):
-            return 0.0
-        if self.layout.sharding == "none":
-            taken = self.machine.takes("all_reduce", _GRADIENT * elements, self.layout.shards, self._near)
-            return beside(backward, taken) - backward
-        size, group, near = elements, self.layout.shards, self._near
-        taken = self.machine.takes("reduce_scatter", _GRADIENT * size, group, near)
-        gathered = self.machine.takes("all_gather", _COMPUTED * size / group, group, near)
-        return beside(backward, taken) - backward + gathered
+    def sums(self, size: float) -> tuple[Work, ...]:
+        """After the last micro-batch, where weights are not sharded: sums of gradients of so many elements, and gathers."""
+        group = self.layout.shards
+        sent = {"none": [("all_reduce", _GRADIENT * size)]}
+        sent["optimizer"] = [("reduce_scatter", _GRADIENT * size), ("all_gather", _COMPUTED * size / group)]
+        listed = sent.get(self.layout.sharding, []) if group > 1 else []
+        return tuple([self._sent(*one, group, *_SHARDS[0], near=self._near) for one in listed])
 
-    def _of(self, place: int, counts: Sequence[int]) -> list[tuple[Part, int]]:
+    def reduced(self, sums: Sequence[Work], backward: float) -> float:
+        """Seconds of sums of gradients, and of what follows them, that the last backward does not hide."""
+        taken = [one.seconds for one in sums]
+        return beside(backward, taken[0]) - backward + sum(taken[1:]) if taken else 0.0
+
+    def of(self, place: int, counts: Sequence[int]) -> list[tuple[Part, int]]:
+        """The parts of a stage, or of a device, and how many of each."""
         parts = self.prices.parts
         own = [(parts[LAYER], counts[place])]
         return own + [(parts[BEFORE], 1)] * (place == 0) + [(parts[AFTER], 1)] * (place == len(counts) - 1)
@@ -285,7 +327,7 @@ class Costs:
     def elements(self, place: int, counts: Sequence[int]) -> tuple[float, float]:
         """Elements of a stage that one device updates, and all of its elements."""
         whole = sharded = 0.0
-        for part, times in self._of(place, counts):
+        for part, times in self.of(place, counts):
             for size, group in self.groups(part):
                 whole += times * size
                 sharded += times * size / group
@@ -296,7 +338,7 @@ class Costs:
         own, whole = self.elements(place, layers)
         sharding, layer = self.layout.sharding, self.prices.parts[LAYER]
         of_layer = sum(size for size, _ in self.groups(layer))
-        ends = sum(sum(size for size, _ in self.groups(part)) for part, _ in self._of(place, layers)[1:])
+        ends = sum(sum(size for size, _ in self.groups(part)) for part, _ in self.of(place, layers)[1:])
         is_sharded = sharding in ("full", "gradients")
         gathered = 0.0
         if is_sharded and self.layout.shards > 1:
@@ -308,7 +350,7 @@ class Costs:
         return Memory(
             weights=int(_MASTER * own),
             gradients=int(_GRADIENT * (own if is_sharded else whole)),
-            optimizer=int(_STATES * own),
+            optimizer=0 if self.layout.hosted else int(_STATES * own),
             gathered=int(gathered),
             activations=int(kept),
             temporaries=int(more),

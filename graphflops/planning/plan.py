@@ -26,23 +26,29 @@ from graphflops.planning.recompute import Recompute
 from graphflops.planning.split import mixed
 from graphflops.report import Execution, Report
 from graphflops.tensor import TensorType
+from graphflops.time.predict import pinned_rate
 
 _MOST_DEVICES = 2**17
-_MICRO = (1, 2, 4, 8)  # samples of a micro-batch that are tried where their number is open
+_MICRO = (1, 2, 4, 8, 16)  # samples of a micro-batch that are tried where their number is open
 _VIRTUAL = (2, 4)  # stages of a device
 _FEWEST = (
     2048  # tokens of a sequence on each of its devices: fewer leave kernels short and a ring of keys exposed
 )
+_AXES = {"dp": "data", "tp": "tensor", "pp": "pipeline", "ep": "expert", "cp": "context"}
 _NOTHING_AGAIN = Recompute("none", 0, 0.0)
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A mesh that no layout is possible on. reason: why."""
+    """A mesh that no layout is possible on. reason: why. step: what needs least memory, where that is too much.
+
+    hosted: the fastest step that fits with the optimizer's state in the host's memory.
+    """
 
     layout: Layout
     reason: str
     step: Step | None = None
+    hosted: Step | None = None
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -106,24 +112,29 @@ def plan(
     loss: str = "cross-entropy",
     recompute: Sequence[str] = ("none", "cut", "full"),
     sharding: Sequence[Sharding] = SHARDINGS,
+    mesh: Mapping[str, int] | None = None,
 ) -> Plan:
     """Layouts of a training step of an unsharded program over so many devices.
 
     batch_tokens: of a step, as a number or text (`4M`); by default one sample a device. dims: sizes by axis (`ids[1]`).
     network: what joins the nodes, as `8x400Gbit`. precision: of products and activations; weights and sums of their
-    gradients are float32. recompute, sharding: the ways that are tried.
+    gradients are float32. recompute, sharding: the ways that are tried. mesh: sizes of axes (`dp`, `tp`, `pp`, `ep`, `cp`);
+    only meshes that have them are tried.
 
-    Raises ModelError where devices or the batch do not divide, or the model is a saved report or a recorded step.
+    Raises ModelError where devices, the batch or the mesh do not divide, or the model is a saved report or a recorded step.
     """
     if not 1 <= devices <= _MOST_DEVICES:
         raise ModelError(f"--devices {devices:,}: give 1 to {_MOST_DEVICES:,}")
+    if unknown := [axis for axis in mesh or () if axis not in _AXES]:
+        raise OptionError(f"--mesh {shown(unknown[0])}: the axes are {', '.join(_AXES)}")
     profile = complete(device_named(device))
     graph = program_of(model, model_name)
     found = _Program.of(graph, dims)
     samples = _samples(batch_tokens, found.length, devices)
     machine = Machine(profile, network_of(profile, network))
     options = {"execution": execution, "precision": precision, "loss": loss, "device": device}
-    search = _Search(found, machine, devices, samples, options, tuple(recompute), tuple(sharding))
+    ways = tuple(recompute), tuple(sharding), mesh or {}
+    search = _Search(found, machine, devices, samples, options, *ways)
     steps, refused = search.run()
     peak = profile.matrix.get("bfloat16") or max(profile.matrix.values())
     sizes = (found.folded.layers, samples, found.length, found.report.parameters)
@@ -221,6 +232,7 @@ class _Search:
     options: Mapping[str, Any]
     recompute: tuple[str, ...]
     sharding: tuple[Sharding, ...]
+    mesh: Mapping[str, int]
     known: dict[tuple[int, int, int], Prices] = field(default_factory=dict)
 
     @property
@@ -232,7 +244,12 @@ class _Search:
         """The best step of each mesh, the fastest first, and the meshes without one."""
         steps: list[Step] = []
         refused: list[Refused] = []
-        for mesh in self.meshes():
+        sizes = self.mesh.items()
+        meshes = [one for one in self.meshes() if all(getattr(one, _AXES[axis]) == n for axis, n in sizes)]
+        if not meshes:
+            given = ",".join(f"{axis}={size}" for axis, size in sizes)
+            raise ModelError(f"--mesh {given}: there is no such mesh of {self.devices:,} devices to try")
+        for mesh in meshes:
             if reason := self.refusal(mesh):
                 refused.append(Refused(mesh, reason))
                 continue
@@ -240,7 +257,7 @@ class _Search:
             if found is not None:
                 steps.append(found)
             elif least is not None:
-                refused.append(Refused(mesh, "does not fit", least))
+                refused.append(Refused(mesh, "does not fit", least, self.hosted(mesh, least)))
             else:
                 refused.append(Refused(mesh, f"{self.samples:,} samples do not divide"))
         if not steps and not any(one.step for one in refused):
@@ -270,6 +287,13 @@ class _Search:
             if found is before:
                 break
         return found, None
+
+    def hosted(self, mesh: Layout, least: Step) -> Step | None:
+        """The fastest step of a mesh that fits with the optimizer's state in the host's memory."""
+        others = least.memory.total - least.memory.optimizer
+        if others > self.room or pinned_rate(self.machine.device) is None:
+            return None
+        return self.best(replace(mesh, hosted=True))[0]
 
     def meshes(self) -> Iterator[Layout]:
         """Sizes of the axes whose product is the number of devices."""

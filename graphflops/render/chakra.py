@@ -1,46 +1,44 @@
-"""A report as a Chakra execution trace: the predicted run of one rank, as ASTRA-sim and Chakra's tools read it.
-
-A stream of messages, each behind its length: https://github.com/mlcommons/chakra, `schema/protobuf/et_def.proto` (version
-1.0.0). Attributes have the names, types and meanings by which Chakra's feeder and ASTRA-sim's workload layer read them.
-"""
+"""A report as a Chakra execution trace: the predicted run of one rank, as ASTRA-sim and Chakra's tools read it."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator
-from math import prod
 
-from graphflops.base.protobuf import field, packed, varint
+from graphflops.base.protobuf import field, packed
 from graphflops.cost import Cost
 from graphflops.derived.dependencies import Memory
 from graphflops.derived.timeline import Span, timeline
 from graphflops.dims import total
 from graphflops.errors import OptionError
-from graphflops.graph import Mesh, Ref
+from graphflops.graph import Ref
 from graphflops.kernels.transfer import hosted
 from graphflops.ops import operator
+from graphflops.render import chakra_messages
+from graphflops.render.chakra_messages import (
+    COLLECTIVE,
+    COMPUTE,
+    KINDS,
+    LARGEST,
+    LOAD,
+    MICROSECONDS,
+    RECEIVE,
+    SEND,
+    STORE,
+    Attribute,
+    attributes,
+    node,
+    on_cpu,
+)  # fmt: skip
 from graphflops.render.text import operator_name, safe
 from graphflops.report import Report, Row
 from graphflops.tensor import flat
-from graphflops.version import __version__
 from graphflops.view import View
 
-_SCHEMA = "1.0.0"
-_METADATA, _LOAD, _STORE, _COMPUTE, _SEND, _RECEIVE, _COLLECTIVE = range(1, 8)  # NodeType
-# Names of nodes begin with their type: by that Chakra's timeline visualizer tells them apart.
-_TYPES = {_LOAD: "MEM_LOAD", _STORE: "MEM_STORE", _COMPUTE: "COMP"}
-_TYPES |= {_SEND: "COMM_SEND", _RECEIVE: "COMM_RECV", _COLLECTIVE: "COMM_COLL"}
-# CollectiveCommType by canonical operator, and which one takes gradients back.
-_KINDS = {"all_reduce": 0, "all_gather": 2, "broadcast": 5, "all_to_all": 6, "reduce_scatter": 7}
+# Which collective takes gradients back.
 _TAKEN_BACK = {"all_gather": "reduce_scatter", "reduce_scatter": "all_gather"}
-_FIELDS = {"double": 3, "int32": 7, "int64": 9, "uint64": 13, "bool": 27, "string": 29}  # of AttributeProto
-_ALL = "0"  # torch's group of all ranks, and ASTRA-sim's, which needs no list of them
 _TO_ONE = ("send", "receive", "send_and_receive")
-_LARGEST, _LARGEST_INT32 = 2**63 - 1, 2**31 - 1
 _MOST = 2_000_000  # nodes: some 500 MB
-_MICROSECONDS = 1e6
 
-Attribute = tuple[str, str, "int | float | str | None"]  # name, type and value; None: not known
 _Node = tuple[int, list[Attribute]]
 
 
@@ -61,10 +59,10 @@ def chakra(report: Report) -> bytes:
     if len(report.rows) * micro_steps > _MOST:
         raise OptionError(f"--format chakra: more than {_MOST:,} nodes: take a smaller --accumulate")
     spans = timeline(report, micro_steps)
-    if max((span.end for span in spans), default=0.0) * _MICROSECONDS > _LARGEST:
+    if max((span.end for span in spans), default=0.0) * MICROSECONDS > LARGEST:
         raise OptionError("--format chakra: there are too many microseconds to count: take smaller sizes")
     messages = _Trace(report).messages(spans)
-    return b"".join([bytes(varint(len(message))) + message for message in messages])
+    return chakra_messages.stream(messages)
 
 
 class _Trace:
@@ -88,8 +86,9 @@ class _Trace:
         """The global metadata and the nodes."""
         yield self.metadata()
         groups = {str(given.get("group_name")) for given in self.arguments.values()}
-        if self.mesh is not None and groups - {_ALL}:
-            yield self.process_groups(self.mesh)
+        if self.mesh is not None and groups - {chakra_messages.ALL}:
+            yield chakra_messages.process_groups(0, self.mesh)
+            self.count = 1
         for span in spans:
             first = self.count
             yield from self.span(span)
@@ -98,25 +97,12 @@ class _Trace:
 
     def metadata(self) -> bytes:
         """What wrote the trace, of which device and rank, and how many calls have no known cost."""
-        report, mesh = self.report, self.mesh
         facts: list[Attribute] = [
-            ("producer", "string", f"graphflops {__version__}, predicted"),
-            ("device", "string", safe(report.device)),
-            ("execution", "string", report.execution),
-            ("unknown_calls", "int64", report.coverage.unknown),
+            ("device", "string", safe(self.report.device)),
+            ("execution", "string", self.report.execution),
+            ("unknown_calls", "int64", self.report.coverage.unknown),
         ]
-        if mesh is not None:
-            facts += [("rank", "int64", mesh.rank), ("world_size", "int64", prod(mesh.axes.values()))]
-        return field(1, _SCHEMA) + _attributes(2, facts)
-
-    def process_groups(self, mesh: Mesh) -> bytes:
-        """The groups and their ranks as PyTorch's execution traces have them. ASTRA-sim reads them before other nodes."""
-        groups = [
-            {"pg_name": name, "pg_desc": group.axis, "ranks": group.ranks}
-            for name, group in mesh.groups.items()
-        ]
-        inputs = field(8, field(1, f"['{json.dumps(groups)}']"))
-        return self.node("## process_group:init ##", _METADATA, inputs + _attributes(10, [_on_cpu(True)]))
+        return chakra_messages.metadata(facts, self.mesh)
 
     def span(self, span: Span) -> Iterator[bytes]:
         """The nodes of a span: one, but for several messages that one call exchanges."""
@@ -126,7 +112,7 @@ class _Trace:
         control = {node for place in span.waits for node in self.ids[place]} | {*self.last[False]}
         if span.is_exchange:
             control |= {*self.last[True]}
-        begin, end = (round(moment * _MICROSECONDS) for moment in (span.start, span.end))
+        begin, end = (round(moment * MICROSECONDS) for moment in (span.start, span.end))
         body = packed(4, sorted(control - data)) + packed(5, sorted(data)) + field(6, begin)
         facts: list[Attribute] = [("phase", "string", span.phase)]
         if row is None or span.time is not None:
@@ -143,26 +129,21 @@ class _Trace:
             facts += [(key, "string", safe(text)) for key, text in texts if text]
         nodes = self.exchanges(span, row) if row is not None and span.is_exchange else [self.call(span, row)]
         for kind, own in nodes:
-            yield self.node(name, kind, body + _attributes(10, [*facts, *own]))
-
-    def node(self, name: str, kind: int, rest: bytes) -> bytes:
-        """A node under the next number. rest: its further fields."""
-        number, self.count = self.count, self.count + 1
-        name = f"{_TYPES[kind]}_NODE_{name}" if kind in _TYPES else name
-        return field(1, number) + field(2, name) + field(3, kind) + rest
+            yield node(self.count, name, kind, body + attributes(10, [*facts, *own]))
+            self.count += 1
 
     def call(self, span: Span, row: Row | None) -> _Node:
         """A call; of one with a collective the launch before, or a copy, whose work is that of the collective."""
         time, optimizer = span.time, self.report.optimizer
         if row is None:
             if span.phase == "optimizer" and optimizer is not None:
-                return _COMPUTE, [_on_cpu(False), *self.work(optimizer.cost)]
-            return _COMPUTE, [_on_cpu(self.report.execution != "graph")]  # in a graph it is the loss
+                return COMPUTE, [on_cpu(False), *self.work(optimizer.cost)]
+            return COMPUTE, [on_cpu(self.report.execution != "graph")]  # in a graph it is the loss
         if time is not None and time.collective:
-            return _COMPUTE, [_on_cpu("," not in time.kernel)]
-        facts = [_on_cpu(time is not None and not time.kernel), ("stream", "int64", 0)]
+            return COMPUTE, [on_cpu("," not in time.kernel)]
+        facts = [on_cpu(time is not None and not time.kernel), ("stream", "int64", 0)]
         kind = self.moved(row)
-        if kind == _COMPUTE:
+        if kind == COMPUTE:
             return kind, [*facts, *self.work(_cost(span, row))]
         made = tuple([Ref(name) for name, _ in row.outputs])
         return kind, [*facts, ("tensor_size", "uint64", self.bytes(made, row))]
@@ -171,21 +152,21 @@ class _Trace:
         """What a call is: a store to the host's memory of what a step keeps there, a load back, or else any call."""
         read, made = ([name in self.away for name, _ in each] for each in (row.inputs, row.outputs))
         if any(made):
-            return _COMPUTE if all(read) else _STORE
-        return _LOAD if any(read) and made else _COMPUTE
+            return COMPUTE if all(read) else STORE
+        return LOAD if any(read) and made else COMPUTE
 
     def exchanges(self, span: Span, row: Row) -> Iterator[_Node]:
         """The collective of a call, or its messages to and from single devices, whose ranks are those of the mesh."""
         name, given = operator(row.op).name, self.arguments.get(row.node, {})
         group = given.get("group_name")
-        common: list[Attribute] = [_on_cpu(False), ("stream", "int64", 1), *self.work(_cost(span, row))]
+        common: list[Attribute] = [on_cpu(False), ("stream", "int64", 1), *self.work(_cost(span, row))]
         common.append(("pg_name", "string", None if group is None else safe(str(group))))
         if name not in _TO_ONE:
             read = given.get("x")
             if span.is_gradient:
                 name, read = _TAKEN_BACK.get(name, name), tuple([Ref(value) for value, _ in row.outputs])
             size = ("comm_size", "int64", self.bytes(read, row))
-            yield _COLLECTIVE, [*common, ("comm_type", "int64", _KINDS.get(name)), size]
+            yield COLLECTIVE, [*common, ("comm_type", "int64", KINDS.get(name)), size]
             return
         listed = [name, given.get("dst", given.get("src")), given.get("tag"), given.get("x")]
         if name == "send_and_receive":
@@ -196,7 +177,7 @@ class _Trace:
             ends = zip(("comm_src", "comm_dst"), ranks if is_sent else ranks[::-1], strict=True)
             facts: list[Attribute] = [(end, "int32", rank) for end, rank in ends]
             facts += [("comm_tag", "int32", tag), ("comm_size", "int64", self.bytes(x, row))]
-            yield _SEND if is_sent else _RECEIVE, [*common, *facts]
+            yield SEND if is_sent else RECEIVE, [*common, *facts]
 
     def rank(self, group: str, place: object) -> int | None:
         """The rank of a group's device; None where the group is not known."""
@@ -221,24 +202,3 @@ class _Trace:
 
 def _cost(span: Span, row: Row) -> Cost | None:
     return None if row.state == "unknown" else row.backward if span.is_gradient else row.cost
-
-
-def _on_cpu(is_on_cpu: bool) -> Attribute:
-    return "is_cpu_op", "bool", is_on_cpu
-
-
-def _attributes(number: int, facts: Iterable[Attribute]) -> bytes:
-    """The attributes whose value is known; `is_unknown` where that of another is not, or too large to write."""
-    listed = [*facts]
-    known = [(name, kind, value) for name, kind, value in listed if value is not None and _fits(kind, value)]
-    if len(known) < len(listed):
-        known.append(("is_unknown", "bool", True))
-    return b"".join(
-        field(number, field(1, name) + field(_FIELDS[kind], value)) for name, kind, value in known
-    )
-
-
-def _fits(kind: str, value: object) -> bool:
-    if not isinstance(value, int):
-        return isinstance(value, str if kind == "string" else float)
-    return 0 <= value <= (_LARGEST_INT32 if kind == "int32" else _LARGEST)

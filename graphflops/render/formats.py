@@ -128,8 +128,12 @@ FORMATS = (
     Format("speedscope", (), {"Report": _by("viewers:speedscope")}),
     Format("memory-snapshot", (".pickle", ".pkl"), {"Report": _by("viewers:snapshot")}, binary=True),
     Format("llm-d-inference-sim", (), {"Serving": _by("serving:llm_d_inference_sim")}),
-    Format("chrome-trace", (), {"Report": _by("viewers:chrome_trace")}),
-    Format("chakra", (".et",), {"Report": _by("chakra:chakra")}, binary=True),
+    Format("chrome-trace", (), {
+        "Report": _by("viewers:chrome_trace"), "Plan": _by("plan_traces:chrome_trace"),
+    }),
+    Format("chakra", (".et",), {
+        "Report": _by("chakra:chakra"), "Plan": _by("plan_traces:chakra", ("rank",)),
+    }, binary=True),
     Format("dot", (".dot", ".gv"), {
         "Report": _by("graph.drawings:dot_of_report", ("depth",)),
         "Answer": _by("graph.drawings:dot"),

@@ -7,9 +7,8 @@ from dataclasses import asdict
 from typing import Any
 
 from graphflops.base.units import memory, number, parameters, rate, seconds
-from graphflops.links.pipeline import Stage, pipeline
 from graphflops.planning.layouts import Step
-from graphflops.planning.plan import Plan
+from graphflops.planning.plan import Plan, Refused
 from graphflops.render.document import Document, fragment
 from graphflops.render.html.fragment import escaped
 from graphflops.render.tables import Entry, Listing, TextTable
@@ -29,7 +28,7 @@ _TIMES = ("seconds", "compute", "again", "exposed", "bubble", "update")
 # Of the picture of a schedule.
 _ROW, _WIDTH, _MOST = 22, 960, 16  # pixels, and micro-batches that are drawn at most
 _COLOURS = {"F": "#4e79a7", "B": "#f28e2b", "W": "#59a14f"}
-_WORDS = {"F": "forward", "B": "backward", "W": "gradients of weights"}
+WORDS = {"F": "forward", "B": "backward", "W": "gradients of weights"}
 
 
 def document(found: Plan) -> Document:
@@ -49,7 +48,12 @@ def _data(found: Plan) -> dict[str, Any]:
     """The plan for programs: seconds and bytes."""
     keys = ("devices", "device", "network", "layers", "samples", "length", "parameters", "flops", "room")
     refused = [
-        {"layout": asdict(one.layout), "reason": one.reason, "bytes": one.step and one.step.memory.total}
+        {
+            "layout": asdict(one.layout),
+            "reason": one.reason,
+            "bytes": one.step and one.step.memory.total,
+            "hosted": one.hosted and _hosted(one.hosted),
+        }
         for one in found.refused
     ]
     data: dict[str, Any] = {"schema": 1, "model": safe(found.path, 10_000)}
@@ -78,9 +82,17 @@ def headline(found: Plan) -> str:
 
 
 def notes(found: Plan) -> Iterator[str]:
-    """What is assumed."""
+    """What is assumed, and what would be faster."""
     yield safe(found.network, 200)
     yield from (safe(note, 400) for note in found.notes)
+    hosted = min(
+        (one.hosted for one in found.refused if one.hosted), key=lambda one: one.seconds, default=None
+    )
+    if hosted is not None and (not found.steps or hosted.seconds < found.steps[0].seconds):
+        taken = (
+            f"{seconds(hosted.seconds)} a step with {memory(hosted.costs.state())} of each device's optimizer"
+        )
+        yield f"{hosted.layout} fits, and takes {taken} on the host"
 
 
 def tables(found: Plan) -> Iterator[TextTable]:
@@ -90,7 +102,7 @@ def tables(found: Plan) -> Iterator[TextTable]:
         lines = [(step.layout, step.memory.total, *asdict(step.memory).values()) for step in found.steps]
         yield TextTable(_SIZES, [Entry([str(name), *map(memory, sizes)]) for name, *sizes in lines])
     if found.refused:
-        others = [Entry([str(one.layout), _reason(found, one.reason, one.step)]) for one in found.refused]
+        others = [Entry([str(one.layout), _reason(found, one)]) for one in found.refused]
         yield TextTable(("not possible", "reason"), others, 2)
 
 
@@ -108,11 +120,20 @@ def _micro(step: Step) -> str:
     return f"{step.layout.micro:,}{virtual}" + ", zero bubble" * (step.layout.schedule == "zero-bubble")
 
 
-def _reason(found: Plan, reason: str, step: Step | None) -> str:
+def _reason(found: Plan, one: Refused) -> str:
+    reason, step, hosted = safe(one.reason, 200), one.step, one.hosted
     if step is None:
-        return safe(reason, 200)
-    least = f"{step.layout.sharding} sharding and {step.layout.recompute} recomputation"
-    return f"{safe(reason, 200)}: {memory(step.memory.total)} of {memory(found.room)}, even with {least}"
+        return reason
+    sizes = f"{reason}: {memory(step.memory.total)} of {memory(found.room)}"
+    if hosted is not None:
+        return f"{sizes}; {seconds(hosted.seconds)} a step with {memory(hosted.costs.state())} of optimizer on the host"
+    return f"{sizes}, even with {step.layout.sharding} sharding and {step.layout.recompute} recomputation"
+
+
+def _hosted(step: Step) -> dict[str, Any]:
+    """A step that has its optimizer's state in the host's memory."""
+    sizes = {"bytes": step.memory.total, "host_bytes": step.costs.state()}
+    return {"layout": asdict(step.layout), "seconds": step.seconds, **sizes}
 
 
 def _exact(found: Plan, step: Step) -> dict[str, Any]:
@@ -135,16 +156,13 @@ def said(found: Plan) -> str:
 
 def schedule(step: Step) -> str:
     """Which device runs which of the first micro-batches of a step when, as SVG."""
-    devices, chunks = step.layout.pipeline, step.layout.virtual
-    one = step.stage
-    stages = [Stage(one.forward / chunks, one.backward / chunks, one.weight / chunks)] * devices * chunks
-    batches = min(_MOST // devices * devices or devices, 2 * devices)
-    found = pipeline(stages, devices, batches, step.layout.schedule)
+    devices = step.layout.pipeline
+    found = step.costs.run(min(_MOST // devices * devices or devices, 2 * devices))
     scale = _WIDTH / found.seconds
     bars = "".join(
         f'<rect x="{span.start * scale:.1f}" y="{span.device * _ROW}" width="{(span.end - span.start) * scale:.1f}" '
         f'height="{_ROW - 2}" fill="{_COLOURS[span.step.work]}" stroke="#fff"><title>stage {span.step.stage}, '
-        f"micro-batch {span.step.microbatch}, {_WORDS[span.step.work]}</title></rect>"
+        f"micro-batch {span.step.microbatch}, {WORDS[span.step.work]}</title></rect>"
         for span in found.spans
     )
     size = f"0 0 {_WIDTH} {devices * _ROW}"

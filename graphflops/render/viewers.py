@@ -44,16 +44,17 @@ def chrome_trace(report: Report) -> str:
 
 
 def _names(report: Report) -> Iterator[dict[str, Any]]:
-    yield _meta("process_name", 0, f"{summary.title(report)} on {safe(report.device, 60)}, predicted")
+    yield meta("process_name", 0, f"{summary.title(report)} on {safe(report.device, 60)}, predicted")
     tracks = {_PHASES: "phases", _MODULES: "modules", _CALLS: "calls"}
     if report.network:
         tracks[_COLLECTIVES] = "collectives"
     for track, name in tracks.items():
-        yield _meta("thread_name", track, name)
+        yield meta("thread_name", track, name)
 
 
-def _meta(kind: str, track: int, name: str) -> dict[str, Any]:
-    return {"ph": "M", "name": kind, "pid": 1, "tid": track, "args": {"name": name}}
+def meta(kind: str, track: int, name: str, process: int = 1) -> dict[str, Any]:
+    """The name of a track or of a process."""
+    return {"ph": "M", "name": kind, "pid": process, "tid": track, "args": {"name": name}}
 
 
 def _events(report: Report) -> Iterator[dict[str, Any]]:
@@ -63,7 +64,7 @@ def _events(report: Report) -> Iterator[dict[str, Any]]:
     for span in spans:
         row = report.rows[span.row]
         if span.is_exchange:
-            event = _span(operator_name(row.op), _COLLECTIVES, span.start, span.end)
+            event = complete(operator_name(row.op), _COLLECTIVES, span.start, span.end)
             yield {**event, "args": {"node": safe(row.node), "module": safe(row.module)}}
         elif span.end > span.start and (span.row >= 0 or span.phase != "optimizer"):
             if span.phase != phase:
@@ -81,23 +82,24 @@ def _phases(spans: Sequence[Span]) -> Iterator[dict[str, Any]]:
     last = max((span.end for span in spans), default=0.0)
     ends = [group[0].start for group in groups[1:]] + [last]
     for group, end in zip(groups, ends, strict=False):
-        yield _span(group[0].phase, _PHASES, group[0].start, end)
+        yield complete(group[0].phase, _PHASES, group[0].start, end)
 
 
 def _call(row: Row, span: Span) -> dict[str, Any]:
     time = span.time
     if time is None:
-        return {**_span("outside of calls", _CALLS, span.start, span.end), "args": {}}
-    event = _span(operator_name(row.op), _CALLS, span.start, span.end)
+        return {**complete("outside of calls", _CALLS, span.start, span.end), "args": {}}
+    event = complete(operator_name(row.op), _CALLS, span.start, span.end)
     facts = {"node": row.node, "module": row.module, "source": row.source, "kernel": time.kernel}
     shown = {name: safe(text) for name, text in facts.items() if text}
     spread = interval(time.low, time.high)
     return {**event, "args": {**shown, "limited by": time.bound, "90 % interval": spread}}
 
 
-def _span(name: str, track: int, start: float, end: float) -> dict[str, Any]:
+def complete(name: str, track: int, start: float, end: float, process: int = 1) -> dict[str, Any]:
+    """What runs on a track: Perfetto calls it a complete event. start, end: seconds."""
     times = {"ts": start * _MICROSECONDS, "dur": (end - start) * _MICROSECONDS}
-    return {"ph": "X", "name": safe(name), "cat": "predicted", "pid": 1, "tid": track, **times}
+    return {"ph": "X", "name": safe(name), "cat": "predicted", "pid": process, "tid": track, **times}
 
 
 class _Modules:
@@ -114,7 +116,7 @@ class _Modules:
             kept += 1
         while len(self.open) > kept:
             name, since = self.open.pop()
-            yield _span(name, _MODULES, since, now)
+            yield complete(name, _MODULES, since, now)
         self.open += [(name, now) for name in parts[kept:]]
 
 

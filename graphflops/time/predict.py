@@ -128,16 +128,21 @@ def _exchange(kernel: Kernel, sizes: Exchange, device: Device) -> Time:
     return Time(found.seconds + enter, low, high, "link" if is_long else "latency")
 
 
+def pinned_rate(device: Device) -> float | None:
+    """Bytes per second of a copy from or to pinned memory of the host; None where its bus is not known."""
+    copies = device.host.copies if device.host else {}
+    bus = max((link.bandwidth for link in device.links if link.name.startswith(_BUS)), default=None)
+    return None if bus is None or not copies else bus * copies["pinned"]
+
+
 def _transfer(kernel: Kernel, device: Device) -> Time:
     """A copy from or to the host: as fast as its bus where the memory is pinned, else no faster than the CPU copies.
 
     A large block that a copy to the host allocates is new memory each time, whose pages the system clears first.
     """
-    copies = device.host.copies if device.host else {}
-    bus = max((link.bandwidth for link in device.links if link.name.startswith(_BUS)), default=None)
-    if not copies or bus is None:
+    copies, rate = device.host.copies if device.host else {}, pinned_rate(device)
+    if rate is None:
         return _by_ceilings(kernel, device)
-    rate = bus * copies["pinned"]
     direction, _, kind = kernel.variant.partition(".")
     if kind != "pinned":
         is_new = direction == TO_HOST and kernel.read_bytes >= _MAPPED

@@ -110,10 +110,19 @@ _SHORT = 0.2  # of a product's time is the longest tail
 _NOTHING = 1e-12  # seconds
 
 
-def beside(compute: float, exchange: float) -> float:
+def kernels_end(kernels: float, exchange: float) -> float:
+    """When kernels of so many seconds end beside an exchange that begins with them."""
+    return kernels + (1 - _KERNEL_SPEED) * min(kernels / _KERNEL_SPEED, exchange / _EXCHANGE_SPEED)
+
+
+def exchange_ends(exchange: float, kernels: float) -> float:
+    """When an exchange of so many seconds ends beside kernels that begin with it."""
+    return exchange + (1 - _EXCHANGE_SPEED) * min(kernels / _KERNEL_SPEED, exchange / _EXCHANGE_SPEED)
+
+
+def beside(kernels: float, exchange: float) -> float:
     """Seconds of kernels and of a collective that may all run beside them."""
-    shared = min(compute / _KERNEL_SPEED, exchange / _EXCHANGE_SPEED)
-    return max(compute - shared * _KERNEL_SPEED, 0.0) + shared + max(exchange - shared * _EXCHANGE_SPEED, 0.0)
+    return max(kernels_end(kernels, exchange), exchange_ends(exchange, kernels))
 
 
 class Running(Struct):

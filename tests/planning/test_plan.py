@@ -14,6 +14,7 @@ from graphflops import analyze, plan
 from graphflops.cli import main
 from graphflops.devices import complete, device
 from graphflops.errors import ModelError
+from graphflops.fitting.varied_size import SPARE
 from graphflops.graph import Graph, Input, Node, Output, Ref
 from graphflops.links import layouts, network_of
 from graphflops.links.pipeline import Stage, pipeline
@@ -23,6 +24,7 @@ from graphflops.planning.parts import regrouped
 from graphflops.planning.prices import AFTER, BEFORE, LAYER, Part, Prices, reading
 from graphflops.planning.recompute import Call, Recompute, choices
 from graphflops.planning.split import mixed, split
+from graphflops.render import render
 from graphflops.render.plan import schedule
 from graphflops.tensor import BFLOAT16, TensorType
 from tests.exporters.test_recorded import STEP, written
@@ -158,7 +160,7 @@ def test_gradients_of_weights_wait_for_the_bubble() -> None:
         3 * 2 * (1 + 1 + 1)
     )  # forward, gradients of inputs, of weights, of 2 layers
     assert step.bubble == pytest.approx(3 * 2 * (1 + 1 - 1))
-    found = pipeline([step.stage] * 4, 4, 8, "zero-bubble")
+    found = pipeline(step.costs.stages(), 4, 8, "zero-bubble")
     assert found.seconds == pytest.approx(step.compute + step.bubble)
 
 
@@ -250,6 +252,41 @@ def test_parts_of_a_step_add_up() -> None:
     for step in plan(DECODER, devices=8, device="h100").steps:
         parts = step.compute + step.again + step.exposed + step.bubble + step.update
         assert parts == pytest.approx(step.seconds)
+
+
+def test_the_optimizer_waits_on_the_host() -> None:
+    """8 layers of 600 parameters: 8 bytes each come over the bus for the update, 86 % of 64 GB/s, and go back."""
+    here, there = (costs(Layout(1, sharding="none", hosted=hosted)).step() for hosted in (False, True))
+    assert there.costs.state() == here.memory.optimizer == 8 * 8 * 600
+    assert there.memory == replace(here.memory, optimizer=0)
+    assert there.update - here.update == pytest.approx(2 * 8 * 8 * 600 / (0.86 * 64e9))
+    assert there.seconds - there.update == pytest.approx(here.seconds - here.update)
+
+
+def test_what_fits_without_its_optimizer_is_offered(tmp_path: Path) -> None:
+    profile = json.loads((Path(__file__).parents[2] / "graphflops/devices/h100.json").read_text())
+
+    def planned(room: float, **changes: object) -> Any:
+        size = int(room / (1 - SPARE)) + (complete(device("h100")).context_bytes or 0) + 1
+        own = {**profile, "name": "small", "aliases": [], "memory_bytes": size, **changes}
+        path = tmp_path / f"{len([*tmp_path.iterdir()])}.json"
+        path.write_text(json.dumps(own))
+        return plan(DECODER, devices=1, device=str(path), sharding=("none",), recompute=("none",))
+
+    (alone,) = planned(10**9).steps
+    (one,) = planned(alone.memory.total - alone.memory.optimizer // 2).refused
+    assert one.step.memory == alone.memory
+    assert one.hosted.memory.total == alone.memory.total - alone.memory.optimizer
+    assert one.hosted.seconds > alone.seconds
+    (less,) = planned(alone.memory.total - alone.memory.optimizer - 2).refused
+    assert less.hosted is None
+    links = [profile["links"][0]]  # without the bus
+    (unknown,) = planned(alone.memory.total - alone.memory.optimizer // 2, links=links).refused
+    assert unknown.hosted is None
+    found = planned(alone.memory.total - alone.memory.optimizer // 2)
+    told = json.loads(render(found, "json"))["refused"][0]["hosted"]
+    assert (told["seconds"], told["host_bytes"]) == (one.hosted.seconds, alone.memory.optimizer)
+    assert found.summary().count("optimizer on the host") == 2  # above the tables, and in its row
 
 
 def test_what_does_not_fit_says_how_much_it_needs(tmp_path: Path) -> None:

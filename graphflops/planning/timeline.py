@@ -1,0 +1,126 @@
+"""What each rank of a planned pipeline runs when, in the seconds that the plan adds up; ranks of one stage run alike."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from graphflops.errors import OptionError
+from graphflops.links.pipeline import EXACT, Span
+from graphflops.links.pipeline import Step as Turn
+from graphflops.planning.blocks import Block, Work
+from graphflops.planning.layouts import Costs, Step, unlike
+from graphflops.time.schedule import exchange_ends, kernels_end
+
+_MOST = 100_000  # layers that run, of all micro-batches
+
+
+class Event(NamedTuple):
+    """What runs from one moment to another, in seconds from the start of the step.
+
+    work: kernels, with the seconds that they take alone, or a message. turn: the micro-batch in a stage that it belongs to,
+    None behind the last one. waits: places of the rank's events that have to end before. peer: of a message of the pipeline,
+    the rank that it goes to or comes from.
+    """
+
+    work: Work
+    turn: Turn | None
+    start: float
+    end: float
+    waits: tuple[int, ...] = ()
+    peer: int | None = None
+    is_received: bool = False
+
+
+def timeline(step: Step) -> list[list[Event]]:
+    """The events of each rank of a step whose schedule was run, in the order of launching; the last one ends with the step.
+
+    Kernels last longer beside a collective. What the last backward does not hide of the sum of gradients follows it.
+    Raises OptionError where there are too many micro-batches.
+    """
+    costs, devices = step.costs, step.layout.pipeline
+    if len(costs.counts()) * costs.batches > EXACT or costs.layers * costs.batches > _MOST:
+        raise OptionError("there are too many micro-batches for a trace: take fewer --batch-tokens")
+    run, sent = costs.run(costs.batches), dict[Turn, float]()
+    ranks = [_Rank(costs) for _ in range(devices)]
+    for span in run.spans:
+        ranks[span.device].turn(span, sent)
+    own, unalike = unlike(costs.counts(), devices)
+    sums = costs.sums(max(costs.elements(device, own)[1] for device in unalike))
+    others = run.seconds + step.update + sum(one.seconds for one in sums[1:])
+    for rank in ranks:
+        for one in sums[:1]:
+            rank.add(one, None, rank.clock, rank.clock + max(step.seconds - others, 0.0))
+        for one in (Work("update", step.update), *sums[1:]):
+            rank.add(one, None, rank.clock, rank.clock + one.seconds)
+    return [rank.events for rank in ranks]
+
+
+class _Rank:
+    """A rank of a pipeline. last: places of the events that the next ones wait for. clock: when they have ended."""
+
+    def __init__(self, costs: Costs) -> None:
+        self.costs, self.counts, self.send = costs, costs.counts(), costs.send()
+        self.events: list[Event] = []
+        self.known: dict[tuple[str, int], list[tuple[Block, float]]] = {}
+        self.last: tuple[int, ...] = ()
+        self.clock = 0.0
+
+    def add(self, work: Work, turn: Turn | None, start: float, end: float) -> None:
+        """What follows all so far."""
+        self.events.append(Event(work, turn, start, end, self.last))
+        self.last, self.clock = (len(self.events) - 1,), end
+
+    def turn(self, span: Span, sent: dict[Turn, float]) -> None:
+        """A micro-batch in a stage: what it reads, its parts, and what others read of it. sent: when turns were over."""
+        devices, turn, way = self.costs.layout.pipeline, span.step, {"F": 1, "B": -1, "W": 0}[span.step.work]
+        from_stage, to_stage = turn.stage - way, turn.stage + way
+        if way and devices > 1 and 0 <= from_stage < len(self.counts):
+            start = sent[turn._replace(stage=from_stage)]
+            self.last += (len(self.events),)
+            times = (start, start + self.send.seconds)
+            self.events.append(Event(self.send, turn, *times, (), from_stage % devices, is_received=True))
+        self.clock = span.start
+        for block, later in self.blocks(turn):
+            self.block(block, turn, later)
+        sent[turn] = self.clock = span.end
+        if way and devices > 1 and 0 <= to_stage < len(self.counts):
+            passed = turn._replace(stage=to_stage)
+            times = (span.end, span.end + self.send.seconds)
+            self.events.append(Event(self.send, passed, *times, self.last, to_stage % devices))
+
+    def blocks(self, turn: Turn) -> list[tuple[Block, float]]:
+        """The parts of a turn in their order, with the seconds of gradients of weights that another turn has."""
+        work, stage, _ = turn
+        if (work, stage) not in self.known:
+            layer, *ends = self.costs.of(stage, self.counts)
+            splits, found = self.costs.layout.schedule == "zero-bubble", []
+            for part, times in [*ends[: stage == 0], layer, *ends[stage == 0 :]]:
+                ahead, back = self.costs.blocks(part, self.costs.again(part))
+                kinds = {"F": (ahead, 0.0), "B": (back, part.weight * splits)}
+                kinds["W"] = (Block((Work("gradients of weights", part.weight),), ()), 0.0)
+                found += [kinds[work]] * times
+            self.known[work, stage] = found if work == "F" else found[::-1]
+        return self.known[work, stage]
+
+    def block(self, block: Block, turn: Turn, later: float) -> None:
+        """Kernels and exchanges one after the other, collectives beside all. later: seconds of kernels that are left out."""
+        begin, lasts, done, sent = self.clock, block.seconds - later, 0.0, 0.0
+        chain = last = self.last
+        beside = sum(one.seconds for one in block.sharded)
+        for work in block.works:
+            work = work._replace(seconds=work.seconds - later) if work.name == "backward" else work
+            ring = work.ring
+            pair = [(work, kernels_end(work.seconds, 0.0 if ring is None else ring.seconds))]
+            pair += [] if ring is None else [(ring, exchange_ends(ring.seconds, work.seconds))]
+            start = begin + kernels_end(done, beside)
+            for one, ends in pair:
+                end = begin + kernels_end(done + ends, beside)
+                self.events.append(Event(one, turn, start, end, chain))
+            chain = tuple(range(len(self.events) - len(pair), len(self.events)))
+            done += max(ends for _, ends in pair)
+        for one in block.sharded:
+            start, sent = sent, sent + one.seconds
+            times = [begin + min(exchange_ends(moment, done), lasts) for moment in (start, sent)]
+            self.events.append(Event(one, turn, times[0], times[1], last))
+            last = (len(self.events) - 1,)
+        self.last, self.clock = chain + last * bool(block.sharded), begin + lasts
