@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Collection, Sequence
+from typing import Any, NamedTuple
 
-from graphflops.dims import broadcast, prod
+from graphflops.dims import Dim, broadcast, prod
 from graphflops.errors import RuleError
 from graphflops.execution.composites import Calls, Operand, composite
 from graphflops.tensor import FLOAT64
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
-
-    from graphflops.dims import Dim
 
 __all__ = ["pairwise_distance"]  # others are found by their names
 

@@ -6,8 +6,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import inf, pi
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from graphflops.dims import ceil_div, prod
 from graphflops.errors import RuleError
@@ -22,9 +23,6 @@ from graphflops.execution.composites import (
     kernel_calls,
 )
 from graphflops.execution.strides import size_hint
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 __all__ = ["GRADIENTS", "composed_losses", "gradient_calls", "kernel_calls"]  # with all of them registered
 

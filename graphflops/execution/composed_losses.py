@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 from math import pi
-from typing import TYPE_CHECKING
 
 from graphflops.execution.composed import pairwise_distance
-from graphflops.execution.composites import MEAN, composite, expanded, gradient, kernel
-
-if TYPE_CHECKING:
-    from graphflops.execution.composites import Calls, Operand
+from graphflops.execution.composites import MEAN, Calls, Operand, composite, expanded, gradient, kernel
 
 __all__ = ["expanded"]  # with all composites registered
 

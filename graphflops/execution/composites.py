@@ -9,29 +9,25 @@ own has one function for its kernels (`kernel`), and one for its gradients (`gra
 from __future__ import annotations
 
 from collections import ChainMap
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
+from graphflops.cost import Value
 from graphflops.dims import Dim, dim_max, total
 from graphflops.errors import GraphflopsError, RuleError
 from graphflops.execution.strides import size_hint
 from graphflops.graph import Node, Ref
 from graphflops.ops import operator
 from graphflops.passes.gradients import reached
-from graphflops.passes.price_call import price_call, without_gradient
+from graphflops.passes.price_call import Priced, price_call, without_gradient
 from graphflops.passes.program import PricedCall, owners
 from graphflops.rules.registry import find
 from graphflops.tensor import INT64, TensorType
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from graphflops.cost import Value
-    from graphflops.passes.price_call import Priced
-
-    Composite = Callable[..., Any]
-    Function = TypeVar("Function", bound=Composite)
+Composite = Callable[..., Any]
+Function = TypeVar("Function", bound=Composite)
 
 COMPOSITES: dict[str, Composite] = {}
 KERNELS: dict[str, Composite] = {}

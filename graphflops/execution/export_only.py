@@ -16,21 +16,17 @@ export always has a mask, for which transformers repeats the heads first: `key[:
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from graphflops.attention import AttentionUse
+from graphflops.cost import Value
 from graphflops.execution.python_frame import has_fact
 from graphflops.execution.source_lines import code_lines, statements
-from graphflops.graph import Ref
+from graphflops.graph import EagerRun, Node, Ref
+from graphflops.passes.program import Backward, PricedCall
 from graphflops.tensor import TensorType
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from graphflops.attention import AttentionUse
-    from graphflops.cost import Value
-    from graphflops.graph import EagerRun, Node
-    from graphflops.passes.program import Backward, PricedCall
 
 _COMBINES = frozenset({"add", "where"})
 _INDEXES = frozenset({"slice", "select", "unsqueeze"})  # what `x[:, 0, None]` calls

@@ -6,19 +6,15 @@ call one operator each. An export records the calls of the ordinary path. Sizes 
 
 from __future__ import annotations
 
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from graphflops.cost import Estimate
+from graphflops.cost import Estimate, Value
 from graphflops.dims import Dim, at_least, dim_max, prod, total
 from graphflops.passes.program import PricedCall
 from graphflops.tensor import TensorType
-
-if TYPE_CHECKING:
-    from collections.abc import Container, Mapping, Sequence
-
-    from graphflops.cost import Value
 
 LAYER, _ATTENTION = "transformer.TransformerEncoderLayer", "activation.MultiheadAttention"
 _FUSED = "fused."  # before the kind of a module that runs as one operator

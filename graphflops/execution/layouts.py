@@ -8,9 +8,13 @@ attention results as their query, and everything else in row-major order.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from graphflops.attention.kernel import Operand, Problem, attention_kernel
+from graphflops.cost import Value
+from graphflops.devices import Platform
+from graphflops.dims import Dim
 from graphflops.execution.strides import (
     TURNING,
     Forms,
@@ -27,16 +31,9 @@ from graphflops.execution.strides import (
     turned,
 )
 from graphflops.graph import Ref, Step, tensor_type
+from graphflops.ops import Op
+from graphflops.passes.program import PricedCall
 from graphflops.tensor import TensorType
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from graphflops.cost import Value
-    from graphflops.devices import Platform
-    from graphflops.dims import Dim
-    from graphflops.ops import Op
-    from graphflops.passes.program import PricedCall
 
 _BATCH_FIRST, _STEPS_FIRST = "#8", (1, 0, 2)  # an argument by place; cuDNN puts steps before batch entries
 _SEQUENCE_AXES = 3

@@ -7,32 +7,26 @@ itself keeps the bytes and the work that it was priced with, and is run as an op
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from operator import is_
-from typing import TYPE_CHECKING
 
+from graphflops.attention import AttentionUse
 from graphflops.base.units import memory as bytes_text
+from graphflops.cost import Estimate, Value
+from graphflops.devices import Platform
 from graphflops.dims import differ, evaluate
 from graphflops.execution.composed_losses import expanded
+from graphflops.execution.composites import Expanded
 from graphflops.execution.export_only import as_run, placed, without_whole_slices
 from graphflops.execution.fast_path import with_fast_paths
 from graphflops.execution.frames import References
 from graphflops.execution.layouts import Layouts
 from graphflops.execution.python_frame import Lifetimes
-from graphflops.graph import Ref
-from graphflops.passes.program import PricedGraph
+from graphflops.graph import EagerRun, Graph, Node, Ref
+from graphflops.passes.program import MemoryUse, PricedCall, PricedGraph, PricedProgram
 from graphflops.tensor import TensorType
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from graphflops.attention import AttentionUse
-    from graphflops.cost import Estimate, Value
-    from graphflops.devices import Platform
-    from graphflops.execution.composites import Expanded
-    from graphflops.graph import EagerRun, Graph, Node
-    from graphflops.passes.program import MemoryUse, PricedCall, PricedProgram
 
 _OPERATOR = "unknown"  # no operator's spelling: of the kind `other`, without names of arguments
 

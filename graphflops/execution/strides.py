@@ -6,20 +6,16 @@ its attributes, and the types and strides of operands and results.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Concatenate, NamedTuple, ParamSpec, Protocol, TypeVar
+from typing import Any, Concatenate, NamedTuple, ParamSpec, Protocol, TypeVar
 
-from graphflops.dims import evaluate
+from graphflops.cost import Value
+from graphflops.dims import Dim, evaluate
+from graphflops.ops import Op
+from graphflops.passes.program import PricedCall
 from graphflops.tensor import TensorType
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from graphflops.cost import Value
-    from graphflops.dims import Dim
-    from graphflops.ops import Op
-    from graphflops.passes.program import PricedCall
 
 Strides = tuple["Dim", ...]  # elements from one position of an axis to the next, by axis
 _FALLBACK = 97  # of an open size where strides are compared

@@ -10,10 +10,8 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from graphflops.inductor.lowering import JointGraph, Op
+from graphflops.inductor.lowering import JointGraph, Op
 
 _NEVER = 10**9  # distance from the backward of what no gradient reads
 _FARTHEST = 100

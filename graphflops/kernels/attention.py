@@ -8,15 +8,16 @@ The sizes are those measured on an H200 with PyTorch 2.11.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Sequence
 from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
 from graphflops.attention.attention_use import causal_fraction
 from graphflops.attention.kernel import Choice, Operand, Problem, attention_kernel
 from graphflops.dims import Dim, ceil_div, dim_max, dim_min, prod, total
-from graphflops.execution.layouts import attention_problem, is_chosen
+from graphflops.execution.layouts import Layouts, attention_problem, is_chosen
 from graphflops.execution.strides import is_contiguous
 from graphflops.kernels.call import ConcreteCall, Tensor
 from graphflops.kernels.choices import limits
@@ -24,13 +25,8 @@ from graphflops.kernels.convolution import up
 from graphflops.kernels.kernel import Attention, AttentionKernel, Kernel, Pass
 from graphflops.kernels.moved import copy, fill
 from graphflops.kernels.unfused_attention import mask_numbers, unfused, unfused_backward
+from graphflops.passes.program import PricedCall
 from graphflops.tensor import TensorType
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from graphflops.execution.layouts import Layouts
-    from graphflops.passes.program import PricedCall
 
 _LEAST_RANK = 2
 _FLASH_ALIGNMENT = 8  # elements

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from math import prod
-from typing import TYPE_CHECKING
 
+from graphflops.kernels.call import ConcreteCall, Tensor
 from graphflops.kernels.choices import limits
 from graphflops.kernels.kernel import Kernel, Rows, Strided
 from graphflops.kernels.moved import elementwise, is_last
-
-if TYPE_CHECKING:
-    from graphflops.kernels.call import ConcreteCall, Tensor
 
 (_ON_CHIP,) = limits("cudnn_9", "batch_norm", "on_chip")
 _HALF = 16  # bits

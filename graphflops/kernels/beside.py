@@ -19,11 +19,16 @@ and passes through transposed axes as they are. That of a sum or mean repeats on
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
+from graphflops.devices import Platform
 from graphflops.dims import Dim, broadcast, ceil_div, dim_max, dim_min, prod, total
+from graphflops.execution.layouts import Layouts
 from graphflops.execution.strides import (
     TURNING,
+    HasStrides,
+    Strides,
     by_form,
     has_channels_last,
     is_contiguous,
@@ -36,17 +41,9 @@ from graphflops.execution.strides import (
 from graphflops.graph import Ref, tensor_type
 from graphflops.kernels.choices import limits
 from graphflops.kernels.gradient_formulas import lies_as_gradient
-from graphflops.tensor import TensorType
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
-
-    from graphflops.devices import Platform
-    from graphflops.execution.layouts import Layouts
-    from graphflops.execution.strides import HasStrides, Strides
-    from graphflops.ops import Op
-    from graphflops.passes.program import PricedCall
-    from graphflops.tensor import DType
+from graphflops.ops import Op
+from graphflops.passes.program import PricedCall
+from graphflops.tensor import DType, TensorType
 
 _OF_ROWS = ("normalisation", "softmax", "pooling")  # kinds
 _MERGING = ("linear", "matmul")

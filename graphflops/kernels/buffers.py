@@ -6,10 +6,13 @@ requested bytes during an operator and the larger of the bytes before and after 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
+from graphflops.cost import Value
 from graphflops.dims import Dim, dim_max, prod, total
 from graphflops.execution.composed_gradients import gradient_calls, kernel_calls
+from graphflops.execution.layouts import Layouts
 from graphflops.execution.strides import row_major
 from graphflops.graph import tensor_type
 from graphflops.kernels import cudnn
@@ -24,14 +27,8 @@ from graphflops.kernels.convolution import Convolution, Layout
 from graphflops.kernels.gradient_formulas import axes_of, gradient_kernels, temporary_bytes
 from graphflops.kernels.moved import REPEATING
 from graphflops.kernels.rowwise import loss_bytes
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from graphflops.cost import Value
-    from graphflops.execution.layouts import Layouts
-    from graphflops.passes.program import PricedCall
-    from graphflops.tensor import TensorType
+from graphflops.passes.program import PricedCall
+from graphflops.tensor import TensorType
 
 _INDEX_BYTES = 8
 _FLOAT_BYTES = 4

@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
 from math import prod
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from msgspec import Struct
 
-from graphflops.dims import evaluate
+from graphflops.cost import Cost, Estimate, Value
+from graphflops.dims import Dim, evaluate
 from graphflops.execution.strides import is_contiguous, row_major
 from graphflops.graph import Ref
+from graphflops.kernels.kernel import AttentionKernel
+from graphflops.ops import Op
 from graphflops.ops.operator import orders
+from graphflops.passes.program import Backward, PricedCall
 from graphflops.tensor import TensorType
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from graphflops.cost import Cost, Estimate, Value
-    from graphflops.dims import Dim
-    from graphflops.kernels.kernel import AttentionKernel
-    from graphflops.ops import Op
-    from graphflops.passes.program import Backward, PricedCall
-
 
 _MOST = 2**80  # bytes, elements or operations: far more than one call of any device has
 

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
+from graphflops.cost import Value
 from graphflops.dims import Dim, differ, prod
-from graphflops.execution.strides import has_channels_last, row_major, size_hint
+from graphflops.execution.strides import Strides, has_channels_last, row_major, size_hint
 from graphflops.graph import tensor_type
 from graphflops.kernels.choices import limits
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from graphflops.cost import Value
-    from graphflops.execution.strides import Strides
-    from graphflops.passes.program import PricedCall
-    from graphflops.tensor import TensorType
+from graphflops.passes.program import PricedCall
+from graphflops.tensor import TensorType
 
 _ALIGNED_BYTES, _FEWEST_PACKED = limits("cudnn_9", "convolution", "aligned", "fewest_packed")
 (_LONG_WINDOW,) = limits("cudnn_9", "convolution", "long_kernel")

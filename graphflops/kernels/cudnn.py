@@ -10,28 +10,22 @@ Which of these cuDNN takes follows from heuristics of its own, which `choices/cu
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from graphflops.devices import Platform
 from graphflops.dims import Dim, dim_max, prod
 from graphflops.execution.strides import has_channels_last
 from graphflops.kernels.beside import reduction_bytes
-from graphflops.kernels.choices import chosen, library, limits
+from graphflops.kernels.call import ConcreteCall, Tensor
+from graphflops.kernels.choices import Choice, chosen, library, limits
 from graphflops.kernels.convolution import Convolution, Layout, up
-from graphflops.kernels.kernel import DIRECT, SCALAR, Kernel, Rows
+from graphflops.kernels.kernel import DIRECT, SCALAR, Kernel, Pass, Rows
 from graphflops.kernels.kernel import Convolution as Sizes
 from graphflops.kernels.moved import copy, pointwise, sum_to
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from graphflops.devices import Platform
-    from graphflops.kernels.call import ConcreteCall, Tensor
-    from graphflops.kernels.choices import Choice
-    from graphflops.kernels.kernel import Pass
 
 _SPLIT = ("split", "converted_split", "operands_converted_split")
 (STREAMS,) = limits("cudnn_9", "convolution", "streams")

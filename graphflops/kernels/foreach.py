@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from graphflops.graph import Ref
+from graphflops.kernels.call import ConcreteCall
 from graphflops.kernels.choices import limits
 from graphflops.kernels.kernel import Chunks, Kernel
-
-if TYPE_CHECKING:
-    from graphflops.kernels.call import ConcreteCall
 
 # Elements that a thread block works through, and blocks of one kernel.
 _CHUNK, _MOST_BLOCKS = limits("aten_2", "foreach", "chunk", "most_blocks")

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from graphflops.cost import Value
 from graphflops.dims import Dim, broadcast, prod
 from graphflops.graph import Ref, tensor_type
-from graphflops.rules.formula import launches, numbers_of
+from graphflops.ops import Op
+from graphflops.passes.program import PricedCall
+from graphflops.rules.formula import Launch, launches, numbers_of
 from graphflops.rules.work import WORK
 from graphflops.rules.work_functions import REDUCTIONS, Formula
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from graphflops.cost import Value
-    from graphflops.ops import Op
-    from graphflops.passes.program import PricedCall
-    from graphflops.rules.formula import Launch
-    from graphflops.tensor import TensorType
+from graphflops.tensor import TensorType
 
 
 class GradientKernels(NamedTuple):

@@ -8,18 +8,14 @@ gradient.
 from __future__ import annotations
 
 from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from msgspec.structs import replace
 
 from graphflops.graph import Ref
-from graphflops.kernels.call import ConcreteCall
-from graphflops.ops.operator import operator, orders
+from graphflops.kernels.call import ConcreteCall, Tensor, Work
+from graphflops.ops.operator import Op, operator, orders
 from graphflops.passes.program import Backward
-
-if TYPE_CHECKING:
-    from graphflops.kernels.call import Tensor, Work
-    from graphflops.ops.operator import Op
 
 _KINDS = frozenset({"attention", "gather", "loss", "normalisation", "pooling", "resampling", "softmax"})
 _OUTGOING = ("grad_output", "grad_out", "grad")  # the gradient of the forward's result

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import prod
-from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
 from graphflops.execution.composed_gradients import gradient_calls
 from graphflops.kernels.attention import attention_backward
 from graphflops.kernels.beside import is_converted_before, is_mean
+from graphflops.kernels.call import ConcreteCall, Tensor
 from graphflops.kernels.choices import limits
 from graphflops.kernels.cudnn import convolution_backward
-from graphflops.kernels.gradient_formulas import axes_of, gradient_kernels
+from graphflops.kernels.gradient_formulas import GradientKernels, axes_of, gradient_kernels
 from graphflops.kernels.gradient_operators import ForwardCall, forward_of
 from graphflops.kernels.interpolation import interpolation_backward, is_cubic
 from graphflops.kernels.kernel import Kernel, Rows, Strided
 from graphflops.kernels.lower import forward_kernels, kernels_inside
 from graphflops.kernels.moved import (
+    Lowering,
     added_rows,
     collective_backward,
     copy,
@@ -37,13 +39,6 @@ from graphflops.kernels.rowwise import loss_backward, norm_backward, weight_norm
 from graphflops.ops.operator import by_name
 from graphflops.rules.formula import REDUCING, SCANNING
 from graphflops.rules.work import work_of_launch
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from graphflops.kernels.call import ConcreteCall, Tensor
-    from graphflops.kernels.gradient_formulas import GradientKernels
-    from graphflops.kernels.moved import Lowering
 
 
 def call_kernels(call: ConcreteCall) -> list[Kernel]:

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from math import log2, prod
-from typing import TYPE_CHECKING
 
 from graphflops.kernels.beside import largest_power
+from graphflops.kernels.call import ConcreteCall, Tensor
 from graphflops.kernels.choices import constants, limits
 from graphflops.kernels.kernel import Kernel, Rows, Sizes, Windows
 from graphflops.kernels.moved import copy_to, fill, is_last, of_rows
-
-if TYPE_CHECKING:
-    from graphflops.kernels.call import ConcreteCall, Tensor
 
 _WARP = 32  # threads
 _LINE = 256 * 8  # bits that are loaded together

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from math import prod
-from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
 from graphflops.execution.composed_gradients import kernel_calls
+from graphflops.execution.composites import Inside
 from graphflops.kernels.attention import attention
-from graphflops.kernels.call import ConcreteCall
+from graphflops.kernels.call import ConcreteCall, Tensor
 from graphflops.kernels.choices import library, limits
 from graphflops.kernels.cudnn import convolution
 from graphflops.kernels.foreach import foreach
@@ -19,6 +20,7 @@ from graphflops.kernels.kernel import Kernel, Rows, Strided
 from graphflops.kernels.moved import (
     PAIRS,
     REPEATING,
+    Lowering,
     axis_of,
     collective,
     copied,
@@ -40,14 +42,7 @@ from graphflops.kernels.patches import columns, image
 from graphflops.kernels.products import product, recurrent
 from graphflops.kernels.rowwise import loss, norm, weight_norm
 from graphflops.ops.operator import by_name
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from graphflops.execution.composites import Inside
-    from graphflops.kernels.call import Tensor
-    from graphflops.kernels.moved import Lowering
-    from graphflops.passes.program import PricedCall
+from graphflops.passes.program import PricedCall
 
 
 def forward_kernels(call: ConcreteCall) -> list[Kernel]:

@@ -6,25 +6,21 @@ places that indices name, each thread one after the other. A collective sends ov
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from msgspec.structs import replace
 
+from graphflops.cost import Estimate
 from graphflops.execution.strides import row_major
 from graphflops.kernels.beside import is_mean, operand_copies
+from graphflops.kernels.call import ConcreteCall, Tensor, Work
 from graphflops.kernels.choices import limits
 from graphflops.kernels.convolution import power_of_two
-from graphflops.kernels.kernel import Exchange, Kernel, Rows, Strided, Windows
+from graphflops.kernels.kernel import Exchange, Family, Kernel, Rows, Strided, Windows
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from graphflops.cost import Estimate
-    from graphflops.kernels.call import ConcreteCall, Tensor, Work
-    from graphflops.kernels.kernel import Family
-
-    Lowering = Callable[[ConcreteCall], list[Kernel]]
+Lowering = Callable[[ConcreteCall], list[Kernel]]
 
 REPEATING = ("reflect", "replicate")  # modes of padding that repeat elements
 PLANES = "planes"  # variant: channels of images, whose pixels and images are added up

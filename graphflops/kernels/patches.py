@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from graphflops.kernels.call import ConcreteCall, Tensor
 from graphflops.kernels.choices import constants
 from graphflops.kernels.kernel import Kernel, Rows, Windows
-
-if TYPE_CHECKING:
-    from graphflops.kernels.call import ConcreteCall, Tensor
 
 (_SHARED,) = constants("aten_2", "patches", "shared")
 _MOST = 1024  # kernels that are told apart; a file may claim any batch

@@ -11,26 +11,20 @@ of LSTMs on an H200 with PyTorch 2.11, and programs with a GRU.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import prod
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Literal, NamedTuple
 
 from msgspec.structs import replace
 
+from graphflops.cost import Value
 from graphflops.dims import Dim, ceil_div, dim_max, total
-from graphflops.kernels.call import Tensor
+from graphflops.kernels.call import ConcreteCall, Tensor, Work
 from graphflops.kernels.choices import limits
-from graphflops.kernels.kernel import GROUPED, Kernel, Product, Recurrence
+from graphflops.kernels.kernel import GROUPED, Kernel, Pass, Product, Recurrence
 from graphflops.kernels.moved import copied, copy, elementwise, pointwise, reduction
+from graphflops.passes.program import PricedCall
 from graphflops.tensor import TensorType
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from typing import Literal
-
-    from graphflops.cost import Value
-    from graphflops.kernels.call import ConcreteCall, Work
-    from graphflops.kernels.kernel import Pass
-    from graphflops.passes.program import PricedCall
 
 _MATRIX_RANK = 2
 

@@ -5,25 +5,21 @@ A loss is a pointwise kernel and a reduction, or of classes a softmax and one bl
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from math import prod
-from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from graphflops.dims import Dim
+from graphflops.execution.strides import HasStrides
 from graphflops.graph import Ref
 from graphflops.kernels.batch_norm import batch_norm, batch_norm_backward
+from graphflops.kernels.call import ConcreteCall, Sizes, Tensor
 from graphflops.kernels.choices import limits
 from graphflops.kernels.kernel import Kernel, Rows, Strided
 from graphflops.kernels.moved import copied, elementwise, fill, pointwise, reduction
+from graphflops.passes.program import PricedCall, PricedProgram
 from graphflops.tensor import DTYPES, TensorType
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from graphflops.dims import Dim
-    from graphflops.execution.strides import HasStrides
-    from graphflops.kernels.call import ConcreteCall, Sizes, Tensor
-    from graphflops.passes.program import PricedCall, PricedProgram
 
 _HALF = 16  # bits
 _MANY_ROWS, _FEW_COLUMNS, _ROWS_OF_A_PART, _VECTOR = limits(

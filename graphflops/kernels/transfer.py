@@ -5,17 +5,13 @@ Memory of the host is pinned, and the bus reads and writes it as fast as it can,
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, cast
+from collections.abc import Mapping
+from typing import NamedTuple, cast
 
-from graphflops.graph import HOST_KINDS
+from graphflops.graph import HOST_KINDS, Step, StorageKind
 from graphflops.kernels.kernel import Kernel
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from graphflops.graph import Step, StorageKind
-    from graphflops.passes.program import PricedCall
-    from graphflops.tensor import TensorType
+from graphflops.passes.program import PricedCall
+from graphflops.tensor import TensorType
 
 TO_HOST = "to_host"
 PINNED = ".pinned"  # after the direction

@@ -6,16 +6,13 @@ It is what `_scaled_dot_product_attention_math` of ATen runs.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from graphflops.kernels.call import ConcreteCall, Tensor
 from graphflops.kernels.kernel import Kernel, Product, Rows, Strided
 from graphflops.kernels.moved import copy, elementwise, fill
 from graphflops.kernels.products import Problem as Factors
-
-if TYPE_CHECKING:
-    from graphflops.kernels.call import ConcreteCall, Tensor
 
 _FLOAT = 32
 

@@ -8,25 +8,21 @@ estimates that peak as if nothing were used again.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-from graphflops.dims import dim_max
+from graphflops.dims import Dim, dim_max
+from graphflops.inductor.fusing import Kernel
+from graphflops.inductor.plan import CompiledGraph, Plan, Plans
 from graphflops.memory.on_gpu import Eager, OnGpu
 from graphflops.passes.memory import Peaks, memory_use
 from graphflops.passes.meter import Meter
+from graphflops.passes.program import CallByCall, MemoryUse, Peak, PricedGraph, PricedProgram
+from graphflops.report import Timeline
 from graphflops.tensor import TensorType
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from graphflops.dims import Dim
-    from graphflops.inductor.fusing import Kernel
-    from graphflops.inductor.plan import CompiledGraph, Plan, Plans
-    from graphflops.passes.program import CallByCall, MemoryUse, Peak, PricedGraph, PricedProgram
-    from graphflops.report import Timeline
 
 _AGAIN = " again"  # after the name of a tensor that the backward computes a second time
 

@@ -6,31 +6,23 @@ the optimizer's state and the workspaces of libraries; the optimizer's step come
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-from graphflops.devices import platform_of
-from graphflops.dims import Expr, dim_max, evaluate, total
+from graphflops.devices import Device, Platform, platform_of
+from graphflops.dims import Dim, Expr, dim_max, evaluate, total
 from graphflops.errors import DimError, ModelError
 from graphflops.execution.strides import row_major
-from graphflops.graph import Ref
+from graphflops.graph import Ref, Step
 from graphflops.kernels.beside import reduction_bytes
 from graphflops.memory.allocator import Allocator
 from graphflops.memory.replay import LASTING, OPTIMIZER, repeat, replay, without_value
 from graphflops.ops import operator
-from graphflops.passes.optimizer import Buffer, trained, update
-from graphflops.report import Held, PhaseMemory, Timeline
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from graphflops.devices import Device, Platform
-    from graphflops.dims import Dim
-    from graphflops.graph import Step
-    from graphflops.passes.optimizer import Parameter
-    from graphflops.passes.program import MemoryUse, Names, PricedProgram
-    from graphflops.report import Execution, HeldKind, MemoryPhase, Row
+from graphflops.passes.optimizer import Buffer, Parameter, trained, update
+from graphflops.passes.program import MemoryUse, Names, PricedProgram
+from graphflops.report import Execution, Held, HeldKind, MemoryPhase, PhaseMemory, Row, Timeline
 
 _CUBLAS = "cuBLAS"
 _LT_WORKSPACE = 2**20  # for products with a bias: CUBLASLT_WORKSPACE_SIZE by default

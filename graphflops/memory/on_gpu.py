@@ -2,30 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from graphflops.attention.kernel import last_refusal, remedy
 from graphflops.base.units import memory
-from graphflops.dims import dim_max, evaluate, total
+from graphflops.dims import Dim, dim_max, evaluate, total
 from graphflops.execution.fast_path import projections
+from graphflops.execution.runs import Runs
 from graphflops.execution.strides import by_form, places_by_form
 from graphflops.graph import Ref
 from graphflops.kernels import buffers as kernels
 from graphflops.kernels.attention import AttentionMemory, cut
-from graphflops.kernels.beside import operand_copies
+from graphflops.kernels.beside import Copy, operand_copies
 from graphflops.kernels.products import Recurrent
-from graphflops.passes.program import CallByCall
+from graphflops.passes.program import CallByCall, PricedCall, PricedGraph, PricedProgram
 from graphflops.tensor import TensorType
-
-if TYPE_CHECKING:
-    from collections.abc import Container, Mapping, Sequence
-
-    from graphflops.dims import Dim
-    from graphflops.execution.runs import Runs
-    from graphflops.kernels.beside import Copy
-    from graphflops.passes.program import PricedCall, PricedGraph, PricedProgram
 
 
 class OnGpu(CallByCall):

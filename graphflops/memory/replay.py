@@ -6,18 +6,14 @@ pytorch.org/memory_viz draws such a snapshot.
 from __future__ import annotations
 
 import re
+from collections.abc import Container, Mapping, Sequence
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from graphflops.dims import Expr, evaluate_all
 from graphflops.errors import ModelError
-from graphflops.memory.allocator import Allocator, OutOfMemory
-
-if TYPE_CHECKING:
-    from collections.abc import Container, Mapping, Sequence
-
-    from graphflops.memory.allocator import Block
-    from graphflops.report import Held, PhaseMemory, Report, Timeline
+from graphflops.memory.allocator import Allocator, Block, OutOfMemory
+from graphflops.report import Held, PhaseMemory, Report, Timeline
 
 OPTIMIZER = -1  # the row of the moment at which the optimizer runs
 LASTING = ("weight", "buffer", "optimizer", "library")  # kinds that are alive in the whole phase

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from graphflops.devices import Device
+from graphflops.devices import Device
 
 REACHED = 0.905  # of the published bandwidth, by copies and additions on an H100 and an H200
 _IN_CACHE = 0.6  # of the L2 cache holds what the kernels before have just written

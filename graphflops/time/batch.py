@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec import Struct
 
-from graphflops.kernels.kernel import Recurrence
-from graphflops.report.call_time import CallTime
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from graphflops.devices import Host
-    from graphflops.kernels.kernel import Kernel
-    from graphflops.report.call_time import TimeBound
-    from graphflops.time.predict import Time
+from graphflops.devices import Host
+from graphflops.kernels.kernel import Kernel, Recurrence
+from graphflops.report.call_time import CallTime, TimeBound
+from graphflops.time.predict import Time
 
 _PARTS = 8  # of a recurrent layer: the GPU runs its first steps while the CPU launches the next
 

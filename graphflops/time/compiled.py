@@ -3,30 +3,25 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import compress
 from math import prod
-from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
 from graphflops.errors import DimError
 from graphflops.execution.fast_path import calls_of_module, is_module
+from graphflops.inductor.fusing import Kernel as PlannedKernel
 from graphflops.inductor.layout_choice import aligned, image_and_weight, is_of_images
-from graphflops.kernels.call import ConcreteCall, OpenSizeError
+from graphflops.inductor.lowering import Op
+from graphflops.inductor.plan import Plan, Plans
+from graphflops.kernels.call import ConcreteCall, OpenSizeError, Sizes
 from graphflops.kernels.kernel import Convolution, Kernel, Product
 from graphflops.kernels.lower import inside_operator
 from graphflops.kernels.rowwise import loss_kernels
+from graphflops.passes.program import PricedCall, PricedGraph, PricedProgram
 from graphflops.time.launches import Launcher
 from graphflops.time.schedule import Exchanges, Launches, awaited_later, recurrent_seconds
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from graphflops.inductor.fusing import Kernel as PlannedKernel
-    from graphflops.inductor.lowering import Op
-    from graphflops.inductor.plan import Plan, Plans
-    from graphflops.kernels.call import Sizes
-    from graphflops.passes.program import PricedCall, PricedGraph, PricedProgram
 
 # Families that inductor writes of the kernels of a convolution or attention: what adds a bias, a softmax.
 _WRITTEN = ("elementwise", "reduction", "softmax")

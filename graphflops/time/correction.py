@@ -6,20 +6,16 @@ kriging (a Gaussian process on the nearest points): on the logarithms of sizes, 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 from heapq import nsmallest
 from math import dist, exp, log, log2, prod, sqrt
 from operator import itemgetter, mul
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from graphflops.kernels.kernel import Attention, Convolution, Product, Rows, bytes_of
+from graphflops.devices import Calibration, Device
+from graphflops.kernels.kernel import Attention, Convolution, Kernel, Product, Rows, bytes_of
 from graphflops.time.predict_products import convolution_kind, product_kind
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from graphflops.devices import Calibration, Device
-    from graphflops.kernels.kernel import Kernel
 
 NINE_OF_TEN = 1.645  # standard deviations
 _NEAREST = 24  # points that take part

@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import takewhile
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
 from graphflops.attention.kernel import attention_kernel
 from graphflops.cost import free
-from graphflops.execution.layouts import attention_problem
-from graphflops.graph import Step
+from graphflops.execution.layouts import Layouts, attention_problem
+from graphflops.execution.runs import Runs
+from graphflops.execution.strides import Strides
+from graphflops.graph import Node, Step
 from graphflops.kernels.beside import GradientLayouts
 from graphflops.kernels.call import ConcreteCall, OpenSizeError, Sizes
 from graphflops.kernels.gradients import backward_kernels, call_kernels
-from graphflops.kernels.kernel import Exchange, Product
+from graphflops.kernels.kernel import AttentionKernel, Exchange, Kernel, Product
 from graphflops.kernels.lower import inside_operator
 from graphflops.kernels.moved import copy, elementwise
 from graphflops.kernels.rowwise import loss_kernels
-from graphflops.kernels.transfer import hosted, transfer
+from graphflops.kernels.transfer import Transfer, hosted, transfer
 from graphflops.passes.checkpoints import gradient_checkpoints
-from graphflops.passes.program import PricedGraph
+from graphflops.passes.program import PricedCall, PricedGraph, PricedProgram
 from graphflops.tensor import TensorType
 from graphflops.time.schedule import (
     Exchanges,
@@ -34,18 +37,6 @@ from graphflops.time.schedule import (
     start_seconds,
     waits,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from graphflops.execution.layouts import Layouts
-    from graphflops.execution.runs import Runs
-    from graphflops.execution.strides import Strides
-    from graphflops.graph import Node
-    from graphflops.kernels.kernel import AttentionKernel, Kernel
-    from graphflops.kernels.transfer import Transfer
-    from graphflops.passes.program import PricedCall, PricedProgram
-
 
 _NOTHING = (free(), free(alias=False))  # what a call without results is that runs no kernel at any sizes
 _NAMED: tuple[AttentionKernel, ...] = ("flash", "efficient", "cudnn")  # by operators of their own

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from math import exp
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
+from graphflops.attention.attention_use import AttentionUse
 from graphflops.attention.kernel import last_refusal, preferred
+from graphflops.devices import Device
 from graphflops.devices.platform import platform_of
 from graphflops.dims import evaluate
 from graphflops.kernels.kernel import (
@@ -23,16 +26,10 @@ from graphflops.kernels.kernel import (
 from graphflops.kernels.transfer import TO_HOST
 from graphflops.links.cost import NO_LINK, kind_of, of_sent
 from graphflops.links.network import network_of
+from graphflops.report import Row
 from graphflops.time import predict_products, predict_recurrences, predict_traffic
 from graphflops.time.correction import NINE_OF_TEN, correction
 from graphflops.time.predict_products import is_long
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from graphflops.attention.attention_use import AttentionUse
-    from graphflops.devices import Device
-    from graphflops.report import Row
 
 Bound = Literal["matrix", "vector", "memory", "link", "latency"]
 

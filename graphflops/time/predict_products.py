@@ -8,20 +8,16 @@ of an attention's queries goes through tiles of keys.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from math import ceil, prod
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
+from graphflops.devices import Device
 from graphflops.kernels.cudnn import STREAMS
-from graphflops.kernels.kernel import DIRECT, Convolution, Kernel, Rows
+from graphflops.kernels.kernel import DIRECT, Attention, Convolution, Kernel, Product, Rows
 from graphflops.time import bandwidth
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from graphflops.devices import Device
-    from graphflops.kernels.kernel import Attention, Product
 
 # Tiles of the libraries' kernels, rows x columns; each is used either way round.
 _TILES = (

@@ -8,17 +8,13 @@ steps in reverse, then add up those of weights and biases. Read from 419 layers 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple
 
+from graphflops.devices import Device
 from graphflops.kernels.choices import constants, limits
-from graphflops.kernels.kernel import Kernel, Product
+from graphflops.kernels.kernel import Kernel, Product, Recurrence
 from graphflops.tensor import DTYPES
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from graphflops.devices import Device
-    from graphflops.kernels.kernel import Recurrence
 
 
 class Steps(NamedTuple):

@@ -5,19 +5,14 @@ Sums over outer axes, or planes, have a model of their own: blocks, splits, and 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import lru_cache
 from math import prod
-from typing import TYPE_CHECKING
 
-from graphflops.kernels.kernel import Chunks, Convolution, Rows, Strided, Windows
+from graphflops.devices import Device
+from graphflops.kernels.kernel import Chunks, Convolution, Kernel, Rows, Strided, Windows
 from graphflops.kernels.moved import PAIRS
 from graphflops.time import bandwidth
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from graphflops.devices import Device
-    from graphflops.kernels.kernel import Kernel
 
 _WARP = 32  # threads
 _START_OF_IMAGE = 2  # turns of a warp that starting with the next image takes

@@ -3,32 +3,25 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from math import exp, hypot, log, prod, sqrt
-from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
 
+from graphflops.devices import Device, Host
+from graphflops.execution.runs import Runs
+from graphflops.kernels.kernel import Kernel
 from graphflops.links.network import network_of
 from graphflops.links.use import described
-from graphflops.passes.program import ProgramTime
+from graphflops.passes.program import PricedProgram, ProgramTime
+from graphflops.report import Execution
 from graphflops.report.call_time import CallTime, PhaseTime
 from graphflops.time.batch import Batch
 from graphflops.time.launches import Launcher
 from graphflops.time.optimizer import optimizer_launches
-from graphflops.time.predict import matrix_peak, predict, slowdowns
-from graphflops.time.schedule import Clock
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-
-    from graphflops.devices import Device, Host
-    from graphflops.execution.runs import Runs
-    from graphflops.kernels.kernel import Kernel
-    from graphflops.passes.program import PricedProgram
-    from graphflops.report import Execution
-    from graphflops.time.predict import Time
-    from graphflops.time.schedule import Launches, Running
+from graphflops.time.predict import Time, matrix_peak, predict, slowdowns
+from graphflops.time.schedule import Clock, Launches, Running
 
 _NOTHING = CallTime(0.0, 0.0, 0.0, "launch")  # of a call that runs no kernel, in a graph
 _GRAPH_GAP = 0.9e-6  # seconds between two kernels of a CUDA graph where the device's profile has none

@@ -10,23 +10,18 @@ after the call; one that stands further down was written by the user, and waits 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Literal, NamedTuple
 
 from msgspec import Struct, field
 
-from graphflops.kernels.kernel import Recurrence
+from graphflops.kernels.kernel import Kernel, Recurrence
+from graphflops.ops import Op
+from graphflops.passes.program import PricedCall
 from graphflops.tensor import TensorType
 from graphflops.time.predict_recurrences import is_resident
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from graphflops.kernels.kernel import Kernel
-    from graphflops.ops import Op
-    from graphflops.passes.program import PricedCall
-
-    Costs = Mapping[str, float]
+Costs = Mapping[str, float]
 
 _UNCALLED = frozenset({"size", "sequence", "control"})
 
