@@ -9,14 +9,14 @@ from msgspec.structs import replace
 
 from graphflops.execution.composed_gradients import gradient_calls
 from graphflops.kernels.attention import attention_backward
-from graphflops.kernels.beside import is_converted_before, is_mean
+from graphflops.kernels.beside import is_converted_before
 from graphflops.kernels.call import ConcreteCall, Tensor
 from graphflops.kernels.choices import limits
 from graphflops.kernels.cudnn import convolution_backward
 from graphflops.kernels.gradient_formulas import GradientKernels, axes_of, gradient_kernels
 from graphflops.kernels.gradient_operators import ForwardCall, forward_of
-from graphflops.kernels.interpolation import interpolation_backward, is_cubic
-from graphflops.kernels.kernel import Kernel, Rows, Strided
+from graphflops.kernels.images import columns, image, interpolation_backward, is_cubic, pooling_backward
+from graphflops.kernels.kernel import Kernel, Rows
 from graphflops.kernels.lower import forward_kernels, kernels_inside
 from graphflops.kernels.moved import (
     Lowering,
@@ -25,15 +25,15 @@ from graphflops.kernels.moved import (
     copy,
     elementwise,
     fill,
+    on_operand,
     pointwise,
-    pooling_backward,
     reduction,
     rows_kernel,
     scattered,
     softmax_kernel,
+    spread,
     sum_to,
 )
-from graphflops.kernels.patches import columns_backward, image_backward
 from graphflops.kernels.products import product_backward, recurrent_backward
 from graphflops.kernels.rowwise import loss_backward, norm_backward, weight_norm
 from graphflops.ops.operator import by_name
@@ -66,20 +66,21 @@ def _wanted(call: ConcreteCall) -> list[Tensor]:
     return [call.operands[place] for place, _ in call.gradient.gradients if place < len(call.operands)]
 
 
-def _elementwise_backward(call: ConcreteCall) -> list[Kernel]:
+@on_operand
+def _elementwise_backward(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kernel]:
     """The kernels of each wanted operand's formula, and a sum over the axes along which the operand is repeated."""
-    out = call.out
     assert call.gradient is not None
-    if out is None:
-        return []
     kernels: list[Kernel] = []
     for place, has_memory in call.gradient.gradients:
         if place >= len(call.operands):
             continue
         operand = call.operands[place]
-        # One kernel for the gradients of all operands.
-        if has_memory and not (kernels and _is_fused(call, place)):
-            kernels += _of_formula(call, place, out)
+        if has_memory:
+            computed = gradient_kernels(call.call, place, call.values)
+            if computed is not None and not computed.formula.is_fused:
+                kernels += _launched(call, computed, out)
+            elif computed is None or not kernels:  # a fused one is for the gradients of all operands
+                kernels.append(_one_kernel(call, out))
         if operand.numel < out.numel:
             kernels.append(_summed(call, out, operand))
         if operand.dtype != out.dtype:
@@ -92,25 +93,12 @@ def _converted(x: Tensor, out: Tensor) -> Kernel:
     return copy(replace(x, dtype=out.dtype, bits=out.bits, nbytes=x.numel * out.bits // _BYTE), x.bits)
 
 
-def _is_fused(call: ConcreteCall, place: int) -> bool:
-    found = gradient_kernels(call.call, place, call.values)
-    return found is not None and found.formula.is_fused
-
-
 def _summed_operands(call: ConcreteCall) -> list[Kernel]:
     """The sums of an elementwise call's gradients over the axes along which operands are repeated."""
     assert call.gradient is not None
     out, places = call.out, [place for place, _ in call.gradient.gradients]
     known = [call.operands[each] for each in places if gradient_kernels(call.call, each, call.values)]
     return [_summed(call, out, x) for x in known if out is not None and x.numel < out.numel]
-
-
-def _of_formula(call: ConcreteCall, place: int, out: Tensor) -> list[Kernel]:
-    """The kernels of one operand's gradient; one kernel where it is fused, or no formula is known."""
-    found = gradient_kernels(call.call, place, call.values)
-    if found is None or found.formula.is_fused:
-        return [_one_kernel(call, out)]
-    return _launched(call, found, out)
 
 
 def _launched(call: ConcreteCall, found: GradientKernels, out: Tensor) -> list[Kernel]:
@@ -165,19 +153,15 @@ def _summed(call: ConcreteCall, out: Tensor, operand: Tensor) -> Kernel:
     return replace(sum_to(out, kept), written_bytes=operand.full_bytes)
 
 
-def _cast_backward(call: ConcreteCall) -> list[Kernel]:
-    out = call.out
-    if out is None or not call.operands or call.estimate.alias:
-        return []
-    return [copy(out, call.operands[0].bits)]
+@on_operand
+def _cast_backward(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kernel]:
+    return [] if call.estimate.alias else [copy(out, x.bits)]
 
 
-def _view_backward(call: ConcreteCall) -> list[Kernel]:
+@on_operand
+def _view_backward(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kernel]:
     """Of a part, zeros with the gradient copied in; of repeats, their sum; of parts that are all used, one copy."""
-    out, name = call.out, call.operator.name
-    if out is None or not call.operands:
-        return []
-    x = call.operands[0]
+    name = call.operator.name
     if name in ("slice", "select", "narrow", "index_select", "diagonal", "unfold", "as_strided"):
         return [fill(x), copy(out)] if x.numel != out.numel else []
     if name in ("split", "chunk", "unbind"):
@@ -188,16 +172,13 @@ def _view_backward(call: ConcreteCall) -> list[Kernel]:
     return []
 
 
-def _reduction_backward(call: ConcreteCall) -> list[Kernel]:
+@on_operand
+def _reduction_backward(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kernel]:
     """By the formula; that of a sum or mean is repeated over the axes that were reduced, and a mean divides it first."""
-    out = call.out
-    if out is None or not call.operands:
-        return []
-    x = call.operands[0]
     if call.operator.name == "sum":
         return []
     if call.operator.name == "mean":
-        return [_spread(x, out)]
+        return [spread(x, out)]
     found = gradient_kernels(call.call, 0, call.values)
     return _selected(call) if found is None else _launched(call, found, out)
 
@@ -210,19 +191,6 @@ def _selected(call: ConcreteCall) -> list[Kernel]:
     return [fill(x), scattered(x, out.numel, "scatter")]
 
 
-def _spread(x: Tensor, out: Tensor) -> Kernel:
-    """The gradient of a mean: that of the result, divided and repeated."""
-    spread = elementwise(x, out.full_bytes, x.full_bytes, x.numel, variant="strided")
-    return replace(spread, sizes=Strided(x.numel, 2, 2))
-
-
-def _pooling_backward(call: ConcreteCall) -> list[Kernel]:
-    out = call.out
-    if out is not None and call.operands and is_mean(call.operator, out.shape):
-        return [_spread(call.operands[0], out)]
-    return pooling_backward(call)
-
-
 def _resampling_backward(call: ConcreteCall) -> list[Kernel]:
     word = call.operator.word
     is_known = is_cubic(word) or "nearest" in word or "linear" in word
@@ -231,24 +199,25 @@ def _resampling_backward(call: ConcreteCall) -> list[Kernel]:
 
 def _gather_backward(call: ConcreteCall) -> list[Kernel]:
     """Zeros of the table's size, and the gradient's rows added into them."""
-    out = call.out
-    table = call.operand("weight", "x")
+    out, table, name = call.out, call.operand("weight", "x"), call.operator.name
     if out is None or table is None or not table.requires_grad:
         return []
     indices = max(out.numel // max(prod(table.shape[1:]), 1), 1)
     moved = (out.full_bytes, out.full_bytes)
-    if call.operator.name == "embedding" and indices <= _UNSORTED:
+    if name == "embedding" and indices <= _UNSORTED:
         sizes = Rows(table.shape[-1], indices, is_inner=False)
-        return [
-            fill(table),
-            Kernel("scatter", table.dtype, 0, 0, *moved, sizes, variant="embedding_backward"),
-        ]
-    if call.operator.name in ("embedding", "embedding_bag", "index"):
-        order = _sorted_indices(call, indices)
-        return [fill(table), order, Kernel("scatter", table.dtype, 0, 0, *moved, variant="sorted")]
-    if call.operator.name == "gather":
-        return [fill(table), scattered(table, out.numel, "scatter_add")]
-    return [fill(table), added_rows(table, out.numel)]
+        added = [Kernel("scatter", table.dtype, 0, 0, *moved, sizes, variant="embedding_backward")]
+    elif name in ("embedding", "embedding_bag", "index"):
+        entries = call.operand("index") if name == "embedding_bag" else None  # of all bags
+        count = indices if entries is None else entries.numel
+        kind, width = "index" if name == "index" else "embedding", _INDEX_BYTES * count
+        order = Kernel("sort", "int64", 0, 0, width, width, Rows(1, count), variant=f"{kind}_indices")
+        added = [order, Kernel("scatter", table.dtype, 0, 0, *moved, variant="sorted")]
+    elif name == "gather":
+        added = [scattered(table, out.numel, "scatter_add")]
+    else:
+        added = [added_rows(table, out.numel)]
+    return [fill(table), *added]
 
 
 def _scatter_backward(call: ConcreteCall) -> list[Kernel]:
@@ -267,15 +236,6 @@ def _padded_backward(call: ConcreteCall) -> list[Kernel]:
     return [*([fill(x) for x in _wanted(call)] if is_constant else []), *_movement_backward(call)]
 
 
-def _sorted_indices(call: ConcreteCall, rows: int) -> Kernel:
-    """The sort of the indices of all rows; of bags, of the entries of all bags."""
-    entries = call.operand("index") if call.operator.name == "embedding_bag" else None
-    count = rows if entries is None else entries.numel
-    kind = "index" if call.operator.name == "index" else "embedding"
-    width = _INDEX_BYTES * count
-    return Kernel("sort", "int64", 0, 0, width, width, Rows(1, count), variant=f"{kind}_indices")
-
-
 def _movement_backward(call: ConcreteCall) -> list[Kernel]:
     """Parts of the gradient are views of it; what was padded or repeated takes a copy."""
     if call.operator.word in _JOINING:  # views, of which those of another element type are converted
@@ -288,14 +248,13 @@ def _movement_backward(call: ConcreteCall) -> list[Kernel]:
     return [copy(call.operands[place]) for place, has_memory in call.gradient.gradients if has_memory]
 
 
-def _softmax_backward(call: ConcreteCall) -> list[Kernel]:
+@on_operand
+def _softmax_backward(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kernel]:
     """Of a softmax, the gradient is multiplied by the result first."""
-    out = call.out
-    if out is None or not out.numel:
+    if not out.numel:
         return []
     size, name = out.full_bytes, call.operator.name
     product = [] if name.startswith("log") else [elementwise(out, 2 * size, size, out.numel)]
-    x = call.operands[0]
     cast = [copy(out, x.bits)] if is_converted_before(x.dtype, out.dtype) else []
     return [*product, softmax_kernel(call, out, f"{name}_backward", 2 * size, size), *cast]
 
@@ -330,8 +289,8 @@ _FAMILY_OF_BACKWARD = {
 }
 _BY_NAME: Mapping[str, Lowering] = by_name(
     {
-        "col2im": image_backward,
-        "im2col": columns_backward,
+        "col2im": on_operand(lambda call, x, out: columns(call, out, x)),
+        "im2col": on_operand(lambda call, x, out: image(call, out, x)),
         "pad": _padded_backward,
         "roll": forward_kernels,  # the gradient is turned back
         "weight_norm": weight_norm,
@@ -346,7 +305,7 @@ _BACKWARD: Mapping[str, Lowering] = {
     "gather": _gather_backward,
     "scatter": _scatter_backward,
     "reduction": _reduction_backward,
-    "pooling": _pooling_backward,
+    "pooling": pooling_backward,
     "loss": loss_backward,
     "resampling": _resampling_backward,
     "scan": _reduction_backward,

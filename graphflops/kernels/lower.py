@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from math import prod
 
@@ -15,7 +15,7 @@ from graphflops.kernels.call import ConcreteCall, Tensor
 from graphflops.kernels.choices import library, limits
 from graphflops.kernels.cudnn import convolution
 from graphflops.kernels.foreach import foreach
-from graphflops.kernels.interpolation import interpolation
+from graphflops.kernels.images import columns, image, interpolation, pooling
 from graphflops.kernels.kernel import Kernel, Rows, Strided
 from graphflops.kernels.moved import (
     PAIRS,
@@ -30,15 +30,14 @@ from graphflops.kernels.moved import (
     fill,
     is_last,
     of_rows,
+    on_operand,
     pointwise,
-    pooling,
     reduction,
     rows_kernel,
     scatter,
     softmax_kernel,
     sum_to,
 )
-from graphflops.kernels.patches import columns, image
 from graphflops.kernels.products import product, recurrent
 from graphflops.kernels.rowwise import loss, norm, weight_norm
 from graphflops.ops.operator import by_name
@@ -73,16 +72,6 @@ def inside_operator(call: PricedCall, kernels: tuple[Kernel, ...]) -> tuple[Kern
     return tuple([kernel for kernel in left if kernel.family != "copy"])
 
 
-def _on_operand(lower: Callable[[ConcreteCall, Tensor, Tensor], list[Kernel]]) -> Lowering:
-    """A lowering that is given the first operand and the first result; nothing where one is no tensor."""
-
-    def lowered(call: ConcreteCall) -> list[Kernel]:
-        out = call.out
-        return [] if out is None or not call.operands else lower(call, call.operands[0], out)
-
-    return lowered
-
-
 def _layout(call: ConcreteCall) -> list[Kernel]:
     """A copy where the operand does not lie as the result must, else a view."""
     if call.operator.word in _ONLY_EXPORTED:
@@ -114,7 +103,7 @@ def _work(call: ConcreteCall, out: Tensor) -> int:
     return call.cost.vector_flops + each * call.cost.transcendentals
 
 
-@_on_operand
+@on_operand
 def _cast(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kernel]:
     """A conversion; to the same element type it is no kernel."""
     return [] if call.estimate.alias else [copy_to(out, x)]
@@ -131,7 +120,7 @@ def _filled(call: ConcreteCall) -> list[Kernel]:
     return [fill(out)]
 
 
-@_on_operand
+@on_operand
 def _pad(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kernel]:
     """The result filled with the padding, then the operand copied into it; one kernel without, or where elements repeat."""
     if call.arguments.get("mode") in REPEATING:
@@ -139,7 +128,7 @@ def _pad(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kernel]:
     return [copy(x)] if out.numel == x.numel else [fill(out), copy(x)]
 
 
-@_on_operand
+@on_operand
 def _rolled(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kernel]:
     """A kernel for each axis."""
     shifts = call.arguments.get("shifts", call.arguments.get("#1"))
@@ -152,7 +141,7 @@ _PAIRED = frozenset({"var", "std", "var_mean", "std_mean", "argmax", "argmin"})
 _WITH_PLACES = ("max", "min")  # along an axis
 
 
-@_on_operand
+@on_operand
 def _reduced(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kernel]:
     kept = _kept_axes(call, x, out)
     if kept is not None:
@@ -176,7 +165,7 @@ def _kept_axes(call: ConcreteCall, x: Tensor, out: Tensor) -> list[int] | None:
     return kept if prod(x.shape[axis] for axis in kept) == out.numel and reduced else None
 
 
-@_on_operand
+@on_operand
 def _softmax(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kernel]:
     """One kernel on rows in order; to another element type the operand is cast first unless the kernel can do it."""
     copies = copied(call)
@@ -185,7 +174,7 @@ def _softmax(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kernel]:
     return kernels if x.numel else []
 
 
-@_on_operand
+@on_operand
 def _sorted(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kernel]:
     kernel = rows_kernel("sort", x, call, call.cost.read_bytes, call.cost.written_bytes)
     longest = kernel.sizes.columns if isinstance(kernel.sizes, Rows) else 0
@@ -194,12 +183,14 @@ def _sorted(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kernel]:
     return [replace(kernel, variant="warp" if longest <= _SORTED_BY_WARP else "block")]
 
 
-@_on_operand
+@on_operand
 def _moved(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kernel]:
-    parts, joins = [*call.operands], call.operator.name in _JOINING
-    if joins and not _is_joined_at_once(call, x, out):
-        own = {"dtype": out.dtype, "bits": out.bits, "strides": _steps(call, x, out)}
-        return [copy_to(replace(x, **own), x) for x in parts]
+    """One kernel; of joined parts with more axes than it takes one for each. Stacked parts have an axis less."""
+    parts, joins, axis = [*call.operands], call.operator.name in _JOINING, axis_of(call, out.rank)
+    is_inside = x.rank < out.rank and axis < x.rank  # stacked parts get a new axis only if it is the last
+    if joins and (x.rank if is_inside else out.rank) > _MOST_AXES:
+        strides = out.strides if x.rank == out.rank else (*out.strides[:axis], *out.strides[axis + 1 :])
+        return [copy_to(replace(x, dtype=out.dtype, bits=out.bits, strides=strides), x) for x in parts]
     are_last = out.rank == _IMAGE_RANK and all(map(is_last, (*parts, out)))
     if are_last:  # images lie as rows of channels, one after the other
         *parts, out = map(_as_rows, (*parts, out))
@@ -221,18 +212,6 @@ def _as_rows(images: Tensor) -> Tensor:
     return replace(images, shape=shape, strides=steps)
 
 
-def _is_joined_at_once(call: ConcreteCall, part: Tensor, out: Tensor) -> bool:
-    """Whether one kernel joins all parts, which have few axes. Stacked ones get a new axis only if it is the last."""
-    is_inside = part.rank < out.rank and axis_of(call, out.rank) < part.rank
-    return (part.rank if is_inside else out.rank) <= _MOST_AXES
-
-
-def _steps(call: ConcreteCall, part: Tensor, out: Tensor) -> tuple[int, ...]:
-    """How a part lies in what joins it. Stacked tensors have an axis less."""
-    axis = axis_of(call, out.rank)
-    return out.strides if part.rank == out.rank else (*out.strides[:axis], *out.strides[axis + 1 :])
-
-
 def _joining(parts: Sequence[Tensor], out: Tensor) -> str:
     """The kernel that joins tensors: with loads of 16 bytes where each part begins and ends at a multiple of these."""
     sizes = zip(out.shape, parts[0].shape, strict=False)
@@ -241,7 +220,7 @@ def _joining(parts: Sequence[Tensor], out: Tensor) -> str:
     return "cat" if any(row % _ALIGNED for row in rows) else "cat_aligned"
 
 
-@_on_operand
+@on_operand
 def _gathered(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kernel]:
     """Rows of the result are read from anywhere in the table; of rows that do not align each element by itself."""
     kernel = rows_kernel("gather", out, call, call.cost.read_bytes, call.cost.written_bytes)
@@ -265,7 +244,7 @@ def _other(call: ConcreteCall) -> list[Kernel]:
     return [Kernel("other", like.dtype, cost.matrix_flops, work, cost.read_bytes, cost.written_bytes)]
 
 
-@_on_operand
+@on_operand
 def _dropout(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kernel]:
     """One kernel that draws the mask and applies it; nothing while it is not training."""
     if call.estimate.alias or call.cost.vector_flops == 0:
@@ -290,8 +269,8 @@ _ONLY_EXPORTED = frozenset({"lift_fresh_copy"})
 _COPIED_FIRST = frozenset({"masked_fill"})  # then changed in place
 _BY_NAME: Mapping[str, Lowering] = by_name(
     {
-        "col2im": image,
-        "im2col": columns,
+        "col2im": on_operand(image),
+        "im2col": on_operand(columns),
         "pad": _pad,
         "roll": _rolled,
         "weight_norm": weight_norm,

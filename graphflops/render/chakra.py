@@ -17,7 +17,7 @@ from graphflops.derived.timeline import Span, timeline
 from graphflops.dims import total
 from graphflops.errors import OptionError
 from graphflops.graph import Mesh, Ref
-from graphflops.kernels.transfer import hosted
+from graphflops.kernels.moved import hosted
 from graphflops.ops import operator
 from graphflops.render.text import operator_name, safe
 from graphflops.report import Report, Row

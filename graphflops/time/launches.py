@@ -20,9 +20,8 @@ from graphflops.kernels.call import ConcreteCall, OpenSizeError, Sizes
 from graphflops.kernels.gradients import backward_kernels, call_kernels
 from graphflops.kernels.kernel import AttentionKernel, Exchange, Kernel, Product
 from graphflops.kernels.lower import inside_operator
-from graphflops.kernels.moved import copy, elementwise
+from graphflops.kernels.moved import Transfer, copy, elementwise, hosted, transfer
 from graphflops.kernels.rowwise import loss_kernels
-from graphflops.kernels.transfer import Transfer, hosted, transfer
 from graphflops.passes.checkpoints import gradient_checkpoints
 from graphflops.passes.program import PricedCall, PricedGraph, PricedProgram
 from graphflops.tensor import TensorType

@@ -23,7 +23,7 @@ from graphflops.kernels.kernel import (
     Recurrence,
     bytes_of,
 )
-from graphflops.kernels.transfer import TO_HOST
+from graphflops.kernels.moved import TO_HOST
 from graphflops.links.cost import NO_LINK, kind_of, of_sent
 from graphflops.links.network import network_of
 from graphflops.report import Row

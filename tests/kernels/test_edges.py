@@ -14,6 +14,7 @@ from graphflops.kernels.buffers import _axes
 from graphflops.kernels.convolution import Convolution, Layout
 from graphflops.kernels.gradient_formulas import axes_of
 from graphflops.kernels.gradients import _gather_backward
+from graphflops.kernels.images import pooling, pooling_backward
 from graphflops.kernels.kernel import (
     Attention,
     Exchange,
@@ -24,7 +25,7 @@ from graphflops.kernels.kernel import (
     Strided,
 )
 from graphflops.kernels.kernel import Convolution as Sizes
-from graphflops.kernels.moved import _written_rows, collective_backward, pooling, pooling_backward
+from graphflops.kernels.moved import _written_rows, collective_backward
 from graphflops.kernels.products import product_backward, recurrent
 from graphflops.tensor import BFLOAT16, TensorType
 from tests.one_call import g

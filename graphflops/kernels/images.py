@@ -1,21 +1,83 @@
-"""Interpolations (UpSample*.cu of ATen): a thread for each result, or position of all images; at the same size a copy."""
+"""Kernels that go over images: pooling, interpolations (UpSample*.cu of ATen), and patches as columns (im2col.cuh).
+
+Pooling and its gradients go by dimensions and layout. An interpolation has a thread for each result, or position of all
+images; at the same size it is a copy.
+"""
 
 from __future__ import annotations
 
 from math import log2, prod
 
-from graphflops.kernels.beside import largest_power
+from graphflops.kernels.beside import is_mean, largest_power
 from graphflops.kernels.call import ConcreteCall, Tensor
 from graphflops.kernels.choices import constants, limits
 from graphflops.kernels.kernel import Kernel, Rows, Sizes, Windows
-from graphflops.kernels.moved import copy_to, fill, is_last, of_rows
+from graphflops.kernels.moved import copied, copy_to, fill, is_last, of_rows, reduction, spread
+
+_IMAGE_RANK, _VOLUME_RANK = 4, 5
+_INDEX_BYTES = 8
+_PLANE_BLOCK = (32, 8)  # threads across and down a plane of results
+_MOST_DOWN = 16  # blocks down the planes of an image, all together
+
+
+def pooling(call: ConcreteCall) -> list[Kernel]:
+    """One kernel; an average over all positions is a mean."""
+    x, out = call.operand("x"), call.out
+    if x is None or out is None or x.rank < 2 or not out.numel:
+        return []
+    if is_mean(call.operator, out.shape):
+        return [reduction(x, out.numel, is_inner=x.strides[1] != 1)]
+    window = Windows(out.numel, _window_positions(call, x, out))
+    if (
+        call.operator.name == "adaptive_max_pool" and out.rank == _IMAGE_RANK
+    ):  # AdaptiveMaxPooling2d.cu of ATen
+        *_, channels, height, width = out.shape
+        blocks = max(
+            _MOST_DOWN // max(channels, 1), 1
+        )  # of a plane; a thread looks at several positions in turn
+        turns = -(-width // _PLANE_BLOCK[0]) * -(-height // (_PLANE_BLOCK[1] * blocks))
+        window = Windows(out.numel // (height * width), window.positions * turns)
+    indices = _INDEX_BYTES * out.numel if "max" in call.operator.name else 0
+    moved = (x.full_bytes, out.full_bytes + indices)
+    return [*copied(call), Kernel("pool", x.dtype, 0, 0, *moved, window, variant=_pooling_variant(call, x))]
+
+
+def pooling_backward(call: ConcreteCall) -> list[Kernel]:
+    """Each element gathers from the windows that it is in; where windows are uneven, they add to zeros."""
+    x, out = call.operand("x"), call.out
+    if out is not None and call.operands and is_mean(call.operator, out.shape):
+        return [spread(call.operands[0], out)]
+    if x is None or out is None or x.rank < 2 or not out.numel:
+        return []
+    cover = _window_positions(call, x, out) * out.numel / max(x.numel, 1)
+    indices = _INDEX_BYTES * out.numel if "max" in call.operator.name else 0
+    moved = (out.full_bytes + indices, x.full_bytes)
+    variant = f"{_pooling_variant(call, x)}_backward"
+    kernel = Kernel("pool", x.dtype, 0, 0, *moved, Windows(x.numel, cover), variant=variant)
+    zeros = [] if call.operator.name == "avg_pool" else [fill(x)]
+    return [*copied(call, again=True), *zeros, kernel]
+
+
+def _window_positions(call: ConcreteCall, x: Tensor, out: Tensor) -> float:
+    """Positions of a window."""
+    if call.operator.name.startswith("adaptive"):
+        return x.numel / out.numel
+    kernel = call.arguments.get("kernel_size")  # of a gradient operator, whose work is not the window's
+    if isinstance(kernel, tuple):
+        return prod(kernel) if len(kernel) > 1 else kernel[0] ** (x.rank - 2)
+    return call.cost.vector_flops / out.numel
+
+
+def _pooling_variant(call: ConcreteCall, x: Tensor) -> str:
+    layout = "_last" if is_last(x) else ""
+    return f"{call.operator.name}{'_volume' if x.rank >= _VOLUME_RANK else layout}"
+
 
 _WARP = 32  # threads
 _LINE = 256 * 8  # bits that are loaded together
 _TAPS = 4  # of a cubic interpolation, along an axis
 _CORNERS, _CORNERS_OF_CUBIC = 4, 16
 _LEAST_CHANNELS = 4  # for which kernels with channels innermost run
-_IMAGE_RANK = 4
 # Time of an image's loads, how much less for each octave of positions that share them, the part in which a warp waits.
 _UNSHARED, _SHARED, _WAIT = constants("aten_2", "interpolation", "unshared", "shared", "wait")
 # Of a cubic one: a further line that a warp loads, and an image of the same size, by the time of an image; additions.
@@ -123,3 +185,25 @@ def _lanes(out: Tensor) -> int:
     down = largest_power(height, _BLOCK // across)
     planes = prod(out.shape[:2])
     return planes * -(-width // across) * across * -(-height // down) * down
+
+
+(_SHARED_PATCHES,) = constants("aten_2", "patches", "shared")
+_MOST_KERNELS = 1024  # that are told apart; a file may claim any batch
+_COLUMNS_RANK = 3  # of a batch of columns; that of its images has one more
+
+
+def columns(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kernel]:
+    """A kernel for each image, in which a thread copies one patch of a channel, one position after the other."""
+    images = out.shape[0] if out.rank == _COLUMNS_RANK else 1
+    kernels = min(images, _MOST_KERNELS)
+    moved = x.full_bytes // max(kernels, 1), out.full_bytes // max(kernels, 1)
+    taps = out.shape[-2] // max(x.shape[-3], 1)  # rows of the columns, by channels
+    turns = int(taps**_SHARED_PATCHES) * -(-images // max(kernels, 1))
+    sizes = Rows(1, turns, is_inner=False)
+    return [Kernel("copy", x.dtype, 0, 0, *moved, sizes, variant="im2col")] * kernels
+
+
+def image(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kernel]:
+    """One kernel, in which a thread adds up what the patches have for its position."""
+    windows = Windows(out.numel, x.numel / max(out.numel, 1))  # patches that a position is in
+    return [Kernel("scatter", x.dtype, 0, 0, x.full_bytes, out.full_bytes, windows, variant="col2im")]
