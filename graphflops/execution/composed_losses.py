@@ -72,17 +72,13 @@ def cosine_embedding_loss(
     t: Calls, input1: Operand, input2: Operand, target: Operand, margin: float = 0.0, reduction: int = MEAN
 ) -> Operand:
     pairs = ((input1, input2), (input1, input1), (input2, input2))
-    product, *squares = [t.inside(_summed_product, a, b) for a, b in pairs]
+    product, *squares = [t.inside(lambda t, a, b: t.sum(t.mul(a, b), (-1,)), *pair) for pair in pairs]
     one, other = [t.add(square, 1e-12) for square in squares]
     cosine = t.div(product, t.sqrt_(t.mul(one, other)))
     zeros = t.zeros_like(cosine)
     alike, unlike = _less(t, 1, cosine), _positive(t, t.sub(cosine, margin))
     loss = t.add(t.where(t.eq(target, 1), alike, zeros), t.where(t.eq(target, -1), unlike, zeros))
     return t.reduced(loss, reduction)
-
-
-def _summed_product(t: Calls, a: Operand, b: Operand) -> Operand:
-    return t.sum(t.mul(a, b), (-1,))
 
 
 @composite("triplet_margin_loss")

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, TypeVar
 from graphflops.cost import Value
 from graphflops.dims import Dim, dim_max, total
 from graphflops.errors import GraphflopsError, RuleError
-from graphflops.execution.strides import size_hint
+from graphflops.execution.strides import Values, size_hint
 from graphflops.graph import Node, Ref
 from graphflops.ops import operator
 from graphflops.passes.gradients import reached
@@ -86,7 +86,7 @@ class Calls:
     those of the call, and `out` and `g` the first of them.
     """
 
-    def __init__(self, of: PricedCall, values: Mapping[str, Value], *, is_seen: bool = True) -> None:
+    def __init__(self, of: PricedCall, values: Values, *, is_seen: bool = True) -> None:
         self.of, self.is_seen = of, is_seen
         self.calls: list[PricedCall] = []
         self.values: dict[str, Value] = {}
@@ -94,7 +94,7 @@ class Calls:
         self.results = [Operand(name, value) for name, value in outputs if isinstance(value, TensorType)]
         self.gradients = [Operand(f"{name}/gradient", value.like()) for name, value in self.results]
         self.out, self.g = (self.results[0], self.gradients[0]) if self.results else (_NONE, _NONE)
-        self.known: Mapping[str, Value] = ChainMap(self.values, dict(self.gradients), values)  # type: ignore[arg-type]
+        self.known: Values = ChainMap(self.values, dict(self.gradients), values)  # type: ignore[arg-type]
         self.until: dict[str, int] = {}
 
     def __getattr__(self, word: str) -> Callable[..., Operand]:
@@ -181,13 +181,13 @@ class Expanded(NamedTuple):
     """
 
     calls: Sequence[PricedCall]
-    values: Mapping[str, Value]
+    values: Values
     until: Mapping[str, int]
     outer: Mapping[str, Node]
     given: Sequence[tuple[PricedCall, int]]
 
 
-def expanded(calls: Sequence[PricedCall], values: Mapping[str, Value]) -> Expanded:
+def expanded(calls: Sequence[PricedCall], values: Values) -> Expanded:
     """The calls that run."""
     if not any(_function(call.node.op, COMPOSITES) for call in calls):
         return Expanded(calls, values, {}, {}, [(call, place) for place, call in enumerate(calls)])
@@ -215,16 +215,16 @@ class Inside(NamedTuple):
     """
 
     calls: Sequence[PricedCall]
-    values: Mapping[str, Value]
+    values: Values
     beside: Dim
 
 
-def kernel_calls(call: PricedCall, values: Mapping[str, Value]) -> Inside | None:
+def kernel_calls(call: PricedCall, values: Values) -> Inside | None:
     """The calls of an operator whose kernels are those of others."""
     return _unseen(KERNELS, call, values, call.estimate.out)
 
 
-def gradient_calls(call: PricedCall, values: Mapping[str, Value]) -> Inside | None:
+def gradient_calls(call: PricedCall, values: Values) -> Inside | None:
     """The calls that compute the gradients of a call."""
     if call.gradient is None:
         return None
@@ -233,10 +233,7 @@ def gradient_calls(call: PricedCall, values: Mapping[str, Value]) -> Inside | No
 
 
 def _unseen(
-    functions: Mapping[str, Composite],
-    call: PricedCall,
-    values: Mapping[str, Value],
-    results: Sequence[Value],
+    functions: Mapping[str, Composite], call: PricedCall, values: Values, results: Sequence[Value]
 ) -> Inside | None:
     """The calls of ATen's function; none where there is no function, or for other arguments than its."""
     function = _function(call.node.op, functions)

@@ -6,13 +6,14 @@ call one operator each. An export records the calls of the ordinary path. Sizes 
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Sequence
 from dataclasses import replace
 from itertools import groupby
 from typing import NamedTuple
 
-from graphflops.cost import Estimate, Value
+from graphflops.cost import Estimate
 from graphflops.dims import Dim, at_least, dim_max, prod, total
+from graphflops.execution.strides import Values
 from graphflops.passes.program import PricedCall
 from graphflops.tensor import TensorType
 
@@ -23,7 +24,7 @@ _PROJECTED = 3  # query, key and value
 
 def with_fast_paths(
     calls: Sequence[PricedCall],
-    values: Mapping[str, Value],
+    values: Values,
     given: Container[str],
     returned: Container[str],
     kinds: Sequence[str] = (),
@@ -51,10 +52,8 @@ def with_fast_paths(
             and isinstance(values.get(name), TensorType)  # sizes are computed beside the operator
             and (name in returned or readers.get(name, -1) > places[-1])
         ]
-        is_fast = kind and module.is_fast and results
-        weights = module.returned_weights if is_fast else ()
-        if is_fast:
-            inside = [module.call([*results, *(name for name in weights if name not in results)])]
+        if kind and module.is_fast and results:
+            inside = [module.call([*dict.fromkeys((*results, *module.returned_weights))])]
         found += inside
     return found
 
@@ -83,7 +82,7 @@ def calls_of_module(module: PricedCall, calls: Sequence[PricedCall]) -> Sequence
     return ()
 
 
-def projections(call: PricedCall, values: Mapping[str, Value]) -> Sequence[Dim]:
+def projections(call: PricedCall, values: Values) -> Sequence[Dim]:
     """Bytes of the projections and of what attends to them, which a module of one operator makes before its result."""
     if not is_module(call):
         return ()
@@ -99,7 +98,7 @@ class _Module(NamedTuple):
 
     kind: str
     calls: Sequence[PricedCall]
-    values: Mapping[str, Value]
+    values: Values
     given: Container[str]
 
     @property
@@ -116,14 +115,10 @@ class _Module(NamedTuple):
         if attention is None or attention.operator.name not in ("transpose", "permute"):
             return False  # the ordinary path puts the batch second, if it is not
         drops = any(call.node.operator.kind == "dropout" and True in call.node.args for call in self.calls)
-        sequences = [
-            name
-            for name in self.operands
-            if isinstance(value := self.values.get(name), TensorType)
-            and value.dtype.is_floating
-            and value.rank == 3
-        ]
-        return not drops and len(sequences) == 1 and self.score_bytes is not None
+        given = (self.values.get(name) for name in self.operands)
+        tensors = [value for value in given if isinstance(value, TensorType) and value.dtype.is_floating]
+        sequences = sum(value.rank == 3 for value in tensors)
+        return not drops and sequences == 1 and self.score_bytes is not None
 
     def typed(self, name: str | None) -> TensorType:
         """The type of a tensor."""
@@ -171,14 +166,9 @@ class _Module(NamedTuple):
         attention = self.attention_bytes(x)
         if self.kind == _ATTENTION:
             return attention
-        hidden = next(
-            (
-                self.typed(call.node.outputs[0]).nbytes
-                for call in self.calls
-                if call.node.module.endswith("linear1") and call.node.operator.kind == "product"
-            ),
-            0,
-        )
+        products = (call.node for call in self.calls if call.node.operator.kind == "product")
+        first = (node.outputs[0] for node in products if node.module.endswith("linear1"))
+        hidden = next((self.typed(name).nbytes for name in first), 0)
         is_norm_first = self.calls[0].node.operator.kind == "normalisation"
         return dim_max(attention, x + hidden + x) + (x if is_norm_first else 0)
 

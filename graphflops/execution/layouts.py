@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from graphflops.attention.kernel import Operand, Problem, attention_kernel
-from graphflops.cost import Value
 from graphflops.devices import Platform
 from graphflops.dims import Dim
 from graphflops.execution.strides import (
@@ -21,6 +20,7 @@ from graphflops.execution.strides import (
     HasStrides,
     Laid,
     Strides,
+    Values,
     has_channels_last,
     is_contiguous,
     order_of,
@@ -62,7 +62,7 @@ class Layouts:
     def __init__(
         self,
         calls: Sequence[PricedCall],
-        values: Mapping[str, Value],
+        values: Values,
         platform: Platform,
         orders: Mapping[str, Sequence[int]] | None = None,
         recorded: Step | None = None,
@@ -325,27 +325,18 @@ def is_chosen(call: PricedCall) -> bool:
 def attention_problem(call: PricedCall, layouts: HasStrides, training: bool) -> Problem | None:
     """The operands of a call of scaled_dot_product_attention as they lie in memory; None where one is not known."""
     arguments = call.node.arguments()
-    query, key, value, mask = (
-        _operand(arguments.get(name), layouts) for name in ("query", "key", "value", "mask")
-    )
-    if query is None or key is None or value is None:
-        return None
-    if min(operand.type.rank for operand in (query, key, value)) < 3:
+    operands: dict[str, Operand] = {}
+    for name in ("query", "key", "value", "mask"):
+        argument = arguments.get(name)
+        if isinstance(argument, Ref) and (type_ := tensor_type(argument, layouts.values)) is not None:
+            operands[name] = Operand(type_, layouts.of(argument.name))
+    mask, dropout = operands.pop("mask", None), arguments.get("dropout_p")
+    if len(operands) < 3 or min(operand.type.rank for operand in operands.values()) < 3:
         return None
     return Problem(
-        *(query, key, value, mask),
-        dropout=_number(arguments.get("dropout_p")),
+        *(operands["query"], operands["key"], operands["value"], mask),
+        dropout=float(dropout) if isinstance(dropout, (int, float)) else 0.0,
         is_causal=arguments.get("is_causal") is True,
         is_grouped=arguments.get("enable_gqa") is True,
         wants_gradient=training and call.gradient is not None,
     )
-
-
-def _operand(argument: object, layouts: HasStrides) -> Operand | None:
-    if not isinstance(argument, Ref) or (value := tensor_type(argument, layouts.values)) is None:
-        return None
-    return Operand(value, layouts.of(argument.name))
-
-
-def _number(argument: Any) -> float:
-    return float(argument) if isinstance(argument, (int, float)) else 0.0

@@ -8,7 +8,7 @@ itself keeps the bytes and the work that it was priced with, and is run as an op
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from operator import is_
 
@@ -24,6 +24,7 @@ from graphflops.execution.fast_path import with_fast_paths
 from graphflops.execution.frames import References
 from graphflops.execution.layouts import Layouts
 from graphflops.execution.python_frame import Lifetimes
+from graphflops.execution.strides import Values
 from graphflops.graph import EagerRun, Graph, Node, Ref
 from graphflops.passes.program import MemoryUse, PricedCall, PricedGraph, PricedProgram
 from graphflops.tensor import TensorType
@@ -57,7 +58,7 @@ def _judged(call: PricedCall, graph: PricedGraph) -> PricedCall:
     return _unknown(call, graph.values)
 
 
-def _contradicted(call: PricedCall, values: Mapping[str, Value]) -> set[str]:
+def _contradicted(call: PricedCall, values: Values) -> set[str]:
     """The results whose derived types are not those that the program's values have."""
     wrong: set[str] = set()
     estimate = call.estimate
@@ -78,13 +79,13 @@ def _agree(ours: Value, value: Value) -> bool:
     return ours.rank == value.rank and not any(map(differ, ours.shape, value.shape))
 
 
-def _as_recorded(call: PricedCall, values: Mapping[str, Value]) -> Estimate:
+def _as_recorded(call: PricedCall, values: Values) -> Estimate:
     """The estimate of a call with the types that the program's values have."""
     out = tuple(None if name is None else values.get(name) for name in call.node.outputs)
     return replace(call.estimate, out=out)
 
 
-def _unknown(call: PricedCall, values: Mapping[str, Value]) -> PricedCall:
+def _unknown(call: PricedCall, values: Values) -> PricedCall:
     """The call as one of an unknown operator."""
     results = len(call.node.outputs)
     node = replace(call.node, op=_OPERATOR, args=tuple(map(Ref, call.uses)), kwargs=())
@@ -128,7 +129,9 @@ class Run:
             outputs = [name for name in call.node.outputs if name is not None]
             is_copy = layouts.is_copy(outputs[0]) if outputs else None
             if call.node.operator.kind in _COPYING and not left_out.isdisjoint(outputs):
-                is_copy = False if any(self._repeats(name) for name in call.uses[:1]) else is_copy
+                x = layouts.values.get(call.uses[0]) if call.uses else None
+                is_repeated = isinstance(x, TensorType) and x.stored is not None
+                is_copy = False if is_repeated else is_copy
             is_view = call.estimate.alias if is_copy is None else not is_copy
             operands = [name for name in call.uses if name in tensors] if is_view else []
             owner = root.get(operands[0], operands[0]) if operands else None
@@ -136,10 +139,6 @@ class Run:
                 if name in tensors:
                     root[name] = owner or name
         return root
-
-    def _repeats(self, name: str) -> bool:
-        """Whether a value is a view that shows its elements several times."""
-        return isinstance(value := self.layouts.values.get(name), TensorType) and value.stored is not None
 
     @cached_property
     def lifetimes(self) -> Lifetimes:
@@ -166,10 +165,10 @@ class Run:
 
     def is_empty(self, name: str) -> bool:
         """Whether a value is a vector without elements, as `torch.tensor([])` is."""
-        value = self.layouts.values.get(name)
-        return isinstance(value, TensorType) and value.shape == (0,)
+        return getattr(self.layouts.values.get(name), "shape", None) == (0,)
 
 
+@dataclass(eq=False)
 class Runs:
     """The runs of the graphs of one program, each found once.
 
@@ -177,20 +176,12 @@ class Runs:
     fast_paths: of the modules that have one, those that take it; all where not given.
     """
 
-    def __init__(
-        self,
-        attentions: Sequence[AttentionUse],
-        platform: Platform,
-        *,
-        is_eager: bool,
-        fast_paths: Sequence[str] = (),
-    ) -> None:
-        self.attentions = attentions
-        self.platform = platform
-        self.is_eager = is_eager
-        self.fast_paths = fast_paths
-        self.known: dict[tuple[PricedGraph, bool], Run] = {}
-        self.consistent: dict[PricedGraph, Sequence[PricedCall]] = {}
+    attentions: Sequence[AttentionUse]
+    platform: Platform
+    is_eager: bool
+    fast_paths: Sequence[str] = ()
+    known: dict[tuple[PricedGraph, bool], Run] = field(default_factory=dict)
+    consistent: dict[PricedGraph, Sequence[PricedCall]] = field(default_factory=dict)
 
     def of(self, graph: PricedGraph, *, has_fast_paths: bool = False) -> Run:
         """The run of a graph. has_fast_paths: modules that have one are a single call, as where nothing wants a gradient."""

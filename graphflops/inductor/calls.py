@@ -51,11 +51,8 @@ class ForwardLowering(Lowering):
         operands = tuple(self.tensor(name) for name in names)
         outer = [tensor for name, tensor in zip(names, operands, strict=True) if self.is_outer(name)]
         parts = self.parts_read(call, names, operands)
-        results = [
-            name
-            for name in call.node.outputs
-            if name is not None and isinstance(self.values.get(name), TensorType)
-        ]
+        made = [name for name in call.node.outputs if name is not None]
+        results = [name for name in made if isinstance(self.values.get(name), TensorType)]
         made = [name for name in results if self.root.get(name) == name]
         of = Lowered(call, names, operands, parts, frozenset(outer), made)
         if call.in_place and results:
@@ -274,20 +271,17 @@ class BackwardLowering(GradientLowering):
         elif operator.kind in _FUSIBLE and not regions:
             self.pointwise(of)
         else:
-            reads, is_over = (
-                (*of.incoming, *self.read(of), *of.beside.values()),
-                operator.name == "all_reduce",
-            )
-            more = {"is_over": is_over, "is_exchange": operator.kind == "collective"}
-            workspace = self.workspace(of)
-            self.add(
-                of, "extern", of.fresh.values(), reads, workspace=workspace, allocates=not is_over, **more
-            )
+            reads = (*of.incoming, *self.read(of), *of.beside.values())
+            is_over, is_exchange = operator.name == "all_reduce", operator.kind == "collective"
+            more = {"is_over": is_over, "is_exchange": is_exchange, "allocates": not is_over}
+            self.add(of, "extern", of.fresh.values(), reads, workspace=self.workspace(of), **more)
 
     def pointwise(self, of: Lowered) -> None:
         """Each gradient from those of the results; summed up for an operand that was broadcast."""
-        operator = of.call.node.operator
-        if operator.kind == "pooling" and not self.is_global(of):
+        operator, out = of.call.node.operator, self.values[of.call.node.outputs[0] or ""]
+        # A pooling that leaves one position of each channel is a mean.
+        is_global = isinstance(out, TensorType) and all(size == 1 for size in out.shape[2:])
+        if operator.kind == "pooling" and not is_global:
             self.pooling(of)
             return
         read = [] if operator.kind == "pooling" else [*self.read(of), *of.beside.values()]
@@ -318,11 +312,6 @@ class BackwardLowering(GradientLowering):
                 self.add(of, "pointwise", (tensor,), reads, recomputable=False)
             else:
                 self.add(of, "extern", (tensor,), reads, allocates=True)
-
-    def is_global(self, of: Lowered) -> bool:
-        """Whether a pooling leaves one position of each channel."""
-        out = self.values[of.call.node.outputs[0] or ""]
-        return isinstance(out, TensorType) and all(size == 1 for size in out.shape[2:])
 
     def threshold(self, of: Lowered, tensor: str) -> str:
         """Append the comparison that the gradient of an activation selects by: a truth value for each element."""

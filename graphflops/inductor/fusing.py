@@ -50,21 +50,13 @@ class Kernel:
         """Whether inductor writes its code; others are of libraries."""
         return self.members[0].kind != "extern"
 
-    @property
-    def takes_free_memory(self) -> bool:
-        """Whether its results may lie in memory that is free; those that a library allocates do not."""
-        return not self.members[-1].allocates
-
     @cached_property
     def over(self) -> Mapping[str, tuple[str, ...]]:
         """By result, the tensors that the operator that makes it reads where it writes: it may be written over them."""
         if not self.is_written and not self.members[-1].is_over:
             return {}
-        return {
-            op.outputs[0]: tuple([name for name in op.reads if name not in op.moved])
-            for op in self.members
-            if len(op.outputs) == 1
-        }
+        single = [op for op in self.members if len(op.outputs) == 1]
+        return {op.outputs[0]: tuple([name for name in op.reads if name not in op.moved]) for op in single}
 
 
 def fused(stored: Sequence[Op], outputs: Container[str]) -> list[Kernel]:
@@ -143,9 +135,8 @@ class _Groups:
         loops = [self.loops[group] for group in groups]
         if any(len(self.members[group]) >= _MOST_MEMBERS for group in groups):
             return False
-        return all(run_together(one, op) for one in loops) and all(
-            run_together(one, other) for one, other in pairwise(loops)
-        )
+        pairs = [*((loop, op) for loop in loops), *pairwise(loops)]
+        return all(run_together(one, other) for one, other in pairs)
 
     def new(self, op: Op, depth: int) -> int:
         self.members.append([op])
@@ -189,15 +180,15 @@ class _Groups:
 
     def kernels(self, outputs: Container[str]) -> list[Kernel]:
         """The groups with what they read from others and what others read of them."""
-        readers = self.reading()
-        whole = [group for group in range(len(self.joined)) if self.joined[group] == group]
-        return [self.kernel(group, readers, outputs) for group in whole]
-
-    def kernel(self, group: int, readers: Mapping[str, set[int]], outputs: Container[str]) -> Kernel:
-        members = self.members[group]
-        made = {name: None for op in members for name in op.outputs}
-        reads = {name: None for op in members for name in op.reads if name not in made}
-        is_extern = members[0].kind == "extern"
-        left = [name for name in made if is_extern or name in outputs or readers.get(name, set()) - {group}]
-        inside = tuple(name for name in made if name not in left)
-        return Kernel(tuple(members), tuple(left), inside, tuple(reads))
+        readers, kernels = self.reading(), list[Kernel]()
+        for group, members in enumerate(self.members):
+            if self.joined[group] != group:
+                continue
+            made = {name: None for op in members for name in op.outputs}
+            reads = {name: None for op in members for name in op.reads if name not in made}
+            is_extern = members[0].kind == "extern"
+            read = {name for name in made if readers.get(name, set()) - {group}}  # by others
+            left = [name for name in made if is_extern or name in outputs or name in read]
+            inside = tuple(name for name in made if name not in left)
+            kernels.append(Kernel(tuple(members), tuple(left), inside, tuple(reads)))
+        return kernels

@@ -29,7 +29,10 @@ def prefers_channels_last(
     kinds = [_class(*each) for each in found]
     if not any(weight.rank == _IMAGE_RANK for _, _, weight in found):
         return False
-    if ops_of(calls, inputs) >= _MOST_OPS * len(found) or "open" in kinds:
+    # Nodes of the graph that torch.compile sees, about.
+    operators = [call.node.operator for call in calls]
+    nodes = inputs + sum(_OPS_OF_GATE if op.has("gate") else _OPS.get(op.kind, 1) for op in operators)
+    if nodes >= _MOST_OPS * len(found) or "open" in kinds:
         return False
     if training:
         is_slow = "grouped" in kinds or any(_is_narrowing(weight) for _, _, weight in found)
@@ -56,12 +59,6 @@ def image_and_weight(call: PricedCall, values: Mapping[str, Value]) -> tuple[Ten
     if not isinstance(x, TensorType) or not isinstance(weight, TensorType) or min(x.rank, weight.rank) < 3:
         return None
     return x, weight
-
-
-def ops_of(calls: Sequence[PricedCall], inputs: int) -> int:
-    """Nodes of the graph that torch.compile sees, about."""
-    operators = [call.node.operator for call in calls]
-    return inputs + sum(_OPS_OF_GATE if one.has("gate") else _OPS.get(one.kind, 1) for one in operators)
 
 
 def _class(call: PricedCall, x: TensorType, weight: TensorType) -> str:

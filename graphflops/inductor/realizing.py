@@ -8,13 +8,14 @@ in several steps (`Reduction.num_splits` and `reduction_split_factor` of inducto
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from itertools import chain
+from typing import Literal, NamedTuple
 
 from graphflops.devices import Platform
 from graphflops.dims import Dim
-from graphflops.inductor.lowering import JointGraph, Op
+from graphflops.inductor.lowering import JointGraph, Op, users_of
 
 Parts = Mapping[str, Mapping[str, Dim]]  # bytes by tensor and part
 
@@ -44,12 +45,7 @@ class _Formula(NamedTuple):
     def stored(self, op: Op, inside: tuple[str, ...]) -> Op:
         """The operator that stores the result. inside: what it reads that is not stored."""
         return replace(
-            op,
-            reads=self.sources,
-            parts=self.parts,
-            outer=self.outer,
-            moved=self.moved,
-            computes=inside,
+            op, reads=self.sources, parts=self.parts, outer=self.outer, moved=self.moved, computes=inside
         )
 
 
@@ -58,10 +54,7 @@ def realized(ops: Sequence[Op], outputs: Container[str]) -> tuple[list[Op], dict
 
     Then by tensor the others, which are computed wherever they are read. outputs: tensors that outlive the graph.
     """
-    users: dict[str, list[Op]] = {}
-    for op in ops:
-        for name in op.reads:
-            users.setdefault(name, []).append(op)
+    users = users_of(ops)
     formulas: dict[str, _Formula] = {}  # of tensors that are not stored
     stored: list[Op] = []
     computed_again: dict[str, Op] = {}
@@ -84,32 +77,23 @@ def _formula(op: Op, known: Mapping[str, _Formula], inside: Sequence[str]) -> _F
     if not inside:
         return _Formula(op.reads, op.parts, op.outer, op.moved, len(op.reads) * op.window, own)
     formulas = [known[name] for name in inside]
-    sources = tuple(
-        dict.fromkeys(
-            source for name in op.reads for source in (known[name].sources if name in known else (name,))
-        )
-    )
+    read = (known[name].sources if name in known else (name,) for name in op.reads)
+    sources = tuple(dict.fromkeys(chain.from_iterable(read)))
     further = sum(formula.loads - len(formula.sources) for formula in formulas)
     computed = own.union(*[formula.computed for formula in formulas])
-    outer = _of_sources(op, known, op.outer, lambda formula: formula.outer)
-    moved = _of_sources(op, known, op.moved, lambda formula: formula.moved)
+    outer, moved = _of_sources(op, known, "outer"), _of_sources(op, known, "moved")
     return _Formula(sources, _parts(op, known), outer, moved, len(sources) * op.window + further, computed)
 
 
-def _of_sources(
-    op: Op,
-    known: Mapping[str, _Formula],
-    own: frozenset[str],
-    of: Callable[[_Formula], frozenset[str]],
-) -> frozenset[str]:
-    """The stored tensors behind what an operator reads in some way. own: of its reads; of: of what is computed for it."""
+def _of_sources(op: Op, known: Mapping[str, _Formula], way: Literal["outer", "moved"]) -> frozenset[str]:
+    """The stored tensors behind what an operator reads in some way, and of what is computed for it."""
     found: set[str] = set()
     for name in op.reads:
         formula = known.get(name)
-        if name in own:
+        if name in getattr(op, way):
             found.update((name,) if formula is None else formula.sources)
         elif formula is not None:
-            found.update(of(formula))
+            found.update(getattr(formula, way))
     return frozenset(found)
 
 

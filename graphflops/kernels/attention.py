@@ -21,7 +21,6 @@ from graphflops.execution.layouts import Layouts, attention_problem, is_chosen
 from graphflops.execution.strides import is_contiguous
 from graphflops.kernels.call import ConcreteCall, Tensor
 from graphflops.kernels.choices import limits
-from graphflops.kernels.convolution import up
 from graphflops.kernels.kernel import Attention, AttentionKernel, Kernel, Pass
 from graphflops.kernels.moved import copy, fill
 from graphflops.kernels.unfused_attention import mask_numbers, unfused, unfused_backward
@@ -35,35 +34,37 @@ _LOADED_KEYS = 4  # keys: rows of a mask that do not align load element by eleme
 
 def attention(call: ConcreteCall) -> list[Kernel]:
     """One fused kernel, or the unfused products; without operands by name, one kernel with the call's work."""
-    found = _operands(call)
-    if found is None:
-        return _without_sizes(call)
-    kernel = call.attention_kernel or "flash"
+    operands, cost = _operands(call), call.cost
+    if operands is None:
+        like = call.out or next(iter(call.operands), None)
+        moved = (cost.read_bytes, cost.written_bytes)
+        return [] if like is None else [Kernel("attention", like.dtype, cost.matrix_flops, 0, *moved)]
+    kernel, filled = call.attention_kernel or "flash", list[Kernel]()
     if kernel == "math":
-        return unfused(call, *found)
-    filled = [one for x in found for one in _filled(x)] if kernel == "flash" else []
-    return [*mask_numbers(call.operand("mask"), found[0]), *filled, _fused(call, found, kernel, "forward")]
+        return unfused(call, *operands)
+    for x in operands if kernel == "flash" else ():  # heads are copied among zeros (`pad_last_dim` of ATen)
+        if (width := _rounded(x.shape[-1], _FLASH_ALIGNMENT)) != x.shape[-1]:
+            filled += [fill(replace(x, shape=(*x.shape[:-1], width))), copy(x)]
+    numbers = mask_numbers(call.operand("mask"), operands[0])
+    return [*numbers, *filled, _fused(call, operands, kernel, "forward")]
 
 
 def attention_backward(call: ConcreteCall) -> list[Kernel]:
     """The fused backward, or the gradients of the unfused products and of what is between them."""
-    found = _operands(call)
-    if found is None or call.gradient is None:
+    operands = _operands(call)
+    if operands is None or call.gradient is None:
         return []
     kernel = call.attention_kernel or "flash"
     if kernel == "math":
-        return unfused_backward(call, *found)
-    return [_fused(call, found, kernel, "backward"), *_shared_gradients(*found)]
-
-
-def _shared_gradients(query: Tensor, key: Tensor, value: Tensor) -> list[Kernel]:
-    """The sum of what each query head gives to keys and values that heads share."""
+        return unfused_backward(call, *operands)
+    fused, (query, key, value) = _fused(call, operands, kernel, "backward"), operands
     shared, heads = key.shape[-3:-2], query.shape[-3:-2]
     if shared == heads or not shared or not heads:
-        return []
+        return [fused]
+    # What each query head gives to keys and values that heads share is added up.
     written = key.full_bytes + value.full_bytes
     read, work = (each * heads[0] // max(shared[0], 1) for each in (written, key.numel + value.numel))
-    return [Kernel("reduction", query.dtype, 0, work, read, written, variant="heads")]
+    return [fused, Kernel("reduction", query.dtype, 0, work, read, written, variant="heads")]
 
 
 def _operands(call: ConcreteCall) -> tuple[Tensor, Tensor, Tensor] | None:
@@ -111,20 +112,9 @@ def computed_fraction(call: ConcreteCall, queries: int, keys: int) -> float:
     return 1 - cost.masked_flops / cost.matrix_flops if cost.matrix_flops else 1.0
 
 
-def _filled(tensor: Tensor) -> list[Kernel]:
-    """Copies of heads among zeros where their width is no multiple of 8, as FlashAttention asks (`pad_last_dim` of ATen)."""
-    width = up(tensor.shape[-1], _FLASH_ALIGNMENT)
-    if width == tensor.shape[-1]:
-        return []
-    wide = replace(tensor, shape=(*tensor.shape[:-1], width))
-    return [fill(wide), copy(tensor)]
-
-
-def _without_sizes(call: ConcreteCall) -> list[Kernel]:
-    like, cost = call.out or next(iter(call.operands), None), call.cost
-    if like is None:
-        return []
-    return [Kernel("attention", like.dtype, cost.matrix_flops, 0, cost.read_bytes, cost.written_bytes)]
+def _rounded(size: Dim, step: int) -> Dim:
+    """The next multiple of a step."""
+    return ceil_div(size, step) * step
 
 
 _FLOAT_BYTES = 4
@@ -164,7 +154,8 @@ class AttentionMemory(NamedTuple):
         """The most that is allocated at once, beside the result; what the gradient keeps is part of it."""
         if self.is_fused:
             return self.mask_copy + self.filled
-        products = self.float_copies + self.scaled + self.scaled_key + self.score_operands + self.scores
+        key = self.problem.key.type.numel * _FLOAT_BYTES
+        products = self.float_copies + self.scaled + key + self.score_operands + self.scores
         softmax = self.float_copies + self.scaled + 2 * self.scores + ceil_div(self.scores, _BOOL_PART)
         return dim_max(0, dim_max(products, softmax) - self.out_bytes) + self.mask_copy
 
@@ -184,10 +175,9 @@ class AttentionMemory(NamedTuple):
             return dim_max(0, own - self.out_bytes - gradients)
         batch, heads, rows, width = self.problem.query.type.shape
         if self.choice.kernel == "efficient":
-            padded = ceil_div(rows, _ROWS_OF_BLOCK) * _ROWS_OF_BLOCK
+            padded = _rounded(rows, _ROWS_OF_BLOCK)
             return batch * heads * (padded * width + rows) * _FLOAT_BYTES + self.mask_gradient
-        own = batch * heads * rows * (width + 1) * _FLOAT_BYTES
-        return own + self.shared_gradients
+        return batch * heads * rows * (width + 1) * _FLOAT_BYTES + self.shared_gradients
 
     # What these consist of, in the order in which it is allocated
 
@@ -226,7 +216,7 @@ class AttentionMemory(NamedTuple):
     def filled(self) -> Dim:
         """Copies of operands whose heads FlashAttention wants as wide as a multiple of 8, and what its result has more."""
         width = self.problem.query.type.shape[-1]
-        wide = ceil_div(width, _FLASH_ALIGNMENT) * _FLASH_ALIGNMENT
+        wide = _rounded(width, _FLASH_ALIGNMENT)
         if self.choice.kernel != "flash" or wide == width:
             return 0
         own = [operand.type.like().nbytes for operand in self.problem.operands]
@@ -239,7 +229,7 @@ class AttentionMemory(NamedTuple):
             return 0
         mask, element = self.problem.mask.type, self.problem.query.type.dtype.bits // 8
         keys = mask.shape[-1] if mask.rank else 1
-        padded = ceil_div(keys, _MASK_ALIGNMENT) * _MASK_ALIGNMENT
+        padded = _rounded(keys, _MASK_ALIGNMENT)
         if self.choice.kernel == "efficient" and padded != keys:
             return prod(mask.shape[:-1]) * padded * element
         return mask.numel * element if mask.dtype.kind == "bool" else 0
@@ -251,7 +241,7 @@ class AttentionMemory(NamedTuple):
         if mask is None or not mask.type.requires_grad:
             return 0
         batch, heads, rows, _ = self.problem.query.type.shape
-        padded = ceil_div(self.problem.key.type.shape[2], _MASK_GRADIENT_ALIGNMENT) * _MASK_GRADIENT_ALIGNMENT
+        padded = _rounded(self.problem.key.type.shape[2], _MASK_GRADIENT_ALIGNMENT)
         return batch * heads * rows * padded * (mask.type.dtype.bits // 8)
 
     # The unfused kernel
@@ -282,26 +272,18 @@ class AttentionMemory(NamedTuple):
         return self.problem.query.type.numel * _FLOAT_BYTES
 
     @property
-    def scaled_key(self) -> Dim:
-        return self.problem.key.type.numel * _FLOAT_BYTES
-
-    @property
     def score_operands(self) -> Dim:
         """Scaled query and key once more, in row-major order and repeated for every query head."""
-        query = 0 if self.operands_in_order[0] else self.scaled
-        repeated = self.repeated(self.problem.key)
-        return query + (0 if self.operands_in_order[1] and repeated == self.scaled_key else repeated)
+        own, repeated = self.problem.key.type.numel * _FLOAT_BYTES, self.repeated(self.problem.key)
+        is_query, is_key, _ = self.operands_in_order  # in order
+        return (0 if is_query else self.scaled) + (0 if is_key and repeated == own else repeated)
 
     @property
     def value_copy(self) -> Dim:
         """The value as the second product reads it, where that is not the operand itself."""
-        value = self.problem.value.type
-        is_operand = value.dtype.bits == 32 and self.operands_in_order[2]
-        return (
-            0
-            if is_operand and value.shape[1] == self.problem.query.type.shape[1]
-            else self.repeated(self.problem.value)
-        )
+        value, heads = self.problem.value.type, self.problem.query.type.shape[1]
+        is_operand = value.dtype.bits == 32 and self.operands_in_order[2] and value.shape[1] == heads
+        return 0 if is_operand else self.repeated(self.problem.value)
 
     def repeated(self, operand: Operand) -> Dim:
         """An operand in float32, repeated for every query head that shares it."""

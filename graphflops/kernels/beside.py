@@ -81,10 +81,9 @@ def operand_copies(call: PricedCall, lie: HasStrides) -> Mapping[str, Copy]:
         return _of_rows(call, lie, names[0])
     else:
         return {}
-    return {
-        name: each._replace(is_kept=each.is_kept and name in read, is_again=each.is_again and name in read)
-        for name, each in found.items()
-    }
+    for name in found.keys() - read:
+        found[name] = found[name]._replace(is_kept=False, is_again=False)
+    return found
 
 
 def is_converted_before(dtype: str, wanted: str) -> bool:
@@ -114,15 +113,14 @@ def _of_rows(call: PricedCall, lie: HasStrides, name: str) -> Mapping[str, Copy]
     return {name: Copy(x.shape, strides, dtype, has_gradient and is_kept, has_gradient and is_again)}
 
 
-def _of_product(call: PricedCall, lie: HasStrides) -> Mapping[str, Copy]:
+def _of_product(call: PricedCall, lie: HasStrides) -> dict[str, Copy]:
     arguments, operator = call.node.arguments(), call.node.operator
     names = [ref.name if isinstance(ref := arguments.get(name), Ref) else "" for name in ("a", "b")]
-    copies = {
-        name: _copied(name, other, lie, is_merged=operator.name in _MERGING)
-        for name, other in zip(names, reversed(names), strict=True)
-        if name
-    }
-    return {name: found for name, found in copies.items() if found is not None}
+    is_merged, found = operator.name in _MERGING, dict[str, Copy]()
+    for name, other in zip(names, reversed(names), strict=True):
+        if name and (copy := _copied(name, other, lie, is_merged=is_merged)) is not None:
+            found[name] = copy
+    return found
 
 
 def _copied(name: str, other: str, lie: HasStrides, *, is_merged: bool) -> Copy | None:
@@ -188,19 +186,21 @@ def reduction_buffers(
         return ()
     is_inner = not kept or size_hint(reduced[0].stride) < size_hint(kept[0].stride)
     vector = 1 if is_inner or kept[0].stride != 1 else _vector(reduced, kept)
-    is_whole = (
-        not kept and len(reduced) == 1 and reduced[0].stride == 1 and not _is_at_most(values, _VECTOR_FROM)
-    )
+    is_run = not kept and len(reduced) == 1 and reduced[0].stride == 1
+    is_whole = is_run and not _is_at_most(values, _VECTOR_FROM)
     across = ceil_div(results, vector) if not is_inner else values // _VECTOR if is_whole else values
-    width, height = _block(across, results if is_inner else values, _MOST_THREADS // vector)
+    # Threads of a block along the axis that lies innermost, and along the other.
+    most = _MOST_THREADS // vector
+    wide, high = largest_power(across, most), largest_power(results if is_inner else values, most)
+    height = min(high, most // min(wide, _WARP))
+    width = min(wide, most // height)
     each = ceil_div(ceil_div(values, width if is_inner else 1), height)  # values of a thread
     groups = ceil_div(ceil_div(results, vector), 1 if is_inner else width)
     target = platform.multiprocessors * (platform.threads_each // (width * height))
     if _is_at_most(each, _MOST_VALUES - 1) or not _is_at_most(groups, target, unknown=True):
         return ()
-    blocks = dim_max(
-        dim_min(ceil_div(target, groups), ceil_div(each, _FEWEST_VALUES)), ceil_div(each, _MOST_VALUES)
-    )
+    few, many = ceil_div(each, _MOST_VALUES), ceil_div(each, _FEWEST_VALUES)
+    blocks = dim_max(dim_min(ceil_div(target, groups), many), few)
     if blocks == 1:
         return ()
     partial = results * blocks * (1 if is_inner else width * vector) * element
@@ -221,11 +221,8 @@ def _merged(
     """
     kept_shape = [1 if axis in axes else size for axis, size in enumerate(shape)]
     result = row_major(kept_shape)
-    found = [
-        _Axis(size, strides[axis], 0 if axis in axes else result[axis])
-        for axis, size in enumerate(shape)
-        if size != 1
-    ][::-1]
+    wide = [axis for axis in reversed(range(len(shape))) if shape[axis] != 1]
+    found = [_Axis(shape[axis], strides[axis], 0 if axis in axes else result[axis]) for axis in wide]
     reduced = sorted((axis for axis in found if axis.result == 0), key=lambda axis: size_hint(axis.stride))
     return _joined(reduced), _joined([axis for axis in found if axis.result != 0])
 
@@ -249,13 +246,6 @@ def _vector(reduced: Sequence[_Axis], kept: Sequence[_Axis]) -> int:
         while isinstance(step, int) and step % vector:
             vector //= 2
     return vector
-
-
-def _block(across: Dim, down: Dim, most: int) -> tuple[int, int]:
-    """Threads of a block along the axis that lies innermost, and along the other."""
-    wide, high = largest_power(across, most), largest_power(down, most)
-    height = min(high, most // min(wide, _WARP))
-    return min(wide, most // height), height
 
 
 def largest_power(size: Dim, most: int) -> int:

@@ -137,10 +137,8 @@ def formula_tensors(call: PricedCall, layouts: Layouts) -> Sequence[Dim]:
         # The gradient in the type of the result is there beside the product, then beside what it is converted to.
         return (size,) if name.startswith("log") else (size, dim_max(0, size - operand.like().nbytes))
     found = _gradients(call, out, layouts).values()
-    return (
-        *max([each.made for each in found], key=len, default=()),
-        *(x for each in found for x in each.wide),
-    )
+    made: Sequence[Dim] = max([each.made for each in found], key=len, default=())
+    return (*made, *(x for each in found for x in each.wide))
 
 
 def gradients_apart(call: PricedCall, layouts: Layouts) -> Sequence[Sequence[Dim]]:
@@ -253,7 +251,7 @@ def kept_operands(call: PricedCall, values: Mapping[str, Value]) -> Sequence[str
 def _convolution_of(call: PricedCall, layouts: Layouts) -> tuple[Convolution, Layout] | None:
     """A convolution and how its tensors lie; None in element types that have no tensor cores."""
     found = Convolution.of(call, layouts.values)
-    if found is None or not found.has_tensor_cores:
+    if found is None or not (found.is_half or found.is_single):
         return None
     x, weight = (layouts.operand(call.node.arguments(), name) for name in ("x", "weight"))
     return found, Layout.of(found.x.shape, layouts.of(x), found.weight.shape, layouts.of(weight))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import prod
 from typing import Any, NamedTuple
@@ -105,6 +105,7 @@ class Sizes:
             return None
 
 
+@dataclass(eq=False)
 class ConcreteCall:
     """A call as it runs: operands by argument name, results and costs as numbers.
 
@@ -112,22 +113,13 @@ class ConcreteCall:
     attention_kernel: the kernel that PyTorch chooses for an attention; None for other calls.
     """
 
-    def __init__(
-        self,
-        call: PricedCall,
-        values: Mapping[str, Value],
-        strides: Mapping[str, tuple[Dim, ...]],
-        sizes: Sizes,
-        is_copy: bool | None = None,
-        attention_kernel: AttentionKernel | None = None,
-    ) -> None:
-        self.call = call
-        self.values = values
-        self.strides = strides
-        self.sizes = sizes
-        self.is_copy = is_copy
-        self.attention_kernel = attention_kernel
-        self.known: dict[str, Tensor | None] = {}
+    call: PricedCall
+    values: Mapping[str, Value]
+    strides: Mapping[str, tuple[Dim, ...]]
+    sizes: Sizes
+    is_copy: bool | None = None
+    attention_kernel: AttentionKernel | None = None
+    known: dict[str, Tensor | None] = field(default_factory=dict)
 
     @property
     def operator(self) -> Op:

@@ -91,11 +91,6 @@ class Convolution(NamedTuple):
         )
 
     @property
-    def has_tensor_cores(self) -> bool:
-        """Whether there are kernels for tensor cores in its element type."""
-        return self.x.dtype.bits in (_HALF, _SINGLE)
-
-    @property
     def is_half(self) -> bool:
         return self.x.dtype.bits == _HALF
 
@@ -252,12 +247,8 @@ class Convolution(NamedTuple):
         pad = padded or self.aligned
         channels, results = self.channels, self.results
         wide, high = pad(channels), pad(results)
-        weight = self.weight.nbytes * wide * high
-        return Copies(
-            self.x.nbytes * wide // channels,
-            weight // (channels * results),
-            self.out.nbytes * high // results,
-        )
+        weight = self.weight.nbytes * wide * high // (channels * results)
+        return Copies(self.x.nbytes * wide // channels, weight, self.out.nbytes * high // results)
 
 
 def up(size: int, step: int) -> int:

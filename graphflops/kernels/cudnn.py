@@ -135,8 +135,13 @@ def workspace(conv: Convolution, phase: str, layout: Layout, platform: Platform)
     """Bytes of the tensors that are converted, and of the parts of sums."""
     ordered = conv.weight.nbytes if is_weight_ordered(conv, phase, layout) else 0
     if conv.is_depthwise:
-        has_parts = phase == "weight_gradient" and layout.operand and conv.is_half
-        return _depthwise_parts(conv) if has_parts else 0
+        # Eight parts for each batch entry, in float32, of a kernel with a position in the middle.
+        is_odd = conv.kernel[0] % 2 == 1 and not (conv.is_pointwise and conv.is_strided)
+        is_last = phase == "weight_gradient" and layout.operand and conv.is_half
+        if not is_last or conv.rows < _DEPTHWISE_ROWS or not is_odd:
+            return 0
+        channels = up(conv.results * conv.groups, _DEPTHWISE_CHANNELS)
+        return conv.x.shape[0] * (_DEPTHWISE_PARTS * channels * conv.taps * _FLOAT_BYTES)
     if conv.groups > 1:
         return ordered + _of_groups(conv, phase, layout.operand, platform)
     copies = conv.copies()
@@ -164,46 +169,28 @@ def _parts(conv: Convolution, phase: str, is_last: bool, platform: Platform) -> 
 
 
 def _of_groups(conv: Convolution, phase: str, is_last: bool, platform: Platform) -> Dim:
-    if is_last and not conv.is_half and _rounds_to_tf32(conv, phase):
+    # A kernel that takes groups in float32 as they are may round what it reads first.
+    is_narrow = phase == "weight_gradient" and conv.wide <= _GROUP_TILE // 2 and conv.is_power
+    is_rounded = conv.is_strided if phase == "input_gradient" else is_narrow
+    if is_last and not conv.is_half and is_rounded:
         other = conv.weight if phase == "input_gradient" else conv.x
         return conv.out.nbytes + other.nbytes
     taken = way(conv, phase, is_last)
     if taken == "packed":
         wide = conv.packed
-        parts = _packed_parts(conv, platform) if phase == "weight_gradient" and not is_last else 0
-        return sum(conv.copies(lambda _: wide)) + parts
+        own = sum(conv.copies(lambda _: wide))
+        if phase != "weight_gradient" or is_last or conv.rows < _MANY_ROWS:
+            return own
+        # Parts of the gradient of the weight: as many as keep the GPU busy, if many rows add to it.
+        tile = _TILE if wide >= _TILE else _GROUP_TILE
+        tiles = -(-conv.groups * wide // tile) * max(1, wide // tile) * conv.taps
+        return own + max(0, platform.multiprocessors // tiles - 1) * tiles * tile * tile * _FLOAT_BYTES
     if taken == "one_by_one":
         copies = conv.copies()
         # Of a weight that needs no copy, the channels of the groups that run are cut out.
         weight = 0 if is_last or (conv.is_pointwise and conv.is_aligned) else copies.weight
         return (copies.x + weight + copies.out) * min(STREAMS, conv.groups) // conv.groups
     return 0
-
-
-def _rounds_to_tf32(conv: Convolution, phase: str) -> bool:
-    """Whether a kernel that takes groups in float32 as they are rounds what it reads first."""
-    if phase == "input_gradient":
-        return conv.is_strided
-    return phase == "weight_gradient" and conv.wide <= _GROUP_TILE // 2 and conv.is_power
-
-
-def _packed_parts(conv: Convolution, platform: Platform) -> Dim:
-    """Parts of the gradient of the weight of packed groups: as many as keep the GPU busy, if many rows add to it."""
-    if conv.rows < _MANY_ROWS:
-        return 0
-    wide = conv.packed
-    tile = _TILE if wide >= _TILE else _GROUP_TILE
-    tiles = -(-conv.groups * wide // tile) * max(1, wide // tile) * conv.taps
-    return max(0, platform.multiprocessors // tiles - 1) * tiles * tile * tile * _FLOAT_BYTES
-
-
-def _depthwise_parts(conv: Convolution) -> Dim:
-    """Eight parts for each batch entry, in float32, of a kernel with a position in the middle."""
-    is_odd = conv.kernel[0] % 2 == 1 and not (conv.is_pointwise and conv.is_strided)
-    if conv.rows < _DEPTHWISE_ROWS or not is_odd:
-        return 0
-    channels = up(conv.results * conv.groups, _DEPTHWISE_CHANNELS)
-    return conv.x.shape[0] * (_DEPTHWISE_PARTS * channels * conv.taps * _FLOAT_BYTES)
 
 
 _CONVERTED_TILE = 32  # channels and pixels of a tile of the conversion
@@ -233,13 +220,8 @@ class Problem(Struct, frozen=True, dict=True):
         if conv is None or x is None or weight is None or out is None:
             return None
         is_last = x.rank > _SEQUENCE_RANK and has_channels_last(x.shape, x.strides)
-        return Problem(
-            conv,
-            x,
-            weight,
-            out,
-            is_last or Layout.of(x.shape, x.strides, weight.shape, weight.strides).operand,
-        )
+        is_last = is_last or Layout.of(x.shape, x.strides, weight.shape, weight.strides).operand
+        return Problem(conv, x, weight, out, is_last)
 
     @cached_property
     def way(self) -> str:
@@ -360,22 +342,18 @@ def convolution(call: ConcreteCall) -> list[Kernel]:
         moved = (cost.read_bytes, cost.written_bytes)
         return [] if out is None else [Kernel("convolution", out.dtype, cost.matrix_flops, 0, *moved)]
     if call.operand("grad") is not None:  # the file records the gradients
-        return _gradients(
-            problem, cost.matrix_flops // max(problem.conv.wants_x + problem.conv.wants_weight, 1)
-        )
+        products = problem.conv.wants_x + problem.conv.wants_weight
+        return _gradients(problem, cost.matrix_flops // max(products, 1))
     bias = call.operand("bias")
     is_apart = bias is not None and bias.dtype != "int32"  # integers start the sums of integers
-    added = [_added(problem.out, bias)] if bias is not None and is_apart else []
+    added = []
+    if bias is not None and is_apart:  # to each channel
+        ones, written = (1,) * (problem.out.rank - 2), problem.out.full_bytes
+        by_channel = replace(bias, shape=(bias.numel, *ones), strides=(1, *ones))
+        added = [pointwise(problem.out, [problem.out, by_channel], written + bias.nbytes, written)]
     is_scattered = not problem.is_channels_last and not problem.x.is_contiguous
     in_order = [copy(problem.x)] if is_scattered else []
     return [*in_order, *problem.kernels(cost.matrix_flops), *added]
-
-
-def _added(out: Tensor, bias: Tensor) -> Kernel:
-    """The addition of a bias to each channel."""
-    ones = (1,) * (out.rank - 2)
-    by_channel = replace(bias, shape=(bias.numel, *ones), strides=(1, *ones))
-    return pointwise(out, [out, by_channel], out.full_bytes + bias.nbytes, out.full_bytes)
 
 
 def convolution_backward(call: ConcreteCall) -> list[Kernel]:

@@ -96,11 +96,8 @@ def _packed(group: Sequence[int], passed: Pass) -> Iterator[tuple[_Packed, int]]
                 tensors = 1 if left else 0
                 continue
             taken = min(left, (_MOST_BLOCKS - packed.chunks) * _CHUNK)
-            packed = _Packed(
-                packed.chunks + -(-taken // _CHUNK),
-                packed.elements + taken,
-                max(packed.largest, min(left, _CHUNK)),
-            )
+            chunks, elements = packed.chunks + -(-taken // _CHUNK), packed.elements + taken
+            packed = _Packed(chunks, elements, max(packed.largest, min(left, _CHUNK)))
             left -= taken
             if packed.chunks == _MOST_BLOCKS or (tensors == most and not left):
                 yield packed, 1

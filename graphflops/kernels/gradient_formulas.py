@@ -44,24 +44,17 @@ def gradient_kernels(call: PricedCall, place: int, values: Mapping[str, Value]) 
     work = WORK.get("floor_divide" if is_rounded else operator.name)
     if work is None or not work.formulas:
         return None
-    given = [
-        (letter, arguments.get(name))
-        for letter, name in zip("abc", operator.parameters[: work.operands], strict=False)
-    ]
-    named = {
-        letter: value.name
-        for letter, value in given
-        if isinstance(value, Ref) and tensor_type(value, values) is not None
-    }
+    names = operator.parameters[: work.operands]
+    given = [(letter, arguments.get(name)) for letter, name in zip("abc", names, strict=False)]
+    tensors = [(letter, value) for letter, value in given if tensor_type(value, values) is not None]
+    named = {letter: value.name for letter, value in tensors if isinstance(value, Ref)}
     letter = next(islice(named, place, None), None)
     if letter is None:
         return None
     formula = work.formulas["abc".index(letter)]
     if formula is None:  # the gradient of the result is the operand's too
         return GradientKernels(Formula(""), (), {})
-    given += [
-        (name, value) for name, value in arguments.items() if name not in operator.parameters[: work.operands]
-    ]
+    given += [(name, value) for name, value in arguments.items() if name not in names]
     numbers = numbers_of(each for each in given if each[0] not in named)
     found = launches(formula.launched or formula.text, numbers)
     return GradientKernels(formula, found, {**named, "out": call.node.outputs[0] or ""})

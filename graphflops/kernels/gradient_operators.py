@@ -37,10 +37,7 @@ class ForwardCall(ConcreteCall):
     """The forward call whose gradients a call finds."""
 
     def __init__(self, call: ConcreteCall, forward: Op) -> None:
-        super().__init__(
-            *(call.call, call.values, call.strides, call.sizes),
-            attention_kernel=call.attention_kernel,
-        )
+        super().__init__(*(call.call, call.values, call.strides, call.sizes, None, call.attention_kernel))
         self.given, self.forward = call, forward
 
     @property

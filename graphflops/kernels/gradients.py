@@ -53,7 +53,10 @@ def backward_kernels(call: ConcreteCall) -> list[Kernel]:
         return []
     operator = call.operator
     if (inside := gradient_calls(call.call, call.values)) is not None:
-        return [*kernels_inside(call, inside), *_summed_operands(call)]
+        out, places = call.out, [place for place, _ in call.gradient.gradients]
+        known = [call.operands[each] for each in places if gradient_kernels(call.call, each, call.values)]
+        sums = [_summed(call, out, x) for x in known if out is not None and x.numel < out.numel]
+        return [*kernels_inside(call, inside), *sums]
     if operator.word in _SELECTING:
         return _selected(call)
     lower = _BY_NAME.get(operator.name) or _BACKWARD.get(operator.kind, _other_backward)
@@ -80,7 +83,10 @@ def _elementwise_backward(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Ke
             if computed is not None and not computed.formula.is_fused:
                 kernels += _launched(call, computed, out)
             elif computed is None or not kernels:  # a fused one is for the gradients of all operands
-                kernels.append(_one_kernel(call, out))
+                cost, count = call.backward_cost, sum(each for _, each in call.gradient.gradients)
+                # Transcendentals run beside, on units of their own.
+                read, work = cost.read_bytes // count, (cost.vector_flops + cost.transcendentals) // count
+                kernels.append(pointwise(out, [out, *call.operands[:1]], read, out.full_bytes, work))
         if operand.numel < out.numel:
             kernels.append(_summed(call, out, operand))
         if operand.dtype != out.dtype:
@@ -91,14 +97,6 @@ def _elementwise_backward(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Ke
 def _converted(x: Tensor, out: Tensor) -> Kernel:
     """A gradient in the element type of the result, as it is converted to that of an operand."""
     return copy(replace(x, dtype=out.dtype, bits=out.bits, nbytes=x.numel * out.bits // _BYTE), x.bits)
-
-
-def _summed_operands(call: ConcreteCall) -> list[Kernel]:
-    """The sums of an elementwise call's gradients over the axes along which operands are repeated."""
-    assert call.gradient is not None
-    out, places = call.out, [place for place, _ in call.gradient.gradients]
-    known = [call.operands[each] for each in places if gradient_kernels(call.call, each, call.values)]
-    return [_summed(call, out, x) for x in known if out is not None and x.numel < out.numel]
 
 
 def _launched(call: ConcreteCall, found: GradientKernels, out: Tensor) -> list[Kernel]:
@@ -134,14 +132,6 @@ def _launched(call: ConcreteCall, found: GradientKernels, out: Tensor) -> list[K
         kernels.append(pointwise(made, read, sum(x.nbytes for x in read), written, count))
         tensors.append(replace(made, bits=_BYTE, nbytes=made.numel) if launch.is_mask else made)
     return kernels
-
-
-def _one_kernel(call: ConcreteCall, out: Tensor) -> Kernel:
-    """One kernel for the gradient of an operator; transcendentals run beside, on units of their own."""
-    cost = call.backward_cost
-    count = sum(has_memory for _, has_memory in call.gradient.gradients) if call.gradient else 1
-    read, work = cost.read_bytes // count, (cost.vector_flops + cost.transcendentals) // count
-    return pointwise(out, [out, *call.operands[:1]], read, out.full_bytes, work)
 
 
 def _summed(call: ConcreteCall, out: Tensor, operand: Tensor) -> Kernel:
@@ -282,11 +272,7 @@ _JOINING = frozenset(
     {"cat", "concat", "concatenate", "stack", "hstack", "vstack", "row_stack", "dstack", "column_stack"}
 )
 _SELECTING = frozenset({"median", "nanmedian", "kthvalue", "mode", "cummax", "cummin"})
-_FAMILY_OF_BACKWARD = {
-    "resampling": "pool",
-    "dropout": "elementwise",
-    "scan": "scan",
-}
+_FAMILY_OF_BACKWARD = {"resampling": "pool", "dropout": "elementwise", "scan": "scan"}
 _BY_NAME: Mapping[str, Lowering] = by_name(
     {
         "col2im": on_operand(lambda call, x, out: columns(call, out, x)),

@@ -11,6 +11,7 @@ from math import log2, prod
 from graphflops.kernels.beside import is_mean, largest_power
 from graphflops.kernels.call import ConcreteCall, Tensor
 from graphflops.kernels.choices import constants, limits
+from graphflops.kernels.convolution import up
 from graphflops.kernels.kernel import Kernel, Rows, Sizes, Windows
 from graphflops.kernels.moved import copied, copy_to, fill, is_last, of_rows, reduction, spread
 
@@ -28,13 +29,10 @@ def pooling(call: ConcreteCall) -> list[Kernel]:
     if is_mean(call.operator, out.shape):
         return [reduction(x, out.numel, is_inner=x.strides[1] != 1)]
     window = Windows(out.numel, _window_positions(call, x, out))
-    if (
-        call.operator.name == "adaptive_max_pool" and out.rank == _IMAGE_RANK
-    ):  # AdaptiveMaxPooling2d.cu of ATen
+    if call.operator.name == "adaptive_max_pool" and out.rank == _IMAGE_RANK:
+        # A thread looks at several positions in turn (AdaptiveMaxPooling2d.cu of ATen). blocks: of a plane.
         *_, channels, height, width = out.shape
-        blocks = max(
-            _MOST_DOWN // max(channels, 1), 1
-        )  # of a plane; a thread looks at several positions in turn
+        blocks = max(_MOST_DOWN // max(channels, 1), 1)
         turns = -(-width // _PLANE_BLOCK[0]) * -(-height // (_PLANE_BLOCK[1] * blocks))
         window = Windows(out.numel // (height * width), window.positions * turns)
     indices = _INDEX_BYTES * out.numel if "max" in call.operator.name else 0
@@ -99,7 +97,11 @@ def interpolation(call: ConcreteCall) -> list[Kernel]:
     elif variant.endswith("_last"):
         sizes = Windows(out.numel, 0)
     elif variant == "nearest":
-        sizes = Windows(_lanes(out), 0)
+        # Threads of the blocks that cover a plane, whose sides are powers of two (UpSampleNearest2d.cu).
+        width, height = out.shape[-1], prod(out.shape[2:-1])
+        across = largest_power(width, _BLOCK)
+        down = largest_power(height, _BLOCK // across)
+        sizes = Windows(prod(out.shape[:2]) * up(width, across) * up(height, down), 0)
     else:
         sizes = _of_positions(out, _turns(x, out))
     moved = (call.cost.read_bytes, call.cost.written_bytes)
@@ -176,15 +178,6 @@ def _turns_of_cubic(x: Tensor, out: Tensor) -> int:
     busy = min(prod(out.shape[2:]) / _THREADS, 1.0)
     turns = max(1.0, _FURTHER * (_WARP if is_same else _TAPS * columns) * apart * busy)
     return int(prod(out.shape[:2]) * turns * (_SAME if is_same else 1.0))
-
-
-def _lanes(out: Tensor) -> int:
-    """Threads of the blocks that cover a plane, whose sides are powers of two (UpSampleNearest2d.cu)."""
-    width, height = out.shape[-1], prod(out.shape[2:-1])
-    across = largest_power(width, _BLOCK)
-    down = largest_power(height, _BLOCK // across)
-    planes = prod(out.shape[:2])
-    return planes * -(-width // across) * across * -(-height // down) * down
 
 
 (_SHARED_PATCHES,) = constants("aten_2", "patches", "shared")

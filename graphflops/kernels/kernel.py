@@ -41,6 +41,9 @@ SCALAR = "scalar"  # the same, as a product in tiles
 Pass = Literal["forward", "input_gradient", "weight_gradient", "backward"]
 
 
+Layout = Literal["tn", "nn", "nt", "tt"]
+
+
 class Product(Struct, frozen=True):
     """`batch` products of an m x k by a k x n matrix.
 
@@ -52,7 +55,7 @@ class Product(Struct, frozen=True):
     n: int
     k: int
     batch: int = 1
-    layout: Literal["tn", "nn", "nt", "tt"] = "tn"
+    layout: Layout = "tn"
 
 
 class Attention(Struct, frozen=True):

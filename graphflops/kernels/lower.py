@@ -83,24 +83,19 @@ def _layout(call: ConcreteCall) -> list[Kernel]:
 
 
 def _elementwise(call: ConcreteCall) -> list[Kernel]:
-    out = call.out
+    """One kernel, with arithmetic operations that take as long as the call does: as measured, else those of its formula."""
+    operator, out, cost = call.operator, call.out, call.cost
     if out is None or not out.numel:
         return []
-    kernel = pointwise(out, call.operands, call.cost.read_bytes, call.cost.written_bytes, _work(call, out))
-    return [copy(out), kernel] if call.operator.word in _COPIED_FIRST else [kernel]
-
-
-def _work(call: ConcreteCall, out: Tensor) -> int:
-    """Arithmetic operations that take as long as the call does: as measured, else those of its formula."""
-    operator, form = call.operator, call.arguments.get("approximate", "none")
-    if not operator.is_backward:
-        name = operator.name if form == "none" else f"{operator.name}.{form}"
-        known = library("aten_2").constants.get(f"pointwise.{name}")
-        if known is not None:
-            return int(known.value * out.numel)
+    form = call.arguments.get("approximate", "none")
+    name = operator.name if form == "none" else f"{operator.name}.{form}"
+    measured = None if operator.is_backward else library("aten_2").constants.get(f"pointwise.{name}")
     # Functions of a gradient run beside, on units of their own.
     each = 1 if operator.is_backward else _TRANSCENDENTAL
-    return call.cost.vector_flops + each * call.cost.transcendentals
+    work = cost.vector_flops + each * cost.transcendentals
+    work = work if measured is None else int(measured.value * out.numel)
+    kernel = pointwise(out, call.operands, cost.read_bytes, cost.written_bytes, work)
+    return [copy(out), kernel] if operator.word in _COPIED_FIRST else [kernel]
 
 
 @on_operand

@@ -225,20 +225,15 @@ def scatter(call: ConcreteCall) -> list[Kernel]:
     if source is None:
         source = index
     if name not in _BY_ELEMENT | _BY_ROW or source is None or index is None or not call.operands:
-        return _at_places(call)
+        kernels = of_rows("scatter", call)
+        if not call.operator.mutates:  # a copy of the operand
+            return [*kernels, *(elementwise(x, 0, 0) for x in call.operands[:1])]
+        return [replace(kernel, sizes=_written_rows(kernel, call.operands[0])) for kernel in kernels]
     x = call.operands[0]
     is_along_rows = name in _BY_ELEMENT and axis_of(call, x.rank) == x.rank - 1
     elements = index.numel if name in _BY_ELEMENT else source.numel
     kernel = scattered(x, elements, name) if is_along_rows else added_rows(x, elements)
     return [kernel] if call.operator.mutates else [copy(x), kernel]
-
-
-def _at_places(call: ConcreteCall) -> list[Kernel]:
-    """Rows of what is written, after a copy of the operand unless it is changed in place."""
-    kernels = of_rows("scatter", call)
-    if not call.operator.mutates:
-        return [*kernels, *(elementwise(x, 0, 0) for x in call.operands[:1])]
-    return [replace(kernel, sizes=_written_rows(kernel, call.operands[0])) for kernel in kernels]
 
 
 def _written_rows(kernel: Kernel, x: Tensor) -> Rows:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import prod
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -21,7 +21,7 @@ from graphflops.cost import Value
 from graphflops.dims import Dim, ceil_div, dim_max, total
 from graphflops.kernels.call import ConcreteCall, Tensor, Work
 from graphflops.kernels.choices import limits
-from graphflops.kernels.kernel import GROUPED, Kernel, Pass, Product, Recurrence
+from graphflops.kernels.kernel import GROUPED, Kernel, Layout, Pass, Product, Recurrence
 from graphflops.kernels.moved import copied, copy, elementwise, pointwise, reduction
 from graphflops.passes.program import PricedCall
 from graphflops.tensor import TensorType
@@ -53,7 +53,7 @@ class Problem(NamedTuple):
     def for_a(self) -> Problem:
         """The product whose result is the gradient of the first operand: grad x b^T."""
         was = self.sizes
-        layout: Literal["tn", "nn"] = "nn" if was.layout == "tn" else "tn"
+        layout = "nn" if was.layout == "tn" else "tn"
         return self._replace(sizes=replace(was, n=was.k, k=was.n, layout=layout))
 
     @property
@@ -64,22 +64,25 @@ class Problem(NamedTuple):
 
 
 def product(call: ConcreteCall) -> list[Kernel]:
-    """The product itself after the copies that it needs."""
+    """The product itself after the copies that it needs; a bias is added to rows that do not follow one another after it."""
     problem = problem_of(call)
     if problem is None:
         return []
-    x = call.operand("a")
     if call.operator.name == "grouped_mm":
         return _of_groups(call, problem)
+    x, bias, out, kernels = call.operand("a"), call.operand("bias"), call.out, copied(call)
     if call.operator.name == "linear" and x is not None and x.rank > _MATRIX_RANK and not x.is_contiguous:
-        return _of_scattered_rows(call, problem)
-    operands = [call.operand("a"), call.operand("b", "weight")]
-    kernels = copied(call)
-    bias, out = call.operand("bias"), call.out
+        if kernels:
+            problem = problem._replace(sizes=replace(problem.sizes, layout="tn"))
+        if bias is None or out is None:
+            return [*kernels, problem.kernel()]
+        added = pointwise(out, [out, bias], out.full_bytes + bias.nbytes, out.full_bytes, out.numel)
+        return [*kernels, problem.kernel(), added]
     if bias is not None and out is not None and bias.rank > 1:  # the result starts as a copy of it
         kernels.append(elementwise(out, bias.nbytes, out.full_bytes))
         bias = None
     kernel = problem.kernel(with_bias=bias is not None)
+    operands = [call.operand("a"), call.operand("b", "weight")]
     if problem.dtype == "int8" or len({x.bits for x in operands if x is not None}) > 1:  # of several widths
         kernel = replace(kernel, read_bytes=call.cost.read_bytes, written_bytes=call.cost.written_bytes)
     return [*kernels, kernel]
@@ -93,27 +96,13 @@ def _of_groups(call: ConcreteCall, problem: Problem) -> list[Kernel]:
     weight = max(call.operands, key=lambda operand: operand.rank)
     groups, rows = max(weight.shape[0], 1), problem.sizes.m
     sizes = replace(problem.sizes, m=-(-rows // groups), batch=groups)
-    kernel = Kernel(
-        *("matmul", problem.dtype, call.cost.matrix_flops, 0, call.cost.read_bytes, call.cost.written_bytes),
-        sizes,
-    )
+    cost, moved = call.cost.matrix_flops, (call.cost.read_bytes, call.cost.written_bytes)
+    kernel = Kernel("matmul", problem.dtype, cost, 0, *moved, sizes)
     if call.operands[0].rank == _MATRIX_RANK < weight.rank:
         unread = min(rows, groups) - groups * (1 - (1 - 1 / groups) ** rows)
         read = kernel.read_bytes - int(unread * weight.full_bytes / groups)
         kernel = replace(kernel, read_bytes=read, variant=GROUPED)
     return [Kernel("elementwise", "int64"), kernel]
-
-
-def _of_scattered_rows(call: ConcreteCall, problem: Problem) -> list[Kernel]:
-    """A linear layer of rows that do not follow one another: they are copied first where needed, the bias is added after."""
-    copies = copied(call)
-    ordered = problem._replace(sizes=replace(problem.sizes, layout="tn")) if copies else problem
-    bias, out = call.operand("bias"), call.out
-    added = []
-    if bias is not None and out is not None:
-        moved = (out.full_bytes + bias.nbytes, out.full_bytes)
-        added = [pointwise(out, [out, bias], *moved, out.numel)]
-    return [*copies, ordered.kernel(), *added]
 
 
 def product_backward(call: ConcreteCall) -> list[Kernel]:
@@ -165,7 +154,10 @@ def problem_of(call: ConcreteCall) -> Problem | None:
     dtype = call.matrix_dtype or a.dtype
     batch, n = _batch_and_columns(call, out, b)
     m = out.numel // max(batch * n, 1)
-    return Problem(Product(m, n, k, batch, _layout(call, a, b)), dtype, a.bits)
+    # The first letter is that of the second operand, as BLAS orders them: t where k is innermost.
+    is_t = call.operator.name == "linear" or (b is not None and b.is_transposed)
+    layouts: tuple[Layout, Layout] = ("tt", "nt") if a.is_transposed else ("tn", "nn")
+    return Problem(Product(m, n, k, batch, layouts[not is_t]), dtype, a.bits)
 
 
 def _batch_and_columns(call: ConcreteCall, out: Tensor, b: Tensor | None) -> tuple[int, int]:
@@ -178,14 +170,6 @@ def _batch_and_columns(call: ConcreteCall, out: Tensor, b: Tensor | None) -> tup
     a = call.operand("a")
     is_row = a is not None and a.rank < _MATRIX_RANK  # a vector times each matrix of a batch
     return prod(out.shape[: -1 if is_row else -2]), n
-
-
-def _layout(call: ConcreteCall, a: Tensor, b: Tensor | None) -> Literal["tn", "nn", "nt", "tt"]:
-    """The first letter is that of the second operand, as BLAS orders them: t where k is innermost."""
-    second_is_t = call.operator.name == "linear" or (b is not None and b.is_transposed)
-    if a.is_transposed:
-        return "tt" if second_is_t else "nt"
-    return "tn" if second_is_t else "nn"
 
 
 _GATES = {"lstm": 4, "gru": 3, "rnn": 1}
@@ -293,10 +277,8 @@ def _cell_backward(call: ConcreteCall) -> list[Kernel]:
     gates, rows = sizes.gates * sizes.hidden, sizes.batch
     size = rows * gates * x.bits // 8
     grads = replace(x, shape=(rows, gates), strides=(gates, 1), nbytes=size)
-    kernels = [
-        elementwise(x, 2 * size, size, 3 * rows * gates),
-        *[reduction(grads, gates, is_inner=False)] * 2,
-    ]
+    kernels = [elementwise(x, 2 * size, size, 3 * rows * gates)]
+    kernels += [reduction(grads, gates, is_inner=False)] * 2
     for problem in _of_cell(x, sizes):
         kernels += [problem.for_a.kernel(), problem.for_b.kernel()]
     return kernels
@@ -349,8 +331,5 @@ class Recurrent(NamedTuple):
         workspace = unit * products + copied + layers * directions * _LAYER_BYTES
         transposed = out.like().nbytes if is_batch_first else 0
         unwanted = x.like().nbytes if isinstance(x, TensorType) and not x.requires_grad else 0
-        return Recurrent(
-            reserve_bytes(name, of_all, layers, copied, is_half=is_half, is_training=is_training),
-            workspace,
-            workspace + unwanted + dim_max(0, transposed - copied),
-        )
+        reserve = reserve_bytes(name, of_all, layers, copied, is_half=is_half, is_training=is_training)
+        return Recurrent(reserve, workspace, workspace + unwanted + dim_max(0, transposed - copied))

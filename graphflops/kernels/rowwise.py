@@ -65,21 +65,16 @@ def norm_backward(call: ConcreteCall) -> list[Kernel]:
     name = call.operator.name
     if name == "batch_norm":
         return batch_norm_backward(call, x)
-    of_x = replace(_kernel(call, x, 2 * x.full_bytes, x.full_bytes), variant=f"{name}_backward")
     if name in ("group_norm", "native_group_norm"):
-        return _group_norm_backward(call, x)
+        # Sums over the pixels of each channel, factors made of them, and these applied; the weight's gradient from the sums.
+        channels, small = prod(x.shape[:2]), elementwise(x, 0, 0)
+        rows = Rows(channels, x.numel // max(channels, 1))
+        sums = replace(_kernel(call, x, 2 * x.full_bytes, 0), sizes=rows, variant="channel_sums")
+        applied = _with_factors(x, 2 * x.full_bytes, 4, 3)
+        return [sums, *[small, applied] * x.requires_grad, *[small] * call.wants("weight", "bias")]
+    of_x = replace(_kernel(call, x, 2 * x.full_bytes, x.full_bytes), variant=f"{name}_backward")
     of_weight = _weight_gradient(call, x, name) if call.wants("weight", "bias") else []
     return [*copied(call, again=True), *[of_x] * x.requires_grad, *of_weight]
-
-
-def _group_norm_backward(call: ConcreteCall, x: Tensor) -> list[Kernel]:
-    """Sums over the pixels of each channel, factors made of them, and these applied; the weight's gradient from the sums."""
-    channels = prod(x.shape[:2])
-    sums = replace(_kernel(call, x, 2 * x.full_bytes, 0), sizes=Rows(channels, x.numel // max(channels, 1)))
-    small = elementwise(x, 0, 0)
-    applied = _with_factors(x, 2 * x.full_bytes, 4, 3)
-    of_weight = [small] * call.wants("weight", "bias")
-    return [replace(sums, variant="channel_sums"), *[small, applied] * x.requires_grad, *of_weight]
 
 
 def _with_factors(x: Tensor, read: int, work: int, factors: int) -> Kernel:
@@ -90,16 +85,16 @@ def _with_factors(x: Tensor, read: int, work: int, factors: int) -> Kernel:
 
 def _weight_gradient(call: ConcreteCall, x: Tensor, name: str) -> list[Kernel]:
     """A block for every 32 columns that goes through all rows; very many rows of few columns in parts that are added up."""
-    columns, work, read = _columns(call, x), 4 * x.numel, 2 * x.full_bytes
-    if columns.columns <= _MANY_ROWS or columns.rows >= _FEW_COLUMNS:
-        return [Kernel("reduction", x.dtype, 0, work, read, 0, columns, variant=f"{name}_weight")]
-    parts = columns.columns // _ROWS_OF_A_PART
-    added = Rows(columns.rows, parts, is_inner=False)
-    size = columns.rows * parts * 4
-    return [
-        elementwise(x, read, size, work),
-        Kernel("reduction", "float32", 0, size // 4, size, 0, added, variant="outer"),
-    ]
+    over, work, read = rows_of(call, x), 4 * x.numel, 2 * x.full_bytes
+    rows, columns = over.rows, over.columns
+    if rows <= _MANY_ROWS or columns >= _FEW_COLUMNS:
+        sums = Rows(columns, rows, is_inner=False)
+        return [Kernel("reduction", x.dtype, 0, work, read, 0, sums, variant=f"{name}_weight")]
+    parts = rows // _ROWS_OF_A_PART
+    added = Rows(columns, parts, is_inner=False)
+    size = columns * parts * 4
+    summed = Kernel("reduction", "float32", 0, size // 4, size, 0, added, variant="outer")
+    return [elementwise(x, read, size, work), summed]
 
 
 def _kernel(call: ConcreteCall, x: Tensor, read: int, written: int) -> Kernel:
@@ -124,12 +119,6 @@ def rows_of(call: ConcreteCall, x: Tensor) -> Rows:
     weight = call.operand("weight")
     columns = weight.numel if weight is not None and weight.numel else x.shape[-1] if x.rank else 1
     return Rows(x.numel // max(columns, 1), columns)
-
-
-def _columns(call: ConcreteCall, x: Tensor) -> Rows:
-    """The sums over rows that the gradients of weight and bias are."""
-    rows = rows_of(call, x)
-    return Rows(rows.columns, rows.rows, is_inner=False)
 
 
 # Batch norms as PyTorch and cuDNN compute them (Normalization.cuh of ATen)
@@ -164,10 +153,8 @@ def batch_norm_backward(call: ConcreteCall, x: Tensor) -> list[Kernel]:
         return [_of_cudnn(call, x, 2, "batch_norm_training_backward")]
     if is_last(x):
         sums = _of(call, x, 2 * size, 0, _channels(x, _pixels(x)), "batch_norm_sums_last")
-        return [
-            sums,
-            _of(call, x, 2 * size, size, Rows(_pixels(x), _count(x)), "batch_norm_gradient_last"),
-        ]
+        rows = Rows(_pixels(x), _count(x))
+        return [sums, _of(call, x, 2 * size, size, rows, "batch_norm_gradient_last")]
     return [_of(call, x, 2 * size, size, _channels(x, _turns(x, _IN_TURN)), "batch_norm_backward")]
 
 
@@ -220,7 +207,11 @@ def _applied(call: ConcreteCall, x: Tensor) -> list[Kernel]:
     """One kernel with a block for each channel of each image; in half precision the factors are made first, by two."""
     channels = _count(x)
     read, written = call.cost.read_bytes, call.cost.written_bytes
-    factors = _factors(x, channels) if x.bits == _HALF else []
+    factors = []
+    if x.bits == _HALF:  # the variance in float32, and the inverse of its root
+        sizes = Strided(channels, 1, 2, has_casts=True)
+        cast = Kernel("copy", x.dtype, 0, 0, 2 * channels, 4 * channels, sizes, variant="strided")
+        factors = [cast, elementwise(x, 4 * channels, 4 * channels)]
     if prod(x.shape[2:]) == 1 or x.strides[1] == 1:  # channels are innermost: a pointwise kernel
         rows = Rows(x.numel // max(channels, 1), channels)
         return [*factors, _of(call, x, read, written, rows, "batch_norm_last")]
@@ -228,13 +219,6 @@ def _applied(call: ConcreteCall, x: Tensor) -> list[Kernel]:
     images = -(-x.shape[0] // (_SHARED if pixels <= _WARP else 1))  # small ones share a block
     rows = Rows(images * channels, pixels)
     return [*factors, _of(call, x, read, written, rows, "batch_norm")]
-
-
-def _factors(x: Tensor, channels: int) -> list[Kernel]:
-    """The variance in float32, and the inverse of its root."""
-    sizes = Strided(channels, 1, 2, has_casts=True)
-    cast = Kernel("copy", x.dtype, 0, 0, 2 * channels, 4 * channels, sizes, variant="strided")
-    return [cast, elementwise(x, 4 * channels, 4 * channels)]
 
 
 _OF_CLASSES = frozenset({"nll_loss", "cross_entropy_loss"})
@@ -272,9 +256,8 @@ def loss_backward(call: ConcreteCall) -> list[Kernel]:
     if x is None or not x.numel or call.gradient is None:
         return []
     if call.operator.name in _OF_CLASSES and x.shape:
-        softmax = (
-            [_softmax(x, "log_softmax_backward", 2)] if call.operator.name == "cross_entropy_loss" else []
-        )
+        has_softmax = call.operator.name == "cross_entropy_loss"
+        softmax = [_softmax(x, "log_softmax_backward", 2)] * has_softmax
         small = [elementwise(x, 0, 0)]
         if _is_of_shares(call):
             return [*small * 2, _each(x), *softmax]

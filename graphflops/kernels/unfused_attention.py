@@ -24,12 +24,9 @@ def unfused(call: ConcreteCall, query: Tensor, key: Tensor, value: Tensor) -> li
     copies = [copy(x, _FLOAT) for x in operands] if query.bits < _FLOAT else []
     wide = [_float(x, batch) for x in operands]
     scaled = [elementwise(x, x.full_bytes, x.full_bytes, x.numel) for x in wide[:2]]
-    ordered = [
-        kernel for x, own in zip(wide, operands, strict=True) for kernel in _in_order(x, own, own is key)
-    ]
-    scores = replace(
-        wide[0], shape=(batch, rows, keys), strides=(rows * keys, keys, 1), nbytes=batch * rows * keys * 4
-    )
+    pairs = zip(wide, operands, strict=True)
+    ordered = [kernel for x, own in pairs for kernel in _in_order(x, own, own is key)]
+    scores = _float(replace(query, shape=(batch, rows, keys)), batch)
     mask, size = call.operand("mask"), scores.full_bytes
     before = mask_numbers(mask, query)
     if mask is not None or call.arguments.get("is_causal") is True:
@@ -40,20 +37,16 @@ def unfused(call: ConcreteCall, query: Tensor, key: Tensor, value: Tensor) -> li
     back = [copy(_float(out, batch), out.bits)] if out is not None and out.bits < _FLOAT else []
     # The probabilities are cast too, though nothing reads them.
     back += [copy(scores, query.bits)] * len(back)
-    return [*copies, *scaled, *ordered, first, *before, *_safe_softmax(scores), second, *back]
-
-
-def _safe_softmax(scores: Tensor) -> list[Kernel]:
-    """A softmax, which rows of -inf alone it is 0 for: they are found, and replaced."""
-    size, count = scores.full_bytes, scores.numel
-    rows = Rows(count // max(scores.shape[-1], 1), scores.shape[-1])
-    is_hidden = Kernel("reduction", "bool", 0, 0, count, rows.rows, rows)
-    return [
-        Kernel("softmax", "float32", 0, 5 * count, size, size, rows, variant="softmax"),
+    # Rows of -inf alone, of which the softmax is 0, are found and replaced.
+    count = scores.numel
+    over = Rows(count // max(keys, 1), keys)
+    softmax = [
+        Kernel("softmax", "float32", 0, 5 * count, size, size, over, variant="softmax"),
         elementwise(scores, size, count),
-        is_hidden,
+        Kernel("reduction", "bool", 0, 0, count, over.rows, over),
         _masked(scores, size),
     ]
+    return [*copies, *scaled, *ordered, first, *before, *softmax, second, *back]
 
 
 def _masked(scores: Tensor, read: int, *, has_casts: bool = False) -> Kernel:
@@ -68,8 +61,7 @@ def mask_numbers(mask: Tensor | None, query: Tensor) -> list[Kernel]:
         return []
     numbers = replace(mask, dtype=query.dtype, bits=query.bits)
     scalar = replace(numbers, shape=(), strides=(), nbytes=query.bits // 8)
-    chosen = _masked(numbers, mask.nbytes)
-    return [fill(scalar), fill(scalar), chosen]
+    return [fill(scalar), fill(scalar), _masked(numbers, mask.nbytes)]
 
 
 def _in_order(wide: Tensor, own: Tensor, is_key: bool) -> list[Kernel]:
@@ -99,10 +91,8 @@ def unfused_backward(call: ConcreteCall, query: Tensor, key: Tensor, value: Tens
     scores, weighed = _products(query, key, value)
     rows, keys = scores.sizes.m, scores.sizes.n
     size = 4 * batch * rows * keys
-    softmax = Kernel(
-        *("softmax", "float32", 0, size, 2 * size, size, Rows(batch * rows, keys)),
-        variant="softmax_backward",
-    )
+    over = Rows(batch * rows, keys)
+    softmax = Kernel("softmax", "float32", 0, size, 2 * size, size, over, variant="softmax_backward")
     wide = [_float(x, batch) for x in (query, key, value)]
     before = elementwise(wide[0], 2 * size, size, batch * rows * keys)
     scaled = [elementwise(x, x.full_bytes, x.full_bytes, x.numel) for x in wide[:2]]
@@ -113,8 +103,6 @@ def unfused_backward(call: ConcreteCall, query: Tensor, key: Tensor, value: Tens
 
 def _float(tensor: Tensor, batch: int) -> Tensor:
     """A tensor in float32 and row-major order, repeated for every query head."""
-    shape = (batch, *tensor.shape[-2:])
-    steps = (shape[1] * shape[2], shape[2], 1)
-    return replace(
-        tensor, shape=shape, dtype="float32", bits=_FLOAT, strides=steps, nbytes=math.prod(shape) * 4
-    )
+    shape, (rows, columns) = (batch, *tensor.shape[-2:]), tensor.shape[-2:]
+    own = {"shape": shape, "strides": (rows * columns, columns, 1), "nbytes": math.prod(shape) * 4}
+    return replace(tensor, dtype="float32", bits=_FLOAT, **own)

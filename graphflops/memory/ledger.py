@@ -21,7 +21,7 @@ from graphflops.memory.allocator import Allocator
 from graphflops.memory.replay import LASTING, OPTIMIZER, repeat, replay, without_value
 from graphflops.ops import operator
 from graphflops.passes.optimizer import Buffer, Parameter, trained, update
-from graphflops.passes.program import MemoryUse, Names, PricedProgram
+from graphflops.passes.program import MemoryUse, PricedProgram
 from graphflops.report import Execution, Held, HeldKind, MemoryPhase, PhaseMemory, Row, Timeline
 
 _CUBLAS = "cuBLAS"
@@ -127,7 +127,9 @@ def below_limit(
     spared = {
         place
         for place, held in enumerate(timeline.held)
-        if held.kind == "workspace" and _is_convolution(rows, timeline.rows[held.first])
+        if held.kind == "workspace"
+        and (row := timeline.rows[held.first]) != OPTIMIZER
+        and operator(rows[row].op).kind == "convolution"
     }
     missed: set[int] = set()
     for margin in margins:
@@ -154,10 +156,8 @@ def repeated_peak(entry: PhaseMemory, values: Mapping[str, int], margin: int) ->
 
 def _larger(timeline: Timeline, sizes: Sequence[int], margin: int) -> list[int]:
     """Sizes in which everything beside parameters and optimizer is larger by so many thousandths."""
-    return [
-        size if held.kind in LASTING else size + size * margin // 1000
-        for held, size in zip(timeline.held, sizes, strict=True)
-    ]
+    pairs = zip(timeline.held, sizes, strict=True)
+    return [size if held.kind in LASTING else size + size * margin // 1000 for held, size in pairs]
 
 
 def known_sizes(entry: PhaseMemory, values: Mapping[str, int]) -> list[int]:
@@ -168,10 +168,6 @@ def known_sizes(entry: PhaseMemory, values: Mapping[str, int]) -> list[int]:
     if any(size < 0 for size in sizes):
         raise ModelError("a size is negative there: give others with --dim")
     return sizes
-
-
-def _is_convolution(rows: Sequence[Row], row: int) -> bool:
-    return row != OPTIMIZER and operator(rows[row].op).kind == "convolution"
 
 
 def peak_moment(timeline: Timeline, values: Mapping[str, int]) -> int:
@@ -196,11 +192,9 @@ def _sizes(timeline: Timeline, values: Mapping[str, int]) -> list[int | None]:
 def on_device(entry: PhaseMemory, device: Device) -> PhaseMemory:
     """The entry of a phase on another device, whose context and workspaces it gets; the allocator's figures are left out."""
     size = device.blas_workspace_bytes
-    held = [
-        one._replace(bytes=size) if one.name == _CUBLAS and one.kind == "library" and size else one
-        for one in entry.timeline.held
-    ]
-    more = total(one.bytes for one in held) - total(one.bytes for one in entry.timeline.held)
+    given, blas = entry.timeline.held, (_CUBLAS, "library")
+    held = [x._replace(bytes=size) if size and (x.name, x.kind) == blas else x for x in given]
+    more = total(x.bytes for x in held) - total(x.bytes for x in given)
     return replace(
         entry,
         device=device.name,
@@ -306,32 +300,26 @@ def _workspaces(program: PricedProgram, device: Device | None, timeline: Timelin
     backward = [moment for moment in uses if turn is not None and moment >= turn]
     biases = [products[timeline.rows[moment]].arguments().get("bias") for moment in uses]
     biased = [moment for moment, bias in zip(uses, biases, strict=True) if isinstance(bias, Ref)]
-    return [
-        *[Held(_CUBLAS, "library", first, last, size) for first in (*uses[:1], *backward[:1])],
-        *[Held("cuBLASLt", "library", first, last, _LT_WORKSPACE) for first in biased[:1]],
-    ]
-
-
-def _requested(phase: _Phase, names: Names) -> Dim:
-    """The most bytes that a phase asks for at once; a name where the formula grows too large."""
-    try:
-        lasting = total(held.bytes for held in phase.timeline.held if held.kind in LASTING)
-        return lasting + dim_max(phase.activations, phase.update)
-    except DimError:
-        return names.too_large("requested_peak")
+    held = [Held(_CUBLAS, "library", first, last, size) for first in (*uses[:1], *backward[:1])]
+    return held + [Held("cuBLASLt", "library", first, last, _LT_WORKSPACE) for first in biased[:1]]
 
 
 def _measured(
     phase: _Phase, program: PricedProgram, execution: Execution, device: Device | None
 ) -> PhaseMemory:
-    """A phase with its peak, by liveness and by the allocator."""
+    """A phase with its peak, by liveness and by the allocator; a name for it where the formula grows too large."""
+    try:
+        lasting = total(held.bytes for held in phase.timeline.held if held.kind in LASTING)
+        requested = lasting + dim_max(phase.activations, phase.update)
+    except DimError:
+        requested = program.names.too_large("requested_peak")
     entry = PhaseMemory(
         phase=phase.name,
         device="" if device is None else device.name,
         execution=execution,
         **_NOTHING,
         workspaces=None if device is None else 0,
-        requested_peak=_requested(phase, program.names),
+        requested_peak=requested,
         allocated_peak=None,
         reserved_peak=None,
         context=None if device is None else device.context_bytes,

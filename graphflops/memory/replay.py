@@ -232,10 +232,7 @@ class _Recorded:
         starts = {block.address: block for block in self.blocks.values()}
         for pool in self.allocator.pools.values():
             starts.update((address, block) for _, address, block in pool.free)
-        return [
-            self._segment(address, size, starts[address], places)
-            for address, size in self.allocator.segments.items()
-        ]
+        return [self._segment(*entry, starts[entry[0]], places) for entry in self.allocator.segments.items()]
 
     def _segment(self, address: int, size: int, first: Block, places: dict[int, int]) -> dict[str, Any]:
         blocks: list[dict[str, Any]] = []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 
 from msgspec import Struct
 
@@ -41,7 +41,9 @@ class Batch(Struct, frozen=True, eq=False):
         seconds = sum(each)
         longest = max(known.values(), key=lambda time: time.seconds, default=None)
         if any(isinstance(kernel.sizes, Recurrence) for kernel in known):
-            each = [*_launched(kernels, times)]
+            counts = [_PARTS if isinstance(kernel.sizes, Recurrence) else 1 for kernel in kernels]
+            pairs = zip(times, counts, strict=True)
+            each = [time.seconds / count for time, count in pairs for _ in range(count)]
         work: dict[str, int] = {}
         for kernel, count in Counter(kernels).items():
             work[""] = work.get("", 0) + (kernel.read_bytes + kernel.written_bytes) * count
@@ -68,10 +70,3 @@ class Batch(Struct, frozen=True, eq=False):
         if is_launch or not self.seconds:
             return CallTime(took, took / host.faster, took * host.slower, "launch", self.families)
         return CallTime(took, took * self.low, took * self.high, self.bound, self.families)
-
-
-def _launched(kernels: Sequence[Kernel], times: Sequence[Time]) -> Iterator[float]:
-    """Seconds of what the CPU launches one after the other."""
-    for kernel, time in zip(kernels, times, strict=True):
-        parts = _PARTS if isinstance(kernel.sizes, Recurrence) else 1
-        yield from [time.seconds / parts] * parts

@@ -269,7 +269,6 @@ def test_what_may_be_written_over() -> None:
     library = Kernel((op("extern", "out", "x"),), ("out",), (), ("x",))
     assert (library.over, library.is_written) == ({}, False)
     assert Kernel((op("extern", "out", "x", is_over=True),), ("out",), (), ("x",)).over == {"out": ("x",)}
-    assert not Kernel((op("extern", "out", "x", allocates=True),), ("out",), (), ("x",)).takes_free_memory
 
 
 def test_the_cut_of_a_flow_is_where_it_is_narrowest() -> None:
