@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from graphflops.dims import Dim, broadcast, prod
 from graphflops.errors import RuleError
-from graphflops.execution.composites import Calls, Operand, composite
+from graphflops.execution.composites import Calls, Given, Operand, composite
 from graphflops.tensor import FLOAT64
 
 __all__ = ["pairwise_distance"]  # others are found by their names
@@ -220,13 +220,7 @@ def alpha_dropout(t: Calls, x: Operand, p: float, train: bool) -> Operand:
 
 @composite("instance_norm")
 def instance_norm(
-    t: Calls,
-    x: Operand,
-    weight: Operand | None,
-    bias: Operand | None,
-    running_mean: Operand | None,
-    running_var: Operand | None,
-    *options: Any,
+    t: Calls, x: Operand, weight: Given, bias: Given, running_mean: Given, running_var: Given, *options: Any
 ) -> Operand:
     """A batch norm of one image that has the channels of all; what there is of each channel is repeated for every image."""
     images = x.shape[0]

@@ -16,6 +16,7 @@ from graphflops.execution import composed_losses
 from graphflops.execution.composites import (
     GRADIENTS,
     Calls,
+    Given,
     Operand,
     gradient,
     gradient_calls,
@@ -65,7 +66,7 @@ def _for_features(t: Calls, weight: Operand, compute: Callable[[Calls], Operand]
 
 
 @kernel("bilinear")
-def bilinear(t: Calls, x1: Operand, x2: Operand, weight: Operand, bias: Operand | None = None) -> Operand:
+def bilinear(t: Calls, x1: Operand, x2: Operand, weight: Operand, bias: Given = None) -> Operand:
     a, b, of = _rows(t, x1), t.unsqueeze(_rows(t, x2), 2), t.narrow(weight, 0, 0, 1)
     out = t.new_zeros(a, (a.shape[0], weight.shape[0]))
 
@@ -78,9 +79,7 @@ def bilinear(t: Calls, x1: Operand, x2: Operand, weight: Operand, bias: Operand 
 
 
 @gradient("bilinear")
-def bilinear_backward(
-    t: Calls, x1: Operand, x2: Operand, weight: Operand, bias: Operand | None = None
-) -> None:
+def bilinear_backward(t: Calls, x1: Operand, x2: Operand, weight: Operand, bias: Given = None) -> None:
     a, b, of = _rows(t, x1), _rows(t, x2), t.narrow(weight, 0, 0, 1)
     column = t.narrow(_rows(t, t.g), 1, 0, 1)
 

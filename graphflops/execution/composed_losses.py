@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import pi
 
 from graphflops.execution.composed import pairwise_distance
-from graphflops.execution.composites import MEAN, Calls, Operand, composite, expanded, gradient, kernel
+from graphflops.execution.composites import MEAN, Calls, Given, Operand, composite, expanded, gradient, kernel
 
 __all__ = ["expanded"]  # with all composites registered
 
@@ -107,8 +107,8 @@ def binary_cross_entropy_with_logits(
     t: Calls,
     x: Operand,
     target: Operand,
-    weight: Operand | None = None,
-    pos_weight: Operand | None = None,
+    weight: Given = None,
+    pos_weight: Given = None,
     reduction: int = MEAN,
 ) -> Operand:
     logarithm = t.log_sigmoid(x)
@@ -123,8 +123,8 @@ def binary_cross_entropy_with_logits_backward(
     t: Calls,
     x: Operand,
     target: Operand,
-    weight: Operand | None = None,
-    pos_weight: Operand | None = None,
+    weight: Given = None,
+    pos_weight: Given = None,
     reduction: int = MEAN,
 ) -> None:
     def slope(t: Calls) -> Operand:

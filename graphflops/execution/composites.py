@@ -12,7 +12,7 @@ from collections import ChainMap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, Union
 
 from graphflops.cost import Value
 from graphflops.dims import Dim, dim_max, total
@@ -21,7 +21,7 @@ from graphflops.execution.strides import Values, size_hint
 from graphflops.graph import Node, Ref
 from graphflops.ops import operator
 from graphflops.passes.gradients import reached
-from graphflops.passes.price_call import Priced, price_call, without_gradient
+from graphflops.passes.price_call import price_call, without_gradient
 from graphflops.passes.program import PricedCall, owners
 from graphflops.rules.registry import find
 from graphflops.tensor import INT64, TensorType
@@ -76,6 +76,7 @@ class Operand(NamedTuple):
         return self._replace(type=replace(self.type, requires_grad=False))
 
 
+Given = Union[Operand, None]  # an operand that may be missing
 _NONE = Operand("", TensorType((), INT64))
 
 
@@ -112,9 +113,6 @@ class Calls:
         priced = price_call(rule, op, *types, in_place=in_place, training=training)
         if priced.estimate.unknown:
             raise RuleError(priced.estimate.unknown)
-        return self._noted(op, refs, priced)
-
-    def _noted(self, op: str, refs: Sequence[Any], priced: Priced) -> Operand:
         number, outer = len(self.calls), self.of
         name = f"{outer.node.name}/{number}"
         names = tuple([f"{name}.{place}" for place in range(len(priced.estimate.out))])

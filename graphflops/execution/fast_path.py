@@ -17,17 +17,14 @@ from graphflops.execution.strides import Values
 from graphflops.passes.program import PricedCall
 from graphflops.tensor import TensorType
 
+Names = Container[str]
 LAYER, _ATTENTION = "transformer.TransformerEncoderLayer", "activation.MultiheadAttention"
 _FUSED = "fused."  # before the kind of a module that runs as one operator
 _PROJECTED = 3  # query, key and value
 
 
 def with_fast_paths(
-    calls: Sequence[PricedCall],
-    values: Values,
-    given: Container[str],
-    returned: Container[str],
-    kinds: Sequence[str] = (),
+    calls: Sequence[PricedCall], values: Values, given: Names, returned: Names, kinds: Sequence[str] = ()
 ) -> Sequence[PricedCall]:
     """The calls with one call for each module that runs as one operator; the same object where there is none.
 
@@ -44,14 +41,10 @@ def with_fast_paths(
         places = [place for place, _ in run]
         inside = [calls[place] for place in places]
         module = _Module(kind, inside, values, given)
-        results = [
-            name
-            for call in inside
-            for name in call.node.outputs
-            if name is not None
-            and isinstance(values.get(name), TensorType)  # sizes are computed beside the operator
-            and (name in returned or readers.get(name, -1) > places[-1])
-        ]
+        # Sizes are computed beside the operator.
+        made = [name for call in inside for name in call.node.outputs if name is not None]
+        tensors = [name for name in made if isinstance(values.get(name), TensorType)]
+        results = [name for name in tensors if name in returned or readers.get(name, -1) > places[-1]]
         if kind and module.is_fast and results:
             inside = [module.call([*dict.fromkeys((*results, *module.returned_weights))])]
         found += inside
@@ -99,7 +92,7 @@ class _Module(NamedTuple):
     kind: str
     calls: Sequence[PricedCall]
     values: Values
-    given: Container[str]
+    given: Names
 
     @property
     def operands(self) -> list[str]:

@@ -67,13 +67,11 @@ class Layouts:
         orders: Mapping[str, Sequence[int]] | None = None,
         recorded: Step | None = None,
     ) -> None:
-        self.values = values
-        self.platform = platform
-        self.known: dict[str, Strides] = {
-            name: row_major(value.shape, order)
-            for name, order in (orders or {}).items()
-            if isinstance(value := values.get(name), TensorType) and value.rank == len(order)
-        }
+        self.values, self.platform = values, platform
+        self.known: dict[str, Strides] = {}
+        for name, order in (orders or {}).items():
+            if isinstance(value := values.get(name), TensorType) and value.rank == len(order):
+                self.known[name] = row_major(value.shape, order)
         if recorded is not None:
             self.known = {name: recorded.strides[name] for name in recorded.strides.keys() & values.keys()}
         self.copies: set[str] = set()

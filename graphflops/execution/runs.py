@@ -47,7 +47,13 @@ def _judged(call: PricedCall, graph: PricedGraph) -> PricedCall:
     is_whole = outputs and len(derived) == len(outputs) and not call.estimate.unknown
     if is_whole and all(map(is_, derived, map(graph.values.get, outputs))):  # type: ignore[arg-type]
         return call
-    wrong = _contradicted(call, graph.values)
+    wrong: set[str] = set()  # results whose derived types are not those that the program's values have
+    for place, name in enumerate(outputs):
+        if name is not None:
+            ours, value = derived[place] if place < len(derived) else None, graph.values.get(name)
+            is_open = bool(call.estimate.unknown) and not isinstance(ours, TensorType)
+            if is_open or (ours is not value and not _agree(ours, value)):
+                wrong.add(name)
     # Of what it makes nothing is kept, so nothing can be read.
     if not call.node.outputs and call.tensors(graph.values):
         return _unknown(call, graph.values)
@@ -56,20 +62,6 @@ def _judged(call: PricedCall, graph: PricedGraph) -> PricedCall:
     if call.node.outputs[0] not in wrong and wrong.isdisjoint(graph.graph.used):
         return replace(call, estimate=_as_recorded(call, graph.values))
     return _unknown(call, graph.values)
-
-
-def _contradicted(call: PricedCall, values: Values) -> set[str]:
-    """The results whose derived types are not those that the program's values have."""
-    wrong: set[str] = set()
-    estimate = call.estimate
-    derived = estimate.out
-    for place, name in enumerate(call.node.outputs):
-        if name is not None:
-            ours, value = derived[place] if place < len(derived) else None, values.get(name)
-            is_open = bool(estimate.unknown) and not isinstance(ours, TensorType)
-            if is_open or (ours is not value and not _agree(ours, value)):
-                wrong.add(name)
-    return wrong
 
 
 def _agree(ours: Value, value: Value) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from graphflops.dims import Dim, prod
@@ -50,10 +50,20 @@ class ForwardLowering(Lowering):
         names = call.tensors(self.values)
         operands = tuple(self.tensor(name) for name in names)
         outer = [tensor for name, tensor in zip(names, operands, strict=True) if self.is_outer(name)]
-        parts = self.parts_read(call, names, operands)
-        made = [name for name in call.node.outputs if name is not None]
-        results = [name for name in made if isinstance(self.values.get(name), TensorType)]
+        outputs = [name for name in call.node.outputs if name is not None]
+        results = [name for name in outputs if isinstance(self.values.get(name), TensorType)]
         made = [name for name in results if self.root.get(name) == name]
+        parts: dict[str, dict[str, Dim]] = {}  # by tensor of which it reads only parts, bytes by part
+        whole: set[str] = set()
+        for place, (name, tensor) in enumerate(zip(names, operands, strict=True)):
+            out = next(iter(call.node.outputs), None)
+            if call.node.operator.kind == "gather" and place == 0 and out is not None:  # rows that it returns
+                parts.setdefault(tensor, {})[out] = self.nbytes(out)
+            elif self.elements(name) < self.elements(self.root.get(name, name)):
+                parts.setdefault(tensor, {})[name] = self.nbytes(name)
+            else:
+                whole.add(tensor)
+        parts = {tensor: read for tensor, read in parts.items() if tensor not in whole}
         of = Lowered(call, names, operands, parts, frozenset(outer), made)
         if call.in_place and results:
             self.overwrite(of, results[0])
@@ -63,22 +73,6 @@ class ForwardLowering(Lowering):
             self.computed(of)
         of.results = [self.tensor(name) for name in results]
         return of
-
-    def parts_read(
-        self, call: PricedCall, names: Sequence[str], operands: Sequence[str]
-    ) -> dict[str, dict[str, Dim]]:
-        """By tensor of which a call reads only parts, bytes by part; of a table it reads the rows that it returns."""
-        found: dict[str, dict[str, Dim]] = {}
-        whole: set[str] = set()
-        for place, (name, tensor) in enumerate(zip(names, operands, strict=True)):
-            out = next(iter(call.node.outputs), None)
-            if call.node.operator.kind == "gather" and place == 0 and out is not None:
-                found.setdefault(tensor, {})[out] = self.nbytes(out)
-            elif self.elements(name) < self.elements(self.root.get(name, name)):
-                found.setdefault(tensor, {})[name] = self.nbytes(name)
-            else:
-                whole.add(tensor)
-        return {tensor: read for tensor, read in found.items() if tensor not in whole}
 
     def overwrite(self, of: Lowered, out: str) -> None:
         """An in-place call makes a new tensor; what shares the memory reads that one from now on."""

@@ -48,8 +48,7 @@ class Partition:
         """Places of the operators that the results are computed by."""
         needed = set(self.joint.results)
         found = set()
-        for place in range(len(self.ops) - 1, -1, -1):
-            op = self.ops[place]
+        for place, op in reversed([*enumerate(self.ops)]):
             if not op.is_gradient and not needed.isdisjoint(op.outputs):
                 found.add(place)
                 needed.update(op.reads)
@@ -64,8 +63,7 @@ class Partition:
     def _distances(self) -> dict[int, int]:
         """By place of an operator, the operators between it and the backward."""
         found: dict[int, int] = {}
-        for place in range(len(self.ops) - 1, -1, -1):
-            op = self.ops[place]
+        for place, op in reversed([*enumerate(self.ops)]):
             if place not in self.forward:
                 found[place] = 0
                 continue
@@ -150,7 +148,10 @@ class Partition:
         gradients = [op for op in self.ops if op.is_gradient]
         read = {(name, name in op.views) for op in gradients for name in op.reads}
         read |= {(name, False) for name in self.joint.gradients}
-        for name, is_view in sorted(entry for entry in read if self._is_of_forward(entry[0])):
+        for name, is_view in sorted(read):
+            op = self.maker.get(name)
+            if name in self.joint.tangents or (op is not None and op.is_gradient):
+                continue
             own = self._edge(name)
             if is_view:
                 view = (graph.new(), graph.new())
@@ -165,10 +166,10 @@ class Partition:
             if name in self.banned or name not in self.maker:
                 graph.connect(SOURCE, entry, INFINITE)
                 continue
-            op = self.maker[name]
-            if op.must_recompute:
+            made = self.maker[name]
+            if made.must_recompute:
                 graph.connect(entry, SINK, INFINITE)
-            for source in op.reads:
+            for source in made.reads:
                 graph.connect(self._edge(source)[1], entry, INFINITE)
 
     def _edge(self, name: str) -> tuple[int, int]:
@@ -184,10 +185,6 @@ class Partition:
             self.graph.connect(*self.edges[name][0], size)
             self.todo.append(name)
         return self.edges[name][0]
-
-    def _is_of_forward(self, name: str) -> bool:
-        op = self.maker.get(name)
-        return name not in self.joint.tangents and (op is None or not op.is_gradient)
 
 
 def _fuses(op: Op, user: Op) -> bool:

@@ -18,10 +18,9 @@ from graphflops.devices import Platform
 from graphflops.execution.fast_path import LAYER
 from graphflops.execution.runs import Runs
 from graphflops.inductor.calls import BackwardLowering, ForwardLowering
-from graphflops.inductor.fusing import Kernel, fused
+from graphflops.inductor.fusing import Kernel, fused, in_steps, oriented, realized
 from graphflops.inductor.lowering import JointGraph, Op
 from graphflops.inductor.partition import Partition
-from graphflops.inductor.realizing import in_steps, oriented, realized
 from graphflops.memory.on_gpu import OnGpu
 from graphflops.passes.program import PricedGraph, PricedProgram
 from graphflops.tensor import TensorType

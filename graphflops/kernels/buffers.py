@@ -40,16 +40,9 @@ _TWO = 2
 _IN_ORDER = ("addcmul", "addcdiv")  # of `self`, `tensor1` and `tensor2`
 # The operand of which autograd keeps the whole, though only its shape is needed, by operator (derivatives.yaml of PyTorch).
 _KEPT_OPERAND = {
-    "max_pool": 0,
-    "adaptive_max_pool": 0,
-    "adaptive_avg_pool": 0,
-    "pad": 0,
-    "masked_select": 0,
-    "gather": 0,
-    "pow": 0,
-    "take": 0,
-    "index_add": 2,
-    "index_copy": 2,
+    **dict.fromkeys(("max_pool", "adaptive_max_pool", "adaptive_avg_pool", "pad", "masked_select"), 0),
+    **dict.fromkeys(("gather", "pow", "take"), 0),
+    **dict.fromkeys(("index_add", "index_copy"), 2),
 }
 
 
@@ -192,7 +185,11 @@ def _gradients(call: PricedCall, out: TensorType, layouts: Layouts) -> dict[int,
         kernels = gradient_kernels(call, place, layouts.values)
         if kernels is not None:
             operand = layouts.typed(names[place])
-            axes = [] if kernels.is_reduced else _repeated_axes(call, operand, out.shape)
+            axes = list[int]()  # along which the operand is repeated
+            if not kernels.is_reduced:
+                along = axes_of(call.node.operator, operand.shape, out.rank)
+                own = dict(zip(along, operand.shape, strict=True))
+                axes = [axis for axis, size in enumerate(out.shape) if own.get(axis, 1) == 1 and size != 1]
             is_wide = kernels.launches and not kernels.is_reduced and (axes or operand.dtype != out.dtype)
             made = temporary_bytes(kernels, out, layouts.values)
             found[place] = _Gradient(made, [out.like().nbytes] if is_wide else [], axes)
@@ -209,12 +206,6 @@ def _sums(call: PricedCall, out: TensorType, layouts: Layouts) -> list[tuple[Dim
     strides = layouts.of(call.node.outputs[0] or "")
     axes = [each.axes for each in _gradients(call, out, layouts).values() if each.axes]
     return [reduction_buffers(out.shape, strides, each, _FLOAT_BYTES, layouts.platform) for each in axes]
-
-
-def _repeated_axes(call: PricedCall, operand: TensorType, shape: Sequence[Dim]) -> list[int]:
-    """The axes of a result along which an operand is repeated."""
-    own = dict(zip(axes_of(call.node.operator, operand.shape, len(shape)), operand.shape, strict=True))
-    return [axis for axis, size in enumerate(shape) if own.get(axis, 1) == 1 and size != 1]
 
 
 def _rolled(call: PricedCall, values: Mapping[str, Value]) -> Dim:

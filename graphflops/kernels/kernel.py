@@ -39,8 +39,6 @@ GROUPED = "grouped"  # variant of a product whose rows pick one of several matri
 DIRECT = "direct"  # variant of a convolution without matrix units, on tensors as they lie
 SCALAR = "scalar"  # the same, as a product in tiles
 Pass = Literal["forward", "input_gradient", "weight_gradient", "backward"]
-
-
 Layout = Literal["tn", "nn", "nt", "tt"]
 
 

@@ -273,13 +273,9 @@ _BY_NAME: Mapping[str, Lowering] = by_name(
     }
 )
 _FORWARD: Mapping[str, Lowering] = {
-    "elementwise": _elementwise,
-    "comparison": _elementwise,
-    "logic": _elementwise,
-    "quantisation": _elementwise,
+    **dict.fromkeys(("elementwise", "comparison", "logic", "quantisation"), _elementwise),
+    **dict.fromkeys(("identity", "view"), _layout),
     "cast": _cast,
-    "identity": _layout,
-    "view": _layout,
     "creation": _filled,
     "movement": _moved,
     "gather": _gathered,

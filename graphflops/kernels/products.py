@@ -199,9 +199,18 @@ def recurrent_backward(call: ConcreteCall) -> list[Kernel]:
     """One kernel that goes through the steps in reverse."""
     if not call.operands or call.out is None or not call.out.rank:
         return []
-    if _is_cell(call):
-        return _cell_backward(call)
-    return [_recurrence(call, call.backward_cost, "backward")]
+    if not _is_cell(call):
+        return [_recurrence(call, call.backward_cost, "backward")]
+    # Of a cell the gates, sums for both biases, and of each product the gradients of its operand and weight.
+    x, sizes = call.operands[0], _sizes(call)
+    gates, rows = sizes.gates * sizes.hidden, sizes.batch
+    size = rows * gates * x.bits // 8
+    grads = replace(x, shape=(rows, gates), strides=(gates, 1), nbytes=size)
+    kernels = [elementwise(x, 2 * size, size, 3 * rows * gates)]
+    kernels += [reduction(grads, gates, is_inner=False)] * 2
+    for problem in _of_cell(x, sizes):
+        kernels += [problem.for_a.kernel(), problem.for_b.kernel()]
+    return kernels
 
 
 def _of_cudnn(call: ConcreteCall) -> list[Kernel]:
@@ -269,19 +278,6 @@ def _cell(call: ConcreteCall) -> list[Kernel]:
     size = sizes.batch * gates * x.bits // 8
     products = [problem.kernel() for problem in _of_cell(x, sizes)]
     return [*products, elementwise(x, 2 * size, size // sizes.gates, 3 * sizes.batch * gates)]
-
-
-def _cell_backward(call: ConcreteCall) -> list[Kernel]:
-    """The gates, sums for both biases, and of each product the gradients of its operand and weight."""
-    x, sizes = call.operands[0], _sizes(call)
-    gates, rows = sizes.gates * sizes.hidden, sizes.batch
-    size = rows * gates * x.bits // 8
-    grads = replace(x, shape=(rows, gates), strides=(gates, 1), nbytes=size)
-    kernels = [elementwise(x, 2 * size, size, 3 * rows * gates)]
-    kernels += [reduction(grads, gates, is_inner=False)] * 2
-    for problem in _of_cell(x, sizes):
-        kernels += [problem.for_a.kernel(), problem.for_b.kernel()]
-    return kernels
 
 
 def _of_cell(x: Tensor, sizes: Recurrence) -> list[Problem]:

@@ -255,23 +255,21 @@ class ExpandableAllocator(Allocator):
         """Unmap the whole pages of free blocks."""
         for pool in self.pools.values():
             for _, _, block in [*pool.free]:
-                self._unmap(block)
+                first = -(-block.address // pool.page) * pool.page
+                last = (block.address + block.size) // pool.page * pool.page
+                if first < last:
+                    self._unmap(block, first, last)
 
-    def _unmap(self, block: Block) -> None:
+    def _unmap(self, block: Block, first: int, last: int) -> None:
         pool = block.pool
-        first = -(-block.address // pool.page) * pool.page
-        last = (block.address + block.size) // pool.page * pool.page
-        if first >= last:
-            return
         pool.remove(block)
         self.reserved -= last - first
         if first > block.address:
             self._split(block, first - block.address)
             assert block.next is not None
-            rest = block.next
-            pool.remove(rest)
+            pool.remove(block.next)
             pool.add(block)
-            block = rest
+            block = block.next
         if last < block.address + block.size:
             self._split(block, last - first)
         block.is_mapped = False
@@ -287,6 +285,5 @@ def _room(block: Block | None) -> int:
     """Bytes of a free block and all free ones that follow it."""
     room = 0
     while block is not None and not block.is_used:
-        room += block.size
-        block = block.next
+        room, block = room + block.size, block.next
     return room

@@ -24,6 +24,7 @@ from graphflops.passes.optimizer import Buffer, Parameter, trained, update
 from graphflops.passes.program import MemoryUse, PricedProgram
 from graphflops.report import Execution, Held, HeldKind, MemoryPhase, PhaseMemory, Row, Timeline
 
+Values = Mapping[str, int]  # of sizes, by symbol
 _CUBLAS = "cuBLAS"
 _LT_WORKSPACE = 2**20  # for products with a bias: CUBLASLT_WORKSPACE_SIZE by default
 _PARTIAL_BYTES = 4  # of a sum in float32
@@ -77,9 +78,7 @@ def ledger(
     return tuple([_measured(phase, program, execution, device) for phase in phases])
 
 
-def at_sizes(
-    entry: PhaseMemory, values: Mapping[str, int], allocator: Allocator, rows: Sequence[Row]
-) -> PhaseMemory:
+def at_sizes(entry: PhaseMemory, values: Values, allocator: Allocator, rows: Sequence[Row]) -> PhaseMemory:
     """The entry of a phase with its peak at these sizes, and with what the allocator takes. rows: of its report.
 
     What the allocator takes beside the requested bytes goes by the number of blocks and segments, not by their sizes: the
@@ -102,18 +101,14 @@ def at_sizes(
         return replace(peak, allocated_peak=None, reserved_peak=None, device_total=None)
     replay(timeline, known, allocator)
     requested = evaluate(entry.requested_peak, values) or 0
-    allocated = entry.requested_peak + (allocator.peak_allocated - requested)
-    reserved = entry.requested_peak + (allocator.peak_reserved - requested)
+    peaks = (allocator.peak_allocated, allocator.peak_reserved)
+    allocated, reserved = (entry.requested_peak + (taken - requested) for taken in peaks)
     whole = None if entry.context is None else reserved + entry.context
     return replace(peak, allocated_peak=allocated, reserved_peak=reserved, device_total=whole)
 
 
 def below_limit(
-    entry: PhaseMemory,
-    values: Mapping[str, int],
-    limit: int,
-    rows: Sequence[Row],
-    margins: Sequence[int] = (0,),
+    entry: PhaseMemory, values: Values, limit: int, rows: Sequence[Row], margins: Sequence[int] = (0,)
 ) -> PhaseMemory:
     """The entry of a phase that the allocator gives so many bytes, run again and again: without workspaces that it misses.
 
@@ -124,13 +119,11 @@ def below_limit(
     Raises OutOfMemory where the phase does not run, ModelError for an open size.
     """
     timeline, sizes = entry.timeline, known_sizes(entry, values)
-    spared = {
-        place
-        for place, held in enumerate(timeline.held)
-        if held.kind == "workspace"
-        and (row := timeline.rows[held.first]) != OPTIMIZER
-        and operator(rows[row].op).kind == "convolution"
-    }
+    spared = set[int]()
+    for place, each in enumerate(timeline.held):
+        row = timeline.rows[each.first] if each.kind == "workspace" else OPTIMIZER
+        if row != OPTIMIZER and operator(rows[row].op).kind == "convolution":
+            spared.add(place)
     missed: set[int] = set()
     for margin in margins:
         larger = _larger(timeline, sizes, margin)
@@ -146,7 +139,7 @@ def below_limit(
     return replace(entry, timeline=less, requested_peak=max(live_bytes(less, known)))
 
 
-def repeated_peak(entry: PhaseMemory, values: Mapping[str, int], margin: int) -> int:
+def repeated_peak(entry: PhaseMemory, values: Values, margin: int) -> int:
     """The most that the allocator takes for a phase that runs again and again without a limit. margin: as above."""
     allocator = Allocator()
     sizes = known_sizes(entry, values)
@@ -160,7 +153,7 @@ def _larger(timeline: Timeline, sizes: Sequence[int], margin: int) -> list[int]:
     return [size if held.kind in LASTING else size + size * margin // 1000 for held, size in pairs]
 
 
-def known_sizes(entry: PhaseMemory, values: Mapping[str, int]) -> list[int]:
+def known_sizes(entry: PhaseMemory, values: Values) -> list[int]:
     """Bytes of each entry of a phase's timeline; ModelError for one without a value, and for a negative one."""
     sizes = [size for size in _sizes(entry.timeline, values) if size is not None]
     if len(sizes) < len(entry.timeline.held) or evaluate(entry.requested_peak, values) is None:
@@ -170,7 +163,7 @@ def known_sizes(entry: PhaseMemory, values: Mapping[str, int]) -> list[int]:
     return sizes
 
 
-def peak_moment(timeline: Timeline, values: Mapping[str, int]) -> int:
+def peak_moment(timeline: Timeline, values: Values) -> int:
     """The moment at which most is alive; a size without a value is taken to be large."""
     sizes = _sizes(timeline, values)
     if None in sizes:
@@ -180,7 +173,7 @@ def peak_moment(timeline: Timeline, values: Mapping[str, int]) -> int:
     return live.index(max(live))
 
 
-def _sizes(timeline: Timeline, values: Mapping[str, int]) -> list[int | None]:
+def _sizes(timeline: Timeline, values: Values) -> list[int | None]:
     """Bytes of each entry; None where a size has no value."""
     known: dict[Dim, int | None] = {}
     for held in timeline.held:

@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 
-from graphflops.inductor.fusing import Kernel, fused, run_together
+from graphflops.inductor.fusing import Kernel, fused, realized, run_together
 from graphflops.inductor.lowering import Op
 from graphflops.inductor.partition import INFINITE, SINK, SOURCE, FlowGraph
 from graphflops.inductor.plan import _Order, lowest_peak
-from graphflops.inductor.realizing import realized
 
 
 def op(kind: Any, out: str, *reads: str, elements: int = 100, **more: Any) -> Op:
