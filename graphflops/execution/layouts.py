@@ -31,13 +31,12 @@ from graphflops.execution.strides import (
     turned,
 )
 from graphflops.graph import Ref, Step, tensor_type
+from graphflops.kernels.kernel import SEQUENCE_RANK, SINGLE
 from graphflops.ops import Op
 from graphflops.passes.program import PricedCall
 from graphflops.tensor import TensorType
 
 _BATCH_FIRST, _STEPS_FIRST = "#8", (1, 0, 2)  # an argument by place; cuDNN puts steps before batch entries
-_SEQUENCE_AXES = 3
-_SINGLE = 32  # bits of the type in which attention runs in the efficient kernel
 _HEADS_INSIDE = (0, 2, 1, 3)  # of rows, where that kernel puts them
 # Their results have channels last where their operand has (`suggest_memory_format` in their kernels).
 _KEEPING_CHANNELS_LAST = frozenset({"convolution", "pooling", "resampling"})  # kinds
@@ -159,7 +158,11 @@ class Layouts:
         """How one result lies; None where it lies in order."""
         operator = call.node.operator
         if operator.name in _RESHAPES and x:
-            return self.reshaped(x, name, out)
+            # A view where the axes that it merges lie together, else a copy.
+            strides = regrouped(self.typed(x).shape, self.of(x), out.shape)
+            if strides is None:
+                self.copies.add(name)
+            return strides
         if operator.name in _VIEWS and x and call.estimate.alias:
             return _viewed(operator, arguments, self.typed(x).shape, self.of(x), out)
         if operator.name in ("identity", "detach") and x:
@@ -186,7 +189,7 @@ class Layouts:
             problem = attention_problem(call, self, training=False)
             if problem is not None and attention_kernel(problem, self.platform).kernel == "math":
                 return None
-        if out.dtype.bits == _SINGLE and out.rank == len(_HEADS_INSIDE):
+        if out.dtype.bits == SINGLE and out.rank == len(_HEADS_INSIDE):
             return row_major(out.shape, _HEADS_INSIDE)
         return self.as_operand(query, out)
 
@@ -196,7 +199,7 @@ class Layouts:
         if operator.kind not in _KEEPING_CHANNELS_LAST and operator.name not in _ALSO_KEEPING:
             return False
         read = call.tensors(self.values)[:2] if operator.kind == "convolution" else [x]
-        if operator.kind == "convolution" and self.typed(x).rank == _SEQUENCE_AXES:
+        if operator.kind == "convolution" and self.typed(x).rank == SEQUENCE_RANK:
             return False  # it copies its operand into row-major order
         return any(self.has_channels_last(name) for name in read)
 
@@ -243,13 +246,6 @@ class Layouts:
                 self.views.add(result)
             return None
         return self.as_operand(x, out) if word.startswith(("clone", "_lazy")) else strides
-
-    def reshaped(self, x: str, result: str, out: TensorType) -> Strides | None:
-        """A reshape is a view where the axes that it merges lie together, else a copy."""
-        strides = regrouped(self.typed(x).shape, self.of(x), out.shape)
-        if strides is None:
-            self.copies.add(result)
-        return strides
 
 
 def _compared(inner: int, outer: int, operands: Sequence[Sequence[int]], shape: Sequence[Dim]) -> int:

@@ -18,6 +18,7 @@ from graphflops.passes.program import PricedCall
 from graphflops.tensor import TensorType
 
 Values = Mapping[str, Value]  # types of tensors, and other values, by name
+Shape = Sequence[Dim]
 Strides = tuple["Dim", ...]  # elements from one position of an axis to the next, by axis
 _FALLBACK = 97  # of an open size where strides are compared
 

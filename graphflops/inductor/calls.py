@@ -15,7 +15,7 @@ from graphflops.inductor.library_calls import (
     product,
     product_gradient,
 )
-from graphflops.inductor.lowering import FLOAT_BYTES, GradientLowering, JointGraph, Lowered, Lowering
+from graphflops.inductor.lowering import GradientLowering, JointGraph, Lowered, Lowering
 from graphflops.inductor.rowwise import (
     attention,
     attention_gradient,
@@ -25,15 +25,13 @@ from graphflops.inductor.rowwise import (
     softmax,
     softmax_gradient,
 )
+from graphflops.kernels.kernel import FLOAT_BYTES, IMAGE_RANK, INDEX_BYTES, SINGLE
 from graphflops.passes.program import PricedCall
 from graphflops.tensor import TensorType
 
 # Kinds whose results are computed element by element, and those of them that the partitioner may compute again.
 _AGAIN = frozenset({"elementwise", "comparison", "logic", "cast", "identity", "creation", "gather"})
 _POINTWISE = _AGAIN | {"movement", "random", "resampling", "pooling", "loss", "view"}
-_FLOAT_BITS = 32
-_INDEX_BYTES = 8
-_IMAGE_RANK = 4
 _WINDOW = "#1"  # an argument by place
 _MOST_JOINED = 8  # tensors that one kernel concatenates (inductor's max_pointwise_cat_inputs)
 _INTERPOLATED = ("linear", "cubic")
@@ -104,7 +102,7 @@ class ForwardLowering(Lowering):
         """An interpolation; of half precision it is one in float32, of which operand and result are converted."""
         call, out = of.call, of.made[0]
         more: dict[str, Any] = {"window": _RESAMPLED, "recomputable": False}
-        is_wide = self.typed(out).dtype.bits >= _FLOAT_BITS
+        is_wide = self.typed(out).dtype.bits >= SINGLE
         if is_wide or not any(word in call.node.op for word in _INTERPOLATED):
             self.add(of, "pointwise", of.made, of.operands, **more)
             return
@@ -133,7 +131,7 @@ class ForwardLowering(Lowering):
     def reduction(self, of: Lowered) -> None:
         """A sum, mean or the like."""
         x, out = self.typed(of.names[0]), self.typed(of.made[0])
-        is_inner = self.is_inner(of_images=x.rank >= _IMAGE_RANK) and not _keeps_last(of.call, x, out)
+        is_inner = self.is_inner(of_images=x.rank >= IMAGE_RANK) and not _keeps_last(of.call, x, out)
         space, kept = max(map(self.elements, of.names)), self.elements(of.made[0])
         self.add(of, "reduction", of.made, of.operands, space, kept=kept, is_inner=is_inner)
 
@@ -167,7 +165,7 @@ class ForwardLowering(Lowering):
         self.add(of, "pointwise", of.made[:1], of.operands[:1], **more)
         if operator.name == "max_pool" and of.call.gradient is not None:
             kept = self.save(of, "positions", f"{of.call.node.name} positions")
-            size = out.numel * (1 if count < _MOST_WINDOW else _INDEX_BYTES)
+            size = out.numel * (1 if count < _MOST_WINDOW else INDEX_BYTES)
             self.add(of, "pointwise", {kept: size}, of.operands[:1], **more)
 
 

@@ -18,8 +18,8 @@ from graphflops.inductor.layout_choice import (
 from graphflops.inductor.lowering import GradientLowering, Lowered, Lowering
 from graphflops.kernels import buffers as kernels
 from graphflops.kernels.beside import operand_copies
+from graphflops.kernels.kernel import SINGLE
 
-_SINGLE = 32
 _ALIGNED = 8  # channels that tensor cores read at once in half precision
 _IN_PLACE = ("all_reduce", "broadcast")
 
@@ -37,7 +37,7 @@ def product(low: Lowering, of: Lowered) -> None:
     views, made, size = _reshaped(low, of, reads), out, low.nbytes(out)
     has_bias = call.node.operator.name == "linear" and isinstance(call.node.arguments().get("bias"), Ref)
     if has_bias:  # added in the kernels that read the result: in float32, if none of these is of a library
-        is_single = low.typed(of.names[1]).dtype.bits == _SINGLE
+        is_single = low.typed(of.names[1]).dtype.bits == SINGLE
         if copies or (is_single and not low.is_read_by_library(call.node.outputs[0] or "")):
             made = _without_bias(low, out)
             *reads, bias = reads

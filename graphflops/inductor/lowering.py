@@ -143,7 +143,6 @@ def users_of(ops: Iterable[Op]) -> dict[str, list[Op]]:
     return users
 
 
-FLOAT_BYTES = 4
 # Kinds of calls that read their operands at other places than they write to.
 _MOVING = frozenset({"movement", "gather", "resampling", "pooling", "view", "identity"})
 _OF_LIBRARIES = frozenset({"product", "convolution", "attention"})
@@ -209,9 +208,8 @@ class Lowering:
         self.of_libraries: set[str] = set()  # results that libraries made
         self.pointwise: set[str] = set()  # results of pointwise operators
         self.version: dict[str, str] = {}  # by owner of memory: the tensor that an in-place call made of it
-        self.channels_last = prefers_channels_last(
-            execution.calls, self.values, len(graph.graph.inputs), training=self.training
-        )
+        calls, inputs = execution.calls, len(graph.graph.inputs)
+        self.channels_last = prefers_channels_last(calls, self.values, inputs, training=self.training)
         self.readers: dict[str, list[PricedCall]] = {}
         for call in execution.calls:
             for name in call.uses:

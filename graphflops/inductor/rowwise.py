@@ -9,8 +9,9 @@ from collections.abc import Mapping, Sequence
 
 from graphflops.dims import Dim, prod
 from graphflops.inductor.layout_choice import aligned_bytes
-from graphflops.inductor.lowering import FLOAT_BYTES, GradientLowering, Lowered, Lowering
+from graphflops.inductor.lowering import GradientLowering, Lowered, Lowering
 from graphflops.kernels.attention import AttentionMemory
+from graphflops.kernels.kernel import FLOAT_BYTES
 from graphflops.passes.program import PricedCall
 
 _OF_GROUPS = 26  # instructions for an element of the gradient of a group norm, about

@@ -37,8 +37,7 @@ def attention(call: ConcreteCall) -> list[Kernel]:
     operands, cost = _operands(call), call.cost
     if operands is None:
         like = call.out or next(iter(call.operands), None)
-        moved = (cost.read_bytes, cost.written_bytes)
-        return [] if like is None else [Kernel("attention", like.dtype, cost.matrix_flops, 0, *moved)]
+        return [] if like is None else [Kernel("attention", like.dtype, cost.matrix_flops, 0, *cost.moved)]
     kernel, filled = call.attention_kernel or "flash", list[Kernel]()
     if kernel == "math":
         return unfused(call, *operands)

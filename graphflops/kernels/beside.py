@@ -28,6 +28,7 @@ from graphflops.execution.layouts import Layouts
 from graphflops.execution.strides import (
     TURNING,
     HasStrides,
+    Shape,
     Strides,
     by_form,
     has_channels_last,
@@ -59,7 +60,7 @@ class Copy(NamedTuple):
     is_kept: the gradient reads the copy. is_again: the gradient copies the operand once more.
     """
 
-    shape: Sequence[Dim]
+    shape: Shape
     strides: Strides
     dtype: DType
     is_kept: bool = False
@@ -91,7 +92,7 @@ def is_converted_before(dtype: str, wanted: str) -> bool:
     return dtype not in (wanted, "float16")
 
 
-def is_mean(operator: Op, shape: Sequence[Dim]) -> bool:
+def is_mean(operator: Op, shape: Shape) -> bool:
     """Whether an average to positions of its own is a mean, over all positions. shape: of the result."""
     return operator.name in ("adaptive_avg_pool", "global_avg_pool") and prod(shape[2:]) == 1
 
@@ -145,7 +146,7 @@ def _copied(name: str, other: str, lie: HasStrides, *, is_merged: bool) -> Copy 
     return None
 
 
-def _is_read_by_blas(shape: Sequence[Dim], strides: Strides) -> bool:
+def _is_read_by_blas(shape: Shape, strides: Strides) -> bool:
     """Whether rows or columns of a matrix lie together, and do not overlap (`prepare_matrix_for_cublas` of ATen)."""
     (rows, columns), (row, column) = shape, strides
     across = (column == 1 or columns == 1) and (rows == 1 or size_hint(row) >= size_hint(columns))
@@ -159,6 +160,9 @@ _WARP, _MOST_THREADS, _VECTOR, _VECTOR_FROM, _FEWEST_VALUES, _MOST_VALUES, _SEMA
 )
 
 
+Axes = Collection[int]
+
+
 class _Axis(NamedTuple):
     """A run of axes that lie together. stride: in the operand; result: in the result, 0 if the axis is reduced."""
 
@@ -167,15 +171,13 @@ class _Axis(NamedTuple):
     result: Dim
 
 
-def reduction_bytes(
-    shape: Sequence[Dim], strides: Sequence[Dim], axes: Collection[int], element: int, platform: Platform
-) -> Dim:
+def reduction_bytes(shape: Shape, strides: Shape, axes: Axes, element: int, platform: Platform) -> Dim:
     """Bytes of the buffers for a reduction of some axes, semaphores included. element: bytes of one partial result."""
     return total(reduction_buffers(shape, strides, axes, element, platform))
 
 
 def reduction_buffers(
-    shape: Sequence[Dim], strides: Sequence[Dim], axes: Collection[int], element: int, platform: Platform
+    shape: Shape, strides: Shape, axes: Axes, element: int, platform: Platform
 ) -> tuple[Dim, ...]:
     """Bytes of the partial results and of the semaphores; nothing where no thread blocks share a result."""
     reduced, kept = _merged(shape, strides, axes)
@@ -212,9 +214,7 @@ def column_sum_buffers(rows: Dim, columns: Dim, platform: Platform) -> tuple[Dim
     return reduction_buffers((rows, columns), row_major((rows, columns)), (0,), 4, platform)
 
 
-def _merged(
-    shape: Sequence[Dim], strides: Sequence[Dim], axes: Collection[int]
-) -> tuple[list[_Axis], list[_Axis]]:
+def _merged(shape: Shape, strides: Shape, axes: Axes) -> tuple[list[_Axis], list[_Axis]]:
     """The reduced axes and the others, each from the innermost to the outermost, those that lie together as one.
 
     Reduced axes are in the order of the operand's strides, others in that of the result's.
@@ -304,45 +304,38 @@ class GradientLayouts:
     @by_form
     def _followed(
         self, call: PricedCall, strides: Strides | None
-    ) -> tuple[Sequence[Strides], Mapping[int, Strides]]:
+    ) -> tuple[list[Strides], dict[int, Strides]]:
         """What is copied where the result's gradient lies so, and how the gradients of operands lie, by their places."""
-        out = next(value for name in call.node.outputs if (value := self.typed(name or "")) is not None)
-        known: dict[int, Strides] = {}
-        return self._copied(call, out, strides, known), known
-
-    def _copied(
-        self, call: PricedCall, out: TensorType, strides: Strides | None, known: dict[int, Strides]
-    ) -> list[Strides]:
         operator, operands = call.node.operator, call.tensors(self.values)
-        x = self.typed(operands[0])
+        x, name, known = self.typed(operands[0]), operator.name, dict[int, Strides]()
+        out = next(value for name in call.node.outputs if (value := self.typed(name or "")) is not None)
         assert x is not None
-        name = operator.name
         if name in _MADE_IN_ORDER:
             known[0] = row_major(x.shape)
         copies = name in _SAME_AXES and call.node.outputs[0] in self.layouts.copies
-        is_elementwise = operator.kind in _ONE_BY_ONE
-        if strides is None and (copies or is_elementwise or operator.kind == "identity"):
+        is_alike = operator.kind in _ONE_BY_ONE or operator.kind == "identity"
+        if strides is None and (copies or is_alike):
             strides = self.layouts.of(call.node.outputs[0] or "")
         if strides is None:
-            return []
+            return [], known
         is_repeated = any(step == 0 for step in strides)
         if name in TURNING:
             back = dict(zip(turned(operator, call.node.arguments(), x.rank), strides, strict=True))
             known[0] = tuple([back[axis] for axis in range(x.rank)])
         elif name in _SAME_AXES:
-            found = regrouped(out.shape, strides, x.shape)
-            known[0] = row_major(x.shape) if found is None else found
-            return [strides] if found is None else []
-        elif is_elementwise or operator.kind == "identity":
+            split = regrouped(out.shape, strides, x.shape)
+            known[0] = row_major(x.shape) if split is None else split
+            return [strides] if split is None else [], known
+        elif is_alike:
             if not is_repeated or name in _PASSES_ON:
                 for place, use in enumerate(operands):
                     if getattr(self.typed(use), "shape", None) == out.shape:
                         known[place] = strides if self._is_alike(call, place) else self.layouts.of(use)
         elif operator.kind == "product" and call.gradient is not None:
-            return self._of_product(call, out, strides, is_repeated=is_repeated)
+            return self._of_product(call, out, strides, is_repeated=is_repeated), known
         elif name in _ORDERED and not is_contiguous(out.shape, strides):
-            return [strides]
-        return []
+            return [strides], known
+        return [], known
 
     @by_form
     def _is_alike(self, call: PricedCall, place: int) -> bool:

@@ -25,13 +25,12 @@ from graphflops.kernels.beside import (
 )
 from graphflops.kernels.convolution import Convolution, Layout
 from graphflops.kernels.gradient_formulas import axes_of, gradient_kernels, temporary_bytes
+from graphflops.kernels.kernel import FLOAT_BYTES, INDEX_BYTES
 from graphflops.kernels.moved import REPEATING
 from graphflops.kernels.rowwise import loss_bytes
 from graphflops.passes.program import PricedCall
 from graphflops.tensor import TensorType
 
-_INDEX_BYTES = 8
-_FLOAT_BYTES = 4
 # Bytes of a partial result of reductions that have others than a float32: mean, sum of squares and two counts of a variance.
 _PARTIAL_BYTES = {"var": 16, "std": 16, "var_mean": 16}
 _SUMMED = frozenset({"sum", "mean", "prod", "vector_norm", *_PARTIAL_BYTES})
@@ -58,7 +57,7 @@ def forward_bytes(call: PricedCall, layouts: Layouts) -> Dim:
         return 0 if found is None else cudnn.forward_bytes(*found, layouts.platform)
     if name == "max_pool":  # the positions of the maxima are computed whether or not a gradient wants them
         out = tensor_type(call.node.outputs[0], values)
-        return 0 if out is None or len(call.node.outputs) > 1 else prod(out.shape) * _INDEX_BYTES
+        return 0 if out is None or len(call.node.outputs) > 1 else prod(out.shape) * INDEX_BYTES
     if name == "roll":
         return _rolled(call, values)
     if kind == "loss":
@@ -205,7 +204,7 @@ def _sums(call: PricedCall, out: TensorType, layouts: Layouts) -> list[tuple[Dim
     """Bytes of the buffers of each of these sums."""
     strides = layouts.of(call.node.outputs[0] or "")
     axes = [each.axes for each in _gradients(call, out, layouts).values() if each.axes]
-    return [reduction_buffers(out.shape, strides, each, _FLOAT_BYTES, layouts.platform) for each in axes]
+    return [reduction_buffers(out.shape, strides, each, FLOAT_BYTES, layouts.platform) for each in axes]
 
 
 def _rolled(call: PricedCall, values: Mapping[str, Value]) -> Dim:
@@ -275,7 +274,7 @@ def _reduction(call: PricedCall, layouts: Layouts) -> Dim:
         if not is_mean(call.node.operator, out.shape):
             return 0
         axes = tuple(range(2, len(shape)))
-    element = _PARTIAL_BYTES.get(call.node.operator.name, _FLOAT_BYTES)
+    element = _PARTIAL_BYTES.get(call.node.operator.name, FLOAT_BYTES)
     return reduction_bytes(shape, strides, _axes(axes, len(shape)), element, layouts.platform)
 
 

@@ -132,12 +132,6 @@ class ConcreteCall:
         return self.call.estimate
 
     @property
-    def matrix_dtype(self) -> str:
-        """Element type of the matrix arithmetic, where the rule states one."""
-        dtype = self.estimate.matrix_dtype
-        return "" if dtype is None else dtype.name
-
-    @property
     def gradient(self) -> Backward | None:
         """The call's backward, if a gradient is computed."""
         return self.call.gradient
@@ -234,6 +228,16 @@ class Work(NamedTuple):
     read_bytes: int = 0
     written_bytes: int = 0
     link_bytes: int = 0
+
+    @property
+    def moved(self) -> tuple[int, int]:
+        """Bytes that are read and written."""
+        return self.read_bytes, self.written_bytes
+
+    @property
+    def arithmetic(self) -> int:
+        """Operations beside those on matrix units, a transcendental counted as one."""
+        return self.vector_flops + self.transcendentals
 
     @staticmethod
     def of(cost: Cost, sizes: Sizes) -> Work:

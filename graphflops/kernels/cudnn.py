@@ -18,18 +18,17 @@ from msgspec.structs import replace
 
 from graphflops.devices import Platform
 from graphflops.dims import Dim, dim_max, prod
-from graphflops.execution.strides import has_channels_last
+from graphflops.execution.strides import Shape, has_channels_last
 from graphflops.kernels.beside import reduction_bytes
 from graphflops.kernels.call import ConcreteCall, Tensor
 from graphflops.kernels.choices import Choice, chosen, library, limits
 from graphflops.kernels.convolution import Convolution, Layout, up
-from graphflops.kernels.kernel import DIRECT, SCALAR, Kernel, Pass, Rows
+from graphflops.kernels.kernel import DIRECT, FLOAT_BYTES, SCALAR, SEQUENCE_RANK, Kernel, Pass, Rows
 from graphflops.kernels.kernel import Convolution as Sizes
 from graphflops.kernels.moved import copy, pointwise, sum_to
 
 _SPLIT = ("split", "converted_split", "operands_converted_split")
 (STREAMS,) = limits("cudnn_9", "convolution", "streams")
-_FLOAT_BYTES = 4
 _PART, _MOST_PARTS, _TILE, _GROUP_TILE, _MANY_ROWS, _MANY_FLOAT_ROWS = limits(
     *("cudnn_9", "split", "part", "most_parts", "tile", "group_tile", "many_rows", "many_float_rows")
 )
@@ -111,9 +110,7 @@ def backward_bytes(conv: Convolution, layout: Layout, strides: Sequence[Dim], pl
     return dim_max(0, *own)
 
 
-def gradient_bytes(
-    conv: Convolution, layout: Layout, strides: Sequence[Dim], platform: Platform
-) -> Sequence[Dim]:
+def gradient_bytes(conv: Convolution, layout: Layout, strides: Shape, platform: Platform) -> Sequence[Dim]:
     """Bytes beside each gradient: of operand, weight and bias. strides: of the result's gradient.
 
     Each of the first two copies the result's gradient where it lies in another order.
@@ -127,7 +124,7 @@ def gradient_bytes(
         found.append(ordered + gathered + workspace(conv, "weight_gradient", layout, platform))
     if conv.wants_bias:
         axes = [axis for axis in range(conv.out.rank) if axis != 1]
-        found.append(reduction_bytes(conv.out.shape, strides, axes, _FLOAT_BYTES, platform))
+        found.append(reduction_bytes(conv.out.shape, strides, axes, FLOAT_BYTES, platform))
     return found
 
 
@@ -141,7 +138,7 @@ def workspace(conv: Convolution, phase: str, layout: Layout, platform: Platform)
         if not is_last or conv.rows < _DEPTHWISE_ROWS or not is_odd:
             return 0
         channels = up(conv.results * conv.groups, _DEPTHWISE_CHANNELS)
-        return conv.x.shape[0] * (_DEPTHWISE_PARTS * channels * conv.taps * _FLOAT_BYTES)
+        return conv.x.shape[0] * (_DEPTHWISE_PARTS * channels * conv.taps * FLOAT_BYTES)
     if conv.groups > 1:
         return ordered + _of_groups(conv, phase, layout.operand, platform)
     copies = conv.copies()
@@ -160,7 +157,7 @@ def _parts(conv: Convolution, phase: str, is_last: bool, platform: Platform) -> 
         return 0
     if phase != "weight_gradient":
         summed, written = (conv.channels, conv.out) if phase == "forward" else (conv.results, conv.x)
-        return prod(written.shape) * (_FLOAT_BYTES * min(_MOST_PARTS, -(-summed // _PART)))
+        return prod(written.shape) * (FLOAT_BYTES * min(_MOST_PARTS, -(-summed // _PART)))
     if taken == "split" and conv.is_pointwise:
         return min(_MOST_PARTS, -(-conv.rows // (_PART if conv.is_half else _TILE))) * conv.float_weight
     taps = conv.taps if conv.channels >= _PART else 1  # fewer channels share a tile with those of other taps
@@ -184,7 +181,7 @@ def _of_groups(conv: Convolution, phase: str, is_last: bool, platform: Platform)
         # Parts of the gradient of the weight: as many as keep the GPU busy, if many rows add to it.
         tile = _TILE if wide >= _TILE else _GROUP_TILE
         tiles = -(-conv.groups * wide // tile) * max(1, wide // tile) * conv.taps
-        return own + max(0, platform.multiprocessors // tiles - 1) * tiles * tile * tile * _FLOAT_BYTES
+        return own + max(0, platform.multiprocessors // tiles - 1) * tiles * tile * tile * FLOAT_BYTES
     if taken == "one_by_one":
         copies = conv.copies()
         # Of a weight that needs no copy, the channels of the groups that run are cut out.
@@ -195,7 +192,6 @@ def _of_groups(conv: Convolution, phase: str, is_last: bool, platform: Platform)
 
 _CONVERTED_TILE = 32  # channels and pixels of a tile of the conversion
 _SMALL_IMAGE, _MOST_BLOCKS = limits("cudnn_9", "one_image", "positions", "elements")
-_SEQUENCE_RANK = 3
 _TURNED: dict[Pass, Pass] = {"forward": "input_gradient", "input_gradient": "forward"}
 
 
@@ -219,7 +215,7 @@ class Problem(Struct, frozen=True, dict=True):
         x, weight, out = call.operand("x"), call.operand("weight"), call.operand("grad") or call.out
         if conv is None or x is None or weight is None or out is None:
             return None
-        is_last = x.rank > _SEQUENCE_RANK and has_channels_last(x.shape, x.strides)
+        is_last = x.rank > SEQUENCE_RANK and has_channels_last(x.shape, x.strides)
         is_last = is_last or Layout.of(x.shape, x.strides, weight.shape, weight.strides).operand
         return Problem(conv, x, weight, out, is_last)
 
@@ -339,8 +335,7 @@ def convolution(call: ConcreteCall) -> list[Kernel]:
     """Conversions, the convolution, the conversion back, the bias."""
     problem, out, cost = Problem.of(call), call.out, call.cost
     if problem is None:
-        moved = (cost.read_bytes, cost.written_bytes)
-        return [] if out is None else [Kernel("convolution", out.dtype, cost.matrix_flops, 0, *moved)]
+        return [] if out is None else [Kernel("convolution", out.dtype, cost.matrix_flops, 0, *cost.moved)]
     if call.operand("grad") is not None:  # the file records the gradients
         products = problem.conv.wants_x + problem.conv.wants_weight
         return _gradients(problem, cost.matrix_flops // max(products, 1))

@@ -42,19 +42,15 @@ def foreach(call: ConcreteCall) -> list[Kernel]:
     elements = sum(x.numel for x in group)
     if not elements:
         return []
+    read, written = (size / elements for size in call.cost.moved)
     word = call.operator.word
     single = word.removeprefix("_foreach_").rstrip("_")
-    passed = Pass(
-        min(len(lists) + (not call.operator.mutates), len(_MOST_TENSORS)),
-        call.cost.read_bytes / elements,
-        call.cost.written_bytes / elements,
-        "fused" if word.startswith("_fused") else _VARIANTS.get(single, ""),
-        has_scalars=len(lists) < len(given),
-    )
+    variant = "fused" if word.startswith("_fused") else _VARIANTS.get(single, "")
+    tensors = min(len(lists) + (not call.operator.mutates), len(_MOST_TENSORS))
+    passed = Pass(tensors, read, written, variant, has_scalars=len(lists) < len(given))
     dtype = group[0].dtype
     if elements > MOST_ELEMENTS:
-        moved = call.cost.read_bytes, call.cost.written_bytes
-        return [Kernel("optimizer", dtype, 0, 0, *moved, variant=passed.variant)]
+        return [Kernel("optimizer", dtype, 0, 0, *call.cost.moved, variant=passed.variant)]
     return together(dtype, [x.numel for x in group], passed)
 
 

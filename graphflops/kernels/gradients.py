@@ -23,7 +23,7 @@ from graphflops.kernels.choices import limits
 from graphflops.kernels.cudnn import convolution_backward
 from graphflops.kernels.gradient_formulas import GradientKernels, axes_of, gradient_kernels
 from graphflops.kernels.images import columns, image, interpolation_backward, is_cubic, pooling_backward
-from graphflops.kernels.kernel import Kernel, Rows
+from graphflops.kernels.kernel import INDEX_BYTES, Family, Kernel, Rows
 from graphflops.kernels.lower import forward_kernels, kernels_inside
 from graphflops.kernels.moved import (
     Lowering,
@@ -176,7 +176,7 @@ def _elementwise_backward(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Ke
             elif computed is None or not kernels:  # a fused one is for the gradients of all operands
                 cost, count = call.backward_cost, sum(each for _, each in call.gradient.gradients)
                 # Transcendentals run beside, on units of their own.
-                read, work = cost.read_bytes // count, (cost.vector_flops + cost.transcendentals) // count
+                read, work = cost.read_bytes // count, cost.arithmetic // count
                 kernels.append(pointwise(out, [out, *call.operands[:1]], read, out.full_bytes, work))
         if operand.numel < out.numel:
             kernels.append(_summed(call, out, operand))
@@ -291,7 +291,7 @@ def _gather_backward(call: ConcreteCall) -> list[Kernel]:
     elif name in ("embedding", "embedding_bag", "index"):
         entries = call.operand("index") if name == "embedding_bag" else None  # of all bags
         count = indices if entries is None else entries.numel
-        kind, width = "index" if name == "index" else "embedding", _INDEX_BYTES * count
+        kind, width = "index" if name == "index" else "embedding", INDEX_BYTES * count
         order = Kernel("sort", "int64", 0, 0, width, width, Rows(1, count), variant=f"{kind}_indices")
         added = [order, Kernel("scatter", table.dtype, 0, 0, *moved, variant="sorted")]
     elif name == "gather":
@@ -347,23 +347,22 @@ def _other_backward(call: ConcreteCall) -> list[Kernel]:
     like, cost = call.out or next(iter(call.operands), None), call.backward_cost
     if like is None or not count or cost.written_bytes == 0:
         return []
-    work = (cost.vector_flops + cost.transcendentals) // count
-    moved = cost.read_bytes // count, cost.written_bytes // count
+    read, written = (size // count for size in cost.moved)
     family = _FAMILY_OF_BACKWARD.get(call.operator.kind, "other")
     variant = f"{call.operator.name}_backward"
-    kernel = Kernel(family, like.dtype, cost.matrix_flops // count, work, *moved, variant=variant)  # type: ignore[arg-type]
+    flops, work = cost.matrix_flops // count, cost.arithmetic // count
+    kernel = Kernel(family, like.dtype, flops, work, read, written, variant=variant)
     return [kernel] * count
 
 
 _BYTE = 8  # bits
 _FEW_REPEATS = 32
 (_UNSORTED,) = limits("aten_2", "embedding", "unsorted")
-_INDEX_BYTES = 8
 _JOINING = frozenset(
     {"cat", "concat", "concatenate", "stack", "hstack", "vstack", "row_stack", "dstack", "column_stack"}
 )
 _SELECTING = frozenset({"median", "nanmedian", "kthvalue", "mode", "cummax", "cummin"})
-_FAMILY_OF_BACKWARD = {"resampling": "pool", "dropout": "elementwise", "scan": "scan"}
+_FAMILY_OF_BACKWARD: Mapping[str, Family] = {"resampling": "pool", "dropout": "elementwise", "scan": "scan"}
 _BY_NAME: Mapping[str, Lowering] = by_name(
     {
         "col2im": on_operand(lambda call, x, out: columns(call, out, x)),

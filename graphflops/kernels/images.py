@@ -12,11 +12,10 @@ from graphflops.kernels.beside import is_mean, largest_power
 from graphflops.kernels.call import ConcreteCall, Tensor
 from graphflops.kernels.choices import constants, limits
 from graphflops.kernels.convolution import up
-from graphflops.kernels.kernel import Kernel, Rows, Sizes, Windows
+from graphflops.kernels.kernel import IMAGE_RANK, INDEX_BYTES, Kernel, Rows, Sizes, Windows
 from graphflops.kernels.moved import copied, copy_to, fill, is_last, of_rows, reduction, spread
 
-_IMAGE_RANK, _VOLUME_RANK = 4, 5
-_INDEX_BYTES = 8
+_VOLUME_RANK = 5
 _PLANE_BLOCK = (32, 8)  # threads across and down a plane of results
 _MOST_DOWN = 16  # blocks down the planes of an image, all together
 
@@ -29,13 +28,13 @@ def pooling(call: ConcreteCall) -> list[Kernel]:
     if is_mean(call.operator, out.shape):
         return [reduction(x, out.numel, is_inner=x.strides[1] != 1)]
     window = Windows(out.numel, _window_positions(call, x, out))
-    if call.operator.name == "adaptive_max_pool" and out.rank == _IMAGE_RANK:
+    if call.operator.name == "adaptive_max_pool" and out.rank == IMAGE_RANK:
         # A thread looks at several positions in turn (AdaptiveMaxPooling2d.cu of ATen). blocks: of a plane.
         *_, channels, height, width = out.shape
         blocks = max(_MOST_DOWN // max(channels, 1), 1)
         turns = -(-width // _PLANE_BLOCK[0]) * -(-height // (_PLANE_BLOCK[1] * blocks))
         window = Windows(out.numel // (height * width), window.positions * turns)
-    indices = _INDEX_BYTES * out.numel if "max" in call.operator.name else 0
+    indices = INDEX_BYTES * out.numel if "max" in call.operator.name else 0
     moved = (x.full_bytes, out.full_bytes + indices)
     return [*copied(call), Kernel("pool", x.dtype, 0, 0, *moved, window, variant=_pooling_variant(call, x))]
 
@@ -48,7 +47,7 @@ def pooling_backward(call: ConcreteCall) -> list[Kernel]:
     if x is None or out is None or x.rank < 2 or not out.numel:
         return []
     cover = _window_positions(call, x, out) * out.numel / max(x.numel, 1)
-    indices = _INDEX_BYTES * out.numel if "max" in call.operator.name else 0
+    indices = INDEX_BYTES * out.numel if "max" in call.operator.name else 0
     moved = (out.full_bytes + indices, x.full_bytes)
     variant = f"{_pooling_variant(call, x)}_backward"
     kernel = Kernel("pool", x.dtype, 0, 0, *moved, Windows(x.numel, cover), variant=variant)
@@ -86,14 +85,21 @@ _THREADS, _BLOCK, _RESIDENT = limits("aten_2", "interpolation", "threads", "bloc
 def interpolation(call: ConcreteCall) -> list[Kernel]:
     """What an interpolation launches; one along other than two axes is taken for its like along two."""
     out, x, work = call.out, call.operand("x"), call.cost.vector_flops
-    if out is None or x is None or out.rank < _IMAGE_RANK - 1:
+    if out is None or x is None or out.rank < IMAGE_RANK - 1:
         return of_rows("pool", call)
     if _is_copied(call, x, out):
         return [copy_to(x, x)]
     sizes: Sizes
     variant, before = _variant(call, x, out), list[Kernel]()
     if variant == "cubic":
-        before, sizes = [fill(out)], _of_positions(out, _turns_of_cubic(x, out))
+        # A warp loads the lines of its positions and their neighbours in four rows: many where elements of a row lie apart.
+        is_same = x.shape == out.shape  # where no neighbours are loaded
+        apart = min(1.0, x.strides[-1] * x.bits / _LINE)
+        columns = min(x.shape[-1], _WARP * x.shape[-1] / max(out.shape[-1], 1) + _TAPS - 1)
+        busy = min(prod(out.shape[2:]) / _THREADS, 1.0)
+        turns = max(1.0, _FURTHER * (_WARP if is_same else _TAPS * columns) * apart * busy)
+        turns = int(prod(out.shape[:2]) * turns * (_SAME if is_same else 1.0))
+        before, sizes = [fill(out)], _of_positions(out, turns)
     elif variant.endswith("_last"):
         sizes = Windows(out.numel, 0)
     elif variant == "nearest":
@@ -104,8 +110,7 @@ def interpolation(call: ConcreteCall) -> list[Kernel]:
         sizes = Windows(prod(out.shape[:2]) * up(width, across) * up(height, down), 0)
     else:
         sizes = _of_positions(out, _turns(x, out))
-    moved = (call.cost.read_bytes, call.cost.written_bytes)
-    return [*before, Kernel("pool", out.dtype, 0, work, *moved, sizes, variant=variant)]
+    return [*before, Kernel("pool", out.dtype, 0, work, *call.cost.moved, sizes, variant=variant)]
 
 
 def interpolation_backward(call: ConcreteCall) -> list[Kernel]:
@@ -147,7 +152,7 @@ def _variant(call: ConcreteCall, x: Tensor, out: Tensor) -> str:
     if is_cubic(word):
         return "cubic"
     is_nearest = "nearest" in word or not call.cost.vector_flops  # a dialect may have one operator for all
-    is_last_kernel = is_last(x) and out.rank == _IMAGE_RANK and x.shape[1] >= _LEAST_CHANNELS
+    is_last_kernel = is_last(x) and out.rank == IMAGE_RANK and x.shape[1] >= _LEAST_CHANNELS
     return ("nearest" if is_nearest else "linear") + ("_last" if is_last_kernel else "")
 
 
@@ -168,16 +173,6 @@ def _turns(x: Tensor, out: Tensor) -> int:
     unshared = 1.0 if is_last(x) else max(_UNSHARED - _SHARED * larger, 1.0)
     busy = min(prod(out.shape[2:]) / _THREADS, 1.0)
     return int(prod(out.shape[:2]) * (_WAIT + (unshared - _WAIT) * busy))
-
-
-def _turns_of_cubic(x: Tensor, out: Tensor) -> int:
-    """A warp loads the lines of its positions and their neighbours in four rows: many where elements of a row lie apart."""
-    is_same = x.shape == out.shape  # where no neighbours are loaded
-    apart = min(1.0, x.strides[-1] * x.bits / _LINE)
-    columns = min(x.shape[-1], _WARP * x.shape[-1] / max(out.shape[-1], 1) + _TAPS - 1)
-    busy = min(prod(out.shape[2:]) / _THREADS, 1.0)
-    turns = max(1.0, _FURTHER * (_WARP if is_same else _TAPS * columns) * apart * busy)
-    return int(prod(out.shape[:2]) * turns * (_SAME if is_same else 1.0))
 
 
 (_SHARED_PATCHES,) = constants("aten_2", "patches", "shared")

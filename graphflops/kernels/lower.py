@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from math import prod
 
@@ -16,7 +16,7 @@ from graphflops.kernels.choices import library, limits
 from graphflops.kernels.cudnn import convolution
 from graphflops.kernels.foreach import foreach
 from graphflops.kernels.images import columns, image, interpolation, pooling
-from graphflops.kernels.kernel import Kernel, Rows, Strided
+from graphflops.kernels.kernel import IMAGE_RANK, Kernel, Rows, Strided
 from graphflops.kernels.moved import (
     PAIRS,
     REPEATING,
@@ -94,7 +94,7 @@ def _elementwise(call: ConcreteCall) -> list[Kernel]:
     each = 1 if operator.is_backward else _TRANSCENDENTAL
     work = cost.vector_flops + each * cost.transcendentals
     work = work if measured is None else int(measured.value * out.numel)
-    kernel = pointwise(out, call.operands, cost.read_bytes, cost.written_bytes, work)
+    kernel = pointwise(out, call.operands, *cost.moved, work)
     return [copy(out), kernel] if operator.word in _COPIED_FIRST else [kernel]
 
 
@@ -111,7 +111,7 @@ def _filled(call: ConcreteCall) -> list[Kernel]:
     if call.operator.name == "scalar_tensor":  # a number of the CPU
         return []
     if call.operator.name == "copy":
-        return [elementwise(out, call.cost.read_bytes, call.cost.written_bytes)]
+        return [elementwise(out, *call.cost.moved)]
     return [fill(out)]
 
 
@@ -171,7 +171,7 @@ def _softmax(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kernel]:
 
 @on_operand
 def _sorted(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kernel]:
-    kernel = rows_kernel("sort", x, call, call.cost.read_bytes, call.cost.written_bytes)
+    kernel = rows_kernel("sort", x, call, *call.cost.moved)
     longest = kernel.sizes.columns if isinstance(kernel.sizes, Rows) else 0
     if call.operator.name not in _SORTING or longest > _SORTED_BY_BLOCK:
         return [kernel]
@@ -186,10 +186,15 @@ def _moved(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kernel]:
     if joins and (x.rank if is_inside else out.rank) > _MOST_AXES:
         strides = out.strides if x.rank == out.rank else (*out.strides[:axis], *out.strides[axis + 1 :])
         return [copy_to(replace(x, dtype=out.dtype, bits=out.bits, strides=strides), x) for x in parts]
-    are_last = out.rank == _IMAGE_RANK and all(map(is_last, (*parts, out)))
+    are_last = out.rank == IMAGE_RANK and all(map(is_last, (*parts, out)))
     if are_last:  # images lie as rows of channels, one after the other
         *parts, out = map(_as_rows, (*parts, out))
-    variant, looked_at = "" if len(parts) < 2 else "cat_last" if are_last else _joining(parts, out), 0
+    # With loads of 16 bytes where each part begins and ends at a multiple of these.
+    sizes = zip(out.shape, parts[0].shape, strict=False)
+    first = next((place for place, (whole, part) in enumerate(sizes) if whole != part), 0)
+    is_aligned = not any(prod(x.shape[first:]) * x.bits // 8 % _ALIGNED for x in parts)
+    joined = "cat_last" if are_last else "cat_aligned" if is_aligned else "cat"
+    variant, looked_at = joined if len(parts) > 1 else "", 0
     if call.operator.word in _OF_CHUNKS:
         variant = "chunks" if x.dtype == out.dtype else "chunks_converting"
     if not all(x.is_contiguous for x in parts):
@@ -197,8 +202,7 @@ def _moved(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kernel]:
     if joins and variant == "cat_aligned" and len(parts) > _FEW_PARTS:
         # Each part has as many blocks as the largest needs (Shape.cu of ATen); of two at most half find nothing to do.
         looked_at = len(parts) * max(x.numel for x in parts)
-    moved = (call.cost.read_bytes, call.cost.written_bytes)
-    return [Kernel("copy", out.dtype, 0, looked_at, *moved, variant=variant)]
+    return [Kernel("copy", out.dtype, 0, looked_at, *call.cost.moved, variant=variant)]
 
 
 def _as_rows(images: Tensor) -> Tensor:
@@ -207,18 +211,10 @@ def _as_rows(images: Tensor) -> Tensor:
     return replace(images, shape=shape, strides=steps)
 
 
-def _joining(parts: Sequence[Tensor], out: Tensor) -> str:
-    """The kernel that joins tensors: with loads of 16 bytes where each part begins and ends at a multiple of these."""
-    sizes = zip(out.shape, parts[0].shape, strict=False)
-    axis = next((axis for axis, (whole, part) in enumerate(sizes) if whole != part), 0)
-    rows = [prod(x.shape[axis:]) * x.bits // 8 for x in parts]
-    return "cat" if any(row % _ALIGNED for row in rows) else "cat_aligned"
-
-
 @on_operand
 def _gathered(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kernel]:
     """Rows of the result are read from anywhere in the table; of rows that do not align each element by itself."""
-    kernel = rows_kernel("gather", out, call, call.cost.read_bytes, call.cost.written_bytes)
+    kernel = rows_kernel("gather", out, call, *call.cost.moved)
     row = out.shape[-1] * out.bits // 8 if out.rank else 0
     if call.operator.name == "index_select" and out.rank and axis_of(call, out.rank) == 0:
         columns = out.numel // max(out.shape[0], 1)
@@ -235,8 +231,7 @@ def _other(call: ConcreteCall) -> list[Kernel]:
     if like is None:
         return []
     cost = call.cost
-    work = cost.vector_flops + cost.transcendentals
-    return [Kernel("other", like.dtype, cost.matrix_flops, work, cost.read_bytes, cost.written_bytes)]
+    return [Kernel("other", like.dtype, cost.matrix_flops, cost.arithmetic, *cost.moved)]
 
 
 @on_operand
@@ -244,10 +239,10 @@ def _dropout(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kernel]:
     """One kernel that draws the mask and applies it; nothing while it is not training."""
     if call.estimate.alias or call.cost.vector_flops == 0:
         return []
-    moved = call.cost.read_bytes, call.cost.written_bytes
     drawn = elementwise(out, 0, prod(out.shape[:2]) * out.bits // 8)  # of whole channels
     before = [drawn, drawn] if call.operator.word == "feature_dropout" else []  # and scaled
-    return [*before, Kernel("random", out.dtype, 0, call.cost.vector_flops, *moved, variant="dropout")]
+    mask = Kernel("random", out.dtype, 0, call.cost.vector_flops, *call.cost.moved, variant="dropout")
+    return [*before, mask]
 
 
 _SORTING = frozenset({"sort", "argsort"})
@@ -255,7 +250,7 @@ _SORTED_BY_WARP, _SORTED_BY_BLOCK = limits("aten_2", "sort", "warp", "block")
 _ALIGNED = 16  # bytes that a row is a multiple of where a warp copies it
 _TRANSCENDENTAL = 3  # arithmetic operations that one takes as long as
 _JOINING = frozenset({"cat", "stack"})
-_FEW_PARTS, _IMAGE_RANK = 2, 4
+_FEW_PARTS = 2
 _MOST_AXES = 4  # of tensors that one kernel joins; of more, each is copied
 # They copy many tensors to a buffer by a kernel of their own (TensorShape.cu of ATen).
 _OF_CHUNKS = frozenset({"chunk_cat", "chunk_cat_mixed_dtype", "_chunk_cat"})

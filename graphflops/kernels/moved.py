@@ -20,7 +20,7 @@ from graphflops.kernels.beside import operand_copies
 from graphflops.kernels.call import ConcreteCall, Tensor, Work
 from graphflops.kernels.choices import limits
 from graphflops.kernels.convolution import power_of_two
-from graphflops.kernels.kernel import Exchange, Family, Kernel, Rows, Strided
+from graphflops.kernels.kernel import HALF, INDEX_BYTES, Exchange, Family, Kernel, Rows, Strided
 from graphflops.passes.program import PricedCall
 from graphflops.tensor import TensorType
 
@@ -30,7 +30,6 @@ OnOperand = Callable[[ConcreteCall, Tensor, Tensor], list[Kernel]]
 REPEATING = ("reflect", "replicate")  # modes of padding that repeat elements
 PLANES = "planes"  # variant: channels of images, whose pixels and images are added up
 PAIRS = "pairs"  # variant: along rows; each thread keeps two numbers or more
-_HALF = 16  # bits
 _SOFTMAX_THREADS, _FEW = limits("aten_2", "softmax", "threads", "few")
 
 
@@ -65,7 +64,7 @@ def copy(tensor: Tensor, bits: int | None = None) -> Kernel:
 def copy_to(out: Tensor, x: Tensor) -> Kernel:
     """A copy of a tensor to where another lies; only float32 is narrowed as fast as elements are moved."""
     sizes = strided(out, [x])
-    is_narrowed = x.dtype == "float32" and out.bits == _HALF
+    is_narrowed = x.dtype == "float32" and out.bits == HALF
     if out.bits != x.bits and not is_narrowed:
         sizes = replace(sizes or Strided(out.numel, 1, 2), has_casts=True)
     variant = "" if sizes is None else "strided"
@@ -130,7 +129,7 @@ def of_rows(family: Family, call: ConcreteCall) -> list[Kernel]:
     like, cost = next(iter(call.operands), call.out), call.cost
     if like is None or not cost.read_bytes + cost.written_bytes:
         return []
-    return [rows_kernel(family, like, call, cost.read_bytes, cost.written_bytes)]
+    return [rows_kernel(family, like, call, *cost.moved)]
 
 
 def rows_kernel(family: Family, like: Tensor, call: ConcreteCall, read: int, written: int) -> Kernel:
@@ -139,7 +138,7 @@ def rows_kernel(family: Family, like: Tensor, call: ConcreteCall, read: int, wri
     columns = like.shape[axis] if like.rank else 1
     is_inner = axis == like.rank - 1
     sizes = Rows(like.numel // max(columns, 1), columns, is_inner)
-    work = call.cost.vector_flops + call.cost.transcendentals
+    work = call.cost.arithmetic
     variant = call.operator.name if is_inner else "outer"
     return Kernel(family, like.dtype, 0, work, read, written, sizes, variant=variant)
 
@@ -211,7 +210,6 @@ def _waste(axes: Sequence[tuple[int, Sequence[int]]], place: int, width: float) 
     return float(max(min(_SECTOR / users, steps[place] * width) - width, 0.0))
 
 
-_INDEX_BYTES = 8
 _BY_ELEMENT = frozenset({"scatter", "scatter_add", "scatter_reduce"})
 _BY_ROW = frozenset({"index_add", "index_copy", "index_reduce"})
 _ROW_VARIANT = "index_add"
@@ -246,7 +244,7 @@ def scattered(x: Tensor, elements: int, name: str) -> Kernel:
     size = elements * x.bits // 8
     in_turn = Rows(elements, min(_IN_TURN, -(-elements // _THREADS)))
     variant = name if name == "scatter" else "scatter_add"
-    moved = size + _INDEX_BYTES * elements, size
+    moved = size + INDEX_BYTES * elements, size
     return Kernel("scatter", x.dtype, 0, 0, *moved, in_turn, variant=variant)
 
 
@@ -285,9 +283,8 @@ def _exchange(call: ConcreteCall, name: str, cost: Work, estimate: Estimate) -> 
     """A message to one device takes the kernel that messages to all take; who receives sends nothing, but waits as long."""
     sent = cost.written_bytes if name == "receive" else cost.link_bytes
     variant = "all_to_all" if name in ONE_TO_ONE else name
-    moved = (cost.read_bytes, cost.written_bytes)
     sizes = Exchange(sent, call.sizes(estimate.devices))
-    return Kernel("collective", call.operands[0].dtype, 0, 0, *moved, sizes, variant=variant)
+    return Kernel("collective", call.operands[0].dtype, 0, 0, *cost.moved, sizes, variant=variant)
 
 
 TO_HOST = "to_host"

@@ -21,7 +21,7 @@ from graphflops.cost import Value
 from graphflops.dims import Dim, ceil_div, dim_max, total
 from graphflops.kernels.call import ConcreteCall, Tensor, Work
 from graphflops.kernels.choices import limits
-from graphflops.kernels.kernel import GROUPED, Kernel, Layout, Pass, Product, Recurrence
+from graphflops.kernels.kernel import GROUPED, HALF, SEQUENCE_RANK, Kernel, Layout, Pass, Product, Recurrence
 from graphflops.kernels.moved import copied, copy, elementwise, pointwise, reduction
 from graphflops.passes.program import PricedCall
 from graphflops.tensor import TensorType
@@ -96,8 +96,7 @@ def _of_groups(call: ConcreteCall, problem: Problem) -> list[Kernel]:
     weight = max(call.operands, key=lambda operand: operand.rank)
     groups, rows = max(weight.shape[0], 1), problem.sizes.m
     sizes = replace(problem.sizes, m=-(-rows // groups), batch=groups)
-    cost, moved = call.cost.matrix_flops, (call.cost.read_bytes, call.cost.written_bytes)
-    kernel = Kernel("matmul", problem.dtype, cost, 0, *moved, sizes)
+    kernel = Kernel("matmul", problem.dtype, call.cost.matrix_flops, 0, *call.cost.moved, sizes)
     if call.operands[0].rank == _MATRIX_RANK < weight.rank:
         unread = min(rows, groups) - groups * (1 - (1 - 1 / groups) ** rows)
         read = kernel.read_bytes - int(unread * weight.full_bytes / groups)
@@ -151,7 +150,8 @@ def problem_of(call: ConcreteCall) -> Problem | None:
         return None
     a, b = call.operand("a") or call.operands[0], call.operand("b", "weight")
     k = max(call.cost.matrix_flops // (2 * out.numel), 1)
-    dtype = call.matrix_dtype or a.dtype
+    own = call.estimate.matrix_dtype  # where the rule states one
+    dtype = a.dtype if own is None else own.name
     batch, n = _batch_and_columns(call, out, b)
     m = out.numel // max(batch * n, 1)
     # The first letter is that of the second operand, as BLAS orders them: t where k is innermost.
@@ -173,14 +173,12 @@ def _batch_and_columns(call: ConcreteCall, out: Tensor, b: Tensor | None) -> tup
 
 
 _GATES = {"lstm": 4, "gru": 3, "rnn": 1}
-_SEQUENCE_RANK = 3
 _LAYERS, _TRAIN, _BIDIRECTIONAL, _BATCH_FIRST = "#4", "#6", "#7", "#8"  # arguments by place
 _LSTM, _GRU, _LAYER_BYTES, _PRODUCTS, _BOTH_PRODUCTS = limits(
     *("cudnn_9", "recurrent", "lstm_reserve", "gru_reserve", "layer", "products", "both_products")
 )
 _OF_CUDNN = "_cudnn_rnn"
 _RESERVED = {"lstm": _LSTM, "gru": _GRU}  # tensors of all steps that one layer reserves, by cell
-_HALF = 16  # bits
 
 
 def recurrent(call: ConcreteCall) -> list[Kernel]:
@@ -189,8 +187,12 @@ def recurrent(call: ConcreteCall) -> list[Kernel]:
         return _of_cudnn(call)
     if not call.operands or call.out is None or not call.out.rank:
         return []
-    if _is_cell(call):
-        return _cell(call)
+    if "cell" in call.operator.word:  # products of operand and state, and all gates in one kernel
+        x, sizes = call.operands[0], _sizes(call)
+        gates = sizes.gates * sizes.hidden
+        size = sizes.batch * gates * x.bits // 8
+        gated = elementwise(x, 2 * size, size // sizes.gates, 3 * sizes.batch * gates)
+        return [*[problem.kernel() for problem in _of_cell(x, sizes)], gated]
     turned = [copy(_steps_first(call.operands[0]))] if _is_batch_first(call) else []
     return [*turned, _recurrence(call, call.cost, "forward")]
 
@@ -199,7 +201,7 @@ def recurrent_backward(call: ConcreteCall) -> list[Kernel]:
     """One kernel that goes through the steps in reverse."""
     if not call.operands or call.out is None or not call.out.rank:
         return []
-    if not _is_cell(call):
+    if "cell" not in call.operator.word:
         return [_recurrence(call, call.backward_cost, "backward")]
     # Of a cell the gates, sums for both biases, and of each product the gradients of its operand and weight.
     x, sizes = call.operands[0], _sizes(call)
@@ -219,7 +221,7 @@ def _of_cudnn(call: ConcreteCall) -> list[Kernel]:
 
     x, own, cost = call.operands[0], call.own, call.cost
     state = call.named(own["hx"].name)
-    if state is None or state.rank != _SEQUENCE_RANK or x.rank != _SEQUENCE_RANK:
+    if state is None or state.rank != SEQUENCE_RANK or x.rank != SEQUENCE_RANK:
         return []
     directions = 2 if own.get("bidirectional") else 1
     layers, hidden = state.shape[0] // directions, state.shape[-1]
@@ -230,17 +232,12 @@ def _of_cudnn(call: ConcreteCall) -> list[Kernel]:
     phase: Pass = "backward" if call.operator.word.endswith("_backward") else "forward"
     gates = MODES[own["mode"]].gates
     sizes = Recurrence(steps, batch, x.shape[-1], hidden, gates, layers, directions, phase)
-    moved = cost.read_bytes, cost.written_bytes
-    return [*turned, Kernel("recurrence", x.dtype, cost.matrix_flops, 0, *moved, sizes)]
-
-
-def _is_cell(call: ConcreteCall) -> bool:
-    return "cell" in call.operator.word
+    return [*turned, Kernel("recurrence", x.dtype, cost.matrix_flops, 0, *cost.moved, sizes)]
 
 
 def _is_batch_first(call: ConcreteCall) -> bool:
     found = call.arguments.get(_BATCH_FIRST, call.arguments.get("batch_first"))
-    return found is True and bool(call.operands) and call.operands[0].rank >= _SEQUENCE_RANK
+    return found is True and bool(call.operands) and call.operands[0].rank >= SEQUENCE_RANK
 
 
 def _steps_first(x: Tensor) -> Tensor:
@@ -251,8 +248,8 @@ def _steps_first(x: Tensor) -> Tensor:
 
 
 def _recurrence(call: ConcreteCall, cost: Work, phase: Pass) -> Kernel:
-    moved, sizes = (cost.read_bytes, cost.written_bytes), replace(_sizes(call), phase=phase)
-    return Kernel("recurrence", call.operands[0].dtype, cost.matrix_flops, 0, *moved, sizes)
+    sizes = replace(_sizes(call), phase=phase)
+    return Kernel("recurrence", call.operands[0].dtype, cost.matrix_flops, 0, *cost.moved, sizes)
 
 
 def _sizes(call: ConcreteCall) -> Recurrence:
@@ -260,24 +257,15 @@ def _sizes(call: ConcreteCall) -> Recurrence:
     x, out = call.operands[0], call.out
     assert out is not None
     gates = _GATES.get(call.operator.name, 1)
-    state = next((r for r in call.results[1:] if r.rank >= _SEQUENCE_RANK), None)
+    state = next((r for r in call.results[1:] if r.rank >= SEQUENCE_RANK), None)
     hidden = state.shape[-1] if state is not None else out.shape[-1]
     directions = max(out.shape[-1] // max(hidden, 1), 1)
     layers = max(prod(state.shape[:-2]) // directions, 1) if state is not None else 1
-    if x.rank < _SEQUENCE_RANK:
+    if x.rank < SEQUENCE_RANK:
         steps, batch = (x.shape[0], 1) if state is not None else (1, x.shape[0] if x.rank else 1)
     else:
         steps, batch = (x.shape[1], x.shape[0]) if _is_batch_first(call) else x.shape[:2]
     return Recurrence(steps, batch, x.shape[-1] if x.rank else 1, hidden, gates, layers, directions)
-
-
-def _cell(call: ConcreteCall) -> list[Kernel]:
-    """Products of operand and state, and all gates in one kernel."""
-    x, sizes = call.operands[0], _sizes(call)
-    gates = sizes.gates * sizes.hidden
-    size = sizes.batch * gates * x.bits // 8
-    products = [problem.kernel() for problem in _of_cell(x, sizes)]
-    return [*products, elementwise(x, 2 * size, size // sizes.gates, 3 * sizes.batch * gates)]
 
 
 def _of_cell(x: Tensor, sizes: Recurrence) -> list[Problem]:
@@ -310,7 +298,7 @@ class Recurrent(NamedTuple):
         if name not in _RESERVED or call.node.operator.kind != "recurrent":
             return None
         out = values.get(call.node.outputs[0] or "")
-        if not isinstance(out, TensorType) or out.rank != _SEQUENCE_RANK:
+        if not isinstance(out, TensorType) or out.rank != SEQUENCE_RANK:
             return None
         arguments, tensors = call.node.arguments(), [values[each] for each in call.tensors(values)]
         layers, directions = arguments.get(_LAYERS), 2 if arguments.get(_BIDIRECTIONAL) is True else 1
@@ -320,7 +308,7 @@ class Recurrent(NamedTuple):
         x, weights = tensors[0], tensors[1 + states :]
         copied = total(weight.like().nbytes for weight in weights if isinstance(weight, TensorType))
         unit = ceil_div(out.nbytes, directions)
-        is_half, is_training = out.dtype.bits == _HALF, arguments.get(_TRAIN) is True
+        is_half, is_training = out.dtype.bits == HALF, arguments.get(_TRAIN) is True
         of_all = unit * directions
         between = layers > 1 and name == "lstm"  # what a layer gives to the next
         products = (_BOTH_PRODUCTS if directions > 1 else _PRODUCTS + between) + is_batch_first  # units

@@ -15,12 +15,11 @@ from graphflops.execution.strides import HasStrides
 from graphflops.graph import Ref
 from graphflops.kernels.call import ConcreteCall, Sizes, Tensor
 from graphflops.kernels.choices import limits
-from graphflops.kernels.kernel import Kernel, Rows, Strided
+from graphflops.kernels.kernel import HALF, Kernel, Rows, Strided
 from graphflops.kernels.moved import copied, elementwise, fill, is_last, pointwise, reduction
 from graphflops.passes.program import PricedCall, PricedProgram
 from graphflops.tensor import DTYPES, TensorType
 
-_HALF = 16  # bits
 _MANY_ROWS, _FEW_COLUMNS, _ROWS_OF_A_PART, _VECTOR = limits(
     *("aten_2", "layer_norm", "many_rows", "few_columns", "rows_of_a_part", "vector")
 )
@@ -39,7 +38,7 @@ def norm(call: ConcreteCall) -> list[Kernel]:
     if name == "batch_norm":
         return batch_norm(call, x)
     in_order = copied(call)
-    kernel = _kernel(call, x, call.cost.read_bytes, call.cost.written_bytes)
+    kernel = _kernel(call, x, *call.cost.moved)
     if x.rank and kernel.sizes is not None and rows_of(call, x).columns % _VECTOR:
         moments = replace(kernel, written_bytes=0, variant="moments")
         return [*in_order, moments, replace(kernel, variant="applied")]
@@ -104,8 +103,7 @@ def _kernel(call: ConcreteCall, x: Tensor, read: int, written: int) -> Kernel:
 
 def _of(call: ConcreteCall, x: Tensor, read: int, written: int, rows: Rows, variant: str) -> Kernel:
     """A kernel with the work of a norm."""
-    work = call.cost.vector_flops + call.cost.transcendentals
-    return Kernel("normalization", x.dtype, 0, work, read, written, rows, variant=variant)
+    return Kernel("normalization", x.dtype, 0, call.cost.arithmetic, read, written, rows, variant=variant)
 
 
 def rows_of(call: ConcreteCall, x: Tensor) -> Rows:
@@ -163,7 +161,7 @@ def _is_of_cudnn(call: ConcreteCall, x: Tensor) -> bool:
     weight = call.operand("weight")
     if weight is None or x.rank <= 2 or "bfloat16" in (x.dtype, weight.dtype):
         return False
-    return x.bits > _HALF or weight.bits > _HALF
+    return x.bits > HALF or weight.bits > HALF
 
 
 def _of_cudnn(call: ConcreteCall, x: Tensor, tensors: int, variant: str) -> Kernel:
@@ -206,9 +204,9 @@ def _threads(pixels: int) -> int:
 def _applied(call: ConcreteCall, x: Tensor) -> list[Kernel]:
     """One kernel with a block for each channel of each image; in half precision the factors are made first, by two."""
     channels = _count(x)
-    read, written = call.cost.read_bytes, call.cost.written_bytes
+    read, written = call.cost.moved
     factors = []
-    if x.bits == _HALF:  # the variance in float32, and the inverse of its root
+    if x.bits == HALF:  # the variance in float32, and the inverse of its root
         sizes = Strided(channels, 1, 2, has_casts=True)
         cast = Kernel("copy", x.dtype, 0, 0, 2 * channels, 4 * channels, sizes, variant="strided")
         factors = [cast, elementwise(x, 4 * channels, 4 * channels)]

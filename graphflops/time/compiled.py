@@ -16,7 +16,7 @@ from graphflops.inductor.layout_choice import aligned, image_and_weight, is_of_i
 from graphflops.inductor.lowering import Op
 from graphflops.inductor.plan import Plan, Plans
 from graphflops.kernels.call import ConcreteCall, OpenSizeError, Sizes
-from graphflops.kernels.kernel import Convolution, Kernel, Product
+from graphflops.kernels.kernel import SINGLE, Convolution, Kernel, Product
 from graphflops.kernels.lower import inside_operator
 from graphflops.kernels.rowwise import loss_kernels
 from graphflops.passes.program import PricedCall, PricedGraph, PricedProgram
@@ -179,7 +179,6 @@ _WIDE = 64  # elements of a row, above which threads add to different places
 _ADDED = 5  # loads that an addition to memory takes as long as
 # The same where few places are added to again and again, at most, and of one place: in float32, and in half precision.
 _CONTENDED, _CONTENDED_HALF = (4_000, 1_000_000), (20_000, 45_000_000)
-_FLOAT_BITS = 32
 _COMPUTED = frozenset(
     {"elementwise", "comparison", "logic", "cast", "identity", "movement", "dropout", "random"}
 )
@@ -295,7 +294,7 @@ def _slow_gradient(concrete: ConcreteCall) -> int:
         table = concrete.operands[0]
         if not table.rank or table.shape[-1] >= _WIDE:
             return _ADDED
-        in_float = concrete.operator.is_embedding or table.bits >= _FLOAT_BITS
+        in_float = concrete.operator.is_embedding or table.bits >= SINGLE
         most, one = _CONTENDED if in_float else _CONTENDED_HALF
         return max(_ADDED, min(most, one // max(table.numel, 1)))
     if kind == "pooling":

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import takewhile
-from typing import NamedTuple
+from typing import NamedTuple, Union
 
 from msgspec.structs import replace
 
@@ -42,12 +42,7 @@ _NOTHING = (free(), free(alias=False))  # what a call without results is that ru
 _NAMED: tuple[AttentionKernel, ...] = ("flash", "efficient", "cudnn")  # by operators of their own
 
 
-class _Called(NamedTuple):
-    """What equal calls have in common in the forward."""
-
-    kernels: tuple[Kernel, ...] | None
-    host_seconds: float
-    waits: bool
+_Called = tuple[Union[tuple[Kernel, ...], None], float, bool]  # kernels, CPU seconds, whether the CPU waits
 
 
 class _Site(NamedTuple):
@@ -168,7 +163,7 @@ class Launcher:
         yield from exchanges.all_ends()
 
     def _called(self, site: _Site, records: bool) -> _Called:
-        """What a call runs in the forward, without what is dispatched around a recorded one."""
+        """What equal calls run in the forward, without what is dispatched around a recorded one."""
         call, layouts = site.call, site.layouts
         operator = call.node.operator
         kernels = () if site.is_on_host else self._lowered(call, layouts, is_backward=False)
@@ -190,7 +185,7 @@ class Launcher:
         if site.is_late:  # without the tensor that waits where it is read
             host = self.costs["forward.plain_collective"]
         is_waiting = waits(operator, operands) or (site.moved is not None and site.moved.waits)
-        return _Called(kernels, host, not site.is_on_host and is_waiting)
+        return kernels, host, not site.is_on_host and is_waiting
 
     def _host_inside(
         self, call: PricedCall, outer: Node | None, phase: str, kernels: Sequence[Kernel] | None

@@ -42,6 +42,9 @@ _BLOCK = 64  # channels of groups that a kernel multiplies together, zeros betwe
 _ALIGNED = 16  # bytes that a row must be a multiple of for the fastest loads
 
 
+Predict = Callable[[Kernel], float]  # seconds of a kernel
+
+
 class Problem(NamedTuple):
     """A product as the device computes it. width: bytes per element. alignment: bytes that all rows are a multiple of.
 
@@ -239,9 +242,7 @@ _PIXEL_TILE = 32  # channels and pixels of a tile of the conversion
 _CHANNELS_ALIGNED = 8  # channels: others are padded up to a multiple for tensor cores
 
 
-def group_seconds(
-    kernel: Kernel, sizes: Convolution, cores: int, predict: Callable[[Kernel], float]
-) -> float:
+def group_seconds(kernel: Kernel, sizes: Convolution, cores: int, predict: Predict) -> float:
     """Seconds of all groups, in streams: those of one stream take turns, and kernels that fill the device do.
 
     The kernels of the first group run one after the other; each further one takes as long as it takes to start its kernels,

@@ -8,13 +8,13 @@ steps in reverse, then add up those of weights and biases. Read from 419 layers 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 from graphflops.devices import Device
 from graphflops.kernels.choices import constants, limits
 from graphflops.kernels.kernel import Kernel, Product, Recurrence
 from graphflops.tensor import DTYPES
+from graphflops.time.predict_products import Predict
 
 
 class Steps(NamedTuple):
@@ -66,14 +66,14 @@ _BIAS_GRADIENT = dict(zip((1, 3, 4), _OF_BIASES, strict=True))  # by gates
 _RESIDENT_TYPES = frozenset({"float32", "float16"})
 
 
-def seconds(sizes: Recurrence, dtype: str, device: Device, predict: Callable[[Kernel], float]) -> float:
+def seconds(sizes: Recurrence, dtype: str, device: Device, predict: Predict) -> float:
     """Seconds of all layers, or of their gradients. predict: seconds of a product."""
     layers = _Layers(sizes, dtype, device, predict)
     found = layers.resident() if is_resident(sizes, dtype) else layers.by_steps()
     return found + (layers.gradients() if sizes.phase == "backward" else layers.inputs())
 
 
-def on_cpu(sizes: Recurrence, dtype: str, device: Device, predict: Callable[[Kernel], float]) -> float:
+def on_cpu(sizes: Recurrence, dtype: str, device: Device, predict: Predict) -> float:
     """Seconds on a CPU: of each layer and direction the product of all inputs, then step after step a product."""
     layers = _Layers(sizes, dtype, device, predict)
     inputs = sum(layers.product(layers.rows, layers.gates, width) for width in layers.widths())
@@ -91,9 +91,7 @@ def is_resident(sizes: Recurrence, dtype: str) -> bool:
 class _Layers:
     """A stack of recurrent layers in one element type on a device."""
 
-    def __init__(
-        self, sizes: Recurrence, dtype: str, device: Device, predict: Callable[[Kernel], float]
-    ) -> None:
+    def __init__(self, sizes: Recurrence, dtype: str, device: Device, predict: Predict) -> None:
         self.sizes, self.dtype, self.predict = sizes, dtype, predict
         self.cores, self.is_gpu = device.multiprocessors or 1, device.kind == "gpu"
         self.gates, self.rows = sizes.gates * sizes.hidden, sizes.steps * sizes.batch

@@ -17,10 +17,9 @@ from graphflops.links.use import described
 from graphflops.passes.program import PricedProgram, ProgramTime
 from graphflops.report import Execution
 from graphflops.report.call_time import CallTime, PhaseTime
-from graphflops.time.batch import Batch
 from graphflops.time.launches import Launcher
 from graphflops.time.optimizer import optimizer_launches
-from graphflops.time.predict import Time, matrix_peak, predict, slowdowns
+from graphflops.time.predict import Batch, Time, matrix_peak, predict, slowdowns
 from graphflops.time.schedule import Clock, Costs, Launches, Running
 
 _NOTHING = CallTime(0.0, 0.0, 0.0, "launch")  # of a call that runs no kernel, in a graph
