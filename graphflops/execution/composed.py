@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Collection, Sequence
+from typing import Any, NamedTuple
 
-from graphflops.dims import broadcast, prod
+from graphflops.dims import Dim, broadcast, prod
 from graphflops.errors import RuleError
-from graphflops.execution.composites import Calls, Operand, composite
+from graphflops.execution.composites import Calls, Given, Operand, composite
 from graphflops.tensor import FLOAT64
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
-
-    from graphflops.dims import Dim
 
 __all__ = ["pairwise_distance"]  # others are found by their names
 
@@ -224,13 +220,7 @@ def alpha_dropout(t: Calls, x: Operand, p: float, train: bool) -> Operand:
 
 @composite("instance_norm")
 def instance_norm(
-    t: Calls,
-    x: Operand,
-    weight: Operand | None,
-    bias: Operand | None,
-    running_mean: Operand | None,
-    running_var: Operand | None,
-    *options: Any,
+    t: Calls, x: Operand, weight: Given, bias: Given, running_mean: Given, running_var: Given, *options: Any
 ) -> Operand:
     """A batch norm of one image that has the channels of all; what there is of each channel is repeated for every image."""
     images = x.shape[0]

@@ -6,8 +6,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import inf, pi
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from graphflops.dims import ceil_div, prod
 from graphflops.errors import RuleError
@@ -15,6 +16,7 @@ from graphflops.execution import composed_losses
 from graphflops.execution.composites import (
     GRADIENTS,
     Calls,
+    Given,
     Operand,
     gradient,
     gradient_calls,
@@ -22,9 +24,6 @@ from graphflops.execution.composites import (
     kernel_calls,
 )
 from graphflops.execution.strides import size_hint
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 __all__ = ["GRADIENTS", "composed_losses", "gradient_calls", "kernel_calls"]  # with all of them registered
 
@@ -67,7 +66,7 @@ def _for_features(t: Calls, weight: Operand, compute: Callable[[Calls], Operand]
 
 
 @kernel("bilinear")
-def bilinear(t: Calls, x1: Operand, x2: Operand, weight: Operand, bias: Operand | None = None) -> Operand:
+def bilinear(t: Calls, x1: Operand, x2: Operand, weight: Operand, bias: Given = None) -> Operand:
     a, b, of = _rows(t, x1), t.unsqueeze(_rows(t, x2), 2), t.narrow(weight, 0, 0, 1)
     out = t.new_zeros(a, (a.shape[0], weight.shape[0]))
 
@@ -80,9 +79,7 @@ def bilinear(t: Calls, x1: Operand, x2: Operand, weight: Operand, bias: Operand 
 
 
 @gradient("bilinear")
-def bilinear_backward(
-    t: Calls, x1: Operand, x2: Operand, weight: Operand, bias: Operand | None = None
-) -> None:
+def bilinear_backward(t: Calls, x1: Operand, x2: Operand, weight: Operand, bias: Given = None) -> None:
     a, b, of = _rows(t, x1), _rows(t, x2), t.narrow(weight, 0, 0, 1)
     column = t.narrow(_rows(t, t.g), 1, 0, 1)
 

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 from math import pi
-from typing import TYPE_CHECKING
 
 from graphflops.execution.composed import pairwise_distance
-from graphflops.execution.composites import MEAN, composite, expanded, gradient, kernel
-
-if TYPE_CHECKING:
-    from graphflops.execution.composites import Calls, Operand
+from graphflops.execution.composites import MEAN, Calls, Given, Operand, composite, expanded, gradient, kernel
 
 __all__ = ["expanded"]  # with all composites registered
 
@@ -76,17 +72,13 @@ def cosine_embedding_loss(
     t: Calls, input1: Operand, input2: Operand, target: Operand, margin: float = 0.0, reduction: int = MEAN
 ) -> Operand:
     pairs = ((input1, input2), (input1, input1), (input2, input2))
-    product, *squares = [t.inside(_summed_product, a, b) for a, b in pairs]
+    product, *squares = [t.inside(lambda t, a, b: t.sum(t.mul(a, b), (-1,)), *pair) for pair in pairs]
     one, other = [t.add(square, 1e-12) for square in squares]
     cosine = t.div(product, t.sqrt_(t.mul(one, other)))
     zeros = t.zeros_like(cosine)
     alike, unlike = _less(t, 1, cosine), _positive(t, t.sub(cosine, margin))
     loss = t.add(t.where(t.eq(target, 1), alike, zeros), t.where(t.eq(target, -1), unlike, zeros))
     return t.reduced(loss, reduction)
-
-
-def _summed_product(t: Calls, a: Operand, b: Operand) -> Operand:
-    return t.sum(t.mul(a, b), (-1,))
 
 
 @composite("triplet_margin_loss")
@@ -115,8 +107,8 @@ def binary_cross_entropy_with_logits(
     t: Calls,
     x: Operand,
     target: Operand,
-    weight: Operand | None = None,
-    pos_weight: Operand | None = None,
+    weight: Given = None,
+    pos_weight: Given = None,
     reduction: int = MEAN,
 ) -> Operand:
     logarithm = t.log_sigmoid(x)
@@ -131,8 +123,8 @@ def binary_cross_entropy_with_logits_backward(
     t: Calls,
     x: Operand,
     target: Operand,
-    weight: Operand | None = None,
-    pos_weight: Operand | None = None,
+    weight: Given = None,
+    pos_weight: Given = None,
     reduction: int = MEAN,
 ) -> None:
     def slope(t: Calls) -> Operand:

@@ -9,13 +9,15 @@ own has one function for its kernels (`kernel`), and one for its gradients (`gra
 from __future__ import annotations
 
 from collections import ChainMap
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, Union
 
+from graphflops.cost import Value
 from graphflops.dims import Dim, dim_max, total
 from graphflops.errors import GraphflopsError, RuleError
-from graphflops.execution.strides import size_hint
+from graphflops.execution.strides import Values, size_hint
 from graphflops.graph import Node, Ref
 from graphflops.ops import operator
 from graphflops.passes.gradients import reached
@@ -24,14 +26,8 @@ from graphflops.passes.program import PricedCall, owners
 from graphflops.rules.registry import find
 from graphflops.tensor import INT64, TensorType
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from graphflops.cost import Value
-    from graphflops.passes.price_call import Priced
-
-    Composite = Callable[..., Any]
-    Function = TypeVar("Function", bound=Composite)
+Composite = Callable[..., Any]
+Function = TypeVar("Function", bound=Composite)
 
 COMPOSITES: dict[str, Composite] = {}
 KERNELS: dict[str, Composite] = {}
@@ -80,6 +76,7 @@ class Operand(NamedTuple):
         return self._replace(type=replace(self.type, requires_grad=False))
 
 
+Given = Union[Operand, None]  # an operand that may be missing
 _NONE = Operand("", TensorType((), INT64))
 
 
@@ -90,7 +87,7 @@ class Calls:
     those of the call, and `out` and `g` the first of them.
     """
 
-    def __init__(self, of: PricedCall, values: Mapping[str, Value], *, is_seen: bool = True) -> None:
+    def __init__(self, of: PricedCall, values: Values, *, is_seen: bool = True) -> None:
         self.of, self.is_seen = of, is_seen
         self.calls: list[PricedCall] = []
         self.values: dict[str, Value] = {}
@@ -98,7 +95,7 @@ class Calls:
         self.results = [Operand(name, value) for name, value in outputs if isinstance(value, TensorType)]
         self.gradients = [Operand(f"{name}/gradient", value.like()) for name, value in self.results]
         self.out, self.g = (self.results[0], self.gradients[0]) if self.results else (_NONE, _NONE)
-        self.known: Mapping[str, Value] = ChainMap(self.values, dict(self.gradients), values)  # type: ignore[arg-type]
+        self.known: Values = ChainMap(self.values, dict(self.gradients), values)  # type: ignore[arg-type]
         self.until: dict[str, int] = {}
 
     def __getattr__(self, word: str) -> Callable[..., Operand]:
@@ -116,9 +113,6 @@ class Calls:
         priced = price_call(rule, op, *types, in_place=in_place, training=training)
         if priced.estimate.unknown:
             raise RuleError(priced.estimate.unknown)
-        return self._noted(op, refs, priced)
-
-    def _noted(self, op: str, refs: Sequence[Any], priced: Priced) -> Operand:
         number, outer = len(self.calls), self.of
         name = f"{outer.node.name}/{number}"
         names = tuple([f"{name}.{place}" for place in range(len(priced.estimate.out))])
@@ -185,13 +179,13 @@ class Expanded(NamedTuple):
     """
 
     calls: Sequence[PricedCall]
-    values: Mapping[str, Value]
+    values: Values
     until: Mapping[str, int]
     outer: Mapping[str, Node]
     given: Sequence[tuple[PricedCall, int]]
 
 
-def expanded(calls: Sequence[PricedCall], values: Mapping[str, Value]) -> Expanded:
+def expanded(calls: Sequence[PricedCall], values: Values) -> Expanded:
     """The calls that run."""
     if not any(_function(call.node.op, COMPOSITES) for call in calls):
         return Expanded(calls, values, {}, {}, [(call, place) for place, call in enumerate(calls)])
@@ -219,16 +213,16 @@ class Inside(NamedTuple):
     """
 
     calls: Sequence[PricedCall]
-    values: Mapping[str, Value]
+    values: Values
     beside: Dim
 
 
-def kernel_calls(call: PricedCall, values: Mapping[str, Value]) -> Inside | None:
+def kernel_calls(call: PricedCall, values: Values) -> Inside | None:
     """The calls of an operator whose kernels are those of others."""
     return _unseen(KERNELS, call, values, call.estimate.out)
 
 
-def gradient_calls(call: PricedCall, values: Mapping[str, Value]) -> Inside | None:
+def gradient_calls(call: PricedCall, values: Values) -> Inside | None:
     """The calls that compute the gradients of a call."""
     if call.gradient is None:
         return None
@@ -237,10 +231,7 @@ def gradient_calls(call: PricedCall, values: Mapping[str, Value]) -> Inside | No
 
 
 def _unseen(
-    functions: Mapping[str, Composite],
-    call: PricedCall,
-    values: Mapping[str, Value],
-    results: Sequence[Value],
+    functions: Mapping[str, Composite], call: PricedCall, values: Values, results: Sequence[Value]
 ) -> Inside | None:
     """The calls of ATen's function; none where there is no function, or for other arguments than its."""
     function = _function(call.node.op, functions)

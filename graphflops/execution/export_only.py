@@ -16,21 +16,18 @@ export always has a mask, for which transformers repeats the heads first: `key[:
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from graphflops.attention import AttentionUse
+from graphflops.cost import Value
 from graphflops.execution.python_frame import has_fact
 from graphflops.execution.source_lines import code_lines, statements
-from graphflops.graph import Ref
+from graphflops.execution.strides import Values
+from graphflops.graph import EagerRun, Ref
+from graphflops.passes.program import Backward, PricedCall
 from graphflops.tensor import TensorType
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from graphflops.attention import AttentionUse
-    from graphflops.cost import Value
-    from graphflops.graph import EagerRun, Node
-    from graphflops.passes.program import Backward, PricedCall
 
 _COMBINES = frozenset({"add", "where"})
 _INDEXES = frozenset({"slice", "select", "unsqueeze"})  # what `x[:, 0, None]` calls
@@ -40,9 +37,9 @@ _SDPA = "scaled_dot_product_attention"
 def as_run(
     calls: Sequence[PricedCall],
     attentions: Iterable[AttentionUse],
-    values: Mapping[str, Value],
+    values: Values,
     eager: EagerRun | None = None,
-) -> tuple[Sequence[PricedCall], Mapping[str, Value]]:
+) -> tuple[Sequence[PricedCall], Values]:
     """The calls that eager execution makes: `calls` without the masks that it does not build, and what comes of these.
 
     Also the types of their values. eager: the record of a run, where there is one.
@@ -54,7 +51,9 @@ def as_run(
     instead: dict[str, str] = {}  # by result of a call that goes: the value that takes its place
     kept, unmasked = [], []
     for call in calls:
-        mask = _mask_of(call.node)
+        mask = ""
+        if call.node.operator.name == _SDPA and isinstance(given := call.node.arguments().get("mask"), Ref):
+            mask = given.name
         is_flag = _is_flag(uses.get(call.node.name)) and (eager is None or bool(_hides(call, eager)))
         if mask in made and (mask in nothing or is_flag):
             call = _without_mask(call, mask, is_causal=mask not in nothing)
@@ -101,13 +100,6 @@ def _masks(calls: Sequence[PricedCall], eager: EagerRun | None) -> tuple[set[str
     return made, nothing
 
 
-def _mask_of(node: Node) -> str:
-    if node.operator.name != _SDPA:
-        return ""
-    mask = node.arguments().get("mask")
-    return mask.name if isinstance(mask, Ref) else ""
-
-
 def _is_flag(use: AttentionUse | None) -> bool:
     """Whether a mask hides nothing, or what `is_causal` hides of as many queries as keys."""
     if use is None or use.mask not in ("none", "structure", "constant"):
@@ -120,8 +112,7 @@ def _other_operand(call: PricedCall, nothing: set[str]) -> str | None:
     """The other operand of a call that adds a mask which hides nothing."""
     if call.node.operator.name not in _COMBINES or nothing.isdisjoint(call.uses):
         return None
-    others = [name for name in call.uses if name not in nothing]
-    return others[0] if others else None
+    return next((name for name in call.uses if name not in nothing), None)
 
 
 def _without_mask(call: PricedCall, mask: str, *, is_causal: bool) -> PricedCall:
@@ -157,12 +148,11 @@ def _used(calls: Sequence[PricedCall], made: set[str]) -> list[PricedCall]:
 
 
 def without_whole_slices(
-    calls: Sequence[PricedCall], values: Mapping[str, Value], returned: Sequence[str]
+    calls: Sequence[PricedCall], values: Values, returned: Sequence[str]
 ) -> Sequence[PricedCall]:
     """The calls without slices of everything, but for what is returned and for `x[:, :]`, which is one view."""
-    indexed = {
-        (call.uses[0], call.node.python_stack) for call in calls if call.node.operator.name in _INDEXES
-    }
+    indexes = [call for call in calls if call.node.operator.name in _INDEXES]
+    indexed = {(call.uses[0], call.node.python_stack) for call in indexes}
     made: dict[str | None, str] = {}  # by result of an index: its lines of code
     instead: dict[str, str] = {}
     kept = []
@@ -179,7 +169,7 @@ def without_whole_slices(
     return kept if instead else calls
 
 
-def _is_whole_slice(call: PricedCall, values: Mapping[str, Value]) -> bool:
+def _is_whole_slice(call: PricedCall, values: Values) -> bool:
     if call.node.operator.name != "slice" or not call.estimate.alias:
         return False
     x, out = values.get(call.uses[0]), values.get(call.node.outputs[0] or "")
@@ -198,8 +188,8 @@ class _Own(NamedTuple):
 
 
 def with_shared_heads(
-    calls: Sequence[PricedCall], unmasked: Iterable[str], values: Mapping[str, Value]
-) -> tuple[Sequence[PricedCall], Mapping[str, Value]]:
+    calls: Sequence[PricedCall], unmasked: Iterable[str], values: Values
+) -> tuple[Sequence[PricedCall], Values]:
     """The calls without repeated heads for the attentions of these names, which have lost a mask that only an export has.
 
     Also the types of values, some of which are converted with fewer heads now.
@@ -230,7 +220,7 @@ def with_shared_heads(
 
 
 def _before_repeat(
-    call: PricedCall, name: str, makers: Mapping[str, PricedCall], values: Mapping[str, Value]
+    call: PricedCall, name: str, makers: Mapping[str, PricedCall], values: Values
 ) -> _Own | None:
     """What an operand of an attention was before its heads were repeated, in the line that calls the attention."""
     maker = makers.get(name)
@@ -247,9 +237,7 @@ def _before_repeat(
     return _Own(name, cast) if isinstance(values.get(name), TensorType) else None
 
 
-def _converted(
-    cast: PricedCall, own: str, values: Mapping[str, Value], types: dict[str, Value]
-) -> PricedCall:
+def _converted(cast: PricedCall, own: str, values: Values, types: dict[str, Value]) -> PricedCall:
     """The conversion of an operand without repeated heads; adds the type of its result to `types`."""
     (result,) = cast.node.outputs
     before, after = values[own], values[result or ""]
@@ -290,9 +278,15 @@ def in_place(calls: Sequence[PricedCall]) -> Sequence[PricedCall]:
     gone = {name for wait, copied, _ in found.values() for name in (wait, copied)}
     kept = []
     for call in calls:
-        if call.node.name in found:
-            kept.append(_written_in_place(call, found[call.node.name][2]))
-        elif call.node.name not in gone:
+        if call.node.name in found:  # it writes over what the copy writes over
+            copy, word = found[call.node.name][2], _IN_PLACE.get(call.node.operator.name)
+            op = call.node.op if word is None else f"_c10d_functional.{word}.default"
+            node = replace(call.node, op=op, outputs=copy.node.outputs)
+            if word is None:  # the tensor that it writes is its first operand
+                gradient = placed(call.gradient, range(1, len(call.uses) + 1))
+                call = replace(call, uses=(copy.uses[0], *call.uses), gradient=gradient)
+            call = replace(call, node=node, estimate=replace(call.estimate, alias=True), form=None)
+        if call.node.name not in gone:
             kept.append(call)
     return kept
 
@@ -314,23 +308,8 @@ def _found(calls: Sequence[PricedCall]) -> dict[str, tuple[str, str, PricedCall]
         is_read_once = readers[call.uses[1]] == readers[wait.uses[0]] == 1
         is_over_operand = start.node.operator.name in _IN_PLACE
         is_own = start.uses[:1] == call.uses[:1] if is_over_operand else call.uses[0] not in start.uses
-        if is_read_once and is_own and not _is_spelled(call.node):
+        lines = code_lines(call.node.python_stack, call.node.module_stack)
+        is_spelled = lines and any("copy_" in one.called for one in statements(lines[-1].text))  # by the user
+        if is_read_once and is_own and not is_spelled:
             found[start.node.name] = wait.node.name, call.node.name, call
     return found
-
-
-def _is_spelled(node: Node) -> bool:
-    """Whether the user's own code copies."""
-    lines = code_lines(node.python_stack, node.module_stack)
-    return bool(lines) and any("copy_" in statement.called for statement in statements(lines[-1].text))
-
-
-def _written_in_place(call: PricedCall, copy: PricedCall) -> PricedCall:
-    """The collective that writes over what the copy writes over."""
-    word = _IN_PLACE.get(call.node.operator.name)
-    op = call.node.op if word is None else f"_c10d_functional.{word}.default"
-    node = replace(call.node, op=op, outputs=copy.node.outputs)
-    if word is None:  # the tensor that it writes is its first operand
-        gradient = placed(call.gradient, range(1, len(call.uses) + 1))
-        call = replace(call, uses=(copy.uses[0], *call.uses), gradient=gradient)
-    return replace(call, node=node, estimate=replace(call.estimate, alias=True), form=None)

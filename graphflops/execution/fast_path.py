@@ -6,31 +6,25 @@ call one operator each. An export records the calls of the ordinary path. Sizes 
 
 from __future__ import annotations
 
+from collections.abc import Container, Sequence
 from dataclasses import replace
 from itertools import groupby
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from graphflops.cost import Estimate
 from graphflops.dims import Dim, at_least, dim_max, prod, total
+from graphflops.execution.strides import Values
 from graphflops.passes.program import PricedCall
 from graphflops.tensor import TensorType
 
-if TYPE_CHECKING:
-    from collections.abc import Container, Mapping, Sequence
-
-    from graphflops.cost import Value
-
+Names = Container[str]
 LAYER, _ATTENTION = "transformer.TransformerEncoderLayer", "activation.MultiheadAttention"
 _FUSED = "fused."  # before the kind of a module that runs as one operator
 _PROJECTED = 3  # query, key and value
 
 
 def with_fast_paths(
-    calls: Sequence[PricedCall],
-    values: Mapping[str, Value],
-    given: Container[str],
-    returned: Container[str],
-    kinds: Sequence[str] = (),
+    calls: Sequence[PricedCall], values: Values, given: Names, returned: Names, kinds: Sequence[str] = ()
 ) -> Sequence[PricedCall]:
     """The calls with one call for each module that runs as one operator; the same object where there is none.
 
@@ -47,18 +41,12 @@ def with_fast_paths(
         places = [place for place, _ in run]
         inside = [calls[place] for place in places]
         module = _Module(kind, inside, values, given)
-        results = [
-            name
-            for call in inside
-            for name in call.node.outputs
-            if name is not None
-            and isinstance(values.get(name), TensorType)  # sizes are computed beside the operator
-            and (name in returned or readers.get(name, -1) > places[-1])
-        ]
-        is_fast = kind and module.is_fast and results
-        weights = module.returned_weights if is_fast else ()
-        if is_fast:
-            inside = [module.call([*results, *(name for name in weights if name not in results)])]
+        # Sizes are computed beside the operator.
+        made = [name for call in inside for name in call.node.outputs if name is not None]
+        tensors = [name for name in made if isinstance(values.get(name), TensorType)]
+        results = [name for name in tensors if name in returned or readers.get(name, -1) > places[-1]]
+        if kind and module.is_fast and results:
+            inside = [module.call([*dict.fromkeys((*results, *module.returned_weights))])]
         found += inside
     return found
 
@@ -87,7 +75,7 @@ def calls_of_module(module: PricedCall, calls: Sequence[PricedCall]) -> Sequence
     return ()
 
 
-def projections(call: PricedCall, values: Mapping[str, Value]) -> Sequence[Dim]:
+def projections(call: PricedCall, values: Values) -> Sequence[Dim]:
     """Bytes of the projections and of what attends to them, which a module of one operator makes before its result."""
     if not is_module(call):
         return ()
@@ -103,8 +91,8 @@ class _Module(NamedTuple):
 
     kind: str
     calls: Sequence[PricedCall]
-    values: Mapping[str, Value]
-    given: Container[str]
+    values: Values
+    given: Names
 
     @property
     def operands(self) -> list[str]:
@@ -120,14 +108,10 @@ class _Module(NamedTuple):
         if attention is None or attention.operator.name not in ("transpose", "permute"):
             return False  # the ordinary path puts the batch second, if it is not
         drops = any(call.node.operator.kind == "dropout" and True in call.node.args for call in self.calls)
-        sequences = [
-            name
-            for name in self.operands
-            if isinstance(value := self.values.get(name), TensorType)
-            and value.dtype.is_floating
-            and value.rank == 3
-        ]
-        return not drops and len(sequences) == 1 and self.score_bytes is not None
+        given = (self.values.get(name) for name in self.operands)
+        tensors = [value for value in given if isinstance(value, TensorType) and value.dtype.is_floating]
+        sequences = sum(value.rank == 3 for value in tensors)
+        return not drops and sequences == 1 and self.score_bytes is not None
 
     def typed(self, name: str | None) -> TensorType:
         """The type of a tensor."""
@@ -175,14 +159,9 @@ class _Module(NamedTuple):
         attention = self.attention_bytes(x)
         if self.kind == _ATTENTION:
             return attention
-        hidden = next(
-            (
-                self.typed(call.node.outputs[0]).nbytes
-                for call in self.calls
-                if call.node.module.endswith("linear1") and call.node.operator.kind == "product"
-            ),
-            0,
-        )
+        products = (call.node for call in self.calls if call.node.operator.kind == "product")
+        first = (node.outputs[0] for node in products if node.module.endswith("linear1"))
+        hidden = next((self.typed(name).nbytes for name in first), 0)
         is_norm_first = self.calls[0].node.operator.kind == "normalisation"
         return dim_max(attention, x + hidden + x) + (x if is_norm_first else 0)
 

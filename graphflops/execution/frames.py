@@ -18,7 +18,7 @@ function returns; the others are free after their last use.
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from graphflops.execution.python_frame import (
     Frame,
@@ -29,14 +29,9 @@ from graphflops.execution.python_frame import (
     is_next_turn,
     module_variables,
 )
-from graphflops.execution.source_lines import code_lines, opens
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-
-    from graphflops.execution.source_lines import CodeLine
-    from graphflops.graph import Node
-    from graphflops.ops import Op
+from graphflops.execution.source_lines import CodeLine, code_lines, opens
+from graphflops.graph import Node
+from graphflops.ops import Op
 
 _PASSING = frozenset({"cast", "dropout"})  # kinds of calls that probabilities go through, or are scaled by
 # Kinds of modules whose result takes the place of their operand.

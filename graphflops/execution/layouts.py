@@ -8,15 +8,19 @@ attention results as their query, and everything else in row-major order.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from graphflops.attention.kernel import Operand, Problem, attention_kernel
+from graphflops.devices import Platform
+from graphflops.dims import Dim
 from graphflops.execution.strides import (
     TURNING,
     Forms,
     HasStrides,
     Laid,
     Strides,
+    Values,
     has_channels_last,
     is_contiguous,
     order_of,
@@ -27,20 +31,12 @@ from graphflops.execution.strides import (
     turned,
 )
 from graphflops.graph import Ref, Step, tensor_type
+from graphflops.kernels.kernel import SEQUENCE_RANK, SINGLE
+from graphflops.ops import Op
+from graphflops.passes.program import PricedCall
 from graphflops.tensor import TensorType
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from graphflops.cost import Value
-    from graphflops.devices import Platform
-    from graphflops.dims import Dim
-    from graphflops.ops import Op
-    from graphflops.passes.program import PricedCall
-
 _BATCH_FIRST, _STEPS_FIRST = "#8", (1, 0, 2)  # an argument by place; cuDNN puts steps before batch entries
-_SEQUENCE_AXES = 3
-_SINGLE = 32  # bits of the type in which attention runs in the efficient kernel
 _HEADS_INSIDE = (0, 2, 1, 3)  # of rows, where that kernel puts them
 # Their results have channels last where their operand has (`suggest_memory_format` in their kernels).
 _KEEPING_CHANNELS_LAST = frozenset({"convolution", "pooling", "resampling"})  # kinds
@@ -67,18 +63,16 @@ class Layouts:
     def __init__(
         self,
         calls: Sequence[PricedCall],
-        values: Mapping[str, Value],
+        values: Values,
         platform: Platform,
         orders: Mapping[str, Sequence[int]] | None = None,
         recorded: Step | None = None,
     ) -> None:
-        self.values = values
-        self.platform = platform
-        self.known: dict[str, Strides] = {
-            name: row_major(value.shape, order)
-            for name, order in (orders or {}).items()
-            if isinstance(value := values.get(name), TensorType) and value.rank == len(order)
-        }
+        self.values, self.platform = values, platform
+        self.known: dict[str, Strides] = {}
+        for name, order in (orders or {}).items():
+            if isinstance(value := values.get(name), TensorType) and value.rank == len(order):
+                self.known[name] = row_major(value.shape, order)
         if recorded is not None:
             self.known = {name: recorded.strides[name] for name in recorded.strides.keys() & values.keys()}
         self.copies: set[str] = set()
@@ -166,7 +160,11 @@ class Layouts:
         """How one result lies; None where it lies in order."""
         operator = call.node.operator
         if operator.name in _RESHAPES and x:
-            return self.reshaped(x, name, out)
+            # A view where the axes that it merges lie together, else a copy.
+            strides = regrouped(self.typed(x).shape, self.of(x), out.shape)
+            if strides is None:
+                self.copies.add(name)
+            return strides
         if operator.name in _VIEWS and x and call.estimate.alias:
             return _viewed(operator, arguments, self.typed(x).shape, self.of(x), out)
         if operator.name in ("identity", "detach") and x:
@@ -194,7 +192,7 @@ class Layouts:
             problem = attention_problem(call, self, training=False)
             if problem is not None and attention_kernel(problem, self.platform).kernel == "math":
                 return None
-        if out.dtype.bits == _SINGLE and out.rank == len(_HEADS_INSIDE):
+        if out.dtype.bits == SINGLE and out.rank == len(_HEADS_INSIDE):
             return row_major(out.shape, _HEADS_INSIDE)
         return self.as_operand(query, out)
 
@@ -204,7 +202,7 @@ class Layouts:
         if operator.kind not in _KEEPING_CHANNELS_LAST and operator.name not in _ALSO_KEEPING:
             return False
         read = call.tensors(self.values)[:2] if operator.kind == "convolution" else [x]
-        if operator.kind == "convolution" and self.typed(x).rank == _SEQUENCE_AXES:
+        if operator.kind == "convolution" and self.typed(x).rank == SEQUENCE_RANK:
             return False  # it copies its operand into row-major order
         return any(self.has_channels_last(name) for name in read)
 
@@ -251,13 +249,6 @@ class Layouts:
                 self.views.add(result)
             return None
         return self.as_operand(x, out) if word.startswith(("clone", "_lazy")) else strides
-
-    def reshaped(self, x: str, result: str, out: TensorType) -> Strides | None:
-        """A reshape is a view where the axes that it merges lie together, else a copy."""
-        strides = regrouped(self.typed(x).shape, self.of(x), out.shape)
-        if strides is None:
-            self.copies.add(result)
-        return strides
 
 
 def _compared(inner: int, outer: int, operands: Sequence[Sequence[int]], shape: Sequence[Dim]) -> int:
@@ -331,27 +322,18 @@ def is_chosen(call: PricedCall) -> bool:
 def attention_problem(call: PricedCall, layouts: HasStrides, training: bool) -> Problem | None:
     """The operands of a call of scaled_dot_product_attention as they lie in memory; None where one is not known."""
     arguments = call.node.arguments()
-    query, key, value, mask = (
-        _operand(arguments.get(name), layouts) for name in ("query", "key", "value", "mask")
-    )
-    if query is None or key is None or value is None:
-        return None
-    if min(operand.type.rank for operand in (query, key, value)) < 3:
+    operands: dict[str, Operand] = {}
+    for name in ("query", "key", "value", "mask"):
+        argument = arguments.get(name)
+        if isinstance(argument, Ref) and (type_ := tensor_type(argument, layouts.values)) is not None:
+            operands[name] = Operand(type_, layouts.of(argument.name))
+    mask, dropout = operands.pop("mask", None), arguments.get("dropout_p")
+    if len(operands) < 3 or min(operand.type.rank for operand in operands.values()) < 3:
         return None
     return Problem(
-        *(query, key, value, mask),
-        dropout=_number(arguments.get("dropout_p")),
+        *(operands["query"], operands["key"], operands["value"], mask),
+        dropout=float(dropout) if isinstance(dropout, (int, float)) else 0.0,
         is_causal=arguments.get("is_causal") is True,
         is_grouped=arguments.get("enable_gqa") is True,
         wants_gradient=training and call.gradient is not None,
     )
-
-
-def _operand(argument: object, layouts: HasStrides) -> Operand | None:
-    if not isinstance(argument, Ref) or (value := tensor_type(argument, layouts.values)) is None:
-        return None
-    return Operand(value, layouts.of(argument.name))
-
-
-def _number(argument: Any) -> float:
-    return float(argument) if isinstance(argument, (int, float)) else 0.0

@@ -11,11 +11,13 @@ whatever its functions are called.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from graphflops.execution.source_lines import (
+    CodeLine,
     Statement,
     closes,
     code_lines,
@@ -24,13 +26,8 @@ from graphflops.execution.source_lines import (
     runs_in_turns,
     statements,
 )
+from graphflops.graph import Node
 from graphflops.tensor import DType
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-
-    from graphflops.execution.source_lines import CodeLine
-    from graphflops.graph import Node
 
 Fact = Literal[
     "export-only mask", "mask of nothing", "dictionary of operands", "results collected", "no weights"

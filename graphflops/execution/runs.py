@@ -7,32 +7,27 @@ itself keeps the bytes and the work that it was priced with, and is run as an op
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from operator import is_
-from typing import TYPE_CHECKING
 
+from graphflops.attention import AttentionUse
 from graphflops.base.units import memory as bytes_text
+from graphflops.cost import Estimate, Value
+from graphflops.devices import Platform
 from graphflops.dims import differ, evaluate
 from graphflops.execution.composed_losses import expanded
+from graphflops.execution.composites import Expanded
 from graphflops.execution.export_only import as_run, placed, without_whole_slices
 from graphflops.execution.fast_path import with_fast_paths
 from graphflops.execution.frames import References
 from graphflops.execution.layouts import Layouts
 from graphflops.execution.python_frame import Lifetimes
-from graphflops.graph import Ref
-from graphflops.passes.program import PricedGraph
+from graphflops.execution.strides import Values
+from graphflops.graph import EagerRun, Graph, Node, Ref
+from graphflops.passes.program import MemoryUse, PricedCall, PricedGraph, PricedProgram
 from graphflops.tensor import TensorType
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from graphflops.attention import AttentionUse
-    from graphflops.cost import Estimate, Value
-    from graphflops.devices import Platform
-    from graphflops.execution.composites import Expanded
-    from graphflops.graph import EagerRun, Graph, Node
-    from graphflops.passes.program import MemoryUse, PricedCall, PricedProgram
 
 _OPERATOR = "unknown"  # no operator's spelling: of the kind `other`, without names of arguments
 
@@ -52,7 +47,13 @@ def _judged(call: PricedCall, graph: PricedGraph) -> PricedCall:
     is_whole = outputs and len(derived) == len(outputs) and not call.estimate.unknown
     if is_whole and all(map(is_, derived, map(graph.values.get, outputs))):  # type: ignore[arg-type]
         return call
-    wrong = _contradicted(call, graph.values)
+    wrong: set[str] = set()  # results whose derived types are not those that the program's values have
+    for place, name in enumerate(outputs):
+        if name is not None:
+            ours, value = derived[place] if place < len(derived) else None, graph.values.get(name)
+            is_open = bool(call.estimate.unknown) and not isinstance(ours, TensorType)
+            if is_open or (ours is not value and not _agree(ours, value)):
+                wrong.add(name)
     # Of what it makes nothing is kept, so nothing can be read.
     if not call.node.outputs and call.tensors(graph.values):
         return _unknown(call, graph.values)
@@ -63,20 +64,6 @@ def _judged(call: PricedCall, graph: PricedGraph) -> PricedCall:
     return _unknown(call, graph.values)
 
 
-def _contradicted(call: PricedCall, values: Mapping[str, Value]) -> set[str]:
-    """The results whose derived types are not those that the program's values have."""
-    wrong: set[str] = set()
-    estimate = call.estimate
-    derived = estimate.out
-    for place, name in enumerate(call.node.outputs):
-        if name is not None:
-            ours, value = derived[place] if place < len(derived) else None, values.get(name)
-            is_open = bool(estimate.unknown) and not isinstance(ours, TensorType)
-            if is_open or (ours is not value and not _agree(ours, value)):
-                wrong.add(name)
-    return wrong
-
-
 def _agree(ours: Value, value: Value) -> bool:
     """Whether two types may be of one value; element types may differ, as those that autocasting chose do."""
     if not isinstance(ours, TensorType) or not isinstance(value, TensorType):
@@ -84,13 +71,13 @@ def _agree(ours: Value, value: Value) -> bool:
     return ours.rank == value.rank and not any(map(differ, ours.shape, value.shape))
 
 
-def _as_recorded(call: PricedCall, values: Mapping[str, Value]) -> Estimate:
+def _as_recorded(call: PricedCall, values: Values) -> Estimate:
     """The estimate of a call with the types that the program's values have."""
     out = tuple(None if name is None else values.get(name) for name in call.node.outputs)
     return replace(call.estimate, out=out)
 
 
-def _unknown(call: PricedCall, values: Mapping[str, Value]) -> PricedCall:
+def _unknown(call: PricedCall, values: Values) -> PricedCall:
     """The call as one of an unknown operator."""
     results = len(call.node.outputs)
     node = replace(call.node, op=_OPERATOR, args=tuple(map(Ref, call.uses)), kwargs=())
@@ -134,7 +121,9 @@ class Run:
             outputs = [name for name in call.node.outputs if name is not None]
             is_copy = layouts.is_copy(outputs[0]) if outputs else None
             if call.node.operator.kind in _COPYING and not left_out.isdisjoint(outputs):
-                is_copy = False if any(self._repeats(name) for name in call.uses[:1]) else is_copy
+                x = layouts.values.get(call.uses[0]) if call.uses else None
+                is_repeated = isinstance(x, TensorType) and x.stored is not None
+                is_copy = False if is_repeated else is_copy
             is_view = call.estimate.alias if is_copy is None else not is_copy
             operands = [name for name in call.uses if name in tensors] if is_view else []
             owner = root.get(operands[0], operands[0]) if operands else None
@@ -142,10 +131,6 @@ class Run:
                 if name in tensors:
                     root[name] = owner or name
         return root
-
-    def _repeats(self, name: str) -> bool:
-        """Whether a value is a view that shows its elements several times."""
-        return isinstance(value := self.layouts.values.get(name), TensorType) and value.stored is not None
 
     @cached_property
     def lifetimes(self) -> Lifetimes:
@@ -172,10 +157,10 @@ class Run:
 
     def is_empty(self, name: str) -> bool:
         """Whether a value is a vector without elements, as `torch.tensor([])` is."""
-        value = self.layouts.values.get(name)
-        return isinstance(value, TensorType) and value.shape == (0,)
+        return getattr(self.layouts.values.get(name), "shape", None) == (0,)
 
 
+@dataclass(eq=False)
 class Runs:
     """The runs of the graphs of one program, each found once.
 
@@ -183,20 +168,12 @@ class Runs:
     fast_paths: of the modules that have one, those that take it; all where not given.
     """
 
-    def __init__(
-        self,
-        attentions: Sequence[AttentionUse],
-        platform: Platform,
-        *,
-        is_eager: bool,
-        fast_paths: Sequence[str] = (),
-    ) -> None:
-        self.attentions = attentions
-        self.platform = platform
-        self.is_eager = is_eager
-        self.fast_paths = fast_paths
-        self.known: dict[tuple[PricedGraph, bool], Run] = {}
-        self.consistent: dict[PricedGraph, Sequence[PricedCall]] = {}
+    attentions: Sequence[AttentionUse]
+    platform: Platform
+    is_eager: bool
+    fast_paths: Sequence[str] = ()
+    known: dict[tuple[PricedGraph, bool], Run] = field(default_factory=dict)
+    consistent: dict[PricedGraph, Sequence[PricedCall]] = field(default_factory=dict)
 
     def of(self, graph: PricedGraph, *, has_fast_paths: bool = False) -> Run:
         """The run of a graph. has_fast_paths: modules that have one are a single call, as where nothing wants a gradient."""

@@ -6,21 +6,19 @@ its attributes, and the types and strides of operands and results.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Concatenate, NamedTuple, ParamSpec, Protocol, TypeVar
+from typing import Any, Concatenate, NamedTuple, ParamSpec, Protocol, TypeVar
 
-from graphflops.dims import evaluate
+from graphflops.cost import Value
+from graphflops.dims import Dim, evaluate
+from graphflops.ops import Op
+from graphflops.passes.program import PricedCall
 from graphflops.tensor import TensorType
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from graphflops.cost import Value
-    from graphflops.dims import Dim
-    from graphflops.ops import Op
-    from graphflops.passes.program import PricedCall
-
+Values = Mapping[str, Value]  # types of tensors, and other values, by name
+Shape = Sequence[Dim]
 Strides = tuple["Dim", ...]  # elements from one position of an axis to the next, by axis
 _FALLBACK = 97  # of an open size where strides are compared
 
@@ -28,7 +26,7 @@ _FALLBACK = 97  # of an open size where strides are compared
 class HasStrides(Protocol):
     """Values and how they lie, their sizes known or open."""
 
-    values: Mapping[str, Value]
+    values: Values
 
     def typed(self, name: str) -> TensorType:
         """The type of a value that is a tensor."""
@@ -49,10 +47,10 @@ def row_major(shape: Sequence[Dim], order: Sequence[int] | None = None) -> Strid
 
 def is_contiguous(shape: Sequence[Dim], strides: Strides) -> bool:
     """Whether elements lie in row-major order without gaps; the stride of an axis of size 1 does not matter."""
-    expected = row_major(shape)
-    return len(shape) == len(strides) and all(
-        size == 1 or own == wanted for size, own, wanted in zip(shape, strides, expected, strict=True)
-    )
+    if len(shape) != len(strides):
+        return False
+    axes = zip(shape, strides, row_major(shape), strict=True)
+    return all(size == 1 or own == wanted for size, own, wanted in axes)
 
 
 def has_channels_last(shape: Sequence[Dim], strides: Strides) -> bool:
@@ -237,8 +235,17 @@ class Forms:
     that of its type. numbers: of the form of each call, by its name; calls that have none are left out.
     """
 
-    def __init__(self, values: Mapping[str, Value]) -> None:
-        self.types = _numbered(values)
+    def __init__(self, values: Values) -> None:
+        # Equal types have the same number. They are compared where they are not one object.
+        numbers: dict[TensorType, int] = {}
+        seen: dict[int, int] = {}
+        self.types: dict[str, int] = {}
+        for name, value in values.items():
+            if isinstance(value, TensorType):
+                number = seen.get(id(value))
+                if number is None:
+                    number = seen[id(value)] = numbers.setdefault(value, len(numbers))
+                self.types[name] = number
         self.kinds = dict(self.types)
         self.numbers: dict[str, int] = {}
         self._kinds: dict[tuple[int, Strides], int] = {}
@@ -265,17 +272,3 @@ class Forms:
     def kind(self, name: str, strides: Strides) -> int:
         """The number of a tensor's type with these strides."""
         return self._kinds.setdefault((self.types[name], strides), -1 - len(self._kinds))
-
-
-def _numbered(values: Mapping[str, Value]) -> dict[str, int]:
-    """Numbers of the types of tensors: equal ones have the same. Types are compared where they are not one object."""
-    numbers: dict[TensorType, int] = {}
-    seen: dict[int, int] = {}
-    found: dict[str, int] = {}
-    for name, value in values.items():
-        if isinstance(value, TensorType):
-            number = seen.get(id(value))
-            if number is None:
-                number = seen[id(value)] = numbers.setdefault(value, len(numbers))
-            found[name] = number
-    return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from graphflops.dims import Dim, prod
@@ -15,7 +15,7 @@ from graphflops.inductor.library_calls import (
     product,
     product_gradient,
 )
-from graphflops.inductor.lowering import FLOAT_BYTES, GradientLowering, JointGraph, Lowered, Lowering
+from graphflops.inductor.lowering import GradientLowering, JointGraph, Lowered, Lowering
 from graphflops.inductor.rowwise import (
     attention,
     attention_gradient,
@@ -25,15 +25,13 @@ from graphflops.inductor.rowwise import (
     softmax,
     softmax_gradient,
 )
+from graphflops.kernels.kernel import FLOAT_BYTES, IMAGE_RANK, INDEX_BYTES, SINGLE
 from graphflops.passes.program import PricedCall
 from graphflops.tensor import TensorType
 
 # Kinds whose results are computed element by element, and those of them that the partitioner may compute again.
 _AGAIN = frozenset({"elementwise", "comparison", "logic", "cast", "identity", "creation", "gather"})
 _POINTWISE = _AGAIN | {"movement", "random", "resampling", "pooling", "loss", "view"}
-_FLOAT_BITS = 32
-_INDEX_BYTES = 8
-_IMAGE_RANK = 4
 _WINDOW = "#1"  # an argument by place
 _MOST_JOINED = 8  # tensors that one kernel concatenates (inductor's max_pointwise_cat_inputs)
 _INTERPOLATED = ("linear", "cubic")
@@ -50,13 +48,20 @@ class ForwardLowering(Lowering):
         names = call.tensors(self.values)
         operands = tuple(self.tensor(name) for name in names)
         outer = [tensor for name, tensor in zip(names, operands, strict=True) if self.is_outer(name)]
-        parts = self.parts_read(call, names, operands)
-        results = [
-            name
-            for name in call.node.outputs
-            if name is not None and isinstance(self.values.get(name), TensorType)
-        ]
+        outputs = [name for name in call.node.outputs if name is not None]
+        results = [name for name in outputs if isinstance(self.values.get(name), TensorType)]
         made = [name for name in results if self.root.get(name) == name]
+        parts: dict[str, dict[str, Dim]] = {}  # by tensor of which it reads only parts, bytes by part
+        whole: set[str] = set()
+        for place, (name, tensor) in enumerate(zip(names, operands, strict=True)):
+            out = next(iter(call.node.outputs), None)
+            if call.node.operator.kind == "gather" and place == 0 and out is not None:  # rows that it returns
+                parts.setdefault(tensor, {})[out] = self.nbytes(out)
+            elif self.elements(name) < self.elements(self.root.get(name, name)):
+                parts.setdefault(tensor, {})[name] = self.nbytes(name)
+            else:
+                whole.add(tensor)
+        parts = {tensor: read for tensor, read in parts.items() if tensor not in whole}
         of = Lowered(call, names, operands, parts, frozenset(outer), made)
         if call.in_place and results:
             self.overwrite(of, results[0])
@@ -66,22 +71,6 @@ class ForwardLowering(Lowering):
             self.computed(of)
         of.results = [self.tensor(name) for name in results]
         return of
-
-    def parts_read(
-        self, call: PricedCall, names: Sequence[str], operands: Sequence[str]
-    ) -> dict[str, dict[str, Dim]]:
-        """By tensor of which a call reads only parts, bytes by part; of a table it reads the rows that it returns."""
-        found: dict[str, dict[str, Dim]] = {}
-        whole: set[str] = set()
-        for place, (name, tensor) in enumerate(zip(names, operands, strict=True)):
-            out = next(iter(call.node.outputs), None)
-            if call.node.operator.kind == "gather" and place == 0 and out is not None:
-                found.setdefault(tensor, {})[out] = self.nbytes(out)
-            elif self.elements(name) < self.elements(self.root.get(name, name)):
-                found.setdefault(tensor, {})[name] = self.nbytes(name)
-            else:
-                whole.add(tensor)
-        return {tensor: read for tensor, read in found.items() if tensor not in whole}
 
     def overwrite(self, of: Lowered, out: str) -> None:
         """An in-place call makes a new tensor; what shares the memory reads that one from now on."""
@@ -113,7 +102,7 @@ class ForwardLowering(Lowering):
         """An interpolation; of half precision it is one in float32, of which operand and result are converted."""
         call, out = of.call, of.made[0]
         more: dict[str, Any] = {"window": _RESAMPLED, "recomputable": False}
-        is_wide = self.typed(out).dtype.bits >= _FLOAT_BITS
+        is_wide = self.typed(out).dtype.bits >= SINGLE
         if is_wide or not any(word in call.node.op for word in _INTERPOLATED):
             self.add(of, "pointwise", of.made, of.operands, **more)
             return
@@ -142,7 +131,7 @@ class ForwardLowering(Lowering):
     def reduction(self, of: Lowered) -> None:
         """A sum, mean or the like."""
         x, out = self.typed(of.names[0]), self.typed(of.made[0])
-        is_inner = self.is_inner(of_images=x.rank >= _IMAGE_RANK) and not _keeps_last(of.call, x, out)
+        is_inner = self.is_inner(of_images=x.rank >= IMAGE_RANK) and not _keeps_last(of.call, x, out)
         space, kept = max(map(self.elements, of.names)), self.elements(of.made[0])
         self.add(of, "reduction", of.made, of.operands, space, kept=kept, is_inner=is_inner)
 
@@ -176,7 +165,7 @@ class ForwardLowering(Lowering):
         self.add(of, "pointwise", of.made[:1], of.operands[:1], **more)
         if operator.name == "max_pool" and of.call.gradient is not None:
             kept = self.save(of, "positions", f"{of.call.node.name} positions")
-            size = out.numel * (1 if count < _MOST_WINDOW else _INDEX_BYTES)
+            size = out.numel * (1 if count < _MOST_WINDOW else INDEX_BYTES)
             self.add(of, "pointwise", {kept: size}, of.operands[:1], **more)
 
 
@@ -274,20 +263,17 @@ class BackwardLowering(GradientLowering):
         elif operator.kind in _FUSIBLE and not regions:
             self.pointwise(of)
         else:
-            reads, is_over = (
-                (*of.incoming, *self.read(of), *of.beside.values()),
-                operator.name == "all_reduce",
-            )
-            more = {"is_over": is_over, "is_exchange": operator.kind == "collective"}
-            workspace = self.workspace(of)
-            self.add(
-                of, "extern", of.fresh.values(), reads, workspace=workspace, allocates=not is_over, **more
-            )
+            reads = (*of.incoming, *self.read(of), *of.beside.values())
+            is_over, is_exchange = operator.name == "all_reduce", operator.kind == "collective"
+            more = {"is_over": is_over, "is_exchange": is_exchange, "allocates": not is_over}
+            self.add(of, "extern", of.fresh.values(), reads, workspace=self.workspace(of), **more)
 
     def pointwise(self, of: Lowered) -> None:
         """Each gradient from those of the results; summed up for an operand that was broadcast."""
-        operator = of.call.node.operator
-        if operator.kind == "pooling" and not self.is_global(of):
+        operator, out = of.call.node.operator, self.values[of.call.node.outputs[0] or ""]
+        # A pooling that leaves one position of each channel is a mean.
+        is_global = isinstance(out, TensorType) and all(size == 1 for size in out.shape[2:])
+        if operator.kind == "pooling" and not is_global:
             self.pooling(of)
             return
         read = [] if operator.kind == "pooling" else [*self.read(of), *of.beside.values()]
@@ -318,11 +304,6 @@ class BackwardLowering(GradientLowering):
                 self.add(of, "pointwise", (tensor,), reads, recomputable=False)
             else:
                 self.add(of, "extern", (tensor,), reads, allocates=True)
-
-    def is_global(self, of: Lowered) -> bool:
-        """Whether a pooling leaves one position of each channel."""
-        out = self.values[of.call.node.outputs[0] or ""]
-        return isinstance(out, TensorType) and all(size == 1 for size in out.shape[2:])
 
     def threshold(self, of: Lowered, tensor: str) -> str:
         """Append the comparison that the gradient of an activation selects by: a truth value for each element."""

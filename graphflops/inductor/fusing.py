@@ -1,17 +1,23 @@
-"""Which operators inductor runs as one kernel.
+"""Which results inductor stores, along which axis they lie, in which steps it reduces; which operators are one kernel.
 
-Stored pointwise operators and reductions over the same elements are one kernel if no other kernel lies between them.
+A pointwise operator is computed inside of each kernel that reads it, unless a kernel of a library reads it, or it is read
+by several operators and computed from more than four loads, or by one with a window and computed from several tensors.
+The axes of a result lie as most of what it reads in full has them, unless a library reads it. Reductions to few results run
+in several steps (`Reduction.num_splits` and `reduction_split_factor` of inductor). Stored pointwise operators and reductions
+over the same elements are one kernel if no other kernel lies between them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import pairwise
+from itertools import chain, pairwise
+from typing import Literal, NamedTuple
 
+from graphflops.devices import Platform
 from graphflops.dims import Dim
-from graphflops.inductor.lowering import Op
+from graphflops.inductor.lowering import JointGraph, Op, users_of
 
 _MOST_MEMBERS = 64  # operators of a kernel, about (its max_fusion_size)
 _FARTHEST = 64  # operators between two that are only joined because they read the same
@@ -50,21 +56,13 @@ class Kernel:
         """Whether inductor writes its code; others are of libraries."""
         return self.members[0].kind != "extern"
 
-    @property
-    def takes_free_memory(self) -> bool:
-        """Whether its results may lie in memory that is free; those that a library allocates do not."""
-        return not self.members[-1].allocates
-
     @cached_property
     def over(self) -> Mapping[str, tuple[str, ...]]:
         """By result, the tensors that the operator that makes it reads where it writes: it may be written over them."""
         if not self.is_written and not self.members[-1].is_over:
             return {}
-        return {
-            op.outputs[0]: tuple([name for name in op.reads if name not in op.moved])
-            for op in self.members
-            if len(op.outputs) == 1
-        }
+        single = [op for op in self.members if len(op.outputs) == 1]
+        return {op.outputs[0]: tuple([name for name in op.reads if name not in op.moved]) for op in single}
 
 
 def fused(stored: Sequence[Op], outputs: Container[str]) -> list[Kernel]:
@@ -143,9 +141,8 @@ class _Groups:
         loops = [self.loops[group] for group in groups]
         if any(len(self.members[group]) >= _MOST_MEMBERS for group in groups):
             return False
-        return all(run_together(one, op) for one in loops) and all(
-            run_together(one, other) for one, other in pairwise(loops)
-        )
+        pairs = [*((loop, op) for loop in loops), *pairwise(loops)]
+        return all(run_together(one, other) for one, other in pairs)
 
     def new(self, op: Op, depth: int) -> int:
         self.members.append([op])
@@ -189,15 +186,211 @@ class _Groups:
 
     def kernels(self, outputs: Container[str]) -> list[Kernel]:
         """The groups with what they read from others and what others read of them."""
-        readers = self.reading()
-        whole = [group for group in range(len(self.joined)) if self.joined[group] == group]
-        return [self.kernel(group, readers, outputs) for group in whole]
+        readers, kernels = self.reading(), list[Kernel]()
+        for group, members in enumerate(self.members):
+            if self.joined[group] != group:
+                continue
+            made = {name: None for op in members for name in op.outputs}
+            reads = {name: None for op in members for name in op.reads if name not in made}
+            is_extern = members[0].kind == "extern"
+            read = {name for name in made if readers.get(name, set()) - {group}}  # by others
+            left = [name for name in made if is_extern or name in outputs or name in read]
+            inside = tuple(name for name in made if name not in left)
+            kernels.append(Kernel(tuple(members), tuple(left), inside, tuple(reads)))
+        return kernels
 
-    def kernel(self, group: int, readers: Mapping[str, set[int]], outputs: Container[str]) -> Kernel:
-        members = self.members[group]
-        made = {name: None for op in members for name in op.outputs}
-        reads = {name: None for op in members for name in op.reads if name not in made}
-        is_extern = members[0].kind == "extern"
-        left = [name for name in made if is_extern or name in outputs or readers.get(name, set()) - {group}]
-        inside = tuple(name for name in made if name not in left)
-        return Kernel(tuple(members), tuple(left), inside, tuple(reads))
+
+Parts = Mapping[str, Mapping[str, Dim]]  # bytes by tensor and part
+
+# inductor's realize_reads_threshold, realize_acc_reads_threshold and realize_opcount_threshold
+_MOST_READ_SHARED, _MOST_READ, _MOST_INSTRUCTIONS = 4, 8, 30
+
+
+class _Formula(NamedTuple):
+    """How a result is computed from stored tensors.
+
+    sources: these tensors. parts, outer, moved: as of an operator that reads them. loads: for each element. computed: what
+    is computed for it, with the instructions for each element.
+    """
+
+    sources: tuple[str, ...]
+    parts: Parts
+    outer: frozenset[str]
+    moved: frozenset[str]
+    loads: int
+    computed: frozenset[tuple[str, int]]
+
+    @property
+    def instructions(self) -> int:
+        """Instructions for each element, loads included."""
+        return self.loads + sum(count for _, count in self.computed)
+
+    def stored(self, op: Op, inside: tuple[str, ...]) -> Op:
+        """The operator that stores the result. inside: what it reads that is not stored."""
+        return replace(
+            op, reads=self.sources, parts=self.parts, outer=self.outer, moved=self.moved, computes=inside
+        )
+
+
+def realized(ops: Sequence[Op], outputs: Container[str]) -> tuple[list[Op], dict[str, Op]]:
+    """The operators whose results are stored, each with the stored tensors that it is computed from.
+
+    Then by tensor the others, which are computed wherever they are read. outputs: tensors that outlive the graph.
+    """
+    users = users_of(ops)
+    formulas: dict[str, _Formula] = {}  # of tensors that are not stored
+    stored: list[Op] = []
+    computed_again: dict[str, Op] = {}
+    for op in ops:
+        inside = tuple([name for name in op.reads if name in formulas])
+        formula = _formula(op, formulas, inside)
+        if _is_inlined(op, formula, users, outputs):
+            computed_again.update(dict.fromkeys(op.outputs, op))
+            formulas.update(dict.fromkeys(op.outputs, formula))
+        elif inside:
+            stored.append(formula.stored(op, inside))
+        else:
+            stored.append(op)
+    return stored, computed_again
+
+
+def _formula(op: Op, known: Mapping[str, _Formula], inside: Sequence[str]) -> _Formula:
+    """How the result of an operator is computed. inside: what it reads that is not stored."""
+    own = frozenset([(op.outputs[0], op.instructions), *[(f"{number}", 1) for number in op.numbers]])
+    if not inside:
+        return _Formula(op.reads, op.parts, op.outer, op.moved, len(op.reads) * op.window, own)
+    formulas = [known[name] for name in inside]
+    read = (known[name].sources if name in known else (name,) for name in op.reads)
+    sources = tuple(dict.fromkeys(chain.from_iterable(read)))
+    further = sum(formula.loads - len(formula.sources) for formula in formulas)
+    computed = own.union(*[formula.computed for formula in formulas])
+    outer, moved = _of_sources(op, known, "outer"), _of_sources(op, known, "moved")
+    return _Formula(sources, _parts(op, known), outer, moved, len(sources) * op.window + further, computed)
+
+
+def _of_sources(op: Op, known: Mapping[str, _Formula], way: Literal["outer", "moved"]) -> frozenset[str]:
+    """The stored tensors behind what an operator reads in some way, and of what is computed for it."""
+    found: set[str] = set()
+    for name in op.reads:
+        formula = known.get(name)
+        if name in getattr(op, way):
+            found.update((name,) if formula is None else formula.sources)
+        elif formula is not None:
+            found.update(getattr(formula, way))
+    return frozenset(found)
+
+
+def _parts(op: Op, known: Mapping[str, _Formula]) -> Parts:
+    """By stored tensor of which an operator reads parts only, these, also by way of what is computed inside of it."""
+    whole: set[str] = set()
+    found: dict[str, dict[str, Dim]] = {}
+    for name in op.reads:
+        formula = known.get(name)
+        for source in (name,) if formula is None else formula.sources:
+            read = op.parts.get(name) or (None if formula is None else formula.parts.get(source))
+            if read is None:
+                whole.add(source)
+            else:
+                found.setdefault(source, {}).update(read)
+    return {name: read for name, read in found.items() if name not in whole}
+
+
+def _is_inlined(op: Op, formula: _Formula, users: Mapping[str, list[Op]], outputs: Container[str]) -> bool:
+    """Whether a result is not stored: it is computed wherever it is read."""
+    if op.kind != "pointwise" or op.is_alone or op.is_random or op.part_bytes != 0:
+        return False
+    readers = [user for name in op.outputs for user in users.get(name, ())]
+    if any(name in outputs for name in op.outputs):
+        return False
+    if any(not user.is_fusible or user.part_bytes != 0 for user in readers):
+        return False
+    if formula.loads > 1 and any(user.window > 1 for user in readers):
+        return False
+    is_shared = len(readers) > 1 or any(user.reads_twice for user in readers)
+    if formula.instructions > _MOST_INSTRUCTIONS and (is_shared or formula.loads > 1):
+        return False
+    return formula.loads <= (_MOST_READ_SHARED if is_shared else _MOST_READ)
+
+
+def oriented(stored: Sequence[Op], joint: JointGraph) -> list[Op]:
+    """The operators with `is_inner` as inductor finds it; notes in the joint graph which of their results lie turned."""
+    if not joint.turned and not any(op.outer for op in stored):
+        return [*stored]
+    by_library = {name for op in stored if not op.is_fusible for name in op.reads}
+    found = []
+    for op in stored:
+        outer = op.outer.symmetric_difference(joint.turned.intersection(op.reads))
+        if outer and op.is_fusible:
+            full = [name for name in op.reads if joint.given_bytes(name) >= op.elements]
+            turned = sum(name in outer for name in full)
+            if op.kept:
+                op = replace(op, is_inner=op.is_inner and 2 * turned < len(full))
+            elif 2 * turned > len(full) and by_library.isdisjoint(op.outputs):
+                joint.turned.update(op.outputs)
+        found.append(op)
+    return found
+
+
+_LEAST_EACH, _MOST_EACH = 32, 512  # elements of a thread
+_BLOCK = 256  # threads
+_INNER_WHOLE = 8192  # elements that one block reduces along the innermost axis
+_OUTER_ROWS, _OUTER_COLUMNS = 4, 128  # of a block that reduces along an outer axis
+_EVEN, _EVEN_INNER, _EVEN_LONG = 20, 30, 50  # how far from the wanted elements of a thread a divisor may be
+
+
+def split_lengths(
+    results: int, length: int, platform: Platform, *, is_inner: bool, of_moments: bool
+) -> list[tuple[int, int]]:
+    """The steps of a reduction: how many results each has, and of how many elements each is made.
+
+    of_moments: of means and variances what one step leaves is split again; of others there are two steps at most.
+    """
+    steps: list[tuple[int, int]] = []
+    while True:
+        parts = _part_count(results, length, platform, is_inner=is_inner)
+        if parts <= 1 or (steps and not of_moments):
+            return [*steps, (results, length)]
+        steps.append((results * parts, -(-length // parts)))
+        length = parts
+
+
+def _part_count(results: int, length: int, platform: Platform, *, is_inner: bool) -> int:
+    if length <= _LEAST_EACH or results >= 2 * _LEAST_EACH * platform.multiprocessors:
+        return 1
+    if is_inner or results == 1:
+        if results >= 2 * platform.multiprocessors or length <= _INNER_WHOLE:
+            return 1
+        blocks = -(-platform.threads // (2 * _BLOCK) // results)
+        return -(-length // (_each(results, length, _BLOCK * blocks, platform, is_inner=True) * _BLOCK))
+    blocks = -(-platform.threads // _BLOCK // -(-results // _OUTER_COLUMNS))
+    each = _each(results, length, _OUTER_ROWS * blocks, platform, is_inner=False)
+    return -(-length // (each * _OUTER_ROWS))
+
+
+def _each(results: int, length: int, threads: int, platform: Platform, *, is_inner: bool) -> int:
+    """Elements that a thread reduces: so many that the device is full, preferably a divisor of the length."""
+    if results * length <= _LEAST_EACH * platform.threads:
+        return _LEAST_EACH
+    is_long = results * length >= _MOST_EACH * platform.threads
+    wanted = _MOST_EACH if is_long else -(-length // threads)
+    for distance in range(_EVEN_LONG if is_long else _EVEN_INNER if is_inner else _EVEN):
+        for near in (wanted - distance, wanted + distance):
+            if near > 0 and length % near == 0:
+                return max(near, _LEAST_EACH)
+    return max(wanted, 1)
+
+
+def in_steps(op: Op, joint: JointGraph) -> list[Op]:
+    """The operators that a reduction is split into; another operator as it is. What a step leaves gets a size."""
+    if not op.kept:
+        return [op]
+    length = op.elements // op.kept
+    lengths = split_lengths(op.kept, length, joint.platform, is_inner=op.is_inner, of_moments=op.of_moments)
+    found: list[Op] = []
+    for place, (results, _) in enumerate(lengths[:-1]):
+        made = tuple([f"{name}, step {place + 1}" for name in op.outputs])
+        pairs = zip(made, op.outputs, strict=True)
+        joint.sizes.update((part, joint.bytes(name) // op.kept * results) for part, name in pairs)
+        found.append(replace(op, outputs=made, kept=results, in_order=False))
+        op = Op("reduction", op.outputs, made, results, op.row, op.node, op.kept, is_gradient=op.is_gradient)
+    return [*found, op]

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-from graphflops.cost import Value
 from graphflops.dims import Dim, prod
+from graphflops.execution.strides import Values
 from graphflops.graph import Ref
+from graphflops.kernels.kernel import HALF, IMAGE_RANK
 from graphflops.passes.program import PricedCall
 from graphflops.tensor import TensorType
 
@@ -18,18 +19,20 @@ _MOST_OPS = 300
 _OPS = {"product": 4, "normalisation": 11, "softmax": 5, "attention": 3}
 _OPS_OF_GATE = 6
 _SMALL_CHANNELS = 64
-_IMAGE_RANK = 4
 
 
 def prefers_channels_last(
-    calls: Sequence[PricedCall], values: Mapping[str, Value], inputs: int, *, training: bool
+    calls: Sequence[PricedCall], values: Values, inputs: int, *, training: bool
 ) -> bool:
     """Whether the convolutions of a program run with channels last. inputs: how many the program has, weights too."""
     found = [(call, *pair) for call in calls if (pair := image_and_weight(call, values)) is not None]
     kinds = [_class(*each) for each in found]
-    if not any(weight.rank == _IMAGE_RANK for _, _, weight in found):
+    if not any(weight.rank == IMAGE_RANK for _, _, weight in found):
         return False
-    if ops_of(calls, inputs) >= _MOST_OPS * len(found) or "open" in kinds:
+    # Nodes of the graph that torch.compile sees, about.
+    operators = [call.node.operator for call in calls]
+    nodes = inputs + sum(_OPS_OF_GATE if op.has("gate") else _OPS.get(op.kind, 1) for op in operators)
+    if nodes >= _MOST_OPS * len(found) or "open" in kinds:
         return False
     if training:
         is_slow = "grouped" in kinds or any(_is_narrowing(weight) for _, _, weight in found)
@@ -40,13 +43,13 @@ def prefers_channels_last(
     return sum(flops * times[kind] for flops, kind in zip(numbers, kinds, strict=True)) <= sum(numbers)
 
 
-def is_of_images(call: PricedCall, values: Mapping[str, Value]) -> bool:
+def is_of_images(call: PricedCall, values: Values) -> bool:
     """Whether a convolution has two spatial axes: those of sequences and volumes are never turned."""
     found = image_and_weight(call, values)
-    return found is not None and found[1].rank == _IMAGE_RANK
+    return found is not None and found[1].rank == IMAGE_RANK
 
 
-def image_and_weight(call: PricedCall, values: Mapping[str, Value]) -> tuple[TensorType, TensorType] | None:
+def image_and_weight(call: PricedCall, values: Values) -> tuple[TensorType, TensorType] | None:
     """The operands of a convolution that PyTorch runs; None for other calls."""
     if call.node.operator.kind != "convolution" or call.estimate.unknown:
         return None
@@ -56,12 +59,6 @@ def image_and_weight(call: PricedCall, values: Mapping[str, Value]) -> tuple[Ten
     if not isinstance(x, TensorType) or not isinstance(weight, TensorType) or min(x.rank, weight.rank) < 3:
         return None
     return x, weight
-
-
-def ops_of(calls: Sequence[PricedCall], inputs: int) -> int:
-    """Nodes of the graph that torch.compile sees, about."""
-    operators = [call.node.operator for call in calls]
-    return inputs + sum(_OPS_OF_GATE if one.has("gate") else _OPS.get(one.kind, 1) for one in operators)
 
 
 def _class(call: PricedCall, x: TensorType, weight: TensorType) -> str:
@@ -85,14 +82,14 @@ def _is_narrowing(weight: TensorType) -> bool:
     return 2 * results <= channels and positions != 1
 
 
-_ALIGNED, _HALF = 8, 16
+_ALIGNED = 8
 # Multiply-adds of an element read or written: half of what an H200 does while it loads one.
 _COMPUTE_BOUND = 95
 _MOST_PADDED = 1.25
 _LINE_BYTES, _LONG = 128, 1024  # inductor's padding_alignment_bytes, and padding_stride_threshold in elements
 
 
-def padded_columns(call: PricedCall, values: Mapping[str, Value], *, adds_bias: bool = False) -> int | None:
+def padded_columns(call: PricedCall, values: Values, *, adds_bias: bool = False) -> int | None:
     """Columns of a linear layer's result after padding; None where they are a multiple of 8 or no tensor core is used.
 
     Inductor measures whether a copy is worth it where arithmetic takes the time: for a vocabulary of 50,257 words it is. A
@@ -100,7 +97,7 @@ def padded_columns(call: PricedCall, values: Mapping[str, Value], *, adds_bias: 
     """
     names = call.tensors(values)
     weight = values.get(names[1]) if call.node.operator.name == "linear" else None
-    if not isinstance(weight, TensorType) or weight.dtype.bits != _HALF or weight.rank != 2:
+    if not isinstance(weight, TensorType) or weight.dtype.bits != HALF or weight.rank != 2:
         return None
     columns, inner = weight.shape
     if not isinstance(columns, int) or columns == 1 or columns % _ALIGNED == 0:
@@ -114,11 +111,11 @@ def padded_columns(call: PricedCall, values: Mapping[str, Value], *, adds_bias: 
     return aligned(columns)
 
 
-def padded_inner(call: PricedCall, values: Mapping[str, Value]) -> int | None:
+def padded_inner(call: PricedCall, values: Values) -> int | None:
     """The inner size of batched products after padding; None where it is a multiple of 8, or padding adds too much."""
     operands = [values[name] for name in call.tensors(values)[:2]]
     tensors = [one for one in operands if isinstance(one, TensorType) and one.rank > 2]
-    if call.node.operator.name == "linear" or len(tensors) < 2 or tensors[0].dtype.bits != _HALF:
+    if call.node.operator.name == "linear" or len(tensors) < 2 or tensors[0].dtype.bits != HALF:
         return None
     inner, columns = tensors[0].shape[-1], tensors[1].shape[-1]
     if not isinstance(inner, int) or inner % _ALIGNED == 0 or columns == 1:
@@ -148,10 +145,10 @@ def aligned_bytes(shape: Sequence[Dim], bits: int) -> int | None:
     return None if is_aligned else (last + 1) * bits // 8
 
 
-def padded_rows(call: PricedCall, values: Mapping[str, Value]) -> Dim:
+def padded_rows(call: PricedCall, values: Values) -> Dim:
     """Bytes of a copy of a result with padded columns, or of its gradient: its rows begin at lines of memory."""
     columns = padded_columns(call, values)
     out = values[call.node.outputs[0] or ""]
     if columns is None or not isinstance(out, TensorType):
         return 0
-    return prod(out.shape[:-1]) * (-(-columns * _HALF // 8 // _LINE_BYTES) * _LINE_BYTES)
+    return prod(out.shape[:-1]) * (-(-columns * HALF // 8 // _LINE_BYTES) * _LINE_BYTES)

@@ -18,8 +18,8 @@ from graphflops.inductor.layout_choice import (
 from graphflops.inductor.lowering import GradientLowering, Lowered, Lowering
 from graphflops.kernels import buffers as kernels
 from graphflops.kernels.beside import operand_copies
+from graphflops.kernels.kernel import SINGLE
 
-_SINGLE = 32
 _ALIGNED = 8  # channels that tensor cores read at once in half precision
 _IN_PLACE = ("all_reduce", "broadcast")
 
@@ -36,9 +36,11 @@ def product(low: Lowering, of: Lowered) -> None:
     of.beside = {f"operand {place}": tensor for place, tensor in enumerate(reads)}
     views, made, size = _reshaped(low, of, reads), out, low.nbytes(out)
     has_bias = call.node.operator.name == "linear" and isinstance(call.node.arguments().get("bias"), Ref)
-    if has_bias and (copies or _is_added_apart(low, of)):
-        made = _without_bias(low, out)
-        *reads, bias = reads
+    if has_bias:  # added in the kernels that read the result: in float32, if none of these is of a library
+        is_single = low.typed(of.names[1]).dtype.bits == SINGLE
+        if copies or (is_single and not low.is_read_by_library(call.node.outputs[0] or "")):
+            made = _without_bias(low, out)
+            *reads, bias = reads
     more: dict[str, Any] = {"workspace": call.estimate.workspace, "views": views}
     padded = padded_columns(call, low.values, adds_bias=has_bias and made == out)
     if padded is not None:
@@ -83,12 +85,6 @@ def _padded_copy(back: GradientLowering, of: Lowered, tensor: str, size: Dim) ->
     return copy
 
 
-def _is_added_apart(low: Lowering, of: Lowered) -> bool:
-    """Whether the bias is added in the kernels that read the result: in float32, if none of these is of a library."""
-    is_single = low.typed(of.names[1]).dtype.bits == _SINGLE
-    return is_single and not low.is_read_by_library(of.call.node.outputs[0] or "")
-
-
 def _without_bias(low: Lowering, out: str) -> str:
     """A tensor for the result of a library, to which a bias is added then."""
     inner = f"{out} without bias"
@@ -103,12 +99,9 @@ def _padded(low: Lowering, of: Lowered, reads: Sequence[str], columns: int) -> t
     rows, inner = map(_aligned, (prod(x.shape[:-1]), weight.shape[1]))
     sizes: list[Dim] = [each * bits // 8 for each in (rows * inner, inner * columns, columns)]
     is_whole = sizes[0] == x.numel * bits // 8
-    found = [
-        name
-        if place == 0 and is_whole
-        else low.copied(of, name, sizes[place], f"padded {place}", bits, is_alone=True)
-        for place, name in enumerate(reads)
-    ]
+    found = [*reads]
+    for place in range(is_whole, len(found)):
+        found[place] = low.copied(of, reads[place], sizes[place], f"padded {place}", bits, is_alone=True)
     return found, rows * columns * bits // 8
 
 
@@ -118,10 +111,9 @@ def _padded_batch(low: Lowering, of: Lowered, inner: int) -> tuple[list[str], Di
     batch, width = prod(out.shape[:-2]), out.dtype.bits // 8
     rows, columns = map(_aligned, out.shape[-2:])
     sizes = (batch * rows * inner * width, batch * inner * columns * width)
-    reads = [
-        low.copied(of, tensor, size, f"padded {place}", out.dtype.bits, value=name)
-        for place, (name, tensor, size) in enumerate(zip(of.names, of.operands, sizes, strict=False))
-    ]
+    reads, bits = list[str](), out.dtype.bits
+    for place, (name, tensor, size) in enumerate(zip(of.names, of.operands, sizes, strict=False)):
+        reads.append(low.copied(of, tensor, size, f"padded {place}", bits, value=name))
     return reads, batch * rows * columns * width
 
 
@@ -149,7 +141,10 @@ def convolution(low: Lowering, of: Lowered) -> None:
     if low.channels_last and is_of_images(call, low.values):
         workspace = _padded_image(low, of)
         for place, (name, use) in enumerate(zip(of.names, ("input", "weight"), strict=False)):
-            if _is_turned(low, name):
+            # Whether it has to be copied to have its channels last.
+            shape, is_given = low.typed(name).shape, low.root.get(name, name) not in low.root
+            is_last = not is_given or low.execution.layouts.has_channels_last(name)
+            if not is_last and shape[1] != 1 and any(size != 1 for size in shape[2:]):
                 bits = low.typed(name).dtype.bits
                 reads[place] = low.copied(of, reads[place], low.nbytes(name), use, bits, value=name)
     else:
@@ -182,13 +177,6 @@ def convolution_gradient(back: GradientLowering, of: Lowered) -> None:
         if place >= 2:
             kept = low.elements(of.names[place])
             back.add(of, "reduction", (tensor,), of.incoming[:1], wide, kept=kept, **order)
-
-
-def _is_turned(low: Lowering, name: str) -> bool:
-    """Whether an operand of a convolution has to be copied to have its channels last."""
-    shape, is_given = low.typed(name).shape, low.root.get(name, name) not in low.root
-    is_last = not is_given or low.execution.layouts.has_channels_last(name)
-    return not is_last and shape[1] != 1 and any(size != 1 for size in shape[2:])
 
 
 def _padded_image(low: Lowering, of: Lowered) -> Dim:

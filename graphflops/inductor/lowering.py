@@ -6,7 +6,7 @@ fused kernel accepts is two products with a softmax between them. Views are none
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -134,7 +134,15 @@ class JointGraph:
         self.sizes.update(sizes)
 
 
-FLOAT_BYTES = 4
+def users_of(ops: Iterable[Op]) -> dict[str, list[Op]]:
+    """By tensor, the operators that read it, in order."""
+    users: dict[str, list[Op]] = {}
+    for op in ops:
+        for name in op.reads:
+            users.setdefault(name, []).append(op)
+    return users
+
+
 # Kinds of calls that read their operands at other places than they write to.
 _MOVING = frozenset({"movement", "gather", "resampling", "pooling", "view", "identity"})
 _OF_LIBRARIES = frozenset({"product", "convolution", "attention"})
@@ -186,9 +194,7 @@ def numbers(call: PricedCall) -> tuple[float, ...]:
     if call.node.operator.kind not in ("elementwise", "comparison", "logic"):
         return ()
     given = call.node.arguments().values()
-    return tuple(
-        [value for value in given if isinstance(value, (int, float)) and not isinstance(value, bool)]
-    )
+    return tuple([x for x in given if isinstance(x, (int, float)) and not isinstance(x, bool)])
 
 
 class Lowering:
@@ -202,9 +208,8 @@ class Lowering:
         self.of_libraries: set[str] = set()  # results that libraries made
         self.pointwise: set[str] = set()  # results of pointwise operators
         self.version: dict[str, str] = {}  # by owner of memory: the tensor that an in-place call made of it
-        self.channels_last = prefers_channels_last(
-            execution.calls, self.values, len(graph.graph.inputs), training=self.training
-        )
+        calls, inputs = execution.calls, len(graph.graph.inputs)
+        self.channels_last = prefers_channels_last(calls, self.values, inputs, training=self.training)
         self.readers: dict[str, list[PricedCall]] = {}
         for call in execution.calls:
             for name in call.uses:
@@ -215,26 +220,22 @@ class Lowering:
         owner = self.root.get(name, name)
         return self.version.get(owner, owner)
 
-    def is_read_by_library(self, name: str) -> bool:
-        """Whether a product, convolution or attention reads a value, or a view of it."""
+    def readers_of(self, name: str) -> Iterator[PricedCall]:
+        """The calls that read a value or a view of it."""
         todo = [name]
         while todo:
             for call in self.readers.get(todo.pop(), ()):
-                if call.node.operator.kind in _OF_LIBRARIES:
-                    return True
+                yield call
                 todo += self.views(call)
-        return False
+
+    def is_read_by_library(self, name: str) -> bool:
+        """Whether a product, convolution or attention reads a value, or a view of it."""
+        return any(call.node.operator.kind in _OF_LIBRARIES for call in self.readers_of(name))
 
     def is_read_beside(self, call: PricedCall, name: str) -> bool:
         """Whether another call reads the memory of a value, views of it included."""
-        todo = [self.root.get(name, name)]
-        while todo:
-            for other in self.readers.get(todo.pop(), ()):
-                views = self.views(other)
-                if other is not call and not views:
-                    return True
-                todo += views
-        return False
+        readers = self.readers_of(self.root.get(name, name))
+        return any(other is not call and not self.views(other) for other in readers)
 
     def views(self, call: PricedCall) -> list[str]:
         """The results of a call that are views of what it reads."""

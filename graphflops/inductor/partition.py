@@ -10,10 +10,8 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from graphflops.inductor.lowering import JointGraph, Op
+from graphflops.inductor.lowering import JointGraph, Op, users_of
 
 _NEVER = 10**9  # distance from the backward of what no gradient reads
 _FARTHEST = 100
@@ -30,24 +28,19 @@ class Partition:
         self.joint, self.ops = joint, joint.ops
         self.maker = {name: op for op in self.ops for name in op.outputs}
         self.place = {id(op): index for index, op in enumerate(self.ops)}
-        self.users: dict[str, list[Op]] = {}
-        for op in self.ops:
-            for name in op.reads:
-                self.users.setdefault(name, []).append(op)
+        self.users = users_of(self.ops)
         self.left = _MOST_VISITED
         self.forward = self._forward()
         self.banned = self._not_computed_again()
+        self.graph, self.distances = FlowGraph(), self._distances()
+        self.edges: dict[str, list[tuple[int, int]]] = {}
+        self.todo: list[str] = []
 
     def saved(self) -> dict[str, None]:
         """Names of the tensors that the forward hands to the backward, those of inputs included, in program order."""
-        graph = FlowGraph()
-        edges = self._nodes(graph)
-        beyond = graph.beyond_cut()
-        cut = [
-            name
-            for name, nodes in edges.items()
-            if any(entry not in beyond and leave in beyond for entry, leave in nodes)
-        ]
+        self._add_nodes()
+        beyond, found = self.graph.beyond_cut(), self.edges.items()
+        cut = [name for name, nodes in found if any(a not in beyond and b in beyond for a, b in nodes)]
         order = {name: place for place, op in enumerate(self.ops) for name in op.outputs}
         return dict.fromkeys(sorted(cut, key=lambda name: order.get(name, -1)))
 
@@ -55,12 +48,14 @@ class Partition:
         """Places of the operators that the results are computed by."""
         needed = set(self.joint.results)
         found = set()
-        for place in range(len(self.ops) - 1, -1, -1):
-            op = self.ops[place]
+        for place, op in reversed([*enumerate(self.ops)]):
             if not op.is_gradient and not needed.isdisjoint(op.outputs):
                 found.add(place)
                 needed.update(op.reads)
         return found
+
+    def _users(self, op: Op) -> list[Op]:
+        return [user for name in op.outputs for user in self.users.get(name, ())]
 
     def _is_forward(self, op: Op) -> bool:
         return self.place[id(op)] in self.forward
@@ -68,8 +63,7 @@ class Partition:
     def _distances(self) -> dict[int, int]:
         """By place of an operator, the operators between it and the backward."""
         found: dict[int, int] = {}
-        for place in range(len(self.ops) - 1, -1, -1):
-            op = self.ops[place]
+        for place, op in reversed([*enumerate(self.ops)]):
             if place not in self.forward:
                 found[place] = 0
                 continue
@@ -84,20 +78,15 @@ class Partition:
         for op in self.ops:
             if op.is_gradient or op.must_recompute or not self._is_forward(op):
                 continue
-            if not op.recomputable or self._is_smaller(op) or self._is_stored(op):
+            read = sum(self.joint.bytes(name) for name in op.reads)
+            is_smaller = self.joint.bytes(op.outputs[0]) * _SMALLER < read
+            # Whether an operator of the backward that does not fuse reads a result.
+            is_stored = any(not self._is_forward(user) and not _fuses(op, user) for user in self._users(op))
+            if not op.recomputable or is_smaller or is_stored:
                 banned.update(op.outputs)
         self._ban_far_apart(banned)
         self._ban_long_chains(banned)
         return banned
-
-    def _is_smaller(self, op: Op) -> bool:
-        read = sum(self.joint.bytes(name) for name in op.reads)
-        return self.joint.bytes(op.outputs[0]) * _SMALLER < read
-
-    def _is_stored(self, op: Op) -> bool:
-        """Whether an operator of the backward that does not fuse reads a result."""
-        users = [user for name in op.outputs for user in self.users.get(name, ())]
-        return any(not self._is_forward(user) and not _fuses(op, user) for user in users)
 
     def _ban_far_apart(self, banned: set[str]) -> None:
         """Not computed again: what reads a tensor behind the first kernel of its own that follows other readers."""
@@ -124,7 +113,7 @@ class Partition:
             if not fuses:
                 return place
             op = self.ops[place]
-            for user in (user for name in op.outputs for user in self.users.get(name, ())):
+            for user in self._users(op):
                 self.left -= 1
                 entry = (self.place[id(user)], _fuses(op, user))
                 if self._is_forward(user) and entry[0] <= most and entry not in seen:
@@ -146,24 +135,24 @@ class Partition:
                 if place > start + _LONGEST_CHAIN and not heap:
                     banned.update(() if op.must_recompute else op.outputs)
                     break
-                for user in (user for name in op.outputs for user in self.users.get(name, ())):
+                for user in self._users(op):
                     if self._is_forward(user) and _fuses(op, user) and banned.isdisjoint(user.outputs):
                         heapq.heappush(heap, self.place[id(user)])
 
-    def _nodes(self, graph: FlowGraph) -> dict[str, list[tuple[int, int]]]:
+    def _add_nodes(self) -> None:
         """Add what leads to the backward; by tensor, the nodes before and behind the edges that are cut where it is saved.
 
         A tensor that is read in another shape has a second edge, for the view.
         """
-        distances = self._distances()
+        graph, edges, todo = self.graph, self.edges, self.todo
         gradients = [op for op in self.ops if op.is_gradient]
         read = {(name, name in op.views) for op in gradients for name in op.reads}
         read |= {(name, False) for name in self.joint.gradients}
-        waiting = sorted(entry for entry in read if self._is_of_forward(entry[0]))
-        edges: dict[str, list[tuple[int, int]]] = {}
-        todo: list[str] = []
-        for name, is_view in waiting:
-            own = self._edge(graph, name, edges, distances, todo)
+        for name, is_view in sorted(read):
+            op = self.maker.get(name)
+            if name in self.joint.tangents or (op is not None and op.is_gradient):
+                continue
+            own = self._edge(name)
             if is_view:
                 view = (graph.new(), graph.new())
                 graph.connect(own[1], view[0], INFINITE)
@@ -177,38 +166,25 @@ class Partition:
             if name in self.banned or name not in self.maker:
                 graph.connect(SOURCE, entry, INFINITE)
                 continue
-            op = self.maker[name]
-            if op.must_recompute:
+            made = self.maker[name]
+            if made.must_recompute:
                 graph.connect(entry, SINK, INFINITE)
-            for source in op.reads:
-                graph.connect(self._edge(graph, source, edges, distances, todo)[1], entry, INFINITE)
-        return edges
+            for source in made.reads:
+                graph.connect(self._edge(source)[1], entry, INFINITE)
 
-    def _edge(
-        self,
-        graph: FlowGraph,
-        name: str,
-        edges: dict[str, list[tuple[int, int]]],
-        distances: dict[int, int],
-        todo: list[str],
-    ) -> tuple[int, int]:
+    def _edge(self, name: str) -> tuple[int, int]:
         """The nodes of a tensor, with what it costs to save it; new ones are put on the list of what is to do."""
-        if name not in edges:
-            size = self.joint.bytes(name)
-            op = self.maker.get(name)
+        if name not in self.edges:
+            size, op = self.joint.bytes(name), self.maker.get(name)
             if op is not None:
-                far = max(min(distances[self.place[id(op)]], _FARTHEST), 1)
-                size = int(size * _NEARER**far)
+                far = max(min(self.distances[self.place[id(op)]], _FARTHEST), 1)
                 users = self.users.get(name, ())
+                size = int(size * _NEARER**far)
                 size *= 2 if all(name in user.views or _fuses(op, user) for user in users) else 1
-            edges[name] = [(graph.new(), graph.new())]
-            graph.connect(*edges[name][0], size)
-            todo.append(name)
-        return edges[name][0]
-
-    def _is_of_forward(self, name: str) -> bool:
-        op = self.maker.get(name)
-        return name not in self.joint.tangents and (op is None or not op.is_gradient)
+            self.edges[name] = [(self.graph.new(), self.graph.new())]
+            self.graph.connect(*self.edges[name][0], size)
+            self.todo.append(name)
+        return self.edges[name][0]
 
 
 def _fuses(op: Op, user: Op) -> bool:

@@ -18,10 +18,9 @@ from graphflops.devices import Platform
 from graphflops.execution.fast_path import LAYER
 from graphflops.execution.runs import Runs
 from graphflops.inductor.calls import BackwardLowering, ForwardLowering
-from graphflops.inductor.fusing import Kernel, fused
+from graphflops.inductor.fusing import Kernel, fused, in_steps, oriented, realized
 from graphflops.inductor.lowering import JointGraph, Op
 from graphflops.inductor.partition import Partition
-from graphflops.inductor.realizing import in_steps, oriented, realized
 from graphflops.memory.on_gpu import OnGpu
 from graphflops.passes.program import PricedGraph, PricedProgram
 from graphflops.tensor import TensorType
@@ -29,12 +28,15 @@ from graphflops.tensor import TensorType
 _MOST_SKIPPED = 64  # kernels that are looked at for one that does not raise the maximum; of more, one of the smallest runs
 
 
-def lowest_peak(
-    kernels: Sequence[Kernel], size: Callable[[str], int], given: Container[str], outputs: Container[str]
-) -> list[Kernel]:
+Size = Callable[[str], int]  # bytes of a tensor
+Names = Container[str]
+Tensors = Mapping[str, None]  # by name, in order
+
+
+def lowest_peak(kernels: Sequence[Kernel], size: Size, given: Names, outputs: Names) -> list[Kernel]:
     """The kernels in the order that inductor chooses.
 
-    size: bytes of a tensor. given: tensors that are there before and may be freed. outputs: tensors that outlive the graph.
+    given: tensors that are there before and may be freed. outputs: tensors that outlive the graph.
     """
     first = _Order(kernels, size, given, outputs)
     order = first.as_written()
@@ -48,28 +50,19 @@ def lowest_peak(
 class _Order:
     """Topological orders of kernels, as lists of places."""
 
-    def __init__(
-        self,
-        kernels: Sequence[Kernel],
-        size: Callable[[str], int],
-        given: Container[str],
-        outputs: Container[str],
-    ) -> None:
+    def __init__(self, kernels: Sequence[Kernel], size: Size, given: Names, outputs: Names) -> None:
         self.kernels, self.outputs = kernels, outputs
         self.results = [(*kernel.outputs, *kernel.inside) for kernel in kernels]
         self.maker = {name: index for index, names in enumerate(self.results) for name in names}
-        self.reads = [
-            [name for name in kernel.reads if name in self.maker or name in given] for kernel in kernels
-        ]
+        known = self.maker
+        self.reads = [[name for name in kernel.reads if name in known or name in given] for kernel in kernels]
         self.readers: dict[str, list[int]] = {name: [] for name in self.maker}
         for index, names in enumerate(self.reads):
             for name in names:
                 self.readers.setdefault(name, []).append(index)
         self.given = [name for name in self.readers if name not in self.maker]
         self.size = {name: size(name) for name in self.readers}
-        self.before = [
-            sorted({self.maker[name] for name in names if name in self.maker}) for names in self.reads
-        ]
+        self.before = [sorted({known[name] for name in names if name in known}) for names in self.reads]
         self.after: list[list[int]] = [[] for _ in kernels]
         for index, makers in enumerate(self.before):
             for maker in makers:
@@ -215,8 +208,8 @@ class CompiledGraph:
     """
 
     kernels: Sequence[Kernel]
-    given: Mapping[str, None]
-    outputs: Mapping[str, None]
+    given: Tensors
+    outputs: Tensors
     computed_again: Mapping[str, Op]
 
 
@@ -272,21 +265,19 @@ def _plan(graph: PricedGraph, execution: OnGpu, sizes: Mapping[str, int]) -> Pla
     return Plan(execution, joint, forward.channels_last, _forward(joint, saved), _backward(joint, saved))
 
 
-def _forward(joint: JointGraph, saved: Mapping[str, None]) -> CompiledGraph:
+def _forward(joint: JointGraph, saved: Tensors) -> CompiledGraph:
     made = {name for op in joint.ops for name in op.outputs}
     kept = [name for name in (*saved, *joint.results) if name in made]
     return _compiled(joint, _computing(joint.ops, kept, joint.inputs), {}, dict.fromkeys(kept))
 
 
-def _backward(joint: JointGraph, saved: Mapping[str, None]) -> CompiledGraph:
+def _backward(joint: JointGraph, saved: Tensors) -> CompiledGraph:
     given = {name: None for name in (*saved, *joint.tangents) if name not in joint.inputs}
     ops = _computing(joint.ops, joint.gradients, {*joint.inputs, *given})
     return _compiled(joint, ops, given, dict.fromkeys([*joint.gradients, *joint.results]))
 
 
-def _compiled(
-    joint: JointGraph, ops: Sequence[Op], given: Mapping[str, None], outputs: Mapping[str, None]
-) -> CompiledGraph:
+def _compiled(joint: JointGraph, ops: Sequence[Op], given: Tensors, outputs: Tensors) -> CompiledGraph:
     stored, computed_again = realized(ops, outputs)
     steps = [step for op in oriented(stored, joint) for step in in_steps(op, joint)]
     order = lowest_peak(fused(steps, outputs), joint.bytes, given, outputs)

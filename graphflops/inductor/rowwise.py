@@ -9,8 +9,9 @@ from collections.abc import Mapping, Sequence
 
 from graphflops.dims import Dim, prod
 from graphflops.inductor.layout_choice import aligned_bytes
-from graphflops.inductor.lowering import FLOAT_BYTES, GradientLowering, Lowered, Lowering
+from graphflops.inductor.lowering import GradientLowering, Lowered, Lowering
 from graphflops.kernels.attention import AttentionMemory
+from graphflops.kernels.kernel import FLOAT_BYTES
 from graphflops.passes.program import PricedCall
 
 _OF_GROUPS = 26  # instructions for an element of the gradient of a group norm, about
@@ -31,7 +32,10 @@ def normalisation(low: Lowering, of: Lowered) -> None:
     """Moments, and then the result; with stored moments the result alone."""
     operator, arguments = of.call.node.operator, of.call.node.arguments()
     out, *moments = of.made
-    normed = {out: _normed_bytes(low, out)}
+    # In float32 if all its readers compute in float32 and read it more than once.
+    value, readers = low.typed(out), low.readers.get(out, [])
+    is_activated = bool(readers) and all(reader.node.operator.has("gate") for reader in readers)
+    normed = {out: value.numel * FLOAT_BYTES if is_activated else value.nbytes}
     if operator.name == "batch_norm" and arguments.get("training") is not True:
         low.add(of, "pointwise", normed, of.operands)
         return
@@ -47,13 +51,6 @@ def normalisation(low: Lowering, of: Lowered) -> None:
     low.add(of, "pointwise", normed, (*of.operands, statistics))
     for name in moments:  # that the call itself returns
         low.add(of, "pointwise", (name,), (statistics,))
-
-
-def _normed_bytes(low: Lowering, name: str) -> Dim:
-    """Bytes of a normalised result: in float32 if all its readers compute in float32 and read it more than once."""
-    value, readers = low.typed(name), low.readers.get(name, [])
-    is_activated = bool(readers) and all(reader.node.operator.has("gate") for reader in readers)
-    return value.numel * FLOAT_BYTES if is_activated else value.nbytes
 
 
 def softmax(low: Lowering, of: Lowered) -> None:
@@ -168,25 +165,17 @@ def attention(low: Lowering, of: Lowered) -> None:
         _unfused(low, of, found)
         return
     reads, out = [*of.operands], of.made[0]
-    if found.mask_copy != 0:
-        reads[3] = _converted_mask(low, of, found)
+    if found.mask_copy != 0:  # the partitioner finds that attentions with one mask share the copy
+        mask, size, bits = reads[3], found.mask_copy, found.problem.query.type.dtype.bits
+        reads[3] = f"{mask} converted" if low.training else low.copied(of, mask, size, "mask", bits)
+        if reads[3] not in low.joint.sizes:
+            low.add(of, "pointwise", {reads[3]: size}, (mask,), low.joint.number(size) * 8 // bits)
     sizes = {out: low.nbytes(out)}
     if low.training or found.choice.kernel == "flash":
         sums = low.save(of, "row sums", f"{of.call.node.name} row sums")
         sizes[sums] = prod(found.problem.query.type.shape[:-1]) * FLOAT_BYTES
     low.add(of, "extern", sizes, reads, allocates=True)
     of.beside.update({"mask": reads[3]} if len(reads) > 3 else {})
-
-
-def _converted_mask(low: Lowering, of: Lowered, found: AttentionMemory) -> str:
-    """The copy of a mask that a fused kernel reads. The partitioner finds that attentions with one mask share it."""
-    mask, size, bits = of.operands[3], found.mask_copy, found.problem.query.type.dtype.bits
-    if not low.training:
-        return low.copied(of, mask, size, "mask", bits)
-    shared = f"{mask} converted"
-    if shared not in low.joint.sizes:
-        low.add(of, "pointwise", {shared: size}, (mask,), low.joint.number(size) * 8 // bits)
-    return shared
 
 
 def _unfused(low: Lowering, of: Lowered, found: AttentionMemory) -> None:
@@ -196,10 +185,8 @@ def _unfused(low: Lowering, of: Lowered, found: AttentionMemory) -> None:
         (of.operands[place], found.repeated(operand), _USES[place], 8 * FLOAT_BYTES)
         for place, operand in enumerate(problem.operands)
     ]
-    names = {
-        "query": low.copied(of, *query, value=of.names[0]),
-        "key": low.copied(of, *key, value=of.names[1]),
-    }
+    copies = (low.copied(of, *query, value=of.names[0]), low.copied(of, *key, value=of.names[1]))
+    names = dict(zip(_USES, copies, strict=False))
     uses = ("scores", "statistics", "probabilities", "result")
     names |= {use: f"{of.call.node.name} {use}" for use in uses}
     low.add(of, "extern", {names["scores"]: found.scores}, (names["query"], names["key"]))

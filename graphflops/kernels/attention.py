@@ -8,29 +8,24 @@ The sizes are those measured on an H200 with PyTorch 2.11.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Sequence
 from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
 from graphflops.attention.attention_use import causal_fraction
 from graphflops.attention.kernel import Choice, Operand, Problem, attention_kernel
 from graphflops.dims import Dim, ceil_div, dim_max, dim_min, prod, total
-from graphflops.execution.layouts import attention_problem, is_chosen
+from graphflops.execution.layouts import Layouts, attention_problem, is_chosen
 from graphflops.execution.strides import is_contiguous
 from graphflops.kernels.call import ConcreteCall, Tensor
 from graphflops.kernels.choices import limits
-from graphflops.kernels.convolution import up
-from graphflops.kernels.kernel import Attention, AttentionKernel, Kernel, Pass
-from graphflops.kernels.moved import copy, fill
-from graphflops.kernels.unfused_attention import mask_numbers, unfused, unfused_backward
+from graphflops.kernels.kernel import Attention, AttentionKernel, Kernel, Pass, Product, Rows, Strided
+from graphflops.kernels.moved import copy, elementwise, fill
+from graphflops.kernels.products import Problem as Factors
+from graphflops.passes.program import PricedCall
 from graphflops.tensor import TensorType
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from graphflops.execution.layouts import Layouts
-    from graphflops.passes.program import PricedCall
 
 _LEAST_RANK = 2
 _FLASH_ALIGNMENT = 8  # elements
@@ -39,35 +34,36 @@ _LOADED_KEYS, _LOADED_KEYS_OF_PROMPT = 4, 2  # keys: rows of a mask that do not 
 
 def attention(call: ConcreteCall) -> list[Kernel]:
     """One fused kernel, or the unfused products; without operands by name, one kernel with the call's work."""
-    found = _operands(call)
-    if found is None:
-        return _without_sizes(call)
-    kernel = call.attention_kernel or "flash"
+    operands, cost = _operands(call), call.cost
+    if operands is None:
+        like = call.out or next(iter(call.operands), None)
+        return [] if like is None else [Kernel("attention", like.dtype, cost.matrix_flops, 0, *cost.moved)]
+    kernel, filled = call.attention_kernel or "flash", list[Kernel]()
     if kernel == "math":
-        return unfused(call, *found)
-    filled = [one for x in found for one in _filled(x)] if kernel == "flash" else []
-    return [*mask_numbers(call.operand("mask"), found[0]), *filled, _fused(call, found, kernel, "forward")]
+        return unfused(call, *operands)
+    for x in operands if kernel == "flash" else ():  # heads are copied among zeros (`pad_last_dim` of ATen)
+        if (width := _rounded(x.shape[-1], _FLASH_ALIGNMENT)) != x.shape[-1]:
+            filled += [fill(replace(x, shape=(*x.shape[:-1], width))), copy(x)]
+    numbers = mask_numbers(call.operand("mask"), operands[0])
+    return [*numbers, *filled, _fused(call, operands, kernel, "forward")]
 
 
 def attention_backward(call: ConcreteCall) -> list[Kernel]:
     """The fused backward, or the gradients of the unfused products and of what is between them."""
-    found = _operands(call)
-    if found is None or call.gradient is None:
+    operands = _operands(call)
+    if operands is None or call.gradient is None:
         return []
     kernel = call.attention_kernel or "flash"
     if kernel == "math":
-        return unfused_backward(call, *found)
-    return [_fused(call, found, kernel, "backward"), *_shared_gradients(*found)]
-
-
-def _shared_gradients(query: Tensor, key: Tensor, value: Tensor) -> list[Kernel]:
-    """The sum of what each query head gives to keys and values that heads share."""
+        return unfused_backward(call, *operands)
+    fused, (query, key, value) = _fused(call, operands, kernel, "backward"), operands
     shared, heads = key.shape[-3:-2], query.shape[-3:-2]
     if shared == heads or not shared or not heads:
-        return []
+        return [fused]
+    # What each query head gives to keys and values that heads share is added up.
     written = key.full_bytes + value.full_bytes
     read, work = (each * heads[0] // max(shared[0], 1) for each in (written, key.numel + value.numel))
-    return [Kernel("reduction", query.dtype, 0, work, read, written, variant="heads")]
+    return [fused, Kernel("reduction", query.dtype, 0, work, read, written, variant="heads")]
 
 
 def _operands(call: ConcreteCall) -> tuple[Tensor, Tensor, Tensor] | None:
@@ -116,20 +112,103 @@ def computed_fraction(call: ConcreteCall, queries: int, keys: int) -> float:
     return 1 - cost.masked_flops / cost.matrix_flops if cost.matrix_flops else 1.0
 
 
-def _filled(tensor: Tensor) -> list[Kernel]:
-    """Copies of heads among zeros where their width is no multiple of 8, as FlashAttention asks (`pad_last_dim` of ATen)."""
-    width = up(tensor.shape[-1], _FLASH_ALIGNMENT)
-    if width == tensor.shape[-1]:
-        return []
-    wide = replace(tensor, shape=(*tensor.shape[:-1], width))
-    return [fill(wide), copy(tensor)]
+_FLOAT = 32  # bits
 
 
-def _without_sizes(call: ConcreteCall) -> list[Kernel]:
-    like, cost = call.out or next(iter(call.operands), None), call.cost
-    if like is None:
+def unfused(call: ConcreteCall, query: Tensor, key: Tensor, value: Tensor) -> list[Kernel]:
+    """What `_scaled_dot_product_attention_math` of ATen runs: all of it in float32, with the scores in memory."""
+    batch, rows, keys = math.prod(query.shape[:-2]), query.shape[-2], key.shape[-2]
+    operands = (query, key, value)
+    copies = [copy(x, _FLOAT) for x in operands] if query.bits < _FLOAT else []
+    wide = [_float(x, batch) for x in operands]
+    scaled = [elementwise(x, x.full_bytes, x.full_bytes, x.numel) for x in wide[:2]]
+    pairs = zip(wide, operands, strict=True)
+    ordered = [kernel for x, own in pairs for kernel in _in_order(x, own, own is key)]
+    scores = _float(replace(query, shape=(batch, rows, keys)), batch)
+    mask, size = call.operand("mask"), scores.full_bytes
+    before = mask_numbers(mask, query)
+    if mask is not None or call.arguments.get("is_causal") is True:
+        added = query.dtype if mask is None or mask.dtype == "bool" else mask.dtype
+        before.append(_masked(scores, size + (mask.nbytes if mask else 0), has_casts=added != "float32"))
+    first, second = (problem.kernel() for problem in _products(query, key, value))
+    out = call.out
+    back = [copy(_float(out, batch), out.bits)] if out is not None and out.bits < _FLOAT else []
+    # The probabilities are cast too, though nothing reads them.
+    back += [copy(scores, query.bits)] * len(back)
+    # Rows of -inf alone, of which the softmax is 0, are found and replaced.
+    count = scores.numel
+    over = Rows(count // max(keys, 1), keys)
+    softmax = [
+        Kernel("softmax", "float32", 0, 5 * count, size, size, over, variant="softmax"),
+        elementwise(scores, size, count),
+        Kernel("reduction", "bool", 0, 0, count, over.rows, over),
+        _masked(scores, size),
+    ]
+    return [*copies, *scaled, *ordered, first, *before, *softmax, second, *back]
+
+
+def _masked(scores: Tensor, read: int, *, has_casts: bool = False) -> Kernel:
+    """A pointwise kernel on scores and on a mask or on rows that all heads share."""
+    kernel = elementwise(scores, read, scores.full_bytes, scores.numel, variant="strided")
+    return replace(kernel, sizes=Strided(scores.numel, 2, 3, has_casts=has_casts))
+
+
+def mask_numbers(mask: Tensor | None, query: Tensor) -> list[Kernel]:
+    """What makes a mask of truth values one of numbers, as the query has them: two scalars, and the choice between them."""
+    if mask is None or mask.dtype != "bool":
         return []
-    return [Kernel("attention", like.dtype, cost.matrix_flops, 0, cost.read_bytes, cost.written_bytes)]
+    numbers = replace(mask, dtype=query.dtype, bits=query.bits)
+    scalar = replace(numbers, shape=(), strides=(), nbytes=query.bits // 8)
+    return [fill(scalar), fill(scalar), _masked(numbers, mask.nbytes)]
+
+
+def _in_order(wide: Tensor, own: Tensor, is_key: bool) -> list[Kernel]:
+    """The copy of an operand for the products: for every query head, or in order, keys with their axes turned."""
+    if wide.numel > own.numel:
+        return [replace(copy(wide), sizes=Strided(wide.numel, 3, 2), variant="strided")]
+    if own.is_contiguous:
+        return []
+    laid = replace(own, dtype="float32", bits=_FLOAT, nbytes=own.nbytes * _FLOAT // max(own.bits, 1))
+    if is_key:
+        shape, strides = ((*sizes[:-2], sizes[-1], sizes[-2]) for sizes in (laid.shape, laid.strides))
+        laid = replace(laid, shape=shape, strides=strides)
+    return [copy(laid)]
+
+
+def _products(query: Tensor, key: Tensor, value: Tensor) -> tuple[Factors, Factors]:
+    """The scores, and what they weigh."""
+    batch, rows, keys = math.prod(query.shape[:-2]), query.shape[-2], key.shape[-2]
+    scores = Product(rows, keys, query.shape[-1], batch, "tn")
+    weighed = Product(rows, value.shape[-1], keys, batch, "nn")
+    return Factors(scores, "float32", _FLOAT), Factors(weighed, "float32", _FLOAT)
+
+
+def unfused_backward(call: ConcreteCall, query: Tensor, key: Tensor, value: Tensor) -> list[Kernel]:
+    """Two products for each of the forward, the gradient of the softmax between them, and scaling and casts again."""
+    batch = math.prod(query.shape[:-2])
+    scores, weighed = _products(query, key, value)
+    rows, keys = scores.sizes.m, scores.sizes.n
+    size = 4 * batch * rows * keys
+    over = Rows(batch * rows, keys)
+    softmax = Kernel("softmax", "float32", 0, size, 2 * size, size, over, variant="softmax_backward")
+    wide = [_float(x, batch) for x in (query, key, value)]
+    before = elementwise(wide[0], 2 * size, size, batch * rows * keys)
+    scaled = [elementwise(x, x.full_bytes, x.full_bytes, x.numel) for x in wide[:2]]
+    casts = [copy(x, query.bits) for x in (wide[0], *wide)] if query.bits < _FLOAT else []
+    products = [problem.kernel() for one in (weighed, scores) for problem in (one.for_a, one.for_b)]
+    return [*casts[:1], *products[:2], before, softmax, *products[2:], *scaled, *casts[1:]]
+
+
+def _float(tensor: Tensor, batch: int) -> Tensor:
+    """A tensor in float32 and row-major order, repeated for every query head."""
+    shape, (rows, columns) = (batch, *tensor.shape[-2:]), tensor.shape[-2:]
+    own = {"shape": shape, "strides": (rows * columns, columns, 1), "nbytes": math.prod(shape) * 4}
+    return replace(tensor, dtype="float32", bits=_FLOAT, **own)
+
+
+def _rounded(size: Dim, step: int) -> Dim:
+    """The next multiple of a step."""
+    return ceil_div(size, step) * step
 
 
 _FLOAT_BYTES = 4
@@ -169,7 +248,8 @@ class AttentionMemory(NamedTuple):
         """The most that is allocated at once, beside the result; what the gradient keeps is part of it."""
         if self.is_fused:
             return self.mask_copy + self.filled
-        products = self.float_copies + self.scaled + self.scaled_key + self.score_operands + self.scores
+        key = self.problem.key.type.numel * _FLOAT_BYTES
+        products = self.float_copies + self.scaled + key + self.score_operands + self.scores
         softmax = self.float_copies + self.scaled + 2 * self.scores + ceil_div(self.scores, _BOOL_PART)
         return dim_max(0, dim_max(products, softmax) - self.out_bytes) + self.mask_copy
 
@@ -189,10 +269,9 @@ class AttentionMemory(NamedTuple):
             return dim_max(0, own - self.out_bytes - gradients)
         batch, heads, rows, width = self.problem.query.type.shape
         if self.choice.kernel == "efficient":
-            padded = ceil_div(rows, _ROWS_OF_BLOCK) * _ROWS_OF_BLOCK
+            padded = _rounded(rows, _ROWS_OF_BLOCK)
             return batch * heads * (padded * width + rows) * _FLOAT_BYTES + self.mask_gradient
-        own = batch * heads * rows * (width + 1) * _FLOAT_BYTES
-        return own + self.shared_gradients
+        return batch * heads * rows * (width + 1) * _FLOAT_BYTES + self.shared_gradients
 
     # What these consist of, in the order in which it is allocated
 
@@ -231,7 +310,7 @@ class AttentionMemory(NamedTuple):
     def filled(self) -> Dim:
         """Copies of operands whose heads FlashAttention wants as wide as a multiple of 8, and what its result has more."""
         width = self.problem.query.type.shape[-1]
-        wide = ceil_div(width, _FLASH_ALIGNMENT) * _FLASH_ALIGNMENT
+        wide = _rounded(width, _FLASH_ALIGNMENT)
         if self.choice.kernel != "flash" or wide == width:
             return 0
         own = [operand.type.like().nbytes for operand in self.problem.operands]
@@ -244,7 +323,7 @@ class AttentionMemory(NamedTuple):
             return 0
         mask, element = self.problem.mask.type, self.problem.query.type.dtype.bits // 8
         keys = mask.shape[-1] if mask.rank else 1
-        padded = ceil_div(keys, _MASK_ALIGNMENT) * _MASK_ALIGNMENT
+        padded = _rounded(keys, _MASK_ALIGNMENT)
         if self.choice.kernel == "efficient" and padded != keys:
             return prod(mask.shape[:-1]) * padded * element
         return mask.numel * element if mask.dtype.kind == "bool" else 0
@@ -256,7 +335,7 @@ class AttentionMemory(NamedTuple):
         if mask is None or not mask.type.requires_grad:
             return 0
         batch, heads, rows, _ = self.problem.query.type.shape
-        padded = ceil_div(self.problem.key.type.shape[2], _MASK_GRADIENT_ALIGNMENT) * _MASK_GRADIENT_ALIGNMENT
+        padded = _rounded(self.problem.key.type.shape[2], _MASK_GRADIENT_ALIGNMENT)
         return batch * heads * rows * padded * (mask.type.dtype.bits // 8)
 
     # The unfused kernel
@@ -287,26 +366,18 @@ class AttentionMemory(NamedTuple):
         return self.problem.query.type.numel * _FLOAT_BYTES
 
     @property
-    def scaled_key(self) -> Dim:
-        return self.problem.key.type.numel * _FLOAT_BYTES
-
-    @property
     def score_operands(self) -> Dim:
         """Scaled query and key once more, in row-major order and repeated for every query head."""
-        query = 0 if self.operands_in_order[0] else self.scaled
-        repeated = self.repeated(self.problem.key)
-        return query + (0 if self.operands_in_order[1] and repeated == self.scaled_key else repeated)
+        own, repeated = self.problem.key.type.numel * _FLOAT_BYTES, self.repeated(self.problem.key)
+        is_query, is_key, _ = self.operands_in_order  # in order
+        return (0 if is_query else self.scaled) + (0 if is_key and repeated == own else repeated)
 
     @property
     def value_copy(self) -> Dim:
         """The value as the second product reads it, where that is not the operand itself."""
-        value = self.problem.value.type
-        is_operand = value.dtype.bits == 32 and self.operands_in_order[2]
-        return (
-            0
-            if is_operand and value.shape[1] == self.problem.query.type.shape[1]
-            else self.repeated(self.problem.value)
-        )
+        value, heads = self.problem.value.type, self.problem.query.type.shape[1]
+        is_operand = value.dtype.bits == 32 and self.operands_in_order[2] and value.shape[1] == heads
+        return 0 if is_operand else self.repeated(self.problem.value)
 
     def repeated(self, operand: Operand) -> Dim:
         """An operand in float32, repeated for every query head that shares it."""

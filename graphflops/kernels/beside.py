@@ -19,11 +19,17 @@ and passes through transposed axes as they are. That of a sum or mean repeats on
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
+from graphflops.devices import Platform
 from graphflops.dims import Dim, broadcast, ceil_div, dim_max, dim_min, prod, total
+from graphflops.execution.layouts import Layouts
 from graphflops.execution.strides import (
     TURNING,
+    HasStrides,
+    Shape,
+    Strides,
     by_form,
     has_channels_last,
     is_contiguous,
@@ -36,17 +42,9 @@ from graphflops.execution.strides import (
 from graphflops.graph import Ref, tensor_type
 from graphflops.kernels.choices import limits
 from graphflops.kernels.gradient_formulas import lies_as_gradient
-from graphflops.tensor import TensorType
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
-
-    from graphflops.devices import Platform
-    from graphflops.execution.layouts import Layouts
-    from graphflops.execution.strides import HasStrides, Strides
-    from graphflops.ops import Op
-    from graphflops.passes.program import PricedCall
-    from graphflops.tensor import DType
+from graphflops.ops import Op
+from graphflops.passes.program import PricedCall
+from graphflops.tensor import DType, TensorType
 
 _OF_ROWS = ("normalisation", "softmax", "pooling")  # kinds
 _MERGING = ("linear", "matmul")
@@ -62,7 +60,7 @@ class Copy(NamedTuple):
     is_kept: the gradient reads the copy. is_again: the gradient copies the operand once more.
     """
 
-    shape: Sequence[Dim]
+    shape: Shape
     strides: Strides
     dtype: DType
     is_kept: bool = False
@@ -84,10 +82,9 @@ def operand_copies(call: PricedCall, lie: HasStrides) -> Mapping[str, Copy]:
         return _of_rows(call, lie, names[0])
     else:
         return {}
-    return {
-        name: each._replace(is_kept=each.is_kept and name in read, is_again=each.is_again and name in read)
-        for name, each in found.items()
-    }
+    for name in found.keys() - read:
+        found[name] = found[name]._replace(is_kept=False, is_again=False)
+    return found
 
 
 def is_converted_before(dtype: str, wanted: str) -> bool:
@@ -95,7 +92,7 @@ def is_converted_before(dtype: str, wanted: str) -> bool:
     return dtype not in (wanted, "float16")
 
 
-def is_mean(operator: Op, shape: Sequence[Dim]) -> bool:
+def is_mean(operator: Op, shape: Shape) -> bool:
     """Whether an average to positions of its own is a mean, over all positions. shape: of the result."""
     return operator.name in ("adaptive_avg_pool", "global_avg_pool") and prod(shape[2:]) == 1
 
@@ -117,15 +114,14 @@ def _of_rows(call: PricedCall, lie: HasStrides, name: str) -> Mapping[str, Copy]
     return {name: Copy(x.shape, strides, dtype, has_gradient and is_kept, has_gradient and is_again)}
 
 
-def _of_product(call: PricedCall, lie: HasStrides) -> Mapping[str, Copy]:
+def _of_product(call: PricedCall, lie: HasStrides) -> dict[str, Copy]:
     arguments, operator = call.node.arguments(), call.node.operator
     names = [ref.name if isinstance(ref := arguments.get(name), Ref) else "" for name in ("a", "b")]
-    copies = {
-        name: _copied(name, other, lie, is_merged=operator.name in _MERGING)
-        for name, other in zip(names, reversed(names), strict=True)
-        if name
-    }
-    return {name: found for name, found in copies.items() if found is not None}
+    is_merged, found = operator.name in _MERGING, dict[str, Copy]()
+    for name, other in zip(names, reversed(names), strict=True):
+        if name and (copy := _copied(name, other, lie, is_merged=is_merged)) is not None:
+            found[name] = copy
+    return found
 
 
 def _copied(name: str, other: str, lie: HasStrides, *, is_merged: bool) -> Copy | None:
@@ -150,7 +146,7 @@ def _copied(name: str, other: str, lie: HasStrides, *, is_merged: bool) -> Copy 
     return None
 
 
-def _is_read_by_blas(shape: Sequence[Dim], strides: Strides) -> bool:
+def _is_read_by_blas(shape: Shape, strides: Strides) -> bool:
     """Whether rows or columns of a matrix lie together, and do not overlap (`prepare_matrix_for_cublas` of ATen)."""
     (rows, columns), (row, column) = shape, strides
     across = (column == 1 or columns == 1) and (rows == 1 or size_hint(row) >= size_hint(columns))
@@ -164,6 +160,9 @@ _WARP, _MOST_THREADS, _VECTOR, _VECTOR_FROM, _FEWEST_VALUES, _MOST_VALUES, _SEMA
 )
 
 
+Axes = Collection[int]
+
+
 class _Axis(NamedTuple):
     """A run of axes that lie together. stride: in the operand; result: in the result, 0 if the axis is reduced."""
 
@@ -172,15 +171,13 @@ class _Axis(NamedTuple):
     result: Dim
 
 
-def reduction_bytes(
-    shape: Sequence[Dim], strides: Sequence[Dim], axes: Collection[int], element: int, platform: Platform
-) -> Dim:
+def reduction_bytes(shape: Shape, strides: Shape, axes: Axes, element: int, platform: Platform) -> Dim:
     """Bytes of the buffers for a reduction of some axes, semaphores included. element: bytes of one partial result."""
     return total(reduction_buffers(shape, strides, axes, element, platform))
 
 
 def reduction_buffers(
-    shape: Sequence[Dim], strides: Sequence[Dim], axes: Collection[int], element: int, platform: Platform
+    shape: Shape, strides: Shape, axes: Axes, element: int, platform: Platform
 ) -> tuple[Dim, ...]:
     """Bytes of the partial results and of the semaphores; nothing where no thread blocks share a result."""
     reduced, kept = _merged(shape, strides, axes)
@@ -191,9 +188,8 @@ def reduction_buffers(
         return ()
     is_inner = not kept or size_hint(reduced[0].stride) < size_hint(kept[0].stride)
     vector = 1 if is_inner or kept[0].stride != 1 else _vector(reduced, kept)
-    is_whole = (
-        not kept and len(reduced) == 1 and reduced[0].stride == 1 and not _is_at_most(values, _VECTOR_FROM)
-    )
+    is_run = not kept and len(reduced) == 1 and reduced[0].stride == 1
+    is_whole = is_run and not _is_at_most(values, _VECTOR_FROM)
     across = ceil_div(results, vector) if not is_inner else values // _VECTOR if is_whole else values
     width, height = threads_of_block(across, results if is_inner else values, _MOST_THREADS // vector)
     each = ceil_div(ceil_div(values, width if is_inner else 1), height)  # values of a thread
@@ -201,9 +197,8 @@ def reduction_buffers(
     target = platform.multiprocessors * (platform.threads_each // (width * height))
     if _is_at_most(each, _MOST_VALUES - 1) or not _is_at_most(groups, target, unknown=True):
         return ()
-    blocks = dim_max(
-        dim_min(ceil_div(target, groups), ceil_div(each, _FEWEST_VALUES)), ceil_div(each, _MOST_VALUES)
-    )
+    few, many = ceil_div(each, _MOST_VALUES), ceil_div(each, _FEWEST_VALUES)
+    blocks = dim_max(dim_min(ceil_div(target, groups), many), few)
     if blocks == 1:
         return ()
     partial = results * blocks * (1 if is_inner else width * vector) * element
@@ -215,20 +210,15 @@ def column_sum_buffers(rows: Dim, columns: Dim, platform: Platform) -> tuple[Dim
     return reduction_buffers((rows, columns), row_major((rows, columns)), (0,), 4, platform)
 
 
-def _merged(
-    shape: Sequence[Dim], strides: Sequence[Dim], axes: Collection[int]
-) -> tuple[list[_Axis], list[_Axis]]:
+def _merged(shape: Shape, strides: Shape, axes: Axes) -> tuple[list[_Axis], list[_Axis]]:
     """The reduced axes and the others, each from the innermost to the outermost, those that lie together as one.
 
     Reduced axes are in the order of the operand's strides, others in that of the result's.
     """
     kept_shape = [1 if axis in axes else size for axis, size in enumerate(shape)]
     result = row_major(kept_shape)
-    found = [
-        _Axis(size, strides[axis], 0 if axis in axes else result[axis])
-        for axis, size in enumerate(shape)
-        if size != 1
-    ][::-1]
+    wide = [axis for axis in reversed(range(len(shape))) if shape[axis] != 1]
+    found = [_Axis(shape[axis], strides[axis], 0 if axis in axes else result[axis]) for axis in wide]
     reduced = sorted((axis for axis in found if axis.result == 0), key=lambda axis: size_hint(axis.stride))
     return _joined(reduced), _joined([axis for axis in found if axis.result != 0])
 
@@ -317,45 +307,38 @@ class GradientLayouts:
     @by_form
     def _followed(
         self, call: PricedCall, strides: Strides | None
-    ) -> tuple[Sequence[Strides], Mapping[int, Strides]]:
+    ) -> tuple[list[Strides], dict[int, Strides]]:
         """What is copied where the result's gradient lies so, and how the gradients of operands lie, by their places."""
-        out = next(value for name in call.node.outputs if (value := self.typed(name or "")) is not None)
-        known: dict[int, Strides] = {}
-        return self._copied(call, out, strides, known), known
-
-    def _copied(
-        self, call: PricedCall, out: TensorType, strides: Strides | None, known: dict[int, Strides]
-    ) -> list[Strides]:
         operator, operands = call.node.operator, call.tensors(self.values)
-        x = self.typed(operands[0])
+        x, name, known = self.typed(operands[0]), operator.name, dict[int, Strides]()
+        out = next(value for name in call.node.outputs if (value := self.typed(name or "")) is not None)
         assert x is not None
-        name = operator.name
         if name in _MADE_IN_ORDER:
             known[0] = row_major(x.shape)
         copies = name in _SAME_AXES and call.node.outputs[0] in self.layouts.copies
-        is_elementwise = operator.kind in _ONE_BY_ONE
-        if strides is None and (copies or is_elementwise or operator.kind == "identity"):
+        is_alike = operator.kind in _ONE_BY_ONE or operator.kind == "identity"
+        if strides is None and (copies or is_alike):
             strides = self.layouts.of(call.node.outputs[0] or "")
         if strides is None:
-            return []
+            return [], known
         is_repeated = any(step == 0 for step in strides)
         if name in TURNING:
             back = dict(zip(turned(operator, call.node.arguments(), x.rank), strides, strict=True))
             known[0] = tuple([back[axis] for axis in range(x.rank)])
         elif name in _SAME_AXES:
-            found = regrouped(out.shape, strides, x.shape)
-            known[0] = row_major(x.shape) if found is None else found
-            return [strides] if found is None else []
-        elif is_elementwise or operator.kind == "identity":
+            split = regrouped(out.shape, strides, x.shape)
+            known[0] = row_major(x.shape) if split is None else split
+            return [strides] if split is None else [], known
+        elif is_alike:
             if not is_repeated or name in _PASSES_ON:
                 for place, use in enumerate(operands):
                     if getattr(self.typed(use), "shape", None) == out.shape:
                         known[place] = strides if self._is_alike(call, place) else self.layouts.of(use)
         elif operator.kind == "product" and call.gradient is not None:
-            return self._of_product(call, out, strides, is_repeated=is_repeated)
+            return self._of_product(call, out, strides, is_repeated=is_repeated), known
         elif name in _ORDERED and not is_contiguous(out.shape, strides):
-            return [strides]
-        return []
+            return [strides], known
+        return [], known
 
     @by_form
     def _is_alike(self, call: PricedCall, place: int) -> bool:

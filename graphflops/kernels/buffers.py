@@ -6,10 +6,13 @@ requested bytes during an operator and the larger of the bytes before and after 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
+from graphflops.cost import Value
 from graphflops.dims import Dim, dim_max, prod, total
 from graphflops.execution.composed_gradients import gradient_calls, kernel_calls
+from graphflops.execution.layouts import Layouts
 from graphflops.execution.strides import row_major
 from graphflops.graph import tensor_type
 from graphflops.kernels import cudnn
@@ -22,19 +25,12 @@ from graphflops.kernels.beside import (
 )
 from graphflops.kernels.convolution import Convolution, Layout
 from graphflops.kernels.gradient_formulas import axes_of, gradient_kernels, temporary_bytes
+from graphflops.kernels.kernel import FLOAT_BYTES, INDEX_BYTES
 from graphflops.kernels.moved import REPEATING
 from graphflops.kernels.rowwise import loss_bytes
+from graphflops.passes.program import PricedCall
+from graphflops.tensor import TensorType
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from graphflops.cost import Value
-    from graphflops.execution.layouts import Layouts
-    from graphflops.passes.program import PricedCall
-    from graphflops.tensor import TensorType
-
-_INDEX_BYTES = 8
-_FLOAT_BYTES = 4
 # Bytes of a partial result of reductions that have others than a float32: mean, sum of squares and two counts of a variance.
 _PARTIAL_BYTES = {"var": 16, "std": 16, "var_mean": 16}
 _SUMMED = frozenset({"sum", "mean", "prod", "vector_norm", *_PARTIAL_BYTES})
@@ -43,16 +39,9 @@ _TWO = 2
 _IN_ORDER = ("addcmul", "addcdiv")  # of `self`, `tensor1` and `tensor2`
 # The operand of which autograd keeps the whole, though only its shape is needed, by operator (derivatives.yaml of PyTorch).
 _KEPT_OPERAND = {
-    "max_pool": 0,
-    "adaptive_max_pool": 0,
-    "adaptive_avg_pool": 0,
-    "pad": 0,
-    "masked_select": 0,
-    "gather": 0,
-    "pow": 0,
-    "take": 0,
-    "index_add": 2,
-    "index_copy": 2,
+    **dict.fromkeys(("max_pool", "adaptive_max_pool", "adaptive_avg_pool", "pad", "masked_select"), 0),
+    **dict.fromkeys(("gather", "pow", "take"), 0),
+    **dict.fromkeys(("index_add", "index_copy"), 2),
 }
 
 
@@ -68,7 +57,7 @@ def forward_bytes(call: PricedCall, layouts: Layouts) -> Dim:
         return 0 if found is None else cudnn.forward_bytes(*found, layouts.platform)
     if name == "max_pool":  # the positions of the maxima are computed whether or not a gradient wants them
         out = tensor_type(call.node.outputs[0], values)
-        return 0 if out is None or len(call.node.outputs) > 1 else prod(out.shape) * _INDEX_BYTES
+        return 0 if out is None or len(call.node.outputs) > 1 else prod(out.shape) * INDEX_BYTES
     if name == "roll":
         return _rolled(call, values)
     if kind == "loss":
@@ -140,10 +129,8 @@ def formula_tensors(call: PricedCall, layouts: Layouts) -> Sequence[Dim]:
         # The gradient in the type of the result is there beside the product, then beside what it is converted to.
         return (size,) if name.startswith("log") else (size, dim_max(0, size - operand.like().nbytes))
     found = _gradients(call, out, layouts).values()
-    return (
-        *max([each.made for each in found], key=len, default=()),
-        *(x for each in found for x in each.wide),
-    )
+    made: Sequence[Dim] = max([each.made for each in found], key=len, default=())
+    return (*made, *(x for each in found for x in each.wide))
 
 
 def gradients_apart(call: PricedCall, layouts: Layouts) -> Sequence[Sequence[Dim]]:
@@ -197,7 +184,11 @@ def _gradients(call: PricedCall, out: TensorType, layouts: Layouts) -> dict[int,
         kernels = gradient_kernels(call, place, layouts.values)
         if kernels is not None:
             operand = layouts.typed(names[place])
-            axes = [] if kernels.is_reduced else _repeated_axes(call, operand, out.shape)
+            axes = list[int]()  # along which the operand is repeated
+            if not kernels.is_reduced:
+                along = axes_of(call.node.operator, operand.shape, out.rank)
+                own = dict(zip(along, operand.shape, strict=True))
+                axes = [axis for axis, size in enumerate(out.shape) if own.get(axis, 1) == 1 and size != 1]
             is_wide = kernels.launches and not kernels.is_reduced and (axes or operand.dtype != out.dtype)
             made = temporary_bytes(kernels, out, layouts.values)
             found[place] = _Gradient(made, [out.like().nbytes] if is_wide else [], axes)
@@ -213,13 +204,7 @@ def _sums(call: PricedCall, out: TensorType, layouts: Layouts) -> list[tuple[Dim
     """Bytes of the buffers of each of these sums."""
     strides = layouts.of(call.node.outputs[0] or "")
     axes = [each.axes for each in _gradients(call, out, layouts).values() if each.axes]
-    return [reduction_buffers(out.shape, strides, each, _FLOAT_BYTES, layouts.platform) for each in axes]
-
-
-def _repeated_axes(call: PricedCall, operand: TensorType, shape: Sequence[Dim]) -> list[int]:
-    """The axes of a result along which an operand is repeated."""
-    own = dict(zip(axes_of(call.node.operator, operand.shape, len(shape)), operand.shape, strict=True))
-    return [axis for axis, size in enumerate(shape) if own.get(axis, 1) == 1 and size != 1]
+    return [reduction_buffers(out.shape, strides, each, FLOAT_BYTES, layouts.platform) for each in axes]
 
 
 def _rolled(call: PricedCall, values: Mapping[str, Value]) -> Dim:
@@ -256,7 +241,7 @@ def kept_operands(call: PricedCall, values: Mapping[str, Value]) -> Sequence[str
 def _convolution_of(call: PricedCall, layouts: Layouts) -> tuple[Convolution, Layout] | None:
     """A convolution and how its tensors lie; None in element types that have no tensor cores."""
     found = Convolution.of(call, layouts.values)
-    if found is None or not found.has_tensor_cores:
+    if found is None or not (found.is_half or found.is_single):
         return None
     x, weight = (layouts.operand(call.node.arguments(), name) for name in ("x", "weight"))
     return found, Layout.of(found.x.shape, layouts.of(x), found.weight.shape, layouts.of(weight))
@@ -289,7 +274,7 @@ def _reduction(call: PricedCall, layouts: Layouts) -> Dim:
         if not is_mean(call.node.operator, out.shape):
             return 0
         axes = tuple(range(2, len(shape)))
-    element = _PARTIAL_BYTES.get(call.node.operator.name, _FLOAT_BYTES)
+    element = _PARTIAL_BYTES.get(call.node.operator.name, FLOAT_BYTES)
     return reduction_bytes(shape, strides, _axes(axes, len(shape)), element, layouts.platform)
 
 

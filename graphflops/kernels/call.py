@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import prod
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from msgspec import Struct
 
-from graphflops.dims import evaluate
+from graphflops.cost import Cost, Estimate, Value
+from graphflops.dims import Dim, evaluate
 from graphflops.execution.strides import is_contiguous, row_major
 from graphflops.graph import Ref
+from graphflops.kernels.kernel import AttentionKernel
+from graphflops.ops import Op
 from graphflops.ops.operator import orders
+from graphflops.passes.program import Backward, PricedCall
 from graphflops.tensor import TensorType
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from graphflops.cost import Cost, Estimate, Value
-    from graphflops.dims import Dim
-    from graphflops.kernels.kernel import AttentionKernel
-    from graphflops.ops import Op
-    from graphflops.passes.program import Backward, PricedCall
-
 
 _MOST = 2**80  # bytes, elements or operations: far more than one call of any device has
 
@@ -110,6 +105,7 @@ class Sizes:
             return None
 
 
+@dataclass(eq=False)
 class ConcreteCall:
     """A call as it runs: operands by argument name, results and costs as numbers.
 
@@ -117,22 +113,13 @@ class ConcreteCall:
     attention_kernel: the kernel that PyTorch chooses for an attention; None for other calls.
     """
 
-    def __init__(
-        self,
-        call: PricedCall,
-        values: Mapping[str, Value],
-        strides: Mapping[str, tuple[Dim, ...]],
-        sizes: Sizes,
-        is_copy: bool | None = None,
-        attention_kernel: AttentionKernel | None = None,
-    ) -> None:
-        self.call = call
-        self.values = values
-        self.strides = strides
-        self.sizes = sizes
-        self.is_copy = is_copy
-        self.attention_kernel = attention_kernel
-        self.known: dict[str, Tensor | None] = {}
+    call: PricedCall
+    values: Mapping[str, Value]
+    strides: Mapping[str, tuple[Dim, ...]]
+    sizes: Sizes
+    is_copy: bool | None = None
+    attention_kernel: AttentionKernel | None = None
+    known: dict[str, Tensor | None] = field(default_factory=dict)
 
     @property
     def operator(self) -> Op:
@@ -143,12 +130,6 @@ class ConcreteCall:
     def estimate(self) -> Estimate:
         """What the rule returned."""
         return self.call.estimate
-
-    @property
-    def matrix_dtype(self) -> str:
-        """Element type of the matrix arithmetic, where the rule states one."""
-        dtype = self.estimate.matrix_dtype
-        return "" if dtype is None else dtype.name
 
     @property
     def gradient(self) -> Backward | None:
@@ -247,6 +228,16 @@ class Work(NamedTuple):
     read_bytes: int = 0
     written_bytes: int = 0
     link_bytes: int = 0
+
+    @property
+    def moved(self) -> tuple[int, int]:
+        """Bytes that are read and written."""
+        return self.read_bytes, self.written_bytes
+
+    @property
+    def arithmetic(self) -> int:
+        """Operations beside those on matrix units, a transcendental counted as one."""
+        return self.vector_flops + self.transcendentals
 
     @staticmethod
     def of(cost: Cost, sizes: Sizes) -> Work:

@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
+from graphflops.cost import Value
 from graphflops.dims import Dim, differ, prod
-from graphflops.execution.strides import has_channels_last, row_major, size_hint
+from graphflops.execution.strides import Shape, Strides, has_channels_last, row_major, size_hint
 from graphflops.graph import tensor_type
 from graphflops.kernels.choices import limits
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from graphflops.cost import Value
-    from graphflops.execution.strides import Strides
-    from graphflops.passes.program import PricedCall
-    from graphflops.tensor import TensorType
+from graphflops.kernels.kernel import HALF, SINGLE
+from graphflops.passes.program import PricedCall
+from graphflops.tensor import TensorType
 
 _ALIGNED_BYTES, _FEWEST_PACKED = limits("cudnn_9", "convolution", "aligned", "fewest_packed")
 (_LONG_WINDOW,) = limits("cudnn_9", "convolution", "long_kernel")
-_HALF, _SINGLE = 16, 32
 _LEAST_AXES = 3  # batch, channels and at least one more
 _MOST_ALIGNED = 8  # elements
 _OPEN = 64  # taken for any open size where a kernel is chosen
@@ -35,9 +31,7 @@ class Layout(NamedTuple):
     gradient: bool = False
 
     @staticmethod
-    def of(
-        shape: Sequence[Dim], strides: Strides, weight_shape: Sequence[Dim], weight_strides: Strides
-    ) -> Layout:
+    def of(shape: Shape, strides: Strides, weight_shape: Shape, weight_strides: Strides) -> Layout:
         """How operand and weight lie. Sequences are copied into row-major order first (Convolution.cpp of ATen)."""
         is_weight_last = has_channels_last(weight_shape, weight_strides)
         is_last = len(shape) > _LEAST_AXES and (is_weight_last or has_channels_last(shape, strides))
@@ -95,17 +89,12 @@ class Convolution(NamedTuple):
         )
 
     @property
-    def has_tensor_cores(self) -> bool:
-        """Whether there are kernels for tensor cores in its element type."""
-        return self.x.dtype.bits in (_HALF, _SINGLE)
-
-    @property
     def is_half(self) -> bool:
-        return self.x.dtype.bits == _HALF
+        return self.x.dtype.bits == HALF
 
     @property
     def is_single(self) -> bool:
-        return self.x.dtype.bits == _SINGLE
+        return self.x.dtype.bits == SINGLE
 
     @property
     def channels(self) -> int:
@@ -256,12 +245,8 @@ class Convolution(NamedTuple):
         pad = padded or self.aligned
         channels, results = self.channels, self.results
         wide, high = pad(channels), pad(results)
-        weight = self.weight.nbytes * wide * high
-        return Copies(
-            self.x.nbytes * wide // channels,
-            weight // (channels * results),
-            self.out.nbytes * high // results,
-        )
+        weight = self.weight.nbytes * wide * high // (channels * results)
+        return Copies(self.x.nbytes * wide // channels, weight, self.out.nbytes * high // results)
 
 
 def up(size: int, step: int) -> int:

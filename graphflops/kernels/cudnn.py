@@ -10,32 +10,25 @@ Which of these cuDNN takes follows from heuristics of its own, which `choices/cu
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from graphflops.devices import Platform
 from graphflops.dims import Dim, dim_max, prod
-from graphflops.execution.strides import has_channels_last
+from graphflops.execution.strides import Shape, has_channels_last
 from graphflops.kernels.beside import reduction_bytes
-from graphflops.kernels.choices import chosen, library, limits
+from graphflops.kernels.call import ConcreteCall, Tensor
+from graphflops.kernels.choices import Choice, chosen, library, limits
 from graphflops.kernels.convolution import Convolution, Layout, up
-from graphflops.kernels.kernel import DIRECT, SCALAR, Kernel, Rows
+from graphflops.kernels.kernel import DIRECT, FLOAT_BYTES, SCALAR, SEQUENCE_RANK, Kernel, Pass, Rows
 from graphflops.kernels.kernel import Convolution as Sizes
 from graphflops.kernels.moved import add_to_channels, put_in_order, sum_to
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from graphflops.devices import Platform
-    from graphflops.kernels.call import ConcreteCall, Tensor
-    from graphflops.kernels.choices import Choice
-    from graphflops.kernels.kernel import Pass
-
 _SPLIT = ("split", "converted_split", "operands_converted_split")
 (STREAMS,) = limits("cudnn_9", "convolution", "streams")
-_FLOAT_BYTES = 4
 _PART, _MOST_PARTS, _TILE, _GROUP_TILE, _MANY_ROWS, _MANY_FLOAT_ROWS = limits(
     *("cudnn_9", "split", "part", "most_parts", "tile", "group_tile", "many_rows", "many_float_rows")
 )
@@ -117,9 +110,7 @@ def backward_bytes(conv: Convolution, layout: Layout, strides: Sequence[Dim], pl
     return dim_max(0, *own)
 
 
-def gradient_bytes(
-    conv: Convolution, layout: Layout, strides: Sequence[Dim], platform: Platform
-) -> Sequence[Dim]:
+def gradient_bytes(conv: Convolution, layout: Layout, strides: Shape, platform: Platform) -> Sequence[Dim]:
     """Bytes beside each gradient: of operand, weight and bias. strides: of the result's gradient.
 
     Each of the first two copies the result's gradient where it lies in another order.
@@ -133,7 +124,7 @@ def gradient_bytes(
         found.append(ordered + gathered + workspace(conv, "weight_gradient", layout, platform))
     if conv.wants_bias:
         axes = [axis for axis in range(conv.out.rank) if axis != 1]
-        found.append(reduction_bytes(conv.out.shape, strides, axes, _FLOAT_BYTES, platform))
+        found.append(reduction_bytes(conv.out.shape, strides, axes, FLOAT_BYTES, platform))
     return found
 
 
@@ -141,8 +132,13 @@ def workspace(conv: Convolution, phase: str, layout: Layout, platform: Platform)
     """Bytes of the tensors that are converted, and of the parts of sums."""
     ordered = conv.weight.nbytes if is_weight_ordered(conv, phase, layout) else 0
     if conv.is_depthwise:
-        has_parts = phase == "weight_gradient" and layout.operand and conv.is_half
-        return _depthwise_parts(conv) if has_parts else 0
+        # Eight parts for each batch entry, in float32, of a kernel with a position in the middle.
+        is_odd = conv.kernel[0] % 2 == 1 and not (conv.is_pointwise and conv.is_strided)
+        is_last = phase == "weight_gradient" and layout.operand and conv.is_half
+        if not is_last or conv.rows < _DEPTHWISE_ROWS or not is_odd:
+            return 0
+        channels = up(conv.results * conv.groups, _DEPTHWISE_CHANNELS)
+        return conv.x.shape[0] * (_DEPTHWISE_PARTS * channels * conv.taps * FLOAT_BYTES)
     if conv.groups > 1:
         return ordered + _of_groups(conv, phase, layout.operand, platform)
     copies = conv.copies()
@@ -161,7 +157,7 @@ def _parts(conv: Convolution, phase: str, is_last: bool, platform: Platform) -> 
         return 0
     if phase != "weight_gradient":
         summed, written = (conv.channels, conv.out) if phase == "forward" else (conv.results, conv.x)
-        return prod(written.shape) * (_FLOAT_BYTES * min(_MOST_PARTS, -(-summed // _PART)))
+        return prod(written.shape) * (FLOAT_BYTES * min(_MOST_PARTS, -(-summed // _PART)))
     if taken == "split" and conv.is_pointwise:
         return min(_MOST_PARTS, -(-conv.rows // (_PART if conv.is_half else _TILE))) * conv.float_weight
     taps = conv.taps if conv.channels >= _PART else 1  # fewer channels share a tile with those of other taps
@@ -170,14 +166,22 @@ def _parts(conv: Convolution, phase: str, is_last: bool, platform: Platform) -> 
 
 
 def _of_groups(conv: Convolution, phase: str, is_last: bool, platform: Platform) -> Dim:
-    if is_last and not conv.is_half and _rounds_to_tf32(conv, phase):
+    # A kernel that takes groups in float32 as they are may round what it reads first.
+    is_narrow = phase == "weight_gradient" and conv.wide <= _GROUP_TILE // 2 and conv.is_power
+    is_rounded = conv.is_strided if phase == "input_gradient" else is_narrow
+    if is_last and not conv.is_half and is_rounded:
         other = conv.weight if phase == "input_gradient" else conv.x
         return conv.out.nbytes + other.nbytes
     taken = way(conv, phase, is_last)
     if taken == "packed":
         wide = conv.packed
-        parts = _packed_parts(conv, platform) if phase == "weight_gradient" and not is_last else 0
-        return sum(conv.copies(lambda _: wide)) + parts
+        own = sum(conv.copies(lambda _: wide))
+        if phase != "weight_gradient" or is_last or conv.rows < _MANY_ROWS:
+            return own
+        # Parts of the gradient of the weight: as many as keep the GPU busy, if many rows add to it.
+        tile = _TILE if wide >= _TILE else _GROUP_TILE
+        tiles = -(-conv.groups * wide // tile) * max(1, wide // tile) * conv.taps
+        return own + max(0, platform.multiprocessors // tiles - 1) * tiles * tile * tile * FLOAT_BYTES
     if taken == "one_by_one":
         copies = conv.copies()
         # Of a weight that needs no copy, the channels of the groups that run are cut out.
@@ -186,35 +190,8 @@ def _of_groups(conv: Convolution, phase: str, is_last: bool, platform: Platform)
     return 0
 
 
-def _rounds_to_tf32(conv: Convolution, phase: str) -> bool:
-    """Whether a kernel that takes groups in float32 as they are rounds what it reads first."""
-    if phase == "input_gradient":
-        return conv.is_strided
-    return phase == "weight_gradient" and conv.wide <= _GROUP_TILE // 2 and conv.is_power
-
-
-def _packed_parts(conv: Convolution, platform: Platform) -> Dim:
-    """Parts of the gradient of the weight of packed groups: as many as keep the GPU busy, if many rows add to it."""
-    if conv.rows < _MANY_ROWS:
-        return 0
-    wide = conv.packed
-    tile = _TILE if wide >= _TILE else _GROUP_TILE
-    tiles = -(-conv.groups * wide // tile) * max(1, wide // tile) * conv.taps
-    return max(0, platform.multiprocessors // tiles - 1) * tiles * tile * tile * _FLOAT_BYTES
-
-
-def _depthwise_parts(conv: Convolution) -> Dim:
-    """Eight parts for each batch entry, in float32, of a kernel with a position in the middle."""
-    is_odd = conv.kernel[0] % 2 == 1 and not (conv.is_pointwise and conv.is_strided)
-    if conv.rows < _DEPTHWISE_ROWS or not is_odd:
-        return 0
-    channels = up(conv.results * conv.groups, _DEPTHWISE_CHANNELS)
-    return conv.x.shape[0] * (_DEPTHWISE_PARTS * channels * conv.taps * _FLOAT_BYTES)
-
-
 _CONVERTED_TILE = 32  # channels and pixels of a tile of the conversion
 _SMALL_IMAGE, _MOST_BLOCKS = limits("cudnn_9", "one_image", "positions", "elements")
-_SEQUENCE_RANK = 3
 _TURNED: dict[Pass, Pass] = {"forward": "input_gradient", "input_gradient": "forward"}
 
 
@@ -238,14 +215,9 @@ class Problem(Struct, frozen=True, dict=True):
         x, weight, out = call.operand("x"), call.operand("weight"), call.operand("grad") or call.out
         if conv is None or x is None or weight is None or out is None:
             return None
-        is_last = x.rank > _SEQUENCE_RANK and has_channels_last(x.shape, x.strides)
-        return Problem(
-            conv,
-            x,
-            weight,
-            out,
-            is_last or Layout.of(x.shape, x.strides, weight.shape, weight.strides).operand,
-        )
+        is_last = x.rank > SEQUENCE_RANK and has_channels_last(x.shape, x.strides)
+        is_last = is_last or Layout.of(x.shape, x.strides, weight.shape, weight.strides).operand
+        return Problem(conv, x, weight, out, is_last)
 
     @cached_property
     def way(self) -> str:
@@ -371,12 +343,10 @@ def convolution(call: ConcreteCall) -> list[Kernel]:
     """Conversions, the convolution, the conversion back, the bias."""
     problem, out, cost = Problem.of(call), call.out, call.cost
     if problem is None:
-        moved = (cost.read_bytes, cost.written_bytes)
-        return [] if out is None else [Kernel("convolution", out.dtype, cost.matrix_flops, 0, *moved)]
+        return [] if out is None else [Kernel("convolution", out.dtype, cost.matrix_flops, 0, *cost.moved)]
     if call.operand("grad") is not None:  # the file records the gradients
-        return _gradients(
-            problem, cost.matrix_flops // max(problem.conv.wants_x + problem.conv.wants_weight, 1)
-        )
+        products = problem.conv.wants_x + problem.conv.wants_weight
+        return _gradients(problem, cost.matrix_flops // max(products, 1))
     bias = call.operand("bias")
     is_apart = bias is not None and bias.dtype != "int32"  # integers start the sums of integers
     added = [add_to_channels(problem.out, bias)] if bias is not None and is_apart else []

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from graphflops.graph import Ref
+from graphflops.kernels.call import ConcreteCall
 from graphflops.kernels.choices import limits
 from graphflops.kernels.kernel import Chunks, Kernel
-
-if TYPE_CHECKING:
-    from graphflops.kernels.call import ConcreteCall
 
 # Elements that a thread block works through, and blocks of one kernel.
 _CHUNK, _MOST_BLOCKS = limits("aten_2", "foreach", "chunk", "most_blocks")
@@ -44,19 +42,15 @@ def foreach(call: ConcreteCall) -> list[Kernel]:
     elements = sum(x.numel for x in group)
     if not elements:
         return []
+    read, written = (size / elements for size in call.cost.moved)
     word = call.operator.word
     single = word.removeprefix("_foreach_").rstrip("_")
-    passed = Pass(
-        min(len(lists) + (not call.operator.mutates), len(_MOST_TENSORS)),
-        call.cost.read_bytes / elements,
-        call.cost.written_bytes / elements,
-        "fused" if word.startswith("_fused") else _VARIANTS.get(single, ""),
-        has_scalars=len(lists) < len(given),
-    )
+    variant = "fused" if word.startswith("_fused") else _VARIANTS.get(single, "")
+    tensors = min(len(lists) + (not call.operator.mutates), len(_MOST_TENSORS))
+    passed = Pass(tensors, read, written, variant, has_scalars=len(lists) < len(given))
     dtype = group[0].dtype
     if elements > MOST_ELEMENTS:
-        moved = call.cost.read_bytes, call.cost.written_bytes
-        return [Kernel("optimizer", dtype, 0, 0, *moved, variant=passed.variant)]
+        return [Kernel("optimizer", dtype, 0, 0, *call.cost.moved, variant=passed.variant)]
     return together(dtype, [x.numel for x in group], passed)
 
 
@@ -98,11 +92,8 @@ def _packed(group: Sequence[int], passed: Pass) -> Iterator[tuple[_Packed, int]]
                 tensors = 1 if left else 0
                 continue
             taken = min(left, (_MOST_BLOCKS - packed.chunks) * _CHUNK)
-            packed = _Packed(
-                packed.chunks + -(-taken // _CHUNK),
-                packed.elements + taken,
-                max(packed.largest, min(left, _CHUNK)),
-            )
+            chunks, elements = packed.chunks + -(-taken // _CHUNK), packed.elements + taken
+            packed = _Packed(chunks, elements, max(packed.largest, min(left, _CHUNK)))
             left -= taken
             if packed.chunks == _MOST_BLOCKS or (tensors == most and not left):
                 yield packed, 1

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from graphflops.cost import Value
 from graphflops.dims import Dim, broadcast, prod
 from graphflops.graph import Ref, tensor_type
-from graphflops.rules.formula import launches, numbers_of
+from graphflops.ops import Op
+from graphflops.passes.program import PricedCall
+from graphflops.rules.formula import Launch, launches, numbers_of
 from graphflops.rules.work import WORK
 from graphflops.rules.work_functions import REDUCTIONS, Formula
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from graphflops.cost import Value
-    from graphflops.ops import Op
-    from graphflops.passes.program import PricedCall
-    from graphflops.rules.formula import Launch
-    from graphflops.tensor import TensorType
+from graphflops.tensor import TensorType
 
 
 class GradientKernels(NamedTuple):
@@ -48,24 +44,17 @@ def gradient_kernels(call: PricedCall, place: int, values: Mapping[str, Value]) 
     work = WORK.get("floor_divide" if is_rounded else operator.name)
     if work is None or not work.formulas:
         return None
-    given = [
-        (letter, arguments.get(name))
-        for letter, name in zip("abc", operator.parameters[: work.operands], strict=False)
-    ]
-    named = {
-        letter: value.name
-        for letter, value in given
-        if isinstance(value, Ref) and tensor_type(value, values) is not None
-    }
+    names = operator.parameters[: work.operands]
+    given = [(letter, arguments.get(name)) for letter, name in zip("abc", names, strict=False)]
+    tensors = [(letter, value) for letter, value in given if tensor_type(value, values) is not None]
+    named = {letter: value.name for letter, value in tensors if isinstance(value, Ref)}
     letter = next(islice(named, place, None), None)
     if letter is None:
         return None
     formula = work.formulas["abc".index(letter)]
     if formula is None:  # the gradient of the result is the operand's too
         return GradientKernels(Formula(""), (), {})
-    given += [
-        (name, value) for name, value in arguments.items() if name not in operator.parameters[: work.operands]
-    ]
+    given += [(name, value) for name, value in arguments.items() if name not in names]
     numbers = numbers_of(each for each in given if each[0] not in named)
     found = launches(formula.launched or formula.text, numbers)
     return GradientKernels(formula, found, {**named, "out": call.node.outputs[0] or ""})

@@ -1,49 +1,135 @@
-"""The kernels of the gradients of one call, by the kind of its operator."""
+"""The kernels of the gradients of one call, by the kind of its operator; also of operators that find gradients.
+
+Recorded steps and joint graphs call the latter: `native_layer_norm_backward` runs what the gradient of `native_layer_norm`
+runs. Its operands tell the forward call as far as the gradient reads it: operands have the names that they have in the
+forward, and those that are missing the type of their gradient.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import cached_property, lru_cache
 from math import prod
-from typing import TYPE_CHECKING
+from typing import Any
 
 from msgspec.structs import replace
 
 from graphflops.execution.composed_gradients import gradient_calls
+from graphflops.graph import Ref
 from graphflops.kernels.attention import attention_backward
-from graphflops.kernels.beside import is_converted_before, is_mean
+from graphflops.kernels.beside import is_converted_before
+from graphflops.kernels.call import ConcreteCall, Tensor, Work
 from graphflops.kernels.choices import limits
 from graphflops.kernels.cudnn import convolution_backward
-from graphflops.kernels.gradient_formulas import axes_of, gradient_kernels
-from graphflops.kernels.gradient_operators import ForwardCall, forward_of
-from graphflops.kernels.interpolation import interpolation_backward, is_cubic
-from graphflops.kernels.kernel import Kernel, Rows, Strided
+from graphflops.kernels.gradient_formulas import GradientKernels, axes_of, gradient_kernels
+from graphflops.kernels.images import columns, image, interpolation_backward, is_cubic, pooling_backward
+from graphflops.kernels.kernel import INDEX_BYTES, Family, Kernel, Rows
 from graphflops.kernels.lower import forward_kernels, kernels_inside
 from graphflops.kernels.moved import (
+    Lowering,
     added_rows,
     collective_backward,
     copy,
     elementwise,
     fill,
+    on_operand,
     pointwise,
-    pooling_backward,
     reduction,
     rows_kernel,
     scattered,
     softmax_kernel,
+    spread,
     sum_to,
 )
-from graphflops.kernels.patches import columns_backward, image_backward
 from graphflops.kernels.products import product_backward, recurrent_backward
 from graphflops.kernels.rowwise import loss_backward, norm_backward, weight_norm
-from graphflops.ops.operator import by_name
+from graphflops.ops.operator import Op, by_name, operator, orders
+from graphflops.passes.program import Backward
 from graphflops.rules.formula import REDUCING, SCANNING
 from graphflops.rules.work import work_of_launch
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+_KINDS = frozenset({"attention", "gather", "loss", "normalisation", "pooling", "resampling", "softmax"})
+_OUTGOING = ("grad_output", "grad_out", "grad")  # the gradient of the forward's result
+_WANTED = ("output_mask", "grad_input_mask")  # for each operand whether its gradient is wanted
+_DENSE = "_dense"  # of `embedding_dense_backward`, which fills a whole table
 
-    from graphflops.kernels.call import ConcreteCall, Tensor
-    from graphflops.kernels.gradient_formulas import GradientKernels
-    from graphflops.kernels.moved import Lowering
+
+@lru_cache(maxsize=2**10)
+def forward_of(found: Op) -> Op | None:
+    """The operator whose gradients another finds, by its name; None for one that finds none, or of another kind."""
+    word, is_gradient, rest = found.word.partition("_backward")
+    if not is_gradient or rest not in ("", "_data") or found.dialect != "aten":
+        return None
+    forward = operator(f"aten.{word.removesuffix(_DENSE)}.default")
+    return forward if forward.kind in _KINDS and forward.parameters else None
+
+
+class ForwardCall(ConcreteCall):
+    """The forward call whose gradients a call finds."""
+
+    def __init__(self, call: ConcreteCall, forward: Op) -> None:
+        super().__init__(*(call.call, call.values, call.strides, call.sizes, None, call.attention_kernel))
+        self.given, self.forward = call, forward
+
+    @property
+    def operator(self) -> Op:
+        """The forward's."""
+        return self.forward
+
+    @cached_property
+    def schema(self) -> tuple[str, ...]:
+        """The forward's arguments, by their names in torch's schema."""
+        return orders(self.forward.spelling)[0]
+
+    @cached_property
+    def arguments(self) -> dict[str, Any]:
+        """Arguments by canonical name, those without one by their own."""
+        canonical = dict(zip(self.schema, self.forward.parameters, strict=False))
+        return {canonical.get(name, name): value for name, value in self.own.items()}
+
+    @cached_property
+    def tensors(self) -> dict[str, Tensor]:
+        """The forward's tensors by canonical name; those that the gradient does not read have the type of their gradient."""
+        made = self.given.results
+        wanted = next((self.own[name] for name in _WANTED if name in self.own), (True,) * len(made))
+        found: dict[str, Tensor] = {}
+        turn = 0  # of the operand among those that may have a gradient
+        for raw, name in zip(self.schema, self.forward.parameters, strict=False):
+            argument = self.own.get(raw)
+            tensor = self.named(argument.name) if isinstance(argument, Ref) else None
+            if raw not in self.own and turn == 0 and made:
+                tensor = made[0]
+            if tensor is not None:
+                found[name] = replace(tensor, requires_grad=turn < len(wanted) and bool(wanted[turn]))
+            turn += tensor is not None or raw not in self.own
+        return found
+
+    def operand(self, *names: str) -> Tensor | None:
+        """The first of these arguments that is a tensor."""
+        return next((self.tensors[name] for name in names if name in self.tensors), None)
+
+    @cached_property
+    def operands(self) -> tuple[Tensor, ...]:
+        """The forward's tensors, in order."""
+        return tuple(self.tensors.values())
+
+    @cached_property
+    def results(self) -> tuple[Tensor, ...]:
+        """The forward's result, which has the type of its gradient."""
+        given = next((self.own[name] for name in _OUTGOING if name in self.own), None)
+        out = self.named(given.name) if isinstance(given, Ref) else None
+        return () if out is None else (out,)
+
+    @cached_property
+    def gradient(self) -> Backward:
+        """What the call finds, as the backward of the forward."""
+        places = [place for place, tensor in enumerate(self.operands) if tensor.requires_grad]
+        return Backward(self.call.estimate, tuple([(place, True) for place in places]))
+
+    @property
+    def backward_cost(self) -> Work:
+        """The work and traffic of the call."""
+        return self.cost
 
 
 def call_kernels(call: ConcreteCall) -> list[Kernel]:
@@ -58,7 +144,10 @@ def backward_kernels(call: ConcreteCall) -> list[Kernel]:
         return []
     operator = call.operator
     if (inside := gradient_calls(call.call, call.values)) is not None:
-        return [*kernels_inside(call, inside), *_summed_operands(call)]
+        out, places = call.out, [place for place, _ in call.gradient.gradients]
+        known = [call.operands[each] for each in places if gradient_kernels(call.call, each, call.values)]
+        sums = [_summed(call, out, x) for x in known if out is not None and x.numel < out.numel]
+        return [*kernels_inside(call, inside), *sums]
     if operator.word in _SELECTING:
         return _selected(call)
     lower = _BY_NAME.get(operator.name) or _BACKWARD.get(operator.kind, _other_backward)
@@ -71,20 +160,24 @@ def _wanted(call: ConcreteCall) -> list[Tensor]:
     return [call.operands[place] for place, _ in call.gradient.gradients if place < len(call.operands)]
 
 
-def _elementwise_backward(call: ConcreteCall) -> list[Kernel]:
+@on_operand
+def _elementwise_backward(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kernel]:
     """The kernels of each wanted operand's formula, and a sum over the axes along which the operand is repeated."""
-    out = call.out
     assert call.gradient is not None
-    if out is None:
-        return []
     kernels: list[Kernel] = []
     for place, has_memory in call.gradient.gradients:
         if place >= len(call.operands):
             continue
         operand = call.operands[place]
-        # One kernel for the gradients of all operands.
-        if has_memory and not (kernels and _is_fused(call, place)):
-            kernels += _of_formula(call, place, out)
+        if has_memory:
+            computed = gradient_kernels(call.call, place, call.values)
+            if computed is not None and not computed.formula.is_fused:
+                kernels += _launched(call, computed, out)
+            elif computed is None or not kernels:  # a fused one is for the gradients of all operands
+                cost, count = call.backward_cost, sum(each for _, each in call.gradient.gradients)
+                # Transcendentals run beside, on units of their own.
+                read, work = cost.read_bytes // count, cost.arithmetic // count
+                kernels.append(pointwise(out, [out, *call.operands[:1]], read, out.full_bytes, work))
         if operand.numel < out.numel:
             kernels.append(_summed(call, out, operand))
         if operand.dtype != out.dtype:
@@ -95,27 +188,6 @@ def _elementwise_backward(call: ConcreteCall) -> list[Kernel]:
 def _converted(x: Tensor, out: Tensor) -> Kernel:
     """A gradient in the element type of the result, as it is converted to that of an operand."""
     return copy(replace(x, dtype=out.dtype, bits=out.bits, nbytes=x.numel * out.bits // _BYTE), x.bits)
-
-
-def _is_fused(call: ConcreteCall, place: int) -> bool:
-    found = gradient_kernels(call.call, place, call.values)
-    return found is not None and found.formula.is_fused
-
-
-def _summed_operands(call: ConcreteCall) -> list[Kernel]:
-    """The sums of an elementwise call's gradients over the axes along which operands are repeated."""
-    assert call.gradient is not None
-    out, places = call.out, [place for place, _ in call.gradient.gradients]
-    known = [call.operands[each] for each in places if gradient_kernels(call.call, each, call.values)]
-    return [_summed(call, out, x) for x in known if out is not None and x.numel < out.numel]
-
-
-def _of_formula(call: ConcreteCall, place: int, out: Tensor) -> list[Kernel]:
-    """The kernels of one operand's gradient; one kernel where it is fused, or no formula is known."""
-    found = gradient_kernels(call.call, place, call.values)
-    if found is None or found.formula.is_fused:
-        return [_one_kernel(call, out)]
-    return _launched(call, found, out)
 
 
 def _launched(call: ConcreteCall, found: GradientKernels, out: Tensor) -> list[Kernel]:
@@ -153,14 +225,6 @@ def _launched(call: ConcreteCall, found: GradientKernels, out: Tensor) -> list[K
     return kernels
 
 
-def _one_kernel(call: ConcreteCall, out: Tensor) -> Kernel:
-    """One kernel for the gradient of an operator; transcendentals run beside, on units of their own."""
-    cost = call.backward_cost
-    count = sum(has_memory for _, has_memory in call.gradient.gradients) if call.gradient else 1
-    read, work = cost.read_bytes // count, (cost.vector_flops + cost.transcendentals) // count
-    return pointwise(out, [out, *call.operands[:1]], read, out.full_bytes, work)
-
-
 def _summed(call: ConcreteCall, out: Tensor, operand: Tensor) -> Kernel:
     """The sum of a gradient over the axes that were broadcast; over a few repeats it runs like a pointwise kernel."""
     if out.numel < _FEW_REPEATS * operand.numel:
@@ -170,19 +234,15 @@ def _summed(call: ConcreteCall, out: Tensor, operand: Tensor) -> Kernel:
     return replace(sum_to(out, kept), written_bytes=operand.full_bytes)
 
 
-def _cast_backward(call: ConcreteCall) -> list[Kernel]:
-    out = call.out
-    if out is None or not call.operands or call.estimate.alias:
-        return []
-    return [copy(out, call.operands[0].bits)]
+@on_operand
+def _cast_backward(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kernel]:
+    return [] if call.estimate.alias else [copy(out, x.bits)]
 
 
-def _view_backward(call: ConcreteCall) -> list[Kernel]:
+@on_operand
+def _view_backward(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kernel]:
     """Of a part, zeros with the gradient copied in; of repeats, their sum; of parts that are all used, one copy."""
-    out, name = call.out, call.operator.name
-    if out is None or not call.operands:
-        return []
-    x = call.operands[0]
+    name = call.operator.name
     if name in ("slice", "select", "narrow", "index_select", "diagonal", "unfold", "as_strided"):
         return [fill(x), copy(out)] if x.numel != out.numel else []
     if name in ("split", "chunk", "unbind"):
@@ -193,16 +253,13 @@ def _view_backward(call: ConcreteCall) -> list[Kernel]:
     return []
 
 
-def _reduction_backward(call: ConcreteCall) -> list[Kernel]:
+@on_operand
+def _reduction_backward(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kernel]:
     """By the formula; that of a sum or mean is repeated over the axes that were reduced, and a mean divides it first."""
-    out = call.out
-    if out is None or not call.operands:
-        return []
-    x = call.operands[0]
     if call.operator.name == "sum":
         return []
     if call.operator.name == "mean":
-        return [_spread(x, out)]
+        return [spread(x, out)]
     found = gradient_kernels(call.call, 0, call.values)
     return _selected(call) if found is None else _launched(call, found, out)
 
@@ -215,19 +272,6 @@ def _selected(call: ConcreteCall) -> list[Kernel]:
     return [fill(x), scattered(x, out.numel, "scatter")]
 
 
-def _spread(x: Tensor, out: Tensor) -> Kernel:
-    """The gradient of a mean: that of the result, divided and repeated."""
-    spread = elementwise(x, out.full_bytes, x.full_bytes, x.numel, variant="strided")
-    return replace(spread, sizes=Strided(x.numel, 2, 2))
-
-
-def _pooling_backward(call: ConcreteCall) -> list[Kernel]:
-    out = call.out
-    if out is not None and call.operands and is_mean(call.operator, out.shape):
-        return [_spread(call.operands[0], out)]
-    return pooling_backward(call)
-
-
 def _resampling_backward(call: ConcreteCall) -> list[Kernel]:
     word = call.operator.word
     is_known = is_cubic(word) or "nearest" in word or "linear" in word
@@ -236,24 +280,25 @@ def _resampling_backward(call: ConcreteCall) -> list[Kernel]:
 
 def _gather_backward(call: ConcreteCall) -> list[Kernel]:
     """Zeros of the table's size, and the gradient's rows added into them."""
-    out = call.out
-    table = call.operand("weight", "x")
+    out, table, name = call.out, call.operand("weight", "x"), call.operator.name
     if out is None or table is None or not table.requires_grad:
         return []
     indices = max(out.numel // max(prod(table.shape[1:]), 1), 1)
     moved = (out.full_bytes, out.full_bytes)
-    if call.operator.name == "embedding" and indices <= _UNSORTED:
+    if name == "embedding" and indices <= _UNSORTED:
         sizes = Rows(table.shape[-1], indices, is_inner=False)
-        return [
-            fill(table),
-            Kernel("scatter", table.dtype, 0, 0, *moved, sizes, variant="embedding_backward"),
-        ]
-    if call.operator.name in ("embedding", "embedding_bag", "index"):
-        order = _sorted_indices(call, indices)
-        return [fill(table), order, Kernel("scatter", table.dtype, 0, 0, *moved, variant="sorted")]
-    if call.operator.name == "gather":
-        return [fill(table), scattered(table, out.numel, "scatter_add")]
-    return [fill(table), added_rows(table, out.numel)]
+        added = [Kernel("scatter", table.dtype, 0, 0, *moved, sizes, variant="embedding_backward")]
+    elif name in ("embedding", "embedding_bag", "index"):
+        entries = call.operand("index") if name == "embedding_bag" else None  # of all bags
+        count = indices if entries is None else entries.numel
+        kind, width = "index" if name == "index" else "embedding", INDEX_BYTES * count
+        order = Kernel("sort", "int64", 0, 0, width, width, Rows(1, count), variant=f"{kind}_indices")
+        added = [order, Kernel("scatter", table.dtype, 0, 0, *moved, variant="sorted")]
+    elif name == "gather":
+        added = [scattered(table, out.numel, "scatter_add")]
+    else:
+        added = [added_rows(table, out.numel)]
+    return [fill(table), *added]
 
 
 def _scatter_backward(call: ConcreteCall) -> list[Kernel]:
@@ -272,15 +317,6 @@ def _padded_backward(call: ConcreteCall) -> list[Kernel]:
     return [*([fill(x) for x in _wanted(call)] if is_constant else []), *_movement_backward(call)]
 
 
-def _sorted_indices(call: ConcreteCall, rows: int) -> Kernel:
-    """The sort of the indices of all rows; of bags, of the entries of all bags."""
-    entries = call.operand("index") if call.operator.name == "embedding_bag" else None
-    count = rows if entries is None else entries.numel
-    kind = "index" if call.operator.name == "index" else "embedding"
-    width = _INDEX_BYTES * count
-    return Kernel("sort", "int64", 0, 0, width, width, Rows(1, count), variant=f"{kind}_indices")
-
-
 def _movement_backward(call: ConcreteCall) -> list[Kernel]:
     """Parts of the gradient are views of it; what was padded or repeated takes a copy."""
     if call.operator.word in _JOINING:  # views, of which those of another element type are converted
@@ -293,14 +329,13 @@ def _movement_backward(call: ConcreteCall) -> list[Kernel]:
     return [copy(call.operands[place]) for place, has_memory in call.gradient.gradients if has_memory]
 
 
-def _softmax_backward(call: ConcreteCall) -> list[Kernel]:
+@on_operand
+def _softmax_backward(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kernel]:
     """Of a softmax, the gradient is multiplied by the result first."""
-    out = call.out
-    if out is None or not out.numel:
+    if not out.numel:
         return []
     size, name = out.full_bytes, call.operator.name
     product = [] if name.startswith("log") else [elementwise(out, 2 * size, size, out.numel)]
-    x = call.operands[0]
     cast = [copy(out, x.bits)] if is_converted_before(x.dtype, out.dtype) else []
     return [*product, softmax_kernel(call, out, f"{name}_backward", 2 * size, size), *cast]
 
@@ -312,31 +347,26 @@ def _other_backward(call: ConcreteCall) -> list[Kernel]:
     like, cost = call.out or next(iter(call.operands), None), call.backward_cost
     if like is None or not count or cost.written_bytes == 0:
         return []
-    work = (cost.vector_flops + cost.transcendentals) // count
-    moved = cost.read_bytes // count, cost.written_bytes // count
+    read, written = (size // count for size in cost.moved)
     family = _FAMILY_OF_BACKWARD.get(call.operator.kind, "other")
     variant = f"{call.operator.name}_backward"
-    kernel = Kernel(family, like.dtype, cost.matrix_flops // count, work, *moved, variant=variant)  # type: ignore[arg-type]
+    flops, work = cost.matrix_flops // count, cost.arithmetic // count
+    kernel = Kernel(family, like.dtype, flops, work, read, written, variant=variant)
     return [kernel] * count
 
 
 _BYTE = 8  # bits
 _FEW_REPEATS = 32
 (_UNSORTED,) = limits("aten_2", "embedding", "unsorted")
-_INDEX_BYTES = 8
 _JOINING = frozenset(
     {"cat", "concat", "concatenate", "stack", "hstack", "vstack", "row_stack", "dstack", "column_stack"}
 )
 _SELECTING = frozenset({"median", "nanmedian", "kthvalue", "mode", "cummax", "cummin"})
-_FAMILY_OF_BACKWARD = {
-    "resampling": "pool",
-    "dropout": "elementwise",
-    "scan": "scan",
-}
+_FAMILY_OF_BACKWARD: Mapping[str, Family] = {"resampling": "pool", "dropout": "elementwise", "scan": "scan"}
 _BY_NAME: Mapping[str, Lowering] = by_name(
     {
-        "col2im": image_backward,
-        "im2col": columns_backward,
+        "col2im": on_operand(lambda call, x, out: columns(call, out, x)),
+        "im2col": on_operand(lambda call, x, out: image(call, out, x)),
         "pad": _padded_backward,
         "roll": forward_kernels,  # the gradient is turned back
         "weight_norm": weight_norm,
@@ -351,7 +381,7 @@ _BACKWARD: Mapping[str, Lowering] = {
     "gather": _gather_backward,
     "scatter": _scatter_backward,
     "reduction": _reduction_backward,
-    "pooling": _pooling_backward,
+    "pooling": pooling_backward,
     "loss": loss_backward,
     "resampling": _resampling_backward,
     "scan": _reduction_backward,

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 from math import prod
-from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
 from graphflops.execution.composed_gradients import kernel_calls
+from graphflops.execution.composites import Inside
 from graphflops.kernels.attention import attention
-from graphflops.kernels.call import ConcreteCall
+from graphflops.kernels.call import ConcreteCall, Tensor
 from graphflops.kernels.choices import library, limits
 from graphflops.kernels.cudnn import convolution
 from graphflops.kernels.foreach import foreach
 from graphflops.kernels.gathered import gathered
-from graphflops.kernels.interpolation import interpolation
-from graphflops.kernels.kernel import Kernel, Rows
+from graphflops.kernels.images import columns, image, interpolation, pooling
+from graphflops.kernels.kernel import IMAGE_RANK, Kernel, Rows
 from graphflops.kernels.moved import (
     PAIRED,
     REPEATING,
+    Lowering,
     axis_of,
     collective,
     copied,
@@ -29,26 +31,18 @@ from graphflops.kernels.moved import (
     fill,
     is_last,
     of_rows,
+    on_operand,
     pointwise,
-    pooling,
     reduction,
     rows_kernel,
     scatter,
     softmax_kernel,
     sum_to,
 )
-from graphflops.kernels.patches import columns, image
 from graphflops.kernels.products import product, recurrent
 from graphflops.kernels.rowwise import loss, norm, weight_norm
 from graphflops.ops.operator import by_name
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from graphflops.execution.composites import Inside
-    from graphflops.kernels.call import Tensor
-    from graphflops.kernels.moved import Lowering
-    from graphflops.passes.program import PricedCall
+from graphflops.passes.program import PricedCall
 
 
 def forward_kernels(call: ConcreteCall) -> list[Kernel]:
@@ -79,16 +73,6 @@ def inside_operator(call: PricedCall, kernels: tuple[Kernel, ...]) -> tuple[Kern
     return tuple([kernel for kernel in left if kernel.family != "copy"])
 
 
-def _on_operand(lower: Callable[[ConcreteCall, Tensor, Tensor], list[Kernel]]) -> Lowering:
-    """A lowering that is given the first operand and the first result; nothing where one is no tensor."""
-
-    def lowered(call: ConcreteCall) -> list[Kernel]:
-        out = call.out
-        return [] if out is None or not call.operands else lower(call, call.operands[0], out)
-
-    return lowered
-
-
 def _layout(call: ConcreteCall) -> list[Kernel]:
     """A copy where the operand does not lie as the result must, else a view."""
     if call.operator.word in _ONLY_EXPORTED:
@@ -100,37 +84,28 @@ def _layout(call: ConcreteCall) -> list[Kernel]:
 
 
 def _elementwise(call: ConcreteCall) -> list[Kernel]:
-    out = call.out
+    """One kernel, with arithmetic operations that take as long as the call does: as measured, else those of its formula."""
+    operator, out, cost = call.operator, call.out, call.cost
     if out is None or not out.numel:
         return []
-    read, operands = call.cost.read_bytes, call.operands
-    numbers = [value for value in call.own.values() if isinstance(value, (int, float))]
-    before = [fill(_one(out))] * len(numbers) if call.operator.name == "where" else []
-    if call.operator.word in _COPIED_FIRST:
-        before = [copy_to(out, operands[0])]
-        operands, read = (out, *operands[1:]), read + out.full_bytes - operands[0].nbytes
-    return [*before, pointwise(out, operands, read, call.cost.written_bytes, _work(call, out))]
-
-
-def _one(x: Tensor) -> Tensor:
-    """A number of a tensor's element type, which is written to the device before it is chosen."""
-    return replace(x, shape=(), strides=(), nbytes=x.bits // 8)
-
-
-def _work(call: ConcreteCall, out: Tensor) -> int:
-    """Arithmetic operations that take as long as the call does: as measured, else those of its formula."""
-    operator, form = call.operator, call.arguments.get("approximate", "none")
-    if not operator.is_backward:
-        name = operator.name if form == "none" else f"{operator.name}.{form}"
-        known = library("aten_2").constants.get(f"pointwise.{name}")
-        if known is not None:
-            return int(known.value * out.numel)
+    form = call.arguments.get("approximate", "none")
+    name = operator.name if form == "none" else f"{operator.name}.{form}"
+    measured = None if operator.is_backward else library("aten_2").constants.get(f"pointwise.{name}")
     # Functions of a gradient run beside, on units of their own.
     each = 1 if operator.is_backward else _TRANSCENDENTAL
-    return call.cost.vector_flops + each * call.cost.transcendentals
+    work = cost.vector_flops + each * cost.transcendentals
+    work = work if measured is None else int(measured.value * out.numel)
+    read, operands = cost.read_bytes, call.operands
+    numbers = [value for value in call.own.values() if isinstance(value, (int, float))]
+    # Numbers to choose from are written to the device first.
+    before = [fill(replace(out, shape=(), strides=()))] * len(numbers) if operator.name == "where" else []
+    if operator.word in _COPIED_FIRST:
+        before = [copy_to(out, operands[0])]
+        operands, read = (out, *operands[1:]), read + out.full_bytes - operands[0].nbytes
+    return [*before, pointwise(out, operands, read, cost.written_bytes, work)]
 
 
-@_on_operand
+@on_operand
 def _cast(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kernel]:
     """A conversion; to the same element type it is no kernel."""
     return [] if call.estimate.alias else [copy_to(out, x)]
@@ -143,11 +118,11 @@ def _filled(call: ConcreteCall) -> list[Kernel]:
     if call.operator.name == "scalar_tensor":  # a number of the CPU
         return []
     if call.operator.name == "copy":
-        return [elementwise(out, call.cost.read_bytes, call.cost.written_bytes)]
+        return [elementwise(out, *call.cost.moved)]
     return [fill(out)]
 
 
-@_on_operand
+@on_operand
 def _pad(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kernel]:
     """The result filled with the padding, then the operand copied into it; one kernel without, or where elements repeat."""
     if call.arguments.get("mode") in REPEATING:
@@ -163,7 +138,7 @@ def _part(x: Tensor, shape: tuple[int, ...]) -> Tensor:
     return replace(x, shape=shape, nbytes=prod(shape) * x.bits // 8)
 
 
-@_on_operand
+@on_operand
 def _rolled(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kernel]:
     """A kernel for each axis."""
     shifts = call.arguments.get("shifts", call.arguments.get("#1"))
@@ -177,7 +152,7 @@ _WITH_PLACES = ("max", "min")  # along an axis
 _COMPARING = ("amax", "amin")  # over outer axes they take as long
 
 
-@_on_operand
+@on_operand
 def _reduced(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kernel]:
     kept = _kept_axes(call, x, out)
     if kept is not None:
@@ -203,7 +178,7 @@ def _kept_axes(call: ConcreteCall, x: Tensor, out: Tensor) -> list[int] | None:
     return kept if prod(x.shape[axis] for axis in kept) == out.numel and reduced else None
 
 
-@_on_operand
+@on_operand
 def _softmax(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kernel]:
     """One kernel on rows in order; to another element type the operand is cast first unless the kernel can do it."""
     copies = copied(call)
@@ -213,25 +188,32 @@ def _softmax(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kernel]:
     return kernels if x.numel else []
 
 
-@_on_operand
+@on_operand
 def _sorted(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kernel]:
-    kernel = rows_kernel("sort", x, call, call.cost.read_bytes, call.cost.written_bytes)
+    kernel = rows_kernel("sort", x, call, *call.cost.moved)
     longest = kernel.sizes.columns if isinstance(kernel.sizes, Rows) else 0
     if call.operator.name not in _SORTING or longest > _SORTED_BY_BLOCK:
         return [kernel]
     return [replace(kernel, variant="warp" if longest <= _SORTED_BY_WARP else "block")]
 
 
-@_on_operand
+@on_operand
 def _moved(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kernel]:
-    parts, joins = [*call.operands], call.operator.name in _JOINING
-    if joins and not _is_joined_at_once(call, x, out):
-        own = {"dtype": out.dtype, "bits": out.bits, "strides": _steps(call, x, out)}
-        return [copy_to(replace(x, **own), x) for x in parts]
-    are_last = out.rank == _IMAGE_RANK and all(map(is_last, (*parts, out)))
+    """One kernel; of joined parts with more axes than it takes one for each. Stacked parts have an axis less."""
+    parts, joins, axis = [*call.operands], call.operator.name in _JOINING, axis_of(call, out.rank)
+    is_inside = x.rank < out.rank and axis < x.rank  # stacked parts get a new axis only if it is the last
+    if joins and (x.rank if is_inside else out.rank) > _MOST_AXES:
+        strides = out.strides if x.rank == out.rank else (*out.strides[:axis], *out.strides[axis + 1 :])
+        return [copy_to(replace(x, dtype=out.dtype, bits=out.bits, strides=strides), x) for x in parts]
+    are_last = out.rank == IMAGE_RANK and all(map(is_last, (*parts, out)))
     if are_last:  # images lie as rows of channels, one after the other
         *parts, out = map(_as_rows, (*parts, out))
-    variant, looked_at = "" if len(parts) < 2 else "cat_last" if are_last else _joining(parts, out), 0
+    # With loads of 16 bytes where each part begins and ends at a multiple of these.
+    sizes = zip(out.shape, parts[0].shape, strict=False)
+    first = next((place for place, (whole, part) in enumerate(sizes) if whole != part), 0)
+    is_aligned = not any(prod(x.shape[first:]) * x.bits // 8 % _ALIGNED for x in parts)
+    joined = "cat_last" if are_last else "cat_aligned" if is_aligned else "cat"
+    variant, looked_at = joined if len(parts) > 1 else "", 0
     if call.operator.word in _OF_CHUNKS:
         variant = "chunks" if x.dtype == out.dtype else "chunks_converting"
     if not all(x.is_contiguous for x in parts):
@@ -239,8 +221,7 @@ def _moved(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kernel]:
     if joins and variant == "cat_aligned" and len(parts) > _FEW_PARTS:
         # Each part has as many blocks as the largest needs (Shape.cu of ATen); of two at most half find nothing to do.
         looked_at = len(parts) * max(x.numel for x in parts)
-    moved = (call.cost.read_bytes, call.cost.written_bytes)
-    return [Kernel("copy", out.dtype, 0, looked_at, *moved, variant=variant)]
+    return [Kernel("copy", out.dtype, 0, looked_at, *call.cost.moved, variant=variant)]
 
 
 def _as_rows(images: Tensor) -> Tensor:
@@ -249,45 +230,24 @@ def _as_rows(images: Tensor) -> Tensor:
     return replace(images, shape=shape, strides=steps)
 
 
-def _is_joined_at_once(call: ConcreteCall, part: Tensor, out: Tensor) -> bool:
-    """Whether one kernel joins all parts, which have few axes. Stacked ones get a new axis only if it is the last."""
-    is_inside = part.rank < out.rank and axis_of(call, out.rank) < part.rank
-    return (part.rank if is_inside else out.rank) <= _MOST_AXES
-
-
-def _steps(call: ConcreteCall, part: Tensor, out: Tensor) -> tuple[int, ...]:
-    """How a part lies in what joins it. Stacked tensors have an axis less."""
-    axis = axis_of(call, out.rank)
-    return out.strides if part.rank == out.rank else (*out.strides[:axis], *out.strides[axis + 1 :])
-
-
-def _joining(parts: Sequence[Tensor], out: Tensor) -> str:
-    """The kernel that joins tensors: with loads of 16 bytes where each part begins and ends at a multiple of these."""
-    sizes = zip(out.shape, parts[0].shape, strict=False)
-    axis = next((axis for axis, (whole, part) in enumerate(sizes) if whole != part), 0)
-    rows = [prod(x.shape[axis:]) * x.bits // 8 for x in parts]
-    return "cat" if any(row % _ALIGNED for row in rows) else "cat_aligned"
-
-
 def _other(call: ConcreteCall) -> list[Kernel]:
     """An operator without a lowering of its own: one kernel with its work and traffic."""
     like = call.out or next(iter(call.operands), None)
     if like is None:
         return []
     cost = call.cost
-    work = cost.vector_flops + cost.transcendentals
-    return [Kernel("other", like.dtype, cost.matrix_flops, work, cost.read_bytes, cost.written_bytes)]
+    return [Kernel("other", like.dtype, cost.matrix_flops, cost.arithmetic, *cost.moved)]
 
 
-@_on_operand
+@on_operand
 def _dropout(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kernel]:
     """One kernel that draws the mask and applies it; nothing while it is not training."""
     if call.estimate.alias or call.cost.vector_flops == 0:
         return []
-    moved = call.cost.read_bytes, call.cost.written_bytes
     drawn = elementwise(out, 0, prod(out.shape[:2]) * out.bits // 8)  # of whole channels
     before = [drawn, drawn] if call.operator.word == "feature_dropout" else []  # and scaled
-    return [*before, Kernel("random", out.dtype, 0, call.cost.vector_flops, *moved, variant="dropout")]
+    mask = Kernel("random", out.dtype, 0, call.cost.vector_flops, *call.cost.moved, variant="dropout")
+    return [*before, mask]
 
 
 _SORTING = frozenset({"sort", "argsort"})
@@ -295,7 +255,7 @@ _SORTED_BY_WARP, _SORTED_BY_BLOCK = limits("aten_2", "sort", "warp", "block")
 _ALIGNED = 16  # bytes that a row is a multiple of where a warp copies it
 _TRANSCENDENTAL = 3  # arithmetic operations that one takes as long as
 _JOINING = frozenset({"cat", "stack"})
-_FEW_PARTS, _IMAGE_RANK = 2, 4
+_FEW_PARTS = 2
 _MOST_AXES = 4  # of tensors that one kernel joins; of more, each is copied
 # They copy many tensors to a buffer by a kernel of their own (TensorShape.cu of ATen).
 _OF_CHUNKS = frozenset({"chunk_cat", "chunk_cat_mixed_dtype", "_chunk_cat"})
@@ -304,8 +264,8 @@ _ONLY_EXPORTED = frozenset({"lift_fresh_copy"})
 _COPIED_FIRST = frozenset({"masked_fill"})  # in row-major order, then changed in place
 _BY_NAME: Mapping[str, Lowering] = by_name(
     {
-        "col2im": image,
-        "im2col": columns,
+        "col2im": on_operand(image),
+        "im2col": on_operand(columns),
         "pad": _pad,
         "roll": _rolled,
         "weight_norm": weight_norm,
@@ -313,13 +273,9 @@ _BY_NAME: Mapping[str, Lowering] = by_name(
     }
 )
 _FORWARD: Mapping[str, Lowering] = {
-    "elementwise": _elementwise,
-    "comparison": _elementwise,
-    "logic": _elementwise,
-    "quantisation": _elementwise,
+    **dict.fromkeys(("elementwise", "comparison", "logic", "quantisation"), _elementwise),
+    **dict.fromkeys(("identity", "view"), _layout),
     "cast": _cast,
-    "identity": _layout,
-    "view": _layout,
     "creation": _filled,
     "movement": _moved,
     "gather": gathered,

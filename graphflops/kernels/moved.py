@@ -1,37 +1,47 @@
-"""Kernels that move more than they compute: elementwise, copies, reductions, softmax, scans, pooling, scatters, collectives.
+"""Kernels that move more than they compute: elementwise, copies, reductions, softmax, scans, scatters, what is sent.
 
-Pooling and its gradients go by dimensions and layout, as the CUDA kernels of ATen. A scatter writes or adds elements to the
-places that indices name, each thread one after the other. A collective sends over the fastest link of the device.
+A scatter writes or adds elements to the places that indices name, each thread one after the other. A collective sends over
+the fastest link of the device. What offloading keeps away, and brings back, goes between the memory of the device and that
+of the host, which is pinned, and the bus reads and writes it as fast as it can, or pageable: then the CPU copies too.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple, cast
 
 from msgspec.structs import replace
 
+from graphflops.cost import Estimate
 from graphflops.execution.strides import is_contiguous, row_major
-from graphflops.kernels.beside import is_mean, operand_copies
+from graphflops.graph import HOST_KINDS, Step, StorageKind
+from graphflops.kernels.beside import operand_copies
+from graphflops.kernels.call import ConcreteCall, Tensor, Work
 from graphflops.kernels.choices import limits
 from graphflops.kernels.convolution import power_of_two
-from graphflops.kernels.kernel import Exchange, Kernel, Rows, Strided, Windows
+from graphflops.kernels.kernel import HALF, INDEX_BYTES, Exchange, Family, Kernel, Rows, Strided
+from graphflops.passes.program import PricedCall
+from graphflops.tensor import TensorType
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from graphflops.cost import Estimate
-    from graphflops.kernels.call import ConcreteCall, Tensor, Work
-    from graphflops.kernels.kernel import Family
-
-    Lowering = Callable[[ConcreteCall], list[Kernel]]
+Lowering = Callable[[ConcreteCall], list[Kernel]]
+OnOperand = Callable[[ConcreteCall, Tensor, Tensor], list[Kernel]]
 
 REPEATING = ("reflect", "replicate")  # modes of padding that repeat elements
 PLANES = "planes"  # variant: channels of images, whose pixels and images are added up
 PAIRS, OUTER_PAIRS = "pairs", "pairs_outer"  # variants: each thread keeps two numbers or more
 PAIRED = {"": PAIRS, "outer": OUTER_PAIRS}
-_HALF = 16  # bits
 _SOFTMAX_THREADS, _FEW = limits("aten_2", "softmax", "threads", "few")
+
+
+def on_operand(lower: OnOperand) -> Lowering:
+    """A lowering that is given the first operand and the first result; nothing where one is no tensor."""
+
+    def lowered(call: ConcreteCall) -> list[Kernel]:
+        out = call.out
+        return [] if out is None or not call.operands else lower(call, call.operands[0], out)
+
+    return lowered
 
 
 def elementwise(tensor: Tensor, read: int, written: int, work: int = 0, *, variant: str = "") -> Kernel:
@@ -62,7 +72,7 @@ def copy(tensor: Tensor, bits: int | None = None) -> Kernel:
 def copy_to(out: Tensor, x: Tensor) -> Kernel:
     """A copy of a tensor to where another lies; only float32 is narrowed as fast as elements are moved."""
     sizes = strided(out, [x])
-    is_narrowed = x.dtype == "float32" and out.bits == _HALF
+    is_narrowed = x.dtype == "float32" and out.bits == HALF
     if out.bits != x.bits and not is_narrowed:
         sizes = replace(sizes or Strided(out.numel, 1, 2), has_casts=True)
     variant = "strided" if sizes is not None else "" if out.bits != x.bits else "memcpy"
@@ -105,6 +115,12 @@ def reduction(tensor: Tensor, results: int, *, is_inner: bool = True, bits: int 
     )
 
 
+def spread(x: Tensor, out: Tensor) -> Kernel:
+    """The gradient of a mean: that of the result, divided and repeated."""
+    repeats = elementwise(x, out.full_bytes, x.full_bytes, x.numel, variant="strided")
+    return replace(repeats, sizes=Strided(x.numel, 2, 2))
+
+
 def is_last(x: Tensor) -> bool:
     """Whether the channels are innermost."""
     return x.rank > 2 and x.shape[1] > 1 and x.strides[1] == 1
@@ -128,7 +144,7 @@ def of_rows(family: Family, call: ConcreteCall) -> list[Kernel]:
     like, cost = next(iter(call.operands), call.out), call.cost
     if like is None or not cost.read_bytes + cost.written_bytes:
         return []
-    return [rows_kernel(family, like, call, cost.read_bytes, cost.written_bytes)]
+    return [rows_kernel(family, like, call, *cost.moved)]
 
 
 def rows_kernel(family: Family, like: Tensor, call: ConcreteCall, read: int, written: int) -> Kernel:
@@ -137,7 +153,7 @@ def rows_kernel(family: Family, like: Tensor, call: ConcreteCall, read: int, wri
     columns = like.shape[axis] if like.rank else 1
     is_inner = axis == like.rank - 1
     sizes = Rows(like.numel // max(columns, 1), columns, is_inner)
-    work = call.cost.vector_flops + call.cost.transcendentals
+    work = call.cost.arithmetic
     variant = call.operator.name if is_inner else "outer"
     return Kernel(family, like.dtype, 0, work, read, written, sizes, variant=variant)
 
@@ -218,66 +234,6 @@ def _waste(axes: Sequence[tuple[int, Sequence[int]]], place: int, width: float) 
     return float(max(min(_SECTOR / users, steps[place] * width) - width, 0.0))
 
 
-_IMAGE_RANK, _VOLUME_RANK = 4, 5
-_INDEX_BYTES = 8
-_PLANE_BLOCK = (32, 8)  # threads across and down a plane of results
-_MOST_DOWN = 16  # blocks down the planes of an image, all together
-
-
-def pooling(call: ConcreteCall) -> list[Kernel]:
-    """One kernel; an average over all positions is a mean."""
-    x, out = call.operand("x"), call.out
-    if x is None or out is None or x.rank < 2 or not out.numel:
-        return []
-    if is_mean(call.operator, out.shape):
-        return [reduction(x, out.numel, is_inner=x.strides[1] != 1)]
-    window = Windows(out.numel, _window_positions(call, x, out))
-    if call.operator.name == "adaptive_max_pool" and out.rank == _IMAGE_RANK:
-        window = _blocks_of_planes(out, window.positions)
-    indices = _INDEX_BYTES * out.numel if "max" in call.operator.name else 0
-    moved = (x.full_bytes, out.full_bytes + indices)
-    return [*copied(call), Kernel("pool", x.dtype, 0, 0, *moved, window, variant=_pooling_variant(call, x))]
-
-
-def _blocks_of_planes(out: Tensor, positions: float) -> Windows:
-    """Blocks for each plane, and positions that a thread looks at in turn (AdaptiveMaxPooling2d.cu of ATen)."""
-    *_, channels, height, width = out.shape
-    across, down = _PLANE_BLOCK
-    blocks = max(_MOST_DOWN // max(channels, 1), 1)
-    return Windows(
-        out.numel // (height * width), positions * -(-width // across) * -(-height // (down * blocks))
-    )
-
-
-def pooling_backward(call: ConcreteCall) -> list[Kernel]:
-    """Each element gathers from the windows that it is in; where windows are uneven, they add to zeros."""
-    x, out = call.operand("x"), call.out
-    if x is None or out is None or x.rank < 2 or not out.numel:
-        return []
-    cover = _window_positions(call, x, out) * out.numel / max(x.numel, 1)
-    indices = _INDEX_BYTES * out.numel if "max" in call.operator.name else 0
-    moved = (out.full_bytes + indices, x.full_bytes)
-    variant = f"{_pooling_variant(call, x)}_backward"
-    kernel = Kernel("pool", x.dtype, 0, 0, *moved, Windows(x.numel, cover), variant=variant)
-    zeros = [] if call.operator.name == "avg_pool" else [fill(x)]
-    return [*copied(call, again=True), *zeros, kernel]
-
-
-def _window_positions(call: ConcreteCall, x: Tensor, out: Tensor) -> float:
-    """Positions of a window."""
-    if call.operator.name.startswith("adaptive"):
-        return x.numel / out.numel
-    kernel = call.arguments.get("kernel_size")  # of a gradient operator, whose work is not the window's
-    if isinstance(kernel, tuple):
-        return prod(kernel) if len(kernel) > 1 else kernel[0] ** (x.rank - 2)
-    return call.cost.vector_flops / out.numel
-
-
-def _pooling_variant(call: ConcreteCall, x: Tensor) -> str:
-    layout = "_last" if is_last(x) else ""
-    return f"{call.operator.name}{'_volume' if x.rank >= _VOLUME_RANK else layout}"
-
-
 _BY_ELEMENT = frozenset({"scatter", "scatter_add", "scatter_reduce"})
 _BY_ROW = frozenset({"index_add", "index_copy", "index_reduce"})
 _ROW_VARIANT = "index_add"
@@ -291,20 +247,15 @@ def scatter(call: ConcreteCall) -> list[Kernel]:
     if source is None:
         source = index
     if name not in _BY_ELEMENT | _BY_ROW or source is None or index is None or not call.operands:
-        return _at_places(call)
+        kernels = of_rows("scatter", call)
+        if not call.operator.mutates:  # a copy of the operand
+            return [*kernels, *(elementwise(x, 0, 0) for x in call.operands[:1])]
+        return [replace(kernel, sizes=_written_rows(kernel, call.operands[0])) for kernel in kernels]
     x = call.operands[0]
     is_along_rows = name in _BY_ELEMENT and axis_of(call, x.rank) == x.rank - 1
     elements = index.numel if name in _BY_ELEMENT else source.numel
     kernel = scattered(x, elements, name) if is_along_rows else added_rows(x, elements)
     return [kernel] if call.operator.mutates else [copy(x), kernel]
-
-
-def _at_places(call: ConcreteCall) -> list[Kernel]:
-    """Rows of what is written, after a copy of the operand unless it is changed in place."""
-    kernels = of_rows("scatter", call)
-    if not call.operator.mutates:
-        return [*kernels, *(elementwise(x, 0, 0) for x in call.operands[:1])]
-    return [replace(kernel, sizes=_written_rows(kernel, call.operands[0])) for kernel in kernels]
 
 
 def _written_rows(kernel: Kernel, x: Tensor) -> Rows:
@@ -317,7 +268,7 @@ def scattered(x: Tensor, elements: int, name: str) -> Kernel:
     size = elements * x.bits // 8
     in_turn = Rows(elements, min(_IN_TURN, -(-elements // _THREADS)))
     variant = name if name == "scatter" else "scatter_add"
-    moved = size + _INDEX_BYTES * elements, size
+    moved = size + INDEX_BYTES * elements, size
     return Kernel("scatter", x.dtype, 0, 0, *moved, in_turn, variant=variant)
 
 
@@ -356,6 +307,40 @@ def _exchange(call: ConcreteCall, name: str, cost: Work, estimate: Estimate) -> 
     """A message to one device takes the kernel that messages to all take; who receives sends nothing, but waits as long."""
     sent = cost.written_bytes if name == "receive" else cost.link_bytes
     variant = "all_to_all" if name in ONE_TO_ONE else name
-    moved = (cost.read_bytes, cost.written_bytes)
     sizes = Exchange(sent, call.sizes(estimate.devices))
-    return Kernel("collective", call.operands[0].dtype, 0, 0, *moved, sizes, variant=variant)
+    return Kernel("collective", call.operands[0].dtype, 0, 0, *cost.moved, sizes, variant=variant)
+
+
+TO_HOST = "to_host"
+PINNED = ".pinned"  # after the direction
+
+
+class Transfer(NamedTuple):
+    """Which way a call copies, and through which memory of the host: `to_host`, `to_device.pinned`."""
+
+    variant: str
+
+    @property
+    def waits(self) -> bool:
+        """Whether the CPU waits for it: `save_on_cpu` of PyTorch does for all but what comes back from pinned memory."""
+        return self.variant.startswith(TO_HOST) or not self.variant.endswith(PINNED)
+
+    def kernel(self, value: TensorType) -> Kernel:
+        """The copy of a tensor."""
+        size = cast("int", value.like().nbytes)  # a recorded step has no open sizes
+        return Kernel("transfer", value.dtype.name, 0, 0, size, size, variant=self.variant)
+
+
+def hosted(step: Step) -> dict[str, StorageKind]:
+    """Values in the host's memory, counters of optimizers apart, with the kind of that memory."""
+    kinds = [memory.kind for memory in step.storages]
+    return {name: kinds[at] for name, (at, _, _) in step.places.items() if kinds[at] in HOST_KINDS}
+
+
+def transfer(call: PricedCall, kinds: Mapping[str, StorageKind]) -> Transfer | None:
+    """What a call of a recorded step copies between the two memories; None for others. kinds: of the host's, by value."""
+    given, made = call.uses[:1], call.node.outputs[:1]
+    if not given or not made or (given[0] in kinds) == (made[0] in kinds):
+        return None
+    direction, name = (TO_HOST, made[0]) if made[0] in kinds else ("to_device", given[0])
+    return Transfer(direction + (PINNED if kinds[name or ""] == "pinned" else ""))

@@ -11,26 +11,20 @@ of LSTMs on an H200 with PyTorch 2.11, and programs with a GRU.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import prod
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
+from graphflops.cost import Value
 from graphflops.dims import Dim, ceil_div, dim_max, total
-from graphflops.kernels.call import Tensor
+from graphflops.kernels.call import ConcreteCall, Tensor, Work
 from graphflops.kernels.choices import limits
-from graphflops.kernels.kernel import GROUPED, Kernel, Product, Recurrence
+from graphflops.kernels.kernel import GROUPED, HALF, SEQUENCE_RANK, Kernel, Layout, Pass, Product, Recurrence
 from graphflops.kernels.moved import copied, copy, elementwise, pointwise, reduction
+from graphflops.passes.program import PricedCall
 from graphflops.tensor import TensorType
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from typing import Literal
-
-    from graphflops.cost import Value
-    from graphflops.kernels.call import ConcreteCall, Work
-    from graphflops.kernels.kernel import Pass
-    from graphflops.passes.program import PricedCall
 
 _MATRIX_RANK = 2
 
@@ -59,7 +53,7 @@ class Problem(NamedTuple):
     def for_a(self) -> Problem:
         """The product whose result is the gradient of the first operand: grad x b^T."""
         was = self.sizes
-        layout: Literal["tn", "nn"] = "nn" if was.layout == "tn" else "tn"
+        layout = "nn" if was.layout == "tn" else "tn"
         return self._replace(sizes=replace(was, n=was.k, k=was.n, layout=layout))
 
     @property
@@ -70,22 +64,25 @@ class Problem(NamedTuple):
 
 
 def product(call: ConcreteCall) -> list[Kernel]:
-    """The product itself after the copies that it needs."""
+    """The product itself after the copies that it needs; a bias is added to rows that do not follow one another after it."""
     problem = problem_of(call)
     if problem is None:
         return []
-    x = call.operand("a")
     if call.operator.name == "grouped_mm":
         return _of_groups(call, problem)
+    x, bias, out, kernels = call.operand("a"), call.operand("bias"), call.out, copied(call)
     if call.operator.name == "linear" and x is not None and x.rank > _MATRIX_RANK and not x.is_contiguous:
-        return _of_scattered_rows(call, problem)
-    operands = [call.operand("a"), call.operand("b", "weight")]
-    kernels = copied(call)
-    bias, out = call.operand("bias"), call.out
+        if kernels:
+            problem = problem._replace(sizes=replace(problem.sizes, layout="tn"))
+        if bias is None or out is None:
+            return [*kernels, problem.kernel()]
+        added = pointwise(out, [out, bias], out.full_bytes + bias.nbytes, out.full_bytes, out.numel)
+        return [*kernels, problem.kernel(), added]
     if bias is not None and out is not None and bias.rank > 1:  # the result starts as a copy of it
         kernels.append(elementwise(out, bias.nbytes, out.full_bytes))
         bias = None
     kernel = problem.kernel(with_bias=bias is not None)
+    operands = [call.operand("a"), call.operand("b", "weight")]
     if problem.dtype == "int8" or len({x.bits for x in operands if x is not None}) > 1:  # of several widths
         kernel = replace(kernel, read_bytes=call.cost.read_bytes, written_bytes=call.cost.written_bytes)
     return [*kernels, kernel]
@@ -99,27 +96,12 @@ def _of_groups(call: ConcreteCall, problem: Problem) -> list[Kernel]:
     weight = max(call.operands, key=lambda operand: operand.rank)
     groups, rows = max(weight.shape[0], 1), problem.sizes.m
     sizes = replace(problem.sizes, m=-(-rows // groups), batch=groups)
-    kernel = Kernel(
-        *("matmul", problem.dtype, call.cost.matrix_flops, 0, call.cost.read_bytes, call.cost.written_bytes),
-        sizes,
-    )
+    kernel = Kernel("matmul", problem.dtype, call.cost.matrix_flops, 0, *call.cost.moved, sizes)
     if call.operands[0].rank == _MATRIX_RANK < weight.rank:
         unread = min(rows, groups) - groups * (1 - (1 - 1 / groups) ** rows)
         read = kernel.read_bytes - int(unread * weight.full_bytes / groups)
         kernel = replace(kernel, read_bytes=read, variant=GROUPED)
     return [Kernel("elementwise", "int64"), kernel]
-
-
-def _of_scattered_rows(call: ConcreteCall, problem: Problem) -> list[Kernel]:
-    """A linear layer of rows that do not follow one another: they are copied first where needed, the bias is added after."""
-    copies = copied(call)
-    ordered = problem._replace(sizes=replace(problem.sizes, layout="tn")) if copies else problem
-    bias, out = call.operand("bias"), call.out
-    added = []
-    if bias is not None and out is not None:
-        moved = (out.full_bytes + bias.nbytes, out.full_bytes)
-        added = [pointwise(out, [out, bias], *moved, out.numel)]
-    return [*copies, ordered.kernel(), *added]
 
 
 def product_backward(call: ConcreteCall) -> list[Kernel]:
@@ -168,10 +150,14 @@ def problem_of(call: ConcreteCall) -> Problem | None:
         return None
     a, b = call.operand("a") or call.operands[0], call.operand("b", "weight")
     k = max(call.cost.matrix_flops // (2 * out.numel), 1)
-    dtype = call.matrix_dtype or a.dtype
+    own = call.estimate.matrix_dtype  # where the rule states one
+    dtype = a.dtype if own is None else own.name
     batch, n = _batch_and_columns(call, out, b)
     m = out.numel // max(batch * n, 1)
-    return Problem(Product(m, n, k, batch, _layout(call, a, b)), dtype, a.bits)
+    # The first letter is that of the second operand, as BLAS orders them: t where k is innermost.
+    is_t = call.operator.name == "linear" or (b is not None and b.is_transposed)
+    layouts: tuple[Layout, Layout] = ("tt", "nt") if a.is_transposed else ("tn", "nn")
+    return Problem(Product(m, n, k, batch, layouts[not is_t]), dtype, a.bits)
 
 
 def _batch_and_columns(call: ConcreteCall, out: Tensor, b: Tensor | None) -> tuple[int, int]:
@@ -186,23 +172,13 @@ def _batch_and_columns(call: ConcreteCall, out: Tensor, b: Tensor | None) -> tup
     return prod(out.shape[: -1 if is_row else -2]), n
 
 
-def _layout(call: ConcreteCall, a: Tensor, b: Tensor | None) -> Literal["tn", "nn", "nt", "tt"]:
-    """The first letter is that of the second operand, as BLAS orders them: t where k is innermost."""
-    second_is_t = call.operator.name == "linear" or (b is not None and b.is_transposed)
-    if a.is_transposed:
-        return "tt" if second_is_t else "nt"
-    return "tn" if second_is_t else "nn"
-
-
 _GATES = {"lstm": 4, "gru": 3, "rnn": 1}
-_SEQUENCE_RANK = 3
 _LAYERS, _TRAIN, _BIDIRECTIONAL, _BATCH_FIRST = "#4", "#6", "#7", "#8"  # arguments by place
 _LSTM, _GRU, _LAYER_BYTES, _PRODUCTS, _BOTH_PRODUCTS = limits(
     *("cudnn_9", "recurrent", "lstm_reserve", "gru_reserve", "layer", "products", "both_products")
 )
 _OF_CUDNN = "_cudnn_rnn"
 _RESERVED = {"lstm": _LSTM, "gru": _GRU}  # tensors of all steps that one layer reserves, by cell
-_HALF = 16  # bits
 
 
 def recurrent(call: ConcreteCall) -> list[Kernel]:
@@ -211,8 +187,12 @@ def recurrent(call: ConcreteCall) -> list[Kernel]:
         return _of_cudnn(call)
     if not call.operands or call.out is None or not call.out.rank:
         return []
-    if _is_cell(call):
-        return _cell(call)
+    if "cell" in call.operator.word:  # products of operand and state, and all gates in one kernel
+        x, sizes = call.operands[0], _sizes(call)
+        gates = sizes.gates * sizes.hidden
+        size = sizes.batch * gates * x.bits // 8
+        gated = elementwise(x, 2 * size, size // sizes.gates, 3 * sizes.batch * gates)
+        return [*[problem.kernel() for problem in _of_cell(x, sizes)], gated]
     turned = [copy(_steps_first(call.operands[0]))] if _is_batch_first(call) else []
     return [*turned, _recurrence(call, call.cost, "forward")]
 
@@ -221,9 +201,18 @@ def recurrent_backward(call: ConcreteCall) -> list[Kernel]:
     """One kernel that goes through the steps in reverse."""
     if not call.operands or call.out is None or not call.out.rank:
         return []
-    if _is_cell(call):
-        return _cell_backward(call)
-    return [_recurrence(call, call.backward_cost, "backward")]
+    if "cell" not in call.operator.word:
+        return [_recurrence(call, call.backward_cost, "backward")]
+    # Of a cell the gates, sums for both biases, and of each product the gradients of its operand and weight.
+    x, sizes = call.operands[0], _sizes(call)
+    gates, rows = sizes.gates * sizes.hidden, sizes.batch
+    size = rows * gates * x.bits // 8
+    grads = replace(x, shape=(rows, gates), strides=(gates, 1), nbytes=size)
+    kernels = [elementwise(x, 2 * size, size, 3 * rows * gates)]
+    kernels += [reduction(grads, gates, is_inner=False)] * 2
+    for problem in _of_cell(x, sizes):
+        kernels += [problem.for_a.kernel(), problem.for_b.kernel()]
+    return kernels
 
 
 def _of_cudnn(call: ConcreteCall) -> list[Kernel]:
@@ -232,7 +221,7 @@ def _of_cudnn(call: ConcreteCall) -> list[Kernel]:
 
     x, own, cost = call.operands[0], call.own, call.cost
     state = call.named(own["hx"].name)
-    if state is None or state.rank != _SEQUENCE_RANK or x.rank != _SEQUENCE_RANK:
+    if state is None or state.rank != SEQUENCE_RANK or x.rank != SEQUENCE_RANK:
         return []
     directions = 2 if own.get("bidirectional") else 1
     layers, hidden = state.shape[0] // directions, state.shape[-1]
@@ -243,17 +232,12 @@ def _of_cudnn(call: ConcreteCall) -> list[Kernel]:
     phase: Pass = "backward" if call.operator.word.endswith("_backward") else "forward"
     gates = MODES[own["mode"]].gates
     sizes = Recurrence(steps, batch, x.shape[-1], hidden, gates, layers, directions, phase)
-    moved = cost.read_bytes, cost.written_bytes
-    return [*turned, Kernel("recurrence", x.dtype, cost.matrix_flops, 0, *moved, sizes)]
-
-
-def _is_cell(call: ConcreteCall) -> bool:
-    return "cell" in call.operator.word
+    return [*turned, Kernel("recurrence", x.dtype, cost.matrix_flops, 0, *cost.moved, sizes)]
 
 
 def _is_batch_first(call: ConcreteCall) -> bool:
     found = call.arguments.get(_BATCH_FIRST, call.arguments.get("batch_first"))
-    return found is True and bool(call.operands) and call.operands[0].rank >= _SEQUENCE_RANK
+    return found is True and bool(call.operands) and call.operands[0].rank >= SEQUENCE_RANK
 
 
 def _steps_first(x: Tensor) -> Tensor:
@@ -264,8 +248,8 @@ def _steps_first(x: Tensor) -> Tensor:
 
 
 def _recurrence(call: ConcreteCall, cost: Work, phase: Pass) -> Kernel:
-    moved, sizes = (cost.read_bytes, cost.written_bytes), replace(_sizes(call), phase=phase)
-    return Kernel("recurrence", call.operands[0].dtype, cost.matrix_flops, 0, *moved, sizes)
+    sizes = replace(_sizes(call), phase=phase)
+    return Kernel("recurrence", call.operands[0].dtype, cost.matrix_flops, 0, *cost.moved, sizes)
 
 
 def _sizes(call: ConcreteCall) -> Recurrence:
@@ -273,39 +257,15 @@ def _sizes(call: ConcreteCall) -> Recurrence:
     x, out = call.operands[0], call.out
     assert out is not None
     gates = _GATES.get(call.operator.name, 1)
-    state = next((r for r in call.results[1:] if r.rank >= _SEQUENCE_RANK), None)
+    state = next((r for r in call.results[1:] if r.rank >= SEQUENCE_RANK), None)
     hidden = state.shape[-1] if state is not None else out.shape[-1]
     directions = max(out.shape[-1] // max(hidden, 1), 1)
     layers = max(prod(state.shape[:-2]) // directions, 1) if state is not None else 1
-    if x.rank < _SEQUENCE_RANK:
+    if x.rank < SEQUENCE_RANK:
         steps, batch = (x.shape[0], 1) if state is not None else (1, x.shape[0] if x.rank else 1)
     else:
         steps, batch = (x.shape[1], x.shape[0]) if _is_batch_first(call) else x.shape[:2]
     return Recurrence(steps, batch, x.shape[-1] if x.rank else 1, hidden, gates, layers, directions)
-
-
-def _cell(call: ConcreteCall) -> list[Kernel]:
-    """Products of operand and state, and all gates in one kernel."""
-    x, sizes = call.operands[0], _sizes(call)
-    gates = sizes.gates * sizes.hidden
-    size = sizes.batch * gates * x.bits // 8
-    products = [problem.kernel() for problem in _of_cell(x, sizes)]
-    return [*products, elementwise(x, 2 * size, size // sizes.gates, 3 * sizes.batch * gates)]
-
-
-def _cell_backward(call: ConcreteCall) -> list[Kernel]:
-    """The gates, sums for both biases, and of each product the gradients of its operand and weight."""
-    x, sizes = call.operands[0], _sizes(call)
-    gates, rows = sizes.gates * sizes.hidden, sizes.batch
-    size = rows * gates * x.bits // 8
-    grads = replace(x, shape=(rows, gates), strides=(gates, 1), nbytes=size)
-    kernels = [
-        elementwise(x, 2 * size, size, 3 * rows * gates),
-        *[reduction(grads, gates, is_inner=False)] * 2,
-    ]
-    for problem in _of_cell(x, sizes):
-        kernels += [problem.for_a.kernel(), problem.for_b.kernel()]
-    return kernels
 
 
 def _of_cell(x: Tensor, sizes: Recurrence) -> list[Problem]:
@@ -338,7 +298,7 @@ class Recurrent(NamedTuple):
         if name not in _RESERVED or call.node.operator.kind != "recurrent":
             return None
         out = values.get(call.node.outputs[0] or "")
-        if not isinstance(out, TensorType) or out.rank != _SEQUENCE_RANK:
+        if not isinstance(out, TensorType) or out.rank != SEQUENCE_RANK:
             return None
         arguments, tensors = call.node.arguments(), [values[each] for each in call.tensors(values)]
         layers, directions = arguments.get(_LAYERS), 2 if arguments.get(_BIDIRECTIONAL) is True else 1
@@ -348,15 +308,12 @@ class Recurrent(NamedTuple):
         x, weights = tensors[0], tensors[1 + states :]
         copied = total(weight.like().nbytes for weight in weights if isinstance(weight, TensorType))
         unit = ceil_div(out.nbytes, directions)
-        is_half, is_training = out.dtype.bits == _HALF, arguments.get(_TRAIN) is True
+        is_half, is_training = out.dtype.bits == HALF, arguments.get(_TRAIN) is True
         of_all = unit * directions
         between = layers > 1 and name == "lstm"  # what a layer gives to the next
         products = (_BOTH_PRODUCTS if directions > 1 else _PRODUCTS + between) + is_batch_first  # units
         workspace = unit * products + copied + layers * directions * _LAYER_BYTES
         transposed = out.like().nbytes if is_batch_first else 0
         unwanted = x.like().nbytes if isinstance(x, TensorType) and not x.requires_grad else 0
-        return Recurrent(
-            reserve_bytes(name, of_all, layers, copied, is_half=is_half, is_training=is_training),
-            workspace,
-            workspace + unwanted + dim_max(0, transposed - copied),
-        )
+        reserve = reserve_bytes(name, of_all, layers, copied, is_half=is_half, is_training=is_training)
+        return Recurrent(reserve, workspace, workspace + unwanted + dim_max(0, transposed - copied))

@@ -5,27 +5,21 @@ A loss is a pointwise kernel and a reduction, or of classes a softmax and one bl
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from math import prod
-from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from graphflops.dims import Dim
+from graphflops.execution.strides import HasStrides
 from graphflops.graph import Ref
-from graphflops.kernels.batch_norm import batch_norm, batch_norm_backward
+from graphflops.kernels.call import ConcreteCall, Sizes, Tensor
 from graphflops.kernels.choices import limits
-from graphflops.kernels.kernel import Kernel, Rows, Strided
-from graphflops.kernels.moved import copied, elementwise, fill, pointwise, reduction
+from graphflops.kernels.kernel import HALF, Kernel, Rows, Strided
+from graphflops.kernels.moved import copied, elementwise, fill, is_last, pointwise, reduction
+from graphflops.passes.program import PricedCall, PricedProgram
 from graphflops.tensor import DTYPES, TensorType
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from graphflops.dims import Dim
-    from graphflops.execution.strides import HasStrides
-    from graphflops.kernels.call import ConcreteCall, Sizes, Tensor
-    from graphflops.passes.program import PricedCall, PricedProgram
-
-_HALF = 16  # bits
 _MANY_ROWS, _FEW_COLUMNS, _ROWS_OF_A_PART, _VECTOR = limits(
     *("aten_2", "layer_norm", "many_rows", "few_columns", "rows_of_a_part", "vector")
 )
@@ -44,7 +38,7 @@ def norm(call: ConcreteCall) -> list[Kernel]:
     if name == "batch_norm":
         return batch_norm(call, x)
     in_order = copied(call)
-    kernel = _kernel(call, x, call.cost.read_bytes, call.cost.written_bytes)
+    kernel = _kernel(call, x, *call.cost.moved)
     if x.rank and kernel.sizes is not None and rows_of(call, x).columns % _VECTOR:
         moments = replace(kernel, written_bytes=0, variant="moments")
         return [*in_order, moments, replace(kernel, variant="applied")]
@@ -70,21 +64,16 @@ def norm_backward(call: ConcreteCall) -> list[Kernel]:
     name = call.operator.name
     if name == "batch_norm":
         return batch_norm_backward(call, x)
-    of_x = replace(_kernel(call, x, 2 * x.full_bytes, x.full_bytes), variant=f"{name}_backward")
     if name in ("group_norm", "native_group_norm"):
-        return _group_norm_backward(call, x)
+        # Sums over the pixels of each channel, factors made of them, and these applied; the weight's gradient from the sums.
+        channels, small = prod(x.shape[:2]), elementwise(x, 0, 0)
+        rows = Rows(channels, x.numel // max(channels, 1))
+        sums = replace(_kernel(call, x, 2 * x.full_bytes, 0), sizes=rows, variant="channel_sums")
+        applied = _with_factors(x, 2 * x.full_bytes, 4, 3)
+        return [sums, *[small, applied] * x.requires_grad, *[small] * call.wants("weight", "bias")]
+    of_x = replace(_kernel(call, x, 2 * x.full_bytes, x.full_bytes), variant=f"{name}_backward")
     of_weight = _weight_gradient(call, x, name) if call.wants("weight", "bias") else []
     return [*copied(call, again=True), *[of_x] * x.requires_grad, *of_weight]
-
-
-def _group_norm_backward(call: ConcreteCall, x: Tensor) -> list[Kernel]:
-    """Sums over the pixels of each channel, factors made of them, and these applied; the weight's gradient from the sums."""
-    channels = prod(x.shape[:2])
-    sums = replace(_kernel(call, x, 2 * x.full_bytes, 0), sizes=Rows(channels, x.numel // max(channels, 1)))
-    small = elementwise(x, 0, 0)
-    applied = _with_factors(x, 2 * x.full_bytes, 4, 3)
-    of_weight = [small] * call.wants("weight", "bias")
-    return [replace(sums, variant="channel_sums"), *[small, applied] * x.requires_grad, *of_weight]
 
 
 def _with_factors(x: Tensor, read: int, work: int, factors: int) -> Kernel:
@@ -95,23 +84,26 @@ def _with_factors(x: Tensor, read: int, work: int, factors: int) -> Kernel:
 
 def _weight_gradient(call: ConcreteCall, x: Tensor, name: str) -> list[Kernel]:
     """A block for every 32 columns that goes through all rows; very many rows of few columns in parts that are added up."""
-    columns, work, read = _columns(call, x), 4 * x.numel, 2 * x.full_bytes
-    if columns.columns <= _MANY_ROWS or columns.rows >= _FEW_COLUMNS:
-        return [Kernel("reduction", x.dtype, 0, work, read, 0, columns, variant=f"{name}_weight")]
-    parts = columns.columns // _ROWS_OF_A_PART
-    added = Rows(columns.rows, parts, is_inner=False)
-    size = columns.rows * parts * 4
-    return [
-        elementwise(x, read, size, work),
-        Kernel("reduction", "float32", 0, size // 4, size, 0, added, variant="outer"),
-    ]
+    over, work, read = rows_of(call, x), 4 * x.numel, 2 * x.full_bytes
+    rows, columns = over.rows, over.columns
+    if rows <= _MANY_ROWS or columns >= _FEW_COLUMNS:
+        sums = Rows(columns, rows, is_inner=False)
+        return [Kernel("reduction", x.dtype, 0, work, read, 0, sums, variant=f"{name}_weight")]
+    parts = rows // _ROWS_OF_A_PART
+    added = Rows(columns, parts, is_inner=False)
+    size = columns * parts * 4
+    summed = Kernel("reduction", "float32", 0, size // 4, size, 0, added, variant="outer")
+    return [elementwise(x, read, size, work), summed]
 
 
 def _kernel(call: ConcreteCall, x: Tensor, read: int, written: int) -> Kernel:
-    work = call.cost.vector_flops + call.cost.transcendentals
     rows = rows_of(call, x)
-    variant = "" if rows.is_inner else "outer"
-    return Kernel("normalization", x.dtype, 0, work, read, written, rows, variant=variant)
+    return _of(call, x, read, written, rows, "" if rows.is_inner else "outer")
+
+
+def _of(call: ConcreteCall, x: Tensor, read: int, written: int, rows: Rows, variant: str) -> Kernel:
+    """A kernel with the work of a norm."""
+    return Kernel("normalization", x.dtype, 0, call.cost.arithmetic, read, written, rows, variant=variant)
 
 
 def rows_of(call: ConcreteCall, x: Tensor) -> Rows:
@@ -127,10 +119,104 @@ def rows_of(call: ConcreteCall, x: Tensor) -> Rows:
     return Rows(x.numel // max(columns, 1), columns)
 
 
-def _columns(call: ConcreteCall, x: Tensor) -> Rows:
-    """The sums over rows that the gradients of weight and bias are."""
-    rows = rows_of(call, x)
-    return Rows(rows.columns, rows.rows, is_inner=False)
+# Batch norms as PyTorch and cuDNN compute them (Normalization.cuh of ATen)
+
+(_ON_CHIP,) = limits("cudnn_9", "batch_norm", "on_chip")
+_WARP = 32  # pixels
+_SHARED = 2  # images of a block
+_THREADS = (32, 64, 128, 256, 512)  # of a block along the pixels of an image; the last: of a block
+_IN_TURN = 4  # pixels of a thread in gradients
+
+
+def batch_norm(call: ConcreteCall, x: Tensor) -> list[Kernel]:
+    """In training one kernel of cuDNN, or three of PyTorch: moments, running moments, and their use; else the last alone."""
+    if call.arguments.get("training") is not True:
+        return _applied(call, x)
+    if _is_of_cudnn(call, x):
+        return [_of_cudnn(call, x, 1, "batch_norm_training")]
+    channels, size = _count(x), x.full_bytes
+    running = elementwise(x, 4 * channels, 4 * channels)
+    if is_last(x):
+        moments = _of(call, x, size, 0, _channels(x, _pixels(x)), "batch_norm_moments_last")
+        applied = _of(call, x, size, size, Rows(_pixels(x), channels), "batch_norm_applied_last")
+        return [running, moments, running, applied]
+    moments = _of(call, x, size, 0, _channels(x, _turns(x, 1)), "batch_norm_moments")
+    return [moments, running, _applied(call, x)[-1]]
+
+
+def batch_norm_backward(call: ConcreteCall, x: Tensor) -> list[Kernel]:
+    """One kernel for all gradients, or two of PyTorch where channels are innermost: sums, and their use."""
+    arguments, size = call.arguments, x.full_bytes
+    if arguments.get("training", arguments.get("train")) is not False and _is_of_cudnn(call, x):
+        return [_of_cudnn(call, x, 2, "batch_norm_training_backward")]
+    if is_last(x):
+        sums = _of(call, x, 2 * size, 0, _channels(x, _pixels(x)), "batch_norm_sums_last")
+        rows = Rows(_pixels(x), _count(x))
+        return [sums, _of(call, x, 2 * size, size, rows, "batch_norm_gradient_last")]
+    return [_of(call, x, 2 * size, size, _channels(x, _turns(x, _IN_TURN)), "batch_norm_backward")]
+
+
+def _is_of_cudnn(call: ConcreteCall, x: Tensor) -> bool:
+    """Whether cuDNN has it: not in bfloat16, and with a weight, in float32 beside 16 bits (Normalization.cpp)."""
+    weight = call.operand("weight")
+    if weight is None or x.rank <= 2 or "bfloat16" in (x.dtype, weight.dtype):
+        return False
+    return x.bits > HALF or weight.bits > HALF
+
+
+def _of_cudnn(call: ConcreteCall, x: Tensor, tensors: int, variant: str) -> Kernel:
+    """A kernel that reads so many tensors twice, or once where a channel of them stays on the chip."""
+    rows, times = _channels(x, _pixels(x)), 2
+    if is_last(x):
+        variant += "_last"
+    elif tensors * rows.columns * x.bits <= 8 * _ON_CHIP:
+        variant, times = f"{variant}_once", 1
+    return _of(call, x, times * tensors * x.full_bytes, x.full_bytes, rows, variant)
+
+
+def _count(x: Tensor) -> int:
+    """Channels."""
+    return prod(x.shape[1:2])
+
+
+def _pixels(x: Tensor) -> int:
+    """Pixels of all images."""
+    return x.numel // max(_count(x), 1)
+
+
+def _channels(x: Tensor, columns: int) -> Rows:
+    """A block for each channel. columns: elements that it goes through, with those that have no pixel."""
+    return Rows(_count(x), columns, is_inner=False)
+
+
+def _turns(x: Tensor, each: int) -> int:
+    """Turns of a block of a channel, each of as many elements as the block has threads: rows of pixels of several images."""
+    pixels = prod(x.shape[2:])
+    along = max(_threads(pixels // each), min(_threads(pixels), _THREADS[1]))
+    across = _THREADS[-1] // along
+    return -(-x.shape[0] // across) * -(-pixels // along) * _THREADS[-1]
+
+
+def _threads(pixels: int) -> int:
+    return next((each for each in _THREADS if pixels <= each), _THREADS[-1])
+
+
+def _applied(call: ConcreteCall, x: Tensor) -> list[Kernel]:
+    """One kernel with a block for each channel of each image; in half precision the factors are made first, by two."""
+    channels = _count(x)
+    read, written = call.cost.moved
+    factors = []
+    if x.bits == HALF:  # the variance in float32, and the inverse of its root
+        sizes = Strided(channels, 1, 2, has_casts=True)
+        cast = Kernel("copy", x.dtype, 0, 0, 2 * channels, 4 * channels, sizes, variant="strided")
+        factors = [cast, elementwise(x, 4 * channels, 4 * channels)]
+    if prod(x.shape[2:]) == 1 or x.strides[1] == 1:  # channels are innermost: a pointwise kernel
+        rows = Rows(x.numel // max(channels, 1), channels)
+        return [*factors, _of(call, x, read, written, rows, "batch_norm_last")]
+    pixels = prod(x.shape[2:])
+    images = -(-x.shape[0] // (_SHARED if pixels <= _WARP else 1))  # small ones share a block
+    rows = Rows(images * channels, pixels)
+    return [*factors, _of(call, x, read, written, rows, "batch_norm")]
 
 
 _OF_CLASSES = frozenset({"nll_loss", "cross_entropy_loss"})
@@ -168,9 +254,8 @@ def loss_backward(call: ConcreteCall) -> list[Kernel]:
     if x is None or not x.numel or call.gradient is None:
         return []
     if call.operator.name in _OF_CLASSES and x.shape:
-        softmax = (
-            [_softmax(x, "log_softmax_backward", 2)] if call.operator.name == "cross_entropy_loss" else []
-        )
+        has_softmax = call.operator.name == "cross_entropy_loss"
+        softmax = [_softmax(x, "log_softmax_backward", 2)] * has_softmax
         small = [elementwise(x, 0, 0)]
         if _is_of_shares(call):
             return [*small * 2, _each(x), *softmax]

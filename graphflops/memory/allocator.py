@@ -98,7 +98,13 @@ class Allocator:
         pool = self.pools.get((is_small, stream))
         if pool is None:
             pool = self.pools[is_small, stream] = Pool(is_small)
-        block = self._best_fit(pool, rounded) or self._grown(pool, rounded)
+        block = self._best_fit(pool, rounded)
+        if block is None:  # from new memory of the device
+            try:
+                block = self._taken(pool, rounded)
+            except OutOfMemory:
+                self.empty_cache()
+                block = self._taken(pool, rounded)
         remaining = block.size - rounded
         if self._splits(pool, remaining):
             self._split(block, rounded)
@@ -129,11 +135,9 @@ class Allocator:
 
     def cached(self) -> tuple[object, ...]:
         """The segments and their free blocks: while the blocks in use stay, equal requests are then served alike."""
-        free = [
-            ([entry[:2] for entry in pool.free], [block.address for block in pool.unmapped])
-            for pool in self.pools.values()
-        ]
-        return (dict(self.segments), free)
+        pools = [(pool.free, pool.unmapped) for pool in self.pools.values()]
+        kept = [([entry[:2] for entry in free], [block.address for block in left]) for free, left in pools]
+        return (dict(self.segments), kept)
 
     def _splits(self, pool: Pool, remaining: int) -> bool:
         return remaining >= _UNIT if pool.is_small else remaining > _SMALL
@@ -141,14 +145,6 @@ class Allocator:
     def _best_fit(self, pool: Pool, size: int) -> Block | None:
         at = bisect_left(pool.free, (size, 0))
         return None if at == len(pool.free) else pool.free.pop(at)[2]
-
-    def _grown(self, pool: Pool, size: int) -> Block:
-        """A free block from new memory of the device."""
-        try:
-            return self._taken(pool, size)
-        except OutOfMemory:
-            self.empty_cache()
-            return self._taken(pool, size)
 
     def _taken(self, pool: Pool, size: int) -> Block:
         taken = _LARGE_SEGMENT if size < _OWN_SEGMENT else -(-size // _ROUNDED) * _ROUNDED
@@ -259,23 +255,21 @@ class ExpandableAllocator(Allocator):
         """Unmap the whole pages of free blocks."""
         for pool in self.pools.values():
             for _, _, block in [*pool.free]:
-                self._unmap(block)
+                first = -(-block.address // pool.page) * pool.page
+                last = (block.address + block.size) // pool.page * pool.page
+                if first < last:
+                    self._unmap(block, first, last)
 
-    def _unmap(self, block: Block) -> None:
+    def _unmap(self, block: Block, first: int, last: int) -> None:
         pool = block.pool
-        first = -(-block.address // pool.page) * pool.page
-        last = (block.address + block.size) // pool.page * pool.page
-        if first >= last:
-            return
         pool.remove(block)
         self.reserved -= last - first
         if first > block.address:
             self._split(block, first - block.address)
             assert block.next is not None
-            rest = block.next
-            pool.remove(rest)
+            pool.remove(block.next)
             pool.add(block)
-            block = rest
+            block = block.next
         if last < block.address + block.size:
             self._split(block, last - first)
         block.is_mapped = False
@@ -291,6 +285,5 @@ def _room(block: Block | None) -> int:
     """Bytes of a free block and all free ones that follow it."""
     room = 0
     while block is not None and not block.is_used:
-        room += block.size
-        block = block.next
+        room, block = room + block.size, block.next
     return room

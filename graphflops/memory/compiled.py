@@ -8,25 +8,21 @@ estimates that peak as if nothing were used again.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-from graphflops.dims import dim_max
+from graphflops.dims import Dim, dim_max
+from graphflops.inductor.fusing import Kernel
+from graphflops.inductor.plan import CompiledGraph, Plan, Plans
 from graphflops.memory.on_gpu import Eager, OnGpu
 from graphflops.passes.memory import Peaks, memory_use
 from graphflops.passes.meter import Meter
+from graphflops.passes.program import CallByCall, MemoryUse, Peak, PricedGraph, PricedProgram
+from graphflops.report import Timeline
 from graphflops.tensor import TensorType
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from graphflops.dims import Dim
-    from graphflops.inductor.fusing import Kernel
-    from graphflops.inductor.plan import CompiledGraph, Plan, Plans
-    from graphflops.passes.program import CallByCall, MemoryUse, Peak, PricedGraph, PricedProgram
-    from graphflops.report import Timeline
 
 _AGAIN = " again"  # after the name of a tensor that the backward computes a second time
 
@@ -55,18 +51,19 @@ class _CompiledPeaks(Peaks):
         earlier: Iterable[str],
     ) -> tuple[Peak, Timeline, int]:
         """The peak of a graph, what is held when, and how many of the entries outlive it."""
-        inside = {
-            call.node.name: dim_max(*(peak.bytes for peak in found))
-            for call, found in zip(execution.calls, peaks, strict=True)
-            if found
-        }
+        inner = [(call, found) for call, found in zip(execution.calls, peaks, strict=True) if found]
+        inside = {call.node.name: dim_max(*(peak.bytes for peak in found)) for call, found in inner}
         run = _Run(self.plans.plan(graph, training=seeds is not None), Meter(self.sizes), inside)
         for name in dict.fromkeys(resident):
             value = execution.values.get(name)
             if isinstance(value, TensorType):
                 run.meter.take(name, value.nbytes, "input")
+        # Gradients of parameters from an earlier micro-step; new ones are added to them in the end.
         for name in earlier:
-            run.hold_gradient(name)
+            value = execution.values.get(name)
+            if isinstance(value, TensorType):
+                run.meter.take(name, value.like().nbytes, "gradient", f"{name} earlier")
+                run.earlier.append(name)
         turn = run.graphs()
         return run.meter.peak(), *run.meter.timeline(turn)
 
@@ -79,13 +76,6 @@ class _Run:
         self.earlier: list[str] = []
         # By tensor that outlives its graph, the key of its memory in the meter.
         self.memory: dict[str, str] = {}
-
-    def hold_gradient(self, name: str) -> None:
-        """Hold the gradient of a parameter from an earlier micro-step; the new one is added to it in the end."""
-        value = self.plan.execution.values.get(name)
-        if isinstance(value, TensorType):
-            self.meter.take(name, value.like().nbytes, "gradient", f"{name} earlier")
-            self.earlier.append(name)
 
     def graphs(self) -> int | None:
         """Run the forward, and in training the backward; the moment at which the backward starts."""
@@ -175,15 +165,8 @@ class _Run:
             for name in kernel.outputs:
                 ends = [read for read in self.overwritten(kernel, name) if last.get(read) == place]
                 over = tuple(read for read in ends if read not in kept)
-                buffer = Buffer(
-                    name,
-                    size(name),
-                    place,
-                    last.get(name, place),
-                    over,
-                    is_fresh=not kernel.takes_free_memory,
-                )
-                buffers.append(buffer)
+                is_fresh, until = kernel.members[-1].allocates, last.get(name, place)
+                buffers.append(Buffer(name, size(name), place, until, over, is_fresh=is_fresh))
         inside = {place: sum(map(size, kernel.inside)) for place, kernel in enumerate(order, 1)}
         return reused([buffer for buffer in buffers if buffer.size], end, inside)
 
@@ -251,9 +234,8 @@ class _Plan:
     def place(self, buffer: Buffer) -> None:
         """Write a tensor over another, or into a buffer that is free, or leave it a buffer of its own."""
         free = self.free[buffer.size]
-        over = next(
-            (x for x in buffer.over if self.sizes.get(x) == buffer.size and x not in self.taken), None
-        )
+        fitting = (name for name in buffer.over if self.sizes.get(name) == buffer.size)
+        over = next((name for name in fitting if name not in self.taken), None)
         if over is not None:
             self.taken.add(over)
             name = self.instead[buffer.name] = self.instead.get(over, over)

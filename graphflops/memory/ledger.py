@@ -6,32 +6,25 @@ the optimizer's state and the workspaces of libraries; the optimizer's step come
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-from graphflops.devices import platform_of
-from graphflops.dims import Expr, dim_max, evaluate, total
+from graphflops.devices import Device, Platform, platform_of
+from graphflops.dims import Dim, Expr, dim_max, evaluate, total
 from graphflops.errors import DimError, ModelError
 from graphflops.execution.strides import row_major
-from graphflops.graph import Ref
+from graphflops.graph import Ref, Step
 from graphflops.kernels.beside import reduction_bytes
 from graphflops.memory.allocator import Allocator
 from graphflops.memory.replay import LASTING, OPTIMIZER, repeat, replay, without_value
 from graphflops.ops import operator
-from graphflops.passes.optimizer import Buffer, trained, update
-from graphflops.report import Held, PhaseMemory, Timeline
+from graphflops.passes.optimizer import Buffer, Parameter, trained, update
+from graphflops.passes.program import MemoryUse, PricedProgram
+from graphflops.report import Execution, Held, HeldKind, MemoryPhase, PhaseMemory, Row, Timeline
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from graphflops.devices import Device, Platform
-    from graphflops.dims import Dim
-    from graphflops.graph import Step
-    from graphflops.passes.optimizer import Parameter
-    from graphflops.passes.program import MemoryUse, Names, PricedProgram
-    from graphflops.report import Execution, HeldKind, MemoryPhase, Row
-
+Values = Mapping[str, int]  # of sizes, by symbol
 _CUBLAS = "cuBLAS"
 _LT_WORKSPACE = 2**20  # for products with a bias: CUBLASLT_WORKSPACE_SIZE by default
 _PARTIAL_BYTES = 4  # of a sum in float32
@@ -85,9 +78,7 @@ def ledger(
     return tuple([_measured(phase, program, execution, device) for phase in phases])
 
 
-def at_sizes(
-    entry: PhaseMemory, values: Mapping[str, int], allocator: Allocator, rows: Sequence[Row]
-) -> PhaseMemory:
+def at_sizes(entry: PhaseMemory, values: Values, allocator: Allocator, rows: Sequence[Row]) -> PhaseMemory:
     """The entry of a phase with its peak at these sizes, and with what the allocator takes. rows: of its report.
 
     What the allocator takes beside the requested bytes goes by the number of blocks and segments, not by their sizes: the
@@ -110,18 +101,14 @@ def at_sizes(
         return replace(peak, allocated_peak=None, reserved_peak=None, device_total=None)
     replay(timeline, known, allocator)
     requested = evaluate(entry.requested_peak, values) or 0
-    allocated = entry.requested_peak + (allocator.peak_allocated - requested)
-    reserved = entry.requested_peak + (allocator.peak_reserved - requested)
+    peaks = (allocator.peak_allocated, allocator.peak_reserved)
+    allocated, reserved = (entry.requested_peak + (taken - requested) for taken in peaks)
     whole = None if entry.context is None else reserved + entry.context
     return replace(peak, allocated_peak=allocated, reserved_peak=reserved, device_total=whole)
 
 
 def below_limit(
-    entry: PhaseMemory,
-    values: Mapping[str, int],
-    limit: int,
-    rows: Sequence[Row],
-    margins: Sequence[int] = (0,),
+    entry: PhaseMemory, values: Values, limit: int, rows: Sequence[Row], margins: Sequence[int] = (0,)
 ) -> PhaseMemory:
     """The entry of a phase that the allocator gives so many bytes, run again and again: without workspaces that it misses.
 
@@ -132,11 +119,11 @@ def below_limit(
     Raises OutOfMemory where the phase does not run, ModelError for an open size.
     """
     timeline, sizes = entry.timeline, known_sizes(entry, values)
-    spared = {
-        place
-        for place, held in enumerate(timeline.held)
-        if held.kind == "workspace" and _is_convolution(rows, timeline.rows[held.first])
-    }
+    spared = set[int]()
+    for place, each in enumerate(timeline.held):
+        row = timeline.rows[each.first] if each.kind == "workspace" else OPTIMIZER
+        if row != OPTIMIZER and operator(rows[row].op).kind == "convolution":
+            spared.add(place)
     missed: set[int] = set()
     for margin in margins:
         larger = _larger(timeline, sizes, margin)
@@ -152,7 +139,7 @@ def below_limit(
     return replace(entry, timeline=less, requested_peak=max(live_bytes(less, known)))
 
 
-def repeated_peak(entry: PhaseMemory, values: Mapping[str, int], margin: int) -> int:
+def repeated_peak(entry: PhaseMemory, values: Values, margin: int) -> int:
     """The most that the allocator takes for a phase that runs again and again without a limit. margin: as above."""
     allocator = Allocator()
     sizes = known_sizes(entry, values)
@@ -162,13 +149,11 @@ def repeated_peak(entry: PhaseMemory, values: Mapping[str, int], margin: int) ->
 
 def _larger(timeline: Timeline, sizes: Sequence[int], margin: int) -> list[int]:
     """Sizes in which everything beside parameters and optimizer is larger by so many thousandths."""
-    return [
-        size if held.kind in LASTING else size + size * margin // 1000
-        for held, size in zip(timeline.held, sizes, strict=True)
-    ]
+    pairs = zip(timeline.held, sizes, strict=True)
+    return [size if held.kind in LASTING else size + size * margin // 1000 for held, size in pairs]
 
 
-def known_sizes(entry: PhaseMemory, values: Mapping[str, int]) -> list[int]:
+def known_sizes(entry: PhaseMemory, values: Values) -> list[int]:
     """Bytes of each entry of a phase's timeline; ModelError for one without a value, and for a negative one."""
     sizes = [size for size in _sizes(entry.timeline, values) if size is not None]
     if len(sizes) < len(entry.timeline.held) or evaluate(entry.requested_peak, values) is None:
@@ -178,11 +163,7 @@ def known_sizes(entry: PhaseMemory, values: Mapping[str, int]) -> list[int]:
     return sizes
 
 
-def _is_convolution(rows: Sequence[Row], row: int) -> bool:
-    return row != OPTIMIZER and operator(rows[row].op).kind == "convolution"
-
-
-def peak_moment(timeline: Timeline, values: Mapping[str, int]) -> int:
+def peak_moment(timeline: Timeline, values: Values) -> int:
     """The moment at which most is alive; a size without a value is taken to be large."""
     sizes = _sizes(timeline, values)
     if None in sizes:
@@ -192,7 +173,7 @@ def peak_moment(timeline: Timeline, values: Mapping[str, int]) -> int:
     return live.index(max(live))
 
 
-def _sizes(timeline: Timeline, values: Mapping[str, int]) -> list[int | None]:
+def _sizes(timeline: Timeline, values: Values) -> list[int | None]:
     """Bytes of each entry; None where a size has no value."""
     known: dict[Dim, int | None] = {}
     for held in timeline.held:
@@ -204,11 +185,9 @@ def _sizes(timeline: Timeline, values: Mapping[str, int]) -> list[int | None]:
 def on_device(entry: PhaseMemory, device: Device) -> PhaseMemory:
     """The entry of a phase on another device, whose context and workspaces it gets; the allocator's figures are left out."""
     size = device.blas_workspace_bytes
-    held = [
-        one._replace(bytes=size) if one.name == _CUBLAS and one.kind == "library" and size else one
-        for one in entry.timeline.held
-    ]
-    more = total(one.bytes for one in held) - total(one.bytes for one in entry.timeline.held)
+    given, blas = entry.timeline.held, (_CUBLAS, "library")
+    held = [x._replace(bytes=size) if size and (x.name, x.kind) == blas else x for x in given]
+    more = total(x.bytes for x in held) - total(x.bytes for x in given)
     return replace(
         entry,
         device=device.name,
@@ -314,32 +293,26 @@ def _workspaces(program: PricedProgram, device: Device | None, timeline: Timelin
     backward = [moment for moment in uses if turn is not None and moment >= turn]
     biases = [products[timeline.rows[moment]].arguments().get("bias") for moment in uses]
     biased = [moment for moment, bias in zip(uses, biases, strict=True) if isinstance(bias, Ref)]
-    return [
-        *[Held(_CUBLAS, "library", first, last, size) for first in (*uses[:1], *backward[:1])],
-        *[Held("cuBLASLt", "library", first, last, _LT_WORKSPACE) for first in biased[:1]],
-    ]
-
-
-def _requested(phase: _Phase, names: Names) -> Dim:
-    """The most bytes that a phase asks for at once; a name where the formula grows too large."""
-    try:
-        lasting = total(held.bytes for held in phase.timeline.held if held.kind in LASTING)
-        return lasting + dim_max(phase.activations, phase.update)
-    except DimError:
-        return names.too_large("requested_peak")
+    held = [Held(_CUBLAS, "library", first, last, size) for first in (*uses[:1], *backward[:1])]
+    return held + [Held("cuBLASLt", "library", first, last, _LT_WORKSPACE) for first in biased[:1]]
 
 
 def _measured(
     phase: _Phase, program: PricedProgram, execution: Execution, device: Device | None
 ) -> PhaseMemory:
-    """A phase with its peak, by liveness and by the allocator."""
+    """A phase with its peak, by liveness and by the allocator; a name for it where the formula grows too large."""
+    try:
+        lasting = total(held.bytes for held in phase.timeline.held if held.kind in LASTING)
+        requested = lasting + dim_max(phase.activations, phase.update)
+    except DimError:
+        requested = program.names.too_large("requested_peak")
     entry = PhaseMemory(
         phase=phase.name,
         device="" if device is None else device.name,
         execution=execution,
         **_NOTHING,
         workspaces=None if device is None else 0,
-        requested_peak=_requested(phase, program.names),
+        requested_peak=requested,
         allocated_peak=None,
         reserved_peak=None,
         context=None if device is None else device.context_bytes,

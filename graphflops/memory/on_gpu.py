@@ -2,30 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from graphflops.attention.kernel import last_refusal, remedy
 from graphflops.base.units import memory
-from graphflops.dims import dim_max, evaluate, total
+from graphflops.dims import Dim, dim_max, evaluate, total
 from graphflops.execution.fast_path import projections
+from graphflops.execution.runs import Runs
 from graphflops.execution.strides import by_form, places_by_form
 from graphflops.graph import Ref
 from graphflops.kernels import buffers as kernels
 from graphflops.kernels.attention import AttentionMemory, cut
-from graphflops.kernels.beside import operand_copies
+from graphflops.kernels.beside import Copy, operand_copies
+from graphflops.kernels.kernel import SEQUENCE_RANK
 from graphflops.kernels.products import Recurrent
-from graphflops.passes.program import CallByCall
+from graphflops.passes.program import CallByCall, PricedCall, PricedGraph, PricedProgram
 from graphflops.tensor import TensorType
-
-if TYPE_CHECKING:
-    from collections.abc import Container, Mapping, Sequence
-
-    from graphflops.dims import Dim
-    from graphflops.execution.runs import Runs
-    from graphflops.kernels.beside import Copy
-    from graphflops.passes.program import PricedCall, PricedGraph, PricedProgram
 
 
 class OnGpu(CallByCall):
@@ -104,7 +99,6 @@ class OnGpu(CallByCall):
         return [name for name in super().saved_values(call) if name not in copies]
 
 
-_SEQUENCE_AXES = 3
 _TWO = 2  # factors of a product
 # Kinds of operators whose gradients read that of the result in row-major order.
 _READING_IN_ORDER = frozenset(
@@ -138,7 +132,7 @@ class Eager(OnGpu):
             goes_on = operator.kind in ("elementwise", "dropout") and call.node.outputs[0] in transposed
             if goes_on or operator.name in ("transpose", "permute"):
                 transposed.update(names[:1])
-            if operator.kind == "convolution" and len(self.layouts.typed(names[0]).shape) == _SEQUENCE_AXES:
+            if operator.kind == "convolution" and len(self.layouts.typed(names[0]).shape) == SEQUENCE_RANK:
                 found.update(transposed.intersection(call.node.outputs))
         return frozenset(name for name in found if name is not None)
 

@@ -6,18 +6,14 @@ pytorch.org/memory_viz draws such a snapshot.
 from __future__ import annotations
 
 import re
+from collections.abc import Container, Mapping, Sequence
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from graphflops.dims import Expr, evaluate_all
 from graphflops.errors import ModelError
-from graphflops.memory.allocator import Allocator, OutOfMemory
-
-if TYPE_CHECKING:
-    from collections.abc import Container, Mapping, Sequence
-
-    from graphflops.memory.allocator import Block
-    from graphflops.report import Held, PhaseMemory, Report, Timeline
+from graphflops.memory.allocator import Allocator, Block, OutOfMemory
+from graphflops.report import Held, PhaseMemory, Report, Timeline
 
 OPTIMIZER = -1  # the row of the moment at which the optimizer runs
 LASTING = ("weight", "buffer", "optimizer", "library")  # kinds that are alive in the whole phase
@@ -236,38 +232,37 @@ class _Recorded:
         starts = {block.address: block for block in self.blocks.values()}
         for pool in self.allocator.pools.values():
             starts.update((address, block) for _, address, block in pool.free)
-        return [
-            self._segment(address, size, starts[address], places)
-            for address, size in self.allocator.segments.items()
-        ]
-
-    def _segment(self, address: int, size: int, first: Block, places: dict[int, int]) -> dict[str, Any]:
-        blocks: list[dict[str, Any]] = []
-        block: Block | None = first
-        while block is not None:
-            place = places.get(id(block))
-            blocks.append(
+        segments = []
+        for address, size in self.allocator.segments.items():
+            first, blocks = starts[address], list[dict[str, Any]]()
+            block: Block | None = first
+            while block is not None:
+                place = places.get(id(block))
+                blocks.append(
+                    {
+                        "address": block.address,
+                        "size": block.size,
+                        "requested_size": block.requested,
+                        "state": "active_allocated" if block.is_used else "inactive",
+                        "frames": [] if place is None else self.frames[place],
+                    }
+                )
+                block = block.next
+            used = sum(block["size"] for block in blocks if block["state"] == "active_allocated")
+            segments.append(
                 {
-                    "address": block.address,
-                    "size": block.size,
-                    "requested_size": block.requested,
-                    "state": "active_allocated" if block.is_used else "inactive",
-                    "frames": [] if place is None else self.frames[place],
+                    "device": 0,
+                    "address": address,
+                    "total_size": size,
+                    "allocated_size": used,
+                    "active_size": used,
+                    "requested_size": sum(block["requested_size"] for block in blocks),
+                    "stream": 0,
+                    "segment_type": "small" if first.pool.is_small else "large",
+                    "segment_pool_id": (0, 0),
+                    "is_expandable": False,
+                    "frames": [],
+                    "blocks": blocks,
                 }
             )
-            block = block.next
-        used = sum(block["size"] for block in blocks if block["state"] == "active_allocated")
-        return {
-            "device": 0,
-            "address": address,
-            "total_size": size,
-            "allocated_size": used,
-            "active_size": used,
-            "requested_size": sum(block["requested_size"] for block in blocks),
-            "stream": 0,
-            "segment_type": "small" if first.pool.is_small else "large",
-            "segment_pool_id": (0, 0),
-            "is_expandable": False,
-            "frames": [],
-            "blocks": blocks,
-        }
+        return segments

@@ -11,7 +11,7 @@ from graphflops.derived.timeline import Span, timeline
 from graphflops.dims import total
 from graphflops.errors import OptionError
 from graphflops.graph import Ref
-from graphflops.kernels.transfer import hosted
+from graphflops.kernels.moved import hosted
 from graphflops.ops import operator
 from graphflops.render import chakra_messages
 from graphflops.render.chakra_messages import (

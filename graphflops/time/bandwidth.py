@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
-if TYPE_CHECKING:
-    from graphflops.devices import Device
+from graphflops.devices import Device
+
+Rates = Mapping[str, float]  # constants of a model of kernels, by name
+Times = tuple[float, float, float]  # seconds of a kernel, of its arithmetic, and of its traffic
 
 REACHED = 0.905  # of the published bandwidth, by copies and additions on an H100 and an H200
 _IN_CACHE = 0.6  # of the L2 cache holds what the kernels before have just written

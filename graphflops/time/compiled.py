@@ -3,30 +3,25 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import compress
 from math import prod
-from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
 from graphflops.errors import DimError
 from graphflops.execution.fast_path import calls_of_module, is_module
+from graphflops.inductor.fusing import Kernel as PlannedKernel
 from graphflops.inductor.layout_choice import aligned, image_and_weight, is_of_images
-from graphflops.kernels.call import ConcreteCall, OpenSizeError
-from graphflops.kernels.kernel import Convolution, Kernel, Product
+from graphflops.inductor.lowering import Op
+from graphflops.inductor.plan import Plan, Plans
+from graphflops.kernels.call import ConcreteCall, OpenSizeError, Sizes
+from graphflops.kernels.kernel import SINGLE, Convolution, Kernel, Product
 from graphflops.kernels.lower import inside_operator
 from graphflops.kernels.rowwise import loss_kernels
+from graphflops.passes.program import PricedCall, PricedGraph, PricedProgram
 from graphflops.time.launches import Launcher
-from graphflops.time.schedule import Exchanges, Launches, awaited_later, recurrent_seconds
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from graphflops.inductor.fusing import Kernel as PlannedKernel
-    from graphflops.inductor.lowering import Op
-    from graphflops.inductor.plan import Plan, Plans
-    from graphflops.kernels.call import Sizes
-    from graphflops.passes.program import PricedCall, PricedGraph, PricedProgram
+from graphflops.time.schedule import Costs, Exchanges, Launches, awaited_later, recurrent_seconds
 
 # Families that inductor writes of the kernels of a convolution or attention: what adds a bias, a softmax.
 _WRITTEN = ("elementwise", "reduction", "softmax")
@@ -35,9 +30,7 @@ _WRITTEN = ("elementwise", "reduction", "softmax")
 class CompiledLauncher(Launcher):
     """Lowers the calls of a program as torch.compile runs them."""
 
-    def __init__(
-        self, program: PricedProgram, values: Mapping[str, int], plans: Plans, costs: Mapping[str, float]
-    ) -> None:
+    def __init__(self, program: PricedProgram, values: Mapping[str, int], plans: Plans, costs: Costs) -> None:
         super().__init__(program, values, plans, costs)
         self.plans = plans
 
@@ -110,14 +103,10 @@ class CompiledLauncher(Launcher):
 
     def _of_module(self, module: PricedCall, graph: PricedGraph) -> tuple[Kernel, ...]:
         """The kernels of a module of torch.nn that runs as one operator."""
-        run = self.runs.of(graph)
-        return tuple(
-            [
-                kernel
-                for call in calls_of_module(module, run.calls)
-                for kernel in inside_operator(call, self._lowered(call, run.layouts, is_backward=False) or ())
-            ]
-        )
+        run, found = self.runs.of(graph), list[Kernel]()
+        for call in calls_of_module(module, run.calls):
+            found += inside_operator(call, self._lowered(call, run.layouts, is_backward=False) or ())
+        return tuple(found)
 
     def _own(self, call: PricedCall, op: Op, plan: Plan) -> tuple[Kernel, ...] | None:
         """The kernels of a call that inductor does not write."""
@@ -141,9 +130,7 @@ class CompiledLauncher(Launcher):
         return tuple([part for kernel in own for part in _image_kernels(kernel)])
 
 
-def _host_seconds(
-    costs: Mapping[str, float], phase: str, kernels: Sequence[Kernel], *, is_gradient: bool
-) -> float:
+def _host_seconds(costs: Costs, phase: str, kernels: Sequence[Kernel], *, is_gradient: bool) -> float:
     """CPU seconds of a call of a library. One of cuDNN builds a key of its problem first, and converts its operands."""
     families = Counter(kernel.family for kernel in kernels)
     if families["attention"]:
@@ -192,7 +179,6 @@ _WIDE = 64  # elements of a row, above which threads add to different places
 _ADDED = 5  # loads that an addition to memory takes as long as
 # The same where few places are added to again and again, at most, and of one place: in float32, and in half precision.
 _CONTENDED, _CONTENDED_HALF = (4_000, 1_000_000), (20_000, 45_000_000)
-_FLOAT_BITS = 32
 _COMPUTED = frozenset(
     {"elementwise", "comparison", "logic", "cast", "identity", "movement", "dropout", "random"}
 )
@@ -208,19 +194,15 @@ class Written:
 
     def kernel(self, planned: PlannedKernel, computed_again: Mapping[str, Op]) -> Kernel | None:
         """A kernel that reads what others made, each buffer once, and stores what is read elsewhere; None for open sizes."""
+        part = {op.outputs[0]: op.part_bytes for op in planned.members if op.part_bytes != 0}
+        sizes, elements = self.joint.sizes, max(op.elements for op in planned.members)
         try:
-            return self._kernel(planned, computed_again)
+            loads, read = self._reads(planned)
+            written = sum(self.sizes(part.get(name) or sizes.get(name, 0)) for name in planned.outputs)
+            slow = sum(self._slow(op) * op.elements for op in planned.members)
+            slow += sum(self._slow(op) for op in _inside(planned, computed_again)) * elements
         except OpenSizeError:
             return None
-
-    def _kernel(self, planned: PlannedKernel, computed_again: Mapping[str, Op]) -> Kernel:
-        loads, read = self._reads(planned)
-        part = {op.outputs[0]: op.part_bytes for op in planned.members if op.part_bytes != 0}
-        sizes = self.joint.sizes
-        written = sum(self.sizes(part.get(name) or sizes.get(name, 0)) for name in planned.outputs)
-        elements = max(op.elements for op in planned.members)
-        slow = sum(self._slow(op) * op.elements for op in planned.members)
-        slow += sum(self._slow(op) for op in _inside(planned, computed_again)) * elements
         if any(_adds_to_memory(op, self.calls) for op in planned.members):
             written += read
         reductions = [op for op in planned.members if op.kept]
@@ -237,14 +219,13 @@ class Written:
         for op in planned.members:
             for name in outside.intersection(op.reads):
                 if name in op.parts:
-                    found = parts.setdefault(name, {})
-                    found.update((part, self.sizes(size)) for part, size in op.parts[name].items())
+                    read = parts.setdefault(name, {})
+                    read.update((part, self.sizes(size)) for part, size in op.parts[name].items())
                 else:
                     whole.add(name)
         total = sum(self._bytes(name) for name in whole)
-        total += sum(
-            min(sum(read.values()), self._bytes(name)) for name, read in parts.items() if name not in whole
-        )
+        beside = [(name, read) for name, read in parts.items() if name not in whole]
+        total += sum(min(sum(read.values()), self._bytes(name)) for name, read in beside)
         return len(whole) + sum(len(read) for read in parts.values()), total
 
     def _bytes(self, name: str) -> int:
@@ -258,7 +239,11 @@ class Written:
         if op.is_random:
             return _RANDOM
         if op.moved and call.node.operator.kind == "convolution":
-            return self._slow_copy(call, op)
+            # A copy of the operand: few channels that become the innermost axis are written far apart.
+            pair = image_and_weight(call, self.plan.execution.values)
+            if pair is None or op.elements != self.joint.number(pair[0].numel):
+                return 0
+            return _APART if 1 < self.joint.number(pair[0].shape[1]) < _FEW_CHANNELS else 0
         key = (self.plan.execution.forms.of(call) or op.node, op.is_gradient)
         if key not in self.known:
             layouts = self.plan.execution.layouts
@@ -268,13 +253,6 @@ class Written:
         if op.is_gradient:
             return found if call.node.operator.kind != "gather" or _adds_to_memory(op, self.calls) else 0
         return found if op.outputs[0] in call.node.outputs else 0
-
-    def _slow_copy(self, call: PricedCall, op: Op) -> int:
-        """The same of the copy of an operand: few channels that become the innermost axis are written far apart."""
-        found = image_and_weight(call, self.plan.execution.values)
-        if found is None or op.elements != self.joint.number(found[0].numel):
-            return 0
-        return _APART if 1 < self.joint.number(found[0].shape[1]) < _FEW_CHANNELS else 0
 
 
 def _inside(planned: PlannedKernel, computed_again: Mapping[str, Op]) -> Iterator[Op]:
@@ -310,10 +288,15 @@ def _slow_result(concrete: ConcreteCall) -> int:
 
 
 def _slow_gradient(concrete: ConcreteCall) -> int:
-    """Of transcendental functions, of windows, and of additions to memory."""
+    """Of transcendental functions, of windows, and of additions to a row in memory."""
     kind, cost, gradient = concrete.operator.kind, concrete.backward_cost, concrete.gradient
-    if kind == "gather":
-        return _slowness(concrete)
+    if kind == "gather":  # threads that add to one place wait for one another
+        table = concrete.operands[0]
+        if not table.rank or table.shape[-1] >= _WIDE:
+            return _ADDED
+        in_float = concrete.operator.is_embedding or table.bits >= SINGLE
+        most, one = _CONTENDED if in_float else _CONTENDED_HALF
+        return max(_ADDED, min(most, one // max(table.numel, 1)))
     if kind == "pooling":
         x = concrete.operands[0]
         is_global = concrete.out is None or prod(concrete.out.shape[2:]) == 1
@@ -324,21 +307,10 @@ def _slow_gradient(concrete: ConcreteCall) -> int:
     return _GRADIENT_OF_FUNCTION * (cost.transcendentals // elements)
 
 
-def _slowness(concrete: ConcreteCall) -> int:
-    """Loads that one addition to a row takes as long as: threads that add to one place wait for one another."""
-    table = concrete.operands[0]
-    if not table.rank or table.shape[-1] >= _WIDE:
-        return _ADDED
-    in_float = concrete.operator.is_embedding or table.bits >= _FLOAT_BITS
-    most, one = _CONTENDED if in_float else _CONTENDED_HALF
-    return max(_ADDED, min(most, one // max(table.numel, 1)))
-
-
 def loop_kernel(elements: int, loads: int, read: int, written: int, *, slow: int = 0) -> Kernel:
     """A pointwise kernel. loads: of each element. slow: loads that its slow instructions take as long as."""
-    return Kernel(
-        "elementwise", "float32", 0, elements * (_LOOP + loads) + slow, read, written, variant="fused"
-    )
+    work = elements * (_LOOP + loads) + slow
+    return Kernel("elementwise", "float32", 0, work, read, written, variant="fused")
 
 
 def reduction_kernel(

@@ -6,20 +6,16 @@ kriging (a Gaussian process on the nearest points): on the logarithms of sizes, 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 from heapq import nsmallest
 from math import dist, exp, log, log2, prod, sqrt
 from operator import itemgetter, mul
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from graphflops.kernels.kernel import Attention, Convolution, Product, Rows, bytes_of
+from graphflops.devices import Calibration, Device
+from graphflops.kernels.kernel import Attention, Convolution, Kernel, Product, Rows, bytes_of
 from graphflops.time.predict_products import convolution_kind, product_kind
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from graphflops.devices import Calibration, Device
-    from graphflops.kernels.kernel import Kernel
 
 NINE_OF_TEN = 1.645  # standard deviations
 _NEAREST = 24  # points that take part
@@ -71,25 +67,19 @@ class Correction(NamedTuple):
 
 def correction(kernel: Kernel, device: Device) -> Correction | None:
     """The correction by the points of the kernel's family, variant and element type, or of those most like it."""
-    known = {(one.family, one.variant, one.dtype): one for one in device.calibration}
-    variant = variant_of(kernel)
+    known = {(points.family, points.variant, points.dtype): points for points in device.calibration}
+    variant, sizes = variant_of(kernel), columns_of(kernel)
     variants = (variant, f"{variant}.alone", "tn.alone") if kernel.family == "matmul" else (variant,)
-    if isinstance(kernel.sizes, Product) and _has_own_rates(kernel, device):
-        variants = (variant,)
+    if isinstance(kernel.sizes, Product) and not kernel.is_alone:
+        layout = "batched" if kernel.sizes.batch > 1 else kernel.sizes.layout
+        if any(name.startswith(f"matmul.{layout}.") for name in device.rates):
+            variants = (variant,)  # points of another layout do not correct constants of this one alone
     for name in variants:
         for dtype in (kernel.dtype, _ALIKE.get(kernel.dtype, "")):
-            found = known.get((kernel.family, name, dtype))
-            sizes = columns_of(kernel)
-            if found is not None and found.columns[: len(sizes)] == _named(found.family)[: len(sizes)]:
-                return interpolated(found, sizes)
+            points = known.get((kernel.family, name, dtype))
+            if points is not None and points.columns[: len(sizes)] == _named(points.family)[: len(sizes)]:
+                return interpolated(points, sizes)
     return None
-
-
-def _has_own_rates(kernel: Kernel, device: Device) -> bool:
-    """Whether the device has constants for products of this layout alone, which points of another one do not correct."""
-    assert isinstance(kernel.sizes, Product)
-    layout = "batched" if kernel.sizes.batch > 1 else kernel.sizes.layout
-    return any(name.startswith(f"matmul.{layout}.") for name in device.rates) and not kernel.is_alone
 
 
 def interpolated(calibration: Calibration, sizes: Sequence[float]) -> Correction:
@@ -107,10 +97,11 @@ def interpolated(calibration: Calibration, sizes: Sequence[float]) -> Correction
     return Correction(exp(found), max(deviation, ninth / NINE_OF_TEN))
 
 
+_Factored = tuple[float, list[list[float]], list[float]]
+
+
 @lru_cache(maxsize=1024)
-def _factored(
-    calibration: Calibration, count: int, near: Sequence[int]
-) -> tuple[float, list[list[float]], list[float]]:
+def _factored(calibration: Calibration, count: int, near: Sequence[int]) -> _Factored:
     """Of these points: the mean of the logarithms of their ratios, the Cholesky factor of how alike they are, and the
     logarithms without their mean, divided by the factor. Calls of similar sizes have the same points.
     """
@@ -143,7 +134,10 @@ def _points(calibration: Calibration, count: int) -> list[tuple[list[float], flo
 def _scaled(sizes: Sequence[float], columns: Columns) -> list[float]:
     """The logarithms of sizes, in the lengths over which ratios are alike."""
     found = [log2(max(size, 1)) / length for size, length in zip(sizes, columns.lengths, strict=False)]
-    return found + [log2(_aligned(int(sizes[place]))) / _ALIKE_ALIGNMENTS for place in columns.aligned]
+    whole = [int(sizes[place]) for place in columns.aligned]
+    # The power of two that each is a multiple of.
+    powers = [min(size & -size, _MOST_ALIGNED) if size else 1 for size in whole]
+    return found + [log2(power) / _ALIKE_ALIGNMENTS for power in powers]
 
 
 def columns_of(kernel: Kernel) -> tuple[float, ...]:
@@ -163,11 +157,6 @@ def columns_of(kernel: Kernel) -> tuple[float, ...]:
             return moved, rows, columns
         case _:
             return (moved,)
-
-
-def _aligned(size: int) -> int:
-    """The largest power of two, at most 16, that a size is a multiple of."""
-    return min(size & -size, _MOST_ALIGNED) if size else 1
 
 
 def names_of(family: str, count: int) -> tuple[str, ...]:

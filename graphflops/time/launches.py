@@ -3,27 +3,30 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import takewhile
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple, Union
 
 from msgspec.structs import replace
 
 from graphflops.attention.kernel import attention_kernel
 from graphflops.cost import free
-from graphflops.execution.layouts import attention_problem
-from graphflops.graph import Step
+from graphflops.execution.layouts import Layouts, attention_problem
+from graphflops.execution.runs import Runs
+from graphflops.graph import Node, Step
 from graphflops.kernels.beside import GradientLayouts
 from graphflops.kernels.call import ConcreteCall, OpenSizeError, Sizes
 from graphflops.kernels.gradients import backward_kernels, call_kernels
-from graphflops.kernels.kernel import Exchange, Product
+from graphflops.kernels.kernel import AttentionKernel, Exchange, Kernel, Product
 from graphflops.kernels.lower import inside_operator
-from graphflops.kernels.moved import copy, elementwise
+from graphflops.kernels.moved import Transfer, copy, elementwise, hosted, transfer
 from graphflops.kernels.rowwise import loss_kernels
-from graphflops.kernels.transfer import hosted, transfer
 from graphflops.passes.checkpoints import gradient_checkpoints
-from graphflops.passes.program import PricedGraph
+from graphflops.passes.program import PricedCall, PricedGraph, PricedProgram
 from graphflops.tensor import TensorType
 from graphflops.time.schedule import (
+    Costs,
     Exchanges,
     Launches,
     awaited_later,
@@ -35,28 +38,11 @@ from graphflops.time.schedule import (
     waits,
 )
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from graphflops.execution.layouts import Layouts
-    from graphflops.execution.runs import Runs
-    from graphflops.execution.strides import Strides
-    from graphflops.graph import Node
-    from graphflops.kernels.kernel import AttentionKernel, Kernel
-    from graphflops.kernels.transfer import Transfer
-    from graphflops.passes.program import PricedCall, PricedProgram
-
-
 _NOTHING = (free(), free(alias=False))  # what a call without results is that runs no kernel at any sizes
 _NAMED: tuple[AttentionKernel, ...] = ("flash", "efficient", "cudnn")  # by operators of their own
 
 
-class _Called(NamedTuple):
-    """What equal calls have in common in the forward."""
-
-    kernels: tuple[Kernel, ...] | None
-    host_seconds: float
-    waits: bool
+_Called = tuple[Union[tuple[Kernel, ...], None], float, bool]  # kernels, CPU seconds, whether the CPU waits
 
 
 class _Site(NamedTuple):
@@ -78,21 +64,11 @@ class _Site(NamedTuple):
     moved: Transfer | None
 
 
-def _counts(call: PricedCall, layouts: Layouts, counters: frozenset[str]) -> bool:
-    """Whether a call reads or writes nothing but an optimizer's counters."""
-    operands = call.tensors(layouts.values)
-    return bool(operands) and operands[0] in counters and {*filter(None, call.node.outputs)} <= counters
-
-
 class Launcher:
     """Lowers the calls of a program at given sizes; equal calls are lowered once. costs: CPU seconds by kind of call."""
 
-    def __init__(
-        self, program: PricedProgram, values: Mapping[str, int], runs: Runs, costs: Mapping[str, float]
-    ) -> None:
-        self.program = program
-        self.runs = runs
-        self.costs = costs
+    def __init__(self, program: PricedProgram, values: Mapping[str, int], runs: Runs, costs: Costs) -> None:
+        self.program, self.runs, self.costs = program, runs, costs
         self.sizes = Sizes(values)
         self.parameters = {entry.name for entry in program.graph.inputs if entry.role == "parameter"}
         self.records = False  # whether what is lowered runs for gradients
@@ -131,7 +107,10 @@ class Launcher:
     def _sites(self, graph: PricedGraph, calls: Sequence[PricedCall], records: bool) -> list[_Site]:
         """Calls where they stand in the forward. records: for a backward."""
         run = self.runs.of(graph)
-        inside = frozenset[str]() if records else self._inside_operators(graph)
+        inside = frozenset[str]()  # calls that one operator of torch.nn makes, where no gradient is wanted
+        if not records and (fast := self.runs.of(graph, has_fast_paths=True)) is not run:
+            left = {call.node.name for call in fast.calls}
+            inside = frozenset(call.node.name for call in run.calls if call.node.name not in left)
         around = self.runs.of(graph, has_fast_paths=bool(inside)).layouts
         late = awaited_later(calls) if graph.graph.has_exchanges else ()
         step = graph.graph.step or Step((), ())
@@ -147,24 +126,21 @@ class Launcher:
             if not call.node.outputs and call.estimate in _NOTHING:  # checks: there are several in each layer
                 form = (call.node.op, *map(type, map(layouts.values.get, call.uses)))
             composite = outer and (outer.operator.name, outer.outputs[0] == call.node.outputs[0])
-            is_on_host = bool(counters) and _counts(call, layouts, counters)
-            moved = transfer(call, away) if away else None
-            rest = (entering, composite, name in inside, name in late, is_on_host, moved)
-            key = (layouts, records, name if form is None else form, *rest)
+            # Whether it reads and writes nothing but an optimizer's counters.
+            is_on_host = bool(counters) and not counters.isdisjoint(call.tensors(layouts.values)[:1])
+            is_on_host = is_on_host and {*filter(None, call.node.outputs)} <= counters
+            where = (name in inside, name in late, is_on_host, transfer(call, away) if away else None)
+            key = (layouts, records, name if form is None else form, entering, composite, *where)
             number = self.kinds.setdefault(key, len(self.kinds))
-            where = (outer, name in inside, name in late, is_on_host, moved)
-            site = _Site(call, layouts, number, entering, *where)
-            sites.append(site)
+            sites.append(_Site(call, layouts, number, entering, outer, *where))
         return sites
 
     def _run(
         self, graph: PricedGraph, sites: Sequence[_Site], first: int, times: int, records: bool
     ) -> Iterator[Launches]:
-        exchanges = Exchanges()
-        is_recorded = graph.graph.step is not None
+        exchanges, step = Exchanges(), graph.graph.step
         for site in sites:
-            call = site.call
-            row = first + call.row
+            call, row = site.call, first + site.call.row
             if call.estimate.unknown:
                 yield Launches(row, None, 0.0, times)
                 continue
@@ -174,7 +150,7 @@ class Launcher:
             kernels, host, is_waiting = called
             if exchanges.pending:
                 yield from exchanges.waited(call, is_view=not kernels and call.estimate.alias)
-            if is_recorded:
+            if step is not None:
                 host += self._dispatched(graph, call)
             launch = Launches(row, kernels, host, times, is_waiting)
             if kernels and kernels[-1].family == "collective":
@@ -187,7 +163,7 @@ class Launcher:
         yield from exchanges.all_ends()
 
     def _called(self, site: _Site, records: bool) -> _Called:
-        """What a call runs in the forward, without what is dispatched around a recorded one."""
+        """What equal calls run in the forward, without what is dispatched around a recorded one."""
         call, layouts = site.call, site.layouts
         operator = call.node.operator
         kernels = () if site.is_on_host else self._lowered(call, layouts, is_backward=False)
@@ -209,7 +185,7 @@ class Launcher:
         if site.is_late:  # without the tensor that waits where it is read
             host = self.costs["forward.plain_collective"]
         is_waiting = waits(operator, operands) or (site.moved is not None and site.moved.waits)
-        return _Called(kernels, host, not site.is_on_host and is_waiting)
+        return kernels, host, not site.is_on_host and is_waiting
 
     def _host_inside(
         self, call: PricedCall, outer: Node | None, phase: str, kernels: Sequence[Kernel] | None
@@ -225,19 +201,14 @@ class Launcher:
         further = self.costs[f"{phase}.further_kernel"]
         return len(kernels or ()) * further + (cost - further) * is_last
 
-    def _inside_operators(self, graph: PricedGraph) -> frozenset[str]:
-        """Names of the calls that one operator of torch.nn makes, without Python, where no gradient is wanted."""
-        run, fast = self.runs.of(graph), self.runs.of(graph, has_fast_paths=True)
-        if fast is run:
-            return frozenset()
-        left = {call.node.name for call in fast.calls}
-        return frozenset(call.node.name for call in run.calls if call.node.name not in left)
-
     def _backward(self, graph: PricedGraph, first: int, times: int) -> Iterator[Launches]:
         run = self.runs.of(graph)
         calls, layouts = run.calls, run.layouts
         contributions = Counter(graph.graph.seeds)
-        gradients = GradientLayouts(layouts, self._repeated(graph))
+        training = self.program.training
+        is_summed = training is not None and training.loss in ("sum", "mean") and graph is self.program.main
+        # The gradients of results that are summed to a loss repeat one element.
+        gradients = GradientLayouts(layouts, graph.graph.seeds if is_summed else ())
         again = {found.last: found for found in gradient_checkpoints(calls, run.recomputed)}
         for index in range(len(calls) - 1, -1, -1):
             call = calls[index]
@@ -250,8 +221,11 @@ class Launcher:
             if call.gradient is None:
                 continue
             kernels = self._lowered(call, layouts, is_backward=True)
-            if kernels is not None and (copied := gradients.copies(call)):
-                kernels = (*self._copies(call, copied), *map(_of_copies, kernels))
+            if kernels is not None and (copied := gradients.copies(call)):  # it cannot be read as it lies
+                out = next(value for value in call.estimate.out if isinstance(value, TensorType))
+                tensors = (self.sizes.known(out, strides) for strides in copied)
+                copies = [copy(tensor) for tensor in tensors if tensor is not None]
+                kernels = (*copies, *map(_of_copies, kernels))
             launched = (*(kernels or ()), *self._sums(call, contributions, gradients))
             launched = self.joined.setdefault(launched, launched)  # equal ones are timed once
             own = self._host_inside(call, run.expanded.outer.get(call.node.name), "backward", launched)
@@ -267,22 +241,10 @@ class Launcher:
         names = [operands[place] for place, _ in call.gradient.gradients if place < len(operands)]
         return sum(name in self.parameters for name in names)
 
-    def _repeated(self, graph: PricedGraph) -> Sequence[str]:
-        """The values whose gradient repeats one element: results of the program that are summed to a loss."""
-        training = self.program.training
-        is_summed = training is not None and training.loss in ("sum", "mean")
-        return graph.graph.seeds if is_summed and graph is self.program.main else ()
-
-    def _copies(self, call: PricedCall, layouts: Sequence[Strides]) -> Iterator[Kernel]:
-        """Copies of the gradient of a call's result, which the call cannot read as it lies."""
-        out = next(value for value in call.estimate.out if isinstance(value, TensorType))
-        tensors = (self.sizes.known(out, strides) for strides in layouts)
-        yield from (copy(tensor) for tensor in tensors if tensor is not None)
-
     def _sums(
         self, call: PricedCall, contributions: Counter[str], gradients: GradientLayouts
-    ) -> tuple[Kernel, ...]:
-        """Additions of further gradients of a value to the first."""
+    ) -> list[Kernel]:
+        """Additions of further gradients of a value to the first; none where a size is open."""
         assert call.gradient is not None
         operands = call.tensors(gradients.values)
         sums: list[Kernel] = []
@@ -293,16 +255,11 @@ class Launcher:
             if contributions[name] > 1 and isinstance(value, TensorType):
                 gradients.summed(name)
                 if id(value) not in self.added:
-                    self.added[id(value)] = self._added(value)
+                    x = self.sizes.known(value)
+                    own = () if x is None else (elementwise(x, 2 * x.full_bytes, x.full_bytes, x.numel),)
+                    self.added[id(value)] = own
                 sums += self.added[id(value)]
-        return tuple(sums)
-
-    def _added(self, value: TensorType) -> tuple[Kernel, ...]:
-        """The kernel that adds a gradient of a value to another; none where a size is open."""
-        if (tensor := self.sizes.known(value)) is None:
-            return ()
-        size = tensor.full_bytes
-        return (elementwise(tensor, 2 * size, size, tensor.numel),)
+        return sums
 
     def _dispatched(self, graph: PricedGraph, call: PricedCall) -> float:
         """CPU time of the calls that Python dispatches, and of the hooks that it runs, around a recorded call."""
@@ -352,20 +309,18 @@ class Launcher:
         key = (layouts, records, is_backward, form)
         if form is not None and key in self.known:
             return self.known[key]
-        is_copy = layouts.is_copy(next((name for name in call.node.outputs if name is not None), None))
+        is_copy = layouts.is_copy(next(filter(None, call.node.outputs), None))
         kernel = self._attention_kernel(call, layouts)
         concrete = ConcreteCall(call, layouts.values, layouts.known, self.sizes, is_copy, kernel)
         lower = backward_kernels if is_backward else call_kernels
-        found: tuple[Kernel, ...] | None
-        try:
-            found = tuple([kernel for kernel in lower(concrete) if kernel.is_launched])
-        except OpenSizeError:
-            found = None
-        if found and call.node.operator.is_exchange:
-            found = self._placed(call, found)
+        kernels: tuple[Kernel, ...] | None = None
+        with suppress(OpenSizeError):
+            kernels = tuple([kernel for kernel in lower(concrete) if kernel.is_launched])
+        if kernels and call.node.operator.is_exchange:
+            kernels = self._placed(call, kernels)
         if form is not None:
-            self.known[key] = found
-        return found
+            self.known[key] = kernels
+        return kernels
 
     def _placed(self, call: PricedCall, kernels: tuple[Kernel, ...]) -> tuple[Kernel, ...]:
         """The kernels of a collective with the distance of its ranks, where the mesh of the program is known."""

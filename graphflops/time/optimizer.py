@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from graphflops.kernels.call import OpenSizeError, Sizes
 from graphflops.kernels.foreach import MOST_ELEMENTS, Pass, together
@@ -10,7 +10,7 @@ from graphflops.kernels.kernel import Kernel
 from graphflops.passes.optimizer import trained
 from graphflops.passes.program import PricedProgram
 from graphflops.tensor import FLOAT32, DType
-from graphflops.time.schedule import Launches
+from graphflops.time.schedule import Costs, Launches
 
 # Passes over tensors of the parameters' sizes; bytes are in elements, until their type is known.
 _SCALE = Pass(1, 1, 1)  # by one number
@@ -41,7 +41,7 @@ _FUSED = {
 _COUNTS_STEPS = frozenset({"adam", "adamw"})
 
 
-def optimizer_launches(program: PricedProgram, sizes: Sizes, costs: Mapping[str, float]) -> list[Launches]:
+def optimizer_launches(program: PricedProgram, sizes: Sizes, costs: Costs) -> list[Launches]:
     """One step over all trained parameters as PyTorch runs it. That of Muon is not known: its products are in no profile."""
     training = program.training
     if training is None or training.optimizer == "none":
@@ -70,7 +70,7 @@ def optimizer_launches(program: PricedProgram, sizes: Sizes, costs: Mapping[str,
     return launches
 
 
-def _together(dtype: DType, group: Sequence[int], passed: Pass, costs: Mapping[str, float]) -> list[Launches]:
+def _together(dtype: DType, group: Sequence[int], passed: Pass, costs: Costs) -> list[Launches]:
     """One pass over all parameters. group: their elements."""
     width = dtype.bits // 8
     passed = passed._replace(read=passed.read * width, written=passed.written * width)
@@ -78,7 +78,7 @@ def _together(dtype: DType, group: Sequence[int], passed: Pass, costs: Mapping[s
     return [Launches(-1, tuple(together(dtype.name, group, passed)), seconds)]
 
 
-def _singly(dtype: DType, group: Sequence[int], passed: Pass, costs: Mapping[str, float]) -> list[Launches]:
+def _singly(dtype: DType, group: Sequence[int], passed: Pass, costs: Costs) -> list[Launches]:
     """The same pass, one call for each parameter."""
     read, written = (round(moved * dtype.bits / 8) for moved in (passed.read, passed.written))
     kernels = [Kernel("elementwise", dtype.name, 0, 0, read * size, written * size) for size in group]

@@ -1,11 +1,17 @@
-"""Predicts how long a kernel runs on a device, with a 90 % interval and what limits it; what unfused attention costs."""
+"""Predicts how long kernels run on a device, those of a call too, with a 90 % interval; what unfused attention costs."""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from math import exp
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
+from msgspec import Struct
+
+from graphflops.attention.attention_use import AttentionUse
 from graphflops.attention.kernel import last_refusal, preferred
+from graphflops.devices import Device, Host
 from graphflops.devices.platform import platform_of
 from graphflops.dims import evaluate
 from graphflops.kernels.kernel import (
@@ -20,19 +26,15 @@ from graphflops.kernels.kernel import (
     Recurrence,
     bytes_of,
 )
-from graphflops.kernels.transfer import TO_HOST
+from graphflops.kernels.moved import TO_HOST
 from graphflops.links.cost import NO_LINK, kind_of, of_sent
 from graphflops.links.network import network_of
+from graphflops.report import Row
+from graphflops.report.call_time import CallTime, TimeBound
 from graphflops.time import predict_products, predict_recurrences, predict_traffic
+from graphflops.time.bandwidth import Rates, Times
 from graphflops.time.correction import NINE_OF_TEN, correction
 from graphflops.time.predict_products import is_long
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from graphflops.attention.attention_use import AttentionUse
-    from graphflops.devices import Device
-    from graphflops.report import Row
 
 Bound = Literal["matrix", "vector", "memory", "link", "latency"]
 
@@ -64,14 +66,18 @@ class Time(NamedTuple):
 def predict(kernel: Kernel, device: Device) -> Time:
     """The time of a kernel by the model of its family, with constants measured on the device or on a similar one."""
     if isinstance(kernel.sizes, Recurrence):
-        return _recurrence(kernel, kernel.sizes, device)
+        # All steps of all layers, one after the other but for what runs beside.
+        taken = predict_recurrences.on_cpu if device.kind == "cpu" else predict_recurrences.seconds
+        found = taken(kernel.sizes, kernel.dtype, device, lambda product: predict(product, device).seconds)
+        return Time(found, found / _RECURRENCE, found * _RECURRENCE, "latency")
     if isinstance(kernel.sizes, Exchange):
         return _exchange(kernel, kernel.sizes, device)
     if kernel.family == "transfer":
         return _transfer(kernel, device)
-    if isinstance(kernel.sizes, Convolution) and kernel.sizes.is_looped and not _is_long(kernel):
+    is_own = kernel.variant == DIRECT  # without matrix units, where filters are long
+    if isinstance(sizes := kernel.sizes, Convolution) and sizes.is_looped and not (is_own and is_long(sizes)):
         found = predict_products.group_seconds(
-            kernel, kernel.sizes, device.multiprocessors or 1, lambda part: predict(part, device).seconds
+            kernel, sizes, device.multiprocessors or 1, lambda part: predict(part, device).seconds
         )
         return Time(found, found / _GROUPS, found * _GROUPS, "latency")
     width = bytes_of(kernel.dtype)
@@ -79,7 +85,11 @@ def predict(kernel: Kernel, device: Device) -> Time:
     if rates is None:
         return _by_ceilings(kernel, device)
     seconds, arithmetic, traffic = _modelled(kernel, width, rates, device)
-    seconds = max(seconds * _ratio(kernel, width, device), kernel.flops / (_peak(kernel, device) or 1e30))
+    # Measured over predicted time of such kernels in whole programs, where the device has constants of another.
+    ratios = device.family_ratios
+    names = (*names_of_constants(kernel, width), "other") if ratios else ()
+    ratio = next((ratios[name] for name in names if name in ratios), 1.0)
+    seconds = max(seconds * ratio, kernel.flops / (_peak(kernel, device) or 1e30))
     spread = rates["spread"] * (_OTHER_DEVICE if device.rates_of else 1)
     corrected = correction(kernel, device)
     if corrected is not None:
@@ -93,13 +103,6 @@ def predict(kernel: Kernel, device: Device) -> Time:
     return Time(seconds, seconds / spread, seconds * spread, bound)
 
 
-def _ratio(kernel: Kernel, width: float, device: Device) -> float:
-    """Measured over predicted time of such kernels in whole programs, where the device has constants of another."""
-    ratios = device.family_ratios
-    names = (*names_of_constants(kernel, width), "other") if ratios else ()
-    return next((ratios[name] for name in names if name in ratios), 1.0)
-
-
 def modelled(kernel: Kernel, device: Device) -> float | None:
     """Seconds by the model of the family, without corrections; None where the device has no constants for it."""
     width = bytes_of(kernel.dtype)
@@ -107,25 +110,16 @@ def modelled(kernel: Kernel, device: Device) -> float | None:
     return None if rates is None else _modelled(kernel, width, rates, device)[0]
 
 
-def _recurrence(kernel: Kernel, sizes: Recurrence, device: Device) -> Time:
-    """All steps of all layers, one after the other but for what runs beside."""
-    seconds = predict_recurrences.on_cpu if device.kind == "cpu" else predict_recurrences.seconds
-    found = seconds(sizes, kernel.dtype, device, lambda product: predict(product, device).seconds)
-    return Time(found, found / _RECURRENCE, found * _RECURRENCE, "latency")
-
-
 def _exchange(kernel: Kernel, sizes: Exchange, device: Device) -> Time:
     """The collective alone, and what PyTorch takes to start and end it."""
-    kind = kind_of(kernel.variant)
-    network = network_of(device)
-    within = network.within(sizes.stride)
-    found = of_sent(kind, sizes.sent_bytes, sizes.devices, network, within=within)
+    kind, network = kind_of(kernel.variant), network_of(device)
+    found = of_sent(kind, sizes.sent_bytes, sizes.devices, network, within=network.within(sizes.stride))
     rates = device.rates.get(f"collective.{kind}")
     enter = rates["enter"] * 1e-6 if rates and sizes.devices > 1 else 0.0
     bandwidth = device.links[0].bandwidth if device.links else NO_LINK
     is_long = sizes.sent_bytes / bandwidth > found.seconds / 3
-    low, high = found.low + enter, found.high + enter
-    return Time(found.seconds + enter, low, high, "link" if is_long else "latency")
+    bound: Bound = "link" if is_long else "latency"
+    return Time(found.seconds + enter, found.low + enter, found.high + enter, bound)
 
 
 def pinned_rate(device: Device) -> float | None:
@@ -151,12 +145,8 @@ def _transfer(kernel: Kernel, device: Device) -> Time:
     return Time(found, found / _UNMEASURED, found * _UNMEASURED, "link")
 
 
-def _modelled(
-    kernel: Kernel, width: float, rates: Mapping[str, float], device: Device
-) -> tuple[float, float, float]:
-    """Seconds, and of these arithmetic and traffic."""
-    moved = kernel.read_bytes + kernel.written_bytes
-    peak = _peak(kernel, device)
+def _modelled(kernel: Kernel, width: float, rates: Rates, device: Device) -> Times:
+    moved, peak = kernel.read_bytes + kernel.written_bytes, _peak(kernel, device)
     match kernel.sizes:
         case Product() as sizes if peak:
             problem = predict_products.of_product(sizes, width, peak, moved, is_alone=kernel.is_alone)
@@ -174,7 +164,7 @@ def _modelled(
     return found + bias, arithmetic, traffic
 
 
-def _rates(kernel: Kernel, width: float, device: Device) -> Mapping[str, float] | None:
+def _rates(kernel: Kernel, width: float, device: Device) -> Rates | None:
     """The constants for a kernel: of its variant and width of elements if these were measured apart, else of its family.
 
     None also for matrix work in an element type without a published peak, of which the constants are shares.
@@ -199,11 +189,6 @@ def _on_matrix_units(kernel: Kernel) -> bool:
         is_depthwise = predict_products.convolution_kind(kernel.sizes).startswith("depthwise")
         return not _is_direct(kernel) and not is_depthwise
     return isinstance(kernel.sizes, (Product, Attention))
-
-
-def _is_long(kernel: Kernel) -> bool:
-    """Whether each group has a long filter and a kernel without matrix units."""
-    return kernel.variant == DIRECT and isinstance(kernel.sizes, Convolution) and is_long(kernel.sizes)
 
 
 def _is_direct(kernel: Kernel) -> bool:
@@ -245,9 +230,10 @@ def _peak(kernel: Kernel, device: Device) -> float | None:
 
 def _by_ceilings(kernel: Kernel, device: Device) -> Time:
     """The longest of arithmetic, traffic and the shortest time of any kernel."""
+    peak = _peak(kernel, device)
     limits: dict[Bound, float] = {
-        "matrix": _seconds(kernel.flops, _peak(kernel, device), _MATRIX_SHARE),
-        "vector": _seconds(kernel.vector_flops, device.vector, _MATRIX_SHARE),
+        "matrix": kernel.flops / (peak * _MATRIX_SHARE) if peak else 0.0,
+        "vector": kernel.vector_flops / (device.vector * _MATRIX_SHARE) if device.vector else 0.0,
         "memory": (kernel.read_bytes + kernel.written_bytes) / (device.bandwidth * _MEMORY_SHARE),
         "latency": _SHORTEST,
     }
@@ -262,8 +248,64 @@ def matrix_peak(dtype: str, device: Device) -> float | None:
     return device.matrix.get(name, device.matrix.get(_AS.get(name, "")))
 
 
-def _seconds(flops: int, peak: float | None, share: float) -> float:
-    return flops / (peak * share) if peak else 0.0
+_PARTS = 8  # of a recurrent layer: the GPU runs its first steps while the CPU launches the next
+
+
+class Batch(Struct, frozen=True, eq=False):
+    """The kernels of one call.
+
+    kernel_seconds: of each, or of parts of one that stands for many. seconds: of all. low, high: ends of their interval, as
+    factors. bound: of the longest. families: their names. work: bytes under "", FLOPs by element type. collective:
+    seconds of exchanges with other devices.
+    """
+
+    kernels: tuple[Kernel, ...]
+    kernel_seconds: tuple[float, ...]
+    seconds: float
+    low: float
+    high: float
+    bound: TimeBound
+    families: str
+    work: tuple[tuple[str, int], ...]
+    collective: float = 0.0
+
+    @staticmethod
+    def of(kernels: tuple[Kernel, ...], known: Mapping[Kernel, Time]) -> Batch:
+        """The batch of these kernels. known: the time of each."""
+        times = [known[kernel] for kernel in kernels]
+        each = [time.seconds for time in times]
+        seconds = sum(each)
+        longest = max(known.values(), key=lambda time: time.seconds, default=None)
+        if any(isinstance(kernel.sizes, Recurrence) for kernel in known):
+            counts = [_PARTS if isinstance(kernel.sizes, Recurrence) else 1 for kernel in kernels]
+            pairs = zip(times, counts, strict=True)
+            each = [time.seconds / count for time, count in pairs for _ in range(count)]
+        work: dict[str, int] = {}
+        for kernel, count in Counter(kernels).items():
+            work[""] = work.get("", 0) + (kernel.read_bytes + kernel.written_bytes) * count
+            if kernel.flops:
+                work[kernel.dtype] = work.get(kernel.dtype, 0) + kernel.flops * count
+        return Batch(
+            kernels,
+            tuple(each),
+            seconds,
+            low=sum([time.low for time in times]) / seconds if seconds else 1.0,
+            high=sum([time.high for time in times]) / seconds if seconds else 1.0,
+            bound="launch" if longest is None else longest.bound,
+            families=", ".join(dict.fromkeys(kernel.family for kernel in known)),
+            work=tuple(work.items()),
+            collective=sum(known[kernel].seconds for kernel in kernels if kernel.family == "collective"),
+        )
+
+    def call_time(self, took: float, is_eager: bool, host: Host, times: int = 1) -> CallTime:
+        """The time of a call with its interval: that of its kernels, or of the CPU where the call waits for it.
+
+        took: by how much the call, which runs so often, makes the program longer. host: how much other CPUs differ from it.
+        """
+        is_launch = is_eager and took > 0 and (took > 1.5 * times * self.seconds or not self.kernels)
+        if is_launch or not self.seconds:
+            return CallTime(took, took / host.faster, took * host.slower, "launch", self.families)
+        return CallTime(took, took * self.low, took * self.high, self.bound, self.families)
 
 
 _UNFUSED = "math"  # the kernel
@@ -301,12 +343,8 @@ def fused_seconds(
     moved = int(bytes_of(dtype)) * value["batch"] * value["heads"] * value["queries"] * width
     flops = value["flops"] - value["masked_flops"]
     kernel = Kernel("attention", dtype, flops, 0, moved + value["kv_bytes"], moved, sizes)
-    return max(predict(kernel, device).seconds, _shortest(rows)) * value["times"]
-
-
-def _shortest(rows: Iterable[Row]) -> float:
-    times = [row.time.seconds for row in rows if row.time is not None and row.time.seconds > 0]
-    return min(times, default=0.0)
+    shortest = min((row.time.seconds for row in rows if row.time and row.time.seconds > 0), default=0.0)
+    return max(predict(kernel, device).seconds, shortest) * value["times"]
 
 
 def slowdowns(

@@ -8,20 +8,18 @@ of an attention's queries goes through tiles of keys.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import ceil, prod
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
+from graphflops.devices import Device
+from graphflops.kernels.convolution import up
 from graphflops.kernels.cudnn import STREAMS
-from graphflops.kernels.kernel import DIRECT, Convolution, Kernel, Rows
+from graphflops.kernels.kernel import DIRECT, Attention, Convolution, Kernel, Product, Rows
 from graphflops.time import bandwidth
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from graphflops.devices import Device
-    from graphflops.kernels.kernel import Attention, Product
+from graphflops.time.bandwidth import Rates, Times
 
 # Tiles of the libraries' kernels, rows x columns; each is used either way round.
 _TILES = (
@@ -44,6 +42,9 @@ _BLOCK = 64  # channels of groups that a kernel multiplies together, zeros betwe
 _ALIGNED = 16  # bytes that a row must be a multiple of for the fastest loads
 
 
+Predict = Callable[[Kernel], float]  # seconds of a kernel
+
+
 class Problem(NamedTuple):
     """A product as the device computes it. width: bytes per element. alignment: bytes that all rows are a multiple of.
 
@@ -64,10 +65,17 @@ class Problem(NamedTuple):
     is_whole: bool = False
 
 
-def seconds(problem: Problem, rates: Mapping[str, float], device: Device) -> tuple[float, float, float]:
+_Cut = tuple[int, int, int]  # tiles, their depth along k, parts of k
+
+
+def seconds(problem: Problem, rates: Rates, device: Device) -> Times:
     """Seconds of a product, and of these its arithmetic at the peak and its traffic at full bandwidth."""
     cores = device.multiprocessors or 1
-    slowdown = _slowdown(problem.alignment, rates)
+    flops = 2 * problem.batch * problem.m * problem.n * problem.k
+    ceilings = flops / problem.peak, problem.moved / device.bandwidth
+    # Kernels for rows that are not a multiple of 16 bytes compute slower.
+    aligned = next((each for each in (_ALIGNED, 8, 4) if problem.alignment >= each), 2)
+    slowdown = 1.0 if aligned == _ALIGNED else rates[f"unaligned_{aligned}"]
     rate = problem.peak / cores / slowdown * rates["matrix"]
     best = float("inf")
     # A CPU is one core in the models, whose tiles are too small to be told from the whole product.
@@ -83,18 +91,11 @@ def seconds(problem: Problem, rates: Mapping[str, float], device: Device) -> tup
             if split > 1 and is_too_fine:
                 break
             best = min(best, _way(problem, rates, device, (grid * split, depth, split), work, slowdown))
-    return rates["floor"] * 1e-6 + best * problem.turns, *_ceilings(problem, device)
+    return rates["floor"] * 1e-6 + best * problem.turns, *ceilings
 
 
-def _way(
-    problem: Problem,
-    rates: Mapping[str, float],
-    device: Device,
-    cut: tuple[int, int, int],
-    work: float,
-    slowdown: float,
-) -> float:
-    """Seconds with tiles of one size and one split. cut: tiles, their depth along k, parts of k."""
+def _way(problem: Problem, rates: Rates, device: Device, cut: _Cut, work: float, slowdown: float) -> float:
+    """Seconds with tiles of one size and one split."""
     tiles, depth, split = cut
     cores = device.multiprocessors or 1
     steps = depth / _STEP * rates["latency"] * 1e-9 * slowdown**0.5
@@ -107,19 +108,6 @@ def _way(
         partial = 8 * split * problem.batch * problem.m * problem.n
         found += rates["split"] * 1e-6 + bandwidth.seconds(partial, partial, 2, device)
     return float(found)
-
-
-def _ceilings(problem: Problem, device: Device) -> tuple[float, float]:
-    flops = 2 * problem.batch * problem.m * problem.n * problem.k
-    return flops / problem.peak, problem.moved / device.bandwidth
-
-
-def _slowdown(alignment: int, rates: Mapping[str, float]) -> float:
-    """How many times slower kernels for rows that are not a multiple of 16 bytes compute."""
-    for aligned in (16, 8, 4):
-        if alignment >= aligned:
-            return 1.0 if aligned == _ALIGNED else rates[f"unaligned_{aligned}"]
-    return rates["unaligned_2"]
 
 
 def product_kind(sizes: Product, width: float) -> str:
@@ -145,15 +133,12 @@ def _is_vector(rows: int, batch: int, width: float, alignment: int) -> bool:
 def of_product(sizes: Product, width: float, peak: float, moved: int, *, is_alone: bool = False) -> Problem:
     """A product with the alignment of its rows in memory. is_alone: run again and again, on operands from the memory."""
     alignment = _alignment_of(sizes, width)
-    recent = 0 if is_alone else max(moved - _weight_bytes(sizes, width), 0)
-    return Problem(sizes.m, sizes.n, sizes.k, sizes.batch, width, alignment, moved, peak, recent=recent)
-
-
-def _weight_bytes(sizes: Product, width: float) -> int:
-    """Bytes that no kernel before has touched: the weight, and keys and values of tokens before."""
+    # No kernel before has touched the weight, nor keys and values of tokens before.
     has_few_rows = product_kind(sizes, width) not in (sizes.layout, "batched")
     has_weight = sizes.batch == 1 and sizes.layout in ("tn", "nn")
-    return int(width * sizes.batch * sizes.k * sizes.n) if has_few_rows or has_weight else 0
+    weight = int(width * sizes.batch * sizes.k * sizes.n) if has_few_rows or has_weight else 0
+    recent = 0 if is_alone else max(moved - weight, 0)
+    return Problem(sizes.m, sizes.n, sizes.k, sizes.batch, width, alignment, moved, peak, recent=recent)
 
 
 def _alignment_of(sizes: Product, width: float) -> int:
@@ -163,48 +148,36 @@ def _alignment_of(sizes: Product, width: float) -> int:
 
 
 def of_convolution(sizes: Convolution, width: float, peak: float, moved: int) -> Problem:
-    """The product that a convolution is: pixels x filters, over the taps of a filter (im2col, which is never stored)."""
-    pixels, image, taps = prod(sizes.result), prod(sizes.image), prod(sizes.filter)
+    """The product that a convolution is: pixels x filters, over the taps of a filter (im2col, which is never stored).
+
+    Where it is planar, it is one product an image, pixels innermost; sums of products of a batch stay whole in cuBLAS.
+    """
+    is_planar, taps = _is_planar(sizes), prod(sizes.filter)
+    images = 1 if is_planar else sizes.batch
+    pixels, image = images * prod(sizes.result), images * prod(sizes.image)
     packed = _BLOCK * sizes.groups // max(sizes.channels, 1)  # a file may have a convolution of no channels
     together = 1 if sizes.is_looped else min(sizes.groups, max(1, packed))
     filters, channels = (each // sizes.groups * together for each in (sizes.filters, sizes.channels))
-    if _is_planar(sizes):
-        return _of_planes(sizes, width, peak, moved)
-    pixels, image = sizes.batch * pixels, sizes.batch * image
     m, n, k = {
         "input_gradient": (image, channels, max(1, filters * taps * pixels // max(image, 1))),
         "weight_gradient": (filters, channels * taps, pixels),
     }.get(sizes.phase, (pixels, filters, channels * taps))
-    alignment = _ALIGNED if together > 1 else _alignment((channels, filters), width)
+    rows = (pixels,) if is_planar else (channels, filters)
+    alignment = _ALIGNED if together > 1 else _alignment(rows, width)
+    batch, turns, is_whole = -(-sizes.groups // together), 1, is_planar and sizes.batch > 1
+    if is_planar:
+        batch = sizes.batch
+        if is_whole and sizes.phase == "weight_gradient" and pixels % 2 == 0:  # in float32, and added up
+            moved += 2 * 4 * batch * m * n
+    elif sizes.is_looped:
+        streams = 1 if prod(sizes.result) > _FEW_PIXELS else STREAMS
+        batch, turns = min(sizes.groups, streams), -(-sizes.groups // streams)
     # Pixels between those of the result are not read.
     if sizes.phase != "input_gradient" and _is_pointwise(sizes):
         moved -= int(width * sizes.channels * max(image - pixels, 0))
-    recent = _recent(sizes, width, moved)
-    batch, turns = -(-sizes.groups // together), 1
-    if sizes.is_looped:
-        streams = 1 if prod(sizes.result) > _FEW_PIXELS else STREAMS
-        batch, turns = min(sizes.groups, streams), -(-sizes.groups // streams)
-    return Problem(m, max(n, 1), max(k, 1), batch, width, alignment, moved, peak, turns, recent)
-
-
-def _recent(sizes: Convolution, width: float, moved: int) -> int:
-    """Bytes of all but the filters."""
-    weight = width * sizes.filters * sizes.channels // max(sizes.groups, 1) * prod(sizes.filter)
-    return max(moved - int(weight), 0)
-
-
-def _of_planes(sizes: Convolution, width: float, peak: float, moved: int) -> Problem:
-    """One product an image, pixels innermost. Weight gradients of images that align are stored in float32 and added up."""
-    pixels, batch = prod(sizes.result), sizes.batch
-    m, n, k = {
-        "input_gradient": (pixels, sizes.channels, sizes.filters),
-        "weight_gradient": (sizes.filters, sizes.channels, pixels),
-    }.get(sizes.phase, (pixels, sizes.filters, sizes.channels))
-    if sizes.phase == "weight_gradient" and batch > 1 and pixels % 2 == 0:
-        moved += 2 * 4 * batch * m * n
-    alignment, recent = _alignment((pixels,), width), _recent(sizes, width, moved)
-    is_whole = batch > 1  # cuBLAS cuts no sums of products of a batch
-    return Problem(m, max(n, 1), max(k, 1), batch, width, alignment, moved, peak, 1, recent, is_whole)
+    weight = int(width * sizes.filters * sizes.channels // max(sizes.groups, 1) * taps)
+    recent = max(moved - weight, 0)  # all but the filters
+    return Problem(m, max(n, 1), max(k, 1), batch, width, alignment, moved, peak, turns, recent, is_whole)
 
 
 def convolution_kind(sizes: Convolution) -> str:
@@ -269,9 +242,7 @@ _PIXEL_TILE = 32  # channels and pixels of a tile of the conversion
 _CHANNELS_ALIGNED = 8  # channels: others are padded up to a multiple for tensor cores
 
 
-def group_seconds(
-    kernel: Kernel, sizes: Convolution, cores: int, predict: Callable[[Kernel], float]
-) -> float:
+def group_seconds(kernel: Kernel, sizes: Convolution, cores: int, predict: Predict) -> float:
     """Seconds of all groups, in streams: those of one stream take turns, and kernels that fill the device do.
 
     The kernels of the first group run one after the other; each further one takes as long as it takes to start its kernels,
@@ -281,7 +252,13 @@ def group_seconds(
         depth = sizes.channels // sizes.groups * prod(sizes.filter)
         parts = [(_FIRST + depth * _MULTIPLY, 0.0)]
     else:
-        one = _of_one(kernel, sizes)
+        groups = sizes.groups
+        given = (sizes.channels, sizes.filters)
+        channels, filters = (up(size // groups, _CHANNELS_ALIGNED) for size in given)
+        more = {"groups": 1, "is_looped": False, "channels_last": True}
+        dense = replace(sizes, channels=channels, filters=filters, **more)
+        moved = kernel.read_bytes // groups, kernel.written_bytes // groups
+        one = Kernel("convolution", kernel.dtype, kernel.flops // groups, 0, *moved, dense)
         parts = [(predict(part), _share(part, cores)) for part in (one, *_conversions(one, sizes))]
     first = sum(_BESIDE * seconds + _GAP for seconds, _ in parts)
     filled = sum(share * max(seconds - _ALONE, 0.0) for seconds, share in parts)
@@ -298,31 +275,15 @@ def _share(part: Kernel, cores: int) -> float:
     return min(1.0, -(-sizes.batch * prod(sizes.result) // _TILE) * -(-sizes.filters // _TILE) / cores)
 
 
-def _of_one(kernel: Kernel, sizes: Convolution) -> Kernel:
-    """The convolution of one group, which is dense."""
-    groups = sizes.groups
-    channels, filters = (
-        -(-(size // groups) // _CHANNELS_ALIGNED) * _CHANNELS_ALIGNED
-        for size in (sizes.channels, sizes.filters)
-    )
-    dense = replace(sizes, channels=channels, filters=filters, groups=1, is_looped=False, channels_last=True)
-    moved = kernel.read_bytes // groups, kernel.written_bytes // groups
-    return Kernel("convolution", kernel.dtype, kernel.flops // groups, 0, *moved, dense)
-
-
 def _conversions(one: Kernel, sizes: Convolution) -> list[Kernel]:
     """A kernel each for operand, weight and result."""
     channels, filters = sizes.channels // sizes.groups, sizes.filters // sizes.groups
-    width = (one.read_bytes + one.written_bytes) / max(
-        sizes.batch * (channels * prod(sizes.image) + filters * prod(sizes.result))
-        + channels * filters * prod(sizes.filter),
-        1,
-    )
     tensors = [
         (sizes.batch, channels, prod(sizes.image)),
         (filters, channels, prod(sizes.filter)),
         (sizes.batch, filters, prod(sizes.result)),
     ]
+    width = (one.read_bytes + one.written_bytes) / max(sum(map(prod, tensors)), 1)
     if sizes.channels_last or prod(sizes.filter) == 1:  # a weight is in order already
         del tensors[1]
     kernels = []
@@ -337,12 +298,10 @@ _QUERIES = 128  # queries of a thread block, and keys that it multiplies at a ti
 _KEY_SPLITS = (1, 2, 4, 8, 16, 32, 64)
 
 
-def attention_seconds(
-    sizes: Attention, moved: int, peak: float, rates: Mapping[str, float], device: Device
-) -> tuple[float, float, float]:
+def attention_seconds(sizes: Attention, moved: int, peak: float, rates: Rates, device: Device) -> Times:
     """Seconds of a kernel, and of these its arithmetic at the peak and its traffic at full bandwidth."""
     cores = device.multiprocessors or 1
-    width = -(-sizes.width // 32) * 32
+    width = up(sizes.width, 32)
     # FLOPs per pair and element of the width: 5 products, or 2.
     products = 10 if sizes.phase == "backward" else 4
     pairs = sizes.batch * sizes.heads * sizes.queries * sizes.keys * sizes.computed
@@ -358,7 +317,7 @@ def attention_seconds(
     return rates["floor"] * 1e-6 + longest, ideal, moved / device.bandwidth
 
 
-def _prefill(sizes: Attention, each: float, width: int, rates: Mapping[str, float], cores: int) -> float:
+def _prefill(sizes: Attention, each: float, width: int, rates: Rates, cores: int) -> float:
     """All blocks of queries, those of heads with the same keys together where that makes fewer; no faster than the longest.
 
     each: seconds of one pair at the peak of the whole device.
@@ -377,7 +336,7 @@ def _prefill(sizes: Attention, each: float, width: int, rates: Mapping[str, floa
     return max(work, longest) + start
 
 
-def _decoding(sizes: Attention, width: int, rates: Mapping[str, float], cores: int) -> float:
+def _decoding(sizes: Attention, width: int, rates: Rates, cores: int) -> float:
     """Heads that share keys run together; few of them split the keys, and a second kernel joins the parts.
 
     A kernel that does not split keys has a join that never pays. Two blocks of a multiprocessor may run beside one another.

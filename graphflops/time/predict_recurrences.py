@@ -8,17 +8,13 @@ steps in reverse, then add up those of weights and biases. Read from 419 layers 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from graphflops.devices import Device
 from graphflops.kernels.choices import constants, limits
-from graphflops.kernels.kernel import Kernel, Product
+from graphflops.kernels.kernel import Kernel, Product, Recurrence
 from graphflops.tensor import DTYPES
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from graphflops.devices import Device
-    from graphflops.kernels.kernel import Recurrence
+from graphflops.time.predict_products import Predict
 
 
 class Steps(NamedTuple):
@@ -70,14 +66,14 @@ _BIAS_GRADIENT = dict(zip((1, 3, 4), _OF_BIASES, strict=True))  # by gates
 _RESIDENT_TYPES = frozenset({"float32", "float16"})
 
 
-def seconds(sizes: Recurrence, dtype: str, device: Device, predict: Callable[[Kernel], float]) -> float:
+def seconds(sizes: Recurrence, dtype: str, device: Device, predict: Predict) -> float:
     """Seconds of all layers, or of their gradients. predict: seconds of a product."""
     layers = _Layers(sizes, dtype, device, predict)
     found = layers.resident() if is_resident(sizes, dtype) else layers.by_steps()
     return found + (layers.gradients() if sizes.phase == "backward" else layers.inputs())
 
 
-def on_cpu(sizes: Recurrence, dtype: str, device: Device, predict: Callable[[Kernel], float]) -> float:
+def on_cpu(sizes: Recurrence, dtype: str, device: Device, predict: Predict) -> float:
     """Seconds on a CPU: of each layer and direction the product of all inputs, then step after step a product."""
     layers = _Layers(sizes, dtype, device, predict)
     inputs = sum(layers.product(layers.rows, layers.gates, width) for width in layers.widths())
@@ -95,16 +91,10 @@ def is_resident(sizes: Recurrence, dtype: str) -> bool:
 class _Layers:
     """A stack of recurrent layers in one element type on a device."""
 
-    def __init__(
-        self, sizes: Recurrence, dtype: str, device: Device, predict: Callable[[Kernel], float]
-    ) -> None:
-        self.sizes = sizes
-        self.dtype = dtype
-        self.cores = device.multiprocessors or 1
-        self.is_gpu = device.kind == "gpu"
-        self.predict = predict
-        self.gates = sizes.gates * sizes.hidden
-        self.rows = sizes.steps * sizes.batch
+    def __init__(self, sizes: Recurrence, dtype: str, device: Device, predict: Predict) -> None:
+        self.sizes, self.dtype, self.predict = sizes, dtype, predict
+        self.cores, self.is_gpu = device.multiprocessors or 1, device.kind == "gpu"
+        self.gates, self.rows = sizes.gates * sizes.hidden, sizes.steps * sizes.batch
         self.width = DTYPES[dtype].bits / 8 if dtype in DTYPES else 4
         self.is_backward = sizes.phase == "backward"
 
@@ -136,7 +126,12 @@ class _Layers:
         blocks = -(-n // _TILE_GATES) * -(-sizes.batch // _TILE_ROWS)
         share = min(max(blocks / self.cores, known.least), known.most)
         in_turn = 1 + (sizes.layers - 1) * share if sizes.directions == 1 else sizes.layers * (1 + share)
-        return known.start + sizes.steps * step * in_turn + self._copied_weights()
+        found = known.start + sizes.steps * step * in_turn
+        if self.dtype in _RESIDENT_TYPES or self.is_backward:
+            return found
+        weights = sum(self.gates * (width + sizes.hidden) for width in self.widths()) * sizes.directions
+        copies = _COPIES * sizes.layers * sizes.directions
+        return found + (copies * _COPY + weights * self.width / _COPIED_BYTES)
 
     def inputs(self) -> float:
         """The products of all inputs with the weights of each layer."""
@@ -149,24 +144,14 @@ class _Layers:
         sizes, found = self.sizes, 0.0
         for width in self.widths():
             found += _INPUT_GRADIENT * self.product(self.rows, width, self.gates)
-            of_weights = self.product(self.gates, width, self.rows) + self.product(
-                self.gates, sizes.hidden, self.rows
-            )
-            found += _WEIGHT_GRADIENT * of_weights
+            of_inputs, of_hidden = (self.product(self.gates, n, self.rows) for n in (width, sizes.hidden))
+            found += _WEIGHT_GRADIENT * (of_inputs + of_hidden)
         return sizes.directions * found + self.rows * _BIAS_GRADIENT.get(sizes.gates, 0.0)
 
     def widths(self) -> list[int]:
         """Inputs of each layer: those of the further ones are the results of both directions."""
         sizes = self.sizes
         return [sizes.inputs, *[sizes.directions * sizes.hidden] * (sizes.layers - 1)]
-
-    def _copied_weights(self) -> float:
-        if self.dtype in _RESIDENT_TYPES or self.is_backward:
-            return 0.0
-        sizes = self.sizes
-        weights = sum(self.gates * (width + sizes.hidden) for width in self.widths()) * sizes.directions
-        copies = _COPIES * sizes.layers * sizes.directions
-        return copies * _COPY + weights * self.width / _COPIED_BYTES
 
     def product(self, m: int, n: int, k: int) -> float:
         """Seconds of a product; a GPU multiplies float32 as TF32, as fast as twice as many elements of half the width."""

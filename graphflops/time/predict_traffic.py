@@ -7,19 +7,14 @@ from __future__ import annotations
 
 from functools import lru_cache
 from math import prod
-from typing import TYPE_CHECKING
 
+from graphflops.devices import Device
 from graphflops.kernels.beside import threads_of_block
-from graphflops.kernels.kernel import Chunks, Convolution, Rows, Strided, Windows
+from graphflops.kernels.kernel import Chunks, Convolution, Kernel, Rows, Strided, Windows
 from graphflops.kernels.moved import PAIRS
 from graphflops.time import bandwidth
+from graphflops.time.bandwidth import Rates, Times
 from graphflops.time.predict_products import of_convolution
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from graphflops.devices import Device
-    from graphflops.kernels.kernel import Kernel
 
 _WARP = 32  # threads
 _START_OF_IMAGE = 2  # turns of a warp that starting with the next image takes
@@ -45,14 +40,13 @@ _LONGEST = 4096  # elements of a row that one block adds up
 _UNLIMITED = 1e6  # of a multiprocessor and cycle, where a device has no constant
 
 
-def seconds(
-    kernel: Kernel, width: float, rates: Mapping[str, float], device: Device
-) -> tuple[float, float, float]:
-    """Seconds of a kernel, and of these its arithmetic and its traffic at their rates."""
+def seconds(kernel: Kernel, width: float, rates: Rates, device: Device) -> Times:
+    """Seconds of a kernel of this width of elements."""
     moved = kernel.read_bytes + kernel.written_bytes
     moved += kernel.sizes.gaps if isinstance(kernel.sizes, Strided) else 0
     cached = bandwidth.cached(moved, device)
-    cycles = (device.multiprocessors or 1) * (device.clock_hz or 1e9)
+    cores = device.multiprocessors or 1
+    cycles = cores * (device.clock_hz or 1e9)
     through = bandwidth.through(device)
     from_memory = min(device.bandwidth * rates.get("reached", bandwidth.REACHED), through * rates["memory"])
     traffic = cached / (through * rates["cache"]) + (moved - cached) / from_memory
@@ -67,13 +61,9 @@ def seconds(
     computed = kernel.vector_flops + kernel.flops * _repeats(kernel)
     work = computed / (rates.get("work", _UNLIMITED) * cycles)
     rows, wait = _rows_and_wait(kernel, rates, device)
-    if (
-        isinstance(kernel.sizes, Convolution)
-        and "position" not in rates
-        and kernel.sizes.phase == "weight_gradient"
-    ):
-        taps = kernel.sizes.filters * prod(kernel.sizes.filter)  # of filters, a block for each
-        work += taps / (device.multiprocessors or 1) * rates.get("row", 0.0) * 1e-9
+    if isinstance(sizes := kernel.sizes, Convolution) and sizes.phase == "weight_gradient":
+        taps = sizes.filters * prod(sizes.filter)  # of filters, a block for each
+        work += 0.0 if "position" in rates else taps / cores * rates.get("row", 0.0) * 1e-9
     beside = 0.0
     if kernel.variant in _LATENCY_BESIDE:
         # The memory answers half as fast as the cache.
@@ -83,9 +73,7 @@ def seconds(
     return _floor(kernel, rates) + longest + wait, max(elements, work, rows, wait, beside), traffic
 
 
-def scalar_seconds(
-    sizes: Convolution, width: float, moved: int, rates: Mapping[str, float], device: Device
-) -> tuple[float, float, float]:
+def scalar_seconds(sizes: Convolution, width: float, moved: int, rates: Rates, device: Device) -> Times:
     """Seconds of a convolution without matrix units: tiles step by step along k; few of them wait at each step."""
     problem = of_convolution(sizes, width, 1.0, moved)
     down, across = _SCALAR_TILE
@@ -97,7 +85,7 @@ def scalar_seconds(
     return rates["floor"] * 1e-6 + longest, longest, moved / device.bandwidth
 
 
-def _rows_and_wait(kernel: Kernel, rates: Mapping[str, float], device: Device) -> tuple[float, float]:
+def _rows_and_wait(kernel: Kernel, rates: Rates, device: Device) -> tuple[float, float]:
     """Seconds that starting all rows takes, and what a thread does one after the other."""
     if isinstance(kernel.sizes, Convolution) and "position" in rates:
         return 0.0, prod(kernel.sizes.filter) * rates.get("column", 0.0) * 1e-9
@@ -105,18 +93,21 @@ def _rows_and_wait(kernel: Kernel, rates: Mapping[str, float], device: Device) -
         return 0.0, kernel.sizes.positions * rates.get("column", 0.0) * 1e-9
     if not isinstance(kernel.sizes, Rows):
         return 0.0, 0.0
-    warps = kernel.sizes.rows * _warps(kernel)
-    columns = float(kernel.sizes.columns)
-    if kernel.family == "reduction" and kernel.variant in ("", PAIRS):
-        columns = in_turn(kernel.sizes) if kernel.sizes.is_inner else min(columns, _LONGEST)
-    started = warps * rates.get("row", 0.0) * 1e-9 / (device.multiprocessors or 1)
+    is_reduction, is_inner = kernel.family == "reduction", kernel.sizes.is_inner
+    columns, each = float(kernel.sizes.columns), 1.0  # warps that work on a row: short ones share one
+    if is_inner and (is_reduction or kernel.family == "softmax"):
+        each = min(1.0, columns / _WARP)
+    elif is_reduction:  # along an outer axis each thread has a result
+        each = 1 / _WARP
+    if is_reduction and kernel.variant in ("", PAIRS):
+        columns = in_turn(kernel.sizes) if is_inner else min(columns, _LONGEST)
+    started = kernel.sizes.rows * each * rates.get("row", 0.0) * 1e-9 / (device.multiprocessors or 1)
     return started, columns * rates.get("column", 0.0) * 1e-9
 
 
-def _floor(kernel: Kernel, rates: Mapping[str, float]) -> float:
+def _floor(kernel: Kernel, rates: Rates) -> float:
     """Seconds of the shortest kernel; one of few elements computes few addresses."""
-    share = 1.0
-    is_float = "float" in kernel.dtype
+    share, is_float = 1.0, "float" in kernel.dtype
     if isinstance(sizes := kernel.sizes, Strided):
         share = min(1.0, _SHORTEST + (1 - _SHORTEST) * sizes.elements / _FEW_ELEMENTS)
         if sizes.has_casts and sizes.elements <= _ONE_WAVE and is_float:  # each thread loads its own in turn
@@ -125,7 +116,7 @@ def _floor(kernel: Kernel, rates: Mapping[str, float]) -> float:
     return rates["floor"] * share * 1e-6
 
 
-def _elements(kernel: Kernel, width: float, rates: Mapping[str, float]) -> float:
+def _elements(kernel: Kernel, width: float, rates: Rates) -> float:
     """Cycles that all elements take on one multiprocessor."""
     each = 1 / rates.get("elements", _UNLIMITED)
     match kernel.sizes:
@@ -135,19 +126,14 @@ def _elements(kernel: Kernel, width: float, rates: Mapping[str, float]) -> float
         case Windows(count, positions):
             return count * (each + positions * rates.get("position", 0.0))
         case Convolution() as sizes if "position" in rates:
-            return _windows(sizes, each, rates)
+            # Depthwise: a thread for each result. Square filters of 3 and 5 have kernels of their own.
+            result = sizes.image if sizes.phase == "input_gradient" else sizes.result
+            taps = prod(_inside(*axis) for axis in zip(sizes.image, result, sizes.filter, strict=True))
+            is_own = "own" in rates and len(sizes.filter) == 2 and sizes.filter in _OWN_KERNELS
+            count = sizes.batch * sizes.channels * prod(result)
+            return count * (each + taps * rates["own" if is_own else "position"])
         case _:
             return max(kernel.read_bytes, kernel.written_bytes) / width * each
-
-
-def _windows(sizes: Convolution, each: float, rates: Mapping[str, float]) -> float:
-    """Cycles of a depthwise convolution: a thread for each result. Square filters of 3 and 5 have kernels of their own."""
-    is_gradient = sizes.phase == "input_gradient"
-    result = sizes.image if is_gradient else sizes.result
-    count = sizes.batch * sizes.channels * prod(result)
-    taps = prod(_inside(*axis) for axis in zip(sizes.image, result, sizes.filter, strict=True))
-    is_own = len(sizes.filter) == 2 and sizes.filter in _OWN_KERNELS
-    return count * (each + taps * rates["own" if is_own and "own" in rates else "position"])
 
 
 @lru_cache(maxsize=1024)
@@ -176,15 +162,6 @@ def _repeats(kernel: Kernel) -> float:
     return max(1.0, prod(sizes.image) / pixels)
 
 
-def _warps(kernel: Kernel) -> float:
-    """Warps that work on a row. Short rows share one, and along an outer axis each thread of a reduction has a result."""
-    if kernel.family not in ("reduction", "softmax") or not isinstance(kernel.sizes, Rows):
-        return 1.0
-    if kernel.family == "softmax" and not kernel.sizes.is_inner:
-        return 1.0
-    return min(1.0, kernel.sizes.columns / _WARP) if kernel.sizes.is_inner else 1 / _WARP
-
-
 _THREADS_OF_BLOCK = 512  # at most, of results that have a thread each
 _NEIGHBOURS = (4, 2, 1)  # results of one thread
 _RESIDENT = 2048  # threads of a multiprocessor
@@ -210,9 +187,7 @@ def in_turn(sizes: Rows) -> float:
     return each * _WARP
 
 
-def _outer_seconds(
-    sizes: Rows, traffic: float, rates: Mapping[str, float], device: Device
-) -> tuple[float, float]:
+def _outer_seconds(sizes: Rows, traffic: float, rates: Rates, device: Device) -> tuple[float, float]:
     """Seconds of a reduction over outer axes, and of these what its threads do one after the other.
 
     Threads of a block share a result where each would have many elements, blocks where each has very many.
@@ -236,7 +211,7 @@ def _outer_seconds(
     return rates["floor"] * 1e-6 + longest + joined, max(serial, elements) + joined
 
 
-def _planes(sizes: Rows, traffic: float, rates: Mapping[str, float], device: Device) -> tuple[float, float]:
+def _planes(sizes: Rows, traffic: float, rates: Rates, device: Device) -> tuple[float, float]:
     """The same with a block for each channel, or several where there are few channels."""
     cores = device.multiprocessors or 1
     parts = 1

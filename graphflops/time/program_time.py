@@ -3,32 +3,24 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from math import exp, hypot, log, prod, sqrt
-from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
 
+from graphflops.devices import Device, Host
+from graphflops.execution.runs import Runs
+from graphflops.kernels.kernel import Kernel
 from graphflops.links.network import network_of
 from graphflops.links.use import described
-from graphflops.passes.program import ProgramTime
+from graphflops.passes.program import PricedProgram, ProgramTime
+from graphflops.report import Execution
 from graphflops.report.call_time import CallTime, PhaseTime
-from graphflops.time.batch import Batch
 from graphflops.time.launches import Launcher
 from graphflops.time.optimizer import optimizer_launches
-from graphflops.time.predict import matrix_peak, predict, slowdowns
-from graphflops.time.schedule import Clock
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-
-    from graphflops.devices import Device, Host
-    from graphflops.execution.runs import Runs
-    from graphflops.kernels.kernel import Kernel
-    from graphflops.passes.program import PricedProgram
-    from graphflops.report import Execution
-    from graphflops.time.predict import Time
-    from graphflops.time.schedule import Launches, Running
+from graphflops.time.predict import Batch, Time, matrix_peak, predict, slowdowns
+from graphflops.time.schedule import Clock, Costs, Launches, Running
 
 _NOTHING = CallTime(0.0, 0.0, 0.0, "launch")  # of a call that runs no kernel, in a graph
 _GRAPH_GAP = 0.9e-6  # seconds between two kernels of a CUDA graph where the device's profile has none
@@ -75,12 +67,14 @@ def program_time(
     found = slowdowns(program.attentions, timed, program.values, device)
     times = (forward, backward, optimizer, step)
     network = described(timer.known, network_of(device))
-    return ProgramTime(device.name, timed, *times, _held_out(device), found, network)
+    held_out: dict[str, float] = {}  # median errors of the worst variant of each family that was measured
+    for points in device.calibration:
+        if points.error:
+            held_out[points.family] = max(held_out.get(points.family, 0.0), points.error[0])
+    return ProgramTime(device.name, timed, *times, held_out, found, network)
 
 
-def _launcher(
-    program: PricedProgram, execution: Execution, runs: Runs, costs: Mapping[str, float]
-) -> Launcher:
+def _launcher(program: PricedProgram, execution: Execution, runs: Runs, costs: Costs) -> Launcher:
     """What lowers the program to kernels under an execution."""
     if execution == "compiled":
         from graphflops.inductor.plan import Plans
@@ -101,15 +95,6 @@ def _host(device: Device) -> Host:
     """The host section of the device's profile, which every profile has once it is complete."""
     assert device.host is not None
     return device.host
-
-
-def _held_out(device: Device) -> dict[str, float]:
-    """The median error on kernels that were held out, of the worst variant of each family that was measured."""
-    errors: dict[str, float] = {}
-    for one in device.calibration:
-        if one.error:
-            errors[one.family] = max(errors.get(one.family, 0.0), one.error[0])
-    return errors
 
 
 class _Timer:
@@ -175,18 +160,15 @@ class _Timer:
 
     def _batch(self, kernels: tuple[Kernel, ...]) -> Batch:
         """The kernels of a call with their times; equal calls share the tuple of their kernels."""
-        found = self.batches.get(id(kernels))
-        if found is None or found.kernels is not kernels:
-            times = {kernel: self._time(kernel) for kernel in dict.fromkeys(kernels)}
-            found = Batch.of(kernels, times)
-            self.batches[id(kernels)] = found
-        return found
-
-    def _time(self, kernel: Kernel) -> Time:
-        found = self.known.get(kernel)
-        if found is None:
-            found = self.known[kernel] = predict(kernel, self.device)
-        return found
+        batch = self.batches.get(id(kernels))
+        if batch is None or batch.kernels is not kernels:
+            times: dict[Kernel, Time] = {}
+            for kernel in dict.fromkeys(kernels):
+                if kernel not in self.known:
+                    self.known[kernel] = predict(kernel, self.device)
+                times[kernel] = self.known[kernel]
+            batch = self.batches[id(kernels)] = Batch.of(kernels, times)
+        return batch
 
 
 def _run(launch: Launches, batch: Batch, clock: Clock) -> float:

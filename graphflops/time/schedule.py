@@ -10,33 +10,27 @@ after the call; one that stands further down was written by the user, and waits 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Literal, NamedTuple
 
 from msgspec import Struct, field
 
-from graphflops.kernels.kernel import Recurrence
+from graphflops.kernels.kernel import Kernel, Recurrence
+from graphflops.ops import Op
+from graphflops.passes.program import PricedCall
 from graphflops.tensor import TensorType
 from graphflops.time.predict_recurrences import is_resident
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from graphflops.kernels.kernel import Kernel
-    from graphflops.ops import Op
-    from graphflops.passes.program import PricedCall
-
-    Costs = Mapping[str, float]
+Costs = Mapping[str, float]
 
 _UNCALLED = frozenset({"size", "sequence", "control"})
 
 
 def waits(operator: Op, operands: Iterable[object]) -> bool:
     """Whether the CPU waits for the GPU: it reads a number, or how many elements the result has."""
-    if operator.is_read_by_cpu:
-        return True
-    return operator.name in ("index", "index_put") and any(
-        isinstance(each, TensorType) and each.dtype.name == "bool" for each in tuple(operands)[1:]
+    return operator.is_read_by_cpu or (
+        operator.name in ("index", "index_put")
+        and any(isinstance(each, TensorType) and each.dtype.name == "bool" for each in tuple(operands)[1:])
     )
 
 
@@ -56,10 +50,8 @@ def forward_seconds(costs: Costs, operator: Op, kernels: Sequence[Kernel], *, re
     """CPU time of a call. records: whether autograd keeps it."""
     if operator.kind in _UNCALLED:
         return operator.is_read_by_cpu * costs["forward.call"]
-    if not kernels:
-        own = costs["forward.skipped" if operator.kind in ("dropout", "cast") else "forward.without_kernel"]
-    else:
-        own = _launching(costs, "forward", operator, kernels)
+    idle = "forward.skipped" if operator.kind in ("dropout", "cast") else "forward.without_kernel"
+    own = _launching(costs, "forward", operator, kernels) if kernels else costs[idle]
     return own + records * costs["forward.recording"]
 
 
@@ -91,13 +83,11 @@ def recurrent_seconds(costs: Costs, kernels: Sequence[Kernel]) -> float:
     """CPU time of recurrent layers: of the call, of each layer and direction, and of each step unless one kernel has all."""
     seconds = 0.0
     for kernel in kernels:
-        sizes = kernel.sizes
-        if isinstance(sizes, Recurrence):
+        if isinstance(sizes := kernel.sizes, Recurrence):
             layers = sizes.layers * sizes.directions
             steps = 0 if is_resident(sizes, kernel.dtype) else sizes.steps * layers
-            seconds += (
-                costs["recurrent.call"] + layers * costs["recurrent.layer"] + steps * costs["recurrent.step"]
-            )
+            call, layer, step = (costs[f"recurrent.{part}"] for part in ("call", "layer", "step"))
+            seconds += call + layers * layer + steps * step
     return seconds
 
 

@@ -12,7 +12,7 @@ from torch.nn import functional
 import graphflops
 from graphflops.devices import HOPPER, device, names, platform_of
 from graphflops.errors import OptionError
-from graphflops.inductor.realizing import split_lengths
+from graphflops.inductor.fusing import split_lengths
 from graphflops.kernels.beside import reduction_bytes
 from graphflops.render import render
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from graphflops.devices import HOPPER
-from graphflops.inductor.fusing import Kernel, fused
+from graphflops.inductor.fusing import Kernel, fused, in_steps, oriented, realized
 from graphflops.inductor.lowering import JointGraph, Op
 from graphflops.inductor.plan import lowest_peak
-from graphflops.inductor.realizing import in_steps, oriented, realized
 
 
 def op(kind: Any, out: str, *reads: str, elements: int = 100, **more: Any) -> Op:

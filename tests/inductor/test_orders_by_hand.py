@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 
-from graphflops.inductor.fusing import Kernel, fused, run_together
+from graphflops.inductor.fusing import Kernel, fused, realized, run_together
 from graphflops.inductor.lowering import Op
 from graphflops.inductor.partition import INFINITE, SINK, SOURCE, FlowGraph
 from graphflops.inductor.plan import _Order, lowest_peak
-from graphflops.inductor.realizing import realized
 
 
 def op(kind: Any, out: str, *reads: str, elements: int = 100, **more: Any) -> Op:
@@ -269,7 +268,6 @@ def test_what_may_be_written_over() -> None:
     library = Kernel((op("extern", "out", "x"),), ("out",), (), ("x",))
     assert (library.over, library.is_written) == ({}, False)
     assert Kernel((op("extern", "out", "x", is_over=True),), ("out",), (), ("x",)).over == {"out": ("x",)}
-    assert not Kernel((op("extern", "out", "x", allocates=True),), ("out",), (), ("x",)).takes_free_memory
 
 
 def test_the_cut_of_a_flow_is_where_it_is_narrowest() -> None:

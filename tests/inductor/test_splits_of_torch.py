@@ -12,8 +12,8 @@ import torch
 from torch._inductor import choices, ir
 
 from graphflops.devices import HOPPER
+from graphflops.inductor.fusing import split_lengths
 from graphflops.inductor.layout_choice import aligned, aligned_bytes
-from graphflops.inductor.realizing import split_lengths
 
 H200 = SimpleNamespace(
     multi_processor_count=HOPPER.multiprocessors,

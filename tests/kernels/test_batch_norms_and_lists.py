@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from graphflops.kernels.batch_norm import _threads, _turns
 from graphflops.kernels.call import Tensor
 from graphflops.kernels.foreach import Pass, _packed, together
 from graphflops.kernels.kernel import Chunks, Kernel, Rows
+from graphflops.kernels.rowwise import _threads, _turns
 from tests.one_call import g
 from tests.support import t
 from tests.time.one_call import backward, forward, made

@@ -109,7 +109,6 @@ def test_arguments_by_their_own_names() -> None:
     call = one_call("aten.softmax.int", t(4, 8), -1)
     assert call.own == {"self": Ref("x0"), "dim": -1}
     assert call.arguments["axis"] == -1
-    assert call.matrix_dtype == ""
 
 
 def test_costs_as_numbers() -> None:

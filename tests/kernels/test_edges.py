@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 
 from graphflops.execution.strides import row_major
-from graphflops.kernels.attention import _without_sizes, attention_backward
+from graphflops.kernels.attention import attention, attention_backward
 from graphflops.kernels.buffers import _axes
 from graphflops.kernels.convolution import Convolution, Layout
 from graphflops.kernels.gradient_formulas import axes_of
 from graphflops.kernels.gradients import _gather_backward
+from graphflops.kernels.images import pooling, pooling_backward
 from graphflops.kernels.kernel import (
     Attention,
     Exchange,
@@ -24,7 +25,7 @@ from graphflops.kernels.kernel import (
     Strided,
 )
 from graphflops.kernels.kernel import Convolution as Sizes
-from graphflops.kernels.moved import _written_rows, collective_backward, pooling, pooling_backward
+from graphflops.kernels.moved import _written_rows, collective_backward
 from graphflops.kernels.products import product_backward, recurrent
 from graphflops.tensor import BFLOAT16, TensorType
 from tests.one_call import g
@@ -153,13 +154,7 @@ def test_facts_of_a_convolution() -> None:
     assert one._replace(transposed=True).multiplies == 60 * 8 * 4 * 3 * 9
     assert (one.weight_elements, one.operand_elements, one.result_elements) == (32, 2 * 24 * 30, 2 * 12 * 12)
     assert (one.positions_align, one.channels_align, one.results_align) == (2, 8, 4)
-    assert (one.packed, one.axes, one.is_half, one.is_single, one.has_tensor_cores) == (
-        8,
-        2,
-        True,
-        False,
-        True,
-    )
+    assert (one.packed, one.axes, one.is_half, one.is_single) == (8, 2, True, False)
     assert (one.is_depthwise, one.is_pointwise, one.is_strided, one.is_patch) == (False, False, False, False)
     assert (one.is_power, one.is_aligned, one.float_weight) == (True, False, 4 * 12 * 8 * 9)
     assert one.copies() == (
@@ -246,7 +241,9 @@ def test_an_attention_of_unknown_sizes_moves_what_it_costs() -> None:
     """Two products of each of the 2 * 4 heads, of 16 x 8 with 8 x 16 and back; q, k and v are read."""
     heads = [t(2, 4, 16, 8)] * 3
     one = 4 * 2 * 4 * 16 * 8  # bytes of each
-    (kernel,) = _without_sizes(one_call("aten.scaled_dot_product_attention.default", *heads))
+    call = one_call("aten.scaled_dot_product_attention.default", *heads)
+    call.arguments = {}  # operands without names
+    (kernel,) = attention(call)
     products = 2 * (2 * 4) * (2 * 16 * 16 * 8)
     assert kernel == Kernel("attention", "float32", products, 0, 3 * one, one)
 

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from graphflops.kernels.gradient_operators import forward_of
-from graphflops.kernels.gradients import call_kernels
+from graphflops.kernels.gradients import call_kernels, forward_of
 from graphflops.kernels.kernel import Windows
 from graphflops.ops import operator
 from graphflops.tensor import FLOAT32, INT64, TensorType

@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 
-from graphflops.kernels.batch_norm import _of_cudnn
 from graphflops.kernels.convolution import Convolution
 from graphflops.kernels.lower import _kept_axes
 from graphflops.kernels.moved import _waste, axis_of
-from graphflops.kernels.rowwise import loss_backward
+from graphflops.kernels.rowwise import _of_cudnn, loss_backward
 from tests.support import t
 from tests.time.one_call import one_call
 

@@ -9,8 +9,8 @@ from torch import nn
 import graphflops
 from graphflops.analysis import as_graph
 from graphflops.devices import HOPPER, complete, device
+from graphflops.inductor.fusing import split_lengths
 from graphflops.inductor.plan import Plans
-from graphflops.inductor.realizing import split_lengths
 from graphflops.passes.bind import bind
 from graphflops.passes.price import price
 from graphflops.time.compiled import CompiledLauncher

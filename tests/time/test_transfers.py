@@ -10,7 +10,7 @@ from graphflops import analyze, record
 from graphflops.devices import complete, device
 from graphflops.devices.device import Host, Link
 from graphflops.kernels.kernel import Kernel
-from graphflops.kernels.transfer import Transfer
+from graphflops.kernels.moved import Transfer
 from graphflops.time.predict import predict
 from tests.time import toy_device
 

@@ -1,0 +1,214 @@
+"""Kernels that go over images: pooling, interpolations (UpSample*.cu of ATen), and patches as columns (im2col.cuh).
+
+Pooling and its gradients go by dimensions and layout. An interpolation has a thread for each result, or position of all
+images; at the same size it is a copy.
+"""
+
+from __future__ import annotations
+
+from math import log2, prod
+
+from graphflops.kernels.beside import is_mean, largest_power
+from graphflops.kernels.call import ConcreteCall, Tensor
+from graphflops.kernels.choices import constants, limits
+from graphflops.kernels.convolution import up
+from graphflops.kernels.kernel import IMAGE_RANK, INDEX_BYTES, Kernel, Rows, Sizes, Windows
+from graphflops.kernels.moved import copied, copy_to, fill, is_last, of_rows, reduction, spread
+
+_VOLUME_RANK = 5
+_PLANE_BLOCK = (32, 8)  # threads across and down a plane of results
+_MOST_DOWN = 16  # blocks down the planes of an image, all together
+
+
+def pooling(call: ConcreteCall) -> list[Kernel]:
+    """One kernel; an average over all positions is a mean."""
+    x, out = call.operand("x"), call.out
+    if x is None or out is None or x.rank < 2 or not out.numel:
+        return []
+    if is_mean(call.operator, out.shape):
+        return [reduction(x, out.numel, is_inner=x.strides[1] != 1)]
+    window = Windows(out.numel, _window_positions(call, x, out))
+    if call.operator.name == "adaptive_max_pool" and out.rank == IMAGE_RANK:
+        # A thread looks at several positions in turn (AdaptiveMaxPooling2d.cu of ATen). blocks: of a plane.
+        *_, channels, height, width = out.shape
+        blocks = max(_MOST_DOWN // max(channels, 1), 1)
+        turns = -(-width // _PLANE_BLOCK[0]) * -(-height // (_PLANE_BLOCK[1] * blocks))
+        window = Windows(out.numel // (height * width), window.positions * turns)
+    indices = INDEX_BYTES * out.numel if "max" in call.operator.name else 0
+    moved = (x.full_bytes, out.full_bytes + indices)
+    return [*copied(call), Kernel("pool", x.dtype, 0, 0, *moved, window, variant=_pooling_variant(call, x))]
+
+
+def pooling_backward(call: ConcreteCall) -> list[Kernel]:
+    """Each element gathers from the windows that it is in; where windows are uneven, they add to zeros."""
+    x, out = call.operand("x"), call.out
+    if out is not None and call.operands and is_mean(call.operator, out.shape):
+        return [spread(call.operands[0], out)]
+    if x is None or out is None or x.rank < 2 or not out.numel:
+        return []
+    cover = _window_positions(call, x, out) * out.numel / max(x.numel, 1)
+    indices = INDEX_BYTES * out.numel if "max" in call.operator.name else 0
+    moved = (out.full_bytes + indices, x.full_bytes)
+    variant = f"{_pooling_variant(call, x)}_backward"
+    kernel = Kernel("pool", x.dtype, 0, 0, *moved, Windows(x.numel, cover), variant=variant)
+    zeros = [] if call.operator.name == "avg_pool" else [fill(x)]
+    return [*copied(call, again=True), *zeros, kernel]
+
+
+def _window_positions(call: ConcreteCall, x: Tensor, out: Tensor) -> float:
+    """Positions of a window."""
+    if call.operator.name.startswith("adaptive"):
+        return x.numel / out.numel
+    kernel = call.arguments.get("kernel_size")  # of a gradient operator, whose work is not the window's
+    if isinstance(kernel, tuple):
+        return prod(kernel) if len(kernel) > 1 else kernel[0] ** (x.rank - 2)
+    return call.cost.vector_flops / out.numel
+
+
+def _pooling_variant(call: ConcreteCall, x: Tensor) -> str:
+    layout = "_last" if is_last(x) else ""
+    return f"{call.operator.name}{'_volume' if x.rank >= _VOLUME_RANK else layout}"
+
+
+_WARP = 32  # threads
+_LINE = 256 * 8  # bits that are loaded together
+_TAPS = 4  # of a cubic interpolation, along an axis
+_CORNERS, _CORNERS_OF_CUBIC = 4, 16
+_AT_GRID = "grid_sample"
+_CUBIC, _CUBIC_TURNS = (
+    2,
+    8,
+)  # the mode of a grid, and how often its threads wait for loads where others do once
+_LEAST_CHANNELS = 4  # for which kernels with channels innermost run
+# Time of an image's loads, how much less for each octave of positions that share them, the part in which a warp waits.
+_UNSHARED, _SHARED, _WAIT = constants("aten_2", "interpolation", "unshared", "shared", "wait")
+# Of a cubic one: a further line that a warp loads, and an image of the same size, by the time of an image; additions.
+_FURTHER, _SAME, _ADDS = constants("aten_2", "interpolation", "line", "same", "adds")
+_THREADS, _BLOCK, _RESIDENT = limits("aten_2", "interpolation", "threads", "block", "resident")
+(_RESIDENT_AT_GRID,) = limits("aten_2", "grid_sample", "resident")
+
+
+def interpolation(call: ConcreteCall) -> list[Kernel]:
+    """What an interpolation launches; one along other than two axes is taken for its like along two."""
+    out, x, work = call.out, call.operand("x"), call.cost.vector_flops
+    if out is None or x is None or out.rank < IMAGE_RANK - 1:
+        return of_rows("pool", call)
+    if _is_copied(call, x, out):
+        return [copy_to(x, x)]
+    if call.operator.name == _AT_GRID:
+        return [_sampled(call, x, out)]
+    sizes: Sizes
+    variant, before = _variant(call, x, out), list[Kernel]()
+    if variant == "cubic":
+        # A warp loads the lines of its positions and their neighbours in four rows: many where elements of a row lie apart.
+        is_same = x.shape == out.shape  # where no neighbours are loaded
+        apart = min(1.0, x.strides[-1] * x.bits / _LINE)
+        columns = min(x.shape[-1], _WARP * x.shape[-1] / max(out.shape[-1], 1) + _TAPS - 1)
+        busy = min(prod(out.shape[2:]) / _THREADS, 1.0)
+        turns = max(1.0, _FURTHER * (_WARP if is_same else _TAPS * columns) * apart * busy)
+        turns = int(prod(out.shape[:2]) * turns * (_SAME if is_same else 1.0))
+        before, sizes = [fill(out)], _of_positions(out, turns)
+    elif variant.endswith("_last"):
+        sizes = Windows(out.numel, 0)
+    elif variant == "nearest":
+        # Threads of the blocks that cover a plane, whose sides are powers of two (UpSampleNearest2d.cu).
+        width, height = out.shape[-1], prod(out.shape[2:-1])
+        across = largest_power(width, _BLOCK)
+        down = largest_power(height, _BLOCK // across)
+        sizes = Windows(prod(out.shape[:2]) * up(width, across) * up(height, down), 0)
+    else:
+        sizes = _of_positions(out, _turns(x, out))
+    return [*before, Kernel("pool", out.dtype, 0, work, *call.cost.moved, sizes, variant=variant)]
+
+
+def interpolation_backward(call: ConcreteCall) -> list[Kernel]:
+    """Nearest gradients are added up by a thread for each result, others added to zeros by a thread for each gradient."""
+    out, x = call.out, call.operand("x")
+    if out is None or x is None or not x.numel:
+        return []
+    variant, larger = _variant(call, x, out), max(out.numel // x.numel, 1)
+    is_copied = _is_copied(call, x, out)
+    moved = (out.full_bytes, x.full_bytes)
+    sizes: Sizes
+    if variant.startswith("nearest"):
+        loops = 1 if variant.endswith("_last") else max(x.shape[0], 1)  # else a thread takes all of the batch
+        sizes = Windows(max(x.numel // loops, _RESIDENT) * loops, larger)
+        added = Kernel("pool", x.dtype, 0, 0, *moved, sizes, variant=f"{variant}_backward")
+        return [copy_to(out, out) if is_copied else added]
+    if is_copied:
+        return [fill(x), copy_to(out, out)]
+    images = prod(x.shape[:2])
+    if variant == "cubic" and x.shape == out.shape:
+        turns = _of_positions(out, int(images * _SAME))
+        return [fill(x), Kernel("pool", x.dtype, 0, 0, *moved, turns, variant=variant)]
+    if variant == "cubic":
+        moved = (out.full_bytes, _CORNERS_OF_CUBIC * out.full_bytes)
+        sizes = Rows(int(images * (larger + _ADDS)), 1, is_inner=False)
+    else:
+        moved = (out.full_bytes, _CORNERS * out.full_bytes)
+        sizes = Windows(out.numel, larger)
+    return [fill(x), Kernel("scatter", x.dtype, 0, 0, *moved, sizes, variant=variant)]
+
+
+def is_cubic(word: str) -> bool:
+    """Whether it is the operator on the corners around a position, not the one of sums that weigh more of them (`_aa`)."""
+    return "bicubic2d" in word and "_aa" not in word
+
+
+def _sampled(call: ConcreteCall, x: Tensor, out: Tensor) -> Kernel:
+    """A thread for each position of a grid, which takes one channel after the other (GridSampler.cu of ATen)."""
+    channels = out.shape[1]
+    positions = max(out.numel // max(channels, 1), _RESIDENT_AT_GRID)
+    turns = channels * (_CUBIC_TURNS if call.own.get("interpolation_mode") == _CUBIC else 1)
+    sizes = Windows(positions * turns, 0)
+    return Kernel("pool", x.dtype, 0, 0, *call.cost.moved, sizes, variant=_AT_GRID)
+
+
+def _variant(call: ConcreteCall, x: Tensor, out: Tensor) -> str:
+    word = call.operator.word
+    if is_cubic(word):
+        return "cubic"
+    is_nearest = "nearest" in word or not call.cost.vector_flops  # a dialect may have one operator for all
+    is_last_kernel = is_last(x) and out.rank == IMAGE_RANK and x.shape[1] >= _LEAST_CHANNELS
+    return ("nearest" if is_nearest else "linear") + ("_last" if is_last_kernel else "")
+
+
+def _is_copied(call: ConcreteCall, x: Tensor, out: Tensor) -> bool:
+    """Whether nothing is interpolated; a cubic one of the same size has a kernel all the same, and one of volumes."""
+    word = call.operator.word
+    return x.shape == out.shape and ("nearest" in word or "bilinear2d" in word) and "_aa" not in word
+
+
+def _of_positions(out: Tensor, turns: int) -> Rows:
+    """A thread for each position, which takes so many turns for the images of batch and channels."""
+    return Rows(prod(out.shape[2:]), turns, is_inner=False)
+
+
+def _turns(x: Tensor, out: Tensor) -> int:
+    """Loads of an image are shared by positions near one another; a block's warps wait together, and take turns to load."""
+    larger = log2(max(out.numel / max(x.numel, 1), 1))
+    unshared = 1.0 if is_last(x) else max(_UNSHARED - _SHARED * larger, 1.0)
+    busy = min(prod(out.shape[2:]) / _THREADS, 1.0)
+    return int(prod(out.shape[:2]) * (_WAIT + (unshared - _WAIT) * busy))
+
+
+(_SHARED_PATCHES,) = constants("aten_2", "patches", "shared")
+_MOST_KERNELS = 1024  # that are told apart; a file may claim any batch
+_COLUMNS_RANK = 3  # of a batch of columns; that of its images has one more
+
+
+def columns(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kernel]:
+    """A kernel for each image, in which a thread copies one patch of a channel, one position after the other."""
+    images = out.shape[0] if out.rank == _COLUMNS_RANK else 1
+    kernels = min(images, _MOST_KERNELS)
+    moved = x.full_bytes // max(kernels, 1), out.full_bytes // max(kernels, 1)
+    taps = out.shape[-2] // max(x.shape[-3], 1)  # rows of the columns, by channels
+    turns = int(taps**_SHARED_PATCHES) * -(-images // max(kernels, 1))
+    sizes = Rows(1, turns, is_inner=False)
+    return [Kernel("copy", x.dtype, 0, 0, *moved, sizes, variant="im2col")] * kernels
+
+
+def image(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kernel]:
+    """One kernel, in which a thread adds up what the patches have for its position."""
+    windows = Windows(out.numel, x.numel / max(out.numel, 1))  # patches that a position is in
+    return [Kernel("scatter", x.dtype, 0, 0, x.full_bytes, out.full_bytes, windows, variant="col2im")]
