@@ -36,7 +36,9 @@ def cells(points: Sequence[Point], price_per_hour: float | None = None, *, exact
     names = [*points[0].sizes] if points else []
     counted = list(dict.fromkeys(name for point in points for name in point.rates))
     heads = [*names, *_heads(exact, has_masks, others), *(_TIMES[exact] if is_timed else ())]
-    heads += _rate_heads(counted, exact=exact, has_price=price_per_hour is not None)
+    has_price = price_per_hour is not None
+    rates, price = ("{}_per_second", "price_of_a_million_{}") if exact else ("{}/s", "price of 1 M {}")
+    heads += [form.format(name) for form in (rates, *[price] * has_price) for name in counted]
     served = [quantity for quantity in QUANTITIES if any(quantity.name in point.serving for point in points)]
     heads += [quantity.name if exact else quantity.head for quantity in served]
     rows = []
@@ -74,11 +76,6 @@ def _time(time: PhaseTime | None, *, exact: bool) -> list[str | float]:
         return [time.seconds, time.low, time.high]
     least = ">= " if time.is_lower_bound else ""
     return [least + seconds(time.seconds), interval(time.low, time.high)]
-
-
-def _rate_heads(counted: Sequence[str], *, exact: bool, has_price: bool) -> list[str]:
-    rates, price = ("{}_per_second", "price_of_a_million_{}") if exact else ("{}/s", "price of 1 M {}")
-    return [form.format(name) for form in (rates, *[price] * has_price) for name in counted]
 
 
 def _rates(

@@ -50,13 +50,11 @@ def _attention(entry: LedgerEntry) -> str:
     return f"{count_of(len(entry.names), 'attention')} unfused, {traffic}"
 
 
-def _types(entry: LedgerEntry) -> str:
-    return f"element type {safe(entry.before, 60)} → {safe(entry.after, 60)} of {len(entry.names):,}"
-
-
 _WORDS: Mapping[LedgerKind, Callable[[LedgerEntry], str]] = {
     "work": _work,
-    "element_types": _types,
+    "element_types": lambda entry: (
+        f"element type {safe(entry.before, 60)} → {safe(entry.after, 60)} of {len(entry.names):,}"
+    ),
     "parameters_lost": _counted("trained parameter", "missing"),
     "weight_shapes": lambda entry: f"weight {safe(entry.before, 60)} → {safe(entry.after, 60)}",
     "unknown": lambda entry: f"calls of unknown cost {entry.before} → {entry.after}",

@@ -301,7 +301,10 @@ class _Calls:
     def _add_call(self, row: Row, place: int, kind: int) -> None:
         name = self.parts.name
         names = name(row.node), name(operator_name(row.op)), name(row.module), place, name(row.source)
-        self._add(*names, name(row.matrix_dtype), picoseconds(row), self._kind(kind), 1)
+        if kind not in self._kinds:
+            known = self.ledger.kinds[kind]
+            self._kinds[kind] = self._cost(known.state, known.forward, known.backward)
+        self._add(*names, name(row.matrix_dtype), picoseconds(row), self._kinds[kind], 1)
 
     def _add(self, *cells: int) -> None:
         if cells[-1]:
@@ -322,12 +325,6 @@ class _Calls:
                 folded[kind] = most
             most -= min(counts[kind], most)
         return folded
-
-    def _kind(self, kind: int) -> int:
-        if kind not in self._kinds:
-            known = self.ledger.kinds[kind]
-            self._kinds[kind] = self._cost(known.state, known.forward, known.backward)
-        return self._kinds[kind]
 
     def _together(self, counts: Counter[int]) -> int:
         group = self.ledger.group(counts)

@@ -45,7 +45,9 @@ def html(sweep: Sweep) -> str:
 
 def section(points: Sequence[Point], said: Sequence[str] = (), price_per_hour: float | None = None) -> str:
     """The section of the page. said: lines to stand below it. price_per_hour: of the device."""
-    across = _across(points)
+    # The size that pictures have along their axis: the one with the most values, the last of several.
+    names = list(points[0].sizes)
+    across = max(reversed(names), key=lambda name: len({point.sizes[name] for point in points}))
     groups = _groups(points, across)
     drawn = dict(list(groups.items())[:_MOST_CURVES])
     is_timed = any(point.time is not None for point in points)
@@ -71,12 +73,6 @@ def _notes(points: Sequence[Point], undrawn: int) -> Iterator[str]:
         yield "? is what another size decides that has no value: --dim gives it one."
     if len(points) > _MOST_LINES:
         yield f"The first {_MOST_LINES} of {len(points):,} points: --format csv writes all of them."
-
-
-def _across(points: Sequence[Point]) -> str:
-    """The size that pictures have along their axis: the one with the most values, the last of several."""
-    names = list(points[0].sizes)
-    return max(reversed(names), key=lambda name: len({point.sizes[name] for point in points}))
 
 
 def _groups(points: Sequence[Point], across: str) -> dict[str, list[Point]]:
