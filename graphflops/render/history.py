@@ -8,8 +8,7 @@ from typing import Any
 from graphflops.base.units import measured
 from graphflops.cost import REPORTED
 from graphflops.render.document import Document
-from graphflops.render.html.file import page
-from graphflops.render.html.fragment import escaped
+from graphflops.render.html.fragment import escaped, page
 from graphflops.render.html.fragment import table as drawn
 from graphflops.render.tables import Entry, Listing, TextTable
 from graphflops.render.text import safe

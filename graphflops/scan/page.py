@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from graphflops.base.units import memory, number, parameters, percent
-from graphflops.render.html import file
 from graphflops.render.html.data import inert
-from graphflops.render.html.fragment import escaped
+from graphflops.render.html.fragment import escaped, read
+from graphflops.render.html.fragment import page as whole
 from graphflops.render.text import count_of, safe
 from graphflops.scan import store
 from graphflops.scan.columns import RESULTS
@@ -63,7 +63,7 @@ def page(folder: str, name: str = "") -> str:
 <noscript>The table needs the script of this page.</noscript>
 <div class="room"><table id="table"><thead></thead><tbody></tbody></table></div>
 <script type="application/json" id="data">{inert(json.dumps(data).encode())}</script>"""
-    return file.page(f"{name}: fleet", body, file.read(_HERE, "page.css"), file.read(_HERE, "page.js"))
+    return whole(f"{name}: fleet", body, read(_HERE, "page.css"), read(_HERE, "page.js"))
 
 
 def _assumed(row: dict[str, Any], columns: list[str], kept: list[int]) -> list[int]:
