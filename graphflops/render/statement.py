@@ -1,4 +1,7 @@
-"""A compute statement for a terminal, a model card, a page, and as JSON."""
+"""A compute statement for a terminal, a model card, a page, as JSON, and as the documents of others: CycloneDX, SPDX, Hugging Face.
+
+Nothing is drawn by lot or read from a clock: identifiers follow from the contents.
+"""
 
 from __future__ import annotations
 

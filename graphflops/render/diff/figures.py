@@ -1,4 +1,7 @@
-"""Quantities before and after as text: both sides, the delta, the percentage."""
+"""Quantities before and after as text: both sides, the delta, the percentage; and the ledger of an export check in words.
+
+The ledger has a line for each kind of difference, what is unexplained first.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A comparison as text for a terminal or a pipe."""
+"""A comparison as text: its causes, one a line, the largest first: where, why, and how much of the model's FLOPs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""A report as a small piece of HTML without script or style: for notebooks, and for browsers that run no script."""
+"""Results as pieces of HTML without script or style, for notebooks and for browsers that run no script; the file around a page.
+
+A page opens from disk, without network; its policy names style and script by hash. What a notebook shows is in one line,
+made of tags and attributes that sanitizers let through.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""A report as one HTML file."""
+"""A report as one HTML file, alone or with what was found at several sizes as a section: a table, and pictures of what grows.
+
+Of a sweep its points; of a plan of serving curves of latency against throughput. A picture is SVG of text and shapes only.
+"""
 
 from __future__ import annotations
 
