@@ -15,8 +15,8 @@ from graphflops.base.numbered import numbered, unnumbered
 from graphflops.base.units import measured, memory, number, percent
 from graphflops.dims import Dim, evaluate, total
 from graphflops.render.brief import conclusion, counted, state
+from graphflops.render.exact import inert, quantity
 from graphflops.render.fixes import offered
-from graphflops.render.json import inert, quantity
 from graphflops.render.markdown import drawn, escaped, fitted
 from graphflops.render.table import Page
 from graphflops.render.tables import Entry, TextTable

@@ -9,7 +9,7 @@ from graphflops.base.units import interval, memory, parameters, percent, seconds
 from graphflops.derived.overview import Overview, OverviewLine
 from graphflops.dims import evaluate
 from graphflops.render.document import Document
-from graphflops.render.json import quantity
+from graphflops.render.exact import quantity
 from graphflops.render.table import Page
 from graphflops.render.tables import Entry, Listing, TextTable
 from graphflops.render.text import Numbers, assumptions, count_of, safe

@@ -1,4 +1,4 @@
-"""A compute statement for a terminal, a model card, a page, as JSON, and as the documents of others: CycloneDX, SPDX, Hugging Face.
+"""A compute statement as text, page, JSON, and as the documents of others: CycloneDX, SPDX, a model card of Hugging Face.
 
 Nothing is drawn by lot or read from a clock: identifiers follow from the contents.
 """
@@ -15,7 +15,7 @@ import msgspec
 
 from graphflops.base.units import number, parameters, power
 from graphflops.errors import OptionError
-from graphflops.render.json import inert
+from graphflops.render.exact import inert
 from graphflops.render.tables import Entry, TextTable
 from graphflops.render.text import safe
 from graphflops.statements.figures import Flops

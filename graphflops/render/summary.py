@@ -171,7 +171,7 @@ def facts(report: Report, ledger: Ledger, formula_width: int = _FORMULA) -> Iter
         if quantity.name not in NAMED and amount != 0:
             yield Fact(quantity.label, least + numbers.amount(amount, quantity.unit), "", bool(least))
     if report.mesh is not None:
-        sent: Iterable[tuple[str, str]] = imported("graphflops.render.mesh:facts")(report, numbers)
+        sent: Iterable[tuple[str, str]] = imported("graphflops.render.memory:mesh_facts")(report, numbers)
         yield from (Fact(label, least + text if label != "mesh" else text) for label, text in sent)
     read, written = numbers.memory(cost.read_bytes), numbers.memory(cost.written_bytes)
     moved = f"{least}{read} read, {least}{written} written"
@@ -179,7 +179,7 @@ def facts(report: Report, ledger: Ledger, formula_width: int = _FORMULA) -> Iter
     yield Fact("bytes", moved + ratio, "", bool(least))
     yield Fact("peak memory", least + _peak(report, numbers), "", bool(least))
     if report.training is not None:
-        step: str = imported("graphflops.render.training:described")(report.training)
+        step: str = imported("graphflops.render.memory:training_words")(report.training)
         yield Fact("training", step)
     if report.memory_use:
         need: str = imported("graphflops.render.memory:need")(report, numbers)

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from graphflops.base.units import memory, number
-from graphflops.render.json import inert
+from graphflops.render.exact import inert
 from graphflops.render.markdown import escaped, rows
 from graphflops.render.table import Page
 from graphflops.render.tables import Entry, TextTable

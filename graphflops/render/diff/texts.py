@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from graphflops.comparison.causes import summed
 from graphflops.comparison.result import Cause, Comparison, Figure, Fold, GroupChange, ModuleChange, Resized
-from graphflops.render.csv import written
 from graphflops.render.diff.figures import NAMES, delta, signed
 from graphflops.render.diff.tables import BRIEF, both, figure_of, tables
 from graphflops.render.diff.words import compared_at, fact_words, headlines, notes, path_of, tag, type_of
+from graphflops.render.exact import written
 from graphflops.render.markdown import escaped, fitted, rows
 from graphflops.render.table import Page
 from graphflops.render.tables import Entry, TextTable

@@ -19,8 +19,8 @@ from graphflops.dims import Dim
 from graphflops.dims.solving import affine
 from graphflops.open_sizes import of_report
 from graphflops.render import summary
+from graphflops.render.exact import inert as plain
 from graphflops.render.html.measures import device_of, memory_of, picoseconds
-from graphflops.render.json import inert as plain
 from graphflops.render.ledger import Ledger
 from graphflops.render.text import count_of, formula, operator_name, safe, short_type, shortened
 from graphflops.render.tree import Tree, TreeModule, placed

@@ -1,4 +1,4 @@
-"""Results as pieces of HTML without script or style, for notebooks and for browsers that run no script; the file around a page.
+"""Results as HTML without script or style, for notebooks and for browsers that run no script; the file around any page.
 
 A page opens from disk, without network; its policy names style and script by hash. What a notebook shows is in one line,
 made of tags and attributes that sanitizers let through.

@@ -1,4 +1,4 @@
-"""A report as one HTML file, alone or with what was found at several sizes as a section: a table, and pictures of what grows.
+"""A report as one HTML file, alone or with what was found at several sizes: a table, and pictures of what grows.
 
 Of a sweep its points; of a plan of serving curves of latency against throughput. A picture is SVG of text and shapes only.
 """
