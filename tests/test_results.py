@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from graphflops import analyze, audit, check, compare, fits, load
-from graphflops.derived.sweep import Sweep
+from graphflops.derived.resize import Sweep
 from graphflops.errors import OptionError
 from graphflops.render import render
 

@@ -10,8 +10,7 @@ from graphflops.base.patterns import is_within, matches_module, matches_op
 from graphflops.base.units import measured, percent
 from graphflops.budget.baseline import Before, Culprit, culprits
 from graphflops.budget.limits import Budget
-from graphflops.budget.measure import TOP, Figure, Measures
-from graphflops.budget.quantities import UNITS, Limit
+from graphflops.budget.measure import TOP, UNITS, Figure, Limit, Measures
 from graphflops.dims import Dim, Expr
 from graphflops.open_sizes import of_report
 from graphflops.render.summary import located

@@ -13,7 +13,7 @@ import msgspec
 from graphflops.base.files import opened
 from graphflops.base.patterns import matches_file
 from graphflops.budget.amounts import AllowedGrowth, Unit, amount, growth, percent
-from graphflops.budget.quantities import OF_DEVICES, OF_MODULES, SERVED, UNITS, Limit
+from graphflops.budget.measure import OF_DEVICES, OF_MODULES, SERVED, UNITS, Limit
 from graphflops.errors import FileError, OptionError, shown
 from graphflops.training import Training, changed
 

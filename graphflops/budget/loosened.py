@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from graphflops.budget.limits import Budget, BudgetFile
-from graphflops.budget.quantities import Limit
+from graphflops.budget.measure import Limit
 from graphflops.errors import shown
 
 

@@ -65,7 +65,7 @@ def model_of(name: Name) -> Any:
 
 def _quantize(name: Name, model: Any) -> None:
     """Store the weights of products in float8, but for those that make logits, as published checkpoints do."""
-    from graphflops.capturing.float8 import to_float8
+    from graphflops.capturing.weights import to_float8
 
     if not to_float8(model, [model.get_output_embeddings()]):
         raise OptionError(

@@ -15,8 +15,7 @@ from torch import distributed as dist
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
 from torch.nn.parallel import distributed as ddp
 
-from graphflops.capturing.gpu_autocast import gpu_autocast
-from graphflops.capturing.gpu_functions import gpu_functions
+from graphflops.capturing.gpu_functions import gpu_autocast, gpu_functions
 from graphflops.errors import OptionError
 from graphflops.exporters.step_file import RecordedGroup
 

@@ -89,7 +89,7 @@ def _one(
     if not sweeps:
         output.write(report, **cut)
         return report
-    from graphflops.derived.sweep import Sweep
+    from graphflops.derived.resize import Sweep
     from graphflops.fitting.cells import with_cells
 
     report_of = _at_sizes(program, given) if report.device else None

@@ -135,7 +135,7 @@ def _name(model: str, choices: Choices) -> Name | None:
 
 
 def _write_programs(path: str, model: str, name: Name | None, *, joint: bool, training: bool) -> None:
-    from graphflops.capturing.saving import capture_to, save
+    from graphflops.capturing.run import capture_to, save
 
     if name is None:
         save({"model": _captured(model, joint)}, path)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from graphflops.budget.amounts import Unit
-    from graphflops.derived.sweep import Sweep
+    from graphflops.derived.resize import Sweep
     from graphflops.report import Report
     from graphflops.report.call_time import PhaseTime
 

@@ -22,8 +22,7 @@ from graphflops.errors import FileError, GraphflopsError, RunError, shown
 from graphflops.exporters import onnx
 from graphflops.onnx_audit.audit import Audit, Fix, audit
 from graphflops.onnx_audit.catalogue import checks
-from graphflops.onnx_fix.sessions import Run
-from graphflops.onnx_fix.steps import Steps
+from graphflops.onnx_fix.sessions import Run, Steps
 from graphflops.passes.bind import OTHER
 from graphflops.report import Execution, Report
 from graphflops.report.findings import Finding

@@ -12,8 +12,7 @@ from math import prod
 
 from graphflops.base.protobuf import field, packed, varint
 from graphflops.cost import Cost
-from graphflops.derived.dependencies import Memory
-from graphflops.derived.timeline import Span, timeline
+from graphflops.derived.timeline import Memory, Span, timeline
 from graphflops.dims import total
 from graphflops.errors import OptionError
 from graphflops.graph import Mesh, Ref

@@ -26,8 +26,7 @@ from graphflops.render.text import count_of, safe
 from graphflops.report import Report
 from graphflops.structure.answer import Answer, Part, Unused, ask
 from graphflops.structure.cuts import Cuts
-from graphflops.structure.paths import Bottlenecks, CriticalPath
-from graphflops.structure.queries import cost, part
+from graphflops.structure.queries import Bottlenecks, CriticalPath, cost, part
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -18,8 +18,7 @@ from graphflops.errors import OptionError
 from graphflops.render.exact import inert
 from graphflops.render.tables import Entry, TextTable
 from graphflops.render.text import safe
-from graphflops.statements.figures import Flops
-from graphflops.statements.resources import Interval
+from graphflops.statements.figures import Flops, Interval
 from graphflops.statements.statement import Statement
 
 CONVENTIONS = {  # by field of Flops: its name, its formula, and where it parts from the first

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from graphflops.base.units import interval, memory, number, rate, seconds
 from graphflops.cost import REPORTED, Quantity
 from graphflops.derived.items import cost_per_million
-from graphflops.derived.sweep import Point, Sweep
+from graphflops.derived.resize import Point, Sweep
 from graphflops.fitting.cells import QUANTITIES
 from graphflops.render.document import Document
 from graphflops.render.summary import NAMED

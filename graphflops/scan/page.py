@@ -12,7 +12,7 @@ from graphflops.render.html.fragment import escaped, read
 from graphflops.render.html.fragment import page as whole
 from graphflops.render.text import count_of, safe
 from graphflops.scan import store
-from graphflops.scan.columns import RESULTS
+from graphflops.scan.measure import RESULTS
 
 # Head, column, and how its numbers are written: n count, p parameters, b bytes, s seconds, "" text.
 _SHOWN = (

@@ -8,12 +8,12 @@ from typing import Any
 from graphflops.base.units import measured, percent
 from graphflops.budget.check import RULES, finding
 from graphflops.budget.limits import Budget, BudgetFile
-from graphflops.budget.quantities import UNITS, Limit
+from graphflops.budget.measure import UNITS, Limit
 from graphflops.errors import FileError, shown
 from graphflops.render.text import count_of
 from graphflops.report.findings import Finding, Findings, ModelFindings
 from graphflops.scan import store
-from graphflops.scan.columns import COSTS, HELD
+from graphflops.scan.measure import COSTS, HELD
 
 _COLUMNS = (
     "path", "binding", "status", "message", "contradiction", *COSTS, *HELD, "counted", "free", "unknown",

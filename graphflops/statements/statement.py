@@ -20,12 +20,22 @@ from graphflops.errors import ModelError, OptionError, shown
 from graphflops.graph import Graph
 from graphflops.loading import Model, opened
 from graphflops.report import Report
-from graphflops.statements import resources
-from graphflops.statements.figures import Figures, Flops, figures, token_axis
-from graphflops.statements.resources import Interval
+from graphflops.statements.figures import (
+    HOUR,
+    Figures,
+    Flops,
+    Interval,
+    Verdict,
+    added,
+    figures,
+    node_power,
+    predicted_energy,
+    predicted_hours,
+    token_axis,
+    verdicts,
+)
 from graphflops.statements.stages import COUNTED, TRAINED, Stage, stage
 from graphflops.statements.stages import tokens as number_of_tokens
-from graphflops.statements.thresholds import Verdict, verdicts
 from graphflops.training import Training, training_of
 from graphflops.version import __version__
 
@@ -124,8 +134,8 @@ def statement(
     total = Flops(*(sum(getattr(cost.flops, name) for cost in counted) for name in Flops.__struct_fields__))
     at_least = any(cost.at_least for cost in counted)
     trained = [one for one in priced if one.stage.kind != "inference"]
-    took = Interval(hours, hours, "given") if hours else resources.added([one.cost.hours for one in trained])
-    energy = Interval(kwh, kwh, "given") if kwh else resources.energy(took, profile, devices)
+    took = Interval(hours, hours, "given") if hours else added([one.cost.hours for one in trained])
+    energy = Interval(kwh, kwh, "given") if kwh else predicted_energy(took, profile, devices)
     mfu, hfu = (_utilisation(trained, hours, profile, devices) if hours and profile else None) or (None, None)
     modifies = original is not None or all(one.stage.kind != "pre-training" for one in priced)
     assumed = _assumed(own, priced, batch, took, energy, profile, mfu)
@@ -225,7 +235,7 @@ class _Pricing(msgspec.Struct, frozen=True):
             flops=flops,
             at_least=report.coverage.unknown > 0,
             updates=updates,
-            hours=resources.predicted_hours(report, runs / self.devices),
+            hours=predicted_hours(report, runs / self.devices),
         )
         return _Priced(one, report, structs.replace(found, model=plain.model), cost)
 
@@ -272,7 +282,7 @@ def _utilisation(
     """MFU and HFU of all stages but inference, None where a peak is not known; ModelError for hours that are too few."""
     mfu = hfu = 0.0
     for one in trained:
-        runs = one.cost.tokens / one.figures.items / (hours * resources.HOUR * devices)
+        runs = one.cost.tokens / one.figures.items / (hours * HOUR * devices)
         parts = (one.figures.model, one.figures.executed)
         (model, unknown), (executed, _) = (least_seconds(flops, profile) for flops in parts)
         if unknown is not None:
@@ -310,7 +320,7 @@ def _assumed(
         )
         yield f"utilisation is not known: {lacks}"
     if energy and energy.basis == "predicted":
-        of = resources.node_power()
+        of = node_power()
         yield f"energy is predicted as {of['low']:g} to {of['high']:g} times the devices' power limit ({of['source']})"
         yield "cooling of the building is not in the predicted energy"
     elif device and energy is None and device.power_watts is None:

@@ -9,7 +9,7 @@ from graphflops.errors import ModelError, OptionError, shown
 from graphflops.structure import queries
 from graphflops.structure.build import Program
 from graphflops.structure.cuts import TOLERANCE, Cuts, cuts
-from graphflops.structure.paths import Bottlenecks, CriticalPath, bottlenecks, critical_path
+from graphflops.structure.queries import Bottlenecks, CriticalPath, bottlenecks, critical_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

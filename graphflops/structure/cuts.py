@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from graphflops.dims.solving import first_from
 from graphflops.errors import ModelError
-from graphflops.structure.paths import data_flow
-from graphflops.structure.queries import cost, refuse_open, ticks
+from graphflops.structure.queries import cost, data_flow, refuse_open, ticks
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence

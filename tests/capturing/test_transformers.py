@@ -196,7 +196,7 @@ def test_the_type_of_stored_weights(tmp_path: Path) -> None:
 
 
 def test_no_connection_is_opened() -> None:
-    from graphflops.capturing.offline import offline
+    from graphflops.capturing.run import offline
     from graphflops.errors import ModelError
 
     with offline(), pytest.raises(ModelError, match="no network"):

@@ -12,7 +12,7 @@ import pytest
 
 from graphflops import analyze
 from graphflops.base.units import memory, number
-from graphflops.derived.sweep import Point, Sweep, sweep
+from graphflops.derived.resize import Point, Sweep, sweep
 from graphflops.render.html.report import Axis, Curve, html, of_sweep, plot, section
 from tests.render.reports import HOSTILE, decoder, hostile
 from tests.render.test_html import Elements

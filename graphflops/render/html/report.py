@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from graphflops.base.units import memory, number, seconds
-from graphflops.derived.sweep import Point, Sweep
+from graphflops.derived.resize import Point, Sweep
 from graphflops.render import serving as of_serving
 from graphflops.render import summary
 from graphflops.render.html.data import page_data, sizes_of

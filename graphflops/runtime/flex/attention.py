@@ -11,13 +11,12 @@ import torch
 
 from graphflops.errors import ModelError
 from graphflops.graph import Graph
-from graphflops.runtime.flex import arguments, launch
 from graphflops.runtime.flex import blocks as block_lists
+from graphflops.runtime.flex import launch
 from graphflops.runtime.flex.blocks import MaskBlocks, Prediction
 from graphflops.runtime.flex.configs import Kernel
-from graphflops.runtime.flex.functions import Written, functions, written
 from graphflops.runtime.flex.op import run_forward
-from graphflops.runtime.flex.trace import function_of
+from graphflops.runtime.flex.trace import Written, function_of, functions, written
 
 BLOCK = 128  # default rows and columns of a block
 
@@ -43,7 +42,7 @@ class PreparedAttention:
     """
 
     blocks: MaskBlocks
-    settings: arguments.LaunchSettings
+    settings: launch.LaunchSettings
 
     @property
     def source(self) -> str:
@@ -74,22 +73,20 @@ class PreparedAttention:
 
     def predicted(self, kernel: Kernel, q: torch.Tensor, v: torch.Tensor) -> Prediction:
         """Prediction of the tiles that a kernel computes for such operands."""
-        tiles = arguments.tiles_for(kernel, q, v, (self.blocks.rows, self.blocks.columns))
+        tiles = launch.tiles_for(kernel, q, v, (self.blocks.rows, self.blocks.columns))
         by_column = kernel == "key_gradient"
         return block_lists.predicted_tiles(self.blocks, tiles, q.shape[0], q.shape[1], by_column)
 
     def tile_flops(self, kernel: Kernel, q: torch.Tensor, v: torch.Tensor) -> int:
         """FLOPs of one tile's products: two forward, three for the query's gradient, four for the key's and value's."""
-        tiles = arguments.tiles_for(kernel, q, v, (self.blocks.rows, self.blocks.columns))
+        tiles = launch.tiles_for(kernel, q, v, (self.blocks.rows, self.blocks.columns))
         width, value = int(q.shape[-1]), int(v.shape[-1])
         counts = {"forward": (1, 1), "query_gradient": (2, 1), "key_gradient": (2, 2)}
         of_keys, of_values = counts[kernel]
         return 2 * tiles.rows * tiles.columns * (of_keys * width + of_values * value)
 
-    def problem(
-        self, q: torch.Tensor, scale: float | None = None, count: int = 0
-    ) -> arguments.LaunchSettings:
-        """The arguments of the kernels besides their operands."""
+    def problem(self, q: torch.Tensor, scale: float | None = None, count: int = 0) -> launch.LaunchSettings:
+        """The launch of the kernels besides their operands."""
         scale = 1 / math.sqrt(q.shape[-1]) if scale is None else float(scale)
         return replace(self.settings, scale=scale, count=count)
 
@@ -186,9 +183,9 @@ def counted(counts: torch.Tensor, visible: bool = True) -> FlexCounts:
     return FlexCounts(full, partial, seen if visible else None)
 
 
-def _settings(found: Written, blocks: MaskBlocks) -> arguments.LaunchSettings:
+def _settings(found: Written, blocks: MaskBlocks) -> launch.LaunchSettings:
     each = (*blocks.by_row, *blocks.by_column)
-    return arguments.LaunchSettings(
+    return launch.LaunchSettings(
         lists=tuple(tensor for x in each for tensor in (x.counts, x.places)),
         buffers=found.buffers,
         functions=found.key,

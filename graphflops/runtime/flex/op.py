@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
-from graphflops.runtime.flex import arguments, launch
+from graphflops.runtime.flex import launch
 from graphflops.runtime.flex.configs import Kernel
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
@@ -27,14 +27,14 @@ def flex_forward(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *settings: Any
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Output, log-sum-exp and each program's counts; `functions` is the key of registered functions."""
-    return launch.forward(q, k, v, arguments.LaunchSettings(*settings))
+    return launch.forward(q, k, v, launch.LaunchSettings(*settings))
 
 
 @flex_forward.register_fake  # type: ignore[untyped-decorator]
 def _(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *settings: Any
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    problem = arguments.LaunchSettings(*settings)
+    problem = launch.LaunchSettings(*settings)
     sums = torch.float64 if q.dtype == torch.float64 else torch.float32
     return (
         q.new_empty((*q.shape[:-1], v.shape[-1])),
@@ -44,13 +44,13 @@ def _(
 
 
 def _programs(
-    kernel: Kernel, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, problem: arguments.LaunchSettings
+    kernel: Kernel, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, problem: launch.LaunchSettings
 ) -> int:
     """How many programs of a kernel count; none where nothing is counted."""
     if not problem.count:
         return 0
-    tiles = arguments.tiles_for(kernel, q, v, (problem.rows, problem.columns))
-    return arguments.programs_of(kernel, tiles, q, k)
+    tiles = launch.tiles_for(kernel, q, v, (problem.rows, problem.columns))
+    return launch.programs_of(kernel, tiles, q, k)
 
 
 @torch.library.custom_op(  # type: ignore[untyped-decorator]
@@ -64,14 +64,14 @@ def flex_backward(
     grad: torch.Tensor, grad_lse: torch.Tensor | None, *settings: Any,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
     """Gradients of query, key and value, and the counts of the two kernels."""
-    return launch.backward(q, k, v, out, lse, grad, grad_lse, arguments.LaunchSettings(*settings))
+    return launch.backward(q, k, v, out, lse, grad, grad_lse, launch.LaunchSettings(*settings))
 
 
 @flex_backward.register_fake  # type: ignore[untyped-decorator]
 def _(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *others: Any
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    problem = arguments.LaunchSettings(*others[4:])
+    problem = launch.LaunchSettings(*others[4:])
     programs = [_programs(kernel, q, k, v, problem) for kernel in ("query_gradient", "key_gradient")]
     gradients = [x.new_empty(x.shape) for x in (q, k, v)]
     counts = [q.new_empty((number, 3), dtype=torch.int64) for number in programs]
@@ -106,7 +106,7 @@ class _Eager(torch.autograd.Function):  # type: ignore[misc]
 
     @staticmethod
     def forward(
-        ctx: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, problem: arguments.LaunchSettings
+        ctx: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, problem: launch.LaunchSettings
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         out, lse, counts = launch.forward(q, k, v, problem)
         ctx.mark_non_differentiable(counts)
@@ -125,7 +125,7 @@ class _Eager(torch.autograd.Function):  # type: ignore[misc]
 
 
 def run_forward(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, problem: arguments.LaunchSettings
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, problem: launch.LaunchSettings
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Output, log-sum-exp and counts; through the operator while torch traces, else directly."""
     found: tuple[torch.Tensor, torch.Tensor, torch.Tensor]
