@@ -136,10 +136,10 @@ def test_every_result_has_a_notebook_page_and_a_repr() -> None:
     import graphflops.derived.overview
     import graphflops.fitting.fits
     import graphflops.planning.plan
-    import graphflops.runtime.validation
+    import graphflops.runtime.validate
     import graphflops.serving.plan
     import graphflops.statements.statement
-    import graphflops.versions.history
+    import graphflops.versions.revisions
     from graphflops.base.rendered import Rendered
     from graphflops.render import brief
     from graphflops.render.formats import DOCUMENTS

@@ -23,8 +23,7 @@ from graphflops.budget import baseline, limits
 from graphflops.budget.amounts import percent
 from graphflops.budget.loosened import loosened
 from graphflops.budget.run import checked
-from graphflops.ci.changes import base_of, changes, event
-from graphflops.ci.page import comment, summary
+from graphflops.ci.changes import base_of, changes, comment, event, summary
 from graphflops.errors import FileError, GraphflopsError, inert_in_logs, shown
 from graphflops.exporters import MODEL_SUFFIXES
 from graphflops.render.sarif import sarif, source_files

@@ -119,11 +119,11 @@ def _per_item(
     """Writes the FLOPs of one model for each entry of an input axis."""
     if len(models) > 1:
         raise click.UsageError("--per takes one MODEL")
-    from graphflops.render.per_item import listing
+    from graphflops.render.derived import per_item
 
     output = output.of("Listing", **_others(ctx, "strict"))
     program = capture_options.model(models[0], training=bool(given["training"]), mesh=given.pop("mesh"))
-    output.write(listing(files.report_of(program, **given).per(axis), exact=output.is_exact))
+    output.write(per_item(files.report_of(program, **given).per(axis), exact=output.is_exact))
 
 
 def _others(ctx: click.Context, *more: str) -> dict[str, Any]:

@@ -1,7 +1,4 @@
-"""Evaluates a saved report at other sizes: its formulas hold them open, so the model itself is not needed.
-
-A report at many sizes: its formulas are evaluated, without the file; times are predicted for each of them.
-"""
+"""A report at other sizes, one or many: its formulas hold them open, so the model itself is not needed; with its times."""
 
 from __future__ import annotations
 

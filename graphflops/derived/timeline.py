@@ -1,7 +1,4 @@
-"""What of a report runs when: its calls one after another, its collectives beside them, in the predicted seconds.
-
-Which calls of a report depend on which, by the memory that they read and write.
-"""
+"""What of a report runs when, in the predicted seconds, and which of its calls depend on which, by the memory they touch."""
 
 from __future__ import annotations
 

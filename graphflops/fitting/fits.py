@@ -1,7 +1,4 @@
-"""Whether a program fits on a device, the largest size that does, and what would make it fit.
-
-What would make a program fit: changes of its training and of the allocator, each with the memory that it takes.
-"""
+"""Whether a program fits on a device, the largest size that does, and what would make it fit."""
 
 from __future__ import annotations
 

@@ -59,8 +59,8 @@ class Format:
 
 # By the name of a class, the function that makes the document of one, which each of these formats writes.
 DOCUMENTS = {
-    "Sweep": "graphflops.render.sweep:document",
-    "Overview": "graphflops.render.overview:document",
+    "Sweep": "graphflops.render.derived:sweep_document",
+    "Overview": "graphflops.render.derived:overview_document",
     "History": "graphflops.render.history:document",
     "Fits": "graphflops.render.fits:document",
     "Serving": "graphflops.render.serving:document",
@@ -82,7 +82,7 @@ FORMATS = (
     Format("table", (), {
         **_documents("text", *_SCREEN),
         "Report": _by("table:table", (*_CUTS, "verbose", *_SCREEN)),
-        "Overview": _by("overview:table", _SCREEN),
+        "Overview": _by("derived:table", _SCREEN),
         "Comparison": _by("diff.texts:table", (*_CUTS, "verbose", *_SCREEN)),
         "Findings": _by("findings:table", ("top", "statistics", *_SCREEN)),
         "Validation": _by("validation:table", ("top", "show_kernel", *_SCREEN)),

@@ -17,8 +17,7 @@ from graphflops.cli import main
 from graphflops.devices import device
 from graphflops.errors import ModelError, OptionError
 from graphflops.report import Report
-from graphflops.statements.stages import Stage, tokens
-from graphflops.statements.statement import Statement
+from graphflops.statements.statement import Stage, Statement, tokens
 
 ROOT = Path(__file__).parents[2]
 SAMPLES = ROOT / "samples"

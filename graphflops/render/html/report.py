@@ -14,11 +14,11 @@ from graphflops.base.units import memory, number, seconds
 from graphflops.derived.resize import Point, Sweep
 from graphflops.render import serving as of_serving
 from graphflops.render import summary
+from graphflops.render.derived import cells
 from graphflops.render.html.data import page_data, sizes_of
 from graphflops.render.html.fragment import escaped, fragment, wide
 from graphflops.render.html.page import page
 from graphflops.render.picture.page import fitted
-from graphflops.render.sweep import cells
 from graphflops.render.tables import listing
 from graphflops.render.text import count_of, safe
 from graphflops.report import Report

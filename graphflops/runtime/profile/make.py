@@ -18,11 +18,9 @@ from graphflops.devices import Calibration, Device, Host, Launch, complete, devi
 from graphflops.errors import OptionError, RunError, shown
 from graphflops.kernels.kernel import Kernel
 from graphflops.runtime.machine import machine_bytes
-from graphflops.runtime.profile.attentions import attentions
 from graphflops.runtime.profile.constants import fitted
-from graphflops.runtime.profile.convolutions import convolutions
 from graphflops.runtime.profile.host import Others, host_benchmarks, rounded, scaled_host
-from graphflops.runtime.profile.products import products
+from graphflops.runtime.profile.products import attentions, convolutions, products
 from graphflops.runtime.profile.traffic import traffic
 from graphflops.runtime.profile.trial import Clock, CpuClock, CudaClock, Trial
 from graphflops.time.correction import columns_of, interpolated, names_of, variant_of
