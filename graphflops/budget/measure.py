@@ -80,7 +80,9 @@ class Measures:
         if quantity == "max_device_bytes":
             return self.report.memory_use[-1].taken  # by the last phase
         if quantity == "max_seconds":
-            return self._nanoseconds()
+            # The predicted time on its device, of the whole step where training is priced.
+            time = self.report.step_time or self.report.totals.time
+            return 0 if time is None else round(time.seconds * 1e9)
         totals = self.report.step() or self.report.totals
         return totals.peak_bytes if quantity == "peak_bytes" else _of(totals.cost, quantity)
 
@@ -95,11 +97,6 @@ class Measures:
         found = None if self.cell is None else SERVED[quantity].of(self.cell)
         return None if found is None else int(found * (1e9 if UNITS[quantity] == "ns" else 1))
 
-    def _nanoseconds(self) -> int:
-        """The predicted time on its device, of the whole step where training is priced."""
-        time = self.report.step_time or self.report.totals.time
-        return 0 if time is None else round(time.seconds * 1e9)
-
     def peak_node(self) -> str:
         """The call at which most memory is alive."""
         return (self.report.step() or self.report.totals).peak_node
@@ -108,7 +105,7 @@ class Measures:
         """A quantity of one module with everything in it."""
         if quantity == "parameters":
             return sum(self.parameters_in(path).values())
-        return _of(self.group_in(path).cost, quantity)
+        return _of(self.ledger.group(self._counts.get(path, {})).cost, quantity)
 
     def unknown(self, path: str = "") -> Counter[str]:
         """How often each operator of unknown cost is called in a module."""
@@ -157,10 +154,6 @@ class Measures:
             for prefix in _prefixes(path):
                 counts.setdefault(prefix, Counter()).update(found)
         return counts
-
-    def group_in(self, path: str) -> Group:
-        """Calls of one module with everything in it, added up."""
-        return self.ledger.group(self._counts.get(path, {}))
 
 
 def _prefixes(path: str) -> list[str]:

@@ -299,20 +299,17 @@ def join(parts: Mapping[str, str], path: str) -> None:
                         continue
                     content = own.read_bytes(name)
                     if last.endswith("_config.json") and folder in _TENSORS:
-                        content = _renamed(json.loads(content), phase)
+                        # What says in which file each tensor is; those of other phases have the same names.
+                        config = json.loads(content)
+                        for tensor in config["config"].values():
+                            tensor["path_name"] += f"_{phase}"
+                        content = json.dumps(config).encode()
                     elif folder in _TENSORS:
                         name = f"{name}_{phase}"
                     whole.write_bytes(name, content)
 
 
 _TENSORS = ("data/weights", "data/constants")
-
-
-def _renamed(config: dict[str, Any], phase: str) -> bytes:
-    """What says in which file each tensor is; those of other phases have the same names."""
-    for tensor in config["config"].values():
-        tensor["path_name"] += f"_{phase}"
-    return json.dumps(config).encode()
 
 
 _CALLS = frozenset({"socket.connect", "socket.getaddrinfo", "socket.gethostbyname", "socket.sendto"})

@@ -71,7 +71,12 @@ def capture(
     name = _name(model, Choices(**chosen))
     if kind == ".pt2":
         with whole(output) as path:
-            _write_programs(path, model, name, joint=joint, training=bool(training))
+            from graphflops.capturing.run import capture_to, save
+
+            if name is None:
+                save({"model": _captured(model, joint)}, path)
+            else:
+                capture_to(path, name, joint=joint, training=bool(training))
         return
     if name is None:
         programs: Mapping[str, Captured] = {"model": _captured(model, joint)}
@@ -132,15 +137,6 @@ def _name(model: str, choices: Choices) -> Name | None:
     if name is None and choices != Choices():
         raise click.UsageError(f"{shown(model)}: sizes are of models by name, such as timm:resnet50")
     return name
-
-
-def _write_programs(path: str, model: str, name: Name | None, *, joint: bool, training: bool) -> None:
-    from graphflops.capturing.run import capture_to, save
-
-    if name is None:
-        save({"model": _captured(model, joint)}, path)
-    else:
-        capture_to(path, name, joint=joint, training=training)
 
 
 def _function(factory: str) -> Callable[..., Any]:

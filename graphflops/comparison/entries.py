@@ -197,7 +197,13 @@ def _own_facts(
     trees: Trees, ours: ComparedModule, theirs: ComparedModule, pairs: Sequence[RowPair]
 ) -> Iterator[Fact]:
     """The differences of a module itself, without its submodules."""
-    yield from _shared(trees, ours, theirs)
+    # Parameters whose set of sharing modules changed.
+    before, after = trees.shared[0].get(ours.path, {}), trees.shared[1].get(theirs.path, {})
+    for name in {**before, **after}:
+        were = before.get(name, set())
+        partners = {_path_now(trees, path) for path in were}
+        if partners != after.get(name, set()):
+            yield Fact("shared", ", ".join(sorted(were)), ", ".join(sorted(after.get(name, ()))), name)
     if ours.parameters != theirs.parameters:
         yield Fact("parameters", str(ours.parameters), str(theirs.parameters))
     if trees.export:
@@ -218,16 +224,6 @@ def _work(trees: Trees, before: Counts, after: Counts) -> Iterator[Fact]:
     unknown = trees.kinds.unknown(before), trees.kinds.unknown(after)
     if unknown[0] != unknown[1]:
         yield Fact("unknown", str(unknown[0]), str(unknown[1]))
-
-
-def _shared(trees: Trees, ours: ComparedModule, theirs: ComparedModule) -> Iterator[Fact]:
-    """Parameters whose set of sharing modules changed."""
-    before, after = trees.shared[0].get(ours.path, {}), trees.shared[1].get(theirs.path, {})
-    for name in {**before, **after}:
-        were = before.get(name, set())
-        partners = {_path_now(trees, path) for path in were}
-        if partners != after.get(name, set()):
-            yield Fact("shared", ", ".join(sorted(were)), ", ".join(sorted(after.get(name, ()))), name)
 
 
 def _path_now(trees: Trees, path: str) -> str:

@@ -81,18 +81,14 @@ def resolve(op: str, trusted: bool = False) -> Callable[..., Any]:
 
 def overload_of(op: Op) -> torch._ops.OpOverload | None:
     """The overload of torch.ops behind an operator; None if this torch has none."""
-    packet = _packet(op.dialect, op.word)
+    # All overloads of an operator, whose library is imported if it is installed; None where there is no such operator.
+    if not hasattr(getattr(torch.ops, op.dialect, None), op.word) and op.dialect in _REGISTERED_BY:
+        with contextlib.suppress(ImportError):
+            importlib.import_module(_REGISTERED_BY[op.dialect])
+    packet = getattr(getattr(torch.ops, op.dialect, None), op.word, None)
     found = getattr(packet, op.variant or "default", None)
     is_overload = isinstance(packet, torch._ops.OpOverloadPacket) and isinstance(found, torch._ops.OpOverload)
     return found if is_overload else None
-
-
-def _packet(namespace: str, word: str) -> Any:
-    """All overloads of an operator, whose library is imported if it is installed; None where there is no such operator."""
-    if not hasattr(getattr(torch.ops, namespace, None), word) and namespace in _REGISTERED_BY:
-        with contextlib.suppress(ImportError):
-            importlib.import_module(_REGISTERED_BY[namespace])
-    return getattr(getattr(torch.ops, namespace, None), word, None)
 
 
 def _of_module(module: Any, name: str, op: str) -> Callable[..., Any]:

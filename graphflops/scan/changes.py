@@ -141,18 +141,14 @@ def checked(path: str, policy: BudgetFile) -> tuple[Findings, int]:
     found, count = [], 0
     for row in store.rows_of(store.read(path, columns=_COLUMNS)):
         named = [one for one in policy.budgets if one.applies(policy.name_of(row["path"]))]
-        budgets = [one for one in named if _at(one, row)]
+        # A budget that states no sizes is for all of them.
+        budgets = [one for one in named if str(one.sizes) in ("", row["binding"])]
         count += bool(budgets)
         broken = [finding_ for budget in budgets for finding_ in _broken(row, budget)]
         if broken:
             name = " ".join(part for part in (row["path"], row["binding"]) if part)
             found.append(ModelFindings(name, tuple(dict.fromkeys(broken))))
     return Findings(tuple(found), "check", RULES), count
-
-
-def _at(budget: Budget, row: Mapping[str, Any]) -> bool:
-    """True if the budget is for the sizes of the row; one that states none is for all of them."""
-    return not str(budget.sizes) or str(budget.sizes) == row["binding"]
 
 
 def _broken(row: Mapping[str, Any], budget: Budget) -> Iterator[Finding]:

@@ -102,7 +102,9 @@ def _known_constants(
 ) -> dict[str, Any]:  # fmt: skip
     sharing, itemsize = q_shape[1] // k_shape[1], dtype.itemsize
     length, share, heads = (q_shape[2], 1, k_shape[1]) if by_column else (k_shape[2], sharing, q_shape[1])
-    together = _together(length * (q_shape[3] + value_width) * itemsize, share, q_shape[0] * heads)
+    # Number of heads that run at the same time, such that their keys and values fit in the second-level cache.
+    most = max(1, min(_CACHE_BYTES // max(length * (q_shape[3] + value_width) * itemsize, 1), 64)) * share
+    together = 1 << (min(most, max(q_shape[0] * heads, 1)).bit_length() - 1)
     given, listed, follows = functions(key), present >> 2 * by_column, contiguous >> 2 * by_column
     even_queries, even_keys = q_shape[2] % rows == 0, k_shape[2] % columns == 0
     return {
@@ -177,12 +179,6 @@ def buffers_of(problem: LaunchSettings, q: torch.Tensor) -> tuple[torch.Tensor, 
 def counters(programs: int, count: int, device: torch.device) -> torch.Tensor:
     """Room for the counts of each program; empty if nothing is counted."""
     return torch.empty((programs if count else 0, 3), dtype=torch.int64, device=device)
-
-
-def _together(bytes_per_head: int, sharing: int, heads: int) -> int:
-    """Number of heads that run at the same time, such that their keys and values fit in the second-level cache."""
-    most = max(1, min(_CACHE_BYTES // max(bytes_per_head, 1), 64)) * sharing
-    return 1 << (min(most, max(heads, 1)).bit_length() - 1)
 
 
 def _block_width(width: int) -> int:

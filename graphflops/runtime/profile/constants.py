@@ -69,7 +69,8 @@ def _searched(name: str, kernels: Measured, device: Device) -> Table:
             for constant in begun:
                 for factor in (step, 1 / step):
                     moved = {**free, constant: free[constant] * factor}
-                    error = _error(name, {**moved, **fixed}, kernels, device) + _far(moved, begun)
+                    errors = _errors(name, {**moved, **fixed}, kernels, device)
+                    error = sum(errors) / len(errors) + _far(moved, begun)  # the mean, in octaves
                     if error < best:
                         free, best = moved, error
             if best > before - 1e-4:
@@ -100,12 +101,6 @@ def _begun(kernels: Measured) -> tuple[Table, Table]:
 
 def _is_depthwise(sizes: Convolution) -> bool:
     return sizes.groups > 1 and sizes.channels == sizes.groups
-
-
-def _error(name: str, table: Mapping[str, float], kernels: Measured, device: Device) -> float:
-    """Mean error in octaves."""
-    errors = _errors(name, table, kernels, device)
-    return sum(errors) / len(errors)
 
 
 def _errors(name: str, table: Mapping[str, float], kernels: Measured, device: Device) -> list[float]:
