@@ -105,7 +105,7 @@ class Measures:
         """A quantity of one module with everything in it."""
         if quantity == "parameters":
             return sum(self.parameters_in(path).values())
-        return _of(self.ledger.group(self._counts.get(path, {})).cost, quantity)
+        return _of(self.group_in(path).cost, quantity)
 
     def unknown(self, path: str = "") -> Counter[str]:
         """How often each operator of unknown cost is called in a module."""
@@ -154,6 +154,10 @@ class Measures:
             for prefix in _prefixes(path):
                 counts.setdefault(prefix, Counter()).update(found)
         return counts
+
+    def group_in(self, path: str) -> Group:
+        """Calls of one module with everything in it, added up."""
+        return self.ledger.group(self._counts.get(path, {}))
 
 
 def _prefixes(path: str) -> list[str]:

@@ -11,7 +11,7 @@ import click
 
 from graphflops.base.files import whole
 from graphflops.capturing.name import Choices, parsed
-from graphflops.commands import capture_options, files, options, training_options
+from graphflops.commands import files, model_options, options
 from graphflops.errors import ModelError, innermost, shown
 
 if TYPE_CHECKING:
@@ -36,9 +36,9 @@ _ALLOCATED = 200_000  # objects between two collections of young ones
     type=click.Path(dir_okay=False),
     required=True,
 )
-@capture_options.recording
-@capture_options.choices
-@training_options.training
+@model_options.recording
+@model_options.choices
+@model_options.training
 @options.flag("--joint", "Forward and backward in one program, as torch differentiates it.")
 @options.rule_files
 def capture(

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from graphflops.commands import capture_options, files, options
-from graphflops.commands.training_options import training
+from graphflops.commands import files, model_options, options
 from graphflops.errors import FileError, shown
 from graphflops.versions.revisions import ModelFile
 
@@ -37,7 +36,7 @@ Pair = tuple["ModelFile | Graph | None", "ModelFile | Graph | None", bool]
     top="Lines of a table.",
 )
 @options.output_of("Comparison")
-@training
+@model_options.training
 @options.execution
 @options.device
 @options.flag("--exit-code", "Exit with 3 if anything differs.")
@@ -132,7 +131,7 @@ def _named_pairs(sides: Sequence[str], paths: Sequence[str] | None) -> list[Pair
 
 def _named(text: str) -> ModelFile | Graph | None:
     """The file that a path or REVISION:PATH names, or the program of a library's model; None for a revision."""
-    found = capture_options.model(text)
+    found = model_options.model(text)
     return ModelFile.named(found) if isinstance(found, str) else found
 
 

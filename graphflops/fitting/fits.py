@@ -16,8 +16,7 @@ from graphflops.derived.resize import values_at
 from graphflops.devices import Device, complete, published
 from graphflops.devices import device as device_named
 from graphflops.errors import GraphflopsError, OptionError
-from graphflops.fitting.cells import Cell, cell_of
-from graphflops.fitting.kv_cache import KvCache, kv_cache, requests_within
+from graphflops.fitting.cells import Cell, KvCache, cell_of, kv_cache, requests_within
 from graphflops.fitting.varied_size import SPARE, VariedSize, room
 from graphflops.loading import Model, opened
 from graphflops.memory.allocator import ExpandableAllocator

@@ -9,9 +9,8 @@ from graphflops.base.json_form import Formula
 from graphflops.base.units import interval, memory, number, parameters, percent, rate, seconds
 from graphflops.base.units import parameters as as_parameters
 from graphflops.cost import REPORTED, Quantity
-from graphflops.derived.items import cost_per_million
+from graphflops.derived.items import PerItem, cost_per_million
 from graphflops.derived.overview import Overview, OverviewLine
-from graphflops.derived.per_item import PerItem
 from graphflops.derived.resize import Point, Sweep
 from graphflops.dims import evaluate
 from graphflops.fitting.cells import QUANTITIES

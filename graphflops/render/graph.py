@@ -24,8 +24,7 @@ from graphflops.render.summary import title
 from graphflops.render.tables import Listing
 from graphflops.render.text import count_of, safe
 from graphflops.report import Report
-from graphflops.structure.answer import Answer, Part, Unused, ask
-from graphflops.structure.cuts import Cuts
+from graphflops.structure.answer import Answer, Cuts, Part, Unused, ask
 from graphflops.structure.queries import Bottlenecks, CriticalPath, cost, part
 
 if TYPE_CHECKING:

@@ -361,7 +361,7 @@ class Report(Rendered):
 
         Raises ModelError where no input has that axis.
         """
-        return imported("graphflops.derived.per_item:per_item")(self, axis)
+        return imported("graphflops.derived.items:per_item")(self, axis)
 
     def graph(self, level: GraphLevel = "call", depth: int | None = 2) -> Any:
         """The program as a `networkx.MultiDiGraph` with the costs of its nodes and the bytes of its edges.

@@ -11,7 +11,7 @@ from graphflops.derived.items import token_ids
 from graphflops.derived.resize import refuse_guarded
 from graphflops.dims import Dim, Expr, evaluate, symbol
 from graphflops.errors import FileError, ModelError, OptionError
-from graphflops.fitting.kv_cache import KvCache, symbol_of
+from graphflops.fitting.cells import KvCache, symbol_of
 from graphflops.graph import Graph
 from graphflops.links import Network
 from graphflops.loading import Model, program_of

@@ -13,8 +13,7 @@ from graphflops.budget.amounts import amount
 from graphflops.devices import Device, complete
 from graphflops.devices import device as device_named
 from graphflops.errors import DimError, ModelError, OptionError, shown
-from graphflops.fitting.cells import Cell, Limits
-from graphflops.fitting.kv_cache import KvCache, is_open_for, kv_cache, most_requests
+from graphflops.fitting.cells import Cell, KvCache, Limits, is_open_for, kv_cache, most_requests
 from graphflops.fitting.varied_size import SPARE, room
 from graphflops.links import network_of
 from graphflops.loading import Model

@@ -15,8 +15,7 @@ import msgspec
 
 from graphflops.attention.attention_use import AttentionUse, causal_fraction
 from graphflops.base.units import power
-from graphflops.derived.items import items
-from graphflops.derived.per_item import model_flops, per_item, value_of
+from graphflops.derived.items import items, model_flops, per_item, value_of
 from graphflops.errors import ModelError
 from graphflops.graph import Graph
 from graphflops.ops import operator
