@@ -5,17 +5,13 @@ from __future__ import annotations
 import difflib
 import importlib
 import inspect
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from graphflops.capturing.name import LIBRARIES
+from graphflops.capturing.name import LIBRARIES, Name
 from graphflops.errors import ModelError, OptionError, shown
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
-
-    from graphflops.capturing.name import Name
 
 
 @dataclass(frozen=True, slots=True)

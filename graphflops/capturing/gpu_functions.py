@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import contextlib
 import warnings
+from collections.abc import Callable, Iterator
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 from unittest import mock
 
 import torch
@@ -23,14 +24,9 @@ from graphflops.attention.kernel import Operand, Problem, attention_kernel
 from graphflops.devices.platform import HOPPER
 from graphflops.kernels.products import reserve_bytes
 from graphflops.ops import operator
-from graphflops.rules.autocast import autocast
+from graphflops.rules.autocast import Treatment, autocast
 from graphflops.rules.recurrent import KINDS
 from graphflops.tensor import DTYPES, TensorType
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from graphflops.rules.autocast import Treatment
 
 _ATEN = torch.ops.aten
 _HALF = (torch.float16, torch.bfloat16)

@@ -18,21 +18,19 @@ import re
 import sys
 import tempfile
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 from unittest import mock
 
-from graphflops.capturing.name import LIBRARIES
+from graphflops.capturing.name import LIBRARIES, Name
 from graphflops.errors import GraphflopsError, ModelError, innermost, shown
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
     from multiprocessing.connection import Connection
 
     from graphflops.capturing.example import Example
-    from graphflops.capturing.name import Name
     from graphflops.exporters.eager_record import Record
     from graphflops.graph import Graph
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from graphflops.base.files import copied
+from graphflops.base.files import copied, nearest
 from graphflops.commands import files, options
 from graphflops.errors import FileError, GraphflopsError, shown
 
@@ -145,7 +145,6 @@ def _exit(
 
 def _audited(models: Sequence[str], codes: Sequence[str], **sizes: Any) -> tuple[Findings, list[str]]:
     """The findings of the files that can be read, without those that graphflops.toml ignores; an error for each other."""
-    from graphflops.base.files import nearest
     from graphflops.base.limits import next_analysis
     from graphflops.budget.ignores import read_ignores
     from graphflops.onnx_audit.audit import audit_findings
@@ -217,7 +216,6 @@ def _fix(
 
 
 def _one(model: str, codes: Collection[str], sizes: Any, output: str | None, given: dict[str, bool]) -> Fixed:
-    from graphflops.base.files import nearest
     from graphflops.base.limits import next_analysis
     from graphflops.budget.ignores import read_ignores
     from graphflops.onnx_fix.fix import fixed

@@ -5,19 +5,17 @@ from __future__ import annotations
 import gc
 import os
 import sys
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from graphflops.base.files import whole
-from graphflops.capturing.name import Choices, parsed
+from graphflops.capturing.name import Choices, Name, parsed
 from graphflops.commands import files, model_options, options
 from graphflops.errors import ModelError, innermost, shown
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from graphflops.capturing.name import Name
     from graphflops.capturing.run import Captured
     from graphflops.graph import Graph
     from graphflops.training import Training

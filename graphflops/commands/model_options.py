@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from graphflops.capturing.name import AXES, CACHES, DTYPES, PHASES, QUANTIZED, Choices, parsed
+from graphflops.capturing.name import AXES, CACHES, DTYPES, PHASES, QUANTIZED, Choices, Name, parsed
 from graphflops.commands import options
 from graphflops.errors import shown
 from graphflops.training import IMPLEMENTATIONS, LOSSES, OPTIMIZERS, PRECISIONS, Training
 
 if TYPE_CHECKING:
-    from graphflops.capturing.name import Name
     from graphflops.graph import Graph
 
 
@@ -101,8 +101,6 @@ def model(text: str, *, training: bool = False, mesh: str | None = None) -> str 
 
 def decoder(text: str) -> tuple[str | Graph, Graph | None]:
     """The same for a decoder: its step, and its prefill where the text names a library's model; all axes open."""
-    from dataclasses import replace
-
     name = parsed(text, Choices(dynamic=AXES))
     if name is None:
         return text, None
@@ -112,8 +110,6 @@ def decoder(text: str) -> tuple[str | Graph, Graph | None]:
 
 def _graphs(name: Name, text: str, *, training: bool = False) -> dict[str, Graph]:
     """The programs of a library's model, by phase."""
-    from dataclasses import replace
-
     from graphflops.capturing.run import captured
 
     programs = captured(name, training=training).items()

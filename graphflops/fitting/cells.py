@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from graphflops.base.units import memory, rate, seconds
 from graphflops.derived.items import items
-from graphflops.derived.resize import values_at
+from graphflops.derived.resize import Sweep, values_at
 from graphflops.devices import complete
 from graphflops.devices import device as device_named
 from graphflops.dims import Dim, Expr, evaluate, prod, symbol, total
@@ -24,11 +24,7 @@ from graphflops.report import Named, PhaseMemory, Report, Row
 from graphflops.tensor import TensorType
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from graphflops.budget.amounts import Unit
-    from graphflops.derived.resize import Sweep
-    from graphflops.report import Report
     from graphflops.report.call_time import PhaseTime
 
 _HOUR, _MILLION = 3600, 1e6

@@ -8,7 +8,10 @@ from __future__ import annotations
 import io
 import json
 import re
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Iterable
+from typing import Any, Literal
+
+import networkx
 
 from graphflops.base.numbered import numbered, unnumbered
 from graphflops.base.units import memory, number, percent
@@ -26,13 +29,6 @@ from graphflops.render.text import count_of, safe
 from graphflops.report import Report
 from graphflops.structure.answer import Answer, Cuts, Part, Unused, ask
 from graphflops.structure.queries import Bottlenecks, CriticalPath, cost, part
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    import networkx
-
-    from graphflops.structure.answer import Answer
 
 
 def amount(data: dict[str, Any], name: str, *, exact: bool = False) -> str | float:
@@ -340,8 +336,6 @@ def graphml(answer: Answer) -> str:
 
     What XML cannot hold in the names of a file is spelled out, `\x1b`.
     """
-    import networkx
-
     file = io.BytesIO()
     networkx.write_graphml_xml(answer.graph, file, encoding="us-ascii")
     return _CHARACTER.sub(_spelled_out, file.getvalue().decode())
@@ -349,8 +343,6 @@ def graphml(answer: Answer) -> str:
 
 def node_link(answer: Answer) -> str:
     """Node-link JSON, for `networkx.node_link_graph(data, edges="edges")`. `answer`: in words and rows."""
-    import networkx
-
     data = networkx.node_link_data(answer.graph, edges="edges")
     found = listing(answer, exact=True)
     rows = [dict(zip(found.heads, row, strict=True)) for row in found.rows]

@@ -14,7 +14,7 @@ from graphflops.render.table import Page
 from graphflops.render.tables import Entry, TextTable
 from graphflops.render.text import count_of, listed, operator_name, safe
 from graphflops.report.size_names import together
-from graphflops.runtime.validate import NodeResult, Validation
+from graphflops.runtime.validate import SCHEMA, NodeResult, Validation
 from graphflops.version import __version__
 
 _TOP = 20  # calls that a table shows
@@ -193,8 +193,6 @@ def markdown(found: Validation, *, top: int | None = None) -> str:
 
 def json(found: Validation) -> str:
     """Everything, one object on one line."""
-    from graphflops.runtime.validate import SCHEMA
-
     whole: dict[str, Any] = {
         "schema": SCHEMA,
         "tool": {"name": "graphflops", "version": __version__},

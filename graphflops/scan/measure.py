@@ -9,6 +9,7 @@ import hashlib
 import math
 import os
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
@@ -200,8 +201,6 @@ def _calls(report: Report, _: tuple[Finding, ...]) -> Iterator[Row]:
 
 def _modules(report: Report, _: tuple[Finding, ...]) -> Iterator[Row]:
     """Each module with all that is in it; "" is the whole model."""
-    from collections import Counter
-
     from graphflops.budget.measure import Measures
 
     measures = Measures(report)

@@ -9,9 +9,12 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import deque
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Union
+
+import networkx
 
 from graphflops.dims.solving import first_from
 from graphflops.errors import ModelError, OptionError, shown
@@ -20,6 +23,7 @@ from graphflops.structure.build import Program
 from graphflops.structure.queries import (
     Bottlenecks,
     CriticalPath,
+    Quantity,
     bottlenecks,
     cost,
     critical_path,
@@ -29,12 +33,7 @@ from graphflops.structure.queries import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
-
-    import networkx
-
     from graphflops.report import GraphLevel, Report
-    from graphflops.structure.queries import Quantity
 
 TOLERANCE = 5.0  # percent by which a stage may pass an equal share of the cost where that saves bytes
 
@@ -238,7 +237,6 @@ def _minimum_cut(low: int, at: int, high: int, spans: Sequence[_Span]) -> Collec
 
     No call behind the cut has a reader before it; a value with several readers crosses once.
     """
-    import networkx
 
     def side(place: int) -> int:
         return min(max(place, low - 1), high)

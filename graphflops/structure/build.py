@@ -8,9 +8,11 @@ Costs and sizes as attributes of nodes and edges.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, get_args
+from typing import Any, get_args
+
+import networkx
 
 from graphflops.base.numbered import numbered, unnumbered
 from graphflops.cost import Cost
@@ -21,20 +23,10 @@ from graphflops.memory.ledger import live_bytes
 from graphflops.ops import operator
 from graphflops.report import GraphLevel, Report, Row
 from graphflops.report.size_names import called
-from graphflops.structure.fold import Fold, marks
+from graphflops.structure.fold import Fold, Part, Turn, marks
 from graphflops.structure.queries import part as part_of
-from graphflops.structure.wiring import wiring
+from graphflops.structure.wiring import Use, Wiring, wiring
 from graphflops.tensor import TensorType
-
-if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable
-
-    import networkx
-
-    from graphflops.report import Report
-    from graphflops.structure.fold import Part, Turn
-    from graphflops.structure.wiring import Use, Wiring
-    from graphflops.tensor import TensorType
 
 _NAMED = 3  # operators in the label of a run
 
@@ -50,8 +42,6 @@ class Program:
     """The program of a report. calls: its graph of calls, which the graph of modules is folded from."""
 
     def __init__(self, report: Report) -> None:
-        import networkx
-
         self.report, self.measures, self.found = report, Measures(report), wiring(report)
         told: Attributes = {"name": report.origin.path} if report.origin.path else {}
         told |= {"saved": True} if report.program is None else {}

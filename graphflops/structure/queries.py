@@ -5,28 +5,23 @@ The longest chain of calls, what runs beside it, and the calls that everything p
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from functools import lru_cache
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
+
+import networkx
 
 from graphflops.base.patterns import matches_module, modules_around
 from graphflops.errors import ModelError, OptionError, shown
 from graphflops.ops import operator
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    import networkx
-
 
 Quantity = Literal["flops", "bytes", "time"]
 
 
 def part(graph: networkx.MultiDiGraph, names: Iterable[str]) -> networkx.MultiDiGraph:
     """The part of the graph with these nodes in program order, which `MultiDiGraph.subgraph` loses where they are few."""
-    import networkx
-
     return networkx.restricted_view(graph, set(graph).difference(names), [])
 
 
@@ -75,8 +70,6 @@ def needs(graph: networkx.MultiDiGraph, names: Iterable[str]) -> set[str]:
 
 def uses(graph: networkx.MultiDiGraph, names: Iterable[str]) -> set[str]:
     """These nodes and all that depends on them."""
-    import networkx
-
     return set(chain.from_iterable(networkx.bfs_layers(graph, set(names))))
 
 
@@ -159,8 +152,6 @@ class CriticalPath(NamedTuple):
 
 def critical_path(graph: networkx.MultiDiGraph, by: Quantity = "flops") -> CriticalPath:
     """The critical path of the graph of calls. Raises as `queries.refuse_open` does."""
-    import networkx
-
     refuse_open(graph, by)
     calls = [name for name, data in graph.nodes(data=True) if data["kind"] == "call"]
     whole, unknown = cost(graph, calls, by)
@@ -228,8 +219,6 @@ def bottlenecks(graph: networkx.MultiDiGraph) -> Bottlenecks:
 
 def data_flow(graph: networkx.MultiDiGraph) -> networkx.MultiDiGraph:
     """The part of the graph that depends on what the inputs hold, without the calls that ask for sizes alone."""
-    import networkx
-
     blind = {name for name in graph if not carries_data(graph, name)}
     open_ = networkx.restricted_view(graph, blind, [])
     inputs = [name for name, data in open_.nodes(data=True) if data["kind"] == "input"]
@@ -256,8 +245,6 @@ def _added_flops(graph: networkx.MultiDiGraph, name: str, needed: set[str]) -> i
 
 def _dominators(flow: networkx.MultiDiGraph, source: str, end: str) -> list[str]:
     """The nodes on every path from one to the other, in order, without these."""
-    import networkx
-
     above = dict(networkx.immediate_dominators(flow, source))
     found: list[str] = []
     node = above[end]

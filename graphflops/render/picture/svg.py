@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from itertools import pairwise
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
 from graphflops.render.html.fragment import escaped
-from graphflops.render.picture.faces import LINE, MARKS, Face, face
-from graphflops.render.picture.layout import layout
-from graphflops.render.picture.nest import flat
+from graphflops.render.picture.faces import LINE, MARKS, By, Face, face
+from graphflops.render.picture.layout import Box, Route, layout
+from graphflops.render.picture.nest import Item, Sheet, flat
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-
     import networkx
-
-    from graphflops.render.picture.faces import By
-    from graphflops.render.picture.layout import Box, Route
-    from graphflops.render.picture.nest import Item, Sheet
 
 _MARGIN = 16.0
 # How much of its colour shows in a box that costs all, in one that costs anything.

@@ -204,6 +204,4 @@ def _block(length: int) -> int:
 
 
 def _function(given: Callable[..., Any] | Graph | None) -> Callable[..., Any] | None:
-    from graphflops.graph import Graph
-
     return function_of(given) if isinstance(given, Graph) else given
