@@ -7,7 +7,7 @@ while exporting: attention masks, and heads repeated for them.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from operator import getitem
 from typing import Any
 
@@ -114,7 +114,11 @@ def _matched(
     program: torch.export.ExportedProgram, eager: Followed, exported: Followed, memory: Mapping[str, int]
 ) -> Record | None:
     """The record of a program whose calls are found in an eager run."""
-    there = _aligned([call.key for call in exported.calls], [call.key for call in eager.calls])
+    # By place in `ours`: the place in `theirs` of the same call.
+    blocks = matching_blocks(
+        [call.key for call in exported.calls], [call.key for call in eager.calls], _MOST_EQUAL_PAIRS
+    )
+    there = {a + i: b + i for a, b, size in blocks for i in range(size)}
     values = [*memory]
     place_of_node = {name: place for place, name in enumerate(values)}
     # By storage of the program's run: the first call that gives it and is found again, and which result.
@@ -186,9 +190,3 @@ def _places(
             last = max(last, place_of_node.get(exported.calls[back[index]].node, last))
         places.append(before_next[last])
     return places
-
-
-def _aligned(ours: Sequence[Hashable], theirs: Sequence[Hashable]) -> dict[int, int]:
-    """By place in `ours`: the place in `theirs` of the same call."""
-    blocks = matching_blocks(ours, theirs, _MOST_EQUAL_PAIRS)
-    return {a + i: b + i for a, b, size in blocks for i in range(size)}

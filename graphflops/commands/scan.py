@@ -69,7 +69,11 @@ def scan(
     graphflops scan --diff old.parquet new.parquet
     """
     if old is not None:
-        _compare(old, sources)
+        if len(sources) != 1:
+            raise click.UsageError("--diff takes two tables: --diff OLD NEW")
+        from graphflops.scan.changes import changes, text
+
+        files.write(text(changes(old, sources[0]), **files.screen(None)), None)
         return
     if output is None:
         raise click.UsageError("name the table with --output")
@@ -84,14 +88,6 @@ def scan(
         from graphflops.scan.page import page
 
         files.write(page(output), report)
-
-
-def _compare(old: str, sources: tuple[str, ...]) -> None:
-    if len(sources) != 1:
-        raise click.UsageError("--diff takes two tables: --diff OLD NEW")
-    from graphflops.scan.changes import changes, text
-
-    files.write(text(changes(old, sources[0]), **files.screen(None)), None)
 
 
 def _as_page(

@@ -210,7 +210,10 @@ def remedies(
     report_of: analyzes the model with another training step, or with other sizes.
     """
     now, _ = VariedSize(report).needed(device)
-    yield from _less(_with_allocator(report, device), now)
+    # The same with segments that grow, in which fewer gaps stay.
+    entry = on_device(report.memory_use[-1], device)
+    needed = report.value(at_sizes(entry, report.values, ExpandableAllocator(), report.rows).taken) or 0
+    yield from _less(Remedy("segments that grow", _EXPANDABLE, needed, needed <= device.memory_bytes), now)
 
     def tried(change: str, option: str, changed: Training | None, **more: Any) -> list[Remedy]:
         try:
@@ -297,13 +300,6 @@ def _together(
     except GraphflopsError:
         return None
     return _remedy("recompute, bfloat16, fused", "three of these options together", found, device)
-
-
-def _with_allocator(report: Report, device: Device) -> Remedy:
-    """The same with segments that grow, in which fewer gaps stay."""
-    entry = on_device(report.memory_use[-1], device)
-    needed = report.value(at_sizes(entry, report.values, ExpandableAllocator(), report.rows).taken) or 0
-    return Remedy("segments that grow", _EXPANDABLE, needed, needed <= device.memory_bytes)
 
 
 def _remedy(change: str, option: str, report: Report, device: Device) -> Remedy:

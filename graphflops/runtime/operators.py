@@ -66,7 +66,11 @@ def resolve(op: str, trusted: bool = False) -> Callable[..., Any]:
     if (not trusted or called.dialect in _MODULES) and find(op) is None:
         raise ModelError(f"{shown(op)} is not run: graphflops has no rule for it")
     if called.dialect in _MODULES:
-        return _of_module(_MODULES[called.dialect], called.word, op)
+        function = getattr(_MODULES[called.dialect], called.word, None)
+        if not callable(function):
+            raise ModelError(f"this torch or Python has no {shown(op)}")
+        # Files of torch before 2.7 name every operand; functions of Python take them by position.
+        return lambda *args, **kwargs: function(*args, *kwargs.values())
     if not trusted and called.dialect not in _NAMESPACES:
         whose = f"operators of {shown(called.dialect)}"
         raise ModelError(f"{shown(op)} is not run: {whose} are not run from a file")
@@ -89,14 +93,6 @@ def overload_of(op: Op) -> torch._ops.OpOverload | None:
     found = getattr(packet, op.variant or "default", None)
     is_overload = isinstance(packet, torch._ops.OpOverloadPacket) and isinstance(found, torch._ops.OpOverload)
     return found if is_overload else None
-
-
-def _of_module(module: Any, name: str, op: str) -> Callable[..., Any]:
-    function = getattr(module, name, None)
-    if not callable(function):
-        raise ModelError(f"this torch or Python has no {shown(op)}")
-    # Files of torch before 2.7 name every operand; functions of Python take them by position.
-    return lambda *args, **kwargs: function(*args, *kwargs.values())
 
 
 def _reshaped(self: torch.Tensor, size: Any) -> torch.Tensor:

@@ -103,7 +103,12 @@ def cuts(
         what = f"calls that have a known cost and depend on an input: {most:,}"
         raise ModelError(f"cannot cut the program into {number:,} stages: {what}")
     spans = _spans(flow, names)
-    bounds, limit = _in_order(costs, _across(spans, len(names)), number, tolerance)
+    # Bytes that cross before each position; what is not known counts as nothing, and the result says so.
+    changes = [0] * (len(names) + 1)
+    for span in spans:
+        changes[span.made + 1] += span.crossing.bytes or 0
+        changes[max(span.read) + 1] -= span.crossing.bytes or 0
+    bounds, limit = _in_order(costs, [*accumulate(changes)], number, tolerance)
     stage = _refined(bounds, limit, costs, spans)
     of_call = {name: stage[position] for name, position in place.items()}
     stages = [_stage(graph, of_call, spans, part, by) for part in range(number)]
@@ -149,15 +154,6 @@ def _spans(flow: networkx.MultiDiGraph, names: Sequence[str]) -> list[_Span]:
             read = tuple([place[user] for user in by])
             found.append(_Span(Crossing(value, name, sizes[value]), tuple(by), place[name], read))
     return found
-
-
-def _across(spans: Sequence[_Span], number: int) -> list[int]:
-    """Bytes that cross before each position; what is not known counts as nothing, and the result says so."""
-    changes = [0] * (number + 1)
-    for span in spans:
-        changes[span.made + 1] += span.crossing.bytes or 0
-        changes[max(span.read) + 1] -= span.crossing.bytes or 0
-    return [*accumulate(changes)]
 
 
 def _in_order(
