@@ -9,7 +9,7 @@ from itertools import starmap
 from typing import Any, TypeVar
 
 from graphflops.comparison.align import align
-from graphflops.comparison.calls import aligned, rewired, told
+from graphflops.comparison.calls import Numbers, aligned, rewired, told
 from graphflops.comparison.causes import causes, folded
 from graphflops.comparison.constants import is_export, under_common_names
 from graphflops.comparison.entries import Trees, attributed, by_operator, by_source, differs, listed, shared
@@ -86,7 +86,7 @@ def compared(old: Report, new: Report, uniform: Callable[[str], float | None] = 
     return replace(comparison, same=_is_same(comparison))
 
 
-def _trees(old: Report, new: Report) -> tuple[Trees, tuple[Sequence[int | None], Sequence[int | None]]]:
+def _trees(old: Report, new: Report) -> tuple[Trees, Numbers]:
     """Both programs as trees of paired modules, and the number of each row's interned call."""
     joined = join(old, new)
     kinds = InternedCalls(joined.value)
@@ -111,7 +111,7 @@ def _trees(old: Report, new: Report) -> tuple[Trees, tuple[Sequence[int | None],
     return made, numbers
 
 
-def _groups(trees: Trees, numbers: Any, rank: Rank) -> dict[str, Any]:
+def _groups(trees: Trees, numbers: Numbers, rank: Rank) -> dict[str, Any]:
     """Operators, but not of an export, and source lines that changed."""
     ops, unchanged_ops = _changed([] if trees.export else by_operator(trees, numbers), rank)
     sources, unchanged_sources = _changed(by_source(trees, numbers), rank)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from graphflops.errors import ModelError
 from graphflops.runtime.flex.configs import Tiles
@@ -23,8 +24,8 @@ class BlockLists:
     contiguous: every line's places follow one another, so that the first tells all. empty: no line has any.
     """
 
-    counts: torch.Tensor
-    places: torch.Tensor
+    counts: Tensor
+    places: Tensor
     contiguous: bool
     empty: bool
 
@@ -64,9 +65,7 @@ class Prediction:
     partial_tiles: int
 
 
-def from_sets(
-    partial: torch.Tensor, full: torch.Tensor, rows: int, columns: int, queries: int, keys: int
-) -> MaskBlocks:
+def from_sets(partial: Tensor, full: Tensor, rows: int, columns: int, queries: int, keys: int) -> MaskBlocks:
     """Blocks from two boolean tensors [batch, heads, rows of blocks, columns of blocks]: partial blocks and full blocks."""
     return MaskBlocks(
         rows,
@@ -80,14 +79,14 @@ def from_sets(
     )
 
 
-def lists(chosen: torch.Tensor) -> BlockLists:
+def lists(chosen: Tensor) -> BlockLists:
     """The lists of the true entries of each line."""
     counts = chosen.sum(-1, dtype=torch.int32)
     places = torch.argsort(chosen.to(torch.int8), dim=-1, descending=True, stable=True).to(torch.int32)
     return checked(counts, places)
 
 
-def checked(counts: torch.Tensor, places: torch.Tensor) -> BlockLists:
+def checked(counts: Tensor, places: Tensor) -> BlockLists:
     """Lists with their properties, which are read from the device."""
     counts, places = counts.to(torch.int32).contiguous(), places.to(torch.int32).contiguous()
     most = int(counts.max()) if counts.numel() else 0
@@ -114,7 +113,7 @@ def causal(queries: int, keys: int, rows: int, columns: int, device: torch.devic
     return from_sets((seen & ~full)[None, None], full[None, None], rows, columns, queries, keys)
 
 
-def from_mask(mask: torch.Tensor, rows: int, columns: int) -> MaskBlocks:
+def from_mask(mask: Tensor, rows: int, columns: int) -> MaskBlocks:
     """The blocks of a boolean mask [batch, heads, queries, keys]."""
     queries, keys = mask.shape[-2:]
     padded = torch.nn.functional.pad(mask.to(torch.int32), (0, -keys % columns, 0, -queries % rows))
@@ -133,8 +132,8 @@ def from_block_mask(mask: Any) -> MaskBlocks:
 
 
 def from_lists(
-    queries: int, keys: int, partial: tuple[torch.Tensor | None, torch.Tensor | None],
-    full: tuple[torch.Tensor | None, torch.Tensor | None], rows: int, columns: int,
+    queries: int, keys: int, partial: tuple[Tensor | None, Tensor | None],
+    full: tuple[Tensor | None, Tensor | None], rows: int, columns: int,
 ) -> MaskBlocks:  # fmt: skip
     """The blocks of a mask in the form of torch: counts and indices of partial and of full blocks, by row of blocks."""
     lines, across = -(-queries // rows), -(-keys // columns)
@@ -144,9 +143,7 @@ def from_lists(
     return from_sets(some, torch.zeros_like(some) if whole is None else whole, rows, columns, queries, keys)
 
 
-def _given(
-    counts: torch.Tensor | None, places: torch.Tensor | None, lines: int, across: int
-) -> torch.Tensor | None:
+def _given(counts: Tensor | None, places: Tensor | None, lines: int, across: int) -> Tensor | None:
     """True for each listed block, without lines and blocks past the lengths."""
     if counts is None or places is None:
         return None

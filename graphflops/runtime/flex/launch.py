@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 import triton.language as tl
+from torch import Tensor
 
 from graphflops.errors import ModelError
 from graphflops.runtime.flex import configs
@@ -29,8 +30,8 @@ class LaunchSettings:
     contiguous, present: one bit each for the partial and full lists by row, then by column, from the lowest.
     """
 
-    lists: Sequence[torch.Tensor]
-    buffers: Sequence[torch.Tensor]
+    lists: Sequence[Tensor]
+    buffers: Sequence[Tensor]
     functions: str
     scale: float
     rows: int
@@ -46,15 +47,13 @@ def interpreted() -> bool:
     return not hasattr(forward_kernel, "cache_key")
 
 
-def tiles_for(
-    kernel: Kernel, q: torch.Tensor, v: torch.Tensor, blocks: tuple[int, int] | None = None
-) -> Tiles:
+def tiles_for(kernel: Kernel, q: Tensor, v: Tensor, blocks: tuple[int, int] | None = None) -> Tiles:
     """The tile sizes that a kernel runs with."""
     width = max(q.shape[-1], v.shape[-1])
     return configs.choose(kernel, _device_name(q.device), q.element_size(), width, blocks)
 
 
-def programs_of(kernel: Kernel, tiles: Tiles, q: torch.Tensor, k: torch.Tensor) -> int:
+def programs_of(kernel: Kernel, tiles: Tiles, q: Tensor, k: Tensor) -> int:
     """How many programs a kernel has: one for each tile of queries and head, or of keys and head of keys."""
     rows, tile = (k, tiles.columns) if kernel == "key_gradient" else (q, tiles.rows)
     batch, heads, length = rows.shape[:3]
@@ -62,7 +61,7 @@ def programs_of(kernel: Kernel, tiles: Tiles, q: torch.Tensor, k: torch.Tensor) 
     return programs
 
 
-def check(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
+def check(q: Tensor, k: Tensor, v: Tensor) -> None:
     """Raise ModelError for operands that the kernels do not support."""
     if not q.dtype == k.dtype == v.dtype:
         raise ModelError(f"query, key and value differ in type: {q.dtype}, {k.dtype}, {v.dtype}")
@@ -83,7 +82,7 @@ def check(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
 
 
 def constants(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, problem: LaunchSettings, tiles: Tiles, use: bool,
+    q: Tensor, k: Tensor, v: Tensor, problem: LaunchSettings, tiles: Tiles, use: bool,
     by_column: bool = False,
 ) -> dict[str, Any]:  # fmt: skip
     """Compile-time arguments that all kernels take."""
@@ -124,13 +123,13 @@ def _known_constants(
     }  # fmt: skip
 
 
-def listing(problem: LaunchSettings, by_column: bool) -> tuple[tuple[torch.Tensor, ...], tuple[int, ...]]:
+def listing(problem: LaunchSettings, by_column: bool) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
     """The four lists of a kernel; the capacity of each line of partial and of full lists; the sizes of the mask."""
     lists = tuple(problem.lists[4:] if by_column else problem.lists[:4])
     return lists, (lists[1].shape[-1], lists[3].shape[-1], *lists[0].shape)
 
 
-def source(tensor: torch.Tensor, rows: int, use: bool) -> Any:
+def source(tensor: Tensor, rows: int, use: bool) -> Any:
     """The source from which a kernel loads tiles: a descriptor of tiles, or the tensor."""
     if not use:
         return tensor
@@ -149,7 +148,7 @@ def _described(
     return list(shape), [*outer[:-1], 1], [1, 1, rows, _block_width(width)]
 
 
-def describable(*tensors: torch.Tensor) -> bool:
+def describable(*tensors: Tensor) -> bool:
     """True if the tensor copy engine accepts all tensors."""
     aligned = all(x.data_ptr() % 16 == 0 for x in tensors)
     return aligned and all(_regular(x.shape, x.stride(), x.element_size(), x.device) for x in tensors)
@@ -166,17 +165,17 @@ def _regular(shape: torch.Size, strides: tuple[int, ...], size: int, device: tor
     return all(length == 1 or (stride > 0 and stride * size % 16 == 0) for length, stride in outer)
 
 
-def strides(*tensors: torch.Tensor) -> list[tuple[int, ...]]:
+def strides(*tensors: Tensor) -> list[tuple[int, ...]]:
     """Strides of each tensor."""
     return [tensor.stride() for tensor in tensors]
 
 
-def buffers_of(problem: LaunchSettings, q: torch.Tensor) -> tuple[torch.Tensor, ...]:
+def buffers_of(problem: LaunchSettings, q: Tensor) -> tuple[Tensor, ...]:
     """The captured tensors; the query in their place if there are none."""
     return tuple(problem.buffers) or (q,)
 
 
-def counters(programs: int, count: int, device: torch.device) -> torch.Tensor:
+def counters(programs: int, count: int, device: torch.device) -> Tensor:
     """Room for the counts of each program; empty if nothing is counted."""
     return torch.empty((programs if count else 0, 3), dtype=torch.int64, device=device)
 
@@ -206,9 +205,7 @@ def _device_name(device: torch.device) -> str:
     return str(torch.cuda.get_device_name(device) if device.type == "cuda" else device.type)
 
 
-def forward(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, problem: LaunchSettings
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def forward(q: Tensor, k: Tensor, v: Tensor, problem: LaunchSettings) -> tuple[Tensor, Tensor, Tensor]:
     """Output, log-sum-exp, and each program's counts [programs, 3], empty if nothing is counted."""
     check(q, k, v)
     out = q.new_empty((*q.shape[:3], v.shape[-1]))
@@ -219,9 +216,9 @@ def forward(
 
 
 def backward(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor, lse: torch.Tensor,
-    grad: torch.Tensor, grad_lse: torch.Tensor | None, problem: LaunchSettings,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
+    q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor,
+    grad: Tensor, grad_lse: Tensor | None, problem: LaunchSettings,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """Gradients of q, k and v, and the counts of the kernel of the query's and of the key's gradient.
 
     The first kernel writes `delta`, which the second reads.
@@ -241,9 +238,9 @@ def backward(
 
 
 def _run(
-    name: Kernel, kernel: Any, loaded: tuple[torch.Tensor, ...], own: tuple[torch.Tensor, ...],
-    strided: tuple[torch.Tensor, ...], problem: LaunchSettings, **more: Any,
-) -> torch.Tensor:  # fmt: skip
+    name: Kernel, kernel: Any, loaded: tuple[Tensor, ...], own: tuple[Tensor, ...],
+    strided: tuple[Tensor, ...], problem: LaunchSettings, **more: Any,
+) -> Tensor:  # fmt: skip
     """Launch a kernel; returns each program's counts.
 
     loaded: query, key, value, and the gradient of the output, which it loads in tiles. own: its further tensors.
