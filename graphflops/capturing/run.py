@@ -195,9 +195,9 @@ def _examples(name: Name, *, training: bool) -> Mapping[str, Example]:
         from graphflops.capturing import transformers_models
 
         return transformers_models.examples(name, training=training)
-    from graphflops.capturing import images
+    from graphflops.capturing import example
 
-    return {"model": images.from_timm(name) if name.library == "timm" else images.from_torchvision(name)}
+    return {"model": example.from_timm(name) if name.library == "timm" else example.from_torchvision(name)}
 
 
 def _given(example: Example) -> str:

@@ -22,9 +22,8 @@ from graphflops.base.patterns import matches_file
 from graphflops.base.signals import cleanly_terminated
 from graphflops.budget import baseline, limits
 from graphflops.budget.amounts import percent
-from graphflops.budget.loosened import loosened
 from graphflops.budget.run import Checked, checked
-from graphflops.ci.changes import Event, ModelChange, base_of, changes, comment, event, summary
+from graphflops.ci.changes import Event, ModelChange, base_of, changes, comment, event, loosened, summary
 from graphflops.errors import FileError, GraphflopsError, inert_in_logs, shown
 from graphflops.exporters import MODEL_SUFFIXES
 from graphflops.render.sarif import sarif, source_files

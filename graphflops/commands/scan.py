@@ -71,7 +71,7 @@ def scan(
     if old is not None:
         if len(sources) != 1:
             raise click.UsageError("--diff takes two tables: --diff OLD NEW")
-        from graphflops.scan.changes import changes, text
+        from graphflops.scan.views import changes, text
 
         files.write(text(changes(old, sources[0]), **files.screen(None)), None)
         return
@@ -85,7 +85,7 @@ def scan(
     elif report is None:
         raise click.UsageError("name SOURCE, or what to make of the table: --report, --diff")
     if report is not None:
-        from graphflops.scan.page import page
+        from graphflops.scan.views import page
 
         files.write(page(output), report)
 
@@ -99,7 +99,7 @@ def _as_page(
     **given: Any,
 ) -> None:
     """Scans into a page; the table goes. is_all: nothing else is to be made of it."""
-    from graphflops.scan.page import page
+    from graphflops.scan.views import page
 
     if not sources or not is_all or given["rows"]:
         what = "name a folder of tables with --output, and it with --report"
