@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from graphflops.runtime.flex import PreparedAttention
-    from graphflops.runtime.flex.configs import Kernel
+    from graphflops.runtime.flex.blocks import Kernel
 
 _LN2 = math.log(2)  # the log-sum-exp of torch's flex_attention has the base 2
 _LARGEST_BLOCK = 2**20  # without a block mask, torch passes one block of 2**30 rows

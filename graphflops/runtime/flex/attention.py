@@ -14,8 +14,7 @@ from graphflops.errors import ModelError
 from graphflops.graph import Graph
 from graphflops.runtime.flex import blocks as block_lists
 from graphflops.runtime.flex import launch
-from graphflops.runtime.flex.blocks import MaskBlocks, Prediction
-from graphflops.runtime.flex.configs import Kernel
+from graphflops.runtime.flex.blocks import Kernel, MaskBlocks, Prediction
 from graphflops.runtime.flex.op import run_forward
 from graphflops.runtime.flex.trace import Written, function_of, functions, written
 

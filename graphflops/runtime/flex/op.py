@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from graphflops.runtime.flex import launch
-from graphflops.runtime.flex.configs import Kernel
+from graphflops.runtime.flex.blocks import Kernel
 
 _PLAIN = (Tensor, torch.nn.Parameter)
 _SETTINGS = (
