@@ -13,7 +13,7 @@ import triton.language as tl
 from torch import Tensor
 
 from graphflops.errors import ModelError
-from graphflops.runtime.flex.blocks import Kernel, Tiles
+from graphflops.runtime.flex.blocks import Kernel, Tiles, choose
 from graphflops.runtime.flex.kernels import forward_kernel, key_kernel, query_kernel
 from graphflops.runtime.flex.trace import functions
 
@@ -49,7 +49,7 @@ def interpreted() -> bool:
 def tiles_for(kernel: Kernel, q: Tensor, v: Tensor, blocks: tuple[int, int] | None = None) -> Tiles:
     """The tile sizes that a kernel runs with."""
     width = max(q.shape[-1], v.shape[-1])
-    return blocks.choose(kernel, _device_name(q.device), q.element_size(), width, blocks)
+    return choose(kernel, _device_name(q.device), q.element_size(), width, blocks)
 
 
 def programs_of(kernel: Kernel, tiles: Tiles, q: Tensor, k: Tensor) -> int:
