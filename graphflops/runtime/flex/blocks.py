@@ -3,7 +3,7 @@
 A full block needs no call of the mask function, a partial block does. Each list is held twice: by row of
 blocks for the forward and the query's gradient, by column for the key's and value's.
 
-Tile sizes and launch settings of the kernels: data by machine, reduced to the limits of a problem and a device.
+Tile sizes and launch settings of the kernels are data by machine, reduced to the limits of a problem and a device.
 """
 
 from __future__ import annotations
