@@ -220,15 +220,14 @@ def remedies(
             found = report_of(changed, **more)
         except GraphflopsError:  # a change that this program does not take
             return []
-        return _less(_remedy(change, option, found, device), now)
+        return _less(Remedy(change, option, *VariedSize(found).needed(device)), now)
 
     if report.execution == "eager":
         yield from tried("torch.compile", "--execution compiled", step, execution="compiled")
-    yield from _less(_half(report, report_of, step, device), now)
+    for change, option, changed, sizes in _half(report, step):
+        yield from tried(change, option, changed, **sizes)
     for change, option, changed in () if step is None else _steps(report, step):
         yield from tried(change, option, changed)
-    if step is not None:
-        yield from _less(_together(report, report_of, step, device), now)
 
 
 def _steps(report: Report, step: Training) -> Iterator[tuple[str, str, Training]]:
@@ -247,6 +246,11 @@ def _steps(report: Report, step: Training) -> Iterator[tuple[str, str, Training]
         yield "an optimizer with factored state", "--optimizer adafactor", single
     if not step.lora_rank:
         yield "adapters of rank 16", "--lora 16", replace(step, lora_rank=16)
+    blocks = step.recompute or tuple(repeated_modules(report.modules))
+    if blocks and step.precision is None and "float32" in report.parameter_dtypes:
+        how = "fused" if step.optimizer in _ADAM else step.implementation
+        every = replace(step, recompute=blocks, precision="bf16-mixed", implementation=how)
+        yield "recompute, bfloat16, fused", "three of these options together", every
 
 
 def repeated_modules(modules: Mapping[str, str]) -> list[str]:
@@ -264,48 +268,25 @@ def repeated_modules(modules: Mapping[str, str]) -> list[str]:
 
 
 def _half(
-    report: Report, report_of: Callable[..., Report], step: Training | None, device: Device
-) -> Remedy | None:
-    """Half the batch, in training in each of two micro-steps; None where the first axis of the inputs is not open, or 1."""
+    report: Report, step: Training | None
+) -> Iterator[tuple[str, str, Training | None, dict[str, Any]]]:
+    """Half the batch, in training in each of two micro-steps; none where the first axis of the inputs is not open, or 1."""
     sizes, infos = of_report(report), report.symbols
     symbol = next((name for name in infos if sizes.at_axis(name).name.endswith("[0]")), "")
     name, size = sizes.stated[symbol] if symbol else ("", 0)
     batch = report.value(size) or 0
     if batch < 2:
-        return None
+        return
     half = -(-batch // 2)
     given = {one: info.value for one, info in infos.items() if info.given_by == "user" and one != symbol}
-    changed = None if step is None else replace(step, accumulate=2 * step.accumulate)
-    try:
-        found = report_of(changed, dims={**given, name: half}, inputs=None)
-    except GraphflopsError:
-        return None
-    option = f"--dim '{name}={half}'"
-    if changed is None:
-        return _remedy("half the batch", option, found, device)
-    return _remedy("half the batch, twice", f"--accumulate {changed.accumulate} {option}", found, device)
+    halved, option = {"dims": {**given, name: half}, "inputs": None}, f"--dim '{name}={half}'"
+    if step is None:
+        yield "half the batch", option, None, halved
+    else:
+        changed = replace(step, accumulate=2 * step.accumulate)
+        yield "half the batch, twice", f"--accumulate {changed.accumulate} {option}", changed, halved
 
 
-def _together(
-    report: Report, report_of: Callable[..., Report], step: Training, device: Device
-) -> Remedy | None:
-    """Recomputed activations under autocast with a fused optimizer; None where the program does not take that."""
-    blocks = step.recompute or tuple(repeated_modules(report.modules))
-    if not blocks or step.precision is not None or "float32" not in report.parameter_dtypes:
-        return None
-    how = "fused" if step.optimizer in _ADAM else step.implementation
-    changed = replace(step, recompute=blocks, precision="bf16-mixed", implementation=how)
-    try:
-        found = report_of(changed)
-    except GraphflopsError:
-        return None
-    return _remedy("recompute, bfloat16, fused", "three of these options together", found, device)
-
-
-def _remedy(change: str, option: str, report: Report, device: Device) -> Remedy:
-    return Remedy(change, option, *VariedSize(report).needed(device))
-
-
-def _less(remedy: Remedy | None, now: int) -> list[Remedy]:
+def _less(remedy: Remedy, now: int) -> list[Remedy]:
     """The remedy, if it takes less than is needed now."""
-    return [remedy] if remedy is not None and remedy.needed < now else []
+    return [remedy] if remedy.needed < now else []

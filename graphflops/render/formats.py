@@ -115,10 +115,10 @@ FORMATS = (
     }),
     Format("html", (".html", ".htm"), {
         "Report": _by("html.report:html"),
-        "Sweep": _by("html.report:of_sweep"),
+        "Sweep": _by("html.sweep:of_sweep"),
         "Comparison": _by("html.diff:html"),
         "History": _by("history:html"),
-        "Serving": _by("html.report:serving"),
+        "Serving": _by("html.sweep:serving"),
         "Answer": _by("graph:html"),
         "Statement": _by("statement:html"),
         "Plan": _by("plan:html"),

@@ -12,7 +12,7 @@ from graphflops.base.patterns import is_within, modules_around
 from graphflops.base.units import parameters, seconds
 from graphflops.cost import REPORTED, Quantity
 from graphflops.dims import evaluate
-from graphflops.render import memory, summary, time
+from graphflops.render import summary
 from graphflops.render.ledger import Group, Ledger, traffic
 from graphflops.render.text import Numbers, operator_name, safe, short_type
 from graphflops.render.tree import DEEPEST, Tree
@@ -80,6 +80,8 @@ def tables(
     if by is None and report.memory_use:
         yield from _memory(report, ledger.numbers)
     if by is None and report.exchanges:
+        from graphflops.render import memory
+
         heads, lines = memory.exchanges(report, ledger.numbers)
         yield TextTable(heads, [Entry(line) for line in lines], 4)
     if by in (None, "module"):
@@ -93,6 +95,8 @@ def tables(
     if by is None:
         yield _groups("operator", ledger, _operators(ledger), top or _OPERATORS, idle=False)
     if report.device:
+        from graphflops.render import time
+
         heads, lines = time.table(report, by, top)
         yield TextTable(heads, [Entry(line) for line in lines])
 
@@ -118,6 +122,8 @@ def _phases(report: Report, numbers: Numbers) -> TextTable:
 
 def _memory(report: Report, numbers: Numbers) -> Iterator[TextTable]:
     """What each phase needs on a device, and the largest of what is alive at the peak of the last one."""
+    from graphflops.render import memory
+
     phases = report.memory_use
     lines = [Entry([*line]) for line in memory.parts(report, numbers)]
     yield TextTable(("device memory", *(entry.phase for entry in phases)), lines)
@@ -126,6 +132,8 @@ def _memory(report: Report, numbers: Numbers) -> Iterator[TextTable]:
 
 def at_peak(report: Report, entry: PhaseMemory, numbers: Numbers) -> TextTable:
     """The largest of what is alive at the peak of a phase."""
+    from graphflops.render import memory
+
     held = [Entry([*line]) for line in memory.at_peak(report, entry, numbers)]
     title = f"at the peak of {entry.phase}: {memory.peak_line(report, entry)}"
     return TextTable(("held", "what", "where", "bytes"), held, 3, title)

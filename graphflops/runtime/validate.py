@@ -25,8 +25,6 @@ from graphflops.tensor import TensorType
 from graphflops.view import View
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from graphflops.graph import Graph
     from graphflops.runtime.run import Run
 
@@ -72,11 +70,8 @@ def validate(
     if counters == "hardware":
         _refuse_uncountable(model, options)
     found = _validated(model, repeats, options, (time_limit, memory_limit), rule_files, nproc)
-    return found if counters == "none" else _counted(model, found, options)
-
-
-def _counted(model: object, found: Validation, options: dict[str, Any]) -> Validation:
-    """The validation with what the GPU's hardware counters say of each call."""
+    if counters == "none":
+        return found
     from graphflops.runtime.isolated import with_counters
     from graphflops.runtime.run import prepared
 
@@ -94,12 +89,10 @@ def _validated(
         raise ModelError("--nproc is of the file of a recorded step: leave it out")
     if path is None:
         return validate_here(model, repeats, **options)
-    from graphflops.runtime.isolated import ChildLimits, validate_file
+    from graphflops.runtime.isolated import ChildLimits, validate_file, validate_ranks
 
     if not is_recorded:
         return validate_file(path, repeats, options, ChildLimits(*limits), rule_files)
-    from graphflops.runtime.isolated import validate_ranks
-
     return validate_ranks(path, nproc or 1, repeats, options, ChildLimits(*limits))
 
 
