@@ -145,18 +145,22 @@ def _step(given: Any) -> tuple[Callable[[], Any], list[tuple[str, torch.Tensor]]
         with torch.set_grad_enabled(optimizer is not None or loss is not None):
             result = module(*args, **kwargs)
         if loss is not None or optimizer is not None:
-            value = loss(result) if loss is not None else getattr(result, "loss", result)
-            if not isinstance(value, torch.Tensor) or value.numel() != 1:
-                raise ModelError(
-                    "the module returns no loss: let the factory return a function of its result as the fourth"
-                )
-            value.backward()
+            _loss(result, loss).backward()  # no name holds the loss after that
         if optimizer is not None:
             optimizer.step()
             optimizer.zero_grad()
 
     named = [(f"inputs[{place}]", one) for place, one in enumerate(args)] + [*kwargs.items()]
     return step, [(name, one) for name, one in named if isinstance(one, torch.Tensor)]
+
+
+def _loss(result: Any, loss: Callable[[Any], torch.Tensor] | None) -> torch.Tensor:
+    value = loss(result) if loss is not None else getattr(result, "loss", result)
+    if not isinstance(value, torch.Tensor) or value.numel() != 1:
+        raise ModelError(
+            "the module returns no loss: let the factory return a function of its result as the fourth"
+        )
+    return value
 
 
 class _Followed:
