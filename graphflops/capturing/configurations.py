@@ -59,7 +59,7 @@ def model_of(name: Name) -> Any:
         else:
             model = model_class(config).to(dtype).eval()
         if name.choices.quantize is not None:
-            from graphflops.capturing.weights import to_float8
+            from graphflops.capturing.float8 import to_float8
 
             # The weights of products are stored in float8, but for those that make logits, as published checkpoints do.
             if not to_float8(model, [model.get_output_embeddings()]):
