@@ -22,7 +22,7 @@ from graphflops.base.units import memory
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from graphflops.runtime.validate import Validation
+    from graphflops.runtime.validation import Validation
 
 SAMPLES = Path(__file__).parent.parent / "samples"
 

@@ -136,7 +136,7 @@ def test_every_result_has_a_notebook_page_and_a_repr() -> None:
     import graphflops.derived.overview
     import graphflops.fitting.fits
     import graphflops.planning.plan
-    import graphflops.runtime.validate
+    import graphflops.runtime.validation
     import graphflops.serving.plan
     import graphflops.statements.statement
     import graphflops.versions.revisions

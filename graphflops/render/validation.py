@@ -14,7 +14,7 @@ from graphflops.render.table import Page
 from graphflops.render.tables import Entry, TextTable
 from graphflops.render.text import count_of, listed, operator_name, safe
 from graphflops.report.size_names import together
-from graphflops.runtime.validate import SCHEMA, NodeResult, Validation
+from graphflops.runtime.validation import SCHEMA, NodeResult, Validation
 from graphflops.version import __version__
 
 _TOP = 20  # calls that a table shows

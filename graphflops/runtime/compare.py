@@ -21,7 +21,7 @@ from graphflops.runtime.flex_nodes import KernelRun
 from graphflops.runtime.flop_counter_reference import FlopCounterReference, gap
 from graphflops.runtime.input_plans import at_sizes
 from graphflops.runtime.tensors import numbers, random_weight
-from graphflops.runtime.validate import CheckResult, NodeResult, RunSizes, Verdict
+from graphflops.runtime.validation import CheckResult, NodeResult, RunSizes, Verdict
 from graphflops.tensor import TensorType
 
 _MASKED_BY_INPUT = "a mask among the inputs hides scores: their number depends on the data"

@@ -33,7 +33,7 @@ from graphflops.graph import Graph, Mesh
 from graphflops.kernels.moved import ONE_TO_ONE
 from graphflops.report import Report
 from graphflops.runtime.counters import RangeCount, explain_row, measure, range_name
-from graphflops.runtime.validate import CheckResult, NodeResult, Validation, Verdict
+from graphflops.runtime.validation import CheckResult, NodeResult, Validation, Verdict
 
 _KIND = JsonForms({}).kind(Validation)
 _PRINTED = 2**16  # bytes of what the child prints that are shown

@@ -13,7 +13,7 @@ from graphflops.errors import FileError, ModelError, RunError, shown
 from graphflops.open_sizes import of_report
 from graphflops.report import Report
 from graphflops.runtime.input_plans import input_plans, opened
-from graphflops.runtime.validate import CheckResult, NodeResult, RunSizes, Validation
+from graphflops.runtime.validation import CheckResult, NodeResult, RunSizes, Validation
 from graphflops.tensor import DType, TensorType
 from graphflops.view import View
 

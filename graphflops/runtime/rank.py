@@ -26,7 +26,7 @@ from graphflops.runtime.flop_counter_reference import FlopCounterReference
 from graphflops.runtime.operators import refuse_unsafe
 from graphflops.runtime.replay import Replay
 from graphflops.runtime.run import described, device_of, profile_of, refuse_too_large
-from graphflops.runtime.validate import NodeResult, RankResult, Validation
+from graphflops.runtime.validation import NodeResult, RankResult, Validation
 
 _SECONDS = 60.0  # that a process waits for the others
 

@@ -25,7 +25,7 @@ from graphflops.runtime.input_plans import checked
 from graphflops.runtime.machine import free_bytes, machine_bytes
 from graphflops.runtime.operators import refuse_unsafe
 from graphflops.runtime.tensors import Weights, dtype_of, inputs_from, random_inputs
-from graphflops.runtime.validate import Ceilings, Validation
+from graphflops.runtime.validation import Ceilings, Validation
 from graphflops.view import View
 
 

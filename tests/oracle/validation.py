@@ -30,7 +30,7 @@ from tests.oracle.zoo.case import Case
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from graphflops.runtime.validate import Validation
+    from graphflops.runtime.validation import Validation
 
 _TIGHT = {"rtol": 1e-4, "atol": 1e-5}
 

@@ -18,7 +18,7 @@ from graphflops.render.picture.layout import Box, Layout, layout
 from graphflops.render.picture.nest import MOST, Sheet, nested
 from graphflops.render.picture.page import page
 from graphflops.render.picture.svg import svg
-from graphflops.runtime.validate import CheckResult, NodeResult, Validation
+from graphflops.runtime.validation import CheckResult, NodeResult, Validation
 from graphflops.tensor import FLOAT32, TensorType
 from tests.render.reports import HOSTILE
 

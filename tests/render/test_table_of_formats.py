@@ -25,7 +25,7 @@ HOMES = {
     "Comparison": "graphflops.comparison.result",
     "Findings": "graphflops.report.findings",
     "Fits": "graphflops.fitting.fits",
-    "Validation": "graphflops.runtime.validate",
+    "Validation": "graphflops.runtime.validation",
     "Listing": "graphflops.render.tables",
     "Answer": "graphflops.structure.answer",
     "Statement": "graphflops.statements.statement",

@@ -26,7 +26,7 @@ from graphflops.runtime import run as validation
 from graphflops.runtime.execute import Execution
 from graphflops.runtime.input_plans import input_plans
 from graphflops.runtime.tensors import Weights, random_inputs
-from graphflops.runtime.validate import CheckResult, NodeResult, Validation
+from graphflops.runtime.validation import CheckResult, NodeResult, Validation
 from graphflops.view import View
 
 SAMPLES = Path(__file__).parents[2] / "samples"

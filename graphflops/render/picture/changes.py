@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from graphflops.comparison.result import Comparison
     from graphflops.report import Report
-    from graphflops.runtime.validate import Validation
+    from graphflops.runtime.validation import Validation
 
 
 def joined(found: Comparison, old: Report) -> networkx.MultiDiGraph:

@@ -1,0 +1,217 @@
+"""The result of a validation, from which all its renderers read; the sizes that a run reveals."""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from graphflops.base.rendered import Rendered
+from graphflops.dims import Dim, evaluate, symbol
+from graphflops.report.call_time import CallTime, PhaseTime
+from graphflops.tensor import TensorType
+
+Verdict = Literal["equal", "explained", "different", "not executed"]
+What = Literal["type", "flops", "sent", "tiles", "visible", "hardware"]
+_WORST: tuple[Verdict, ...] = ("different", "not executed", "explained", "equal")
+
+SCHEMA = 1
+
+
+@dataclass(frozen=True, slots=True)
+class CheckResult:
+    """One number or type of the analysis, compared with a measured one.
+
+    what: type: shape and element type of a result. flops: matrix FLOPs, against FlopCounterMode. sent: bytes to other
+    devices, against those of the tensors that a process group got. tiles: executed by our
+    attention kernel, against the prediction. visible: unmasked scores in the kernel, against the analysis.
+    hardware: FLOPs read from the device's counters.
+    reason: why the two differ, if known.
+    """
+
+    what: What
+    verdict: Verdict
+    ours: str
+    measured: str
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeResult:
+    """One call of the program, compared with its execution.
+
+    row: index of its row in the report. turns: how often it ran.
+    flops, bytes: of the analysis, for all turns, at the sizes of the run; None if unknown.
+    seconds: of all turns in one run, the median of several runs; None if not timed.
+    tile_flops: FLOPs of the tiles that our attention kernel executed for it; None if it did not run.
+    counted_bytes: bytes of device memory read and written, as counted by the device; None if not counted.
+    predicted: the time that the profile of the device predicts for all turns; None without a profile, or if unknown.
+    """
+
+    row: int
+    node: str
+    op: str
+    module: str
+    checks: tuple[CheckResult, ...]
+    turns: int
+    flops: int | None
+    bytes: int | None
+    matrix_dtype: str = ""
+    seconds: float | None = None
+    tile_flops: int | None = None
+    counted_bytes: int | None = None
+    predicted: CallTime | None = None
+
+    @property
+    def verdict(self) -> Verdict:
+        """The worst verdict of its checks."""
+        if self.turns == 0 and not self.checks:
+            return "not executed"
+        found = {check.verdict for check in self.checks}
+        return next((verdict for verdict in _WORST if verdict in found), "equal")
+
+    @property
+    def reason(self) -> str:
+        """Why the verdict is not `equal`."""
+        of = [check for check in self.checks if check.verdict == self.verdict]
+        reasons = [one.reason or f"{one.what}: {one.ours}, ran {one.measured}" for one in of]
+        return "; ".join(dict.fromkeys(reasons)) if self.verdict != "equal" else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Ceilings:
+    """Measured peak rates of the device.
+
+    flops: FLOP/s of a large matrix product, by element type. bandwidth: bytes per second, read and written, of a large copy.
+    """
+
+    flops: Mapping[str, float]
+    bandwidth: float
+
+
+@dataclass(frozen=True, slots=True)
+class RankResult:
+    """One process of a recorded step that ran on several devices.
+
+    different: calls that differ or could not run. peak_bytes: as of the validation. seconds: of a step, the median.
+    communication: seconds that collectives ran in a step; exposed: in which nothing else did. None: not measured.
+    """
+
+    rank: int
+    different: int
+    peak_bytes: int | None = None
+    seconds: float | None = None
+    communication: float | None = None
+    exposed: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TimeComparison:
+    """Predicted and measured times of the calls that have both.
+
+    calls: their number. covered: of these, those whose interval holds the measured time.
+    median_error, mean_error: relative error of a call's prediction. share: part of the measured time that these calls take.
+    """
+
+    calls: int
+    covered: int
+    median_error: float
+    mean_error: float
+    share: float
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Validation(Rendered):
+    """A program that was run, compared with its analysis.
+
+    device: description of the device. stated: the known sizes by the names that people read.
+    sizes: of the symbols: given, recorded in the export, or found in the run.
+    peak_bytes: measured peak of requested memory beside the weights, of a recorded step with them; predicted_peak_bytes: of
+    the analysis; None if unknown.
+    seconds: of one run, the sum over its calls; None if not timed. ranks: the processes of a recorded step, of which all
+    else is that of the first.
+    kernels: by call, the source of the functions generated for our attention kernel, each once.
+    profile: name of the device whose profile predicts times; "" if none does. predicted: the time of a run by it.
+    """
+
+    path: str
+    device: str
+    torch: str
+    sizes: Mapping[str, int]
+    nodes: tuple[NodeResult, ...]
+    stated: Mapping[str, int] = field(default_factory=dict)
+    predicted_peak_bytes: int | None = None
+    peak_bytes: int | None = None
+    seconds: float | None = None
+    ceilings: Ceilings | None = None
+    kernels: Mapping[str, str] = field(default_factory=dict)
+    profile: str = ""
+    predicted: PhaseTime | None = None
+    ranks: tuple[RankResult, ...] = ()
+
+    @property
+    def times(self) -> TimeComparison | None:
+        """Predicted against measured times of calls; None where no call has both. Calls that launch nothing have none."""
+        both = [
+            (node.predicted, node.seconds)
+            for node in self.nodes
+            if node.predicted is not None and node.predicted.seconds and node.seconds
+        ]
+        if not both:
+            return None
+        errors = [abs(one.seconds / seconds - 1) for one, seconds in both]
+        return TimeComparison(
+            calls=len(both),
+            covered=sum(one.low <= seconds <= one.high for one, seconds in both),
+            median_error=statistics.median(errors),
+            mean_error=statistics.mean(errors),
+            share=sum(seconds for _, seconds in both) / sum(node.seconds or 0.0 for node in self.nodes),
+        )
+
+    @property
+    def verdicts(self) -> Mapping[Verdict, int]:
+        """Number of calls with each verdict."""
+        found = Counter(node.verdict for node in self.nodes)
+        return {verdict: found[verdict] for verdict in reversed(_WORST)}
+
+    @property
+    def holds(self) -> bool:
+        """True if every check ran and no difference is unexplained."""
+        return all(check.verdict in ("equal", "explained") for node in self.nodes for check in node.checks)
+
+
+@dataclass
+class RunSizes:
+    """Known values of a program's symbols; data-dependent sizes are added when a run reveals them."""
+
+    known: dict[str, int]
+
+    def meet(self, size: Dim, real: int) -> int | None:
+        """The value of a size; a symbol without a value is bound to `real`. None if the size remains unknown."""
+        if isinstance(size, int):
+            return size
+        value = evaluate(size, self.known)
+        if value is None and len(size.symbols) == 1:
+            (name,) = size.symbols
+            if size is symbol(name):
+                self.known[name] = real
+                return real
+        return value
+
+    def check(self, typed: TensorType, dtype: str, shape: Sequence[int]) -> CheckResult:
+        """Compare a derived type with that of a tensor: `equal` or `different`."""
+        sizes = [self.meet(size, real) for size, real in zip(typed.shape, shape, strict=False)]
+        ran = written(dtype, shape)
+        pairs = zip(sizes, shape, strict=True)
+        same = len(typed.shape) == len(shape) and all(size in (None, real) for size, real in pairs)
+        if same and typed.dtype.name == dtype:
+            return CheckResult("type", "equal", ran, ran)
+        missing = [None] * (len(typed.shape) - len(sizes))
+        return CheckResult("type", "different", written(typed.dtype.name, [*sizes, *missing]), ran)
+
+
+def written(dtype: str, shape: Sequence[int | None]) -> str:
+    """`float32[2, 8]`; `?` for an unknown size."""
+    return f"{dtype}[{', '.join('?' if size is None else str(size) for size in shape)}]"
