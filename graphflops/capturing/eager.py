@@ -7,7 +7,7 @@ while exporting: attention masks, and heads repeated for them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from operator import getitem
 from typing import Any
 
@@ -66,7 +66,9 @@ def recorded(
     from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
     weights = {**dict(module.named_parameters()), **dict(module.named_buffers())}
-    device = _device([*weights.values()])
+    # Where most weights are; libraries make single ones on the CPU, whatever they are told.
+    devices = [weight.device for weight in weights.values()] or [torch.device("cpu")]
+    device = max(devices, key=devices.count)
     fake = next((weight.fake_mode for weight in weights.values() if isinstance(weight, FakeTensor)), None)
     mode = fake or FakeTensorMode(allow_non_fake_inputs=True)
 
@@ -92,12 +94,6 @@ def recorded(
     record = _matched(program, eager, exported, interpreter.memory)
     del results, outputs  # which outlive both runs
     return record
-
-
-def _device(weights: Sequence[torch.Tensor]) -> torch.device:
-    """Where most weights are; libraries make single ones on the CPU, whatever they are told."""
-    devices = [weight.device for weight in weights] or [torch.device("cpu")]
-    return max(devices, key=devices.count)
 
 
 def _flat(program: torch.export.ExportedProgram, args: Any, kwargs: Any) -> list[Any]:

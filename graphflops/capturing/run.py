@@ -124,7 +124,9 @@ def exports(name: Name, *, joint: bool, training: bool) -> dict[str, Callable[[]
     examples = _said(name, "cannot be built", lambda: _examples(name, training=training or joint))
     found: dict[str, Callable[[], Captured]] = {}
     for phase, example in examples.items():
-        problem = f"torch cannot export it ({phase}{_given(example)})"
+        # Tensors of caches are many: only those are named that an input is.
+        given = [f", {kind} {[*x.shape]}" for kind, x in example.inputs.items() if hasattr(x, "shape")]
+        problem = f"torch cannot export it ({phase}{''.join(given)})"
         found[phase] = partial(_said, name, problem, _export(example, live.capture, joint=joint))
     return found
 
@@ -198,11 +200,6 @@ def _examples(name: Name, *, training: bool) -> Mapping[str, Example]:
     from graphflops.capturing import example
 
     return {"model": example.from_timm(name) if name.library == "timm" else example.from_torchvision(name)}
-
-
-def _given(example: Example) -> str:
-    """What a model is given: `, input_ids [1, 128]`; tensors of caches are many."""
-    return "".join([f", {kind} {[*x.shape]}" for kind, x in example.inputs.items() if hasattr(x, "shape")])
 
 
 def _said(name: Name, problem: str, function: Callable[[], Any]) -> Any:

@@ -139,12 +139,10 @@ def _scanned(
 
         where = scheduler or ""
         summary = run(todo, output, workers=workers, scheduler=where, cache=cache, progress=progress)
-    click.echo(_words(summary, called), err=True)
+    states = ", ".join(f"{count:,} {status}" for status, count in sorted(summary.by_status.items()))
+    skipped = f"{summary.skipped:,} were there already" if summary.skipped else ""
+    click.echo(
+        f"{shown(called)}: {summary.done:,} rows ({'; '.join(filter(None, (states, skipped)))})", err=True
+    )
     if summary.interrupted:
         ctx.exit(130)
-
-
-def _words(summary: Summary, output: str) -> str:
-    states = ", ".join(f"{count:,} {status}" for status, count in sorted(summary.by_status.items()))
-    skipped = [f"{summary.skipped:,} were there already"] if summary.skipped else []
-    return f"{shown(output)}: {summary.done:,} rows ({'; '.join([*([states] if states else []), *skipped])})"

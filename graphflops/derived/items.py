@@ -283,16 +283,13 @@ def _multiplied(report: Report) -> Iterator[tuple[str, int, int]]:
             largest = max(names, key=sizes.__getitem__)
             if operator(row.op).kind == "recurrent":  # all matrices of its layers; a vector is a bias
                 sizes[largest] = sum(value_of(report, x.type.numel) for x in stored if x.type.rank > 1)
-            yield largest, sizes[largest], _forward_flops(report, row)
+            flops = value_of(report, row.cost.matrix_flops) if row.phase == "forward" else 0
+            yield largest, sizes[largest], flops
         elif stored and stored[0] is row.inputs[0] and operator(row.op).kind in _SHARING:
             source.update((named.name, source.get(stored[0].name, stored[0].name)) for named in row.outputs)
         elif stored and len(stored) == len(row.inputs):
             # Dequantized, scaled or joined: a parameter of its own.
             source.update((named.name, named.name) for named in row.outputs)
-
-
-def _forward_flops(report: Report, row: Row) -> int:
-    return value_of(report, row.cost.matrix_flops) if row.phase == "forward" else 0
 
 
 def mfu(

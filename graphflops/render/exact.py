@@ -20,7 +20,6 @@ from graphflops.render.ledger import Group, Ledger
 from graphflops.render.text import safe
 from graphflops.render.tree import Tree
 from graphflops.report import Cut, Report
-from graphflops.report.call_time import CallTime
 
 _STARTS_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 _LONGEST_NAME = 10_000
@@ -108,15 +107,11 @@ def _calls(report: Report, ledger: Ledger) -> tuple[list[str], list[list[str | i
             work[kind] = [*_work(ledger.group({kind: 1}), ledger), str(row.cost.matrix_flops)]
         figures = [""] * len(work[kind]) if row.state == "unknown" else work[kind]
         place = (row.module, row.module_type, row.source)
-        times = _seconds(row.time, row.backward_time) if report.device else []
+        both = (row.time, row.backward_time) if report.device else ()
+        times = ["" if time is None else repr(time.seconds) for time in both]
         rows.append([row.node, row.op, *place, row.state, row.matrix_dtype, *figures, *times])
     timed = ["seconds", "backward_seconds"] if report.device else []
     return [*heads, *_heads(ledger), "matrix_flops_formula", *timed], rows
-
-
-def _seconds(*times: CallTime | None) -> list[str | int]:
-    """Seconds in full; "" where there are none."""
-    return ["" if time is None else repr(time.seconds) for time in times]
 
 
 def _modules(report: Report, ledger: Ledger, depth: int | None) -> tuple[list[str], list[list[str | int]]]:

@@ -270,17 +270,15 @@ def json(found: Findings) -> str:
     models = [
         {
             "model": safe(model.model, 10_000),
-            "findings": [_wire(finding, model) for finding in _sorted(model.findings)],
+            "findings": [
+                _wire(finding, model)
+                for finding in sorted(model.findings, key=lambda one: SEVERITIES.index(one.severity))
+            ],
             **({"limits": [*map(_limit_wire, model.limits)]} if found.command == "check" else {}),
         }
         for model in found.models
     ]
     return inert(msgspec.json.encode({"schema": 1, "models": models}))
-
-
-def _sorted(findings: Iterable[Finding]) -> list[Finding]:
-    """The most severe first, else in the order found."""
-    return sorted(findings, key=lambda finding: SEVERITIES.index(finding.severity))
 
 
 def limit_table(limits: Sequence[LimitResult]) -> TextTable:

@@ -34,7 +34,9 @@ def need(report: Report, numbers: Numbers) -> str:
     """`runs in 1.520 GB, trains in 20.10 GB on NVIDIA H200 SXM (eager, AdamW)`."""
     phases = []
     for entry in report.memory_use:
-        phases.append(f"{_VERBS[entry.phase]} in {_least(report, entry)}{numbers.memory(entry.taken)}")
+        # Without a device its context and workspaces are missing too.
+        least = at_least(report) or (">= " if entry.context is None else "")
+        phases.append(f"{_VERBS[entry.phase]} in {least}{numbers.memory(entry.taken)}")
     device = report.memory_use[0].device
     place = f" on {safe(device, 60)}" if device else ""
     return f"{', '.join(phases)}{place} ({described(report)})"
@@ -43,11 +45,6 @@ def need(report: Report, numbers: Numbers) -> str:
 def at_least(report: Report) -> str:
     """What stands before an amount of memory that calls of unknown cost may add to."""
     return ">= " if report.coverage.unknown else ""
-
-
-def _least(report: Report, entry: PhaseMemory) -> str:
-    """As `at_least`; without a device its context and workspaces are missing too."""
-    return at_least(report) or (">= " if entry.context is None else "")
 
 
 def described(report: Report) -> str:

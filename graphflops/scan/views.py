@@ -109,20 +109,16 @@ def _cells(change: RowChange) -> list[str]:
     status = dict.fromkeys(side["status"] for side in (ours, theirs) if side)
     share = _percent(*flops).strip(" ()%") if None not in flops else ""
     peaks = ours.get("peak_bytes"), theirs.get("peak_bytes")
+    inputs = ours.get("inputs") or None, theirs.get("inputs") or None
     return [
         safe(change.name, _NAME),
-        _state(change) + _other_sizes(ours.get("inputs"), theirs.get("inputs")),
+        _state(change) + (", other sizes" if None not in inputs and inputs[0] != inputs[1] else ""),
         *("" if value is None else number(value) for value in flops),
         share,
         _percent(*peaks).strip(" ()%") if None not in peaks else "",
         f"+{parameters(held)}" if held > 0 else parameters(held) if held else "",
         " → ".join(status),
     ]
-
-
-def _other_sizes(before: list[str] | None, after: list[str] | None) -> str:
-    """Says that both sides were analyzed with inputs of other sizes, so that their figures are unlike."""
-    return ", other sizes" if before and after and before != after else ""
 
 
 def _percent(before: int | None, after: int | None) -> str:
