@@ -88,7 +88,11 @@ def audit(
     if not models:
         raise click.UsageError("name a MODEL, or say --explain CODE")
     codes, sizes = _what(given)
-    if _is_fix(given):
+    is_fix = given["fix"] or given["dry_run"] or given["diff"]
+    odd = [name for name, is_given in given.items() if is_given and not is_fix]
+    if odd:
+        raise click.UsageError(f"--{odd[0].replace('_', '-')} goes with --fix")
+    if is_fix:
         if output.form or top or statistics:
             raise click.UsageError("--format, --top and --statistics are of findings: audit the fixed file")
         _fixed(ctx, models, codes, sizes, output.path, given, fail_on)
@@ -183,15 +187,6 @@ def _explanation(code: str) -> str:
         raise click.UsageError(f"no check has the code {code!r}: {advice}")
     head = f"{check.code} {check.name} ({check.kind}, {check.severity})"
     return f"{head}\n\n{check.explanation}\n\nFix: {check.fix}.\n"
-
-
-def _is_fix(given: dict[str, bool]) -> bool:
-    """Whether the options ask for fixes; UsageError for those that say how, but not that."""
-    wanted = given["fix"] or given["dry_run"] or given["diff"]
-    odd = [name for name, is_given in given.items() if is_given and not wanted]
-    if odd:
-        raise click.UsageError(f"--{odd[0].replace('_', '-')} goes with --fix")
-    return wanted
 
 
 def _fix(

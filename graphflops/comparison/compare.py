@@ -56,7 +56,9 @@ def compared(old: Report, new: Report, uniform: Callable[[str], float | None] = 
     modules = _ranked(entries, rank) if has_modules else []
     folds = _ranked(folded(modules), rank)
     totals = _totals(old, new, sizes, trees.kinds, training=trees.training)
-    unknown = tuple(_unknown(old, new))
+    before, after = old.coverage.unknown_ops, new.coverage.unknown_ops
+    calls_of = ((op, before.get(op, 0), after.get(op, 0)) for op in {**after, **before})
+    unknown = tuple([UnknownChange(*each) for each in calls_of if each[1] != each[2]])
     inputs = tuple(starmap(InputChange, different_inputs(old, new, sizes)))
     calls = {} if export else aligned(old, new, trees.pairs, numbers)
     wiring = [Remark("rewired", said)] if (said := told(tuple(rewired(old, new, calls, numbers)))) else []
@@ -242,13 +244,6 @@ def _on_devices(old: Report, new: Report) -> Iterator[tuple[str, Dim, Dim]]:
     for phase, name in (("inference", "forward"), ("training", "step")):
         if all(phase in of for of in needed):
             yield name, needed[0][phase], needed[1][phase]
-
-
-def _unknown(old: Report, new: Report) -> Iterator[UnknownChange]:
-    before, after = old.coverage.unknown_ops, new.coverage.unknown_ops
-    for op in {**after, **before}:
-        if before.get(op, 0) != after.get(op, 0):
-            yield UnknownChange(op, before.get(op, 0), after.get(op, 0))
 
 
 def _changed_calls(old: Report, new: Report, modules: Iterable[ModuleChange]) -> dict[int, int]:

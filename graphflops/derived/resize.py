@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from itertools import product
 from typing import Any
 
 from graphflops.base.rendered import Rendered
-from graphflops.cost import QUANTITIES, Cost
+from graphflops.cost import QUANTITIES
 from graphflops.derived.items import throughput
-from graphflops.dims import Dim, Expr, evaluate
+from graphflops.dims import Expr, evaluate
 from graphflops.errors import ModelError, shown
 from graphflops.open_sizes import is_computed, of_report
 from graphflops.passes.bind import axes_of_inputs, outside
 from graphflops.passes.guards import known_sizes, refuse_broken
 from graphflops.passes.sizes import refuse_impossible
-from graphflops.report import Report, Timeline, Totals, known_values, without_assumed
+from graphflops.report import Report, Totals, known_values, without_assumed
 from graphflops.report.call_time import PhaseTime
 from graphflops.report.size_names import span
 
@@ -143,19 +144,14 @@ def _without_times(report: Report) -> Report:
 
 def _peak_node(report: Report, totals: Totals) -> str:
     """The call at which the timeline holds the most; "" where there is no timeline, or a size is open."""
-    held = _held(report, report.memory)
-    if held is None:
-        return totals.peak_node if isinstance(totals.peak_bytes, int) and not report.memory.rows else ""
-    return report.rows[report.memory.rows[held.index(max(held))]].node if held else totals.peak_node
-
-
-def _held(report: Report, memory: Timeline) -> list[int] | None:
-    """Bytes held at each moment; None where a size has no value."""
     from graphflops.memory.ledger import live_bytes
 
-    sizes = [report.value(entry.bytes) for entry in memory.held]
+    sizes = [report.value(entry.bytes) for entry in report.memory.held]
     known = [size for size in sizes if size is not None]
-    return live_bytes(memory, known) if len(known) == len(sizes) else None
+    if len(known) != len(sizes):
+        return totals.peak_node if isinstance(totals.peak_bytes, int) and not report.memory.rows else ""
+    held = live_bytes(report.memory, known)
+    return report.rows[report.memory.rows[held.index(max(held))]].node if held else totals.peak_node
 
 
 MOST = 10_000  # points
@@ -212,7 +208,12 @@ class Sweep(Rendered):
         """
         points, notes = sweep(report, sizes), beyond(report, sizes)
         if report.device and report_of is not None:
-            points = list(_timed(points, report, report_of, progress))
+            for place, point in enumerate(points):
+                found = report_of(values_at(report, point.sizes))
+                time = found.step_time or found.totals.time
+                points[place] = replace(point, time=time, rates=throughput(found))
+                if progress is not None:
+                    progress(place + 1, len(points))
         elif report.device:
             notes.append("times are no formulas: a saved report has none at other sizes; give the model")
         return Sweep(report, tuple(points), tuple(notes))
@@ -230,36 +231,24 @@ def sweep(report: Report, sizes: Mapping[str, Sequence[int]]) -> list[Point]:
     twice = next((symbol for symbol in given if given.count(symbol) > 1), None)
     if twice is not None:
         raise ModelError(f"the sweep gives {shown(report.names[twice])} twice: every size once")
-    points = 1
-    for values in sizes.values():
-        points *= len(values)
-    if points > MOST:
-        raise ModelError(f"the sweep has {points:,} points, more than {MOST:,}: give fewer values")
+    count = math.prod(map(len, sizes.values()))
+    if count > MOST:
+        raise ModelError(f"the sweep has {count:,} points, more than {MOST:,}: give fewer values")
     step = report.step() or report.totals
-    return [
-        _point(report, dict(zip(sizes, chosen, strict=True)), step.cost, step.peak_bytes)
-        for chosen in product(*sizes.values())
-    ]
+    points = []
+    for each in product(*sizes.values()):
+        chosen = dict(zip(sizes, each, strict=True))
+        values = {**report.values, **values_at(report, chosen)}
+        refuse_impossible(report.symbols, report.inputs, report.rows, values)
+        cost = {name: evaluate(getattr(step.cost, name), values) for name in QUANTITIES}
+        points.append(Point(chosen, cost, evaluate(step.peak_bytes, values)))
+    return points
 
 
 def _symbols(report: Report, name: str) -> frozenset[str]:
     """The symbols that a size of this name is made of."""
     sizes = of_report(report).sizes_of(name).values()
     return frozenset().union(*(size.symbols for size in sizes if isinstance(size, Expr)))
-
-
-def _timed(
-    points: Sequence[Point],
-    report: Report,
-    report_of: Callable[[Mapping[str, int]], Report],
-    progress: Callable[[int, int], None] | None,
-) -> Iterator[Point]:
-    """The points with their predicted times."""
-    for done, point in enumerate(points, 1):
-        found = report_of(values_at(report, point.sizes))
-        yield replace(point, time=found.step_time or found.totals.time, rates=throughput(found))
-        if progress is not None:
-            progress(done, len(points))
 
 
 def beyond(report: Report, sizes: Mapping[str, Sequence[int]]) -> list[str]:
@@ -279,10 +268,3 @@ def beyond(report: Report, sizes: Mapping[str, Sequence[int]]) -> list[str]:
                 lines.append(f"{shown(name)} = {told}: the program was exported for {span(low, high)}")
                 break
     return lines
-
-
-def _point(report: Report, chosen: Mapping[str, int], cost: Cost, peak: Dim) -> Point:
-    values = {**report.values, **values_at(report, chosen)}
-    refuse_impossible(report.symbols, report.inputs, report.rows, values)
-    at = {name: evaluate(getattr(cost, name), values) for name in QUANTITIES}
-    return Point(chosen, at, evaluate(peak, values))

@@ -189,19 +189,19 @@ def overview_document(found: Overview) -> Document:
     """The same with errors in the last column.
 
     For spreadsheets whole numbers; the formula where a size has no value, nothing where the model could not be analyzed.
+    In JSON null for everything that is not known.
     """
-    return Document([grid(found)], _assumed(found), exact=lambda: _listed(found), data=lambda: _data(found))
 
+    def rows() -> list[dict[str, Any]]:
+        return [_exact(line, is_timed=_is_timed(found)) for line in found.lines]
 
-def _listed(found: Overview) -> Listing:
-    rows = [_exact(line, is_timed=_is_timed(found)) for line in found.lines]
     heads = (*_FIELDS, *(_DEVICE_FIELDS if _is_timed(found) else ()))
-    return Listing(heads, [[_spelled(cell) for cell in row.values()] for row in rows])
-
-
-def _data(found: Overview) -> dict[str, Any]:
-    """`{"schema": 1, "models": [...]}`: null for everything that is not known."""
-    return {"schema": 1, "models": [_exact(line, is_timed=_is_timed(found)) for line in found.lines]}
+    return Document(
+        [grid(found)],
+        _assumed(found),
+        exact=lambda: Listing(heads, [[_spelled(cell) for cell in row.values()] for row in rows()]),
+        data=lambda: {"schema": 1, "models": rows()},
+    )
 
 
 def _cells(line: OverviewLine) -> list[str]:

@@ -137,16 +137,13 @@ class _Section:
         self.at = f"costs at {assumptions(model.assumed)}" if is_told else ""
         self.limits = [limit_table(model.limits)] if model.limits else []
         is_audit = found.command == "audit"
-        self.codes = [_code(one, shares, top or found.per_code, is_audit) for one in _ranked(model, shares)]
-
-
-def _ranked(model: ModelFindings, shares: Shares) -> list[list[Finding]]:
-    """The findings by code and fix, the most severe first, then the most expensive."""
-    by_code: dict[tuple[str, str, str], list[Finding]] = {}
-    for finding in model.findings:
-        by_code.setdefault((finding.code, finding.severity, finding.fix), []).append(finding)
-    rank = SEVERITIES.index
-    return sorted(by_code.values(), key=lambda each: (rank(each[0].severity), -shares.share(each)))
+        by_code: dict[tuple[str, str, str], list[Finding]] = {}
+        for finding in model.findings:
+            by_code.setdefault((finding.code, finding.severity, finding.fix), []).append(finding)
+        # The most severe first, then the most expensive.
+        rank = SEVERITIES.index
+        ranked = sorted(by_code.values(), key=lambda each: (rank(each[0].severity), -shares.share(each)))
+        self.codes = [_code(one, shares, top or found.per_code, is_audit) for one in ranked]
 
 
 def _code(findings: Sequence[Finding], shares: Shares, top: int | None, is_audit: bool) -> _Code:

@@ -51,7 +51,10 @@ def section(points: Sequence[Point], said: Sequence[str] = (), price_per_hour: f
     # The size that pictures have along their axis: the one with the most values, the last of several.
     names = list(points[0].sizes)
     across = max(reversed(names), key=lambda name: len({point.sizes[name] for point in points}))
-    groups = _groups(points, across)
+    groups: dict[str, list[Point]] = {}  # those that differ in that size only, by what the others are
+    for point in points:
+        others = (f"{name} = {size:,}" for name, size in point.sizes.items() if name != across)
+        groups.setdefault(", ".join(others), []).append(point)
     drawn = dict(list(groups.items())[:_MOST_CURVES])
     is_timed = any(point.time is not None for point in points)
     pictures = "".join(
@@ -76,15 +79,6 @@ def _notes(points: Sequence[Point], undrawn: int) -> Iterator[str]:
         yield "? is what another size decides that has no value: --dim gives it one."
     if len(points) > _MOST_LINES:
         yield f"The first {_MOST_LINES} of {len(points):,} points: --format csv writes all of them."
-
-
-def _groups(points: Sequence[Point], across: str) -> dict[str, list[Point]]:
-    """Points that differ in that size only, by what the others are."""
-    groups: dict[str, list[Point]] = {}
-    for point in points:
-        others = (f"{name} = {size:,}" for name, size in point.sizes.items() if name != across)
-        groups.setdefault(", ".join(others), []).append(point)
-    return groups
 
 
 def _picture(
