@@ -297,12 +297,7 @@ class Measurement:
 def measure(clock: Clock, limit: float, progress: Progress | None = None) -> Measurement:
     """Times every trial; families take turns, so that a time limit cuts all of them alike."""
     ended = time.monotonic() + limit
-    # The trials of all groups, spread so that each group is used up at the same rate.
-    groups = _trials(clock)
-    for group in groups:
-        Random(0).shuffle(group)
-    keyed = [(index / len(group), trial) for group in groups for index, trial in enumerate(group)]
-    trials = [trial for _, trial in sorted(keyed, key=lambda pair: pair[0])]
+    trials = _in_turns(_trials(clock))
     found = Measurement(len(trials))
     for done, trial in enumerate(trials):
         if progress is not None:
@@ -323,3 +318,11 @@ def _seconds(clock: Clock, trial: Trial) -> float | None:
     with torch.no_grad():
         calls = trial.prepare()
         return clock.seconds(calls) if calls else None
+
+
+def _in_turns(groups: list[list[Trial]]) -> list[Trial]:
+    """The trials of all groups, spread so that each group is used up at the same rate."""
+    for group in groups:
+        Random(0).shuffle(group)
+    keyed = [(index / len(group), trial) for group in groups for index, trial in enumerate(group)]
+    return [trial for _, trial in sorted(keyed, key=lambda pair: pair[0])]
