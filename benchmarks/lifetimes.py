@@ -28,9 +28,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from benchmarks.capture import BART, GROUPED, names
 from graphflops import analyze
 from graphflops.capturing.name import parsed
-from graphflops.capturing.offline import offline
-from graphflops.capturing.run import Captured, _examples, captured, silence
-from graphflops.capturing.saving import save
+from graphflops.capturing.run import Captured, _examples, captured, offline, save, silence
 from graphflops.errors import GraphflopsError
 
 _ATTENTION = torch.nn.functional.scaled_dot_product_attention

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from benchmarks.decoders import Decoder
     from benchmarks.published import Convention, Flops
-    from graphflops.derived.per_item import PerItem
+    from graphflops.derived.items import PerItem
     from graphflops.report import Report
 
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from graphflops.budget.run import check
     from graphflops.capturing.step import record
     from graphflops.comparison.models import compare
-    from graphflops.derived.per_item import mfu
+    from graphflops.derived.items import mfu
     from graphflops.exporters import load
     from graphflops.exporters.live import capture
     from graphflops.fitting.fits import fits
@@ -56,7 +56,7 @@ _HOME = {
     "compare": "graphflops.comparison.models",
     "fits": "graphflops.fitting.fits",
     "load": "graphflops.exporters",
-    "mfu": "graphflops.derived.per_item",
+    "mfu": "graphflops.derived.items",
     "mfu_callback": "graphflops.runtime.mfu_callback",
     "plan": "graphflops.planning.plan",
     "record": "graphflops.capturing.step",

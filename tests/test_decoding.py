@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from graphflops import analyze
-from graphflops.derived.sweep import sweep
+from graphflops.derived.resize import sweep
 from graphflops.dims import Expr, symbol
 
 torch = pytest.importorskip("torch")

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from graphflops import analyze, compare, fits
 from graphflops.cli import main
-from graphflops.derived.sweep import sweep
+from graphflops.derived.resize import sweep
 from graphflops.dims import evaluate, floor_div, symbol
 from graphflops.dims.solving import common, sizes_taken, solution
 from graphflops.errors import ModelError

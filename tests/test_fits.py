@@ -11,8 +11,7 @@ from click.testing import CliRunner
 
 from graphflops import analyze
 from graphflops.cli import main
-from graphflops.fitting.fits import fits
-from graphflops.fitting.remedies import repeated_modules
+from graphflops.fitting.fits import fits, repeated_modules
 from graphflops.render import formats
 from graphflops.render.document import text as table
 from tests.render.reports import with_unknown

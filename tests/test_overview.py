@@ -106,7 +106,7 @@ def test_what_is_for_one_model_is_refused(options: tuple[str, ...]) -> None:
 def test_a_call_that_cannot_run_is_the_error_of_its_line() -> None:
     from dataclasses import replace
 
-    from graphflops.report.diagnostics import diagnostic
+    from graphflops.report.contradictions import diagnostic
 
     report = analyze(CONVNET)
     broken = replace(report, diagnostics=(diagnostic("GF118", "conv", "a stride of 0"),))

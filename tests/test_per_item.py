@@ -13,7 +13,7 @@ from graphflops import Training, analyze, mfu
 from graphflops.cli import main
 from graphflops.devices import device
 from graphflops.errors import ModelError
-from graphflops.render.per_item import listing
+from graphflops.render.derived import per_item
 
 ROOT = Path(__file__).parents[1]
 DECODER = ROOT / "samples" / "gqa_transformer.pt2"
@@ -131,7 +131,7 @@ def test_a_convolution_multiplies_an_image_by_a_weight_often() -> None:
 def test_calls_of_unknown_cost_may_add_to_every_figure() -> None:
     report = analyze(DECODER)
     report = replace(report, coverage=replace(report.coverage, unknown=2))
-    rows = {str(row[0]): row[1] for row in listing(report.per("ids[1]"), exact=False).rows}
+    rows = {str(row[0]): row[1] for row in per_item(report.per("ids[1]"), exact=False).rows}
     assert rows.pop("unknown") == "2"
     assert rows.pop("items") == "32"
     assert all(str(figure).startswith(">= ") for figure in rows.values())

@@ -8,7 +8,7 @@ from click.testing import CliRunner
 from onnx import TensorProto, helper
 
 from graphflops import analyze, cli
-from graphflops.derived.sweep import sweep
+from graphflops.derived.resize import sweep
 from graphflops.dims import symbol
 from graphflops.errors import ModelError
 from graphflops.passes.sizes import without_impossible

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from graphflops import analyze, audit, check, compare, fits, load
-from graphflops.derived.sweep import Sweep
+from graphflops.derived.resize import Sweep
 from graphflops.errors import OptionError
 from graphflops.render import render
 
@@ -143,9 +143,9 @@ def test_every_result_has_a_notebook_page_and_a_repr() -> None:
     from graphflops.base.rendered import Rendered
     from graphflops.render import brief
     from graphflops.render.formats import DOCUMENTS
-    from graphflops.render.html import notebook
+    from graphflops.render.html import fragment
 
     named = {kind.__name__ for kind in Rendered.__subclasses__()}
     assert named == brief._ABOUT.keys()
-    assert named - {"Audit", "Checked"} == notebook._OF.keys() | DOCUMENTS.keys() - {"Listing"}
+    assert named - {"Audit", "Checked"} == fragment._OF.keys() | DOCUMENTS.keys() - {"Listing"}
     assert graphflops.__version__

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from graphflops.analysis import analyze
 from graphflops.cli import main
-from graphflops.derived.sweep import beyond, sweep
+from graphflops.derived.resize import beyond, sweep
 from graphflops.errors import ModelError
 
 MODEL = Path(__file__).parents[1] / "samples" / "gqa_transformer.pt2"

@@ -32,7 +32,7 @@ class Rendered:
 
     def _repr_html_(self) -> str:
         """What a notebook shows: HTML without script, style or line breaks, which conversions of notebooks keep."""
-        return str(imported("graphflops.render.html.notebook:notebook")(self._content()))
+        return str(imported("graphflops.render.html.fragment:notebook")(self._content()))
 
     def _repr_markdown_(self) -> str:
         """The same for a notebook that shows Markdown."""

@@ -13,8 +13,7 @@ from graphflops.base.files import opened
 from graphflops.base.numbered import starred
 from graphflops.base.patterns import matches_module
 from graphflops.budget.limits import Budget
-from graphflops.budget.measure import TOP, Figure, Measures
-from graphflops.budget.quantities import UNITS
+from graphflops.budget.measure import TOP, UNITS, Figure, Measures
 from graphflops.cost import QUANTITIES
 from graphflops.errors import FileError, shown
 from graphflops.report import Report

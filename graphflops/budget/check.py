@@ -10,8 +10,7 @@ from graphflops.base.patterns import is_within, matches_module, matches_op
 from graphflops.base.units import measured, percent
 from graphflops.budget.baseline import Before, Culprit, culprits
 from graphflops.budget.limits import Budget
-from graphflops.budget.measure import TOP, Figure, Measures
-from graphflops.budget.quantities import UNITS, Limit
+from graphflops.budget.measure import TOP, UNITS, Figure, Limit, Measures
 from graphflops.dims import Dim, Expr
 from graphflops.open_sizes import of_report
 from graphflops.render.summary import located
@@ -136,7 +135,14 @@ class _Check:
             first = contradictions(self.measures.report)[0]
             yield finding("GF313", problem, node=first.node)
         if self.budget.relative:
-            yield from self.comparable()
+            # Findings if nothing was measured before, or at other sizes; relative limits are then skipped.
+            now = self.measures.sizes
+            if self.before is None:
+                yield finding("GF306", f"nothing was measured before{_at(now)}")
+            elif now != self.before.sizes:
+                then = _at(self.before.sizes) or " at fixed sizes"
+                yield finding("GF309", f"the baseline was measured{then}, this is{_at(now) or ' fixed'}")
+                self.before = None
         yield from self.scope(_Scope(), self.budget.limits)
         for pattern, limits in self.budget.modules:
             paths = [path for path in self.measures.modules if matches_module(pattern, path)]
@@ -147,16 +153,6 @@ class _Check:
                 yield finding("GF308", f"no module matches {safe(pattern)}; the model has {there or 'none'}")
         yield from self.coverage()
         yield from self.forbidden()
-
-    def comparable(self) -> Iterator[Finding]:
-        """Findings if nothing was measured before, or at other sizes; relative limits are then skipped."""
-        now = self.measures.sizes
-        if self.before is None:
-            yield finding("GF306", f"nothing was measured before{_at(now)}")
-        elif now != self.before.sizes:
-            then = _at(self.before.sizes) or " at fixed sizes"
-            yield finding("GF309", f"the baseline was measured{then}, this is{_at(now) or ' fixed'}")
-            self.before = None
 
     def folded(self, paths: Iterable[str], limits: tuple[Limit, ...]) -> Iterator[_Scope]:
         """The modules; those whose paths differ only in numbers and whose limited figures are equal are one."""

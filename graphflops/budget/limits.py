@@ -13,7 +13,7 @@ import msgspec
 from graphflops.base.files import opened
 from graphflops.base.patterns import matches_file
 from graphflops.budget.amounts import AllowedGrowth, Unit, amount, growth, percent
-from graphflops.budget.quantities import OF_DEVICES, OF_MODULES, SERVED, UNITS, Limit
+from graphflops.budget.measure import OF_DEVICES, OF_MODULES, SERVED, UNITS, Limit
 from graphflops.errors import FileError, OptionError, shown
 from graphflops.training import Training, changed
 
@@ -262,17 +262,13 @@ def parse(data: bytes, path: str) -> BudgetFile:
 def _toml(data: bytes, path: str) -> dict[str, Any]:
     try:
         text = data.decode()
-        if _deepest_key(text) > _MOST_PARTS:
+        # At least the dots of the longest dotted key, which Python's reader of TOML takes quadratic memory for.
+        if max(part.count(".") for part in _BETWEEN_KEYS.split(_STRINGS.sub("", text))) >= _MOST_PARTS:
             raise FileError(f"{shown(path)}: no TOML: a key of more than {_MOST_PARTS} parts")
         table: dict[str, Any] = tomllib.loads(text)
     except (ValueError, RecursionError) as error:
         raise FileError(f"{shown(path)}: no TOML: {shown(str(error), 300)}") from None
     return table
-
-
-def _deepest_key(text: str) -> int:
-    """At least as many parts as the longest dotted key has, which Python's reader of TOML takes quadratic memory for."""
-    return max(part.count(".") for part in _BETWEEN_KEYS.split(_STRINGS.sub("", text))) + 1
 
 
 def given(limits: Mapping[str, Any], folder: str = ".") -> BudgetFile:

@@ -1,4 +1,7 @@
-"""The figures of a report that limits are about, and the calls behind each of them."""
+"""The figures of a report that limits are about, and the calls behind each of them.
+
+What can be limited, in which unit, and one limit on it.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +13,10 @@ from typing import Union
 
 from graphflops.base.numbered import starred
 from graphflops.base.patterns import is_within
-from graphflops.budget.quantities import OF_DEVICES, SERVED, UNITS
-from graphflops.cost import Cost
+from graphflops.budget.amounts import AllowedGrowth, Unit
+from graphflops.cost import REPORTED, Cost
 from graphflops.dims import Dim
-from graphflops.fitting.cells import Cell
+from graphflops.fitting.cells import QUANTITIES, Cell, ServedQuantity
 from graphflops.open_sizes import of_report
 from graphflops.render.ledger import Group, Ledger
 from graphflops.report import Report, Row
@@ -77,7 +80,9 @@ class Measures:
         if quantity == "max_device_bytes":
             return self.report.memory_use[-1].taken  # by the last phase
         if quantity == "max_seconds":
-            return self._nanoseconds()
+            # The predicted time on its device, of the whole step where training is priced.
+            time = self.report.step_time or self.report.totals.time
+            return 0 if time is None else round(time.seconds * 1e9)
         totals = self.report.step() or self.report.totals
         return totals.peak_bytes if quantity == "peak_bytes" else _of(totals.cost, quantity)
 
@@ -91,11 +96,6 @@ class Measures:
         """A quantity of the step that is served, a time in nanoseconds; None where it is not known."""
         found = None if self.cell is None else SERVED[quantity].of(self.cell)
         return None if found is None else int(found * (1e9 if UNITS[quantity] == "ns" else 1))
-
-    def _nanoseconds(self) -> int:
-        """The predicted time on its device, of the whole step where training is priced."""
-        time = self.report.step_time or self.report.totals.time
-        return 0 if time is None else round(time.seconds * 1e9)
 
     def peak_node(self) -> str:
         """The call at which most memory is alive."""
@@ -169,3 +169,46 @@ def _prefixes(path: str) -> list[str]:
 def _of(cost: Cost, quantity: str) -> Dim:
     value: Dim = getattr(cost, quantity)
     return value
+
+
+_WORK: dict[str, Unit] = {quantity.name: quantity.unit for quantity in REPORTED}
+# Of requests that a decoder serves, by the name of the limit.
+SERVED: dict[str, ServedQuantity] = {one.limit: one for one in QUANTITIES if one.unit is not None}
+# What can be limited, in which unit; `OF_MODULES` also of one module.
+UNITS: dict[str, Unit] = {
+    **_WORK, "peak_bytes": "B", "parameters": "", "parameter_bytes": "B", "buffer_bytes": "B",
+    "max_device_bytes": "B", "max_seconds": "ns",
+    **{name: one.unit for name, one in SERVED.items() if one.unit is not None},
+}  # fmt: skip
+OF_DEVICES = ("max_device_bytes", "max_seconds", *SERVED)  # limits that need the budget to name a device
+OF_MODULES = (*_WORK, "parameters")
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """The largest allowed value of one quantity: a number, or an increase over the baseline. `text`: as it is written.
+
+    Of a quantity of which more is better it is the least allowed value, a number.
+    """
+
+    quantity: str
+    most: int | AllowedGrowth
+    text: str
+
+    @property
+    def relative(self) -> bool:
+        """True if it compares with the baseline."""
+        return isinstance(self.most, AllowedGrowth)
+
+    @property
+    def is_least(self) -> bool:
+        """True if it is the least allowed value."""
+        return self.quantity in SERVED and SERVED[self.quantity].is_more_better
+
+    def allowed(self, then: int) -> int:
+        """The allowed value, given the value measured before."""
+        return self.most.allowed(then) if isinstance(self.most, AllowedGrowth) else self.most
+
+    def is_broken(self, now: int, then: int) -> bool:
+        """Whether a measured value passes it, given the value before."""
+        return now < self.allowed(then) if self.is_least else now > self.allowed(then)

@@ -7,7 +7,7 @@ while exporting: attention masks, and heads repeated for them.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping
 from operator import getitem
 from typing import Any
 
@@ -66,7 +66,9 @@ def recorded(
     from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
     weights = {**dict(module.named_parameters()), **dict(module.named_buffers())}
-    device = _device([*weights.values()])
+    # Where most weights are; libraries make single ones on the CPU, whatever they are told.
+    devices = [weight.device for weight in weights.values()] or [torch.device("cpu")]
+    device = max(devices, key=devices.count)
     fake = next((weight.fake_mode for weight in weights.values() if isinstance(weight, FakeTensor)), None)
     mode = fake or FakeTensorMode(allow_non_fake_inputs=True)
 
@@ -94,12 +96,6 @@ def recorded(
     return record
 
 
-def _device(weights: Sequence[torch.Tensor]) -> torch.device:
-    """Where most weights are; libraries make single ones on the CPU, whatever they are told."""
-    devices = [weight.device for weight in weights] or [torch.device("cpu")]
-    return max(devices, key=devices.count)
-
-
 def _flat(program: torch.export.ExportedProgram, args: Any, kwargs: Any) -> list[Any]:
     """The inputs of a program in their order."""
     given = iter(torch.utils._pytree.tree_leaves((args, kwargs)))
@@ -114,7 +110,11 @@ def _matched(
     program: torch.export.ExportedProgram, eager: Followed, exported: Followed, memory: Mapping[str, int]
 ) -> Record | None:
     """The record of a program whose calls are found in an eager run."""
-    there = _aligned([call.key for call in exported.calls], [call.key for call in eager.calls])
+    # By place in `ours`: the place in `theirs` of the same call.
+    blocks = matching_blocks(
+        [call.key for call in exported.calls], [call.key for call in eager.calls], _MOST_EQUAL_PAIRS
+    )
+    there = {a + i: b + i for a, b, size in blocks for i in range(size)}
     values = [*memory]
     place_of_node = {name: place for place, name in enumerate(values)}
     # By storage of the program's run: the first call that gives it and is found again, and which result.
@@ -186,9 +186,3 @@ def _places(
             last = max(last, place_of_node.get(exported.calls[back[index]].node, last))
         places.append(before_next[last])
     return places
-
-
-def _aligned(ours: Sequence[Hashable], theirs: Sequence[Hashable]) -> dict[int, int]:
-    """By place in `ours`: the place in `theirs` of the same call."""
-    blocks = matching_blocks(ours, theirs, _MOST_EQUAL_PAIRS)
-    return {a + i: b + i for a, b, size in blocks for i in range(size)}

@@ -2,25 +2,31 @@
 
 Operators that choose by device (scaled_dot_product_attention, rms_norm, dropout) get a choice of their own below autograd's
 dispatch, so that it holds wherever they are called from: a module, a checkpoint that runs again, another operator.
+
+torch.autocast has another list of operators for a GPU. Recurrent layers are cuDNN's one call for all layers and steps there,
+and one for their gradients.
 """
 
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Any
+import warnings
+from collections.abc import Callable, Iterator
+from functools import lru_cache, partial
+from typing import Any, NamedTuple
 from unittest import mock
 
 import torch
 from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves, tree_map
 
 from graphflops.attention.kernel import Operand, Problem, attention_kernel
-from graphflops.capturing import gpu_recurrent
 from graphflops.devices.platform import HOPPER
+from graphflops.kernels.products import reserve_bytes
 from graphflops.ops import operator
+from graphflops.rules.autocast import Treatment, autocast
+from graphflops.rules.recurrent import KINDS
 from graphflops.tensor import DTYPES, TensorType
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 _ATEN = torch.ops.aten
 _HALF = (torch.float16, torch.bfloat16)
@@ -39,9 +45,9 @@ def gpu_functions() -> Iterator[None]:
     }
     if hasattr(_ATEN, "_fused_rms_norm_backward"):  # since PyTorch 2.9
         functions["rms_norm"] = _rms_norm
-    for name, function in {**functions, **gpu_recurrent.functions()}.items():
+    for name, function in {**functions, **recurrent_functions()}.items():
         library.impl(name, function, "AutogradCPU")
-    library.impl("_cudnn_rnn_backward", gpu_recurrent.gradients, "Meta")
+    library.impl("_cudnn_rnn_backward", gradients, "Meta")
     # A mode is off while it handles `backward`; what checkpoints run again needs it.
     run_backward = _OnCpu().around(torch.autograd._engine_run_backward)
     try:
@@ -170,3 +176,162 @@ class _FusedRmsNorm(torch.autograd.Function):  # type: ignore[misc]
         with torch._C._AutoDispatchBelowAutograd():
             of_x, of_weight = call(gradient, x, ctx.shape, roots, weight, wanted)
         return of_x, None, of_weight, None
+
+
+_KEY = "AutocastCPU"
+_CONVERTED = (torch.float16, torch.bfloat16, torch.float32)
+_has = torch._C._dispatch_has_kernel_for_dispatch_key
+_Autocast = torch.amp.autocast_mode.autocast
+
+
+@contextlib.contextmanager
+def gpu_autocast() -> Iterator[None]:
+    """Within it, `torch.autocast("cuda")` holds for tensors of the CPU, with the operators that it holds for on a GPU."""
+    library = torch.library.Library("aten", "IMPL")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the CPU's own kernels are replaced, which is meant
+        for overload in _overloads():
+            is_treated, has_own = (_has(overload.name(), key) for key in ("AutocastCUDA", _KEY))
+            treatment = autocast(operator(str(overload))) if is_treated else None
+            # Its own converts a weight once.
+            if treatment is not None and not (treatment == "lower" and has_own):
+                library.impl(overload, _as_treated(overload, treatment), _KEY)
+            elif has_own and not is_treated:
+                library.impl(overload, torch.library.fallthrough_kernel, _KEY)
+    try:
+        with mock.patch.object(_Autocast, "__init__", _of_cpu):
+            yield
+    finally:
+        library._destroy()
+
+
+def _of_cpu(
+    self: Any, device_type: str, dtype: Any = None, *args: Any, _init: Any = _Autocast.__init__, **kwargs: Any
+) -> None:
+    """The context of the CPU; by default products are in float16, as on a GPU."""
+    if device_type == "cuda":
+        device_type, dtype = "cpu", dtype or torch.get_autocast_dtype("cuda")
+    _init(self, device_type, dtype, *args, **kwargs)
+
+
+@lru_cache(maxsize=1)
+def _overloads() -> list[Any]:
+    """The operators that autocast treats somewhere."""
+    found = []
+    for name in sorted(torch._C._dispatch_get_all_op_names()):
+        if name.startswith("aten::") and (_has(name, _KEY) or _has(name, "AutocastCUDA")):
+            word, _, variant = name.removeprefix("aten::").partition(".")
+            found.append(getattr(getattr(torch.ops.aten, word), variant or "default"))
+    return found
+
+
+def _as_treated(overload: Any, treatment: Treatment) -> Callable[..., Any]:
+    """The call of an operator with its operands, or the type of its result, as autocast has them."""
+    has_type = any(argument.name == "dtype" for argument in overload._schema.arguments)
+
+    def called(*args: Any, **kwargs: Any) -> Any:
+        with torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU)):
+            types = {x.dtype for x in tree_leaves((args, kwargs)) if _is_converted(x)}
+            if treatment == "single result":
+                is_said = any(isinstance(x, torch.dtype) for x in (*args, *kwargs.values()))
+                if has_type and not is_said and types & {torch.float16, torch.bfloat16}:
+                    kwargs["dtype"] = torch.float32
+                return overload(*args, **kwargs)
+            if treatment == "widest" and torch.float32 not in types:
+                return overload(*args, **kwargs)
+            wanted = torch.get_autocast_dtype("cpu") if treatment == "lower" else torch.float32
+            args, kwargs = tree_map(lambda x: x.to(wanted) if _is_converted(x) else x, (args, kwargs))
+            return overload(*args, **kwargs)
+
+    return called
+
+
+def _is_converted(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.dtype in _CONVERTED
+
+
+_LSTM = "lstm"
+_CELLS = (_LSTM, "gru")  # whose reserve is known
+_HALF_BYTES = 2  # bytes
+
+
+class _Options(NamedTuple):
+    """Arguments of cuDNN's call after the tensors."""
+
+    mode: int
+    hidden_size: int
+    proj_size: int
+    num_layers: int
+    batch_first: bool
+    dropout: float
+    train: bool
+    bidirectional: bool
+    batch_sizes: tuple[int, ...] = ()
+    dropout_state: None = None
+
+
+def recurrent_functions() -> dict[str, Callable[..., Any]]:
+    """What runs in place of each operator on padded sequences, by its name."""
+    return {f"{name}.input": partial(_run, name) for name in _CELLS}
+
+
+def gradients(x: Any, weight: Any, stride0: int, buffer: Any, hx: Any, cx: Any, *rest: Any) -> Any:
+    """Results of cuDNN's gradient without data, of which torch does not know the shapes."""
+    *wanted, wants_weights = rest[-1]
+    found = zip((x, hx, cx), wanted, strict=True)
+    single = [torch.empty_like(each) if each is not None and is_wanted else None for each, is_wanted in found]
+    return *single, [torch.empty_like(each) for each in weight if wants_weights]
+
+
+def _run(
+    name: str, x: Any, hx: Any, params: Any, has_biases: bool, num_layers: int, dropout: float, train: bool,
+    bidirectional: bool, batch_first: bool,
+) -> Any:  # fmt: skip
+    """As the operator; layers with projections are the calls that torch makes for them on a CPU."""
+    states = hx if name == _LSTM else [hx]
+    each = len(params) // max(num_layers * (2 if bidirectional else 1), 1)
+    if each != (4 if has_biases else 2):
+        own = getattr(_ATEN, name).input
+        return own.decompose(
+            x, hx, params, has_biases, num_layers, dropout, train, bidirectional, batch_first
+        )
+    hidden = states[0].shape[-1]
+    options = _Options(
+        *([*KINDS].index(name), hidden, 0, num_layers, batch_first, dropout, train, bidirectional)
+    )
+    cell = states[1] if name == _LSTM else None
+    out, *final = _Layers.apply(name, options, each, x, states[0], cell, *params)
+    return (out, *final[: len(states)])
+
+
+class _Layers(torch.autograd.Function):  # type: ignore[misc]
+    """The layers in one call, forward and backward; what the backward reads is in cuDNN's reserve."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, name: str, options: _Options, each: int, x: Any, hx: Any, cx: Any, *params: Any
+    ) -> Any:
+        """Result and last states."""
+        with torch._C._AutoDispatchBelowAutograd():
+            made = _ATEN._cudnn_rnn.default(x, params, each, None, hx, cx, *options)
+            weights, is_half = sum(weight.nbytes for weight in params), x.itemsize == _HALF_BYTES
+            of_result = name, made[0].nbytes, options.num_layers
+            size = reserve_bytes(*of_result, weights, is_half=is_half, is_training=options.train)
+            reserve = torch.empty(size, dtype=torch.uint8)
+        ctx.save_for_backward(x, hx, cx, made[0], reserve, *params)
+        ctx.options, ctx.each = options, each
+        return made[:3]
+
+    @staticmethod
+    def backward(ctx: Any, of_out: Any, of_hy: Any, of_cy: Any) -> Any:
+        """Gradients of the operand, the states and the weights."""
+        x, hx, cx, out, reserve, *params = ctx.saved_tensors
+        needs = ctx.needs_input_grad
+        mask = [*needs[3:6], any(needs[6:])]
+        of_cy = of_cy if cx is not None else None
+        with torch._C._AutoDispatchBelowAutograd():
+            of_x, of_hx, of_cx, of_params = _ATEN._cudnn_rnn_backward.default(
+                *(x, params, ctx.each, params[0], hx, cx, out, of_out, of_hy, of_cy),
+                *(*ctx.options, reserve, mask),
+            )
+        return None, None, None, of_x, of_hx, of_cx, *(of_params or [None] * len(params))

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
 from itertools import combinations
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from unittest import mock
 
 import torch
@@ -15,13 +16,9 @@ from torch import distributed as dist
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
 from torch.nn.parallel import distributed as ddp
 
-from graphflops.capturing.gpu_autocast import gpu_autocast
-from graphflops.capturing.gpu_functions import gpu_functions
+from graphflops.capturing.gpu_functions import gpu_autocast, gpu_functions
 from graphflops.errors import OptionError
 from graphflops.exporters.step_file import RecordedGroup
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
 
 OPTIMIZERS = import_module("torch.optim.optimizer")  # torch.optim deletes the attribute
 FOREACH = import_module("torch.utils._foreach_utils")

@@ -1,27 +1,36 @@
-"""Captures a model of a library: name -> programs."""
+"""Captures a model of a library: name -> programs.
+
+Writes captured programs to one `.pt2`: those of several phases lie in it by name.
+Keeps libraries from the network while they build a model: their code may run, nothing may be fetched.
+Runs functions at the same time, in forked processes.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import importlib.util
 import io
+import json
 import logging
+import multiprocessing
+import os
 import re
 import sys
+import tempfile
 import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 from unittest import mock
 
-from graphflops.capturing.name import LIBRARIES
-from graphflops.capturing.offline import offline
+from graphflops.capturing.name import LIBRARIES, Name
 from graphflops.errors import GraphflopsError, ModelError, innermost, shown
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from multiprocessing.connection import Connection
 
     from graphflops.capturing.example import Example
-    from graphflops.capturing.name import Name
     from graphflops.exporters.eager_record import Record
     from graphflops.graph import Graph
 
@@ -115,7 +124,9 @@ def exports(name: Name, *, joint: bool, training: bool) -> dict[str, Callable[[]
     examples = _said(name, "cannot be built", lambda: _examples(name, training=training or joint))
     found: dict[str, Callable[[], Captured]] = {}
     for phase, example in examples.items():
-        problem = f"torch cannot export it ({phase}{_given(example)})"
+        # Tensors of caches are many: only those are named that an input is.
+        given = [f", {kind} {[*x.shape]}" for kind, x in example.inputs.items() if hasattr(x, "shape")]
+        problem = f"torch cannot export it ({phase}{''.join(given)})"
         found[phase] = partial(_said, name, problem, _export(example, live.capture, joint=joint))
     return found
 
@@ -186,14 +197,9 @@ def _examples(name: Name, *, training: bool) -> Mapping[str, Example]:
         from graphflops.capturing import transformers_models
 
         return transformers_models.examples(name, training=training)
-    from graphflops.capturing import images
+    from graphflops.capturing import example
 
-    return {"model": images.from_timm(name) if name.library == "timm" else images.from_torchvision(name)}
-
-
-def _given(example: Example) -> str:
-    """What a model is given: `, input_ids [1, 128]`; tensors of caches are many."""
-    return "".join([f", {kind} {[*x.shape]}" for kind, x in example.inputs.items() if hasattr(x, "shape")])
+    return {"model": example.from_timm(name) if name.library == "timm" else example.from_torchvision(name)}
 
 
 def _said(name: Name, problem: str, function: Callable[[], Any]) -> Any:
@@ -225,3 +231,147 @@ def silence() -> Iterator[None]:
                 yield
     finally:
         logging.disable(before)
+
+
+def capture_to(path: str, name: Name, *, joint: bool = False, training: bool = False) -> None:
+    """Write the programs of a library's model to one `.pt2`, each exported in a process of its own if one can be forked.
+
+    Raises ModelError, in one line, for what cannot be built, exported or saved.
+    """
+    with offline(), silence(), tempfile.TemporaryDirectory() as folder:
+        found = exports(name, joint=joint, training=training)
+        if len(found) == 1:
+            save({phase: export() for phase, export in found.items()}, path)
+            return
+        parts = {phase: os.path.join(folder, f"{phase}.pt2") for phase in found}
+        at_once([partial(_save_one, phase, export, parts[phase]) for phase, export in found.items()])
+        join(parts, path)
+
+
+def _save_one(phase: str, export: Callable[[], Captured], path: str) -> None:
+    save({phase: export()}, path)
+
+
+def save(captured: Mapping[str, Captured], path: str) -> None:
+    """Write programs by name, with the records of their eager runs. Raises ModelError where torch cannot save them."""
+    import msgspec
+    import torch
+
+    from graphflops.exporters.eager_record import file_name
+
+    records = {file_name(name): one.record for name, one in captured.items() if one.record is not None}
+    beside = {name: msgspec.json.encode(record).decode() for name, record in records.items()}
+    try:
+        if [*captured] == ["model"]:
+            torch.export.save(captured["model"].program, path, extra_files=beside)
+            return
+        try:
+            from torch.export.pt2_archive._package import package_pt2
+        except ImportError:
+            raise ModelError(
+                f"torch {torch.__version__} writes one program a file: capture one --phase, or install torch 2.8"
+            ) from None
+        programs = {name: one.program for name, one in captured.items()}
+        package_pt2(path, exported_programs=programs, extra_files=beside)
+    except (OSError, ModelError):
+        raise
+    except Exception as error:
+        line = str(error).strip().partition("\n")[0]
+        problem = f"torch cannot save it: {type(error).__name__}: {line}".removesuffix(": ")
+        raise ModelError(f"{problem}; write its report instead: --output NAME.json") from error
+
+
+def join(parts: Mapping[str, str], path: str) -> None:
+    """One file of those that `save` wrote of one phase each. parts: paths by phase."""
+    from torch.export.pt2_archive._package import PT2ArchiveReader, PT2ArchiveWriter
+
+    with PT2ArchiveWriter(path) as whole:
+        for phase, part in parts.items():
+            with PT2ArchiveReader(part) as own:
+                for name in own.get_file_names():
+                    folder, _, last = name.rpartition("/")
+                    if not folder or folder == ".data":  # what every file says of itself
+                        continue
+                    content = own.read_bytes(name)
+                    if last.endswith("_config.json") and folder in _TENSORS:
+                        # What says in which file each tensor is; those of other phases have the same names.
+                        config = json.loads(content)
+                        for tensor in config["config"].values():
+                            tensor["path_name"] += f"_{phase}"
+                        content = json.dumps(config).encode()
+                    elif folder in _TENSORS:
+                        name = f"{name}_{phase}"
+                    whole.write_bytes(name, content)
+
+
+_TENSORS = ("data/weights", "data/constants")
+
+
+_CALLS = frozenset({"socket.connect", "socket.getaddrinfo", "socket.gethostbyname", "socket.sendto"})
+_SETTINGS = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
+_state = {"hooked": False, "offline": False}
+
+
+def _refuse(event: str, _: tuple[Any, ...]) -> None:
+    if _state["offline"] and event in _CALLS:
+        raise ModelError("the model wants to fetch something: capture reads no network; take that option out")
+
+
+@contextmanager
+def offline() -> Iterator[None]:
+    """While it is entered, this process opens no connection: one that is tried raises ModelError."""
+    os.environ.update(_SETTINGS)  # before the libraries are imported, which read them then
+    if not _state["hooked"]:
+        sys.addaudithook(_refuse)  # which Python never takes away again
+        _state["hooked"] = True
+    before, _state["offline"] = _state["offline"], True
+    try:
+        yield
+    finally:
+        _state["offline"] = before
+
+
+def at_once(functions: Sequence[Callable[[], None]]) -> None:
+    """Run functions that say by files what they found: the first here, each other in a process, or one after the other
+    where none can be forked. Raises the error of the first that fails; ModelError where a process is killed.
+    """
+    first, *others = functions
+    # On macOS libraries of the system start threads that a forked process lacks.
+    if "fork" not in multiprocessing.get_all_start_methods() or sys.platform == "darwin":
+        for function in functions:
+            function()
+        return
+    context = multiprocessing.get_context("fork")
+    started = []
+    try:
+        for function in others:
+            receiver, sender = context.Pipe(duplex=False)
+            process = context.Process(target=_run, args=(function, sender))
+            process.start()
+            sender.close()  # so that the end of the process is the end of what it sends
+            started.append((process, receiver))
+        first()
+        for _, receiver in started:
+            if (error := _received(receiver)) is not None:
+                raise error
+    finally:
+        for process, _ in started:
+            process.terminate()
+            process.join()
+
+
+def _run(function: Callable[[], None], sender: Connection) -> None:
+    try:
+        function()
+    except Exception as error:  # noqa: BLE001 raised by the process that waits
+        sender.send(error)
+    else:
+        sender.send(None)
+
+
+def _received(receiver: Connection) -> Exception | None:
+    try:
+        found: Exception | None = receiver.recv()
+    except EOFError:
+        found = ModelError("a process that exports was killed: capture one --phase, which takes less memory")
+    return found

@@ -145,7 +145,7 @@ def _step(given: Any) -> tuple[Callable[[], Any], list[tuple[str, torch.Tensor]]
         with torch.set_grad_enabled(optimizer is not None or loss is not None):
             result = module(*args, **kwargs)
         if loss is not None or optimizer is not None:
-            _loss(result, loss).backward()
+            _loss(result, loss).backward()  # no name holds the loss after that
         if optimizer is not None:
             optimizer.step()
             optimizer.zero_grad()

@@ -1,15 +1,22 @@
-"""Models of transformers by configuration, and the phases of those that decode with a cache of their own."""
+"""Models of transformers by configuration, and the phases of those that decode with a cache of their own.
+
+Caches of decoders: the tensors in an object of any class, and which of their axes grow with the tokens.
+
+A cache is what the model itself makes of a prompt: keys and values, latents of MLA, windows, states of recurrences and
+convolutions, encoder's keys and values. No architecture is known by name.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import copy
 import inspect
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from graphflops.capturing import caches
 from graphflops.capturing.configurations import model_of
 from graphflops.capturing.example import Example, refuse_choices
 from graphflops.errors import ModelError, OptionError, shown
@@ -18,7 +25,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from graphflops.capturing.name import Choices, Name
-
 
 # What forwards call their cache; the second from transformers 5.24 on.
 _CACHES = ("past_key_values", "cache", "cache_params")
@@ -233,7 +239,7 @@ class _Steps:
         length = sizes["context"] - (self.chosen.cache == "static")
         output = self.run(self.prompt(sizes, length), self.empty(sizes))
         cache = getattr(output, self.argument, None)
-        if cache is None or not caches.places(cache):
+        if cache is None or not places(cache):
             raise ModelError(
                 f"{self.name}: {type(self.model).__name__} leaves no cache: capture --phase forward"
             )
@@ -250,7 +256,7 @@ class _Steps:
         """One token for each sequence, beside a full cache: logits and the cache that it leaves."""
         sizes = self.sizes()
         template = self.filled(sizes)
-        axes = caches.growing(template, self.filled, sizes) if self.chosen.dynamic else {}
+        axes = growing(template, self.filled, sizes) if self.chosen.dynamic else {}
         inputs: dict[str, Any] = {self.token: _tokens(self.chosen.batch, 1)}
         open_axes: dict[int, dict[int, str]] = {0: {0: "batch"}}
         if self.is_encoder_decoder:
@@ -260,7 +266,7 @@ class _Steps:
             hidden = encoded.last_hidden_state
             inputs["encoder_hidden"] = torch.empty_like(hidden)
             open_axes[1] = {0: "batch", **({1: "length"} if hidden.shape[1] == self.chosen.length else {})}
-        inputs["cache"] = {name: torch.empty_like(tensor) for name, tensor in caches.state(template).items()}
+        inputs["cache"] = {name: torch.empty_like(tensor) for name, tensor in state(template).items()}
         for name in inputs["cache"]:
             open_axes[len(open_axes)] = axes.get(name, {})
         grows = next(
@@ -270,11 +276,11 @@ class _Steps:
         def results(given: Mapping[str, Any]) -> Any:
             own = dict(given)
             tensors = own.pop("cache")
-            cache = caches.duplicate(template)
+            cache = duplicate(template)
             if grows and "context" in self.chosen.dynamic:
-                for place in caches.counters(cache, sizes["context"]):
+                for place in counters(cache, sizes["context"]):
                     place.put(tensors[grows[0]].shape[grows[1]])
-            for place in caches.places(cache):
+            for place in places(cache):
                 place.put(tensors[place.name])
             return self.left(self.run(own, cache))
 
@@ -297,4 +303,89 @@ class _Steps:
     def left(self, output: Any) -> Any:
         """What a step gives: its logits, and the tensors of its cache."""
         cache = getattr(output, self.argument, None)
-        return output[0] if cache is None else (output[0], caches.state(cache))
+        return output[0] if cache is None else (output[0], state(cache))
+
+
+_DEEPEST = 8  # objects within one another
+
+
+class Place(NamedTuple):
+    """Where a value stands in a cache. name: `layers.0.keys`; holder: the object or dictionary that has it, under key."""
+
+    name: str
+    holder: Any
+    key: Any
+    value: Any
+
+    def put(self, value: Any) -> None:
+        """Put another value there."""
+        if isinstance(self.holder, (dict, list)):
+            self.holder[self.key] = value
+        else:
+            setattr(self.holder, self.key, value)
+
+
+def places(cache: Any) -> list[Place]:
+    """Where a cache holds tensors, each tensor once, in the order of its layers."""
+    seen: set[int] = set()
+    found = []
+    for place in _walk(cache, "", 0):
+        is_own = str(place.key).startswith("_")  # a constant of the layer
+        is_kept = isinstance(place.value, torch.Tensor) and place.value.numel() and not is_own
+        if is_kept and id(place.value) not in seen:
+            seen.add(id(place.value))
+            found.append(place)
+    return found
+
+
+def counters(cache: Any, number: int) -> list[Place]:
+    """Where a cache holds this integer, as the number of tokens that a layer has seen."""
+    return [place for place in _walk(cache, "", 0) if type(place.value) is int and place.value == number]
+
+
+def duplicate(cache: Any) -> Any:
+    """A cache that holds the same tensors and may be changed."""
+    return copy.deepcopy(
+        cache, {id(place.value): place.value for place in _walk(cache, "", 0) if _is_kept(place.value)}
+    )
+
+
+def _is_kept(value: Any) -> bool:
+    return isinstance(value, (torch.Tensor, torch.device, torch.dtype)) or hasattr(value, "model_type")
+
+
+def _walk(holder: Any, prefix: str, depth: int) -> Iterator[Place]:
+    if isinstance(holder, dict):
+        entries: list[tuple[Any, Any]] = [*holder.items()]
+    elif isinstance(holder, (list, tuple)):
+        entries = [*enumerate(holder)]
+    else:
+        entries = [*getattr(holder, "__dict__", {}).items()]
+    for key, value in entries:
+        name = f"{prefix}{key}"
+        if isinstance(value, (int, torch.Tensor)):
+            yield Place(name, holder, key, value)
+        elif depth < _DEEPEST and not isinstance(value, type) and not _is_kept(value):
+            yield from _walk(value, f"{name}.", depth + 1)
+
+
+def state(cache: Any) -> dict[str, torch.Tensor]:
+    """The tensors of a cache by name."""
+    return {place.name: place.value for place in places(cache)}
+
+
+def growing(
+    template: Any, made: Callable[[Mapping[str, int]], Any], sizes: Mapping[str, int]
+) -> dict[str, dict[int, str]]:
+    """By tensor of a cache: its axes that grow with a size, by the size's name.
+
+    template: the cache at these sizes. made: the cache at others. An axis that follows two sizes belongs to the last.
+    """
+    base = state(template)
+    axes: dict[str, dict[int, str]] = {name: {} for name in base}
+    for size, number in sizes.items():
+        for name, tensor in state(made({**sizes, size: number + 1})).items():
+            if name in base and tensor.dim() == base[name].dim():
+                before = base[name].shape
+                axes[name].update({i: size for i, n in enumerate(tensor.shape) if n == before[i] + 1})
+    return axes

@@ -1,4 +1,8 @@
-"""Compares each model that a push or a pull request changes with its old version."""
+"""Compares each model that a push or a pull request changes with its old version, and its budget; the page that a job shows.
+
+The page says what broke, what changed and what is new, within the limits of where it is shown; of a budget what the newer
+one no longer limits, or limits less.
+"""
 
 from __future__ import annotations
 
@@ -6,21 +10,31 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from graphflops.base.files import whole
 from graphflops.base.limits import next_analysis
+from graphflops.base.units import number
+from graphflops.budget.limits import Budget, BudgetFile
+from graphflops.budget.measure import Limit
 from graphflops.budget.run import EXPORTED, measures_before
 from graphflops.comparison.compare import compared
 from graphflops.comparison.result import HELD, WORK, Comparison
 from graphflops.errors import GraphflopsError, shown
 from graphflops.loading import analyze
 from graphflops.onnx_audit.audit import audit
+from graphflops.render import findings as render
+from graphflops.render.diff.texts import COMMENT, markdown
 from graphflops.render.fixes import offered
+from graphflops.render.markdown import escaped
+from graphflops.render.summary import headline
+from graphflops.render.text import assumptions, count_of
+from graphflops.render.text import listed as named
 from graphflops.report import Report
-from graphflops.report.contradictions import contradictions
+from graphflops.report.contradictions import contradicted, contradictions
+from graphflops.report.findings import Findings, ModelFindings
 from graphflops.version import tool
 from graphflops.versions.git import git, succeeds
 from graphflops.versions.revisions import changed, file_here
@@ -219,3 +233,144 @@ def _histories(base: str) -> Iterator[tuple[str, ...]]:
     here = git("rev-parse", "HEAD").decode().strip()
     for count in _DEEPENED:
         yield (*_FETCH, "--filter=blob:none", f"--deepen={count}", "origin", base, here)
+
+
+SUMMARY = 2**20  # bytes of a job's summary
+_OF_ONE = 12_000  # characters that one model may take of a comment of many
+_NAMED = 8  # models named that are identical in cost
+_REST = 200  # characters of the note on omitted sections
+
+
+def comment(
+    changes: Sequence[ModelChange] | None,
+    found: Sequence[ModelFindings] | None,
+    notes: Sequence[str],
+    mark: str,
+) -> str:
+    """The page as a comment that begins with a mark."""
+    return f"{mark}\n{_page(changes, found, notes, COMMENT - len(mark) - 1, len)}"
+
+
+def summary(
+    changes: Sequence[ModelChange] | None, found: Sequence[ModelFindings] | None, notes: Sequence[str]
+) -> str:
+    """The page as a job's summary.
+
+    changes: None where there is nothing to compare with. found: of the budget; None where there is none. notes: what
+    the reader should know of the run.
+    """
+    return _page(changes, found, notes, SUMMARY, lambda text: len(text.encode()))
+
+
+def _page(
+    changes: Sequence[ModelChange] | None,
+    found: Sequence[ModelFindings] | None,
+    notes: Sequence[str],
+    limit: int,
+    size: Callable[[str], int],
+) -> str:
+    parts = ["## Cost of models\n", *(f"\n{escaped(note)}\n" for note in notes)]
+    broken = [model for model in found or () if any(found.severity != "note" for found in model.findings)]
+    if found is not None:
+        budget = f"**All limits kept by {count_of(len(found), 'model')}.**\n"
+        if broken:
+            budget = render.markdown(Findings(tuple(broken)), limit=limit // 4)
+        parts.append(f"\n{budget}")
+    listed = [change for change in changes or () if not change.identical]
+    if changes is not None and not listed:
+        parts.append("\nNo model changed.\n")
+    if same := [change.path for change in changes or () if change.identical]:
+        parts.append(f"\nIdentical in cost: {escaped(named(same, _NAMED))}\n")
+    room = limit - size("".join(parts)) - _REST
+    # A character is 4 bytes at most.
+    share = max(_OF_ONE, room // max(len(listed), 1)) if size is len else room // 4
+    for index, section in enumerate(_sections(listed, min(share, room - _REST))):
+        room -= size(section)
+        if room < 0:
+            parts.append(f"\n… and {count_of(len(listed) - index, 'more changed model')}.\n")
+            break
+        parts.append(section)
+    return "".join(parts)
+
+
+def _sections(changes: Sequence[ModelChange], share: int) -> Iterator[str]:
+    for change in changes:
+        head = f"\n### {escaped(change.path)}"
+        if change.error:
+            yield f"{head}: not analyzed\n\n{escaped(change.error)}\n"
+        elif change.comparison is not None:
+            yield f"{head}\n\n{markdown(change.comparison, limit=share)}{_offer(change)}"
+        elif change.report is not None:
+            report = change.report
+            flops = report.value(report.total().matrix_flops)
+            known = "a formula of" if flops is None else number(flops)
+            least = "at least " if report.coverage.unknown else ""
+            at = f" at {assumptions(report.assumed)}" if report.assumed else ""
+            yield f"{head}: new\n\n{escaped(headline(report))} · {least}{known} FLOPs{escaped(at)}\n"
+            if doubt := contradicted(report):
+                yield f"\n{escaped(doubt)}\n"
+            yield _offer(change)
+        else:
+            yield f"{head}: gone\n"
+
+
+def _offer(change: ModelChange) -> str:
+    return f"\n{escaped(change.offer)}\n" if change.offer else ""
+
+
+def loosened(old: BudgetFile, new: BudgetFile) -> Iterator[str]:
+    """One line for each limit that is gone or larger, and for each model, operator or share that is let go."""
+    if gone := [pattern for pattern in old.models if pattern not in new.models]:
+        yield f"models are no longer checked: {_names(gone)}"
+    if old.baseline is not None and old.baseline != new.baseline:
+        yield f"the baseline {shown(old.baseline)} is no longer the one compared with"
+    for entry in old.budgets:
+        same = [other for other in new.budgets if (other.models, other.sizes) == (entry.models, entry.sizes)]
+        where = _names(entry.models) + (f" at {shown(str(entry.sizes))}" if str(entry.sizes) else "")
+        if not same:
+            yield f"{where}: all limits are gone"
+        else:
+            yield from (f"{where}: {what}" for what in _of_one(entry, same))
+
+
+def _of_one(old: Budget, new: Sequence[Budget]) -> Iterator[str]:
+    for limit in old.limits:
+        yield from _larger("", limit, [other for entry in new for other in entry.limits])
+    for pattern, limits in old.modules:
+        same = [those for entry in new for path, those in entry.modules if path == pattern]
+        others = [limit for those in same for limit in those]
+        for limit in limits:
+            yield from _larger(f" of {shown(pattern, 80)}", limit, others)
+    least = max((entry.coverage for entry in new if entry.coverage is not None), default=None)
+    if old.coverage is not None and (least is None or least < old.coverage):
+        now = f", is {float(100 * least):g} %" if least else ""
+        yield f"coverage was {float(100 * old.coverage):g} %{now}"
+    if freed := [op for op in old.forbid if not any(op in entry.forbid for entry in new)]:
+        yield f"no longer forbidden: {_names(freed)}"
+    if allowed := [op for op in new[0].unknown if op not in old.unknown]:
+        yield f"may be of unknown cost now: {_names(allowed)}"
+
+
+def _larger(scope: str, old: Limit, new: Sequence[Limit]) -> Iterator[str]:
+    others = [one for one in new if (one.quantity, one.relative) == (old.quantity, old.relative)]
+    if not others:
+        yield f"{old.quantity}{scope} was {_side(old)} {shown(old.text, 60)}, has no such limit now"
+    elif not any(_as_strict(one, old) for one in others):
+        was, now = shown(old.text, 60), shown(others[0].text, 60)
+        yield f"{old.quantity}{scope} was {_side(old)} {was}, is {_side(old)} {now} now"
+
+
+def _side(limit: Limit) -> str:
+    return "at least" if limit.is_least else "at most"
+
+
+def _as_strict(new: Limit, old: Limit) -> bool:
+    if isinstance(new.most, int) or isinstance(old.most, int):
+        if not isinstance(new.most, int) or not isinstance(old.most, int):
+            return False
+        return new.most >= old.most if new.is_least else new.most <= old.most
+    return new.most.share <= old.most.share and new.most.number <= old.most.number
+
+
+def _names(names: Sequence[str]) -> str:
+    return ", ".join(shown(name, 80) for name in names[:8]) + (", ..." if len(names) > 8 else "")

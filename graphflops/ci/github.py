@@ -13,6 +13,7 @@ import re
 import sys
 import urllib.error
 import urllib.request
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -21,10 +22,8 @@ from graphflops.base.patterns import matches_file
 from graphflops.base.signals import cleanly_terminated
 from graphflops.budget import baseline, limits
 from graphflops.budget.amounts import percent
-from graphflops.budget.loosened import loosened
-from graphflops.budget.run import checked
-from graphflops.ci.changes import base_of, changes, event
-from graphflops.ci.page import comment, summary
+from graphflops.budget.run import Checked, checked
+from graphflops.ci.changes import Event, ModelChange, base_of, changes, comment, event, loosened, summary
 from graphflops.errors import FileError, GraphflopsError, inert_in_logs, shown
 from graphflops.exporters import MODEL_SUFFIXES
 from graphflops.render.sarif import sarif, source_files
@@ -32,11 +31,8 @@ from graphflops.versions.git import located, tracked
 from graphflops.versions.revisions import changed_file, file_at
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
     from fractions import Fraction
 
-    from graphflops.budget.run import Checked
-    from graphflops.ci.changes import Event, ModelChange
     from graphflops.report.findings import ModelFindings
 
 

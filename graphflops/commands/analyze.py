@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from graphflops.commands import capture_options, files, options
-from graphflops.commands.training_options import training
+from graphflops.commands import files, model_options, options
 from graphflops.errors import shown
 
 if TYPE_CHECKING:
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
     top="Lines of a table, or under one module.",
 )
 @options.output_of("Report")
-@training
+@model_options.training
 @options.flag("--strict", "Exit with 3 if the cost of any node is unknown, or the file contradicts itself.")
 @options.per
 @options.price
@@ -82,14 +81,14 @@ def _one(
 ) -> Report:  # fmt: skip
     """Writes the report of one model, or of a sweep over its sizes."""
     output = output.of("Sweep" if sweeps else "Report", **cut)
-    program = capture_options.model(model, training=bool(given["training"]), mesh=given.pop("mesh"))
+    program = model_options.model(model, training=bool(given["training"]), mesh=given.pop("mesh"))
     report = replace(files.report_of(program, **given), price_per_hour=price_per_hour)
     if price_per_hour is not None and report.totals.time is None:
         raise click.UsageError("--price-per-hour takes a predicted time: name a device with --device")
     if not sweeps:
         output.write(report, **cut)
         return report
-    from graphflops.derived.sweep import Sweep
+    from graphflops.derived.resize import Sweep
     from graphflops.fitting.cells import with_cells
 
     report_of = _at_sizes(program, given) if report.device else None
@@ -119,11 +118,11 @@ def _per_item(
     """Writes the FLOPs of one model for each entry of an input axis."""
     if len(models) > 1:
         raise click.UsageError("--per takes one MODEL")
-    from graphflops.render.per_item import listing
+    from graphflops.render.derived import per_item
 
     output = output.of("Listing", **_others(ctx, "strict"))
-    program = capture_options.model(models[0], training=bool(given["training"]), mesh=given.pop("mesh"))
-    output.write(listing(files.report_of(program, **given).per(axis), exact=output.is_exact))
+    program = model_options.model(models[0], training=bool(given["training"]), mesh=given.pop("mesh"))
+    output.write(per_item(files.report_of(program, **given).per(axis), exact=output.is_exact))
 
 
 def _others(ctx: click.Context, *more: str) -> dict[str, Any]:
@@ -148,7 +147,7 @@ def _overview(
 
     def report_of(model: str) -> Report:
         next_analysis()
-        program = capture_options.model(model, training=bool(given["training"]), mesh=mesh)
+        program = model_options.model(model, training=bool(given["training"]), mesh=mesh)
         report = files.report_of(program, quiet=True, **given)
         doubtful.extend([f"{shown(model)}: {problem}"] if (problem := contradicted(report)) else ())
         return report

@@ -1,20 +1,27 @@
-"""`graphflops audit`: what is wrong, unsafe or wasteful in an ONNX file."""
+"""`graphflops audit`: what is wrong, unsafe or wasteful in an ONNX file.
+
+`graphflops audit --fix`: mends what an audit finds in an ONNX file, once it is proven that the results stay.
+"""
 
 from __future__ import annotations
 
+import os
+import tempfile
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
+from graphflops.base.files import copied, nearest
 from graphflops.commands import files, options
-from graphflops.commands.audit_fix import fix, fix_options, is_fix
-from graphflops.errors import FileError
+from graphflops.errors import FileError, GraphflopsError, shown
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Collection, Sequence
 
-    from graphflops.report.findings import Findings, Severity
+    from graphflops.onnx_fix.fix import Fixed
+    from graphflops.report.findings import Findings
 
 
 def _codes(name: str, text: str) -> options.Option[Any]:
@@ -24,6 +31,9 @@ def _codes(name: str, text: str) -> options.Option[Any]:
         return [code.strip() for value in values for code in value.split(",")]
 
     return options.valued(name, "CODES", text, multiple=True, callback=split)
+
+
+_EXTRA = ("onnx_ir", "onnxruntime", "onnxscript")
 
 
 @click.command(cls=options.LimitedCommand)
@@ -44,7 +54,15 @@ def _codes(name: str, text: str) -> options.Option[Any]:
 @options.execution
 @options.device
 @options.output_of("Findings")
-@fix_options
+@options.flag(
+    "--fix", "Mend the findings that have a safe fix; --output names the new file, else MODEL.fixed.onnx."
+)
+@options.flag("--unsafe-fixes", "With --fix: also fixes after which results differ, within a tolerance.")
+@options.flag("--in-place", "With --fix: replace MODEL by the fixed file.")
+@options.flag("--unproven", "With --fix: also write what onnxruntime cannot run here, and so cannot prove.")
+@options.flag("--dry-run", "Fix and prove, but write nothing.")
+@options.flag("--diff", "Write nothing, and say all that would change.")
+@options.flag("--exit-code", "Exit with 3 if anything was fixed, or would be.")
 @options.valued("--explain", "CODE", "Say what a check looks for; `all` lists them.")
 @click.pass_context
 def audit(
@@ -70,23 +88,22 @@ def audit(
     if not models:
         raise click.UsageError("name a MODEL, or say --explain CODE")
     codes, sizes = _what(given)
-    if is_fix(given):
+    is_fix = given["fix"] or given["dry_run"] or given["diff"]
+    odd = [name for name, is_given in given.items() if is_given and not is_fix]
+    if odd:
+        raise click.UsageError(f"--{odd[0].replace('_', '-')} goes with --fix")
+    if is_fix:
         if output.form or top or statistics:
             raise click.UsageError("--format, --top and --statistics are of findings: audit the fixed file")
         _fixed(ctx, models, codes, sizes, output.path, given, fail_on)
         return
+    from graphflops.versions.git import located
+
     output = output.of("Findings", top=top, statistics=statistics or None)
     found, errors = _audited(models, codes, **sizes)
     if found.models:
-        output.write(found, top=top, statistics=statistics or None, locate=_located)
+        output.write(found, top=top, statistics=statistics or None, locate=located)
     _exit(ctx, found, errors, fail_on)
-
-
-def _located(names: Iterable[str]) -> dict[str, str]:
-    """The paths of source files in their repository."""
-    from graphflops.versions.git import located
-
-    return located(names)
 
 
 def _what(given: dict[str, Any]) -> tuple[Sequence[str], dict[str, Any]]:
@@ -106,7 +123,7 @@ def _fixed(
     """Fixes models; exits as without --fix by what remains, and with 3 where --exit-code is to tell of a fix."""
     from graphflops.onnx_audit.audit import audit_findings
 
-    done, errors = fix(models, codes, sizes, output, fixing)
+    done, errors = _fix(models, codes, sizes, output, fixing)
     _exit(ctx, audit_findings([each.after.of_model() for each in done]), errors, fail_on)
     if fixing["exit_code"] and any(each.fixed for each in done):
         ctx.exit(3)
@@ -119,25 +136,19 @@ def _exit(
     fail_on: Literal["error", "warning", "note", "never"],
 ) -> None:
     """Exits with 1 where a model cannot be audited, with 3 where a finding is severe enough."""
+    from graphflops.report.findings import SEVERITIES
+
     for error in errors:
         click.echo(f"graphflops: error: {error}", err=True)
     if errors:
         ctx.exit(1)
-    if fail_on != "never" and _has(found, fail_on):
+    severe = [] if fail_on == "never" else SEVERITIES[: SEVERITIES.index(fail_on) + 1]
+    if any(finding.severity in severe for entry in found.models for finding in entry.findings):
         ctx.exit(3)
-
-
-def _has(found: Findings, least: Severity) -> bool:
-    """True if a finding is at least as severe as `least`."""
-    from graphflops.report.findings import SEVERITIES
-
-    severe = SEVERITIES[: SEVERITIES.index(least) + 1]
-    return any(finding.severity in severe for entry in found.models for finding in entry.findings)
 
 
 def _audited(models: Sequence[str], codes: Sequence[str], **sizes: Any) -> tuple[Findings, list[str]]:
     """The findings of the files that can be read, without those that graphflops.toml ignores; an error for each other."""
-    from graphflops.base.files import nearest
     from graphflops.base.limits import next_analysis
     from graphflops.budget.ignores import read_ignores
     from graphflops.onnx_audit.audit import audit_findings
@@ -161,7 +172,7 @@ def _audited(models: Sequence[str], codes: Sequence[str], **sizes: Any) -> tuple
 def _explanation(code: str) -> str:
     """What a check looks for, or a line for each check."""
     from graphflops.onnx_audit.catalogue import checks
-    from graphflops.report.diagnostics import DIAGNOSTICS
+    from graphflops.report.contradictions import DIAGNOSTICS
     from graphflops.time_audit import SLOW_CHECKS
 
     known: dict[str, Any] = {**checks(), **{check.code: check for check in SLOW_CHECKS}}
@@ -176,3 +187,61 @@ def _explanation(code: str) -> str:
         raise click.UsageError(f"no check has the code {code!r}: {advice}")
     head = f"{check.code} {check.name} ({check.kind}, {check.severity})"
     return f"{head}\n\n{check.explanation}\n\nFix: {check.fix}.\n"
+
+
+def _fix(
+    models: Sequence[str], codes: Collection[str], sizes: Any, output: str | None, given: dict[str, bool]
+) -> tuple[list[Fixed], list[str]]:
+    """Fix models and say what was fixed; with the errors of those that cannot be fixed."""
+    from importlib.util import find_spec
+
+    if output is not None and (len(models) > 1 or given["in_place"]):
+        raise click.UsageError("--output names the one file that is written: give one MODEL, no --in-place")
+    if not all(map(find_spec, _EXTRA)):
+        raise click.UsageError('--fix needs more packages: pip install "graphflops[fix]"')
+    done: list[Fixed] = []
+    errors: list[str] = []
+    for model in models:
+        try:
+            done.append(_one(model, codes, sizes, output, given))
+        except GraphflopsError as error:
+            said = str(error)
+            errors.append(said if said.startswith(shown(model)) else f"{shown(model)}: {said}")
+    return done, errors
+
+
+def _one(model: str, codes: Collection[str], sizes: Any, output: str | None, given: dict[str, bool]) -> Fixed:
+    from graphflops.base.limits import next_analysis
+    from graphflops.budget.ignores import read_ignores
+    from graphflops.onnx_fix.fix import fixed
+    from graphflops.render.fixes import fixes
+
+    next_analysis()
+    if model.endswith(".pt2"):
+        raise FileError("is no ONNX file: fix its source, whose lines `graphflops audit --device` names")
+    ignores = read_ignores(nearest())
+    target = "" if given["dry_run"] or given["diff"] else _target(model, output, given["in_place"])
+    with tempfile.TemporaryDirectory(prefix="graphflops") as folder:
+        how = {"unsafe": given["unsafe_fixes"], "unproven": given["unproven"], **sizes}
+        found = fixed(model, folder, codes=codes, kept=lambda found: ignores.kept(found, model), **how)
+        if found.fixed and target:
+            copied(found.file, target)
+    written = target if found.fixed else ""
+    files.write(fixes(found, written, verbose=given["diff"], **files.screen(None)), None)
+    return found
+
+
+def _target(model: str, output: str | None, in_place: bool) -> str:
+    """Where the fixed file goes; FileError where that would harm a file, or part the model from its data."""
+    from graphflops.exporters import onnx
+    from graphflops.onnx_audit.model import Model
+    from graphflops.onnx_audit.safety import external
+
+    target = model if in_place else output or f"{os.path.splitext(model)[0]}.fixed.onnx"
+    if not in_place and os.path.exists(target) and (output is None or os.path.samefile(target, model)):
+        advice = "name another with --output" if output is None else "--in-place replaces the model"
+        raise FileError(f"{shown(target)}: exists: {advice}")
+    beside = os.path.realpath(os.path.dirname(target)) == os.path.realpath(os.path.dirname(model))
+    if not beside and any(external(Model(Path(model), onnx.opened(model)[0]))):
+        raise FileError(f"{shown(target)}: must lie beside the model, whose weights are in other files there")
+    return target

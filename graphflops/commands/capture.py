@@ -5,19 +5,17 @@ from __future__ import annotations
 import gc
 import os
 import sys
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from graphflops.base.files import whole
 from graphflops.capturing.name import Choices, parsed
-from graphflops.commands import capture_options, files, options, training_options
+from graphflops.commands import files, model_options, options
 from graphflops.errors import ModelError, innermost, shown
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from graphflops.capturing.name import Name
     from graphflops.capturing.run import Captured
     from graphflops.graph import Graph
     from graphflops.training import Training
@@ -36,9 +34,9 @@ _ALLOCATED = 200_000  # objects between two collections of young ones
     type=click.Path(dir_okay=False),
     required=True,
 )
-@capture_options.recording
-@capture_options.choices
-@training_options.training
+@model_options.recording
+@model_options.choices
+@model_options.training
 @options.flag("--joint", "Forward and backward in one program, as torch differentiates it.")
 @options.rule_files
 def capture(
@@ -68,10 +66,18 @@ def capture(
     if kind not in (".pt2", ".json"):
         raise click.UsageError("--output must end in .pt2 (the program) or .json (its report)")
     _collect_garbage()
-    name = _name(model, Choices(**chosen))
+    choices = Choices(**chosen)
+    name = parsed(model, choices)
+    if name is None and choices != Choices():  # of the user's factory, which has no choices
+        raise click.UsageError(f"{shown(model)}: sizes are of models by name, such as timm:resnet50")
     if kind == ".pt2":
         with whole(output) as path:
-            _write_programs(path, model, name, joint=joint, training=bool(training))
+            from graphflops.capturing.run import capture_to, save
+
+            if name is None:
+                save({"model": _captured(model, joint)}, path)
+            else:
+                capture_to(path, name, joint=joint, training=bool(training))
         return
     if name is None:
         programs: Mapping[str, Captured] = {"model": _captured(model, joint)}
@@ -79,7 +85,10 @@ def capture(
         from graphflops.capturing.run import captured
 
         programs = captured(name, joint=joint, training=bool(training))
-    _write_report(programs, output, training, rule_files)
+    if len(programs) > 1:
+        raise click.UsageError("a report is of one program: choose one --phase, or write a .pt2")
+    (program,) = programs.values()
+    _report(program.graph(), output, training, rule_files)
 
 
 def _collect_garbage() -> None:
@@ -108,15 +117,6 @@ def _record(
         _report(graph, output, False, rule_files)
 
 
-def _write_report(
-    programs: Mapping[str, Captured], output: str, training: bool | Training, rule_files: tuple[str, ...]
-) -> None:
-    if len(programs) > 1:
-        raise click.UsageError("a report is of one program: choose one --phase, or write a .pt2")
-    (captured,) = programs.values()
-    _report(captured.graph(), output, training, rule_files)
-
-
 def _report(graph: Graph, output: str, training: bool | Training, rule_files: tuple[str, ...]) -> None:
     from graphflops.analysis import analyze
     from graphflops.loading import import_rules
@@ -124,23 +124,6 @@ def _report(graph: Graph, output: str, training: bool | Training, rule_files: tu
 
     import_rules(rule_files)
     files.write(render(analyze(graph, training=training), "json"), output)
-
-
-def _name(model: str, choices: Choices) -> Name | None:
-    """The name of a library's model; None for the user's factory, which has no choices."""
-    name = parsed(model, choices)
-    if name is None and choices != Choices():
-        raise click.UsageError(f"{shown(model)}: sizes are of models by name, such as timm:resnet50")
-    return name
-
-
-def _write_programs(path: str, model: str, name: Name | None, *, joint: bool, training: bool) -> None:
-    from graphflops.capturing.saving import capture_to, save
-
-    if name is None:
-        save({"model": _captured(model, joint)}, path)
-    else:
-        capture_to(path, name, joint=joint, training=training)
 
 
 def _function(factory: str) -> Callable[..., Any]:

@@ -90,7 +90,7 @@ def _check(
 
 def _check_table(ctx: click.Context, table: str, budget: BudgetFile, output: files.Output) -> None:
     """Checks every row of a table that graphflops scan wrote."""
-    from graphflops.scan.policy import checked
+    from graphflops.scan.views import checked
 
     findings, rows = checked(table, budget)
     click.echo(f"{shown(table)}: {len(findings.models):,} of {rows:,} rows break the policy", err=True)

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from graphflops.commands import capture_options, files, options
-from graphflops.commands.training_options import training
+from graphflops.commands import files, model_options, options
 from graphflops.errors import FileError, shown
 from graphflops.versions.revisions import ModelFile
 
@@ -37,7 +36,7 @@ Pair = tuple["ModelFile | Graph | None", "ModelFile | Graph | None", bool]
     top="Lines of a table.",
 )
 @options.output_of("Comparison")
-@training
+@model_options.training
 @options.execution
 @options.device
 @options.flag("--exit-code", "Exit with 3 if anything differs.")
@@ -64,7 +63,10 @@ def diff(
     graphflops diff main                             every model that differs from main
     """
     output = output.of("Comparison", **cut)
-    pairs = _pairs(sides, ctx.meta.get(options.PATHS), several=output.form in _SEVERAL)
+    pairs = _pairs(sides, ctx.meta.get(options.PATHS))
+    if output.form not in _SEVERAL and len(pairs) != 1:
+        what = f"{len(pairs)} models differ"
+        raise click.UsageError(f"{what}: name one behind --, or ask for table or markdown")
     texts: list[str | bytes] = []
     differs = False
     for old, new, named in pairs:
@@ -74,13 +76,10 @@ def diff(
             texts.append(_alone(old, new))
         elif named or not comparison.same:
             texts.append(output.text(comparison, **cut))
-    files.write(_together(texts), output.path)
+    text = texts[0] if len(texts) == 1 else "\n".join(map(str, texts)) or "no model differs\n"
+    files.write(text, output.path)
     if exit_code and differs:
         ctx.exit(3)
-
-
-def _together(texts: Sequence[str | bytes]) -> str | bytes:
-    return texts[0] if len(texts) == 1 else "\n".join(map(str, texts)) or "no model differs\n"
 
 
 def _alone(old: ModelFile | Graph | None, new: ModelFile | Graph | None) -> str:
@@ -101,16 +100,7 @@ def _compared(
         return compare(old, new, progress=progress, **given)
 
 
-def _pairs(sides: Sequence[str], paths: Sequence[str] | None, *, several: bool) -> list[Pair]:
-    """The pairs to compare. several: whether the format can show more than one comparison."""
-    pairs = _named_pairs(sides, paths)
-    if not several and len(pairs) != 1:
-        what = f"{len(pairs)} models differ"
-        raise click.UsageError(f"{what}: name one behind --, or ask for table or markdown")
-    return pairs
-
-
-def _named_pairs(sides: Sequence[str], paths: Sequence[str] | None) -> list[Pair]:
+def _pairs(sides: Sequence[str], paths: Sequence[str] | None) -> list[Pair]:
     if len(sides) > 2:
         raise click.UsageError("name OLD and NEW, or revisions and, behind --, paths")
     if paths is None and len(sides) == 2:
@@ -132,7 +122,7 @@ def _named_pairs(sides: Sequence[str], paths: Sequence[str] | None) -> list[Pair
 
 def _named(text: str) -> ModelFile | Graph | None:
     """The file that a path or REVISION:PATH names, or the program of a library's model; None for a revision."""
-    found = capture_options.model(text)
+    found = model_options.model(text)
     return ModelFile.named(found) if isinstance(found, str) else found
 
 

@@ -6,8 +6,7 @@ from typing import Any
 
 import click
 
-from graphflops.commands import capture_options, files, options
-from graphflops.commands.training_options import training
+from graphflops.commands import files, model_options, options
 
 
 @click.command(cls=options.LimitedCommand)
@@ -18,7 +17,7 @@ from graphflops.commands.training_options import training
 @options.valued("--vary", "AXIS", "Look for the largest value of this size that fits: ids[0].")
 @options.sizes
 @options.masks
-@training
+@model_options.training
 @options.execution
 @options.output_of("Fits")
 @options.flag(
@@ -52,7 +51,7 @@ def fits(
 
     output = output.of("Fits")
     import_rules(rule_files)
-    found = computed(capture_options.model(model, training=bool(given["training"])), **given)
+    found = computed(model_options.model(model, training=bool(given["training"])), **given)
     output.write(found)
     if not found.fits or (strict and (found.is_lower_bound or found.doubt)):
         ctx.exit(3)

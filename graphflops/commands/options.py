@@ -9,7 +9,7 @@ from typing import Any, NoReturn, TypeVar
 import click
 
 from graphflops.commands import files
-from graphflops.errors import OptionError, shown
+from graphflops.errors import ModelError, OptionError, shown
 from graphflops.render import formats
 
 _SECONDS, _MEMORY = "graphflops.seconds", "graphflops.memory"  # where a context keeps the limits
@@ -173,7 +173,6 @@ def _label(text: str) -> tuple[str, str]:
 
 def _mask(text: str) -> tuple[str, str]:
     from graphflops.attention.user_masks import KINDS, parse
-    from graphflops.errors import ModelError
 
     name, kind = _parts(text, f"NAME=KIND, such as attn_mask=causal; kinds are {KINDS}")
     try:

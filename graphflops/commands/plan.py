@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from graphflops.commands import capture_options, files, options
+from graphflops.commands import files, model_options, options
 
 _WAYS = ("none", "cut", "full")
 _SHARDINGS = ("none", "optimizer", "full")
@@ -63,8 +63,8 @@ def plan(model: str, rule_files: tuple[str, ...], output: files.Output, serve: b
     rank = chosen.pop("rank", None)
     output = output.of("Plan", rank=rank)
     if "mesh" in chosen:
-        chosen["mesh"] = capture_options.mesh_axes(chosen["mesh"])
-    output.write(computed(capture_options.model(model, training=True), **chosen), rank=rank)
+        chosen["mesh"] = model_options.mesh_axes(chosen["mesh"])
+    output.write(computed(model_options.model(model, training=True), **chosen), rank=rank)
 
 
 def _serve(model: str, chosen: dict[str, Any], output: files.Output) -> None:
@@ -72,6 +72,6 @@ def _serve(model: str, chosen: dict[str, Any], output: files.Output) -> None:
     from graphflops.render.serving import layouts
     from graphflops.serving.replicas import replicas
 
-    step, prompt = capture_options.decoder(model)
+    step, prompt = model_options.decoder(model)
     found = replicas(step, **{"prefill": prompt, **chosen})
     output.write(layouts(found, exact=output.is_exact))

@@ -69,7 +69,11 @@ def scan(
     graphflops scan --diff old.parquet new.parquet
     """
     if old is not None:
-        _compare(old, sources)
+        if len(sources) != 1:
+            raise click.UsageError("--diff takes two tables: --diff OLD NEW")
+        from graphflops.scan.views import changes, text
+
+        files.write(text(changes(old, sources[0]), **files.screen(None)), None)
         return
     if output is None:
         raise click.UsageError("name the table with --output")
@@ -81,17 +85,9 @@ def scan(
     elif report is None:
         raise click.UsageError("name SOURCE, or what to make of the table: --report, --diff")
     if report is not None:
-        from graphflops.scan.page import page
+        from graphflops.scan.views import page
 
         files.write(page(output), report)
-
-
-def _compare(old: str, sources: tuple[str, ...]) -> None:
-    if len(sources) != 1:
-        raise click.UsageError("--diff takes two tables: --diff OLD NEW")
-    from graphflops.scan.changes import changes, text
-
-    files.write(text(changes(old, sources[0]), **files.screen(None)), None)
 
 
 def _as_page(
@@ -103,7 +99,7 @@ def _as_page(
     **given: Any,
 ) -> None:
     """Scans into a page; the table goes. is_all: nothing else is to be made of it."""
-    from graphflops.scan.page import page
+    from graphflops.scan.views import page
 
     if not sources or not is_all or given["rows"]:
         what = "name a folder of tables with --output, and it with --report"
@@ -143,12 +139,10 @@ def _scanned(
 
         where = scheduler or ""
         summary = run(todo, output, workers=workers, scheduler=where, cache=cache, progress=progress)
-    click.echo(_words(summary, called), err=True)
+    states = ", ".join(f"{count:,} {status}" for status, count in sorted(summary.by_status.items()))
+    skipped = f"{summary.skipped:,} were there already" if summary.skipped else ""
+    click.echo(
+        f"{shown(called)}: {summary.done:,} rows ({'; '.join(filter(None, (states, skipped)))})", err=True
+    )
     if summary.interrupted:
         ctx.exit(130)
-
-
-def _words(summary: Summary, output: str) -> str:
-    states = ", ".join(f"{count:,} {status}" for status, count in sorted(summary.by_status.items()))
-    skipped = [f"{summary.skipped:,} were there already"] if summary.skipped else []
-    return f"{shown(output)}: {summary.done:,} rows ({'; '.join([*([states] if states else []), *skipped])})"

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from graphflops.commands import capture_options, files, options
+from graphflops.commands import files, model_options, options
 
 
 @click.command(cls=options.LimitedCommand)
@@ -47,6 +47,6 @@ def serve(model: str, rule_files: tuple[str, ...], output: files.Output, **given
 
     output = output.of("Serving")
     import_rules(rule_files)
-    step, prompt = capture_options.decoder(model)
+    step, prompt = model_options.decoder(model)
     chosen = {"prefill": prompt, **{name: value for name, value in given.items() if value is not None}}
     output.write(computed(step, **chosen))

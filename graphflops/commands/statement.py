@@ -6,8 +6,7 @@ from typing import Any
 
 import click
 
-from graphflops.commands import files, options
-from graphflops.commands.training_options import training
+from graphflops.commands import files, model_options, options
 
 
 @click.command(cls=options.LimitedCommand)
@@ -37,7 +36,7 @@ from graphflops.commands.training_options import training
 @options.dims
 @options.inputs
 @options.masks
-@training
+@model_options.training
 @options.execution
 @options.output_of("Statement")
 @options.of_the_file

@@ -132,8 +132,7 @@ def _parts(ours: ComparedModule, theirs: ComparedModule) -> Iterator[ModulePair]
     """Pairs of the submodules of two paired modules."""
     mine, other = [*ours.children.values()], [*theirs.children.values()]
     if all(part.numbered for part in (*mine, *other)):
-        key = _number
-        yield from _aligned(sorted(mine, key=key), sorted(other, key=key))
+        yield from _aligned(*(sorted(side, key=lambda part: int(part.name)) for side in (mine, other)))
         return
     free = {part.name: part for part in other}
     rest = mine
@@ -172,10 +171,6 @@ def _equal_elsewhere(part: ComparedModule, free: Mapping[str, ComparedModule]) -
 
 def _namesake(part: ComparedModule, free: Mapping[str, ComparedModule]) -> str | None:
     return part.name if part.name in free else None
-
-
-def _number(part: ComparedModule) -> int:
-    return int(part.name)
 
 
 def _aligned(mine: Sequence[ComparedModule], other: Sequence[ComparedModule]) -> Iterator[ModulePair]:
@@ -250,7 +245,8 @@ class _Free:
     def equal(self, module: ComparedModule) -> ComparedModule | None:
         """A module with the same contents, if it has parameters or the same parent: any relu equals any other."""
         candidates = [*islice(self._equal.get(module.signature, ()), _MOST_EQUAL)]
-        near = [one for one in candidates if _beside(module, one, self._pairs)]
+        parent = module.parent
+        near = [one for one in candidates if parent is not None and self._pairs.new.get(parent) is one.parent]
         if not near and not module.holds:
             return None  # a relu here and a relu there say nothing
         return _named(module.name, near or candidates)
@@ -275,11 +271,6 @@ class _Free:
 def _named(name: str, modules: Sequence[ComparedModule]) -> ComparedModule | None:
     """The one of that name, else the first."""
     return next((module for module in modules if module.name == name), modules[0] if modules else None)
-
-
-def _beside(ours: ComparedModule, theirs: ComparedModule, pairs: Pairs) -> bool:
-    """True if the parents of the two are a pair."""
-    return ours.parent is not None and pairs.new.get(ours.parent) is theirs.parent
 
 
 def out_of_order(places: Iterable[int]) -> set[int]:

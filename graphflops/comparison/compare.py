@@ -9,12 +9,11 @@ from itertools import starmap
 from typing import Any, TypeVar
 
 from graphflops.comparison.align import align
-from graphflops.comparison.calls import aligned, rewired, told
-from graphflops.comparison.causes import causes, folded
+from graphflops.comparison.calls import Numbers, aligned, rewired, told
+from graphflops.comparison.causes import bounds, causes, crossings, folded, growth
 from graphflops.comparison.constants import is_export, under_common_names
 from graphflops.comparison.entries import Trees, attributed, by_operator, by_source, differs, listed, shared
 from graphflops.comparison.export_check import ledger
-from graphflops.comparison.growth import bounds, crossings, growth
 from graphflops.comparison.result import (
     Cause,
     Comparison,
@@ -57,7 +56,9 @@ def compared(old: Report, new: Report, uniform: Callable[[str], float | None] = 
     modules = _ranked(entries, rank) if has_modules else []
     folds = _ranked(folded(modules), rank)
     totals = _totals(old, new, sizes, trees.kinds, training=trees.training)
-    unknown = tuple(_unknown(old, new))
+    before, after = old.coverage.unknown_ops, new.coverage.unknown_ops
+    calls_of = ((op, before.get(op, 0), after.get(op, 0)) for op in {**after, **before})
+    unknown = tuple([UnknownChange(*each) for each in calls_of if each[1] != each[2]])
     inputs = tuple(starmap(InputChange, different_inputs(old, new, sizes)))
     calls = {} if export else aligned(old, new, trees.pairs, numbers)
     wiring = [Remark("rewired", said)] if (said := told(tuple(rewired(old, new, calls, numbers)))) else []
@@ -86,7 +87,7 @@ def compared(old: Report, new: Report, uniform: Callable[[str], float | None] = 
     return replace(comparison, same=_is_same(comparison))
 
 
-def _trees(old: Report, new: Report) -> tuple[Trees, tuple[Sequence[int | None], Sequence[int | None]]]:
+def _trees(old: Report, new: Report) -> tuple[Trees, Numbers]:
     """Both programs as trees of paired modules, and the number of each row's interned call."""
     joined = join(old, new)
     kinds = InternedCalls(joined.value)
@@ -111,7 +112,7 @@ def _trees(old: Report, new: Report) -> tuple[Trees, tuple[Sequence[int | None],
     return made, numbers
 
 
-def _groups(trees: Trees, numbers: Any, rank: Rank) -> dict[str, Any]:
+def _groups(trees: Trees, numbers: Numbers, rank: Rank) -> dict[str, Any]:
     """Operators, but not of an export, and source lines that changed."""
     ops, unchanged_ops = _changed([] if trees.export else by_operator(trees, numbers), rank)
     sources, unchanged_sources = _changed(by_source(trees, numbers), rank)
@@ -243,13 +244,6 @@ def _on_devices(old: Report, new: Report) -> Iterator[tuple[str, Dim, Dim]]:
     for phase, name in (("inference", "forward"), ("training", "step")):
         if all(phase in of for of in needed):
             yield name, needed[0][phase], needed[1][phase]
-
-
-def _unknown(old: Report, new: Report) -> Iterator[UnknownChange]:
-    before, after = old.coverage.unknown_ops, new.coverage.unknown_ops
-    for op in {**after, **before}:
-        if before.get(op, 0) != after.get(op, 0):
-            yield UnknownChange(op, before.get(op, 0), after.get(op, 0))
 
 
 def _changed_calls(old: Report, new: Report, modules: Iterable[ModuleChange]) -> dict[int, int]:

@@ -97,7 +97,11 @@ def constants(report: Report, renamed: Callable[[Dim], Dim]) -> Constants:
                 roots.setdefault(name, (name,))
         read = row.inputs[operator(row.op).reads_sizes :]
         used = [named for named in read if named.name not in changing]
-        if nested or row.regions or not report.inputs or len(used) < len(read) or not _follows(row):
+        is_drawn = operator(row.op).kind in (
+            "random",
+            "sequence",
+        )  # results do not follow from the operands listed
+        if nested or row.regions or not report.inputs or len(used) < len(read) or is_drawn:
             found.rows.append(row)
             changing.update(named.name for named in row.outputs)
             for name, type_ in used:
@@ -132,11 +136,6 @@ def _by_need(report: Report, regions: tuple[str, ...]) -> tuple[list[Row], list[
         elif row.cost.matrix_flops != 0:
             unused.append(row)
     return needed[::-1], unused[::-1]
-
-
-def _follows(row: Row) -> bool:
-    """True if the results follow from the operands listed: they are not drawn at random, nor taken from a sequence."""
-    return operator(row.op).kind not in ("random", "sequence")
 
 
 @lru_cache(maxsize=10_000)

@@ -7,7 +7,16 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from graphflops.comparison.align import Pairs, differ, out_of_order
-from graphflops.comparison.calls import NumberedRow, RowPair, changes, different, facts, ordered, own_name
+from graphflops.comparison.calls import (
+    NumberedRow,
+    Numbers,
+    RowPair,
+    changes,
+    different,
+    facts,
+    ordered,
+    own_name,
+)
 from graphflops.comparison.result import Fact, Figure, GroupChange, ModuleChange, Status
 from graphflops.comparison.sizes import JointSizes
 from graphflops.comparison.tree import ComparedModule, Counts, InternedCalls, counted
@@ -197,7 +206,13 @@ def _own_facts(
     trees: Trees, ours: ComparedModule, theirs: ComparedModule, pairs: Sequence[RowPair]
 ) -> Iterator[Fact]:
     """The differences of a module itself, without its submodules."""
-    yield from _shared(trees, ours, theirs)
+    # Parameters whose set of sharing modules changed.
+    before, after = trees.shared[0].get(ours.path, {}), trees.shared[1].get(theirs.path, {})
+    for name in {**before, **after}:
+        were = before.get(name, set())
+        partners = {_path_now(trees, path) for path in were}
+        if partners != after.get(name, set()):
+            yield Fact("shared", ", ".join(sorted(were)), ", ".join(sorted(after.get(name, ()))), name)
     if ours.parameters != theirs.parameters:
         yield Fact("parameters", str(ours.parameters), str(theirs.parameters))
     if trees.export:
@@ -218,16 +233,6 @@ def _work(trees: Trees, before: Counts, after: Counts) -> Iterator[Fact]:
     unknown = trees.kinds.unknown(before), trees.kinds.unknown(after)
     if unknown[0] != unknown[1]:
         yield Fact("unknown", str(unknown[0]), str(unknown[1]))
-
-
-def _shared(trees: Trees, ours: ComparedModule, theirs: ComparedModule) -> Iterator[Fact]:
-    """Parameters whose set of sharing modules changed."""
-    before, after = trees.shared[0].get(ours.path, {}), trees.shared[1].get(theirs.path, {})
-    for name in {**before, **after}:
-        were = before.get(name, set())
-        partners = {_path_now(trees, path) for path in were}
-        if partners != after.get(name, set()):
-            yield Fact("shared", ", ".join(sorted(were)), ", ".join(sorted(after.get(name, ()))), name)
 
 
 def _path_now(trees: Trees, path: str) -> str:
@@ -279,21 +284,15 @@ def attributed(old: Report, new: Report) -> Mapping[str, int]:
 _Names = tuple["str | None", "str | None"]
 
 
-def by_operator(
-    trees: Trees, numbers: tuple[Sequence[int | None], Sequence[int | None]]
-) -> Iterator[GroupChange]:
+def by_operator(trees: Trees, numbers: Numbers) -> Iterator[GroupChange]:
     """One group for each operator, unchanged ones included."""
-    sides = zip(trees.reports, numbers, strict=True)
-    groups = [_grouped([row.op for row in report.rows], kinds) for report, kinds in sides]
+    groups = _grouped(trees, numbers, "op")
     yield from _compared(trees, groups, {name: name for name in groups[0]})
 
 
-def by_source(
-    trees: Trees, numbers: tuple[Sequence[int | None], Sequence[int | None]]
-) -> Iterator[GroupChange]:
+def by_source(trees: Trees, numbers: Numbers) -> Iterator[GroupChange]:
     """One group for each source line, unchanged ones included; a line is paired with the one that has most of its calls."""
-    sides = zip(trees.reports, numbers, strict=True)
-    groups = [_grouped([row.source for row in report.rows], kinds) for report, kinds in sides]
+    groups = _grouped(trees, numbers, "source")
     # Calls of an export are not aligned, but both name the lines of one source.
     pairs = {line: line for line in groups[0]} if trees.export else followed(_aligned(trees))
     yield from _compared(trees, groups, pairs)
@@ -329,12 +328,14 @@ def _aligned(trees: Trees) -> Iterator[tuple[str, str]]:
                     yield old[index].source, new[other].source
 
 
-def _grouped(names: Sequence[str], kinds: Sequence[int | None]) -> dict[str, Counts]:
-    groups: dict[str, list[int]] = {}
-    for name, kind in zip(names, kinds, strict=True):
-        if kind is not None:
-            groups.setdefault(name, []).append(kind)
-    return {name: counted(members) for name, members in groups.items()}
+def _grouped(trees: Trees, numbers: Numbers, column: str) -> list[dict[str, Counts]]:
+    """In either program, the kinds of calls by what a column of their rows says."""
+    sides: list[dict[str, list[int]]] = [{}, {}]
+    for groups, report, kinds in zip(sides, trees.reports, numbers, strict=True):
+        for row, kind in zip(report.rows, kinds, strict=True):
+            if kind is not None:
+                groups.setdefault(getattr(row, column), []).append(kind)
+    return [{name: counted(members) for name, members in groups.items()} for groups in sides]
 
 
 def _compared(

@@ -142,7 +142,8 @@ def _joint(
     sides: Sequence[_Known], value: int | None, assumed: bool,
 ) -> JointSize:  # fmt: skip
     ours, theirs = (one.own[side][0] if one.own[side] else sides[side].fixed for side in (0, 1))
-    places = _where(reports, one.own)
+    infos = [report.symbols[own] for report, names in zip(reports, one.own, strict=True) for own in names]
+    places = tuple(dict.fromkeys(place for info in infos for place in info.where))
     computed: dict[str, Dim] = {}
     for side in (1, 0):
         for own in one.own[side]:
@@ -339,12 +340,6 @@ def _joint_names(classes: Sequence[_Class], called: tuple[Mapping[str, str], Map
             name = f"{word}_new{tries[word] if tries[word] > 1 else ''}"
         chosen[name] = None
     return [*chosen]
-
-
-def _where(reports: tuple[Report, Report], own: Sequence[Sequence[str]]) -> tuple[str, ...]:
-    infos = [report.symbols[name] for report, names in zip(reports, own, strict=True) for name in names]
-    places = {place: None for info in infos for place in info.where}
-    return tuple(places)
 
 
 def _remarks(size: JointSize, settled: Sequence[int | None], hints: Sequence[int | None]) -> Iterator[Remark]:

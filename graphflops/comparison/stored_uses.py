@@ -43,7 +43,8 @@ class Matcher:
         self.old, self.new, self.uniform = old, new, uniform
         self.found = StoredUses()
         self.left = old.trained()
-        self.free = [use for use in new.uses if _is_weight(use)]
+        # Constants that may stand for a parameter, also in integers, as a quantizer stores it.
+        self.free = [use for use in new.uses if use.roots and use.dtype.name not in ("bool", "int64")]
         self.all = tuple(self.free)
         self.partners: dict[str, set[str]] = defaultdict(set)
         self.met: set[tuple[str, str]] = set()  # parameters that were paired, with the module of the use
@@ -235,11 +236,6 @@ def _is_repeated(use: ConstantUse, stored: Dim) -> bool:
 
 def _norms(rows: Iterable[Row]) -> dict[str, Row]:
     return {row.module: row for row in rows if operator(row.op).name == "batch_norm"}
-
-
-def _is_weight(use: ConstantUse) -> bool:
-    """True for a constant that may stand for a parameter, also in integers, as a quantizer stores it."""
-    return bool(use.roots) and use.dtype.name not in ("bool", "int64")
 
 
 def _same_name(ours: ConstantUse, theirs: ConstantUse) -> bool:

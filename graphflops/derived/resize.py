@@ -1,18 +1,25 @@
-"""Evaluates a saved report at other sizes: its formulas hold them open, so the model itself is not needed."""
+"""A report at other sizes, one or many: its formulas hold them open, so the model itself is not needed; with its times."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import fields, is_dataclass, replace
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from itertools import product
 from typing import Any
 
-from graphflops.dims import Expr
+from graphflops.base.rendered import Rendered
+from graphflops.cost import QUANTITIES
+from graphflops.derived.items import throughput
+from graphflops.dims import Expr, evaluate
 from graphflops.errors import ModelError, shown
-from graphflops.open_sizes import of_report
+from graphflops.open_sizes import is_computed, of_report
 from graphflops.passes.bind import axes_of_inputs, outside
 from graphflops.passes.guards import known_sizes, refuse_broken
 from graphflops.passes.sizes import refuse_impossible
-from graphflops.report import Report, Timeline, Totals, known_values, without_assumed
+from graphflops.report import Report, Totals, known_values, without_assumed
+from graphflops.report.call_time import PhaseTime
+from graphflops.report.size_names import span
 
 _ADVICE = "analyze the model itself"
 
@@ -137,16 +144,127 @@ def _without_times(report: Report) -> Report:
 
 def _peak_node(report: Report, totals: Totals) -> str:
     """The call at which the timeline holds the most; "" where there is no timeline, or a size is open."""
-    held = _held(report, report.memory)
-    if held is None:
+    from graphflops.memory.ledger import live_bytes
+
+    sizes = [report.value(entry.bytes) for entry in report.memory.held]
+    known = [size for size in sizes if size is not None]
+    if len(known) != len(sizes):
         return totals.peak_node if isinstance(totals.peak_bytes, int) and not report.memory.rows else ""
+    held = live_bytes(report.memory, known)
     return report.rows[report.memory.rows[held.index(max(held))]].node if held else totals.peak_node
 
 
-def _held(report: Report, memory: Timeline) -> list[int] | None:
-    """Bytes held at each moment; None where a size has no value."""
-    from graphflops.memory.ledger import live_bytes
+MOST = 10_000  # points
 
-    sizes = [report.value(entry.bytes) for entry in memory.held]
-    known = [size for size in sizes if size is not None]
-    return live_bytes(memory, known) if len(known) == len(sizes) else None
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """Cost of a program at one choice of sizes; None for a quantity whose formula has another size without a value.
+
+    cost: FLOPs and bytes as in a report; in a training analysis those of the whole step. time: of the same, predicted for
+    these sizes; None without a device. rates: how many tokens, images and the like a second. serving: of a decoder's step,
+    quantities by name (fitting/cells.py).
+    """
+
+    sizes: Mapping[str, int]
+    cost: Mapping[str, int | None]
+    peak_bytes: int | None
+    time: PhaseTime | None = None
+    rates: Mapping[str, float] = field(default_factory=dict)
+    serving: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def traffic(self) -> int | None:
+        """Bytes read and written."""
+        read, written = self.cost["read_bytes"], self.cost["written_bytes"]
+        return None if read is None or written is None else read + written
+
+    @property
+    def intensity(self) -> float | None:
+        """Matrix FLOPs a byte."""
+        flops, moved = self.cost["matrix_flops"], self.traffic
+        return flops / moved if flops is not None and moved else None
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Sweep(Rendered):
+    """A report at many sizes. notes: sizes that the program was not exported for, and where times are left out."""
+
+    report: Report
+    points: tuple[Point, ...]
+    notes: tuple[str, ...] = ()
+
+    @staticmethod
+    def of(
+        report: Report,
+        sizes: Mapping[str, Sequence[int]],
+        report_of: Callable[[Mapping[str, int]], Report] | None = None,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> Sweep:
+        """The points of `sweep`, and a note for each size that has values beyond its range.
+
+        report_of: the analysis at given sizes, by symbol. Times are no formulas, so a report for a device takes one for each
+        point; without it points have no times. progress: called with (points done, points in all).
+        """
+        points, notes = sweep(report, sizes), beyond(report, sizes)
+        if report.device and report_of is not None:
+            for place, point in enumerate(points):
+                found = report_of(values_at(report, point.sizes))
+                time = found.step_time or found.totals.time
+                points[place] = replace(point, time=time, rates=throughput(found))
+                if progress is not None:
+                    progress(place + 1, len(points))
+        elif report.device:
+            notes.append("times are no formulas: a saved report has none at other sizes; give the model")
+        return Sweep(report, tuple(points), tuple(notes))
+
+
+def sweep(report: Report, sizes: Mapping[str, Sequence[int]]) -> list[Point]:
+    """The program at every combination of the sizes.
+
+    sizes: values by symbol (`s27`), label, input axis (`ids[1]`, its own size) or pattern (`past_*[2]`), in the order in
+    which they vary, the last one fastest; sizes that are always equal under all of their names (`keys[2]=values[2]`).
+    Raises ModelError for a name that no open size of the report has or that is given twice, for an axis that cannot have a
+    size, where a size of a result is negative, and for more than 10,000 points.
+    """
+    given = [symbol for name in sizes for symbol in _symbols(report, name)]
+    twice = next((symbol for symbol in given if given.count(symbol) > 1), None)
+    if twice is not None:
+        raise ModelError(f"the sweep gives {shown(report.names[twice])} twice: every size once")
+    count = math.prod(map(len, sizes.values()))
+    if count > MOST:
+        raise ModelError(f"the sweep has {count:,} points, more than {MOST:,}: give fewer values")
+    step = report.step() or report.totals
+    points = []
+    for each in product(*sizes.values()):
+        chosen = dict(zip(sizes, each, strict=True))
+        values = {**report.values, **values_at(report, chosen)}
+        refuse_impossible(report.symbols, report.inputs, report.rows, values)
+        cost = {name: evaluate(getattr(step.cost, name), values) for name in QUANTITIES}
+        points.append(Point(chosen, cost, evaluate(step.peak_bytes, values)))
+    return points
+
+
+def _symbols(report: Report, name: str) -> frozenset[str]:
+    """The symbols that a size of this name is made of."""
+    sizes = of_report(report).sizes_of(name).values()
+    return frozenset().union(*(size.symbols for size in sizes if isinstance(size, Expr)))
+
+
+def beyond(report: Report, sizes: Mapping[str, Sequence[int]]) -> list[str]:
+    """One line for each size with values outside the range for which the program was exported."""
+    lines = []
+    for name, values in sizes.items():
+        for size in of_report(report).sizes_of(name).values():
+            info = None if is_computed(size) else report.symbols.get(str(size))
+            low, high = (None, None) if info is None else (info.minimum, info.maximum)
+            outside = [
+                value
+                for value in values
+                if (low is not None and value < low) or (high is not None and value > high)
+            ]
+            if outside:
+                told = ", ".join(f"{value:,}" for value in outside[:3]) + (", …" if len(outside) > 3 else "")
+                lines.append(f"{shown(name)} = {told}: the program was exported for {span(low, high)}")
+                break
+    return lines

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,13 +15,13 @@ from graphflops.budget.amounts import amount
 from graphflops.derived.resize import values_at
 from graphflops.devices import Device, complete, published
 from graphflops.devices import device as device_named
-from graphflops.errors import OptionError
-from graphflops.fitting.cells import Cell, cell_of
-from graphflops.fitting.kv_cache import KvCache, kv_cache, requests_within
-from graphflops.fitting.remedies import Remedy
+from graphflops.errors import GraphflopsError, OptionError
+from graphflops.fitting.cells import Cell, KvCache, cell_of, kv_cache, requests_within
 from graphflops.fitting.varied_size import SPARE, VariedSize, room
 from graphflops.loading import Model, opened
-from graphflops.memory.ledger import on_device
+from graphflops.memory.allocator import ExpandableAllocator
+from graphflops.memory.ledger import at_sizes, on_device
+from graphflops.open_sizes import of_report
 from graphflops.report import PhaseMemory, Report
 from graphflops.report.contradictions import contradicted
 from graphflops.training import Training, training_of
@@ -140,7 +141,6 @@ def fits(
         return replace(found, cell=cell_of(report, chosen, timed.totals.time))
     if found.fits or saved or len(devices) > 1:
         return found
-    from graphflops.fitting.remedies import remedies
 
     return replace(found, remedies=tuple(remedies(report, report_of, step, first)))
 
@@ -186,3 +186,107 @@ def _count(size: VariedSize, device: Device) -> int:
         middle = (low + high) // 2
         low, high = (middle, high) if size.is_within(size.sizes[middle - 1], device) else (low, middle)
     return low
+
+
+_ADAM = ("adam", "adamw")
+_EXPANDABLE = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
+
+
+@dataclass(frozen=True, slots=True)
+class Remedy:
+    """A change that takes less memory. option: how to say it. needed: bytes with it; fits: whether that is enough."""
+
+    change: str
+    option: str
+    needed: int
+    fits: bool
+
+
+def remedies(
+    report: Report, report_of: Callable[..., Report], step: Training | None, device: Device
+) -> Iterator[Remedy]:
+    """Changes that take less memory, the simplest first.
+
+    report_of: analyzes the model with another training step, or with other sizes.
+    """
+    now, _ = VariedSize(report).needed(device)
+    # The same with segments that grow, in which fewer gaps stay.
+    entry = on_device(report.memory_use[-1], device)
+    needed = report.value(at_sizes(entry, report.values, ExpandableAllocator(), report.rows).taken) or 0
+    yield from _less(Remedy("segments that grow", _EXPANDABLE, needed, needed <= device.memory_bytes), now)
+
+    def tried(change: str, option: str, changed: Training | None, **more: Any) -> list[Remedy]:
+        try:
+            found = report_of(changed, **more)
+        except GraphflopsError:  # a change that this program does not take
+            return []
+        return _less(Remedy(change, option, *VariedSize(found).needed(device)), now)
+
+    if report.execution == "eager":
+        yield from tried("torch.compile", "--execution compiled", step, execution="compiled")
+    for change, option, changed, sizes in _half(report, step):
+        yield from tried(change, option, changed, **sizes)
+    for change, option, changed in () if step is None else _steps(report, step):
+        yield from tried(change, option, changed)
+
+
+def _steps(report: Report, step: Training) -> Iterator[tuple[str, str, Training]]:
+    """Training steps that take less memory: what changes, how to say it, and the step."""
+    if step.optimizer in _ADAM and step.implementation == "foreach":
+        yield "fused optimizer", f"--optimizer {step.optimizer}:fused", replace(step, implementation="fused")
+    blocks = () if step.recompute else tuple(repeated_modules(report.modules))
+    if blocks:
+        option = " ".join(f"--recompute '{pattern}'" for pattern in blocks)
+        yield "recompute activations", option, replace(step, recompute=blocks)
+    if step.precision is None and "float32" in report.parameter_dtypes:
+        yield "autocast to bfloat16", "--precision bf16-mixed", replace(step, precision="bf16-mixed")
+        yield "all in bfloat16", "--precision bf16", replace(step, precision="bf16")
+    if step.optimizer in _ADAM:
+        single = replace(step, optimizer="adafactor", implementation=None)
+        yield "an optimizer with factored state", "--optimizer adafactor", single
+    if not step.lora_rank:
+        yield "adapters of rank 16", "--lora 16", replace(step, lora_rank=16)
+    blocks = step.recompute or tuple(repeated_modules(report.modules))
+    if blocks and step.precision is None and "float32" in report.parameter_dtypes:
+        how = "fused" if step.optimizer in _ADAM else step.implementation
+        every = replace(step, recompute=blocks, precision="bf16-mixed", implementation=how)
+        yield "recompute, bfloat16, fused", "three of these options together", every
+
+
+def repeated_modules(modules: Mapping[str, str]) -> list[str]:
+    """Patterns of the outermost lists of modules of one type: `model.layers.*`."""
+    lists: dict[str, set[str]] = defaultdict(set)
+    sizes: dict[str, int] = defaultdict(int)
+    for path, kind in modules.items():
+        parent, _, name = path.rpartition(".")
+        if name.isdecimal():
+            lists[parent].add(kind)
+            sizes[parent] += 1
+    alike = [path for path, kinds in lists.items() if len(kinds) == 1 and sizes[path] > 1]
+    inside = tuple(f"{path}." for path in alike)
+    return [f"{path}.*".removeprefix(".") for path in alike if not path.startswith(inside)]
+
+
+def _half(
+    report: Report, step: Training | None
+) -> Iterator[tuple[str, str, Training | None, dict[str, Any]]]:
+    """Half the batch, in training in each of two micro-steps; none where the first axis of the inputs is not open, or 1."""
+    sizes, infos = of_report(report), report.symbols
+    symbol = next((name for name in infos if sizes.at_axis(name).name.endswith("[0]")), "")
+    name, size = sizes.stated[symbol] if symbol else ("", 0)
+    batch = report.value(size) or 0
+    if batch < 2:
+        return
+    half = -(-batch // 2)
+    given = {one: info.value for one, info in infos.items() if info.given_by == "user" and one != symbol}
+    halved, option = {"dims": {**given, name: half}, "inputs": None}, f"--dim '{name}={half}'"
+    if step is None:
+        yield "half the batch", option, None, halved
+    else:
+        changed = replace(step, accumulate=2 * step.accumulate)
+        yield "half the batch, twice", f"--accumulate {changed.accumulate} {option}", changed, halved
+
+
+def _less(remedy: Remedy, now: int) -> list[Remedy]:
+    """The remedy, if it takes less than is needed now."""
+    return [remedy] if remedy.needed < now else []

@@ -22,8 +22,7 @@ from graphflops.errors import FileError, GraphflopsError, RunError, shown
 from graphflops.exporters import onnx
 from graphflops.onnx_audit.audit import Audit, Fix, audit
 from graphflops.onnx_audit.catalogue import checks
-from graphflops.onnx_fix.sessions import Run
-from graphflops.onnx_fix.steps import Steps
+from graphflops.onnx_fix.sessions import Run, Steps
 from graphflops.passes.bind import OTHER
 from graphflops.report import Execution, Report
 from graphflops.report.findings import Finding
@@ -119,19 +118,14 @@ def fixed(
     for with_unsafe in (False, True)[: 1 + unsafe]:
         work.extend(with_unsafe)
     best, done = work.best, tuple(work.best.applied.values())
-    comparison = _compared(path, best.file, on, sizes) if done else None
+    comparison = None
+    if done:
+        device, execution = on or (None, None)
+        comparison = compare(path, best.file, device=device, execution=execution, **sizes)
+        origin = replace(comparison.new.origin, path=f"{path}, fixed")
+        comparison = replace(comparison, new=replace(comparison.new, origin=origin))
     results = (tuple(work.runs), reason, work.difference, given)
     return Fixed(path, best.file, done, tuple(work.undone), before, best.audit, comparison, *results)
-
-
-def _compared(
-    path: str, file: str, on: tuple[str, Execution | None] | None, sizes: Mapping[str, Any]
-) -> Comparison:
-    """What the fixes changed, on a device where one is named."""
-    device, execution = on or (None, None)
-    comparison = compare(path, file, device=device, execution=execution, **sizes)
-    origin = replace(comparison.new.origin, path=f"{path}, fixed")
-    return replace(comparison, new=replace(comparison.new, origin=origin))
 
 
 class _Trial(NamedTuple):

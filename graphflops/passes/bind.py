@@ -15,7 +15,7 @@ from graphflops.graph import Graph, Symbol
 from graphflops.open_sizes import OpenSizes, Range, axes_of, is_computed
 from graphflops.passes.guards import known_sizes, refuse_broken
 from graphflops.report import Diagnostic, SymbolInfo
-from graphflops.report.diagnostics import diagnostic
+from graphflops.report.contradictions import diagnostic
 from graphflops.report.size_names import collapsed, matching, span
 from graphflops.tensor import TensorType, UnknownType
 

@@ -16,7 +16,7 @@ from graphflops.exporters.types import STORED
 from graphflops.graph import Graph, Node, Ref
 from graphflops.passes.bind import Binding
 from graphflops.report import Diagnostic
-from graphflops.report.diagnostics import diagnostic
+from graphflops.report.contradictions import diagnostic
 from graphflops.tensor import OptionalType, SequenceType, TensorType, UnknownType, sizes_in
 
 _EVEN = 12  # sizes without an example are tried at multiples of it: halves and thirds of them are whole

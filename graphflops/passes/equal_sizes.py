@@ -17,7 +17,7 @@ from graphflops.graph import Graph, Node, Ref, Symbol
 from graphflops.ops import Op
 from graphflops.passes.bind import Binding, bind, open_sizes
 from graphflops.passes.price import Fact, FindFact
-from graphflops.report.diagnostics import diagnostic
+from graphflops.report.contradictions import diagnostic
 from graphflops.report.size_names import collapsed, named
 from graphflops.tensor import TensorType, with_sizes
 

@@ -11,7 +11,7 @@ from graphflops.passes.program import NO_TIME, MemoryUse, Peak, PricedProgram, P
 from graphflops.passes.recorded_step import exchanges
 from graphflops.report import Coverage, Diagnostic, Execution, PhaseMemory, Report, Row, Totals
 from graphflops.report.call_time import PhaseTime
-from graphflops.report.diagnostics import diagnostic
+from graphflops.report.contradictions import diagnostic
 
 
 def report(

@@ -6,8 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from graphflops.base.protobuf import field, packed
 from graphflops.cost import Cost
-from graphflops.derived.dependencies import Memory
-from graphflops.derived.timeline import Span, timeline
+from graphflops.derived.timeline import Memory, Span, timeline
 from graphflops.dims import total
 from graphflops.errors import OptionError
 from graphflops.graph import Ref

@@ -9,11 +9,10 @@ from typing import Any
 import msgspec
 
 from graphflops.base.lazy import imported
-from graphflops.render.csv import written
+from graphflops.render.exact import inert, written
 from graphflops.render.formats import DOCUMENTS
 from graphflops.render.html.fragment import escaped as html_escaped
 from graphflops.render.html.fragment import table as html_table
-from graphflops.render.json import inert
 from graphflops.render.markdown import drawn, escaped
 from graphflops.render.table import Page, Styled
 from graphflops.render.tables import Listing, TextTable

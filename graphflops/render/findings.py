@@ -15,8 +15,8 @@ from graphflops.base.numbered import numbered, unnumbered
 from graphflops.base.units import measured, memory, number, percent
 from graphflops.dims import Dim, evaluate, total
 from graphflops.render.brief import conclusion, counted, state
+from graphflops.render.exact import inert, quantity
 from graphflops.render.fixes import offered
-from graphflops.render.json import inert, quantity
 from graphflops.render.markdown import drawn, escaped, fitted
 from graphflops.render.table import Page
 from graphflops.render.tables import Entry, TextTable
@@ -137,16 +137,13 @@ class _Section:
         self.at = f"costs at {assumptions(model.assumed)}" if is_told else ""
         self.limits = [limit_table(model.limits)] if model.limits else []
         is_audit = found.command == "audit"
-        self.codes = [_code(one, shares, top or found.per_code, is_audit) for one in _ranked(model, shares)]
-
-
-def _ranked(model: ModelFindings, shares: Shares) -> list[list[Finding]]:
-    """The findings by code and fix, the most severe first, then the most expensive."""
-    by_code: dict[tuple[str, str, str], list[Finding]] = {}
-    for finding in model.findings:
-        by_code.setdefault((finding.code, finding.severity, finding.fix), []).append(finding)
-    rank = SEVERITIES.index
-    return sorted(by_code.values(), key=lambda each: (rank(each[0].severity), -shares.share(each)))
+        by_code: dict[tuple[str, str, str], list[Finding]] = {}
+        for finding in model.findings:
+            by_code.setdefault((finding.code, finding.severity, finding.fix), []).append(finding)
+        # The most severe first, then the most expensive.
+        rank = SEVERITIES.index
+        ranked = sorted(by_code.values(), key=lambda each: (rank(each[0].severity), -shares.share(each)))
+        self.codes = [_code(one, shares, top or found.per_code, is_audit) for one in ranked]
 
 
 def _code(findings: Sequence[Finding], shares: Shares, top: int | None, is_audit: bool) -> _Code:
@@ -270,17 +267,15 @@ def json(found: Findings) -> str:
     models = [
         {
             "model": safe(model.model, 10_000),
-            "findings": [_wire(finding, model) for finding in _sorted(model.findings)],
+            "findings": [
+                _wire(finding, model)
+                for finding in sorted(model.findings, key=lambda one: SEVERITIES.index(one.severity))
+            ],
             **({"limits": [*map(_limit_wire, model.limits)]} if found.command == "check" else {}),
         }
         for model in found.models
     ]
     return inert(msgspec.json.encode({"schema": 1, "models": models}))
-
-
-def _sorted(findings: Iterable[Finding]) -> list[Finding]:
-    """The most severe first, else in the order found."""
-    return sorted(findings, key=lambda finding: SEVERITIES.index(finding.severity))
 
 
 def limit_table(limits: Sequence[LimitResult]) -> TextTable:

@@ -123,14 +123,6 @@ def _notes(found: Fits) -> Iterator[str]:
         yield f"at {safe(found.varied, 60)} = {found.at_size:,}: {', '.join(said)}"
 
 
-def _requests(found: Fits) -> TextTable:
-    """How many requests fit beside one another, by the length of their caches."""
-    assert found.cache is not None
-    cache = found.cache
-    lines = [Entry([f"{n:,}", memory(cache.bytes_at(n)), f"{most:,}"]) for n, most in found.requests]
-    return TextTable(("length of the cache", "bytes of one", "requests that fit"), lines)
-
-
 def tables(found: Fits) -> Iterator[TextTable]:
     """The devices, what the memory holds, requests of a decoder, and what would take less."""
     numbers = Numbers(found.report.value, 40, found.report.names)
@@ -143,7 +135,10 @@ def tables(found: Fits) -> Iterator[TextTable]:
     if not found.fits and found.at_largest is None and len(found.verdicts) == 1:
         yield at_peak(found.report, found.entry, numbers)
     if found.requests:
-        yield _requests(found)
+        assert found.cache is not None
+        cache = found.cache
+        fitting = [Entry([f"{n:,}", memory(cache.bytes_at(n)), f"{most:,}"]) for n, most in found.requests]
+        yield TextTable(("length of the cache", "bytes of one", "requests that fit"), fitting)
     if found.remedies:
         lines = [
             Entry([one.change, one.option, memory(one.needed), "yes" if one.fits else "no"])

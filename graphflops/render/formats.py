@@ -59,8 +59,8 @@ class Format:
 
 # By the name of a class, the function that makes the document of one, which each of these formats writes.
 DOCUMENTS = {
-    "Sweep": "graphflops.render.sweep:document",
-    "Overview": "graphflops.render.overview:document",
+    "Sweep": "graphflops.render.derived:sweep_document",
+    "Overview": "graphflops.render.derived:overview_document",
     "History": "graphflops.render.history:document",
     "Fits": "graphflops.render.fits:document",
     "Serving": "graphflops.render.serving:document",
@@ -82,27 +82,27 @@ FORMATS = (
     Format("table", (), {
         **_documents("text", *_SCREEN),
         "Report": _by("table:table", (*_CUTS, "verbose", *_SCREEN)),
-        "Overview": _by("overview:table", _SCREEN),
+        "Overview": _by("derived:table", _SCREEN),
         "Comparison": _by("diff.texts:table", (*_CUTS, "verbose", *_SCREEN)),
         "Findings": _by("findings:table", ("top", "statistics", *_SCREEN)),
         "Validation": _by("validation:table", ("top", "show_kernel", *_SCREEN)),
-        "Answer": _by("graph.tables:table", ("top", *_SCREEN)),
+        "Answer": _by("graph:table", ("top", *_SCREEN)),
         "Statement": _by("statement:table", _SCREEN),
     }),
     Format("json", (".json",), {
         **_documents("json"),
-        "Report": _by("json:json"),
+        "Report": _by("exact:json"),
         "Comparison": _by("diff.json:json"),
         "Findings": _by("findings:json"),
         "Validation": _by("validation:json"),
-        "Answer": _by("graph.exchange:node_link"),
+        "Answer": _by("graph:node_link"),
         "Statement": _by("statement:json"),
     }),
     Format("csv", (".csv",), {
         **_documents("csv"),
-        "Report": _by("csv:csv", _CUTS, tree_with=("module",)),
+        "Report": _by("exact:csv", _CUTS, tree_with=("module",)),
         "Comparison": _by("diff.texts:csv", ("by", "top")),
-        "Answer": _by("graph.tables:csv"),
+        "Answer": _by("graph:csv"),
     }),
     Format("markdown", (".md", ".markdown"), {
         **_documents("markdown"),
@@ -110,16 +110,16 @@ FORMATS = (
         "Comparison": _by("diff.texts:markdown", (*_CUTS, "verbose", "limit")),
         "Findings": _by("findings:markdown", ("top", "limit")),
         "Validation": _by("validation:markdown", ("top",)),
-        "Answer": _by("graph.tables:markdown", ("top",)),
+        "Answer": _by("graph:markdown", ("top",)),
         "Statement": _by("statement:markdown"),
     }),
     Format("html", (".html", ".htm"), {
         "Report": _by("html.report:html"),
-        "Sweep": _by("html.sweep:html"),
+        "Sweep": _by("html.sweep:of_sweep"),
         "Comparison": _by("html.diff:html"),
         "History": _by("history:html"),
         "Serving": _by("html.sweep:serving"),
-        "Answer": _by("graph.drawings:html"),
+        "Answer": _by("graph:html"),
         "Statement": _by("statement:html"),
         "Plan": _by("plan:html"),
         "Validation": _by("picture.changes:html"),
@@ -135,14 +135,14 @@ FORMATS = (
         "Report": _by("chakra:chakra"), "Plan": _by("plan_traces:chakra", ("rank",)),
     }, binary=True),
     Format("dot", (".dot", ".gv"), {
-        "Report": _by("graph.drawings:dot_of_report", ("depth",)),
-        "Answer": _by("graph.drawings:dot"),
+        "Report": _by("graph:dot_of_report", ("depth",)),
+        "Answer": _by("graph:dot"),
     }),
-    Format("svg", (".svg",), {"Answer": _by("graph.drawings:svg")}),
-    Format("graphml", (".graphml",), {"Answer": _by("graph.exchange:graphml")}),
-    Format("mermaid", (".mmd", ".mermaid"), {"Answer": _by("graph.drawings:mermaid")}),
+    Format("svg", (".svg",), {"Answer": _by("graph:svg")}),
+    Format("graphml", (".graphml",), {"Answer": _by("graph:graphml")}),
+    Format("mermaid", (".mmd", ".mermaid"), {"Answer": _by("graph:mermaid")}),
     *(
-        Format(name, (), {"Statement": _by(f"statement_documents:{name}")})
+        Format(name, (), {"Statement": _by(f"statement:{name}")})
         for name in ("cyclonedx", "spdx", "huggingface")
     ),
 )  # fmt: skip

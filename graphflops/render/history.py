@@ -8,8 +8,7 @@ from typing import Any
 from graphflops.base.units import measured
 from graphflops.cost import REPORTED
 from graphflops.render.document import Document
-from graphflops.render.html.file import page
-from graphflops.render.html.fragment import escaped
+from graphflops.render.html.fragment import escaped, page
 from graphflops.render.html.fragment import table as drawn
 from graphflops.render.tables import Entry, Listing, TextTable
 from graphflops.render.text import safe
@@ -27,21 +26,18 @@ _WIDTH, _HEIGHT, _SIDE = 640, 140, 8  # of a chart, and the room around its line
 
 
 def document(found: History) -> Document:
-    """A line for each commit, the oldest first, with the change of FLOPs since the one before."""
-    grids = [grid(found)]
-    return Document(grids, headline=safe(found.path), exact=lambda: _listed(found), data=lambda: _data(found))
+    """A line for each commit, the oldest first, with the change of FLOPs since the one before.
 
-
-def _listed(found: History) -> Listing:
-    """Whole numbers; nothing where a figure is not known."""
-    heads = ("commit", "date", "path", *QUANTITIES, "error", "subject")
-    return Listing(heads, [[*_exact(point).values()] for point in found.points])
-
-
-def _data(found: History) -> dict[str, Any]:
-    """`{"history": 1, "path", "points": [...]}`: null for what is not known."""
+    For spreadsheets whole numbers, nothing where a figure is not known, which is null in JSON.
+    """
     head = {"history": SCHEMA, "tool": Tool("graphflops", __version__), "path": safe(found.path, 10_000)}
-    return {**head, "points": [_exact(point) for point in found.points]}
+    heads = ("commit", "date", "path", *QUANTITIES, "error", "subject")
+    return Document(
+        [grid(found)],
+        headline=safe(found.path),
+        exact=lambda: Listing(heads, [[*_exact(point).values()] for point in found.points]),
+        data=lambda: {**head, "points": [_exact(point) for point in found.points]},
+    )
 
 
 def html(found: History) -> str:

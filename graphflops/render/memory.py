@@ -1,16 +1,18 @@
-"""The memory of a program on a device, for a terminal and for Markdown."""
+"""The memory of a program on a device, the options of its training step, and the mesh of a recorded one, as text."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from math import prod
 
 from graphflops.base.numbered import numbered, unnumbered
+from graphflops.base.units import seconds
 from graphflops.dims import Dim, total
 from graphflops.memory.ledger import ENTRIES, is_alive, peak_moment
 from graphflops.memory.replay import OPTIMIZER
-from graphflops.render.text import Numbers, safe
-from graphflops.render.training import optimizer
-from graphflops.report import Held, HeldKind, PhaseMemory, Report, Timeline
+from graphflops.render.text import Numbers, count_of, listed, operator_name, safe
+from graphflops.report import Exchange, Held, HeldKind, PhaseMemory, Report, Timeline
+from graphflops.training import Training
 
 _LARGEST = 10
 _EXACT = ("weights", "buffers", "inputs", "optimizer", "context")  # calls of unknown cost add nothing to them
@@ -32,7 +34,9 @@ def need(report: Report, numbers: Numbers) -> str:
     """`runs in 1.520 GB, trains in 20.10 GB on NVIDIA H200 SXM (eager, AdamW)`."""
     phases = []
     for entry in report.memory_use:
-        phases.append(f"{_VERBS[entry.phase]} in {_least(report, entry)}{numbers.memory(entry.taken)}")
+        # Without a device its context and workspaces are missing too.
+        least = at_least(report) or (">= " if entry.context is None else "")
+        phases.append(f"{_VERBS[entry.phase]} in {least}{numbers.memory(entry.taken)}")
     device = report.memory_use[0].device
     place = f" on {safe(device, 60)}" if device else ""
     return f"{', '.join(phases)}{place} ({described(report)})"
@@ -41,11 +45,6 @@ def need(report: Report, numbers: Numbers) -> str:
 def at_least(report: Report) -> str:
     """What stands before an amount of memory that calls of unknown cost may add to."""
     return ">= " if report.coverage.unknown else ""
-
-
-def _least(report: Report, entry: PhaseMemory) -> str:
-    """As `at_least`; without a device its context and workspaces are missing too."""
-    return at_least(report) or (">= " if entry.context is None else "")
 
 
 def described(report: Report) -> str:
@@ -127,3 +126,91 @@ def at_peak(report: Report, entry: PhaseMemory, numbers: Numbers) -> Iterator[tu
     rest = [one for _, group in groups[_LARGEST:] for one in group]
     if rest:
         yield f"… {len(rest):,} more", "", "", numbers.memory(total(one.bytes for one in rest))
+
+
+_OPTIMIZERS = {"sgd": "SGD", "momentum": "SGD with momentum", "adamw": "AdamW", "none": "no optimizer"}
+
+
+def optimizer(training: Training) -> str:
+    """`AdamW`."""
+    return _OPTIMIZERS.get(training.optimizer, training.optimizer.capitalize())
+
+
+def training_words(training: Training) -> str:
+    """`AdamW (fused), bf16-mixed, 4 micro-steps, recomputes layers.*`: the optimizer and what is not the default."""
+    return ", ".join(_training_parts(training))
+
+
+def _training_parts(training: Training) -> Iterator[str]:
+    how = f" ({training.implementation})" if training.optimizer != "none" else ""
+    yield optimizer(training) + how
+    if training.precision:
+        yield training.precision
+    if training.accumulate > 1:
+        yield f"{training.accumulate:,} micro-steps"
+    if training.lora_rank:
+        is_default = training.lora_modules == Training().lora_modules
+        modules = "" if is_default else f" in {_names(training.lora_modules)}"
+        yield f"adapters of rank {training.lora_rank:,}{modules}"
+    for verb, names in (
+        ("freezes", training.freeze),
+        ("recomputes", training.recompute),
+        ("gradients of", training.grad_inputs),
+    ):
+        if names:
+            yield f"{verb} {_names(names)}"
+    if training.loss != Training().loss:
+        yield f"loss {training.loss}"
+
+
+def _names(names: tuple[str, ...]) -> str:
+    return listed(safe(name, 40) for name in names)
+
+
+def mesh_facts(report: Report, numbers: Numbers) -> Iterator[tuple[str, str]]:
+    """The mesh, and the bytes sent along each of its axes."""
+    mesh = report.mesh
+    assert mesh is not None
+    sizes = ", ".join(f"{safe(axis, 40)}={size}" for axis, size in mesh.axes.items())
+    devices = count_of(prod(mesh.axes.values()), "device")
+    yield "mesh", f"{sizes}: {devices}, of which rank {mesh.rank} is recorded"
+    along: dict[str, list[Exchange]] = {}
+    for exchange in report.exchanges:
+        along.setdefault(exchange.axis, []).append(exchange)
+    if along:
+        texts = (
+            f"{numbers.memory(total(each.bytes for each in sent))} {_axis(axis)}"
+            for axis, sent in along.items()
+        )
+        yield "by mesh axis", ", ".join(texts)
+    if report.device and len(along) > 1:
+        texts = (f"{_axis(axis)} {', '.join(_times(sent))} exposed" for axis, sent in along.items())
+        yield "collectives by axis", "; ".join(texts)
+
+
+def exchanges(report: Report, numbers: Numbers) -> tuple[tuple[str, ...], list[list[str]]]:
+    """Heads and a line for each kind of collective by axis, phase and module, those of numbered modules together.
+
+    Times only where they are known.
+    """
+    alike: dict[tuple[str, ...], list[Exchange]] = {}
+    lines = []
+    for exchange in report.exchanges:
+        key = exchange.axis, exchange.op, unnumbered(exchange.module), exchange.phase
+        alike.setdefault(key, []).append(exchange)
+    for group in alike.values():
+        modules = numbered([exchange.module for exchange in group])
+        calls, sent = sum(each.calls for each in group), total(each.bytes for each in group)
+        what = [_axis(group[0].axis), operator_name(group[0].op), safe(modules), group[0].phase]
+        lines.append([*what, f"{calls:,}", numbers.memory(sent), *(_times(group) if report.device else ())])
+    timed = ("time", "exposed") if report.device else ()
+    return ("axis", "collective", "module", "phase", "calls", "sent", *timed), lines
+
+
+def _times(exchanges: Sequence[Exchange]) -> list[str]:
+    """How long collectives run, and how long nothing else does."""
+    return [seconds(sum(one.seconds for one in exchanges)), seconds(sum(one.exposed for one in exchanges))]
+
+
+def _axis(axis: str) -> str:
+    return safe(axis, 40) or "no axis"

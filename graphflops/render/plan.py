@@ -64,7 +64,7 @@ def _data(found: Plan) -> dict[str, Any]:
 
 def html(found: Plan) -> str:
     """A page that needs no network and runs no script."""
-    from graphflops.render.html.file import page
+    from graphflops.render.html.fragment import page
 
     pictures = "".join(
         f"<figure><figcaption>{step.layout}: forward and backward by stage</figcaption>{schedule(step)}</figure>"

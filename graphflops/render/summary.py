@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from graphflops.base.lazy import imported
 from graphflops.base.units import memory, number, parameters
-from graphflops.cost import REPORTED, Cost
+from graphflops.cost import REPORTED
 from graphflops.dims import Dim, Expr
 from graphflops.dims.solving import affine, sizes_taken
 from graphflops.errors import elided
@@ -160,9 +160,18 @@ def facts(report: Report, ledger: Ledger, formula_width: int = _FORMULA) -> Iter
         seen = numbers.count(cost.matrix_flops - cost.masked_flops)
         hidden = numbers.count(cost.masked_flops)
         yield Fact("of these", f"{least}{hidden} skippable by masks, {least}{seen} visible")
-    yield from _other_facts(cost, numbers, least)
+    # Work beside the matrix products, then every quantity that no other line names.
+    if cost.vector_flops != 0 or cost.transcendentals != 0:
+        work = [f"{numbers.count(cost.vector_flops)} vector FLOPs"]
+        if cost.transcendentals != 0:
+            work.append(f"{least}{numbers.count(cost.transcendentals)} transcendentals")
+        yield Fact("elementwise", least + ", ".join(work), "", bool(least))
+    for quantity in REPORTED:
+        amount = getattr(cost, quantity.name)
+        if quantity.name not in NAMED and amount != 0:
+            yield Fact(quantity.label, least + numbers.amount(amount, quantity.unit), "", bool(least))
     if report.mesh is not None:
-        sent: Iterable[tuple[str, str]] = imported("graphflops.render.mesh:facts")(report, numbers)
+        sent: Iterable[tuple[str, str]] = imported("graphflops.render.memory:mesh_facts")(report, numbers)
         yield from (Fact(label, least + text if label != "mesh" else text) for label, text in sent)
     read, written = numbers.memory(cost.read_bytes), numbers.memory(cost.written_bytes)
     moved = f"{least}{read} read, {least}{written} written"
@@ -170,7 +179,7 @@ def facts(report: Report, ledger: Ledger, formula_width: int = _FORMULA) -> Iter
     yield Fact("bytes", moved + ratio, "", bool(least))
     yield Fact("peak memory", least + _peak(report, numbers), "", bool(least))
     if report.training is not None:
-        step: str = imported("graphflops.render.training:described")(report.training)
+        step: str = imported("graphflops.render.memory:training_words")(report.training)
         yield Fact("training", step)
     if report.memory_use:
         need: str = imported("graphflops.render.memory:need")(report, numbers)
@@ -220,19 +229,6 @@ def _matrix_facts(report: Report, ledger: Ledger, numbers: Numbers) -> Iterator[
         yield Fact("in types", ", ".join(parts))
     if any(row.phase == "backward" for row in report.rows):
         yield Fact("by phase", ", ".join(_by_phase(ledger, least)))
-
-
-def _other_facts(cost: Cost, numbers: Numbers, least: str) -> Iterator[Fact]:
-    """Work beside the matrix products, then every quantity that no other line names."""
-    if cost.vector_flops != 0 or cost.transcendentals != 0:
-        work = [f"{numbers.count(cost.vector_flops)} vector FLOPs"]
-        if cost.transcendentals != 0:
-            work.append(f"{least}{numbers.count(cost.transcendentals)} transcendentals")
-        yield Fact("elementwise", least + ", ".join(work), "", bool(least))
-    for quantity in REPORTED:
-        amount = getattr(cost, quantity.name)
-        if quantity.name not in NAMED and amount != 0:
-            yield Fact(quantity.label, least + numbers.amount(amount, quantity.unit), "", bool(least))
 
 
 def _coverage_facts(report: Report) -> Iterator[Fact]:

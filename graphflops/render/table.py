@@ -46,8 +46,10 @@ def table(
     ledger = Ledger(report, formula_width=room)
     page = Page(width, color)
     page.line((summary.title(report), "bold"), f"  {summary.headline(report)}")
-    for size, about in _padded(summary.sizes(report)):
-        page.line(f"  {size}", (f"  {about}", "dim"))
+    sizes = summary.sizes(report)
+    width_of_sizes = max((len(size) for size, _ in sizes), default=0)
+    for size, about in sizes:
+        page.line(f"  {size.ljust(width_of_sizes)}", (f"  {about}", "dim"))
     page.line()
     listed = list(summary.facts(report, ledger, max(room, 60)))
     room = max(len(fact.label) for fact in listed) + 2
@@ -79,11 +81,6 @@ def _fact_line(page: Page, fact: summary.Fact, room: int) -> None:
     gap = "    " if fact.text and beside else ""
     text = (fact.text, "red" if fact.alarming else "")
     page.line(("  " + fact.label.ljust(room), "bold"), text, gap, (beside, "dim" if gap else ""), hang=hang)
-
-
-def _padded(pairs: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
-    room = max((len(first) for first, _ in pairs), default=0)
-    return [(first.ljust(room), second) for first, second in pairs]
 
 
 class Page:

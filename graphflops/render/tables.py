@@ -80,9 +80,10 @@ def tables(
     if by is None and report.memory_use:
         yield from _memory(report, ledger.numbers)
     if by is None and report.exchanges:
-        from graphflops.render import mesh
+        from graphflops.render import memory
 
-        yield TextTable(mesh.heads(report), [Entry(line) for line in mesh.lines(report, ledger.numbers)], 4)
+        heads, lines = memory.exchanges(report, ledger.numbers)
+        yield TextTable(heads, [Entry(line) for line in lines], 4)
     if by in (None, "module"):
         yield _modules(report, ledger, DEEPEST if verbose and depth is None else depth, top, verbose)
     if by == "op":
@@ -94,14 +95,10 @@ def tables(
     if by is None:
         yield _groups("operator", ledger, _operators(ledger), top or _OPERATORS, idle=False)
     if report.device:
-        yield _times(report, by, top)
+        from graphflops.render import time
 
-
-def _times(report: Report, by: Cut | None, top: int | None) -> TextTable:
-    from graphflops.render import time
-
-    heads, lines = time.table(report, by, top)
-    return TextTable(heads, [Entry(line) for line in lines])
+        heads, lines = time.table(report, by, top)
+        yield TextTable(heads, [Entry(line) for line in lines])
 
 
 def _operators(ledger: Ledger) -> dict[str, Group]:
@@ -331,7 +328,10 @@ def layer_shapes(report: Report) -> dict[str, LayerShapes]:
         if row.phase == "backward":
             continue
         own = [x for x in row.inputs if not (x.name in made or x.name in given or row.regions)]
-        stored = [x.type for x in own if _is_weight(x.type)]
+        # No weights are single numbers, and the sizes and indices that exporters store.
+        stored = [
+            x.type for x in own if x.type.numel != 1 and x.type.rank > 0 and x.type.dtype.name != "int64"
+        ]
         for path in dict.fromkeys((row.module, *modules_around(row.module), "")):
             shapes = found.get(path, LayerShapes())
             outside = (
@@ -354,11 +354,6 @@ def _text(report: Report, tensor: TensorType | None) -> str:
     known = zip(values, tensor.shape, strict=True)
     sizes = (named(str(size), report.names) if value is None else str(value) for value, size in known)
     return f"[{', '.join(sizes)}]"
-
-
-def _is_weight(tensor: TensorType) -> bool:
-    """True for a stored tensor but for single numbers, and for the sizes and indices that exporters store."""
-    return tensor.numel != 1 and tensor.rank > 0 and tensor.dtype.name != "int64"
 
 
 def _size(tensor: TensorType) -> int:

@@ -12,7 +12,7 @@ from graphflops.derived.items import cost_per_million, outside_of_calls, through
 from graphflops.devices import Device, complete, device, disturbance
 from graphflops.render.text import operator_name, safe
 from graphflops.report import Cut, Report, Row
-from graphflops.report.call_time import CallTime, PhaseTime
+from graphflops.report.call_time import PhaseTime
 
 _LINES = 12
 _MOSTLY = 0.5  # of the time
@@ -32,7 +32,9 @@ def facts(report: Report) -> Iterator[tuple[str, str]]:
     yield ("limited by", limits(whole))
     if whole.shares.get("launch", 0.0) >= _MOSTLY:
         yield "launches", "depend on the CPU; measure yours: graphflops profile --host-only"
-    if reached := _reached(whole):
+    matrix, memory = whole.matrix_utilization, whole.bandwidth_utilization
+    parts = ((matrix, "of the matrix peak"), (memory, "of the memory bandwidth"))
+    if reached := ", ".join(f"{percent(part, 1)} % {of}" for part, of in parts if part is not None):
         yield "reaches", reached
     yield from communication(report, whole)
     yield from rates(report, whole)
@@ -82,12 +84,6 @@ def _with_interval(time: PhaseTime) -> str:
     return f"{'>= ' if time.is_lower_bound else ''}{seconds(time.seconds)} ({interval(time.low, time.high)})"
 
 
-def _reached(time: PhaseTime) -> str:
-    matrix, memory = time.matrix_utilization, time.bandwidth_utilization
-    parts = ((matrix, "of the matrix peak"), (memory, "of the memory bandwidth"))
-    return ", ".join(f"{percent(part, 1)} % {of}" for part, of in parts if part is not None)
-
-
 @dataclass(slots=True)
 class Share:
     """The time of several calls together. bounds: seconds by what limits them."""
@@ -97,13 +93,6 @@ class Share:
     low: float = 0.0
     high: float = 0.0
     bounds: Counter[str] = field(default_factory=Counter)
-
-    def add(self, time: CallTime) -> None:
-        """Add the time of one call."""
-        self.seconds += time.seconds
-        self.low += time.low
-        self.high += time.high
-        self.bounds[time.bound] += time.seconds  # type: ignore[assignment]
 
     @property
     def bound(self) -> str:
@@ -124,7 +113,10 @@ def shares(report: Report, key: Callable[[Row], str | None]) -> dict[str, Share]
         share.calls += 1
         for time in (row.time, row.backward_time):
             if time is not None:
-                share.add(time)
+                share.seconds += time.seconds
+                share.low += time.low
+                share.high += time.high
+                share.bounds[time.bound] += time.seconds  # type: ignore[assignment]
     return dict(sorted(found.items(), key=lambda item: -item[1].seconds))
 
 

@@ -8,13 +8,13 @@ from typing import Any
 import msgspec
 
 from graphflops.base.units import memory, number
-from graphflops.render.json import inert
+from graphflops.render.exact import inert
 from graphflops.render.markdown import escaped, rows
 from graphflops.render.table import Page
 from graphflops.render.tables import Entry, TextTable
 from graphflops.render.text import count_of, listed, operator_name, safe
 from graphflops.report.size_names import together
-from graphflops.runtime.validation import NodeResult, Validation
+from graphflops.runtime.validation import SCHEMA, NodeResult, Validation
 from graphflops.version import __version__
 
 _TOP = 20  # calls that a table shows
@@ -85,15 +85,7 @@ def facts(found: Validation) -> Iterator[tuple[str, str]]:
         ours, counted = sum(a for a, _ in moved), sum(b for _, b in moved)
         yield "bytes", f"{memory(ours)} computed, {memory(counted)} measured in memory, the rest in the cache"
     yield from _times(found)
-    yield from _ranks(found)
-    if found.ceilings is not None:
-        rates = [f"{number(int(rate))}FLOP/s {safe(name)}" for name, rate in found.ceilings.flops.items()]
-        rates.append(f"{memory(int(found.ceilings.bandwidth))}/s copied")
-        yield "device", ", ".join(rates) + ", measured"
-
-
-def _ranks(found: Validation) -> Iterator[tuple[str, str]]:
-    """What each process of a recorded step measured."""
+    # What each process of a recorded step measured.
     if found.predicted is not None and found.predicted.communication:
         sent, exposed = _seconds(found.predicted.communication), _seconds(found.predicted.exposed)
         yield "collectives", f"{sent} predicted, {exposed} of it exposed"
@@ -106,6 +98,10 @@ def _ranks(found: Validation) -> Iterator[tuple[str, str]]:
         if one.communication is not None and one.exposed is not None:
             parts.append(f"collectives {_seconds(one.communication)}, {_seconds(one.exposed)} of it exposed")
         yield f"rank {one.rank}", ", ".join(parts)
+    if found.ceilings is not None:
+        rates = [f"{number(int(rate))}FLOP/s {safe(name)}" for name, rate in found.ceilings.flops.items()]
+        rates.append(f"{memory(int(found.ceilings.bandwidth))}/s copied")
+        yield "device", ", ".join(rates) + ", measured"
 
 
 def _times(found: Validation) -> Iterator[tuple[str, str]]:
@@ -197,8 +193,6 @@ def markdown(found: Validation, *, top: int | None = None) -> str:
 
 def json(found: Validation) -> str:
     """Everything, one object on one line."""
-    from graphflops.runtime.validation import SCHEMA
-
     whole: dict[str, Any] = {
         "schema": SCHEMA,
         "tool": {"name": "graphflops", "version": __version__},

@@ -16,7 +16,7 @@ from graphflops.dims import Dim
 from graphflops.errors import OptionError
 from graphflops.memory.replay import snapshot as snapshot_of
 from graphflops.render import summary
-from graphflops.render.json import inert
+from graphflops.render.exact import inert
 from graphflops.render.ledger import Ledger, traffic
 from graphflops.render.text import operator_name, safe, short_type
 from graphflops.report import Report, Row

@@ -361,7 +361,7 @@ class Report(Rendered):
 
         Raises ModelError where no input has that axis.
         """
-        return imported("graphflops.derived.per_item:per_item")(self, axis)
+        return imported("graphflops.derived.items:per_item")(self, axis)
 
     def graph(self, level: GraphLevel = "call", depth: int | None = 2) -> Any:
         """The program as a `networkx.MultiDiGraph` with the costs of its nodes and the bytes of its edges.
@@ -376,7 +376,7 @@ class Report(Rendered):
 
         The columns are those of the CSV; what is not known is missing. OptionError where pandas is not installed.
         """
-        return imported("graphflops.render.csv:dataframe")(self, by=by, depth=depth)
+        return imported("graphflops.render.exact:dataframe")(self, by=by, depth=depth)
 
     def to_json(self) -> bytes:
         """The report as JSON, UTF-8, one object; raises nothing."""

@@ -25,11 +25,9 @@ def called(text: str, names: Mapping[str, str]) -> str:
 
 def named(text: str, names: Mapping[str, str]) -> str:
     """The text of a formula in the notation for people: `·` and powers, sizes by their names."""
-    return _PRODUCT.sub(_sign, called(text, names))
-
-
-def _sign(found: re.Match[str]) -> str:
-    return "·" if found[1] is None else found[1].translate(_RAISED)
+    return _PRODUCT.sub(
+        lambda found: "·" if found[1] is None else found[1].translate(_RAISED), called(text, names)
+    )
 
 
 def in_prose(text: str, names: Mapping[str, str]) -> str:

@@ -71,7 +71,7 @@ def _validated(request: dict[str, Any]) -> bytes:
 
 def _step_of_a_fix(task: str, request: dict[str, Any]) -> bytes:
     from graphflops.base.limits import Limits, limited
-    from graphflops.onnx_fix.steps import done
+    from graphflops.onnx_fix.sessions import done
 
     arguments = Path(request["arguments"]).read_bytes()
     limit_process(request["seconds"], None, request["writes"])

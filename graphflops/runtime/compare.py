@@ -223,7 +223,7 @@ class RunComparison:
             return
         for run in measured.kernels:
             masked = evaluate(row.cost.masked_flops, self.sizes.known)
-            yield from _kernel_checks(row, run, masked, flops, measured)
+            yield from _kernel_checks(run, masked, flops, measured)
         if measured.nests:
             return  # its nested calls are compared one by one
         if measured.kernels and measured.attention is None:
@@ -251,7 +251,7 @@ def _sized(typed: TensorType, sizes: dict[str, int]) -> TensorType:
 
 
 def _kernel_checks(
-    row: Row, run: KernelRun, masked: int | None, flops: int, measured: _Measured
+    run: KernelRun, masked: int | None, flops: int, measured: _Measured
 ) -> Iterator[CheckResult]:
     """Compare executed with predicted tiles, and unmasked scores with the analysis."""
     executed, predicted = (run.tiles, run.partial_tiles), run.predicted

@@ -195,9 +195,7 @@ class Execution:
         return self._opaque(argument.what) if kind is Opaque else argument
 
     def _opaque(self, what: str) -> Any:
-        if what in LAYOUTS:
-            return getattr(torch, what)
-        if what in MEMORY_FORMATS:
+        if what in LAYOUTS or what in MEMORY_FORMATS:
             return getattr(torch, what)
         if "." in what:  # the operator that a higher-order operator wraps
             return resolve(what.removeprefix("torch.ops."), self.trusted)

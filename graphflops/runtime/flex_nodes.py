@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from graphflops.runtime.flex import PreparedAttention
-    from graphflops.runtime.flex.configs import Kernel
+    from graphflops.runtime.flex.blocks import Kernel
 
 _LN2 = math.log(2)  # the log-sum-exp of torch's flex_attention has the base 2
 _LARGEST_BLOCK = 2**20  # without a block mask, torch passes one block of 2**30 rows
@@ -86,8 +86,24 @@ class Kernels:
         value: torch.Tensor,
     ) -> None:  # fmt: skip
         """Record the counts of a kernel."""
-        if self.counts:
-            self.runs.append(_run(attention, kernel, counts, query, value))
+        if not self.counts:
+            return
+        tiles, partial, visible = counts.sum(0).tolist()
+        predicted = attention.predicted(kernel, query, value)
+        width, value_width = int(query.shape[-1]), int(value.shape[-1])
+        # Backward: the scores again, and the gradients of query, key, value and probabilities.
+        pair = width + value_width if kernel == "forward" else 3 * width + 2 * value_width
+        run = KernelRun(
+            kernel=kernel,
+            tiles=tiles,
+            partial_tiles=partial,
+            predicted=(predicted.full_tiles, predicted.partial_tiles),
+            tile_flops=attention.tile_flops(kernel, query, value),
+            visible=visible,
+            pair_flops=2 * pair,
+            source=attention.source,
+        )
+        self.runs.append(run)
 
 
 def takes(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> bool:
@@ -155,27 +171,6 @@ def flex_attention_backward(
     kernels.ran(attention, "query_gradient", counts, query, value)
     kernels.ran(attention, "key_gradient", key_counts, query, value)
     return (*gradients, *[None] * len(score_mod_other_buffers))
-
-
-def _run(
-    attention: PreparedAttention, kernel: Any, counts: torch.Tensor, query: torch.Tensor, value: torch.Tensor
-) -> KernelRun:
-    tiles, partial, visible = counts.sum(0).tolist()
-    predicted = attention.predicted(kernel, query, value)
-    tile_flops = attention.tile_flops(kernel, query, value)
-    width, value_width = int(query.shape[-1]), int(value.shape[-1])
-    # Backward: the scores again, and the gradients of query, key, value and probabilities.
-    pair = width + value_width if kernel == "forward" else 3 * width + 2 * value_width
-    return KernelRun(
-        kernel=kernel,
-        tiles=tiles,
-        partial_tiles=partial,
-        predicted=(predicted.full_tiles, predicted.partial_tiles),
-        tile_flops=tile_flops,
-        visible=visible,
-        pair_flops=2 * pair,
-        source=attention.source,
-    )
 
 
 def _prepared(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -103,7 +102,8 @@ def gap(step: Step, ours: int, counted: int, ops: list[Any] | None) -> str:
     if counted == 0 and not any(getattr(op, "_overloadpacket", op) in flop_registry for op in ops):
         names = sorted({str(getattr(op, "_overloadpacket", op)) for op in ops} or {step.node.op})
         return f"FlopCounterMode has no formula for {', '.join(names[:3])}{', ...' if len(names) > 3 else ''}"
-    if ours == 4 * counted and any(x.is_complex() for x in _tensors(step)):
+    given = flat((*step.args, *step.kwargs.values()))
+    if ours == 4 * counted and any(isinstance(x, torch.Tensor) and x.is_complex() for x in given):
         return _COMPLEX
     if step.node.operator.name == "convolution_backward" and counted == _without_groups(step, ours):
         return _GROUPS
@@ -117,7 +117,3 @@ def _without_groups(step: Step, ours: int) -> int:
     each = ours // (wants_input + wants_weight) if wants_input or wants_weight else 0
     counted: int = each * (wants_input + groups * wants_weight)
     return counted
-
-
-def _tensors(step: Step) -> Iterator[torch.Tensor]:
-    return (x for x in flat((*step.args, *step.kwargs.values())) if isinstance(x, torch.Tensor))

@@ -1,25 +1,39 @@
-"""Runs a program from a file in a child process: a stranger may have written it, and it may crash torch or onnxruntime.
+"""Runs a program from a file in child processes: a stranger may have written it, and it may crash torch or onnxruntime.
 
-The child answers with JSON, which is checked here; nothing that it sends is unpickled. What it prints is escaped.
+A child answers with JSON, which is checked here; nothing that it sends is unpickled. What it prints is escaped.
+
+A recording is the program of one rank. Every process runs it with its own groups along the axes of the mesh, which is what
+it would run where ranks have the same program; where they have not, the step is refused. For the GPU's hardware counters the
+program runs once more under Nsight Compute, each call in a range named by the index of its row.
 """
 
 from __future__ import annotations
 
 import json
+import socket
 import subprocess
 import sys
 import tempfile
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import asdict, dataclass, replace
+from math import prod
 from typing import IO, Any
 
 import msgspec
 
 from graphflops import errors
 from graphflops.base.json_form import JsonForms, Session
-from graphflops.errors import FileError, GraphflopsError, RunError, shown
-from graphflops.runtime.validation import Validation
+from graphflops.dims import evaluate
+from graphflops.errors import FileError, GraphflopsError, ModelError, RunError, shown
+from graphflops.exporters import load
+from graphflops.exporters.meshes import ranks_along
+from graphflops.graph import Graph, Mesh
+from graphflops.kernels.moved import ONE_TO_ONE
+from graphflops.report import Report
+from graphflops.runtime.counters import RangeCount, explain_row, measure, range_name
+from graphflops.runtime.validation import CheckResult, NodeResult, Validation, Verdict
 
 _KIND = JsonForms({}).kind(Validation)
 _PRINTED = 2**16  # bytes of what the child prints that are shown
@@ -168,3 +182,85 @@ def _error(answer: Answer) -> Exception:
     if isinstance(known, type) and issubclass(known, GraphflopsError):
         return known(answer.message) if known is not errors.NoRuleError else FileError(answer.message)
     return RuntimeError(answer.message)
+
+
+def validate_ranks(
+    path: str, nproc: int, repeats: int, options: Mapping[str, Any], limits: ChildLimits
+) -> Validation:
+    """Run the recorded step of a file in `nproc` processes. Raises as `validate_file` does."""
+    refuse(load(path, options["model_name"]), nproc, options)
+    with socket.socket() as chosen:
+        chosen.bind(("127.0.0.1", 0))
+        port = chosen.getsockname()[1]
+    processes = [{"rank": rank, "count": nproc, "port": port} for rank in range(nproc)]
+    with ThreadPoolExecutor(nproc) as pool:
+        runs = [pool.submit(validate_file, path, repeats, options, limits, (), one) for one in processes]
+        for run in as_completed(runs):
+            run.result()  # of the first that fails: the others fail when they wait for it
+    return merged([run.result() for run in runs])
+
+
+def refuse(graph: Graph, nproc: int, options: Mapping[str, Any]) -> None:
+    """Raise ModelError, in one line, if the processes cannot all run the program of the recorded rank."""
+    assert graph.step is not None
+    mesh = graph.step.mesh or Mesh({}, {})
+    if (devices := prod(mesh.axes.values())) != nproc:
+        sizes = ",".join(f"{axis}={size}" for axis, size in mesh.axes.items())
+        path = shown(graph.origin.path)
+        raise ModelError(f"{path}: a step of {devices} devices ({shown(sizes)}): give --nproc {devices}")
+    if any(options[name] for name in ("dims", "names", "inputs", "random_weights")):
+        raise ModelError("a recorded step has its own sizes and inputs: leave --dim, --inputs and such out")
+    for name, group in mesh.groups.items():
+        if sorted(group.ranks) != ranks_along(mesh.axes, group.axis, mesh.rank):
+            along = "lies along no axes of the mesh: others' groups are not known"
+            raise ModelError(f"group {shown(name)} {along}")
+    for node in graph.nodes:
+        op = node.operator
+        splits = op.arguments(node.args, node.kwargs).get("input_split_sizes") if op.is_exchange else None
+        is_unequal = isinstance(splits, tuple) and len(set(splits)) > 1
+        if is_unequal or op.name in ONE_TO_ONE:
+            what = "parts of unequal sizes" if is_unequal else "the ranks of a pipeline"
+            where = f"{node.name} ({shown(node.op)})"
+            raise ModelError(f"{where}: {what}: other ranks have programs of their own")
+
+
+def merged(found: Sequence[Validation]) -> Validation:
+    """The first rank's validation, with the checks in which others differ."""
+    nodes = []
+    for of_ranks in zip(*(one.nodes for one in found), strict=True):
+        node = of_ranks[0]
+        for rank, other in enumerate(of_ranks):
+            if other.verdict in ("different", "not executed") and other.checks != of_ranks[0].checks:
+                added = [replace(check, reason=f"rank {rank}: {check.reason}") for check in other.checks]
+                node = replace(node, checks=(*node.checks, *added))
+        nodes.append(node)
+    return replace(found[0], nodes=tuple(nodes), ranks=tuple([one.ranks[0] for one in found]))
+
+
+def with_counters(found: Validation, report: Report, options: Mapping[str, Any]) -> Validation:
+    """The validation with counted bytes of each call, and a check of its FLOPs if it has any."""
+    counted = measure(child_command("counters", {"model": found.path, "options": options}))
+    nodes = tuple(_with(node, report, counted.get(range_name(node.row)), found.sizes) for node in found.nodes)
+    return replace(found, nodes=nodes)
+
+
+def _with(
+    node: NodeResult, report: Report, counted: RangeCount | None, sizes: Mapping[str, int]
+) -> NodeResult:
+    row = report.rows[node.row]
+    if row.regions and node.tile_flops is None:
+        return node  # its nested calls are counted one by one
+    if counted is None:
+        if not node.flops or not node.turns:
+            return node
+        check = CheckResult("hardware", "different", str(node.flops), "0", "it launched no kernel")
+        return replace(node, checks=(*node.checks, check))
+    node = replace(node, counted_bytes=counted.dram_read + counted.dram_written)
+    if not node.flops and not any(counted.tensor_flops.values()):
+        return node
+    told = explain_row(row, counted, lambda size: evaluate(size, sizes), tiles=node.tile_flops)
+    if told.verdict == "unknown":
+        return node
+    verdict: Verdict = "equal" if told.verdict == "equal" else "explained" if told.explained else "different"
+    check = CheckResult("hardware", verdict, str(told.model_flops), str(told.counted_flops), told.reason)
+    return replace(node, checks=(*node.checks, check))

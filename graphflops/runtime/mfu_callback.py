@@ -6,7 +6,7 @@ from importlib import import_module
 from time import perf_counter
 from typing import Any
 
-from graphflops.derived.per_item import mfu
+from graphflops.derived.items import mfu
 from graphflops.errors import OptionError
 from graphflops.report import Report
 

@@ -66,7 +66,11 @@ def resolve(op: str, trusted: bool = False) -> Callable[..., Any]:
     if (not trusted or called.dialect in _MODULES) and find(op) is None:
         raise ModelError(f"{shown(op)} is not run: graphflops has no rule for it")
     if called.dialect in _MODULES:
-        return _of_module(_MODULES[called.dialect], called.word, op)
+        function = getattr(_MODULES[called.dialect], called.word, None)
+        if not callable(function):
+            raise ModelError(f"this torch or Python has no {shown(op)}")
+        # Files of torch before 2.7 name every operand; functions of Python take them by position.
+        return lambda *args, **kwargs: function(*args, *kwargs.values())
     if not trusted and called.dialect not in _NAMESPACES:
         whose = f"operators of {shown(called.dialect)}"
         raise ModelError(f"{shown(op)} is not run: {whose} are not run from a file")
@@ -81,26 +85,14 @@ def resolve(op: str, trusted: bool = False) -> Callable[..., Any]:
 
 def overload_of(op: Op) -> torch._ops.OpOverload | None:
     """The overload of torch.ops behind an operator; None if this torch has none."""
-    packet = _packet(op.dialect, op.word)
+    # All overloads of an operator, whose library is imported if it is installed; None where there is no such operator.
+    if not hasattr(getattr(torch.ops, op.dialect, None), op.word) and op.dialect in _REGISTERED_BY:
+        with contextlib.suppress(ImportError):
+            importlib.import_module(_REGISTERED_BY[op.dialect])
+    packet = getattr(getattr(torch.ops, op.dialect, None), op.word, None)
     found = getattr(packet, op.variant or "default", None)
     is_overload = isinstance(packet, torch._ops.OpOverloadPacket) and isinstance(found, torch._ops.OpOverload)
     return found if is_overload else None
-
-
-def _packet(namespace: str, word: str) -> Any:
-    """All overloads of an operator, whose library is imported if it is installed; None where there is no such operator."""
-    if not hasattr(getattr(torch.ops, namespace, None), word) and namespace in _REGISTERED_BY:
-        with contextlib.suppress(ImportError):
-            importlib.import_module(_REGISTERED_BY[namespace])
-    return getattr(getattr(torch.ops, namespace, None), word, None)
-
-
-def _of_module(module: Any, name: str, op: str) -> Callable[..., Any]:
-    function = getattr(module, name, None)
-    if not callable(function):
-        raise ModelError(f"this torch or Python has no {shown(op)}")
-    # Files of torch before 2.7 name every operand; functions of Python take them by position.
-    return lambda *args, **kwargs: function(*args, *kwargs.values())
 
 
 def _reshaped(self: torch.Tensor, size: Any) -> torch.Tensor:

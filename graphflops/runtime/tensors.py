@@ -73,14 +73,7 @@ class Weights:
             except (TypeError, ValueError, OverflowError) as error:
                 form = f"a form that torch does not accept: {_line(error)}"
                 raise FileError(f"{what} is stored in {form}") from None
-        found = self._checkpointed().get(entry.target)
-        if isinstance(found, torch.Tensor) and not found.is_meta:
-            return found.detach().to(self.device, copy=entry.role != "parameter")
-        name = shown(entry.target or entry.name)
-        raise FileError(f"{name} is not stored in the program: use --random-weights")
-
-    def _checkpointed(self) -> dict[str, Any]:
-        """Tensors of the checkpoints that torch before 2.9 wrote; torch reads them without running code."""
+        # Tensors of the checkpoints that torch before 2.9 wrote; torch reads them without running code.
         if self._checkpoint is None:
             self._checkpoint = {}
             for data in getattr(self.graph.contents, "checkpoints", list)():
@@ -93,7 +86,11 @@ class Weights:
                     ) from None
                 if isinstance(loaded, dict):
                     self._checkpoint.update(loaded)
-        return self._checkpoint
+        found = self._checkpoint.get(entry.target)
+        if isinstance(found, torch.Tensor) and not found.is_meta:
+            return found.detach().to(self.device, copy=entry.role != "parameter")
+        name = shown(entry.target or entry.name)
+        raise FileError(f"{name} is not stored in the program: use --random-weights")
 
 
 def _line(error: Exception) -> str:

@@ -63,12 +63,9 @@ def validate(
     if counters == "hardware":
         _refuse_uncountable(model, options)
     found = _validated(model, repeats, options, (time_limit, memory_limit), rule_files, nproc)
-    return found if counters == "none" else _counted(model, found, options)
-
-
-def _counted(model: object, found: Validation, options: dict[str, Any]) -> Validation:
-    """The validation with what the GPU's hardware counters say of each call."""
-    from graphflops.runtime.hardware import with_counters
+    if counters == "none":
+        return found
+    from graphflops.runtime.isolated import with_counters
     from graphflops.runtime.run import prepared
 
     return with_counters(found, prepared(model, **options).report, options)
@@ -85,12 +82,10 @@ def _validated(
         raise ModelError("--nproc is of the file of a recorded step: leave it out")
     if path is None:
         return validate_here(model, repeats, **options)
-    from graphflops.runtime.isolated import ChildLimits, validate_file
+    from graphflops.runtime.isolated import ChildLimits, validate_file, validate_ranks
 
     if not is_recorded:
         return validate_file(path, repeats, options, ChildLimits(*limits), rule_files)
-    from graphflops.runtime.ranks import validate_ranks
-
     return validate_ranks(path, nproc or 1, repeats, options, ChildLimits(*limits))
 
 

@@ -1,18 +1,28 @@
 """What engines that serve decoders take beside the program: memory, blocks of the cache, work in each step.
 
 The figures are data, `engines.json`, each with its source and the release that it holds for.
+
+A decoder's program as engines run it: caches in place, each key read once for the heads that share it, no mask made.
+A decoder as each of several devices runs it: its part of the weights, the heads and the caches; sums over the devices.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
-from graphflops.errors import require_choice
+from graphflops.dims import Dim, evaluate
+from graphflops.errors import ModelError, require_choice, shown
+from graphflops.graph import Graph, Node, Ref, tensor_type
+from graphflops.links import Kind, Network, seconds
+from graphflops.planning.split import split
+from graphflops.tensor import TensorType
 
 
 class Engine(msgspec.Struct, frozen=True):
@@ -74,3 +84,160 @@ def engine_named(name: str) -> Engine:
     """The engine of a name; OptionError for another name."""
     require_choice("engine", name, tuple(engines()))
     return engines()[name]
+
+
+_LAYS_OUT = ("view", "movement", "identity")  # kinds of what repeats heads, and lays out the result
+
+
+def as_engines_run(program: Graph) -> Graph:
+    """A step or a prefill without the calls that its engine has no use for.
+
+    A join of a cache with new entries is the cache, which has room for them, and the program returns the entries. Heads of
+    keys and values are not repeated. Masks are gone: an engine knows how long each request is, and that a prompt is causal.
+    """
+    caches = {entry.name for entry in program.inputs if entry.role == "user"}
+    makers = {name: node for node in program.nodes for name in node.outputs if name is not None}
+    kept: dict[str, str] = {}  # by join: its cache
+    added: dict[str, str] = {}  # by join: the new entries
+    nodes = []
+    for node in program.nodes:
+        tensors = node.arguments().get("xs")
+        if node.operator.name == "cat" and isinstance(tensors, tuple) and len(tensors) == 2:
+            cache, new = (part.name if isinstance(part, Ref) else "" for part in tensors)
+            if cache in caches and _rank(program, cache) == 4:
+                kept[node.outputs[0] or ""], added[node.outputs[0] or ""] = cache, new
+                continue
+        renamed = node.renamed(kept)
+        is_attention = node.operator.kind == "attention"
+        nodes.append(_grouped(renamed, program, makers, kept) if is_attention else renamed)
+    outputs = tuple([output.renamed(added) for output in program.outputs])
+    changed = replace(program, nodes=tuple(nodes), outputs=outputs, eager=None)
+    return replace(changed, nodes=_needed(changed))
+
+
+def _grouped(node: Node, program: Graph, makers: Mapping[str, Node], kept: Mapping[str, str]) -> Node:
+    """An attention of keys and values as they are kept, without a mask; as it is where its operands are of another form."""
+    given: dict[str, Any] = node.arguments()
+    names = [given[name].name for name in ("query", "key", "value") if isinstance(given.get(name), Ref)]
+    if node.operator.name != "scaled_dot_product_attention" or len(names) < 3:
+        return node
+    types = [tensor_type(name, program.types) for name in names]
+    query, key, _ = types
+    if query is None or key is None or any(found is None or found.rank != 4 for found in types):
+        return node
+    own = [_before_repeat(name, program, makers) for name in names[1:]]
+    given.update(key=Ref(kept.get(own[0], own[0])), value=Ref(kept.get(own[1], own[1])), enable_gqa=True)
+    if given.get("mask") is not None:
+        given.update(mask=None, is_causal=query.shape[2] == key.shape[2])
+    return replace(node, args=(), kwargs=tuple(given.items()))
+
+
+def _before_repeat(name: str, program: Graph, makers: Mapping[str, Node]) -> str:
+    """The keys or values before their heads were repeated: the first tensor on the way that differs in heads alone."""
+    own, whole = name, tensor_type(name, program.types)
+    assert whole is not None
+    while (maker := makers.get(name)) is not None and maker.operator.kind in _LAYS_OUT:
+        operands = [read for read in maker.reads() if tensor_type(read, program.types) is not None]
+        if len(operands) != 1:
+            break
+        (name,) = operands
+        found = tensor_type(name, program.types)
+        if found is not None and found.rank == 4 and _but_heads(found) == _but_heads(whole):
+            own = name
+    return own
+
+
+def _but_heads(operand: TensorType) -> tuple[Dim, ...]:
+    return (operand.shape[0], *operand.shape[2:])
+
+
+def _needed(program: Graph) -> tuple[Node, ...]:
+    """The calls that the results need."""
+    wanted = {name for output in program.outputs for _, name in output.uses()}
+    found = []
+    for node in reversed(program.nodes):
+        if not wanted.isdisjoint(node.outputs) or node.operator.mutates:
+            found.append(node)
+            wanted.update(node.reads())
+    return tuple(reversed(found))
+
+
+def _rank(program: Graph, name: str) -> int:
+    found = tensor_type(name, program.types)
+    return 0 if found is None else found.rank
+
+
+@dataclass(frozen=True, slots=True)
+class Exchanges:
+    """What the devices send one another in a run of a program: by collective, bytes of one device's operand.
+
+    engine: whose own kernel sums, where it has one; else NCCL. whole: products that each device runs whole, with the reason.
+    heads: of keys and values, where they are fewer than the devices; else 0.
+    """
+
+    devices: int
+    network: Network | None = None
+    engine: Engine | None = None
+    operands: tuple[tuple[Kind, Dim], ...] = ()
+    whole: tuple[str, ...] = ()
+    heads: int = 0
+
+    def seconds_at(self, sizes: Mapping[str, int]) -> tuple[float, bool]:
+        """The time of all, one after another, at the values of symbols, and whether the size of none is unknown."""
+        counts = Counter((kind, evaluate(nbytes, sizes)) for kind, nbytes in self.operands)
+        known = [(kind, nbytes, times) for (kind, nbytes), times in counts.items() if nbytes is not None]
+        return sum(times * self._seconds(kind, nbytes) for kind, nbytes, times in known), len(known) == len(
+            counts
+        )
+
+    def notes(self) -> Iterator[str]:
+        """What is assumed."""
+        if self.devices > 1:
+            yield f"{self.devices} devices share each layer; {self.network}"
+        if self.devices > 1 and self.engine and self.engine.sum_seconds and self.engine.sum_link_share:
+            latency, share = 1e6 * self.engine.sum_seconds, 100 * self.engine.sum_link_share
+            yield f"{self.engine.name} adds up over devices in {latency:g} µs and {share:g} % of a link's rate: a guess"
+        if self.heads:
+            copies = self.devices // self.heads
+            yield f"each of {self.heads} heads of keys and values is on {copies} devices, with its weights and caches"
+        if self.whole:
+            yield f"{len(self.whole)} products run whole on each device, first {self.whole[0]}"
+
+    def _seconds(self, kind: Kind, nbytes: int) -> float:
+        assert self.network is not None
+        by_nccl = seconds(kind, nbytes, self.devices, self.network).seconds
+        links, engine = self.network.device.links, self.engine
+        is_joined = bool(links) and self.devices <= self.network.node.devices
+        if kind != "all_reduce" or not is_joined or engine is None:
+            return by_nccl
+        if engine.sum_seconds is None or engine.sum_link_share is None:
+            return by_nccl
+        reading = nbytes * (self.devices - 1) / (links[0].bandwidth * engine.sum_link_share)
+        return min(by_nccl, engine.sum_seconds + reading, 2 * engine.sum_seconds + 2 * reading / self.devices)
+
+
+def on_each(
+    program: Graph, devices: int, network: Network, engine: Engine | None = None
+) -> tuple[Graph, Exchanges]:
+    """The program of one device, and what it exchanges: partial sums, and logits, which one device must have whole.
+
+    Raises ModelError where nothing of it can be split over so many devices.
+    """
+    if devices == 1:
+        return program, Exchanges(1)
+    found = split(program, devices, can_copy=True)
+    places = {node.name: node.module or node.name for node in program.nodes}
+    whole = tuple([f"{shown(places.get(name, name))}: {why}" for name, why in found.refused.items()])
+    if not found.parts:
+        raise ModelError(
+            f"nothing can be split over {devices} devices: {next(iter(whole), 'no product by a weight')}"
+        )
+    sums = [one.value for one in found.exchanged if one.side == "out"]
+    parts = [(name, found.parts[name]) for name in found.graph.returned if name in found.parts]
+    logits = [name for name, part in parts if part.axis == found.rank(name) - 1]
+    types: Mapping[str, Any] = found.graph.types
+    operands: list[tuple[Kind, Dim]] = [("all_reduce", types[name].nbytes) for name in sums]
+    operands += [("all_gather", types[name].nbytes) for name in logits]
+    return replace(found.graph, eager=None), Exchanges(
+        devices, network, engine, tuple(operands), whole, max(part.pieces for part in found.parts.values())
+    )

@@ -11,15 +11,13 @@ from graphflops.derived.items import token_ids
 from graphflops.derived.resize import refuse_guarded
 from graphflops.dims import Dim, Expr, evaluate, symbol
 from graphflops.errors import FileError, ModelError, OptionError
-from graphflops.fitting.kv_cache import KvCache, symbol_of
+from graphflops.fitting.cells import KvCache, symbol_of
 from graphflops.graph import Graph
 from graphflops.links import Network
 from graphflops.loading import Model, program_of
 from graphflops.report import Execution, Report
 from graphflops.report.call_time import PhaseTime
-from graphflops.serving.engine_program import as_engines_run
-from graphflops.serving.engines import Engine
-from graphflops.serving.tensor_parallel import Exchanges, on_each
+from graphflops.serving.engines import Engine, Exchanges, as_engines_run, on_each
 
 _FEWEST = 2  # that an open axis has
 TimeAt = Callable[[Mapping[str, int]], "PhaseTime"]

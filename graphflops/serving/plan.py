@@ -13,8 +13,7 @@ from graphflops.budget.amounts import amount
 from graphflops.devices import Device, complete
 from graphflops.devices import device as device_named
 from graphflops.errors import DimError, ModelError, OptionError, shown
-from graphflops.fitting.cells import Cell, Limits
-from graphflops.fitting.kv_cache import KvCache, is_open_for, kv_cache, most_requests
+from graphflops.fitting.cells import Cell, KvCache, Limits, is_open_for, kv_cache, most_requests
 from graphflops.fitting.varied_size import SPARE, room
 from graphflops.links import network_of
 from graphflops.loading import Model
@@ -198,7 +197,10 @@ class Served:
         if batch > known[1]:
             return Cell(batch, context, None, first, 0, *known)
         kept = context + (self.output_tokens or 0) // 2
-        step = changed(self.steps.at(self._read(batch, kept)), (self.engine.request_seconds or 0) * batch)
+        # The symbols of a step that reads as many bytes of its caches as one of that length does of the stored ones.
+        sizes = self.cache.sizes_at(batch, kept)
+        grown = {name: -(-sizes[name] * self.stored.bits // self.cache.bits) for name in self.cache.lengths}
+        step = changed(self.steps.at({**sizes, **grown}), (self.engine.request_seconds or 0) * batch)
         if not self.output_tokens or first is None or self.prefill is None:
             return Cell(batch, context, step, first, 0, *known)
         largest = self.engine.prefill_tokens or context
@@ -222,12 +224,6 @@ class Served:
         """The caches as the engine stores them."""
         bits = self.setting.kv_bits
         return self.cache if bits is None else self.cache.stored_in(bits)
-
-    def _read(self, batch: int, length: int) -> dict[str, int]:
-        """The symbols of a step that reads as many bytes of its caches as one of that length does of the stored ones."""
-        sizes = self.cache.sizes_at(batch, length)
-        grown = {name: -(-sizes[name] * self.stored.bits // self.cache.bits) for name in self.cache.lengths}
-        return {**sizes, **grown}
 
     def most(self, context: int) -> int:
         """The most requests that fit, each at the end of its output."""

@@ -1,20 +1,29 @@
-"""FLOPs of one run or training step of a program under named conventions."""
+"""FLOPs of one run or training step of a program under named conventions.
+
+Thresholds of laws on training compute, which are data, and where a run stands against each.
+Hours and energy of a run: as they are given, or predicted from the profile of a device.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
 from graphflops.attention.attention_use import AttentionUse, causal_fraction
-from graphflops.derived.items import items
-from graphflops.derived.per_item import model_flops, per_item, value_of
+from graphflops.base.units import power
+from graphflops.derived.items import items, model_flops, per_item, value_of
 from graphflops.errors import ModelError
 from graphflops.graph import Graph
 from graphflops.ops import operator
 from graphflops.report import Report, Row
 from graphflops.tensor import TensorType
+
+if TYPE_CHECKING:
+    from graphflops.devices import Device
 
 _PRODUCTS = 3  # of a linear layer in training: the forward's, and one for each factor's gradient
 _OPERANDS = 3  # of an attention without a mask that is passed as a tensor
@@ -138,3 +147,110 @@ def _vocabulary(report: Report) -> int | None:
             return value_of(report, row.inputs[0].type.shape[0])
         made.update([named.name for named in row.outputs])
     return None
+
+
+_WORDS = {
+    "below": "below the threshold",
+    "above": "above the threshold",
+    "between": "above or below the threshold, depending on the convention",
+    "not known": "whether that is below the threshold is not known, for not all work is",
+}
+
+
+class Threshold(msgspec.Struct, frozen=True):
+    """A threshold in FLOPs of training compute: `flops`, None for the original model's, over `divisor`.
+
+    of: what is compared: the training of the model with all that came before, or the modification alone. in_force: since
+    when, None where that was not verified. read: the day on which the text at `source` was read.
+    """
+
+    name: str
+    of: Literal["training", "modification"]
+    flops: float | None
+    law: str
+    meaning: str
+    in_force: str | None
+    read: str
+    source: str
+    divisor: int = 1
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """Where a run stands against so many FLOPs. share: of the run's model FLOPs. margin: FLOPs left, negative above it.
+
+    standing: between is above or below, depending on the convention. sentence: to quote.
+    """
+
+    threshold: Threshold
+    flops: float
+    share: float
+    margin: float
+    standing: Literal["below", "above", "between", "not known"]
+    sentence: str
+
+
+def verdicts(
+    name: str, flops: Flops, original: float | None, *, modifies: bool, at_least: bool
+) -> Iterator[Verdict]:
+    """Where a run of so many FLOPs stands against the thresholds that it is asked about.
+
+    original: FLOPs of the model that it modifies. modifies: whether it modifies one. at_least: its FLOPs may be more.
+    """
+    data = (Path(__file__).parent / "thresholds.json").read_bytes()
+    for one in msgspec.json.decode(data, type=list[Threshold]):
+        is_whole = one.of == "training"
+        if not is_whole and not (modifies and (original is None) == (one.flops is not None)):
+            continue
+        threshold = ((original or 0.0) if one.flops is None else one.flops) / one.divisor
+        before = (original or 0.0) if is_whole else 0.0
+        own, executed = flops.model + before, flops.executed + before
+        is_open = at_least or (is_whole and modifies and original is None)
+        standing: Literal["below", "above", "between", "not known"] = "not known" if is_open else "below"
+        if max(own, executed) > threshold:
+            standing = "above" if min(own, executed) > threshold else "between"
+        took = f"{'at least ' if is_open else ''}{power(own)} FLOPs (model FLOPs; {power(executed)} executed)"
+        share = f"{own / threshold:.3g} times the {power(threshold)} FLOPs of {one.law}"
+        sentence = f"The {one.of} of {name} took {took}, {share}: {_WORDS[standing]}."
+        yield Verdict(one, threshold, own / threshold, threshold - own, standing, sentence)
+
+
+HOUR = 3600  # seconds
+
+
+class Interval(msgspec.Struct, frozen=True):
+    """A quantity between two bounds. basis: whether the user gives it, or graphflops predicts it."""
+
+    low: float
+    high: float
+    basis: Literal["given", "predicted"]
+
+
+def predicted_hours(report: Report, runs: float) -> Interval | None:
+    """Hours of so many runs, or micro-steps of training; None where no time is predicted."""
+    time, step = report.step_time or report.totals.time, report.training
+    if time is None:
+        return None
+    runs /= HOUR * (step.accumulate if step else 1)
+    return Interval(time.low * runs, time.high * runs, "predicted")
+
+
+def added(parts: Sequence[Interval | None]) -> Interval | None:
+    """The sum of predicted intervals; None where one is not known."""
+    known = [part for part in parts if part]
+    if len(known) < len(parts):
+        return None
+    return Interval(sum(part.low for part in known), sum(part.high for part in known), "predicted")
+
+
+def predicted_energy(hours: Interval | None, device: Device | None, devices: int) -> Interval | None:
+    """Kilowatt-hours of the nodes that devices are in, from their power limit; None where hours or limit are not known."""
+    if hours is None or device is None or device.power_watts is None:
+        return None
+    kilowatts, share = devices * device.power_watts / 1000, node_power()
+    return Interval(hours.low * kilowatts * share["low"], hours.high * kilowatts * share["high"], "predicted")
+
+
+def node_power() -> dict[str, Any]:
+    """Power of a node in training over the power limits of its devices, `low` to `high`, and where that is from."""
+    found: dict[str, Any] = msgspec.json.decode((Path(__file__).parent / "power.json").read_bytes())
+    return found

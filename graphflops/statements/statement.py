@@ -15,22 +15,86 @@ from graphflops.analysis import analyze
 from graphflops.base.lazy import imported
 from graphflops.base.rendered import Rendered
 from graphflops.base.units import percent
-from graphflops.derived.per_item import least_seconds
+from graphflops.budget.amounts import amount
+from graphflops.derived.items import least_seconds
 from graphflops.errors import ModelError, OptionError, shown
 from graphflops.graph import Graph
 from graphflops.loading import Model, opened
 from graphflops.report import Report
-from graphflops.statements import resources
-from graphflops.statements.figures import Figures, Flops, figures, token_axis
-from graphflops.statements.resources import Interval
-from graphflops.statements.stages import COUNTED, TRAINED, Stage, stage
-from graphflops.statements.stages import tokens as number_of_tokens
-from graphflops.statements.thresholds import Verdict, verdicts
+from graphflops.statements.figures import (
+    HOUR,
+    Figures,
+    Flops,
+    Interval,
+    Verdict,
+    added,
+    figures,
+    node_power,
+    predicted_energy,
+    predicted_hours,
+    token_axis,
+    verdicts,
+)
 from graphflops.training import Training, training_of
 from graphflops.version import __version__
 
 if TYPE_CHECKING:
     from graphflops.devices import Device
+
+TRAINED = ("pre-training", "fine-tuning", "adapters")  # the others run forward alone
+COUNTED = (*TRAINED, "teacher", "generation")  # what thresholds are compared with
+KINDS = (*COUNTED, "evaluation", "inference")
+
+
+class Stage(msgspec.Struct, frozen=True):
+    """A stage: its kind, or the kind and a label, `pre-training/long`; tokens that it takes in, or generates.
+
+    length: of a sequence; None for that of the stage before, at first that of the program. model: where it runs another
+    program. Raises OptionError for a kind that does not exist, and for no tokens.
+    """
+
+    name: str
+    tokens: int
+    length: int | None = None
+    model: Model | None = None
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS or self.name.endswith("/"):
+            raise OptionError(f"'{shown(self.name)}' is not KIND or KIND/LABEL; kinds are {', '.join(KINDS)}")
+        if self.tokens < 1 or (self.length is not None and not 0 < self.length < 2**48):
+            raise OptionError(f"{shown(self.name)}: tokens and length are integers from 1 on")
+
+    @property
+    def kind(self) -> str:
+        """What it does."""
+        return self.name.partition("/")[0]
+
+
+def number_of_tokens(text: str | float) -> int:
+    """A number of tokens: `15T`, `800B`, `4M`. Text needs a unit, for nobody trains on 15. Raises OptionError."""
+    if not isinstance(text, str):
+        return int(text) if 1 <= text < 1e30 else number_of_tokens(f"{text}")
+    number = text.removesuffix("tokens").strip()
+    try:
+        found = amount(number, "") if number != text.strip() or number[-1:].isalpha() else 0
+    except ValueError:
+        found = 0
+    if found < 1:
+        what = "has no unit" if number[-1:].isdecimal() else "is no number of tokens"
+        raise OptionError(f"'{shown(text)}' {what}: write 15T, 800B, 4M or '2048 tokens'")
+    return found
+
+
+def stage(given: str | Stage) -> Stage:
+    """A stage as it is written: `KIND[/LABEL]:TOKENS[:LENGTH[:MODEL]]`. Raises OptionError."""
+    if isinstance(given, Stage):
+        return given
+    name, count, length, model, *_ = [*given.split(":", 3), "", "", ""]
+    if not count or not (length == "" or (length.isascii() and length.isdecimal() and len(length) < 16)):
+        form = "KIND:TOKENS[:LENGTH[:MODEL]], such as fine-tuning:2B:4096"
+        raise OptionError(f"'{shown(given)}' is not {form}")
+    return Stage(name, number_of_tokens(count), int(length) if length else None, model or None)
+
 
 SCHEMA = 1
 _OF_KINDS = {
@@ -124,8 +188,8 @@ def statement(
     total = Flops(*(sum(getattr(cost.flops, name) for cost in counted) for name in Flops.__struct_fields__))
     at_least = any(cost.at_least for cost in counted)
     trained = [one for one in priced if one.stage.kind != "inference"]
-    took = Interval(hours, hours, "given") if hours else resources.added([one.cost.hours for one in trained])
-    energy = Interval(kwh, kwh, "given") if kwh else resources.energy(took, profile, devices)
+    took = Interval(hours, hours, "given") if hours else added([one.cost.hours for one in trained])
+    energy = Interval(kwh, kwh, "given") if kwh else predicted_energy(took, profile, devices)
     mfu, hfu = (_utilisation(trained, hours, profile, devices) if hours and profile else None) or (None, None)
     modifies = original is not None or all(one.stage.kind != "pre-training" for one in priced)
     assumed = _assumed(own, priced, batch, took, energy, profile, mfu)
@@ -225,7 +289,7 @@ class _Pricing(msgspec.Struct, frozen=True):
             flops=flops,
             at_least=report.coverage.unknown > 0,
             updates=updates,
-            hours=resources.predicted_hours(report, runs / self.devices),
+            hours=predicted_hours(report, runs / self.devices),
         )
         return _Priced(one, report, structs.replace(found, model=plain.model), cost)
 
@@ -272,7 +336,7 @@ def _utilisation(
     """MFU and HFU of all stages but inference, None where a peak is not known; ModelError for hours that are too few."""
     mfu = hfu = 0.0
     for one in trained:
-        runs = one.cost.tokens / one.figures.items / (hours * resources.HOUR * devices)
+        runs = one.cost.tokens / one.figures.items / (hours * HOUR * devices)
         parts = (one.figures.model, one.figures.executed)
         (model, unknown), (executed, _) = (least_seconds(flops, profile) for flops in parts)
         if unknown is not None:
@@ -310,7 +374,7 @@ def _assumed(
         )
         yield f"utilisation is not known: {lacks}"
     if energy and energy.basis == "predicted":
-        of = resources.node_power()
+        of = node_power()
         yield f"energy is predicted as {of['low']:g} to {of['high']:g} times the devices' power limit ({of['source']})"
         yield "cooling of the building is not in the predicted energy"
     elif device and energy is None and device.power_watts is None:

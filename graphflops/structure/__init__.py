@@ -1,6 +1,6 @@
 """The program as a networkx graph with costs: built from a report, folded to modules, asked, and cut."""
 
-from graphflops.structure.cuts import cuts
-from graphflops.structure.paths import bottlenecks, critical_path
+from graphflops.structure.answer import cuts
+from graphflops.structure.queries import bottlenecks, critical_path
 
 __all__ = ["bottlenecks", "critical_path", "cuts"]

@@ -1,22 +1,256 @@
-"""Answers to questions about the structure of a model: a graph to look at, and what was found."""
+"""Answers to questions about the structure of a model: a graph to look at, and what was found; and where to cut a program.
+
+The calls that depend on an input are cut in program order: first the fewest bytes that cross are found among all cuts whose
+stages take at most a little more than an equal share, then the best balance at these bytes; both are exact. Each cut is then
+moved, within the same limit, to the minimum cut of the calls around it, which need not follow program order.
+"""
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
+from collections import deque
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Union
+from itertools import accumulate, pairwise
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Union
 
+import networkx
+
+from graphflops.dims.solving import first_from
 from graphflops.errors import ModelError, OptionError, shown
 from graphflops.structure import queries
 from graphflops.structure.build import Program
-from graphflops.structure.cuts import TOLERANCE, Cuts, cuts
-from graphflops.structure.paths import Bottlenecks, CriticalPath, bottlenecks, critical_path
+from graphflops.structure.queries import (
+    Bottlenecks,
+    CriticalPath,
+    Quantity,
+    bottlenecks,
+    cost,
+    critical_path,
+    data_flow,
+    refuse_open,
+    ticks,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    import networkx
-
     from graphflops.report import GraphLevel, Report
+
+TOLERANCE = 5.0  # percent by which a stage may pass an equal share of the cost where that saves bytes
+
+
+class Crossing(NamedTuple):
+    """A value that goes from one stage to a later one. bytes: None where they are not known."""
+
+    value: str
+    maker: str
+    bytes: int | None
+
+
+class Stage(NamedTuple):
+    """Calls that run together, by name in program order. crossing: the values that this stage hands on."""
+
+    calls: tuple[str, ...]
+    cost: float
+    weight_bytes: int
+    crossing: tuple[Crossing, ...]
+
+
+class Cuts(NamedTuple):
+    """A program in stages. by: what is balanced. whole: the cost of all calls; unknown: calls whose cost is not known."""
+
+    by: Quantity
+    stages: tuple[Stage, ...]
+    whole: float
+    unknown: int
+
+    @property
+    def imbalance(self) -> float:
+        """By how much the most costly stage passes an equal share, as a part of that."""
+        return max(stage.cost for stage in self.stages) * len(self.stages) / self.whole - 1
+
+
+class _Span(NamedTuple):
+    """A value and the calls that read it; the positions of its maker and of these."""
+
+    crossing: Crossing
+    users: tuple[str, ...]
+    made: int
+    read: tuple[int, ...]
+
+
+def cuts(
+    graph: networkx.MultiDiGraph, number: int, by: Quantity = "flops", tolerance: float = TOLERANCE
+) -> Cuts:
+    """The graph of calls in so many stages.
+
+    A value that depends on no input, such as a table of positions, does not cross: each stage computes it; its cost is in
+    the first stage that reads it. Neither does an input, which each stage may be given.
+    tolerance: percent by which a stage may pass an equal share of the cost where that saves bytes.
+
+    Raises ModelError where there are fewer calls to part than stages, or no costs; OptionError for times without a device.
+    """
+    refuse_open(graph, by)
+    flow = data_flow(graph)
+    names = [name for name in flow if graph.nodes[name]["kind"] == "call"]
+    every = [name for name, data in graph.nodes(data=True) if data["kind"] == "call"]
+    whole, unknown = cost(graph, every, by)
+    place = _places(graph, names, every)
+    costs = [0] * len(names)
+    for name in every if names else ():
+        costs[place[name]] += ticks(graph.nodes[name], by)
+    most = sum(map(bool, costs))
+    if number > most:
+        what = f"calls that have a known cost and depend on an input: {most:,}"
+        raise ModelError(f"cannot cut the program into {number:,} stages: {what}")
+    spans = _spans(flow, names)
+    # Bytes that cross before each position; what is not known counts as nothing, and the result says so.
+    changes = [0] * (len(names) + 1)
+    for span in spans:
+        changes[span.made + 1] += span.crossing.bytes or 0
+        changes[max(span.read) + 1] -= span.crossing.bytes or 0
+    bounds, limit = _in_order(costs, [*accumulate(changes)], number, tolerance)
+    stage = _refined(bounds, limit, costs, spans)
+    of_call = {name: stage[position] for name, position in place.items()}
+    stages = [_stage(graph, of_call, spans, part, by) for part in range(number)]
+    return Cuts(by, tuple(stages), whole, unknown)
+
+
+def _stage(
+    graph: networkx.MultiDiGraph, of_call: Mapping[str, int], spans: Sequence[_Span], part: int, by: Quantity
+) -> Stage:
+    """One stage of those that calls are in."""
+    nodes = graph.nodes(data="kind")
+    calls = [name for name, kind in nodes if kind == "call" and of_call[name] == part]
+    read = {maker for name in calls for maker in graph.pred[name] if graph.nodes[maker]["kind"] == "weight"}
+    crossing = []
+    for span in spans:
+        if of_call[span.crossing.maker] <= part < max(of_call[name] for name in span.users):
+            crossing.append(span.crossing)
+    weights = sum(graph.nodes[name].get("memory", 0) for name in read)
+    return Stage(tuple(calls), cost(graph, calls, by)[0], weights, tuple(crossing))
+
+
+def _places(graph: networkx.MultiDiGraph, names: Sequence[str], every: Sequence[str]) -> dict[str, int]:
+    """The position of each call among those that are cut; of one that depends on no input, that of its first reader."""
+    place = {name: position for position, name in enumerate(names)}
+    for name in reversed(every):
+        if name not in place:
+            users = [place[user] for user in graph.succ[name] if user in place]
+            place[name] = min(users, default=len(names) - 1)
+    return place
+
+
+def _spans(flow: networkx.MultiDiGraph, names: Sequence[str]) -> list[_Span]:
+    place = {name: position for position, name in enumerate(names)}
+    found = []
+    for name in names:
+        users: dict[str, dict[str, None]] = {}
+        sizes: dict[str, int | None] = {}
+        for _, user, data in flow.out_edges(name, data=True):
+            if user in place:
+                users.setdefault(data["value"], {})[user] = None
+                sizes[data["value"]] = data.get("bytes")
+        for value, by in users.items():
+            read = tuple([place[user] for user in by])
+            found.append(_Span(Crossing(value, name, sizes[value]), tuple(by), place[name], read))
+    return found
+
+
+def _in_order(
+    costs: Sequence[int], across: Sequence[int], number: int, tolerance: float
+) -> tuple[list[int], int]:
+    """Where stages begin, with 0 first and the end last, and what a stage may cost.
+
+    Of the places between which nothing costs anything, only the one with the fewest bytes is looked at.
+    """
+    sums = [0, *accumulate(costs)]
+    best: dict[int, int] = {}
+    for place in range(1, len(costs)):
+        if 0 < sums[place] < sums[-1] and across[place] < across[best.setdefault(sums[place], place)]:
+            best[sums[place]] = place
+    places = [*best.values()]
+    ends, ahead = [0, *best, sums[-1]], [0, *(across[place] for place in places), 0]
+    least = first_from(-(-sums[-1] // number), sums[-1], lambda limit: _reach(ends, number, limit))
+    limit = max(least, int(sums[-1] * (1 + tolerance / 100) / number))
+    fewest, _ = _fewest(ends, ahead, number, limit)
+    tight = first_from(least, limit, lambda tried: _fewest(ends, ahead, number, tried)[0] == fewest)
+    chosen = _fewest(ends, ahead, number, tight)[1]
+    return [0, *(places[index - 1] for index in chosen), len(costs)], limit
+
+
+def _reach(ends: Sequence[int], number: int, limit: int) -> bool:
+    """Whether so many stages within the limit cover all."""
+    at = 0
+    for _ in range(number):
+        at = bisect_right(ends, ends[at] + limit) - 1
+    return at == len(ends) - 1
+
+
+def _fewest(
+    ends: Sequence[int], ahead: Sequence[int], number: int, limit: int
+) -> tuple[int | None, list[int]]:
+    """The fewest bytes that cross where no stage passes the limit, None where one must, and the places of the cuts."""
+    sums: list[int | None] = [0] + [None] * (len(ends) - 1)
+    taken: list[list[int]] = []
+    for _ in range(number):
+        # Bytes and place of earlier cuts within the limit, the fewest first.
+        window: deque[tuple[int, int]] = deque()
+        after: list[int | None] = [None] * len(ends)
+        chosen = [0] * len(ends)
+        for place in range(1, len(ends)):
+            if (earlier := sums[place - 1]) is not None:
+                while window and window[-1][0] >= earlier:
+                    window.pop()
+                window.append((earlier, place - 1))
+            while window and ends[place] - ends[window[0][1]] > limit:
+                window.popleft()
+            if window:
+                after[place], chosen[place] = window[0][0] + ahead[place], window[0][1]
+        sums = after
+        taken.append(chosen)
+    cut = [len(ends) - 1]
+    for chosen in reversed(taken):
+        cut.append(chosen[cut[-1]])
+    return sums[-1], cut[-2:0:-1]
+
+
+def _refined(bounds: Sequence[int], limit: int, costs: Sequence[int], spans: Sequence[_Span]) -> list[int]:
+    """The stage of each position, each cut moved to the minimum cut of the calls around it, which keeps within the limit."""
+    stage = [number for number, (first, last) in enumerate(pairwise(bounds)) for _ in range(first, last)]
+    sums = [0, *accumulate(costs)]
+    for number in range(1, len(bounds) - 1):
+        before, at, after = bounds[number - 1 : number + 2]
+        low = max((before + at + 1) // 2, bisect_left(sums, sums[after] - limit))
+        high = min((at + after) // 2, bisect_right(sums, sums[before] + limit) - 1)
+        if low <= at <= high and low < high:
+            behind = _minimum_cut(low, at, high, spans)
+            stage[low:high] = [number if place in behind else number - 1 for place in range(low, high)]
+    return stage
+
+
+def _minimum_cut(low: int, at: int, high: int, spans: Sequence[_Span]) -> Collection[int]:
+    """Which positions from `low` to `high` stand behind a cut with the fewest bytes: those from `at` on, if none has fewer.
+
+    No call behind the cut has a reader before it; a value with several readers crosses once.
+    """
+
+    def side(place: int) -> int:
+        return min(max(place, low - 1), high)
+
+    flow = networkx.DiGraph()
+    flow.add_nodes_from((low - 1, high))
+    crossing = 0
+    for number, span in enumerate(spans):
+        if span.made < high and max(span.read) >= low:
+            bytes_, value = span.crossing.bytes or 0, ("value", number)
+            crossing += bytes_ * (span.made < at <= max(span.read))
+            flow.add_edge(side(span.made), value, capacity=bytes_)
+            for place in span.read:
+                flow.add_edge(value, side(place))
+                flow.add_edge(side(place), side(span.made))
+    fewest, (_, behind) = networkx.minimum_cut(flow, low - 1, high)
+    return behind if fewest < crossing else range(at, high)
+
 
 Colour = Literal["flops", "bytes", "time", "memory"]
 

@@ -5,13 +5,12 @@ The graph of modules takes the parts at one depth, the picture those of each box
 
 from __future__ import annotations
 
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
-
     import networkx
 
 _PAGE = 60  # parts, of the default depth

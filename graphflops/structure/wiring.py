@@ -184,7 +184,10 @@ class _Walk:
         for entry in own:
             scope[entry.name] = (self.input(f"{name}/{entry.name}", entry, graph),)
         given = [entry for entry in graph.inputs if entry.role != "constant"]
-        operands = _operands(node)
+        # What a call hands to the graphs it runs: the arguments after them, else all; None for one that is no value.
+        last = max((place for place, value in enumerate(node.args) if isinstance(value, Graph)), default=-1)
+        values = (item for item in flat(node.args[last + 1 :]) if not isinstance(item, (str, Graph)))
+        operands = [item.name if isinstance(item, Ref) else None for item in values]
         names = {operand for operand in operands if operand is not None}
         if len(operands) == len(given):
             for entry, operand in zip(given, operands, strict=True):
@@ -193,10 +196,3 @@ class _Walk:
             every = tuple(dict.fromkeys(maker for operand in names for maker in makers.get(operand, ())))
             scope.update((entry.name, every) for entry in given)
         return scope, names
-
-
-def _operands(node: Node) -> list[str | None]:
-    """What a call hands to the graphs it runs: the arguments after them, else all; None for one that is no value."""
-    last = max((place for place, value in enumerate(node.args) if isinstance(value, Graph)), default=-1)
-    values = (item for item in flat(node.args[last + 1 :]) if not isinstance(item, (str, Graph)))
-    return [item.name if isinstance(item, Ref) else None for item in values]

@@ -21,7 +21,7 @@ from graphflops.cli import main
 from graphflops.onnx_audit.catalogue import checks
 from graphflops.onnx_fix import fix as module
 from graphflops.onnx_fix.fix import Fixed, fixed
-from graphflops.onnx_fix.steps import STEPS, Steps, done
+from graphflops.onnx_fix.sessions import STEPS, Steps, done
 
 HEAD = '<ir_version: 10, opset_import: ["" : 21, "com.microsoft" : 1]>\n'
 

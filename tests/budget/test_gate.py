@@ -12,7 +12,7 @@ import pytest
 
 from graphflops.base.files import locked, whole
 from graphflops.budget import limits
-from graphflops.budget.loosened import loosened
+from graphflops.ci.changes import loosened
 from graphflops.errors import FileError
 
 HEAD = '[[budget]]\nmatrix_flops = "1 GFLOP"\n'

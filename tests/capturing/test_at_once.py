@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from graphflops.capturing.at_once import at_once
+from graphflops.capturing.run import at_once
 from graphflops.errors import ModelError
 
 

@@ -115,7 +115,7 @@ def test_what_a_request_to_an_encoder_and_decoder_keeps() -> None:
     """Keys and values of 4 heads of 16 numbers in 2 layers: for each token, and for the 24 of the encoder."""
     from graphflops.capturing.name import parsed
     from graphflops.capturing.run import captured
-    from graphflops.fitting.kv_cache import kv_cache
+    from graphflops.fitting.cells import kv_cache
 
     parts = parsed(name("T5Config", T5, "phase=decode,context=40,length=24,dynamic=batch+context"))
     assert parts is not None
@@ -196,7 +196,7 @@ def test_the_type_of_stored_weights(tmp_path: Path) -> None:
 
 
 def test_no_connection_is_opened() -> None:
-    from graphflops.capturing.offline import offline
+    from graphflops.capturing.run import offline
     from graphflops.errors import ModelError
 
     with offline(), pytest.raises(ModelError, match="no network"):

@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from graphflops.ci.changes import ModelChange
-from graphflops.ci.page import COMMENT, SUMMARY, comment, summary
+from graphflops.ci.changes import COMMENT, SUMMARY, ModelChange, comment, summary
 from graphflops.comparison.compare import compared
 from graphflops.errors import inert_in_logs
 from graphflops.render.markdown import escaped

@@ -9,7 +9,7 @@ import pytest
 from graphflops.comparison.compare import compared
 from graphflops.cost import Cost
 from graphflops.render import render
-from graphflops.render.diff.causes import VISIBLE, cause_words
+from graphflops.render.diff.texts import VISIBLE, cause_words
 from tests.compare.programs import BATCH, SHAPE, decoder, report
 from tests.render.reports import decoder as made_decoder
 

@@ -12,8 +12,7 @@ from graphflops.cost import Cost
 from graphflops.dims import symbol
 from graphflops.graph import Origin
 from graphflops.render import render
-from graphflops.render.diff.causes import cause_words
-from graphflops.render.diff.texts import within
+from graphflops.render.diff.texts import cause_words, within
 from graphflops.render.diff.words import headlines
 from graphflops.report import Named, Report, Row
 from graphflops.tensor import FLOAT32, TensorType

@@ -17,7 +17,7 @@ from torch import nn
 from graphflops.comparison.compare import compared
 from graphflops.comparison.result import WORK, Comparison
 from graphflops.render import render
-from graphflops.render.diff.causes import VISIBLE
+from graphflops.render.diff.texts import VISIBLE
 from graphflops.render.diff.words import headlines
 from graphflops.render.formats import UNLIMITED
 from graphflops.report import Report

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from graphflops import cli
-from graphflops.report.diagnostics import DIAGNOSTICS
+from graphflops.report.contradictions import DIAGNOSTICS
 from tests.docs.models import ROOT, SAMPLES
 
 REPORT = (ROOT / "docs" / "report.md").read_text(encoding="utf-8")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from graphflops import analyze
-from graphflops.derived.sweep import sweep
+from graphflops.derived.resize import sweep
 from graphflops.dims import evaluate
 from graphflops.errors import ModelError
 from graphflops.exporters.guards import MOST_GUARDS, guards_of

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from graphflops import cli, compare
 from graphflops.analysis import analyze
-from graphflops.derived.sweep import sweep
+from graphflops.derived.resize import sweep
 from graphflops.dims import floor_div, symbol
 from graphflops.errors import ModelError
 from graphflops.exporters import load

@@ -12,10 +12,9 @@ import pytest
 
 from graphflops import analyze
 from graphflops.base.units import memory, number
-from graphflops.derived.sweep import Point, Sweep, sweep
-from graphflops.render.html.plot import Axis, Curve, plot
-from graphflops.render.html.report import html as plain
-from graphflops.render.html.sweep import html, section
+from graphflops.derived.resize import Point, Sweep, sweep
+from graphflops.render.html.report import html
+from graphflops.render.html.sweep import Axis, Curve, of_sweep, plot, section
 from tests.render.reports import HOSTILE, decoder, hostile
 from tests.render.test_html import Elements
 from tests.render.test_html_page import TRANSFORMER, opened
@@ -128,7 +127,7 @@ def test_many_curves_and_points_are_cut_and_said_so() -> None:
 
 def test_names_from_the_file_are_text() -> None:
     points = sweep(hostile(), {HOSTILE: (2, 4)})
-    page = html(Sweep(hostile(), tuple(points)))
+    page = of_sweep(Sweep(hostile(), tuple(points)))
     assert "<b>a|b</b>" not in page
     for active in ("\x1b", "\x9b", "\u202e", "\r", "\x00"):
         assert active not in page
@@ -137,14 +136,14 @@ def test_names_from_the_file_are_text() -> None:
 
 
 def test_a_page_without_a_sweep_has_no_part_for_it() -> None:
-    assert 'id="sweep"' not in plain(decoder(2))
+    assert 'id="sweep"' not in html(decoder(2))
 
 
 @pytest.mark.parametrize("dark", [False, True])
 def test_the_page_shows_the_points(browser: Browser, tmp_path: Path, dark: bool) -> None:
     report = analyze(TRANSFORMER)
     points = sweep(report, SIZES)
-    opened(browser, tmp_path, html(Sweep(report, tuple(points))), dark=dark)
+    opened(browser, tmp_path, of_sweep(Sweep(report, tuple(points))), dark=dark)
     rows = browser.run(
         "return [...document.querySelectorAll('#sweep tbody tr')].map(r => [...r.cells].map(c => c.innerText))"
     )
@@ -168,6 +167,6 @@ def test_the_page_shows_the_points(browser: Browser, tmp_path: Path, dark: bool)
 
 def test_it_is_there_on_a_telephone(browser: Browser, tmp_path: Path) -> None:
     report = analyze(TRANSFORMER)
-    opened(browser, tmp_path, html(Sweep.of(report, SIZES)), width=360)
+    opened(browser, tmp_path, of_sweep(Sweep.of(report, SIZES)), width=360)
     assert browser.run("return document.documentElement.scrollWidth") <= 360
     assert browser.complaints() == []

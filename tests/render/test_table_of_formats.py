@@ -19,7 +19,7 @@ from tests.render.reports import decoder
 ROWS = [(form, kind) for form in FORMATS for kind in form.renderers]
 HOMES = {
     "Report": "graphflops.report",
-    "Sweep": "graphflops.derived.sweep",
+    "Sweep": "graphflops.derived.resize",
     "Overview": "graphflops.derived.overview",
     "History": "graphflops.versions.history",
     "Comparison": "graphflops.comparison.result",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from graphflops.render.training import described
+from graphflops.render.memory import training_words
 from graphflops.training import Training
 
 
@@ -23,4 +23,4 @@ from graphflops.training import Training
     ],
 )
 def test_words(options, words):
-    assert described(Training(**options)) == words
+    assert training_words(Training(**options)) == words

@@ -15,7 +15,7 @@ from graphflops.errors import ModelError
 from graphflops.exporters.live import from_exported_program
 from graphflops.graph import Graph
 from graphflops.runtime.flex import prepare
-from graphflops.runtime.flex.functions import functions, written
+from graphflops.runtime.flex.trace import functions, written
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 F = torch.nn.functional

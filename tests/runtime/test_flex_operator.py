@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from graphflops.errors import ModelError
-from graphflops.runtime.flex import arguments, flex_attention, prepare, sdpa
+from graphflops.runtime.flex import flex_attention, launch, prepare, sdpa
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
@@ -66,7 +66,7 @@ def test_operands_that_no_kernel_takes(shapes: tuple[tuple[int, ...], ...], mess
 def test_types_that_no_kernel_takes() -> None:
     x = torch.ones(1, 1, 16, 16, dtype=torch.int64)
     with pytest.raises(ModelError, match="int64 has no kernel"):
-        arguments.check(x, x, x)
+        launch.check(x, x, x)
 
 
 def test_functions_of_another_process() -> None:

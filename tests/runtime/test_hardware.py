@@ -10,7 +10,7 @@ import pytest
 import graphflops
 from graphflops.analysis import as_graph
 from graphflops.errors import ModelError
-from graphflops.runtime import hardware
+from graphflops.runtime import isolated
 from graphflops.runtime.counters import KernelCount, RangeCount, range_name
 
 CONVNET = Path(__file__).parents[2] / "samples" / "convnet.pt2"
@@ -34,8 +34,8 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Any:
             if node.flops and times.get(node.op, 1) is not None
         }
         commands: list[list[str]] = []
-        monkeypatch.setattr(hardware, "measure", lambda argv: commands.append(argv) or counted)
-        told = hardware.with_counters(found, report, {"dims": {}})
+        monkeypatch.setattr(isolated, "measure", lambda argv: commands.append(argv) or counted)
+        told = isolated.with_counters(found, report, {"dims": {}})
         assert commands[0][1] == "-c"
         return {node.op: node for node in told.nodes}, told
 

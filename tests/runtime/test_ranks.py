@@ -19,8 +19,8 @@ from graphflops.exporters import load
 from graphflops.exporters.meshes import ranks_along
 from graphflops.exporters.recorded import graph_of, read_step
 from graphflops.graph import Mesh, Node, Origin
+from graphflops.runtime.isolated import refuse
 from graphflops.runtime.rank import groups_of
-from graphflops.runtime.ranks import refuse
 from graphflops.runtime.replay import Replay
 
 WIDTH, HIDDEN, BATCH, RATE = 16, 32, 8, 0.5

@@ -13,8 +13,7 @@ pytest.importorskip("pyarrow")
 
 from graphflops.cli import main
 from graphflops.scan import store
-from graphflops.scan.changes import changes, text
-from graphflops.scan.page import page
+from graphflops.scan.views import changes, page, text
 from tests.render.browser import Browser
 
 EVIL = "<img src=x onerror=alert(1)>"

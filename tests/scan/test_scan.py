@@ -22,7 +22,7 @@ from graphflops import cli
 
 pytest.importorskip("pyarrow")
 
-from graphflops.scan import isolated, store
+from graphflops.scan import store, worker
 from tests.exporters.build import call, meta, program, save, tensor
 from tests.exporters.onnx_files import model, node, value
 
@@ -137,11 +137,11 @@ def test_what_the_table_has_is_not_analyzed_again(fleet: Path, monkeypatch: pyte
     ok("fleet", "-o", "r.parquet")
     before = rows("r.parquet")
     shutil.copy(fleet / "lstm.pt2", fleet / "copy.pt2")
-    monkeypatch.setattr(isolated, "_every", [])
-    ask = isolated.Isolated.__call__
+    monkeypatch.setattr(worker, "_every", [])
+    ask = worker.Isolated.__call__
     steps: list[str] = []
     monkeypatch.setattr(
-        isolated.Isolated, "__call__", lambda self, task: steps.append(task.step) or ask(self, task)
+        worker.Isolated, "__call__", lambda self, task: steps.append(task.step) or ask(self, task)
     )
     assert "5 were there already" in ok("fleet", "-o", "r.parquet")
     assert steps == ["look"]
@@ -169,8 +169,8 @@ def test_a_file_that_hangs_crashes_or_is_replaced_costs_its_own_row(
         with zipfile.ZipFile(fleet / f"{name}.pt2", "a") as file:
             file.writestr(f"{file.namelist()[0].partition('/')[0]}/extra/name", name)
     Path("worker.py").write_text(ODD_WORKER)
-    monkeypatch.setattr(isolated, "COMMAND", (sys.executable, "worker.py"))
-    monkeypatch.setattr(isolated, "GRACE", 0.5)
+    monkeypatch.setattr(worker, "COMMAND", (sys.executable, "worker.py"))
+    monkeypatch.setattr(worker, "GRACE", 0.5)
     monkeypatch.setenv("PYTHONPATH", str(Path(graphflops.__file__).parents[1]))
     ok("fleet", "-o", "r.parquet", "--jobs", "2", "--timeout", "6")
     found = {Path(str(row["path"])).stem: row for row in rows("r.parquet")}
@@ -204,8 +204,8 @@ def test_a_file_that_cannot_be_read_takes_no_longer_than_it_may(
     """As on a mount that stalls: its first byte never comes."""
     shutil.copy(fleet / "lstm.pt2", fleet / "hang.pt2")
     Path("worker.py").write_text(ODD_WORKER)
-    monkeypatch.setattr(isolated, "COMMAND", (sys.executable, "worker.py"))
-    monkeypatch.setattr(isolated, "GRACE", 0.5)
+    monkeypatch.setattr(worker, "COMMAND", (sys.executable, "worker.py"))
+    monkeypatch.setattr(worker, "GRACE", 0.5)
     monkeypatch.setenv("HANGS", "look")
     monkeypatch.setenv("PYTHONPATH", str(Path(graphflops.__file__).parents[1]))
     ok("fleet/hang.pt2", "fleet/lstm.pt2", "-o", "r.parquet", "--timeout", "6")

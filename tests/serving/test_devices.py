@@ -12,7 +12,7 @@ from graphflops.devices import complete, device
 from graphflops.dims import symbol
 from graphflops.errors import ModelError
 from graphflops.links import network_of, seconds
-from graphflops.serving.tensor_parallel import Exchanges, on_each
+from graphflops.serving.engines import Exchanges, on_each
 from tests.serving.test_serve import HEADS, HIDDEN, LAYERS, MLP, SHARED, TOKEN, VOCABULARY, programs
 
 __all__ = ["programs"]

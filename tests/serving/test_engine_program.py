@@ -8,7 +8,7 @@ import pytest
 
 from graphflops import analyze
 from graphflops.analysis import as_graph
-from graphflops.serving.engine_program import as_engines_run
+from graphflops.serving.engines import as_engines_run
 
 if TYPE_CHECKING:
     from graphflops.report import Report

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from graphflops import analyze, compare, fits, serve
 from graphflops.budget import limits
-from graphflops.budget.loosened import loosened
+from graphflops.ci.changes import loosened
 from graphflops.cli import main
 from graphflops.errors import FileError
 from graphflops.fitting.cells import cell_of

@@ -16,7 +16,7 @@ from graphflops.cli import main
 from graphflops.devices import complete, device
 from graphflops.dims import symbol
 from graphflops.errors import GraphflopsError, ModelError, OptionError
-from graphflops.fitting.kv_cache import KvCache
+from graphflops.fitting.cells import KvCache
 from graphflops.serving.engines import engine_named, engines
 from graphflops.serving.phases import Prefill, _open
 

@@ -17,8 +17,7 @@ from graphflops.cli import main
 from graphflops.devices import device
 from graphflops.errors import ModelError, OptionError
 from graphflops.report import Report
-from graphflops.statements.stages import Stage, tokens
-from graphflops.statements.statement import Statement
+from graphflops.statements.statement import Stage, Statement, number_of_tokens
 
 ROOT = Path(__file__).parents[2]
 SAMPLES = ROOT / "samples"
@@ -232,7 +231,7 @@ def test_unknown_work_makes_a_figure_at_least() -> None:
     ],
 )
 def test_tokens(text: str | float, count: int) -> None:
-    assert tokens(text) == count
+    assert number_of_tokens(text) == count
 
 
 @pytest.mark.parametrize(
@@ -240,7 +239,7 @@ def test_tokens(text: str | float, count: int) -> None:
 )
 def test_tokens_refused(text: str | float) -> None:
     with pytest.raises(OptionError, match=r"has no unit|no number of tokens"):
-        tokens(text)
+        number_of_tokens(text)
 
 
 @pytest.mark.parametrize(

@@ -15,9 +15,8 @@ from graphflops.graph import Graph, Input, Node, Output, Ref
 from graphflops.render import render
 from graphflops.report import Report
 from graphflops.structure import queries
-from graphflops.structure.answer import ask
-from graphflops.structure.cuts import cuts
-from graphflops.structure.paths import bottlenecks, critical_path, data_flow
+from graphflops.structure.answer import ask, cuts
+from graphflops.structure.queries import bottlenecks, critical_path, data_flow
 from tests.support import t
 
 SAMPLES = Path(__file__).parents[2] / "samples"

@@ -1,18 +1,153 @@
-"""A comparison as text for a terminal or a pipe."""
+"""A comparison as text: its causes, one a line, the largest first: where, why, and how much of the model's FLOPs."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
-from graphflops.comparison.result import Comparison, Figure, GroupChange, ModuleChange
-from graphflops.render.csv import written
-from graphflops.render.diff.causes import VISIBLE, causes
-from graphflops.render.diff.tables import tables
-from graphflops.render.diff.words import compared_at, headlines, notes
+from graphflops.comparison.causes import summed
+from graphflops.comparison.result import Cause, Comparison, Figure, Fold, GroupChange, ModuleChange, Resized
+from graphflops.render.diff.figures import NAMES, delta, signed
+from graphflops.render.diff.tables import BRIEF, both, figure_of, tables
+from graphflops.render.diff.words import compared_at, fact_words, headlines, notes, path_of, tag, type_of
+from graphflops.render.exact import written
 from graphflops.render.markdown import escaped, fitted, rows
 from graphflops.render.table import Page
-from graphflops.render.text import short_type
+from graphflops.render.tables import Entry, TextTable
+from graphflops.render.text import count_of, listed, safe, short_type, told_apart
 from graphflops.report import Grouping
+
+VISIBLE = 12  # lines that a reader sees before anything is unfolded
+_NARROWEST = 12  # columns of the words, however narrow the screen
+_FEWEST = 3  # causes shown, however many lines come before them
+_PARTS = 4  # modules named in a line
+_SIZES = 2  # changed sizes named in a line
+_BESIDE = ("parameters", "traffic", "vector_flops", "transcendentals", "masked_flops")
+
+
+def causes(comparison: Comparison, lines: int, room: int | None = None) -> Iterator[TextTable]:
+    """The table of causes in at most `lines` lines, what is left out being one of them; none where no module changed.
+
+    room: columns for the words.
+    """
+    found = comparison.causes
+    if not found:
+        return
+    most = max(lines - 1, _FEWEST + 1)
+    shown = found if len(found) <= most else found[: most - 1]
+    figures = [both(cause.figures, cause.backward) for cause in found]
+    beside = _beside(figures)
+    entries = []
+    words = [cause_words(cause, room) for cause in shown]
+    labels = {} if room is None else told_apart(words, max(room, _NARROWEST))
+    for cause, text, part in zip(shown, words, figures, strict=False):
+        label = labels.get(text, text)
+        alarming = any(fold.first.after_unknown for fold in cause.folds)
+        entries.append(Entry([label, *_cells(comparison, part, beside)], path=label, alarming=alarming))
+    if len(shown) < len(found):
+        label = f"… {len(found) - len(shown):,} more changes"
+        entries.append(Entry([label, *_cells(comparison, summed(figures[len(shown) :]), beside)], path=label))
+    heads = ("what changed", "FLOPs", "% of all", *((BRIEF.get(beside) or NAMES[beside],) if beside else ()))
+    yield TextTable(heads, entries)
+
+
+def cause_words(cause: Cause, room: int | None = None) -> str:
+    """`blocks.0-15 (x16): 192 → 256 wide in gate, up, down`; shorter where there is less room."""
+    forms = _forms(cause) if len(cause.folds) > 1 else _fold_forms(cause)
+    return next((form for form in forms if room is None or len(form) <= room), forms[-1])
+
+
+def _forms(cause: Cause) -> list[str]:
+    """What several entries with one cause are called, the longest form first."""
+    inside = _inside(cause)
+    where = safe(cause.place, 120) or (listed(inside) if len(inside) <= _PARTS else "the whole model")
+    times = f" (x{cause.times:,})" if cause.times > 1 else ""
+    sizes = listed(map(_size, cause.sizes), _SIZES)
+    forms = [f"{where}{times}: {sizes}", f"{where}: {sizes}", f"{where}: {_size(cause.sizes[0])}"]
+    if not cause.sizes[0].noun:
+        return [*_followed(cause), *forms]
+    if cause.place and inside:
+        forms.insert(0, f"{forms[0]} in {listed(inside, _PARTS)}")
+    return forms
+
+
+def _followed(cause: Cause) -> list[str]:
+    """Sizes of no weight: what happened where the operands are as before, and how many entries follow from it."""
+    first = next((fold for fold in cause.folds if _begins(fold)), cause.folds[0])
+    others = [path_of(fold) for fold in cause.folds if fold is not first]
+    begun = f"{path_of(first)}: {_size(cause.sizes[0])}"
+    elsewhere = count_of(len(others), "more place")
+    return [f"{_fold_words(first)}; then in {listed(others, 2)}", f"{begun}; then in {elsewhere}"]
+
+
+def _begins(fold: Fold) -> bool:
+    return all(fact.what == "result" for fact in fold.first.facts if fact.kind == "shape")
+
+
+def _fold_forms(cause: Cause) -> list[str]:
+    """What one entry is called, and the sizes alone where they say it."""
+    (fold,) = cause.folds
+    forms = [_fold_words(fold)]
+    if cause.sizes and cause.sizes[0].noun:
+        forms.append(f"{path_of(fold)}: {listed(map(_size, cause.sizes), _SIZES)}")
+    return forms
+
+
+def _fold_words(fold: Fold) -> str:
+    """`blocks.0-15.up (x16, Linear): weight [192, 64] → [256, 64]`."""
+    times = f"x{len(fold.members):,}" if len(fold.members) > 1 else ""
+    about = ", ".join(part for part in (times, type_of(fold.first) if fold.first.path else "") if part)
+    name = " ".join(part for part in (tag(fold.first), path_of(fold), f"({about})" if about else "") if part)
+    said = fact_words(fold.first, fold.figures.get("masked_flops"), most=2)
+    unknown = (fold.first.after_unknown - fold.first.before_unknown) * len(fold.members)
+    if unknown > 0:
+        said.append(f"{count_of(unknown, 'call')} of unknown cost more")
+    return f"{name}: {', '.join(said)}" if said else name
+
+
+def _inside(cause: Cause) -> list[str]:
+    """The modules below the cause's place, those first whose work or parameters changed."""
+    depth = len(cause.place.split(".")) if cause.place else 0
+    names: dict[str, None] = {}
+    for fold in sorted(cause.folds, key=lambda fold: not _holds(fold.figures)):
+        rest = ".".join((fold.path or "").split(".")[depth:])
+        lone = rest.startswith("{") and "." not in rest
+        names.update(dict.fromkeys(rest.strip("{}").split(",") if lone else [rest] if rest else []))
+    return [safe(name, 80) for name in names]
+
+
+def _holds(figures: Mapping[str, Figure]) -> bool:
+    return figures["matrix_flops"].differs or figures["parameters"].differs
+
+
+def _size(size: Resized) -> str:
+    sides = f"{size.before:,} → {size.after:,}"
+    if size.noun == "kernel" or size.noun.endswith("heads"):
+        return f"{size.noun} {sides}"
+    return f"{sides} {size.noun}".strip()
+
+
+def _beside(figures: Sequence[Mapping[str, Figure]]) -> str:
+    """The quantity shown beside FLOPs: the first that changed where FLOPs did not, else the first that changed at all."""
+    silent = [part for part in figures if not part["matrix_flops"].differs]
+    for parts in (silent, figures):
+        for name in _BESIDE:
+            if any(figure_of(name, part).differs for part in parts):
+                return name
+    return ""
+
+
+def _cells(comparison: Comparison, figures: Mapping[str, Figure], beside: str) -> list[str]:
+    flops = figures["matrix_flops"]
+    whole = (comparison.totals.get("step") or comparison.totals["forward"])["matrix_flops"].before_value
+    part = "0.0" if not flops.differs else ""
+    if flops.delta is not None and whole:
+        part = signed(100 * flops.delta / whole) if flops.delta else "0.0"
+    cells = [delta("matrix_flops", flops), part]
+    if beside:
+        text = delta("read_bytes" if beside == "traffic" else beside, figure_of(beside, figures))
+        cells.append(text if figure_of(beside, figures).differs else "")
+    return cells
+
 
 _FIGURES = 34  # columns of a terminal that the figures beside a cause take
 
@@ -79,12 +214,10 @@ def markdown(
 
 def within(lines: Sequence[str], limit: int | None) -> str:
     """The lines as one text of at most `limit` characters; the last line says how many had to be left out."""
-    text = fitted([(f"{line}\n", 1) for line in lines], limit, _left_out)
+    text = fitted(
+        [(f"{line}\n", 1) for line in lines], limit, lambda count: f"\n… {count:,} more lines left out\n"
+    )
     return text if limit is None else text[: max(limit, 0)]
-
-
-def _left_out(count: int) -> str:
-    return f"\n… {count:,} more lines left out\n"
 
 
 _SIDES = ("before", "after", "delta")

@@ -10,8 +10,7 @@ from graphflops.comparison.result import Comparison, Fact, Figure, Fold, ModuleC
 from graphflops.cost import REPORTED
 from graphflops.fitting.cells import QUANTITIES
 from graphflops.ops import operator
-from graphflops.render.diff.figures import NAMES, before_after, delta, share
-from graphflops.render.diff.ledger import ledger_lines
+from graphflops.render.diff.figures import NAMES, before_after, delta, ledger_lines, share
 from graphflops.render.summary import title
 from graphflops.render.text import listed, safe, short_type
 from graphflops.report.size_names import alike, collapsed, pattern_of

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -19,12 +19,11 @@ from graphflops.dims import Dim
 from graphflops.dims.solving import affine
 from graphflops.open_sizes import of_report
 from graphflops.render import summary
+from graphflops.render.exact import inert as plain
 from graphflops.render.html.measures import device_of, memory_of, picoseconds
-from graphflops.render.html.tree import Layout, Place, laid_out
-from graphflops.render.json import inert as plain
 from graphflops.render.ledger import Ledger
 from graphflops.render.text import count_of, formula, operator_name, safe, short_type, shortened
-from graphflops.render.tree import Tree
+from graphflops.render.tree import Tree, TreeModule, placed
 from graphflops.report import Report, Row, SymbolInfo, Totals
 from graphflops.report.size_names import pattern_of
 
@@ -301,7 +300,10 @@ class _Calls:
     def _add_call(self, row: Row, place: int, kind: int) -> None:
         name = self.parts.name
         names = name(row.node), name(operator_name(row.op)), name(row.module), place, name(row.source)
-        self._add(*names, name(row.matrix_dtype), picoseconds(row), self._kind(kind), 1)
+        if kind not in self._kinds:
+            known = self.ledger.kinds[kind]
+            self._kinds[kind] = self._cost(known.state, known.forward, known.backward)
+        self._add(*names, name(row.matrix_dtype), picoseconds(row), self._kinds[kind], 1)
 
     def _add(self, *cells: int) -> None:
         if cells[-1]:
@@ -323,12 +325,6 @@ class _Calls:
             most -= min(counts[kind], most)
         return folded
 
-    def _kind(self, kind: int) -> int:
-        if kind not in self._kinds:
-            known = self.ledger.kinds[kind]
-            self._kinds[kind] = self._cost(known.state, known.forward, known.backward)
-        return self._kinds[kind]
-
     def _together(self, counts: Counter[int]) -> int:
         group = self.ledger.group(counts)
         state = self.ledger.kinds[next(iter(counts))].state
@@ -341,3 +337,58 @@ class _Calls:
         ]
         self.kinds.append([state, *costs])
         return len(self.kinds) - 1
+
+
+@dataclass(slots=True)
+class Place:
+    """One node: a module, several equal siblings together, or the rest of a long list (no path).
+
+    parent: number of the place around it, -1 for the program. times: the number of modules in one line.
+    """
+
+    parent: int
+    label: str
+    path: str
+    type: str
+    times: int
+
+
+@dataclass(slots=True)
+class Layout:
+    """All places, the parent before the child; and by side where each module's calls and parameters belong."""
+
+    places: list[Place]
+    home: list[dict[TreeModule, int]]
+    # By side and place, those of the modules themselves.
+    parameters: list[list[int]] = field(default_factory=list)
+
+    def outermost(self, place: int) -> int:
+        """The enclosing place in the program itself."""
+        while self.places[place].parent > 0:
+            place = self.places[place].parent
+        return place
+
+
+def laid_out(trees: Sequence[Tree], most: int, limit: int) -> Layout:
+    """One tree for all sides.
+
+    most: places under one place, the lightest others sharing one. limit: places in all; what is below belongs to the last.
+    """
+    layout = Layout([], [{} for _ in trees])
+    parents = [-1]  # by level, the place around the next one
+    for place, line in enumerate(placed(trees, most, limit=limit)):
+        level, label, path, members, around, is_rest = line
+        kinds = (module.type for module in members[0] if module is not None and module.type)
+        kind, path = ("", "") if is_rest else (next(kinds, ""), path)
+        layout.places.append(Place(parents[level], label, path, kind, len(members)))
+        parents[level + 1 :] = [place]
+        for member in (*members, *around):
+            for home, module in zip(layout.home, member, strict=True):
+                # What is below a place belongs to it unless a later one takes it.
+                home.update((one, place) for one in ([] if module is None else module.walk()))
+    for side, tree in enumerate(trees):
+        own = [0] * len(layout.places)
+        for module in tree.root.walk():
+            own[layout.home[side][module]] += module.parameters
+        layout.parameters.append(own)
+    return layout

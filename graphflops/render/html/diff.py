@@ -10,8 +10,8 @@ from graphflops.comparison.result import Comparison, Figure, Fold
 from graphflops.comparison.sides import JointSize
 from graphflops.dims.solving import affine
 from graphflops.render.diff import words
-from graphflops.render.diff.causes import VISIBLE, causes
 from graphflops.render.diff.tables import tables
+from graphflops.render.diff.texts import VISIBLE, causes
 from graphflops.render.diff.words import titles as titles_of
 from graphflops.render.html.data import PageChange, PageSize, page_data, page_size
 from graphflops.render.html.fragment import escaped, table

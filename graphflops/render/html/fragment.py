@@ -1,14 +1,25 @@
-"""A report as a small piece of HTML without script or style: for notebooks, and for browsers that run no script."""
+"""Results as HTML without script or style, for notebooks and for browsers that run no script; the file around any page.
+
+A page opens from disk, without network; its policy names style and script by hash. What a notebook shows is in one line,
+made of tags and attributes that sanitizers let through.
+"""
 
 from __future__ import annotations
 
+import base64
+import hashlib
 from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
 
+from graphflops.base.lazy import imported
 from graphflops.render import summary
 from graphflops.render.ledger import Ledger
 from graphflops.render.tables import TextTable, tables
 from graphflops.render.text import safe, shortened
 from graphflops.report import Report
+from graphflops.version import __version__
 
 _FORMULA = 100  # characters of a formula shown
 _ENTITIES = {"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;", "'": "&#39;"}
@@ -62,3 +73,72 @@ def _cells(tag: str, sides: Sequence[str], cells: Sequence[str], level: int = 0)
     indents = ["&emsp;" * level, *[""] * (len(cells) - 1)]
     texts = [f"{indent}{escaped(cell)}" for indent, cell in zip(indents, cells, strict=True)]
     return "".join(f'<{tag} align="{side}">{text}</{tag}>' for side, text in zip(sides, texts, strict=True))
+
+
+def page(title: str, body: str, style: str = "", script: str = "") -> str:
+    """A page of HTML. style: by default that of a plain text with tables and charts. script: "" for a page without any."""
+    style = style or read(Path(__file__).parent, "plain.css")
+    sources = [f"style-src {_hashed(style)}", *[f"script-src {_hashed(script)}"] * bool(script)]
+    policy = "; ".join(("default-src 'none'", *sources, "base-uri 'none'", "form-action 'none'"))
+    return f"""<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="{policy}">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<meta name="generator" content="graphflops {__version__}">
+<title>{escaped(title)}</title>
+<style>{style}</style>
+</head>
+<body>
+{body}
+{f"<script>{script}</script>" if script else ""}
+</body>
+</html>
+"""
+
+
+@cache
+def read(folder: Path, *names: str, between: str = "") -> str:
+    """Files of a folder as one text."""
+    return between.join((folder / name).read_text("utf-8") for name in names)
+
+
+def _hashed(text: str) -> str:
+    """A script or style as a policy names it."""
+    digest = hashlib.sha256(text.encode()).digest()
+    return f"'sha256-{base64.b64encode(digest).decode()}'"
+
+
+# By the name of a class; of all others their document.
+_OF = {
+    "Report": "graphflops.render.html.fragment:fragment",
+    "Comparison": "graphflops.render.html.diff:fragment",
+    "Findings": "graphflops.render.findings:fragment",
+    "Sweep": f"{__name__}:sweep",
+    "Validation": f"{__name__}:validation",
+    "Statement": "graphflops.render.statement:fragment",
+}
+
+
+def notebook(value: Any) -> str:
+    """The result as a piece of HTML."""
+    form = _OF.get(type(value).__name__, "graphflops.render.document:fragment")
+    return str(imported(form)(value)).replace("\n", " ")
+
+
+def sweep(found: Any) -> str:
+    """A line for each point, and the notes, which a command says apart."""
+    points = imported("graphflops.render.document:fragment")(found)
+    notes = "".join(f"<li>{escaped(note)}</li>" for note in found.notes)
+    return f"<div>{points}{f'<ul>{notes}</ul>' if notes else ''}</div>"
+
+
+def validation(found: Any) -> str:
+    """The facts, line by line."""
+    from graphflops.render.validation import conclusion, facts
+
+    rows = ((escaped(name), escaped(text)) for name, text in facts(found))
+    lines = "".join(f"<tr><th>{name}</th><td>{text}</td></tr>" for name, text in rows)
+    return f"<div><p><b>{escaped(conclusion(found))}</b></p><table>{lines}</table></div>"

@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 
 from graphflops.devices import published
-from graphflops.render.html import file
+from graphflops.render.html import fragment
 from graphflops.render.html.data import inert
-from graphflops.render.html.file import read
+from graphflops.render.html.fragment import read
 
 _HERE = Path(__file__).parent
 # In the order in which they build on each other; together they are one script.
@@ -30,7 +30,7 @@ def page(data: str, title: str, plain: str, given: str = "", scripts: tuple[str,
 <script type="application/json" id="devices">{machines}</script>"""
     parts = read(_HERE, *scripts, between="\n")
     script = f'"use strict";\n(() => {{\n{parts}\n}})();\n'
-    return file.page(f"{title} · graphflops", body, read(_HERE, "page.css", "picture.css"), script)
+    return fragment.page(f"{title} · graphflops", body, read(_HERE, "page.css", "picture.css"), script)
 
 
 def devices() -> list[dict[str, object]]:

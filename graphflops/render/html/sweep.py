@@ -1,19 +1,22 @@
 """The page of a report with what was found at several sizes as a section: a table, and pictures of what grows.
 
-Of a sweep its points; of a plan of serving curves of latency against throughput.
+Of a sweep its points; of a plan of serving curves of latency against throughput. A picture is SVG of text and shapes only,
+styled by the page around it.
 """
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 from graphflops.base.units import memory, number, seconds
-from graphflops.derived.sweep import Point, Sweep
+from graphflops.derived.resize import Point, Sweep
 from graphflops.render import serving as of_serving
-from graphflops.render.html import report as page
+from graphflops.render.derived import cells
 from graphflops.render.html.fragment import escaped, wide
-from graphflops.render.html.plot import Curve, plot
-from graphflops.render.sweep import cells
+from graphflops.render.html.report import html
 from graphflops.render.tables import listing
 from graphflops.render.text import count_of, safe
 from graphflops.serving.plan import Serving
@@ -37,16 +40,21 @@ def _picoseconds(point: Point) -> int | None:
 _TIME = ("time", _picoseconds, lambda time: seconds(time / _SECOND))
 
 
-def html(sweep: Sweep) -> str:
+def of_sweep(sweep: Sweep) -> str:
     """The page of the report, with the sweep as a section of it."""
     points, price = sweep.points, sweep.report.price_per_hour
-    return page.html(sweep.report, section(points, sweep.notes, price) if points else "")
+    return html(sweep.report, section(points, sweep.notes, price) if points else "")
 
 
 def section(points: Sequence[Point], said: Sequence[str] = (), price_per_hour: float | None = None) -> str:
     """The section of the page. said: lines to stand below it. price_per_hour: of the device."""
-    across = _across(points)
-    groups = _groups(points, across)
+    # The size that pictures have along their axis: the one with the most values, the last of several.
+    names = list(points[0].sizes)
+    across = max(reversed(names), key=lambda name: len({point.sizes[name] for point in points}))
+    groups: dict[str, list[Point]] = {}  # those that differ in that size only, by what the others are
+    for point in points:
+        others = (f"{name} = {size:,}" for name, size in point.sizes.items() if name != across)
+        groups.setdefault(", ".join(others), []).append(point)
     drawn = dict(list(groups.items())[:_MOST_CURVES])
     is_timed = any(point.time is not None for point in points)
     pictures = "".join(
@@ -71,21 +79,6 @@ def _notes(points: Sequence[Point], undrawn: int) -> Iterator[str]:
         yield "? is what another size decides that has no value: --dim gives it one."
     if len(points) > _MOST_LINES:
         yield f"The first {_MOST_LINES} of {len(points):,} points: --format csv writes all of them."
-
-
-def _across(points: Sequence[Point]) -> str:
-    """The size that pictures have along their axis: the one with the most values, the last of several."""
-    names = list(points[0].sizes)
-    return max(reversed(names), key=lambda name: len({point.sizes[name] for point in points}))
-
-
-def _groups(points: Sequence[Point], across: str) -> dict[str, list[Point]]:
-    """Points that differ in that size only, by what the others are."""
-    groups: dict[str, list[Point]] = {}
-    for point in points:
-        others = (f"{name} = {size:,}" for name, size in point.sizes.items() if name != across)
-        groups.setdefault(", ".join(others), []).append(point)
-    return groups
 
 
 def _picture(
@@ -118,7 +111,7 @@ def serving(plan: Serving) -> str:
     grids = "".join(wide(grid, "Serving") for grid in of_serving.tables(plan))
     title, name = '<h2 id="serving-title">Serving</h2>', 'id="serving" aria-labelledby="serving-title"'
     told = f"<p>{escaped(of_serving.headline(plan))}</p>"
-    return page.html(plan.report, f"<section {name}>{title}{told}{pictures}{grids}{lines}</section>")
+    return html(plan.report, f"<section {name}>{title}{told}{pictures}{grids}{lines}</section>")
 
 
 def _latencies(plan: Serving) -> str:
@@ -136,3 +129,140 @@ def _latencies(plan: Serving) -> str:
     return (
         f'<figure class="chart"><figcaption>time of a token by tokens a second</figcaption>{drawn}</figure>'
     )
+
+
+_WIDE, _HIGH = 420, 270
+_LEFT, _RIGHT, _ABOVE, _BELOW = 68, 16, 10, 44
+_LOG_FROM = 8  # times the smallest: where the largest is as much, an axis is logarithmic
+_MOST_TICKS = 7
+_APART = 42  # units between the labels of two sizes
+_MOST_DOTS = 100  # of one curve; of more points the line alone is drawn
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """A quantity at several sizes, which ascend."""
+
+    label: str
+    points: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """What of an axis is shown, from 0 to 1: from the least to the largest value, by their logarithms or as they are."""
+
+    least: int
+    largest: int
+    is_log: bool
+
+    def share(self, value: int) -> float:
+        """The position of a value along the axis, from 0 to 1; 0.5 on an axis without length."""
+        if self.largest == self.least:
+            return 0.5
+        if self.is_log:
+            whole = math.log10(self.largest) - math.log10(self.least)
+            return (math.log10(value) - math.log10(self.least)) / whole
+        return (value - self.least) / (self.largest - self.least)
+
+
+def plot(key: str, name: str, across: str, curves: Sequence[Curve], told: Callable[[int], str]) -> str:
+    """The picture.
+
+    key: letters that no other picture of the page has. name: of the quantity. across: of the sizes.
+    told: a quantity as text.
+    """
+    sizes = sorted({size for curve in curves for size, _ in curve.points})
+    values = [value for curve in curves for _, value in curve.points]
+    x = Axis(sizes[0], sizes[-1], _spread(sizes))
+    y, marks = _upright(values)
+    grid = [*_across(x, sizes), *_up(y, marks, told)]
+    named = f'<text x="{(_LEFT + _WIDE - _RIGHT) / 2:g}" y="{_HIGH - 6}" text-anchor="middle">{escaped(across)}</text>'
+    lines = "".join(_curve(curve, place, x, y, told) for place, curve in enumerate(curves, 1))
+    about = "; ".join(_said(curve, told) for curve in curves)
+    return (
+        f'<svg viewBox="0 0 {_WIDE} {_HIGH}" role="img" aria-labelledby="{key}-name {key}-about">'
+        f'<title id="{key}-name">{escaped(name)} by {escaped(across)}</title>'
+        f'<desc id="{key}-about">{escaped(about)}</desc>'
+        f'<g class="grid">{"".join(grid)}{named}</g>{lines}</svg>'
+    )
+
+
+def _spread(values: Sequence[int]) -> bool:
+    """True if the values are spread so far that the axis should be logarithmic."""
+    return min(values) > 0 and max(values) >= _LOG_FROM * min(values)
+
+
+def _upright(values: Sequence[int]) -> tuple[Axis, list[int]]:
+    """The axis of quantities and its marks: powers of ten, or even steps from zero."""
+    most = max(*values, 1)
+    if _spread(values):
+        first, last = _power(min(values)), _power(most - 1) + 1
+        step = -(-(last - first) // (_MOST_TICKS - 1))
+        return Axis(10**first, 10**last, True), [10**power for power in range(first, last + 1, step)]
+    unit = 10 ** _power(most)
+    steps = (max(unit // 5, 1), max(unit // 2, 1), unit, 2 * unit)
+    step = next(step for step in steps if most <= (_MOST_TICKS - 1) * step)
+    steps = -(-most // step)
+    return Axis(0, steps * step, False), [step * number for number in range(steps + 1)]
+
+
+def _power(value: int) -> int:
+    """The power of ten at or below a value."""
+    power = int(math.log10(max(value, 1)))  # which may be off by one where the value is next to a power
+    if 10**power > max(value, 1):
+        return power - 1
+    return power + 1 if 10 ** (power + 1) <= value else power
+
+
+def _x(axis: Axis, value: int) -> float:
+    return round(_LEFT + axis.share(value) * (_WIDE - _LEFT - _RIGHT), 1)
+
+
+def _y(axis: Axis, value: int) -> float:
+    return round(_HIGH - _BELOW - axis.share(value) * (_HIGH - _BELOW - _ABOVE), 1)
+
+
+def _across(axis: Axis, sizes: Sequence[int]) -> list[str]:
+    """A line for each size that has room for its label."""
+    kept: list[int] = []
+    for size in sizes:
+        while (
+            kept and size == sizes[-1] and kept != sizes[:1] and _x(axis, size) - _x(axis, kept[-1]) < _APART
+        ):
+            kept.pop()
+        if not kept or _x(axis, size) - _x(axis, kept[-1]) >= _APART:
+            kept.append(size)
+    return [
+        f'<line x1="{_x(axis, size)}" x2="{_x(axis, size)}" y1="{_ABOVE}" y2="{_HIGH - _BELOW}"/>'
+        f'<text x="{_x(axis, size)}" y="{_HIGH - _BELOW + 16}" text-anchor="middle">{_brief(f"{size:,}")}</text>'
+        for size in kept
+    ]
+
+
+def _up(axis: Axis, marks: Sequence[int], told: Callable[[int], str]) -> list[str]:
+    return [
+        f'<line x1="{_LEFT}" x2="{_WIDE - _RIGHT}" y1="{_y(axis, mark)}" y2="{_y(axis, mark)}"/>'
+        f'<text x="{_LEFT - 6}" y="{_y(axis, mark) + 4:g}" text-anchor="end">{_brief(told(mark))}</text>'
+        for mark in marks
+    ]
+
+
+def _brief(text: str) -> str:
+    """A round number without the zeros behind its point: `1 M` of `1.000 M`."""
+    return escaped(re.sub(r"\.(\d*[1-9])?0+(?=\D|$)", lambda found: f".{found[1]}" if found[1] else "", text))
+
+
+def _curve(curve: Curve, place: int, x: Axis, y: Axis, told: Callable[[int], str]) -> str:
+    path = " ".join(f"{_x(x, size)},{_y(y, value)}" for size, value in curve.points)
+    dots = (
+        f'<circle class="dot s{place}" cx="{_x(x, size)}" cy="{_y(y, value)}" r="3.5">'
+        f"<title>{escaped(f'{curve.label} {size:,}: {told(value)}'.strip())}</title></circle>"
+        for size, value in (curve.points if len(curve.points) <= _MOST_DOTS else ())
+    )
+    return f'<polyline class="series s{place}" points="{path}"/>{"".join(dots)}'
+
+
+def _said(curve: Curve, told: Callable[[int], str]) -> str:
+    (first, least), (last, most) = curve.points[0], curve.points[-1]
+    ends = f"{told(least)} at {first:,}" + ("" if first == last else f", {told(most)} at {last:,}")
+    return f"{curve.label}: {ends}" if curve.label else ends

@@ -169,7 +169,7 @@ def layout(boxes: Sequence[Box], edges: Iterable[tuple[int, int]]) -> Layout:
     down = {(min(pair), max(pair)): pair for pair in pairs}
     layer = _layers(len(boxes), down)
     points, paths = _points(boxes, layer, down)
-    rows = _ordered(points, len(boxes))
+    rows = _ordered(points)
     x = columns(points, rows, len(boxes), APART)
     left = min((x[p] - points.extent[p][0] for p in range(len(x))), default=0)
     x = [round(each - left, 1) for each in x]
@@ -235,7 +235,7 @@ def _points(
     return points, paths
 
 
-def _ordered(points: Points, boxes: int) -> list[list[int]]:
+def _ordered(points: Points) -> list[list[int]]:
     """The points of each layer from left to right: near the middle of their neighbours, with the fewest crossings found."""
     rows: list[list[int]] = [[] for _ in range(max(points.layer, default=-1) + 1)]
     # A line starts beside the box that it starts from: in the order of the program it stays right of what it passes.

@@ -5,19 +5,16 @@ Calls stand by the modules they are made in, as they are folded: sheets within s
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import networkx
 
 from graphflops.base.numbered import numbered, unnumbered
 from graphflops.render.text import count_of, short_type
 from graphflops.structure.fold import Fold, Part, Turn, marks
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    import networkx
-
 
 FIGURES = ("flops", "bytes", "time", "memory", "parameters")
 _WORST = ("unknown", "at least", "exact")
@@ -61,8 +58,6 @@ def shown(graph: networkx.MultiDiGraph) -> list[Any]:
 
     Weights are part of the calls that read them; calls that cost nothing and whose results nobody reads are left out.
     """
-    import networkx
-
     order = {name: place for place, name in enumerate(graph)}
     try:
         names = list(networkx.lexicographical_topological_sort(graph, key=order.__getitem__))
@@ -171,8 +166,6 @@ class _Nest:
 
     def gathered(self, around: Part, calls: list[Part]) -> list[Part]:
         """Single calls, connected ones without FLOPs in a row as one: what computes a mask, or positions."""
-        import networkx
-
         found: list[Part] = []
         for is_free, row in groupby(calls, lambda part: self.is_free(part.turns[0].calls[0])):
             of = {part.turns[0].calls[0]: part for part in row}

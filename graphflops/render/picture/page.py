@@ -8,9 +8,8 @@ import networkx
 
 from graphflops.render.html.fragment import escaped
 from graphflops.render.html.page import page as document
-from graphflops.render.picture.faces import MARKS, WORDS, By
 from graphflops.render.picture.nest import Item, Sheet, flat, nested
-from graphflops.render.picture.svg import DEFINITIONS, markup, named, whole
+from graphflops.render.picture.svg import DEFINITIONS, MARKS, WORDS, By, markup, named, whole
 from graphflops.render.text import count_of
 from graphflops.report import Report
 

@@ -99,7 +99,10 @@ def explain(
         return answer(_verdict(fit, model_flops), fit.flops, *fit.reasons)
     if tiles is not None:
         return answer("skipped" if total < model_flops else "padded", tiles, "the kernel's own tiles")
-    algorithms = _algorithms(counted)
+    # Known algorithms that the names of the kernels state.
+    names = [kernel.name.lower() for kernel in counted.kernels]
+    found = [text for word, text in _ALGORITHMS.items() if any(word in name for name in names)]
+    algorithms = list(dict.fromkeys(found))
     if algorithms:
         return answer("algorithm", None, *algorithms)
     if problem and not counted.tensor_flops and model_flops < total <= smallest_tile_flops(problem, counted):
@@ -117,13 +120,6 @@ def _without_matrix_work(model_flops: int | None, counted: RangeCount, path: tup
         reasons = (*path, "matrix work where the analysis has none")
         return Explanation(0, None, counted.flops, "different", reasons)
     return Explanation(0, 0, 0, "equal")  # multiplications of elementwise kernels are no matrix work
-
-
-def _algorithms(counted: RangeCount) -> list[str]:
-    """Known algorithms that the names of the kernels state."""
-    names = [kernel.name.lower() for kernel in counted.kernels]
-    found = [text for word, text in _ALGORITHMS.items() if any(word in name for name in names)]
-    return list(dict.fromkeys(found))
 
 
 def _verdict(fit: TiledWork, model_flops: int) -> Verdict:

@@ -9,8 +9,7 @@ from graphflops.runtime.flex.attention import (
     scaled_dot_product_attention,
     sdpa,
 )
-from graphflops.runtime.flex.blocks import MaskBlocks, Prediction, predicted_tiles
-from graphflops.runtime.flex.configs import Tiles, override
+from graphflops.runtime.flex.blocks import MaskBlocks, Prediction, Tiles, override, predicted_tiles
 
 __all__ = [
     "FlexCounts", "MaskBlocks", "Prediction", "PreparedAttention", "Tiles", "counted", "flex_attention",

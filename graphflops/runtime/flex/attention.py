@@ -8,16 +8,15 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from graphflops.errors import ModelError
 from graphflops.graph import Graph
-from graphflops.runtime.flex import arguments, launch
 from graphflops.runtime.flex import blocks as block_lists
-from graphflops.runtime.flex.blocks import MaskBlocks, Prediction
-from graphflops.runtime.flex.configs import Kernel
-from graphflops.runtime.flex.functions import Written, functions, written
+from graphflops.runtime.flex import launch
+from graphflops.runtime.flex.blocks import Kernel, MaskBlocks, Prediction
 from graphflops.runtime.flex.op import run_forward
-from graphflops.runtime.flex.trace import function_of
+from graphflops.runtime.flex.trace import Written, function_of, functions, written
 
 BLOCK = 128  # default rows and columns of a block
 
@@ -43,57 +42,53 @@ class PreparedAttention:
     """
 
     blocks: MaskBlocks
-    settings: arguments.LaunchSettings
+    settings: launch.LaunchSettings
 
     @property
     def source(self) -> str:
         """The generated functions, as Python text."""
         return functions(self.settings.functions).source
 
-    def __call__(
-        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float | None = None
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor, scale: float | None = None) -> tuple[Tensor, Tensor]:
         """Output, and log-sum-exp of each row (natural logarithm)."""
         out, lse, _ = self.forward(q, k, v, scale)
         return out, lse
 
     def forward(
-        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float | None = None, count: int = 0
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        self, q: Tensor, k: Tensor, v: Tensor, scale: float | None = None, count: int = 0
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """Output, log-sum-exp and each program's counts. count: 1 for tiles, 2 for visible scores as well."""
         self._fits(q, k)
         k, v = (x.expand(q.shape[0], -1, -1, -1) if x.shape[0] == 1 < q.shape[0] else x for x in (k, v))
         return run_forward(q, k, v, self.problem(q, scale, count))
 
     def backward(
-        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor, lse: torch.Tensor,
-        grad: torch.Tensor, grad_lse: torch.Tensor | None = None, scale: float | None = None, count: int = 0,
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
+        self, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor,
+        grad: Tensor, grad_lse: Tensor | None = None, scale: float | None = None, count: int = 0,
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
         """Gradients of q, k and v, and the counts of the two kernels (query gradient, then key gradient)."""
         return launch.backward(q, k, v, out, lse, grad, grad_lse, self.problem(q, scale, count))
 
-    def predicted(self, kernel: Kernel, q: torch.Tensor, v: torch.Tensor) -> Prediction:
+    def predicted(self, kernel: Kernel, q: Tensor, v: Tensor) -> Prediction:
         """Prediction of the tiles that a kernel computes for such operands."""
-        tiles = arguments.tiles_for(kernel, q, v, (self.blocks.rows, self.blocks.columns))
+        tiles = launch.tiles_for(kernel, q, v, (self.blocks.rows, self.blocks.columns))
         by_column = kernel == "key_gradient"
         return block_lists.predicted_tiles(self.blocks, tiles, q.shape[0], q.shape[1], by_column)
 
-    def tile_flops(self, kernel: Kernel, q: torch.Tensor, v: torch.Tensor) -> int:
+    def tile_flops(self, kernel: Kernel, q: Tensor, v: Tensor) -> int:
         """FLOPs of one tile's products: two forward, three for the query's gradient, four for the key's and value's."""
-        tiles = arguments.tiles_for(kernel, q, v, (self.blocks.rows, self.blocks.columns))
+        tiles = launch.tiles_for(kernel, q, v, (self.blocks.rows, self.blocks.columns))
         width, value = int(q.shape[-1]), int(v.shape[-1])
         counts = {"forward": (1, 1), "query_gradient": (2, 1), "key_gradient": (2, 2)}
         of_keys, of_values = counts[kernel]
         return 2 * tiles.rows * tiles.columns * (of_keys * width + of_values * value)
 
-    def problem(
-        self, q: torch.Tensor, scale: float | None = None, count: int = 0
-    ) -> arguments.LaunchSettings:
-        """The arguments of the kernels besides their operands."""
+    def problem(self, q: Tensor, scale: float | None = None, count: int = 0) -> launch.LaunchSettings:
+        """The launch of the kernels besides their operands."""
         scale = 1 / math.sqrt(q.shape[-1]) if scale is None else float(scale)
         return replace(self.settings, scale=scale, count=count)
 
-    def _fits(self, q: torch.Tensor, k: torch.Tensor) -> None:
+    def _fits(self, q: Tensor, k: Tensor) -> None:
         given = self.blocks
         if (q.shape[2], k.shape[2]) != (given.queries, given.keys):
             made = f"{given.queries} queries and {given.keys} keys"
@@ -105,9 +100,9 @@ class PreparedAttention:
 
 
 def prepare(
-    q: torch.Tensor, k: torch.Tensor, score_mod: Callable[..., Any] | Graph | None = None,
-    block_mask: Any = None, score_tensors: Sequence[torch.Tensor] = (),
-    mask_tensors: Sequence[torch.Tensor] = (),
+    q: Tensor, k: Tensor, score_mod: Callable[..., Any] | Graph | None = None,
+    block_mask: Any = None, score_tensors: Sequence[Tensor] = (),
+    mask_tensors: Sequence[Tensor] = (),
 ) -> PreparedAttention:  # fmt: skip
     """Trace and translate a score function and a mask's function, and list the mask's blocks.
 
@@ -127,7 +122,7 @@ def prepare(
 
 
 def flex_attention(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, score_mod: Callable[..., Any] | Graph | None = None,
+    q: Tensor, k: Tensor, v: Tensor, score_mod: Callable[..., Any] | Graph | None = None,
     block_mask: Any = None, scale: float | None = None, enable_gqa: bool = False, return_lse: bool = False,
     count: bool = False,
 ) -> Any:  # fmt: skip
@@ -145,9 +140,9 @@ def flex_attention(
 
 
 def scaled_dot_product_attention(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, attn_mask: torch.Tensor | None = None,
+    q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | None = None,
     is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
-) -> torch.Tensor:  # fmt: skip
+) -> Tensor:  # fmt: skip
     """Attention as torch's function of that name defines it, without dropout: the same kernel, its mask generated."""
     if attn_mask is not None and is_causal:
         raise ModelError("attn_mask and is_causal exclude one another")
@@ -157,9 +152,7 @@ def scaled_dot_product_attention(
     return out
 
 
-def sdpa(
-    q: torch.Tensor, k: torch.Tensor, attn_mask: torch.Tensor | None = None, is_causal: bool = False
-) -> PreparedAttention:
+def sdpa(q: Tensor, k: Tensor, attn_mask: Tensor | None = None, is_causal: bool = False) -> PreparedAttention:
     """`scaled_dot_product_attention` prepared: dense, causal (from the top left), or with a mask or bias tensor."""
     queries, keys = q.shape[2], k.shape[2]
     rows, columns = _block(queries), _block(keys)
@@ -180,15 +173,15 @@ def sdpa(
     return prepare(q, k, lambda s, b, h, i, j, m: s + m[b * entry, h * head, i, j], None, (spread,))
 
 
-def counted(counts: torch.Tensor, visible: bool = True) -> FlexCounts:
+def counted(counts: Tensor, visible: bool = True) -> FlexCounts:
     """The sum of the programs' counts; waits for the kernel."""
     full, partial, seen = counts.sum(0).tolist()
     return FlexCounts(full, partial, seen if visible else None)
 
 
-def _settings(found: Written, blocks: MaskBlocks) -> arguments.LaunchSettings:
+def _settings(found: Written, blocks: MaskBlocks) -> launch.LaunchSettings:
     each = (*blocks.by_row, *blocks.by_column)
-    return arguments.LaunchSettings(
+    return launch.LaunchSettings(
         lists=tuple(tensor for x in each for tensor in (x.counts, x.places)),
         buffers=found.buffers,
         functions=found.key,
@@ -207,6 +200,4 @@ def _block(length: int) -> int:
 
 
 def _function(given: Callable[..., Any] | Graph | None) -> Callable[..., Any] | None:
-    from graphflops.graph import Graph
-
     return function_of(given) if isinstance(given, Graph) else given

@@ -2,17 +2,100 @@
 
 A full block needs no call of the mask function, a partial block does. Each list is held twice: by row of
 blocks for the forward and the query's gradient, by column for the key's and value's.
+
+Tile sizes and launch settings of the kernels are data by machine, reduced to the limits of a problem and a device.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+import contextlib
+import contextvars
+import functools
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from importlib import resources
+from typing import Any, Literal
 
 import torch
+from torch import Tensor
 
 from graphflops.errors import ModelError
-from graphflops.runtime.flex.configs import Tiles
+
+Kernel = Literal["forward", "query_gradient", "key_gradient"]
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """Launch settings of a kernel.
+
+    rows, columns: queries and keys of a tile, powers of two. warps, stages: Triton's.
+    descriptors: tiles are brought by the tensor copy engine where strides allow.
+    """
+
+    rows: int
+    columns: int
+    warps: int = 4
+    stages: int = 2
+    descriptors: bool = False
+
+
+_chosen: contextvars.ContextVar[Mapping[Kernel, Tiles]] = contextvars.ContextVar("chosen", default={})  # noqa: B039
+
+
+@contextlib.contextmanager
+def override(**tiles: Tiles) -> Iterator[None]:
+    """Use these settings, by kernel, within the context; sizes are still reduced to the mask's blocks."""
+    token = _chosen.set({**_chosen.get(), **tiles})  # type: ignore[dict-item]
+    try:
+        yield
+    finally:
+        _chosen.reset(token)
+
+
+def choose(kernel: Kernel, device: str, itemsize: int, width: int, blocks: tuple[int, int] | None) -> Tiles:
+    """The settings of a kernel on a device, for operands of this element size and the larger head width.
+
+    blocks: sizes of the mask's blocks, which tiles must divide; None where the blocks are made to suit.
+    Raises ModelError for blocks that no tile of 16 divides.
+    """
+    tiles = _chosen.get().get(kernel) or _recorded(kernel, device, itemsize, width)
+    return tiles if blocks is None else _cut(tiles, blocks)
+
+
+@functools.cache
+def _cut(tiles: Tiles, blocks: tuple[int, int]) -> Tiles:
+    return replace(tiles, rows=_dividing(tiles.rows, blocks[0]), columns=_dividing(tiles.columns, blocks[1]))
+
+
+def _dividing(tile: int, block: int) -> int:
+    if block % 16:
+        what = f"a block of {block} is not a multiple of 16"
+        raise ModelError(f"block_mask: {what}; make it with BLOCK_SIZE=128")
+    while block % tile:
+        tile //= 2
+    return tile
+
+
+@functools.cache
+def _recorded(kernel: Kernel, device: str, itemsize: int, width: int) -> Tiles:
+    machines = _data()
+    name = next((name for name in machines if device.startswith(name)), "default")
+    entries = [
+        entry for entry in machines[name] if entry["kernel"] == kernel and entry["itemsize"] >= itemsize
+    ]
+    fits = [entry for entry in entries if entry["width"] >= width]
+    if not fits:
+        raise ModelError(f"head width {width} with {8 * itemsize}-bit elements is more than the kernel takes")
+    entry = min(fits, key=lambda entry: (entry["itemsize"], entry["width"]))
+    return Tiles(**{key: value for key, value in entry.items() if key not in ("kernel", "itemsize", "width")})
+
+
+@functools.cache
+def _data() -> dict[str, list[dict[str, Any]]]:
+    text = resources.files("graphflops.runtime.flex").joinpath("configs.json").read_text("utf-8")
+    data: dict[str, list[dict[str, Any]]] = json.loads(text)
+    return data
 
 
 @dataclass(frozen=True)
@@ -23,8 +106,8 @@ class BlockLists:
     contiguous: every line's places follow one another, so that the first tells all. empty: no line has any.
     """
 
-    counts: torch.Tensor
-    places: torch.Tensor
+    counts: Tensor
+    places: Tensor
     contiguous: bool
     empty: bool
 
@@ -64,9 +147,7 @@ class Prediction:
     partial_tiles: int
 
 
-def from_sets(
-    partial: torch.Tensor, full: torch.Tensor, rows: int, columns: int, queries: int, keys: int
-) -> MaskBlocks:
+def from_sets(partial: Tensor, full: Tensor, rows: int, columns: int, queries: int, keys: int) -> MaskBlocks:
     """Blocks from two boolean tensors [batch, heads, rows of blocks, columns of blocks]: partial blocks and full blocks."""
     return MaskBlocks(
         rows,
@@ -80,14 +161,14 @@ def from_sets(
     )
 
 
-def lists(chosen: torch.Tensor) -> BlockLists:
+def lists(chosen: Tensor) -> BlockLists:
     """The lists of the true entries of each line."""
     counts = chosen.sum(-1, dtype=torch.int32)
     places = torch.argsort(chosen.to(torch.int8), dim=-1, descending=True, stable=True).to(torch.int32)
     return checked(counts, places)
 
 
-def checked(counts: torch.Tensor, places: torch.Tensor) -> BlockLists:
+def checked(counts: Tensor, places: Tensor) -> BlockLists:
     """Lists with their properties, which are read from the device."""
     counts, places = counts.to(torch.int32).contiguous(), places.to(torch.int32).contiguous()
     most = int(counts.max()) if counts.numel() else 0
@@ -114,7 +195,7 @@ def causal(queries: int, keys: int, rows: int, columns: int, device: torch.devic
     return from_sets((seen & ~full)[None, None], full[None, None], rows, columns, queries, keys)
 
 
-def from_mask(mask: torch.Tensor, rows: int, columns: int) -> MaskBlocks:
+def from_mask(mask: Tensor, rows: int, columns: int) -> MaskBlocks:
     """The blocks of a boolean mask [batch, heads, queries, keys]."""
     queries, keys = mask.shape[-2:]
     padded = torch.nn.functional.pad(mask.to(torch.int32), (0, -keys % columns, 0, -queries % rows))
@@ -133,8 +214,8 @@ def from_block_mask(mask: Any) -> MaskBlocks:
 
 
 def from_lists(
-    queries: int, keys: int, partial: tuple[torch.Tensor | None, torch.Tensor | None],
-    full: tuple[torch.Tensor | None, torch.Tensor | None], rows: int, columns: int,
+    queries: int, keys: int, partial: tuple[Tensor | None, Tensor | None],
+    full: tuple[Tensor | None, Tensor | None], rows: int, columns: int,
 ) -> MaskBlocks:  # fmt: skip
     """The blocks of a mask in the form of torch: counts and indices of partial and of full blocks, by row of blocks."""
     lines, across = -(-queries // rows), -(-keys // columns)
@@ -144,9 +225,7 @@ def from_lists(
     return from_sets(some, torch.zeros_like(some) if whole is None else whole, rows, columns, queries, keys)
 
 
-def _given(
-    counts: torch.Tensor | None, places: torch.Tensor | None, lines: int, across: int
-) -> torch.Tensor | None:
+def _given(counts: Tensor | None, places: Tensor | None, lines: int, across: int) -> Tensor | None:
     """True for each listed block, without lines and blocks past the lengths."""
     if counts is None or places is None:
         return None

@@ -15,7 +15,7 @@ from typing import Union
 from graphflops.errors import ModelError, shown
 from graphflops.graph import Argument, Graph, Node, Ref
 from graphflops.runtime.flex.lowering import Value, literal, lowered, passes
-from graphflops.tensor import DType, TensorType
+from graphflops.tensor import TensorType
 
 SCORE = ("score", "b", "h", "q", "kv")
 MASK = SCORE[1:]
@@ -99,7 +99,13 @@ class _Writer:
         known = self.graph.types.get(name)
         if not isinstance(known, TensorType):
             raise ModelError(f"{self.name}: the type of {shown(name)} is not known")
-        return _type(known.dtype, self.name)
+        # Triton's type for computing with values of an element type; half precision is computed in single.
+        try:
+            return _TYPES[known.dtype.name]
+        except KeyError:
+            raise ModelError(
+                f"{self.name}: no translation of values of type {shown(known.dtype.name)}"
+            ) from None
 
     def buffer(self, given: str, buffer: Buffer) -> None:
         name = f"buffer{buffer.place}"
@@ -244,14 +250,6 @@ _TYPES = {
     "int64": "tl.int64", "float16": "tl.float32", "bfloat16": "tl.float32", "float32": "tl.float32",
     "float64": "tl.float64",
 }  # fmt: skip
-
-
-def _type(dtype: DType, where: str) -> str:
-    """Triton's type for computing with values of an element type; half precision is computed in single."""
-    try:
-        return _TYPES[dtype.name]
-    except KeyError:
-        raise ModelError(f"{where}: no translation of values of type {shown(dtype.name)}") from None
 
 
 def _needed(lines: Sequence[str], result: str) -> list[str]:

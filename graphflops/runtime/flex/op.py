@@ -6,12 +6,13 @@ from dataclasses import fields, replace
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
-from graphflops.runtime.flex import arguments, launch
-from graphflops.runtime.flex.configs import Kernel
+from graphflops.runtime.flex import launch
+from graphflops.runtime.flex.blocks import Kernel
 
-_PLAIN = (torch.Tensor, torch.nn.Parameter)
+_PLAIN = (Tensor, torch.nn.Parameter)
 _SETTINGS = (
     "Tensor[] lists, Tensor[] buffers, str functions, float scale, "
     "int rows, int columns, int contiguous, int present, int count"
@@ -23,18 +24,14 @@ _SETTINGS = (
     mutates_args=(),
     schema=f"(Tensor q, Tensor k, Tensor v, {_SETTINGS}) -> (Tensor, Tensor, Tensor)",
 )
-def flex_forward(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *settings: Any
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def flex_forward(q: Tensor, k: Tensor, v: Tensor, *settings: Any) -> tuple[Tensor, Tensor, Tensor]:
     """Output, log-sum-exp and each program's counts; `functions` is the key of registered functions."""
-    return launch.forward(q, k, v, arguments.LaunchSettings(*settings))
+    return launch.forward(q, k, v, launch.LaunchSettings(*settings))
 
 
 @flex_forward.register_fake  # type: ignore[untyped-decorator]
-def _(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *settings: Any
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    problem = arguments.LaunchSettings(*settings)
+def _(q: Tensor, k: Tensor, v: Tensor, *settings: Any) -> tuple[Tensor, Tensor, Tensor]:
+    problem = launch.LaunchSettings(*settings)
     sums = torch.float64 if q.dtype == torch.float64 else torch.float32
     return (
         q.new_empty((*q.shape[:-1], v.shape[-1])),
@@ -43,14 +40,12 @@ def _(
     )
 
 
-def _programs(
-    kernel: Kernel, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, problem: arguments.LaunchSettings
-) -> int:
+def _programs(kernel: Kernel, q: Tensor, k: Tensor, v: Tensor, problem: launch.LaunchSettings) -> int:
     """How many programs of a kernel count; none where nothing is counted."""
     if not problem.count:
         return 0
-    tiles = arguments.tiles_for(kernel, q, v, (problem.rows, problem.columns))
-    return arguments.programs_of(kernel, tiles, q, k)
+    tiles = launch.tiles_for(kernel, q, v, (problem.rows, problem.columns))
+    return launch.programs_of(kernel, tiles, q, k)
 
 
 @torch.library.custom_op(  # type: ignore[untyped-decorator]
@@ -60,25 +55,23 @@ def _programs(
     f"{_SETTINGS}) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
 )
 def flex_backward(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor, lse: torch.Tensor,
-    grad: torch.Tensor, grad_lse: torch.Tensor | None, *settings: Any,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
+    q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor,
+    grad: Tensor, grad_lse: Tensor | None, *settings: Any,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """Gradients of query, key and value, and the counts of the two kernels."""
-    return launch.backward(q, k, v, out, lse, grad, grad_lse, arguments.LaunchSettings(*settings))
+    return launch.backward(q, k, v, out, lse, grad, grad_lse, launch.LaunchSettings(*settings))
 
 
 @flex_backward.register_fake  # type: ignore[untyped-decorator]
-def _(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *others: Any
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    problem = arguments.LaunchSettings(*others[4:])
+def _(q: Tensor, k: Tensor, v: Tensor, *others: Any) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    problem = launch.LaunchSettings(*others[4:])
     programs = [_programs(kernel, q, k, v, problem) for kernel in ("query_gradient", "key_gradient")]
     gradients = [x.new_empty(x.shape) for x in (q, k, v)]
     counts = [q.new_empty((number, 3), dtype=torch.int64) for number in programs]
     return gradients[0], gradients[1], gradients[2], counts[0], counts[1]
 
 
-def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
     q, k, v, lists, buffers, *settings = inputs
     out, lse, counts = output
     ctx.mark_non_differentiable(counts)
@@ -106,8 +99,8 @@ class _Eager(torch.autograd.Function):  # type: ignore[misc]
 
     @staticmethod
     def forward(
-        ctx: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, problem: arguments.LaunchSettings
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        ctx: Any, q: Tensor, k: Tensor, v: Tensor, problem: launch.LaunchSettings
+    ) -> tuple[Tensor, Tensor, Tensor]:
         out, lse, counts = launch.forward(q, k, v, problem)
         ctx.mark_non_differentiable(counts)
         ctx.set_materialize_grads(False)
@@ -125,10 +118,10 @@ class _Eager(torch.autograd.Function):  # type: ignore[misc]
 
 
 def run_forward(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, problem: arguments.LaunchSettings
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    q: Tensor, k: Tensor, v: Tensor, problem: launch.LaunchSettings
+) -> tuple[Tensor, Tensor, Tensor]:
     """Output, log-sum-exp and counts; through the operator while torch traces, else directly."""
-    found: tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+    found: tuple[Tensor, Tensor, Tensor]
     if torch.compiler.is_compiling() or type(q) not in _PLAIN or _get_current_dispatch_mode() is not None:
         settings = (getattr(problem, field.name) for field in fields(problem))
         found = flex_forward(q, k, v, *settings)

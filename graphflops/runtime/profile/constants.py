@@ -69,13 +69,16 @@ def _searched(name: str, kernels: Measured, device: Device) -> Table:
             for constant in begun:
                 for factor in (step, 1 / step):
                     moved = {**free, constant: free[constant] * factor}
-                    error = _error(name, {**moved, **fixed}, kernels, device) + _far(moved, begun)
+                    errors = _errors(name, {**moved, **fixed}, kernels, device)
+                    error = sum(errors) / len(errors) + _far(moved, begun)  # the mean, in octaves
                     if error < best:
                         free, best = moved, error
             if best > before - 1e-4:
                 break
     table = {**free, **fixed}
-    table |= _spread(name, table, kernels, device)
+    errors = sorted(_errors(name, table, kernels, device))
+    # The factor that nine of ten of these kernels are within.
+    table |= {"spread": max(_NARROWEST, exp(log(2) * errors[round(0.9 * (len(errors) - 1))]))}
     return {key: float(f"{value:.3g}") for key, value in table.items()}
 
 
@@ -85,7 +88,8 @@ def _begun(kernels: Measured) -> tuple[Table, Table]:
     sizes = [kernel.sizes for kernel, _ in kernels]
     if "attention" in families:
         return {**_ATTENTION, **_DECODING}, {**_NO_PARTS}
-    dense = (isinstance(each, Convolution) and not _is_depthwise(each) for each in sizes)
+    # A convolution is no product where each channel is a group of its own.
+    dense = (isinstance(each, Convolution) and not 1 < each.groups == each.channels for each in sizes)
     if "matmul" in families or any(dense):
         return _PRODUCT, {**_NO_SPLITS}
     if "optimizer" in families:
@@ -98,16 +102,6 @@ def _begun(kernels: Measured) -> tuple[Table, Table]:
     return begun, {}
 
 
-def _is_depthwise(sizes: Convolution) -> bool:
-    return sizes.groups > 1 and sizes.channels == sizes.groups
-
-
-def _error(name: str, table: Mapping[str, float], kernels: Measured, device: Device) -> float:
-    """Mean error in octaves."""
-    errors = _errors(name, table, kernels, device)
-    return sum(errors) / len(errors)
-
-
 def _errors(name: str, table: Mapping[str, float], kernels: Measured, device: Device) -> list[float]:
     known = replace(device, rates={name: {"spread": 1.0, **table}})
     return [abs(log(modelled(kernel, known) or 1e-9) - log(seconds)) / log(2) for kernel, seconds in kernels]
@@ -116,9 +110,3 @@ def _errors(name: str, table: Mapping[str, float], kernels: Measured, device: De
 def _far(moved: Mapping[str, float], begun: Mapping[str, float]) -> float:
     octaves = [abs(log(moved[key] / begun[key])) / log(2) for key in begun]
     return _STAYS * sum(octaves) / len(octaves) if max(octaves) < _OCTAVES else float("inf")
-
-
-def _spread(name: str, table: Table, kernels: Measured, device: Device) -> Table:
-    """The factor that nine of ten of these kernels are within."""
-    errors = sorted(_errors(name, table, kernels, device))
-    return {"spread": max(_NARROWEST, exp(log(2) * errors[round(0.9 * (len(errors) - 1))]))}

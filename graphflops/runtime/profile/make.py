@@ -18,11 +18,9 @@ from graphflops.devices import Calibration, Device, Host, Launch, complete, devi
 from graphflops.errors import OptionError, RunError, shown
 from graphflops.kernels.kernel import Kernel
 from graphflops.runtime.machine import machine_bytes
-from graphflops.runtime.profile.attentions import attentions
 from graphflops.runtime.profile.constants import fitted
-from graphflops.runtime.profile.convolutions import convolutions
 from graphflops.runtime.profile.host import Others, host_benchmarks, rounded, scaled_host
-from graphflops.runtime.profile.products import products
+from graphflops.runtime.profile.products import attentions, convolutions, products
 from graphflops.runtime.profile.traffic import traffic
 from graphflops.runtime.profile.trial import Clock, CpuClock, CudaClock, Trial
 from graphflops.time.correction import columns_of, interpolated, names_of, variant_of
@@ -50,7 +48,9 @@ def profile(kind: str, runtime: str, progress: Callable[[int, int], None] | None
     host = _host(kind) if runtime == "torch" else Host({})
     if kind == "cpu":
         host = replace(host, faster=_FASTER, slower=_SLOWER)
-    gap = _gap(kind)
+    # Seconds between two kernels of a CUDA graph, which measured times hold; a CPU has no such gap.
+    launch = device(_SIMILAR).launch
+    gap = launch.graph_seconds if kind == "cuda" and launch else 0.0
     measured = measure(clock, _LIMIT, progress)
     _require_enough(measured, kind)
     found = [(kernel, max(seconds - gap, seconds / 2)) for kernel, seconds in measured.kernels]
@@ -115,12 +115,6 @@ def _host(kind: str) -> Host:
     return scaled_host(reference, measured)
 
 
-def _gap(kind: str) -> float:
-    """Seconds between two kernels of a CUDA graph, which measured times hold; a CPU has no such gap."""
-    launch = device(_SIMILAR).launch
-    return launch.graph_seconds if kind == "cuda" and launch else 0.0
-
-
 def _published(name: str) -> Device:
     """The profile that comes with graphflops for a device of this name."""
     names = {alias: one for one in published() for alias in (one.name, *one.aliases)}
@@ -169,8 +163,14 @@ def _gpu(found: Measured) -> Device:
 
 def _cpu(found: Measured, cache: int) -> Device:
     """The CPU, one core in the models: its libraries use all cores for each kernel."""
+    try:
+        with open("/proc/cpuinfo") as lines:
+            names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+            model = next(iter(names), "")
+    except OSError:
+        model = ""
     known = Device(
-        name=_cpu_name(),
+        name=f"{model or platform.processor() or platform.machine()}, {os.cpu_count()} cores",
         kind="cpu",
         aliases=(),
         memory_bytes=machine_bytes(),
@@ -185,16 +185,6 @@ def _cpu(found: Measured, cache: int) -> Device:
         },
     )
     return replace(known, rates=fitted(_kept(found), known))
-
-
-def _cpu_name() -> str:
-    try:
-        with open("/proc/cpuinfo") as lines:
-            names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-            model = next(iter(names), "")
-    except OSError:
-        model = ""
-    return f"{model or platform.processor() or platform.machine()}, {os.cpu_count()} cores"
 
 
 def _bandwidth(found: Measured, cache: int) -> float:

@@ -1,13 +1,16 @@
-"""Matrix products to be measured: sizes, layouts and alignments that models use."""
+"""Products, attention and convolutions to be measured: sizes, layouts and alignments that models use, and gradients."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
+from math import prod
+from random import Random
+from typing import Any
 
 import torch
 
-from graphflops.kernels.kernel import Kernel, Product
+from graphflops.kernels.kernel import Attention, AttentionKernel, Convolution, Kernel, Pass, Product
 from graphflops.runtime.profile.trial import Calls, Clock, Trial, random, spread
 
 # By element type: products as `linear` runs them, the same with odd sizes, of other layouts (each), and batched.
@@ -82,3 +85,216 @@ def _call(kind: torch.dtype, a: torch.Tensor, b: torch.Tensor) -> partial[torch.
     if kind == torch.int8:
         return partial(torch._int_mm, a, b)
     return partial(torch.matmul, a, b)
+
+
+# Kernel, element type, forward and backward calls.
+_ATTENTION_COUNTS: tuple[tuple[AttentionKernel, str, int, int], ...] = (
+    ("flash", "bfloat16", 90, 40),
+    ("efficient", "float32", 40, 20),
+    ("efficient", "bfloat16", 30, 10),
+    ("cudnn", "bfloat16", 40, 20),
+)
+# Of a CPU, which has one kernel: named as the one that a GPU runs in this element type.
+_CPU_ATTENTION_COUNTS: tuple[tuple[AttentionKernel, str, int, int], ...] = (
+    ("efficient", "float32", 70, 0),
+    ("cudnn", "bfloat16", 30, 0),
+)
+_MOST_ATTENTION_FLOPS = {"cuda": 1.5e12, "cpu": 1e10}
+_MOST_SCORES = 2**31
+_ATTENTION_BATCHES = {"cuda": (1, 2, 4, 8, 16, 32, 64, 256), "cpu": (1, 1, 2, 4)}
+
+
+def attentions(clock: Clock) -> Iterator[Trial]:
+    """Attention by every kernel that torch has on a GPU, and by the one that it has on a CPU."""
+    for kernel, dtype, forward, backward in (
+        _ATTENTION_COUNTS if clock.device == "cuda" else _CPU_ATTENTION_COUNTS
+    ):
+        chance = Random(kernel + dtype)
+        for index in range(forward + backward):
+            sizes, is_causal = _attention_sizes(
+                chance, kernel, index >= forward, _ATTENTION_BATCHES[clock.device]
+            )
+            trial = _attention_trial(sizes, is_causal, dtype, clock.device)
+            if trial.kernel.flops < _MOST_ATTENTION_FLOPS[clock.device] * (0.2 if dtype == "float32" else 1):
+                yield trial
+
+
+def _attention_sizes(
+    chance: Random, kernel: AttentionKernel, is_backward: bool, batches: tuple[int, ...]
+) -> tuple[Attention, bool]:
+    batch, heads = chance.choice(batches), chance.choice((4, 8, 12, 16, 32, 48))
+    width = chance.choice((32, 64, 64, 64, 80, 128, 128))
+    keys = chance.choice((32, 49, 77, 128, 197, 256, 512, 577, 1024, 1500, 2048, 4096, 8192))
+    is_flash = kernel == "flash" and not is_backward
+    shapes = ("self", "self", "causal", "decode") if is_flash else ("self", "causal")
+    shape = chance.choice(shapes)
+    if shape == "decode":
+        keys *= chance.choice((1, 4))
+    queries = 1 if shape == "decode" else keys
+    batch = max(1, min(batch, _MOST_SCORES // (heads * queries * keys), 2**29 // (heads * keys * width)))
+    shared = chance.choice((1, 1, 4)) if kernel == "flash" and not is_backward else 1
+    computed = 0.5 * (1 + 1 / queries) if shape == "causal" else 1.0
+    phase = "backward" if is_backward else "forward"
+    sizes = Attention(batch, heads, heads // shared, queries, keys, width, computed, kernel, phase)  # type: ignore[arg-type]
+    return sizes, shape == "causal"
+
+
+def _attention_trial(sizes: Attention, is_causal: bool, dtype: str, device: str) -> Trial:
+    kind = getattr(torch, dtype)
+    queries = sizes.batch * sizes.heads * sizes.queries * sizes.width * kind.itemsize
+    keys = 2 * sizes.batch * sizes.kv_heads * sizes.keys * sizes.width * kind.itemsize
+    flops = int(4 * sizes.batch * sizes.heads * sizes.queries * sizes.keys * sizes.width * sizes.computed)
+    if sizes.phase == "backward":
+        kernel = Kernel("attention", dtype, flops * 5 // 2, 0, 3 * queries + keys, queries + keys, sizes)
+    else:
+        kernel = Kernel("attention", dtype, flops, 0, queries + keys, queries, sizes)
+    return Trial(kernel, partial(_attention_calls, kind, sizes, is_causal, device))
+
+
+def _attention_calls(kind: torch.dtype, sizes: Attention, is_causal: bool, device: str) -> Calls:
+    q = random((sizes.batch, sizes.queries, sizes.heads, sizes.width), kind, device).transpose(1, 2)
+    shape = (sizes.batch, sizes.keys, sizes.kv_heads, sizes.width)
+    k, v = (random(shape, kind, device).transpose(1, 2) for _ in range(2))
+    if device == "cpu":
+        attend = torch.nn.functional.scaled_dot_product_attention
+        return [partial(attend, q, k, v, is_causal=is_causal)]
+    forward = _forward(sizes, q, k, v, is_causal)
+    if sizes.phase == "forward":
+        return [forward]
+    return [_backward(sizes, q, k, v, is_causal, forward())]
+
+
+def _forward(sizes: Attention, q: Any, k: Any, v: Any, is_causal: bool) -> partial[Any]:
+    ops = torch.ops.aten
+    wants = sizes.phase == "backward"
+    if sizes.kernel == "flash":
+        return partial(ops._scaled_dot_product_flash_attention, q, k, v, 0.0, is_causal)
+    if sizes.kernel == "cudnn":
+        return partial(ops._scaled_dot_product_cudnn_attention, q, k, v, None, wants, 0.0, is_causal)
+    return partial(ops._scaled_dot_product_efficient_attention, q, k, v, None, wants, 0.0, is_causal)
+
+
+def _backward(sizes: Attention, q: Any, k: Any, v: Any, is_causal: bool, saved: Any) -> partial[Any]:
+    ops, inputs = torch.ops.aten, (random(saved[0].shape, saved[0].dtype, "cuda"), q, k, v)
+    if sizes.kernel == "efficient":
+        wanted = [True, True, True, False]
+        backward = ops._scaled_dot_product_efficient_attention_backward
+        return partial(backward, *inputs, None, *saved, 0.0, wanted, is_causal)
+    out, lse, *lengths, seed, offset = saved[:8]
+    if sizes.kernel == "flash":
+        backward = ops._scaled_dot_product_flash_attention_backward
+        return partial(backward, *inputs, out, lse, *lengths, 0.0, is_causal, seed, offset)
+    backward = ops._scaled_dot_product_cudnn_attention_backward
+    return partial(backward, *inputs, out, lse, seed, offset, None, *lengths, 0.0, is_causal)
+
+
+# By element type: forward calls, and gradients of each operand.
+_CONVOLUTION_COUNTS = {
+    "cuda": {"bfloat16": (150, 40), "float32": (90, 20)},
+    "cpu": {"float32": (120, 0), "bfloat16": (30, 0)},
+}
+_MOST_CONVOLUTION_FLOPS = {"cuda": 2e12, "cpu": 5e9}
+_BATCHES = (1, 2, 4, 8, 16, 32, 64, 128)
+# Side of an image and its channels, as networks narrow and widen.
+_IMAGES = (
+    (7, 512), (14, 256), (14, 512), (28, 128), (28, 256), (56, 64), (56, 128), (112, 32), (112, 64), (64, 320),
+)  # fmt: skip
+
+
+def convolutions(clock: Clock) -> Iterator[Trial]:
+    """Convolutions in every element type, the gradients of some of them among them."""
+    for dtype, (forward, backward) in _CONVOLUTION_COUNTS[clock.device].items():
+        chance = Random(dtype)
+        for index in range(forward + 2 * backward):
+            phase: Pass = "forward"
+            if index >= forward:
+                phase = "input_gradient" if index % 2 else "weight_gradient"
+            sizes, stride = _convolution_sizes(chance, phase, clock.device)
+            kernel = _convolution(sizes, dtype)
+            if kernel.flops <= _MOST_CONVOLUTION_FLOPS[clock.device]:
+                yield Trial(kernel, partial(_convolution_calls, getattr(torch, dtype), sizes, stride, clock))
+
+
+def _convolution_sizes(chance: Random, phase: Pass, device: str) -> tuple[Convolution, int]:
+    """One convolution of a kind that models use, and its stride."""
+    batch = chance.choice(_BATCHES if device == "cuda" else _BATCHES[:4])
+    make = chance.choices((_pointwise, _dense, _grouped, _stem, _sequence, _volume), (6, 8, 5, 2, 2, 1))[0]
+    rank, side, channels, filters, width, stride, groups = make(chance)
+    pad = 0 if stride == width else width // 2
+    result = (side + 2 * pad - width) // stride + 1
+    is_last = chance.random() < 0.4 and rank > 1
+    axes = ((side,) * rank, (result,) * rank, (width,) * rank)
+    batch = min(batch, 8) if rank == 3 else batch
+    is_patches = stride == width > 1
+    sizes = Convolution(batch, channels, filters, *axes, groups, is_last, phase=phase, is_patches=is_patches)
+    return sizes, stride
+
+
+# Each gives: spatial axes, side, channels, filters, width of the filter, stride, groups.
+def _pointwise(chance: Random) -> tuple[int, ...]:
+    side, channels = chance.choice(_IMAGES)
+    channels *= chance.choice((1, 1, 2, 3))
+    return 2, side, channels, chance.choice((channels, 2 * channels, 4 * channels, channels // 4)), 1, 1, 1
+
+
+def _dense(chance: Random) -> tuple[int, ...]:
+    side, channels = chance.choice(_IMAGES)
+    filters = chance.choice((channels, channels, 2 * channels))
+    return 2, side, channels, filters, chance.choice((3, 3, 3, 5)), chance.choice((1, 1, 2)), 1
+
+
+def _grouped(chance: Random) -> tuple[int, ...]:
+    side, channels = chance.choice(_IMAGES)
+    groups = chance.choice((channels, channels, channels, channels, 32))
+    return 2, side, channels, channels, chance.choice((3, 3, 5, 7)), chance.choice((1, 1, 2)), groups
+
+
+def _stem(chance: Random) -> tuple[int, ...]:
+    width = chance.choice((3, 7, 4, 16))
+    return 2, 224, 3, chance.choice((32, 64, 96, 768)), width, width if width % 2 == 0 else 2, 1
+
+
+def _sequence(chance: Random) -> tuple[int, ...]:
+    channels = chance.choice((64, 384, 768))
+    groups = channels if chance.random() < 0.3 else 1
+    return 1, chance.choice((256, 1500, 3000, 16000)), channels, channels, chance.choice((1, 3, 7)), 1, groups
+
+
+def _volume(chance: Random) -> tuple[int, ...]:
+    channels = chance.choice((32, 64, 128))
+    return 3, chance.choice((14, 28, 56)), channels, channels, 3, 1, 1
+
+
+def _convolution(sizes: Convolution, dtype: str) -> Kernel:
+    width = getattr(torch, dtype).itemsize
+    taps = sizes.channels // sizes.groups * prod(sizes.filter)
+    image = sizes.batch * sizes.channels * prod(sizes.image)
+    result = sizes.batch * sizes.filters * prod(sizes.result)
+    weight = sizes.filters * taps
+    flops = 2 * result * taps
+    read, written = {
+        "input_gradient": (result + weight, image),
+        "weight_gradient": (result + image, weight),
+    }.get(sizes.phase, (image + weight, result))
+    return Kernel("convolution", dtype, flops, 0, read * width, written * width, sizes)
+
+
+def _convolution_calls(kind: torch.dtype, sizes: Convolution, stride: int, clock: Clock) -> Calls:
+    rank = len(sizes.image)
+    layout = torch.contiguous_format
+    if sizes.channels_last:
+        layout = torch.channels_last if rank == 2 else torch.channels_last_3d
+
+    def make(shape: tuple[int, ...]) -> torch.Tensor:
+        return random(shape, kind, clock.device).to(memory_format=layout)
+
+    image = make((sizes.batch, sizes.channels, *sizes.image))
+    weight = make((sizes.filters, sizes.channels // sizes.groups, *sizes.filter))
+    pad = 0 if stride == sizes.filter[0] else sizes.filter[0] // 2
+    shape = ([stride] * rank, [pad] * rank, [1] * rank, False, [0] * rank, sizes.groups)
+    if sizes.phase == "forward":
+        return [partial(torch.ops.aten.convolution.default, image, weight, None, *shape)]
+    gradient = make((sizes.batch, sizes.filters, *sizes.result))
+    wanted = [sizes.phase == "input_gradient", sizes.phase == "weight_gradient", False]
+    backward = torch.ops.aten.convolution_backward.default
+    return [partial(backward, gradient, image, weight, None, *shape, wanted)]

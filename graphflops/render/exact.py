@@ -1,21 +1,25 @@
-"""A report as comma-separated values, a line a call or a group of calls; and the same lines as a pandas DataFrame."""
+"""A report exactly: as CSV, a line a call or a group of calls; the same as a pandas DataFrame; as JSON.
+
+What is written is safe to print: characters that a terminal could act on are escaped.
+"""
 
 from __future__ import annotations
 
 import csv as writer
 import io
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, get_args
 
 from graphflops.attention.attention_use import BLOCKS, KERNEL, SIZES
+from graphflops.base.json_form import Formula
 from graphflops.cost import REPORTED, Cost
-from graphflops.dims import Dim
+from graphflops.dims import Dim, evaluate
 from graphflops.errors import OptionError, require_choice
 from graphflops.render.ledger import Group, Ledger
 from graphflops.render.text import safe
 from graphflops.render.tree import Tree
 from graphflops.report import Cut, Report
-from graphflops.report.call_time import CallTime
 
 _STARTS_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 _LONGEST_NAME = 10_000
@@ -103,15 +107,11 @@ def _calls(report: Report, ledger: Ledger) -> tuple[list[str], list[list[str | i
             work[kind] = [*_work(ledger.group({kind: 1}), ledger), str(row.cost.matrix_flops)]
         figures = [""] * len(work[kind]) if row.state == "unknown" else work[kind]
         place = (row.module, row.module_type, row.source)
-        times = _seconds(row.time, row.backward_time) if report.device else []
+        both = (row.time, row.backward_time) if report.device else ()
+        times = ["" if time is None else repr(time.seconds) for time in both]
         rows.append([row.node, row.op, *place, row.state, row.matrix_dtype, *figures, *times])
     timed = ["seconds", "backward_seconds"] if report.device else []
     return [*heads, *_heads(ledger), "matrix_flops_formula", *timed], rows
-
-
-def _seconds(*times: CallTime | None) -> list[str | int]:
-    """Seconds in full; "" where there are none."""
-    return ["" if time is None else repr(time.seconds) for time in times]
 
 
 def _modules(report: Report, ledger: Ledger, depth: int | None) -> tuple[list[str], list[list[str | int]]]:
@@ -142,3 +142,24 @@ def _column(pandas: Any, cells: tuple[str | int, ...]) -> Any:
             return pandas.array(values, dtype="Int64")
         return pandas.array(values, dtype=object)
     return pandas.array(list(cells), dtype=object)
+
+
+_ACTIVE = re.compile("[\x7f-\x9f\xad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]")
+
+
+def json(report: Report) -> str:
+    """The whole report, one object on one line."""
+    return inert(report.to_json())
+
+
+def quantity(dim: Dim | None, values: Mapping[str, int]) -> int | Formula | None:
+    """A quantity for programs: a number, with its formula where it depends on a size; None where it is not known."""
+    return dim if dim is None or isinstance(dim, int) else Formula(evaluate(dim, values), str(dim))
+
+
+def inert(data: bytes) -> str:
+    """JSON as a line of text: characters that a terminal could act on are escaped."""
+    text = data.decode()
+    if not text.isascii() or "\x7f" in text:
+        text = _ACTIVE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    return text + "\n"

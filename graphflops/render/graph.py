@@ -1,28 +1,33 @@
-"""Answers about the structure of a model in words and as a table."""
+"""Answers about the structure of a model, in words and as a table, and its graph: picture, page, Graphviz, Mermaid.
+
+For other programs: GraphML and node-link JSON, which networkx reads back as they were.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+import io
+import json
+import re
+from collections.abc import Iterable
+from typing import Any, Literal
+
+import networkx
 
 from graphflops.base.numbered import numbered, unnumbered
 from graphflops.base.units import memory, number, percent
+from graphflops.errors import OptionError
 from graphflops.render import document
 from graphflops.render.markdown import escaped
-from graphflops.render.picture.faces import WORDS, quantity
+from graphflops.render.picture.nest import Sheet, flat
+from graphflops.render.picture.page import page
+from graphflops.render.picture.svg import WORDS, Face, carried, faces, quantity, whole
+from graphflops.render.picture.svg import svg as picture
 from graphflops.render.summary import title
 from graphflops.render.tables import Listing
 from graphflops.render.text import count_of, safe
-from graphflops.structure.answer import Unused
-from graphflops.structure.cuts import Cuts
-from graphflops.structure.paths import Bottlenecks, CriticalPath
-from graphflops.structure.queries import cost
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    import networkx
-
-    from graphflops.structure.answer import Answer, Part
+from graphflops.report import Report
+from graphflops.structure.answer import Answer, Cuts, Part, Unused, ask
+from graphflops.structure.queries import Bottlenecks, CriticalPath, cost, part
 
 
 def amount(data: dict[str, Any], name: str, *, exact: bool = False) -> str | float:
@@ -226,3 +231,123 @@ def _first(listing: Listing, top: int) -> Listing:
         return listing
     more = (f"… {left:,} more", *[""] * (len(listing.heads) - 1))
     return Listing(listing.heads, [*listing.rows[:top], more], listing.figures)
+
+
+_EDGES = 500  # that Mermaid draws on GitHub
+# As Graphviz's blues9.
+_BLUES = ("f7fbff", "deebf7", "c6dbef", "9ecae1", "6baed6", "4292c6", "2171b5", "08519c", "08306b")
+_DARK = 5  # shade from which on text is white
+
+
+def dot_of_report(report: Report, *, depth: int | None = None) -> str:
+    """The modules of a report for Graphviz, `depth` levels in (None: as many as a page holds)."""
+    return dot(ask(report, depth=depth))
+
+
+def dot(answer: Answer) -> str:
+    """A graph for Graphviz, `dot -Tsvg`. The darker a node, the larger its share; stages are boxes around nodes."""
+    sheet, shown = _boxes(answer)
+    lines = [
+        "digraph graphflops {",
+        f"  label={_quoted(safe(answer.graph.graph.get('name', 'program')))};",
+        '  labelloc=t; rankdir=TB; node [shape=box, style="rounded,filled", fontname=Helvetica, fontsize=11];',
+        "  edge [fontname=Helvetica, fontsize=9, color=gray40, fontcolor=gray30];",
+    ]
+    for place, face in enumerate(shown):
+        shade = _shade(face)
+        look = f"colorscheme=blues9, fillcolor={shade}, fontcolor={'white' if shade > _DARK else 'black'}"
+        look += ", color=red" if face.is_unknown else ", penwidth=3" if face.status else ""
+        look = "shape=plain, style=solid" if face.kind == "port" else look
+        node = f"n{place} [label={_quoted(chr(10).join(face.lines))}, {look}];"
+        around = f'subgraph cluster_{face.stage} {{ label="stage {face.stage}"; {node} }}'
+        lines.append(f"  {node if face.stage is None else around}")
+    for (maker, user), values in sheet.links.items():
+        lines.append(f"  n{maker} -> n{user} [label={_quoted(carried(values.values()))}];")
+    return "\n".join([*lines, "}", ""])
+
+
+def mermaid(answer: Answer) -> str:
+    """A graph for Mermaid, which GitHub draws in a `mermaid` block. OptionError for one that is too large for it."""
+    sheet, shown = _boxes(answer)
+    if len(sheet.links) > _EDGES:
+        what = f"Mermaid draws at most {_EDGES} edges, and this graph has {len(sheet.links):,}"
+        raise OptionError(f"{what}: take --level module, a smaller --depth, or --only one module")
+    lines = ["flowchart TB"]
+    stages: dict[int, list[str]] = {}
+    for place, face in enumerate(shown):
+        text = "<br/>".join(map(_escaped, face.lines))
+        node = f'(["{text}"])' if face.kind == "port" else f'["{text}"]:::s{_shade(face)}'
+        stages.setdefault(face.stage or 0, []).append(f"  n{place}{node}")
+        lines += [f"  style n{place} stroke-width:4px"] if face.status else []
+    for stage, nodes in stages.items():
+        lines += [f'  subgraph stage{stage} ["stage {stage}"]', *nodes, "  end"] if stage else nodes
+    for (maker, user), values in sheet.links.items():
+        text = _escaped(carried(values.values()))
+        lines.append(f"  n{maker} -->" + (f'|"{text}"|' if text else "") + f" n{user}")
+    for shade, color in enumerate(_BLUES, 1):
+        lines.append(
+            f"  classDef s{shade} fill:#{color},stroke:#555,color:{'#fff' if shade > _DARK else '#000'}"
+        )
+    return "\n".join([*lines, ""])
+
+
+def _boxes(answer: Answer) -> tuple[Sheet, list[Face]]:
+    """The boxes and lines of a graph, and what they show, as in its picture."""
+    sheet = flat(answer.graph)
+    return sheet, faces(sheet, answer.by, whole(answer.graph, answer.by))
+
+
+def _shade(face: Face) -> int:
+    """How dark a box is, from 1 to 9."""
+    return 1 + round(face.share * (len(_BLUES) - 1))
+
+
+def svg(answer: Answer) -> str:
+    """A graph as an SVG picture that stands alone."""
+    return picture(answer.graph, by=answer.by)
+
+
+def html(answer: Answer) -> str:
+    """A graph as a page without network. Modules open into their calls, unless a depth was asked for."""
+    graph, found = answer.graph, answer.found
+    if "depth" not in graph.graph:
+        is_part = isinstance(found, Part) and not isinstance(found, Unused)
+        graph = part(answer.calls, found.names) if isinstance(found, Part) and is_part else answer.calls
+    return page(graph, by=answer.by, types=answer.report.modules, said=sentences(answer))
+
+
+def _quoted(text: str) -> str:
+    r"""A quoted string for Graphviz, in which only line breaks are escapes (`\n`)."""
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"'
+
+
+def _escaped(text: str) -> str:
+    """A text in which Mermaid reads no markup: the characters of its syntax and of HTML by their numbers."""
+    return "".join(c if c.isalnum() or c in " .,:()+-*/%_×·≥" else f"#{ord(c)};" for c in text)
+
+
+_IN_XML = re.compile("[\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+_CHARACTER = re.compile("&#([0-9]+);|[^ -~]")
+
+
+def graphml(answer: Answer) -> str:
+    r"""GraphML, for yEd, Gephi and `networkx.read_graphml(path, force_multigraph=True)`.
+
+    What XML cannot hold in the names of a file is spelled out, `\x1b`.
+    """
+    file = io.BytesIO()
+    networkx.write_graphml_xml(answer.graph, file, encoding="us-ascii")
+    return _CHARACTER.sub(_spelled_out, file.getvalue().decode())
+
+
+def node_link(answer: Answer) -> str:
+    """Node-link JSON, for `networkx.node_link_graph(data, edges="edges")`. `answer`: in words and rows."""
+    data = networkx.node_link_data(answer.graph, edges="edges")
+    found = listing(answer, exact=True)
+    rows = [dict(zip(found.heads, row, strict=True)) for row in found.rows]
+    return json.dumps({**data, "answer": {"text": sentences(answer), "rows": rows}}, indent=1) + "\n"
+
+
+def _spelled_out(found: re.Match[str]) -> str:
+    character = chr(int(found[1])) if found[1] else found[0]
+    return found[0] if _IN_XML.match(character) else character.encode("unicode_escape").decode()

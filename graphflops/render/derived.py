@@ -1,0 +1,262 @@
+"""What follows from reports, as tables: a sweep over sizes, FLOPs and time of a token or sample, several models."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from graphflops.base.json_form import Formula
+from graphflops.base.units import interval, memory, number, parameters, percent, rate, seconds
+from graphflops.base.units import parameters as as_parameters
+from graphflops.cost import REPORTED, Quantity
+from graphflops.derived.items import PerItem, cost_per_million
+from graphflops.derived.overview import Overview, OverviewLine
+from graphflops.derived.resize import Point, Sweep
+from graphflops.dims import evaluate
+from graphflops.fitting.cells import QUANTITIES
+from graphflops.render.document import Document
+from graphflops.render.exact import quantity
+from graphflops.render.summary import NAMED
+from graphflops.render.table import Page
+from graphflops.render.tables import Entry, Listing, TextTable, listing
+from graphflops.render.text import Numbers, assumptions, count_of, safe
+from graphflops.report.call_time import PhaseTime
+
+# Heads; True: exact.
+_TIMES = {False: ("time", "90 % interval"), True: ("seconds", "seconds_low", "seconds_high")}
+_OTHERS = [quantity for quantity in REPORTED if quantity.name not in NAMED]
+
+
+def sweep_document(sweep: Sweep) -> Document:
+    """A row for each point; `?` for a figure that depends on a size without a value."""
+    price = sweep.report.price_per_hour
+    points = listing(cells(sweep.points, price, exact=False))
+    return Document([points], exact=lambda: cells(sweep.points, price, exact=True))
+
+
+def cells(points: Sequence[Point], price_per_hour: float | None = None, *, exact: bool) -> Listing:
+    """One row for each point. exact: whole numbers, for programs."""
+
+    def cell(value: float | None, said: Callable[[Any], str], bound: str = "") -> str | float:
+        return "?" if value is None else value if exact else bound + said(value)
+
+    has_masks = any(point.cost["masked_flops"] for point in points)
+    others = [q for q in _OTHERS if not q.is_rare or any(point.cost[q.name] != 0 for point in points)]
+    is_timed = any(point.time is not None for point in points)
+    names = [*points[0].sizes] if points else []
+    counted = list(dict.fromkeys(name for point in points for name in point.rates))
+    heads = [*names, *_heads(exact, has_masks, others), *(_TIMES[exact] if is_timed else ())]
+    rates, price = ("{}_per_second", "price_of_a_million_{}") if exact else ("{}/s", "price of 1 M {}")
+    forms = [rates] if price_per_hour is None else [rates, price]
+    heads += [form.format(name) for form in forms for name in counted]
+    served = [quantity for quantity in QUANTITIES if any(quantity.name in point.serving for point in points)]
+    heads += [quantity.name if exact else quantity.head for quantity in served]
+    rows = []
+    for point in points:
+        flops, masked = point.cost["matrix_flops"], point.cost["masked_flops"]
+        visible = None if flops is None or masked is None else flops - masked
+        intensity = "" if point.intensity is None else f"{point.intensity:.4g}"
+        row: list[str | float] = [size if exact else f"{size:,}" for size in point.sizes.values()]
+        row += [cell(flops, number), *([cell(visible, number)] if has_masks else [])]
+        row += [cell(point.cost[name], number) for name in ("vector_flops", "transcendentals")]
+        row += [cell(point.cost[q.name], memory if q.unit == "B" else number) for q in others]
+        row += [cell(point.traffic, memory), intensity, cell(point.peak_bytes, memory)]
+        row += _time(point.time, exact=exact) if is_timed else []
+        # What a second takes in, and what a million of each cost; a time that is a lower bound makes them bounds.
+        is_bound = point.time is not None and point.time.is_lower_bound
+        row += [cell(point.rates.get(name), rate, "at most " * is_bound) for name in counted]
+        prices = cost_per_million(point.rates, price_per_hour)
+        for name in counted if price_per_hour is not None else ():
+            row.append(cell(prices.get(name), "{:,.4g}".format, ">= " * is_bound))
+        row += [cell(point.serving.get(quantity.name), quantity.said) for quantity in served]
+        rows.append(row)
+    return Listing(heads, rows, figures=True)
+
+
+def _heads(exact: bool, has_masks: bool, others: Sequence[Quantity]) -> list[str]:
+    if exact:
+        work = ["matrix_flops", *(["visible_flops"] if has_masks else []), "vector_flops", "transcendentals"]
+        return [*work, *(q.name for q in others), "bytes", "flops_per_byte", "peak_bytes"]
+    work = ["FLOPs", *(["visible"] if has_masks else []), "vector", "transcendental"]
+    return [*work, *(q.head for q in others), "bytes", "FLOP/B", "peak memory"]
+
+
+def _time(time: PhaseTime | None, *, exact: bool) -> list[str | float]:
+    """The cells of a predicted time, with its 90 % interval."""
+    if time is None:
+        return ["?"] * len(_TIMES[exact])
+    if exact:
+        return [time.seconds, time.low, time.high]
+    least = ">= " if time.is_lower_bound else ""
+    return [least + seconds(time.seconds), interval(time.low, time.high)]
+
+
+_CONVENTIONS = {
+    "dense": "matrix FLOPs, those that masks hide too",
+    "visible": "matrix FLOPs that masks leave visible",
+    "active": "2N or 6N of what runs, and attention",
+    "total": "2N or 6N of all experts, and attention",
+}
+
+
+def per_item(found: PerItem, *, exact: bool) -> Listing:
+    """FLOPs by convention, and the parameters behind them. exact: whole numbers, for programs."""
+    least = ">= " if found.unknown else ""
+    shown: Callable[[int], str | int] = (lambda n: n) if exact else lambda n: f"{least}{number(n)}"
+    heads = (f"per entry of {found.axis}", "forward", "training", "what is counted")
+    rows: list[tuple[str | float, ...]] = [
+        (name, *(shown(round(getattr(phase, name))) for phase in (found.forward, found.training)), what)
+        for name, what in _CONVENTIONS.items()
+    ]
+    times = (found.seconds, found.step_seconds)
+    if any(time is not None for time in times):
+        name = "seconds" if exact else "time"
+        rows.append((name, *(_seconds_of(time, found, exact) for time in times), "predicted for the device"))
+    counts = {
+        "active parameters": (found.active_parameters, as_parameters, least, "N of the line active"),
+        "parameters": (found.parameters, as_parameters, least, "N of the line total, without embeddings"),
+        "items": (found.items, number, "", "in one run"),
+        "unknown": (found.unknown, number, "", "calls of unknown cost"),
+    }
+    for name, (count, said, bound, what) in counts.items():
+        if count or "parameters" in name:
+            rows.append((name, count if exact else bound + said(count), "", what))
+    return Listing(heads, rows)
+
+
+def _seconds_of(time: float | None, found: PerItem, exact: bool) -> str | float:
+    if time is None or exact:
+        return "" if time is None else time
+    return (">= " if found.is_lower_bound else "") + seconds(time)
+
+
+_HEADS = ("model", "FLOPs", "params", "bytes", "peak memory", "coverage", "analyzed in")
+_DEVICE_HEADS = ("time", "90 % interval", "device memory")
+_COUNTED = ("model", "matrix_flops", "parameters", "bytes", "peak_bytes", "calls", "unknown", "seconds")
+_FIELDS = (*_COUNTED, "error")
+_QUANTITIES = ("matrix_flops", "bytes", "peak_bytes")
+_DEVICE_FIELDS = ("time_seconds", "time_low", "time_high", "device_bytes")
+_FORMULA = 40  # characters of a formula
+_NAME = 200
+_ERROR = 1_000
+
+
+def grid(found: Overview) -> TextTable:
+    """A line for each model, with a column of errors where there are any."""
+    has_errors = any(line.error for line in found.lines)
+    figures = _figures(found)
+    errors = [[safe(line.error, _ERROR)] if has_errors else [] for line in found.lines]
+    entries = [Entry([*entry.cells, *error]) for entry, error in zip(figures.entries, errors, strict=True)]
+    return TextTable((*figures.heads, *(("error",) if has_errors else ())), entries)
+
+
+def _figures(found: Overview) -> TextTable:
+    """A line for each model, without errors; with its time and memory where a device is named."""
+    is_timed = _is_timed(found)
+    heads = (*_HEADS, *(_DEVICE_HEADS if is_timed else ()))
+    cells = [[*_cells(line), *(_device_cells(line) if is_timed else [])] for line in found.lines]
+    return TextTable(heads, [Entry(row) for row in cells])
+
+
+def _is_timed(found: Overview) -> bool:
+    return any(line.cost is not None and line.cost.time is not None for line in found.lines)
+
+
+def table(found: Overview, *, width: int = 120, color: bool = False) -> str:
+    """A line for each model, which ends with the error of one that failed; on a narrow screen errors are below."""
+    page = Page(width, color)
+    figures = Page(width, color)
+    figures.table(_figures(found))
+    errors = [f"error: {safe(line.error, _ERROR)}" if line.error else "" for line in found.lines]
+    if len(figures.lines) == len(errors) + 1:  # no name or column went to a line of its own
+        errors = ["", *errors]
+        for text, error in zip(figures.lines, errors, strict=True):
+            page.line(text.rstrip(), (f"  {error}" if error else "", "red"))
+    else:
+        page.lines += figures.lines
+        for line, error in zip(found.lines, errors, strict=True):
+            if error:
+                page.line((f"  {safe(line.model, _NAME)}: {error}", "red"))
+    notes = _assumed(found)
+    if notes:
+        page.line()
+    for note in notes:
+        page.line((f"  {note}", "dim"))
+    return page.text()
+
+
+def overview_document(found: Overview) -> Document:
+    """The same with errors in the last column.
+
+    For spreadsheets whole numbers; the formula where a size has no value, nothing where the model could not be analyzed.
+    In JSON null for everything that is not known.
+    """
+
+    def rows() -> list[dict[str, Any]]:
+        return [_exact(line, is_timed=_is_timed(found)) for line in found.lines]
+
+    heads = (*_FIELDS, *(_DEVICE_FIELDS if _is_timed(found) else ()))
+    return Document(
+        [grid(found)],
+        _assumed(found),
+        exact=lambda: Listing(heads, [[_spelled(cell) for cell in row.values()] for row in rows()]),
+        data=lambda: {"schema": 1, "models": rows()},
+    )
+
+
+def _cells(line: OverviewLine) -> list[str]:
+    cost = line.cost
+    name = safe(line.model, _NAME)
+    if cost is None:
+        return [name, *[""] * (len(_HEADS) - 1)]
+    numbers = Numbers(lambda quantity: evaluate(quantity, cost.values), _FORMULA)
+    least = ">= " if cost.unknown else ""
+    known = f"{percent(cost.calls - cost.unknown, cost.calls) or '100.0'} %"
+    known = f"{known}, {cost.unknown:,} unknown" if cost.unknown else known
+    flops = f"{least}{numbers.count(cost.matrix_flops)}"
+    sizes = [f"{least}{numbers.memory(size)}" for size in (cost.moved_bytes, cost.peak_bytes)]
+    return [name, flops, parameters(cost.parameters), *sizes, known, f"{cost.seconds:.2f} s"]
+
+
+def _device_cells(line: OverviewLine) -> list[str]:
+    """Predicted time, its interval, and memory on the device; empty where they are not known."""
+    cost = line.cost
+    if cost is None or cost.time is None:
+        return [""] * len(_DEVICE_HEADS)
+    time, least = cost.time, ">= " if cost.time.is_lower_bound else ""
+    held = "" if cost.device_bytes is None else f"{'>= ' if cost.unknown else ''}{memory(cost.device_bytes)}"
+    return [f"{least}{seconds(time.seconds)}", interval(time.low, time.high), held]
+
+
+def _assumed(found: Overview) -> list[str]:
+    """The assumed sizes; models that assume the same are one line."""
+    models: dict[str, list[str]] = {}
+    for line in found.lines:
+        if line.cost is not None and line.cost.assumed:
+            models.setdefault(assumptions(line.cost.assumed), []).append(safe(line.model, 60))
+    return [
+        f"{sizes}: {names[0] if len(names) == 1 else count_of(len(names), 'model')}"
+        for sizes, names in models.items()
+    ]
+
+
+def _exact(line: OverviewLine, *, is_timed: bool) -> dict[str, Any]:
+    """The figures by field; None for what is not known. is_timed: those of a device too."""
+    row: dict[str, Any] = dict.fromkeys((*_FIELDS, *(_DEVICE_FIELDS if is_timed else ())))
+    row |= {"model": safe(line.model, 10_000), "error": safe(line.error, 10_000) or None}
+    if (cost := line.cost) is None:
+        return row
+    for name, figure in zip(_QUANTITIES, (cost.matrix_flops, cost.moved_bytes, cost.peak_bytes), strict=True):
+        row[name] = quantity(figure, cost.values)
+    row |= {"parameters": cost.parameters, "calls": cost.calls, "unknown": cost.unknown}
+    row["seconds"] = round(cost.seconds, 3)
+    if is_timed:
+        ends = (None, None, None) if cost.time is None else (cost.time.seconds, cost.time.low, cost.time.high)
+        row |= zip(_DEVICE_FIELDS, (*ends, cost.device_bytes), strict=True)
+    return row
+
+
+def _spelled(cell: Any) -> str | int:
+    if isinstance(cell, Formula):
+        return cell.formula if cell.value is None else cell.value
+    return "" if cell is None else cell if isinstance(cell, int) else str(cell)

@@ -1,0 +1,293 @@
+"""What is made of tables of a scan: a page, what changed between two, and what breaks a policy, the limits of a budget.
+
+The page is sortable and filterable, opened from disk, without network.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from graphflops.base.units import measured, memory, number, parameters, percent
+from graphflops.budget.check import RULES, finding
+from graphflops.budget.limits import Budget, BudgetFile
+from graphflops.budget.measure import UNITS, Limit
+from graphflops.errors import FileError, shown
+from graphflops.render.html.data import inert
+from graphflops.render.html.fragment import escaped, read
+from graphflops.render.html.fragment import page as whole
+from graphflops.render.table import Page
+from graphflops.render.tables import Entry, TextTable
+from graphflops.render.text import count_of, safe
+from graphflops.report.findings import Finding, Findings, ModelFindings
+from graphflops.scan import store
+from graphflops.scan.measure import COSTS, HELD, RESULTS
+
+_COMPARED = ("status", "matrix_flops", "parameters", "read_bytes", "written_bytes", "peak_bytes", "unknown")
+_LINES = 40
+_NAME = 120
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class RowChange:
+    """A file at a binding; a side is None where its table does not have it."""
+
+    name: str
+    before: Row | None
+    after: Row | None
+
+    @property
+    def rank(self) -> int:
+        """By how much the FLOPs changed."""
+        sides = [(side or {}).get("matrix_flops") or 0 for side in (self.before, self.after)]
+        return abs(int(sides[1] - sides[0]))
+
+
+@dataclass(frozen=True, slots=True)
+class FleetChange:
+    """The rows that differ, those with the largest change of FLOPs first; same: how many do not. flops: of all rows."""
+
+    rows: tuple[RowChange, ...]
+    same: int
+    flops: tuple[int, int]
+
+
+def changes(old: str, new: str) -> FleetChange:
+    """Compares two tables by path and binding; FileError where one is none."""
+    before, after = _rows(old), _rows(new)
+    found, same = [], 0
+    for key in {**before, **after}:
+        ours, theirs = before.get(key), after.get(key)
+        if ours is not None and theirs is not None and all(ours[c] == theirs[c] for c in _COMPARED):
+            same += 1
+        else:
+            name = " ".join(part for part in key if part)
+            found.append(RowChange(name, ours, theirs))
+    found.sort(key=lambda change: (-change.rank, change.name))
+    return FleetChange(tuple(found), same, (_sum(before), _sum(after)))
+
+
+def _rows(folder: str) -> Mapping[tuple[str, str], Row]:
+    table = store.read(folder, columns=("path", "binding", "inputs", *_COMPARED))
+    return {(row["path"], row["binding"]): row for row in store.rows_of(table)}
+
+
+def _sum(rows: Mapping[tuple[str, str], Row]) -> int:
+    return sum(row["matrix_flops"] or 0 for row in rows.values())
+
+
+def text(found: FleetChange, *, width: int = 120, color: bool = False) -> str:
+    """One line for the fleet, then a line for each row that changed."""
+    page = Page(width, color)
+    states = [_state(change) for change in found.rows]
+    counts = [f"{states.count(name):,} {name}" for name in ("changed", "new", "gone") if name in states]
+    total = f"FLOPs of all {number(found.flops[0])} → {number(found.flops[1])}{_percent(*found.flops)}"
+    what = ", ".join(counts) or "identical"
+    page.line((f"{count_of(found.same + len(found.rows), 'row')}: {what}; {total}", "bold"))
+    if not found.rows:
+        return page.text()
+    entries = [Entry(_cells(change)) for change in found.rows[:_LINES]]
+    if len(found.rows) > _LINES:
+        entries.append(Entry([f"… {len(found.rows) - _LINES:,} more", *[""] * 7]))
+    heads = ("model", "change", "FLOPs before", "after", "%", "peak %", "params", "status")
+    page.table(TextTable(heads, entries, names=2))
+    return page.text()
+
+
+def _state(change: RowChange) -> str:
+    return "new" if change.before is None else "gone" if change.after is None else "changed"
+
+
+def _cells(change: RowChange) -> list[str]:
+    ours, theirs = change.before or {}, change.after or {}
+    flops = ours.get("matrix_flops"), theirs.get("matrix_flops")
+    held = (theirs.get("parameters") or 0) - (ours.get("parameters") or 0)
+    status = dict.fromkeys(side["status"] for side in (ours, theirs) if side)
+    share = _percent(*flops).strip(" ()%") if None not in flops else ""
+    peaks = ours.get("peak_bytes"), theirs.get("peak_bytes")
+    inputs = ours.get("inputs") or None, theirs.get("inputs") or None
+    return [
+        safe(change.name, _NAME),
+        _state(change) + (", other sizes" if None not in inputs and inputs[0] != inputs[1] else ""),
+        *("" if value is None else number(value) for value in flops),
+        share,
+        _percent(*peaks).strip(" ()%") if None not in peaks else "",
+        f"+{parameters(held)}" if held > 0 else parameters(held) if held else "",
+        " → ".join(status),
+    ]
+
+
+def _percent(before: int | None, after: int | None) -> str:
+    if not before or after is None:
+        return ""
+    return f" ({100 * (after - before) / before:+.1f} %)" if after != before else " (0.0 %)"
+
+
+_COLUMNS = (
+    "path", "binding", "status", "message", "contradiction", *COSTS, *HELD, "counted", "free", "unknown",
+    "unknown_ops",
+)  # fmt: skip
+
+
+def checked(path: str, policy: BudgetFile) -> tuple[Findings, int]:
+    """The findings of the rows that break the policy, and the number of rows that it is for.
+
+    Raises FileError for a limit that a table cannot answer: of modules, of operators, of serving, or relative to a baseline.
+    """
+    for budget in policy.budgets:
+        if budget.modules or budget.forbid or budget.relative or budget.sizes.serving:
+            what = "modules, forbid, serving and relative limits need the models: check these, or leave the limits out"
+            raise FileError(f"{shown(policy.path)}: {what}")
+    found, count = [], 0
+    for row in store.rows_of(store.read(path, columns=_COLUMNS)):
+        named = [one for one in policy.budgets if one.applies(policy.name_of(row["path"]))]
+        # A budget that states no sizes is for all of them.
+        budgets = [one for one in named if str(one.sizes) in ("", row["binding"])]
+        count += bool(budgets)
+        broken = [finding_ for budget in budgets for finding_ in _broken(row, budget)]
+        if broken:
+            name = " ".join(part for part in (row["path"], row["binding"]) if part)
+            found.append(ModelFindings(name, tuple(dict.fromkeys(broken))))
+    return Findings(tuple(found), "check", RULES), count
+
+
+def _broken(row: Mapping[str, Any], budget: Budget) -> Iterator[Finding]:
+    if row["counted"] is None or row["message"]:
+        yield finding("GF310", f"{row['status']}: {row['message']}")
+        return
+    if row["contradiction"] is None:
+        what = "an older version wrote this row, which did not look for contradictions"
+        yield finding("GF310", f"{what}: scan again")
+    elif row["contradiction"]:
+        yield finding("GF313", row["contradiction"])
+    for limit in budget.limits:
+        yield from _compared(row, limit, budget)
+    calls = row["counted"] + row["free"] + row["unknown"]
+    known = calls - row["unknown"]
+    if budget.coverage is not None and known < budget.coverage * calls:
+        asked = f"{float(100 * budget.coverage):g} %"
+        yield finding("GF305", f"coverage is {percent(known, calls)} %, less than {asked}")
+
+
+def _compared(row: Mapping[str, Any], limit: Limit, budget: Budget) -> Iterator[Finding]:
+    value, most = row[limit.quantity], limit.most
+    assert isinstance(most, int)
+    if value is None:
+        what = "depends on a size without a value, or is past the table's integers"
+        yield finding("GF304", f"{limit.quantity} {what}")
+    elif value > most:
+        unit = UNITS[limit.quantity]
+        is_, over = (measured(limit.quantity, count, unit) for count in (value, value - most))
+        yield finding("GF301", f"{limit.quantity} is {is_}: {over} over the limit of {shown(limit.text)}")
+    elif limit.quantity in COSTS and _unexcused(row, budget):
+        names = ", ".join(_unexcused(row, budget)[:3])
+        calls = count_of(row["unknown"], "call")
+        yield finding("GF303", f"{limit.quantity} lacks {calls} of unknown cost ({names})")
+
+
+def _unexcused(row: Mapping[str, Any], budget: Budget) -> list[str]:
+    from graphflops.base.patterns import matches_op
+
+    ops = row["unknown_ops"] or []
+    return [op for op in ops if not any(matches_op(pattern, op) for pattern in budget.unknown)]
+
+
+# Head, column, and how its numbers are written: n count, p parameters, b bytes, s seconds, "" text.
+_SHOWN = (
+    ("model", "path", ""),
+    ("binding", "binding", ""),
+    ("inputs", "inputs", ""),
+    ("assumed", "assumed", ""),
+    ("status", "status", ""),
+    ("FLOPs", "matrix_flops", "n"),
+    ("params", "parameters", "p"),
+    ("read", "read_bytes", "b"),
+    ("written", "written_bytes", "b"),
+    ("peak memory", "peak_bytes", "b"),
+    ("time", "time_seconds", "s"),
+    ("attentions", "attentions", "n"),
+    ("errors", "audit_errors", "n"),
+    ("warnings", "audit_warnings", "n"),
+    ("unknown calls", "unknown", "n"),
+    ("producer", "producer", ""),
+    ("message", "message", ""),
+    ("contradiction", "contradiction", ""),
+)
+_TEXT = 300
+_LISTED = 6  # inputs or sizes of a row
+_HERE = Path(__file__).parent
+
+
+def page(folder: str, name: str = "") -> str:
+    """The table in a folder as a page of that name, or its own; FileError where there is none."""
+    columns = [column for _, column, _ in _SHOWN]
+    formulas = [f"{column}_formula" for column in columns if f"{column}_formula" in RESULTS]
+    rows = list(store.rows_of(store.read(folder, columns=[*columns, *formulas])))
+    rows.sort(key=lambda row: (-(row["matrix_flops"] or -1), row["path"], row["binding"]))
+    kept = [
+        index for index, name in enumerate(columns) if any(row[name] not in (None, "", []) for row in rows)
+    ]
+    data = {
+        "heads": [[_SHOWN[index][0], _SHOWN[index][2]] for index in kept],
+        "rows": [
+            [*(_cell(row[columns[index]]) for index in kept), _assumed(row, columns, kept)] for row in rows
+        ],
+    }
+    name = name or folder
+    body = f"""<h1>{escaped(name)}</h1>
+<p>{escaped(_summary(rows))}</p>
+<p><label>Filter: <input id="filter" type="search" placeholder="onnx error flops&gt;1e12"></label>
+<span id="count"></span></p>
+<noscript>The table needs the script of this page.</noscript>
+<div class="room"><table id="table"><thead></thead><tbody></tbody></table></div>
+<script type="application/json" id="data">{inert(json.dumps(data).encode())}</script>"""
+    return whole(f"{name}: fleet", body, read(_HERE, "page.css"), read(_HERE, "page.js"))
+
+
+def _assumed(row: dict[str, Any], columns: list[str], kept: list[int]) -> list[int]:
+    """Places of the figures that an assumed size may have a part in."""
+    if not row["assumed"]:
+        return []
+    open_ = {"time_seconds", *(name for name in columns if not (row.get(f"{name}_formula") or "0").isdigit())}
+    known = [(place, columns[index]) for place, index in enumerate(kept)]
+    return [place for place, name in known if name in open_ and row[name] is not None]
+
+
+def _cell(value: Any) -> Any:
+    if isinstance(value, list):
+        more = [f"… {len(value) - _LISTED:,} more"] if len(value) > _LISTED else []
+        value = "; ".join([*value[:_LISTED], *more])
+    return safe(value, _TEXT) if isinstance(value, str) else value
+
+
+def _summary(rows: list[dict[str, Any]]) -> str:
+    """How many rows of each status, and what they cost together."""
+    counts: dict[str, int] = {}
+    for row in rows:
+        counts[row["status"]] = counts.get(row["status"], 0) + 1
+    states = ", ".join(
+        f"{count:,} {safe(name, 40)} ({percent(count, len(rows))} %)"
+        for name, count in sorted(counts.items())
+    )
+    groups: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        groups.setdefault(row["binding"] or "", []).append(row)
+    sums = (f"{safe(name, 80)}: " * (len(groups) > 1) + _together(group) for name, group in groups.items())
+    assumed = sum(bool(row["assumed"]) for row in rows)
+    said = f"{count_of(len(rows), 'row')}: {states}. {'; '.join(sums)}."
+    if assumed:
+        marked = "a ~ marks them and what follows from them."
+        said += f" Sizes were assumed for {count_of(assumed, 'row')}: {marked}"
+    return said
+
+
+def _together(rows: list[dict[str, Any]]) -> str:
+    """What rows of one binding cost in all."""
+    flops = sum(row["matrix_flops"] or 0 for row in rows)
+    held = sum(row["parameters"] or 0 for row in rows)
+    moved = sum((row["read_bytes"] or 0) + (row["written_bytes"] or 0) for row in rows)
+    return f"{number(flops)} FLOPs, {parameters(held)} parameters, {memory(moved)} moved in all"
