@@ -13,13 +13,13 @@ from dataclasses import replace
 from graphflops.cost import Estimate
 from graphflops.dims import Dim, dim_max, dim_min, prod, same
 from graphflops.rules import lapack
+from graphflops.rules.distance import norm_backward
 from graphflops.rules.elementwise import complex_of, result_of, wanted
 from graphflops.rules.linalg import each, matrices
 from graphflops.rules.matmul import flops_of
 from graphflops.rules.registry import ForwardCall, backward
 from graphflops.rules.shapes import axes, reduced
 from graphflops.rules.solve import pseudo_inverse
-from graphflops.rules.vector_norm import norm_backward
 from graphflops.tensor import TensorType
 
 # Inverses.

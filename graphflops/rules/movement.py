@@ -10,9 +10,9 @@ from dataclasses import replace
 
 from graphflops.cost import Estimate, Value, data_dependent, free
 from graphflops.dims import Dim, broadcast, dim_min
+from graphflops.rules.parts import copied_back
 from graphflops.rules.registry import ForwardCall, backward, require, rule
 from graphflops.rules.shapes import expanded, only_result, shown
-from graphflops.rules.view_copies import copied_back
 from graphflops.tensor import BOOL, COMPLEX32, DTYPES, FLOAT32, DType, TensorType
 
 KIND = "movement"

@@ -17,9 +17,8 @@ from functools import partial
 
 from graphflops.cost import Estimate
 from graphflops.dims import Dim
-from graphflops.rules.batch_norm import channels_of
 from graphflops.rules.elementwise import result_of
-from graphflops.rules.norm import computed_in
+from graphflops.rules.norm import channels_of, computed_in
 from graphflops.rules.operands import Operands, takes
 from graphflops.rules.registry import ForwardCall, backward, rule
 from graphflops.tensor import TensorType

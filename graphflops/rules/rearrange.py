@@ -12,10 +12,10 @@ from graphflops.cost import Estimate, copied, data_dependent
 from graphflops.dims import Dim, Expr, at_least, differ, floor_div, mod, prod, total
 from graphflops.rules import parts
 from graphflops.rules.arrangement import bordered, columns_to_image, depth_to_space, repeated, space_to_depth
+from graphflops.rules.parts import copied_back
 from graphflops.rules.reduce import operand_gradient
 from graphflops.rules.registry import ForwardCall, backward, require, rule
 from graphflops.rules.shapes import Shape, axes, axis, kept_by_slice, replaced, shown, tensors_of, triangle
-from graphflops.rules.view_copies import copied_back
 from graphflops.tensor import TensorType
 
 KIND = "movement"

@@ -6,9 +6,8 @@ from dataclasses import replace
 
 from graphflops.cost import Estimate, free
 from graphflops.dims import Dim, broadcast, differ, mod, prod
-from graphflops.rules.batch_norm import scaled, updated
 from graphflops.rules.dropout import masked
-from graphflops.rules.norm import MEAN_SQUARE, normalised
+from graphflops.rules.norm import MEAN_SQUARE, normalised, scaled, updated
 from graphflops.rules.onnx.activation import only_value
 from graphflops.rules.onnx.entries import onnx_dtype
 from graphflops.rules.onnx.fused import Outputs, chosen, is_wanted
