@@ -21,7 +21,6 @@ from graphflops.attention.conditions import (
     where_not_negative,
 )
 from graphflops.attention.constants import Even, known_element, stored_form
-from graphflops.attention.domain import Domain, Evaluator, Indices
 from graphflops.attention.elementwise import Function, computed, is_known
 from graphflops.attention.piecewise import (
     UNKNOWN_NUMBER,
@@ -44,7 +43,7 @@ from graphflops.attention.piecewise import (
     where_at_least,
     where_equal,
 )
-from graphflops.attention.scopes import Scope, Step
+from graphflops.attention.scopes import Domain, Evaluator, Indices, Scope, Step
 from graphflops.dims import Dim, Expr, at_least, floor_div, mod
 from graphflops.tensor import DType, TensorType
 

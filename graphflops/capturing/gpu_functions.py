@@ -15,7 +15,7 @@ from torch.overrides import TorchFunctionMode
 
 from graphflops.attention.kernel import Operand, Problem, attention_kernel
 from graphflops.capturing import gpu_recurrent
-from graphflops.devices.platform import HOPPER
+from graphflops.devices.device import HOPPER
 from graphflops.ops import operator
 from graphflops.tensor import DTYPES, TensorType
 

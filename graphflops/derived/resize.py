@@ -9,8 +9,7 @@ from typing import Any
 from graphflops.dims import Expr
 from graphflops.errors import ModelError, shown
 from graphflops.open_sizes import of_report
-from graphflops.passes.bind import axes_of_inputs, outside
-from graphflops.passes.guards import known_sizes, refuse_broken
+from graphflops.passes.bind import axes_of_inputs, known_sizes, outside, refuse_broken
 from graphflops.passes.sizes import refuse_impossible
 from graphflops.report import Report, Timeline, Totals, known_values, without_assumed
 

@@ -8,7 +8,6 @@ from typing import Any
 
 from graphflops.errors import FileError, shown
 from graphflops.exporters import pt2_schema as schema
-from graphflops.exporters.guards import guards_of
 from graphflops.exporters.pt2_values import (
     LAYOUTS,
     MEMORY_FORMATS,
@@ -22,7 +21,7 @@ from graphflops.exporters.pt2_values import (
     results,
 )
 from graphflops.exporters.sources import with_modules, with_nested_modules
-from graphflops.exporters.types import collect, memory_order, sparse, storage
+from graphflops.exporters.types import collect, guards_of, memory_order, sparse, storage
 from graphflops.graph import Argument, Graph, Input, Node, Note, Opaque, Origin, Output, OutputRole, Ref
 from graphflops.ops import operator
 from graphflops.ops.operator import arranged
@@ -44,7 +43,7 @@ def graph_of(
     inputs = scope.inputs(module.signature.input_specs, shared or {})
     nodes = scope.nodes()
     if shared is None:
-        from graphflops.exporters.pt2_tables import with_aliases
+        from graphflops.exporters.pt2 import with_aliases
 
         inputs = with_aliases(inputs, nodes, scope.types)
     outputs = tuple([scope.output(spec) for spec in module.signature.output_specs])

@@ -8,10 +8,11 @@ nodes rings and trees pass a node's network links, which the devices of the node
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from math import ceil, exp, log2
 from typing import Literal, NamedTuple, get_args
 
+from graphflops.kernels.kernel import Exchange, Kernel
 from graphflops.links.network import Network, between_nodes
 from graphflops.rules.collectives import sent
 from graphflops.time.correction import NINE_OF_TEN, interpolated
@@ -172,3 +173,20 @@ class _Model:
             return float("inf")
         rate = self.bandwidth * self.rates["multicast"]
         return self._streamed(message * (devices + 1) / devices, rate)
+
+
+def described(kernels: Iterable[Kernel], network: Network) -> str:
+    """The network of collectives, and of which groups the times are guesses; "" where no kernel is a collective."""
+    groups: set[int] = set()
+    guessed: set[int] = set()
+    for kernel in kernels:
+        if isinstance(kernel.sizes, Exchange):
+            sizes, group = kernel.sizes, kernel.sizes.devices
+            groups.add(group)
+            within = network.within(sizes.stride)
+            if of_sent(kind_of(kernel.variant), sizes.sent_bytes, group, network, within=within).is_guess:
+                guessed.add(group)
+    if not groups:
+        return ""
+    among = f"; times among {', '.join(map(str, sorted(guessed)))} devices are a guess" if guessed else ""
+    return f"{network}{among}"

@@ -6,7 +6,7 @@ from math import exp
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from graphflops.attention.kernel import last_refusal, preferred
-from graphflops.devices.platform import platform_of
+from graphflops.devices.device import platform_of
 from graphflops.dims import evaluate
 from graphflops.kernels.kernel import (
     DIRECT,
