@@ -111,7 +111,8 @@ def converted(number: Number, dtype: DType) -> Number:
         number = int(number)
         if in_type(number, dtype) != number:  # what becomes of it differs from machine to machine
             raise ValueError(f"{number} is no {dtype}")
-    whole = in_type(_truncated(number), dtype)
+    # towards zero
+    whole = in_type(shapes.divided(*fraction(number)) if isinstance(number, Expr) else int(number), dtype)
     if whole is None:
         raise ValueError(f"{number} may be no {dtype}")
     return whole
@@ -123,11 +124,6 @@ def _rounded(number: float, dtype: DType) -> float:
     code = _PACKED[dtype.name]
     (value,) = struct.unpack(code, struct.pack(code, number))
     return float(value)
-
-
-def _truncated(number: Number) -> Dim:
-    """Towards zero."""
-    return shapes.divided(*fraction(number)) if isinstance(number, Expr) else int(number)
 
 
 def fraction(number: Number) -> tuple[Dim, Dim]:
