@@ -9,9 +9,15 @@ from graphflops.devices.device import (
     Link,
     Node,
     Platform,
+    complete,
+    device,
+    disturbance,
+    names,
     platform_of,
+    published,
+    substitution,
+    with_rates,
 )
-from graphflops.devices.load import complete, device, disturbance, names, published, substitution, with_rates
 
 __all__ = [
     "HOPPER",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from graphflops.base.numbered import numbered, unnumbered
+from graphflops.base.units import numbered, unnumbered
 from graphflops.dims import Dim, total
 from graphflops.memory.ledger import ENTRIES, is_alive, peak_moment
 from graphflops.memory.replay import OPTIMIZER

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from math import prod
 
-from graphflops.base.numbered import numbered, unnumbered
-from graphflops.base.units import seconds
+from graphflops.base.units import numbered, seconds, unnumbered
 from graphflops.dims import total
 from graphflops.render.text import Numbers, count_of, operator_name, safe
 from graphflops.report import Exchange, Report

@@ -224,7 +224,7 @@ def rule(
 ) -> Registration:
     """Register the decorated function as the rule of each operator: `aten.mm bmm` names two.
 
-    kind: of operators that `ops/` does not list; by default what the module says as `KIND`, else `other`.
+    kind: of operators that `ops/` does not list; by default what the module says as `KIND` above it, else `other`.
     Raises RuleError if an operator has a rule already, or for a kind that there is not.
     """
     home, family = _registering_module()

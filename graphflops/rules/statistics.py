@@ -7,6 +7,7 @@ from dataclasses import replace
 from graphflops.cost import Estimate, data_dependent
 from graphflops.dims import Dim, broadcast, dim_min, prod, total
 from graphflops.errors import ShapeError
+from graphflops.rules.cumulative import comparisons
 from graphflops.rules.distance import of_vectors
 from graphflops.rules.elementwise import float_result
 from graphflops.rules.lapack import halvings
@@ -23,7 +24,6 @@ from graphflops.rules.reduce import (
 )
 from graphflops.rules.registry import backward, require, rule
 from graphflops.rules.shapes import only_result, reduced
-from graphflops.rules.sort import comparisons
 from graphflops.tensor import FLOAT32, FLOAT64, INT64, TensorType
 
 KIND = "statistics"

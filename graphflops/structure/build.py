@@ -9,7 +9,7 @@ from collections import Counter
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, get_args
 
-from graphflops.base.numbered import numbered, unnumbered
+from graphflops.base.units import numbered, unnumbered
 from graphflops.dims import total
 from graphflops.errors import OptionError, require_choice, shown
 from graphflops.ops import operator

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal
 
-from graphflops.base.numbered import numbered, unnumbered
-from graphflops.base.units import memory, number, percent
+from graphflops.base.units import memory, number, numbered, percent, unnumbered
 from graphflops.render import document
 from graphflops.render.markdown import escaped
 from graphflops.render.picture.faces import WORDS, quantity

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from graphflops.base.numbered import numbered, unnumbered
+from graphflops.base.units import numbered, unnumbered
 from graphflops.render.text import count_of, short_type
 from graphflops.structure.fold import Fold, Part, Turn, marks
 

@@ -13,14 +13,22 @@ from graphflops.cost import Estimate
 from graphflops.dims import Dim, at_least, ceil_div, differ, prod
 from graphflops.rules import pool
 from graphflops.rules.conv import convolved, upsampled
-from graphflops.rules.onnx.entries import sizes, unknown
-from graphflops.rules.onnx.fused import Outputs, applied, chosen, fused, in_32_bits, require_scales
+from graphflops.rules.onnx.entries import (
+    Outputs,
+    applied,
+    chosen,
+    fused,
+    in_32_bits,
+    require_scales,
+    sizes,
+    unknown,
+)
 from graphflops.rules.operands import Operands, takes
 from graphflops.rules.pool import adaptive, outputs, windowed
 from graphflops.rules.reduce import indexed
 from graphflops.rules.registry import Derived, require, rule
+from graphflops.rules.resample import deformed
 from graphflops.rules.shapes import shown
-from graphflops.rules.vision import deformed
 from graphflops.rules.work import activation as activation_named
 from graphflops.tensor import TensorType
 

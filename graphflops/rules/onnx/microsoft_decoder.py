@@ -13,8 +13,7 @@ from graphflops.dims import Dim, at_least, dim_min, prod
 from graphflops.rules.attention import Attention
 from graphflops.rules.matmul import matmul
 from graphflops.rules.norm import MEAN_SQUARE, NORMALISE
-from graphflops.rules.onnx.entries import size
-from graphflops.rules.onnx.fused import Outputs, Touched, fused, work
+from graphflops.rules.onnx.entries import Outputs, Touched, fused, size, work
 from graphflops.rules.onnx.microsoft_attention import (
     ROTATE,
     Cache,

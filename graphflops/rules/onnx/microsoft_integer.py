@@ -11,8 +11,7 @@ from typing import Any
 from graphflops.cost import Estimate
 from graphflops.rules.elementwise import elementwise
 from graphflops.rules.matmul import add_product, matmul, matmul_into
-from graphflops.rules.onnx.entries import onnx_dtype
-from graphflops.rules.onnx.fused import Outputs, activation, applied, fused, work
+from graphflops.rules.onnx.entries import Outputs, activation, applied, fused, onnx_dtype, work
 from graphflops.rules.onnx.microsoft_attention import (
     Cache,
     attended,

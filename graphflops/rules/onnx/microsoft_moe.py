@@ -13,17 +13,16 @@ from dataclasses import dataclass, replace
 
 from graphflops.cost import Estimate, data_dependent
 from graphflops.dims import Dim, differ, dim_min, floor_div, prod, same
+from graphflops.rules.activation import SOFTMAX
 from graphflops.rules.lapack import n_log_n
 from graphflops.rules.lowprecision import weight_only
 from graphflops.rules.norm import MEAN_SQUARE, normalised
-from graphflops.rules.onnx.entries import sizes
-from graphflops.rules.onnx.fused import Outputs, applied, chosen, fused, work
+from graphflops.rules.onnx.entries import Outputs, applied, chosen, fused, sizes, work
 from graphflops.rules.operands import Operands, takes
 from graphflops.rules.quantized import DEQUANTIZE, MIN_MAX, QUANTIZE
 from graphflops.rules.registry import require, rule
 from graphflops.rules.shapes import axis as axis_of
 from graphflops.rules.shapes import only_result
-from graphflops.rules.softmax import SOFTMAX
 from graphflops.rules.work import WORK, activation
 from graphflops.rules.work import activation as activation_named
 from graphflops.rules.work_functions import Work

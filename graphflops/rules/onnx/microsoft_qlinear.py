@@ -18,6 +18,7 @@ from typing import Any
 
 from graphflops.cost import Estimate, data_dependent
 from graphflops.dims import differ, mod, same, total
+from graphflops.rules.activation import SOFTMAX
 from graphflops.rules.matmul import matmul
 from graphflops.rules.onnx.activation import pointwise, rows_of
 from graphflops.rules.onnx.conv import (
@@ -29,9 +30,18 @@ from graphflops.rules.onnx.conv import (
     max_pool,
     transposed_convolution,
 )
-from graphflops.rules.onnx.entries import literals, onnx_dtype, unknown
-from graphflops.rules.onnx.fused import Outputs, Touched, arithmetic, fused, require_scales, work
-from graphflops.rules.onnx.fused import activation as activated
+from graphflops.rules.onnx.entries import (
+    Outputs,
+    Touched,
+    arithmetic,
+    fused,
+    literals,
+    onnx_dtype,
+    require_scales,
+    unknown,
+    work,
+)
+from graphflops.rules.onnx.entries import activation as activated
 from graphflops.rules.onnx.movement import joined
 from graphflops.rules.onnx.resize import resize_by_factors
 from graphflops.rules.operands import Operands, takes
@@ -40,7 +50,6 @@ from graphflops.rules.reduce import reduction
 from graphflops.rules.registry import Derived, find, require, rule
 from graphflops.rules.shapes import axis as axis_of
 from graphflops.rules.shapes import only_result
-from graphflops.rules.softmax import SOFTMAX
 from graphflops.rules.work import WORK
 from graphflops.rules.work_functions import Work
 from graphflops.tensor import UINT8, DType, TensorType

@@ -9,11 +9,10 @@ from dataclasses import replace
 
 from graphflops.cost import Estimate, free
 from graphflops.dims import Dim, broadcast, differ, floor_div, mod, prod
-from graphflops.rules.dropout import masked
+from graphflops.rules.activation import masked
 from graphflops.rules.norm import MEAN_SQUARE, STATISTICS, normalised, scaled, updated
 from graphflops.rules.onnx.activation import only_value
-from graphflops.rules.onnx.entries import onnx_dtype
-from graphflops.rules.onnx.fused import Outputs, applied, chosen, fused, is_wanted, work
+from graphflops.rules.onnx.entries import Outputs, applied, chosen, fused, is_wanted, onnx_dtype, work
 from graphflops.rules.operands import Operands, takes
 from graphflops.rules.quantized import DEQUANTIZE, QUANTIZE
 from graphflops.rules.registry import require, rule

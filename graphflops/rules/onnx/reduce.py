@@ -10,30 +10,33 @@ from dataclasses import dataclass, replace
 
 from graphflops.cost import Estimate, data_dependent
 from graphflops.dims import Dim, Expr, floor_div
-from graphflops.rules import contraction, cumulative, linalg, sort
+from graphflops.rules import contraction, cumulative, linalg
 from graphflops.rules import matmul as products
 from graphflops.rules import reduce as shared
+from graphflops.rules.cumulative import distinct, nonzero
 from graphflops.rules.lapack import n_log_n
 from graphflops.rules.onnx import values
 from graphflops.rules.onnx.entries import (
     Numbers,
+    Outputs,
+    chosen,
     filled,
+    in_32_bits,
     known_contents,
     literals,
     many,
     moved,
+    require_scales,
     size,
     unknown,
 )
 from graphflops.rules.onnx.entries import literals as integers
-from graphflops.rules.onnx.fused import Outputs, chosen, in_32_bits, require_scales
 from graphflops.rules.operands import Operands, takes
 from graphflops.rules.registry import require, require_known, rule
+from graphflops.rules.resample import OVERLAP
 from graphflops.rules.shapes import axis as axis_of
 from graphflops.rules.shapes import axis as place_of
 from graphflops.rules.shapes import only_result, replaced, same_elements, shown
-from graphflops.rules.sort import distinct, nonzero
-from graphflops.rules.vision import OVERLAP
 from graphflops.tensor import INT64, TensorType
 
 Fold = Callable[[Sequence[values.Number]], values.Number]
@@ -59,7 +62,7 @@ rule("onnx.CumProd").derived(running, fold=values.product_of)
 def top_k(x: TensorType, k: Numbers = None, *, axis: int = -1, sorted: int = 1) -> Estimate:
     """Per lane of n a selection in n comparisons, then k*log2(k) to put the k found in order."""
     count = size(k)
-    found = sort.topk(x, data_dependent("topk") if count is None else count, axis, sorted=bool(sorted))
+    found = cumulative.topk(x, data_dependent("topk") if count is None else count, axis, sorted=bool(sorted))
     values_found, places = found.out
     assert isinstance(places, TensorType)
     reads = (x, k if isinstance(k, TensorType) else None)
