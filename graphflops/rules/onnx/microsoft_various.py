@@ -1,4 +1,4 @@
-"""Other onnxruntime operators: older spellings of ONNX operators, look-ups, distances, transforms, copies, elementwise ones.
+"""Other onnxruntime operators: older spellings of ONNX operators, look-ups, distances, transforms, elementwise ones."""
 
 from __future__ import annotations
 
