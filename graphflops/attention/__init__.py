@@ -8,7 +8,8 @@ numbers and `conditions`, with `constants`: forms of stored tensors), numpy arra
 `elementwise`), or intervals over rectangles (`intervals`, `interval_functions`).
 
 How pairs are counted: what hides pairs is a `Restriction` (`scopes`), a tensor or a function, with its meaning in each
-domain. Those of tensors come from `hidden_pairs`, those of score and mask functions from `flex`; `user_masks` is what the
+domain. Those of tensors come from `hidden_pairs`, those of score and mask functions from `flex` and
+`flex_function`; `user_masks` is what the
 user states. They are counted in closed form (`conditions`, `flex_problem`), or by evaluation (`pair_enumeration`,
 `rectangles`), once for equal masks (value numbers in `hidden_pairs`).
 """

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from graphflops.attention.attention_use import Masking
     from graphflops.attention.conditions import Case
-    from graphflops.attention.flex import Function
+    from graphflops.attention.flex_function import Function
     from graphflops.attention.hidden_pairs import ValueNumbers
     from graphflops.attention.rectangles import Visible
     from graphflops.tensor import TensorType

@@ -20,7 +20,7 @@ from graphflops.errors import DimError, FileError, shown
 from graphflops.exporters.onnx_values import checked, require_holdable, type_of
 from graphflops.graph import Node, Symbol, Type
 from graphflops.ops import operator
-from graphflops.ops.onnx_attributes import VERSIONS
+from graphflops.ops.onnx_versions import VERSIONS
 from graphflops.rules.onnx.entries import onnx_code
 from graphflops.tensor import OptionalType, SequenceType, TensorType, UnknownType
 

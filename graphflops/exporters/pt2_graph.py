@@ -43,7 +43,7 @@ def graph_of(
     inputs = scope.inputs(module.signature.input_specs, shared or {})
     nodes = scope.nodes()
     if shared is None:
-        from graphflops.exporters.pt2 import with_aliases
+        from graphflops.exporters.pt2_tables import with_aliases
 
         inputs = with_aliases(inputs, nodes, scope.types)
     outputs = tuple([scope.output(spec) for spec in module.signature.output_specs])

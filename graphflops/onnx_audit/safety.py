@@ -18,7 +18,7 @@ from graphflops.errors import shown
 from graphflops.exporters.onnx_proto import DROPPED, EXTERNAL
 from graphflops.onnx_audit.model import Model, domain_of
 from graphflops.onnx_audit.registry import Observation, check
-from graphflops.ops.onnx_attributes import NEWEST
+from graphflops.ops.onnx_versions import NEWEST
 from graphflops.tensor import TensorType
 
 _ABSURD_BYTES = 2**40

@@ -11,7 +11,7 @@ from graphflops.errors import shown
 from graphflops.onnx_audit.model import Model, domain_of, nested
 from graphflops.onnx_audit.registry import Observation, check
 from graphflops.ops import operator
-from graphflops.ops.onnx_attributes import NEWEST, VERSIONS
+from graphflops.ops.onnx_versions import NEWEST, VERSIONS
 
 _NEWEST = 2**31 - 1  # the largest version that onnx's checker can hold
 _MOST = 50  # findings of one check about the file

@@ -13,7 +13,7 @@ from graphflops.dims import symbol
 from graphflops.errors import FileError
 from graphflops.exporters import load
 from graphflops.exporters.onnx_sizes import Sizes
-from graphflops.exporters.pt2 import with_aliases
+from graphflops.exporters.pt2_tables import with_aliases
 from graphflops.exporters.sources import OnnxPlaces, Sources
 from graphflops.exporters.types import collect
 from graphflops.graph import Input, Node, Ref

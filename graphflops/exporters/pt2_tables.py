@@ -1,0 +1,248 @@
+"""The tables of a `.pt2` that say how its weights and constants are stored, beside what the program says of them.
+
+Since torch 2.9 a JSON member says it; before, and for tensors of a subclass, the pickle of a checkpoint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from graphflops.errors import FileError, shown
+from graphflops.exporters import pt2_schema as schema
+from graphflops.exporters.archive import Archive
+from graphflops.exporters.pt2_schema import decode
+from graphflops.exporters.pt2_values import LAYOUTS, OLD_CHECKPOINTS, dtype_of, named
+from graphflops.graph import Graph, Input, Node, Note, Ref
+from graphflops.tensor import TensorType
+
+_OVERHEAD = 2**14  # bytes of a checkpoint beside its tensors
+
+
+class _Stored(NamedTuple):
+    """An input that the file stores: the value, its name in the model, and the kind of table that has it."""
+
+    value: str
+    target: str
+    kind: str
+
+
+class _Table(NamedTuple):
+    """What is stored, by name in the model; None for what is of a form that is not read.
+
+    size: the bytes of a member, by its name in the table. unread: those of a checkpoint of which something is not read.
+    """
+
+    payloads: Mapping[str, schema.Payload | None]
+    size: Callable[[str], int]
+    unread: int = 0
+
+
+class Tables:
+    """What the tables of one program say. member: that of the program."""
+
+    def __init__(self, archive: Archive, member: str, signature: schema.Signature) -> None:
+        self._archive = archive
+        self._member = member
+        self._stored = list(_stored(signature))
+        kinds = dict.fromkeys(entry.kind for entry in self._stored)
+        self._tables = {kind: table for kind in kinds if (table := self._table(kind)) is not None}
+
+    def shared(self) -> dict[str, str] | None:
+        """By qualified name of a weight that shares memory with an earlier one: the earlier one's name.
+
+        None if the file does not say where weights are: a program on fake tensors stores all of them in one empty member.
+        """
+        table = self._tables.get("weights")
+        if table is None or table.unread:
+            return {} if not any(entry.kind == "weights" for entry in self._stored) else None
+        first: dict[Any, str] = {}
+        shared: dict[str, str] = {}
+        for _, target, kind in self._stored:
+            payload = table.payloads.get(target) if kind == "weights" else None
+            if payload is None or payload.tensor_meta is None:
+                continue
+            meta = payload.tensor_meta
+            if table.size(payload.path_name) == 0:
+                if any(size.as_int == 0 for size in meta.sizes):
+                    continue
+                return None
+            sizes = [_size(s) for s in (*meta.sizes, None, *meta.strides, meta.storage_offset)]
+            earlier = first.setdefault((payload.path_name, meta.dtype, *sizes), target)
+            if earlier != target:
+                shared[target] = earlier
+        return shared
+
+    def notes(self, graph: Graph) -> Iterator[Note]:
+        """Inputs whose size or element type their table tells otherwise than the program."""
+        needed = dict.fromkeys(self._tables, 0)
+        for value, target, kind in self._stored:
+            ours, table = graph.types.get(value), self._tables.get(kind)
+            if table is None or not isinstance(ours, TensorType):
+                continue
+            needed[kind] += ours.nbytes if isinstance(ours.nbytes, int) else 0
+            payload = table.payloads.get(target)
+            if payload is not None and (theirs := self._differing(ours, kind, payload)):
+                text = f"{shown(target, 80)} is {ours} in the program, {theirs} in the table of stored {kind}"
+                yield Note("GF119", value, shown(text, 500))
+        for kind, table in self._tables.items():
+            if _is_more(table.unread, needed[kind]):
+                yield Note(
+                    "GF119",
+                    "",
+                    f"the {kind} take {needed[kind]:,} bytes in the program, {table.unread:,} in the file",
+                )
+
+    def _differing(self, ours: TensorType, kind: str, payload: schema.Payload) -> str:
+        """What is stored in the place of a tensor, where that is not its type."""
+        if payload.use_pickle:
+            member = f"{self._folder(kind)}{payload.path_name}"
+            size = self._archive.size(member)
+            inner = self._checkpoint(member).payloads.get("")
+            if inner is None:
+                is_more = _is_more(size, ours.nbytes if isinstance(ours.nbytes, int) else 0)
+                return f"a pickle of {size:,} bytes" if is_more else ""
+            payload = inner
+        if (meta := payload.tensor_meta) is None:
+            return ""
+        sizes, dtype = [size.as_int for size in meta.sizes], dtype_of(meta.dtype, "")
+        is_sparse = named(LAYOUTS, meta.layout).startswith("sparse")
+        if ours.shape == tuple(sizes) and ours.dtype is dtype and is_sparse == (ours.nonzeros is not None):
+            return ""
+        return f"{'sparse ' * is_sparse}{dtype.name}{sizes}"
+
+    def _folder(self, kind: str) -> str:
+        return f"{self._member.partition('models/')[0]}data/{kind}/"
+
+    def _table(self, kind: str) -> _Table | None:
+        """The table of weights or of constants; None where the file has none."""
+        _, is_new, model = self._member.partition("models/")
+        if not is_new:
+            old = OLD_CHECKPOINTS[kind]
+            return self._checkpoint(old) if old in self._archive.names else None
+        folder, model = self._folder(kind), model.removesuffix(".json")
+        if f"{folder}{model}.pt" in self._archive.names:
+            return self._checkpoint(f"{folder}{model}.pt")
+        config = f"{folder}{model}_{kind}_config.json"
+        if config not in self._archive.names:
+            return None
+        where = f"{self._archive}: {shown(config)}"
+        payloads = decode(self._archive.read(config), schema.PayloadConfig, where).config
+        return _Table(payloads, lambda path: self._archive.size(f"{folder}{path}"))
+
+    def _checkpoint(self, member: str) -> _Table:
+        from graphflops.exporters.checkpoint import MAX_PICKLE_BYTES, UnreadableError, tensors
+
+        size = self._archive.size(member)
+        if size == 0:
+            return _Table({}, self._archive.size)
+        try:
+            inner = self._archive.within(member)
+            (pickle,) = [name for name in inner.names if name.endswith("/data.pkl")]
+            payloads = tensors(inner.read(pickle, most=MAX_PICKLE_BYTES))
+        except (FileError, UnreadableError, ValueError):
+            return _Table({}, self._archive.size, size)
+        root = pickle.removesuffix("data.pkl")
+        return _Table(payloads, lambda path: inner.size(root + path), size * (None in payloads.values()))
+
+
+def _is_more(size: int, needed: int) -> bool:
+    """Whether something stored is larger than what the program takes it for, with its scales and zero points."""
+    return size > needed + needed // 4 + _OVERHEAD
+
+
+def _stored(signature: schema.Signature) -> Iterator[_Stored]:
+    """The inputs that torch takes from the tables; buffers that are no part of the state are with the constants."""
+    for spec in signature.input_specs:
+        if spec.parameter is not None:
+            yield _Stored(spec.parameter.arg.name, spec.parameter.parameter_name, "weights")
+        elif spec.buffer is not None:
+            kind = "weights" if spec.buffer.persistent else "constants"
+            yield _Stored(spec.buffer.arg.name, spec.buffer.buffer_name, kind)
+        elif (constant := spec.tensor_constant) is not None:
+            yield _Stored(constant.arg.name, constant.tensor_constant_name, "constants")
+
+
+def _size(size: schema.SymInt | None) -> Any:
+    return None if size is None else size.as_int if size.as_expr is None else size.as_expr.expr_str
+
+
+def with_aliases(
+    inputs: Sequence[Input], nodes: Sequence[Node], types: Mapping[str, object]
+) -> tuple[Input, ...]:
+    """The inputs, each weight that shares memory with an earlier one marked so.
+
+    torch redirects every use of tied weights to one of them. So two weights of one type are tied where no call uses
+    `embedding.weight` and calls of module `embedding` use `head.weight`. A weight of a module without calls is tied to
+    the only weight of its type and name in a child of its module (`head.bias` to `head.decoder.bias`), otherwise to the
+    only embedding table of its type that is tied already (`shared.weight`).
+    """
+    weights = {entry.name: entry for entry in inputs if entry.role in ("parameter", "buffer")}
+    users = _users(nodes, weights)
+    unused = [entry for entry in weights.values() if entry.name not in users and _owner(entry)]
+    if not unused:
+        return tuple(inputs)
+    used = _used_for(unused, users, weights, types)
+    tables = _users([node for node in nodes if node.operator.is_embedding], used)
+    children: dict[tuple[str, str, object], list[str]] = {}
+    typed: dict[object, list[str]] = {}
+    for name in users:
+        child, _, attribute = weights[name].target.rpartition(".")
+        children.setdefault((child.rpartition(".")[0], attribute, types.get(name)), []).append(name)
+        if name in tables:
+            typed.setdefault(types.get(name), []).append(name)
+    for entry in unused:
+        owner, _, attribute = entry.target.rpartition(".")
+        kind = types.get(entry.name)
+        found = children.get((owner, attribute, kind)) or typed.get(kind, [])
+        if entry.name not in used and len(found) == 1:
+            used[found[0]] = used[entry.name] = found[0]
+    first: dict[str, str] = {}  # by the one that is used: the first of the group
+    marked = []
+    for entry in inputs:
+        earlier = first.setdefault(used[entry.name], entry.target) if entry.name in used else entry.target
+        marked.append(entry if earlier == entry.target else replace(entry, alias_of=earlier))
+    return tuple(marked)
+
+
+def _used_for(
+    unused: Iterable[Input],
+    users: Mapping[str, set[str]],
+    weights: Mapping[str, Input],
+    types: Mapping[str, object],
+) -> dict[str, str]:
+    """By member of a tied group, the weight that is used, for groups that a module's calls show."""
+    by_module: dict[tuple[str, object], str] = {}
+    for entry in unused:
+        by_module.setdefault((_owner(entry), types.get(entry.name)), entry.name)
+    used: dict[str, str] = {}
+    for name, modules in users.items():
+        for module in modules:
+            alike = by_module.get((module, types.get(name)))
+            if alike is not None and module != _owner(weights[name]):
+                used[name] = used[alike] = name
+    return used
+
+
+def _users(nodes: Sequence[Node], weights: Container[str]) -> dict[str, set[str]]:
+    """Modules whose calls use each weight."""
+    users: dict[str, set[str]] = {}
+    for node in nodes:
+        for operands in (node.args, [value for _, value in node.kwargs]):
+            for name in _names(operands):
+                if name in weights:
+                    users.setdefault(name, set()).add(node.module)
+    return users
+
+
+def _names(operands: Sequence[object]) -> Iterator[str]:
+    for operand in operands:
+        if type(operand) is Ref:
+            yield operand.name
+        elif type(operand) is tuple:
+            yield from _names(operand)
+
+
+def _owner(entry: Input) -> str:
+    return entry.target.rpartition(".")[0]
