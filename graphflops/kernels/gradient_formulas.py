@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from graphflops.dims import Dim, broadcast, prod
 from graphflops.graph import Ref, tensor_type
 from graphflops.rules.formula import launches, numbers_of
-from graphflops.rules.work import WORK
-from graphflops.rules.work_functions import REDUCTIONS, Formula
+from graphflops.rules.work import REDUCTIONS, WORK, Formula
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -15,8 +15,7 @@ from graphflops.dims import Expr, broadcast
 from graphflops.ops import operator
 from graphflops.rules.registry import ForwardCall, backward, require, rule
 from graphflops.rules.shapes import Fold, combine
-from graphflops.rules.work import WORK, gradient_of
-from graphflops.rules.work_functions import PASS, ZERO, Gradient, Work
+from graphflops.rules.work import PASS, WORK, ZERO, Gradient, Work, gradient_of
 from graphflops.tensor import (
     BCOMPLEX32,
     BFLOAT16,

@@ -12,8 +12,7 @@ from graphflops.errors import RuleError
 from graphflops.rules.operands import Operands, takes
 from graphflops.rules.registry import find, require, rule
 from graphflops.rules.shapes import tensors_of
-from graphflops.rules.work import WORK
-from graphflops.rules.work_functions import Work
+from graphflops.rules.work import WORK, Work
 from graphflops.tensor import TensorType
 
 KIND = "foreach"

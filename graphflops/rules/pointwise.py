@@ -21,8 +21,7 @@ from graphflops.rules.elementwise import (
     to_real_float,
 )
 from graphflops.rules.registry import ForwardCall, backward, rule
-from graphflops.rules.work import WORK, power
-from graphflops.rules.work_functions import Work
+from graphflops.rules.work import WORK, Work, power
 from graphflops.tensor import COMPLEX128, FLOAT64, INT32, INT64, DType, TensorType
 
 KIND = "elementwise"

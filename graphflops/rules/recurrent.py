@@ -18,8 +18,7 @@ from graphflops.rules.matmul import flops_of
 from graphflops.rules.operands import Operands, takes
 from graphflops.rules.registry import ForwardCall, backward, require, rule
 from graphflops.rules.shapes import shown
-from graphflops.rules.work import WORK, first_gradient
-from graphflops.rules.work_functions import Work
+from graphflops.rules.work import WORK, Work, first_gradient
 from graphflops.tensor import TensorType
 
 Tensors = tuple[TensorType, ...]

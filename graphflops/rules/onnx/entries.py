@@ -16,8 +16,8 @@ from graphflops.errors import DimError
 from graphflops.rules.onnx.values import FOLLOWED, Number
 from graphflops.rules.registry import require, require_known
 from graphflops.rules.shapes import axes, few, nested, only_result
+from graphflops.rules.work import Work
 from graphflops.rules.work import activation as activation_named
-from graphflops.rules.work_functions import Work
 from graphflops.tensor import DTYPES, INT8, INT32, DType, TensorType, UnknownType, flat
 
 # In the order of their numbers, from 1 on.

@@ -23,9 +23,8 @@ from graphflops.rules.quantized import DEQUANTIZE, MIN_MAX, QUANTIZE
 from graphflops.rules.registry import require, rule
 from graphflops.rules.shapes import axis as axis_of
 from graphflops.rules.shapes import only_result
-from graphflops.rules.work import WORK, activation
+from graphflops.rules.work import WORK, Work
 from graphflops.rules.work import activation as activation_named
-from graphflops.rules.work_functions import Work
 from graphflops.tensor import FLOAT8, INT8, UINT8, DType, TensorType
 
 KIND = "product"
@@ -68,7 +67,7 @@ class Gate:
     @property
     def work(self) -> Work:
         """Work per hidden element; swiglu also scales, shifts and clamps where its attributes say so."""
-        row = activation(self.kind)
+        row = activation_named(self.kind)
         if self.kind != "swiglu":
             return row
         return row.more((self.alpha != 1) + (self.beta != 0) + 3 * (self.limit is not None))

@@ -50,8 +50,7 @@ from graphflops.rules.reduce import reduction
 from graphflops.rules.registry import Derived, find, require, rule
 from graphflops.rules.shapes import axis as axis_of
 from graphflops.rules.shapes import only_result
-from graphflops.rules.work import WORK
-from graphflops.rules.work_functions import Work
+from graphflops.rules.work import WORK, Work
 from graphflops.tensor import UINT8, DType, TensorType
 
 

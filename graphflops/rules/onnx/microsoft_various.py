@@ -37,9 +37,8 @@ from graphflops.rules.registry import require, rule
 from graphflops.rules.resample import OVERLAP
 from graphflops.rules.shapes import axis as axis_of
 from graphflops.rules.shapes import replaced
-from graphflops.rules.work import WORK
+from graphflops.rules.work import WORK, Work
 from graphflops.rules.work import gelu as gelu_work
-from graphflops.rules.work_functions import Work
 from graphflops.tensor import BOOL, FLOAT32, INT32, INT64, STRING, UINT8, UINT32, TensorType
 
 rule("com.microsoft.GatherND")(gather_nd)

@@ -16,8 +16,7 @@ from graphflops.rules.onnx.entries import Outputs, chosen
 from graphflops.rules.operands import Operands, takes
 from graphflops.rules.registry import require, require_known, rule
 from graphflops.rules.shapes import only_result
-from graphflops.rules.work import WORK
-from graphflops.rules.work_functions import Work
+from graphflops.rules.work import WORK, Work
 from graphflops.tensor import TensorType
 
 KIND = "optimizer"
