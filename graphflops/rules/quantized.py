@@ -184,8 +184,7 @@ def with_mask(quantized: Estimate) -> Estimate:
 
 # The gradient passes for elements within the range; the mask is recomputed.
 backward(
-    "aten.fake_quantize_per_tensor_affine",
-    "aten.fake_quantize_per_channel_affine",
+    "aten.fake_quantize_per_tensor_affine fake_quantize_per_channel_affine",
     "quantized_decomposed.fake_quant_per_channel",
 )(differentiate(WORK["fake_quantize"], "x"))
 
