@@ -47,9 +47,9 @@ def transformed(scores: TensorType, post_transform: str) -> Estimate:
     return work(operations * scores.numel, functions * scores.numel)
 
 
-def labelled(x: TensorType, scores: TensorType, strings: Strings) -> TensorType:
-    """The class of every sample."""
-    return x.like((scores.shape[0],), STRING if strings else INT64)
+def labelled(x: TensorType, scores: TensorType, strings: Strings) -> tuple[TensorType, TensorType]:
+    """The class of every sample, and the scores."""
+    return x.like((scores.shape[0],), STRING if strings else INT64), scores
 
 
 def linear(x: TensorType, coefficients: Floats, intercepts: Floats) -> tuple[Estimate, Dim]:
@@ -97,7 +97,7 @@ def linear_classifier(
     classes = 2 if labels == 2 and not differ(sets, 1) else sets
     scores = x.like((rows_and_features(x)[0], classes), FLOAT32)
     parts = (product, transformed(scores, post_transform), work(scores.numel))
-    out = chosen(outputs, labelled(x, scores, classlabels_strings), scores)
+    out = chosen(outputs, *labelled(x, scores, classlabels_strings))
     return fused(out, *parts, reads=product.reads, matrix_dtype=FLOAT32)
 
 
@@ -168,7 +168,7 @@ def svm_classifier(
     scores = x.like((rows, columns), FLOAT32)
     likely = work(2 * rows * len(prob_a), rows * len(prob_a))
     held = FLOAT_BYTES * (len(coefficients) + len(support_vectors) + len(rho) + 2 * len(prob_a))
-    out = chosen(outputs, labelled(x, scores, classlabels_strings), scores)
+    out = chosen(outputs, *labelled(x, scores, classlabels_strings))
     parts = (found, decided, likely, transformed(scores, post_transform))
     return fused(out, *parts, reads=(x, held), matrix_dtype=FLOAT32)
 
@@ -183,18 +183,6 @@ def array_feature_extractor(x: TensorType, indices: TensorType) -> Estimate:
     return Estimate((out,), reads=(out, indices))
 
 
-@rule("ai.onnx.ml.Binarizer")
-def binarizer(x: TensorType) -> Estimate:
-    """A comparison per element."""
-    return Estimate((x.like(),), vector_flops=x.numel, reads=(x,))
-
-
-@rule("ai.onnx.ml.Imputer")
-def imputer(x: TensorType) -> Estimate:
-    """A comparison and a choice per element."""
-    return Estimate((x.like(),), vector_flops=2 * x.numel, reads=(x,))
-
-
 @rule("ai.onnx.ml.Scaler")
 def scaler(x: TensorType, *, offset: Floats = (), scale: Floats = ()) -> Estimate:
     """A difference and a product per element."""
@@ -207,12 +195,8 @@ def normalizer(x: TensorType, *, norm: str = "MAX") -> Estimate:
     """The maximum, sum or root of the sum of squares of every row, and a division per element."""
     rows, _ = rows_and_features(x)
     squares = norm == "L2"
-    return Estimate(
-        (x.like(dtype=FLOAT32),),
-        vector_flops=(2 + squares) * x.numel,
-        transcendentals=rows if squares else 0,
-        reads=(x,),
-    )
+    roots = rows if squares else 0
+    return Estimate((x.like(dtype=FLOAT32),), 0, (2 + squares) * x.numel, roots, reads=(x,))
 
 
 @rule("ai.onnx.ml.OneHotEncoder")
@@ -223,9 +207,15 @@ def one_hot_encoder(x: TensorType, *, cats_int64s: Ints = (), cats_strings: Stri
     return Estimate((out,), vector_flops=x.numel, reads=(x,))
 
 
-def looked_up(x: TensorType, dtype: DType) -> Estimate:
+def looked_up(x: TensorType, dtype: DType | None, each: int = 1) -> Estimate:
     """One look-up per element."""
-    return Estimate((x.like(dtype=dtype),), vector_flops=x.numel, reads=(x,))
+    return Estimate((x.like(dtype=dtype),), vector_flops=each * x.numel, reads=(x,))
+
+
+rule("ai.onnx.ml.Binarizer").derived(looked_up, says="A comparison per element.", dtype=None, each=1)
+rule("ai.onnx.ml.Imputer").derived(
+    looked_up, says="A comparison and a choice per element.", dtype=None, each=2
+)
 
 
 @rule("ai.onnx.ml.CategoryMapper", "ai.onnx.ml.LabelEncoder.1")
@@ -379,7 +369,7 @@ def tree_ensemble_classifier(
     classes = len(classlabels_int64s or classlabels_strings)
     scores = x.like((rows_and_features(x)[0], classes), FLOAT32)
     down, after = forest.scored(x, scores, post_transform)
-    out = chosen(outputs, labelled(x, scores, classlabels_strings), scores)
+    out = chosen(outputs, *labelled(x, scores, classlabels_strings))
     return fused(out, down, after, work(scores.numel), reads=down.reads)
 
 
