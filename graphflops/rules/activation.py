@@ -14,7 +14,7 @@ from typing import Any
 
 from graphflops.cost import Estimate, Value, free
 from graphflops.dims import Dim, differ, floor_div, mod
-from graphflops.rules.elementwise import differentiate, elementwise, pointwise, result_of
+from graphflops.rules.elementwise import differentiate, elementwise, pointwise
 from graphflops.rules.registry import ForwardCall, backward, require, rule
 from graphflops.rules.shapes import axis, reduced, shown
 from graphflops.rules.work import WORK, first_gradient
@@ -112,7 +112,7 @@ def glu_backward(grad: TensorType, a: TensorType) -> Estimate:
 @backward("aten.glu")
 def glu_backward_of(call: ForwardCall) -> Estimate:
     """As the operator `glu_backward`."""
-    return glu_backward(result_of(call), call.arguments["a"])
+    return glu_backward(call.out, call.arguments["a"])
 
 
 @rule("aten.prelu")
@@ -252,7 +252,7 @@ def _of_forward(**given: Any) -> Callable[[ForwardCall], Estimate]:
     """The backward rule of a softmax, from its result."""
 
     def priced(call: ForwardCall) -> Estimate:
-        out = result_of(call)
+        out = call.out
         return gradient(out.like(), out, input_dtype=call.arguments["x"].dtype, **given)
 
     return priced
@@ -342,7 +342,7 @@ def native_dropout_backward(grad_output: TensorType, mask: TensorType) -> Estima
 @backward("aten.dropout", "aten.native_dropout", "aten._fused_dropout")
 def dropout_backward(call: ForwardCall) -> Estimate:
     """The gradient selected by the stored mask and scaled; the gradient itself if nothing was dropped."""
-    grad = result_of(call)
+    grad = call.out
     if call.estimate.alias:
         return free(grad)
     return native_dropout_backward(grad.like(), grad.like(dtype=BOOL))
@@ -352,7 +352,7 @@ def scaled_back(noise: Callable[[TensorType], TensorType]) -> Callable[[ForwardC
     """The backward rule of what multiplies by noise, which is stored; the gradient itself if nothing was drawn."""
 
     def priced(call: ForwardCall) -> Estimate:
-        grad = result_of(call)
+        grad = call.out
         if call.estimate.alias:
             return free(grad)
         return Estimate((grad.like(),), vector_flops=grad.numel, reads=(grad.like(), noise(grad).nbytes))

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from graphflops.cost import Estimate
 from graphflops.dims import broadcast, compare, dim_max, floor_div, meet, prod, where
 from graphflops.rules import lapack
-from graphflops.rules.elementwise import float_result, real_of, result_of, result_type
+from graphflops.rules.elementwise import float_result, real_of, result_type
 from graphflops.rules.reduce import Axes, operand_gradient, reduction, x_and_result
 from graphflops.rules.registry import ForwardCall, backward, require, rule
 from graphflops.rules.shapes import axes, axis, reduced
@@ -180,8 +180,8 @@ def weight_norm_backward(
 @backward("aten._weight_norm", "aten._weight_norm_interface")
 def weight_norm_gradient(call: ForwardCall) -> Estimate:
     """The product of gradient and value summed 2; for the value both scaled 2 and their difference 1."""
-    given, out = call.arguments, result_of(call)
-    gradients = tuple(given[name].like() for name in ("v", "g") if name in call.wants)
+    given, out = call.arguments, call.out
+    gradients = call.gradients("v", "g")
     per_element = 2 + 3 * ("v" in call.wants)
     work, reads = per_element * out.numel, (out.like(), given["v"], given["g"])
     return Estimate(gradients, vector_flops=work, reads=reads)
@@ -190,9 +190,9 @@ def weight_norm_gradient(call: ForwardCall) -> Estimate:
 @backward("aten.cosine_similarity")
 def cosine_similarity_gradient(call: ForwardCall) -> Estimate:
     """For each operand both vectors normalised, one less its part along the other, scaled: five each."""
-    given, out = call.arguments, result_of(call)
+    given, out = call.arguments, call.out
     elements = out.like(broadcast(given["x1"].shape, given["x2"].shape)).numel
-    gradients = tuple(given[name].like() for name in ("x1", "x2") if name in call.wants)
+    gradients = call.gradients("x1", "x2")
     return Estimate(
         gradients,
         vector_flops=5 * len(gradients) * elements,

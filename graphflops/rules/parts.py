@@ -178,8 +178,7 @@ def part_backward(call: ForwardCall) -> Estimate:
 def slice_backward(call: ForwardCall) -> Estimate:
     """As of any part; that of everything, which `x[:, 0]` leaves of an open axis and PyTorch skips, is the result's own."""
     x: TensorType = call.arguments["x"]
-    is_whole = tensors_of(call.estimate.out)[0].shape == x.shape
-    return free(x.like()) if is_whole else part_backward(call)
+    return free(x.like()) if call.out.shape == x.shape else part_backward(call)
 
 
 def copied_out(seen: Estimate) -> Estimate:
@@ -200,7 +199,7 @@ for _name in _COPIES.split():
 def copied_back(call: ForwardCall) -> Estimate:
     """The gradient of a result that holds elements once each, written back to where they were."""
     x = next(value for value in call.arguments.values() if isinstance(value, TensorType))
-    (out,) = tensors_of(call.estimate.out)
+    out = call.out
     gradient, is_cast = x.like(), out.dtype != x.dtype
     part = PartType(x.shape, out.dtype) if is_cast else gradient
     read = part if differ(out.numel, x.numel) else out.like()

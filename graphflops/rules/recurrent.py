@@ -13,7 +13,6 @@ from functools import partial
 from graphflops.cost import Estimate
 from graphflops.dims import Dim, differ, meet, prod, total
 from graphflops.rules.activation import DROPOUT
-from graphflops.rules.elementwise import result_of
 from graphflops.rules.matmul import flops_of
 from graphflops.rules.operands import Operands, takes
 from graphflops.rules.registry import ForwardCall, backward, require, rule
@@ -214,7 +213,7 @@ def sequence_back(cell: Cell, call: ForwardCall) -> Estimate:
     work = with_gradients(recur_back(cell, x, state, layers, directions, call.wants), call)
     per_row = cell.kept * total(layer.hidden(cell) for layer in layers)
     per_row += (len(layers) - directions) * state.shape[-1]
-    return replace(work, reads=(*work.reads, result_of(call), x.like((prod(x.shape[:-1]), per_row)).nbytes))
+    return replace(work, reads=(*work.reads, call.out, x.like((prod(x.shape[:-1]), per_row)).nbytes))
 
 
 def with_gradients(work: Estimate, call: ForwardCall) -> Estimate:

@@ -187,6 +187,17 @@ class ForwardCall:
     arguments: dict[str, Any]
     wants: frozenset[str]
 
+    @property
+    def out(self) -> TensorType:
+        """The first result; its gradient has the same type."""
+        out = self.estimate.out[0]
+        assert isinstance(out, TensorType)
+        return out
+
+    def gradients(self, *names: str) -> tuple[TensorType, ...]:
+        """A new gradient for each of these operands that wants one."""
+        return tuple(self.arguments[name].like() for name in names if name in self.wants)
+
 
 _rules: dict[str, Rule] = {}
 _backwards: dict[str, Rule] = {}

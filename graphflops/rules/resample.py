@@ -15,7 +15,6 @@ from fractions import Fraction
 from graphflops.cost import Estimate, data_dependent
 from graphflops.dims import Dim, differ, dim_max, dim_min, floor_div, meet, prod, total
 from graphflops.rules.conv import convolved, downsampled
-from graphflops.rules.elementwise import result_of
 from graphflops.rules.lapack import n_log_n
 from graphflops.rules.operands import Operands, takes
 from graphflops.rules.reduce import operand_gradient
@@ -178,7 +177,7 @@ def grid_sampler_backward(
 def grid_sampler_gradient(call: ForwardCall) -> Estimate:
     """As the backward operator, for the wanted gradients."""
     wants = ("x" in call.wants, "grid" in call.wants)
-    both = grid_sampler_backward(grad=result_of(call), output_mask=wants, **call.arguments)
+    both = grid_sampler_backward(grad=call.out, output_mask=wants, **call.arguments)
     return replace(both, out=tuple(wanted for wanted in both.out if wanted is not None))
 
 

@@ -64,7 +64,7 @@ def attention_backward(call: ForwardCall) -> Estimate:
     wants = call.wants | {"mask"} if "attn_mask" in call.wants else call.wants
     back = problem.backward(wants, _result(q, k, v))
     names = ("query", "key", "value", "attn_mask")
-    return replace(back, out=tuple(given[name].like() for name in names if name in call.wants))
+    return replace(back, out=call.gradients(*names))
 
 
 def _result(q: TensorType, k: TensorType, v: TensorType) -> TensorType:
