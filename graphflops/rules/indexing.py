@@ -280,7 +280,7 @@ def reduction_gradient(call: ForwardCall) -> Estimate:
     found = gathered(call, kept=reduce == "sum")
     if reduce == "sum":
         return found
-    saved = () if reduce == "mean" else (given["x"], given["src"], call.estimate.out[0])
+    saved = () if reduce == "mean" else (given["x"], given["src"], call.out)
     scaled = total(x.numel for x in tensors_of(found.out))
     return replace(found, vector_flops=scaled, reads=(*found.reads, *tensors_of(saved)))
 

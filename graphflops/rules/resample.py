@@ -95,9 +95,8 @@ def upsample_backward(
 
 def upsampling_gradient(call: ForwardCall) -> Estimate:
     """Adds each output's gradient to the inputs that it was computed from: as many operations, one where it was copied."""
-    out, work = call.estimate.out[0], call.estimate.vector_flops
-    assert isinstance(out, TensorType)
-    return replace(operand_gradient(call), vector_flops=out.numel if work == 0 else work)
+    work = call.estimate.vector_flops
+    return replace(operand_gradient(call), vector_flops=call.out.numel if work == 0 else work)
 
 
 for _name, _work in (
