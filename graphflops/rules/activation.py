@@ -209,7 +209,7 @@ def core_softmax(x: TensorType, dim: int, half_to_float: bool) -> Estimate:
 def log_softmax(x: TensorType, dim: int, dtype: DType | None = None) -> Estimate:
     """Maximum, difference, exponential, sum and difference per element, a logarithm per row."""
     estimate = softmax_along(x, dim, dtype, per_element=LOG_SOFTMAX)
-    return replace(estimate, transcendentals=estimate.transcendentals + rows(x, dim))
+    return estimate.plus(transcendentals=rows(x, dim))
 
 
 @rule("aten._log_softmax")

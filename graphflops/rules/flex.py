@@ -158,7 +158,7 @@ def flex_attention_backward(of: Operands) -> Estimate:
     buffers = tuple(x.like() if isinstance(x, TensorType) else None for x in of_scores)
     results = (*estimate.out[:3], *buffers)
     reads = tensors_of((*block_mask[:-1], *of_scores, *of_masks))
-    return replace(estimate, out=results, writes=tensors_of(results), reads=(*estimate.reads, *reads))
+    return estimate.plus(out=results, writes=tensors_of(results), reads=reads)
 
 
 @backward("higher_order.flex_attention")
@@ -176,7 +176,7 @@ def flex_attention_gradient(call: ForwardCall) -> Estimate:
     )
     captured = tuple(x.like() for x in tensors_of(buffers) if x.requires_grad)
     results = (*tensors_of(estimate.out), *captured)
-    return replace(estimate, out=results, writes=results, reads=(*estimate.reads, *tensors_of(buffers)))
+    return estimate.plus(out=results, writes=results, reads=tensors_of(buffers))
 
 
 def mask_function(block_mask: Sequence[Value]) -> Region:

@@ -108,11 +108,7 @@ def lstsq(call: ForwardCall) -> Estimate:
     if "A" in call.wants:
         products = products + pseudo_inverse_gradient(m, n)
     back = gradients(call, A, products, 4 * m * n if "A" in call.wants else 0, A, B)
-    return replace(
-        back,
-        matrix_flops=back.matrix_flops + inverse.matrix_flops,
-        vector_flops=back.vector_flops + inverse.vector_flops,
-    )
+    return back.plus(inverse)
 
 
 def gradients(
@@ -243,7 +239,7 @@ def eigvals(call: ForwardCall) -> Estimate:
     solve = lapack.lu(n, n) + 2 * lapack.triangular_solve(n, n)
     back = gradients(call, vectors, 0, solve + n * n, vectors)
     also = each(x, lapack.eig(n) - lapack.eig(n, vectors=False))
-    return replace(back, vector_flops=back.vector_flops + also)
+    return back.plus(vector_flops=also)
 
 
 @backward("aten.linalg_svd", "aten._linalg_svd", "aten.svd", "prims.svd")

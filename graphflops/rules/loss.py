@@ -325,12 +325,7 @@ def cudnn_ctc_loss(
     forward = ctc_loss_forward(log_probs, targets, input_lengths, target_lengths)
     loss = log_probs.like((samples(log_probs),))
     gradient = ctc_loss_backward(loss, log_probs, targets, input_lengths, target_lengths, loss, log_probs)
-    return Estimate(
-        (loss, log_probs.like()),
-        vector_flops=forward.vector_flops + gradient.vector_flops,
-        transcendentals=forward.transcendentals + gradient.transcendentals,
-        reads=(log_probs, targets),
-    )
+    return Estimate((loss, log_probs.like()), reads=(log_probs, targets)).plus(forward, gradient)
 
 
 @rule("aten._use_cudnn_ctc_loss", "aten._use_miopen_ctc_loss")

@@ -156,10 +156,9 @@ def scaled(
 def updated(estimate: Estimate, *running: TensorType | None) -> Estimate:
     """The estimate with the work of updating the running statistics, which are read and written."""
     statistics = tuple(statistic for statistic in running if statistic is not None)
-    return replace(
-        estimate,
-        vector_flops=estimate.vector_flops + sum(UPDATE * statistic.numel for statistic in statistics),
-        reads=(*estimate.reads, *statistics),
+    return estimate.plus(
+        vector_flops=sum(UPDATE * statistic.numel for statistic in statistics),
+        reads=statistics,
         writes=(*(x for x in estimate.out if isinstance(x, TensorType)), *statistics),
     )
 

@@ -200,9 +200,7 @@ def sequence(
     dropped = DROPOUT * out.numel * (num_layers - 1) if dropout else 0
     copies = (1 if directions == 1 else 2) + (num_layers > 1)
     gates = x.like((*x.shape[:-1], cell.gates * layers[0].hidden(cell)))
-    return replace(
-        estimate, vector_flops=estimate.vector_flops + dropped, workspace=gates.nbytes + copies * out.nbytes
-    )
+    return estimate.plus(vector_flops=dropped, workspace=gates.nbytes + copies * out.nbytes)
 
 
 def sequence_back(cell: Cell, call: ForwardCall) -> Estimate:
@@ -213,7 +211,7 @@ def sequence_back(cell: Cell, call: ForwardCall) -> Estimate:
     work = with_gradients(recur_back(cell, x, state, layers, directions, call.wants), call)
     per_row = cell.kept * total(layer.hidden(cell) for layer in layers)
     per_row += (len(layers) - directions) * state.shape[-1]
-    return replace(work, reads=(*work.reads, call.out, x.like((prod(x.shape[:-1]), per_row)).nbytes))
+    return work.plus(reads=(call.out, x.like((prod(x.shape[:-1]), per_row)).nbytes))
 
 
 def with_gradients(work: Estimate, call: ForwardCall) -> Estimate:
@@ -245,7 +243,7 @@ def layers(
         meet(batch, held, f"batch sizes differ: input {batch}, state {held}")
     dropped = dropout if train else 0.0
     estimate = sequence(cell, x, hx, params, has_biases, num_layers, dropped, bidirectional)
-    return replace(estimate, reads=(*estimate.reads, batch_sizes))
+    return estimate.plus(reads=(batch_sizes,))
 
 
 for _name, _cell in KINDS.items():

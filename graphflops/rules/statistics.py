@@ -144,7 +144,7 @@ def histogramdd(
     counts = bins if isinstance(bins, tuple) else (bins,) * whole(x.shape[-1], "coordinates")
     edges = histogramdd_bin_edges(x, counts, range=range)
     filled = histogramdd_from_bin_cts(x, counts, weight=weight, density=density)
-    return replace(filled, out=filled.out + edges.out, vector_flops=filled.vector_flops + edges.vector_flops)
+    return filled.plus(out=filled.out + edges.out, vector_flops=edges.vector_flops)
 
 
 @rule("aten.histogramdd.TensorList_bins")

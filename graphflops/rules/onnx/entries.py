@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import Any, Union
+from typing import Union
 
-from graphflops.cost import WORK_QUANTITIES, Estimate, Value, data_dependent
+from graphflops.cost import Estimate, Value, data_dependent
 from graphflops.dims import Dim, Expr, differ, total
 from graphflops.errors import DimError
 from graphflops.rules.onnx.values import FOLLOWED, Number
@@ -195,8 +195,7 @@ def fused(
     matrix_dtype: DType | None = None,
 ) -> Estimate:
     """The summed work of all parts; intermediate results cause no traffic."""
-    work: dict[str, Any] = {name: total(getattr(part, name) for part in parts) for name in WORK_QUANTITIES}
-    return Estimate(out, **work, reads=reads, writes=writes, matrix_dtype=matrix_dtype)
+    return Estimate(out, reads=reads, writes=writes, matrix_dtype=matrix_dtype).plus(*parts)
 
 
 def work(vector: Dim, transcendentals: Dim = 0) -> Estimate:

@@ -118,7 +118,7 @@ def decoder_masked_self_attention(
         do_rotary=do_rotary,
         outputs=outputs,
     )
-    return replace(estimate, reads=(*estimate.reads, of.beam_width, of.cache_indirection))
+    return estimate.plus(reads=(of.beam_width, of.cache_indirection))
 
 
 @rule("com.microsoft.DecoderMaskedMultiHeadAttention", product=("query", "key"))
@@ -137,7 +137,7 @@ def decoder_masked_multi_head_attention(
         num_heads=num_heads,
         outputs=outputs,
     )
-    return replace(estimate, reads=(*estimate.reads, of.beam_width))
+    return estimate.plus(reads=(of.beam_width,))
 
 
 @rule("com.microsoft.DecoderAttention", product=("query", "q_weight"))
@@ -325,4 +325,4 @@ def sparse_attention(
         do_rotary=do_rotary,
         outputs=outputs,
     )
-    return replace(estimate, reads=(*estimate.reads, of.row_indices, of.column_indices))
+    return estimate.plus(reads=(of.row_indices, of.column_indices))

@@ -191,11 +191,7 @@ def turned(x: TensorType, transposed: int, batch_first: int = 0) -> TensorType:
 
 def scaled(product: Estimate, alpha: float) -> Estimate:
     """The product with one multiplication per result, unless alpha is one."""
-    return (
-        product
-        if alpha == 1
-        else replace(product, vector_flops=product.vector_flops + only_result(product).numel)
-    )
+    return product if alpha == 1 else product.plus(vector_flops=only_result(product).numel)
 
 
 def followed(product: Estimate, *parts: Estimate, reads: tuple[TensorType | None, ...] = ()) -> Estimate:

@@ -184,7 +184,7 @@ def by_weight(
     require(not differ(x.shape[-1], inner), f"the input has {x.shape[-1]} features, the weight takes {inner}")
     product = weight_only(x, features, per_weight, *weight, bias)
     biased = only_result(product).numel if bias is not None else 0
-    return replace(product, vector_flops=product.vector_flops + biased)
+    return product.plus(vector_flops=biased)
 
 
 def narrowed(x: TensorType, product: Estimate, dtype: DType) -> Estimate:

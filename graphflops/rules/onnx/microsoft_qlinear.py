@@ -108,7 +108,7 @@ def transposed_convolution_with_pads(of: Operands, **geometry: Any) -> Estimate:
         out = only_result(estimate)
         sizes = (unknown("unpadded", place) for place in range(2, of.x.rank))
         estimate = replace(estimate, out=(out.like((*out.shape[:2], *sizes)),))
-    return replace(estimate, reads=(*estimate.reads, of.pads))
+    return estimate.plus(reads=(of.pads,))
 
 
 @rule("com.microsoft.NhwcMaxPool", kind="pooling")
@@ -228,12 +228,8 @@ def quantized_product(
     out, factor = only_result(product), product.reads[0]
     assert isinstance(factor, TensorType)
     vector = per_result * out.numel + total(x.numel for x in zeroed)
-    return replace(
-        product,
-        out=(out.like(dtype=dtype),),
-        vector_flops=product.vector_flops + vector,
-        reads=(*product.reads, *reads),
-        matrix_dtype=arithmetic(factor),
+    return product.plus(
+        out=(out.like(dtype=dtype),), vector_flops=vector, reads=reads, matrix_dtype=arithmetic(factor)
     )
 
 
