@@ -12,12 +12,12 @@ import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
 from graphflops.ops import operator
-from graphflops.rules.autocast import autocast
+from graphflops.rules.added_calls import autocast
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from graphflops.rules.autocast import Treatment
+    from graphflops.rules.added_calls import Treatment
 
 _KEY = "AutocastCPU"
 _CONVERTED = (torch.float16, torch.bfloat16, torch.float32)

@@ -21,8 +21,7 @@ from graphflops.kernels.kernel import (
     bytes_of,
 )
 from graphflops.kernels.transfer import TO_HOST
-from graphflops.links.cost import NO_LINK, kind_of, of_sent
-from graphflops.links.network import network_of
+from graphflops.links.cost import NO_LINK, kind_of, network_of, of_sent
 from graphflops.time import predict_products, predict_recurrences, predict_traffic
 from graphflops.time.correction import NINE_OF_TEN, correction
 from graphflops.time.predict_products import is_long

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
 
-from graphflops.links.cost import described
-from graphflops.links.network import network_of
+from graphflops.links.cost import described, network_of
 from graphflops.passes.program import ProgramTime
 from graphflops.report.call_time import CallTime, PhaseTime
 from graphflops.time.batch import Batch
