@@ -91,20 +91,16 @@ def mixture(
     widths = (floor_div(sizes[0], hidden), hidden, inner)
     row = gate.work.more(len(layers) > 2 and gate.kind != "swiglu")
     biased = sum(width for layer, width in zip(layers, widths, strict=False) if layer.bias is not None)
+    # softmax over the experts and selection of the best `k`, optionally with weights normalised to sum one
+    per_token = (SOFTMAX + 1) * experts + n_log_n(k) + (2 * k if normalised else 0)
     parts = (
         Estimate(matrix_flops=2 * used * sum(sizes)),
-        routing(tokens, experts, k, normalised),
+        work(tokens * per_token, tokens * experts),
         work(used * (row.flops * inner + biased + COMBINED * hidden), used * row.transcendentals * inner),
         work(DEQUANTIZE * touched * sum(packed)),
     )
     reads = (read for layer in layers for read in layer.read(experts, touched))
     return fused((x.like(),), *parts, reads=(x, router, *reads, *more))
-
-
-def routing(tokens: Dim, experts: Dim, k: int, normalised: bool) -> Estimate:
-    """Softmax over the experts and selection of the best `k`, optionally with weights normalised to sum one."""
-    per_token = (SOFTMAX + 1) * experts + n_log_n(k) + (2 * k if normalised else 0)
-    return work(tokens * per_token, tokens * experts)
 
 
 @rule("com.microsoft.MoE", product=("x", "fc1"))
