@@ -1,7 +1,6 @@
 """The values that masks are made of, by scope: a whole program with the graphs nested in it, or one graph.
 
 Scopes record mutations: after an in-place write, a name stands for other contents than where it was made.
-
 A `Domain` has what index propagation needs of values: numbers, indices, elementwise functions, choices, stored arrays.
 """
 

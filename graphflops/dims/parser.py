@@ -16,8 +16,8 @@ import warnings
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 
-from graphflops.dims.atoms import FUNCTIONS, REAL_FUNCTIONS, RESERVED_WORDS, function_arity
 from graphflops.dims.expr import Dim, symbol, total
+from graphflops.dims.functions import FUNCTIONS, REAL_FUNCTIONS, RESERVED_WORDS, function_arity
 from graphflops.dims.ratios import MAX_BITS, Ratio, RatioArithmetic
 from graphflops.dims.relations import call
 from graphflops.errors import DimError

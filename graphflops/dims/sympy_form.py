@@ -6,7 +6,8 @@ from typing import Any
 
 import sympy
 
-from graphflops.dims.atoms import COMPARISONS, REAL_FUNCTIONS, Atom, Operand
+from graphflops.dims.atoms import Atom, Operand
+from graphflops.dims.functions import COMPARISONS, REAL_FUNCTIONS
 
 
 def to_sympy(dim: Operand) -> Any:

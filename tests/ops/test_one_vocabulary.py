@@ -53,7 +53,7 @@ COLLECTIONS = {
     "attention/index_propagation.py": MASKS,
     "render/chakra.py": "the numbers that Chakra has for collectives, by canonical name",
     "links/cost.py": "the collectives that a network has times of, by canonical name",
-    "dims/atoms.py": "functions of sizes, as Python's math has them",
+    "dims/functions.py": "functions of sizes, as Python's math has them",
     "dims/parser.py": "reads size strings, in which Python and sympy name functions of integers",
     "kernels/buffers.py": "temporary tensors of gradients, by canonical name",
     "kernels/beside.py": "says which operands are copied, and how gradients of views lie, by canonical name",

@@ -29,7 +29,7 @@ from graphflops.dims import (
     mod,
     where,
 )
-from graphflops.dims.atoms import COMPARISONS
+from graphflops.dims.functions import COMPARISONS
 from graphflops.errors import DimError
 from graphflops.rules import shapes
 from graphflops.rules.shapes import aligned, few, in_type, nested
