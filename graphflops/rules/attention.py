@@ -13,10 +13,11 @@ from dataclasses import dataclass, replace
 
 from graphflops.cost import Estimate, Value, data_dependent, free
 from graphflops.dims import Dim, broadcast, ceil_div, differ, dim_max, meet, mod, prod, same
-from graphflops.rules.activation import DROPOUT, SOFTMAX
+from graphflops.rules.dropout import DROPOUT
 from graphflops.rules.operands import Operands, takes
 from graphflops.rules.registry import require, rule
 from graphflops.rules.shapes import doubled_pairs
+from graphflops.rules.softmax import SOFTMAX
 from graphflops.tensor import BFLOAT16, FLOAT32, FLOAT64, INT64, UINT64, TensorType
 
 KIND = "attention"

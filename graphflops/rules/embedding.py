@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from graphflops.cost import Estimate, picked
 from graphflops.dims import Dim
-from graphflops.rules import joining
+from graphflops.rules import arrangement
 from graphflops.rules.operands import Operands, takes
 from graphflops.rules.registry import ForwardCall, backward, require, rule
 from graphflops.rules.shapes import shown, tensors_of
@@ -183,4 +183,4 @@ def embedding_bag_gradient(call: ForwardCall) -> Estimate:
 def one_hot(x: TensorType, num_classes: Dim = -1) -> Estimate:
     """Zeros with a one for each index; the number of classes is data-dependent unless given."""
     known = not (isinstance(num_classes, int) and num_classes < 0)
-    return joining.one_hot(x, x.rank, num_classes if known else None, INT64)
+    return arrangement.one_hot(x, x.rank, num_classes if known else None, INT64)

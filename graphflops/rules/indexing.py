@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from graphflops.cost import Estimate, Value, data_dependent, picked
 from graphflops.dims import Dim, broadcast, differ, total
-from graphflops.rules.joining import Update, combined, functional, reduction
+from graphflops.rules.arrangement import Update, combined, functional, reduction
 from graphflops.rules.registry import ForwardCall, backward, require, rule
 from graphflops.rules.shapes import Shape, axis, expanded, replaced, shown, tensors_of
 from graphflops.tensor import TensorType

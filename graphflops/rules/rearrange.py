@@ -11,7 +11,7 @@ from dataclasses import replace
 from graphflops.cost import Estimate, copied, data_dependent
 from graphflops.dims import Dim, Expr, at_least, differ, floor_div, mod, prod, total
 from graphflops.rules import parts
-from graphflops.rules.joining import bordered, columns_to_image, depth_to_space, repeated, space_to_depth
+from graphflops.rules.arrangement import bordered, columns_to_image, depth_to_space, repeated, space_to_depth
 from graphflops.rules.parts import copied_back
 from graphflops.rules.reduce import operand_gradient
 from graphflops.rules.registry import ForwardCall, backward, require, rule

@@ -12,7 +12,7 @@ from functools import partial
 
 from graphflops.cost import Estimate
 from graphflops.dims import Dim, differ, meet, prod, total
-from graphflops.rules.activation import DROPOUT
+from graphflops.rules.dropout import DROPOUT
 from graphflops.rules.matmul import flops_of
 from graphflops.rules.operands import Operands, takes
 from graphflops.rules.registry import ForwardCall, backward, require, rule

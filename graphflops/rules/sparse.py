@@ -13,11 +13,11 @@ from dataclasses import replace
 from graphflops.cost import Estimate, Value, data_dependent, free
 from graphflops.dims import Dim, broadcast, prod, total
 from graphflops.errors import ShapeError
-from graphflops.rules.activation import SOFTMAX
 from graphflops.rules.elementwise import DEFAULT_FLOAT, result_type
 from graphflops.rules.matmul import Number, add_product, flops_of
 from graphflops.rules.registry import find, rule
 from graphflops.rules.shapes import axes, reduced
+from graphflops.rules.softmax import SOFTMAX
 from graphflops.tensor import INT32, INT64, DType, TensorType
 
 KIND = "sparse"

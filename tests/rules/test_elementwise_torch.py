@@ -18,15 +18,8 @@ DTYPES_TRIED = ("int64", "float16", "float32", "complex64")
 OPTIONAL = ("Optional[Tensor]", "Optional[number]")
 VALUES = {"bool": False, "int": 1, "SymInt": 1, "float": 0.5, "Optional[str]": "floor"}
 
-MODULES = frozenset(f"graphflops.rules.{name}" for name in ("pointwise", "activation"))
-OTHERS = ("softmax", "dropout", "_masked_scale")  # stand beside activations
-OPERATORS = sorted(
-    {
-        ".".join(rule.key.split(".")[:2])
-        for rule in known()
-        if rule.home in MODULES and not any(name in rule.key for name in OTHERS)
-    }
-)
+MODULES = frozenset(f"graphflops.rules.{name}" for name in ("pointwise", "activation", "special"))
+OPERATORS = sorted({".".join(rule.key.split(".")[:2]) for rule in known() if rule.home in MODULES})
 # Types, or mixtures of them, that only meta kernels let through or that computing kernels promote otherwise.
 REFUSED = {
     "aten.ldexp": {"int64"},

@@ -8,7 +8,7 @@ from dataclasses import replace
 from graphflops.cost import Estimate, Value, data_dependent, free
 from graphflops.dims import Dim, Expr, ceil_div
 from graphflops.errors import DimError
-from graphflops.rules import joining
+from graphflops.rules import arrangement
 from graphflops.rules.creation import progression
 from graphflops.rules.onnx.entries import (
     Numbers,
@@ -167,7 +167,7 @@ def one_hot(indices: TensorType, depth: Numbers, values: TensorType, *, axis: in
     """One of two values written per index and class."""
     place, classes = place_of(axis, indices.rank + 1), size(depth)
     known, pair = known_contents(indices), numbers(values)
-    estimate = joining.one_hot(indices, place, classes, values.dtype)
+    estimate = arrangement.one_hot(indices, place, classes, values.dtype)
     (out,) = tensors_of(estimate.out)
 
     def entry(at: Place) -> Number | None:

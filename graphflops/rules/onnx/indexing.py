@@ -8,7 +8,7 @@ from itertools import accumulate
 
 from graphflops.cost import Estimate, picked
 from graphflops.dims import Dim, at_least, ceil_div, differ, dim_min, floor_div, mod, total
-from graphflops.rules.joining import bordered, combined, functional
+from graphflops.rules.arrangement import bordered, combined, functional
 from graphflops.rules.onnx.entries import (
     KnownContents,
     Numbers,

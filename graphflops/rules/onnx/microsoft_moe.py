@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 
 from graphflops.cost import Estimate, data_dependent
 from graphflops.dims import Dim, differ, dim_min, floor_div, prod, same
-from graphflops.rules.activation import SOFTMAX
 from graphflops.rules.lapack import n_log_n
 from graphflops.rules.lowprecision import weight_only
 from graphflops.rules.norm import MEAN_SQUARE, normalised
@@ -23,6 +22,7 @@ from graphflops.rules.quantized import DEQUANTIZE, MIN_MAX, QUANTIZE
 from graphflops.rules.registry import require, rule
 from graphflops.rules.shapes import axis as axis_of
 from graphflops.rules.shapes import only_result
+from graphflops.rules.softmax import SOFTMAX
 from graphflops.rules.work import WORK, Work
 from graphflops.rules.work import activation as activation_named
 from graphflops.tensor import FLOAT8, INT8, UINT8, DType, TensorType

@@ -18,7 +18,6 @@ from typing import Any
 
 from graphflops.cost import Estimate, data_dependent
 from graphflops.dims import differ, mod, same, total
-from graphflops.rules.activation import SOFTMAX
 from graphflops.rules.matmul import matmul
 from graphflops.rules.onnx.activation import pointwise, rows_of
 from graphflops.rules.onnx.conv import (
@@ -50,6 +49,7 @@ from graphflops.rules.reduce import reduction
 from graphflops.rules.registry import Derived, find, require, rule
 from graphflops.rules.shapes import axis as axis_of
 from graphflops.rules.shapes import only_result
+from graphflops.rules.softmax import SOFTMAX
 from graphflops.rules.work import WORK, Work
 from graphflops.tensor import UINT8, DType, TensorType
 

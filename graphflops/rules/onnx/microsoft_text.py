@@ -13,11 +13,11 @@ from dataclasses import dataclass
 
 from graphflops.cost import Estimate, Region, RegionRun, Value, data_dependent
 from graphflops.dims import Dim, broadcast, prod
-from graphflops.rules.activation import LOG_SOFTMAX
 from graphflops.rules.onnx.entries import Outputs, chosen, size
 from graphflops.rules.operands import Operands, takes
 from graphflops.rules.registry import require, rule
 from graphflops.rules.shapes import shown
+from graphflops.rules.softmax import LOG_SOFTMAX
 from graphflops.tensor import BOOL, FLOAT32, INT32, INT64, STRING, UINT8, TensorType
 
 KIND = "text"

@@ -8,7 +8,6 @@ from dataclasses import replace
 from graphflops.cost import Estimate, data_dependent, free
 from graphflops.dims import Dim, ceil_div, differ, floor_div, prod
 from graphflops.rules import fourier, solve
-from graphflops.rules.activation import SOFTMAX
 from graphflops.rules.embedding import embedding
 from graphflops.rules.lapack import n_log_n
 from graphflops.rules.onnx.activation import gelu, pointwise, rows_of, swish
@@ -34,9 +33,10 @@ from graphflops.rules.onnx.resize import grid_sample
 from graphflops.rules.operands import Operands, takes
 from graphflops.rules.quantized import DEQUANTIZE, QUANTIZE
 from graphflops.rules.registry import require, rule
-from graphflops.rules.resample import OVERLAP
 from graphflops.rules.shapes import axis as axis_of
 from graphflops.rules.shapes import replaced
+from graphflops.rules.softmax import SOFTMAX
+from graphflops.rules.vision import OVERLAP
 from graphflops.rules.work import WORK, Work
 from graphflops.rules.work import gelu as gelu_work
 from graphflops.tensor import BOOL, FLOAT32, INT32, INT64, STRING, UINT8, UINT32, TensorType

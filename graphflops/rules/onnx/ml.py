@@ -17,9 +17,9 @@ from typing import Any
 from graphflops.cost import Estimate, data_dependent
 from graphflops.dims import Dim, ceil_div, differ, dim_min
 from graphflops.graph import Opaque
-from graphflops.rules.activation import SOFTMAX
 from graphflops.rules.onnx.entries import Outputs, chosen, fused, work
 from graphflops.rules.registry import require, require_known, rule
+from graphflops.rules.softmax import SOFTMAX
 from graphflops.tensor import FLOAT32, INT64, STRING, DType, SequenceType, TensorType
 
 KIND = "classical"

@@ -12,8 +12,8 @@ from typing import Any
 from graphflops.cost import Estimate, Value, copied, data_dependent, free
 from graphflops.dims import Dim, broadcast, differ, floor_div, mod, prod
 from graphflops.errors import DimError
-from graphflops.rules import joining
-from graphflops.rules.joining import columns_to_image, repeated
+from graphflops.rules import arrangement
+from graphflops.rules.arrangement import columns_to_image, repeated
 from graphflops.rules.onnx import values
 from graphflops.rules.onnx.conv import window_counts
 from graphflops.rules.onnx.entries import (
@@ -273,7 +273,7 @@ def _repeated(x: TensorType, times: Sequence[Dim]) -> Estimate:
 def depth_to_space(x: TensorType, *, blocksize: int) -> Estimate:
     """Channels spread out over a finer grid of positions; the order of channels costs nothing."""
     _require_picture(x, blocksize)
-    return joining.depth_to_space(x, blocksize)
+    return arrangement.depth_to_space(x, blocksize)
 
 
 @rule("onnx.SpaceToDepth")
@@ -282,7 +282,7 @@ def space_to_depth(x: TensorType, *, blocksize: int) -> Estimate:
     _require_picture(x, blocksize)
     uneven = any(differ(mod(length, blocksize), 0) for length in x.shape[2:])
     require(not uneven, f"{shown(x.shape[2:])} is not made of blocks of {blocksize}")
-    return joining.space_to_depth(x, blocksize)
+    return arrangement.space_to_depth(x, blocksize)
 
 
 def _require_picture(x: TensorType, block: int) -> None:

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from graphflops.cost import Estimate, free
 from graphflops.dims import Dim, broadcast, differ, floor_div, mod, prod
-from graphflops.rules.activation import masked
+from graphflops.rules.dropout import masked
 from graphflops.rules.norm import MEAN_SQUARE, STATISTICS, normalised, scaled, updated
 from graphflops.rules.onnx.activation import only_value
 from graphflops.rules.onnx.entries import Outputs, applied, chosen, fused, is_wanted, onnx_dtype, work

@@ -11,13 +11,13 @@ from functools import partial
 from graphflops.cost import Estimate
 from graphflops.dims import Dim, differ, prod
 from graphflops.rules import recurrent as shared
-from graphflops.rules.activation import SOFTMAX
 from graphflops.rules.matmul import matmul
 from graphflops.rules.onnx.entries import Outputs, chosen, work
 from graphflops.rules.operands import Operands, takes
 from graphflops.rules.quantized import MIN_MAX, QUANTIZE
 from graphflops.rules.recurrent import Cell, Layer, recur, recur_back, with_gradients
 from graphflops.rules.registry import ForwardCall, backward, require, rule
+from graphflops.rules.softmax import SOFTMAX
 from graphflops.rules.work import activation
 from graphflops.tensor import INT8, TensorType
 

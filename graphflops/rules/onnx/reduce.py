@@ -33,10 +33,10 @@ from graphflops.rules.onnx.entries import (
 from graphflops.rules.onnx.entries import literals as integers
 from graphflops.rules.operands import Operands, takes
 from graphflops.rules.registry import require, require_known, rule
-from graphflops.rules.resample import OVERLAP
 from graphflops.rules.shapes import axis as axis_of
 from graphflops.rules.shapes import axis as place_of
 from graphflops.rules.shapes import only_result, replaced, same_elements, shown
+from graphflops.rules.vision import OVERLAP
 from graphflops.tensor import INT64, TensorType
 
 Fold = Callable[[Sequence[values.Number]], values.Number]

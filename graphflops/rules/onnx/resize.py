@@ -16,7 +16,7 @@ from graphflops.cost import Estimate, copied
 from graphflops.dims import Dim, Expr, floor_div, prod, same
 from graphflops.errors import DimError
 from graphflops.rules import resample
-from graphflops.rules import resample as shared
+from graphflops.rules import vision as shared
 from graphflops.rules.onnx.entries import Numbers, chosen_axes, many, numbers, sizes, unknown
 from graphflops.rules.onnx.values import Number, converted, floor, multiply, subtract
 from graphflops.rules.operands import Operands, takes
