@@ -34,7 +34,7 @@ from benchmarks.newest_models import NEWEST
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from graphflops import Execution
+    from graphflops.report import Execution
 
 TABLES = {
     "drawn at random, that no rule was read from": DRAWN,

@@ -206,7 +206,7 @@ def _step_report(
     """The report of a recorded step: memory is as recorded, and runs eagerly on every device."""
     from graphflops.devices import platform_of
     from graphflops.memory.ledger import ledger
-    from graphflops.passes.recorded_step import step_memory
+    from graphflops.passes.report import step_memory
 
     time, kernels = NO_TIME, ""
     if profile is None:

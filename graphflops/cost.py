@@ -18,7 +18,7 @@ Conventions, printed in every report:
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, Protocol, Union
 
 from graphflops.dims import Dim, at_least, dim_max, floor_div, symbol, total
@@ -231,6 +231,15 @@ class Estimate:
     workspace: Dim = 0
     hint: str = ""
     unknown: str = ""
+
+    def plus(
+        self, *parts: Estimate, reads: tuple[TensorType | Dim | None, ...] = (), **changes: Any
+    ) -> Estimate:
+        """The estimate with more work, of `parts` and by quantity, and with further reads; other fields are changed."""
+        for name in WORK_QUANTITIES:
+            amounts = (getattr(self, name), changes.get(name, 0), *(getattr(part, name) for part in parts))
+            changes[name] = total(amounts)
+        return replace(self, reads=(*self.reads, *reads), **changes)
 
     @property
     def cost(self) -> Cost:

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from graphflops.attention.kernel import last_refusal, remedy
 from graphflops.base import units
 from graphflops.base.files import opened
-from graphflops.base.numbered import starred
+from graphflops.base.units import starred
 from graphflops.devices import Device, complete, device
 from graphflops.errors import FileError, OptionError, shown
 from graphflops.kernels.kernel import Kernel, Product, bytes_of

@@ -21,7 +21,6 @@ from graphflops.attention.conditions import (
     where_not_negative,
 )
 from graphflops.attention.constants import Even, known_element, stored_form
-from graphflops.attention.domain import Domain, Evaluator, Indices
 from graphflops.attention.elementwise import Function, computed, is_known
 from graphflops.attention.piecewise import (
     UNKNOWN_NUMBER,
@@ -44,7 +43,7 @@ from graphflops.attention.piecewise import (
     where_at_least,
     where_equal,
 )
-from graphflops.attention.scopes import Scope, Step
+from graphflops.attention.scopes import Domain, Evaluator, Indices, Scope, Step
 from graphflops.dims import Dim, Expr, at_least, floor_div, mod
 from graphflops.tensor import DType, TensorType
 
@@ -177,16 +176,11 @@ def _of_constants(function: Function, values: Sequence[Known]) -> Known | None:
     return combined(of_pieces, *values)
 
 
-def _add(domain: AffineDomain, function: Function, a: Known, b: Known) -> Known:
-    return combined(domain.plus, a, _scaled(b, function.options.get("alpha", 1)))
-
-
-def _sub(domain: AffineDomain, function: Function, a: Known, b: Known) -> Known:
-    return combined(domain.plus, a, _scaled(b, -function.options.get("alpha", 1)))
-
-
-def _scaled(value: Known, factor: Any) -> Known:
-    return value if factor == 1 else combined(lambda piece: times(piece, piece_of(factor)), value)
+def _sum(domain: AffineDomain, function: Function, a: Known, b: Known) -> Known:
+    """A sum, or a difference."""
+    factor = function.options.get("alpha", 1) * (1 if function.name == "add" else -1)
+    scaled = b if factor == 1 else combined(lambda piece: times(piece, piece_of(factor)), b)
+    return combined(domain.plus, a, scaled)
 
 
 def _minimum(domain: AffineDomain, function: Function, a: Known, b: Known) -> Known:
@@ -200,10 +194,6 @@ def _maximum(domain: AffineDomain, function: Function, a: Known, b: Known) -> Kn
 def _clamp(domain: AffineDomain, function: Function, x: Known, low: Any = None, high: Any = None) -> Known:
     x = x if low is None else _maximum(domain, function, x, low)
     return x if high is None else _minimum(domain, function, x, high)
-
-
-def _abs(domain: AffineDomain, function: Function, x: Known) -> Known:
-    return domain.choose(tested(lambda piece: where_at_least(piece, ZERO), x), x, negative(x))
 
 
 def _divided(domain: AffineDomain, function: Function, a: Known, b: Known) -> Known | None:
@@ -274,39 +264,26 @@ def _equality(domain: AffineDomain, function: Function, a: Known, b: Known) -> K
 
 
 _FUNCTIONS: dict[str, Callable[..., Known | None]] = {
-    "add": _add,
-    "sub": _sub,
+    **dict.fromkeys(("add", "sub"), _sum),
     "mul": lambda domain, function, a, b: combined(times, a, b),
     "neg": lambda domain, function, x: negative(x),
-    "abs": _abs,
+    "abs": lambda domain, _, x: domain.choose(tested(where_at_least, x, number(0)), x, negative(x)),
     "minimum": _minimum,
     "maximum": _maximum,
     "clamp": _clamp,
     "relu": lambda domain, function, x: _maximum(domain, function, x, number(0)),
-    "div": _divided,
-    "floor_divide": _divided,
-    "remainder": _remainder,
-    "fmod": _remainder,
-    "floor": _whole,
-    "ceil": _whole,
-    "trunc": _whole,
-    "round": _whole,
+    **dict.fromkeys(("div", "floor_divide"), _divided),
+    **dict.fromkeys(("remainder", "fmod"), _remainder),
+    **dict.fromkeys(("floor", "ceil", "trunc", "round"), _whole),
     "cast": _cast,
     "where": lambda domain, function, condition, yes, no: domain.choose(condition, yes, no),
     "ge": _comparison(where_at_least),
     "gt": _comparison(lambda a, b: where_at_least(a, b, 1)),
-    "eq": _equality,
-    "ne": _equality,
+    **dict.fromkeys(("eq", "ne"), _equality),
 }
 _OF_TRUTHS: dict[str, Callable[..., Truth]] = {
-    "add": lambda a, b: a | b,
-    "mul": lambda a, b: a & b,
-    "logical_and": lambda a, b: a & b,
-    "bitwise_and": lambda a, b: a & b,
-    "logical_or": lambda a, b: a | b,
-    "bitwise_or": lambda a, b: a | b,
-    "logical_xor": lambda a, b: (a & ~b) | (~a & b),
-    "bitwise_xor": lambda a, b: (a & ~b) | (~a & b),
-    "logical_not": lambda a: ~a,
-    "bitwise_not": lambda a: ~a,
+    **dict.fromkeys(("mul", "logical_and", "bitwise_and"), lambda a, b: a & b),
+    **dict.fromkeys(("add", "logical_or", "bitwise_or"), lambda a, b: a | b),
+    **dict.fromkeys(("logical_xor", "bitwise_xor"), lambda a, b: (a & ~b) | (~a & b)),
+    **dict.fromkeys(("logical_not", "bitwise_not"), lambda a: ~a),
 }

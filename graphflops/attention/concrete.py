@@ -10,11 +10,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from graphflops.attention.conditions import HIDING
-from graphflops.attention.domain import Domain, Evaluator, Indices
 from graphflops.attention.elementwise import Function, computed, converted, is_known
-from graphflops.attention.index_propagation import Propagation
-from graphflops.attention.scopes import Scope, Step
-from graphflops.attention.whole_tensors import along_axes
+from graphflops.attention.index_propagation import Propagation, along_axes
+from graphflops.attention.scopes import Domain, Evaluator, Indices, Scope, Step
 from graphflops.base.lazy import numpy as np
 from graphflops.dims import Dim, Expr
 from graphflops.graph import Ref

@@ -13,9 +13,8 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from graphflops.attention.concrete import ConcreteDomain, array_of_value, groups
-from graphflops.attention.domain import Domain, Evaluator, Indices
 from graphflops.attention.elementwise import Function, array_type, computed, converted, inner_type, is_known
-from graphflops.attention.scopes import Scope, Step
+from graphflops.attention.scopes import Domain, Evaluator, Indices, Scope, Step
 from graphflops.base.lazy import numpy as np
 from graphflops.dims import Dim, Expr
 from graphflops.tensor import BOOL, DType, TensorType

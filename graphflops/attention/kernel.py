@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from itertools import pairwise
 from typing import Literal, NamedTuple
 
-from graphflops.devices.platform import Platform
+from graphflops.devices.device import Platform
 from graphflops.dims import Dim
 from graphflops.kernels.choices import has_limit, limits
 from graphflops.tensor import TensorType

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from graphflops.attention.domain import Evaluator, Indices
-from graphflops.attention.scopes import Step
+from graphflops.attention.scopes import Evaluator, Indices, Step
 from graphflops.dims import Dim, Expr
 from graphflops.graph import Ref
 from graphflops.tensor import TensorType

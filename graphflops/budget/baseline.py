@@ -10,8 +10,8 @@ from typing import Any, Literal, NamedTuple, Union
 import msgspec
 
 from graphflops.base.files import opened
-from graphflops.base.numbered import starred
 from graphflops.base.patterns import matches_module
+from graphflops.base.units import starred
 from graphflops.budget.limits import Budget
 from graphflops.budget.measure import TOP, UNITS, Figure, Measures
 from graphflops.cost import QUANTITIES

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Literal, NamedTuple
 
-from graphflops.base.numbered import starred
 from graphflops.base.patterns import is_within, matches_module, matches_op
-from graphflops.base.units import measured, percent
+from graphflops.base.units import measured, percent, starred
 from graphflops.budget.baseline import Before, Culprit, culprits
 from graphflops.budget.limits import Budget
 from graphflops.budget.measure import TOP, UNITS, Figure, Limit, Measures

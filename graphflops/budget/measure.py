@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Union
 
-from graphflops.base.numbered import starred
 from graphflops.base.patterns import is_within
+from graphflops.base.units import starred
 from graphflops.budget.amounts import AllowedGrowth, Unit
 from graphflops.cost import REPORTED, Cost
 from graphflops.dims import Dim

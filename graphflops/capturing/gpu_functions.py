@@ -21,10 +21,10 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from graphflops.attention.kernel import Operand, Problem, attention_kernel
-from graphflops.devices.platform import HOPPER
+from graphflops.devices.device import HOPPER
 from graphflops.kernels.products import reserve_bytes
 from graphflops.ops import operator
-from graphflops.rules.autocast import Treatment, autocast
+from graphflops.rules.added_calls import Treatment, autocast
 from graphflops.rules.recurrent import KINDS
 from graphflops.tensor import DTYPES, TensorType
 

@@ -7,7 +7,7 @@ from collections.abc import Container, Hashable, Iterable, Iterator, Mapping, Se
 from typing import NamedTuple, get_args
 
 from graphflops.base.aligned import matching_blocks
-from graphflops.base.numbered import numbered, unnumbered
+from graphflops.base.units import numbered, unnumbered
 from graphflops.comparison.align import Pairs
 from graphflops.comparison.result import CallChange, Fact, FactKind
 from graphflops.comparison.sizes import JointSizes

@@ -12,7 +12,7 @@ from fractions import Fraction
 from math import prod
 from typing import NamedTuple
 
-from graphflops.base.numbered import is_index, runs_of
+from graphflops.base.units import is_index, runs_of
 from graphflops.comparison.result import (
     Cause,
     Crossing,

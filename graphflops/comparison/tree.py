@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from graphflops.base.numbered import is_index
+from graphflops.base.units import is_index
 from graphflops.comparison.result import WORK, Figure
 from graphflops.comparison.sizes import Renamed
 from graphflops.cost import Cost

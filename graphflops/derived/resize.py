@@ -14,8 +14,7 @@ from graphflops.derived.items import throughput
 from graphflops.dims import Expr, evaluate
 from graphflops.errors import ModelError, shown
 from graphflops.open_sizes import is_computed, of_report
-from graphflops.passes.bind import axes_of_inputs, outside
-from graphflops.passes.guards import known_sizes, refuse_broken
+from graphflops.passes.bind import axes_of_inputs, known_sizes, outside, refuse_broken
 from graphflops.passes.sizes import refuse_impossible
 from graphflops.report import Report, Totals, known_values, without_assumed
 from graphflops.report.call_time import PhaseTime

@@ -17,10 +17,9 @@ import torch
 from torch import fx
 
 from graphflops.errors import ModelError
-from graphflops.exporters.guards import guards_of
 from graphflops.exporters.live_graph import Program, Scope, bound_of
 from graphflops.exporters.sources import with_modules, with_nested_modules
-from graphflops.exporters.types import collect
+from graphflops.exporters.types import collect, guards_of
 from graphflops.graph import Graph, Input, InputRole, Origin, Output, OutputRole
 
 _DEFERS = "prefer_deferred_runtime_asserts_over_guards"

@@ -238,7 +238,7 @@ class Scope:
             yield from self.unpacked(node, node.name, enumerate(value))
         elif isinstance(value, dict):
             yield from self.unpacked(node, node.name, value.items())
-        elif not _returns_nothing(node.target):
+        elif not (isinstance(node.target, torch._ops.OpOverload) and (not node.target._schema.returns)):
             yield self.recorded(node.name, value)
 
     def unpacked(
@@ -324,10 +324,6 @@ class Scope:
                 target
             )
         return known
-
-
-def _returns_nothing(target: Any) -> bool:
-    return isinstance(target, torch._ops.OpOverload) and not target._schema.returns
 
 
 def _ordered(node: fx.Node) -> list[str]:

@@ -116,7 +116,8 @@ def _slimmed(data: memoryview | Pages, at: int, end: int, kind: str, depth: int)
                 pieces = list(_slimmed(data, body, at, _INSIDE[kind][number], depth + 1))
                 if sum(map(len, pieces)) != length:
                     yield data[kept_from:start]
-                    yield from _wrapped(tag, pieces)
+                    # the pieces of a message as a field of the message around it
+                    yield from [bytes(varint(tag) + varint(sum(map(len, pieces)))), *pieces]
                     kept_from = at
         elif wire == _VARINT:
             _, at = _varint(data, at, end)
@@ -129,11 +130,6 @@ def _slimmed(data: memoryview | Pages, at: int, end: int, kind: str, depth: int)
     yield data[kept_from:end]
     for text in dropped:
         yield field(13, field(1, DROPPED.encode()) + field(2, text.encode()))  # TensorProto.external_data
-
-
-def _wrapped(tag: int, pieces: list[Buffer]) -> list[Buffer]:
-    """The pieces of a message as a field of the message around it."""
-    return [bytes(varint(tag) + varint(sum(map(len, pieces)))), *pieces]
 
 
 def fields(data: memoryview, at: int, end: int) -> Iterator[tuple[int, int, int]]:

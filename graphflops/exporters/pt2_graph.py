@@ -8,7 +8,6 @@ from typing import Any
 
 from graphflops.errors import FileError, shown
 from graphflops.exporters import pt2_schema as schema
-from graphflops.exporters.guards import guards_of
 from graphflops.exporters.pt2_values import (
     LAYOUTS,
     MEMORY_FORMATS,
@@ -22,7 +21,7 @@ from graphflops.exporters.pt2_values import (
     results,
 )
 from graphflops.exporters.sources import with_modules, with_nested_modules
-from graphflops.exporters.types import collect, memory_order, sparse, storage
+from graphflops.exporters.types import collect, guards_of, memory_order, sparse, storage
 from graphflops.graph import Argument, Graph, Input, Node, Note, Opaque, Origin, Output, OutputRole, Ref
 from graphflops.ops import operator
 from graphflops.ops.operator import arranged

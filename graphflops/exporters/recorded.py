@@ -14,8 +14,17 @@ from graphflops.base.units import memory as memory_of
 from graphflops.errors import FileError, shown
 from graphflops.exporters.archive import Archive
 from graphflops.exporters.meshes import LARGEST, at_mesh, ranks_along
-from graphflops.exporters.step_file import FORMAT, FURTHER, MEMBER, RecordedStep
-from graphflops.exporters.step_memory import Contradiction, check_memory, is_counter, operands, require
+from graphflops.exporters.step_file import (
+    FORMAT,
+    FURTHER,
+    MEMBER,
+    Contradiction,
+    RecordedStep,
+    check_memory,
+    is_counter,
+    operands,
+    require,
+)
 from graphflops.exporters.types import Types, memory_order, storage
 from graphflops.graph import (
     HOST_KINDS,

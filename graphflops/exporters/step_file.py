@@ -1,16 +1,23 @@
-"""The file of recorded steps, a zip archive of JSON (docs/recorded.md): its types, and how it is written."""
+"""The file of recorded steps, a zip archive of JSON (docs/recorded.md): its types, and how it is written.
+
+Where the values of a recorded step lie, and what its collectives join: what torch could not have recorded is refused. A
+result lies in the memory of an operand where its operator writes that or gives a view of it, else in new memory.
+"""
 
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import chain
 from math import prod
 from pathlib import Path
 from typing import Any, Optional
 
 import msgspec
 
-from graphflops.graph import InputRole, Phase, StorageKind
+from graphflops.errors import FileError
+from graphflops.graph import HOST_KINDS, InputRole, Phase, StorageKind
+from graphflops.ops.operator import Op, operator
 from graphflops.tensor import DTYPES
 
 FORMAT = 1
@@ -128,3 +135,161 @@ def write(steps: Sequence[RecordedStep], path: Path | str) -> None:
         for place, step in enumerate(steps):
             name = FURTHER.format(place) if place else MEMBER
             file.writestr(zipfile.ZipInfo(name), msgspec.json.encode(step), zipfile.ZIP_DEFLATED, 6)
+
+
+_WRITING = ("c10d", "fsdp")  # namespaces of operators that write to what they are given
+# Namespaces of operators of which it is known; operators whose results may be their operands, beside views.
+_OF_TORCH = ("aten", "prims", "_c10d_functional", "_c10d_functional_autograd")
+_PASSING_ON = frozenset({"dropout", "conj", "meshgrid", "wait_tensor", "receive", "send_and_receive"})
+# Words of views that may be copies, as `reshape` chooses; of operators that are told the strides of their results.
+_MAY_COPY = frozenset(
+    {"reshape", "reshape_as", "flatten", "ravel", "diag", "resize", "resize_as", "_resize_output"}
+)
+_LAID_OUT = frozenset({"empty_strided", "new_empty_strided"})
+# Words of collectives with a list of tensors, one for each device.
+_OF_LISTS = ("allgather_", "reduce_scatter_")
+_TAKEN_AGAIN = "empty"  # what is recorded where memory that was given back is taken again
+_COPY = "_to_copy"
+
+
+class Contradiction(FileError):
+    """What is wrong with a step."""
+
+
+def require(holds: bool, problem: str) -> None:
+    """Refuse a step."""
+    if not holds:
+        raise Contradiction(problem)
+
+
+def values_in(given: Any) -> Iterator[int]:
+    """The values of an argument, in order."""
+    if isinstance(given, list):
+        yield from chain.from_iterable(map(values_in, given))
+    elif isinstance(given, dict) and "v" in given:
+        yield given["v"]
+
+
+def operands(step: RecordedStep, call: RecordedCall) -> set[int]:
+    """The memory that the operands of a call lie in."""
+    return {step.values[value].storage for value in values_in([*call.args, *call.kwargs.values()])}
+
+
+def check_memory(step: RecordedStep) -> None:
+    """Refuse calls whose results, operands and groups they cannot have; the step's lists refer to entries that are there."""
+    _check_kinds(step)
+    known = {step.values[entry.value].storage for entry in step.inputs}
+    groups = {group.name: len(group.ranks) for group in step.groups}
+    for place, call in enumerate(step.calls):
+        op, given = operator(step.operators[call.operator]), operands(step, call)
+        made = [step.values[result] for result in call.results if result is not None]
+        _check_there(step, call, place, given)
+        if op.writes_operands or op.dialect in _WRITING:
+            _check_written(step, call, place, op, made)
+        else:
+            _check_made(step, call, place, op, made, given, known)
+        known.update(value.storage for value in made)
+        if op.is_exchange and "group_name" in op.parameters:
+            _check_exchange(step, call, place, op, groups)
+
+
+def _check_kinds(step: RecordedStep) -> None:
+    """Memory holds what the inputs in it are, and all values fit in, but for counters of optimizers, which the host has."""
+    kinds: dict[int, set[str]] = {}
+    for entry in step.inputs:
+        kinds.setdefault(step.values[entry.value].storage, set()).add(KINDS.get(entry.role, ""))
+    for place, memory in enumerate(step.storages):
+        known = kinds.get(place)
+        is_right = memory.kind not in KINDS.values() if known is None else memory.kind in known
+        require(
+            is_right and (known is None or memory.first == -1),
+            f"memory {memory.name} of kind {memory.kind} from call {memory.first} holds other inputs than that",
+        )
+    for index, value in enumerate(step.values):
+        memory = step.storages[value.storage]
+        is_right = is_counter(step, value) or value.end <= memory.bytes
+        require(is_right, f"value {index} is longer than memory {memory.name}")
+
+
+def is_counter(step: RecordedStep, value: RecordedValue) -> bool:
+    """Whether it is the number of an optimizer's step in the host's memory."""
+    memory = step.storages[value.storage]
+    return memory.kind == "optimizer" and not memory.bytes and not value.shape
+
+
+def _check_there(step: RecordedStep, call: RecordedCall, place: int, given: set[int]) -> None:
+    """Refuse a call on memory that is not there, and one that computes on the host, where saved tensors are copied to."""
+    op = operator(step.operators[call.operator])
+    is_copy = op.word == _COPY and "device" in call.kwargs
+    for number in given.union(step.values[one].storage for one in call.results if one is not None):
+        memory = step.storages[number]
+        is_there = memory.first <= place <= memory.last
+        require(is_there, f"call {place} uses memory {memory.name}, which is not there")
+        is_moved = is_copy or (number in given and op.shares_memory)
+        require(memory.kind not in HOST_KINDS or is_moved, f"call {place} computes on the host")
+
+
+def _check_written(
+    step: RecordedStep, call: RecordedCall, place: int, op: Op, made: Sequence[RecordedValue]
+) -> None:
+    """What a call writes lies where operands lie, is the first one in place, and no two elements of it share a place."""
+    given = operands(step, call)
+    first = [step.values[value] for value in values_in(call.args[:1])]
+    is_in_place = op.dialect == "c10d" or (op.mutates and not op.shares_memory)
+    is_there = all(value.storage in given for value in made)
+    if is_in_place and made:
+        is_there = is_there and [*made][: len(first)] == first
+    require(is_there, f"call {place} writes to memory that it is not given")
+    is_apart = op.shares_memory or not any(map(_overlaps, made))
+    require(is_apart, f"call {place} writes elements that lie in one place")
+
+
+def _check_made(
+    step: RecordedStep, call: RecordedCall, place: int, op: Op, made: Sequence[RecordedValue],
+    given: set[int], known: set[int],
+) -> None:  # fmt: skip
+    """A view lies in its operand; anything else is new, unless it is given memory by name, and its elements lie apart."""
+    out = {step.values[value].storage for value in values_in([*call.kwargs.values()])}
+    is_view = op.kind == "view" and op.dialect == "aten" and op.shares_memory and op.word not in _MAY_COPY
+    may_share = op.shares_memory or op.name in _PASSING_ON or op.dialect not in _OF_TORCH
+    taken: dict[int, int] = {}
+    for value in made:
+        number, memory = value.storage, step.storages[value.storage]
+        if number in given:
+            is_right = may_share or number in out
+        else:
+            is_new = number not in known and (memory.first == place or op.word == _TAKEN_AGAIN)
+            is_told = op.word in _LAID_OUT and value.strides in call.args
+            is_right = is_new and not is_view and (is_told or not _overlaps(value))
+            taken[number] = taken.get(number, 0) + (value.end if is_told else value.bytes)
+        require(is_right, f"call {place} puts its result in memory of another value")
+    for number, size in taken.items():
+        memory = step.storages[number]
+        require(size <= memory.bytes, f"call {place} puts {size:,} bytes in memory {memory.name}")
+
+
+def _overlaps(value: RecordedValue) -> bool:
+    """Whether elements of a value may lie in one place: an axis has a shorter stride than what lies within it."""
+    length = 1
+    for stride, size in sorted(zip(value.strides, value.shape, strict=True)):
+        if size > 1 and stride < length:
+            return bool(prod(value.shape))
+        length += (size - 1) * stride if size > 1 else 0
+    return False
+
+
+def _check_exchange(
+    step: RecordedStep, call: RecordedCall, place: int, op: Op, groups: dict[str, int]
+) -> None:
+    """Refuse a collective of a group that is not listed, or of so many devices that its sizes are others."""
+    arguments = op.arguments(call.args, [*call.kwargs.items()])
+    devices = groups.get(str(arguments.get("group_name")))
+    require(devices is not None, f"call {place} has no process group")
+    # Tensors of a list may have other sizes on each device.
+    sent, got = (
+        sum(1 if op.word in _OF_LISTS else prod(step.values[value].shape) for value in values)
+        for values in (values_in([arguments.get("x")]), [one for one in call.results if one is not None])
+    )
+    wanted = {"all_gather": (sent * (devices or 1), got), "reduce_scatter": (sent, got * (devices or 1))}
+    is_whole = len({*wanted.get(op.name, ())}) < 2 and arguments.get("group_size") in (None, devices)
+    require(is_whole, f"call {place} gives {got:,} of {sent:,} elements, by {devices} devices")

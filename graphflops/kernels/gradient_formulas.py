@@ -12,8 +12,7 @@ from graphflops.graph import Ref, tensor_type
 from graphflops.ops import Op
 from graphflops.passes.program import PricedCall
 from graphflops.rules.formula import Launch, launches, numbers_of
-from graphflops.rules.work import WORK
-from graphflops.rules.work_functions import REDUCTIONS, Formula
+from graphflops.rules.work import REDUCTIONS, WORK, Formula
 from graphflops.tensor import TensorType
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from graphflops.onnx_audit import attention, precision, safety, structure, types, waste, weights  # noqa: F401
+from graphflops.onnx_audit import precision, safety, structure, types, waste  # noqa: F401
 from graphflops.onnx_audit.registry import CHECKS, Check
 
 

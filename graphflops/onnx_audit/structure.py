@@ -121,7 +121,8 @@ def unregistered(model: Model) -> Iterator[Observation]:
     for node in _distinct(model.nodes, by_operator=True):
         if _is_unregistered(node, model):
             where = f"opset {model.opsets[domain_of(node.domain)]} of {node.domain or 'ai.onnx'}"
-            if _is_of_onnxruntime(node):
+            # true for an operator of onnxruntime, which its optimizers may write under ai.onnx
+            if node.op_type not in VERSIONS and operator(f"com.microsoft.{node.op_type}").kind != "other":
                 text = f"{_title(node)} is an operator of onnxruntime, not of {node.domain or 'ai.onnx'}"
                 yield Observation(text, node, severity="warning")
             else:
@@ -264,11 +265,6 @@ def _opset(node: Any, model: Model) -> int | None:
     """The version in force of a domain of ONNX itself; None of another, or where the file states none."""
     domain = domain_of(node.domain)
     return model.opsets.get(domain) if domain in NEWEST and domain != "com.microsoft" else None
-
-
-def _is_of_onnxruntime(node: Any) -> bool:
-    """True for an operator of onnxruntime, which its optimizers may write under ai.onnx."""
-    return node.op_type not in VERSIONS and operator(f"com.microsoft.{node.op_type}").kind != "other"
 
 
 def _is_deprecated(node: Any, model: Model) -> bool:

@@ -1,4 +1,7 @@
-"""Binds the sizes that the user gives to symbols, or to inputs of a program without symbols."""
+"""Binds the sizes that the user gives to symbols, or to inputs of a program without symbols.
+
+Sizes at which torch refuses the program are refused: what its guards demand of input axes.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +16,33 @@ from graphflops.dims.solving import LARGEST_SIZE, affine
 from graphflops.errors import ModelError, shown
 from graphflops.graph import Graph, Symbol
 from graphflops.open_sizes import OpenSizes, Range, axes_of, is_computed
-from graphflops.passes.guards import known_sizes, refuse_broken
 from graphflops.report import Diagnostic, SymbolInfo
 from graphflops.report.contradictions import diagnostic
 from graphflops.report.size_names import collapsed, matching, span
 from graphflops.tensor import TensorType, UnknownType
+
+
+def refuse_broken(guards: Mapping[str, Dim], before: Mapping[str, int], after: Mapping[str, int]) -> None:
+    """Raise ModelError for a guard that holds at the sizes `before`, and does not at those `after`.
+
+    before, after: input axes whose sizes are known. A guard that the export's own sizes break is none of torch's: ignored.
+    """
+    for text, condition in guards.items():
+        if not isinstance(condition, Expr) or evaluate(condition, after) != 0:
+            continue
+        if not evaluate(condition, before):
+            continue
+        moved = sorted(name for name in condition.symbols if after[name] != before[name])
+        given = ", ".join(f"{shown(name)} = {after[name]}" for name in moved)
+        told = f"the program was exported for {shown(text)}, which torch checks"
+        raise ModelError(f"{given}: {told}: give a size that it takes, or export it anew")
+
+
+def known_sizes(axes: Mapping[str, Dim], values: Mapping[str, int]) -> dict[str, int]:
+    """The axes of known sizes. values: of symbols, or of the axes themselves."""
+    found = {axis: values.get(axis, evaluate(size, values)) for axis, size in axes.items()}
+    return {axis: size for axis, size in found.items() if size is not None}
+
 
 _NUMBERED = re.compile(r"[A-Za-z]\w*_\d{1,6}")  # as the analysis names sizes that depend on data: `nonzero_0`
 

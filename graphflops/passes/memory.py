@@ -156,7 +156,7 @@ class _Liveness:
         if seeds is None:
             self.forward(released)
             return self.meter.peak(), *self.meter.timeline(None)
-        from graphflops.passes.reverse import Reverse  # only a training step needs it
+        from graphflops.passes.meter import Reverse  # only a training step needs it
 
         reverse = Reverse(self.graph, self.meter, self.execution, earlier)
         self.forward(released)

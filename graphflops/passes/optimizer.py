@@ -15,8 +15,7 @@ from graphflops.cost import Cost
 from graphflops.dims import Dim, dim_max, dim_min, prod, total
 from graphflops.passes.gradients import wants
 from graphflops.passes.program import PricedProgram
-from graphflops.rules.work import WORK
-from graphflops.rules.work_functions import Work
+from graphflops.rules.work import WORK, Work
 from graphflops.tensor import BFLOAT16, TensorType
 from graphflops.training import Training
 

@@ -16,8 +16,7 @@ from typing import Any
 from graphflops.graph import Graph, Node, Ref
 from graphflops.passes.bind import bind
 from graphflops.passes.price import Pricer
-from graphflops.rules.added_calls import converted
-from graphflops.rules.autocast import autocast
+from graphflops.rules.added_calls import autocast, converted
 from graphflops.tensor import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, DType, TensorType, flat
 from graphflops.training import Precision
 

@@ -112,7 +112,9 @@ def _completed(
         return unknown_call("GF104", estimate.unknown, estimate.out)
     if in_place and tensors:
         target = next(value for value in flat(arguments.values()) if isinstance(value, TensorType))
-        estimate = _written(estimate, target)
+        # the estimate of an in-place operator: its result is the tensor that it writes
+        out = target if is_free(estimate) else target.view(target.shape)
+        estimate = replace(estimate, out=(out, *estimate.out[1:]), alias=True)
     back = backward_of(rule, arguments, estimate, tensors) if training else None
     if any(tensor.mapped for tensor in tensors) and not rule.key.startswith(functorch.MARKS):
         estimate = functorch.over_hidden_axes(estimate, tensors)
@@ -137,12 +139,6 @@ def _holding(estimate: Estimate) -> Estimate:
     if not any(isinstance(value, TensorType) and value.value is not None for value in estimate.out):
         return estimate
     return replace(estimate, out=tuple([held(x) if isinstance(x, TensorType) else x for x in estimate.out]))
-
-
-def _written(estimate: Estimate, target: TensorType) -> Estimate:
-    """The estimate of an in-place operator: its result is the tensor that it writes."""
-    out = target if is_free(estimate) else target.view(target.shape)
-    return replace(estimate, out=(out, *estimate.out[1:]), alias=True)
 
 
 def unknown_call(code: str, problem: str, out: tuple[Value, ...] = ()) -> Priced:

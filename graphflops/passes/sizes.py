@@ -10,8 +10,7 @@ from graphflops.dims import Dim, Expr, at_least, evaluate
 from graphflops.errors import ModelError, shown
 from graphflops.graph import Graph
 from graphflops.open_sizes import axes_of, is_computed, of_described
-from graphflops.passes.bind import open_sizes
-from graphflops.passes.guards import known_sizes, refuse_broken
+from graphflops.passes.bind import known_sizes, open_sizes, refuse_broken
 from graphflops.passes.program import PricedProgram
 from graphflops.report import Named, Row, SymbolInfo, known_values, without_assumed
 from graphflops.report.size_names import in_prose

@@ -11,8 +11,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from graphflops.base.numbered import numbered, unnumbered
-from graphflops.base.units import measured, memory, number, percent
+from graphflops.base.units import measured, memory, number, numbered, percent, unnumbered
 from graphflops.dims import Dim, evaluate, total
 from graphflops.render.brief import conclusion, counted, state
 from graphflops.render.exact import inert, quantity

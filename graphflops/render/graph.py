@@ -13,8 +13,7 @@ from typing import Any, Literal
 
 import networkx
 
-from graphflops.base.numbered import numbered, unnumbered
-from graphflops.base.units import memory, number, percent
+from graphflops.base.units import memory, number, numbered, percent, unnumbered
 from graphflops.errors import OptionError
 from graphflops.render import document
 from graphflops.render.markdown import escaped

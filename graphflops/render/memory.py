@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from math import prod
 
-from graphflops.base.numbered import numbered, unnumbered
-from graphflops.base.units import seconds
+from graphflops.base.units import numbered, seconds, unnumbered
 from graphflops.dims import Dim, total
 from graphflops.memory.ledger import ENTRIES, is_alive, peak_moment
 from graphflops.memory.replay import OPTIMIZER

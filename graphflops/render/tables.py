@@ -7,9 +7,8 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from graphflops.attention import AttentionUse
-from graphflops.base.numbered import numbered
 from graphflops.base.patterns import is_within, modules_around
-from graphflops.base.units import parameters, seconds
+from graphflops.base.units import numbered, parameters, seconds
 from graphflops.cost import REPORTED, Quantity
 from graphflops.dims import evaluate
 from graphflops.render import summary

@@ -7,8 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 
-from graphflops.base.numbered import numbered
-from graphflops.base.units import memory, number, percent
+from graphflops.base.units import memory, number, numbered, percent
 from graphflops.cost import Unit
 from graphflops.dims import Dim, Expr
 from graphflops.dims.atoms import Atom, Monomial

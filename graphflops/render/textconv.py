@@ -9,8 +9,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from graphflops.base.numbered import is_index, spans
-from graphflops.base.units import exact
+from graphflops.base.units import exact, is_index, spans
 from graphflops.budget.measure import TOP, Measures
 from graphflops.cost import QUANTITIES, REPORTED
 from graphflops.dims import Dim

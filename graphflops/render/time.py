@@ -6,8 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
-from graphflops.base.numbered import starred
-from graphflops.base.units import interval, number, percent, rate, seconds
+from graphflops.base.units import interval, number, percent, rate, seconds, starred
 from graphflops.derived.items import cost_per_million, outside_of_calls, throughput
 from graphflops.devices import Device, complete, device, disturbance
 from graphflops.render.text import operator_name, safe

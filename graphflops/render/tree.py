@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from graphflops.base.numbered import is_index, spans
+from graphflops.base.units import is_index, spans
 from graphflops.render.ledger import Counts, Group, Ledger
 from graphflops.render.text import short_type
 from graphflops.report import Report

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from graphflops.cost import Estimate, Value
 from graphflops.dims import differ, floor_div, mod
-from graphflops.rules.elementwise import differentiate, elementwise, pointwise, result_of
+from graphflops.rules.elementwise import differentiate, elementwise, pointwise
 from graphflops.rules.registry import ForwardCall, backward, require, rule
 from graphflops.rules.shapes import axis, shown
 from graphflops.rules.work import WORK, first_gradient
@@ -104,7 +104,7 @@ def glu_backward(grad: TensorType, a: TensorType) -> Estimate:
 @backward("aten.glu")
 def glu_backward_of(call: ForwardCall) -> Estimate:
     """As the operator `glu_backward`."""
-    return glu_backward(result_of(call), call.arguments["a"])
+    return glu_backward(call.out, call.arguments["a"])
 
 
 @rule("aten.prelu")

@@ -13,7 +13,6 @@ from graphflops.cost import Estimate
 from graphflops.dims import Dim
 from graphflops.rules.attention import Attention, dense
 from graphflops.rules.attention_packed import cudnn_problem, efficient_problem, flash_problem
-from graphflops.rules.elementwise import result_of
 from graphflops.rules.operands import Operands, takes
 from graphflops.rules.registry import Derived, ForwardCall, backward, rule
 from graphflops.tensor import FLOAT32, TensorType
@@ -27,7 +26,7 @@ MASKS = ("attn_mask", "attn_bias", "bias")
 def priced(problem: Attention, call: ForwardCall, *, fused: bool = True) -> Estimate:
     """The gradients of a forward call's wanted operands, in the order of its parameters."""
     wants = {"mask" if name in MASKS else name for name in call.wants}
-    estimate = problem.backward(wants, result_of(call), fused=fused)
+    estimate = problem.backward(wants, call.out, fused=fused)
     return replace(estimate, out=tuple(gradient for gradient in estimate.out if gradient is not None))
 
 

@@ -6,8 +6,6 @@ normalisations are vector work: 1 per added element, ReLU 1, GELU 4 and an error
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from graphflops.cost import Estimate
 from graphflops.dims import Dim, differ, floor_div, prod
 from graphflops.rules.attention import Attention, attend
@@ -112,12 +110,8 @@ def native_multi_head_attention(
     heads = () if average_attn_weights else (num_head,)
     weights = query.like((query.shape[0], *heads, query.shape[1], key.shape[1])) if need_weights else None
     averaged = problem.scores if need_weights and average_attn_weights else 0
-    return replace(
-        work,
-        out=(query.like(), weights),
-        vector_flops=work.vector_flops + averaged,
-        reads=(*problem.operands, *weights_and_biases),
-    )
+    reads = (*problem.operands, *weights_and_biases)
+    return work.plus(vector_flops=averaged, out=(query.like(), weights), reads=reads)
 
 
 rule("aten._triton_multi_head_attention").derived(
@@ -141,11 +135,11 @@ def transformer_encoder_layer(of: Operands, *, embed_dim: int, num_heads: int, u
     hidden = tokens * of.ffn_weight_1.shape[0]
     normed = 2 * src.numel * (STATISTICS + NORMALISE + AFFINE)
     activated = hidden * (GELU if use_gelu else 1)
-    return Estimate(
-        (src.like(),),
-        matrix_flops=attention.matrix_flops + 2 * hidden * (embed_dim + of.ffn_weight_2.shape[0]),
-        vector_flops=attention.vector_flops + hidden + activated + 3 * src.numel + normed,
-        transcendentals=attention.transcendentals + hidden * use_gelu + 2 * tokens,
+    return attention.plus(
+        out=(src.like(),),
+        matrix_flops=2 * hidden * (embed_dim + of.ffn_weight_2.shape[0]),
+        vector_flops=hidden + activated + 3 * src.numel + normed,
+        transcendentals=hidden * use_gelu + 2 * tokens,
         reads=(*of,),
     )
 

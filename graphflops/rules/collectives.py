@@ -3,14 +3,19 @@
 Of a reduction over n devices each has its share of n - 1 operations per element of the result. Where a call does not say how
 many devices there are, one operation per element is counted, of which n - 1 in n are done. What each device sends is that of
 ring algorithms: https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md
+
+Those of `c10d` are what eager execution calls: they write to given tensors. Those of `symm_mem` work over memory that all
+devices of a group map.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from graphflops.cost import Estimate, free
-from graphflops.dims import Dim, floor_div, total
+from graphflops.dims import Dim, differ, floor_div, total
+from graphflops.rules.matmul import matmul
 from graphflops.rules.registry import ForwardCall, backward, require, rule
 from graphflops.tensor import TensorType
 
@@ -215,3 +220,160 @@ def _turned(call: ForwardCall, exchange: Callable[..., Estimate], *names: str) -
 
 def _incoming(call: ForwardCall) -> Tensors:
     return tuple(x.like() for x in call.estimate.out)  # type: ignore[union-attr]
+
+
+# As eager execution calls them, and what FSDP copies beside them.
+
+
+def _into(written: Tensors, estimate: Estimate) -> Estimate:
+    """The same into given tensors."""
+    return replace(estimate, out=written, writes=written)
+
+
+Operand = TensorType | Tensors | tuple[Tensors, ...]
+
+
+def _flat(given: Operand) -> Tensors:
+    """The operands of a collective of one tensor, of several, or of a list of them for each device."""
+    return tuple(x for one in (given if isinstance(given, tuple) else (given,)) for x in several(one))
+
+
+@rule("c10d.allreduce_", "c10d.allreduce_coalesced_")
+def eager_all_reduce(
+    tensors: Tensors, process_group: str, reduce_op: str, *, devices: Dim = PAIR
+) -> Estimate:
+    """The sum over all devices, in place."""
+    return _into(tensors, all_reduce(tensors, reduce_op, devices=devices))
+
+
+@rule("c10d._allgather_base_ allgather_into_tensor_coalesced_ allgather_coalesced_ allgather_")
+def eager_all_gather(out: Operand, inputs: TensorType | Tensors, *, devices: Dim = PAIR) -> Estimate:
+    """The tensors of all devices, joined or apart."""
+    return _into(_flat(out), all_gather(several(inputs), devices))
+
+
+@rule("c10d._reduce_scatter_base_ reduce_scatter_tensor_coalesced_ reduce_scatter_")
+def eager_reduce_scatter(
+    out: TensorType | Tensors, inputs: Operand, process_group: str, reduce_op: str, *, devices: Dim = PAIR
+) -> Estimate:
+    """Each device gets the sum of its part: one operation less than devices per element of it."""
+    written = several(out)
+    work = (devices - 1 + averaged(reduce_op)) * total(x.numel for x in written)
+    moved = (devices - 1) * whole_bytes(written)
+    return Estimate(written, vector_flops=work, link_bytes=moved, devices=devices, reads=_flat(inputs))
+
+
+@rule("c10d.alltoall_base_", "c10d.alltoall_")
+def eager_all_to_all(
+    out: TensorType | Tensors, inputs: TensorType | Tensors, *, devices: Dim = PAIR
+) -> Estimate:
+    """Each device sends slices to the others; its own is taken to be as long as the mean."""
+    given = several(inputs)
+    moved = sent("all_to_all", whole_bytes(given), devices)
+    return _into(several(out), Estimate((), link_bytes=moved, devices=devices, reads=given))
+
+
+@rule("c10d.broadcast_")
+def eager_broadcast(tensors: Tensors, *, devices: Dim = PAIR) -> Estimate:
+    """A copy of one device's tensors, passed on from device to device."""
+    return Estimate(tensors, link_bytes=whole_bytes(tensors), devices=devices, reads=tensors)
+
+
+@rule("fsdp.all_gather_copy_in", kind="movement")
+def all_gather_copy_in(
+    all_gather_inputs: Tensors,
+    all_gather_output: TensorType,
+    inp_split_sizes: tuple[Dim, ...],
+    all_gather_input_numel: Dim,
+) -> Estimate:
+    """Copies the parameters' shards into this device's part of the result of an all_gather."""
+    own, size = total(x.numel for x in all_gather_inputs), all_gather_input_numel
+    require(not differ(own, size), f"{own} elements go to a part of {size}")
+    part = all_gather_output.like((size,))
+    return Estimate((part, all_gather_output), reads=all_gather_inputs, writes=(part,))
+
+
+@rule("fsdp.split_with_sizes_copy", kind="movement")
+def split_with_sizes_copy(all_gather_output: TensorType, *, out: Tensors) -> Estimate:
+    """Copies what was gathered to the parameters."""
+    given, taken = all_gather_output.numel, total(x.numel for x in out)
+    require(not differ(given, taken), f"{given} elements are copied to {taken}")
+    return Estimate(out, reads=(all_gather_output,))
+
+
+@rule("fsdp.chunk_cat", "fsdp.chunk_cat_mixed_dtype", kind="movement")
+def chunk_cat(tensors: Tensors, *, out: TensorType) -> Estimate:
+    """Copies gradients into the operand of a reduce_scatter, each cut and padded to equal parts, and in its element type."""
+    converted = total(x.numel for x in tensors if x.dtype != out.dtype)
+    return Estimate((out,), vector_flops=converted, reads=tensors, writes=(out,))
+
+
+# Over memory that all devices of a group map, some fused with a product.
+
+
+@rule("symm_mem.one_shot_all_reduce", "symm_mem.multimem_one_shot_all_reduce")
+def one_shot(x: TensorType, *, devices: Dim = PAIR) -> Estimate:
+    """Each device reads the tensors of all others and adds them up."""
+    flops, moved = (devices - 1) * x.numel, (devices - 1) * whole_bytes((x,))
+    return Estimate((x.like(),), vector_flops=flops, link_bytes=moved, devices=devices, reads=(x,))
+
+
+@rule("symm_mem.one_shot_all_reduce_copy")
+def one_shot_copy(symm_buffer: TensorType, local_input: TensorType, *, devices: Dim = PAIR) -> Estimate:
+    """As one_shot_all_reduce, after a copy into the memory that others map."""
+    both = (local_input, local_input)
+    return replace(one_shot(local_input, devices=devices), reads=both, writes=both)
+
+
+rule("symm_mem.two_shot_all_reduce", "symm_mem.multimem_all_reduce").derived(
+    all_reduce, says="Each device adds up its part and sends it to all others."
+)
+
+
+@rule("symm_mem._low_contention_all_gather")
+def low_contention_all_gather(x: TensorType, *, devices: Dim = PAIR) -> Estimate:
+    """Concatenates the tensors of all devices along the first axis, by copies."""
+    return all_gather(x, devices)
+
+
+@rule("symm_mem._low_contention_reduce_scatter")
+def low_contention_reduce_scatter(x: TensorType, reduce_op: str, *, devices: Dim = PAIR) -> Estimate:
+    """Each device adds up its slice of the first axis."""
+    return reduce_scatter(x, reduce_op, devices)
+
+
+@rule("symm_mem.fused_all_gather_matmul")
+def gathered_products(
+    A: TensorType, Bs: Tensors, gather_dim: int, *, return_A: bool = True, devices: Dim = PAIR
+) -> Estimate:
+    """The rows of all devices times each matrix; parts are multiplied while others arrive."""
+    require(-A.rank <= gather_dim < A.rank, f"axis {gather_dim} of {A}")
+    axis = gather_dim % A.rank
+    whole = A.like((*A.shape[:axis], A.shape[axis] * devices, *A.shape[axis + 1 :]))
+    products = [matmul(whole, b) for b in Bs]
+    return Estimate(
+        (whole if return_A else None, *(value for product in products for value in product.out)),
+        matrix_flops=total(product.matrix_flops for product in products),
+        link_bytes=(devices - 1) * whole_bytes((A,)),
+        devices=devices,
+        reads=(A, *Bs),
+    )
+
+
+@rule("symm_mem.fused_matmul_reduce_scatter")
+def scattered_product(A: TensorType, B: TensorType, *, scatter_dim: int, devices: Dim = PAIR) -> Estimate:
+    """A product whose rows are added up over the devices; parts are sent while others are multiplied."""
+    product = matmul(A, B)
+    (whole,) = product.out
+    require(-A.rank <= scatter_dim < A.rank, f"axis {scatter_dim} of {A}")
+    axis, shape = scatter_dim % A.rank, list(whole.shape)  # type: ignore[union-attr]
+    shape[axis] = floor_div(shape[axis], devices)
+    out = A.like(shape)
+    return Estimate(
+        (out,),
+        product.matrix_flops,
+        (devices - 1) * out.numel,
+        link_bytes=(devices - 1) * out.nbytes,
+        devices=devices,
+        reads=(A, B),
+    )

@@ -11,7 +11,7 @@ from graphflops.dims import Dim, broadcast, differ, meet, prod, total
 from graphflops.rules.elementwise import elementwise, result_type
 from graphflops.rules.matmul import additions, flops_of
 from graphflops.rules.registry import ForwardCall, backward, require, rule
-from graphflops.rules.shapes import axes, only_result, shown
+from graphflops.rules.shapes import axes, shown
 from graphflops.rules.work import WORK
 from graphflops.tensor import TensorType
 
@@ -177,8 +177,7 @@ def einsum_backward(call: ForwardCall) -> Estimate:
     work = read.contract(tensors, call.arguments.get("path"))
     wanted = tuple(x.like() for x in tensors if x.requires_grad)
     matrix, vector = flops_of(work.gradient, tensors[0].dtype), len(wanted) * call.estimate.vector_flops
-    grad = only_result(call.estimate)
-    return Estimate(wanted, matrix, vector, reads=(grad, *tensors))
+    return Estimate(wanted, matrix, vector, reads=(call.out, *tensors))
 
 
 # Other sums of products.
@@ -284,16 +283,15 @@ def trilinear_gradients(
 
 def wanted_of_three(call: ForwardCall, names: Sequence[str], each: list[Estimate]) -> Estimate:
     """The wanted gradients of three factors; each factor is read for the gradients of the other two."""
-    out = only_result(call.estimate)
     given = call.arguments
     work = [estimate for name, estimate in zip(names, each, strict=True) if name in call.wants]
     read = (given[name] for name in names if call.wants & set(names) - {name})
-    bias = additions(out) if "bias" in call.wants else 0
+    bias = additions(call.out) if "bias" in call.wants else 0
     return Estimate(
-        tuple(given[name].like() for name in given if name in call.wants),
+        call.gradients(*given),
         total(estimate.matrix_flops for estimate in work),
         total(estimate.vector_flops for estimate in work) + bias,
-        reads=(out.like(), *read),
+        reads=(call.out.like(), *read),
     )
 
 
@@ -301,18 +299,16 @@ def wanted_of_three(call: ForwardCall, names: Sequence[str], each: list[Estimate
 def trilinear_backward(call: ForwardCall) -> Estimate:
     """The contraction again for each wanted factor, over the axes that the factor lacks."""
     given = call.arguments
-    out = only_result(call.estimate)
     factors = given["a"], given["b"], given["c"]
     places = [given[f"expand{number}"] for number in (1, 2, 3)]
-    return wanted_of_three(call, "abc", trilinear_gradients(out, factors, places, given["sumdim"]))
+    return wanted_of_three(call, "abc", trilinear_gradients(call.out, factors, places, given["sumdim"]))
 
 
 @backward("aten.bilinear")
 def bilinear_backward(call: ForwardCall) -> Estimate:
     """As the gradient of `_trilinear`, for rows and weight; the gradient of the bias is a sum."""
     given = call.arguments
-    out = only_result(call.estimate)
-    a, b, grad = (x.view((prod(x.shape[:-1]), x.shape[-1])) for x in (given["a"], given["b"], out))
+    a, b, grad = (x.view((prod(x.shape[:-1]), x.shape[-1])) for x in (given["a"], given["b"], call.out))
     each = trilinear_gradients(grad, (a, given["weight"], b), BILINEAR_PLACES, BILINEAR_SUMMED)
     return wanted_of_three(call, ("a", "weight", "b"), each)
 

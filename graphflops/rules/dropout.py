@@ -10,7 +10,6 @@ from collections.abc import Callable
 
 from graphflops.cost import Estimate, free
 from graphflops.dims import Dim
-from graphflops.rules.elementwise import result_of
 from graphflops.rules.registry import ForwardCall, backward, rule
 from graphflops.tensor import BOOL, UINT8, DType, TensorType
 
@@ -92,7 +91,7 @@ def native_dropout_backward(grad_output: TensorType, mask: TensorType) -> Estima
 @backward("aten.dropout", "aten.native_dropout", "aten._fused_dropout")
 def dropout_backward(call: ForwardCall) -> Estimate:
     """The gradient selected by the stored mask and scaled; the gradient itself if nothing was dropped."""
-    grad = result_of(call)
+    grad = call.out
     if call.estimate.alias:
         return free(grad)
     return native_dropout_backward(grad.like(), grad.like(dtype=BOOL))
@@ -102,7 +101,7 @@ def scaled_back(noise: Callable[[TensorType], TensorType]) -> Callable[[ForwardC
     """The backward rule of what multiplies by noise, which is stored; the gradient itself if nothing was drawn."""
 
     def priced(call: ForwardCall) -> Estimate:
-        grad = result_of(call)
+        grad = call.out
         if call.estimate.alias:
             return free(grad)
         return Estimate((grad.like(),), vector_flops=grad.numel, reads=(grad.like(), noise(grad).nbytes))

@@ -15,8 +15,7 @@ from graphflops.dims import Expr, broadcast
 from graphflops.ops import operator
 from graphflops.rules.registry import ForwardCall, backward, require, rule
 from graphflops.rules.shapes import Fold, combine
-from graphflops.rules.work import WORK, gradient_of
-from graphflops.rules.work_functions import PASS, ZERO, Gradient, Work
+from graphflops.rules.work import PASS, WORK, ZERO, Gradient, Work, gradient_of
 from graphflops.tensor import (
     BCOMPLEX32,
     BFLOAT16,
@@ -210,7 +209,7 @@ def _renamed(reads: str, names: Mapping[str, str]) -> str:
 
 def gradients_of(call: ForwardCall, gradients: Mapping[str, Gradient | None]) -> Estimate:
     """The wanted operands' gradients; the gradient of a broadcast operand is also summed over its repeats."""
-    out = result_of(call)
+    out = call.out
     parts = 2 if out.dtype.kind == "complex" else 1
     flops = transcendentals = 0
     results, written, touched = [], [], set()
@@ -233,13 +232,6 @@ def gradients_of(call: ForwardCall, gradients: Mapping[str, Gradient | None]) ->
         reads=tuple(saved[name] for name in sorted(touched) if isinstance(saved[name], TensorType)),
         writes=tuple(written),
     )
-
-
-def result_of(call: ForwardCall) -> TensorType:
-    """The forward call's first result; its gradient has the same type."""
-    out = call.estimate.out[0]
-    assert isinstance(out, TensorType)
-    return out
 
 
 def wanted(call: ForwardCall) -> list[tuple[str, TensorType]]:

@@ -53,8 +53,8 @@ def embedding_sparse_backward(grad: TensorType, indices: TensorType, num_weights
 @backward("aten.embedding")
 def embedding_gradient(call: ForwardCall) -> Estimate:
     """The table's gradient is dense: written in full, with one addition per element of the result's."""
-    weight, (out,) = call.arguments["weight"], tensors_of(call.estimate.out)
-    return embedding_dense_backward(out.like(), call.arguments["indices"], weight.shape[0])
+    given = call.arguments
+    return embedding_dense_backward(call.out.like(), given["indices"], given["weight"].shape[0])
 
 
 @rule("aten.embedding_renorm")

@@ -15,7 +15,6 @@ from graphflops.cost import Estimate, Region, RegionRun, Value
 from graphflops.dims import Dim, Expr, dim_min, floor_div, total
 from graphflops.errors import NoRuleError
 from graphflops.rules.attention import MASK, Attention, attend
-from graphflops.rules.elementwise import result_of
 from graphflops.rules.indexing import index
 from graphflops.rules.operands import Operands, takes
 from graphflops.rules.registry import ForwardCall, backward, rule
@@ -159,7 +158,7 @@ def flex_attention_backward(of: Operands) -> Estimate:
     buffers = tuple(x.like() if isinstance(x, TensorType) else None for x in of_scores)
     results = (*estimate.out[:3], *buffers)
     reads = tensors_of((*block_mask[:-1], *of_scores, *of_masks))
-    return replace(estimate, out=results, writes=tensors_of(results), reads=(*estimate.reads, *reads))
+    return estimate.plus(out=results, writes=tensors_of(results), reads=reads)
 
 
 @backward("higher_order.flex_attention")
@@ -173,11 +172,11 @@ def flex_attention_gradient(call: ForwardCall) -> Estimate:
     score = given["score_mod"](query.like(()), *places, *buffers)
     mask = mask_function(block_mask)(*places, *given.get("mask_mod_other_buffers", ()))
     estimate = with_functions(
-        problem, seen, lambda of: of.backward(call.wants, result_of(call)), (score, score), mask
+        problem, seen, lambda of: of.backward(call.wants, call.out), (score, score), mask
     )
     captured = tuple(x.like() for x in tensors_of(buffers) if x.requires_grad)
     results = (*tensors_of(estimate.out), *captured)
-    return replace(estimate, out=results, writes=results, reads=(*estimate.reads, *tensors_of(buffers)))
+    return estimate.plus(out=results, writes=results, reads=tensors_of(buffers))
 
 
 def mask_function(block_mask: Sequence[Value]) -> Region:

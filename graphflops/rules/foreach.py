@@ -12,8 +12,7 @@ from graphflops.errors import RuleError
 from graphflops.rules.operands import Operands, takes
 from graphflops.rules.registry import find, require, rule
 from graphflops.rules.shapes import tensors_of
-from graphflops.rules.work import WORK
-from graphflops.rules.work_functions import Work
+from graphflops.rules.work import WORK, Work
 from graphflops.tensor import TensorType
 
 KIND = "foreach"
@@ -30,12 +29,9 @@ def together(estimates: Sequence[Estimate]) -> Estimate:
     """Several calls as one: all results, summed work and traffic."""
     return Estimate(
         tuple(x for part in estimates for x in part.out),
-        matrix_flops=total(part.matrix_flops for part in estimates),
-        vector_flops=total(part.vector_flops for part in estimates),
-        transcendentals=total(part.transcendentals for part in estimates),
         reads=tuple(x for part in estimates for x in part.reads),
         writes=tuple(x for part in estimates for x in _written(part)),
-    )
+    ).plus(*estimates)
 
 
 def _written(estimate: Estimate) -> tuple[TensorType | Dim | None, ...]:
@@ -55,16 +51,11 @@ def for_each(single: str, *operands: Item, **named: Item) -> Estimate:
     def item(operand: Item, place: int) -> Item:
         return operand[place] if isinstance(operand, (tuple, list)) else operand
 
-    return together(
-        [
-            found.price(
-                single,
-                *(item(x, place) for x in operands),
-                **{name: item(x, place) for name, x in named.items()},
-            )
-            for place in range(*lengths)
-        ]
-    )
+    def of_item(place: int) -> Estimate:
+        keywords = {name: item(x, place) for name, x in named.items()}
+        return found.price(single, *(item(x, place) for x in operands), **keywords)
+
+    return together([of_item(place) for place in range(*lengths)])
 
 
 def itemwise(*operands: Item, single: str, **named: Item) -> Estimate:

@@ -249,8 +249,7 @@ def scatter_reduce(
 @backward("aten.index _unsafe_index index_select gather take take_along_dim")
 def gather_gradient(call: ForwardCall) -> Estimate:
     """Sums the gradients of every use of an element into zeros."""
-    (out,) = tensors_of(call.estimate.out)
-    grad = out.like()
+    grad = call.out.like()
     return Estimate((call.arguments["x"].like(),), vector_flops=grad.numel, reads=(grad, *_where(call)))
 
 
@@ -281,7 +280,7 @@ def reduction_gradient(call: ForwardCall) -> Estimate:
     found = gathered(call, kept=reduce == "sum")
     if reduce == "sum":
         return found
-    saved = () if reduce == "mean" else (given["x"], given["src"], call.estimate.out[0])
+    saved = () if reduce == "mean" else (given["x"], given["src"], call.out)
     scaled = total(x.numel for x in tensors_of(found.out))
     return replace(found, vector_flops=scaled, reads=(*found.reads, *tensors_of(saved)))
 

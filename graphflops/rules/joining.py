@@ -159,12 +159,11 @@ def combinations(x: TensorType, r: int = 2, with_replacement: bool = False) -> E
 def join_backward(call: ForwardCall) -> Estimate:
     """Views of the result's gradient, converted where the result was of another type."""
     tensors = tensors_of(call.arguments["tensors"])
-    (out,) = tensors_of(call.estimate.out)
-    converted = [x.like() for x in tensors if x.dtype != out.dtype]
+    converted = [x.like() for x in tensors if x.dtype != call.out.dtype]
     return Estimate(
         tuple(x.like() for x in tensors if x.requires_grad),
         vector_flops=total(x.numel for x in converted),
-        reads=tuple(PartType(x.shape, out.dtype) for x in converted),
+        reads=tuple(PartType(x.shape, call.out.dtype) for x in converted),
         writes=tuple(converted),
         alias=not converted,
     )
@@ -174,7 +173,8 @@ def join_backward(call: ForwardCall) -> Estimate:
 def choices_backward(call: ForwardCall) -> Estimate:
     """Sums the gradients of every row in which an element appears."""
     tensors = tensors_of(call.arguments.get("tensors") or (call.arguments["x"],))
-    (out,) = tensors_of(call.estimate.out)
     return Estimate(
-        tuple(x.like() for x in tensors if x.requires_grad), vector_flops=out.numel, reads=(out.like(),)
+        tuple(x.like() for x in tensors if x.requires_grad),
+        vector_flops=call.out.numel,
+        reads=(call.out.like(),),
     )

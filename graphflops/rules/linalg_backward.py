@@ -13,13 +13,13 @@ from dataclasses import replace
 from graphflops.cost import Estimate
 from graphflops.dims import Dim, dim_max, dim_min, prod, same
 from graphflops.rules import lapack
-from graphflops.rules.elementwise import complex_of, result_of, wanted
+from graphflops.rules.distance import norm_backward
+from graphflops.rules.elementwise import complex_of, wanted
 from graphflops.rules.linalg import each, matrices
 from graphflops.rules.matmul import flops_of
 from graphflops.rules.registry import ForwardCall, backward
 from graphflops.rules.shapes import axes, reduced
 from graphflops.rules.solve import pseudo_inverse
-from graphflops.rules.vector_norm import norm_backward
 from graphflops.tensor import TensorType
 
 # Inverses.
@@ -28,7 +28,7 @@ from graphflops.tensor import TensorType
 @backward("aten.linalg_tensorinv")
 def tensorinv(call: ForwardCall) -> Estimate:
     """A product with the inverse from either side."""
-    found = result_of(call)
+    found = call.out
     n = prod(operand(call).shape[: call.arguments.get("ind", 2)])
     return gradients(call, found, 2 * n * n * n, n * n, found, times=1)
 
@@ -45,7 +45,7 @@ def _solved(order: Callable[[ForwardCall], Dim]) -> Callable[[ForwardCall], Esti
     """A solve with the forward's factors; for the matrix, the product of what that gives with the solution."""
 
     def priced(call: ForwardCall) -> Estimate:
-        A, found, n = call.arguments["A"], result_of(call), order(call)
+        A, found, n = call.arguments["A"], call.out, order(call)
         return gradients(
             call, found, n if "A" in call.wants else 0, 2 * n, A.like(), found, times=found.numel
         )
@@ -56,13 +56,13 @@ def _solved(order: Callable[[ForwardCall], Dim]) -> Callable[[ForwardCall], Esti
 backward("aten.linalg_solve", "aten.linalg_solve_ex", "aten._linalg_solve_ex")(
     _solved(lambda call: call.arguments["A"].shape[-1])
 )
-backward("aten.linalg_tensorsolve")(_solved(lambda call: result_of(call).numel))
+backward("aten.linalg_tensorsolve")(_solved(lambda call: call.out.numel))
 
 
 @backward("aten.linalg_solve_triangular", "aten.triangular_solve")
 def solve_triangular(call: ForwardCall) -> Estimate:
     """A triangular solve; for the matrix, the product of what that gives with the solution."""
-    A, found = call.arguments["A"], result_of(call)
+    A, found = call.arguments["A"], call.out
     n = A.shape[-1]
     return gradients(call, found, n if "A" in call.wants else 0, n, A, found, times=found.numel)
 
@@ -70,7 +70,7 @@ def solve_triangular(call: ForwardCall) -> Estimate:
 @backward("aten.cholesky_solve", "aten._cholesky_solve_helper")
 def cholesky_solve(call: ForwardCall) -> Estimate:
     """Two triangular solves; for the factor, their product with the solution and one with the factor."""
-    A, found = call.arguments["A"], result_of(call)
+    A, found = call.arguments["A"], call.out
     n, sides = found.shape[-2:]
     products = n * n * sides + n * n * n if "A" in call.wants else 0
     return gradients(call, found, products, 2 * lapack.triangular_solve(n, sides) + 2 * n * n, A, found)
@@ -82,7 +82,7 @@ def lu_solve(call: ForwardCall) -> Estimate:
 
     With the system on the right, or adjoint, the permutation takes a product on each side of them.
     """
-    given, found = call.arguments, result_of(call)
+    given, found = call.arguments, call.out
     factors = given.get("LU", given.get("LU_data"))
     left, adjoint = given.get("left", True), given.get("adjoint", False)
     n, sides = found.shape[-2:] if left else found.shape[:-3:-1]
@@ -108,11 +108,7 @@ def lstsq(call: ForwardCall) -> Estimate:
     if "A" in call.wants:
         products = products + pseudo_inverse_gradient(m, n)
     back = gradients(call, A, products, 4 * m * n if "A" in call.wants else 0, A, B)
-    return replace(
-        back,
-        matrix_flops=back.matrix_flops + inverse.matrix_flops,
-        vector_flops=back.vector_flops + inverse.vector_flops,
-    )
+    return back.plus(inverse)
 
 
 def gradients(
@@ -174,7 +170,7 @@ def qr(call: ForwardCall) -> Estimate:
 @backward("aten.linalg_householder_product", "aten.orgqr")
 def householder_product(call: ForwardCall) -> Estimate:
     """A product of the result and its gradient, from which the reflectors are taken off one by one."""
-    x, tau, found = call.arguments["x"], call.arguments["tau"], result_of(call)
+    x, tau, found = call.arguments["x"], call.arguments["tau"], call.out
     work = reflectors(x.shape[-2], x.shape[-1], tau.shape[-1])
     return gradients(call, found, *work, x, tau, found)
 
@@ -182,7 +178,7 @@ def householder_product(call: ForwardCall) -> Estimate:
 @backward("aten.ormqr")
 def ormqr(call: ForwardCall) -> Estimate:
     """The reflectors applied the other way round; their own gradients as those of `householder_product`."""
-    given, found = call.arguments, result_of(call)
+    given, found = call.arguments, call.out
     x, tau, other = given["x"], given["tau"], given["other"]
     _, m, n = matrices(other)
     length, lanes, k = (m, n, tau.shape[-1]) if given.get("left", True) else (n, m, tau.shape[-1])
@@ -243,7 +239,7 @@ def eigvals(call: ForwardCall) -> Estimate:
     solve = lapack.lu(n, n) + 2 * lapack.triangular_solve(n, n)
     back = gradients(call, vectors, 0, solve + n * n, vectors)
     also = each(x, lapack.eig(n) - lapack.eig(n, vectors=False))
-    return replace(back, vector_flops=back.vector_flops + also)
+    return back.plus(vector_flops=also)
 
 
 @backward("aten.linalg_svd", "aten._linalg_svd", "aten.svd", "prims.svd")
@@ -312,7 +308,7 @@ def by_sizes(work: Callable[[Dim, Dim], tuple[Dim, Dim]], *kept: str) -> Callabl
     def priced(call: ForwardCall) -> Estimate:
         x = operand(call)
         _, m, n = matrices(x)
-        read = {"operand": [x], "factors": [x.like()], "result": [result_of(call)], "results": floating(call)}
+        read = {"operand": [x], "factors": [x.like()], "result": [call.out], "results": floating(call)}
         return gradients(call, x, *work(m, n), *(value for name in kept for value in read[name]))
 
     return priced

@@ -13,7 +13,7 @@ from typing import Any
 from graphflops.cost import Estimate, data_dependent, free
 from graphflops.dims import Dim, broadcast, dim_max, total
 from graphflops.rules.distance import pairwise_distance
-from graphflops.rules.elementwise import result_of, result_type, wanted
+from graphflops.rules.elementwise import result_type, wanted
 from graphflops.rules.operands import Operands, takes
 from graphflops.rules.registry import ForwardCall, backward, rule
 from graphflops.rules.shapes import reduced
@@ -104,7 +104,7 @@ def gradient_of(loss: Loss, grad: TensorType, *operands: TensorType | None) -> E
 def gradients_of(loss: Loss, call: ForwardCall, *operands: TensorType | None) -> Estimate:
     """The gradients of a forward call's wanted operands; one that was broadcast is summed over repeats."""
     tensors = tuple(x for x in operands if x is not None)
-    elements = result_of(call).like(broadcast(*(x.shape for x in tensors))).numel
+    elements = call.out.like(broadcast(*(x.shape for x in tensors))).numel
     flops: Dim = 0
     for _, operand in wanted(call):
         flops += (loss.gradient + len(tensors) - 2 + (operand.numel != elements)) * elements
@@ -112,7 +112,7 @@ def gradients_of(loss: Loss, call: ForwardCall, *operands: TensorType | None) ->
         tuple(operand.like() for _, operand in wanted(call)),
         vector_flops=flops,
         transcendentals=loss.gradient_functions * elements * len(wanted(call)),
-        reads=(result_of(call).like(), *tensors),
+        reads=(call.out.like(), *tensors),
     )
 
 
@@ -325,12 +325,7 @@ def cudnn_ctc_loss(
     forward = ctc_loss_forward(log_probs, targets, input_lengths, target_lengths)
     loss = log_probs.like((samples(log_probs),))
     gradient = ctc_loss_backward(loss, log_probs, targets, input_lengths, target_lengths, loss, log_probs)
-    return Estimate(
-        (loss, log_probs.like()),
-        vector_flops=forward.vector_flops + gradient.vector_flops,
-        transcendentals=forward.transcendentals + gradient.transcendentals,
-        reads=(log_probs, targets),
-    )
+    return Estimate((loss, log_probs.like()), reads=(log_probs, targets)).plus(forward, gradient)
 
 
 @rule("aten._use_cudnn_ctc_loss", "aten._use_miopen_ctc_loss")
@@ -342,7 +337,7 @@ def use_cudnn_ctc_loss(log_probs: TensorType, targets: TensorType) -> Estimate:
 @backward("aten.ctc_loss", "aten._ctc_loss")
 def ctc_loss_gradient(call: ForwardCall) -> Estimate:
     """The recursion backward in time over the kept states."""
-    given, loss = call.arguments, result_of(call).like()
+    given, loss = call.arguments, call.out.like()
     lengths = given["input_lengths"], given["target_lengths"]
     kept = ctc_loss_forward(given["log_probs"], given["targets"], *lengths).out[1]
     assert isinstance(kept, TensorType)

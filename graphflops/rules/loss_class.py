@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from graphflops.cost import Estimate
 from graphflops.dims import Dim, differ, floor_div
-from graphflops.rules.elementwise import result_of, result_type
+from graphflops.rules.elementwise import result_type
 from graphflops.rules.loss import MEAN, total_of
 from graphflops.rules.operands import Operands, takes
 from graphflops.rules.registry import ForwardCall, backward, require, rule
@@ -74,7 +74,7 @@ def nll_loss_forward(
 def nll_loss_gradient(call: ForwardCall) -> Estimate:
     """Zeros except at the picked scores, which get the scaled gradient."""
     given = call.arguments
-    return likelihood_gradient(result_of(call).like(), given["x"], given["target"], given.get("weight"))
+    return likelihood_gradient(call.out.like(), given["x"], given["target"], given.get("weight"))
 
 
 def probabilities_given(x: TensorType, target: TensorType) -> bool:
@@ -117,12 +117,12 @@ def cross_entropy_gradient(call: ForwardCall) -> Estimate:
     dense = 1 + (weight is not None) if probabilities_given(x, target) else 0
     dense += "target" in call.wants
     picked = 0 if dense else PICK * target.numel
-    gradients = tuple(given[name].like() for name in ("x", "target") if name in call.wants)
+    gradients = call.gradients("x", "target")
     return Estimate(
         gradients,
         vector_flops=(LOG_SOFTMAX_GRADIENT + dense) * x.numel + picked,
         transcendentals=x.numel,
-        reads=(result_of(call).like(), x.like(), target, weight),
+        reads=(call.out.like(), x.like(), target, weight),
         workspace=x.nbytes,  # the gradient of the logarithms
     )
 
@@ -228,17 +228,16 @@ _LINEAR = ("x", "linear_weight", "linear_bias")
 @backward("torch_nn._linear_cross_entropy_batch_chunked")
 def linear_cross_entropy_gradient(call: ForwardCall) -> Estimate:
     """The gradients that the forward pass computed, scaled."""
-    given = call.arguments
-    gradients = tuple(given[name].like() for name in _LINEAR if name in call.wants)
+    gradients = call.gradients(*_LINEAR)
     work = sum(gradient.numel for gradient in gradients)
-    return Estimate(gradients, vector_flops=work, reads=(result_of(call).like(), *gradients))
+    return Estimate(gradients, vector_flops=work, reads=(call.out.like(), *gradients))
 
 
 @backward("torch_nn._linear_cross_entropy_batch_chunked_no_reduction")
 def linear_cross_entropy_rows_gradient(call: ForwardCall) -> Estimate:
     """Recomputes the scores; one product for the input and one for the weights."""
     given, forward = call.arguments, call.estimate
-    gradients = tuple(given[name].like() for name in _LINEAR if name in call.wants)
+    gradients = call.gradients(*_LINEAR)
     products = 1 + ("x" in call.wants) + ("linear_weight" in call.wants)
     scores = floor_div(forward.matrix_flops, 2 * given["x"].shape[1])
     return Estimate(
@@ -246,5 +245,5 @@ def linear_cross_entropy_rows_gradient(call: ForwardCall) -> Estimate:
         matrix_flops=forward.matrix_flops * products,
         vector_flops=forward.vector_flops + LOG_SOFTMAX_GRADIENT * scores,
         transcendentals=forward.transcendentals,
-        reads=(*forward.reads, result_of(call).like()),
+        reads=(*forward.reads, call.out.like()),
     )

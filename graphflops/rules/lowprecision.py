@@ -120,7 +120,7 @@ def weight_int8_mm(x: TensorType, weight: TensorType, scales: TensorType) -> Est
     features, expected = x.shape[1], weight.shape[1]
     require(not differ(features, expected), f"the input has {features} features, the weight takes {expected}")
     product = weight_only(x, weight.shape[0], 1, weight, scales)
-    return replace(product, vector_flops=product.vector_flops + only_result(product).numel)
+    return product.plus(vector_flops=only_result(product).numel)
 
 
 @rule("aten._weight_int4pack_mm")

@@ -148,7 +148,7 @@ def product_gradients(call: ForwardCall) -> Estimate:
         elif name in call.wants:
             matrix += forward.matrix_flops
     factors = [given[name] for name, other in (("a", "b"), ("b", "a")) if other in call.wants]
-    gradients = tuple(given[name].like() for name in given if name in call.wants)
+    gradients = call.gradients(*given)
     return Estimate(gradients, matrix, vector, reads=(grad.like(), *factors))
 
 
@@ -157,7 +157,7 @@ def vecdot_gradients(call: ForwardCall) -> Estimate:
     """Each operand's gradient is the other operand scaled: a multiplication per element."""
     given, grad = call.arguments, only_result(call.estimate)
     others = tuple(given[name] for name, other in (("x", "y"), ("y", "x")) if other in call.wants)
-    gradients = tuple(given[name].like() for name in ("x", "y") if name in call.wants)
+    gradients = call.gradients("x", "y")
     pairs = floor_div(call.estimate.matrix_flops, flops_of(1, grad.dtype))
     each = 6 if grad.dtype.kind == "complex" else 1
     return Estimate(gradients, 0, len(gradients) * each * pairs, reads=(grad.like(), *others))
@@ -218,9 +218,8 @@ def multi_dot(matrices: Tensors) -> Estimate:
 def multi_dot_backward(call: ForwardCall) -> Estimate:
     """Each product once more per side with a gradient: both sides if two of the matrices have a gradient."""
     wanted = tuple(x.like() for x in call.arguments["matrices"] if x.requires_grad)
-    grad = only_result(call.estimate)
     times = min(len(wanted), 2)
-    return Estimate(wanted, times * call.estimate.matrix_flops, reads=(grad, *call.arguments["matrices"]))
+    return Estimate(wanted, times * call.estimate.matrix_flops, reads=(call.out, *call.arguments["matrices"]))
 
 
 def _chain(matrices: Tensors) -> list[Dim]:

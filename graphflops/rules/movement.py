@@ -10,9 +10,9 @@ from dataclasses import replace
 
 from graphflops.cost import Estimate, Value, data_dependent, free
 from graphflops.dims import Dim, broadcast, dim_min
+from graphflops.rules.parts import copied_back
 from graphflops.rules.registry import ForwardCall, backward, require, rule
-from graphflops.rules.shapes import expanded, only_result, shown
-from graphflops.rules.view_copies import copied_back
+from graphflops.rules.shapes import expanded, shown
 from graphflops.tensor import BOOL, COMPLEX32, DTYPES, FLOAT32, DType, TensorType
 
 KIND = "movement"
@@ -170,8 +170,7 @@ def masked_select_backward(grad: TensorType, x: TensorType, mask: TensorType) ->
 @backward("aten.masked_select")
 def masked_select_gradient(call: ForwardCall) -> Estimate:
     """As `masked_select_backward`."""
-    out = only_result(call.estimate)
-    return masked_select_backward(out, call.arguments["x"], call.arguments["mask"])
+    return masked_select_backward(call.out, call.arguments["x"], call.arguments["mask"])
 
 
 @rule("aten.masked_scatter")
@@ -206,5 +205,4 @@ def clone_backward(call: ForwardCall) -> Estimate:
 @backward("aten._to_copy chalf to type_as _autocast_to_reduced_precision _autocast_to_full_precision")
 def conversion_backward(call: ForwardCall) -> Estimate:
     """The result's gradient converted back; the same tensor if nothing was converted."""
-    out = only_result(call.estimate)
-    return clone_backward(call) if out.dtype == call.arguments["x"].dtype else copied_back(call)
+    return clone_backward(call) if call.out.dtype == call.arguments["x"].dtype else copied_back(call)

@@ -17,9 +17,7 @@ from functools import partial
 
 from graphflops.cost import Estimate
 from graphflops.dims import Dim
-from graphflops.rules.batch_norm import channels_of
-from graphflops.rules.elementwise import result_of
-from graphflops.rules.norm import computed_in
+from graphflops.rules.norm import channels_of, computed_in
 from graphflops.rules.operands import Operands, takes
 from graphflops.rules.registry import ForwardCall, backward, rule
 from graphflops.tensor import TensorType
@@ -148,7 +146,7 @@ def batch_norm_backward_elemt(of: Operands) -> Estimate:
 
 def priced(norm: NormGradient, call: ForwardCall) -> Estimate:
     """The gradients of a forward call's wanted operands; its statistics, two per group, are read."""
-    given, grad = call.arguments, result_of(call)
+    given, grad = call.arguments, call.out
     wants = tuple(name in call.wants for name in OPERANDS)
     out = tuple(given[name].like() for name, wanted in zip(OPERANDS, wants, strict=True) if wanted)
     kept = 2 * call.estimate.transcendentals * (computed_in(grad.dtype).bits // 8)

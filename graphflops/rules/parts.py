@@ -1,4 +1,4 @@
-"""Parts of tensors: slices, single positions, splits and diagonals, all views."""
+"""Parts of tensors: slices, single positions, splits and diagonals, all views; views that copy what they show."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
-from graphflops.cost import Estimate, data_dependent, free
+from graphflops.cost import Estimate, copied, data_dependent, free
 from graphflops.dims import Dim, Expr, at_least, ceil_div, differ, dim_max, dim_min, floor_div, total
-from graphflops.rules.registry import ForwardCall, backward, require, rule
+from graphflops.rules import views
+from graphflops.rules.registry import ForwardCall, backward, find, require, rule
 from graphflops.rules.shapes import axis, kept_by_slice, replaced, shown, tensors_of
-from graphflops.tensor import TensorType
+from graphflops.tensor import PartType, TensorType
 
 KIND = "view"
 
@@ -177,5 +178,33 @@ def part_backward(call: ForwardCall) -> Estimate:
 def slice_backward(call: ForwardCall) -> Estimate:
     """As of any part; that of everything, which `x[:, 0]` leaves of an open axis and PyTorch skips, is the result's own."""
     x: TensorType = call.arguments["x"]
-    is_whole = tensors_of(call.estimate.out)[0].shape == x.shape
-    return free(x.like()) if is_whole else part_backward(call)
+    return free(x.like()) if call.out.shape == x.shape else part_backward(call)
+
+
+def copied_out(seen: Estimate) -> Estimate:
+    """What a view shows, copied."""
+    return copied(*tensors_of(seen.out))
+
+
+_COPIES = """view_copy view_copy.dtype _reshape_alias_copy alias_copy detach_copy _fw_primal_copy _make_dual_copy
+as_strided_copy diagonal_copy expand_copy narrow_copy permute_copy select_copy slice_copy split_copy split_with_sizes_copy
+squeeze_copy t_copy transpose_copy unbind_copy unfold_copy unsqueeze_copy view_as_complex_copy view_as_real_copy"""
+rule("aten._reshape_copy").derived(views.view, copied_out)
+for _name in _COPIES.split():
+    _view = find(f"aten.{_name.replace('_copy', '')}")
+    assert _view is not None
+    rule(f"aten.{_name}").derived(_view.function, copied_out)
+
+
+def copied_back(call: ForwardCall) -> Estimate:
+    """The gradient of a result that holds elements once each, written back to where they were."""
+    x = next(value for value in call.arguments.values() if isinstance(value, TensorType))
+    out = call.out
+    gradient, is_cast = x.like(), out.dtype != x.dtype
+    part = PartType(x.shape, out.dtype) if is_cast else gradient
+    read = part if differ(out.numel, x.numel) else out.like()
+    return Estimate((gradient,), vector_flops=x.numel if is_cast else 0, reads=(read,))
+
+
+_WHOLE = ("view", "_reshape", "_reshape_alias", "alias", "permute", "squeeze", "t", "transpose", "unsqueeze")
+backward(*(f"aten.{name}_copy" for name in (*_WHOLE, "view_as_complex", "view_as_real")))(copied_back)

@@ -21,8 +21,7 @@ from graphflops.rules.elementwise import (
     to_real_float,
 )
 from graphflops.rules.registry import ForwardCall, backward, rule
-from graphflops.rules.work import WORK, power
-from graphflops.rules.work_functions import Work
+from graphflops.rules.work import WORK, Work, power
 from graphflops.tensor import COMPLEX128, FLOAT64, INT32, INT64, DType, TensorType
 
 KIND = "elementwise"
@@ -269,10 +268,7 @@ def conj_physical(a: TensorType) -> Estimate:
     return elementwise(WORK["conj"], a) if a.dtype.kind == "complex" else free(a)
 
 
-@rule(
-    *("aten.conj", "aten._conj", "aten._neg_view", "aten.resolve_conj", "aten.resolve_neg", "aten.positive"),
-    *("prims.conj", "prims.view_of"),
-)
+@rule("aten.conj _conj _neg_view resolve_conj resolve_neg positive", "prims.conj view_of")
 def same_memory(a: TensorType) -> Estimate:
     """Free: the result is a view with a flag set."""
     return free(a)

@@ -121,10 +121,8 @@ def mkldnn_max_pool_backward(grad_output: TensorType, output: TensorType, x: Ten
 @backward("aten.fractional_max_pool2d", "aten.fractional_max_pool3d")
 def max_pool_gradient(call: ForwardCall) -> Estimate:
     """Adds each output's gradient at the position of its maximum; a training step keeps the indices."""
-    pooled_values = call.estimate.out[0]
-    assert isinstance(pooled_values, TensorType)
-    kept = operand_gradient(call, saved=(pooled_values.like(dtype=INT64),))
-    return replace(kept, vector_flops=pooled_values.numel)
+    kept = operand_gradient(call, saved=(call.out.like(dtype=INT64),))
+    return replace(kept, vector_flops=call.out.numel)
 
 
 def avg_pool_backward(

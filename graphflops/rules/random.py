@@ -13,8 +13,7 @@ from graphflops.dims import Dim
 from graphflops.rules.elementwise import DEFAULT_FLOAT, differentiate, elementwise, float_result
 from graphflops.rules.registry import backward, rule
 from graphflops.rules.shapes import tensors_of
-from graphflops.rules.work import WORK
-from graphflops.rules.work_functions import Work
+from graphflops.rules.work import WORK, Work
 from graphflops.tensor import INT64, DType, TensorType
 
 KIND = "random"

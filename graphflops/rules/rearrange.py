@@ -12,10 +12,10 @@ from graphflops.cost import Estimate, copied, data_dependent
 from graphflops.dims import Dim, Expr, at_least, differ, floor_div, mod, prod, total
 from graphflops.rules import parts
 from graphflops.rules.arrangement import bordered, columns_to_image, depth_to_space, repeated, space_to_depth
+from graphflops.rules.parts import copied_back
 from graphflops.rules.reduce import operand_gradient
 from graphflops.rules.registry import ForwardCall, backward, require, rule
 from graphflops.rules.shapes import Shape, axes, axis, kept_by_slice, replaced, shown, tensors_of, triangle
-from graphflops.rules.view_copies import copied_back
 from graphflops.tensor import TensorType
 
 KIND = "movement"
@@ -57,27 +57,24 @@ def mirror_pad_backward(grad_output: TensorType, x: TensorType) -> Estimate:
 )
 def mirror_pad_gradient(call: ForwardCall) -> Estimate:
     """As the backward operators of reflection and replication padding."""
-    (out,) = tensors_of(call.estimate.out)
-    return mirror_pad_backward(out.like(), call.arguments["x"])
+    return mirror_pad_backward(call.out.like(), call.arguments["x"])
 
 
 @backward("aten.pad", "aten._pad_enum")
 def pad_gradient(call: ForwardCall) -> Estimate:
     """The inner part of the result's gradient; modes other than `constant` add the border's gradient."""
     x: TensorType = call.arguments["x"]
-    (out,) = tensors_of(call.estimate.out)
     if call.arguments.get("mode", "constant") in ("constant", 0):
         return constant_pad_gradient(call)
-    return mirror_pad_backward(out.like(), x)
+    return mirror_pad_backward(call.out.like(), x)
 
 
 @backward("aten.constant_pad_nd")
 def constant_pad_gradient(call: ForwardCall) -> Estimate:
     """The inner part of the result's gradient, copied."""
     x: TensorType = call.arguments["x"]
-    (out,) = tensors_of(call.estimate.out)
-    is_cut = at_least(x.numel, out.numel)
-    return Estimate((x.like(),), reads=(out.like() if is_cut else replace(out, stored=x.numel),))
+    is_cut = at_least(x.numel, call.out.numel)
+    return Estimate((x.like(),), reads=(call.out.like() if is_cut else replace(call.out, stored=x.numel),))
 
 
 def windows(size: Dim, kernel: Dim, dilation: Dim, padding: Dim, stride: Dim) -> Dim:
@@ -294,7 +291,7 @@ def as_strided_scatter(x: TensorType, src: TensorType, size: Sequence[Dim]) -> E
 def overwritten_backward(call: ForwardCall) -> Estimate:
     """For the source a view of the result's gradient; for the tensor a copy of it, zero at replaced elements."""
     x: TensorType = call.arguments["x"]
-    results = tuple(call.arguments[name].like() for name in ("x", "src") if name in call.wants)
+    results = call.gradients("x", "src")
     copy = (x.like(),) if "x" in call.wants else ()
     return Estimate(results, reads=copy, writes=copy)
 
@@ -322,5 +319,4 @@ backward(*(f"aten.{name}" for name in (*_MOVES, *_CUTS)))(copied_back)
 @backward("aten.repeat tile repeat_interleave.self_int repeat_interleave.self_Tensor im2col")
 def repeats_backward(call: ForwardCall) -> Estimate:
     """Sums the gradients of the repeats of each element, in a patch or of it."""
-    (out,) = tensors_of(call.estimate.out)
-    return Estimate((call.arguments["x"].like(),), vector_flops=out.numel, reads=(out.like(),))
+    return Estimate((call.arguments["x"].like(),), vector_flops=call.out.numel, reads=(call.out.like(),))

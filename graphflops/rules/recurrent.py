@@ -13,13 +13,11 @@ from functools import partial
 from graphflops.cost import Estimate
 from graphflops.dims import Dim, differ, meet, prod, total
 from graphflops.rules.dropout import DROPOUT
-from graphflops.rules.elementwise import result_of
 from graphflops.rules.matmul import flops_of
 from graphflops.rules.operands import Operands, takes
 from graphflops.rules.registry import ForwardCall, backward, require, rule
 from graphflops.rules.shapes import shown
-from graphflops.rules.work import WORK, first_gradient
-from graphflops.rules.work_functions import Work
+from graphflops.rules.work import WORK, Work, first_gradient
 from graphflops.tensor import TensorType
 
 Tensors = tuple[TensorType, ...]
@@ -202,9 +200,7 @@ def sequence(
     dropped = DROPOUT * out.numel * (num_layers - 1) if dropout else 0
     copies = (1 if directions == 1 else 2) + (num_layers > 1)
     gates = x.like((*x.shape[:-1], cell.gates * layers[0].hidden(cell)))
-    return replace(
-        estimate, vector_flops=estimate.vector_flops + dropped, workspace=gates.nbytes + copies * out.nbytes
-    )
+    return estimate.plus(vector_flops=dropped, workspace=gates.nbytes + copies * out.nbytes)
 
 
 def sequence_back(cell: Cell, call: ForwardCall) -> Estimate:
@@ -215,7 +211,7 @@ def sequence_back(cell: Cell, call: ForwardCall) -> Estimate:
     work = with_gradients(recur_back(cell, x, state, layers, directions, call.wants), call)
     per_row = cell.kept * total(layer.hidden(cell) for layer in layers)
     per_row += (len(layers) - directions) * state.shape[-1]
-    return replace(work, reads=(*work.reads, result_of(call), x.like((prod(x.shape[:-1]), per_row)).nbytes))
+    return work.plus(reads=(call.out, x.like((prod(x.shape[:-1]), per_row)).nbytes))
 
 
 def with_gradients(work: Estimate, call: ForwardCall) -> Estimate:
@@ -247,7 +243,7 @@ def layers(
         meet(batch, held, f"batch sizes differ: input {batch}, state {held}")
     dropped = dropout if train else 0.0
     estimate = sequence(cell, x, hx, params, has_biases, num_layers, dropped, bidirectional)
-    return replace(estimate, reads=(*estimate.reads, batch_sizes))
+    return estimate.plus(reads=(batch_sizes,))
 
 
 for _name, _cell in KINDS.items():

@@ -108,12 +108,7 @@ def differentiable_gru_cell_backward(of: Operands) -> Estimate:
 
 def _recomputed(grads: Estimate, forward: Estimate, *more: TensorType | None) -> Estimate:
     """The gradients, with the forward's vector work and what it reads besides."""
-    return replace(
-        grads,
-        vector_flops=grads.vector_flops + forward.vector_flops,
-        transcendentals=grads.transcendentals + forward.transcendentals,
-        reads=(*grads.reads, *more),
-    )
+    return grads.plus(forward, reads=more)
 
 
 # Whole layers.

@@ -207,28 +207,20 @@ def operand_gradient(
     call: ForwardCall, each: int = 0, evaluated: int = 0, saved: tuple[TensorType, ...] = ()
 ) -> Estimate:
     """The gradient of `x` from the first result's, with `flops` and functions per element."""
-    x, result = x_and_result(call)
-    return Estimate(
-        (x.like(),),
-        vector_flops=parts(x) * each * x.numel,
-        transcendentals=evaluated * x.numel,
-        reads=(result, *saved),
-    )
+    x = call.arguments["x"]
+    work = parts(x) * each * x.numel
+    return Estimate((x.like(),), 0, work, evaluated * x.numel, reads=(call.out, *saved))
 
 
 def x_and_result(call: ForwardCall) -> tuple[TensorType, TensorType]:
     """The operand and the first result, which many gradients read again; the gradient has the result's type."""
-    x, result = call.arguments["x"], call.estimate.out[0]
-    assert isinstance(x, TensorType)
-    assert isinstance(result, TensorType)
-    return x, result
+    return call.arguments["x"], call.out
 
 
 @backward("aten.sum")
 def sum_backward(call: ForwardCall) -> Estimate:
     """The result's gradient, repeated by a view."""
-    x, result = x_and_result(call)
-    return free(replace(x.like(), stored=result.numel))
+    return free(replace(call.arguments["x"].like(), stored=call.out.numel))
 
 
 def per_element(

@@ -20,7 +20,6 @@ from graphflops.ops.table import KINDS
 from graphflops.tensor import TensorType
 
 RuleFunction = Callable[..., Estimate]
-
 Function = TypeVar("Function", bound="Callable[..., Any]")
 
 _PACKAGE = "graphflops.rules."
@@ -187,6 +186,17 @@ class ForwardCall:
     arguments: dict[str, Any]
     wants: frozenset[str]
 
+    @property
+    def out(self) -> TensorType:
+        """The first result; its gradient has the same type."""
+        out = self.estimate.out[0]
+        assert isinstance(out, TensorType)
+        return out
+
+    def gradients(self, *names: str) -> tuple[TensorType, ...]:
+        """A new gradient for each of these operands that wants one."""
+        return tuple(self.arguments[name].like() for name in names if name in self.wants)
+
 
 _rules: dict[str, Rule] = {}
 _backwards: dict[str, Rule] = {}
@@ -205,10 +215,8 @@ class Registration:
 
     def __call__(self, function: Function) -> Function:
         for key in _each(self.keys):
-            if key in _rules or _home(index.RULES, key, self.home) != self.home:
-                there = _rules[key].home if key in _rules else index.RULES[key].module
-                raise RuleError(f"operator {key} has a rule already, in {there}")
-            _rules[key] = Rule(key, function, self.product, self.rankless, self.home, self.kind)
+            rule = Rule(key, function, self.product, self.rankless, self.home, self.kind)
+            _add(rule, _rules, index.RULES, "rule")
             if key not in index.RULES and self.kind != index.STATED.get(key, "other"):
                 index.STATED[key] = self.kind
                 operator.cache_clear()
@@ -224,7 +232,7 @@ def rule(
 ) -> Registration:
     """Register the decorated function as the rule of each operator: `aten.mm bmm` names two.
 
-    kind: of operators that `ops/` does not list; by default what the module says as `KIND`, else `other`.
+    kind: of operators that `ops/` does not list; by default what the module says as `KIND` above it, else `other`.
     Raises RuleError if an operator has a rule already, or for a kind that there is not.
     """
     home, family = _registering_module()
@@ -240,10 +248,7 @@ def backward(*keys: str) -> Callable[[Function], Function]:
 
     def register(function: Function) -> Function:
         for key in _each(keys):
-            if key in _backwards or _home(index.BACKWARDS, key, home) != home:
-                there = _backwards[key].home if key in _backwards else index.BACKWARDS[key].module
-                raise RuleError(f"operator {key} has a backward rule already, in {there}")
-            _backwards[key] = Rule(key, function, home=home)
+            _add(Rule(key, function, home=home), _backwards, index.BACKWARDS, "backward rule")
         return function
 
     return register
@@ -269,8 +274,7 @@ def find(op: str) -> Rule | None:
 
 def find_backward(op: str) -> RuleFunction | None:
     """The operator's own backward rule, or None where the default applies."""
-    found = _lookup(_backwards, index.BACKWARDS, op)
-    return None if found is None else found.function
+    return found.function if (found := _lookup(_backwards, index.BACKWARDS, op)) else None
 
 
 def known() -> Iterator[Rule]:
@@ -315,8 +319,13 @@ def _registering_module() -> tuple[str, Kind]:
     return home, frame.f_globals.get("KIND", "other") if home.startswith(_PACKAGE) else "other"
 
 
-def _home(homes: Mapping[str, Home], key: str, default: str) -> str:
-    return homes[key].module if key in homes else default
+def _add(rule: Rule, table: dict[str, Rule], homes: Mapping[str, Home], what: str) -> None:
+    """Put a rule into a table. Raises RuleError if its operator has one, or has it in another module by the index."""
+    key, listed = rule.key, homes.get(rule.key)
+    there = table[key].home if key in table else listed.module if listed else rule.home
+    if key in table or there != rule.home:
+        raise RuleError(f"operator {key} has a {what} already, in {there}")
+    table[key] = rule
 
 
 def check_indices(op: str, arguments: Mapping[str, object]) -> None:

@@ -1,7 +1,7 @@
 """Resampling: to a size, by a factor, or at the points of a grid.
 
-An interpolated output is a weighted sum of its taps, a multiplication and an addition each; the weights
-depend on the position alone and are not counted. Picking the nearest input is no arithmetic.
+An interpolated output is a weighted sum of its taps, a multiplication and an addition each; the weights depend on the
+position alone and are not counted. Picking the nearest input is no arithmetic.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from dataclasses import replace
 
 from graphflops.cost import Estimate
 from graphflops.dims import Dim, differ, dim_max, dim_min, floor_div, meet, prod, simplest, total
-from graphflops.rules.elementwise import result_of
 from graphflops.rules.operands import Operands, takes
 from graphflops.rules.reduce import operand_gradient
 from graphflops.rules.registry import ForwardCall, backward, require, rule
@@ -91,9 +90,8 @@ def upsample_backward(
 
 def upsampling_gradient(call: ForwardCall) -> Estimate:
     """Adds each output's gradient to the inputs that it was computed from: as many operations, one where it was copied."""
-    out, work = call.estimate.out[0], call.estimate.vector_flops
-    assert isinstance(out, TensorType)
-    return replace(operand_gradient(call), vector_flops=out.numel if work == 0 else work)
+    work = call.estimate.vector_flops
+    return replace(operand_gradient(call), vector_flops=call.out.numel if work == 0 else work)
 
 
 for _name, _work in (
@@ -173,7 +171,7 @@ def grid_sampler_backward(
 def grid_sampler_gradient(call: ForwardCall) -> Estimate:
     """As the backward operator, for the wanted gradients."""
     wants = ("x" in call.wants, "grid" in call.wants)
-    both = grid_sampler_backward(grad=result_of(call), output_mask=wants, **call.arguments)
+    both = grid_sampler_backward(grad=call.out, output_mask=wants, **call.arguments)
     return replace(both, out=tuple(wanted for wanted in both.out if wanted is not None))
 
 

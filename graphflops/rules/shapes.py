@@ -110,11 +110,7 @@ def kept_by_onnx_slice(length: Dim, start: Dim, end: Dim, step: int) -> Dim:
         last = -1 if end in _LARGEST else clamped(end, length, -1, length - 1)
         span = clamped(start, length, 0, length - 1) - last
     kept = larger(-floor_div(-span, abs(step)), 0)
-    return kept if step > 0 else where(_is_positive(length), kept, 0)
-
-
-def _is_positive(length: Dim) -> Dim:
-    return 1 if is_at_least(length, 1) else compare(">", length, 0)
+    return kept if step > 0 else where(1 if is_at_least(length, 1) else compare(">", length, 0), kept, 0)
 
 
 def _behind(start: Dim, length: Dim) -> Dim:

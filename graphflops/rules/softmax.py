@@ -8,12 +8,10 @@ of the element type is one more.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 from graphflops.cost import Estimate
 from graphflops.dims import Dim
-from graphflops.rules.elementwise import result_of
 from graphflops.rules.registry import ForwardCall, backward, require, rule
 from graphflops.rules.shapes import axis, reduced
 from graphflops.tensor import FLOAT32, DType, TensorType
@@ -68,7 +66,7 @@ def core_softmax(x: TensorType, dim: int, half_to_float: bool) -> Estimate:
 def log_softmax(x: TensorType, dim: int, dtype: DType | None = None) -> Estimate:
     """Maximum, difference, exponential, sum and difference per element, a logarithm per row."""
     estimate = softmax_along(x, dim, dtype, per_element=LOG_SOFTMAX)
-    return replace(estimate, transcendentals=estimate.transcendentals + rows(x, dim))
+    return estimate.plus(transcendentals=rows(x, dim))
 
 
 @rule("aten._log_softmax")
@@ -111,7 +109,7 @@ def _of_forward(**given: Any) -> Callable[[ForwardCall], Estimate]:
     """The backward rule of a softmax, from its result."""
 
     def priced(call: ForwardCall) -> Estimate:
-        out = result_of(call)
+        out = call.out
         return gradient(out.like(), out, input_dtype=call.arguments["x"].dtype, **given)
 
     return priced

@@ -10,12 +10,12 @@ from dataclasses import replace
 from graphflops.cost import Estimate, data_dependent
 from graphflops.dims import Dim, broadcast, differ, dim_max, dim_min, meet, prod, same
 from graphflops.rules import lapack
+from graphflops.rules.distance import of_matrices
 from graphflops.rules.elementwise import real_of, result_type
 from graphflops.rules.linalg import each, eigvalsh, matrices, results, squares, svdvals, with_info
 from graphflops.rules.reduce import parts
 from graphflops.rules.registry import ForwardCall, backward, require, rule
 from graphflops.rules.shapes import axes, axis, only_result, tensors_of
-from graphflops.rules.vector_norm import of_matrices
 from graphflops.tensor import INT32, INT64, TensorType
 
 KIND = "linear_algebra"

@@ -7,6 +7,8 @@ from dataclasses import replace
 from graphflops.cost import Estimate, data_dependent
 from graphflops.dims import Dim, broadcast, dim_min, prod, total
 from graphflops.errors import ShapeError
+from graphflops.rules.cumulative import comparisons
+from graphflops.rules.distance import of_vectors
 from graphflops.rules.elementwise import float_result
 from graphflops.rules.lapack import halvings
 from graphflops.rules.operands import Operands, takes
@@ -22,8 +24,6 @@ from graphflops.rules.reduce import (
 )
 from graphflops.rules.registry import backward, require, rule
 from graphflops.rules.shapes import only_result, reduced
-from graphflops.rules.sort import comparisons
-from graphflops.rules.vector_norm import of_vectors
 from graphflops.tensor import FLOAT32, FLOAT64, INT64, TensorType
 
 KIND = "statistics"
@@ -144,7 +144,7 @@ def histogramdd(
     counts = bins if isinstance(bins, tuple) else (bins,) * whole(x.shape[-1], "coordinates")
     edges = histogramdd_bin_edges(x, counts, range=range)
     filled = histogramdd_from_bin_cts(x, counts, weight=weight, density=density)
-    return replace(filled, out=filled.out + edges.out, vector_flops=filled.vector_flops + edges.vector_flops)
+    return filled.plus(out=filled.out + edges.out, vector_flops=edges.vector_flops)
 
 
 @rule("aten.histogramdd.TensorList_bins")

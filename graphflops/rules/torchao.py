@@ -5,8 +5,6 @@ A program may reach into a quantised weight.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from graphflops.cost import Estimate, free
 from graphflops.dims import Dim, dim_max, floor_div, prod, same
 from graphflops.rules.attention import attend
@@ -68,7 +66,7 @@ rule("torchao.swizzle_scaled_mm", product=("a", "b")).derived(
 def mx_fp8_bf16(a: TensorType, b: TensorType, a_scale: TensorType, b_scale: TensorType) -> Estimate:
     """A product of microscaled floats, which the multiplying unit scales itself."""
     product = matmul_into(a, b, BFLOAT16)
-    return replace(product, reads=(*product.reads, a_scale, b_scale))
+    return product.plus(reads=(a_scale, b_scale))
 
 
 @rule("torchao.float8_linear_cpu")
@@ -161,7 +159,7 @@ def dynamic_int4_linear(of: Operands) -> Estimate:
     product = scaled_product(of.x, inner * features, features, FLOAT32, *reads, bias=of.bias, per_result=1)
     out = only_result(product)
     more = (MIN_MAX + QUANTIZE) * of.x.numel + 2 * groups * out.numel
-    return replace(product, vector_flops=product.vector_flops + more, matrix_dtype=INT8)
+    return product.plus(vector_flops=more, matrix_dtype=INT8)
 
 
 @rule("torchao.qscaled_dot_product", kind="attention")
@@ -178,7 +176,7 @@ def quantized_attention(
     problem = attend(query, key, value, attn_mask, right=0 if is_causal else None)
     estimate = problem.forward(query.like())
     again = QUANTIZE * (problem.scores + query.numel)
-    return replace(estimate, vector_flops=estimate.vector_flops + again)
+    return estimate.plus(vector_flops=again)
 
 
 @rule("torchao._scaled_embedding_bag", kind="gather")

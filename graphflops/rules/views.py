@@ -273,10 +273,9 @@ def unflatten_dense_tensors(flat: TensorType, tensors: Sequence[TensorType]) -> 
 def repeat_backward(call: ForwardCall) -> Estimate:
     """The gradients of the repeats of each element, summed; nothing where nothing is repeated."""
     x: TensorType = call.arguments["x"]
-    (out,) = tensors_of(call.estimate.out)
-    if same(out.numel, x.numel):
+    if same(call.out.numel, x.numel):
         return free(x.like())
-    return Estimate((x.like(),), vector_flops=out.numel, reads=(out.like(),))
+    return Estimate((x.like(),), vector_flops=call.out.numel, reads=(call.out.like(),))
 
 
 @backward("aten.broadcast_tensors", "aten.meshgrid")

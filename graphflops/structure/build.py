@@ -14,7 +14,7 @@ from typing import Any, get_args
 
 import networkx
 
-from graphflops.base.numbered import numbered, unnumbered
+from graphflops.base.units import numbered, unnumbered
 from graphflops.cost import Cost
 from graphflops.dims import Dim, Expr, total
 from graphflops.errors import OptionError, require_choice, shown

@@ -12,7 +12,7 @@ from msgspec import Struct
 from graphflops.attention.attention_use import AttentionUse
 from graphflops.attention.kernel import last_refusal, preferred
 from graphflops.devices import Device, Host
-from graphflops.devices.platform import platform_of
+from graphflops.devices.device import platform_of
 from graphflops.dims import evaluate
 from graphflops.kernels.kernel import (
     DIRECT,
@@ -27,8 +27,7 @@ from graphflops.kernels.kernel import (
     bytes_of,
 )
 from graphflops.kernels.moved import TO_HOST
-from graphflops.links.cost import NO_LINK, kind_of, of_sent
-from graphflops.links.network import network_of
+from graphflops.links.cost import NO_LINK, kind_of, network_of, of_sent
 from graphflops.report import Row
 from graphflops.report.call_time import CallTime, TimeBound
 from graphflops.time import predict_products, predict_recurrences, predict_traffic

@@ -12,8 +12,7 @@ from msgspec import Struct, field
 from graphflops.devices import Device, Host
 from graphflops.execution.runs import Runs
 from graphflops.kernels.kernel import Kernel
-from graphflops.links.network import network_of
-from graphflops.links.use import described
+from graphflops.links.cost import described, network_of
 from graphflops.passes.program import PricedProgram, ProgramTime
 from graphflops.report import Execution
 from graphflops.report.call_time import CallTime, PhaseTime

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from graphflops.base.numbered import starred
+from graphflops.base.units import starred
 from graphflops.budget import baseline, limits
 from graphflops.budget.measure import Measures
 from graphflops.errors import FileError

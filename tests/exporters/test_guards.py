@@ -11,7 +11,7 @@ from graphflops import analyze
 from graphflops.derived.resize import sweep
 from graphflops.dims import evaluate
 from graphflops.errors import ModelError
-from graphflops.exporters.guards import MOST_GUARDS, guards_of
+from graphflops.exporters.types import MOST_GUARDS, guards_of
 from graphflops.graph import Input
 
 torch = pytest.importorskip("torch")

@@ -13,8 +13,7 @@ from graphflops.errors import OptionError
 from graphflops.graph import Graph, Input, Node, Output, Ref
 from graphflops.kernels.kernel import Exchange, Kernel
 from graphflops.links import network_of
-from graphflops.links.cost import of_sent
-from graphflops.links.use import described
+from graphflops.links.cost import described, of_sent
 from graphflops.render import render
 from graphflops.report import Report
 from graphflops.time.predict import predict

@@ -16,7 +16,7 @@ from tests.memory.renaming import in_library, renamed
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from graphflops import Execution, Report
+    from graphflops.report import Execution, Report
 
 SAMPLES = Path(__file__).parents[2] / "samples"
 WIDTH = 256

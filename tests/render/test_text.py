@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphflops.base.numbered import spans
-from graphflops.base.units import memory, number, rate
+from graphflops.base.units import memory, number, rate, spans
 from graphflops.dims import floor_div, symbol
 from graphflops.errors import elided
 from graphflops.render.text import (

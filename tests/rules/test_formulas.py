@@ -13,8 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from graphflops.execution.composed_gradients import GRADIENTS
 from graphflops.rules.formula import Launch, launches
-from graphflops.rules.work import WORK
-from graphflops.rules.work_functions import Formula
+from graphflops.rules.work import WORK, Formula
 
 ROOT_PI = math.sqrt(math.pi)
 NUMBERS = {

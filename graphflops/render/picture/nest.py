@@ -12,7 +12,7 @@ from typing import Any
 
 import networkx
 
-from graphflops.base.numbered import numbered, unnumbered
+from graphflops.base.units import numbered, unnumbered
 from graphflops.render.text import count_of, short_type
 from graphflops.structure.fold import Fold, Part, Turn, marks
 

@@ -18,10 +18,9 @@ from graphflops.rules.registry import require, rule
 from graphflops.rules.shapes import axis as axis_of
 from graphflops.rules.shapes import same_elements
 from graphflops.rules.softmax import log_softmax, softmax_along
-from graphflops.rules.work import WORK
+from graphflops.rules.work import WORK, Work
 from graphflops.rules.work import gelu as gelu_work
 from graphflops.rules.work import power as power_work
-from graphflops.rules.work_functions import Work
 from graphflops.tensor import DType, TensorType
 
 Fold = Callable[..., values.Number]

@@ -7,8 +7,7 @@ from dataclasses import replace
 from graphflops.cost import Estimate, Region
 from graphflops.dims import Dim, at_least, differ, meet
 from graphflops.rules.attention import attend, leading_axes
-from graphflops.rules.onnx.entries import onnx_dtype
-from graphflops.rules.onnx.fused import Outputs, chosen, fused, work
+from graphflops.rules.onnx.entries import Outputs, chosen, fused, onnx_dtype, work
 from graphflops.rules.onnx.microsoft_attention import by_head, merged, rotated
 from graphflops.rules.operands import Operands, takes
 from graphflops.rules.registry import ForwardCall, backward, require, rule
@@ -65,7 +64,7 @@ def attention_backward(call: ForwardCall) -> Estimate:
     wants = call.wants | {"mask"} if "attn_mask" in call.wants else call.wants
     back = problem.backward(wants, _result(q, k, v))
     names = ("query", "key", "value", "attn_mask")
-    return replace(back, out=tuple(given[name].like() for name in names if name in call.wants))
+    return replace(back, out=call.gradients(*names))
 
 
 def _result(q: TensorType, k: TensorType, v: TensorType) -> TensorType:

@@ -13,8 +13,7 @@ from graphflops.cost import Estimate, data_dependent
 from graphflops.dims import Dim, differ, floor_div, mod
 from graphflops.rules.attention import Attention, attend
 from graphflops.rules.matmul import matmul
-from graphflops.rules.onnx.entries import size
-from graphflops.rules.onnx.fused import Outputs, Touched, chosen, fused, work
+from graphflops.rules.onnx.entries import Outputs, Touched, chosen, fused, size, work
 from graphflops.rules.operands import Operands, takes
 from graphflops.rules.registry import require, rule
 from graphflops.rules.shapes import only_result

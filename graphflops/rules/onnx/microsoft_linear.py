@@ -10,7 +10,7 @@ from dataclasses import replace
 from graphflops.cost import Estimate
 from graphflops.dims import Dim, dim_max, floor_div, prod
 from graphflops.rules.norm import MEAN_SQUARE, NORMALISE
-from graphflops.rules.onnx.fused import Outputs, applied, chosen, fused, work
+from graphflops.rules.onnx.entries import Outputs, applied, chosen, fused, work
 from graphflops.rules.onnx.microsoft_attention import by_head
 from graphflops.rules.operands import Operands, takes
 from graphflops.rules.registry import require, rule

@@ -15,9 +15,9 @@ from graphflops.dims import Dim, Expr, dim_min, floor_div, prod
 from graphflops.rules.attention import Attention
 from graphflops.rules.attention_packed import lengths, pack
 from graphflops.rules.matmul import matmul
-from graphflops.rules.onnx.fused import Outputs, chosen, fused, work
+from graphflops.rules.onnx.entries import Outputs, chosen, fused, work
 from graphflops.rules.onnx.microsoft_attention import Sizes, biased, by_head
-from graphflops.rules.onnx.microsoft_grouped import (
+from graphflops.rules.onnx.microsoft_decoder import (
     Given,
     grouped,
     keys_in_all,

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 
 from graphflops.cost import Estimate, Region, RegionRun, Value, data_dependent
 from graphflops.dims import Dim, broadcast, prod
-from graphflops.rules.onnx.entries import size
-from graphflops.rules.onnx.fused import Outputs, chosen
+from graphflops.rules.onnx.entries import Outputs, chosen, size
 from graphflops.rules.operands import Operands, takes
 from graphflops.rules.registry import require, rule
 from graphflops.rules.shapes import shown

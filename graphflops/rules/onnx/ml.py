@@ -1,15 +1,23 @@
-"""Classical machine learning (`ai.onnx.ml`): linear models, support vectors, encoders, scalers.
+"""Classical machine learning (`ai.onnx.ml`): linear models, support vectors, encoders, scalers, ensembles of trees.
 
 Models are attributes of the calls: their coefficients are read once, four bytes each. Scores are made in float32
 whatever the features are. Looking up a string or a number in a table is one operation.
+
+The path of a sample is data-dependent: every sample is assumed to follow the longest path of each tree, one
+comparison per node, and the votes of its leaves are summed. A node is a threshold, a feature and a way on, 12 bytes, of
+which no more are read than there are.
 """
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
 from graphflops.cost import Estimate, data_dependent
-from graphflops.dims import Dim, ceil_div, differ
+from graphflops.dims import Dim, ceil_div, differ, dim_min
 from graphflops.graph import Opaque
-from graphflops.rules.onnx.fused import Outputs, chosen, fused, work
+from graphflops.rules.onnx.entries import Outputs, chosen, fused, work
 from graphflops.rules.registry import require, require_known, rule
 from graphflops.rules.softmax import SOFTMAX
 from graphflops.tensor import FLOAT32, INT64, STRING, DType, SequenceType, TensorType
@@ -39,9 +47,9 @@ def transformed(scores: TensorType, post_transform: str) -> Estimate:
     return work(operations * scores.numel, functions * scores.numel)
 
 
-def labelled(x: TensorType, scores: TensorType, strings: Strings) -> TensorType:
-    """The class of every sample."""
-    return x.like((scores.shape[0],), STRING if strings else INT64)
+def labelled(x: TensorType, scores: TensorType, strings: Strings) -> tuple[TensorType, TensorType]:
+    """The class of every sample, and the scores."""
+    return x.like((scores.shape[0],), STRING if strings else INT64), scores
 
 
 def linear(x: TensorType, coefficients: Floats, intercepts: Floats) -> tuple[Estimate, Dim]:
@@ -89,7 +97,7 @@ def linear_classifier(
     classes = 2 if labels == 2 and not differ(sets, 1) else sets
     scores = x.like((rows_and_features(x)[0], classes), FLOAT32)
     parts = (product, transformed(scores, post_transform), work(scores.numel))
-    out = chosen(outputs, labelled(x, scores, classlabels_strings), scores)
+    out = chosen(outputs, *labelled(x, scores, classlabels_strings))
     return fused(out, *parts, reads=product.reads, matrix_dtype=FLOAT32)
 
 
@@ -160,7 +168,7 @@ def svm_classifier(
     scores = x.like((rows, columns), FLOAT32)
     likely = work(2 * rows * len(prob_a), rows * len(prob_a))
     held = FLOAT_BYTES * (len(coefficients) + len(support_vectors) + len(rho) + 2 * len(prob_a))
-    out = chosen(outputs, labelled(x, scores, classlabels_strings), scores)
+    out = chosen(outputs, *labelled(x, scores, classlabels_strings))
     parts = (found, decided, likely, transformed(scores, post_transform))
     return fused(out, *parts, reads=(x, held), matrix_dtype=FLOAT32)
 
@@ -175,18 +183,6 @@ def array_feature_extractor(x: TensorType, indices: TensorType) -> Estimate:
     return Estimate((out,), reads=(out, indices))
 
 
-@rule("ai.onnx.ml.Binarizer")
-def binarizer(x: TensorType) -> Estimate:
-    """A comparison per element."""
-    return Estimate((x.like(),), vector_flops=x.numel, reads=(x,))
-
-
-@rule("ai.onnx.ml.Imputer")
-def imputer(x: TensorType) -> Estimate:
-    """A comparison and a choice per element."""
-    return Estimate((x.like(),), vector_flops=2 * x.numel, reads=(x,))
-
-
 @rule("ai.onnx.ml.Scaler")
 def scaler(x: TensorType, *, offset: Floats = (), scale: Floats = ()) -> Estimate:
     """A difference and a product per element."""
@@ -199,12 +195,8 @@ def normalizer(x: TensorType, *, norm: str = "MAX") -> Estimate:
     """The maximum, sum or root of the sum of squares of every row, and a division per element."""
     rows, _ = rows_and_features(x)
     squares = norm == "L2"
-    return Estimate(
-        (x.like(dtype=FLOAT32),),
-        vector_flops=(2 + squares) * x.numel,
-        transcendentals=rows if squares else 0,
-        reads=(x,),
-    )
+    roots = rows if squares else 0
+    return Estimate((x.like(dtype=FLOAT32),), 0, (2 + squares) * x.numel, roots, reads=(x,))
 
 
 @rule("ai.onnx.ml.OneHotEncoder")
@@ -215,9 +207,15 @@ def one_hot_encoder(x: TensorType, *, cats_int64s: Ints = (), cats_strings: Stri
     return Estimate((out,), vector_flops=x.numel, reads=(x,))
 
 
-def looked_up(x: TensorType, dtype: DType) -> Estimate:
+def looked_up(x: TensorType, dtype: DType | None, each: int = 1) -> Estimate:
     """One look-up per element."""
-    return Estimate((x.like(dtype=dtype),), vector_flops=x.numel, reads=(x,))
+    return Estimate((x.like(dtype=dtype),), vector_flops=each * x.numel, reads=(x,))
+
+
+rule("ai.onnx.ml.Binarizer").derived(looked_up, says="A comparison per element.", dtype=None, each=1)
+rule("ai.onnx.ml.Imputer").derived(
+    looked_up, says="A comparison and a choice per element.", dtype=None, each=2
+)
 
 
 @rule("ai.onnx.ml.CategoryMapper", "ai.onnx.ml.LabelEncoder.1")
@@ -273,3 +271,128 @@ def zip_map(x: TensorType) -> Estimate:
     """A map of names to values for every row."""
     rows, _ = rows_and_features(x)
     return Estimate((SequenceType(None, rows),), reads=(x,), writes=(x,))
+
+
+Ways = Mapping[Hashable, Sequence[Hashable]]
+
+NODE_BYTES = 12
+TRANSFORM_NAMES = ("NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT")
+
+
+@dataclass(frozen=True, slots=True)
+class Forest:
+    """An ensemble's size: the summed longest paths of its trees, trees, nodes, and votes per leaf."""
+
+    depth: int
+    trees: int
+    nodes: int
+    votes: int
+
+    def scored(self, x: TensorType, scores: TensorType, post_transform: str) -> tuple[Estimate, Estimate]:
+        """The work of descending all trees and of the function of the scores; the first result has the reads."""
+        rows, _ = rows_and_features(x)
+        visited = dim_min(self.nodes, rows * self.depth)
+        down = Estimate(
+            vector_flops=rows * (self.depth + self.trees * self.votes), reads=(x, NODE_BYTES * visited)
+        )
+        return down, transformed(scores, post_transform)
+
+
+def longest(roots: Iterable[Hashable], ways: Ways) -> int:
+    """The summed lengths of the longest paths from the roots; a cycle is not followed."""
+    depths: dict[Hashable, int] = {}
+    total = 0
+    for root in roots:
+        open_nodes: list[tuple[Hashable, bool]] = [(root, False)]
+        while open_nodes:
+            node, left = open_nodes.pop()
+            if left:
+                depths[node] = 1 + max((depths.get(way, 0) for way in ways[node]), default=0)
+            elif node in ways and node not in depths:
+                depths[node] = 1
+                open_nodes.append((node, True))
+                open_nodes.extend((way, False) for way in ways[node])
+        total += depths.get(root, 0)
+    return total
+
+
+def by_identity(
+    votes: Ints,
+    *,
+    nodes_treeids: Ints = (),
+    nodes_nodeids: Ints = (),
+    nodes_modes: Strings = (),
+    nodes_truenodeids: Ints = (),
+    nodes_falsenodeids: Ints = (),
+    **others: object,
+) -> Forest:
+    """An ensemble whose nodes are named by tree and number."""
+    trees, nodes = nodes_treeids, nodes_nodeids
+    listed = (trees, nodes, nodes_modes, nodes_truenodeids, nodes_falsenodeids)
+    require(len({len(part) for part in listed}) == 1, "attributes of nodes differ in length")
+    ways: dict[Hashable, Sequence[Hashable]] = {}
+    leaves = 0
+    for tree, node, mode, yes, no in zip(*listed, strict=True):
+        if mode == "LEAF":
+            leaves += 1
+        else:
+            ways[tree, node] = ((tree, yes), (tree, no))
+    led_to = {way for both in ways.values() for way in both}
+    roots = [place for place in dict.fromkeys(zip(trees, nodes, strict=True)) if place not in led_to]
+    return Forest(longest(roots, ways), len(set(trees)), len(nodes), max(len(votes) // max(leaves, 1), 1))
+
+
+@rule("ai.onnx.ml.TreeEnsembleRegressor")
+def tree_ensemble_regressor(
+    x: TensorType, *, n_targets: int = 1, target_ids: Ints = (), post_transform: str = "NONE", **nodes: Any
+) -> Estimate:
+    """Sums the leaves that every sample reaches, per target."""
+    forest = by_identity(target_ids, **nodes)
+    out = x.like((rows_and_features(x)[0], n_targets), FLOAT32)
+    down, after = forest.scored(x, out, post_transform)
+    return fused((out,), down, after, reads=down.reads)
+
+
+@rule("ai.onnx.ml.TreeEnsembleClassifier")
+def tree_ensemble_classifier(
+    x: TensorType,
+    *,
+    class_ids: Ints = (),
+    classlabels_int64s: Ints = (),
+    classlabels_strings: Strings = (),
+    post_transform: str = "NONE",
+    outputs: Outputs = (True, True),
+    **nodes: Any,
+) -> Estimate:
+    """Sums the leaves that every sample reaches, per class, and takes the maximum."""
+    forest = by_identity(class_ids, **nodes)
+    classes = len(classlabels_int64s or classlabels_strings)
+    scores = x.like((rows_and_features(x)[0], classes), FLOAT32)
+    down, after = forest.scored(x, scores, post_transform)
+    out = chosen(outputs, *labelled(x, scores, classlabels_strings))
+    return fused(out, down, after, work(scores.numel), reads=down.reads)
+
+
+@rule("ai.onnx.ml.TreeEnsemble")
+def tree_ensemble(
+    x: TensorType,
+    *,
+    n_targets: int = 1,
+    tree_roots: Ints,
+    nodes_trueleafs: Ints,
+    nodes_falseleafs: Ints,
+    nodes_truenodeids: Ints,
+    nodes_falsenodeids: Ints,
+    post_transform: int = 0,
+) -> Estimate:
+    """Sums the leaves that every sample reaches, one vote each, per target."""
+    listed = (nodes_trueleafs, nodes_falseleafs, nodes_truenodeids, nodes_falsenodeids)
+    require(len({len(part) for part in listed}) == 1, "attributes of nodes differ in length")
+    require_known(0 <= post_transform < len(TRANSFORM_NAMES), f"unknown transform {post_transform}")
+    ways: dict[Hashable, Sequence[Hashable]] = {}
+    for place, (yes_ends, no_ends, yes, no) in enumerate(zip(*listed, strict=True)):
+        ways[place] = [way for way, ends in ((yes, yes_ends), (no, no_ends)) if not ends]
+    forest = Forest(longest(tree_roots, ways), len(tree_roots), len(ways), votes=1)
+    out = x.like((rows_and_features(x)[0], n_targets))
+    down, after = forest.scored(x, out, TRANSFORM_NAMES[post_transform])
+    return fused((out,), down, after, reads=down.reads)

@@ -13,7 +13,7 @@ from graphflops.cost import Estimate
 from graphflops.dims import Dim, differ, prod
 from graphflops.rules import recurrent as shared
 from graphflops.rules.matmul import matmul
-from graphflops.rules.onnx.fused import Outputs, chosen, work
+from graphflops.rules.onnx.entries import Outputs, chosen, work
 from graphflops.rules.operands import Operands, takes
 from graphflops.rules.quantized import MIN_MAX, QUANTIZE
 from graphflops.rules.recurrent import Cell, Layer, recur, recur_back, with_gradients
@@ -35,11 +35,8 @@ def dynamic_quantize_lstm(of: Operands, *, outputs: Outputs = (), **attributes: 
     turned = (x.view((x.shape[0], x.shape[2], x.shape[1])) for x in (w, r))
     estimate = lstm(x, *turned, *others[:-4], outputs=outputs, **attributes)
     states = prod(x.shape[:2]) * r.shape[0] * r.shape[1]
-    return replace(
-        estimate,
-        vector_flops=estimate.vector_flops + (MIN_MAX + QUANTIZE) * (x.numel + states),
-        reads=(*estimate.reads, *others[-4:]),
-        matrix_dtype=INT8,
+    return estimate.plus(
+        vector_flops=(MIN_MAX + QUANTIZE) * (x.numel + states), reads=tuple(others[-4:]), matrix_dtype=INT8
     )
 
 
@@ -56,13 +53,7 @@ def attn_lstm(of: Operands, *, outputs: Outputs = (), **attributes: Any) -> Esti
     estimate = lstm(joined, *own, outputs=outputs, **attributes)
     query, keys, memory, narrowing = of.named("query_weight memory_weight memory narrowing")
     part = work(0) if None in (query, keys, memory) else attending(x, query, keys, memory, narrowing)
-    return replace(
-        estimate,
-        matrix_flops=estimate.matrix_flops + part.matrix_flops,
-        vector_flops=estimate.vector_flops + part.vector_flops,
-        transcendentals=estimate.transcendentals + part.transcendentals,
-        reads=(x, *estimate.reads[1:], *(*of,)[-6:]),
-    )
+    return replace(estimate.plus(part), reads=(x, *estimate.reads[1:], *(*of,)[-6:]))
 
 
 def attending(
@@ -124,9 +115,7 @@ def layer(cell: Cell, of: Operands, layout: int, results: int, outputs: Outputs)
     every = (batch, steps, directions, hidden) if layout else (steps, directions, batch, hidden)
     last = (batch, directions, hidden) if layout else (directions, batch, hidden)
     out = (x.like(every), *(x.like(last) for _ in range(results - 1)))
-    return replace(
-        estimate, out=chosen(outputs, *out), reads=(*estimate.reads, of.sequence_lens, of.peepholes)
-    )
+    return estimate.plus(out=chosen(outputs, *out), reads=(of.sequence_lens, of.peepholes))
 
 
 def require_stated(r: TensorType, direction: str, hidden_size: int | None) -> None:

@@ -12,12 +12,11 @@ from graphflops.cost import Estimate
 from graphflops.dims import Dim, total
 from graphflops.errors import shown
 from graphflops.rules.loss_class import cross_entropy_loss, likelihood
-from graphflops.rules.onnx.fused import Outputs, chosen
+from graphflops.rules.onnx.entries import Outputs, chosen
 from graphflops.rules.operands import Operands, takes
 from graphflops.rules.registry import require, require_known, rule
 from graphflops.rules.shapes import only_result
-from graphflops.rules.work import WORK
-from graphflops.rules.work_functions import Work
+from graphflops.rules.work import WORK, Work
 from graphflops.tensor import TensorType
 
 KIND = "optimizer"

@@ -7,10 +7,12 @@ quotients of symbolic sizes, in which a constant stands for the simplest fractio
 from __future__ import annotations
 
 import math
+import operator
 import struct
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from fractions import Fraction
+from functools import reduce
 from itertools import product
 from typing import Union
 
@@ -111,7 +113,8 @@ def converted(number: Number, dtype: DType) -> Number:
         number = int(number)
         if in_type(number, dtype) != number:  # what becomes of it differs from machine to machine
             raise ValueError(f"{number} is no {dtype}")
-    whole = in_type(_truncated(number), dtype)
+    # towards zero
+    whole = in_type(shapes.divided(*fraction(number)) if isinstance(number, Expr) else int(number), dtype)
     if whole is None:
         raise ValueError(f"{number} may be no {dtype}")
     return whole
@@ -123,11 +126,6 @@ def _rounded(number: float, dtype: DType) -> float:
     code = _PACKED[dtype.name]
     (value,) = struct.unpack(code, struct.pack(code, number))
     return float(value)
-
-
-def _truncated(number: Number) -> Dim:
-    """Towards zero."""
-    return shapes.divided(*fraction(number)) if isinstance(number, Expr) else int(number)
 
 
 def fraction(number: Number) -> tuple[Dim, Dim]:
@@ -161,12 +159,6 @@ def quotient(numerator: Dim, denominator: Dim) -> Number:
     return floor_div(numerator, denominator) if whole else call("truediv", numerator, denominator)
 
 
-def _plain(*numbers: Number) -> list[float] | None:
-    """The numbers, if none of them is symbolic."""
-    plain = [x for x in numbers if not isinstance(x, Expr)]
-    return plain if len(plain) == len(numbers) else None
-
-
 def _sizes(*numbers: Number) -> list[Dim]:
     """The numbers as sizes; raises ValueError if one is not an integer."""
     fractions = [fraction(x) for x in numbers]
@@ -175,23 +167,57 @@ def _sizes(*numbers: Number) -> list[Dim]:
     return [numerator for numerator, _ in fractions]
 
 
+def _of(exact: Callable[..., float], symbolic: Callable[..., Number]) -> Callable[..., Number]:
+    """A function of numbers: `exact` of plain ones, `symbolic` if one of them is a formula."""
+
+    def function(*numbers: Number) -> Number:
+        plain = [x for x in numbers if not isinstance(x, Expr)]
+        return exact(*plain) if plain and len(plain) == len(numbers) else symbolic(*numbers)
+
+    return function
+
+
+def _of_sizes(exact: Callable[..., float], symbolic: Callable[..., Dim]) -> Callable[..., Number]:
+    return _of(exact, lambda *numbers: symbolic(*_sizes(*numbers)))
+
+
+def _of_fractions(exact: Callable[..., float], symbolic: Callable[..., Number]) -> Callable[..., Number]:
+    """symbolic: of numerator and denominator of the first number, and of the second."""
+    return _of(exact, lambda a, b: symbolic(*fraction(a), *fraction(b)))
+
+
 # Functions of single elements.
 
+add = _of_fractions(lambda a, b: sum((a, b)), lambda p, q, r, s: quotient(p * s + r * q, q * s))
+multiply = _of_fractions(lambda a, b: math.prod((a, b)), lambda p, q, r, s: quotient(p * r, q * s))
+divide = _of_fractions(operator.truediv, lambda p, q, r, s: quotient(p * s, q * r))
+remainder = _of_sizes(operator.mod, mod)  # with the divisor's sign
+# With the dividend's sign; onnxruntime too computes that of integers in double precision.
+remainder_of_dividend = _of_sizes(math.fmod, shapes.remainder_of_dividend)
+power = _of_sizes(math.pow, lambda a, b: call("pow", a, b))
+square_root = _of_sizes(math.sqrt, lambda a: call("sqrt", a))  # of a size need not be whole
+smallest = _of_sizes(lambda *numbers: min(numbers), dim_min)
+largest = _of_sizes(lambda *numbers: max(numbers), dim_max)
 
-def add(a: Number, b: Number) -> Number:
-    """A sum."""
-    if plain := _plain(a, b):
-        return sum(plain)
-    (p, q), (r, s) = fraction(a), fraction(b)
-    return quotient(p * s + r * q, q * s)
+
+def compared(relation: str, a: Number, b: Number) -> Number:
+    """1 where the relation holds, else 0."""
+    exact = COMPARISONS[relation]
+    return _of_fractions(lambda x, y: int(exact(x, y)), lambda p, q, r, s: compare(relation, p * s, r * q))(
+        a, b
+    )
 
 
 def total(numbers: Sequence[Number]) -> Number:
     """A sum of any number of terms."""
-    result: Number = 0
-    for number in numbers:
-        result = add(result, number)
-    return result
+    zero: Number = 0
+    return reduce(add, numbers, zero)
+
+
+def product_of(numbers: Sequence[Number]) -> Number:
+    """A product of any number of factors."""
+    one: Number = 1
+    return reduce(multiply, numbers, one)
 
 
 def negate(a: Number) -> Number:
@@ -207,61 +233,9 @@ def subtract(a: Number, b: Number) -> Number:
     return add(a, negate(b))
 
 
-def multiply(a: Number, b: Number) -> Number:
-    """A product."""
-    if plain := _plain(a, b):
-        return math.prod(plain)
-    (p, q), (r, s) = fraction(a), fraction(b)
-    return quotient(p * r, q * s)
-
-
-def product_of(numbers: Sequence[Number]) -> Number:
-    """A product of any number of factors."""
-    result: Number = 1
-    for number in numbers:
-        result = multiply(result, number)
-    return result
-
-
-def divide(a: Number, b: Number) -> Number:
-    """A quotient of floating numbers."""
-    if plain := _plain(a, b):
-        return plain[0] / plain[1]
-    (p, q), (r, s) = fraction(a), fraction(b)
-    return quotient(p * s, q * r)
-
-
 def divide_whole(a: Number, b: Number) -> Number:
     """A quotient of integers, towards zero."""
     return shapes.divided(*_sizes(a, b))
-
-
-def remainder(a: Number, b: Number) -> Number:
-    """The remainder of a division, with the divisor's sign."""
-    if plain := _plain(a, b):
-        return plain[0] % plain[1]
-    return mod(*_sizes(a, b))
-
-
-def remainder_of_dividend(a: Number, b: Number) -> Number:
-    """What division leaves, with the dividend's sign; onnxruntime too computes that of integers in double precision."""
-    if plain := _plain(a, b):
-        return math.fmod(*plain)
-    return shapes.remainder_of_dividend(*_sizes(a, b))
-
-
-def power(a: Number, b: Number) -> Number:
-    """A power."""
-    if plain := _plain(a, b):
-        return math.pow(*plain)
-    return call("pow", *_sizes(a, b))
-
-
-def square_root(a: Number) -> Number:
-    """A square root; that of a size need not be whole."""
-    if plain := _plain(a):
-        return math.sqrt(*plain)
-    return call("sqrt", *_sizes(a))
 
 
 def floor(a: Number) -> Number:
@@ -289,26 +263,6 @@ def magnitude(a: Number) -> Number:
 def sign(a: Number) -> Number:
     """-1, 0 or 1."""
     return subtract(compared(">", a, 0), compared("<", a, 0))
-
-
-def smallest(*numbers: Number) -> Number:
-    """The smallest of the numbers."""
-    plain = _plain(*numbers)
-    return min(plain) if plain else dim_min(*_sizes(*numbers))
-
-
-def largest(*numbers: Number) -> Number:
-    """The largest of the numbers."""
-    plain = _plain(*numbers)
-    return max(plain) if plain else dim_max(*_sizes(*numbers))
-
-
-def compared(relation: str, a: Number, b: Number) -> Dim:
-    """1 where the relation holds, else 0."""
-    if plain := _plain(a, b):
-        return int(COMPARISONS[relation](*plain))
-    (p, q), (r, s) = fraction(a), fraction(b)
-    return compare(relation, p * s, r * q)
 
 
 def chosen(condition: Number, a: Number, b: Number) -> Number:
