@@ -66,6 +66,10 @@ class References:
         self.assumed: dict[str, int] = {}  # by owner of memory that an unknown variable holds: until when
         self.frames: list[Frame] = []
         self.lines: Sequence[CodeLine] = ()
+        self.in_turns: list[tuple[int, Frame]] = []  # by depth: frames whose line has several statements
+        self.callers: list[
+            Frame
+        ] = []  # all frames but the innermost that had hidden values when it began its line
         self.last = -1  # position of the latest call
         self.modules: list[tuple[int, int]] = []  # first and last call of each run of a module
         self.reads = reads  # by place, as the next two
@@ -76,10 +80,13 @@ class References:
         self.own = module_variables(nodes)
         # Results of a softmax, also converted or with some of them dropped.
         self.distributions: set[str] = set()
-        self.readers = Counter[str]()
-        for node, read in zip(nodes, self.reads, strict=True):
-            if node.outputs and node.operator.kind != "view":
-                self.readers.update(set(read))
+        computing = zip(nodes, self.reads, strict=True)
+        self.readers = Counter(
+            value
+            for node, read in computing
+            if node.outputs and node.operator.kind != "view"
+            for value in set(read)
+        )
 
     def lifetimes(self) -> Lifetimes:
         """How long Python refers to each tensor."""
@@ -117,9 +124,10 @@ class References:
             if lines and has_fact("dictionary of operands", lines[-1].file, lines[-1].text):
                 variables = self.frames[-1].variables
                 variables.setdefault("**", tuple(value for values in variables.values() for value in values))
-        for depth, frame in enumerate(self.frames):
-            if frame.runs_in_turns:
-                self.follow_turns(frame, depth, place)
+            self.in_turns = [(depth, frame) for depth, frame in enumerate(self.frames) if frame.runs_in_turns]
+            self.callers = [frame for frame in self.frames[:-1] if frame.hidden]
+        for depth, frame in self.in_turns:
+            self.follow_turns(frame, depth, place)
         if self.frames and not self.frames[-1].runs_in_turns:
             self.frames[-1].count(self.nodes[place], "")
         self.last = place
@@ -347,13 +355,11 @@ class References:
         """
         read = self.owners[place]
         if operator.kind not in _PASSED_THROUGH:
-            for frame in self.frames[:-1]:
-                if frame.hidden:
-                    local = (value for value in read if value in frame.hidden)
-                    frame.locals.update(v for v in local if self.maker(v).operator.name in _JOINS)
-        if not self.frames or self.frames[-1].statement.spells(node):
+            for frame in self.callers:
+                local = (value for value in read if value in frame.hidden)
+                frame.locals.update(v for v in local if self.maker(v).operator.name in _JOINS)
+        if not self.frames or (frame := self.frames[-1]).statement.spells(node):
             return
-        frame = self.frames[-1]
         inside = [value for value in read if value in frame.hidden]
         if operator.name in _BATCHED_PRODUCTS or operator.kind == "attention":
             frame.locals.update(inside)

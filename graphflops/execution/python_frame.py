@@ -11,9 +11,10 @@ whatever its functions are called.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from msgspec import Struct, field
 
 from graphflops.execution.source_lines import (
     Statement,
@@ -80,8 +81,7 @@ class Lifetimes(NamedTuple):
     assumed: frozenset[str]
 
 
-@dataclass(slots=True)
-class Frame:
+class Frame(Struct):
     """A function that is running.
 
     own: the variable that holds the module. opening: the line of its first call, and the next line of the stack then.
@@ -136,7 +136,7 @@ class Frame:
             self.parts, self.part, self.runs_in_turns = (
                 statements(line.text, self.own),
                 0,
-                runs_in_turns(line.text),
+                runs_in_turns(line.text, self.own),
             )
             self.opened = line.number
         self.line, self.statement = line, self.parts[self.part]
@@ -152,7 +152,7 @@ class Frame:
                 return line.number > self.opened and closes(line.text)
             is_again = bool(self.called and inner) and is_alike(self.called, inner)
             return self.line.number != line.number and self.ran < self.statement.times and not is_again
-        if not (self.statement.is_piece and statements(line.text)[0].is_piece):
+        if not (self.statement.is_piece and statements(line.text, self.own)[0].is_piece):
             return False
         return self.opened <= line.number < self.line.number or continues(line, self.line)
 
@@ -240,7 +240,12 @@ def is_next_turn(caller: Statement, before: str, now: str) -> bool:
 
 def is_alike(module: str, other: str) -> bool:
     """Whether two modules are the same, or have the same place in two parts of a list."""
-    return _NUMBERED.sub("#", module) == _NUMBERED.sub("#", other)
+    return _without_numbers(module) == _without_numbers(other)
+
+
+@lru_cache(maxsize=4096)
+def _without_numbers(module: str) -> str:
+    return _NUMBERED.sub("#", module)
 
 
 def has_dtype(node: Node) -> bool:
