@@ -74,7 +74,7 @@ class References:
         self.modules: list[tuple[int, int]] = []  # first and last call of each run of a module
         self.reads = reads  # by place, as the next two
         self.owners = [[memory_of.get(value, value) for value in read] for read in self.reads]
-        self.results = [tuple([name for name in node.outputs if name is not None]) for node in nodes]
+        self.results = [tuple(filter(None, node.outputs)) for node in nodes]
         self.last_read = {value: place for place, read in enumerate(self.reads) for value in read}
         self.made = {name: place for place, names in enumerate(self.results) for name in names}
         self.own = module_variables(nodes)
@@ -91,9 +91,12 @@ class References:
     def lifetimes(self) -> Lifetimes:
         """How long Python refers to each tensor."""
         lines: tuple[CodeLine, ...] = ()
+        python = modules = None
         reads = self.reads
         for place, node in enumerate(self.nodes):
-            lines = code_lines(node.python_stack, node.module_stack) or lines
+            if node.python_stack is not python or node.module_stack is not modules:
+                python, modules = node.python_stack, node.module_stack
+                lines = code_lines(python, modules) or lines
             self.enter(lines, place)
             operator = node.operator
             if operator.name in _JOINS:
@@ -104,10 +107,10 @@ class References:
                 self.distributions.update(self.results[place])
         self.leave(0, len(self.nodes) - 1)
         self.hold_arguments()
-        used = {self.memory_of.get(value, value): place for value, place in self.last_read.items()}
-        longer = [
-            name for name, last in self.assumed.items() if used.get(name, -1) < last >= self.until[name]
-        ]
+        longer = [name for name, last in self.assumed.items() if last >= self.until[name]]
+        if longer:
+            used = {self.memory_of.get(value, value): place for value, place in self.last_read.items()}
+            longer = [name for name in longer if used.get(name, -1) < self.assumed[name]]
         return Lifetimes(self.until, frozenset(longer))
 
     def hold(self, values: Iterable[str], last: int) -> None:
@@ -171,6 +174,8 @@ class References:
     def still_running(self, lines: Sequence[CodeLine]) -> int:
         """How many of the frames go on; all above one whose line has changed have returned."""
         for depth, (frame, line) in enumerate(zip(self.frames, lines, strict=False)):
+            if frame.line is line:
+                continue
             if not frame.runs(line):
                 return depth
             if depth and frame.begins_again(lines, depth):
@@ -399,7 +404,18 @@ class References:
 
     def hold_arguments(self) -> None:
         """What a module is given from outside lives until its forward returns."""
-        used = [[(self.made[value], value) for value in read if value in self.made] for read in self.reads]
-        for first, last in self.modules:
-            given = [value for read in used[first : last + 1] for place, value in read if place < first]
-            self.hold(given, last)
+        modules = self.modules[::-1]  # each before those inside of it
+        inner, around = (
+            [-1] * len(self.nodes),
+            [],
+        )  # the innermost module of each call; the one around each module
+        for number, (first, last) in enumerate(modules):
+            around.append(inner[first])
+            inner[first : last + 1] = [number] * (last + 1 - first)
+        for read, number in zip(self.reads, inner, strict=True):
+            for value in read if number >= 0 else ():
+                made, holder = self.made.get(value, len(inner)), number
+                if made < modules[holder][0]:
+                    while around[holder] >= 0 and made < modules[around[holder]][0]:
+                        holder = around[holder]
+                    self.hold((value,), modules[holder][1])

@@ -98,7 +98,8 @@ def _unknown(call: PricedCall, values: Mapping[str, Value]) -> PricedCall:
     if gradient is not None:
         gradient = replace(gradient, results=frozenset(each for each in gradient.results if each < results))
     estimate = _as_recorded(call, values)
-    return replace(call, node=node, estimate=estimate, gradient=gradient, form=None)
+    form = None if call.form is None else -1 - call.form  # equal calls stay equal, and are no others
+    return replace(call, node=node, estimate=estimate, gradient=gradient, form=form)
 
 
 # Kinds of operators whose results are their operand, in another order.

@@ -143,10 +143,16 @@ def code_lines(python_stack: str, module_stack: str) -> tuple[CodeLine, ...]:
     modules = _modules(module_stack)
     depth, last = -1, len(modules) - 1
     lines: list[CodeLine] = []
-    for file, number, function, text in _frames(python_stack):
-        depth += function == "forward" and depth < last
-        lines.append(CodeLine(file, function, number, text, modules[max(0, depth)]))
+    for frame in _frames(python_stack):
+        depth += depth < last and frame[1] == "forward"
+        lines.append(_line(frame, modules[max(0, depth)]))
     return tuple(lines)
+
+
+@lru_cache(maxsize=4096)
+def _line(frame: tuple[str, str, int, str], module: str) -> CodeLine:
+    """A line of a frame in a module; equal ones are one object, and compared as such."""
+    return CodeLine(*frame, module)
 
 
 @lru_cache(maxsize=4096)
@@ -163,11 +169,11 @@ def _module(entry: str) -> str | None:
 
 
 @lru_cache(maxsize=1024)
-def _frames(python_stack: str) -> list[tuple[str, int, str, str]]:
-    """File, line, function and text of each line of a stack; equal layers share the stack."""
+def _frames(python_stack: str) -> list[tuple[str, str, int, str]]:
+    """File, function, number and text of each line of a stack; equal layers share the stack."""
     found = _LINE.findall(python_stack)[:_MOST_FRAMES]
     return [
-        (file, int(number), function, text.strip())
+        (file, function, int(number), text.strip())
         for file, number, function, text in found
         if not _OF_EXPORT.search(file)
     ]
