@@ -64,7 +64,7 @@ _FACTS: dict[Fact, tuple[str, str]] = {
 def has_fact(fact: Fact, file: str, text: str) -> bool:
     """Whether something is known of a line of a file."""
     path, words = _FACTS[fact]
-    return re.search(words, text) is not None and re.search(path, file) is not None
+    return re.search(path, file) is not None and re.search(words, text) is not None
 
 
 _NUMBERED = re.compile(r"(?<![^.])\d+(?![^.])")  # a part of a module's path that is a number
@@ -258,10 +258,13 @@ def has_dtype(node: Node) -> bool:
 def module_variables(nodes: Sequence[Node]) -> dict[str, str]:
     """By file: the variable that holds the module whose forward runs, as its calls of other modules show it."""
     found: dict[str, str] = {}
-    for stack, modules, module in dict.fromkeys((n.python_stack, n.module_stack, n.module) for n in nodes):
+    for stack, modules, module in dict.fromkeys([(n.python_stack, n.module_stack, n.module) for n in nodes]):
         lines = code_lines(stack, modules)
-        for line, inner in zip(lines, [*(line.module for line in lines[1:]), module], strict=False):
-            if line.file not in found and inner != line.module:
+        for depth, line in enumerate(lines):
+            if line.file in found:
+                continue
+            inner = lines[depth + 1].module if depth + 1 < len(lines) else module
+            if inner != line.module:
                 name = module_variable(line.text, inner.removeprefix(line.module).removeprefix("."))
                 found.update({line.file: name} if name else {})
     return found

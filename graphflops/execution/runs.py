@@ -21,7 +21,7 @@ from graphflops.execution.frames import References
 from graphflops.execution.layouts import Layouts
 from graphflops.execution.python_frame import Lifetimes
 from graphflops.graph import Ref
-from graphflops.passes.program import PricedGraph
+from graphflops.passes.program import PricedCall, PricedGraph
 from graphflops.tensor import TensorType
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from graphflops.devices import Platform
     from graphflops.execution.composites import Expanded
     from graphflops.graph import EagerRun, Graph, Node
-    from graphflops.passes.program import MemoryUse, PricedCall, PricedProgram
+    from graphflops.passes.program import MemoryUse, PricedProgram
 
 _OPERATOR = "unknown"  # no operator's spelling: of the kind `other`, without names of arguments
 
@@ -86,6 +86,8 @@ def _agree(ours: Value, value: Value) -> bool:
 
 def _as_recorded(call: PricedCall, values: Mapping[str, Value]) -> Estimate:
     """The estimate of a call with the types that the program's values have."""
+    if not call.node.outputs and not call.estimate.out:
+        return call.estimate  # of checks, of which each layer has several
     out = tuple(None if name is None else values.get(name) for name in call.node.outputs)
     return replace(call.estimate, out=out)
 
@@ -99,7 +101,7 @@ def _unknown(call: PricedCall, values: Mapping[str, Value]) -> PricedCall:
         gradient = replace(gradient, results=frozenset(each for each in gradient.results if each < results))
     estimate = _as_recorded(call, values)
     form = None if call.form is None else -1 - call.form  # equal calls stay equal, and are no others
-    return replace(call, node=node, estimate=estimate, gradient=gradient, form=form)
+    return PricedCall(node, call.uses, estimate, gradient, call.row, form)
 
 
 # Kinds of operators whose results are their operand, in another order.

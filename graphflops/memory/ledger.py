@@ -94,7 +94,8 @@ def at_sizes(
     formulas are those of the requested bytes and a number, which is exact at these sizes.
     """
     timeline = entry.timeline
-    moment = peak_moment(timeline, values)
+    sizes = _sizes(timeline, values)
+    moment = _most(timeline, sizes, values)
     row = timeline.rows[moment]
     parts: dict[str, list[Dim]] = {name: [] for name in ENTRIES.values()}
     for held in timeline.held:
@@ -104,7 +105,6 @@ def at_sizes(
     if entry.workspaces is None:
         del sums["workspaces"]
     peak = replace(entry, **sums, peak_node=rows[row].node if row != OPTIMIZER else "")
-    sizes = _sizes(timeline, values)
     known = [size for size in sizes if size is not None and size >= 0]
     if len(known) < len(sizes):
         return replace(peak, allocated_peak=None, reserved_peak=None, device_total=None)
@@ -184,7 +184,11 @@ def _is_convolution(rows: Sequence[Row], row: int) -> bool:
 
 def peak_moment(timeline: Timeline, values: Mapping[str, int]) -> int:
     """The moment at which most is alive; a size without a value is taken to be large."""
-    sizes = _sizes(timeline, values)
+    return _most(timeline, _sizes(timeline, values), values)
+
+
+def _most(timeline: Timeline, sizes: Sequence[int | None], values: Mapping[str, int]) -> int:
+    """The same. sizes: by entry."""
     if None in sizes:
         names = {name for one in timeline.held if isinstance(one.bytes, Expr) for name in one.bytes.symbols}
         sizes = _sizes(timeline, {**dict.fromkeys(names, _SOME_SIZE), **values})
@@ -194,11 +198,9 @@ def peak_moment(timeline: Timeline, values: Mapping[str, int]) -> int:
 
 def _sizes(timeline: Timeline, values: Mapping[str, int]) -> list[int | None]:
     """Bytes of each entry; None where a size has no value."""
-    known: dict[Dim, int | None] = {}
-    for held in timeline.held:
-        if held.bytes not in known:
-            known[held.bytes] = evaluate(held.bytes, values)
-    return [known[held.bytes] for held in timeline.held]
+    sizes = [held.bytes for held in timeline.held]
+    known = {size: evaluate(size, values) for size in set(sizes)}
+    return [known[size] for size in sizes]
 
 
 def on_device(entry: PhaseMemory, device: Device) -> PhaseMemory:

@@ -50,24 +50,26 @@ class Moment(NamedTuple):
 def moments(timeline: Timeline, sizes: Sequence[int]) -> list[Moment]:
     """What each moment of a run takes and gives back; what outlives the run is given back at its end. sizes: by entry."""
     found = [Moment([], [], []) for _ in timeline.rows]
-    buffers: list[int] = []
-    for entry, held in enumerate(timeline.held):
-        if not sizes[entry] or held.kind in BEFORE:
+    buffers: list[tuple[int, int]] = []
+    longer: list[tuple[int, int]] = []
+    for entry, (_, kind, first, last, _) in enumerate(timeline.held):
+        if not sizes[entry] or kind in BEFORE:
             continue
-        if held.kind in _KEPT:
-            found[-1 if held.kind == "optimizer" else held.first].kept.append(entry)
+        if kind in _KEPT:
+            found[-1 if kind == "optimizer" else first].kept.append(entry)
+            continue
+        if first == last:
+            found[last].freed.append(entry)
         else:
-            if held.first == held.last:
-                found[held.last].freed.append(entry)
-            if held.kind in _BUFFERS:
-                buffers.append(entry)
-            else:
-                found[held.first].taken.append(entry)
-    for entry in buffers:
-        found[timeline.held[entry].first].taken.append(entry)
-    for entry, held in enumerate(timeline.held):
-        if sizes[entry] and held.first != held.last and held.kind not in (*BEFORE, *_KEPT):
-            found[held.last].freed.append(entry)
+            longer.append((last, entry))
+        if kind in _BUFFERS:
+            buffers.append((first, entry))
+        else:
+            found[first].taken.append(entry)
+    for first, entry in buffers:
+        found[first].taken.append(entry)
+    for last, entry in longer:
+        found[last].freed.append(entry)
     return found
 
 
