@@ -114,10 +114,11 @@ class References:
         return Lifetimes(self.until, frozenset(longer))
 
     def hold(self, values: Iterable[str], last: int) -> None:
+        until = self.until
         for value in values:
             owner = self.memory_of.get(value)
-            if owner is not None and self.until.get(owner, -1) < last:
-                self.until[owner] = last
+            if owner is not None and until.get(owner, -1) < last:
+                until[owner] = last
 
     def enter(self, lines: Sequence[CodeLine], place: int) -> None:
         """Make `lines` the functions that run: those that have returned are left, statements that are done are closed."""
@@ -207,9 +208,10 @@ class References:
         """A variable no longer holds what it held, from the call after `last` on."""
         values = frame.variables.pop(name, ())
         self.hold(values, last)
-        if name.startswith("#"):
+        if name[:1] == "#":
             self.assumed.update((self.memory_of.get(value, value), last) for value in values)
-        self.hold(frame.let_go_beside(name, last), last)
+        if frame.beside or frame.unsure:
+            self.hold(frame.let_go_beside(name, last), last)
 
     def assign(self, frame: Frame, following: CodeLine | None = None) -> None:
         """The statement of a frame is done: its variables hold what it made, and no longer what they held before.
@@ -217,7 +219,8 @@ class References:
         following: the next line of the function. Operands of a statement that opened there live until it is done.
         """
         last, statement = self.last, frame.statement
-        self.hold(frame.locals, last)
+        if frame.locals:
+            self.hold(frame.locals, last)
         if frame.unsure:
             for beside, until in frame.beside_of_tuples(self.variables_read(frame)):
                 self.hold(beside, until)
@@ -237,7 +240,7 @@ class References:
             frame.variables[f"[]{last}"] = (*self.results[last], *made)
         values = self.assigned(frame, made)
         for target, held in zip(statement.targets, values, strict=True):
-            name = target.replace("#", f"#{frame.opened}.")
+            name = target.replace("#", f"#{frame.opened}.") if "#" in target else target
             kept = frame.variables.get(name, ()) if name.endswith("[]") else ()  # another element each time
             if not kept:
                 self.unbind(frame, name, last)
@@ -317,9 +320,10 @@ class References:
     def read_later(self, frame: Frame) -> list[str]:
         """What a statement makes and later ones read, a tensor and its views once."""
         found: dict[str, str] = {}
-        for names in self.results[frame.first : self.last + 1]:
+        last, last_read = self.last, self.last_read
+        for names in self.results[frame.first : last + 1]:
             for name in names:
-                if self.last_read.get(name, -1) > self.last:
+                if last_read.get(name, -1) > last:
                     found[self.memory_of.get(name, name)] = name
         return [*found.values()]
 

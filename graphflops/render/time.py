@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from graphflops.base.numbered import starred
 from graphflops.base.units import interval, number, percent, rate, seconds
@@ -88,8 +89,7 @@ def _reached(time: PhaseTime) -> str:
     return ", ".join(f"{percent(part, 1)} % {of}" for part, of in parts if part is not None)
 
 
-@dataclass(slots=True)
-class Share:
+class Share(Struct):
     """The time of several calls together. bounds: seconds by what limits them."""
 
     calls: int = 0
