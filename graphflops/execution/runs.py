@@ -100,8 +100,7 @@ def _unknown(call: PricedCall, values: Mapping[str, Value]) -> PricedCall:
     if gradient is not None:
         gradient = replace(gradient, results=frozenset(each for each in gradient.results if each < results))
     estimate = _as_recorded(call, values)
-    form = None if call.form is None else -1 - call.form  # equal calls stay equal, and are no others
-    return PricedCall(node, call.uses, estimate, gradient, call.row, form)
+    return PricedCall(node, call.uses, estimate, gradient, call.row)
 
 
 # Kinds of operators whose results are their operand, in another order.

@@ -24,7 +24,6 @@ LASTING = ("weight", "buffer", "optimizer", "library")  # kinds that are alive i
 BEFORE = ("weight", "buffer", "input")  # allocated before the first moment
 _BUFFERS = ("workspace", "nested", "temporary")  # of a kernel, which takes them after its results
 _KEPT = ("library", "optimizer")  # allocated in the first run, to stay
-_RUNS = 2  # after the first one an optimizer has its state, which lies where memory was free
 _REPEATED = 3  # runs after which no run needs more
 
 
@@ -74,19 +73,22 @@ def moments(timeline: Timeline, sizes: Sequence[int]) -> list[Moment]:
 
 
 def replay(timeline: Timeline, sizes: Sequence[int], allocator: Allocator) -> list[int]:
-    """Run a timeline until memory is as in every later run; returns the bytes reserved at each moment.
+    """Run a timeline as in every later run; returns the bytes reserved at each moment.
 
-    sizes: bytes by entry of the timeline. Before the last run the cache is emptied, as people do before they measure a run
-    (`torch.cuda.empty_cache()`); the allocator's peaks are those of the last run.
+    sizes: bytes by entry of the timeline. Before the run the cache is emptied, as people do before they measure a run
+    (`torch.cuda.empty_cache()`); the allocator's peaks are those of this run. The first one, after which an optimizer has
+    its state, which lies where memory was free, is run here until all that it leaves is there.
     """
     _load(timeline, sizes, allocator)
     order = moments(timeline, sizes)
-    reserved: list[int] = []
-    for number in range(_RUNS):
-        allocator.empty_cache()
-        allocator.reset_peaks()
-        reserved = _run(order, sizes, allocator, number == 0)
-    return [*accumulate(reserved, max)]
+    first = order[: max((at for at, moment in enumerate(order, 1) if moment.kept), default=0)]
+    freed = {entry for moment in first for entry in moment.freed}
+    alive = [entry for moment in first for entry in moment.taken if entry not in freed]
+    allocator.empty_cache()
+    _run([*first, Moment([], [], alive)], sizes, allocator, True)
+    allocator.empty_cache()
+    allocator.reset_peaks()
+    return [*accumulate(_run(order, sizes, allocator, False), max)]
 
 
 def repeat(
