@@ -101,8 +101,7 @@ class Meter:
                 self._moment(f"{node}/{peak.node}", node, (peak.bytes,), "nested")
 
     def _moment(self, node: str, name: str, buffers: Sequence[Dim], kind: HeldKind) -> None:
-        size = total(buffers)
-        self.marks.setdefault(self.live if size == 0 else self.changed(size), node)
+        self.marks.setdefault(self.changed(total(buffers)), node)
         for size in buffers:
             if size != 0:
                 self.held.append(Held(name, kind, len(self.rows), len(self.rows), size))
