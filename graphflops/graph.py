@@ -63,6 +63,7 @@ class Node:
     module, module_type: path and type of the innermost module the call was made in; "" for the top level or unknown.
     source: `file.py:12`, the innermost line of the user's own code; "" where the file records none.
     python_stack, module_stack: the call stacks of Python and of modules, as texts that calls share; "" if not recorded.
+    operator: the canonical operator behind the spelling `op`; kept, for it is asked for a dozen times a call.
     """
 
     name: str
@@ -75,15 +76,14 @@ class Node:
     source: str = ""
     python_stack: str = ""
     module_stack: str = ""
+    operator: Op = field(init=False, repr=False, compare=False)
 
-    @property
-    def operator(self) -> Op:
-        """The canonical operator behind the spelling `op`."""
-        return operator(self.op)
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "operator", operator(self.op))
 
     def arguments(self) -> dict[str, Argument]:
         """Arguments by the canonical names that `graphflops.ops` gives them."""
-        return operator(self.op).arguments(self.args, self.kwargs)
+        return self.operator.arguments(self.args, self.kwargs)
 
     def reads(self) -> tuple[str, ...]:
         """Names of the values that the call reads, in order: what `uses` gives, without the slots."""

@@ -90,7 +90,7 @@ class _Substitution:
             return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
         if not is_dataclass(value):
             return value
-        old = {entry.name: getattr(value, entry.name) for entry in fields(value)}
+        old = {entry.name: getattr(value, entry.name) for entry in fields(value) if entry.init}
         new = {name: self.of(part) for name, part in old.items()}
         changed = {name: part for name, part in new.items() if part is not old[name]}
         return replace(value, **changed) if changed else value  # type: ignore[type-var]

@@ -61,27 +61,37 @@ class References:
         self.assumed: dict[str, int] = {}  # by owner of memory that an unknown variable holds: until when
         self.frames: list[Frame] = []
         self.lines: Sequence[CodeLine] = ()
+        self.in_turns: list[tuple[int, Frame]] = []  # by depth: frames whose line has several statements
+        self.callers: list[
+            Frame
+        ] = []  # all frames but the innermost that had hidden values when it began its line
         self.last = -1  # position of the latest call
         self.modules: list[tuple[int, int]] = []  # first and last call of each run of a module
         self.reads = reads  # by place, as the next two
         self.owners = [[memory_of.get(value, value) for value in read] for read in self.reads]
-        self.results = [tuple([name for name in node.outputs if name is not None]) for node in nodes]
+        self.results = [tuple(filter(None, node.outputs)) for node in nodes]
         self.last_read = {value: place for place, read in enumerate(self.reads) for value in read}
         self.made = {name: place for place, names in enumerate(self.results) for name in names}
         self.own = module_variables(nodes)
         # Results of a softmax, also converted or with some of them dropped.
         self.distributions: set[str] = set()
-        self.readers = Counter[str]()
-        for node, read in zip(nodes, self.reads, strict=True):
-            if node.outputs and node.operator.kind != "view":
-                self.readers.update(set(read))
+        computing = zip(nodes, self.reads, strict=True)
+        self.readers = Counter(
+            value
+            for node, read in computing
+            if node.outputs and node.operator.kind != "view"
+            for value in set(read)
+        )
 
     def lifetimes(self) -> Lifetimes:
         """How long Python refers to each tensor."""
         lines: tuple[CodeLine, ...] = ()
+        python = modules = None
         reads = self.reads
         for place, node in enumerate(self.nodes):
-            lines = code_lines(node.python_stack, node.module_stack) or lines
+            if node.python_stack is not python or node.module_stack is not modules:
+                python, modules = node.python_stack, node.module_stack
+                lines = code_lines(python, modules) or lines
             self.enter(lines, place)
             operator = node.operator
             if operator.name in _JOINS:
@@ -92,17 +102,18 @@ class References:
                 self.distributions.update(self.results[place])
         self.leave(0, len(self.nodes) - 1)
         self.hold_arguments()
-        used = {self.memory_of.get(value, value): place for value, place in self.last_read.items()}
-        longer = [
-            name for name, last in self.assumed.items() if used.get(name, -1) < last >= self.until[name]
-        ]
+        longer = [name for name, last in self.assumed.items() if last >= self.until[name]]
+        if longer:
+            used = {self.memory_of.get(value, value): place for value, place in self.last_read.items()}
+            longer = [name for name in longer if used.get(name, -1) < self.assumed[name]]
         return Lifetimes(self.until, frozenset(longer))
 
     def hold(self, values: Iterable[str], last: int) -> None:
+        until = self.until
         for value in values:
             owner = self.memory_of.get(value)
-            if owner is not None and self.until.get(owner, -1) < last:
-                self.until[owner] = last
+            if owner is not None and until.get(owner, -1) < last:
+                until[owner] = last
 
     def enter(self, lines: Sequence[CodeLine], place: int) -> None:
         """Make `lines` the functions that run: those that have returned are left, statements that are done are closed."""
@@ -112,9 +123,10 @@ class References:
             if lines and has_fact("dictionary of operands", lines[-1].file, lines[-1].text):
                 variables = self.frames[-1].variables
                 variables.setdefault("**", tuple(value for values in variables.values() for value in values))
-        for depth, frame in enumerate(self.frames):
-            if frame.runs_in_turns:
-                self.follow_turns(frame, depth, place)
+            self.in_turns = [(depth, frame) for depth, frame in enumerate(self.frames) if frame.runs_in_turns]
+            self.callers = [frame for frame in self.frames[:-1] if frame.hidden]
+        for depth, frame in self.in_turns:
+            self.follow_turns(frame, depth, place)
         if self.frames and not self.frames[-1].runs_in_turns:
             self.frames[-1].count(self.nodes[place], "")
         self.last = place
@@ -158,6 +170,8 @@ class References:
     def still_running(self, lines: Sequence[CodeLine]) -> int:
         """How many of the frames go on; all above one whose line has changed have returned."""
         for depth, (frame, line) in enumerate(zip(self.frames, lines, strict=False)):
+            if frame.line is line:
+                continue
             if not frame.runs(line):
                 return depth
             if depth and frame.begins_again(lines, depth):
@@ -189,9 +203,10 @@ class References:
         """A variable no longer holds what it held, from the call after `last` on."""
         values = frame.variables.pop(name, ())
         self.hold(values, last)
-        if name.startswith("#"):
+        if name[:1] == "#":
             self.assumed.update((self.memory_of.get(value, value), last) for value in values)
-        self.hold(frame.let_go_beside(name, last), last)
+        if frame.beside or frame.unsure:
+            self.hold(frame.let_go_beside(name, last), last)
 
     def assign(self, frame: Frame, following: CodeLine | None = None) -> None:
         """The statement of a frame is done: its variables hold what it made, and no longer what they held before.
@@ -199,7 +214,8 @@ class References:
         following: the next line of the function. Operands of a statement that opened there live until it is done.
         """
         last, statement = self.last, frame.statement
-        self.hold(frame.locals, last)
+        if frame.locals:
+            self.hold(frame.locals, last)
         if frame.unsure:
             for beside, until in frame.beside_of_tuples(self.variables_read(frame)):
                 self.hold(beside, until)
@@ -219,7 +235,7 @@ class References:
             frame.variables[f"[]{last}"] = (*self.results[last], *made)
         values = self.assigned(frame, made)
         for target, held in zip(statement.targets, values, strict=True):
-            name = target.replace("#", f"#{frame.opened}.")
+            name = target.replace("#", f"#{frame.opened}.") if "#" in target else target
             kept = frame.variables.get(name, ()) if name.endswith("[]") else ()  # another element each time
             if not kept:
                 self.unbind(frame, name, last)
@@ -299,9 +315,10 @@ class References:
     def read_later(self, frame: Frame) -> list[str]:
         """What a statement makes and later ones read, a tensor and its views once."""
         found: dict[str, str] = {}
-        for names in self.results[frame.first : self.last + 1]:
+        last, last_read = self.last, self.last_read
+        for names in self.results[frame.first : last + 1]:
             for name in names:
-                if self.last_read.get(name, -1) > self.last:
+                if last_read.get(name, -1) > last:
                     found[self.memory_of.get(name, name)] = name
         return [*found.values()]
 
@@ -342,13 +359,11 @@ class References:
         """
         read = self.owners[place]
         if operator.kind not in _PASSED_THROUGH:
-            for frame in self.frames[:-1]:
-                if frame.hidden:
-                    local = (value for value in read if value in frame.hidden)
-                    frame.locals.update(v for v in local if self.maker(v).operator.name in _JOINS)
-        if not self.frames or self.frames[-1].statement.spells(node):
+            for frame in self.callers:
+                local = (value for value in read if value in frame.hidden)
+                frame.locals.update(v for v in local if self.maker(v).operator.name in _JOINS)
+        if not self.frames or (frame := self.frames[-1]).statement.spells(node):
             return
-        frame = self.frames[-1]
         inside = [value for value in read if value in frame.hidden]
         if operator.name in _BATCHED_PRODUCTS or operator.kind == "attention":
             frame.locals.update(inside)
@@ -388,7 +403,18 @@ class References:
 
     def hold_arguments(self) -> None:
         """What a module is given from outside lives until its forward returns."""
-        used = [[(self.made[value], value) for value in read if value in self.made] for read in self.reads]
-        for first, last in self.modules:
-            given = [value for read in used[first : last + 1] for place, value in read if place < first]
-            self.hold(given, last)
+        modules = self.modules[::-1]  # each before those inside of it
+        inner, around = (
+            [-1] * len(self.nodes),
+            [],
+        )  # the innermost module of each call; the one around each module
+        for number, (first, last) in enumerate(modules):
+            around.append(inner[first])
+            inner[first : last + 1] = [number] * (last + 1 - first)
+        for read, number in zip(self.reads, inner, strict=True):
+            for value in read if number >= 0 else ():
+                made, holder = self.made.get(value, len(inner)), number
+                if made < modules[holder][0]:
+                    while around[holder] >= 0 and made < modules[around[holder]][0]:
+                        holder = around[holder]
+                    self.hold((value,), modules[holder][1])

@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Literal, NamedTuple
+
+from msgspec import Struct, field
 
 from graphflops.execution.source_lines import (
     CodeLine,
@@ -60,7 +61,7 @@ _FACTS: dict[Fact, tuple[str, str]] = {
 def has_fact(fact: Fact, file: str, text: str) -> bool:
     """Whether something is known of a line of a file."""
     path, words = _FACTS[fact]
-    return re.search(words, text) is not None and re.search(path, file) is not None
+    return re.search(path, file) is not None and re.search(words, text) is not None
 
 
 _NUMBERED = re.compile(r"(?<![^.])\d+(?![^.])")  # a part of a module's path that is a number
@@ -77,8 +78,7 @@ class Lifetimes(NamedTuple):
     assumed: frozenset[str]
 
 
-@dataclass(slots=True)
-class Frame:
+class Frame(Struct):
     """A function that is running.
 
     own: the variable that holds the module. opening: the line of its first call, and the next line of the stack then.
@@ -133,7 +133,7 @@ class Frame:
             self.parts, self.part, self.runs_in_turns = (
                 statements(line.text, self.own),
                 0,
-                runs_in_turns(line.text),
+                runs_in_turns(line.text, self.own),
             )
             self.opened = line.number
         self.line, self.statement = line, self.parts[self.part]
@@ -149,7 +149,7 @@ class Frame:
                 return line.number > self.opened and closes(line.text)
             is_again = bool(self.called and inner) and is_alike(self.called, inner)
             return self.line.number != line.number and self.ran < self.statement.times and not is_again
-        if not (self.statement.is_piece and statements(line.text)[0].is_piece):
+        if not (self.statement.is_piece and statements(line.text, self.own)[0].is_piece):
             return False
         return self.opened <= line.number < self.line.number or continues(line, self.line)
 
@@ -237,7 +237,12 @@ def is_next_turn(caller: Statement, before: str, now: str) -> bool:
 
 def is_alike(module: str, other: str) -> bool:
     """Whether two modules are the same, or have the same place in two parts of a list."""
-    return _NUMBERED.sub("#", module) == _NUMBERED.sub("#", other)
+    return _without_numbers(module) == _without_numbers(other)
+
+
+@lru_cache(maxsize=4096)
+def _without_numbers(module: str) -> str:
+    return _NUMBERED.sub("#", module)
 
 
 def has_dtype(node: Node) -> bool:
@@ -250,10 +255,13 @@ def has_dtype(node: Node) -> bool:
 def module_variables(nodes: Sequence[Node]) -> dict[str, str]:
     """By file: the variable that holds the module whose forward runs, as its calls of other modules show it."""
     found: dict[str, str] = {}
-    for stack, modules, module in dict.fromkeys((n.python_stack, n.module_stack, n.module) for n in nodes):
+    for stack, modules, module in dict.fromkeys([(n.python_stack, n.module_stack, n.module) for n in nodes]):
         lines = code_lines(stack, modules)
-        for line, inner in zip(lines, [*(line.module for line in lines[1:]), module], strict=False):
-            if line.file not in found and inner != line.module:
+        for depth, line in enumerate(lines):
+            if line.file in found:
+                continue
+            inner = lines[depth + 1].module if depth + 1 < len(lines) else module
+            if inner != line.module:
                 name = module_variable(line.text, inner.removeprefix(line.module).removeprefix("."))
                 found.update({line.file: name} if name else {})
     return found

@@ -73,6 +73,8 @@ def _agree(ours: Value, value: Value) -> bool:
 
 def _as_recorded(call: PricedCall, values: Values) -> Estimate:
     """The estimate of a call with the types that the program's values have."""
+    if not call.node.outputs and not call.estimate.out:
+        return call.estimate  # of checks, of which each layer has several
     out = tuple(None if name is None else values.get(name) for name in call.node.outputs)
     return replace(call.estimate, out=out)
 
@@ -85,7 +87,7 @@ def _unknown(call: PricedCall, values: Values) -> PricedCall:
     if gradient is not None:
         gradient = replace(gradient, results=frozenset(each for each in gradient.results if each < results))
     estimate = _as_recorded(call, values)
-    return replace(call, node=node, estimate=estimate, gradient=gradient, form=None)
+    return PricedCall(node, call.uses, estimate, gradient, call.row)
 
 
 # Kinds of operators whose results are their operand, in another order.

@@ -15,10 +15,14 @@ import re
 import warnings
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from typing import NamedTuple
+from itertools import product
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from graphflops.exporters.sources import module_path
 from graphflops.graph import Node
+from graphflops.ops import operator
 
 _LINE = re.compile(
     r'^[ \t]*File "([^"\n]{1,4096})", line (\d+), in (\S{1,256})\n[ \t]*([^\n]{0,4096})', re.MULTILINE
@@ -55,7 +59,7 @@ _CASTS = frozenset({"to", "float", "half", "bfloat16", "double", "type", "type_a
 _JOINS = ("cat", "stack")  # how names of torch's functions end that join tensors
 
 
-class CodeLine(NamedTuple):
+class CodeLine(Struct, frozen=True):
     """One line of a call stack: the module whose forward it is part of, and its text."""
 
     file: str
@@ -65,7 +69,7 @@ class CodeLine(NamedTuple):
     module: str
 
 
-class Statement(NamedTuple):
+class Statement(Struct, frozen=True):
     """One statement of a line; by default a piece of one, of which nothing is known.
 
     is_open: operands stand on later lines. targets: the variables that it binds, one for each element of a tuple;
@@ -97,19 +101,29 @@ class Statement(NamedTuple):
 
     def spells(self, node: Node, child: str = "") -> bool:
         """Whether it calls an operator by name; or `child`, the module of its function's module that the call is part of."""
-        operator = node.operator
         if child:
             return not self.called.isdisjoint(_module_words(child))
-        is_cast = operator.kind == "cast" and not _CASTS.isdisjoint(self.called)
-        return is_cast or operator.word.strip("_") in self.called or operator.kind in self.kinds
+        return _spells(self.called, self.kinds, node.op)
 
     def ends_with(self, node: Node, child: str) -> bool:
         """Whether a call is one of what it runs last."""
         if child:
             return any(name in ("", *_module_words(child)) for name in self.runs_last)
-        names, operator = tuple(filter(None, self.runs_last)), node.operator
-        is_cast = operator.kind == "cast" and not _CASTS.isdisjoint(names)
-        return is_cast or operator.word.strip("_").startswith(names)
+        return _ends_with(self.runs_last, node.op)
+
+
+@lru_cache(maxsize=4096)
+def _spells(called: frozenset[str], kinds: frozenset[str], op: str) -> bool:
+    spelled = operator(op)
+    is_cast = spelled.kind == "cast" and not _CASTS.isdisjoint(called)
+    return is_cast or spelled.word.strip("_") in called or spelled.kind in kinds
+
+
+@lru_cache(maxsize=4096)
+def _ends_with(runs_last: tuple[str, ...], op: str) -> bool:
+    names, spelled = tuple(filter(None, runs_last)), operator(op)
+    is_cast = spelled.kind == "cast" and not _CASTS.isdisjoint(names)
+    return is_cast or spelled.word.strip("_").startswith(names)
 
 
 @lru_cache(maxsize=4096)
@@ -126,14 +140,26 @@ def code_lines(python_stack: str, module_stack: str) -> tuple[CodeLine, ...]:
 
     Each forward in a stack is that of the next module; further ones are inherited by the last.
     """
-    found = [_module(entry) for entry in module_stack.split(";")]
-    modules = [path for path in found if path is not None] or [""]
+    modules = _modules(module_stack)
     depth, last = -1, len(modules) - 1
     lines: list[CodeLine] = []
-    for file, number, function, text in _frames(python_stack):
-        depth += function == "forward" and depth < last
-        lines.append(CodeLine(file, function, number, text, modules[max(0, depth)]))
+    for frame in _frames(python_stack):
+        depth += depth < last and frame[1] == "forward"
+        lines.append(_line(frame, modules[max(0, depth)]))
     return tuple(lines)
+
+
+@lru_cache(maxsize=4096)
+def _line(frame: tuple[str, str, int, str], module: str) -> CodeLine:
+    """A line of a frame in a module; equal ones are one object, and compared as such."""
+    return CodeLine(*frame, module)
+
+
+@lru_cache(maxsize=4096)
+def _modules(module_stack: str) -> list[str]:
+    """The paths of the modules of a stack, outermost first; one without a path for none."""
+    found = [_module(entry) for entry in module_stack.split(";")]
+    return [path for path in found if path is not None] or [""]
 
 
 @lru_cache(maxsize=4096)
@@ -143,11 +169,11 @@ def _module(entry: str) -> str | None:
 
 
 @lru_cache(maxsize=1024)
-def _frames(python_stack: str) -> list[tuple[str, int, str, str]]:
-    """File, line, function and text of each line of a stack; equal layers share the stack."""
+def _frames(python_stack: str) -> list[tuple[str, str, int, str]]:
+    """File, function, number and text of each line of a stack; equal layers share the stack."""
     found = _LINE.findall(python_stack)[:_MOST_FRAMES]
     return [
-        (file, int(number), function, text.strip())
+        (file, function, int(number), text.strip())
         for file, number, function, text in found
         if not _OF_EXPORT.search(file)
     ]
@@ -161,21 +187,17 @@ def statements(text: str, own: str = "") -> tuple[Statement, ...]:
     """
     found: list[Statement] = []
     for tree in _simple(_parsed(text)):
-        for part in ast.walk(tree):
-            if isinstance(part, ast.Attribute) and isinstance(part.value, ast.Name) and part.value.id == own:
-                part.attr = f".{part.attr}"
         alias = _alias(tree)
         if alias and found:
-            found[-1] = found[-1]._replace(aliases=(*found[-1].aliases, alias))
-        elif not alias and not (found and _runs_nothing(tree)):
-            found.append(_statement(tree))
+            found[-1] = replace(found[-1], aliases=(*found[-1].aliases, alias))
+        elif not alias and not (found and _runs_nothing(tree, own)):
+            found.append(_statement(tree, own))
     if found and (bound := _BINDING.match(text)):
-        found[0] = found[0]._replace(targets=_BOUND_ABOVE[bound[1]])
+        found[0] = replace(found[0], targets=_BOUND_ABOVE[bound[1]])
     if found and opens(text):
         last = found[-1]
-        found[-1] = last._replace(
-            is_open=True, given=last.given or ("",) * (last.calls_variable or bool(last.called))
-        )
+        given = last.given or ("",) * (last.calls_variable or bool(last.called))
+        found[-1] = replace(last, is_open=True, given=given)
     return tuple(found) or (Statement(),)
 
 
@@ -194,9 +216,10 @@ def module_variable(text: str, path: str) -> str:
 
 
 @lru_cache(maxsize=4096)
-def runs_in_turns(text: str) -> bool:
-    """Whether a line has several statements, or a loop with its body."""
-    return len(statements(text)) > 1 or (text.startswith(_LOOPS) and not statements(text)[0].is_piece)
+def runs_in_turns(text: str, own: str = "") -> bool:
+    """Whether a line has several statements, or a loop with its body. own: as above."""
+    found = statements(text, own)
+    return len(found) > 1 or (text.startswith(_LOOPS) and not found[0].is_piece)
 
 
 def opens(text: str) -> bool:
@@ -215,6 +238,7 @@ def continues(line: CodeLine, before: CodeLine) -> bool:
     return line.number > before.number and (is_open or line.text.startswith(_CONTINUING))
 
 
+@lru_cache(maxsize=512)
 def _parsed(text: str) -> list[ast.stmt]:
     """The statements of a line, brackets closed; none for a line from the middle of a statement."""
     text = _BINDING.sub("_ =", text)
@@ -223,14 +247,13 @@ def _parsed(text: str) -> list[ast.stmt]:
         return []
     for begin, end in (("elif ", "if "), ("else:", "if 1:")):
         text = end + text.removeprefix(begin) if text.startswith(begin) else text
-    for operand in ("", " 0"):
-        for end in ("", " pass", ": pass"):
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                try:
-                    return ast.parse(text.removesuffix("\\") + operand + closing + end).body
-                except (SyntaxError, ValueError, RecursionError, MemoryError):
-                    continue
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for operand, end in product(("", " 0"), ("", " pass", ": pass")):
+            try:
+                return ast.parse(text.removesuffix("\\") + operand + closing + end).body
+            except (SyntaxError, ValueError, RecursionError, MemoryError):
+                continue
     return []
 
 
@@ -263,20 +286,21 @@ def _alias(tree: ast.stmt) -> tuple[str, str] | None:
     return None
 
 
-def _runs_nothing(tree: ast.stmt) -> bool:
+def _runs_nothing(tree: ast.stmt, own: str) -> bool:
     """Whether a statement only keeps what it is given: `found.append(x)`."""
     match tree:
-        case ast.Expr(ast.Call(ast.Attribute(_, "append"), [ast.Name()])):
-            return True
+        case ast.Expr(ast.Call(ast.Attribute(of, "append"), [ast.Name()])):
+            return not (isinstance(of, ast.Name) and of.id == own)
     return False
 
 
-def _statement(tree: ast.stmt) -> Statement:
+def _statement(tree: ast.stmt, own: str) -> Statement:
     """The facts of one statement. What an expression makes by itself is not known: it may be part of a longer one."""
     value = next((part for name in ("value", "iter", "test") if (part := getattr(tree, name, None))), tree)
     if isinstance(tree, ast.AugAssign):
         value = ast.BinOp(tree.target, tree.op, tree.value)
     parts = [*ast.walk(value)]
+    words = {part: _words(part, own) for part in parts}
     targets = _targets(tree) or tuple(part.target.id for part in parts if isinstance(part, ast.NamedExpr))
     first, is_last = _first_call(value), isinstance(tree, ast.Return)
     last = value
@@ -292,12 +316,13 @@ def _statement(tree: ast.stmt) -> Statement:
         given=_given(first),
         takes_first=_takes_first(value),
         joins=any(
-            any(word.endswith(_JOINS) for word in _words(part)) and any(_given(part)[:1]) for part in parts
+            any(word.endswith(_JOINS) for word in spelled) and any(_given(part)[:1])
+            for part, spelled in words.items()
         ),
-        called=frozenset(word for part in parts for word in _words(part) if word),
+        called=frozenset(word for spelled in words.values() for word in spelled if word),
         kinds=frozenset(kind for part in parts for kind in _KINDS.get(type(part), ())),
-        runs_last=_words(last),
-        times=sum(_words(part) == _words(last) for part in parts if part is last or _computes(part)),
+        runs_last=words[last],
+        times=sum(words[part] == words[last] for part in parts if part is last or _computes(part)),
         returns=tuple(part.id for part in getattr(value, "elts", ()) if isinstance(part, ast.Name)) * is_last,
     )
 
@@ -369,18 +394,21 @@ def _takes_first(value: ast.AST) -> bool:
     return False
 
 
-def _words(value: ast.AST) -> tuple[str, ...]:
+def _words(value: ast.AST, own: str) -> tuple[str, ...]:
     """Words of what an expression runs last: of operators, or a module's; "" for what a variable holds; () if not known."""
-    match value:
-        case ast.BinOp(_, operation, _) | ast.UnaryOp(operation):
-            return _WORDS.get(type(operation), ())
-        case ast.Call(ast.Attribute(_, word)):
-            return (word,)
-        case ast.Call(ast.Subscript(ast.Attribute(_, word), ast.Constant(int(number)))):
-            return (f"{word}.{number}",)
-        case ast.Call():
+    if isinstance(value, (ast.BinOp, ast.UnaryOp)):
+        return _WORDS.get(type(value.op), ())
+    if not isinstance(value, ast.Call):
+        return ()
+    match value.func:
+        case ast.Attribute(of, word):
+            number = ""
+        case ast.Subscript(ast.Attribute(of, word), ast.Constant(int(index))):
+            number = f".{index}"
+        case _:
             return ("",)
-    return ()
+    is_own = isinstance(of, ast.Name) and of.id == own
+    return (f".{word}{number}" if is_own else word + number,)
 
 
 def _computes(part: ast.AST) -> bool:

@@ -258,11 +258,12 @@ class Forms:
         if call.form is None:
             return results(call)
         operands = tuple(map(self.kinds.get, call.uses))
-        made = tuple([None if name is None else self.types.get(name) for name in call.node.outputs])
+        made = tuple(map(self.types.get, call.node.outputs))  # type: ignore[arg-type]
         key = (call.form, call.gradient is None, operands, made)
-        if key not in self._laid:
-            self._laid[key] = len(self._laid), results(call)
-        self.numbers[call.node.name], found = self._laid[key]
+        known = self._laid.get(key)
+        if known is None:
+            known = self._laid[key] = len(self._laid), results(call)
+        self.numbers[call.node.name], found = known
         return found
 
     def of(self, call: PricedCall) -> int | None:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from functools import cache
 from math import ceil, exp, log2
 from pathlib import Path
@@ -32,8 +31,7 @@ _BITS = {"g": 1e9, "t": 1e12}
 _SHAPE = "8x400Gbit (network links of a node x rate of each), or 4:4x200Gbit for nodes of 4 devices"
 
 
-@dataclass(frozen=True)
-class Network:
+class Network(msgspec.Struct, frozen=True):
     """Devices of one profile in nodes. is_given: whether a user named the links between nodes."""
 
     device: Device
@@ -56,8 +54,7 @@ class Network:
         )
 
 
-@dataclass(frozen=True)
-class BetweenNodes:
+class BetweenNodes(msgspec.Struct, frozen=True):
     """What NCCL reaches between nodes. share: of the line rate. latency_seconds: of a step by algorithm and protocol."""
 
     share: float

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Callable
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 MIB = 2**20
 _UNIT = 512  # bytes that sizes are rounded to
@@ -27,8 +28,7 @@ class OutOfMemory(Exception):
     """No memory is left on the device, after all unused segments were returned to it."""
 
 
-@dataclass(slots=True, eq=False)
-class Block:
+class Block(Struct, eq=False):
     """A part of a segment. requested: bytes that its user asked for. is_mapped: False for addresses without memory."""
 
     address: int
@@ -41,8 +41,7 @@ class Block:
     is_mapped: bool = True
 
 
-@dataclass(slots=True, eq=False)
-class Pool:
+class Pool(Struct, eq=False):
     """The free blocks of one size class and stream.
 
     free: by size and address, the order of best fit. unmapped: by address.
@@ -105,8 +104,7 @@ class Allocator:
             except OutOfMemory:
                 self.empty_cache()
                 block = self._taken(pool, rounded)
-        remaining = block.size - rounded
-        if self._splits(pool, remaining):
+        if block.size != rounded and self._splits(pool, block.size - rounded):
             self._split(block, rounded)
         block.is_used, block.requested = True, size
         self.requested += size

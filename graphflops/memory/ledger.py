@@ -85,7 +85,8 @@ def at_sizes(entry: PhaseMemory, values: Values, allocator: Allocator, rows: Seq
     formulas are those of the requested bytes and a number, which is exact at these sizes.
     """
     timeline = entry.timeline
-    moment = peak_moment(timeline, values)
+    sizes = _sizes(timeline, values)
+    moment = _most(timeline, sizes, values)
     row = timeline.rows[moment]
     parts: dict[str, list[Dim]] = {name: [] for name in ENTRIES.values()}
     for held in timeline.held:
@@ -95,7 +96,6 @@ def at_sizes(entry: PhaseMemory, values: Values, allocator: Allocator, rows: Seq
     if entry.workspaces is None:
         del sums["workspaces"]
     peak = replace(entry, **sums, peak_node=rows[row].node if row != OPTIMIZER else "")
-    sizes = _sizes(timeline, values)
     known = [size for size in sizes if size is not None and size >= 0]
     if len(known) < len(sizes):
         return replace(peak, allocated_peak=None, reserved_peak=None, device_total=None)
@@ -165,7 +165,11 @@ def known_sizes(entry: PhaseMemory, values: Values) -> list[int]:
 
 def peak_moment(timeline: Timeline, values: Values) -> int:
     """The moment at which most is alive; a size without a value is taken to be large."""
-    sizes = _sizes(timeline, values)
+    return _most(timeline, _sizes(timeline, values), values)
+
+
+def _most(timeline: Timeline, sizes: Sequence[int | None], values: Mapping[str, int]) -> int:
+    """The same. sizes: by entry."""
     if None in sizes:
         names = {name for one in timeline.held if isinstance(one.bytes, Expr) for name in one.bytes.symbols}
         sizes = _sizes(timeline, {**dict.fromkeys(names, _SOME_SIZE), **values})
@@ -175,11 +179,9 @@ def peak_moment(timeline: Timeline, values: Values) -> int:
 
 def _sizes(timeline: Timeline, values: Values) -> list[int | None]:
     """Bytes of each entry; None where a size has no value."""
-    known: dict[Dim, int | None] = {}
-    for held in timeline.held:
-        if held.bytes not in known:
-            known[held.bytes] = evaluate(held.bytes, values)
-    return [known[held.bytes] for held in timeline.held]
+    sizes = [held.bytes for held in timeline.held]
+    known = {size: evaluate(size, values) for size in set(sizes)}
+    return [known[size] for size in sizes]
 
 
 def on_device(entry: PhaseMemory, device: Device) -> PhaseMemory:

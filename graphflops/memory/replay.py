@@ -20,7 +20,6 @@ LASTING = ("weight", "buffer", "optimizer", "library")  # kinds that are alive i
 BEFORE = ("weight", "buffer", "input")  # allocated before the first moment
 _BUFFERS = ("workspace", "nested", "temporary")  # of a kernel, which takes them after its results
 _KEPT = ("library", "optimizer")  # allocated in the first run, to stay
-_RUNS = 2  # after the first one an optimizer has its state, which lies where memory was free
 _REPEATED = 3  # runs after which no run needs more
 
 
@@ -46,41 +45,46 @@ class Moment(NamedTuple):
 def moments(timeline: Timeline, sizes: Sequence[int]) -> list[Moment]:
     """What each moment of a run takes and gives back; what outlives the run is given back at its end. sizes: by entry."""
     found = [Moment([], [], []) for _ in timeline.rows]
-    buffers: list[int] = []
-    for entry, held in enumerate(timeline.held):
-        if not sizes[entry] or held.kind in BEFORE:
+    buffers: list[tuple[int, int]] = []
+    longer: list[tuple[int, int]] = []
+    for entry, (_, kind, first, last, _) in enumerate(timeline.held):
+        if not sizes[entry] or kind in BEFORE:
             continue
-        if held.kind in _KEPT:
-            found[-1 if held.kind == "optimizer" else held.first].kept.append(entry)
+        if kind in _KEPT:
+            found[-1 if kind == "optimizer" else first].kept.append(entry)
+            continue
+        if first == last:
+            found[last].freed.append(entry)
         else:
-            if held.first == held.last:
-                found[held.last].freed.append(entry)
-            if held.kind in _BUFFERS:
-                buffers.append(entry)
-            else:
-                found[held.first].taken.append(entry)
-    for entry in buffers:
-        found[timeline.held[entry].first].taken.append(entry)
-    for entry, held in enumerate(timeline.held):
-        if sizes[entry] and held.first != held.last and held.kind not in (*BEFORE, *_KEPT):
-            found[held.last].freed.append(entry)
+            longer.append((last, entry))
+        if kind in _BUFFERS:
+            buffers.append((first, entry))
+        else:
+            found[first].taken.append(entry)
+    for first, entry in buffers:
+        found[first].taken.append(entry)
+    for last, entry in longer:
+        found[last].freed.append(entry)
     return found
 
 
 def replay(timeline: Timeline, sizes: Sequence[int], allocator: Allocator) -> list[int]:
-    """Run a timeline until memory is as in every later run; returns the bytes reserved at each moment.
+    """Run a timeline as in every later run; returns the bytes reserved at each moment.
 
-    sizes: bytes by entry of the timeline. Before the last run the cache is emptied, as people do before they measure a run
-    (`torch.cuda.empty_cache()`); the allocator's peaks are those of the last run.
+    sizes: bytes by entry of the timeline. Before the run the cache is emptied, as people do before they measure a run
+    (`torch.cuda.empty_cache()`); the allocator's peaks are those of this run. The first one, after which an optimizer has
+    its state, which lies where memory was free, is run here until all that it leaves is there.
     """
     _load(timeline, sizes, allocator)
     order = moments(timeline, sizes)
-    reserved: list[int] = []
-    for number in range(_RUNS):
-        allocator.empty_cache()
-        allocator.reset_peaks()
-        reserved = _run(order, sizes, allocator, number == 0)
-    return [*accumulate(reserved, max)]
+    first = order[: max((at for at, moment in enumerate(order, 1) if moment.kept), default=0)]
+    freed = {entry for moment in first for entry in moment.freed}
+    alive = [entry for moment in first for entry in moment.taken if entry not in freed]
+    allocator.empty_cache()
+    _run([*first, Moment([], [], alive)], sizes, allocator, True)
+    allocator.empty_cache()
+    allocator.reset_peaks()
+    return [*accumulate(_run(order, sizes, allocator, False), max)]
 
 
 def repeat(

@@ -7,7 +7,7 @@ from math import prod
 
 from graphflops.base.units import numbered, seconds, unnumbered
 from graphflops.dims import Dim, total
-from graphflops.memory.ledger import ENTRIES, is_alive, peak_moment
+from graphflops.memory.ledger import ENTRIES, is_alive
 from graphflops.memory.replay import OPTIMIZER
 from graphflops.render.text import Numbers, count_of, listed, operator_name, safe
 from graphflops.report import Exchange, Held, HeldKind, PhaseMemory, Report, Timeline
@@ -74,11 +74,11 @@ def label(name: str) -> str:
     return "total on the device" if name == "device_total" else name.replace("_", " ")
 
 
-def peak_line(report: Report, entry: PhaseMemory) -> str:
-    """Where a phase has its peak."""
+def peak_line(report: Report, entry: PhaseMemory, moment: int) -> str:
+    """Where a phase has its peak, which is at that moment."""
     from graphflops.render.summary import located
 
-    moment, turn = peak_moment(entry.timeline, report.values), entry.timeline.gradients_from
+    turn = entry.timeline.gradients_from
     if entry.timeline.rows[moment] == OPTIMIZER:
         return "the optimizer's step" if entry.phase == "training" else "the whole program"
     if report.origin.format == "recorded":
@@ -100,19 +100,21 @@ def folded(timeline: Timeline) -> Timeline:
     return Timeline(timeline.rows, tuple(held), timeline.gradients_from)
 
 
-def at_peak(report: Report, entry: PhaseMemory, numbers: Numbers) -> Iterator[tuple[str, str, str, str]]:
+def at_peak(
+    report: Report, entry: PhaseMemory, numbers: Numbers, moment: int
+) -> Iterator[tuple[str, str, str, str]]:
     """The largest of what is alive at the peak of a phase: name, what it is, where it is made, and its bytes.
 
     Parameters are one line, and so are equal results of layers that differ in their number.
     """
-    makers = {output.name: row for row in report.rows for output in row.outputs}
+    alive = [held for held in folded(entry.timeline).held if is_alive(held, moment)]
+    named = {held.name for held in alive}
+    makers = {out.name: row for row in report.rows for out in row.outputs if out.name in named}
     alike: dict[tuple[str, ...], list[Held]] = {}
-    moment = peak_moment(entry.timeline, report.values)
-    for held in folded(entry.timeline).held:
-        if is_alive(held, moment):
-            row = makers.get(held.name)
-            made = () if row is None else (row.op, unnumbered(row.module or row.source), str(held.bytes))
-            alike.setdefault((held.kind, *(made or (held.name,))), []).append(held)
+    for held in alive:
+        row = makers.get(held.name)
+        made = () if row is None else (row.op, unnumbered(row.module or row.source), str(held.bytes))
+        alike.setdefault((held.kind, *(made or (held.name,))), []).append(held)
     groups = [(total(one.bytes for one in group), group) for group in alike.values()]
     groups.sort(key=lambda item: -(numbers.value(item[0]) or 0))
     for size, group in groups[:_LARGEST]:

@@ -131,10 +131,12 @@ def _memory(report: Report, numbers: Numbers) -> Iterator[TextTable]:
 
 def at_peak(report: Report, entry: PhaseMemory, numbers: Numbers) -> TextTable:
     """The largest of what is alive at the peak of a phase."""
+    from graphflops.memory.ledger import peak_moment
     from graphflops.render import memory
 
-    held = [Entry([*line]) for line in memory.at_peak(report, entry, numbers)]
-    title = f"at the peak of {entry.phase}: {memory.peak_line(report, entry)}"
+    moment = peak_moment(entry.timeline, report.values)
+    held = [Entry([*line]) for line in memory.at_peak(report, entry, numbers, moment)]
+    title = f"at the peak of {entry.phase}: {memory.peak_line(report, entry, moment)}"
     return TextTable(("held", "what", "where", "bytes"), held, 3, title)
 
 

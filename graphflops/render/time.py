@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from graphflops.base.units import interval, number, percent, rate, seconds, starred
 from graphflops.derived.items import cost_per_million, outside_of_calls, throughput
@@ -83,8 +84,7 @@ def _with_interval(time: PhaseTime) -> str:
     return f"{'>= ' if time.is_lower_bound else ''}{seconds(time.seconds)} ({interval(time.low, time.high)})"
 
 
-@dataclass(slots=True)
-class Share:
+class Share(Struct):
     """The time of several calls together. bounds: seconds by what limits them."""
 
     calls: int = 0

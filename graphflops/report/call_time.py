@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
 # matrix: its products; vector: other arithmetic; memory: bytes moved; link: bytes sent to other devices; latency: the
 # shortest time of any kernel; launch: the CPU, which starts kernels later than the GPU could run them.
 TimeBound = Literal["matrix", "vector", "memory", "link", "latency", "launch"]
 
 
-@dataclass(frozen=True, slots=True)
-class CallTime:
+class CallTime(NamedTuple):
     """Seconds of one call, with the interval that holds the measured time in nine of ten cases.
 
     bound: what limits it. kernel: the kernels that run, by family. collective: seconds that a collective of it runs, hidden

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from itertools import takewhile
-from typing import NamedTuple, Union
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from graphflops.attention.kernel import attention_kernel
@@ -42,10 +41,15 @@ _NOTHING = (free(), free(alias=False))  # what a call without results is that ru
 _NAMED: tuple[AttentionKernel, ...] = ("flash", "efficient", "cudnn")  # by operators of their own
 
 
-_Called = tuple[Union[tuple[Kernel, ...], None], float, bool]  # kernels, CPU seconds, whether the CPU waits
+class _Called(Struct, frozen=True):
+    """What equal calls have in common in the forward."""
+
+    kernels: tuple[Kernel, ...] | None
+    host_seconds: float
+    waits: bool
 
 
-class _Site(NamedTuple):
+class _Site(Struct, frozen=True):
     """A call where it stands, and what its launch hangs on beside sizes: they are found once for all sizes.
 
     kind: a number that calls share which launch the same. entering: CPU seconds of entering modules. outer: the composite
@@ -147,12 +151,12 @@ class Launcher:
             called = self.called.get(site.kind)
             if called is None:
                 called = self.called[site.kind] = self._called(site, records)
-            kernels, host, is_waiting = called
+            kernels, host = called.kernels, called.host_seconds
             if exchanges.pending:
                 yield from exchanges.waited(call, is_view=not kernels and call.estimate.alias)
             if step is not None:
                 host += self._dispatched(graph, call)
-            launch = Launches(row, kernels, host, times, is_waiting)
+            launch = Launches(row, kernels, host, times, called.waits)
             if kernels and kernels[-1].family == "collective":
                 yield from exchanges.started(launch, call.node.outputs)
             else:
@@ -185,7 +189,7 @@ class Launcher:
         if site.is_late:  # without the tensor that waits where it is read
             host = self.costs["forward.plain_collective"]
         is_waiting = waits(operator, operands) or (site.moved is not None and site.moved.waits)
-        return kernels, host, not site.is_on_host and is_waiting
+        return _Called(kernels, host, not site.is_on_host and is_waiting)
 
     def _host_inside(
         self, call: PricedCall, outer: Node | None, phase: str, kernels: Sequence[Kernel] | None
@@ -344,6 +348,9 @@ def _of_copies(kernel: Kernel) -> Kernel:
 
 def _entered(before: str, now: str) -> list[str]:
     """The libraries of the modules that a call is in and the call before, which is in others, was not in."""
-    old, new = before.split(";"), now.split(";")
-    shared = len([*takewhile(lambda pair: pair[0] == pair[1], zip(old, new, strict=False))])
+    shared, new = 0, now.split(";")
+    for old, entry in zip(before.split(";"), new, strict=False):
+        if old != entry:
+            break
+        shared += 1
     return [library(entry) for entry in new[shared:]]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 from math import exp, hypot, log, prod, sqrt
 
 from msgspec import Struct, field
@@ -206,7 +205,7 @@ class _Exchanges:
 
     def awaited(self, row: int) -> None:
         for each in self.due:
-            self.rows[each] = replace(self.rows[each], awaited_at=row)
+            self.rows[each] = self.rows[each]._replace(awaited_at=row)
         self.due.clear()
 
     def end(self, finished: dict[int, Running]) -> None:
@@ -215,7 +214,7 @@ class _Exchanges:
         for ticket, row in self.under_way.items():
             time, done = self.rows[row], finished.pop(ticket, None)
             alone, lasted = (0.0, time.collective) if done is None else (done.alone, done.lasted)
-            self.rows[row] = replace(time, exposed=alone, elapsed=lasted)
+            self.rows[row] = time._replace(exposed=alone, elapsed=lasted)
 
 
 def _sum(one: CallTime, other: CallTime) -> CallTime:
@@ -266,19 +265,19 @@ class _Tally(Struct):
         """Count a collective where it starts. finished: those that have ended, by ticket."""
         if launch.part == "wait":
             done, times = finished.pop(launch.ticket), launch.times
-            return replace(time, exposed=done.alone * times, waited=time.seconds, elapsed=done.lasted * times)
+            return time._replace(exposed=done.alone * times, waited=time.seconds, elapsed=done.lasted * times)
         self.communication += seconds
-        time = replace(time, collective=seconds)
+        time = time._replace(collective=seconds)
         if launch.part == "start":
             return time
         self.exposed += seconds
-        return replace(time, exposed=seconds, waited=seconds, elapsed=seconds, awaited_at=launch.row)
+        return time._replace(exposed=seconds, waited=seconds, elapsed=seconds, awaited_at=launch.row)
 
     def add(self, time: CallTime, batch: Batch, times: int, fast: float, slow: float) -> None:
         """Count a call that runs so often. fast, slow: seconds that it takes beside such a CPU."""
         if time.seconds:
             self.parts.append(time)
-        self.runs[batch] += times
+        self.runs[batch] = self.runs.get(batch, 0) + times
         self.fast += fast
         self.slow += slow
 
@@ -287,7 +286,7 @@ class _Tally(Struct):
         if times == 1:
             return
         self.parts = [
-            replace(part, seconds=part.seconds * times, low=part.low * times, high=part.high * times)
+            part._replace(seconds=part.seconds * times, low=part.low * times, high=part.high * times)
             for part in self.parts
         ]
         self.fast, self.slow = self.fast * times, self.slow * times

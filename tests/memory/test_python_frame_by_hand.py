@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from graphflops.execution.python_frame import Frame, called_by, has_dtype, is_alike, is_next_turn
 from graphflops.execution.source_lines import CodeLine, statements
@@ -186,7 +186,7 @@ def test_a_line_of_another_file_function_or_module_is_of_another_run() -> None:
     assert found.runs(found.line)
     assert found.runs(line("y = g(x)", 11))
     for other in ({"file": "other.py"}, {"function": "helper"}, {"module": "head"}):
-        assert not found.runs(line("x = f(x)")._replace(**other))
+        assert not found.runs(replace(line("x = f(x)"), **other))
 
 
 def test_a_function_begins_again_at_its_first_line() -> None:
@@ -232,7 +232,7 @@ def test_a_loop_calls_another_module_in_its_next_turn(
 def test_whether_a_function_is_the_forward_of_a_module() -> None:
     found = frame("x = f(x)")
     assert found.is_module
-    assert not replace(found, line=line("")._replace(function="helper")).is_module
+    assert not replace(found, line=replace(line(""), function="helper")).is_module
 
 
 CAST = Node("y", "aten.to.dtype", (Ref("x"),), outputs=("y",))

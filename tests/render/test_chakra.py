@@ -136,7 +136,7 @@ def test_what_cannot_be_told_is_refused_in_one_line(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="take a smaller --accumulate"):
         render(analyze(SAMPLES / "convnet.pt2", device="h200", training=Training(accumulate=10**6)), "chakra")
     lstm = analyze(SAMPLES / "lstm.pt2", device="h200")
-    ages = [row._replace(time=row.time and replace(row.time, seconds=1e13)) for row in lstm.rows]
+    ages = [row._replace(time=row.time and row.time._replace(seconds=1e13)) for row in lstm.rows]
     with pytest.raises(OptionError, match="take smaller sizes"):
         render(replace(lstm, rows=tuple(ages)), "chakra")
     given = ["analyze", str(SAMPLES / "convnet.pt2"), "--output", str(tmp_path / "step.0.et")]

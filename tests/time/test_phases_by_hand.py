@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 from math import exp, hypot, log
 from typing import Any, NamedTuple
 
@@ -206,7 +205,7 @@ def test_sums_over_phases() -> None:
     one.repeat(1)
     assert (one.parts, one.fast) == ([part], 1)
     one.repeat(3)
-    assert one.parts == [replace(part, seconds=12.0, low=6.0, high=24.0)]
+    assert one.parts == [part._replace(seconds=12.0, low=6.0, high=24.0)]
     assert (one.fast, one.slow, one.communication, one.exposed) == (3, 6, 9, 12)
     assert one.runs == Counter({batch: 3})
     assert one.work() == Counter({"": 3 * 500})
@@ -269,7 +268,7 @@ def test_intervals_of_a_phase_are_those_of_its_kernels() -> None:
     waits = CallTime(4.0, 2.0, 8.0, "launch")
     phase = tally(parts=[waits], fast=4.0, slow=4.0).phase(TOY)
     assert (phase.low, phase.high) == pytest.approx((4 * exp(-0.06), 4 * exp(0.06)))
-    busy = tally(parts=[replace(waits, bound="memory")], fast=4.0, slow=4.0).phase(TOY)
+    busy = tally(parts=[waits._replace(bound="memory")], fast=4.0, slow=4.0).phase(TOY)
     own = hypot(log(2), 0.06)
     assert (busy.low, busy.high) == pytest.approx((4 * exp(-own), 4 * exp(own)))
 
