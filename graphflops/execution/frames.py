@@ -28,8 +28,11 @@ from graphflops.execution.python_frame import (
     has_fact,
     is_next_turn,
     module_variables,
+    nesting,
+    probabilities,
 )
-from graphflops.execution.source_lines import CodeLine, code_lines, opens
+from graphflops.execution.source_lines import opens
+from graphflops.execution.stacks import CodeLine, code_lines
 from graphflops.graph import Node
 from graphflops.ops import Op
 
@@ -39,7 +42,6 @@ _PASSED_THROUGH = frozenset({"softmax", "dropout"})
 _BATCHED_PRODUCTS = frozenset({"matmul", "bmm", "einsum"})  # of two tensors that were computed
 _JOINS = frozenset({"cat", "stack"})
 _MOST_ALIKE = 8  # variables of a function that one operator has made
-_AFTER_SOFTMAX = 2  # products of an attention after its softmax: with the values, and the projection
 
 
 class References:
@@ -304,11 +306,10 @@ class References:
             if len(values) == len(targets):
                 return [(value,) for value in values]
         returned = tuple(value for value in frame.weights if value not in first)
-        second = (
-            ()
-            if has_fact("no weights", frame.line.file, frame.line.text)
-            else returned or self.probabilities(frame)
-        )
+        second: tuple[str, ...] = ()
+        if not has_fact("no weights", frame.line.file, frame.line.text):
+            places = range(frame.first, self.last + 1)
+            second = returned or probabilities(self.nodes, self.results, self.distributions, places)
         frame.returned += second
         return [first, second, *[() for _ in targets[2:]]]
 
@@ -321,18 +322,6 @@ class References:
                 if last_read.get(name, -1) > last:
                     found[self.memory_of.get(name, name)] = name
         return [*found.values()]
-
-    def probabilities(self, frame: Frame) -> tuple[str, ...]:
-        """What `output, weights = attention(...)` binds to the second name: the softmax, where attention is spelled out."""
-        products = 0
-        for place in range(self.last, frame.first - 1, -1):
-            products += self.nodes[place].operator.kind == "product"
-            made = tuple(name for name in self.results[place] if name in self.distributions)
-            if made:
-                return made
-            if products > _AFTER_SOFTMAX:
-                break
-        return ()
 
     def hold_joined(self, node: Node, place: int) -> None:
         """What a variable's list holds that a call joins lives as long as the variable.
@@ -361,7 +350,7 @@ class References:
         if operator.kind not in _PASSED_THROUGH:
             for frame in self.callers:
                 local = (value for value in read if value in frame.hidden)
-                frame.locals.update(v for v in local if self.maker(v).operator.name in _JOINS)
+                frame.locals.update(v for v in local if self.nodes[self.made[v]].operator.name in _JOINS)
         if not self.frames or (frame := self.frames[-1]).statement.spells(node):
             return
         inside = [value for value in read if value in frame.hidden]
@@ -370,7 +359,7 @@ class References:
         if operator.name == "mul":  # `gate * probabilities`
             frame.locals.update(self.distributions.intersection(inside))
         if operator.kind == "cast":  # `softmax(scores, dtype=torch.float32).to(dtype)` is one statement
-            makers = [self.made[value] for value in inside if has_dtype(self.maker(value))]
+            makers = [self.made[value] for value in inside if has_dtype(self.nodes[self.made[value]])]
             self.hold([value for maker in makers for value in self.reads[maker]], self.last)
         self.overwrite(frame, place)
         frame.hidden.update(self.results[place])
@@ -378,9 +367,6 @@ class References:
             if self.readers[name] > 1:
                 frame.locals.add(name)
                 self.end_turn(frame, frame.turns.setdefault(node.op, []), name)
-
-    def maker(self, value: str) -> Node:
-        return self.nodes[self.made[value]]
 
     def end_turn(self, frame: Frame, alike: list[str], name: str) -> None:
         """Of many variables that one operator makes, as in a loop over steps, only the last are still held."""
@@ -397,20 +383,14 @@ class References:
             if name in frame.hidden:
                 read.update(self.reads[self.made[name]])
         for name in read & frame.locals:
-            if self.maker(name).op == self.nodes[place].op:
+            if self.nodes[self.made[name]].op == self.nodes[place].op:
                 frame.locals.remove(name)
                 self.hold([name], self.last)
 
     def hold_arguments(self) -> None:
         """What a module is given from outside lives until its forward returns."""
         modules = self.modules[::-1]  # each before those inside of it
-        inner, around = (
-            [-1] * len(self.nodes),
-            [],
-        )  # the innermost module of each call; the one around each module
-        for number, (first, last) in enumerate(modules):
-            around.append(inner[first])
-            inner[first : last + 1] = [number] * (last + 1 - first)
+        inner, around = nesting(modules, len(self.nodes))
         for read, number in zip(self.reads, inner, strict=True):
             for value in read if number >= 0 else ():
                 made, holder = self.made.get(value, len(inner)), number

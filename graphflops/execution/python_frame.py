@@ -11,22 +11,21 @@ whatever its functions are called.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Literal, NamedTuple
 
 from msgspec import Struct, field
 
 from graphflops.execution.source_lines import (
-    CodeLine,
     Statement,
     closes,
-    code_lines,
     continues,
     module_variable,
     runs_in_turns,
     statements,
 )
+from graphflops.execution.stacks import CodeLine, code_lines
 from graphflops.graph import Node
 from graphflops.tensor import DType
 
@@ -265,3 +264,32 @@ def module_variables(nodes: Sequence[Node]) -> dict[str, str]:
                 name = module_variable(line.text, inner.removeprefix(line.module).removeprefix("."))
                 found.update({line.file: name} if name else {})
     return found
+
+
+_AFTER_SOFTMAX = 2  # products of an attention after its softmax: with the values, and the projection
+
+
+def probabilities(
+    nodes: Sequence[Node], results: Sequence[Sequence[str]], distributions: Collection[str], places: range
+) -> tuple[str, ...]:
+    """What `output, weights = attention(...)` binds to the second name: the softmax, where attention is spelled out."""
+    products = 0
+    for place in reversed(places):
+        products += nodes[place].operator.kind == "product"
+        if made := tuple([name for name in results[place] if name in distributions]):
+            return made
+        if products > _AFTER_SOFTMAX:
+            break
+    return ()
+
+
+def nesting(modules: Sequence[tuple[int, int]], count: int) -> tuple[list[int], list[int]]:
+    """The innermost module of each of so many calls, and the one around each module; -1 where there is none.
+
+    modules: the first and the last call of each, a module before those inside of it.
+    """
+    inner, around = [-1] * count, list[int]()
+    for number, (first, last) in enumerate(modules):
+        around.append(inner[first])
+        inner[first : last + 1] = [number] * (last + 1 - first)
+    return inner, around
