@@ -97,10 +97,8 @@ def constants(report: Report, renamed: Callable[[Dim], Dim]) -> Constants:
                 roots.setdefault(name, (name,))
         read = row.inputs[operator(row.op).reads_sizes :]
         used = [named for named in read if named.name not in changing]
-        is_drawn = operator(row.op).kind in (
-            "random",
-            "sequence",
-        )  # results do not follow from the operands listed
+        # Results that do not follow from the operands listed.
+        is_drawn = operator(row.op).kind in ("random", "sequence")
         if nested or row.regions or not report.inputs or len(used) < len(read) or is_drawn:
             found.rows.append(row)
             changing.update(named.name for named in row.outputs)

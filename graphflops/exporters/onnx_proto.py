@@ -116,8 +116,7 @@ def _slimmed(data: memoryview | Pages, at: int, end: int, kind: str, depth: int)
                 pieces = list(_slimmed(data, body, at, _INSIDE[kind][number], depth + 1))
                 if sum(map(len, pieces)) != length:
                     yield data[kept_from:start]
-                    # the pieces of a message as a field of the message around it
-                    yield from [bytes(varint(tag) + varint(sum(map(len, pieces)))), *pieces]
+                    yield from [bytes(varint(tag) + varint(sum(map(len, pieces)))), *pieces]  # as one field
                     kept_from = at
         elif wire == _VARINT:
             _, at = _varint(data, at, end)

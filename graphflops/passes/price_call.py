@@ -112,9 +112,7 @@ def _completed(
         return unknown_call("GF104", estimate.unknown, estimate.out)
     if in_place and tensors:
         target = next(value for value in flat(arguments.values()) if isinstance(value, TensorType))
-        # the estimate of an in-place operator: its result is the tensor that it writes
-        out = target if is_free(estimate) else target.view(target.shape)
-        estimate = replace(estimate, out=(out, *estimate.out[1:]), alias=True)
+        estimate = _written(estimate, target)
     back = backward_of(rule, arguments, estimate, tensors) if training else None
     if any(tensor.mapped for tensor in tensors) and not rule.key.startswith(functorch.MARKS):
         estimate = functorch.over_hidden_axes(estimate, tensors)
@@ -132,6 +130,12 @@ def _completed(
         met=tuple(met),
         outgrown=wanted is not None and any(map(outgrown, estimate.out)),
     )
+
+
+def _written(estimate: Estimate, target: TensorType) -> Estimate:
+    """The estimate of an in-place operator: its result is the tensor that it writes."""
+    out = target if is_free(estimate) else target.view(target.shape)
+    return replace(estimate, out=(out, *estimate.out[1:]), alias=True)
 
 
 def _holding(estimate: Estimate) -> Estimate:

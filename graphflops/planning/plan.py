@@ -123,12 +123,8 @@ def plan(
 
     Raises ModelError where devices, the batch or the mesh do not divide, or the model is a saved report or a recorded step.
     """
-    if not 1 <= devices <= _MOST_DEVICES:
-        raise ModelError(f"--devices {devices:,}: give 1 to {_MOST_DEVICES:,}")
-    if unknown := [axis for axis in mesh or () if axis not in _AXES]:
-        raise OptionError(f"--mesh {shown(unknown[0])}: the axes are {', '.join(_AXES)}")
-    profile = complete(device_named(device))
-    graph = program_of(model, model_name)
+    _require_possible(devices, mesh or {})
+    profile, graph = complete(device_named(device)), program_of(model, model_name)
     found = _Program.of(graph, dims)
     samples = _samples(batch_tokens, found.length, devices)
     machine = Machine(profile, network_of(profile, network))
@@ -139,8 +135,15 @@ def plan(
     peak = profile.matrix.get("bfloat16") or max(profile.matrix.values())
     sizes = (found.folded.layers, samples, found.length, found.report.parameters)
     where = (graph.origin.path, devices, profile.name, str(machine.network))
-    results = (tuple(steps), tuple(refused), tuple(found.notes()))
-    return Plan(*where, *sizes, found.flops * samples, peak, search.room, *results)
+    results = (search.room, tuple(steps), tuple(refused), tuple(found.notes()))
+    return Plan(*where, *sizes, found.flops * samples, peak, *results)
+
+
+def _require_possible(devices: int, mesh: Mapping[str, int]) -> None:
+    if not 1 <= devices <= _MOST_DEVICES:
+        raise ModelError(f"--devices {devices:,}: give 1 to {_MOST_DEVICES:,}")
+    if unknown := [axis for axis in mesh if axis not in _AXES]:
+        raise OptionError(f"--mesh {shown(unknown[0])}: the axes are {', '.join(_AXES)}")
 
 
 @dataclass(frozen=True, slots=True)

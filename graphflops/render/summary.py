@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from graphflops.base.lazy import imported
 from graphflops.base.units import memory, number, parameters
-from graphflops.cost import REPORTED
+from graphflops.cost import REPORTED, Cost
 from graphflops.dims import Dim, Expr
 from graphflops.dims.solving import affine, sizes_taken
 from graphflops.errors import elided
@@ -160,16 +160,7 @@ def facts(report: Report, ledger: Ledger, formula_width: int = _FORMULA) -> Iter
         seen = numbers.count(cost.matrix_flops - cost.masked_flops)
         hidden = numbers.count(cost.masked_flops)
         yield Fact("of these", f"{least}{hidden} skippable by masks, {least}{seen} visible")
-    # Work beside the matrix products, then every quantity that no other line names.
-    if cost.vector_flops != 0 or cost.transcendentals != 0:
-        work = [f"{numbers.count(cost.vector_flops)} vector FLOPs"]
-        if cost.transcendentals != 0:
-            work.append(f"{least}{numbers.count(cost.transcendentals)} transcendentals")
-        yield Fact("elementwise", least + ", ".join(work), "", bool(least))
-    for quantity in REPORTED:
-        amount = getattr(cost, quantity.name)
-        if quantity.name not in NAMED and amount != 0:
-            yield Fact(quantity.label, least + numbers.amount(amount, quantity.unit), "", bool(least))
+    yield from _other_facts(cost, numbers, least)
     if report.mesh is not None:
         sent: Iterable[tuple[str, str]] = imported("graphflops.render.memory:mesh_facts")(report, numbers)
         yield from (Fact(label, least + text if label != "mesh" else text) for label, text in sent)
@@ -192,6 +183,19 @@ def facts(report: Report, ledger: Ledger, formula_width: int = _FORMULA) -> Iter
     for choice in _choices(report, numbers):
         yield Fact("branches", choice)
     yield from _coverage_facts(report)
+
+
+def _other_facts(cost: Cost, numbers: Numbers, least: str) -> Iterator[Fact]:
+    """Work beside the matrix products, then every quantity that no other line names."""
+    if cost.vector_flops != 0 or cost.transcendentals != 0:
+        work = [f"{numbers.count(cost.vector_flops)} vector FLOPs"]
+        if cost.transcendentals != 0:
+            work.append(f"{least}{numbers.count(cost.transcendentals)} transcendentals")
+        yield Fact("elementwise", least + ", ".join(work), "", bool(least))
+    for quantity in REPORTED:
+        amount = getattr(cost, quantity.name)
+        if quantity.name not in NAMED and amount != 0:
+            yield Fact(quantity.label, least + numbers.amount(amount, quantity.unit), "", bool(least))
 
 
 def _kernels(report: Report) -> str:

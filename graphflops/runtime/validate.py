@@ -63,8 +63,11 @@ def validate(
     if counters == "hardware":
         _refuse_uncountable(model, options)
     found = _validated(model, repeats, options, (time_limit, memory_limit), rule_files, nproc)
-    if counters == "none":
-        return found
+    return found if counters == "none" else _counted(model, found, options)
+
+
+def _counted(model: object, found: Validation, options: dict[str, Any]) -> Validation:
+    """The validation with what the GPU's hardware counters say of each call."""
     from graphflops.runtime.isolated import with_counters
     from graphflops.runtime.run import prepared
 

@@ -99,11 +99,8 @@ def explain(
         return answer(_verdict(fit, model_flops), fit.flops, *fit.reasons)
     if tiles is not None:
         return answer("skipped" if total < model_flops else "padded", tiles, "the kernel's own tiles")
-    # Known algorithms that the names of the kernels state.
-    names = [kernel.name.lower() for kernel in counted.kernels]
-    found = [text for word, text in _ALGORITHMS.items() if any(word in name for name in names)]
-    algorithms = list(dict.fromkeys(found))
-    if algorithms:
+    names = " ".join(kernel.name.lower() for kernel in counted.kernels)
+    if algorithms := dict.fromkeys(text for word, text in _ALGORITHMS.items() if word in names):
         return answer("algorithm", None, *algorithms)
     if problem and not counted.tensor_flops and model_flops < total <= smallest_tile_flops(problem, counted):
         return answer("padded", None, "a tiny product: less than one tile of 128x128x32 for each job")
