@@ -95,10 +95,10 @@ def _elementwise(call: ConcreteCall) -> list[Kernel]:
     each = 1 if operator.is_backward else _TRANSCENDENTAL
     work = cost.vector_flops + each * cost.transcendentals
     work = work if measured is None else int(measured.value * out.numel)
-    read, operands = cost.read_bytes, call.operands
-    numbers = [value for value in call.own.values() if isinstance(value, (int, float))]
-    # Numbers to choose from are written to the device first.
-    before = [fill(replace(out, shape=(), strides=()))] * len(numbers) if operator.name == "where" else []
+    read, operands, before = cost.read_bytes, call.operands, list[Kernel]()
+    if operator.name == "where":  # numbers to choose from are written to the device first
+        numbers = sum(isinstance(value, (int, float)) for value in call.own.values())
+        before = [fill(replace(out, shape=(), strides=()))] * numbers
     if operator.word in _COPIED_FIRST:
         before = [copy_to(out, operands[0])]
         operands, read = (out, *operands[1:]), read + out.full_bytes - operands[0].nbytes
