@@ -6,10 +6,12 @@ Sums over outer axes, or planes, have a model of their own: blocks, splits, and 
 from __future__ import annotations
 
 from functools import lru_cache
-from math import prod
+from math import gcd, prod
 
 from graphflops.devices import Device
+from graphflops.devices.device import platform_of
 from graphflops.kernels.beside import threads_of_block
+from graphflops.kernels.choices import limits
 from graphflops.kernels.kernel import Chunks, Convolution, Kernel, Rows, Strided, Windows
 from graphflops.kernels.moved import PAIRS
 from graphflops.time import bandwidth
@@ -162,13 +164,11 @@ def _repeats(kernel: Kernel) -> float:
     return max(1.0, prod(sizes.image) / pixels)
 
 
-_THREADS_OF_BLOCK = 512  # at most, of results that have a thread each
-_NEIGHBOURS = (4, 2, 1)  # results of one thread
-_RESIDENT = 2048  # threads of a multiprocessor
+# Threads of a block, neighbouring results of a thread, its fewest elements, and those from which on blocks share a result.
+_BLOCK, _VECTOR, _LEAST, _LONG = limits(
+    "aten_2", "reduce", "most_threads", "vector", "fewest_values", "most_values"
+)
 _PLANE_THREADS = 512
-_LONG = 256  # elements of one thread from which on blocks share a result
-_ROW_THREADS = 512  # of a block that adds up along rows
-_LEAST = 16  # elements of one thread
 _PLACE = 4  # elements that finding the place of a result takes as long as
 _OF_BLOCKS = frozenset({"step", "fence"})  # constants of the model
 
@@ -176,10 +176,10 @@ _OF_BLOCKS = frozenset({"step", "fence"})  # constants of the model
 def in_turn(sizes: Rows) -> float:
     """Elements of a row that each thread of a warp adds up, for the whole warp; few rows get more warps (Reduce.cuh)."""
     height = 1  # rows of a block
-    while height < _ROW_THREADS // _WARP and 2 * height <= sizes.rows:
+    while height < _BLOCK // _WARP and 2 * height <= sizes.rows:
         height *= 2
     width = _WARP  # threads of a row
-    while width < _ROW_THREADS // height and 2 * width <= sizes.columns:
+    while width < _BLOCK // height and 2 * width <= sizes.columns:
         width *= 2
     each = sizes.columns / width
     if each >= min(height * _LEAST, _LONG):  # the warps of a block share a row, and blocks a longer one
@@ -193,13 +193,13 @@ def _outer_seconds(sizes: Rows, traffic: float, rates: Rates, device: Device) ->
     Threads of a block share a result where each would have many elements, blocks where each has very many.
     """
     cores = device.multiprocessors or 1
-    vector = next(count for count in _NEIGHBOURS if sizes.rows % count == 0)
-    lanes, threads = sizes.rows // vector, _THREADS_OF_BLOCK // vector
+    vector = gcd(sizes.rows, _VECTOR)
+    lanes, threads = sizes.rows // vector, _BLOCK // vector
     across, down = threads_of_block(lanes, sizes.columns, threads)
     is_shared = sizes.columns >= min(_LEAST * down, _LONG)
     each = -(-sizes.columns // down) if is_shared else sizes.columns
     blocks = -(-lanes // (across if is_shared else across * down))
-    at_once = cores * (_RESIDENT // (across * down))
+    at_once = cores * (platform_of(device).threads_each // (across * down))
     parts = 1
     if each >= _LONG and blocks <= at_once:
         parts = max(min(-(-at_once // blocks), -(-each // _LEAST)), -(-each // _LONG))
