@@ -23,7 +23,7 @@ from graphflops.kernels.beside import reduction_bytes
 from graphflops.kernels.call import ConcreteCall, Tensor
 from graphflops.kernels.choices import Choice, chosen, library, limits
 from graphflops.kernels.convolution import Convolution, Layout, up
-from graphflops.kernels.kernel import DIRECT, FLOAT_BYTES, SCALAR, SEQUENCE_RANK, Kernel, Pass, Rows
+from graphflops.kernels.kernel import DIRECT, FLOAT_BYTES, SCALAR, SEQUENCE_RANK, TILED, Kernel, Pass, Rows
 from graphflops.kernels.kernel import Convolution as Sizes
 from graphflops.kernels.moved import add_to_channels, put_in_order, sum_to
 
@@ -276,12 +276,12 @@ class Problem(Struct, frozen=True, dict=True):
         )
 
     @property
-    def is_scalar(self) -> bool:
+    def is_tiled(self) -> bool:
         """Whether a product in tiles runs without tensor cores, as for few channels in order, in half precision."""
         conv, is_plain = self.conv, self.way == "as_it_lies" and self.phase == "forward"
         is_product = conv.is_pointwise or conv.is_one_position
         is_window = not (conv.is_depthwise or is_product or conv.is_single or self.is_channels_last)
-        return self.way == SCALAR or (is_plain and is_window)
+        return is_plain and is_window
 
     @property
     def is_padded_group(self) -> bool:
@@ -301,8 +301,9 @@ class Problem(Struct, frozen=True, dict=True):
         reads, writes = self.operands
         moved = (sum(tensor.full_bytes for tensor in reads), writes.full_bytes)
         kernel = Kernel("convolution", self.x.dtype, flops, 0, *moved, self.sizes)
-        if self.is_each or self.is_weight_of_one_image or self.is_scalar:
-            return [replace(kernel, variant=SCALAR if self.is_scalar else DIRECT)]
+        if self.is_each or self.is_weight_of_one_image or self.is_tiled or self.way == SCALAR:
+            variant = TILED if self.is_tiled else SCALAR if self.way == SCALAR else DIRECT
+            return [replace(kernel, variant=variant)]
         if self.way in ("one_by_one", "direct"):
             return [kernel]
         return [*self.converted(*reads), kernel, *self.converted(writes)]

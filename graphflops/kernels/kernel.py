@@ -37,7 +37,8 @@ Family = Literal[
 AttentionKernel = Literal["flash", "flash3", "efficient", "cudnn", "math"]
 GROUPED = "grouped"  # variant of a product whose rows pick one of several matrices each
 DIRECT = "direct"  # variant of a convolution without matrix units, on tensors as they lie
-SCALAR = "scalar"  # the same, as a product in tiles
+SCALAR = "scalar"  # the same of pointwise ones
+TILED = "tiled"  # the same of windows, as a product in tiles
 # Bits of an element in half precision and in float32; bytes of a float32, and of an index; axes of sequences and of images.
 HALF, SINGLE, FLOAT_BYTES, INDEX_BYTES, SEQUENCE_RANK, IMAGE_RANK = 16, 32, 4, 8, 3, 4
 Pass = Literal["forward", "input_gradient", "weight_gradient", "backward"]

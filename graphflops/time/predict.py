@@ -18,6 +18,7 @@ from graphflops.kernels.kernel import (
     DIRECT,
     GROUPED,
     SCALAR,
+    TILED,
     Attention,
     Convolution,
     Exchange,
@@ -149,8 +150,8 @@ def _modelled(kernel: Kernel, width: float, rates: Rates, device: Device) -> Tim
     match kernel.sizes:
         case Product() as sizes if peak:
             problem = predict_products.of_product(sizes, width, peak, moved, is_alone=kernel.is_alone)
-        case Convolution() as sizes if kernel.variant == SCALAR and "step" in rates:
-            return predict_traffic.scalar_seconds(sizes, width, moved, rates, device)
+        case Convolution() as sizes if kernel.variant == TILED and "step" in rates:
+            return predict_traffic.tiled_seconds(sizes, width, moved, rates, device)
         case Convolution() as sizes if peak and _on_matrix_units(kernel):
             problem = predict_products.of_convolution(sizes, width, peak, moved)
         case Attention() as sizes if peak:
@@ -203,7 +204,7 @@ def _variants(kernel: Kernel) -> tuple[tuple[str, ...], ...]:
                 return ((DIRECT, sizes.phase), (DIRECT,))
             kind = predict_products.convolution_kind(sizes)
             kinds = (kind, kind.split("_")[0], "dense")[: 2 if kind.startswith("depthwise") else 3]
-            own = ((SCALAR,),) if kernel.variant == SCALAR else ()
+            own = ((kernel.variant,),) if kernel.variant in (SCALAR, TILED) else ()
             return (*own, *[parts for each in kinds for parts in ((each, sizes.phase), (each,))])
         case Attention() as sizes:
             phase = "decoding" if sizes.queries == 1 else sizes.phase

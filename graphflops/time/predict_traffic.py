@@ -22,7 +22,7 @@ _WARP = 32  # threads
 _START_OF_IMAGE = 2  # turns of a warp that starting with the next image takes
 _MIX = 3  # how sharply the longest of several limits decides
 _MIX_OF_CHUNKS = 1.5
-_SCALAR_TILE = (128, 32)  # positions and filters
+_TILE = (128, 32)  # positions and filters
 _OWN_KERNELS = ((1, 1), (3, 3), (5, 5))
 # Kernels whose blocks wait for memory one load after the other, while others of the multiprocessor go on.
 _LATENCY_BESIDE = frozenset(
@@ -75,10 +75,10 @@ def seconds(kernel: Kernel, width: float, rates: Rates, device: Device) -> Times
     return _floor(kernel, rates) + longest + wait, max(elements, work, rows, wait, beside), traffic
 
 
-def scalar_seconds(sizes: Convolution, width: float, moved: int, rates: Rates, device: Device) -> Times:
+def tiled_seconds(sizes: Convolution, width: float, moved: int, rates: Rates, device: Device) -> Times:
     """Seconds of a convolution without matrix units: tiles step by step along k; few of them wait at each step."""
     problem = of_convolution(sizes, width, 1.0, moved)
-    down, across = _SCALAR_TILE
+    down, across = _TILE
     tiles = -(-problem.m // down) * -(-problem.n // across) * problem.batch
     steps = problem.k + rates["start"]
     computed = steps * rates["step"] * 1e-9 * tiles / (device.multiprocessors or 1)
@@ -169,7 +169,7 @@ _BLOCK, _VECTOR, _LEAST, _LONG = limits(
     "aten_2", "reduce", "most_threads", "vector", "fewest_values", "most_values"
 )
 _PLANE_THREADS = 512
-_PLACE = 4  # elements that finding the place of a result takes as long as
+_PLACE = 12  # elements that finding the place of a result takes as long as
 _OF_BLOCKS = frozenset({"step", "fence"})  # constants of the model
 
 
