@@ -7,28 +7,25 @@ element is read by itself. Several indices that lie in different ways, as rows b
 from __future__ import annotations
 
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from msgspec.structs import replace
 
 from graphflops.execution.strides import regrouped, repeated, row_major
+from graphflops.kernels.call import ConcreteCall, Tensor
+from graphflops.kernels.choices import limits
 from graphflops.kernels.kernel import Kernel, Rows, Strided
-from graphflops.kernels.moved import axis_of, copy, rows_kernel
+from graphflops.kernels.moved import axis_of, copy, on_operand, rows_kernel
 
-if TYPE_CHECKING:
-    from graphflops.kernels.call import ConcreteCall, Tensor
-
-_ALIGNED = 16  # bytes that a row is a multiple of where a warp copies it
+(_ALIGNED,) = limits("aten_2", "copy", "aligned")
 _ROWS = frozenset({"embedding", "index_select"})  # they take rows of a table
 _ELEMENTS, _EACH = "elements", "gather"  # variants: of `index`, and of a table's rows
 
 
-def gathered(call: ConcreteCall) -> list[Kernel]:
+@on_operand
+def gathered(call: ConcreteCall, _: Tensor, out: Tensor) -> list[Kernel]:
     """What reads the elements, after copies of indices."""
-    x, out = next(iter(call.operands), None), call.out
-    if x is None or out is None:
-        return []
-    kernel = rows_kernel("gather", out, call, call.cost.read_bytes, call.cost.written_bytes)
+    kernel = rows_kernel("gather", out, call, *call.cost.moved)
     each = replace(kernel, sizes=Strided(out.numel, 2, 3), variant=_ELEMENTS)
     name, indices = call.operator.name, call.operands[1:]
     if name == "index":

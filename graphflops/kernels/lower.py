@@ -252,7 +252,7 @@ def _dropout(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kernel]:
 
 _SORTING = frozenset({"sort", "argsort"})
 _SORTED_BY_WARP, _SORTED_BY_BLOCK = limits("aten_2", "sort", "warp", "block")
-_ALIGNED = 16  # bytes that a row is a multiple of where a warp copies it
+(_ALIGNED,) = limits("aten_2", "copy", "aligned")
 _TRANSCENDENTAL = 3  # arithmetic operations that one takes as long as
 _JOINING = frozenset({"cat", "stack"})
 _FEW_PARTS = 2
