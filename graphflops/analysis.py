@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING
 from msgspec import structs
 
 from graphflops.errors import DimError, ModelError, OptionError, shown
-from graphflops.graph import Graph
+from graphflops.graph import Graph, Step
 from graphflops.passes import attention
 from graphflops.passes.bind import bind
 from graphflops.passes.memory import memory_use
-from graphflops.passes.price import price
-from graphflops.passes.program import NO_TIME, CallByCall, MemoryUse, Peak
-from graphflops.passes.report import report
+from graphflops.passes.price import FindFact, price
+from graphflops.passes.program import NO_TIME, CallByCall, MemoryUse, Peak, PricedProgram, ProgramTime
+from graphflops.passes.report import report, step_memory
 from graphflops.passes.sizes import labels_of, with_sizes, without_labels
-from graphflops.report import Timeline
+from graphflops.report import Execution, Report, Timeline
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -28,12 +28,8 @@ if TYPE_CHECKING:
     from graphflops.devices import Device, Platform
     from graphflops.dims import Dim
     from graphflops.execution.runs import Runs
-    from graphflops.graph import Step
     from graphflops.inductor.plan import Plans
     from graphflops.memory.on_gpu import OnGpu
-    from graphflops.passes.price import FindFact
-    from graphflops.passes.program import PricedProgram, ProgramTime
-    from graphflops.report import Execution, Report
     from graphflops.report.call_time import PhaseTime
     from graphflops.training import Training
 
@@ -206,7 +202,6 @@ def _step_report(
     """The report of a recorded step: memory is as recorded, and runs eagerly on every device."""
     from graphflops.devices import platform_of
     from graphflops.memory.ledger import ledger
-    from graphflops.passes.report import step_memory
 
     time, kernels = NO_TIME, ""
     if profile is None:

@@ -152,8 +152,6 @@ def program_of(model: Model, model_name: str | None = None) -> Graph:
 
     Raises ModelError for a saved report, and for a recorded step, which is laid out over its devices already.
     """
-    from graphflops.report import Report
-
     graph = opened(model, model_name=model_name)
     if isinstance(graph, Report):
         raise ModelError("a saved report cannot be split or priced at other sizes: give the model itself")
@@ -165,8 +163,6 @@ def program_of(model: Model, model_name: str | None = None) -> Graph:
 def is_report(model: object) -> bool:
     """True for a report, and for the path of a saved one: a JSON file that no reader recognises as a model."""
     if not isinstance(model, (str, os.PathLike)):
-        from graphflops.report import Report
-
         return isinstance(model, Report)
     if not os.path.isfile(model):
         return False
@@ -183,7 +179,6 @@ def saved_report(model: object) -> Report | None:
     """The report that `model` is, or that its file holds; None for anything else."""
     if not is_report(model):
         return None
-    from graphflops.report import Report
 
     if isinstance(model, Report):
         return model

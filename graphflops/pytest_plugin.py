@@ -11,13 +11,12 @@ It is loaded by every run of pytest where graphflops is installed, so it imports
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import pytest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from typing import Protocol
 
     from graphflops.report import Report
     from graphflops.report.findings import Finding

@@ -6,16 +6,14 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from graphflops.dims import Expr
-from graphflops.graph import Graph, Node, Ref
+from graphflops.dims import Dim, Expr
+from graphflops.graph import Graph, Input, Node, Ref
 from graphflops.tensor import TensorType, flat
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from graphflops.cost import Cost
-    from graphflops.dims import Dim
-    from graphflops.graph import Input
     from graphflops.ops import Op
     from graphflops.report import Row
     from graphflops.rules.flex import Seen

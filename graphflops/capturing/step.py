@@ -20,13 +20,11 @@ from graphflops.errors import GraphflopsError, ModelError, OptionError, innermos
 from graphflops.exporters.meshes import at_mesh, samples
 from graphflops.exporters.recorded import graph_of
 from graphflops.exporters.step_file import RecordedStep, write
-from graphflops.graph import Origin
+from graphflops.graph import Graph, Origin
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
-
-    from graphflops.graph import Graph
 
     Mesh = Mapping[str, int]
 

@@ -22,8 +22,6 @@ from graphflops.capturing.example import Example, refuse_choices
 from graphflops.errors import ModelError, OptionError, shown
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-
     from graphflops.capturing.name import Choices, Name
 
 # What forwards call their cache; the second from transformers 5.24 on.

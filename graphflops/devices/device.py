@@ -376,8 +376,6 @@ def _read(file: Path) -> Device:
 
 def _checked(file: Path) -> Device:
     """A user's own profile; FileError where the models of kernels cannot compute with it."""
-    from graphflops.devices.device import problem
-
     found = _read(file)
     if wrong := problem(found, device(_REFERENCE)):
         raise FileError(f"{shown(str(file))}: not a profile of a device: {wrong}")

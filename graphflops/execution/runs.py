@@ -19,7 +19,7 @@ from graphflops.devices import Platform
 from graphflops.dims import differ, evaluate
 from graphflops.execution.composed_losses import expanded
 from graphflops.execution.composites import Expanded
-from graphflops.execution.export_only import as_run, placed, without_whole_slices
+from graphflops.execution.export_only import as_run, in_place, placed, without_whole_slices
 from graphflops.execution.fast_path import with_fast_paths
 from graphflops.execution.frames import References
 from graphflops.execution.layouts import Layouts
@@ -215,8 +215,6 @@ class Runs:
         values = graph.values
         if self.is_eager:
             if graph.graph.has_exchanges:
-                from graphflops.execution.export_only import in_place
-
                 calls = in_place(calls)
             calls = without_whole_slices(calls, values, graph.graph.returned)
             calls, values = as_run(calls, self.attentions, values, graph.graph.eager)

@@ -14,6 +14,8 @@ from graphflops.exporters.onnx_modules import placed
 from graphflops.exporters.onnx_scope import (
     Body,
     Call,
+    Function,
+    Functions,
     Names,
     Scope,
     domain_of,
@@ -22,7 +24,7 @@ from graphflops.exporters.onnx_scope import (
     unknown_versions,
     with_wanted,
 )
-from graphflops.exporters.onnx_sizes import Declared, Sizes, ranges
+from graphflops.exporters.onnx_sizes import Declared, Sizes, inferred, ranges
 from graphflops.exporters.onnx_tensors import (
     constant_of,
     contents_of,
@@ -48,7 +50,20 @@ from graphflops.exporters.onnx_values import (
     type_of,
 )
 from graphflops.exporters.sources import Evidence, OnnxPlaces, original_names
-from graphflops.graph import Argument, Graph, Input, Node, Note, Opaque, Origin, Output, Ref
+from graphflops.graph import (
+    Argument,
+    Graph,
+    Input,
+    InputRole,
+    Node,
+    Note,
+    Opaque,
+    Origin,
+    Output,
+    Ref,
+    Scalar,
+    Type,
+)
 from graphflops.ops.operator import onnx_spelling
 from graphflops.tensor import TensorType
 
@@ -57,8 +72,6 @@ if TYPE_CHECKING:
 
     from graphflops.cost import Value
     from graphflops.dims import Dim
-    from graphflops.exporters.onnx_scope import Function, Functions
-    from graphflops.graph import InputRole, Scalar, Type
 
 _OLDEST_IR_WITH_DEFAULTS = 4  # before it, every initializer had to be listed as an input
 _MOST_NOTES = 20  # of one kind
@@ -72,7 +85,9 @@ class Program:
         self.sizes = Sizes()
         self.places = OnnxPlaces()
         self.names = Names()
-        self.functions = _functions(model)
+        self.functions = (
+            Functions(model.functions) if model.functions else None
+        )  # None for the many files without
         self.inputs: list[Input] = []
         self.types: dict[str, Type | Scalar] = {}
         self.root = Body()
@@ -378,17 +393,6 @@ class Program:
         return (value,)
 
 
-def _functions(model: Any) -> Functions | None:
-    """The functions that the file defines; None for the many files without."""
-    if not model.functions:
-        return None
-    from graphflops.exporters.onnx_scope import Functions
-
-    return Functions(model.functions)
-
-
 def _fallback_types(node: Node, operands: Sequence[Value]) -> Sequence[Value]:
     """Types of a call's results by onnx's own inference."""
-    from graphflops.exporters.onnx_sizes import inferred
-
     return inferred(node, operands)

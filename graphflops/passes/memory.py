@@ -16,7 +16,7 @@ from graphflops.cost import Value
 from graphflops.dims import Dim, total
 from graphflops.errors import DimError
 from graphflops.passes.checkpoints import Checkpoint, checkpoints
-from graphflops.passes.meter import AGAIN, Meter
+from graphflops.passes.meter import AGAIN, Meter, Reverse
 from graphflops.passes.optimizer import trained_inputs
 from graphflops.passes.program import (
     CallByCall,
@@ -156,7 +156,6 @@ class _Liveness:
         if seeds is None:
             self.forward(released)
             return self.meter.peak(), *self.meter.timeline(None)
-        from graphflops.passes.meter import Reverse  # only a training step needs it
 
         reverse = Reverse(self.graph, self.meter, self.execution, earlier)
         self.forward(released)

@@ -10,7 +10,7 @@ from graphflops.base.units import memory, number, parameters, rate, seconds
 from graphflops.planning.layouts import Step
 from graphflops.planning.plan import Plan, Refused
 from graphflops.render.document import Document, fragment
-from graphflops.render.html.fragment import escaped
+from graphflops.render.html.fragment import escaped, page
 from graphflops.render.tables import Entry, Listing, TextTable
 from graphflops.render.text import safe
 
@@ -64,8 +64,6 @@ def _data(found: Plan) -> dict[str, Any]:
 
 def html(found: Plan) -> str:
     """A page that needs no network and runs no script."""
-    from graphflops.render.html.fragment import page
-
     pictures = "".join(
         f"<figure><figcaption>{step.layout}: forward and backward by stage</figcaption>{schedule(step)}</figure>"
         for step in [step for step in found.steps if step.layout.pipeline > 1][:1]
