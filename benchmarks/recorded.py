@@ -32,11 +32,11 @@ from graphflops import devices
 from graphflops.analysis import priced
 from graphflops.execution.runs import Runs
 from graphflops.runtime.profile.make import encoded
-from graphflops.time.program_time import program_time
+from graphflops.time.launches import Launcher
+from graphflops.time.predict import predict
 
 if TYPE_CHECKING:
     from graphflops.graph import Graph
-    from graphflops.report.call_time import CallTime
 
 MEASURED = Path(__file__).with_name("measured") / "h200_recorded.json"
 ROUNDS, STEPS = 5, 3
@@ -164,13 +164,19 @@ def alone(name: str) -> str:
     return str(path)
 
 
-def replayed(program: Graph, on: str, **changes: Any) -> list[CallTime]:
-    """The times of a recorded step's calls, without the CPU. changes: of the device's profile."""
+def kernel_seconds(program: Graph, on: str, gap: float = 0.0) -> float:
+    """Seconds of all kernels of a recorded step but its collectives, as if each ran alone, and a gap after each."""
     own = priced(program, on, "eager").program
-    profile = replace(devices.complete(devices.device(on)), **changes)
+    profile = devices.complete(devices.device(on))
+    assert profile.host is not None
     runs = Runs(own.attentions, devices.platform_of(profile), is_eager=True)
-    rows = program_time(own, profile, "eager", runs, replayed=True).rows
-    return [row.time for row in rows if row.time is not None]
+    launches = Launcher(own, own.values, runs, profile.host.seconds).forward(records=False)
+    return sum(
+        (predict(kernel, profile).seconds + gap) * launch.times
+        for launch in launches
+        for kernel in launch.kernels or ()
+        if kernel.family != "collective"
+    )
 
 
 def predicted(name: str, on: str) -> dict[str, Any]:
@@ -185,12 +191,10 @@ def predicted(name: str, on: str) -> dict[str, Any]:
     (use,) = report.memory_use
     step = report.totals.time
     assert step is not None
-    # The profiler tells of kernels without the gaps between them.
-    times = replayed(program, alone(on), launch=devices.Launch(graph_seconds=0))
     return {
         "peak": use.requested_peak,
         "step": (step.seconds - step.exposed) * 1e3,
-        "gpu": sum(time.seconds - time.collective for time in times) * 1e3,
+        "gpu": kernel_seconds(program, alone(on)) * 1e3,
         "calls": Counter(node.op for node in program.nodes),
     }
 

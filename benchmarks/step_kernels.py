@@ -31,7 +31,8 @@ from torch.nn import functional as F
 
 from benchmarks import image_kernels
 from benchmarks.image_kernels import DEVICE, randn
-from benchmarks.recorded import replayed
+from benchmarks.recorded import kernel_seconds
+from graphflops import devices
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -340,7 +341,9 @@ def predicted(device: str, kind: str, operands: tuple[Any, ...], given: dict[str
 
         return step
 
-    return sum(time.seconds for time in replayed(graphflops.record(factory), device))
+    launch = devices.device(device).launch
+    gap = 0.0 if launch is None else launch.graph_seconds
+    return kernel_seconds(graphflops.record(factory), device, gap)
 
 
 def divided() -> dict[str, tuple[str, str, str, tuple[Any, ...], dict[str, Any]]]:

@@ -94,10 +94,14 @@ def _fused(
     flops = int(cost.matrix_flops * computed)
     copied = sum(x.full_bytes - x.nbytes for x in operands if not x.is_repeated)  # heads repeated by a copy
     moved = (cost.read_bytes + copied, cost.written_bytes)
-    variant = "masked" if call.operand("mask") is not None else ""
+    mask = call.operand("mask")
+    variant = "masked" if mask is not None else ""
     together = _LOADED_KEYS if sizes.queries == 1 else _LOADED_KEYS_OF_PROMPT
-    if variant and is_forward and kernel == "cudnn" and sizes.keys % together:
-        variant = "uneven"
+    if mask is not None and is_forward and kernel == "cudnn":
+        if sizes.keys % together:
+            variant = "uneven"
+        elif sizes.queries > 1 and mask.shape[-2:-1] in ((), (1,)):
+            variant = "row"  # one for all queries
     return Kernel("attention", query.dtype, flops, 0, *moved, sizes, variant=variant)
 
 

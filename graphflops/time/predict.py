@@ -48,6 +48,7 @@ _MAPPED = 2**25  # bytes from which on the C library maps each block anew (M_MMA
 _OTHER_DEVICE = 1.3  # by how much the interval of a device with the constants of another is wider
 _GROUPS = 2.0  # the same for groups in streams
 _RECURRENCE = 1.3  # nine of ten recurrent layers are within this factor
+_NARROW, _WIDE = 64, 128  # widths of heads, between which kernels of attention change their tiles
 _OF_MATRIX_UNITS = frozenset({"matmul", "convolution", "attention"})
 # The type in which devices multiply that have no products of a type: its signed form, or the next wider one.
 _OF_PARTS = {"complex64": "float32", "complex128": "float64"}
@@ -208,7 +209,9 @@ def _variants(kernel: Kernel) -> tuple[tuple[str, ...], ...]:
             return (*own, *[parts for each in kinds for parts in ((each, sizes.phase), (each,))])
         case Attention() as sizes:
             phase = "decoding" if sizes.queries == 1 else sizes.phase
-            return ((sizes.kernel, kernel.variant, phase), (sizes.kernel, phase), (sizes.kernel,), ())
+            heads = "narrow" if sizes.width <= _NARROW else "wide" if sizes.width > _WIDE else ""
+            kinds = [f"{kind}.{phase}" for kind in (kernel.variant, heads) if kind]
+            return (*[(sizes.kernel, kind) for kind in (*kinds, phase, "")], ())
         case Product() if kernel.is_alone:
             return (("alone",), ())
         case Product() as sizes:

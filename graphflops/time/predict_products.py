@@ -296,12 +296,13 @@ def _conversions(one: Kernel, sizes: Convolution) -> list[Kernel]:
 
 _QUERIES = 128  # queries of a thread block, and keys that it multiplies at a time
 _KEY_SPLITS = (1, 2, 4, 8, 16, 32, 64)
+_MANY_HEADS, _FEW_KEYS = 256, 2  # heads from which a gradient in so few tiles of keys has one block for each
 
 
 def attention_seconds(sizes: Attention, moved: int, peak: float, rates: Rates, device: Device) -> Times:
     """Seconds of a kernel, and of these its arithmetic at the peak and its traffic at full bandwidth."""
     cores = device.multiprocessors or 1
-    width = up(sizes.width, 32)
+    width = up(sizes.width, int(rates.get("step", 32)))
     # FLOPs per pair and element of the width: 5 products, or 2.
     products = 10 if sizes.phase == "backward" else 4
     pairs = sizes.batch * sizes.heads * sizes.queries * sizes.keys * sizes.computed
@@ -314,26 +315,49 @@ def attention_seconds(sizes: Attention, moved: int, peak: float, rates: Rates, d
         arithmetic = _prefill(sizes, products * width / peak, width, rates, cores)
     mix = rates["mix"]
     longest = (arithmetic**mix + traffic**mix) ** (1 / mix)
-    return rates["floor"] * 1e-6 + longest, ideal, moved / device.bandwidth
+    # Kernels before and after a gradient: sums of rows of the result times its gradient, the query's gradient out of float32.
+    around = sizes.batch * sizes.heads * sizes.queries * sizes.width * rates.get("around", 0.0)
+    beside = bandwidth.seconds(around, around, rates["memory"], device)
+    return rates["floor"] * 1e-6 + longest + beside, ideal, moved / device.bandwidth
 
 
 def _prefill(sizes: Attention, each: float, width: int, rates: Rates, cores: int) -> float:
-    """All blocks of queries, those of heads with the same keys together where that makes fewer; no faster than the longest.
+    """Blocks of queries that go through tiles of keys, in waves; those of a gradient are of keys, and go through the queries.
 
     each: seconds of one pair at the peak of the whole device.
     """
-    group = max(sizes.heads // max(sizes.kv_heads, 1), 1)
-    apart = sizes.heads * ceil(sizes.queries / _QUERIES)
-    together = sizes.kv_heads * ceil(group * sizes.queries / _QUERIES)
-    blocks = sizes.batch * min(apart, together)
-    tiles = ceil(sizes.keys / _QUERIES)
-    pair = each / (rates["matrix"] * (width / (width + rates["width"])))
-    tile = _QUERIES * _QUERIES * pair
-    work = blocks * tiles * sizes.computed * tile
-    most = tiles * min(1.0, 2 * sizes.computed)  # tiles of the longest block, as under a causal mask
-    longest = most * (tile * cores + rates["latency"] * 1e-9)
-    start = ceil(blocks / cores) * rates["block"] * 1e-6 * width / _QUERIES
-    return max(work, longest) + start
+    tall, wide = int(rates.get("queries", _QUERIES)), int(rates.get("keys", _QUERIES))
+    blocks, tiles = ceil(sizes.queries / tall), ceil(sizes.keys / wide)
+    if sizes.phase == "backward":
+        blocks, tiles = tiles, blocks
+    heads = sizes.batch * sizes.heads
+    if "packed" in rates:  # queries of heads with the same keys share blocks
+        together = sizes.batch * sizes.kv_heads
+        packed = ceil(sizes.heads * sizes.queries / max(sizes.kv_heads, 1) / tall)
+        if together * packed < heads * blocks:
+            heads, blocks = together, packed
+    tile = tall * wide * cores * each / (rates["matrix"] * (width / (width + rates["width"])))
+    start = (rates["start"] + rates["block"] * width / _QUERIES) * 1e-6
+    beside = rates.get("resident", 1.0)
+    if "lock" in rates and heads >= _MANY_HEADS and blocks <= _FEW_KEYS:
+        tiles, blocks = tiles * blocks, 1
+    # Blocks beside one another share a multiprocessor; one that has it alone is faster than these.
+    is_alone = heads * blocks <= cores
+    slower = rates.get("alone", 1.0) if is_alone else beside
+    mean = (tiles * sizes.computed * tile + start) * slower
+    # Under a causal mask the block of the last queries, or of the first keys, takes twice the mean.
+    longest = mean if blocks == 1 else (tiles * min(1.0, 2 * sizes.computed) * tile + start) * slower
+    if "lock" in rates and blocks > 1:  # blocks add to the gradients of the same queries one after the other
+        turns = blocks * rates["lock"] * 1e-6
+        mean, longest = max(mean, turns), max(longest, turns)
+    return longest if is_alone else _waves(heads * blocks / (cores * beside), mean, longest)
+
+
+def _waves(rounds: float, mean: float, longest: float) -> float:
+    """Seconds of blocks of a mean and a longest time, enough for so many rounds: the last round waits for its longest."""
+    if mean == longest:
+        return ceil(rounds) * longest
+    return min(ceil(rounds) * longest, max(longest, rounds * mean + longest / 2))
 
 
 def _decoding(sizes: Attention, width: int, rates: Rates, cores: int) -> float:

@@ -6,13 +6,14 @@ import pytest
 from msgspec.structs import replace
 
 from graphflops.kernels.kernel import Attention
+from graphflops.time import bandwidth
 from graphflops.time.predict_products import attention_seconds
 from tests.time.toy_device import FAST, device
 
 PEAK = 4e9
 
 FLASH = {
-    **dict.fromkeys(("floor", "width", "block", "latency", "decoding_block", "decoding_tile", "join"), 1e-9),
+    **dict.fromkeys(("floor", "width", "start", "block", "decoding_block", "decoding_tile", "join"), 1e-9),
     "matrix": FAST,
     "memory": FAST,
     "mix": 1.0,
@@ -51,11 +52,58 @@ def test_the_ceilings_of_attention() -> None:
 def test_blocks_of_queries(heads: int, kv_heads: int, queries: int, blocks: int, cores: int | None) -> None:
     """Each block of one image begins with a millisecond; those of one multiprocessor begin one after the other."""
     sizes = Attention(1, heads, kv_heads, queries, 128, 128)
-    assert flash(sizes, cores, block=1000.0)[0] == pytest.approx(blocks * 1e-3, rel=1e-3)
-    assert flash(replace(sizes, width=64), cores, block=1000.0)[0] == pytest.approx(blocks * 5e-4, rel=1e-3)
-    assert flash(replace(sizes, batch=3), cores, block=1000.0)[0] == pytest.approx(
-        3 * blocks * 1e-3, rel=1e-3
-    )
+    rates = {"block": 1000.0, "packed": 1.0}
+    assert flash(sizes, cores, **rates)[0] == pytest.approx(blocks * 1e-3, rel=1e-3)
+    assert flash(replace(sizes, width=64), cores, **rates)[0] == pytest.approx(blocks * 5e-4, rel=1e-3)
+    assert flash(replace(sizes, batch=3), cores, **rates)[0] == pytest.approx(3 * blocks * 1e-3, rel=1e-3)
+
+
+MILLISECOND = {"start": 1000.0}
+
+
+@pytest.mark.parametrize(
+    ("queries", "keys", "blocks"),
+    [(64, 1024, 8), (64, 1025, 9), (1024, 64, 1), (2000, 128, 1)],
+)
+def test_blocks_of_a_gradient_are_of_keys(queries: int, keys: int, blocks: int) -> None:
+    sizes = Attention(1, 1, 1, queries, keys, 128, phase="backward")
+    assert flash(sizes, 1, **MILLISECOND)[0] == pytest.approx(blocks * 1e-3)
+
+
+def test_the_last_wave_is_as_long_as_the_first() -> None:
+    """Nine blocks of a millisecond on four multiprocessors are three waves; two beside one another take twice as long."""
+    sizes = Attention(1, 9, 9, 128, 128, 128)
+    assert flash(sizes, 4, **MILLISECOND)[0] == pytest.approx(3e-3)
+    assert flash(sizes, 4, **MILLISECOND, resident=2.0)[0] == pytest.approx(2 * 2e-3)
+    assert flash(sizes, 9, **MILLISECOND, resident=2.0, alone=1.5)[0] == pytest.approx(1.5e-3)
+    tiles = {"queries": 64.0, "keys": 64.0}  # 18 blocks
+    assert flash(sizes, 4, **MILLISECOND, **tiles)[0] == pytest.approx(5e-3)
+
+
+def test_blocks_of_different_lengths_fill_the_last_wave() -> None:
+    """Four heads of four blocks, of 1 to 4 tiles of a millisecond, on four multiprocessors: 10 and half of the longest."""
+    sizes = Attention(1, 4, 4, 512, 512, 128, computed=10 / 16)
+    tile = 1e-3 * 4e9 / (4 * 128 * 128 * 128 * 4)  # the peak of all four over the work of one tile on each
+    found = flash(sizes, 4, matrix=1 / tile)[0]
+    assert found == pytest.approx(10e-3 + 2e-3, rel=1e-3)
+
+
+def test_blocks_add_to_the_gradient_of_the_query_in_turn() -> None:
+    """Eight blocks of keys, a millisecond each for the same queries; of many heads with few keys there is one block each."""
+    sizes = Attention(1, 1, 1, 128, 1024, 128, phase="backward")
+    assert flash(sizes, 8, lock=1000.0)[0] == pytest.approx(8e-3, rel=1e-3)
+    many = Attention(64, 4, 4, 128, 256, 128, phase="backward")
+    assert flash(many, 256, lock=1000.0)[0] == pytest.approx(0, abs=1e-6)
+    assert flash(replace(many, heads=3, kv_heads=3), 400, lock=1000.0)[0] == pytest.approx(2e-3, rel=1e-3)
+
+
+def test_kernels_around_a_gradient_read_what_is_as_large_as_the_query() -> None:
+    """Ten bytes for each of 128 * 128 elements, at half of the bandwidth."""
+    sizes = Attention(1, 1, 1, 128, 128, 128, phase="backward")
+    rates = {"around": 10.0, "memory": 0.5}
+    known = device(multiprocessors=4, l2_bytes=None)
+    expected = bandwidth.seconds(128 * 128 * 10, 0, 0.5, known)
+    assert attention_seconds(sizes, 0, PEAK, {**FLASH, **rates}, known)[0] == pytest.approx(expected)
 
 
 DECODING = {"decoding_block": 1000.0, "decoding_tile": 1e3}

@@ -72,7 +72,7 @@ def test_filters_come_from_the_memory(groups: int, more: dict[str, Any], recent:
 def test_keys_of_tokens_before_come_from_the_memory() -> None:
     rates = {
         **dict.fromkeys(
-            ("floor", "width", "block", "latency", "join", "decoding_block", "decoding_tile"), 1e-9
+            ("floor", "width", "start", "block", "join", "decoding_block", "decoding_tile"), 1e-9
         ),
         "matrix": FAST,
         "memory": 0.5,

@@ -49,11 +49,14 @@ FLASH_SIZES = Attention(2, 4, 4, 8, 8, 64)
          "pointwise_last.forward pointwise_last pointwise.forward pointwise dense.forward dense"),
         (kernel("convolution", DEPTHWISE), "depthwise_last.forward depthwise_last depthwise.forward depthwise"),
         (kernel("convolution", CONV, variant="direct"), "direct.forward direct"),
-        (kernel("attention", FLASH_SIZES), "flash.forward flash.forward flash attention"),
+        (kernel("attention", FLASH_SIZES), "flash.narrow.forward flash.forward flash attention"),
         (kernel("attention", replace(FLASH_SIZES, queries=1), variant="masked"),
-         "flash.masked.decoding flash.decoding flash attention"),
+         "flash.masked.decoding flash.narrow.decoding flash.decoding flash attention"),
         (kernel("attention", replace(FLASH_SIZES, phase="backward", kernel="cudnn")),
-         "cudnn.backward cudnn.backward cudnn attention"),
+         "cudnn.narrow.backward cudnn.backward cudnn attention"),
+        (kernel("attention", replace(FLASH_SIZES, width=65)), "flash.forward flash attention"),
+        (kernel("attention", replace(FLASH_SIZES, width=128)), "flash.forward flash attention"),
+        (kernel("attention", replace(FLASH_SIZES, width=129)), "flash.wide.forward flash.forward flash attention"),
         (kernel("matmul", Product(200, 64, 64)), "tn tn matmul"),
         (kernel("matmul", Product(200, 64, 64, 2)), "batched batched matmul"),
         (kernel("matmul", Product(200, 64, 64, 2), variant="grouped"), "grouped batched batched matmul"),
@@ -254,7 +257,7 @@ def row(name: str, seconds: float | None) -> Any:
 
 
 FLASH = {
-    **dict.fromkeys(("floor", "width", "block", "latency", "join", "decoding_block", "decoding_tile"), 1e-9),
+    **dict.fromkeys(("floor", "width", "start", "block", "join", "decoding_block", "decoding_tile"), 1e-9),
     "matrix": 1.0,
     "memory": 1e9,
     "mix": 1.0,

@@ -17,7 +17,7 @@ Table = dict[str, float]
 
 # Where a search begins. The units are those of the models: µs of floors, shares of ceilings, elements and FLOPs per ns.
 _PRODUCT = {"floor": 2.0, "memory": 0.5, "matrix": 0.5, "half": 1e-3, "epilogue": 1e-3}
-_ATTENTION = {"floor": 5.0, "memory": 0.5, "matrix": 0.3, "width": 10.0, "block": 1.0, "latency": 1e-3}
+_ATTENTION = {"floor": 5.0, "memory": 0.5, "matrix": 0.3, "width": 10.0, "start": 1.0, "block": 1.0}
 _DECODING = {"decoding_block": 1.0, "decoding_tile": 1e3}
 _TRAFFIC = {"floor": 2.0, "memory": 0.3, "cache": 0.5, "elements": 2.0, "work": 5.0}
 _OF_ROWS = {"row": 10.0, "column": 0.1}
