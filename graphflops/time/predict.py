@@ -210,8 +210,8 @@ def _variants(kernel: Kernel) -> tuple[tuple[str, ...], ...]:
         case Attention() as sizes:
             phase = "decoding" if sizes.queries == 1 else sizes.phase
             heads = "narrow" if sizes.width <= _NARROW else "wide" if sizes.width > _WIDE else ""
-            kinds = [f"{kind}.{phase}" for kind in (kernel.variant, heads) if kind]
-            return (*[(sizes.kernel, kind) for kind in (*kinds, phase, "")], ())
+            phases = [f"{kind}.{phase}" for kind in (kernel.variant, heads) if kind]
+            return (*[(sizes.kernel, each) for each in (*phases, phase, "")], ())
         case Product() if kernel.is_alone:
             return (("alone",), ())
         case Product() as sizes:

@@ -315,14 +315,14 @@ def attention_seconds(sizes: Attention, moved: int, peak: float, rates: Rates, d
         arithmetic = _prefill(sizes, products * width / peak, width, rates, cores)
     mix = rates["mix"]
     longest = (arithmetic**mix + traffic**mix) ** (1 / mix)
-    # Kernels before and after a gradient: sums of rows of the result times its gradient, the query's gradient out of float32.
+    # Kernels around a gradient: sums of rows of the result times its gradient, the query's gradient out of float32.
     around = sizes.batch * sizes.heads * sizes.queries * sizes.width * rates.get("around", 0.0)
     beside = bandwidth.seconds(around, around, rates["memory"], device)
     return rates["floor"] * 1e-6 + longest + beside, ideal, moved / device.bandwidth
 
 
 def _prefill(sizes: Attention, each: float, width: int, rates: Rates, cores: int) -> float:
-    """Blocks of queries that go through tiles of keys, in waves; those of a gradient are of keys, and go through the queries.
+    """Blocks of queries that go through tiles of keys, in waves; those of a gradient are of keys and go through queries.
 
     each: seconds of one pair at the peak of the whole device.
     """
