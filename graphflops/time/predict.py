@@ -156,7 +156,7 @@ def _modelled(kernel: Kernel, width: float, rates: Rates, device: Device) -> Tim
         case Convolution() as sizes if peak and _on_matrix_units(kernel):
             problem = predict_products.of_convolution(sizes, width, peak, moved)
         case Attention() as sizes if peak:
-            return predict_products.attention_seconds(sizes, moved, peak, rates, device)
+            return predict_products.attention_seconds(sizes, width, moved, peak, rates, device)
         case _:
             return predict_traffic.seconds(kernel, width, rates, device)
     found, arithmetic, traffic = predict_products.seconds(problem, rates, device)
@@ -217,7 +217,11 @@ def _variants(kernel: Kernel) -> tuple[tuple[str, ...], ...]:
         case Product() as sizes:
             kind = predict_products.product_kind(sizes, bytes_of(kernel.dtype))
             few = {"gemv": (("few",), ("skinny",)), "few": (("skinny",),)}.get(kind, ())
-            own = ((GROUPED,),) if kernel.variant == GROUPED else ()
+            kinds = (
+                GROUPED if kernel.variant == GROUPED else "",
+                predict_products.uneven_kind(sizes, kernel.dtype),
+            )
+            own = [(each,) for each in kinds if each]
             layout = "batched" if sizes.batch > 1 else sizes.layout
             return (*own, (kind,), *few, (layout,), ())
         case _:

@@ -126,6 +126,22 @@ def product_kind(sizes: Product, width: float) -> str:
     return "batched" if sizes.batch > 1 else sizes.layout
 
 
+def uneven_kind(sizes: Product, dtype: str) -> str:
+    """The kind of few rows in 16 bits some of which begin at an odd element: nvjet, which loads whole lines, takes none of them.
+
+    A batch of single rows is multiplied without matrix units (gemvx), few rows element by element of k (gemmSN, magma), more
+    rows of one product by kernels of older GPUs.
+    """
+    if dtype not in ("bfloat16", "float16") or sizes.layout not in ("tn", "nn"):
+        return ""
+    if _alignment_of(sizes, _NARROW) > _NARROW:
+        return ""
+    if sizes.batch > 1:
+        return "batched.vector" if sizes.m == 1 else "batched.uneven" if sizes.m <= _FEW_OF_BATCH else ""
+    least = _FEW if dtype == "bfloat16" else _FEW_OF_BATCH
+    return "uneven" if least <= sizes.m <= _FEW_ROWS else ""
+
+
 def _is_vector(rows: int, batch: int, width: float, alignment: int) -> bool:
     return rows == batch == 1 and (width != _NARROW or alignment <= _NARROW)
 
@@ -296,11 +312,14 @@ def _conversions(one: Kernel, sizes: Convolution) -> list[Kernel]:
 
 _QUERIES = 128  # queries of a thread block, and keys that it multiplies at a time
 _KEY_SPLITS = (1, 2, 4, 8, 16, 32, 64)
+_STREAMED = 1.35  # of what multiprocessors move in a cycle, what they read of keys and values in the cache
 _MANY_HEADS, _FEW_KEYS = 256, 2  # heads from which a gradient in so few tiles of keys has one block for each
 
 
-def attention_seconds(sizes: Attention, moved: int, peak: float, rates: Rates, device: Device) -> Times:
-    """Seconds of a kernel, and of these its arithmetic at the peak and its traffic at full bandwidth."""
+def attention_seconds(
+    sizes: Attention, element: float, moved: int, peak: float, rates: Rates, device: Device
+) -> Times:
+    """Seconds of a kernel, and of these its arithmetic at the peak and its traffic at full bandwidth. element: its bytes."""
     cores = device.multiprocessors or 1
     width = up(sizes.width, int(rates.get("step", 32)))
     # FLOPs per pair and element of the width: 5 products, or 2.
@@ -310,7 +329,10 @@ def attention_seconds(sizes: Attention, moved: int, peak: float, rates: Rates, d
     recent = 0 if sizes.queries == 1 else moved  # keys and values of tokens before are in the memory
     traffic = bandwidth.seconds(moved, recent, rates["memory"], device)
     if sizes.queries == 1:
-        arithmetic = _decoding(sizes, width, rates, cores)
+        # Heads that strides repeat come from the memory once, and from the cache for each of them.
+        streamed = 2 * sizes.batch * sizes.kv_heads * sizes.keys * sizes.computed * sizes.width * element
+        through = streamed / (_STREAMED * bandwidth.through(device))
+        arithmetic = max(_decoding(sizes, width, rates, cores), through)
     else:
         arithmetic = _prefill(sizes, products * width / peak, width, rates, cores)
     mix = rates["mix"]

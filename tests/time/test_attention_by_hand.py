@@ -21,7 +21,7 @@ FLASH = {
 
 
 def flash(sizes: Attention, cores: int | None = 4, moved: int = 0, **rates: float) -> tuple[float, ...]:
-    return attention_seconds(sizes, moved, PEAK, {**FLASH, **rates}, device(multiprocessors=cores))
+    return attention_seconds(sizes, 2, moved, PEAK, {**FLASH, **rates}, device(multiprocessors=cores))
 
 
 def test_the_ceilings_of_attention() -> None:
@@ -103,7 +103,7 @@ def test_kernels_around_a_gradient_read_what_is_as_large_as_the_query() -> None:
     rates = {"around": 10.0, "memory": 0.5}
     known = device(multiprocessors=4, l2_bytes=None)
     expected = bandwidth.seconds(128 * 128 * 10, 0, 0.5, known)
-    assert attention_seconds(sizes, 0, PEAK, {**FLASH, **rates}, known)[0] == pytest.approx(expected)
+    assert attention_seconds(sizes, 2, 0, PEAK, {**FLASH, **rates}, known)[0] == pytest.approx(expected)
 
 
 DECODING = {"decoding_block": 1000.0, "decoding_tile": 1e3}
