@@ -142,8 +142,8 @@ def _letters(types: Iterable[str]) -> str:
 
 # JSON Schemas of `graphflops analyze`, `diff` and `statement` with `--format json`: the type, the title, and the number.
 _DOCUMENTS: dict[str, tuple[Callable[[], Any], str, int]] = {
-    "report": (report_json.document_type, "graphflops report", report_json.SCHEMA),
-    "diff": (comparison.document_type, "graphflops comparison", comparison.SCHEMA),
+    "report": (lambda: report_json._document().whole, "graphflops report", report_json.SCHEMA),
+    "diff": (lambda: comparison._document()[0], "graphflops comparison", comparison.SCHEMA),
     "statement": (lambda: statement.Statement, "graphflops compute statement", statement.SCHEMA),
 }
 
