@@ -24,7 +24,11 @@ if TYPE_CHECKING:
 
 
 KERNELS = ("forward", "query_gradient", "key_gradient")
-PER_PAIR = {"forward": 2, "query_gradient": 3, "key_gradient": 4}
+PER_PAIR = {
+    "forward": 2,
+    "query_gradient": 3 + 4,
+    "key_gradient": 3 + 4,
+}  # products; both gradients run together
 
 
 def settings(kernel: str, width: int, dtype: str) -> list[Tiles]:
@@ -52,15 +56,12 @@ def prepared(width: int, mask: str, dtype: str) -> tuple[PreparedAttention, tupl
 
 
 def call(attention: PreparedAttention, kernel: str, tensors: tuple[torch.Tensor, ...]) -> Callable[[], Any]:
-    """One launch of one kernel."""
+    """The launch of a kernel; that of a gradient launches the other one too, in the tiles that it has without settings."""
     q, k, v, grad, out, lse = tensors
     problem = attention.problem(q)
     if kernel == "forward":
         return lambda: launch.forward(q, k, v, problem)
-    delta, results = torch.empty_like(lse), [torch.empty_like(x) for x in (q, k, v)]
-    if kernel == "query_gradient":
-        return lambda: launch.query_gradient(q, k, v, out, grad, lse, None, delta, results[0], problem)
-    return lambda: launch.key_gradient(q, k, v, grad, lse, delta, results[1], results[2], problem)
+    return lambda: launch.backward(q, k, v, out, lse, grad, None, problem)
 
 
 def compiled(job: tuple[int, str, str, str, list[Tiles]]) -> list[str]:

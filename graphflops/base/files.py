@@ -1,4 +1,4 @@
-"""Files that the user names: opened, found in the nearest folder, and written completely or not at all."""
+"""Files that the user names: opened, read, found in the nearest folder, and written completely or not at all."""
 
 from __future__ import annotations
 
@@ -93,6 +93,24 @@ def opened(path: str | os.PathLike[str]) -> IO[bytes]:
     os.close(handle)
     what = "a directory" if stat.S_ISDIR(mode) else "a device or a pipe"
     raise FileError(f"{shown(os.fspath(path))}: is {what}, not a file")
+
+
+def content(path: str | os.PathLike[str], kind: str, most: int, *, otherwise: str = "") -> bytes:
+    """All bytes of a small file. Raises FileError where it cannot be read, or has more bytes than any of its kind.
+
+    otherwise: what to do where there is no such file.
+    """
+    place = shown(os.fspath(path))
+    try:
+        with opened(path) as file:
+            data = file.read(most + 1)
+    except FileNotFoundError:
+        raise FileError(f"{place}: no such {kind}{otherwise and ': '}{otherwise}") from None
+    except OSError as error:
+        raise FileError(f"{place}: cannot be read: {error.strerror or error}") from None
+    if len(data) > most:
+        raise FileError(f"{place}: larger than any {kind}: at most {most:,} bytes")
+    return data
 
 
 CONFIGURATION = "graphflops.toml"

@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple, Union
 
 import msgspec
 
-from graphflops.base.files import opened
+from graphflops.base.files import content
 from graphflops.base.patterns import matches_module
 from graphflops.base.units import starred
 from graphflops.budget.limits import Budget
@@ -159,16 +159,8 @@ def from_json(data: bytes, path: str) -> Baseline:
 
 def read(path: str) -> Baseline:
     """Reads a baseline from a file; FileError if it cannot be read or is not a baseline."""
-    try:
-        with opened(path) as file:
-            data = file.read(_LARGEST + 1)
-    except FileNotFoundError:
-        raise FileError(f"{shown(path)}: no such baseline: make it with graphflops check --update") from None
-    except OSError as error:
-        raise FileError(f"{shown(path)}: {error.strerror or error}") from None
-    if len(data) > _LARGEST:
-        raise FileError(f"{shown(path)}: larger than any baseline: {_LARGEST:,} bytes at most")
-    return from_json(data, path)
+    otherwise = "make it with graphflops check --update"
+    return from_json(content(path, "baseline", _LARGEST, otherwise=otherwise), path)
 
 
 def is_baseline(path: str) -> bool:

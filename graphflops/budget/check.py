@@ -18,60 +18,46 @@ from graphflops.report.contradictions import contradicted, contradictions
 from graphflops.report.findings import Finding, LimitResult, RuleInfo
 from graphflops.report.size_names import alike, collapsed, pattern_of
 
-RULES: Mapping[str, RuleInfo] = {
-    "GF301": RuleInfo(
-        "over-limit", "A limit is exceeded.",
-        "Reduce it where the message says, or raise the limit in the budget.",
-    ),
-    "GF302": RuleInfo(
-        "grown", "More has been added since the baseline than the budget allows.",
-        "Reduce it where the message says, or accept it with graphflops check --update.",
-    ),
-    "GF303": RuleInfo(
-        "cost-unknown", "A limit cannot be checked, because the cost of some calls is unknown.",
-        "Price the operators with --rules FILE.py, or name them under unknown in the budget.",
-    ),
-    "GF304": RuleInfo(
-        "size-open", "A limit cannot be checked, because a size has no value.",
-        "State the size under dims in the budget.",
-    ),
-    "GF305": RuleInfo(
-        "coverage-low", "The cost of more calls is unknown than the budget allows.",
-        "Price the operators with --rules FILE.py, or name them under unknown in the budget.",
-    ),
-    "GF306": RuleInfo(
-        "no-baseline", "A relative limit has nothing to compare with.",
-        "Measure it with graphflops check --update.",
-    ),
-    "GF307": RuleInfo(
-        "forbidden-operator", "An operator is called that the budget forbids.",
-        "Replace the call, or allow the operator.",
-    ),
-    "GF308": RuleInfo(
-        "module-missing", "A limit is for modules that the model does not have.",
-        "Correct the pattern: * matches one part between dots, ** any number of parts.",
-    ),
-    "GF309": RuleInfo(
-        "sizes-differ", "The baseline was measured at other sizes.",
-        "State the sizes under dims in the budget, or measure again with graphflops check --update.",
-    ),
-    "GF310": RuleInfo(
-        "not-analyzed", "The model cannot be analyzed.",
-        "Export or copy the file again: the message says what is wrong with it.",
-    ),
-    "GF311": RuleInfo(
-        "not-limited", "No limit of the budget is for this model.",
-        "Add a [[budget]] whose models match it.", "note",
-    ),
-    "GF312": RuleInfo(
-        "sizes-assumed", "The baseline is measured at assumed sizes, because the file has no example of them.",
-        "State the sizes under dims in the budget.", "warning",
-    ),
-    "GF313": RuleInfo(
-        "contradiction", "No limit can be decided, because the file contradicts itself.",
-        "Export the model again, and check the model itself where it is a saved report.",
-    ),
-}  # fmt: skip
+# Code, name, severity unless it is an error, what is found, and below it what to do.
+_RULES = """
+GF301 over-limit: A limit is exceeded.
+    Reduce it where the message says, or raise the limit in the budget.
+GF302 grown: More has been added since the baseline than the budget allows.
+    Reduce it where the message says, or accept it with graphflops check --update.
+GF303 cost-unknown: A limit cannot be checked, because the cost of some calls is unknown.
+    Price the operators with --rules FILE.py, or name them under unknown in the budget.
+GF304 size-open: A limit cannot be checked, because a size has no value.
+    State the size under dims in the budget.
+GF305 coverage-low: The cost of more calls is unknown than the budget allows.
+    Price the operators with --rules FILE.py, or name them under unknown in the budget.
+GF306 no-baseline: A relative limit has nothing to compare with.
+    Measure it with graphflops check --update.
+GF307 forbidden-operator: An operator is called that the budget forbids.
+    Replace the call, or allow the operator.
+GF308 module-missing: A limit is for modules that the model does not have.
+    Correct the pattern: * matches one part between dots, ** any number of parts.
+GF309 sizes-differ: The baseline was measured at other sizes.
+    State the sizes under dims in the budget, or measure again with graphflops check --update.
+GF310 not-analyzed: The model cannot be analyzed.
+    Export or copy the file again: the message says what is wrong with it.
+GF311 not-limited note: No limit of the budget is for this model.
+    Add a [[budget]] whose models match it.
+GF312 sizes-assumed warning: The baseline is measured at assumed sizes, because the file has no example of them.
+    State the sizes under dims in the budget.
+GF313 contradiction: No limit can be decided, because the file contradicts itself.
+    Export the model again, and check the model itself where it is a saved report.
+"""
+
+
+def _rules() -> Iterator[tuple[str, RuleInfo]]:
+    lines = iter(_RULES.strip().splitlines())
+    for line, advice in zip(lines, lines, strict=True):
+        head, _, summary = line.partition(": ")
+        code, name, *severity = head.split()
+        yield code, RuleInfo(name, summary, advice.strip(), *severity)  # type: ignore[arg-type]
+
+
+RULES: Mapping[str, RuleInfo] = dict(_rules())
 _HELD = ("parameters", "parameter_bytes", "buffer_bytes")  # what is known whatever the calls cost
 _SHOWN = 3  # culprits named
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, Union
 
 import msgspec
 
-from graphflops.base.files import opened
+from graphflops.base.files import content
 from graphflops.base.patterns import matches_file
 from graphflops.budget.amounts import AllowedGrowth, Unit, amount, growth, percent
 from graphflops.budget.measure import OF_DEVICES, OF_MODULES, SERVED, UNITS, Limit
@@ -222,23 +222,12 @@ class _File(msgspec.Struct, forbid_unknown_fields=True):
 
 def read(path: str) -> BudgetFile:
     """The budget in a file; FileError, in one line, says at which key it is wrong."""
-    return parse(_content(path), path)
+    return parse(content(path, "budget", _LARGEST_FILE), path)
 
 
 def table_of(path: str) -> dict[str, Any]:
     """A whole TOML file; FileError as `read` raises it."""
-    return _toml(_content(path), path)
-
-
-def _content(path: str) -> bytes:
-    try:
-        with opened(path) as file:
-            data = file.read(_LARGEST_FILE + 1)
-    except OSError as error:
-        raise FileError(f"{shown(path)}: {error.strerror or error}") from None
-    if len(data) > _LARGEST_FILE:
-        raise FileError(f"{shown(path)}: larger than any budget: {_LARGEST_FILE:,} bytes at most")
-    return data
+    return _toml(content(path, "budget", _LARGEST_FILE), path)
 
 
 def parse(data: bytes, path: str) -> BudgetFile:

@@ -91,18 +91,13 @@ def _use_dtype(config: Any, dtype: Any) -> None:
 def _from_file(transformers: Any, path: str, sizes: Mapping[str, Any]) -> tuple[Any, Mapping[str, Any]]:
     """The configuration in a JSON file, with some sizes changed, and what the file holds."""
     place = shown(path)
+    data = files.content(path, "configuration", _LARGEST)
     try:
-        with files.opened(path) as file:
-            data = file.read(_LARGEST + 1)
         given = msgspec.json.decode(data, type=dict[str, Any])
-    except OSError as error:
-        raise FileError(f"{place}: {error.strerror}") from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise FileError(
             f"{place}: is no JSON configuration of transformers: give a model's config.json"
         ) from None
-    if len(data) > _LARGEST:
-        raise FileError(f"{place}: too large for a configuration: at most {_LARGEST:,} bytes")
     _refuse_remote(given, place)
     given = {**_without_kernels(given), **sizes}
     kind = given.get("model_type")

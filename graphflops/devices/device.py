@@ -17,7 +17,7 @@ import msgspec
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from graphflops.base.files import opened
+from graphflops.base.files import content
 from graphflops.errors import FileError, OptionError, shown
 from graphflops.kernels.choices import library
 
@@ -361,13 +361,7 @@ def _files() -> list[Path]:
 
 @cache
 def _read(file: Path) -> Device:
-    try:
-        with opened(file) as profile:
-            data = profile.read(_LARGEST + 1)
-    except OSError as error:
-        raise FileError(f"{shown(str(file))}: cannot be read: {error.strerror}") from None
-    if len(data) > _LARGEST:
-        raise FileError(f"{shown(str(file))}: larger than {_LARGEST:,} bytes; not a profile of a device")
+    data = content(file, "profile of a device", _LARGEST)
     try:
         return msgspec.json.decode(data, type=Device)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:

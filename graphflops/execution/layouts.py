@@ -21,6 +21,7 @@ from graphflops.execution.strides import (
     Laid,
     Strides,
     Values,
+    channels_last,
     has_channels_last,
     is_contiguous,
     order_of,
@@ -176,7 +177,7 @@ class Layouts:
         is_last = x and out.rank == self.typed(x).rank and self.keeps_channels_last(call, x)
         joins = operator.name == "cat"
         if is_last or (joins and all(map(self.has_channels_last, call.tensors(self.values)))):
-            return row_major(out.shape, (0, *range(2, out.rank), 1))
+            return row_major(out.shape, channels_last(out.rank))
         if operator.kind == "recurrent" and arguments.get(_BATCH_FIRST) is True:
             is_sequence = out.rank == len(_STEPS_FIRST) and name == call.node.outputs[0]
             return row_major(out.shape, _STEPS_FIRST) if is_sequence else None

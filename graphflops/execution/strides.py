@@ -53,6 +53,11 @@ def is_contiguous(shape: Sequence[Dim], strides: Strides) -> bool:
     return all(size == 1 or own == wanted for size, own, wanted in axes)
 
 
+def channels_last(rank: int) -> tuple[int, ...]:
+    """The axes of images from outermost to innermost, where channels are the innermost."""
+    return (0, *range(2, rank), 1)
+
+
 def has_channels_last(shape: Sequence[Dim], strides: Strides) -> bool:
     """Whether the channels of images are their innermost axis in memory, as PyTorch tells it (MemoryFormat.h of c10).
 
@@ -61,7 +66,7 @@ def has_channels_last(shape: Sequence[Dim], strides: Strides) -> bool:
     if len(shape) <= 2 or strides[1] != 1 or shape[1] == 1:
         return False
     least = 0
-    for axis in (1, *reversed(range(2, len(shape))), 0):
+    for axis in reversed(channels_last(len(shape))):
         stride = size_hint(strides[axis])
         if stride < least:
             return False

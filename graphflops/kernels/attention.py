@@ -76,8 +76,7 @@ def _operands(call: ConcreteCall) -> tuple[Tensor, Tensor, Tensor] | None:
 def _fused(
     call: ConcreteCall, operands: tuple[Tensor, Tensor, Tensor], kernel: AttentionKernel, phase: Pass
 ) -> Kernel:
-    query, key, value = operands
-    is_forward = phase == "forward"
+    (query, key, value), is_forward = operands, phase == "forward"
     cost = call.cost if is_forward else call.backward_cost
     computed = computed_fraction(call, query.shape[-2], key.shape[-2])
     sizes = Attention(

@@ -190,19 +190,52 @@ def reduction_buffers(
     vector = 1 if is_inner or kept[0].stride != 1 else _vector(reduced, kept)
     is_run = not kept and len(reduced) == 1 and reduced[0].stride == 1
     is_whole = is_run and not _is_at_most(values, _VECTOR_FROM)
-    across = ceil_div(results, vector) if not is_inner else values // _VECTOR if is_whole else values
-    width, height = threads_of_block(across, results if is_inner else values, _MOST_THREADS // vector)
-    each = ceil_div(ceil_div(values, width if is_inner else 1), height)  # values of a thread
-    groups = ceil_div(ceil_div(results, vector), 1 if is_inner else width)
-    target = platform.multiprocessors * (platform.threads_each // (width * height))
-    if _is_at_most(each, _MOST_VALUES - 1) or not _is_at_most(groups, target, unknown=True):
+    loads = (values // _VECTOR if is_whole else values) if is_inner else None
+    blocks = sharing_blocks(ceil_div(results, vector), values, vector, platform, loads)
+    if blocks.parts == 1:
         return ()
-    few, many = ceil_div(each, _MOST_VALUES), ceil_div(each, _FEWEST_VALUES)
-    blocks = dim_max(dim_min(ceil_div(target, groups), many), few)
-    if blocks == 1:
-        return ()
-    partial = results * blocks * (1 if is_inner else width * vector) * element
-    return partial, groups * _SEMAPHORE_BYTES
+    own = 1 if is_inner else blocks.across * vector  # results of a block
+    return results * blocks.parts * own * element, blocks.groups * _SEMAPHORE_BYTES
+
+
+class Blocks(NamedTuple):
+    """The thread blocks of a reduction. across, down: threads of one, along the innermost axis and along the other.
+
+    groups: those with results of their own; parts: blocks of each, which share its values; each: values of a thread of a
+    group of one block; at_once: blocks that the device holds.
+    """
+
+    across: int
+    down: int
+    groups: Dim
+    parts: Dim
+    each: Dim
+    at_once: int
+
+
+def sharing_blocks(
+    lanes: Dim, values: Dim, vector: int, platform: Platform, inner: Dim | None = None
+) -> Blocks:
+    """How threads and blocks share a reduction of values for lanes of results, each of as many as a vector has.
+
+    Threads of a block share a result where each would have many values, blocks where each has very many.
+    inner: loads of a result's values, where these lie innermost.
+    """
+    is_inner = inner is not None
+    wide, down = (lanes, values) if inner is None else (inner, lanes)
+    across, down = threads_of_block(wide, down, _MOST_THREADS // vector)
+    each = ceil_div(values, across if is_inner else 1)
+    groups = ceil_div(lanes, 1 if is_inner else across)
+    if _is_at_most(each, min(_FEWEST_VALUES * down, _MOST_VALUES) - 1):
+        groups = ceil_div(groups, down)
+    else:
+        each = ceil_div(each, down)
+    at_once = platform.multiprocessors * (platform.threads_each // (across * down))
+    parts: Dim = 1
+    if not _is_at_most(each, _MOST_VALUES - 1) and _is_at_most(groups, at_once, unknown=True):
+        few, many = ceil_div(each, _MOST_VALUES), ceil_div(each, _FEWEST_VALUES)
+        parts = dim_max(dim_min(ceil_div(at_once, groups), many), few)
+    return Blocks(across, down, groups, parts, each, at_once)
 
 
 def column_sum_buffers(rows: Dim, columns: Dim, platform: Platform) -> tuple[Dim, ...]:

@@ -13,7 +13,7 @@ from graphflops.cost import Value
 from graphflops.dims import Dim, dim_max, prod, total
 from graphflops.execution.composed_gradients import gradient_calls, kernel_calls
 from graphflops.execution.layouts import Layouts
-from graphflops.execution.strides import row_major
+from graphflops.execution.strides import channels_last, row_major
 from graphflops.graph import tensor_type
 from graphflops.kernels import cudnn
 from graphflops.kernels.beside import (
@@ -257,7 +257,7 @@ def _gradient_of(
     conv, layout = found
     out = layouts.operand(call.node.arguments(), "grad") or call.node.outputs[0] or ""
     shape, is_last = conv.out.shape, layout.operand != has_other_gradient
-    order = (0, *range(2, len(shape)), 1) if is_last else None
+    order = channels_last(len(shape)) if is_last else None
     strides = row_major(shape, order) if has_other_gradient else layouts.of(out)
     return conv, layout._replace(gradient=is_last), strides
 

@@ -8,7 +8,14 @@ from typing import Any, NamedTuple
 
 from graphflops.cost import Value
 from graphflops.dims import Dim, differ, prod
-from graphflops.execution.strides import Shape, Strides, has_channels_last, row_major, size_hint
+from graphflops.execution.strides import (
+    Shape,
+    Strides,
+    channels_last,
+    has_channels_last,
+    row_major,
+    size_hint,
+)
 from graphflops.graph import tensor_type
 from graphflops.kernels.choices import limits
 from graphflops.kernels.kernel import HALF, SINGLE
@@ -35,7 +42,7 @@ class Layout(NamedTuple):
         """How operand and weight lie. Sequences are copied into row-major order first (Convolution.cpp of ATen)."""
         is_weight_last = has_channels_last(weight_shape, weight_strides)
         is_last = len(shape) > _LEAST_AXES and (is_weight_last or has_channels_last(shape, strides))
-        order = (0, *range(2, len(shape)), 1) if is_last else None
+        order = channels_last(len(shape)) if is_last else None
         wanted = zip(shape, strides, row_major(shape, order), strict=True)
         gaps = any(differ(own, step) for size, own, step in wanted if size != 1)
         return Layout(is_last, gaps, is_weight_last)

@@ -296,15 +296,21 @@ class Problem(Struct, frozen=True, dict=True):
             return (x, weight), out
         return ((out, weight), x) if self.phase == "input_gradient" else ((out, x), weight)
 
+    @property
+    def variant(self) -> str:
+        """That of the kernel, where it has no tensor cores; "" where it may have them."""
+        if self.is_tiled:
+            return TILED
+        if self.way == SCALAR:
+            return SCALAR
+        return DIRECT if self.is_each or self.is_weight_of_one_image else ""
+
     def kernels(self, flops: int) -> list[Kernel]:
         """The kernels of the pass: conversions before it and after it, and one kernel, or one for each group."""
         reads, writes = self.operands
         moved = (sum(tensor.full_bytes for tensor in reads), writes.full_bytes)
-        kernel = Kernel("convolution", self.x.dtype, flops, 0, *moved, self.sizes)
-        if self.is_each or self.is_weight_of_one_image or self.is_tiled or self.way == SCALAR:
-            variant = TILED if self.is_tiled else SCALAR if self.way == SCALAR else DIRECT
-            return [replace(kernel, variant=variant)]
-        if self.way in ("one_by_one", "direct"):
+        kernel = Kernel("convolution", self.x.dtype, flops, 0, *moved, self.sizes, variant=self.variant)
+        if self.variant or self.way in ("one_by_one", "direct"):
             return [kernel]
         return [*self.converted(*reads), kernel, *self.converted(writes)]
 

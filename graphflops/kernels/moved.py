@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, cast
 from msgspec.structs import replace
 
 from graphflops.cost import Estimate
-from graphflops.execution.strides import is_contiguous, row_major
+from graphflops.execution.strides import channels_last, is_contiguous, row_major
 from graphflops.graph import HOST_KINDS, Step, StorageKind
 from graphflops.kernels.beside import operand_copies
 from graphflops.kernels.call import ConcreteCall, Tensor, Work
@@ -81,7 +81,7 @@ def copy_to(out: Tensor, x: Tensor) -> Kernel:
 
 def put_in_order(x: Tensor, *, is_last: bool) -> list[Kernel]:
     """The copy of a tensor that lies neither in row-major order nor, where channels are to be last, in that of images."""
-    order = (0, *range(2, x.rank), 1) if is_last else range(x.rank)
+    order = channels_last(x.rank) if is_last else range(x.rank)
     lies = is_contiguous([x.shape[axis] for axis in order], tuple([x.strides[axis] for axis in order]))
     return [] if lies else [copy_to(replace(x, strides=row_major(x.shape, order)), x)]
 

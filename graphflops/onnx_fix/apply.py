@@ -12,7 +12,7 @@ import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedFunctionsPass
 
-from graphflops.onnx_fix.sessions import opened_session
+from graphflops.runtime.onnx_run import opened_session
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -146,7 +146,7 @@ class _Editor:
         values = [self.values[name] for name in names]
         graph, functions = ir.convenience.extract(self.model.graph, [], values), self.model.functions.values()
         part = ir.Model(graph, ir_version=self.model.ir_version, functions=list(functions))
-        session = opened_session(ir.to_proto(part).SerializeToString(), self.folder)
+        session = opened_session(ir.to_proto(part).SerializeToString(), self.folder, is_alike=True)
         for name, array in zip(names, session.run(names, {}), strict=True):
             self._keep(name, array)
 

@@ -1,7 +1,5 @@
 """Runs ONNX files in onnxruntime: constants that are stored, and a file before and after it was fixed. In a child process.
 
-Calls run as they are written: what onnxruntime itself changes when it loads a file, down to the last bit, is off.
-
 The steps of a fix that read weights or run calls: each in a child process, which a hostile file may crash or hang.
 """
 
@@ -24,7 +22,7 @@ from graphflops.exporters import onnx
 from graphflops.graph import Graph
 from graphflops.onnx_audit.registry import Edit
 from graphflops.runtime.isolated import answered, child_command
-from graphflops.runtime.onnx_run import random_arrays
+from graphflops.runtime.onnx_run import line_of, opened_session, random_arrays
 from graphflops.view import View
 
 _RUNS = 3
@@ -47,22 +45,6 @@ class Verdict(msgspec.Struct, frozen=True, array_like=True):
     difference: float = 0.0
 
 
-def opened_session(model: bytes, folder: str) -> Any:
-    """A session for a model; folder: where its external data lie. Raises RunError."""
-    import onnxruntime  # type: ignore[import-untyped]
-
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.log_severity_level = 4
-    # Products with a stored factor would run another kernel than those with a computed one, and add up in another order.
-    options.add_session_config_entry("session.disable_prepacking", "1")
-    options.add_session_config_entry("session.model_external_initializers_file_folder_path", folder)
-    try:
-        return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-    except Exception as error:  # noqa: BLE001 onnxruntime's errors have no common base
-        raise RunError(f"onnxruntime does not load it: {_line(error)}") from None
-
-
 def planned(path: str, folder: str, given: Mapping[str, int]) -> list[Run]:
     """Three runs that the file can do, at different sizes where some are open. Raises RunError where it can do none."""
     graph, session = onnx.read(path), _session(path, folder)
@@ -82,7 +64,7 @@ def planned(path: str, folder: str, given: Mapping[str, int]) -> list[Run]:
             session.run(None, _inputs(graph, run))
             runs.append(run)
         except Exception as error:  # noqa: BLE001 sizes that the program does not take
-            reason = _line(error)
+            reason = line_of(error)
         if len(runs) == _RUNS:
             return runs
     if not runs:
@@ -110,7 +92,7 @@ def compared(old: str, new: str, folder: str, runs: Sequence[Run], exact: bool) 
         try:
             results.append([session.run(None, feed) for feed in feeds])
         except Exception as error:  # noqa: BLE001 onnxruntime's errors have no common base
-            raise RunError(f"onnxruntime cannot run it: {_line(error)}") from None
+            raise RunError(f"onnxruntime cannot run it: {line_of(error)}") from None
     names = [entry.name for entry in session.get_outputs()]
     verdicts = [Verdict("")]
     for run, ours, theirs in zip(runs, *results, strict=True):
@@ -152,16 +134,12 @@ def _difference(a: Any, b: Any, exact: bool) -> tuple[str, float]:
 
 
 def _session(path: str, folder: str) -> Any:
-    return opened_session(Path(path).read_bytes(), folder)
+    return opened_session(Path(path).read_bytes(), folder, is_alike=True)
 
 
 def _inputs(graph: Graph, run: Run) -> dict[str, Any]:
     report = analyze(graph, dims=run.dims, fused=False)
     return random_arrays(report, View(graph, report.rows), run.seed)
-
-
-def _line(error: Exception) -> str:
-    return shown(" ".join(str(error).split()), 240)
 
 
 _LARGEST = 2**31 - 1  # bytes of a protobuf message

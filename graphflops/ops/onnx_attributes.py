@@ -1,6 +1,6 @@
 """The attributes that each version of an ONNX operator has, and their types.
 
-`onnx_attributes.txt` is written by `python -m graphflops.ops.onnx_attributes`, from the installed onnx and onnxruntime.
+`onnx_attributes.txt` is written by `python -m tests.generated`, from the installed onnx and onnxruntime.
 A line names operators that have the same attributes, onnx's own with their versions, and below an empty line those that
 onnxruntime adds; `axis=int!` is one that a call must give. A file may give an attribute that the operator's version does not
 have, or of another type, or lack one: onnxruntime loads no such model.
@@ -8,7 +8,6 @@ have, or of another type, or lack one: onnxruntime loads no such model.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any
@@ -91,45 +90,3 @@ def fault(op: str, given: Iterable[tuple[str, Any]]) -> str:
         if choices and value not in choices:
             return f"{shown(name)} of {op} is one of {', '.join(map(str, choices))}, not {shown(repr(value), 60)}"
     return f"{op} is called without its attribute {min(wanting)}" if wanting else ""
-
-
-def table() -> str:
-    """The text of the table."""
-    from onnx import defs
-    from onnxruntime.capi.onnxruntime_pybind11_state import (  # type: ignore[import-untyped]
-        get_all_operator_schema,
-    )
-
-    known: set[str] = set()
-    return "\n".join(
-        _lines(every, known) for every in (defs.get_all_schemas_with_history(), get_all_operator_schema())
-    )
-
-
-def _lines(schemas: Iterable[Any], seen: set[str]) -> str:
-    """The table of those schemas that are not in the one before it."""
-    spelled: dict[str, list[str]] = defaultdict(list)
-    for schema in schemas:
-        domain, name = schema.domain, schema.name
-        op = (
-            f"{domain}.{name}"
-            if domain.startswith("com.")
-            else f"{domain or 'onnx'}.{name}.{schema.since_version}"
-        )
-        types = [
-            f"{attribute.name}={_type(attribute)}{'!' * attribute.required}"
-            for attribute in schema.attributes.values()
-        ]
-        if op not in seen:
-            seen.add(op)
-            spelled[" ".join(sorted(types))].append(op)
-    lines = sorted((" ".join(sorted(operators)), types) for types, operators in spelled.items())
-    return "".join(f"{operators}: {types}\n" for operators, types in lines)
-
-
-def _type(attribute: Any) -> str:
-    return str(attribute.type).rpartition(".")[2].lower()
-
-
-if __name__ == "__main__":
-    TABLE.write_text(table(), encoding="utf-8")

@@ -1,6 +1,6 @@
 """Operands of ONNX operators: the element types that each version takes, which are the same, and which sizes.
 
-`onnx_operands.txt` is written by `python -m graphflops.ops.onnx_operands`, from the installed onnx and onnxruntime. A line
+`onnx_operands.txt` is written by `python -m tests.generated`, from the installed onnx and onnxruntime. A line
 names operators with the same operands: of each the type parameter, "" if no other operand has it, and the kinds of element
 types that it takes, `T=fi`. onnxruntime loads no model whose operands differ from that. Of a kind any width is taken: other
 runtimes have kernels for more types than an opset names.
@@ -13,11 +13,11 @@ without axes, `|` stands between other forms. What must hold beside shapes, `_CO
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any, Union
+from typing import Union
 
 from graphflops.dims import Dim, differ
 from graphflops.ops.operator import operator
@@ -25,7 +25,6 @@ from graphflops.tensor import DType, TensorType, flat
 
 TABLE = Path(__file__).with_name("onnx_operands.txt")
 _KINDS = {"float": "f", "int": "i", "uint": "i", "bool": "b", "complex": "c", "other": "s"}
-_SPELLED = {"double": "f", "bfloat": "f", "uint": "i"}
 _SHAPES = """
 AffineGrid: n,2,3 4 | n,3,4 5
 ArgMax ArgMin Hardmax LogSoftmax LpNormalization Softmax: _,...
@@ -278,52 +277,3 @@ def broken(op: str, operands: Operands, attributes: Iterable[tuple[str, object]]
     given = dict(attributes)
     found = (keeps(operands, given) for keeps in conditions)
     return misfit(op, operands) or next(filter(None, found), "")
-
-
-def table() -> str:
-    """The text of the table."""
-    from onnx import defs
-    from onnxruntime.capi.onnxruntime_pybind11_state import (  # type: ignore[import-untyped]
-        get_all_operator_schema,
-    )
-
-    spelled: dict[str, list[str]] = defaultdict(list)
-    for schema in (*defs.get_all_schemas_with_history(), *get_all_operator_schema()):
-        domain = schema.domain or "onnx"
-        op = f"{domain}.{schema.name}"
-        op = op if domain.startswith("com.") else f"{op}.{schema.since_version}"
-        operands = " ".join(_operands(schema))
-        if operands and not any(op in operators for operators in spelled.values()):
-            spelled[operands].append(op)
-    lines = sorted((" ".join(sorted(operators)), operands) for operands, operators in spelled.items())
-    return "".join(f"{operators}: {operands}\n" for operators, operands in lines)
-
-
-def _operands(schema: Any) -> list[str]:
-    allowed = {each.type_param_str: _letters(each.allowed_type_strs) for each in schema.type_constraints}
-    found = []
-    for each in schema.inputs:
-        name = getattr(each, "type_str", None) or each.typeStr
-        repeated = str(each.option).endswith("Variadic")
-        free = repeated and not getattr(each, "is_homogeneous", getattr(each, "isHomogeneous", True))
-        found.append((name, "" if free else allowed.get(name, _letters([name])), repeated and not free))
-    times = Counter(name for name, _, _ in found)
-    return [
-        f"{name if name in allowed and kinds and (times[name] > 1 or repeated) else ''}={kinds}"
-        for name, kinds, repeated in found
-    ]
-
-
-def _letters(types: Iterable[str]) -> str:
-    """The kinds of a set of types as ONNX spells them, `tensor(float16)`; "" where some are no tensors."""
-    found = set()
-    for spelled in types:
-        if not spelled.startswith("tensor("):
-            return ""
-        word = spelled[len("tensor(") : -1]
-        found.add("f" if word.startswith("float") else _SPELLED.get(word.rstrip("0123456789"), word[0]))
-    return "".join(sorted(found))
-
-
-if __name__ == "__main__":
-    TABLE.write_text(table(), encoding="utf-8")

@@ -29,8 +29,7 @@ def document(found: Fits) -> Document:
 
 def _listed(found: Fits) -> Listing:
     """A line for each device, in bytes."""
-    rows = [_device(verdict) for verdict in found.verdicts]
-    return Listing([*rows[0]], [[*row.values()] for row in rows], figures=True)
+    return Listing.of([_device(verdict) for verdict in found.verdicts])
 
 
 def _data(found: Fits) -> dict[str, Any]:

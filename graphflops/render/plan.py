@@ -39,9 +39,7 @@ def document(found: Plan) -> Document:
 
 def _listed(found: Plan) -> Listing:
     """The layouts that fit: seconds and bytes."""
-    rows = [_exact(found, step) for step in found.steps]
-    heads = list(rows[0]) if rows else list(_AXES)
-    return Listing(heads, [list(row.values()) for row in rows], figures=True)
+    return Listing.of([_exact(found, step) for step in found.steps], _AXES)
 
 
 def _data(found: Plan) -> dict[str, Any]:

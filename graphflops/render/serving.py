@@ -144,8 +144,7 @@ def _load(cell: Cell | None) -> list[str]:
 def steps(plan: Serving, *, exact: bool) -> Listing:
     """One row for each context and batch. exact: numbers in seconds, for programs."""
     if exact:
-        found = [_exact(cell) for cell in plan.cells]
-        return Listing([*found[0]], [[*row.values()] for row in found], figures=True)
+        return Listing.of([_exact(cell) for cell in plan.cells])
     has_price, has_energy = plan.price_per_hour is not None, any(cell.joules for cell in plan.cells)
     has_slowest = any(cell.slowest is not None for cell in plan.cells)
     heads = ["context", "batch", "first token", "each token", "limited by", "tokens/s"]
@@ -171,13 +170,14 @@ def steps(plan: Serving, *, exact: bool) -> Listing:
 def layouts(found: Sequence[Replicas], *, exact: bool) -> Listing:
     """One row for each number of copies and context. exact: numbers in seconds, for programs."""
     if exact:
-        rows = [
-            {"replicas": one.count, "devices": one.each, "context": one.context, "requests": one.requests}
-            | {quantity.name: one.cell and quantity.of(one.cell) for quantity in QUANTITIES}
-            | {"tokens_per_second": one.tokens_per_second, "said": one.said}
-            for one in found
-        ]
-        return Listing([*rows[0]], [[*row.values()] for row in rows], figures=True)  # type: ignore[list-item]
+        return Listing.of(
+            [
+                {"replicas": one.count, "devices": one.each, "context": one.context, "requests": one.requests}
+                | {quantity.name: one.cell and quantity.of(one.cell) for quantity in QUANTITIES}
+                | {"tokens_per_second": one.tokens_per_second, "said": one.said}
+                for one in found
+            ]
+        )
     said = [quantity for quantity in QUANTITIES if quantity.name in ("ttft", "tpot")]
     has_price = any(one.cell and one.cell.price for one in found)
     heads = ["layout", "context", "requests", *(one.head for one in said), "limited by", "tokens/s"]

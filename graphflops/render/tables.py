@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from graphflops.attention import AttentionUse
 from graphflops.base.patterns import is_within, modules_around
@@ -27,6 +27,11 @@ class Listing:
     heads: Sequence[str]
     rows: Sequence[Sequence[str | float]]
     figures: bool = False
+
+    @classmethod
+    def of(cls, rows: Sequence[Mapping[str, Any]], heads: Sequence[str] = ()) -> Listing:
+        """Figures by name. heads: where there are no rows."""
+        return cls([*(rows[0] if rows else heads)], [[*row.values()] for row in rows], figures=True)
 
 
 _OPERATORS = 8  # lines of the table of operators under the tree

@@ -98,12 +98,6 @@ def decoded(data: bytes) -> Report:
         raise FileError(f"not a graphflops report of schema {SCHEMA}: {error}") from error
 
 
-def document_type() -> type[msgspec.Struct]:
-    """The msgspec type of the whole object, from which the published schema is made."""
-    whole: type[msgspec.Struct] = _document().whole
-    return whole
-
-
 class Tool(msgspec.Struct, frozen=True):
     """The program that wrote the document."""
 

@@ -15,7 +15,7 @@ from graphflops.errors import RuleError, ShapeError, shown
 from graphflops.ops import Kind, index, operator
 from graphflops.ops.index import Home
 from graphflops.ops.onnx_attributes import attributes
-from graphflops.ops.operator import means, orders, spellings
+from graphflops.ops.operator import means, orders
 from graphflops.ops.table import KINDS
 from graphflops.tensor import TensorType
 
@@ -296,18 +296,6 @@ def require_known(condition: bool, message: str) -> None:
     """Raise RuleError with the message unless the condition holds: the call may run, but the rule cannot know how."""
     if not condition:
         raise RuleError(message)
-
-
-def index_text() -> str:
-    """The text of `ops/index.txt`: the module that registers each rule, and the kinds that rules state."""
-    listed = spellings()
-    rules = {
-        rule.key: Home(rule.home, "" if rule.key in listed else rule.kind)
-        for rule in known()
-        if rule.home.startswith(_PACKAGE)
-    }
-    backwards = {key: Home(rule.home) for key, rule in _backwards.items()}
-    return f"{index.packed(rules)}\n{index.packed(backwards)}"
 
 
 def _registering_module() -> tuple[str, Kind]:

@@ -114,27 +114,38 @@ def _make_up(model: onnx.ModelProto) -> None:
             tensor.CopyFrom(numpy_helper.from_array(numbers, tensor.name))
 
 
-def _session(model: onnx.ModelProto, path: str) -> Any:
+def opened_session(model: bytes, folder: str, *, is_alike: bool = False) -> Any:
+    """A session for a model, whose calls run as they are written; folder: where its external data lie. Raises RunError.
+
+    is_alike: products with a stored factor add up in the order of those with a computed one, and take the same kernel.
+    """
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.log_severity_level = 4
-    folder = os.path.dirname(os.path.abspath(path))
+    if is_alike:
+        options.add_session_config_entry("session.disable_prepacking", "1")
     options.add_session_config_entry("session.model_external_initializers_file_folder_path", folder)
     try:
-        providers = ["CPUExecutionProvider"]
-        return onnxruntime.InferenceSession(model.SerializeToString(), options, providers)
-    except Exception as error:  # noqa: BLE001 onnxruntime's errors have no common base
-        advice = ": use --random-weights" if "xternal data" in str(error) else ""
-        raise RunError(f"{shown(path)}: onnxruntime does not load it: {_line(error)}{advice}") from None
+        return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    except Exception as error:
+        raise RunError(f"onnxruntime does not load it: {line_of(error)}") from error
+
+
+def _session(model: onnx.ModelProto, path: str) -> Any:
+    try:
+        return opened_session(model.SerializeToString(), os.path.dirname(os.path.abspath(path)))
+    except RunError as error:
+        advice = ": use --random-weights" if "xternal data" in str(error.__cause__) else ""
+        raise RunError(f"{shown(path)}: {error}{advice}") from None
 
 
 def _run(session: Any, names: Sequence[str], feed: Mapping[str, Any]) -> list[Any]:
     try:
         found: list[Any] = session.run(list(names), dict(feed))
     except Exception as error:  # noqa: BLE001 onnxruntime's own errors have no common base
-        raise RunError(f"onnxruntime cannot run it: {_line(error)}") from None
+        raise RunError(f"onnxruntime cannot run it: {line_of(error)}") from None
     return found
 
 
@@ -170,7 +181,8 @@ def _type(value: Any) -> tuple[str, tuple[int, ...]]:
     return _NAMES.get(name, name), tuple(value.shape)
 
 
-def _line(error: Exception) -> str:
+def line_of(error: Exception) -> str:
+    """What onnxruntime says, in one short line."""
     return shown(" ".join(str(error).split()), 240)
 
 

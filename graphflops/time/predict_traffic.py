@@ -10,7 +10,8 @@ from math import gcd, prod
 
 from graphflops.devices import Device
 from graphflops.devices.device import platform_of
-from graphflops.kernels.beside import threads_of_block
+from graphflops.execution.strides import size_hint
+from graphflops.kernels.beside import sharing_blocks, threads_of_block
 from graphflops.kernels.choices import limits
 from graphflops.kernels.kernel import Chunks, Convolution, Kernel, Rows, Strided, Windows
 from graphflops.kernels.moved import PAIRS
@@ -22,7 +23,7 @@ _WARP = 32  # threads
 _START_OF_IMAGE = 2  # turns of a warp that starting with the next image takes
 _MIX = 3  # how sharply the longest of several limits decides
 _MIX_OF_CHUNKS = 1.5
-_TILE = (128, 32)  # positions and filters
+_TILE = limits("cudnn_9", "tiled", "positions", "filters")
 _OWN_KERNELS = ((1, 1), (3, 3), (5, 5))
 # Kernels whose blocks wait for memory one load after the other, while others of the multiprocessor go on.
 _LATENCY_BESIDE = frozenset(
@@ -164,23 +165,15 @@ def _repeats(kernel: Kernel) -> float:
     return max(1.0, prod(sizes.image) / pixels)
 
 
-# Threads of a block, neighbouring results of a thread, its fewest elements, and those from which on blocks share a result.
-_BLOCK, _VECTOR, _LEAST, _LONG = limits(
-    "aten_2", "reduce", "most_threads", "vector", "fewest_values", "most_values"
+_BLOCK, _VECTOR, _LEAST, _LONG, _PLACE = limits(
+    *("aten_2", "reduce", "most_threads", "vector", "fewest_values", "most_values", "place")
 )
-_PLANE_THREADS = 512
-_PLACE = 12  # elements that finding the place of a result takes as long as
 _OF_BLOCKS = frozenset({"step", "fence"})  # constants of the model
 
 
 def in_turn(sizes: Rows) -> float:
     """Elements of a row that each thread of a warp adds up, for the whole warp; few rows get more warps (Reduce.cuh)."""
-    height = 1  # rows of a block
-    while height < _BLOCK // _WARP and 2 * height <= sizes.rows:
-        height *= 2
-    width = _WARP  # threads of a row
-    while width < _BLOCK // height and 2 * width <= sizes.columns:
-        width *= 2
+    width, height = threads_of_block(max(sizes.columns, _WARP), sizes.rows, _BLOCK)
     each = sizes.columns / width
     if each >= min(height * _LEAST, _LONG):  # the warps of a block share a row, and blocks a longer one
         each = min(each / height, _LONGEST / _WARP)
@@ -188,25 +181,16 @@ def in_turn(sizes: Rows) -> float:
 
 
 def _outer_seconds(sizes: Rows, traffic: float, rates: Rates, device: Device) -> tuple[float, float]:
-    """Seconds of a reduction over outer axes, and of these what its threads do one after the other.
-
-    Threads of a block share a result where each would have many elements, blocks where each has very many.
-    """
+    """Seconds of a reduction over outer axes, and of these what its threads do one after the other."""
     cores = device.multiprocessors or 1
     vector = gcd(sizes.rows, _VECTOR)
-    lanes, threads = sizes.rows // vector, _BLOCK // vector
-    across, down = threads_of_block(lanes, sizes.columns, threads)
-    is_shared = sizes.columns >= min(_LEAST * down, _LONG)
-    each = -(-sizes.columns // down) if is_shared else sizes.columns
-    blocks = -(-lanes // (across if is_shared else across * down))
-    at_once = cores * (platform_of(device).threads_each // (across * down))
-    parts = 1
-    if each >= _LONG and blocks <= at_once:
-        parts = max(min(-(-at_once // blocks), -(-each // _LEAST)), -(-each // _LONG))
+    platform = platform_of(device)._replace(multiprocessors=cores)
+    blocks = sharing_blocks(sizes.rows // vector, sizes.columns, vector, platform)
+    groups, parts, each = map(size_hint, (blocks.groups, blocks.parts, blocks.each))
     step = rates["step"] * 1e-9 * (1 + (vector - 1) * rates["vector"])
-    serial = max(1.0, blocks * parts / at_once) * -(-each // parts) * step
+    serial = max(1.0, groups * parts / blocks.at_once) * -(-each // parts) * step
     elements = sizes.rows * (sizes.columns + _PLACE) / (rates["elements"] * cores * (device.clock_hz or 1e9))
-    joined = rates["fence"] * 1e-6 + -(-parts // down) * rates["join"] * 1e-9 if parts > 1 else 0.0
+    joined = rates["fence"] * 1e-6 + -(-parts // blocks.down) * rates["join"] * 1e-9 if parts > 1 else 0.0
     longest = sum(limit**_MIX for limit in (serial, traffic, elements)) ** (1 / _MIX)
     return rates["floor"] * 1e-6 + longest + joined, max(serial, elements) + joined
 
@@ -215,7 +199,7 @@ def _planes(sizes: Rows, traffic: float, rates: Rates, device: Device) -> tuple[
     """The same with a block for each channel, or several where there are few channels."""
     cores = device.multiprocessors or 1
     parts = 1
-    if sizes.columns >= _LONG * _PLANE_THREADS:
+    if sizes.columns >= _LONG * _BLOCK:
         parts = max(1, 4 * cores // sizes.rows)
     serial = -(-sizes.rows * parts // cores) * sizes.columns / parts * rates["step"] * 1e-9
     joined = rates["fence"] * 1e-6 if parts > 1 else 0.0

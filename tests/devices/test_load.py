@@ -75,7 +75,7 @@ def test_a_profile_of_ones_own_is_read_from_its_path(tmp_path):
         (json.dumps({**H200, "bandwidth": 0}), "bandwidth"),
         (json.dumps({**H200, "matrix": {"float32": -1}}), "matrix"),
         (json.dumps({**H200, "memory_bytes": "80 GB"}), "memory_bytes"),
-        (" " * 1_000_001, "larger than 1,000,000 bytes"),
+        (" " * 1_000_001, "larger than any profile of a device: at most 1,000,000 bytes"),
     ],
 )
 def test_a_damaged_profile_is_one_line(tmp_path, text, message):
@@ -87,7 +87,7 @@ def test_a_damaged_profile_is_one_line(tmp_path, text, message):
 
 
 def test_a_profile_that_is_not_there_says_so(tmp_path):
-    with pytest.raises(FileError, match="No such file"):
+    with pytest.raises(FileError, match=r"none.json: no such profile of a device$"):
         device(str(tmp_path / "none.json"))
 
 

@@ -11,7 +11,7 @@ import pytest
 from graphflops import analyze
 from graphflops.comparison.compare import compared
 from graphflops.render import render
-from graphflops.render.schema import SCHEMAS
+from tests.generated import SCHEMAS
 from tests.render.reports import decoder, hostile, training, unset, with_unknown
 
 ROOT = Path(__file__).parents[2]
@@ -21,7 +21,7 @@ SAMPLES = sorted(path.name for path in (ROOT / "samples").iterdir() if path.suff
 @pytest.mark.parametrize("name", SCHEMAS)
 def test_published(name: str) -> None:
     path = ROOT / "docs" / name
-    assert path.read_text(encoding="utf-8") == SCHEMAS[name](), "write it: python -m graphflops.render.schema"
+    assert path.read_text(encoding="utf-8") == SCHEMAS[name](), "write it: python -m tests.generated"
 
 
 def validator(name: str) -> Any:

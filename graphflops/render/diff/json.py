@@ -75,12 +75,6 @@ def json(comparison: Comparison) -> str:
     return inert(msgspec.json.encode(document))
 
 
-def document_type() -> type[msgspec.Struct]:
-    """The msgspec type of the whole object, from which the published schema is made."""
-    whole: type[msgspec.Struct] = _document()[0]
-    return whole
-
-
 @cache
 def _document() -> tuple[Any, list[Key], Any]:
     """The msgspec type, the keys of one field of the comparison, and the writer of an origin."""
