@@ -1,7 +1,8 @@
 """Elements and rows that are read from anywhere in a table (Indexing.cu, IndexKernel.cpp and IndexKernelUtils.cu of ATen).
 
-Rows that are multiples of 16 bytes are copied by threads side by side, if the indices lie side by side too; otherwise each
-element is read by itself. Several indices that lie in different ways, as rows beside columns, are first copied in order.
+Up to 16 rows of a table are read one after the other. More that are multiples of 16 bytes are copied by threads side by
+side, if the indices lie side by side too; otherwise each element is read by itself. Several indices that lie in different
+ways, as rows beside columns, are first copied in order.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from graphflops.kernels.kernel import Kernel, Rows, Strided
 from graphflops.kernels.moved import axis_of, copy, on_operand, rows_kernel
 
 (_ALIGNED,) = limits("aten_2", "copy", "aligned")
+(_FEW,) = limits("aten_2", "gather", "few")
 _ROWS = frozenset({"embedding", "index_select"})  # they take rows of a table
 _ELEMENTS, _EACH = "elements", "gather"  # variants: of `index`, and of a table's rows
 
@@ -35,7 +37,10 @@ def gathered(call: ConcreteCall, _: Tensor, out: Tensor) -> list[Kernel]:
     if name not in _ROWS or not out.rank or (name == "index_select" and axis_of(call, out.rank)):
         return [kernel]
     copies, is_in_order = _listed(call.operand("index", "indices"))
-    columns = out.numel // max(prod(out.shape[:-1]) if name == "embedding" else out.shape[0], 1)
+    rows = prod(out.shape[:-1]) if name == "embedding" else out.shape[0]
+    columns = out.numel // max(rows, 1)
+    if rows <= _FEW:
+        return [*copies, replace(kernel, sizes=Rows(columns, rows), variant="few")]
     if columns * out.bits // 8 % _ALIGNED or not is_in_order:
         return [*copies, replace(each, variant=_EACH)]
     if name == "index_select":  # the same kernel as an index's

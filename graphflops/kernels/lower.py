@@ -17,7 +17,7 @@ from graphflops.kernels.cudnn import convolution
 from graphflops.kernels.foreach import foreach
 from graphflops.kernels.gathered import gathered
 from graphflops.kernels.images import columns, image, interpolation, pooling
-from graphflops.kernels.kernel import IMAGE_RANK, Kernel, Rows
+from graphflops.kernels.kernel import IMAGE_RANK, INDEX_BYTES, Kernel, Rows
 from graphflops.kernels.moved import (
     PAIRED,
     REPEATING,
@@ -194,7 +194,10 @@ def _sorted(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kernel]:
     longest = kernel.sizes.columns if isinstance(kernel.sizes, Rows) else 0
     if call.operator.name not in _SORTING or longest > _SORTED_BY_BLOCK:
         return [kernel]
-    return [replace(kernel, variant="warp" if longest <= _SORTED_BY_WARP else "block")]
+    # In place: a copy of the values, and places that are counted, repeated for each row and copied.
+    places = replace(x, dtype="int64", bits=8 * INDEX_BYTES, nbytes=INDEX_BYTES * x.numel)
+    before = [copy(x), fill(replace(places, shape=(longest,), strides=(1,))), copy(places), copy(places)]
+    return [*before, replace(kernel, variant="warp" if longest <= _SORTED_BY_WARP else "block")]
 
 
 @on_operand

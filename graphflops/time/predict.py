@@ -31,7 +31,7 @@ from graphflops.kernels.moved import TO_HOST
 from graphflops.links.cost import NO_LINK, kind_of, network_of, of_sent
 from graphflops.report import Row
 from graphflops.report.call_time import CallTime, TimeBound
-from graphflops.time import predict_products, predict_recurrences, predict_traffic
+from graphflops.time import predict_attention, predict_products, predict_recurrences, predict_traffic
 from graphflops.time.bandwidth import Rates, Times
 from graphflops.time.correction import NINE_OF_TEN, correction
 from graphflops.time.predict_products import is_long
@@ -156,7 +156,7 @@ def _modelled(kernel: Kernel, width: float, rates: Rates, device: Device) -> Tim
         case Convolution() as sizes if peak and _on_matrix_units(kernel):
             problem = predict_products.of_convolution(sizes, width, peak, moved)
         case Attention() as sizes if peak:
-            return predict_products.attention_seconds(sizes, width, moved, peak, rates, device)
+            return predict_attention.attention_seconds(sizes, width, moved, peak, rates, device)
         case _:
             return predict_traffic.seconds(kernel, width, rates, device)
     found, arithmetic, traffic = predict_products.seconds(problem, rates, device)
@@ -217,13 +217,11 @@ def _variants(kernel: Kernel) -> tuple[tuple[str, ...], ...]:
         case Product() as sizes:
             kind = predict_products.product_kind(sizes, bytes_of(kernel.dtype))
             few = {"gemv": (("few",), ("skinny",)), "few": (("skinny",),)}.get(kind, ())
-            kinds = (
-                GROUPED if kernel.variant == GROUPED else "",
-                predict_products.uneven_kind(sizes, kernel.dtype),
-            )
-            own = [(each,) for each in kinds if each]
+            grouped = GROUPED if kernel.variant == GROUPED else ""
+            uneven = predict_products.uneven_kind(sizes, kernel.dtype)
+            first = [(each,) for each in (grouped, uneven) if each]
             layout = "batched" if sizes.batch > 1 else sizes.layout
-            return (*own, (kind,), *few, (layout,), ())
+            return (*first, (kind,), *few, (layout,), ())
         case _:
             return ((kernel.variant,), ())
 

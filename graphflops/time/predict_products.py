@@ -1,15 +1,14 @@
-"""Time of matrix products, of convolutions as the products that they are, and of fused attention: tiles, waves, traffic.
+"""Time of matrix products, and of convolutions as the products that they are: tiles, waves, traffic.
 
 A product is cut into tiles that the multiprocessors compute in waves. A tile reads a stripe of each operand, so small tiles
 reach less of the peak. Few tiles are split along k. The library chooses the fastest way, so the time is the least over
-tile sizes and splits. A convolution may run group by group: chains of conversions and a product, in eight streams. A block
-of an attention's queries goes through tiles of keys.
+tile sizes and splits. A convolution may run group by group: chains of conversions and a product, in eight streams.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import ceil, prod
+from math import prod
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -17,7 +16,7 @@ from msgspec.structs import replace
 from graphflops.devices import Device
 from graphflops.kernels.convolution import up
 from graphflops.kernels.cudnn import STREAMS
-from graphflops.kernels.kernel import DIRECT, Attention, Convolution, Kernel, Product, Rows
+from graphflops.kernels.kernel import DIRECT, Convolution, Kernel, Product, Rows
 from graphflops.time import bandwidth
 from graphflops.time.bandwidth import Rates, Times
 
@@ -127,7 +126,7 @@ def product_kind(sizes: Product, width: float) -> str:
 
 
 def uneven_kind(sizes: Product, dtype: str) -> str:
-    """The kind of few rows in 16 bits some of which begin at an odd element: nvjet, which loads whole lines, takes none of them.
+    """The kind of few rows in 16 bits some of which begin at an odd element: nvjet, which loads whole lines, takes none.
 
     A batch of single rows is multiplied without matrix units (gemvx), few rows element by element of k (gemmSN, magma), more
     rows of one product by kernels of older GPUs.
@@ -308,95 +307,3 @@ def _conversions(one: Kernel, sizes: Convolution) -> list[Kernel]:
         tiles = Rows(images * -(-wide // _PIXEL_TILE) * -(-pixels // _PIXEL_TILE), 1)
         kernels.append(Kernel("copy", one.dtype, 0, 0, size, size, tiles, variant="channels_last"))
     return kernels
-
-
-_QUERIES = 128  # queries of a thread block, and keys that it multiplies at a time
-_KEY_SPLITS = (1, 2, 4, 8, 16, 32, 64)
-_STREAMED = 1.35  # of what multiprocessors move in a cycle, what they read of keys and values in the cache
-_MANY_HEADS, _FEW_KEYS = 256, 2  # heads from which a gradient in so few tiles of keys has one block for each
-
-
-def attention_seconds(
-    sizes: Attention, element: float, moved: int, peak: float, rates: Rates, device: Device
-) -> Times:
-    """Seconds of a kernel, and of these its arithmetic at the peak and its traffic at full bandwidth. element: its bytes."""
-    cores = device.multiprocessors or 1
-    width = up(sizes.width, int(rates.get("step", 32)))
-    # FLOPs per pair and element of the width: 5 products, or 2.
-    products = 10 if sizes.phase == "backward" else 4
-    pairs = sizes.batch * sizes.heads * sizes.queries * sizes.keys * sizes.computed
-    ideal = products * pairs * width / peak
-    recent = 0 if sizes.queries == 1 else moved  # keys and values of tokens before are in the memory
-    traffic = bandwidth.seconds(moved, recent, rates["memory"], device)
-    if sizes.queries == 1:
-        # Heads that strides repeat come from the memory once, and from the cache for each of them.
-        streamed = 2 * sizes.batch * sizes.kv_heads * sizes.keys * sizes.computed * sizes.width * element
-        through = streamed / (_STREAMED * bandwidth.through(device))
-        arithmetic = max(_decoding(sizes, width, rates, cores), through)
-    else:
-        arithmetic = _prefill(sizes, products * width / peak, width, rates, cores)
-    mix = rates["mix"]
-    longest = (arithmetic**mix + traffic**mix) ** (1 / mix)
-    # Kernels around a gradient: sums of rows of the result times its gradient, the query's gradient out of float32.
-    around = sizes.batch * sizes.heads * sizes.queries * sizes.width * rates.get("around", 0.0)
-    beside = bandwidth.seconds(around, around, rates["memory"], device)
-    return rates["floor"] * 1e-6 + longest + beside, ideal, moved / device.bandwidth
-
-
-def _prefill(sizes: Attention, each: float, width: int, rates: Rates, cores: int) -> float:
-    """Blocks of queries that go through tiles of keys, in waves; those of a gradient are of keys and go through queries.
-
-    each: seconds of one pair at the peak of the whole device.
-    """
-    tall, wide = int(rates.get("queries", _QUERIES)), int(rates.get("keys", _QUERIES))
-    blocks, tiles = ceil(sizes.queries / tall), ceil(sizes.keys / wide)
-    if sizes.phase == "backward":
-        blocks, tiles = tiles, blocks
-    heads = sizes.batch * sizes.heads
-    if "packed" in rates:  # queries of heads with the same keys share blocks
-        together = sizes.batch * sizes.kv_heads
-        packed = ceil(sizes.heads * sizes.queries / max(sizes.kv_heads, 1) / tall)
-        if together * packed < heads * blocks:
-            heads, blocks = together, packed
-    tile = tall * wide * cores * each / (rates["matrix"] * (width / (width + rates["width"])))
-    start = (rates["start"] + rates["block"] * width / _QUERIES) * 1e-6
-    beside = rates.get("resident", 1.0)
-    if "lock" in rates and heads >= _MANY_HEADS and blocks <= _FEW_KEYS:
-        tiles, blocks = tiles * blocks, 1
-    # Blocks beside one another share a multiprocessor; one that has it alone is faster than these.
-    is_alone = heads * blocks <= cores
-    slower = rates.get("alone", 1.0) if is_alone else beside
-    mean = (tiles * sizes.computed * tile + start) * slower
-    # Under a causal mask the block of the last queries, or of the first keys, takes twice the mean.
-    longest = mean if blocks == 1 else (tiles * min(1.0, 2 * sizes.computed) * tile + start) * slower
-    if "lock" in rates and blocks > 1:  # blocks add to the gradients of the same queries one after the other
-        turns = blocks * rates["lock"] * 1e-6
-        mean, longest = max(mean, turns), max(longest, turns)
-    return longest if is_alone else _waves(heads * blocks / (cores * beside), mean, longest)
-
-
-def _waves(rounds: float, mean: float, longest: float) -> float:
-    """Seconds of blocks of a mean and a longest time, enough for so many rounds: the last round waits for its longest."""
-    if mean == longest:
-        return ceil(rounds) * longest
-    return min(ceil(rounds) * longest, max(longest, rounds * mean + longest / 2))
-
-
-def _decoding(sizes: Attention, width: int, rates: Rates, cores: int) -> float:
-    """Heads that share keys run together; few of them split the keys, and a second kernel joins the parts.
-
-    A kernel that does not split keys has a join that never pays. Two blocks of a multiprocessor may run beside one another.
-    """
-    group = max(sizes.heads // max(sizes.kv_heads, 1), 1)
-    width = max(width, int(rates.get("narrowest", 0)))  # narrower heads take as long
-    blocks = sizes.batch * sizes.kv_heads * ceil(group * sizes.queries / _QUERIES)
-    tiles = ceil(sizes.keys * sizes.computed / _QUERIES)
-    found = float("inf")
-    for split in _KEY_SPLITS:
-        parts = min(split, tiles)
-        each = rates["decoding_block"] * 1e-6 * width / _QUERIES
-        serial = ceil(tiles / parts) * rates["decoding_tile"] * 1e-9 * width / _QUERIES
-        joined = rates["join"] * 1e-6 if parts > 1 else 0.0
-        pairs, alone = divmod(ceil(blocks * parts / cores), 2)
-        found = min(found, (pairs * (1 + rates.get("beside", 1.0)) + alone) * (each + serial) + joined)
-    return found

@@ -17,6 +17,7 @@ X, HALF = t(4, 8), t(4, 8, dtype="bfloat16")
 G, G_HALF = g(4, 8), g(4, 8, dtype="bfloat16")
 MASK, INDEX = t(4, 8, dtype="bool"), t(4, dtype="int64")
 TURNED = {0: (1, 4)}
+MANY, SIXTEEN = t(17, dtype="int64"), t(16, dtype="int64")
 HALF_12 = t(4, 12, dtype="bfloat16")
 NEAREST = [("pool", "nearest_backward", 0, 4 * 4 * 384, 4 * 384, Windows(2 * 132 * 1024, 4))]
 DRAWN = [pointwise(0, 0, W)] * 2  # for each channel, and scaled
@@ -62,13 +63,17 @@ def spread(read: int) -> Made:
         ("index.Tensor", (HALF, (INDEX,)), [("gather", "index", 0, W // 2 + 32, W // 2, Rows(4, 8))]),
         ("index.Tensor", (t(4, 4, dtype="bfloat16"), (INDEX,)), [("gather", "elements", 0, 32 + 32, 32, Strided(16, 2, 3))]),
         ("index.Tensor", (HALF_12, (INDEX,)), [("gather", "elements", 0, 96 + 32, 96, Strided(48, 2, 3))]),
-        # Rows of 16 bytes or a multiple are read as those of an index.
-        ("index_select.default", (t(10, 8), 0, INDEX), [("gather", "index", 0, 4 * 32 + 32, 4 * 32, Rows(4, 8))]),
-        ("index_select.default", (t(10, 2, 4), 0, INDEX), [("gather", "index", 0, 4 * 32 + 32, 4 * 32, Rows(4, 8))]),
-        ("index_select.default", (t(10, 6), 0, INDEX), [("gather", "gather", 0, 4 * 24 + 32, 4 * 24, Strided(24, 2, 3))]),
+        # More than 16 rows of 16 bytes or a multiple are read as those of an index.
+        ("index_select.default", (t(10, 8), 0, MANY), [("gather", "index", 0, 544 + 136, 544, Rows(17, 8))]),
+        ("index_select.default", (t(10, 2, 4), 0, MANY), [("gather", "index", 0, 544 + 136, 544, Rows(17, 8))]),
+        ("index_select.default", (t(10, 6), 0, MANY), [("gather", "gather", 0, 544, 408, Strided(102, 2, 3))]),
         ("index_select.default", (t(10, 8), 1, INDEX), [("gather", "index_select", 0, 4 * 40 + 32, 4 * 40, Rows(10, 4))]),
-        ("embedding.default", (t(10, 6), INDEX), [("gather", "gather", 0, 4 * 24 + 32, 4 * 24, Strided(24, 2, 3))]),
-        ("embedding.default", (t(10, 8), INDEX), [("gather", "embedding", 0, 4 * 32 + 32, 4 * 32, Rows(4, 8))]),
+        ("embedding.default", (t(10, 6), MANY), [("gather", "gather", 0, 544, 408, Strided(102, 2, 3))]),
+        ("embedding.default", (t(10, 8), MANY), [("gather", "embedding", 0, 680, 544, Rows(17, 8))]),
+        # A thread for each element of a row goes through up to 16 rows.
+        ("index_select.default", (t(10, 8), 0, INDEX), [("gather", "few", 0, 4 * 32 + 32, 4 * 32, Rows(8, 4))]),
+        ("embedding.default", (t(10, 6), INDEX), [("gather", "few", 0, 4 * 24 + 32, 4 * 24, Rows(6, 4))]),
+        ("embedding.default", (t(99, 8), SIXTEEN), [("gather", "few", 0, 640, 512, Rows(8, 16))]),
         # Reflected elements are read by the kernel that writes all; a copy fills the result with zeros first.
         ("pad.default", (t(1, 4, 8), (1, 1), "reflect"), [pointwise(0, W, 4 * 40)]),
         ("pad.default", (t(1, 4, 8), (1, 1), "replicate"), [pointwise(0, W, 4 * 40)]),

@@ -171,8 +171,10 @@ def test_scans_and_sorts_work_on_rows_along_an_axis(shape: tuple[int, ...], axis
     assert made(forward("aten.cumsum.default", t(*shape), axis)) == [
         ("scan", variant, count, 4 * count, 4 * count, rows)
     ]
-    (kernel,) = forward("aten.sort.default", t(*shape), axis, outputs=2)
+    *before, kernel = forward("aten.sort.default", t(*shape), axis, outputs=2)
     assert kernel.sizes == rows
+    # In place: a copy of the values, and places of 8 bytes that are counted, repeated for each row and copied.
+    assert [each.written_bytes for each in before] == [4 * count, 8 * rows.columns, 8 * count, 8 * count]
     assert (kernel.read_bytes, kernel.written_bytes) == (4 * count, (4 + 8) * count)
 
 
@@ -187,7 +189,7 @@ def test_scans_and_sorts_work_on_rows_along_an_axis(shape: tuple[int, ...], axis
     ],
 )
 def test_short_rows_are_sorted_by_a_warp_or_a_block(columns: int, axis: int, variant: str) -> None:
-    (kernel,) = forward("aten.sort.default", t(4, columns), axis, outputs=2)
+    *_, kernel = forward("aten.sort.default", t(4, columns), axis, outputs=2)
     assert kernel.variant == variant
     (of_topk,) = forward("aten.topk.default", t(4, columns), 2, outputs=2)
     assert of_topk.variant == "topk"
