@@ -11,7 +11,7 @@ from graphflops.devices import Device
 from graphflops.links import Network, seconds
 from graphflops.links.layouts import ring_attention
 from graphflops.links.pipeline import Pipeline, Schedule, Stage, bubble_of, most_saved, pipeline, seconds_of
-from graphflops.planning.blocks import Block, Work
+from graphflops.planning.blocks import Block, Tally, Work
 from graphflops.planning.prices import AFTER, BEFORE, LAYER, Part, Prices
 from graphflops.planning.recompute import Recompute
 from graphflops.time.predict import pinned_rate
@@ -25,6 +25,7 @@ _COMPUTED, _MASTER, _GRADIENT, _STATES = 2, 4, 4, 8
 # Axes of the mesh over which weights are sharded: all, and those of experts.
 _SHARDS = (("dp", "ep", "cp"), ("dp", "cp"))
 UPDATE = 2 * _MASTER + _GRADIENT + 2 * _STATES + _COMPUTED  # read and written by one fused update
+UPDATE_FLOPS = 13  # of an element, as passes/optimizer.py counts AdamW
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,6 +192,11 @@ class Costs:
         own, devices = unlike(self.counts(), self.layout.pipeline)
         return int(_STATES * max(self.elements(device, own)[0] for device in devices))
 
+    def updated(self, device: int) -> Tally:
+        """What a device of a pipeline does for the update of its weights."""
+        size = self.elements(device, unlike(self.counts(), self.layout.pipeline)[0])[0]
+        return Tally(UPDATE_FLOPS * size, UPDATE * size)
+
     def counts(self) -> tuple[int, ...]:
         """Layers of each stage."""
         seconds = (part.forward + part.backward for part in self.prices.parts)
@@ -244,7 +250,8 @@ class Costs:
         """A part forward and backward. again: seconds of its forward that run again, with as much of what it exchanges."""
         gathers, sums = self._sharded(part)
         ahead = self._exchanged(part, 0)
-        repeated = [one.again(again / part.forward) for one in ahead] if again else []
+        tallies = self.recompute.tally, part.tallies[0]
+        repeated = [one.again(again / part.forward, *tallies) for one in ahead] if again else []
         back = (*repeated, *self._exchanged(part, 1))
         return Block(ahead, gathers), Block(back, gathers * (self.layout.sharding == "full") + sums)
 
@@ -256,10 +263,14 @@ class Costs:
         group, found = self.layout.tensor, (part.forward, part.backward)[way]
         gathered, reduced = (part.gathered, part.reduced)[:: -1 if way else 1]
         kernels = [
-            Work("attention", one[way], ring=self._around(one[2], way)) for one in part.attended if one[way]
+            Work("attention", taken, ring=self._around(one.nbytes, way), tally=one.tallies[way])
+            for one in part.attended
+            if (taken := (one.forward, one.backward)[way])
         ]
-        others = found - sum(one.seconds for one in kernels)
-        works = [Work(("forward", "backward")[way], others), *kernels]
+        rest = Work(("forward", "backward")[way], found, tally=part.tallies[way])
+        for one in kernels:
+            rest = rest.without(one)
+        works = [rest, *kernels]
         if group > 1 and self.sequence:
             first = [self._sent("all_gather", size / group, group, "tp") for size in gathered]
             works = [*first, *works, *(self._sent("reduce_scatter", size, group, "tp") for size in reduced)]
@@ -368,6 +379,6 @@ class Costs:
         peaks += [parts[AFTER].transient] * (place == devices - 1)
         peaks += [parts[BEFORE].transient - sizes[0]] * (place == 0)
         around = max(
-            (2 * size for *_, size in layer.attended), default=0
+            (2 * one.nbytes for one in layer.attended), default=0
         )  # a block of another device, and the next
         return kept, max(*peaks, 0) + around

@@ -6,11 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate
+from math import nan
+from typing import NamedTuple
 
 from graphflops.analysis import analyze
+from graphflops.cost import Cost
 from graphflops.dims import evaluate
 from graphflops.graph import Node, Ref
 from graphflops.memory.replay import LASTING
+from graphflops.planning.blocks import NOTHING, Tally
 from graphflops.planning.layers import Folded
 from graphflops.planning.parts import Split
 from graphflops.planning.recompute import Call, Recompute, choices
@@ -25,14 +29,23 @@ _BY_TOKEN = frozenset(
 BEFORE, LAYER, AFTER = range(3)
 
 
+class Attended(NamedTuple):
+    """An attention whose keys and values of so many bytes go around a ring: seconds and tallies, forward and backward."""
+
+    forward: float
+    backward: float
+    nbytes: int
+    tallies: tuple[Tally, ...] = (NOTHING, NOTHING)
+
+
 @dataclass(frozen=True, slots=True)
 class Part:
     """A part of a program for one micro-batch on one device.
 
     forward, backward: seconds; weight: of the backward, what finds gradients of weights. kept: bytes for the gradients.
     transient: the most bytes alive in it beside what earlier parts keep. parameters: elements, and of these experts.
-    gathered, reduced: bytes of values that split products read, and of sums of their results, each whole. attended: of each
-    attention, its seconds forward and backward, and the bytes of one device's keys and values.
+    gathered, reduced: bytes of values that split products read, and of sums of their results, each whole. tallies: of the
+    kernels of forward, backward and weight.
     """
 
     forward: float = 0.0
@@ -44,7 +57,8 @@ class Part:
     experts: int = 0
     gathered: tuple[int, ...] = ()
     reduced: tuple[int, ...] = ()
-    attended: tuple[tuple[float, float, int], ...] = ()
+    attended: tuple[Attended, ...] = ()
+    tallies: tuple[Tally, ...] = (NOTHING,) * 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +137,22 @@ class Reading:
         is_along = node.operator.kind in _BY_TOKEN or node.name in self.sums
         return 1 / self.split.devices if is_along else 1.0
 
+    def scale(self, name: str) -> float:
+        """How often one device runs the work of a call: a part of it, or in a ring each of the devices' blocks of keys."""
+        node = self.nodes.get(name)
+        if node is not None and node.operator.kind == "attention":
+            return float(self.context)
+        return 1.0 if name in self.sums else self.share(name)
+
+    def tallies(self, row: Row) -> tuple[Tally, ...]:
+        """Of a call on one device, forward and backward."""
+        costs = row.cost, row.backward or Cost()
+        sums = [(one.matrix_flops + one.vector_flops, one.read_bytes + one.written_bytes) for one in costs]
+        found = [map(self.report.value if row.state != "unknown" else lambda _: None, pair) for pair in sums]
+        return tuple(
+            [Tally(*(nan if one is None else one * self.scale(row.node) for one in pair)) for pair in found]
+        )
+
     def turn(self, name: str) -> int:
         """The part that a call is in."""
         return self.folded.turn.get(name.partition("/")[0], self.folded.turns)
@@ -135,23 +165,24 @@ class Reading:
     def parts(self) -> list[Part]:
         """All of them."""
         forward, backward, weight = ([0.0] * len(self.places) for _ in range(3))
-        attended: list[list[tuple[float, float, int]]] = [[] for _ in self.places]
+        attended: list[list[Attended]] = [[] for _ in self.places]
+        tallies = [[NOTHING] * 3 for _ in self.places]
         for row in self.report.rows:
-            scale = 1.0 if row.node in self.sums else self.share(row.node)
+            scale = self.scale(row.node)
             ahead, back = (
                 0.0 if time is None else time.seconds * scale for time in (row.time, row.backward_time)
             )
-            place, node = self.turn(row.node) + 1, self.nodes.get(row.node)
+            place, node, own = self.turn(row.node) + 1, self.nodes.get(row.node), self.tallies(row)
             if node is not None and node.operator.kind == "attention" and self.context > 1:
-                # Each of the devices' blocks of keys takes as long as its own.
-                ahead, back = ahead * self.context, back * self.context
                 passed = (node.arguments().get(name) for name in ("key", "value"))
                 size = sum(self._size(one.name) for one in passed if isinstance(one, Ref))
-                attended[place].append((ahead, back, size))
+                attended[place].append(Attended(ahead, back, size, own))
             forward[place] += ahead
             backward[place] += back
-            if node is not None and self.split.is_weighted(node):
-                weight[place] += back / 2  # as many FLOPs as the gradient of its operand
+            is_weighted = node is not None and self.split.is_weighted(node)
+            weight[place] += back / 2 * is_weighted  # as many FLOPs as the gradient of its operand
+            more = zip(tallies[place], (*own, own[1]), (1.0, 1.0, is_weighted / 2), strict=True)
+            tallies[place] = [one.plus(other, times) for one, other, times in more]
         listed = sum(row.backward_time.seconds for row in self.report.rows if row.backward_time is not None)
         whole = (
             self.report.backward.time.seconds
@@ -165,6 +196,7 @@ class Reading:
             Part(
                 forward[at], backward[at], weight[at], kept[place], transient[place], elements[place], experts[place],
                 self._exchanged("in", place), self._exchanged("out", place), tuple(attended[at]),
+                tuple(tallies[at]),
             )
             for at, place in enumerate(self.places)
         ]  # fmt: skip
@@ -299,12 +331,14 @@ class Reading:
         for node in inside:
             row = rows.get(node.name)
             seconds = row.time.seconds if row is not None and row.time is not None else 0.0
-            seconds *= 1.0 if node.name in self.sums else self.share(node.name)
+            seconds *= self.scale(node.name)
             sizes = sum(self._size(name) * self.share(name) for name in node.outputs if name is not None)
             can_keep = node.operator.kind not in ("view", "size") and sizes > 0
             reads = tuple(
                 dict.fromkeys(self.maker[name] for name in node.reads() if self.maker.get(name) in names)
             )
             size = int(max(sizes, needed.get(node.name, 0))) if can_keep else None
-            found.append(Call(node.name, seconds, size, reads, node.name in needed, node.name in read_after))
+            tally = NOTHING if row is None else self.tallies(row)[0]
+            leaves = node.name in read_after
+            found.append(Call(node.name, seconds, size, reads, node.name in needed, leaves, tally))
         return [replace(call, leaves=call.leaves and call.bytes is not None) for call in found]

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from graphflops.inductor.partition import INFINITE, SINK, SOURCE, FlowGraph
+from graphflops.planning.blocks import NOTHING, Tally
 
 _STEPS = 24  # prices of a second that are tried, each double the one before
 _PERCENT = 100
@@ -26,11 +27,12 @@ class Call:
     reads: tuple[str, ...]
     is_needed: bool
     leaves: bool
+    tally: Tally = NOTHING
 
 
 @dataclass(frozen=True, slots=True)
 class Recompute:
-    """What one layer keeps, and the seconds of its forward that run again. again: the calls that do.
+    """What one layer keeps, and the seconds of its forward that run again. again: the calls that do; tally: theirs.
 
     name: `none`, `full`, or `cut N %`, the part of the layer's forward that runs again.
     """
@@ -39,6 +41,7 @@ class Recompute:
     kept: int
     seconds: float
     again: frozenset[str] = frozenset()
+    tally: Tally = NOTHING
 
 
 def choices(calls: Sequence[Call]) -> list[Recompute]:
@@ -55,7 +58,7 @@ def choices(calls: Sequence[Call]) -> list[Recompute]:
         )
         name = f"cut {_PERCENT * one.seconds / whole:.0f} %"
         if full.kept < one.kept < none.kept and one.seconds < full.seconds:
-            found.setdefault(one.kept, Recompute(name, one.kept, one.seconds, one.again))
+            found.setdefault(one.kept, replace(one, name=name))
     return sorted(found.values(), key=lambda one: -one.kept)
 
 
@@ -75,7 +78,8 @@ def kept_at(calls: Sequence[Call], kept: Collection[str], name: str) -> Recomput
         again.add(call.name)
         left += call.reads
     seconds = sum(by_name[one].seconds for one in again)
-    return Recompute(name, sum(by_name[one].bytes or 0 for one in used), seconds, frozenset(again))
+    tally = Tally(*(sum(by_name[one].tally[at] for one in again) for at in range(2)))
+    return Recompute(name, sum(by_name[one].bytes or 0 for one in used), seconds, frozenset(again), tally)
 
 
 def _cut(calls: Sequence[Call], price: float) -> Collection[str]:

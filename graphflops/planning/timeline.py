@@ -47,10 +47,10 @@ def timeline(step: Step) -> list[list[Event]]:
     own, unalike = unlike(costs.counts(), devices)
     sums = costs.sums(max(costs.elements(device, own)[1] for device in unalike))
     others = run.seconds + step.update + sum(one.seconds for one in sums[1:])
-    for rank in ranks:
+    for device, rank in enumerate(ranks):
         for one in sums[:1]:
             rank.add(one, None, rank.clock, rank.clock + max(step.seconds - others, 0.0))
-        for one in (Work("update", step.update), *sums[1:]):
+        for one in (Work("update", step.update, tally=costs.updated(device)), *sums[1:]):
             rank.add(one, None, rank.clock, rank.clock + one.seconds)
     return [rank.events for rank in ranks]
 
@@ -61,7 +61,7 @@ class _Rank:
     def __init__(self, costs: Costs) -> None:
         self.costs, self.counts, self.send = costs, costs.counts(), costs.send()
         self.events: list[Event] = []
-        self.known: dict[tuple[str, int], list[tuple[Block, float]]] = {}
+        self.known: dict[tuple[str, int], list[tuple[Block, Work | None]]] = {}
         self.last: tuple[int, ...] = ()
         self.clock = 0.0
 
@@ -88,27 +88,32 @@ class _Rank:
             times = (span.end, span.end + self.send.seconds)
             self.events.append(Event(self.send, passed, *times, self.last, to_stage % devices))
 
-    def blocks(self, turn: Turn) -> list[tuple[Block, float]]:
-        """The parts of a turn in their order, with the seconds of gradients of weights that another turn has."""
+    def blocks(self, turn: Turn) -> list[tuple[Block, Work | None]]:
+        """The parts of a turn in their order, with the gradients of weights that another turn has."""
         work, stage, _ = turn
         if (work, stage) not in self.known:
             layer, *ends = self.costs.of(stage, self.counts)
             splits, found = self.costs.layout.schedule == "zero-bubble", []
             for part, times in [*ends[: stage == 0], layer, *ends[stage == 0 :]]:
                 ahead, back = self.costs.blocks(part, self.costs.again(part))
-                kinds = {"F": (ahead, 0.0), "B": (back, part.weight * splits)}
-                kinds["W"] = (Block((Work("gradients of weights", part.weight),), ()), 0.0)
-                found += [kinds[work]] * times
+                weight = Work("gradients of weights", part.weight, tally=part.tallies[2])
+                parts = {
+                    "F": (ahead, None),
+                    "B": (back, weight if splits else None),
+                    "W": (Block((weight,), ()), None),
+                }
+                found += [parts[work]] * times
             self.known[work, stage] = found if work == "F" else found[::-1]
         return self.known[work, stage]
 
-    def block(self, block: Block, turn: Turn, later: float) -> None:
-        """Kernels and exchanges one after the other, collectives beside all. later: seconds of kernels that are left out."""
-        begin, lasts, done, sent = self.clock, block.seconds - later, 0.0, 0.0
+    def block(self, block: Block, turn: Turn, later: Work | None) -> None:
+        """Kernels and exchanges one after the other, collectives beside all. later: kernels that are left out."""
+        left_out = later or Work("", 0.0)
+        begin, lasts, done, sent = self.clock, block.seconds - left_out.seconds, 0.0, 0.0
         chain = last = self.last
         beside = sum(one.seconds for one in block.sharded)
         for work in block.works:
-            work = work._replace(seconds=work.seconds - later) if work.name == "backward" else work
+            work = work.without(left_out) if work.name == "backward" else work
             ring = work.ring
             pair = [(work, kernels_end(work.seconds, 0.0 if ring is None else ring.seconds))]
             pair += [] if ring is None else [(ring, exchange_ends(ring.seconds, work.seconds))]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import product
-from math import prod
+from math import isnan, prod
 from typing import Any
 
 import msgspec
@@ -160,7 +160,8 @@ class _Place:
         work, turn = event.work, event.turn
         size: chakras.Attribute = ("comm_size", "int64", work.nbytes)
         if not work.axes:
-            yield chakras.COMPUTE, []
+            flops, nbytes = (None if isnan(one) else round(one) for one in work.tally)
+            yield chakras.COMPUTE, [("num_ops", "int64", flops), ("tensor_size", "uint64", nbytes)]
         elif work.name != "send":
             group: chakras.Attribute = ("pg_name", "string", self.group(work.axes))
             yield chakras.COLLECTIVE, [("comm_type", "int64", chakras.KINDS[work.name]), size, group]

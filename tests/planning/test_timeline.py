@@ -11,14 +11,14 @@ import pytest
 from graphflops import plan
 from graphflops.errors import OptionError
 from graphflops.planning.layouts import Costs, Layout, Step
-from graphflops.planning.prices import Part
+from graphflops.planning.prices import Attended, Part
 from graphflops.planning.recompute import Recompute
 from graphflops.planning.timeline import Event, timeline
 from tests.planning.test_plan import DECODER, costs
 
 TENSOR: dict[str, Any] = {"gathered": (2**26, 2**25), "reduced": (2**26,)}
 EXPERTS: dict[str, Any] = {"parameters": 4 * 10**8, "experts": 3 * 10**8}
-RING: dict[str, Any] = {"attended": ((0.004, 0.01, 2**28), (0.01, 0.02, 2**31))}
+RING: dict[str, Any] = {"attended": (Attended(0.004, 0.01, 2**28), Attended(0.01, 0.02, 2**31))}
 
 
 def priced(layout: Layout, *, first: bool = False, again: float = 0.0, **part: Any) -> Costs:

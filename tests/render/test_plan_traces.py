@@ -11,15 +11,18 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from graphflops import plan
+from graphflops import analyze, plan
 from graphflops.cli import main
 from graphflops.errors import ModelError, OptionError
+from graphflops.planning.layouts import UPDATE_FLOPS
 from graphflops.planning.plan import Plan
 from graphflops.render import render
-from tests.planning.test_plan import DECODER
+from graphflops.training import Training
+from tests.planning.test_plan import DECODER, EACH, LAYERS
 from tests.render.chakra_messages import COLLECTIVES, NODE_TYPES, attributes, read
 
 SECOND = 10**6  # microseconds
+HEADS = 8
 GROUPS = "METADATA_NODE"
 
 
@@ -128,6 +131,47 @@ def test_what_a_sharded_layer_sends() -> None:
     assert sizes.count(("REDUCE_SCATTER", 4 * layer)) == 4 * step.costs.batches
     assert {one["pg_name"] for one in told} == {"0"}
     assert not groups_of(nodes)
+
+
+def worked(found: Plan) -> tuple[int, int]:
+    """FLOPs of all ranks, and bytes that their kernels read and write."""
+    kernels = [
+        attributes(node) for nodes in ranks_of(found) for node in nodes if kind_of(node) == "COMP_NODE"
+    ]
+    return sum(one["num_ops"] for one in kernels), sum(one["tensor_size"] for one in kernels)
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "zero-bubble", "interleaved"])
+@pytest.mark.parametrize("mesh", [{"dp": 8}, {"dp": 4, "pp": 2}])
+def test_kernels_have_the_work_of_the_plan(mesh: dict[str, int], schedule: str) -> None:
+    """Products of the plan; an attention finds its scores again for gradients; 13 FLOPs and 30 bytes update an element."""
+    found = planned(mesh, recompute=("none",), sharding=("optimizer",))
+    costs = found.steps[0].costs
+    if "pp" in mesh:
+        layout = replace(costs.layout, schedule=schedule, virtual=2 if schedule == "interleaved" else 1)  # type: ignore[arg-type]
+        found = replace(found, steps=(replace(costs, layout=layout, known={}).step(runs=True),))
+    training = Training(precision="bf16", loss="cross-entropy")
+    whole = analyze(DECODER, training=training, dims={"ids[0]": costs.layout.micro})
+    assert whole.backward is not None
+    batches = found.samples // costs.layout.micro
+    cost = whole.totals.cost + whole.backward.cost
+    listed = (cost.matrix_flops, cost.vector_flops, cost.read_bytes + cost.written_bytes)
+    products, others, moved = (batches * (whole.value(one) or 0) for one in listed)
+    again = 4 * HEADS * found.length**2 * EACH // 2 * LAYERS
+    assert products == found.flops + again * found.samples
+    flops, nbytes = worked(found)
+    assert flops == found.flops + again * found.samples + others + 13 * found.parameters
+    assert nbytes == pytest.approx(moved + 30 * found.parameters, abs=found.devices * batches)
+    optimizer = analyze(DECODER, training=Training(optimizer="adamw")).optimizer
+    assert optimizer is not None
+    assert optimizer.cost.vector_flops == UPDATE_FLOPS * found.parameters
+
+
+def test_what_runs_again_has_its_work() -> None:
+    less, more = (planned({"dp": 8}, recompute=(name,), sharding=("optimizer",)) for name in ("none", "full"))
+    costs = more.steps[0].costs
+    again = costs.recompute.tally.flops * LAYERS * more.samples / costs.layout.micro
+    assert worked(more)[0] - worked(less)[0] == again > 0
 
 
 def test_a_ring_sends_to_the_next_and_receives_from_the_one_before() -> None:
