@@ -36,6 +36,7 @@ _WITH_STATISTICS = frozenset({"layer_norm", "batch_norm"})
 @contextlib.contextmanager
 def gpu_functions() -> Iterator[None]:
     """Within it, calls are those of a GPU, and a GPU that is named is the CPU."""
+    OnCpu.names_gpu = False
     library = torch.library.Library("aten", "IMPL")
     functions: dict[str, Callable[..., Any]] = {
         "scaled_dot_product_attention": _attention,
@@ -49,9 +50,9 @@ def gpu_functions() -> Iterator[None]:
         library.impl(name, function, "AutogradCPU")
     library.impl("_cudnn_rnn_backward", gradients, "Meta")
     # A mode is off while it handles `backward`; what checkpoints run again needs it.
-    run_backward = _OnCpu().around(torch.autograd._engine_run_backward)
+    run_backward = OnCpu().around(torch.autograd._engine_run_backward)
     try:
-        with mock.patch.object(torch.autograd, "_engine_run_backward", run_backward), _OnCpu():
+        with mock.patch.object(torch.autograd, "_engine_run_backward", run_backward), OnCpu():
             yield
     finally:
         library._destroy()
@@ -64,8 +65,8 @@ def gpu_results(call: Any, results: Any) -> Any:
     return (results[0], *[each.float() if each.dtype in _HALF else each for each in results[1:]])
 
 
-class _OnCpu(TorchFunctionMode):  # type: ignore[misc]
-    """Places on the CPU what a factory places on a GPU."""
+class Around(TorchFunctionMode):  # type: ignore[misc]
+    """A mode that may be entered where it is off."""
 
     def around(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """The function, within the mode."""
@@ -76,17 +77,29 @@ class _OnCpu(TorchFunctionMode):  # type: ignore[misc]
 
         return called
 
+
+class OnCpu(Around):
+    """Places on the CPU what a factory places on a GPU. names_gpu: whether it has named one."""
+
+    names_gpu = False
+
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         given = {
-            name: _on_cpu(value) if name == "device" else value for name, value in (kwargs or {}).items()
+            name: _on_cpu(value) if name == "device" else value
+            for name, value in (kwargs or {}).items()
+            if name != "pin_memory"
         }
         if func is torch.Tensor.cuda:
+            OnCpu.names_gpu = True
             return args[0].to("cpu")
+        if func is torch.Tensor.pin_memory:
+            return args[0]
         return func(*(args if func is not torch.Tensor.to else map(_on_cpu, args)), **given)
 
 
 def _on_cpu(value: Any) -> Any:
     is_device = isinstance(value, (str, torch.device)) and str(value).startswith("cuda")
+    OnCpu.names_gpu |= is_device
     return torch.device("cpu") if is_device or type(value) is int else value
 
 

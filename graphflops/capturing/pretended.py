@@ -17,6 +17,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake
 from torch.nn.parallel import distributed as ddp
 
 from graphflops.capturing.gpu_functions import gpu_autocast, gpu_functions
+from graphflops.capturing.streams import streams
 from graphflops.errors import OptionError
 from graphflops.exporters.step_file import RecordedGroup
 
@@ -65,6 +66,7 @@ def pretended() -> Iterator[FakeTensorMode]:
         stack.enter_context(mock.patch.object(torch.utils, "weakref", mock.Mock(getweakrefs=lambda _: [])))
         stack.enter_context(gpu_functions())
         stack.enter_context(gpu_autocast())
+        stack.enter_context(streams())
         stack.enter_context(fake)
         yield fake
 

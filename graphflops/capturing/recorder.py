@@ -28,6 +28,8 @@ from graphflops.exporters.step_file import (
     RecordedStorage,
     RecordedValue,
 )
+from graphflops.graph import HOST_KINDS
+from graphflops.ops import operator
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,6 +47,7 @@ _VIEW, _MEMORY = str(torch.ops.aten.as_strided.default), str(torch.ops.aten.empt
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 _STEP = "_recorded"  # the function that runs the step
 _OURS = os.path.dirname(os.path.dirname(__file__)) + os.sep
+_MOVING = (torch.ops.aten._to_copy.default, torch.ops.aten.copy_.default)  # between the two memories
 _DEEPEST = 4  # tensors around a local one
 
 
@@ -70,9 +73,10 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         self.phase: Phase = "forward"
         self.is_updating = self.guesses = False
         self.around: list[tuple[str, str]] = []  # modules that are running
-        # Module and line of each autograd node of the forward.
-        self.made_at: dict[int, tuple[tuple[str, str], str]] = {}
-        self.place: tuple[tuple[str, str], str] = ("", ""), ""
+        # Module, line and stream of each autograd node of the forward.
+        self.made_at: dict[int, tuple[tuple[str, str], str, int]] = {}
+        self.place: tuple[tuple[str, str], str, int] = ("", ""), "", 0
+        self.away = False  # whether the step keeps something on the host
         self.wrapped = self.hooked = 0  # since the last call: calls that Python dispatched, and hooks
         self.after_backward: Callable[[], None] = lambda: None
 
@@ -104,7 +108,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         if not any(self.is_ours(tensor) for tensor in tensors):
             return
         self.phase = self.phase_now()
-        (module, source) = self.place = self.place_now()
+        self.place = self.place_now()
+        if self.away and not (func in _MOVING or operator(str(func)).shares_memory):
+            self.computes([leaf for leaf in tensors if self.is_ours(leaf)])
         given = [self.argument(value) for value in args]
         named = {name: self.argument(value) for name, value in kwargs.items()}
         flat = written(func, args, kwargs) or ([] if results is None else tree_leaves(results))
@@ -112,7 +118,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             self.result(leaf) if isinstance(leaf, torch.Tensor) and self.is_ours(leaf) else None
             for leaf in flat
         ]
-        self.add(str(func), given, named, made, module, source)
+        self.add(str(func), given, named, made, *self.place)
 
     def add(
         self,
@@ -122,6 +128,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         results: list[int | None],
         module: tuple[str, str],
         source: str,
+        stream: int,
     ) -> None:
         number = self.operators.setdefault(operator, len(self.operators))
         path, kind = module
@@ -129,7 +136,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         self.modules[path] = self.modules.get(path) or kind
         line = self.sources.setdefault(source, len(self.sources))
         self.calls.append(
-            RecordedCall(number, args, kwargs, results, where, line, self.phase, 0, self.wrapped, self.hooked)
+            RecordedCall(
+                number, args, kwargs, results, where, line, self.phase, stream, self.wrapped, self.hooked
+            )
         )
         self.wrapped = self.hooked = 0
 
@@ -146,12 +155,13 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             return "optimizer"
         return "forward"
 
-    def place_now(self) -> tuple[tuple[str, str], str]:
-        """The module and the line of a call; of a gradient those of its forward."""
+    def place_now(self) -> tuple[tuple[str, str], str, int]:
+        """The module, the line and the stream of a call; of a gradient those of its forward."""
         if self.phase == "backward" and not self.around:
             node = torch._C._current_autograd_node()
             return self.place if node is None else self.made_at.get(node._sequence_nr(), self.place)
-        found = self.around[-1] if self.around else ("", ""), _line()
+        stream = getattr(torch.cuda.current_stream(), "number", 0)
+        found = self.around[-1] if self.around else ("", ""), _line(), stream
         if self.phase == "forward":
             self.made_at[torch.autograd._get_sequence_nr() - 1] = found
         return found
@@ -268,6 +278,17 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         tensor = getattr(tensor, "_local_tensor", tensor)
         if isinstance(tensor, torch.Tensor) and self.is_ours(tensor):
             self.storages[self.storage(tensor)].kind = "pinned" if is_pinned else "host"
+            self.away = True
+
+    def is_on_host(self, tensor: Any) -> bool:
+        """Whether a tensor that others may wrap is in the host's memory."""
+        tensor = getattr(tensor, "_local_tensor", tensor)
+        return self.is_ours(tensor) and self.storages[self.storage(tensor)].kind in HOST_KINDS
+
+    def computes(self, tensors: list[torch.Tensor]) -> None:
+        """A call computes with these. What it reads of the host stays on the device, as a file has it."""
+        for memory in [self.storages[self.storage(tensor)] for tensor in tensors]:
+            memory.kind = "value" if memory.kind in HOST_KINDS else memory.kind
 
     def is_gradient(self, tensor: torch.Tensor | None, name: str) -> None:
         """A parameter has this gradient now."""

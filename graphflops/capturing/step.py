@@ -14,8 +14,10 @@ import torch
 from torch import distributed as dist
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
+from graphflops.capturing.gpu_functions import OnCpu
 from graphflops.capturing.pretended import OPTIMIZERS, devices, groups, pretended
 from graphflops.capturing.recorder import Recorder
+from graphflops.capturing.streams import HostMemory
 from graphflops.errors import GraphflopsError, ModelError, OptionError, innermost
 from graphflops.exporters.meshes import at_mesh, samples
 from graphflops.exporters.recorded import graph_of
@@ -262,6 +264,9 @@ def _shards(root: torch.nn.Module) -> dict[int, torch.Tensor]:
         state = getattr(module, "_get_fsdp_state", lambda: None)()
         group = getattr(state, "_fsdp_param_group", None)
         for parameter in group.fsdp_params if group is not None else ():
+            if parameter.offload_to_cpu:
+                why = "keeps parameters on the CPU, which updates them: that is not recorded"
+                raise ModelError(f"CPUOffloadPolicy {why}")
             if (whole := getattr(parameter, "_unsharded_param", None)) is not None:
                 found[id(whole)] = parameter.sharded_param
     return found
@@ -288,20 +293,26 @@ def _resizes(recorder: Recorder) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _saved(recorder: Recorder) -> Iterator[None]:
-    """Tells a recorder which hooks Python runs on tensors that are saved for the backward."""
-    begin = torch.autograd.graph.saved_tensors_hooks.__init__
+    """Tells a recorder which hooks Python runs on tensors that are saved for the backward, and what copies to the host.
+
+    A mode is off in what its functions call: in hooks and in the backward.
+    """
+    begin, engine = torch.autograd.graph.saved_tensors_hooks.__init__, torch.autograd._engine_run_backward
+    mode = HostMemory(recorder)
 
     def counted(hook: Callable[[Any], Any]) -> Callable[[Any], Any]:
         def run(saved: Any) -> Any:
             recorder.hooked += 1
-            return hook(saved)
+            with OnCpu(), mode:
+                return hook(saved)
 
         return run
 
     def hooked(hooks: Any, pack: Callable[[Any], Any], unpack: Callable[[Any], Any]) -> None:
         begin(hooks, counted(pack), counted(unpack))
 
-    with mock.patch.object(torch.autograd.graph.saved_tensors_hooks, "__init__", hooked):
+    around = mock.patch.object(torch.autograd, "_engine_run_backward", mode.around(engine))
+    with around, mock.patch.object(torch.autograd.graph.saved_tensors_hooks, "__init__", hooked), mode:
         yield
 
 
@@ -310,16 +321,16 @@ def _offloads(recorder: Recorder) -> Iterator[None]:
     """Tells a recorder what `save_on_cpu` keeps on the host, and copies it back, which torch does not for a CPU."""
 
     def pack(tensor: torch.Tensor, is_pinned: bool) -> torch.Tensor:
-        kept = tensor.detach().to("cpu", copy=True)
+        kept = tensor.detach().to(torch.device("cpu"), copy=True)
         recorder.on_host(kept, is_pinned=is_pinned)
         return kept
 
-    def unpack(kept: torch.Tensor) -> torch.Tensor:
-        return kept.to("cpu", copy=True)
+    def unpack(kept: torch.Tensor, is_pinned: bool) -> torch.Tensor:
+        return kept.to(torch.device("cpu"), copy=True, non_blocking=is_pinned)
 
     def hooked(hooks: Any, pin_memory: bool = False, *_: Any, **__: Any) -> None:
-        into = partial(pack, is_pinned=pin_memory)
-        torch.autograd.graph.saved_tensors_hooks.__init__(hooks, into, unpack)
+        both = (partial(each, is_pinned=pin_memory) for each in (pack, unpack))
+        torch.autograd.graph.saved_tensors_hooks.__init__(hooks, *both)
 
     with mock.patch.object(torch.autograd.graph.save_on_cpu, "__init__", hooked):
         yield

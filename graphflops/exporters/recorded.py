@@ -141,6 +141,10 @@ def _notes(step: RecordedStep) -> Iterator[Note]:
     if away:
         kept = f"{len(away):,} tensors, {memory_of(sum(one.bytes for one in away))} in all"
         yield Note("GF133", "", f"{kept}, are kept on the host: they are copied there and back over the bus")
+    own = [call.stream for call in step.calls if call.stream]
+    if own:
+        where = f"{len(own):,} calls are in {len({*own}):,} streams that the step makes"
+        yield Note("GF135", "", f"{where}: times are those of one stream, in which nothing runs beside them")
 
 
 def _nodes(step: RecordedStep) -> Iterator[Node]:

@@ -149,7 +149,8 @@ _LAID_OUT = frozenset({"empty_strided", "new_empty_strided"})
 # Words of collectives with a list of tensors, one for each device.
 _OF_LISTS = ("allgather_", "reduce_scatter_")
 _TAKEN_AGAIN = "empty"  # what is recorded where memory that was given back is taken again
-_COPY = "_to_copy"
+# Words of what copies between the two memories, the first where it names a device, and of what sets nothing.
+_COPY, _ON_HOST = "_to_copy", frozenset({"copy_", "empty", "empty_like", "empty_strided", "new_empty"})
 
 
 class Contradiction(FileError):
@@ -220,7 +221,7 @@ def is_counter(step: RecordedStep, value: RecordedValue) -> bool:
 def _check_there(step: RecordedStep, call: RecordedCall, place: int, given: set[int]) -> None:
     """Refuse a call on memory that is not there, and one that computes on the host, where saved tensors are copied to."""
     op = operator(step.operators[call.operator])
-    is_copy = op.word == _COPY and "device" in call.kwargs
+    is_copy = (op.word == _COPY and "device" in call.kwargs) or op.word in _ON_HOST
     for number in given.union(step.values[one].storage for one in call.results if one is not None):
         memory = step.storages[number]
         is_there = memory.first <= place <= memory.last

@@ -316,14 +316,18 @@ PINNED = ".pinned"  # after the direction
 
 
 class Transfer(NamedTuple):
-    """Which way a call copies, and through which memory of the host: `to_host`, `to_device.pinned`."""
+    """Which way a call copies, and through which memory of the host: `to_host`, `to_device.pinned`.
+
+    is_async: whether PyTorch is told not to wait (`non_blocking`), as `save_on_cpu` does on the way back.
+    """
 
     variant: str
+    is_async: bool = False
 
     @property
     def waits(self) -> bool:
-        """Whether the CPU waits for it: `save_on_cpu` of PyTorch does for all but what comes back from pinned memory."""
-        return self.variant.startswith(TO_HOST) or not self.variant.endswith(PINNED)
+        """Whether the CPU waits for it, as it must where the memory is not pinned."""
+        return not (self.is_async and self.variant.endswith(PINNED))
 
     def kernel(self, value: TensorType) -> Kernel:
         """The copy of a tensor."""
@@ -339,8 +343,10 @@ def hosted(step: Step) -> dict[str, StorageKind]:
 
 def transfer(call: PricedCall, kinds: Mapping[str, StorageKind]) -> Transfer | None:
     """What a call of a recorded step copies between the two memories; None for others. kinds: of the host's, by value."""
-    given, made = call.uses[:1], call.node.outputs[:1]
+    at = call.node.operator.word == "copy_"  # whose first operand is what it writes to
+    given, made = call.uses[at : at + 1], call.node.outputs[:1]
     if not given or not made or (given[0] in kinds) == (made[0] in kinds):
         return None
     direction, name = (TO_HOST, made[0]) if made[0] in kinds else ("to_device", given[0])
-    return Transfer(direction + (PINNED if kinds[name or ""] == "pinned" else ""))
+    is_async = call.node.arguments().get("non_blocking") is True
+    return Transfer(direction + (PINNED if kinds[name or ""] == "pinned" else ""), is_async)

@@ -51,10 +51,11 @@ def test_where_nothing_is_known_of_the_bus_a_copy_is_one_in_memory() -> None:
 
 @pytest.mark.parametrize(
     ("variant", "waits"),
-    [("to_host", True), ("to_host.pinned", True), ("to_device", True), ("to_device.pinned", False)],
+    [("to_host", True), ("to_host.pinned", False), ("to_device", True), ("to_device.pinned", False)],
 )
-def test_the_cpu_waits_for_all_but_what_comes_back_from_pinned_memory(variant: str, waits: bool) -> None:
-    assert Transfer(variant).waits is waits
+def test_the_cpu_waits_unless_told_not_to_and_the_memory_is_pinned(variant: str, waits: bool) -> None:
+    assert Transfer(variant, is_async=True).waits is waits
+    assert Transfer(variant).waits
 
 
 @pytest.mark.parametrize("pins", [False, True])

@@ -1,0 +1,144 @@
+"""Steps that copy to the host by themselves, and that make streams: what leaves the device, what is assumed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+from torch import nn
+
+from graphflops import analyze, record
+from graphflops.errors import ModelError
+from graphflops.exporters.recorded import read_step
+
+BYTES, SIZE = 4, 1024
+Hook = Callable[[Any], Any]
+
+
+def said(report: Any, code: str) -> list[str]:
+    return [found.message for found in report.diagnostics if found.code == code]
+
+
+def hooked(pack: Hook, unpack: Hook) -> Callable[[], Any]:
+    """Four results are saved, which hooks take away and bring back."""
+
+    def factory() -> Any:
+        x = torch.zeros(SIZE, device="cuda", requires_grad=True)
+
+        def step() -> None:
+            with torch.autograd.graph.saved_tensors_hooks(pack, unpack):
+                y = x.exp().exp().exp().exp()
+            y.backward(y.detach())
+            x.grad = None
+
+        return step
+
+    return factory
+
+
+def into_pinned(x: Any) -> Any:
+    kept = torch.empty(x.shape, dtype=x.dtype, pin_memory=True)
+    return kept.copy_(x, non_blocking=True)
+
+
+@pytest.mark.parametrize(
+    ("pack", "unpack", "waits"),
+    [
+        (lambda x: x.cpu(), lambda kept: kept.cuda(), True),
+        (lambda x: (x.device, x.cpu()), lambda kept: kept[1].to(kept[0]), True),
+        (lambda x: x.to("cpu", non_blocking=True), lambda kept: kept.to("cuda", non_blocking=True), False),
+        (into_pinned, lambda kept: kept.cuda(non_blocking=True), False),
+    ],
+)
+def test_hooks_that_offload(pack: Hook, unpack: Hook, waits: bool) -> None:
+    """As `save_on_cpu`: x, the last result, the gradient of one call and that of the next, and what comes back."""
+    graph = record(hooked(pack, unpack))
+    report = analyze(graph, device="h100")
+    assert report.memory_use[0].requested_peak == (1 + 1 + 2 + 1) * SIZE * BYTES
+    copies = "4 tensors, 16.38 kB in all, are kept on the host: they are copied there and back over the bus"
+    assert said(report, "GF133") == [copies]
+    rows = [row for row in report.rows if row.time is not None and "transfer" in row.time.kernel]
+    assert [row.phase for row in rows] == ["forward"] * 4 + ["backward"] * 4
+    assert graph.step is not None
+    kinds = {memory.kind for memory in graph.step.storages} & {"host", "pinned"}
+    assert kinds == {"host" if waits else "pinned"}
+
+
+def test_what_is_computed_with_on_the_host_is_taken_to_stay() -> None:
+    def factory() -> Any:
+        x = torch.zeros(SIZE, device="cuda")
+        return lambda: x.exp().cpu() + 1
+
+    report = analyze(record(factory))
+    assert not said(report, "GF133")
+    assert report.memory_use[0].requested_peak == (1 + 2) * SIZE * BYTES
+
+
+def test_a_device_that_is_the_cpu_is_no_host() -> None:
+    def factory() -> Any:
+        x = torch.zeros(SIZE)
+        return lambda: x.exp().to("cpu").exp()
+
+    assert "aten._to_copy.default" not in {row.op for row in analyze(record(factory)).rows}
+
+
+@pytest.mark.parametrize("layers", [2, 5])
+def test_offload_wrapper_keeps_what_is_saved(layers: int) -> None:
+    """What the product and GELU of each layer read; weights too, but the first: its input wants no gradient."""
+    from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import offload_wrapper
+
+    def factory() -> Any:
+        each = [nn.Sequential(nn.Linear(SIZE, SIZE, bias=False), nn.GELU()) for _ in range(layers)]
+        model = nn.Sequential(*map(offload_wrapper, each))
+        return model, torch.zeros(8, SIZE), torch.optim.SGD(model.parameters()), torch.sum
+
+    graph = record(factory)
+    assert graph.step is not None
+    kept = [memory.bytes for memory in graph.step.storages if memory.kind == "pinned"]
+    assert sum(kept) == BYTES * (layers * 2 * 8 * SIZE + (layers - 1) * SIZE * SIZE)
+
+
+def test_streams_of_a_step(tmp_path: Any) -> None:
+    file = tmp_path / "step.recorded"
+
+    def factory() -> Any:
+        x, own = torch.zeros(SIZE, SIZE, device="cuda", requires_grad=True), torch.cuda.Stream()
+
+        def step() -> None:
+            own.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(own):
+                y = x.exp()
+                done = own.record_event()
+            z = x.sin()
+            torch.cuda.current_stream().wait_event(done)
+            y.record_stream(torch.cuda.current_stream())
+            torch.cuda.synchronize()
+            (y + z).sum().backward()
+            x.grad = None
+
+        return step
+
+    report = analyze(record(factory, file=file))
+    step, _ = read_step(file)
+    streams = {(step.operators[call.operator], call.stream) for call in step.calls}
+    assert {number for op, number in streams if op == "aten.exp.default"} == {1}
+    assert {number for op, number in streams if op == "aten.mul.Tensor"} == {0, 1}  # gradients of both
+    assert {number for op, number in streams if op in ("aten.sin.default", "aten.cos.default")} == {0}
+    (note,) = said(report, "GF135")
+    assert "in 1 streams that the step makes: times are those of one stream" in note
+
+
+def test_updates_on_the_cpu_are_refused() -> None:
+    from torch.distributed.fsdp import CPUOffloadPolicy, fully_shard
+
+    def factory(mesh: Any) -> Any:
+        model = fully_shard(nn.Linear(8, 8), mesh=mesh["dp"], offload_policy=CPUOffloadPolicy())
+        return model, torch.zeros(2, 8), torch.optim.SGD(model.parameters()), torch.sum
+
+    with pytest.raises(ModelError, match="CPUOffloadPolicy keeps parameters on the CPU"):
+        record(factory, mesh={"dp": 2})
