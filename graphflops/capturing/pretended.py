@@ -52,6 +52,8 @@ def pretended() -> Iterator[FakeTensorMode]:
         for place, name in ((ddp, "_verify_param_shape_across_processes"), (ddp, "_sync_module_states")):
             stack.enter_context(mock.patch.object(place, name, _nothing))
         stack.enter_context(mock.patch.object(ddp.DistributedDataParallel, "_pre_forward", _summing))
+        stack.enter_context(mock.patch.object(ddp.DistributedDataParallel, "_check_comm_hook", _nothing))
+        stack.enter_context(mock.patch.object(dist, "all_reduce", _with_future(dist.all_reduce)))
         # It reads data of ranks.
         stack.enter_context(mock.patch.object(dist.Reducer, "_rebuild_buckets", _nothing))
         stack.enter_context(mock.patch.object(dist, "Reducer", _with_buckets))
@@ -93,10 +95,25 @@ def _with_buckets(
     _reducer: Any = dist.Reducer,
 ) -> Any:  # fmt: skip
     """The buckets that DDP has from the second step on, if gradients come in the order of parameters, turned."""
-    sizes = [dist._DEFAULT_FIRST_BUCKET_BYTES, most]
+    if more and more[0]:  # buckets of the first step stay where parameters may be unused
+        return _reducer(parameters, _indices, _limits, group, sparse, most, *more)
+    by_bucket = more[6] if len(more) > 6 else ()
+    sizes = by_bucket or [*more[3:4], most]
     found, limits = dist._compute_bucket_assignment_by_size(parameters[::-1], sizes, sparse[::-1])
     buckets = [[len(parameters) - 1 - place for place in bucket] for bucket in found]
     return _reducer(parameters, buckets, limits, group, sparse, most, *more)
+
+
+def _with_future(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The collective, whose work has a future with its tensor, which hooks of DDP read: a pretended one has none."""
+
+    def called(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+        work = function(tensor, *args, **kwargs)
+        future: torch.futures.Future[list[Any]] = torch.futures.Future()
+        future.set_result([tensor])
+        return work and mock.Mock(wait=work.wait, is_completed=work.is_completed, get_future=lambda: future)
+
+    return called
 
 
 def _nothing(*_: Any, **__: Any) -> None:
@@ -110,7 +127,8 @@ def _with_real_tensors() -> list[tuple[Any, str]]:
     from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.tensor._sharding_prop import ShardingPropagator
 
-    names = {
+    names: dict[Any, str] = {
+        import_module("torch.distributed.fsdp._fully_shard._fully_shard"): "_get_post_forward_mesh_info",
         DeviceMesh: "__init__ __getitem__ _flatten _unflatten _concatenate _get_all_submeshes get_all_groups",
         ShardingPropagator: "_propagate_tensor_meta_non_cached",
     }

@@ -48,6 +48,7 @@ _TORCH = os.path.dirname(torch.__file__) + os.sep
 _STEP = "_recorded"  # the function that runs the step
 _OURS = os.path.dirname(os.path.dirname(__file__)) + os.sep
 _MOVING = (torch.ops.aten._to_copy.default, torch.ops.aten.copy_.default)  # between the two memories
+_TO_ONE = frozenset({"send", "receive", "send_and_receive"})  # between stages of a pipeline
 _DEEPEST = 4  # tensors around a local one
 
 
@@ -72,6 +73,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         self.resized: set[int] = set()
         self.phase: Phase = "forward"
         self.is_updating = self.guesses = False
+        self.updates: set[int] = set()  # calls of optimizers
         self.around: list[tuple[str, str]] = []  # modules that are running
         # Module, line and stream of each autograd node of the forward.
         self.made_at: dict[int, tuple[tuple[str, str], str, int]] = {}
@@ -141,6 +143,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             )
         )
         self.wrapped = self.hooked = 0
+        if self.is_updating:
+            self.updates.add(len(self.calls) - 1)
 
     def is_ours(self, tensor: torch.Tensor) -> bool:
         return getattr(tensor, "fake_mode", None) is self.fake
@@ -298,8 +302,21 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             if memory.kind == "value":
                 memory.kind, memory.name = "gradient", name
 
+    def between_backwards(self) -> None:
+        """What lies between backwards, as messages of a pipeline do, is no update where no optimizer follows it."""
+        operators, follows = [*self.operators], False
+        for place in reversed(range(len(self.calls))):
+            call = self.calls[place]
+            if call.phase != "optimizer" or operator(operators[call.operator]).name in _TO_ONE:
+                follows = True
+            elif place in self.updates:
+                follows = False
+            if follows and call.phase == "optimizer":
+                call.phase = "backward"
+
     def step(self, rank: int, axes: list[tuple[str, int]], groups: list[RecordedGroup]) -> RecordedStep:
         """What was recorded. Memory of a phase that frees it again is temporary, and so are gathered parameters."""
+        self.between_backwards()
         turn, runs = 0, []
         for before, call in zip([None, *self.calls], self.calls, strict=False):
             turn += before is not None and before.phase != call.phase

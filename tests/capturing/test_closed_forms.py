@@ -167,9 +167,19 @@ def test_tokens_go_to_their_experts() -> None:
     assert closed(layouts.expert_parallel(HIDDEN, 2, LAYERS, EXPERTS)) == (each, each)
 
 
-def test_keys_and_values_are_gathered() -> None:
-    """As torch does it: gathered again for the backward, where gradients in float32 go once around the ring."""
+@pytest.mark.parametrize("rotation", ["allgather", "alltoall"])
+def test_keys_and_values_are_gathered(rotation: str) -> None:
+    """As torch does it: gathered again for the backward, where gradients in float32 go once around the ring.
+
+    In a ring each of N devices passes on its block and those that come to it, N - 1 in all.
+    """
+    from torch.distributed.tensor.experimental._attention import set_rotate_method
+
     keys_values = LENGTH * KEYS * SHORT
     ahead, _ = closed(layouts.context_parallel(keys_values, LAYERS, N))
     assert ahead == LAYERS * (N - 1) * keys_values
-    assert sent(context_parallel, cp=N) == (ahead, ahead + LAYERS * N * 2 * keys_values)
+    set_rotate_method(rotation)
+    try:
+        assert sent(context_parallel, cp=N) == (ahead, ahead + LAYERS * N * 2 * keys_values)
+    finally:
+        set_rotate_method("allgather")
