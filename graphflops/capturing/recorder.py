@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import os
 import sys
 import weakref
 from typing import TYPE_CHECKING, Any
@@ -17,6 +16,7 @@ from torch._subclasses.fake_tensor import DataDependentOutputException
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from graphflops.capturing.callers import is_of_a_mode, line
 from graphflops.capturing.gpu_functions import gpu_results
 from graphflops.exporters.step_file import (
     FORMAT,
@@ -33,7 +33,6 @@ from graphflops.ops import operator
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import FrameType
 
     from graphflops.graph import InputRole, Phase
 
@@ -44,9 +43,6 @@ _SENDING = (
 )
 _WAIT = torch.ops._c10d_functional.wait_tensor.default if torch.distributed.is_available() else None
 _VIEW, _MEMORY = str(torch.ops.aten.as_strided.default), str(torch.ops.aten.empty.memory_format)
-_TORCH = os.path.dirname(torch.__file__) + os.sep
-_STEP = "_recorded"  # the function that runs the step
-_OURS = os.path.dirname(os.path.dirname(__file__)) + os.sep
 _MOVING = (torch.ops.aten._to_copy.default, torch.ops.aten.copy_.default)  # between the two memories
 _TO_ONE = frozenset({"send", "receive", "send_and_receive"})  # between stages of a pipeline
 _DEEPEST = 4  # tensors around a local one
@@ -100,7 +96,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         is_noted = func.namespace not in _NO_CALLS and func is not torch.ops.aten.lift_fresh.default
         # `transpose_` makes its operand another view of its memory, as which the next call finds it.
         if is_noted and torch.Tag.inplace_view not in func.tags:
-            self.hooked += _is_of_a_mode(sys._getframe(1))
+            self.hooked += is_of_a_mode(sys._getframe(1))
             self.note(func, args, kwargs, results)
         return results
 
@@ -165,7 +161,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             node = torch._C._current_autograd_node()
             return self.place if node is None else self.made_at.get(node._sequence_nr(), self.place)
         stream = getattr(torch.cuda.current_stream(), "number", 0)
-        found = self.around[-1] if self.around else ("", ""), _line(), stream
+        found = self.around[-1] if self.around else ("", ""), line(), stream
         if self.phase == "forward":
             self.made_at[torch.autograd._get_sequence_nr() - 1] = found
         return found
@@ -345,17 +341,6 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         )
 
 
-def _is_of_a_mode(caller: FrameType | None) -> bool:
-    """Whether a mode of the program dispatched a call, which it does in Python."""
-    while caller is not None:
-        if caller.f_code.co_name == "__torch_dispatch__":
-            return isinstance(caller.f_locals.get("self"), TorchDispatchMode)
-        if not caller.f_code.co_filename.startswith(_TORCH):
-            return False
-        caller = caller.f_back
-    return False
-
-
 def _layout(number: int, tensor: torch.Tensor) -> tuple[Any, ...]:
     return number, tensor.storage_offset(), tuple(tensor.shape), tensor.stride(), tensor.dtype
 
@@ -390,22 +375,3 @@ def _named(value: Any) -> Any:
     with contextlib.suppress(Exception):
         return dist.ReduceOp.RedOpType(value.op()).name.lower()
     return {"o": type(value).__name__}
-
-
-def _line() -> str:
-    """The innermost line of code that is neither torch's nor ours."""
-    frame: FrameType | None = sys._getframe(3)
-    while frame is not None:
-        name = frame.f_code.co_filename
-        if not name.startswith((_TORCH, _OURS, "<")):
-            return f"{_short(name)}:{frame.f_lineno}"
-        if frame.f_code.co_name == _STEP and name.startswith(_OURS):
-            return ""
-        frame = frame.f_back
-    return ""
-
-
-def _short(path: str) -> str:
-    """A path from the installed packages or the working folder on."""
-    _, found, rest = path.rpartition(f"site-packages{os.sep}")
-    return rest if found else os.path.relpath(path) if path.startswith(os.getcwd() + os.sep) else path

@@ -205,11 +205,15 @@ def with_groups(graph: Graph) -> Graph:
 
 
 def facts_of(graph: Graph) -> FindFact:
-    """What the rules of some collectives must know beyond their operands: the number of devices of the group."""
+    """What the rules of some collectives must know beyond their operands: the number of devices of the group.
+
+    Of slices of any lengths it is the place among them of the rank that was recorded.
+    """
     sizes = cache(partial(group_sizes, graph))
 
     def devices(graph: Graph, node: Node, arguments: tuple[Any, ...]) -> Fact:
-        return Fact("devices", sizes().get(_group(node)))
+        place = _place(graph, node)
+        return Fact("devices", sizes().get(_group(node))) if place is None else Fact("place", place)
 
     return lambda op: devices if _has_size(op) and "group_size" not in op.parameters else None
 
@@ -224,6 +228,16 @@ def group_sizes(graph: Graph) -> Mapping[str, Dim]:
         if name not in sizes and (told is not None or name not in found):
             found[name] = symbol(symbol_of(name)) if told is None else told
     return found
+
+
+def _place(graph: Graph, node: Node) -> int | None:
+    """Which of the slices that a recorded rank sends is its own; None where that is not known."""
+    mesh = None if graph.step is None else graph.step.mesh
+    splits = node.arguments().get(_SPLITS[0])
+    group = None if mesh is None else mesh.groups.get(_group(node))
+    if mesh is None or group is None or not isinstance(splits, tuple) or len(splits) != len(group.ranks):
+        return None
+    return group.ranks.index(mesh.rank)
 
 
 def _has_size(op: Op) -> bool:

@@ -90,15 +90,19 @@ def all_gather(inputs: TensorType | Tensors, group_size: Dim) -> Estimate:
 
 @rule(f"{FUNCTIONAL}.all_to_all_single", f"{DIFFERENTIABLE}.all_to_all_single")
 def all_to_all(
-    x: TensorType, output_split_sizes: Sequence[Dim], input_split_sizes: Sequence[Dim], *, devices: Dim = PAIR
-) -> Estimate:
-    """Each device sends slices of the first axis to the others; its own slice is taken to be as long as the mean.
+    x: TensorType, output_split_sizes: Sequence[Dim], input_split_sizes: Sequence[Dim], *, devices: Dim = PAIR,
+    place: int | None = None,
+) -> Estimate:  # fmt: skip
+    """Each device sends slices of the first axis to the others. place: of its own slice, else it is as long as the mean.
 
     Where all of it is one slice, it is passed on to another device.
     """
     rows = total(output_split_sizes) if output_split_sizes else x.shape[0]
     is_passed_on = len(input_split_sizes or ()) > 1 and sum(size != 0 for size in input_split_sizes) == 1
     moved = sent("send" if is_passed_on else "all_to_all", whole_bytes((x,)), devices)
+    if place is not None:
+        devices, own = len(input_split_sizes), input_split_sizes[place]
+        moved = whole_bytes((x,)) - whole_bytes((x.like((own, *x.shape[1:])),))
     return Estimate((x.like((rows, *x.shape[1:])),), link_bytes=moved, devices=devices, reads=(x,))
 
 
@@ -265,10 +269,14 @@ def eager_reduce_scatter(
 
 @rule("c10d.alltoall_base_", "c10d.alltoall_")
 def eager_all_to_all(
-    out: TensorType | Tensors, inputs: TensorType | Tensors, *, devices: Dim = PAIR
-) -> Estimate:
-    """Each device sends slices to the others; its own is taken to be as long as the mean."""
+    out: TensorType | Tensors, inputs: TensorType | Tensors, process_group: str = "",
+    output_split_sizes: Sequence[Dim] = (), input_split_sizes: Sequence[Dim] = (), *, devices: Dim = PAIR,
+    place: int | None = None,
+) -> Estimate:  # fmt: skip
+    """Each device sends slices to the others. place: of its own one, else it is as long as the mean."""
     given = several(inputs)
+    if place is not None:
+        return _into(several(out), all_to_all(given[0], (), input_split_sizes, place=place))
     moved = sent("all_to_all", whole_bytes(given), devices)
     return _into(several(out), Estimate((), link_bytes=moved, devices=devices, reads=given))
 

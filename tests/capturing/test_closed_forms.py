@@ -178,6 +178,10 @@ def test_keys_and_values_are_gathered(rotation: str) -> None:
     keys_values = LENGTH * KEYS * SHORT
     ahead, _ = closed(layouts.context_parallel(keys_values, LAYERS, N))
     assert ahead == LAYERS * (N - 1) * keys_values
+    assert closed(layouts.ring_attention(keys_values, LAYERS, N)) == (
+        ahead,
+        ahead + LAYERS * N * 2 * keys_values,
+    )
     set_rotate_method(rotation)
     try:
         assert sent(context_parallel, cp=N) == (ahead, ahead + LAYERS * N * 2 * keys_values)

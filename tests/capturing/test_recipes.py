@@ -246,6 +246,27 @@ def test_what_a_recipe_sends(factory: Callable[..., Any], mesh: dict[str, int], 
     assert not report.coverage.unknown
 
 
+@pytest.mark.parametrize("rank", [0, 3])
+def test_slices_of_any_lengths_but_that_which_stays(rank: int) -> None:
+    """One to four rows to each of four devices, two from each, and the way back, forward and backward."""
+    from torch.distributed import _functional_collectives as collectives
+
+    def factory(mesh: Any) -> Any:
+        group, x = mesh.get_group("ep"), torch.zeros(1 + 2 + 3 + 4, WIDTH, requires_grad=True)
+
+        def step() -> None:
+            there = collectives.all_to_all_single_autograd(x, [2] * 4, [1, 2, 3, 4], group)
+            collectives.all_to_all_single_autograd(there * 2, [1, 2, 3, 4], [2] * 4, group).sum().backward()
+
+        return step
+
+    rows = 10 - (rank + 1) + 3 * 2
+    found = found_in(analyze(record(factory, mesh={"ep": 4}, rank=rank)))
+    assert found == {
+        ("ep", "all_to_all_single", phase): (2, rows * WIDTH * FLOAT) for phase in ("forward", "backward")
+    }
+
+
 @pytest.mark.parametrize(
     ("factory", "mesh", "other"),
     [
