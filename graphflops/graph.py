@@ -239,6 +239,7 @@ class Step:
     phases: by call. wrapped, hooked: by call, how many calls Python dispatched and hooks ran before it. storages: all
     memory, as it is allocated. mesh: None on one device. strides, places: of each value; the number of its storage, and the
     bytes there from begin to end. views: results that share the memory of an operand. counters: by which optimizers count.
+    aside: values that are made in streams of the step's own.
     """
 
     phases: tuple[Phase, ...]
@@ -250,6 +251,7 @@ class Step:
     hooked: tuple[int, ...] = ()
     counters: frozenset[str] = frozenset()
     places: Mapping[str, tuple[int, int, int]] = field(default_factory=dict)
+    aside: frozenset[str] = frozenset()
 
     @property
     def is_training(self) -> bool:
@@ -265,11 +267,9 @@ class Graph:
     types: what the file records of each value by name: a type, or the size or number a scalar stands for.
     modules: type of each module by path, for the module tree; empty where the file records none.
     captures: for a nested graph, the names of the values around it that it uses; they keep their names inside.
-    declared: where types are derived and not recorded, what the file says of some values in passing; it may be out of
-        date. None where `types` records every value.
+    declared: where types are derived, what the file says of some values, maybe out of date; None where `types` has all.
     fallback_types: what the format itself can tell of the results of a call that no rule types, given its operands.
-    contents: by the name of an input that is no user's: what it holds, read from the file when asked for; None where that
-        is not at hand (weights that were left out, data in another file). An analysis asks for masks alone.
+    contents: by name of an input that no user gives: what it holds, read when asked for (of masks); None if not at hand.
     lasting: values that live until the last call, used or not: autocast keeps its copies of parameters so long.
     recomputed: by name of a call, the number of the checkpoint that runs it again for the gradients.
     eager: what an eager run of its module held, where the file records it. step: what the recording of a step holds.

@@ -38,6 +38,13 @@ class Stream:
 
     wait_stream = wait_event = wait = synchronize
 
+    def __enter__(self) -> Stream:
+        Stream.running.append(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        Stream.running.pop()
+
 
 class Event(Stream):
     """An event of such a stream."""
@@ -52,16 +59,6 @@ class Event(Stream):
         return 0.0
 
 
-@contextlib.contextmanager
-def _within(stream: Stream | None) -> Iterator[None]:
-    """Calls are in a stream."""
-    Stream.running.append(stream or Stream.running[-1])
-    try:
-        yield
-    finally:
-        Stream.running.pop()
-
-
 def _set(stream: Stream) -> None:
     Stream.running[-1] = stream
 
@@ -72,7 +69,8 @@ def streams() -> Iterator[None]:
     Stream.numbers = count()
     default = Stream()
     Stream.running = [default]
-    instead: dict[str, Any] = {"Stream": Stream, "Event": Event, "stream": _within, "set_stream": _set}
+    instead: dict[str, Any] = {"Stream": Stream, "Event": Event, "set_stream": _set}
+    instead["stream"] = lambda stream: stream or contextlib.nullcontext()
     instead |= {"default_stream": lambda *_: default, "current_stream": lambda *_: Stream.running[-1]}
     instead["synchronize"] = default.synchronize
     used = mock.patch.object(torch.Tensor, "record_stream", Stream.synchronize)

@@ -121,6 +121,7 @@ def graph_of(step: RecordedStep, origin: Origin) -> Graph:
             tuple([call.hooked for call in step.calls]),
             frozenset([f"v{index}" for index, value in enumerate(step.values) if is_counter(step, value)]),
             {f"v{index}": (value.storage, value.begin, value.end) for index, value in enumerate(step.values)},
+            frozenset([f"v{result}" for call in step.calls if call.stream for result in call.results]),
         ),
     )
 
@@ -144,7 +145,10 @@ def _notes(step: RecordedStep) -> Iterator[Note]:
     own = [call.stream for call in step.calls if call.stream]
     if own:
         where = f"{len(own):,} calls are in {len({*own}):,} streams that the step makes"
-        yield Note("GF135", "", f"{where}: times are those of one stream, in which nothing runs beside them")
+        beside = (
+            "copies that nobody waits for run beside kernels until they are read, kernels one after another"
+        )
+        yield Note("GF135", "", f"{where}: {beside}")
 
 
 def _nodes(step: RecordedStep) -> Iterator[Node]:

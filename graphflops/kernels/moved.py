@@ -318,16 +318,23 @@ PINNED = ".pinned"  # after the direction
 class Transfer(NamedTuple):
     """Which way a call copies, and through which memory of the host: `to_host`, `to_device.pinned`.
 
-    is_async: whether PyTorch is told not to wait (`non_blocking`), as `save_on_cpu` does on the way back.
+    is_async: whether PyTorch is told not to wait (`non_blocking`), as `save_on_cpu` does on the way back. is_aside: whether
+    it is in a stream of the step's own.
     """
 
     variant: str
     is_async: bool = False
+    is_aside: bool = False
 
     @property
     def waits(self) -> bool:
         """Whether the CPU waits for it, as it must where the memory is not pinned."""
         return not (self.is_async and self.variant.endswith(PINNED))
+
+    @property
+    def is_beside(self) -> bool:
+        """Whether it runs beside the kernels."""
+        return self.is_aside and not self.waits
 
     def kernel(self, value: TensorType) -> Kernel:
         """The copy of a tensor."""
@@ -341,12 +348,15 @@ def hosted(step: Step) -> dict[str, StorageKind]:
     return {name: kinds[at] for name, (at, _, _) in step.places.items() if kinds[at] in HOST_KINDS}
 
 
-def transfer(call: PricedCall, kinds: Mapping[str, StorageKind]) -> Transfer | None:
-    """What a call of a recorded step copies between the two memories; None for others. kinds: of the host's, by value."""
+def transfer(call: PricedCall, kinds: Mapping[str, StorageKind], aside: frozenset[str]) -> Transfer | None:
+    """What a call of a recorded step copies between the two memories; None for others.
+
+    kinds: of the host's memory, by value. aside: values that are made in streams of the step's own.
+    """
     at = call.node.operator.word == "copy_"  # whose first operand is what it writes to
     given, made = call.uses[at : at + 1], call.node.outputs[:1]
     if not given or not made or (given[0] in kinds) == (made[0] in kinds):
         return None
     direction, name = (TO_HOST, made[0]) if made[0] in kinds else ("to_device", given[0])
     is_async = call.node.arguments().get("non_blocking") is True
-    return Transfer(direction + (PINNED if kinds[name or ""] == "pinned" else ""), is_async)
+    return Transfer(direction + (PINNED if kinds[name or ""] == "pinned" else ""), is_async, made[0] in aside)

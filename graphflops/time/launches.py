@@ -133,7 +133,12 @@ class Launcher:
             # Whether it reads and writes nothing but an optimizer's counters.
             is_on_host = bool(counters) and not counters.isdisjoint(call.tensors(layouts.values)[:1])
             is_on_host = is_on_host and {*filter(None, call.node.outputs)} <= counters
-            where = (name in inside, name in late, is_on_host, transfer(call, away) if away else None)
+            where = (
+                name in inside,
+                name in late,
+                is_on_host,
+                transfer(call, away, step.aside) if away else None,
+            )
             key = (layouts, records, name if form is None else form, entering, composite, *where)
             number = self.kinds.setdefault(key, len(self.kinds))
             sites.append(_Site(call, layouts, number, entering, outer, *where))
@@ -157,7 +162,8 @@ class Launcher:
             if step is not None:
                 host += self._dispatched(graph, call)
             launch = Launches(row, kernels, host, times, called.waits)
-            if kernels and kernels[-1].family == "collective":
+            is_beside = site.moved is not None and site.moved.is_beside
+            if kernels and (is_beside or kernels[-1].family == "collective"):
                 yield from exchanges.started(launch, call.node.outputs)
             else:
                 yield launch

@@ -173,6 +173,9 @@ def _run(launch: Launches, batch: Batch, clock: Clock) -> float:
     """Runs what is launched, and returns by how much the program takes longer."""
     part = launch.part
     if part == "start":
+        (kernel,) = batch.kernels
+        if kernel.family == "transfer":
+            return clock.copy(launch.ticket, batch.seconds, kernel.variant)
         return clock.start(launch.ticket, batch.seconds)
     if part == "wait":
         return clock.wait(launch.ticket)

@@ -228,7 +228,8 @@ class Clock(Struct):
 
     gap: seconds between two kernels of a graph. is_eager: whether kernels wait for the CPU to launch them.
     slowness: of the CPU, by the one that the costs of calls are of. is_cpu: whether the CPU runs the kernels itself.
-    link: the collectives that are not awaited yet.
+    link: the collectives that are not awaited yet. copies: by ticket, when copies over the bus beside kernels end; bus: by
+    direction, when it is free.
     """
 
     is_eager: bool
@@ -238,6 +239,8 @@ class Clock(Struct):
     host: float = 0.0
     gpu: float = 0.0
     link: Link = field(default_factory=Link)
+    copies: dict[int, float] = field(default_factory=dict)
+    bus: dict[str, float] = field(default_factory=dict)
 
     @property
     def now(self) -> float:
@@ -288,10 +291,15 @@ class Clock(Struct):
         self.link.start(ticket, self.now, seconds)
         return 0.0
 
+    def copy(self, ticket: int, seconds: float, way: str) -> float:
+        """The same of a copy over the bus, one way, which slows no kernel."""
+        self.copies[ticket] = self.bus[way] = max(self.now, self.bus.get(way, 0.0)) + seconds
+        return 0.0
+
     def wait(self, ticket: int) -> float:
-        """Let the other kernels wait for a collective, and return by how much the program takes longer."""
+        """Let the other kernels wait for one of them, and return by how much the program takes longer."""
         before = self.now
-        self.gpu = max(self.gpu, self.link.end(ticket))
+        self.gpu = max(self.gpu, self.copies.pop(ticket) if ticket in self.copies else self.link.end(ticket))
         return max(before, self.gpu) - before
 
 

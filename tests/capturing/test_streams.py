@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -15,6 +17,8 @@ from torch import nn
 from graphflops import analyze, record
 from graphflops.errors import ModelError
 from graphflops.exporters.recorded import read_step
+from graphflops.render.chakra import chakra
+from tests.render.chakra_messages import read
 
 BYTES, SIZE = 4, 1024
 Hook = Callable[[Any], Any]
@@ -130,7 +134,33 @@ def test_streams_of_a_step(tmp_path: Any) -> None:
     assert {number for op, number in streams if op == "aten.mul.Tensor"} == {0, 1}  # gradients of both
     assert {number for op, number in streams if op in ("aten.sin.default", "aten.cos.default")} == {0}
     (note,) = said(report, "GF135")
-    assert "in 1 streams that the step makes: times are those of one stream" in note
+    assert "in 1 streams that the step makes: copies" in note
+
+
+def test_a_copy_in_a_stream_of_its_own_hides_beside_products() -> None:
+    """32 MiB go to pinned memory beside eight products; nobody reads them before they have come."""
+
+    def factory(has_own: bool) -> Any:
+        own = contextlib.nullcontext() if not has_own else torch.cuda.stream(torch.cuda.Stream())
+        x = torch.zeros(4 * SIZE, 4 * SIZE, device="cuda", dtype=torch.bfloat16)
+
+        def step() -> Any:
+            y, z = x.exp(), x
+            with own:
+                kept = y.to("cpu", non_blocking=True)
+            for _ in range(8):
+                z = z @ x
+            return kept, z
+
+        return step
+
+    alone, beside = (analyze(record(partial(factory, own)), device="h100") for own in (False, True))
+    (copy,) = (row.time for row in alone.rows if row.time is not None and "transfer" in row.time.kernel)
+    assert alone.totals.time is not None
+    assert beside.totals.time is not None
+    assert copy.seconds > 32 * 2**20 / 64e9
+    assert alone.totals.time.seconds - beside.totals.time.seconds == pytest.approx(copy.seconds, rel=0.05)
+    assert read(chakra(beside))[1]
 
 
 def test_updates_on_the_cpu_are_refused() -> None:
