@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from functools import partial
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msgspec import structs
+from msgspec.structs import replace
 
+from graphflops.base.record import Record
 from graphflops.errors import DimError, ModelError, OptionError, shown
 from graphflops.graph import Graph, Step
 from graphflops.passes import attention
@@ -86,8 +87,7 @@ def _placed(model: object) -> Iterator[None]:
         raise DimError(f"{place}: {error}: give sizes with --dim") from error
 
 
-@dataclass(frozen=True, slots=True)
-class Priced:
+class Priced(Record, frozen=True):
     """An inference on a device, read and priced once for all sizes."""
 
     program: PricedProgram

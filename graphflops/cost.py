@@ -18,9 +18,11 @@ Conventions, printed in every report:
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, Protocol, Union
 
+from msgspec.structs import replace
+
+from graphflops.base.record import Record
 from graphflops.dims import Dim, at_least, dim_max, floor_div, symbol, total
 from graphflops.tensor import DType, OptionalType, SequenceType, TensorType, UnknownType
 
@@ -28,8 +30,7 @@ Unit = Literal["FLOP", "MAC", "B", ""]
 Value = Union[TensorType, SequenceType, OptionalType, UnknownType, Dim, float, bool, str, None]
 
 
-@dataclass(frozen=True, slots=True)
-class Quantity:
+class Quantity(Record, frozen=True):
     """One thing that is counted, as reports, tables, budgets and pages name it.
 
     name: the field of `Cost`; the key in JSON, CSV and a budget.
@@ -48,66 +49,16 @@ class Quantity:
     is_rare: bool = False
 
 
-def _counted(
-    label: str, *, head: str, unit: Unit, convention: str = "", part_of: str = "", is_rare: bool = False
-) -> dict[str, tuple[Any, ...]]:
-    """Metadata of a field of `Cost`: what its `Quantity` holds beside the name."""
-    return {"quantity": (label, head, unit, convention, part_of, is_rare)}
-
-
-@dataclass(frozen=True, slots=True)
-class Cost:
+class Cost(Record, frozen=True):
     """What one call, module or program costs; every field a `Dim` in the unit of its quantity."""
 
-    matrix_flops: Dim = field(
-        default=0,
-        metadata=_counted(
-            "FLOPs",
-            head="FLOPs",
-            unit="FLOP",
-            convention="products of matrices, convolutions, attention, recurrences; no bias; complex multiply-add = 8",
-        ),
-    )
-    vector_flops: Dim = field(
-        default=0,
-        metadata=_counted(
-            "vector FLOPs",
-            head="vector",
-            unit="FLOP",
-            convention="one per element and elementary operation; a reduction of n elements is n",
-        ),
-    )
-    transcendentals: Dim = field(
-        default=0,
-        metadata=_counted(
-            "transcendentals",
-            head="transcendental",
-            unit="",
-            convention="exp, log, sin, tanh, erf, pow, sqrt, ...: one per element, not in FLOPs",
-        ),
-    )
-    masked_flops: Dim = field(
-        default=0,
-        metadata=_counted(
-            "FLOPs skippable by masks",
-            head="skippable",
-            unit="FLOP",
-            convention="part of matrix FLOPs that a known mask makes needless",
-            part_of="matrix_flops",
-        ),
-    )
-    read_bytes: Dim = field(default=0, metadata=_counted("bytes read", head="read", unit="B"))
-    written_bytes: Dim = field(default=0, metadata=_counted("bytes written", head="written", unit="B"))
-    link_bytes: Dim = field(
-        default=0,
-        metadata=_counted(
-            "bytes sent to other devices",
-            head="sent",
-            unit="B",
-            convention="what each device sends in collectives, by ring algorithms",
-            is_rare=True,
-        ),
-    )
+    matrix_flops: Dim = 0
+    vector_flops: Dim = 0
+    transcendentals: Dim = 0
+    masked_flops: Dim = 0
+    read_bytes: Dim = 0
+    written_bytes: Dim = 0
+    link_bytes: Dim = 0
 
     def __add__(self, other: Cost) -> Cost:
         return Cost(*(getattr(self, f) + getattr(other, f) for f in QUANTITIES))
@@ -147,16 +98,35 @@ class Cost:
         return Cost(*(total(getattr(cost, f) for cost in listed) for f in QUANTITIES))
 
 
-QUANTITIES: tuple[str, ...] = tuple(f.name for f in fields(Cost))
+QUANTITIES: tuple[str, ...] = Cost.__struct_fields__
 # Every quantity of work and traffic in the order of reports: the fields of `Cost`, and MACs after the matrix FLOPs.
-REPORTED: tuple[Quantity, ...] = tuple(
-    quantity
-    for f in fields(Cost)
-    for quantity in (
-        Quantity(f.name, *f.metadata["quantity"]),
-        *((Quantity("macs", "MACs", "MACs", "MAC"),) if f.name == "matrix_flops" else ()),
-    )
-)
+REPORTED = (
+    Quantity(
+        "matrix_flops", "FLOPs", "FLOPs", "FLOP",
+        "products of matrices, convolutions, attention, recurrences; no bias; complex multiply-add = 8",
+    ),
+    Quantity("macs", "MACs", "MACs", "MAC"),
+    Quantity(
+        "vector_flops", "vector FLOPs", "vector", "FLOP",
+        "one per element and elementary operation; a reduction of n elements is n",
+    ),
+    Quantity(
+        "transcendentals", "transcendentals", "transcendental", "",
+        "exp, log, sin, tanh, erf, pow, sqrt, ...: one per element, not in FLOPs",
+    ),
+    Quantity(
+        "masked_flops", "FLOPs skippable by masks", "skippable", "FLOP",
+        "part of matrix FLOPs that a known mask makes needless",
+        part_of="matrix_flops",
+    ),
+    Quantity("read_bytes", "bytes read", "read", "B"),
+    Quantity("written_bytes", "bytes written", "written", "B"),
+    Quantity(
+        "link_bytes", "bytes sent to other devices", "sent", "B",
+        "what each device sends in collectives, by ring algorithms",
+        is_rare=True,
+    ),
+)  # fmt: skip
 
 CONVENTIONS = {
     "flops": "a multiply-add is 2 FLOPs; MACs = matrix FLOPs / 2",
@@ -201,8 +171,7 @@ class Region(Protocol):
     def __call__(self, *operands: Value, gradients: bool = True, autocast: bool = False) -> RegionRun: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Estimate:
+class Estimate(Record, frozen=True):
     """What a rule returns: the result types, the work, and the memory touched.
 
     out: result types, flat and in the operator's order; None for a result that does not exist.
@@ -259,7 +228,7 @@ class Estimate:
 
 
 # The quantities that an estimate states; the others are traffic, which follows from the tensors it touches.
-WORK_QUANTITIES: tuple[str, ...] = tuple(f.name for f in fields(Estimate) if f.name in QUANTITIES)
+WORK_QUANTITIES: tuple[str, ...] = tuple(name for name in Estimate.__struct_fields__ if name in QUANTITIES)
 MATRIX_QUANTITIES = frozenset({"matrix_flops", *(q.name for q in REPORTED if q.part_of == "matrix_flops")})
 
 

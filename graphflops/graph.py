@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Union
 
+from msgspec import field, structs
+from msgspec.structs import replace
+
+from graphflops.base.record import Record
 from graphflops.dims import Dim
 from graphflops.ops import Op, operator
 from graphflops.tensor import DType, OptionalType, SequenceType, TensorType, UnknownType
@@ -27,15 +30,13 @@ StorageKind = Literal[
 HOST_KINDS = ("host", "pinned")  # memory of the host, pageable or pinned
 
 
-@dataclass(frozen=True, slots=True)
-class Ref:
+class Ref(Record, frozen=True):
     """A use of a value by its name."""
 
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class Opaque:
+class Opaque(Record, frozen=True):
     """An argument that graphflops passes along without looking inside: an operator's name, a custom object, a layout."""
 
     what: str
@@ -53,8 +54,7 @@ Scalar = Union[Dim, float, bool, str, complex, None]
 Argument = Union[Ref, "Graph", Opaque, DType, Scalar, "tuple[Argument, ...]"]
 
 
-@dataclass(frozen=True, slots=True)
-class Node:
+class Node(Record, frozen=True):
     """One call of an operator.
 
     op: `aten.conv2d.default`, `onnx.Conv`, `higher_order.cond`, `_operator.mul`.
@@ -76,10 +76,10 @@ class Node:
     source: str = ""
     python_stack: str = ""
     module_stack: str = ""
-    operator: Op = field(init=False, repr=False, compare=False)
+    operator: Op = operator("")
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "operator", operator(self.op))
+        structs.force_setattr(self, "operator", operator(self.op))
 
     def arguments(self) -> dict[str, Argument]:
         """Arguments by the canonical names that `graphflops.ops` gives them."""
@@ -108,8 +108,7 @@ class Node:
             yield from _uses(key, argument)
 
 
-@dataclass(frozen=True, slots=True)
-class Input:
+class Input(Record, frozen=True):
     """An input of the program: `name` is the value's name, `target` what it is called outside (`layers.0.weight`).
 
     alias_of: the target whose memory this one shares, for tied parameters; "" otherwise.
@@ -121,8 +120,7 @@ class Input:
     alias_of: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Output:
+class Output(Record, frozen=True):
     """A result of the program; `target` names the parameter, buffer or input that a gradient or mutation belongs to."""
 
     value: Argument
@@ -138,8 +136,7 @@ class Output:
         yield from _uses("", self.value)
 
 
-@dataclass(frozen=True, slots=True)
-class Symbol:
+class Symbol(Record, frozen=True):
     """A size without a number: inclusive range, example value if the file has one, the input axes that have this size.
 
     assumed: what to assume without an example; None: what the name and the axes suggest.
@@ -153,8 +150,7 @@ class Symbol:
     assumed: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Note:
+class Note(Record, frozen=True):
     """A diagnostic of a reader: stable code, node (or ""), one sentence."""
 
     code: str
@@ -162,8 +158,7 @@ class Note:
     message: str
 
 
-@dataclass(frozen=True, slots=True)
-class Stored:
+class Stored(Record, frozen=True):
     """A weight or constant and its layout in memory.
 
     shape, strides, offset: of the tensor in the memory of `memory`, counted in elements.
@@ -177,8 +172,7 @@ class Stored:
     memory: memoryview
 
 
-@dataclass(frozen=True, slots=True)
-class Origin:
+class Origin(Record, frozen=True):
     """Where a graph came from; sha256 is of the program's own description, weights not included."""
 
     path: str = ""
@@ -187,8 +181,7 @@ class Origin:
     sha256: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class EagerRun:
+class EagerRun(Record, frozen=True):
     """What one eager run of a program's module held, as a capture records it.
 
     values: those that calls make, in program order. until: of each the place among `values` of the last that is made while
@@ -202,16 +195,14 @@ class EagerRun:
     attentions: Mapping[str, str]
 
 
-@dataclass(frozen=True, slots=True)
-class Group:
+class Group(Record, frozen=True):
     """Devices that take part in collectives. axis: of the mesh, along which they lie; `dp+tp` for several, "" for none."""
 
     axis: str
     ranks: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Mesh:
+class Mesh(Record, frozen=True):
     """The devices of a recorded step: their number by axis, the outermost first, and by name the groups of the rank."""
 
     axes: Mapping[str, int]
@@ -232,8 +223,7 @@ class Storage(NamedTuple):
     bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(Record, frozen=True):
     """What the recording of one eager step of one rank holds beside its calls.
 
     phases: by call. wrapped, hooked: by call, how many calls Python dispatched and hooks ran before it. storages: all
@@ -259,8 +249,7 @@ class Step:
         return "backward" in self.phases
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class Graph:
+class Graph(Record, frozen=True, eq=False, dict=True):
     """A program, or a graph nested in one, as recorded.
 
     nodes: in program order: a value is defined before it is used. notes: what the reader noticed.

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import Any, NamedTuple, NoReturn, Protocol
 
+from msgspec import field
+
+from graphflops.base.record import Record
 from graphflops.dims import Dim, Expr, evaluate, symbol
 from graphflops.dims.solving import LARGEST_SIZE, affine, common, sizes_taken, solution
 from graphflops.errors import ModelError, shown
@@ -46,8 +48,7 @@ class Stated(NamedTuple):
     size: Dim
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class OpenSizes:
+class OpenSizes(Record, frozen=True, eq=False, dict=True):
     """The open sizes of a program.
 
     symbols: by their own names. axes: the sizes of input axes (`ids[1]`) and of scalar inputs. known: symbols that were

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
 from typing import Any, Literal, Union
 
+from msgspec.structs import replace
+
+from graphflops.base.record import Record
 from graphflops.dims import Dim, Expr, dim_min, prod
 from graphflops.errors import DimError
 
 Kind = Literal["bool", "uint", "int", "float", "complex", "other"]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class DType:
+class DType(Record, frozen=True, eq=False):
     """An element type, one object per type so that comparing is cheap. `bits` is its packed width: two int4 share a byte."""
 
     name: str
@@ -72,8 +73,7 @@ DTYPES: dict[str, DType] = {
 _PLACE_BYTES = 8  # of a place along one axis of a sparse tensor
 
 
-@dataclass(frozen=True, slots=True)
-class TensorType:
+class TensorType(Record, frozen=True):
     """The type of one tensor.
 
     shape: sizes, each an int or an `Expr` over the program's symbols.
@@ -134,17 +134,14 @@ class TensorType:
         return f"{self.dtype}[{', '.join(map(str, self.shape))}]"
 
 
-class PartType(TensorType):
+class PartType(TensorType, frozen=True):
     """What a gradient reads of a tensor that is there anyway: a part of the result's gradient, rows of an operand."""
-
-    __slots__ = ()
 
 
 Contents = Union[Dim, float, "tuple[Contents, ...]"]
 
 
-@dataclass(frozen=True, slots=True)
-class SequenceType:
+class SequenceType(Record, frozen=True):
     """A list of tensors: the type that all elements share, and how many there are.
 
     element: None if no common type is known, as for an empty sequence.
@@ -161,8 +158,7 @@ class SequenceType:
         return f"sequence({self.element or '?'}){length}"
 
 
-@dataclass(frozen=True, slots=True)
-class OptionalType:
+class OptionalType(Record, frozen=True):
     """A value that may be absent. `present` is None where only data can tell."""
 
     element: ElementType | None = None
@@ -172,8 +168,7 @@ class OptionalType:
         return f"optional({self.element or '?'})"
 
 
-@dataclass(frozen=True, slots=True)
-class UnknownType:
+class UnknownType(Record, frozen=True):
     """A value of unknown rank."""
 
     dtype: DType | None = None

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
+from msgspec import structs
+
 from graphflops.base.patterns import matches_module
+from graphflops.base.record import Record
 from graphflops.errors import OptionError, shown
 
 Optimizer = Literal["sgd", "momentum", "adam", "adamw", "adafactor", "muon", "none"]
@@ -22,8 +24,7 @@ _IMPLEMENTED = {"adafactor": ("foreach", "single")}
 _DEFAULTS: dict[str, Implementation] = {"adafactor": "single"}
 
 
-@dataclass(frozen=True, slots=True)
-class Training:
+class Training(Record, frozen=True):
     """How a program is trained. Patterns of modules are those of `matched`.
 
     optimizer: `none` leaves the update out; `muon` updates matrices, and AdamW what is left.
@@ -53,7 +54,7 @@ class Training:
     def __post_init__(self) -> None:
         _choice("optimizer", self.optimizer, OPTIMIZERS)
         if self.implementation is None:
-            object.__setattr__(self, "implementation", _DEFAULTS.get(self.optimizer, "foreach"))
+            structs.force_setattr(self, "implementation", _DEFAULTS.get(self.optimizer, "foreach"))
         _choice("implementation", self.implementation, _IMPLEMENTED.get(self.optimizer, IMPLEMENTATIONS))
         _choice("loss", self.loss, LOSSES)
         if self.precision is not None:
@@ -61,7 +62,7 @@ class Training:
         _number("accumulate", self.accumulate, 1)
         _number("lora_rank", self.lora_rank, 0)
         for name in ("freeze", "lora_modules", "recompute", "grad_inputs"):
-            object.__setattr__(self, name, _names(name, getattr(self, name)))
+            structs.force_setattr(self, name, _names(name, getattr(self, name)))
 
 
 def training_of(given: object) -> Training:

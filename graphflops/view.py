@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct, field
 
 from graphflops.dims import Dim, Expr
 from graphflops.graph import Graph, Input, Node, Ref
@@ -19,8 +20,7 @@ if TYPE_CHECKING:
     from graphflops.rules.flex import Seen
 
 
-@dataclass(slots=True, eq=False)
-class Call:
+class Call(Struct, eq=False):
     """A call of the program, or of a graph nested in it: its node, the names of the values it reads in order, its row.
 
     place: index of the call in program order.
@@ -30,7 +30,7 @@ class Call:
     uses: tuple[str, ...]
     row: Row
     place: int
-    _arguments: dict[str, Any] | None = field(default=None, repr=False)
+    _arguments: dict[str, Any] | None = None
 
     @property
     def name(self) -> str:
@@ -97,8 +97,7 @@ class Call:
         return otherwise
 
 
-@dataclass(eq=False)
-class View:
+class View(Struct, eq=False, dict=True):
     """A program and the rows of its report; names of values are unique in it, nested graphs included.
 
     given: sizes that the user gave, by name; None if the recorded sizes no longer hold.

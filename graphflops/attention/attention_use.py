@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
 from typing import Literal, NamedTuple
 
+from graphflops.base.record import Record
 from graphflops.dims import Dim
 
 _TILE = 128  # queries and keys of one tile of a fused kernel
@@ -12,8 +12,7 @@ _TILE = 128  # queries and keys of one tile of a fused kernel
 Masking = Literal["none", "structure", "constant", "stated", "tensor"]
 
 
-@dataclass(frozen=True, slots=True)
-class AttentionUse:
+class AttentionUse(Record, frozen=True):
     """One attention: an operator, or the calls that spell it.
 
     calls: rows of the report that it is made of, the operator's or from the first product to the second. op: the operator;
@@ -66,9 +65,9 @@ class AttentionUse:
 KERNEL = ("kernel", "kernel_reason")
 BLOCKS = ("partial_blocks", "full_blocks")
 SIZES = tuple(
-    f.name
-    for f in fields(AttentionUse)
-    if f.name not in ("calls", "op", "module", "source", "mask", "pattern", *KERNEL, *BLOCKS)
+    name
+    for name in AttentionUse.__struct_fields__
+    if name not in ("calls", "op", "module", "source", "mask", "pattern", *KERNEL, *BLOCKS)
 )
 
 

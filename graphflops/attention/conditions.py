@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from itertools import combinations
 
 from graphflops.attention import residues
+from graphflops.base.record import Record
 from graphflops.dims import Dim, at_least, dim_max, dim_min, floor_div, same, total
 from graphflops.rules.shapes import doubled_pairs
 
@@ -23,8 +24,7 @@ _SIMPLE = ((1, 0), (-1, 0), (0, 1), (0, -1), (1, -1), (-1, 1))  # directions of 
 Direction = tuple[int, int]
 
 
-@dataclass(frozen=True, slots=True)
-class Affine:
+class Affine(Record, frozen=True):
     """row * i + column * j + constant."""
 
     row: int
@@ -53,13 +53,11 @@ class Affine:
 ROW, COLUMN, ZERO = Affine(1, 0, 0), Affine(0, 1, 0), Affine(0, 0, 0)
 
 
-@dataclass(frozen=True, slots=True)
-class SameBlock(Affine):
+class SameBlock(Affine, frozen=True):
     """The condition that i and j are in the same block of `constant` places; not a number."""
 
 
-@dataclass(frozen=True, slots=True)
-class Residue(Affine):
+class Residue(Affine, frozen=True):
     """The condition that the remainder of the term by `modulus` is one of `kept`, a bit for each; not a number."""
 
     modulus: int

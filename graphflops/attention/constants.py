@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import cached_property, reduce
 from operator import or_
 from typing import Any, Union
@@ -26,6 +25,7 @@ from graphflops.attention.conditions import (
 )
 from graphflops.attention.elementwise import array_type
 from graphflops.base.lazy import numpy as np
+from graphflops.base.record import Record
 from graphflops.errors import GraphflopsError, ModelError
 from graphflops.graph import Graph, Input, Stored
 from graphflops.tensor import BFLOAT16, TensorType
@@ -153,16 +153,14 @@ def stored_form(
     return form, row, column
 
 
-@dataclass(frozen=True, slots=True)
-class Even:
+class Even(Record, frozen=True):
     """Whole numbers at even distances."""
 
     first: int
     step: int
 
 
-@dataclass(frozen=True, slots=True)
-class Matrix:
+class Matrix(Record, frozen=True):
     """Where a matrix is true: one of the cases holds, or with `negated` none; with `numbers` it is these two numbers."""
 
     cases: tuple[Case, ...]

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
+from msgspec import field
+from msgspec.structs import replace
+
 from graphflops.base.lazy import numpy as np
+from graphflops.base.record import Record
 from graphflops.errors import ModelError
 from graphflops.tensor import BFLOAT16, BOOL, FLOAT32, DType
 
@@ -28,8 +31,7 @@ _PRIMITIVES: dict[str, tuple[str, tuple[int | None, ...]]] = {
 OPTIONS = frozenset({"alpha", "rounding_mode", "fmod", "approximate", "direction"})
 
 
-@dataclass(frozen=True)
-class Function:
+class Function(Record, frozen=True, dict=True):
     """An elementwise function: its canonical name, and options such as `alpha` or `rounding_mode`.
 
     operands: element type of each operand, None for a number of the program. result: element type of the result.

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from graphflops.attention.concrete import MOST_CAPTURED, ConcreteDomain, array_of_value
 from graphflops.attention.flex_function import MASK_PLACES, SCORE_PLACES, Function

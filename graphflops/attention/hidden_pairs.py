@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 from contextlib import suppress
-from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+from msgspec import Struct, field
 
 from graphflops.attention.attention_use import Hidden
 from graphflops.attention.conditions import ALWAYS, HIDING, TRUE, Residue, SameBlock, doubled_visible
@@ -49,8 +50,7 @@ class Formula(NamedTuple):
     used: frozenset[str]
 
 
-@dataclass
-class Hiding:
+class Hiding(Struct, dict=True):
     """The masks of a program. stated: the user masks, by input name."""
 
     view: View

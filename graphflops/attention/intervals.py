@@ -8,9 +8,10 @@ What intervals do not settle is evaluated pair by pair (`concrete`).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import lru_cache
 from typing import Any, NamedTuple
+
+from msgspec.structs import replace
 
 from graphflops.attention.concrete import ConcreteDomain, array_of_value, groups
 from graphflops.attention.elementwise import Function, array_type, computed, converted, inner_type, is_known

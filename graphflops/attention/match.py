@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from graphflops.attention.operator_kinds import (
@@ -26,6 +25,7 @@ from graphflops.attention.operator_kinds import (
     role_of,
     source_of,
 )
+from graphflops.base.record import Record
 from graphflops.dims import Dim, differ, floor_div, prod, same
 from graphflops.tensor import TensorType
 from graphflops.view import Call, View
@@ -45,8 +45,7 @@ class Masking(NamedTuple):
     others: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Spelled:
+class Spelled(Record, frozen=True):
     """One attention: its calls from the first product to the second, in program order; those that repeat keys and values for
     several query heads, and what is done to those; where queries, keys and values come from; what masks the scores.
     """

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import product
 from typing import Union
 
@@ -25,14 +24,14 @@ from graphflops.attention.conditions import (
     where_same_block,
     where_zero,
 )
+from graphflops.base.record import Record
 from graphflops.dims import Dim, Expr, mod
 
 _MOST_PIECES = 8  # of one number
 _EXACT = 2**53  # whole numbers up to this are exact in float64
 
 
-@dataclass(frozen=True, slots=True)
-class Quotient:
+class Quotient(Record, frozen=True):
     """A number divided by a positive one, rounded down."""
 
     term: Affine
@@ -42,8 +41,7 @@ class Quotient:
         return Quotient(self.term + number * self.divisor, self.divisor)
 
 
-@dataclass(frozen=True, slots=True)
-class Remainder:
+class Remainder(Record, frozen=True):
     """The remainder of a number by a positive one, rounded down: never negative."""
 
     term: Affine
@@ -57,8 +55,7 @@ class Remainder:
 Piece = Union[Affine, Quotient, Remainder, float, None]  # None: not known, but no more than an ordinary score
 
 
-@dataclass(frozen=True, slots=True)
-class Number:
+class Number(Record, frozen=True):
     """A number by cases: the first piece whose truth holds; together the truths hold everywhere."""
 
     pieces: tuple[tuple[Truth, Piece], ...]

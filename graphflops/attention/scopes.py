@@ -8,15 +8,17 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Generic, Literal, Protocol, TypeVar
+
+from msgspec import Struct
 
 from graphflops.attention.conditions import HIDING, TRUE, Truth
 from graphflops.attention.constants import Constants
 from graphflops.attention.elementwise import Function
 from graphflops.attention.piecewise import Number, as_truth, negative, visible_where
 from graphflops.base.lazy import numpy as np
+from graphflops.base.record import Record
 from graphflops.dims import Dim, Expr
 from graphflops.graph import Graph, Node, Ref, tensor_type
 from graphflops.ops import Op
@@ -80,8 +82,7 @@ def _written(call: Step) -> Sequence[str]:
 _WITH_OPERANDS = frozenset({"wrap", "wrap_with_autocast", "invoke_subgraph", "cond"})
 
 
-@dataclass(slots=True, eq=False)
-class Step:
+class Step(Struct, eq=False):
     """One call of a scope, in program order.
 
     uses: names of the values it uses. priced: whether it has a rule. shares: whether its result may share memory with its
@@ -93,7 +94,7 @@ class Step:
     place: int
     priced: bool
     shares: bool
-    _arguments: dict[str, Any] | None = field(default=None, repr=False)
+    _arguments: dict[str, Any] | None = None
 
     @property
     def operator(self) -> Op:
@@ -122,8 +123,7 @@ class Step:
         return otherwise if found is None else found
 
 
-@dataclass(eq=False)
-class Scope:
+class Scope(Struct, eq=False, dict=True):
     """Values by name, each made by a step, stored, or an input.
 
     types: types of tensors. size: the number that a value is which is no tensor.
@@ -134,7 +134,7 @@ class Scope:
     steps: list[Step]
     types: Mapping[str, Any]
     size: Callable[[str], Any]
-    bound: dict[str, tuple[Scope, Any, int] | None] = field(default_factory=dict)
+    bound: dict[str, tuple[Scope, Any, int] | None] = {}
 
     @cached_property
     def makers(self) -> dict[str, Step]:
@@ -243,8 +243,7 @@ FAR = -1e8  # what a score function gives for any score, if it is this or less, 
 Sense = Literal["added", "subtracted", "keep", "drop", "score"]
 
 
-@dataclass(frozen=True, eq=False)
-class Restriction:
+class Restriction(Record, frozen=True, eq=False, dict=True):
     """A mask as it applies to the scores of one attention.
 
     value: the tensor, or the result of the function. before: place in its scope of the call that takes it.

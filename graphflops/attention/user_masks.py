@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Literal
 
 from graphflops.attention.conditions import TRUE, Affine, Truth, where_not_negative
+from graphflops.base.record import Record
 from graphflops.dims import Dim, at_least, floor_div
 from graphflops.errors import ModelError, shown
 from graphflops.graph import Graph
@@ -19,8 +19,7 @@ _SPELLING = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Stated:
+class Stated(Record, frozen=True):
     """What a mask lets through. The last query is at the place of the last key.
 
     causal: keys up to the query's own place. window: of those the last `length`, its own among them. prefix: those, and the

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import stat
 from collections.abc import Iterator
 from typing import IO
@@ -62,6 +61,8 @@ def copied(source: str, output: str) -> None:
 
     The copy has no name while it is written, where the system has such files; elsewhere it is written as by `whole`.
     """
+    import shutil  # which imports all kinds of compression
+
     folder = os.path.dirname(os.path.realpath(output))
     try:
         nameless = os.open(folder, os.O_TMPFILE | os.O_RDWR, 0o666)

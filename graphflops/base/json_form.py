@@ -16,6 +16,7 @@ from typing import Any, Union
 
 import msgspec
 
+from graphflops.base.record import Record, defaults_of
 from graphflops.dims import Dim, Expr, evaluate, parse_dim
 
 _NONE: Mapping[str, Any] = {}
@@ -159,7 +160,7 @@ class JsonForms:
             return _dict(self.kind(args[1]))
         if origin in (Union, types.UnionType) and type(None) in args:
             return _optional(self.kind(Union[tuple(arg for arg in args if arg is not type(None))]))
-        if isinstance(annotation, type) and (is_dataclass(annotation) or hasattr(annotation, "_fields")):
+        if isinstance(annotation, type) and _is_object(annotation):
             return self._object(annotation)
         return Kind(annotation)
 
@@ -266,8 +267,14 @@ def _annotations(what: Any) -> dict[str, Any]:
     return inspect.get_annotations(what, locals=_NAMES, eval_str=True)
 
 
+def _is_object(cls: type) -> bool:
+    return issubclass(cls, Record) or is_dataclass(cls) or hasattr(cls, "_fields")
+
+
 def _defaults(cls: Any) -> dict[str, Any]:
     """Fields in order, each with its default."""
+    if issubclass(cls, Record):
+        return defaults_of(cls)
     if not is_dataclass(cls):
         return {name: cls._field_defaults.get(name, MISSING) for name in cls._fields}
     return {f.name: f.default if f.default_factory is MISSING else f.default_factory() for f in fields(cls)}

@@ -6,9 +6,13 @@ import ast
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields
 from typing import Any
 
+from msgspec import structs
+from msgspec.structs import replace
+
+from graphflops.base.record import Record
 from graphflops.errors import OptionError, require_choice, shown
 
 LIBRARIES = {"hf": "transformers", "timm": "timm", "torchvision": "torchvision"}
@@ -21,8 +25,7 @@ _CALL = re.compile(r"[A-Za-z_][\w.]*\(.*\)", re.DOTALL)
 _SETTING = re.compile(r"[a-z_]+=[^,=]*")
 
 
-@dataclass(frozen=True, slots=True)
-class Choices:
+class Choices(Record, frozen=True):
     """How a model is captured.
 
     batch: sequences or images. length: tokens (samples of sound) of an input. context: tokens that a cache holds before a
@@ -55,7 +58,7 @@ class Choices:
         for axis in self.dynamic:
             require_choice("dynamic", axis, AXES)
             if getattr(self, axis) == 1:  # which torch.export takes for fixed
-                object.__setattr__(self, axis, 2)
+                structs.force_setattr(self, axis, 2)
 
     def with_texts(self, texts: Mapping[str, str]) -> Choices:
         """These choices with others that are written as text: `{"batch": "8", "dynamic": "batch+context"}`."""
@@ -71,8 +74,7 @@ class Choices:
         return replace(self, **given)
 
 
-@dataclass(frozen=True, slots=True)
-class Name:
+class Name(Record, frozen=True):
     """A model of a library. library: of LIBRARIES; target: its name there, or a file; sizes: literal keyword arguments."""
 
     library: str

@@ -212,7 +212,7 @@ class _Steps:
         """The inputs of a prefill; of an encoder and decoder, those of both. length: tokens of the decoder."""
         if not self.is_encoder_decoder:
             return {self.token: _tokens(sizes["batch"], length)}
-        from dataclasses import replace
+        from msgspec.structs import replace
 
         encoded = _inputs(
             self.name, self.model, replace(self.chosen, batch=sizes["batch"], length=sizes["length"])

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
+from msgspec.structs import replace
 
 from graphflops.capturing.name import AXES, CACHES, DTYPES, PHASES, QUANTIZED, Choices, Name, parsed
 from graphflops.commands import options

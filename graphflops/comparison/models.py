@@ -10,9 +10,11 @@ import os
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
+
+from msgspec.structs import replace
 
 from graphflops.comparison.compare import compared
 from graphflops.comparison.result import Comparison

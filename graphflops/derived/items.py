@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from graphflops.base.record import Record
 from graphflops.dims import Dim
 from graphflops.errors import ModelError, shown
 from graphflops.open_sizes import of_report
@@ -158,8 +158,7 @@ _BACKWARD_OF_PRODUCT = 2  # products of a gradient for each of the forward: one 
 _SHARING = ("view", "identity", "cast")
 
 
-@dataclass(frozen=True, slots=True)
-class Convention:
+class Convention(Record, frozen=True):
     """FLOPs of one item, counted in several ways.
 
     dense: the matrix work that the program runs, hidden pairs of attention included. visible: without the hidden pairs.
@@ -173,8 +172,7 @@ class Convention:
     total: float
 
 
-@dataclass(frozen=True, slots=True)
-class PerItem:
+class PerItem(Record, frozen=True):
     """FLOPs per item of a program.
 
     axis: the input axis whose entries are the items. items: how many one run takes in: the entries of the axis in all

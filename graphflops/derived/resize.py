@@ -14,6 +14,7 @@ from graphflops.derived.items import throughput
 from graphflops.dims import Expr, evaluate
 from graphflops.errors import ModelError, shown
 from graphflops.open_sizes import is_computed, of_report
+from graphflops.ops import Op
 from graphflops.passes.bind import axes_of_inputs, known_sizes, outside, refuse_broken
 from graphflops.passes.sizes import refuse_impossible
 from graphflops.report import Report, Totals, known_values, without_assumed
@@ -72,7 +73,7 @@ class _Substitution:
         self.known: dict[int, tuple[object, Any]] = {}  # by identity, with the object kept alive
 
     def of(self, value: Any) -> Any:
-        if value is None or isinstance(value, (str, int, float)):
+        if value is None or isinstance(value, (str, int, float, Op)):
             return value
         if id(value) not in self.known:
             self.known[id(value)] = value, self._made(value)
@@ -90,7 +91,7 @@ class _Substitution:
             return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
         if not is_dataclass(value):
             return value
-        old = {entry.name: getattr(value, entry.name) for entry in fields(value) if entry.init}
+        old = {entry.name: getattr(value, entry.name) for entry in fields(value)}
         new = {name: self.of(part) for name, part in old.items()}
         changed = {name: part for name, part in new.items() if part is not old[name]}
         return replace(value, **changed) if changed else value  # type: ignore[type-var]

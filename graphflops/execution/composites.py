@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from collections import ChainMap
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Any, NamedTuple, TypeVar, Union
+
+from msgspec.structs import replace
 
 from graphflops.cost import Value
 from graphflops.dims import Dim, dim_max, total

@@ -7,9 +7,10 @@ call one operator each. An export records the calls of the ordinary path. Sizes 
 from __future__ import annotations
 
 from collections.abc import Container, Sequence
-from dataclasses import replace
 from itertools import groupby
 from typing import NamedTuple
+
+from msgspec.structs import replace
 
 from graphflops.cost import Estimate
 from graphflops.dims import Dim, at_least, dim_max, prod, total

@@ -8,9 +8,11 @@ itself keeps the bytes and the work that it was priced with, and is run as an op
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from operator import is_
+
+from msgspec.structs import replace
 
 from graphflops.attention import AttentionUse
 from graphflops.base.units import memory as bytes_text

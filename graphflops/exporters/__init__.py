@@ -8,18 +8,17 @@ from __future__ import annotations
 import importlib
 import stat
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from graphflops.base.record import Record
 from graphflops.errors import FileError, OptionError, ReaderError, shown
 from graphflops.graph import Graph
 
 _HEAD = 512  # bytes that identify the format of a file
 
 
-@dataclass(frozen=True, slots=True)
-class Reader:
+class Reader(Record, frozen=True):
     """One accepted way of exporting a model.
 
     name: the format by the name that reports give it; its module is the one of that name in this folder.

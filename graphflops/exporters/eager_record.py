@@ -64,7 +64,7 @@ def record_in(archive: Archive, program: str) -> Record | str | None:
 
 def with_record(graph: Graph, record: Record | str | None) -> Graph:
     """The graph with what a record says of it; with a note where the record contradicts the program, and is ignored."""
-    from dataclasses import replace
+    from msgspec.structs import replace
 
     if record is None:
         return graph

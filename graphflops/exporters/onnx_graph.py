@@ -6,8 +6,9 @@ them like any other value around them.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
 
 from graphflops.errors import FileError, shown
 from graphflops.exporters.onnx_modules import placed

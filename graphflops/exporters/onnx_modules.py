@@ -11,7 +11,8 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from graphflops.exporters.sources import Evidence, unquantized
 from graphflops.graph import Argument, Graph, Input, Node

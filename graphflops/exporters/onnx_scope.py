@@ -7,11 +7,14 @@ call that the function is written out for.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from functools import cached_property
 from heapq import heapify, heappop, heappush
 from typing import Any, NamedTuple
 
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from graphflops.base.record import Record
 from graphflops.errors import FileError, shown
 from graphflops.exporters.onnx_values import checked
 from graphflops.graph import Argument, Node, Ref
@@ -53,8 +56,7 @@ def unknown_versions(model: Any) -> Iterator[str]:
         yield "the file does not say which opset it follows: taken as 1"
 
 
-@dataclass(eq=False, slots=True)
-class Body:
+class Body(Struct, eq=False):
     """A graph being built.
 
     around: the graph that it is nested in. captures: values around it that it uses. declared: types that the file states,
@@ -67,8 +69,7 @@ class Body:
     declared: dict[str, Any] = field(default_factory=dict)
 
 
-@dataclass(eq=False, slots=True)
-class Scope:
+class Scope(Struct, eq=False):
     """What names mean at one place of the file.
 
     names: each value defined here, under its unique name; None for an optional operand that a function's caller left out.
@@ -285,8 +286,7 @@ MOST_OPERANDS = 1_000_000  # formal operands, results, attributes, opsets and de
 MOST_NESTED_CALLS = 60
 
 
-@dataclass(frozen=True)
-class Function:
+class Function(Record, frozen=True, dict=True):
     """A FunctionProto, with what each call of it needs."""
 
     proto: Any

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import gc
 import hashlib
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from graphflops.errors import FileError, shown
 from graphflops.exporters import pt2_schema as schema

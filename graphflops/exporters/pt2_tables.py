@@ -6,8 +6,9 @@ Since torch 2.9 a JSON member says it; before, and for tensors of a subclass, th
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, NamedTuple
+
+from msgspec.structs import replace
 
 from graphflops.errors import FileError, shown
 from graphflops.exporters import pt2_schema as schema

@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from typing import Any
 import msgspec
 
 from graphflops.base.limits import LimitPassed, left
+from graphflops.base.record import Record
 from graphflops.dims import Dim, parse_dim
 from graphflops.errors import DimError, FileError, shown
 from graphflops.exporters import pt2_schema as schema
@@ -295,8 +295,7 @@ class Members:
             return [archive.read(name, most=_CHECKPOINT_BYTES) for name in found]
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(Record, frozen=True):
     """A stored weight or constant: its member, the member's size in bytes, and its offset in the file if not compressed."""
 
     payload: schema.Payload

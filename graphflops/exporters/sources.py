@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Literal
+
+from msgspec.structs import replace
 
 from graphflops.graph import Argument, Graph, Input, Node, Output, Ref
 from graphflops.ops import operator

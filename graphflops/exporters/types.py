@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from graphflops.dims import Dim, Expr, evaluate, parse_dim, prod, symbol
 from graphflops.dims.solving import affine, solution

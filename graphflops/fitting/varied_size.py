@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from math import sqrt
 from typing import Any
+
+from msgspec.structs import replace
 
 from graphflops.derived.resize import values_at
 from graphflops.devices import Device

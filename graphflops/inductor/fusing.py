@@ -10,11 +10,13 @@ over the same elements are one kernel if no other kernel lies between them.
 from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain, pairwise
 from typing import Literal, NamedTuple
 
+from msgspec.structs import replace
+
+from graphflops.base.record import Record
 from graphflops.devices import Platform
 from graphflops.dims import Dim
 from graphflops.inductor.lowering import JointGraph, Op, users_of
@@ -23,8 +25,7 @@ _MOST_MEMBERS = 64  # operators of a kernel, about (its max_fusion_size)
 _FARTHEST = 64  # operators between two that are only joined because they read the same
 
 
-@dataclass(frozen=True)
-class Kernel:
+class Kernel(Record, frozen=True, dict=True):
     """Operators that run together: members, each with the stored tensors that it reads.
 
     outputs: tensors that other kernels read, or that outlive the graph. inside: others, which take no memory, but which

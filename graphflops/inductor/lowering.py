@@ -7,9 +7,12 @@ fused kernel accepts is two products with a softmax between them. Views are none
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from graphflops.base.record import Record
 from graphflops.devices import Platform
 from graphflops.dims import Dim, evaluate, prod
 from graphflops.inductor.layout_choice import prefers_channels_last
@@ -23,8 +26,7 @@ _UNROLLED = 8  # elements (inductor's unroll_reductions_threshold)
 _SOME_SIZE = 97  # of a size without a value, where tensors are compared
 
 
-@dataclass(frozen=True, slots=True)
-class Op:
+class Op(Record, frozen=True):
     """One operator of the joint graph.
 
     outputs, reads: names of tensors. elements: how many a kernel of it iterates over. kept: of a reduction, the elements of
@@ -84,8 +86,7 @@ class Op:
         return self.kind != "extern" and not self.is_alone
 
 
-@dataclass(slots=True)
-class JointGraph:
+class JointGraph(Struct):
     """Operators in program order: those of the forward first.
 
     values: sizes by symbol. platform: of the device, by which inductor cuts reductions. inputs: bytes of what the
@@ -152,8 +153,7 @@ _INSTRUCTIONS |= {"gather": 0, "identity": 0, "view": 0}
 _INSTRUCTIONS_OF_GATE = 6
 
 
-@dataclass(slots=True)
-class Lowered:
+class Lowered(Struct):
     """What a call becomes. names: of its operands; operands, results: the tensors that these are, by place.
 
     made: results with memory of their own. beside: what its gradient reads beside operands and results, by use. parts: of

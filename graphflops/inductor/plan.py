@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 
+from graphflops.base.record import Record
 from graphflops.devices import Platform
 from graphflops.execution.fast_path import LAYER
 from graphflops.execution.runs import Runs
@@ -199,8 +199,7 @@ class _LeastMemory:
                         self.push(reader)
 
 
-@dataclass(frozen=True, slots=True)
-class CompiledGraph:
+class CompiledGraph(Record, frozen=True):
     """The forward or the backward: its kernels in the order in which they run.
 
     given: tensors that are there before and are freed after their last use. outputs: tensors that outlive the graph.
@@ -213,8 +212,7 @@ class CompiledGraph:
     computed_again: Mapping[str, Op]
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(Record, frozen=True):
     """How a graph runs under torch.compile. backward: None where no gradients are computed.
 
     channels_last: whether its convolutions run with channels last.

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from itertools import accumulate
 from typing import Any, NamedTuple
+
+from msgspec.structs import replace
 
 from graphflops.dims import Dim, dim_max
 from graphflops.inductor.fusing import Kernel

@@ -7,9 +7,10 @@ the optimizer's state and the workspaces of libraries; the optimizer's step come
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from itertools import accumulate
 from typing import Any, NamedTuple
+
+from msgspec.structs import replace
 
 from graphflops.devices import Device, Platform, platform_of
 from graphflops.dims import Dim, Expr, dim_max, evaluate, total

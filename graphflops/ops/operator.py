@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
+from graphflops.base.record import Record
 from graphflops.ops import index
 from graphflops.ops.table import ARGUMENT_NAMES, NAMESPACES, ROWS, Fact, Kind, Row
 
@@ -26,8 +26,7 @@ Entry = TypeVar("Entry")
 _MEMOISED = 2**14  # distinct spellings; a file may make up any number of them
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Op:
+class Op(Record, frozen=True, eq=False):
     """One operator under one of its spellings.
 
     spelling: the name in the file, `aten.add_.Tensor` or `onnx.Softmax.13`.

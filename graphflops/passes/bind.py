@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import NamedTuple
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from graphflops.cost import Cost, Value
 from graphflops.dims import Dim, Expr, evaluate
@@ -47,8 +49,7 @@ def known_sizes(axes: Mapping[str, Dim], values: Mapping[str, int]) -> dict[str,
 _NUMBERED = re.compile(r"[A-Za-z]\w*_\d{1,6}")  # as the analysis names sizes that depend on data: `nonzero_0`
 
 
-@dataclass
-class Binding:
+class Binding(Struct):
     """The sizes of this analysis: given, assumed and recorded.
 
     given: value of each bound symbol. inputs: program inputs whose recorded shape the user replaced.

@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
+from msgspec.structs import replace
+
 from graphflops.base.patterns import modules_around
+from graphflops.base.record import Record
 from graphflops.errors import ModelError, shown
 from graphflops.graph import Argument, Graph, Node, Output, Ref
 from graphflops.passes.program import PricedCall
@@ -22,8 +24,7 @@ from graphflops.tensor import mapped
 from graphflops.training import matched
 
 
-@dataclass(frozen=True, slots=True)
-class Checkpoint:
+class Checkpoint(Record, frozen=True):
     """Calls first to last of a graph; those before `end` run again.
 
     saved: by value that gradients read, the first call whose gradient does.

@@ -6,9 +6,10 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from functools import cache, partial
 from typing import Any
+
+from msgspec.structs import replace
 
 from graphflops.dims import Dim, Expr, Meeting, evaluate, symbol
 from graphflops.dims.terms import has_even_atom

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from graphflops.cost import MATRIX_QUANTITIES, Cost, Estimate, Value
 from graphflops.passes.program import Backward, PricedCall, owners

@@ -114,6 +114,9 @@ class Meter:
         """The largest sum; for symbolic sizes a `max` of those that no other sum provably covers."""
         if not self.marks:
             return Peak(self.live)
+        if all(isinstance(mark, int) for mark in self.marks):
+            most = max(self.marks)  # type: ignore[type-var]
+            return Peak(most, self.marks[most])
         ranked = self._ranked()
         if len(ranked) > _MOST_COMPARED:
             candidates = not_exceeded(ranked)

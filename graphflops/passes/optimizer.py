@@ -7,10 +7,10 @@ written once. Temporaries and kernels depend on the implementation (torch/optim/
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import NamedTuple
 
+from graphflops.base.record import Record
 from graphflops.cost import Cost
 from graphflops.dims import Dim, dim_max, dim_min, prod, total
 from graphflops.passes.gradients import wants
@@ -37,8 +37,7 @@ class Buffer(NamedTuple):
     bytes: Dim
 
 
-@dataclass(frozen=True, slots=True)
-class Update:
+class Update(Record, frozen=True):
     """One step of an optimizer.
 
     state: tensors kept on the device from step to step. temporaries: those that exist together where an update needs most.

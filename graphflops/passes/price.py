@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Protocol
 
+from msgspec import field
+from msgspec.structs import replace
+
 from graphflops.base.limits import LimitPassed, spend
+from graphflops.base.record import Record
 from graphflops.cost import RegionRun, Value
 from graphflops.dims import Dim
 from graphflops.errors import NoRuleError, ShapeError, shown
@@ -97,8 +100,7 @@ def _operand(name: str, pricer: Pricer) -> Value:
     return value if pricer.training else without_gradient(value)
 
 
-@dataclass(frozen=True, eq=False)
-class _Region:
+class _Region(Record, frozen=True, eq=False, dict=True):
     """A nested graph with the values around it that it uses, priced once for each kind of operands."""
 
     graph: Graph

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
+from msgspec.structs import astuple, replace
+
+from graphflops.base.record import Record
 from graphflops.cost import QUANTITIES, WORK_QUANTITIES, Cost, Estimate, Value
 from graphflops.dims import Dim, Expr, Meeting, meetings, symbol
 from graphflops.errors import GraphflopsError, NoRuleError, RuleError, ShapeError, shown
@@ -28,8 +30,7 @@ _LARGEST_SIZE, _LARGEST_COST, _MOST_AXES = 2**128, 2**512, 256
 RANKLESS = "not even the number of axes of an operand is known, here and in calls that this one leads to"
 
 
-@dataclass(frozen=True, slots=True)
-class Priced:
+class Priced(Record, frozen=True):
     """The price of one distinct call (operator, operand types, attributes), which may occur many times.
 
     form: its number; None where sizes of its own were put in.
@@ -250,7 +251,7 @@ def converts(op: Op, x: Any) -> bool:
 def placeholders(estimate: Estimate) -> frozenset[str]:
     """Names in an estimate of the sizes that depend on data and that are not numbered yet."""
     cost = estimate.cost
-    dims: list[Any] = [getattr(cost, name) for name in Cost.__slots__]
+    dims: list[Any] = [*astuple(cost)]
     for value in estimate.out:
         dims.extend(sizes_in(value))
     dims.extend(times for _, times in estimate.regions)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Any
 
+from msgspec import Struct, field
+from msgspec.structs import replace
+
 from graphflops.attention import AttentionUse
+from graphflops.base.record import Record
 from graphflops.cost import QUANTITIES, Cost, Estimate, Value
 from graphflops.dims import Dim, Meeting, symbol, total
 from graphflops.errors import DimError
@@ -20,8 +23,7 @@ from graphflops.tensor import TensorType
 from graphflops.training import Training
 
 
-@dataclass(frozen=True, slots=True)
-class Backward:
+class Backward(Record, frozen=True):
     """The backward of one call, and what a training step keeps in memory for it.
 
     estimate: the work; its results are the gradients of the operands that want one.
@@ -44,8 +46,7 @@ class Backward:
         return total(read.nbytes if isinstance(read, TensorType) else read or 0 for read in reads)
 
 
-@dataclass(frozen=True, slots=True)
-class PricedCall:
+class PricedCall(Record, frozen=True):
     """One call of a graph with what its rule returned.
 
     uses: names of the values it reads. gradient: its backward in a training analysis, None where no gradient is computed.
@@ -76,8 +77,7 @@ class PricedCall:
         return [name for name in self.uses if isinstance(values.get(name), TensorType)]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class PricedGraph:
+class PricedGraph(Record, frozen=True, eq=False):
     """One graph, nested or not, priced at given operand types. Rules of control flow see it as a `RegionRun`.
 
     out: types of its results. cost, backward: sums over `rows`. values: the type of every value by name.
@@ -97,8 +97,7 @@ class PricedGraph:
         return self.graph.name
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class PricedProgram:
+class PricedProgram(Record, frozen=True, eq=False):
     """A program with the cost of every call.
 
     graph: as recorded. training: options of the training step, None without. operands: types of its inputs in this analysis.
@@ -140,8 +139,7 @@ class PricedProgram:
         return [(target, value) for target, value in typed if isinstance(value, TensorType)]
 
 
-@dataclass(slots=True)
-class Notes:
+class Notes(Struct):
     """Diagnostics, each kept once for its kind and place."""
 
     found: dict[tuple[str, str], Diagnostic] = field(default_factory=dict)
@@ -215,24 +213,21 @@ def owners(calls: Sequence[PricedCall], values: Mapping[str, Value]) -> dict[str
     return root
 
 
-@dataclass(frozen=True, slots=True)
-class SizesKnown:
+class SizesKnown(Record, frozen=True):
     """Known facts for comparing symbolic sizes: example values, and the least value of each symbol."""
 
     hints: Mapping[str, int]
     minimums: Mapping[str, int]
 
 
-@dataclass(frozen=True, slots=True)
-class Peak:
+class Peak(Record, frozen=True):
     """The most bytes alive at once, and the call with that peak at the hinted sizes."""
 
     bytes: Dim = 0
     node: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryUse:
+class MemoryUse(Record, frozen=True):
     """Peaks of a program's activations, and what is held when.
 
     training, step: of the forward and its gradients; None outside of training. lasting: how many entries of the step's
@@ -251,8 +246,7 @@ class MemoryUse:
         return self.inference if self.step is None else self.step
 
 
-@dataclass(frozen=True, slots=True)
-class ProgramTime:
+class ProgramTime(Record, frozen=True):
     """How long a program takes on a device. None: a phase that is not run.
 
     rows: those of the program, with the times of their calls. forward: of an inference; in a step the CPU also records the

@@ -15,7 +15,8 @@ is one of the quantized value. A conversion that something else reads stays, and
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from graphflops.base.units import memory
 from graphflops.cost import Cost, Estimate, Value

@@ -6,8 +6,9 @@ Where neither a rule nor the file records a type, `FallbackTypes` takes what the
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from graphflops.cost import Value
 from graphflops.dims import Dim, Expr, Meeting, differ, evaluate, symbol

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from graphflops.cost import QUANTITIES
 from graphflops.dims import Dim, Expr, at_least, evaluate

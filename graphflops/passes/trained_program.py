@@ -6,8 +6,9 @@ Each is a change of the graph, so that costs and memory follow from the calls as
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from graphflops.base.patterns import modules_around
 from graphflops.errors import ModelError, shown

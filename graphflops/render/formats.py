@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import NamedTuple, get_args
+
+from msgspec import field
 
 from graphflops.base.files import whole
 from graphflops.base.lazy import imported
+from graphflops.base.record import Record
 from graphflops.errors import OptionError, require_choice, shown
 
 # Set by the caller, not by the user: a format may ignore them.
@@ -42,8 +44,7 @@ class Renderer(NamedTuple):
     tree_with: tuple[str | None, ...] = (None, "module")
 
 
-@dataclass(frozen=True, slots=True)
-class Format:
+class Format(Record, frozen=True):
     """One output format.
 
     suffixes: of files that are written in it unless --format says otherwise.

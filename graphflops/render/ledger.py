@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
+from graphflops.base.record import Record
 from graphflops.cost import QUANTITIES, Cost
 from graphflops.dims import Dim, evaluate, symbol, total
 from graphflops.errors import DimError
@@ -19,8 +19,7 @@ from graphflops.report import Report, Row, State
 _RANKED_AT = 1024  # what a size without a value counts as where groups are ranked
 
 
-@dataclass(frozen=True, slots=True)
-class RowKind:
+class RowKind(Record, frozen=True):
     """The state and the costs that many rows have in common."""
 
     state: State
@@ -31,8 +30,7 @@ class RowKind:
 Counts = dict[int, int]  # rows by the number of their kind
 
 
-@dataclass(frozen=True, slots=True)
-class Group:
+class Group(Record, frozen=True):
     """Rows added up: how many, how many of them unknown, and the work of both phases.
 
     Sums are integers where every size has a value.

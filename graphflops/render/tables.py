@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
+
+from msgspec.structs import replace
 
 from graphflops.attention import AttentionUse
 from graphflops.base.patterns import is_within, modules_around
+from graphflops.base.record import Record
 from graphflops.base.units import numbered, parameters, seconds
 from graphflops.cost import REPORTED, Quantity
 from graphflops.dims import evaluate
@@ -20,8 +22,7 @@ from graphflops.report.size_names import named
 from graphflops.tensor import TensorType
 
 
-@dataclass(frozen=True, slots=True)
-class Listing:
+class Listing(Record, frozen=True):
     """Heads and rows. figures: the columns hold figures, which stand on the right; else names."""
 
     heads: Sequence[str]
@@ -52,8 +53,7 @@ class Entry(NamedTuple):
     alarming: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class TextTable:
+class TextTable(Record, frozen=True):
     """A table. The first `names` columns hold names, the others figures. title: a line above it."""
 
     heads: Sequence[str]

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from msgspec import Struct, field
+
+from graphflops.base.record import Record
 from graphflops.base.units import is_index, spans
 from graphflops.render.ledger import Counts, Group, Ledger
 from graphflops.render.text import short_type
@@ -17,8 +19,7 @@ _CHILDREN = 24  # default number of lines under one module
 DEEPEST = 100  # components of a path; what goes on past them counts as the last one
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
+class Line(Record, frozen=True):
     """One line: a module, or several equal siblings together.
 
     level: 0 for the program, one more for each step in.
@@ -35,8 +36,7 @@ class Line:
     first: str | None = None
 
 
-@dataclass(eq=False, slots=True)
-class TreeModule:
+class TreeModule(Struct, eq=False):
     """A module with the calls made in itself, by kind, and the parameters it holds itself."""
 
     name: str

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, get_args
+
+from msgspec import field, structs
 
 from graphflops.attention.attention_use import AttentionUse
 from graphflops.base.lazy import imported
+from graphflops.base.record import Record
 from graphflops.base.rendered import Rendered
 from graphflops.cost import Cost
 from graphflops.dims import Dim, evaluate
@@ -39,8 +41,7 @@ class Named(NamedTuple):
     type: TensorType
 
 
-@dataclass(frozen=True, slots=True)
-class RegionUse:
+class RegionUse(Record, frozen=True):
     """A graph nested in a row's operator: what running it once costs, and how often the totals contain it."""
 
     name: str
@@ -77,8 +78,7 @@ class Row(NamedTuple):
     backward_time: CallTime | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Diagnostic:
+class Diagnostic(Record, frozen=True):
     """Something the reader should know: stable code, name of the defect, node (or "" for the program), one sentence."""
 
     code: str
@@ -87,8 +87,7 @@ class Diagnostic:
     message: str
 
 
-@dataclass(frozen=True, slots=True)
-class SymbolInfo:
+class SymbolInfo(Record, frozen=True):
     """A size by name: its value and who gave it, inclusive range, input axes where it stands.
 
     given_by: the user, the example of the export (hint), or an assumption; None for a size without a value.
@@ -102,7 +101,7 @@ class SymbolInfo:
     maximum: int | None = None
     where: tuple[str, ...] = ()
     label: str = ""
-    computed: Mapping[str, Dim] = field(default_factory=dict)
+    computed: Mapping[str, Dim] = {}
     label_axis: str = ""
 
     @property
@@ -121,8 +120,7 @@ def without_assumed(symbols: Mapping[str, SymbolInfo]) -> dict[str, SymbolInfo]:
     return {name: info for name, info in symbols.items() if info.given_by != "assumption"}
 
 
-@dataclass(frozen=True, slots=True)
-class Totals:
+class Totals(Record, frozen=True):
     """Cost of a whole phase, the peak of live activation bytes in it (nested graphs included) and where that is.
 
     time: on the device; None without one.
@@ -150,8 +148,7 @@ class Held(NamedTuple):
     bytes: Dim
 
 
-@dataclass(frozen=True, slots=True)
-class Timeline:
+class Timeline(Record, frozen=True):
     """Which memory is held when. A moment is a call that runs, a graph nested in it at its peak, or one of its gradients.
 
     rows: by moment, the row of the call; in training the calls come again for their gradients, the last one first. In the
@@ -165,8 +162,7 @@ class Timeline:
     gradients_from: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class PhaseMemory:
+class PhaseMemory(Record, frozen=True):
     """What one phase needs on a device: the bytes alive at its peak by what they hold, and what they take on the device.
 
     device: "" where none is named. weights to workspaces: alive at the peak at the known sizes. activations: results of
@@ -220,8 +216,7 @@ class Exchange(NamedTuple):
     exposed: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Coverage:
+class Coverage(Record, frozen=True):
     """How many calls are counted, free and unknown, and how often each unknown operator occurs."""
 
     counted: int
@@ -235,8 +230,7 @@ class Coverage:
         return self.counted + self.free + self.unknown
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class Report(Rendered):
+class Report(Rendered, Record, frozen=True):
     """One analysed program.
 
     totals: the forward (for a joint graph: all of it); backward, optimizer: what a training step adds, or None.
@@ -274,7 +268,7 @@ class Report(Rendered):
     parameter_dtypes: Mapping[str, int] = field(default_factory=dict)
     backward: Totals | None = None
     optimizer: Totals | None = None
-    memory: Timeline = Timeline()
+    memory: Timeline = field(default_factory=Timeline)
     inputs: tuple[Named, ...] = ()
     outputs: tuple[str, ...] = ()
     attentions: tuple[AttentionUse, ...] = ()
@@ -290,7 +284,11 @@ class Report(Rendered):
     mesh: Mesh | None = None
     exchanges: tuple[Exchange, ...] = ()
     guards: Mapping[str, Dim] = field(default_factory=dict)
-    program: Graph | None = field(default=None, compare=False)
+    program: Graph | None = None
+
+    def __eq__(self, other: object) -> bool:
+        """Whether all is equal but the programs: a saved report has none."""
+        return isinstance(other, Report) and structs.astuple(self)[:-1] == structs.astuple(other)[:-1]
 
     @property
     def values(self) -> Mapping[str, int]:

@@ -5,11 +5,11 @@ A quantity without symbols is a plain integer, one with symbols is `{"value": in
 
 from __future__ import annotations
 
-from dataclasses import fields
 from functools import cache
 from typing import Any, Literal, Union
 
 import msgspec
+from msgspec import structs
 
 from graphflops.base.json_form import Form, JsonForms, Key, Kind, Session, declared, dim, written
 from graphflops.cost import CONVENTIONS, Cost
@@ -71,7 +71,7 @@ def encoded(report: Report) -> bytes:
 
 def printable(origin: Origin) -> Origin:
     """The origin as UTF-8 can hold it: a file's name need not be valid text."""
-    texts = (getattr(origin, f.name) for f in fields(Origin))
+    texts = structs.astuple(origin)
     return Origin(*(text.encode(errors="backslashreplace").decode() for text in texts))
 
 

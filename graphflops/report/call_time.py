@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
+
+from msgspec import field
+
+from graphflops.base.record import Record
 
 # matrix: its products; vector: other arithmetic; memory: bytes moved; link: bytes sent to other devices; latency: the
 # shortest time of any kernel; launch: the CPU, which starts kernels later than the GPU could run them.
@@ -32,8 +35,7 @@ class CallTime(NamedTuple):
     awaited_at: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class PhaseTime:
+class PhaseTime(Record, frozen=True):
     """Seconds of a phase, with the interval that holds the measured time in nine of ten cases.
 
     bound: what limits most of it. shares: the part of the time that each bound limits.

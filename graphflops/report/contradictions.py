@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from graphflops.cost import QUANTITIES, Cost
 from graphflops.dims import Dim, differ, evaluate

@@ -6,8 +6,9 @@ like: the call whose module and source line the new one gets.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Literal
+
+from msgspec.structs import replace
 
 from graphflops.graph import Argument, Node, Ref
 from graphflops.ops import Op

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
+from graphflops.base.record import Record
 from graphflops.cost import Estimate, data_dependent
 from graphflops.dims import Dim, at_least, differ, floor_div, mod, total
 from graphflops.rules.registry import require
@@ -59,8 +59,7 @@ def one_hot(x: TensorType, place: int, classes: Dim | None, dtype: DType) -> Est
 # Writes of chosen elements.
 
 
-@dataclass(frozen=True, slots=True)
-class Update:
+class Update(Record, frozen=True):
     """One write of chosen elements.
 
     target: the tensor written into.

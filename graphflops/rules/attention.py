@@ -9,8 +9,10 @@ own number of heads, however many queries share them.
 from __future__ import annotations
 
 from collections.abc import Container
-from dataclasses import dataclass, replace
 
+from msgspec.structs import replace
+
+from graphflops.base.record import Record
 from graphflops.cost import Estimate, Value, data_dependent, free
 from graphflops.dims import Dim, broadcast, ceil_div, differ, dim_max, meet, mod, prod, same
 from graphflops.rules.dropout import DROPOUT
@@ -25,8 +27,7 @@ KIND = "attention"
 SCALE = MASK = 1
 
 
-@dataclass(frozen=True, slots=True)
-class Attention:
+class Attention(Record, frozen=True):
     """One attention problem, however its operands are laid out in memory.
 
     rows: query rows over the batch and all query heads.

@@ -7,7 +7,8 @@ and values are equally wide. Attention that stores its scores needs four, twice 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from graphflops.cost import Estimate
 from graphflops.dims import Dim

@@ -9,8 +9,9 @@ row with the last key.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import pairwise
+
+from msgspec.structs import replace
 
 from graphflops.cost import Estimate
 from graphflops.dims import Dim, Expr, ceil_div, total
@@ -179,7 +180,7 @@ def into(key: str, forward: str) -> None:
 
 def _into(out: TensorType, estimate: Estimate) -> Estimate:
     sums = estimate.out[1:2]
-    return replace(estimate, out=sums, writes=(out, *sums))  # type: ignore[arg-type]
+    return replace(estimate, out=sums, writes=(out, *sums))
 
 
 into("aten._flash_attention_forward_no_dropout_inplace", "aten._flash_attention_forward.default")

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 
+from msgspec import Struct, field
+
+from graphflops.base.record import Record
 from graphflops.cost import Estimate, free
 from graphflops.dims import Dim, broadcast, differ, meet, prod, total
 from graphflops.rules.elementwise import elementwise, result_type
@@ -25,8 +27,7 @@ Sizes = dict[str, Dim]  # size by label, without labels of size 1
 # Einsum.
 
 
-@dataclass(slots=True)
-class Contraction:
+class Contraction(Struct):
     """Work of a sequence of pairwise contractions, in multiply-adds and vector operations.
 
     gradient: multiply-adds of the backward pass: a pair's product again for each side that wants a gradient.
@@ -60,8 +61,7 @@ class Contraction:
         return {label: size for label, size in (a | b).items() if label not in gone}
 
 
-@dataclass(frozen=True, slots=True)
-class Equation:
+class Equation(Record, frozen=True):
     """A parsed einsum equation: the labels of each operand and of the result, and the size of every label."""
 
     inputs: list[list[str]]

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import reduce
 from typing import Any
+
+from msgspec.structs import replace
 
 from graphflops.cost import Cost, Estimate, Region, RegionRun, Value, data_dependent
 from graphflops.dims import Dim, differ, evaluate

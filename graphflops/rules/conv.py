@@ -6,7 +6,8 @@ Multiply-adds are dense: taps on padding count too.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from graphflops.cost import Estimate
 from graphflops.dims import Dim, at_least, differ, floor_div, mod, prod

@@ -6,8 +6,9 @@ by value are data-dependent.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import accumulate
+
+from msgspec.structs import replace
 
 from graphflops.cost import Estimate, data_dependent
 from graphflops.dims import Dim, Expr, at_least, broadcast, dim_max, prod, total

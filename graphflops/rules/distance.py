@@ -6,7 +6,9 @@ A norm costs two operations per element, a power where the order needs one, a ro
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+from msgspec.structs import replace
 
 from graphflops.cost import Estimate
 from graphflops.dims import broadcast, compare, dim_max, floor_div, meet, prod, where

@@ -8,7 +8,8 @@ tensors with axes outrank 0-d tensors, and those outrank Python numbers
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from graphflops.cost import Estimate, Value
 from graphflops.dims import Expr, broadcast

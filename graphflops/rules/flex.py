@@ -8,7 +8,9 @@ where it is asked: in blocks that are visible in part. The functions' traffic st
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+from msgspec.structs import replace
 
 from graphflops.attention.attention_use import Masking
 from graphflops.cost import Estimate, Region, RegionRun, Value

@@ -8,7 +8,8 @@ window and a transform per frame; on the way back overlaps add up.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from graphflops.cost import Estimate
 from graphflops.dims import Dim, at_least, floor_div, prod, same, total

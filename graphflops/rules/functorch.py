@@ -8,8 +8,9 @@ an operand without hidden axes (a weight) is one for all.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from graphflops.cost import Estimate, free
 from graphflops.dims import Dim, prod
@@ -77,7 +78,7 @@ def over_hidden_axes(
     return replace(
         estimate,
         out=tuple(out),
-        **{name: amount * times for name, amount in estimate.work.items()},  # type: ignore[arg-type]
+        **{name: amount * times for name, amount in estimate.work.items()},
         reads=tuple(map(spread, estimate.reads)),
         writes=None if estimate.writes is None else tuple(map(spread, estimate.writes)),
     )

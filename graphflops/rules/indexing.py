@@ -6,7 +6,8 @@ A functional write copies the tensor around the chosen elements, an in-place one
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from graphflops.cost import Estimate, Value, data_dependent, picked
 from graphflops.dims import Dim, broadcast, differ, total

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from math import comb, factorial
+
+from msgspec.structs import replace
 
 from graphflops.cost import Estimate, data_dependent, free
 from graphflops.dims import Dim, at_least, ceil_div, dim_max, floor_div, prod, total

@@ -6,7 +6,8 @@ Their arithmetic counts as vector FLOPs, by the formulas of `lapack`; a complex 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from graphflops.cost import Estimate, free
 from graphflops.dims import Dim, differ, dim_min, prod

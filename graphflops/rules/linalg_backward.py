@@ -8,7 +8,8 @@ counted here, and what it keeps for the gradient besides operands and results is
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from graphflops.cost import Estimate
 from graphflops.dims import Dim, dim_max, dim_min, prod, same

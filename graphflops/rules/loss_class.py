@@ -6,7 +6,7 @@ where there is one. Only the picked scores and weights are read; a mean or a sum
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from graphflops.cost import Estimate
 from graphflops.dims import Dim, differ, floor_div

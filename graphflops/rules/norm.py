@@ -10,7 +10,7 @@ is kept of the statistics then, nothing on a CPU and a copy on a GPU, is not wri
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from graphflops.cost import Estimate, data_dependent
 from graphflops.dims import Dim, differ, mod, prod
@@ -195,7 +195,7 @@ def native_batch_norm(of: Operands, *, training: bool = False) -> Estimate:
     estimate, kept = batch_norm(*of, training=training), channels_of(of.x)
     if not training:
         kept = kept.like((data_dependent("kept_statistics"),))
-        return replace(estimate, out=(*estimate.out, kept, kept), writes=estimate.out)  # type: ignore[arg-type]
+        return replace(estimate, out=(*estimate.out, kept, kept), writes=estimate.out)
     return replace(estimate, out=(*estimate.out, kept, kept), writes=(*(estimate.writes or ()), kept, kept))
 
 

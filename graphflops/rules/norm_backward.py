@@ -12,9 +12,11 @@ Per element; the shared part is counted once if input or weight have a gradient:
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from functools import partial
 
+from msgspec.structs import replace
+
+from graphflops.base.record import Record
 from graphflops.cost import Estimate
 from graphflops.dims import Dim
 from graphflops.rules.norm import channels_of, computed_in
@@ -28,8 +30,7 @@ OPERANDS = ("x", "weight", "bias")
 Wants = tuple[bool, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class NormGradient:
+class NormGradient(Record, frozen=True):
     """Operations per element of the gradients of one kind of normalisation.
 
     shared: what the gradients of input and weight have in common.

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from graphflops.cost import Estimate
 from graphflops.dims import Dim, at_least, compare, floor_div, mod, prod, same, total

@@ -6,7 +6,8 @@ Patches of images (im2col, col2im) are copies, too.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from graphflops.cost import Estimate, copied, data_dependent
 from graphflops.dims import Dim, Expr, at_least, differ, floor_div, mod, prod, total

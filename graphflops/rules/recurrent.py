@@ -7,8 +7,10 @@ of the cell's formula, including two bias additions per gate if there are biases
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
+
+from msgspec.structs import replace
 
 from graphflops.cost import Estimate
 from graphflops.dims import Dim, differ, meet, prod, total

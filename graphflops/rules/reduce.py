@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from graphflops.cost import Estimate, free
 from graphflops.dims import Dim, Expr, dim_max, dim_min, prod, same, total

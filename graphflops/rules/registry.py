@@ -5,11 +5,11 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType
 from typing import Any, TypeVar
 
+from graphflops.base.record import Record
 from graphflops.cost import Estimate
 from graphflops.errors import RuleError, ShapeError, shown
 from graphflops.ops import Kind, index, operator
@@ -43,8 +43,7 @@ _TAKEN = {
 _VARARGS, _VARKEYWORDS = 0x04, 0x08  # inspect.CO_*, without the 8 ms of importing inspect
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
+class Rule(Record, frozen=True):
     """A registered rule.
 
     product: parameters that are multiplied with one another; the gradient of each costs the forward's product once more.
@@ -173,8 +172,7 @@ class Rule:
         return self.function(*leading, *spare, **keywords)
 
 
-@dataclass(frozen=True, slots=True)
-class ForwardCall:
+class ForwardCall(Record, frozen=True):
     """The argument of a backward rule: the forward call whose gradient is wanted.
 
     estimate: what the forward rule returned.
@@ -203,8 +201,7 @@ _backwards: dict[str, Rule] = {}
 _installed_loaded = False
 
 
-@dataclass(frozen=True, slots=True)
-class Registration:
+class Registration(Record, frozen=True):
     """The operators that a function is made the rule of, by calling this with it."""
 
     keys: tuple[str, ...]

@@ -5,7 +5,7 @@ Their arithmetic counts as vector FLOPs, by the formulas of `lapack`, except whe
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from graphflops.cost import Estimate, data_dependent
 from graphflops.dims import Dim, broadcast, differ, dim_max, dim_min, meet, prod, same

@@ -7,7 +7,8 @@ allow; where a program had to copy, its decomposed form says so with a `clone` o
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from graphflops.cost import Estimate, free
 from graphflops.dims import Dim, Expr, at_least, broadcast, differ, dim_min, floor_div, mod, prod, same, total

@@ -6,7 +6,8 @@ A bilinear sample is four taps, a multiplication and an addition each; position 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from graphflops.cost import Estimate, data_dependent
 from graphflops.dims import Dim, floor_div, prod

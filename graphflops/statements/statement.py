@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from datetime import date as calendar_date
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 from msgspec import structs
+from msgspec.structs import replace
 
 from graphflops.analysis import analyze
 from graphflops.base.lazy import imported

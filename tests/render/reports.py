@@ -127,7 +127,7 @@ def bound(report: Report) -> Report:
         return report.value(dim) if not isinstance(dim, int) else dim  # type: ignore[return-value]
 
     def settled(cost: Cost) -> Cost:
-        return Cost(*(number(getattr(cost, name)) for name in Cost.__slots__))
+        return Cost(*(number(getattr(cost, name)) for name in Cost.__struct_fields__))
 
     given = {name: replace(info, given_by="user") for name, info in report.symbols.items()}
     rows = tuple(row._replace(cost=settled(row.cost)) for row in report.rows)

@@ -259,7 +259,7 @@ def test_sizes_of_both_programs_are_one() -> None:
         return Cost(
             *(
                 q if isinstance(q, int) else q.substitute(names)
-                for q in (getattr(cost, n) for n in Cost.__slots__)
+                for q in (getattr(cost, n) for n in Cost.__struct_fields__)
             )
         )
 

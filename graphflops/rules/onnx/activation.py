@@ -6,8 +6,9 @@ Before version 7, operands were broadcast by two attributes.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
+
+from msgspec.structs import replace
 
 from graphflops.cost import Estimate, Value
 from graphflops.dims import broadcast, call, differ

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from graphflops.cost import Estimate, Region, RegionRun, Value, data_dependent
 from graphflops.dims import Dim, Expr, at_least, evaluate, meet, where

@@ -6,9 +6,11 @@ Output sizes follow from attributes. A pool is a reduction over a window, or ove
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
+from msgspec.structs import replace
+
+from graphflops.base.record import Record
 from graphflops.cost import Estimate
 from graphflops.dims import Dim, at_least, ceil_div, differ, prod
 from graphflops.rules import pool
@@ -182,8 +184,7 @@ def causal_convolution(of: Operands, *, activation: str = "none", outputs: Outpu
     return fused(out, product, activated, reads=(*of,))
 
 
-@dataclass(frozen=True, slots=True)
-class Pooling:
+class Pooling(Record, frozen=True):
     """Operations and functions per window element, and per output."""
 
     each: int = 1

@@ -6,10 +6,12 @@ Shared by fused operators: summed work, optional results, activations by name.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from itertools import product
 from typing import Union
 
+from msgspec.structs import replace
+
+from graphflops.base.record import Record
 from graphflops.cost import Estimate, Value, data_dependent
 from graphflops.dims import Dim, Expr, differ, total
 from graphflops.errors import DimError
@@ -107,8 +109,7 @@ def unknown(what: str, place: int) -> Dim:
     return data_dependent(f"{what}_axis{place}")
 
 
-@dataclass(frozen=True, slots=True)
-class KnownContents:
+class KnownContents(Record, frozen=True):
     """Known contents of a small tensor, by index."""
 
     shape: Place

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from itertools import accumulate
+
+from msgspec.structs import replace
 
 from graphflops.cost import Estimate, picked
 from graphflops.dims import Dim, at_least, ceil_div, differ, dim_min, floor_div, mod, total

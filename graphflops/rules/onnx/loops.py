@@ -11,8 +11,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import pairwise
+
+from msgspec.structs import replace
 
 from graphflops.cost import QUANTITIES, Cost, Estimate, RegionRun, Value, data_dependent
 from graphflops.dims import (

@@ -7,7 +7,9 @@ cache is read and written whole; a buffer that is provably long enough is writte
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+from msgspec.structs import replace
 
 from graphflops.cost import Estimate, data_dependent
 from graphflops.dims import Dim, differ, floor_div, mod

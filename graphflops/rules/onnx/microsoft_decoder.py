@@ -6,7 +6,9 @@ aligned with the last keys. A cosine and a sine row are read per position that i
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+from msgspec.structs import replace
 
 from graphflops.cost import Estimate, data_dependent
 from graphflops.dims import Dim, at_least, dim_min, prod

@@ -5,8 +5,9 @@ Zero points are subtracted from every operand element once; a floating-point res
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from graphflops.cost import Estimate
 from graphflops.rules.elementwise import elementwise

@@ -5,7 +5,7 @@ A recurrence is counted row by row, also where a kernel computes it in chunks.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from graphflops.cost import Estimate
 from graphflops.dims import Dim, dim_max, floor_div, prod

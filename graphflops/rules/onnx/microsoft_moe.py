@@ -9,7 +9,9 @@ activations; every weight is converted to it once, and is read at its packed wid
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+from msgspec.structs import replace
 
 from graphflops.cost import Estimate, data_dependent
 from graphflops.dims import Dim, differ, dim_min, floor_div, prod, same

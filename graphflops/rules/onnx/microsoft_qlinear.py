@@ -12,9 +12,10 @@ keep ONNX's order, but those of `NhwcConv` need not.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from typing import Any
+
+from msgspec.structs import replace
 
 from graphflops.cost import Estimate, data_dependent
 from graphflops.dims import differ, mod, same, total

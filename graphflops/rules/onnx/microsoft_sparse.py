@@ -7,8 +7,10 @@ meet as many keys as the longest sequence may have.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import accumulate
+
+from msgspec.structs import replace
 
 from graphflops.cost import Estimate, data_dependent
 from graphflops.dims import Dim, Expr, dim_min, floor_div, prod

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from graphflops.cost import Estimate, data_dependent, free
 from graphflops.dims import Dim, ceil_div, differ, floor_div, prod

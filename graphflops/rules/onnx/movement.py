@@ -6,8 +6,9 @@ Of a copy each kept element is read once, each result written once.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from graphflops.cost import Estimate, Value, copied, data_dependent, free
 from graphflops.dims import Dim, broadcast, differ, floor_div, mod, prod

@@ -5,7 +5,7 @@ onnxruntime's are fused with the additions before them and the activations after
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from graphflops.cost import Estimate, free
 from graphflops.dims import Dim, broadcast, differ, floor_div, mod, prod

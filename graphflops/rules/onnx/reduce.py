@@ -6,8 +6,10 @@ The size of what a search finds is data-dependent, or follows from known content
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 
+from msgspec.structs import replace
+
+from graphflops.base.record import Record
 from graphflops.cost import Estimate, data_dependent
 from graphflops.dims import Dim, Expr, floor_div
 from graphflops.rules import contraction, cumulative, linalg
@@ -118,8 +120,7 @@ def _turned(x: TensorType, transposed: int) -> TensorType:
     return x.view(x.shape[::-1]) if transposed else x
 
 
-@dataclass(frozen=True, slots=True)
-class Reduction:
+class Reduction(Record, frozen=True):
     """Operations and functions per element, and per result; how contents are reduced."""
 
     each: int = 1

@@ -7,10 +7,11 @@ a multiplication and an addition each; the nearest mode is no arithmetic.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from fractions import Fraction
 from itertools import pairwise
 from math import inf
+
+from msgspec.structs import replace
 
 from graphflops.cost import Estimate, copied
 from graphflops.dims import Dim, Expr, floor_div, prod, same

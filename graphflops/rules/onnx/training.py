@@ -6,7 +6,8 @@ The optimizers' operands are spelled as in ONNX's preview of training: (rate, st
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from graphflops.cost import Estimate
 from graphflops.dims import Dim, total

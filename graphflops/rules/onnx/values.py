@@ -10,11 +10,12 @@ import math
 import operator
 import struct
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import replace
 from fractions import Fraction
 from functools import reduce
 from itertools import product
 from typing import Union
+
+from msgspec.structs import replace
 
 from graphflops.dims import (
     Dim,
