@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from graphflops import analyze
+from graphflops.dims import evaluate
 from graphflops.report.contradictions import contradictions
 from tests.exporters.build import call, graph, meta, program, save, size, tensor
 
@@ -186,6 +187,34 @@ def test_what_torch_says_of_data_is_asserted(tmp_path: Path) -> None:
         report = analyze(tmp_path / "a.pt2")
         assert not contradictions(report)
         assert str(report.totals.cost.matrix_flops) == "18*u1 + 60"  # 2 * 5 * 2 * 3; 2 * u1 * 3 * 3
+
+
+class Rows(torch.nn.Module):
+    """The first n rows, of which the program asserts that there are more than 1, or as many in the input."""
+
+    def forward(self, x: torch.Tensor, n: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        some, within = n.unbind()
+        first, other = some.item(), within.item()
+        torch._check(first >= 2)
+        torch._check(first <= 20)
+        torch._check(other >= 0)
+        torch._check(other <= x.shape[0])
+        return x[:first] * 2, x[:other] * 2
+
+
+@pytest.mark.parametrize("is_open", [False, True])
+def test_an_end_of_a_slice_lies_behind_the_axis_unless_the_program_asserts_otherwise(
+    tmp_path: Path, is_open: bool
+) -> None:
+    rows = torch.export.Dim("rows", min=3, max=100) if is_open else None
+    arguments = torch.ones(10, 4), torch.tensor([5, 6])
+    exported = torch.export.export(Rows(), arguments, dynamic_shapes=({0: rows}, None))
+    torch.export.save(exported, tmp_path / "a.pt2")
+    report = analyze(tmp_path / "a.pt2")
+    assert not contradictions(report)
+    first, other = (row.outputs[0].type.shape[0] for row in report.rows if row.op == "aten.mul.Tensor")
+    counts = {"u0": 15, "u1": 7, **{name: 10 for name in report.symbols if name[0] == "s"}}
+    assert [evaluate(size, counts) for size in (first, other)] == [10, 7]
 
 
 @pytest.mark.parametrize(("rows", "said"), [(f"Mul(Integer(64), {U0})", []), (U0, [("GF102", "y")])])
