@@ -257,7 +257,7 @@ class _Reader(RatioArithmetic):
 
 # By the spellings of a function: how many arguments it takes, and what it is of them.
 _SPELLED: tuple[tuple[str, int, Callable[..., Ratio]], ...] = (
-    ("Integer Identity ToFloat", 1, lambda reader, a: a),
+    ("Integer Identity ToFloat float", 1, lambda reader, a: a),
     ("Rational IntTrueDiv FloatTrueDiv truediv", 2, lambda reader, a, b: reader.divided(a, b)),
     ("double", 2, lambda reader, a, b: reader.double(a, b)),
     ("floor FloorToInt", 1, lambda reader, a: (reader.floor(a), 1)),
@@ -270,7 +270,7 @@ _SPELLED: tuple[tuple[str, int, Callable[..., Ratio]], ...] = (
         3,
         lambda reader, a, b, c: reader.remainder((reader.floor(reader.divided(a, b)), 1), c),
     ),
-    ("TruncToInt", 1, lambda reader, a: (reader.truncate(a), 1)),
+    ("TruncToInt trunc", 1, lambda reader, a: (reader.truncate(a), 1)),
     ("RoundToInt round", 1, lambda reader, a: (reader.round(a), 1)),
     ("Pow PowByNatural FloatPow", 2, lambda reader, a, b: reader.power(a, b)),
     ("Abs abs", 1, lambda reader, a: reader.extreme("max", [a, (-a[0], a[1])])),
