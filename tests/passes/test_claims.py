@@ -164,6 +164,21 @@ def test_one_size_of_different_data(tmp_path: Path) -> None:
     assert found(tmp_path, [zeros, places("x", "y"), places("z", "w"), add], values) == [("GF127", "w")]
 
 
+def test_a_result_that_nothing_uses_takes_memory(tmp_path: Path) -> None:
+    """The places of sorted numbers are as many as these."""
+    sort = call(
+        "torch.ops.aten.sort.default",
+        tensor("x"),
+        {"as_int": 0},
+        {"as_bool": False},
+        out=[tensor("y"), tensor("i")],
+        name="y",
+    )
+    values = {"x": meta(8), "y": meta(8), "i": meta(8, dtype=5)}
+    assert found(tmp_path, [sort], values) == []
+    assert found(tmp_path, [sort], values | {"i": meta(1, dtype=5)}) == [("GF102", "y")]
+
+
 class Counts(torch.nn.Module):
     """Sizes that depend on data: one that is fixed by a check, one that is bounded."""
 
