@@ -76,7 +76,10 @@ class Reconciler:
             for axis, size, known in paired(derived, recorded):
                 told = {} if placeholders_in((known,)) else told_by(size, known, priced.placeholders)
                 names.update(told)
-                problem = self.claims.problem(node, graph, name, axis, known) if told and name else ""
+                is_of_data = (
+                    bool(told) and node.operator.kind != "normalisation"
+                )  # devices keep statistics or not
+                problem = self.claims.problem(node, graph, name, axis, known) if is_of_data and name else ""
                 if problem and name in graph.used and not self.derives:
                     self.say("GF127", node, problem)
         for placeholder in sorted(priced.placeholders - names.keys()):

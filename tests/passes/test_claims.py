@@ -179,6 +179,19 @@ def test_a_result_that_nothing_uses_takes_memory(tmp_path: Path) -> None:
     assert found(tmp_path, [sort], values | {"i": meta(1, dtype=5)}) == [("GF102", "y")]
 
 
+class Statistics(torch.nn.Module):
+    def forward(self, x: torch.Tensor, mean: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return torch.native_batch_norm(x, None, None, mean, mean, False, 0.1, 1e-5)
+
+
+def test_statistics_that_a_device_does_not_keep(tmp_path: Path) -> None:
+    """A CPU returns none in inference, a GPU those of all channels: neither depends on data."""
+    torch.export.save(
+        torch.export.export(Statistics(), (torch.ones(2, 3, 4), torch.ones(3))), tmp_path / "a.pt2"
+    )
+    assert not contradictions(analyze(tmp_path / "a.pt2"))
+
+
 class Counts(torch.nn.Module):
     """Sizes that depend on data: one that is fixed by a check, one that is bounded."""
 
