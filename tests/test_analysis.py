@@ -13,6 +13,7 @@ from graphflops.errors import DimError, ModelError
 from graphflops.graph import Graph, Input, Node, Output, Ref, Symbol
 from graphflops.report import Report
 from graphflops.tensor import BOOL, INT64, TensorType
+from graphflops.training import Training
 from tests.support import t
 
 
@@ -232,6 +233,22 @@ def test_scan_runs_its_body_once_per_slice():
     assert report.total().matrix_flops == 5 * 2 * 8 * 8 * 8
     assert not report.diagnostics
     assert [(row.node, row.times) for row in report.rows] == [("call", 1), ("call/m", 5)]
+
+
+def test_what_a_turn_hands_on_wants_a_gradient_in_the_next_one():
+    """The state begins without; its product with a slice that wants one wants one, and is a factor of the next product."""
+    nodes = [Node("m", "aten.mm.default", (Ref("c"), Ref("x")), outputs=("m",))]
+    body = graph(nodes, {"c": t(8, 8), "x": t(8, 8), "m": t(8, 8)}, ["c", "x"], ["m"], name="body")
+    scan = Node("scan", "higher_order.scan", (body, (Ref("c0"),), (Ref("xs"),), ()), outputs=("c1",))
+    training = Training(grad_inputs=("xs",))
+    scanned = graph([scan], {"c0": t(8, 8), "xs": t(5, 8, 8), "c1": t(8, 8)}, ["c0", "xs"], ["c1"])
+    assert analyze(scanned, training=training).backward.cost.matrix_flops == 5 * 2 * (2 * 8 * 8 * 8)
+    condition = graph([], {"c": t(8, 8), "x": t(8, 8)}, ["c", "x"], ["x"], name="cond")
+    loop = (condition, body, (Ref("c0"),), (Ref("xs"),))
+    call = Node("loop", "higher_order.while_loop", loop, outputs=("c1",))
+    looped = graph([call], {"c0": t(8, 8), "xs": t(8, 8), "c1": t(8, 8)}, ["c0", "xs"], ["c1"])
+    found = analyze(looped, training=training, dims={"while_loop_trips_0": 5})
+    assert found.backward.cost.matrix_flops == 5 * 2 * (2 * 8 * 8 * 8)
 
 
 def test_while_loop_runs_a_named_number_of_times():

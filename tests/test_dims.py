@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import math
 import pickle
 import subprocess
 import sys
@@ -28,6 +29,7 @@ from graphflops.dims import (
     dim_max,
     dim_min,
     evaluate,
+    evaluate_all,
     floor_div,
     mod,
     not_exceeded,
@@ -593,7 +595,9 @@ H = symbol("height")
         ("RoundToInt(ToFloat(a))", a),
         ("RoundToInt(Rational(5, 2))", 2),
         ("TruncToInt(Mul(Float('0.5', precision=53), a))", a // 2),
-        ("TruncToInt(Mul(Float('0.69999999999999996', precision=53), a))", (7 * a) // 10),  # 0.7
+        ("TruncToInt(Mul(Float('0.10000000000000001', precision=53), a))", a // 10),
+        ("floor(-0.75*a)", (-3 * a) // 4),
+        ("ceiling(0.7*a)", (7 * a + 9) // 10),
         ("floor(0.33333333333333331*a)", a // 3),
         ("floor(10*0.7)", 7),
         ("Identity(a)", a),
@@ -635,6 +639,36 @@ def test_parsing_renames_sizes() -> None:
     assert parse_dim("a - b", lambda name: "x") == 0
     with pytest.raises(DimError):
         parse_dim("s0//(a - b)", lambda name: "x")
+
+
+@pytest.mark.parametrize(
+    ("name", "function"),
+    [("TruncToInt", math.trunc), ("FloorToInt", math.floor), ("CeilToInt", math.ceil), ("RoundToInt", round)],
+)
+@pytest.mark.parametrize("factor", [0.1, 0.29, 0.7, 1 / 3, 2.3, 0.123456789])
+def test_products_with_floating_numbers_are_those_of_doubles(
+    name: str, function: Callable[[float], int], factor: float
+) -> None:
+    dim = parse_dim(f"{name}(Mul(Float('{factor:.17g}', precision=53), ToFloat(a)))")
+    assert isinstance(dim, Expr)
+    assert parse_dim(str(dim)) is dim
+    for n in range(300):
+        assert evaluate(dim, {"a": n}) == dim.substitute({"a": n}) == function(factor * n)
+
+
+def test_a_floating_number_multiplies_what_the_integers_make() -> None:
+    dim = parse_dim("floor(3*a*0.7)")
+    assert isinstance(dim, Expr)
+    assert (
+        evaluate(dim, {"a": 10}) == 21
+    )  # of 30 * 0.7; 3 * 0.7 is 2.0999999999999996, and 10 of these 20.999999999999996
+    assert evaluate_all([dim], {"a": 10}) == [21]
+    assert dim.bounds({"a": (1, 10)}) == (0, 30)  # from 0 to 1 times 3 * a
+
+
+def test_quotients_by_floating_numbers_are_those_of_doubles() -> None:
+    dim = parse_dim("TruncToInt(FloatTrueDiv(ToFloat(a), Float('0.10000000000000001', precision=53)))")
+    assert evaluate(dim, {"a": 1}) == 10  # though 1 // 0.1 is 9
 
 
 def test_roots_and_rounding_have_their_value() -> None:
@@ -679,6 +713,9 @@ HOSTILE = [
     "Symbol('')",
     "Symbol('" + "x" * 300 + "')",
     "Float('inf')",
+    "double(a, 2)",
+    "Function('double')(1, a)",
+    "double(1, 0)",
     "Float('nan')",
     "Float('1e999999999')",
     "1e400",

@@ -20,7 +20,7 @@ reading text `ratios`, `parser` and `reading`.
 from graphflops.dims.division import ceil_div, floor_div, mod
 from graphflops.dims.evaluation import Sums, evaluate, evaluate_all
 from graphflops.dims.expr import Dim, Expr, arguments, at_least, parse_dim, prod, symbol, total
-from graphflops.dims.ratios import simplest
+from graphflops.dims.ratios import floored_product
 from graphflops.dims.relations import (
     Meeting,
     broadcast,
@@ -55,6 +55,7 @@ __all__ = [
     "evaluate",
     "evaluate_all",
     "floor_div",
+    "floored_product",
     "meet",
     "meetings",
     "mod",
@@ -62,7 +63,6 @@ __all__ = [
     "parse_dim",
     "prod",
     "same",
-    "simplest",
     "symbol",
     "total",
     "where",

@@ -70,13 +70,13 @@ def _sum(row: Sequence[tuple[int, Any]], factors: Sequence[Any]) -> int | None:
 
 def _product(monomial: tuple[Atom, ...], values: Mapping[str, int]) -> Any:
     """The value of a monomial; None where it has none."""
-    product: Any = 1
+    factors = []
     try:
         for atom in monomial:
-            product *= values[atom.name] if atom.kind == "symbol" else _atom_value(atom, values, {})
+            factors.append(values[atom.name] if atom.kind == "symbol" else _atom_value(atom, values, {}))
+        return _multiplied(1, factors)
     except (KeyError, ArithmeticError, ValueError, TypeError):
         return None
-    return product
 
 
 def _value(dim: Operand, values: Mapping[str, int], known: dict[Atom, Any]) -> Any:
@@ -84,16 +84,27 @@ def _value(dim: Operand, values: Mapping[str, int], known: dict[Atom, Any]) -> A
         return dim
     result: Any = 0
     for monomial, coefficient in dim.terms.items():
-        part: Any = coefficient
+        factors = []
         for atom in monomial:
             if atom.kind == "symbol":
-                part *= values[atom.name]
+                factors.append(values[atom.name])
             else:
                 if atom not in known:  # one atom may occur thousands of times, inside others too
                     known[atom] = _atom_value(atom, values, known)
-                part *= known[atom]
-        result += part
+                factors.append(known[atom])
+        result += _multiplied(coefficient, factors)
     return result
+
+
+def _multiplied(product: Any, factors: Iterable[Any]) -> Any:
+    """The product, the floating numbers last: integers are exact, and a size that is one is converted only then."""
+    floating = []
+    for factor in factors:
+        if type(factor) is float:
+            floating.append(factor)
+        else:
+            product *= factor
+    return math.prod(floating, start=product)
 
 
 def _atom_value(atom: Atom, values: Mapping[str, int], known: dict[Atom, Any]) -> Any:
@@ -199,6 +210,8 @@ class _Intervals:
             return max(low for low, _ in spans), max(high for _, high in spans)
         if kind == "where":
             return min(spans[1][0], spans[2][0]), max(spans[1][1], spans[2][1])
+        if atom.name == "double" and spans[1][0] > 0:
+            return spans[0][0] // spans[1][0], -(-spans[0][1] // spans[1][0])
         if atom.name == "sqrt" or (atom.name in NEVER_NEGATIVE and all(low >= 0 for low, _ in spans)):
             return 0, math.inf
         return -math.inf, math.inf

@@ -16,9 +16,15 @@ RESERVED_WORDS = frozenset({"true", "false", "oo", "int_oo", "zoo", "nan"})
 
 
 def _truediv(a: Any, b: Any) -> Any:
+    if isinstance(a, float) or isinstance(b, float):
+        return a / b
     from fractions import Fraction
 
     return Fraction(a) / Fraction(b)
+
+
+def _double(a: Any, b: Any) -> Any:
+    return a / b
 
 
 def _power(a: Any, b: Any) -> Any:
@@ -61,6 +67,7 @@ def _log2(a: Any) -> Any:
 REAL_FUNCTIONS: dict[str, Callable[..., Any]] = {
     "sqrt": _square_root,
     "truediv": _truediv,
+    "double": _double,  # the floating number nearest to a fraction, by which sizes are multiplied as computers do
     "log2": _log2,
     **{
         name: getattr(math, name)
@@ -79,7 +86,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
 }
 # Those that are never negative where no argument is.
 NEVER_NEGATIVE = frozenset(
-    {"bitwise_and", "bitwise_or", "bitwise_xor", "lshift", "rshift", "pow", "truediv", "round"}
+    {"bitwise_and", "bitwise_or", "bitwise_xor", "lshift", "rshift", "pow", "truediv", "double", "round"}
 )
 COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
     "==": operator.eq,
@@ -93,7 +100,7 @@ COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
 
 def function_arity(name: str) -> int:
     """How many arguments a function in FUNCTIONS takes."""
-    return 1 if name == "round" or (name in REAL_FUNCTIONS and name != "truediv") else 2
+    return 1 if name == "round" or (name in REAL_FUNCTIONS and name not in ("truediv", "double")) else 2
 
 
 def known_integer(name: str, args: Sequence[int]) -> int | None:

@@ -16,9 +16,9 @@ import warnings
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 
-from graphflops.dims.expr import Dim, symbol, total
+from graphflops.dims.expr import Dim, Expr, symbol, total
 from graphflops.dims.functions import FUNCTIONS, REAL_FUNCTIONS, RESERVED_WORDS, function_arity
-from graphflops.dims.ratios import MAX_BITS, Ratio, RatioArithmetic, simplest
+from graphflops.dims.ratios import MAX_BITS, Ratio, RatioArithmetic, nearest_double, simplest
 from graphflops.dims.relations import call
 from graphflops.errors import DimError
 
@@ -46,7 +46,7 @@ _ALIASES = {
     "LShift": "lshift",
     "RShift": "rshift",
     **{f"BitwiseFn_bitwise_{kind}": f"bitwise_{kind}" for kind in ("and", "or", "xor")},
-    **{f"OpaqueUnaryFn_{name}": name for name in REAL_FUNCTIONS if name != "truediv"},
+    **{f"OpaqueUnaryFn_{name}": name for name in REAL_FUNCTIONS if name not in ("truediv", "double")},
 }
 
 
@@ -192,7 +192,8 @@ class _Reader(RatioArithmetic):
         if not isinstance(inner.func, ast.Name) or inner.func.id != "Function" or node.keywords:
             raise DimError("only plain function names are allowed in a size")
         name = _text_argument(inner, "Function")
-        return call(name, *(self.argument(self.read(arg, depth)) for arg in node.args)), 1
+        args = [self.read(arg, depth) for arg in node.args]
+        return self.apply(name, args) if name in FUNCTIONS else (call(name, *map(self.argument, args)), 1)
 
     def piecewise(self, node: ast.Call, depth: int) -> Ratio:
         pairs: list[tuple[Ratio, Ratio]] = []
@@ -242,6 +243,13 @@ class _Reader(RatioArithmetic):
             return call(name, *(self.argument(arg) for arg in args)), 1
         raise DimError(f"unknown function {name}")
 
+    def double(self, a: Ratio, b: Ratio) -> Ratio:
+        """The floating number nearest to a fraction of two integers."""
+        above, below = self.divided(a, b)
+        if isinstance(above, Expr) or isinstance(below, Expr):
+            raise DimError("double takes two integers")
+        return nearest_double(Fraction(above, below))
+
     def expect(self, name: str, args: Sequence[Ratio], count: int) -> None:
         if len(args) != count:
             raise DimError(f"{name} takes {count} argument{'s' * (count != 1)}, not {len(args)}")
@@ -249,8 +257,9 @@ class _Reader(RatioArithmetic):
 
 # By the spellings of a function: how many arguments it takes, and what it is of them.
 _SPELLED: tuple[tuple[str, int, Callable[..., Ratio]], ...] = (
-    ("Integer Identity ToFloat", 1, lambda reader, a: a),
+    ("Integer Identity ToFloat float", 1, lambda reader, a: a),
     ("Rational IntTrueDiv FloatTrueDiv truediv", 2, lambda reader, a, b: reader.divided(a, b)),
+    ("double", 2, lambda reader, a, b: reader.double(a, b)),
     ("floor FloorToInt", 1, lambda reader, a: (reader.floor(a), 1)),
     ("ceiling ceil CeilToInt", 1, lambda reader, a: (reader.ceiling(a), 1)),
     ("FloorDiv CleanDiv", 2, lambda reader, a, b: (reader.floor(reader.divided(a, b)), 1)),
@@ -261,7 +270,7 @@ _SPELLED: tuple[tuple[str, int, Callable[..., Ratio]], ...] = (
         3,
         lambda reader, a, b, c: reader.remainder((reader.floor(reader.divided(a, b)), 1), c),
     ),
-    ("TruncToInt", 1, lambda reader, a: (reader.truncate(a), 1)),
+    ("TruncToInt trunc", 1, lambda reader, a: (reader.truncate(a), 1)),
     ("RoundToInt round", 1, lambda reader, a: (reader.round(a), 1)),
     ("Pow PowByNatural FloatPow", 2, lambda reader, a, b: reader.power(a, b)),
     ("Abs abs", 1, lambda reader, a: reader.extreme("max", [a, (-a[0], a[1])])),
@@ -295,7 +304,7 @@ def _decimal(text: str) -> Ratio:
         number = simplest(float(text))
     if max(number.numerator.bit_length(), number.denominator.bit_length()) > MAX_BITS:
         raise DimError(f"a number of more than {MAX_BITS} bits")
-    return number.numerator, number.denominator
+    return nearest_double(number)
 
 
 def _text_argument(node: ast.Call, name: str) -> str:

@@ -8,7 +8,8 @@ from fractions import Fraction
 
 from graphflops.dims.atoms import is_real
 from graphflops.dims.division import ceil_div, floor_div, mod
-from graphflops.dims.expr import Dim, Expr, at_least
+from graphflops.dims.evaluation import evaluate
+from graphflops.dims.expr import Dim, Expr, at_least, build
 from graphflops.dims.relations import call, compare, dim_max, dim_min, same, where
 from graphflops.errors import DimError
 
@@ -23,10 +24,27 @@ Ratio = tuple[Dim, Dim]  # numerator and nonzero denominator; an integer denomin
 def simplest(number: float) -> Fraction:
     """What a floating constant stands for: the simplest fraction that rounds to it, else its shortest decimals.
 
-    A file that has 0.69999999999999996 means 0.7. Products round too: 0.7 * 10 is 7, not a little less.
+    A file that has 0.69999999999999996 means 0.7.
     """
     simple = Fraction(number).limit_denominator(SIMPLE)
     return simple if float(simple) == number else Fraction(repr(number))
+
+
+def nearest_double(number: Fraction) -> Ratio:
+    """A constant whose products are rounded as computers round them: 0.7 * 10 is 7, 0.7 * 90 a little less than 63.
+
+    A fraction of a power of two stays one: its products with sizes are exact.
+    """
+    if number.denominator & (number.denominator - 1) == 0:
+        return number.numerator, number.denominator
+    constant = call("double", abs(number.numerator), number.denominator)
+    return constant if number > 0 else -constant, 1
+
+
+def floored_product(size: Dim, factor: float) -> Dim:
+    """The product with a floating factor, rounded down."""
+    arithmetic = RatioArithmetic()
+    return arithmetic.floor(arithmetic.times((size, 1), nearest_double(simplest(factor))))
 
 
 class RatioArithmetic:
@@ -79,11 +97,13 @@ class RatioArithmetic:
         return numerators, below
 
     def floor(self, value: Ratio) -> Dim:
-        above, below = value
-        return floor_div(above, below)
+        above, below = _exact(value, 1)
+        down = floor_div(above, below)
+        known = evaluate(down, {})
+        return down if known is None else known
 
     def ceiling(self, value: Ratio) -> Dim:
-        above, below = value
+        above, below = _exact(value, -1)
         return ceil_div(above, below)
 
     def argument(self, value: Ratio) -> Dim:
@@ -104,6 +124,8 @@ class RatioArithmetic:
         return self.ratio(self.multiply(a[0], b[0]), self.multiply(a[1], b[1]))
 
     def divided(self, a: Ratio, b: Ratio) -> Ratio:
+        if is_real(b[0]):
+            return call("truediv", self.argument(a), self.argument(b)), 1
         return self.ratio(self.multiply(a[0], b[1]), self.multiply(a[1], b[0]))
 
     def remainder(self, a: Ratio, b: Ratio) -> Ratio:
@@ -116,7 +138,7 @@ class RatioArithmetic:
         times, below = exponent
         if (times, below) == (1, 2):
             return call("sqrt", self.argument(base)), 1
-        if below != 1:
+        if below != 1 or (isinstance(times, Expr) and not times.symbols):
             raise DimError("a fractional exponent")
         if isinstance(times, Expr):
             return call("pow", self.argument(base), times), 1
@@ -164,6 +186,27 @@ class RatioArithmetic:
             return round(Fraction(value[0], value[1]))
         argument = self.argument(value)
         return call("round", argument) if is_real(argument) else argument
+
+
+def _exact(value: Ratio, direction: int) -> Ratio:
+    """With a fraction for a floating factor that no rounding takes past an integer: down (1) or up (-1).
+
+    A product that would be an integer is rounded to it where the factor is off by at most 2**-54 of itself.
+    """
+    above, below = value
+    if isinstance(above, int) or len(above.terms) > 1:
+        return value
+    ((monomial, coefficient),) = above.terms.items()
+    real = [atom for atom in monomial if atom.real]
+    if len(real) != 1 or real[0].name != "double":
+        return value
+    numerator, denominator = real[0].args
+    assert isinstance(numerator, int)
+    assert isinstance(denominator, int)
+    rest = build({tuple(atom for atom in monomial if atom is not real[0]): coefficient})
+    error = Fraction(numerator / denominator) * denominator / numerator - 1
+    exact = error * direction >= -Fraction(1, 1 << 54) and at_least(rest, 0)
+    return (rest * numerator, below * denominator) if exact else value
 
 
 def _coefficients(dim: Dim) -> Sequence[int]:

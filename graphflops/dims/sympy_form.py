@@ -38,7 +38,12 @@ def _atom_to_sympy(atom: Atom) -> Any:
     if kind in COMPARISONS:
         relation = {"==": sympy.Eq, "!=": sympy.Ne, "<": sympy.Lt, "<=": sympy.Le}[kind]
         return sympy.Piecewise((1, relation(*args)), (0, True))
-    known = {"truediv": lambda a, b: a / b, "pow": sympy.Pow, "log2": lambda a: sympy.log(a, 2)}
+    known = {
+        "truediv": lambda a, b: a / b,
+        "double": lambda a, b: sympy.Float(a / b, 17),
+        "pow": sympy.Pow,
+        "log2": lambda a: sympy.log(a, 2),
+    }
     if atom.name in known:
         return known[atom.name](*args)
     if atom.name in REAL_FUNCTIONS:

@@ -15,6 +15,7 @@ from graphflops.exporters import pt2_schema as schema
 from graphflops.exporters.archive import Archive
 from graphflops.exporters.pt2_schema import decode
 from graphflops.exporters.pt2_values import LAYOUTS, OLD_CHECKPOINTS, dtype_of, named
+from graphflops.exporters.types import storage
 from graphflops.graph import Graph, Input, Node, Note, Ref
 from graphflops.tensor import TensorType
 
@@ -109,9 +110,11 @@ class Tables:
             return ""
         sizes, dtype = [size.as_int for size in meta.sizes], dtype_of(meta.dtype, "")
         is_sparse = named(LAYOUTS, meta.layout).startswith("sparse")
-        if ours.shape == tuple(sizes) and ours.dtype is dtype and is_sparse == (ours.nonzeros is not None):
-            return ""
-        return f"{'sparse ' * is_sparse}{dtype.name}{sizes}"
+        strides = [stride.as_int for stride in meta.strides]
+        repeated = storage(ours.shape, strides) if 0 in strides else None
+        if ours.shape != tuple(sizes) or ours.dtype is not dtype or is_sparse != (ours.nonzeros is not None):
+            return f"{'sparse ' * is_sparse}{dtype.name}{sizes}"
+        return "" if repeated == ours.stored else f"with strides {strides}"
 
     def _folder(self, kind: str) -> str:
         return f"{self._member.partition('models/')[0]}data/{kind}/"

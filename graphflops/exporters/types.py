@@ -197,7 +197,7 @@ def guards_of(codes: Iterable[str], inputs: Iterable[Input]) -> dict[str, Dim]:
         places = {_place(found) for found in _SIZE.finditer(code[:_LONGEST])}
         if len(code) > _LONGEST or not names.issuperset(place.partition("[")[0] for place in places):
             continue
-        plain = code.replace("torch.sym_", "")
+        plain = code.replace("torch.sym_", "").replace("math.", "")
         try:
             condition = parse_dim(_SIZE.sub(lambda found: f"Symbol({_place(found)!r})", plain))
         except DimError:

@@ -52,7 +52,8 @@ _NUMBERED = re.compile(r"[A-Za-z]\w*_\d{1,6}")  # as the analysis names sizes th
 class Binding(Struct):
     """The sizes of this analysis: given, assumed and recorded.
 
-    given: value of each bound symbol. inputs: program inputs whose recorded shape the user replaced.
+    given: value of each bound symbol. inputs: program inputs whose recorded shape the user replaced. contents: those of one
+        integer, which the user gives.
     awaited: sizes given under names that the analysis may create later, and the error if it does not.
     learned: data-dependent sizes of the file that the program computes from other sizes.
     hints: examples of the export. assumed: values of sizes that have neither an example nor a given value.
@@ -64,6 +65,7 @@ class Binding(Struct):
     hints: dict[str, int] = field(default_factory=dict)
     assumed: dict[str, int] = field(default_factory=dict)
     inputs: dict[str, TensorType] = field(default_factory=dict)
+    contents: dict[str, TensorType] = field(default_factory=dict)
     diagnostics: list[Diagnostic] = field(default_factory=list)
     _settled: dict[int, Value] = field(default_factory=dict)
 
@@ -74,8 +76,9 @@ class Binding(Struct):
 
     def value(self, graph: Graph, name: str) -> Value:
         """What the file records of a value, at the sizes given; None where it records nothing."""
-        if name in self.inputs and any(entry.name == name for entry in graph.inputs):
-            return self.inputs[name]
+        told = self.inputs.get(name) or self.contents.get(name)
+        if told is not None and any(entry.name == name for entry in graph.inputs):
+            return told
         recorded = graph.types.get(name)
         if not (self.given or self.learned) or recorded is None:
             return recorded  # type: ignore[return-value]
@@ -159,14 +162,18 @@ def bind(
     """Solve the sizes given for the program's symbols, and assume those that have no example, unless `assume` is False.
 
     dims: by symbol, scalar input, input axis `ids[1]`, or a pattern of them. inputs: whole shapes. A size that differs from
-    a number the program fixes replaces the input's shape; everything behind it is then derived again.
+    a number the program fixes replaces the input's shape; everything behind it is then derived again. A program whose types
+    are derived also takes the number that an input of one integer holds.
     Raises ModelError for names the program lacks, for sizes that contradict one another, and for wrong ranks.
     """
     binding = Binding(hints={name: s.hint for name, s in graph.symbols.items() if s.hint is not None})
     assumed = assumed_sizes(graph, binding.hints) if assume else {}
     recorded = {entry.name: graph.types.get(entry.name) for entry in graph.inputs if entry.role == "user"}
     sizes = _open_sizes(graph, recorded, {**assumed, **binding.hints})
-    given = {name: value for name, value in dims.items() if not _is_awaited(binding, sizes, name, value)}
+    if graph.declared is not None:
+        binding.contents = _numbers(recorded, dims, sizes)
+    named = {name: value for name, value in dims.items() if name not in binding.contents}
+    given = {name: value for name, value in named.items() if not _is_awaited(binding, sizes, name, value)}
     axes, binding.inputs = axes_of_inputs(recorded, inputs)
     binding.given, fixed = sizes.solved({**given, **axes})
     if graph.guards:  # what can be told now: other sizes may follow from those given
@@ -183,6 +190,7 @@ def bind(
         name: replace(tensor, shape=tuple(binding.bound(size) for size in tensor.shape))
         for name, tensor in binding.inputs.items()
     }
+    binding.given.update({name: dims[name] for name in binding.contents})
     binding.assumed = {name: size for name, size in assumed.items() if name not in binding.given}
     binding.diagnostics += outside(binding.given, graph.symbols)
     return binding
@@ -218,6 +226,18 @@ def _is_awaited(binding: Binding, sizes: OpenSizes, name: str, value: int) -> bo
     except ModelError as error:
         binding.awaited[name] = (value, str(error))
     return True
+
+
+def _numbers(types: Mapping[str, object], dims: Mapping[str, int], sizes: OpenSizes) -> dict[str, TensorType]:
+    """The inputs of one integer that is given, with it; a name that a size has is that of the size."""
+    found = {}
+    for name, value in dims.items():
+        typed = types.get(name)
+        if not isinstance(typed, TensorType) or typed.dtype.kind not in ("int", "uint") or sizes.places(name):
+            continue
+        if typed.shape in ((), (1,)):
+            found[name] = replace(typed, value=(value,) if typed.shape else value)
+    return found
 
 
 def axes_of_inputs(

@@ -10,7 +10,7 @@ import math
 from collections.abc import Container, Iterator, Mapping, Sequence
 
 from graphflops.cost import Value
-from graphflops.dims import Dim, Expr, differ, evaluate_all, symbol
+from graphflops.dims import Dim, Expr, arguments, differ, dim_min, evaluate_all, same, symbol
 from graphflops.errors import shown
 from graphflops.exporters.types import STORED
 from graphflops.graph import Graph, Node, Ref
@@ -62,6 +62,8 @@ class Claims:
             return len(numbers) == 2 and not math.isclose(*numbers)
         if differ(ours, recorded):
             return True
+        if isinstance(ours, Expr) and _is_within(ours, recorded):
+            return False
         if not isinstance(ours, Expr) and not isinstance(recorded, Expr):
             return False
         now, then = evaluate_all((ours, recorded), self._examples)
@@ -107,6 +109,16 @@ class Claims:
                 sizes = {value for value, kind in graph.types.items() if kind is symbol(name)}
                 if not _is_asserted(graph, sizes, most):
                     yield node, f"{name} is at most {most:,} in the file, and the program does not assert it"
+
+
+def _is_within(ours: Expr, recorded: Dim) -> bool:
+    """Whether a size is the recorded one up to a limit, within which the program may assert that it lies."""
+    limits = ((ours.terms.get((atom,), 0), atom) for atom in ours.atoms() if atom.kind == "min")
+    return any(
+        factor > 0 and same(ours + factor * (size - dim_min(*arguments(atom))), recorded)
+        for factor, atom in limits
+        for size in arguments(atom)
+    )
 
 
 def paired(ours: Value, recorded: Value) -> Iterator[tuple[int | None, Dim, Dim]]:

@@ -32,6 +32,7 @@ from graphflops.tensor import BFLOAT16, FLOAT16, FLOAT32, TensorType, UnknownTyp
 Resolve = Callable[[Any, Mapping[str, Value]], Any]
 
 
+_KEPT_BY_DEVICE = frozenset({"normalisation", "attention", "dropout"})
 _EXPORT_DYNAMIC = "a size is fixed in the program: export it with dynamic shapes"
 
 
@@ -76,7 +77,10 @@ class Reconciler:
             for axis, size, known in paired(derived, recorded):
                 told = {} if placeholders_in((known,)) else told_by(size, known, priced.placeholders)
                 names.update(told)
-                problem = self.claims.problem(node, graph, name, axis, known) if told and name else ""
+                is_of_data = (
+                    bool(told) and node.operator.kind != "normalisation"
+                )  # devices keep statistics or not
+                problem = self.claims.problem(node, graph, name, axis, known) if is_of_data and name else ""
                 if problem and name in graph.used and not self.derives:
                     self.say("GF127", node, problem)
         for placeholder in sorted(priced.placeholders - names.keys()):
@@ -208,7 +212,8 @@ class Reconciler:
                     recorded = self.binding.value(graph, name)
                 is_held = is_step and _is_smaller(recorded, ours)
                 is_known = ours is not None or priced.state != "unknown"
-                is_compared = is_known and (name in graph.used or is_held)
+                is_fixed = node.operator.kind not in _KEPT_BY_DEVICE
+                is_compared = is_known and (is_fixed or name in graph.used or is_held)
                 chosen = autocast or (index > 0 and _is_wide_statistic(node, ours, recorded))
                 value = self._agreed(node, ours, recorded, chosen, is_compared)
             values[name] = value
@@ -294,8 +299,8 @@ class Reconciler:
         """Chooses one of two different types and adds a diagnostic.
 
         There is no diagnostic for an element type that is `chosen`, by autocasting or by a device (norms of 16 bits keep
-        statistics in float32 on a GPU), nor for a result without users (`used` is False): there, kernels of different
-        devices keep different statistics and workspaces.
+        statistics in float32 on a GPU), nor where `used` is False: results without users of operators for which kernels of
+        different devices keep different statistics and workspaces.
         """
         if self.binding.moved:
             return recorded if ours is None else ours

@@ -55,11 +55,11 @@ def while_loop(
     condition: Region, body: Region, carried: tuple[Value, ...], additional_inputs: tuple[Value, ...] = ()
 ) -> Estimate:
     """The body once per iteration, a data-dependent number; the condition once more than the body."""
-    operands = (*carried, *additional_inputs)
     trips = data_dependent("while_loop_trips")
-    turn = body(*operands)
+    turn = _later_turn(body, carried, additional_inputs)
     _require_kept(carried, turn.out)
-    return Estimate(turn.out, writes=(), regions=((turn, trips), (condition(*operands), trips + 1)))
+    asked = condition(*carried, *additional_inputs)
+    return Estimate(turn.out, writes=(), regions=((turn, trips), (asked, trips + 1)))
 
 
 @rule("higher_order.scan")
@@ -72,11 +72,25 @@ def scan(
     """The body once per slice of the first axis; the results of all iterations are stacked."""
     require(bool(xs) and xs[0].rank > 0, "scan needs something to scan over")
     length = xs[0].shape[0]
-    turn = combine(*init, *(_first(x) for x in xs), *additional_inputs)
+    turn = _later_turn(combine, init, (*(_first(x) for x in xs), *additional_inputs))
     carried, stacked = turn.out[: len(init)], turn.out[len(init) :]
     _require_kept(init, carried)
     out = (*carried, *(_stacked(value, length) for value in stacked))
     return Estimate(out, writes=(), regions=((turn, length),))
+
+
+def _later_turn(body: Region, carried: tuple[Value, ...], others: tuple[Value, ...]) -> RegionRun:
+    """A turn after the first one: what a turn hands on wants a gradient in the next one if it does in its own results."""
+    turn = body(*carried, *others)
+    later = {
+        place: replace(before, requires_grad=True)
+        for place, (before, after) in enumerate(zip(carried, turn.out, strict=False))
+        if isinstance(before, TensorType) and isinstance(after, TensorType)
+        if before.requires_grad < after.requires_grad
+    }
+    if not later:
+        return turn
+    return _later_turn(body, tuple(later.get(place, x) for place, x in enumerate(carried)), others)
 
 
 def _require_kept(before: Sequence[Value], after: Sequence[Value]) -> None:

@@ -135,14 +135,18 @@ def add_product(
 
 @backward("aten.mv", "aten.dot", "aten.vdot", "aten.addmv", "aten.matmul", "aten.linalg_matmul", "aten.inner")
 def product_gradients(call: ForwardCall) -> Estimate:
-    """The gradient of a factor repeats the product; next to a vector it is an outer product: a multiplication per pair."""
+    """The gradient of a factor repeats the product; next to a vector it is an outer product: a multiplication per pair.
+
+    A vector before a matrix is multiplied as a matrix of one row.
+    """
     given, forward = call.arguments, call.estimate
     grad = only_result(forward)
     once = flops_of(1, grad.dtype)
     matrix: Dim = 0
     vector: Dim = forward.vector_flops if "base" in call.wants else 0
+    is_row = given["a"].rank == 1 and given["b"].rank == 2
     for name, other in (("a", given["b"]), ("b", given["a"])):
-        if name in call.wants and other.rank < 2:
+        if name in call.wants and other.rank < 2 and not is_row:
             pairs = floor_div(forward.matrix_flops, once) if other.rank and given[name].rank else grad.numel
             vector += (6 if grad.dtype.kind == "complex" else 1) * pairs
         elif name in call.wants:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from msgspec.structs import replace
 
 from graphflops.cost import Estimate
-from graphflops.dims import Dim, differ, dim_max, dim_min, floor_div, meet, prod, simplest, total
+from graphflops.dims import Dim, differ, dim_max, dim_min, floored_product, meet, prod, total
 from graphflops.rules.operands import Operands, takes
 from graphflops.rules.reduce import operand_gradient
 from graphflops.rules.registry import ForwardCall, backward, require, rule
@@ -25,11 +25,8 @@ Work = Callable[[Sizes, Sizes], Dim]  # operations of one channel, from input an
 
 
 def scaled(size: Dim, factor: float) -> Dim:
-    """The size times the factor, rounded down; a symbolic size times the factor's simplest fraction."""
-    if isinstance(size, int):
-        return math.floor(size * factor)
-    ratio = simplest(factor)
-    return floor_div(size * ratio.numerator, ratio.denominator)
+    """The size times the factor, rounded down."""
+    return math.floor(size * factor) if isinstance(size, int) else floored_product(size, factor)
 
 
 def tapped(taps: int) -> Work:

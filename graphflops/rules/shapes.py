@@ -266,12 +266,12 @@ def replaced(shape: Shape, place: int, *sizes: Dim) -> Shape:
 def kept_by_slice(size: Dim, start: Dim | None, end: Dim | None, step: Dim = 1) -> Dim:
     """How many positions a slice keeps.
 
-    A bound is taken to lie within a size that is not known, but a literal end past 1 may lie behind it, and a literal start
-    that counts more than 1 from the end before it: the last 4,096 keys of a cache are all of a shorter one.
+    An end past 1 may lie behind a size that is not known. A start is taken to lie within it, but for a literal one that
+    counts more than 1 from the end: the last 4,096 keys of a cache are all of a shorter one.
     """
     first = 0 if start is None else _bound(size, start)
     last = size if end is None else _bound(size, end)
-    if isinstance(last, int) and last > 1 and isinstance(size, Expr):
+    if isinstance(last, Expr) or (last > 1 and isinstance(size, Expr)):
         last = dim_min(last, size)
     length = last - first
     if isinstance(start, int) and start < -1 and isinstance(first, Expr):

@@ -102,6 +102,30 @@ def test_sizes_are_refused_where_torch_refuses_them(quarters, tmp_path: Path) ->
             assert takes(model, **{"pair_mask_1[0]": length}) is torch_takes(run, 8, length) is (length > 5)
 
 
+class Third(torch.nn.Module):
+    def forward(self, x):
+        return x.new_ones(int(0.29 * x.shape[0]), x.shape[0] // 2, int(x.shape[0] ** 0.5))
+
+
+def test_numbers_that_python_computed_of_a_size_are_kept(tmp_path: Path) -> None:
+    """torch asks that the first and the last be 2 and 3, as they are of 9 and 10 rows."""
+    program = torch.export.export(Third(), (torch.rand(9, 2),), dynamic_shapes=({0: AUTO},))
+    if not getattr(program, "_guards_code", None):
+        pytest.skip("torch keeps guards from 2.9 on")
+    run = program.module()
+    for model in forms(program, tmp_path):
+        for rows in (8, 11, 100):
+            with pytest.raises(AssertionError, match=r"math\.trunc"):
+                run(torch.rand(rows, 2))
+            with pytest.raises(ModelError, match=r"exported for trunc\(.* which torch checks"):
+                analyze(model, dims={"x[0]": rows})
+        assert (
+            run(torch.rand(10, 2)).shape
+            == analyze(model, dims={"x[0]": 10}).rows[-1].outputs[0].type.shape
+            == (2, 5, 3)
+        )
+
+
 def test_sweeps_and_saved_reports_are_held_to_them(quarters, tmp_path: Path) -> None:
     saved = tmp_path / "report.json"
     saved.write_bytes(analyze(quarters).to_json())

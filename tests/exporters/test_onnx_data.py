@@ -10,11 +10,13 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from graphflops import analyze
 from graphflops.attention.constants import array_of
-from graphflops.errors import FileError
+from graphflops.errors import FileError, ModelError
 from graphflops.exporters import load
 from graphflops.exporters.onnx_graph import Program
 from graphflops.graph import Graph, Origin
+from tests.exporters.onnx_files import model, value
 
 RNG = np.random.default_rng(0)
 NUMBERS = {
@@ -122,3 +124,28 @@ def test_a_file_that_has_changed(tmp_path: Path) -> None:
     graph = graph_of(model_of([raw(NUMBERS["float32"], "x")]), tmp_path / "model.onnx")
     (tmp_path / "model.onnx").write_bytes(b"\x08\x0a" + b"\xff" * 50)
     assert contents(graph, "x") is None
+
+
+@pytest.mark.parametrize("sizes", [(), (1,)])
+@pytest.mark.parametrize("largest", [2, 5])
+def test_the_number_that_an_input_holds_is_given_by_its_name(
+    sizes: tuple[int, ...], largest: int, tmp_path: Path
+) -> None:
+    """The k largest of 7 numbers, or the numbers from 0 to k."""
+    first = (
+        ("TopK", ["x", "k"], ["z", "i"], {"axis": 0}) if sizes else ("Range", ["zero", "k", "one"], ["z"], {})
+    )
+    then = ("Shape", ["z"], ["y"], {})
+    nodes = [helper.make_node(name, given, made, **more) for name, given, made, more in (first, then)]
+    stored = [
+        helper.make_tensor(name, TensorProto.INT64, (), [number])
+        for name, number in (("zero", 0), ("one", 1))
+    ]
+    inputs = [value("x", (7,)), value("k", sizes, TensorProto.INT64)]
+    made = model(nodes, inputs, [helper.make_empty_tensor_value_info("y")], stored)
+    (tmp_path / "a.onnx").write_bytes(made.SerializeToString())
+    report = analyze(tmp_path / "a.onnx", dims={"k": largest})
+    assert report.rows[0].outputs[0].type.shape == (largest,)  # type: ignore[union-attr]
+    assert report.symbols["k"].given_by == "user"
+    with pytest.raises(ModelError, match="q: no such size"):
+        analyze(tmp_path / "a.onnx", dims={"q": largest})

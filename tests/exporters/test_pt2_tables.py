@@ -59,6 +59,7 @@ EXPRESSION = {"sizes": [{"as_expr": {"expr_str": "s0"}}, {"as_int": 8}]}
         (EXPRESSION, "float32[None, 8] in the table"),
         ({"dtype": 6}, "float16[8, 8] in the table"),
         ({"layout": 1}, "sparse float32[8, 8] in the table"),
+        ({"strides": [{"as_int": 0}, {"as_int": 1}]}, "with strides [0, 1] in the table"),
     ],
 )
 @pytest.mark.parametrize(("module", "config"), [(Layers, WEIGHTS_CONFIG), (Constants, CONSTANTS_CONFIG)])
@@ -67,6 +68,22 @@ def test_tables(tmp_path: Path, module: Any, config: str, fields: dict[str, Any]
     for name in names:
         found = said(tmp_path, changed(members(module, 8), config, name, **fields))
         assert [says in text and text.startswith(name) for text in found] == [True] * bool(says)
+
+
+def test_a_row_that_only_the_program_repeats(tmp_path: Path) -> None:
+    content = opened(members(Layers, 8))
+    graph_of(content)["tensor_values"]["p_second_weight"]["strides"][0] = {"as_int": 0}
+    (text,) = said(tmp_path, with_json(members(Layers, 8), content))
+    assert text.endswith("with strides [8, 1] in the table of stored weights")
+
+
+def test_a_row_that_is_repeated_in_memory(tmp_path: Path) -> None:
+    layer = torch.nn.Linear(8, 4, bias=False)
+    layer.weight = torch.nn.Parameter(torch.ones(1, 8).expand(4, 8))
+    torch.export.save(torch.export.export(layer, (torch.ones(2, 8),)), tmp_path / "a.pt2")
+    report = analyze(tmp_path / "a.pt2")
+    assert not contradictions(report)
+    assert report.parameter_dtypes == {"float32": 8 * 4}  # bytes of one row
 
 
 def test_a_weight_that_the_program_records_by_a_symbol(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from graphflops import analyze
+from graphflops.dims import evaluate
 from graphflops.report.contradictions import contradictions
 from tests.exporters.build import call, graph, meta, program, save, size, tensor
 
@@ -163,6 +164,34 @@ def test_one_size_of_different_data(tmp_path: Path) -> None:
     assert found(tmp_path, [zeros, places("x", "y"), places("z", "w"), add], values) == [("GF127", "w")]
 
 
+def test_a_result_that_nothing_uses_takes_memory(tmp_path: Path) -> None:
+    """The places of sorted numbers are as many as these."""
+    sort = call(
+        "torch.ops.aten.sort.default",
+        tensor("x"),
+        {"as_int": 0},
+        {"as_bool": False},
+        out=[tensor("y"), tensor("i")],
+        name="y",
+    )
+    values = {"x": meta(8), "y": meta(8), "i": meta(8, dtype=5)}
+    assert found(tmp_path, [sort], values) == []
+    assert found(tmp_path, [sort], values | {"i": meta(1, dtype=5)}) == [("GF102", "y")]
+
+
+class Statistics(torch.nn.Module):
+    def forward(self, x: torch.Tensor, mean: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return torch.native_batch_norm(x, None, None, mean, mean, False, 0.1, 1e-5)
+
+
+def test_statistics_that_a_device_does_not_keep(tmp_path: Path) -> None:
+    """A CPU returns none in inference, a GPU those of all channels: neither depends on data."""
+    torch.export.save(
+        torch.export.export(Statistics(), (torch.ones(2, 3, 4), torch.ones(3))), tmp_path / "a.pt2"
+    )
+    assert not contradictions(analyze(tmp_path / "a.pt2"))
+
+
 class Counts(torch.nn.Module):
     """Sizes that depend on data: one that is fixed by a check, one that is bounded."""
 
@@ -186,6 +215,34 @@ def test_what_torch_says_of_data_is_asserted(tmp_path: Path) -> None:
         report = analyze(tmp_path / "a.pt2")
         assert not contradictions(report)
         assert str(report.totals.cost.matrix_flops) == "18*u1 + 60"  # 2 * 5 * 2 * 3; 2 * u1 * 3 * 3
+
+
+class Rows(torch.nn.Module):
+    """The first n rows, of which the program asserts that there are more than 1, or as many in the input."""
+
+    def forward(self, x: torch.Tensor, n: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        some, within = n.unbind()
+        first, other = some.item(), within.item()
+        torch._check(first >= 2)
+        torch._check(first <= 20)
+        torch._check(other >= 0)
+        torch._check(other <= x.shape[0])
+        return x[:first] * 2, x[:other] * 2
+
+
+@pytest.mark.parametrize("is_open", [False, True])
+def test_an_end_of_a_slice_lies_behind_the_axis_unless_the_program_asserts_otherwise(
+    tmp_path: Path, is_open: bool
+) -> None:
+    rows = torch.export.Dim("rows", min=3, max=100) if is_open else None
+    arguments = torch.ones(10, 4), torch.tensor([5, 6])
+    exported = torch.export.export(Rows(), arguments, dynamic_shapes=({0: rows}, None))
+    torch.export.save(exported, tmp_path / "a.pt2")
+    report = analyze(tmp_path / "a.pt2")
+    assert not contradictions(report)
+    first, other = (row.outputs[0].type.shape[0] for row in report.rows if row.op == "aten.mul.Tensor")
+    counts = {"u0": 15, "u1": 7, **{name: 10 for name in report.symbols if name[0] == "s"}}
+    assert [evaluate(size, counts) for size in (first, other)] == [10, 7]
 
 
 @pytest.mark.parametrize(("rows", "said"), [(f"Mul(Integer(64), {U0})", []), (U0, [("GF102", "y")])])

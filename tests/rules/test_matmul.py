@@ -185,6 +185,8 @@ def test_gradients_of_powers_and_chains_are_two_products_each() -> None:
         ("aten.inner.default", (3, 4), (5, 4), "ab", 2 * 2 * 3 * 4 * 5, 0),
         ("aten.inner.default", (), (5,), "a", 0, 5),
         ("aten.matmul.default", (6, 3, 4), (4,), "ab", 2 * 6 * 3 * 4, 6 * 3 * 4),
+        ("aten.matmul.default", (4,), (6, 4, 5), "ab", 2 * 6 * 4 * 5, 6 * 4 * 5),
+        ("aten.matmul.default", (4,), (4, 5), "ab", 2 * (2 * 4 * 5), 0),  # torch runs it as (1, 4) by (4, 5)
         ("aten.matmul.default", (6, 3, 4), (4, 5), "ab", 2 * 2 * 6 * 3 * 4 * 5, 0),
     ],
 )
