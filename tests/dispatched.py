@@ -39,7 +39,8 @@ for kernels, names in {
     "matmul": "mm addmm bmm baddbmm addbmm mv addmv dot",
     "reduction": "sum mean amax amin aminmax max min var std var_mean logsumexp linalg_vector_norm prod argmax norm nansum "
     "std_mean",
-    "sort": "sort topk bucketize searchsorted",
+    "sort": "topk bucketize searchsorted",
+    "simple simple simple simple sort": "sort",  # short rows in place: values copied, places counted and copied, Sort.cpp
     "scan": "cumsum cumprod cummax cummin logcumsumexp",
     "normalization": "native_layer_norm native_batch_norm native_batch_norm_backward",
     "normalization reduction": "native_layer_norm_backward",  # layer_norm_kernel.cu of ATen
@@ -122,8 +123,8 @@ MOVED_OTHERWISE = {
         "binary_cross_entropy_with_logits cdist constant_pad_nd conv1d conv2d conv3d conv_transpose1d "
         "conv_transpose2d count_nonzero cross_entropy_loss dropout embedding feature_dropout gather "
         "group_norm gru_cell hinge_embedding_loss huber_loss index index_add index_copy index_reduce "
-        "index_select instance_norm log_sigmoid lstm_cell masked_fill masked_scatter mse_loss nll_loss_nd pad "
-        "rms_norm roll scatter scatter_add scatter_reduce slice_scatter smooth_l1_loss take take_along_dim "
+        "index_select instance_norm log_sigmoid lstm_cell masked_fill masked_scatter mse_loss msort nll_loss_nd pad "
+        "rms_norm roll scatter scatter_add scatter_reduce slice_scatter smooth_l1_loss sort take take_along_dim "
         "trace upsample_bicubic2d "
     ),
     "backward": (
