@@ -53,8 +53,9 @@ def imported(*args: str) -> set[str]:
 def test_what_is_imported() -> None:
     heavy = {"torch", "networkx", "onnx", "numpy", "sympy", "tqdm", "msgspec", "graphflops.report"}
     assert imported("--help").isdisjoint(heavy)
+    heavy.remove("msgspec")  # it makes the records of the options
     assert imported("analyze", "--help").isdisjoint(heavy)
-    heavy -= {"msgspec", "graphflops.report"}
+    heavy.remove("graphflops.report")
     assert imported("analyze", MODEL, "--format", "json").isdisjoint(heavy)
     assert imported("analyze", MODEL, "--format", "csv").isdisjoint(heavy)
     assert imported("analyze", MODEL).isdisjoint(heavy)

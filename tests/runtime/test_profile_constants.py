@@ -64,4 +64,4 @@ def test_rows_have_the_rate_of_the_elements_that_they_were_made_with() -> None:
 def test_kernels_of_each_family_have_a_table_that_any_variant_falls_back_to() -> None:
     found = [(attention(heads, 128), heads * 1e-4) for heads in range(1, 9)]
     tables = fitted(found, CPU)
-    assert {"attention", "attention.32", "attention.efficient.forward.32"} == {*tables}
+    assert {"attention", "attention.32", "attention.efficient.narrow.forward.32"} == {*tables}
