@@ -22,7 +22,9 @@ def test_importing_the_package_imports_nothing_heavy():
 
 
 def test_the_rules_need_nothing_heavy():
-    assert imported("from graphflops.rules import find; find('aten.mm')") == {"msgspec"}  # of which records are made
+    assert imported("from graphflops.rules import find; find('aten.mm')") == {
+        "msgspec"
+    }  # of which records are made
 
 
 def test_a_file_is_analyzed_without_torch_networkx_or_onnx():
