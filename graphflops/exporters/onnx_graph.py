@@ -69,9 +69,8 @@ from graphflops.ops.operator import onnx_spelling
 from graphflops.tensor import TensorType
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping
 
-    from graphflops.cost import Value
     from graphflops.dims import Dim
 
 _OLDEST_IR_WITH_DEFAULTS = 4  # before it, every initializer had to be listed as an input
@@ -86,9 +85,8 @@ class Program:
         self.sizes = Sizes()
         self.places = OnnxPlaces()
         self.names = Names()
-        self.functions = (
-            Functions(model.functions) if model.functions else None
-        )  # None for the many files without
+        # None for the many files that define no function.
+        self.functions = Functions(model.functions) if model.functions else None
         self.inputs: list[Input] = []
         self.types: dict[str, Type | Scalar] = {}
         self.root = Body()
@@ -129,7 +127,7 @@ class Program:
             origin=origin,
             name=checked(proto.name),
             declared=Declared(self.root.declared, self.sizes),
-            fallback_types=_fallback_types,
+            fallback_types=inferred,
             notes=tuple(note for notes in self._notes.values() for note in notes),
             contents=contents_of(origin.path, self._protos),
         )
@@ -257,7 +255,7 @@ class Program:
             name=name,
             captures=tuple(body.captures),
             declared=Declared(body.declared, self.sizes),
-            fallback_types=_fallback_types,
+            fallback_types=inferred,
         )
         self._calls[graph] = len(body.nodes) + sum(
             self._calls[part] for node in body.nodes for _, value in node.kwargs for part in graphs_in(value)
@@ -392,8 +390,3 @@ class Program:
             for captured in graph.captures:
                 self.names.use(captured, scope.body)
         return (value,)
-
-
-def _fallback_types(node: Node, operands: Sequence[Value]) -> Sequence[Value]:
-    """Types of a call's results by onnx's own inference."""
-    return inferred(node, operands)
