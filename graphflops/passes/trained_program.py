@@ -25,7 +25,14 @@ _LABELS = "labels"  # what the loss compares the first result with
 
 def trained_program(graph: Graph, training: Training) -> Graph:
     """The program as it is trained; ModelError where an option names nothing in it, or does not go with it."""
-    _refuse_onnx(graph, training)
+    options = {
+        "--lora": training.lora_rank > 0,
+        "--precision": training.precision is not None,
+        "--loss cross-entropy": training.loss == "cross-entropy",
+    }
+    adding = next((option for option, is_given in options.items() if is_given), None)
+    if adding and graph.declared is not None:
+        raise ModelError(f"{adding} takes a program of torch.export, whose calls are those of PyTorch")
     if training.lora_rank:
         graph = with_adapters(graph, training.lora_rank, training.lora_modules)
     graph = with_checkpoints(_with_gradients(graph, training), training.recompute)
@@ -35,18 +42,6 @@ def trained_program(graph: Graph, training: Training) -> Graph:
         leaves = {entry.name for entry in graph.inputs if _wants(graph.types.get(entry.name))}
         graph = at_precision(graph, training.precision, leaves)
     return with_cross_entropy(graph) if training.loss == "cross-entropy" else graph
-
-
-def _refuse_onnx(graph: Graph, training: Training) -> None:
-    """ModelError for the options that add calls of PyTorch's operators to the program."""
-    options = {
-        "--lora": training.lora_rank > 0,
-        "--precision": training.precision is not None,
-        "--loss cross-entropy": training.loss == "cross-entropy",
-    }
-    given = next((option for option, is_given in options.items() if is_given), None)
-    if given and graph.declared is not None:
-        raise ModelError(f"{given} takes a program of torch.export, whose calls are those of PyTorch")
 
 
 def _with_gradients(graph: Graph, training: Training) -> Graph:
@@ -128,24 +123,26 @@ def with_adapters(graph: Graph, rank: int, modules: Sequence[str]) -> Graph:
         entry.name: entry.target.rpartition(".")[0] for entry in graph.inputs if entry.role == "parameter"
     }
     layers = {
-        node.name: targets[weight]
+        node.name: targets[name]
         for node in graph.nodes
-        if (weight := _weight(node)) in targets and _is_linear(node, graph.types)
+        if (name := _weight(node)) in targets and _is_linear(node, graph.types)
     }
     wanted = chosen("--lora", modules, list(layers.values()), "no linear layers")
-    inputs, nodes, types = list(graph.inputs), [], dict(graph.types)
-    made: set[str] = set()
+    inputs, nodes, made = list(graph.inputs), [], set[str]()
+    types: dict[str, Any] = dict(graph.types)
     for node in graph.nodes:
         layer = layers.get(node.name)
         if layer not in wanted:
             nodes.append(node)
             continue
-        nodes += _adapted(node, types, rank)
+        nodes += _adapted(node, types)
         if layer not in made:
             made.add(layer)
-            for name, value, target in zip(_names(node), _factors(node, types, rank), _LORA, strict=True):
+            weight: TensorType = types[_weight(node) or ""]
+            outs, ins = weight.shape
+            for name, shape, target in zip(_names(node), ((rank, ins), (outs, rank)), _LORA, strict=True):
                 inputs.append(Input(name, "parameter", f"{layer}{target}"))
-                types[name] = value
+                types[name] = TensorType(shape, weight.dtype, requires_grad=True)
     return replace(graph, inputs=tuple(inputs), nodes=tuple(nodes), types=types)
 
 
@@ -167,15 +164,7 @@ def _names(node: Node) -> tuple[str, str]:
     return f"{weight}_lora_A", f"{weight}_lora_B"
 
 
-def _factors(node: Node, types: dict[str, Any], rank: int) -> tuple[TensorType, TensorType]:
-    weight = types[_weight(node) or ""]
-    outs, ins = weight.shape
-    shapes = ((rank, ins), (outs, rank))
-    first, second = (TensorType(shape, weight.dtype, requires_grad=True) for shape in shapes)
-    return first, second
-
-
-def _adapted(node: Node, types: dict[str, Any], rank: int) -> Iterator[Node]:
+def _adapted(node: Node, types: dict[str, Any]) -> Iterator[Node]:
     """The layer's call and those of its adapter; the last one has the layer's result."""
     (result,) = node.outputs
     x = node.arguments()["a"]
@@ -198,13 +187,19 @@ def with_cross_entropy(graph: Graph) -> Graph:
 
     Classes are the last axis; of images (batch, classes, height, width, ...) the second one.
     """
-    logits = next((name for name in graph.seeds if _are_logits(graph.types.get(name))), None)
-    if logits is None:
+    results = ((name, graph.types.get(name)) for name in graph.seeds)
+    logits, value = next(
+        (
+            (name, x)
+            for name, x in results
+            if isinstance(x, TensorType) and x.dtype.kind == "float" and x.rank > 1
+        ),
+        ("", None),
+    )
+    if value is None:
         raise ModelError(
             "--loss cross-entropy: no result of the program is a floating tensor with classes along an axis"
         )
-    value = graph.types[logits]
-    assert isinstance(value, TensorType)
     axis = 1 if value.rank > 3 else value.rank - 1
     rows = (*value.shape[:axis], *value.shape[axis + 1 :])
     types = {**graph.types, _LABELS: TensorType(rows, INT64)}
@@ -224,7 +219,3 @@ def with_cross_entropy(graph: Graph) -> Graph:
         outputs=(*graph.outputs, Output(Ref("loss"), "loss")),
         types=types,
     )
-
-
-def _are_logits(value: Any) -> bool:
-    return isinstance(value, TensorType) and value.dtype.kind == "float" and value.rank >= 2
