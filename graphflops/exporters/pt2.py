@@ -35,7 +35,18 @@ def read(path: Path | str, model: str | None = None) -> Graph:
     Raises FileError, in one line, for anything that is not such a file.
     """
     with Archive(path) as archive:
-        name = _choose(archive, model)
+        found = programs(archive)
+        if not found:
+            raise FileError(f"{archive}: {_other_archive(archive.names)}")
+        names = ", ".join(shown(name) for name in list(found)[:20]) + (", ..." if len(found) > 20 else "")
+        if model is not None:
+            if model not in found:
+                raise FileError(f"{archive}: holds no program {shown(model)}; it holds {names}")
+            name = found[model]
+        else:
+            if len(found) > 1:
+                raise FileError(f"{archive}: holds several programs: choose one with --model ({names})")
+            name = next(iter(found.values()))
         was_collecting = gc.isenabled()
         gc.disable()  # nothing here is garbage yet, and a collection walks every object of a large program
         try:
@@ -84,20 +95,6 @@ def _refuse_two_tables(archive: Archive, member: str) -> None:
 
 def _two_programs(one: str, other: str, *_: str) -> str:
     return f"holds {shown(one)} and {shown(other)}, and torch may read either: export the model again"
-
-
-def _choose(archive: Archive, model: str | None) -> str:
-    found = programs(archive)
-    if not found:
-        raise FileError(f"{archive}: {_other_archive(archive.names)}")
-    names = ", ".join(shown(name) for name in list(found)[:20]) + (", ..." if len(found) > 20 else "")
-    if model is not None:
-        if model not in found:
-            raise FileError(f"{archive}: holds no program {shown(model)}; it holds {names}")
-        return found[model]
-    if len(found) > 1:
-        raise FileError(f"{archive}: holds several programs: choose one with --model ({names})")
-    return next(iter(found.values()))
 
 
 def _other_archive(names: frozenset[str]) -> str:

@@ -86,17 +86,14 @@ class Sources:
         """Path and type of the innermost module of a stack: entries `key,path,type` separated by `;`."""
         known = self._places.get(stack)
         if known is None:
-            known = self._places[stack] = self._innermost_module(stack)
+            path = kind = ""
+            for entry in stack.split(";"):
+                _, _, described = entry.partition(",")
+                recorded, _, recorded_type = described.rpartition(",")
+                path, kind = module_path(recorded), recorded_type
+                self.modules.setdefault(path, kind)
+            known = self._places[stack] = (path, kind)
         return known
-
-    def _innermost_module(self, stack: str) -> tuple[str, str]:
-        path = kind = ""
-        for entry in stack.split(";"):
-            _, _, described = entry.partition(",")
-            recorded, _, recorded_type = described.rpartition(",")
-            path, kind = module_path(recorded), recorded_type
-            self.modules.setdefault(path, kind)
-        return path, kind
 
 
 def module_path(recorded: str) -> str:
@@ -248,7 +245,14 @@ def with_modules(
     if not any(output.role == "gradient" for output in outputs) or any(node.module for node in nodes):
         return tuple(nodes)
     operands = {node.name: [name for _, name in node.uses()] for node in nodes}
-    flow = _Flow(_owners(inputs), _forward(nodes, operands, outputs))
+    # names of the calls that lead to the loss, a user output or a mutation
+    wanted = {name for output in outputs if output.role != "gradient" for name in _names(output)}
+    forward = set()
+    for node in reversed(nodes):
+        if any(name in wanted for name in node.outputs if name is not None):
+            forward.add(node.name)
+            wanted.update(operands[node.name])
+    flow = _Flow(_owners(inputs), frozenset(forward))
     leads = _leads(nodes, operands, outputs)
     placed = []
     for node in nodes:
@@ -290,19 +294,6 @@ class _Flow:
         if node.name not in self.forward:
             known = [entry for entry in known if entry[1]] or known
         return max(known)[2] if known else ""
-
-
-def _forward(
-    nodes: Sequence[Node], operands: Mapping[str, Sequence[str]], outputs: Iterable[Output]
-) -> frozenset[str]:
-    """Names of the calls that lead to the loss, a user output or a mutation."""
-    wanted = {name for output in outputs if output.role != "gradient" for name in _names(output)}
-    forward = set()
-    for node in reversed(nodes):
-        if any(name in wanted for name in node.outputs if name is not None):
-            forward.add(node.name)
-            wanted.update(operands[node.name])
-    return frozenset(forward)
 
 
 def _leads(

@@ -116,8 +116,6 @@ def with_checkpoints(graph: Graph, patterns: Sequence[str]) -> Graph:
 
 def _matched_modules(graph: Graph, patterns: Sequence[str]) -> set[str]:
     """Paths of the modules that the patterns match among those that are called."""
-    if not patterns:
-        return set()
     called = {node.module for node in graph.nodes if node.module}
     paths = {path for module in called for path in (*modules_around(module), module)}
     found: set[str] = set()

@@ -75,15 +75,12 @@ class Claims:
         if recorded == 0 and any(place.startswith(STORED) for entry in known for place in entry.where):
             return False  # torch records that a sparse input stores nothing
         if now is None or then is None:
-            if self._is_stray(ours, recorded):
+            # whether one of two sizes has a symbol of no input, which the other does not have
+            one, other = (size.symbols if isinstance(size, Expr) else set() for size in (ours, recorded))
+            if one <= self._symbols.keys() and any(map(self.is_free, one ^ other)):
                 return True
             now, then = evaluate_all((ours, recorded), {**self._made_up, **self._examples})
         return now is not None and then is not None and now != then
-
-    def _is_stray(self, ours: Dim, recorded: Dim) -> bool:
-        """Whether one of two sizes has a symbol of no input, which the other does not have."""
-        one, other = (size.symbols if isinstance(size, Expr) else set() for size in (ours, recorded))
-        return one <= self._symbols.keys() and any(map(self.is_free, one ^ other))
 
     def problem(self, node: Node, graph: Graph, name: str, axis: int | None, told: Dim) -> str:
         """What is wrong with a size of a result that depends on data and that the file tells; "" if nothing is."""

@@ -196,7 +196,13 @@ class Pricer:
     ) -> None:
         """Drop gradients that no step computes, add what checkpoints do again, fuse conversions from and to few bits."""
         if self.training:
-            _drop_unreached(graph, calls, rows, values)
+            # drop the gradients, and those of nested graphs, of calls that do not lead to a result of the graph
+            computed = reached(calls, values, graph.seeds)
+            ends = [*(call.row for call in calls), len(rows)][1:]
+            for index, (call, end) in enumerate(zip(calls, ends, strict=True)):
+                if index not in computed:
+                    calls[index] = replace(call, gradient=None)
+                    rows[call.row : end] = [row._replace(backward=None) for row in rows[call.row : end]]
         if self.training and graph.recomputed:
             from graphflops.passes.checkpoints import add_recomputation
 
@@ -341,15 +347,3 @@ def _nested_rows(regions: Sequence[tuple[RegionRun, Dim]], call: Row) -> Iterato
             if not inner.module:
                 inner = inner._replace(module=call.module, module_type=call.module_type)
             yield inner._replace(source=inner.source or call.source, phase=call.phase)
-
-
-def _drop_unreached(
-    graph: Graph, calls: list[PricedCall], rows: list[Row], values: Mapping[str, Value]
-) -> None:
-    """Drop the gradients, and those of nested graphs, of calls that do not lead to a result of the graph."""
-    computed = reached(calls, values, graph.seeds)
-    ends = [*(call.row for call in calls), len(rows)][1:]
-    for index, (call, end) in enumerate(zip(calls, ends, strict=True)):
-        if index not in computed:
-            calls[index] = replace(call, gradient=None)
-            rows[call.row : end] = [row._replace(backward=None) for row in rows[call.row : end]]

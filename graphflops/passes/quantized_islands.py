@@ -82,10 +82,7 @@ class Islands(Uses):
         self.layouts: dict[int, Estimate] = {}
         self.islands: dict[int, Island] = {}
         self.island_of: dict[int, Island] = {}
-        self._find()
-
-    def _find(self) -> None:
-        """Finds the islands, and those layouts of quantized values that nothing else reads."""
+        # finds the islands, and those layouts of quantized values that nothing else reads
         barred: set[str] = set()
         for turn in range(_TURNS):
             self._find_twins(barred, has_layouts=turn < _TURNS - 1)

@@ -54,7 +54,22 @@ def with_sizes(program: PricedProgram, labels: Mapping[str, str]) -> PricedProgr
     passed = tuple([Named(name, value.like()) for name, value in entries if isinstance(value, TensorType)])
     described = program.binding.describe(program.graph, (main.cost, main.backward))
     named = [*passed, *(output for row in main.rows for output in row.outputs)]
-    symbols = _labelled(without_impossible(_with_lower_bounds(described, named), named), labels)
+    raised = dict(described)
+    for _, size in _open(named):
+        if isinstance(size, int) or len(size.symbols) != 1:
+            continue
+        (name,) = size.symbols
+        info = raised.get(name)
+        if info is None:
+            continue
+        first = max(info.minimum or 0, 1)
+        least = _least(size, name, first)
+        if least is not None:
+            info = raised[name] = replace(info, minimum=least)
+        if info.given_by == "assumption" and isinstance(more := size - 1, Expr):
+            some = _least(more, name, first) or first
+            raised[name] = replace(info, value=max(info.value or 0, some))
+    symbols = _labelled(without_impossible(raised, named), labels)
     refuse_impossible(symbols, passed, main.rows)
     if program.graph.guards:
         recorded = known_sizes(open_sizes(program.graph).axes, program.binding.hints)
@@ -87,29 +102,6 @@ def _named(graph: Graph, label: str, place: str) -> str | None:
         told = f"{len(others) + 1} sizes" if others else f"{size}; name {' or '.join((name, *more))} instead"
         raise ModelError(f"--name {shown(label)}={shown(place)}: this is {told}")
     return found if is_computed(size) else name
-
-
-def _with_lower_bounds(symbols: Mapping[str, SymbolInfo], values: Iterable[Named]) -> dict[str, SymbolInfo]:
-    """The symbols, each with the least value at which no size of a tensor is negative.
-
-    An assumed value is raised until no size of a tensor is zero either: a program without elements has no percentages.
-    """
-    raised = dict(symbols)
-    for _, size in _open(values):
-        if isinstance(size, int) or len(size.symbols) != 1:
-            continue
-        (name,) = size.symbols
-        info = raised.get(name)
-        if info is None:
-            continue
-        first = max(info.minimum or 0, 1)
-        least = _least(size, name, first)
-        if least is not None:
-            info = raised[name] = replace(info, minimum=least)
-        if info.given_by == "assumption" and isinstance(more := size - 1, Expr):
-            some = _least(more, name, first) or first
-            raised[name] = replace(info, value=max(info.value or 0, some))
-    return raised
 
 
 def without_impossible(symbols: Mapping[str, SymbolInfo], values: Sequence[Named]) -> dict[str, SymbolInfo]:

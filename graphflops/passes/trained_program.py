@@ -46,11 +46,21 @@ def trained_program(graph: Graph, training: Training) -> Graph:
 
 def _with_gradients(graph: Graph, training: Training) -> Graph:
     """The graph whose inputs want a gradient where the step computes one."""
-    _refuse_inputs(graph, training.grad_inputs)
+    users = {entry.name: graph.types.get(entry.name) for entry in graph.inputs if entry.role == "user"}
+    for name in training.grad_inputs:
+        value = users.get(name)
+        if name not in users:
+            raise ModelError(f"--grad-input {shown(name)}: no such input; inputs are {_some([*users])}")
+        if not isinstance(value, TensorType) or not value.dtype.is_floating:
+            raise ModelError(f"--grad-input {shown(name)}: an input of {value} has no gradient")
     types = dict(graph.types)
     parameters = [entry for entry in graph.inputs if entry.role == "parameter"]
     all_trained = not any(_wants(types.get(entry.name)) for entry in parameters)
-    frozen = _frozen(parameters, training)
+    paths = [entry.target for entry in parameters]
+    found = chosen("--freeze", training.freeze, paths, "no parameters")
+    if training.lora_rank:
+        found |= {path for path in paths if not path.endswith(_LORA)}
+    frozen = found | {entry.alias_of for entry in parameters if entry.target in found}
     for entry in graph.inputs:
         value = types.get(entry.name)
         if not isinstance(value, TensorType):
@@ -64,28 +74,6 @@ def _with_gradients(graph: Graph, training: Training) -> Graph:
         text = "the file does not record which parameters are trained: all are taken to be"
         notes = (*notes, Note("GF107", "", text))
     return replace(graph, types=types, notes=notes)
-
-
-def _refuse_inputs(graph: Graph, names: Sequence[str]) -> None:
-    users = {entry.name: graph.types.get(entry.name) for entry in graph.inputs if entry.role == "user"}
-    for name in names:
-        value = users.get(name)
-        if name not in users:
-            raise ModelError(f"--grad-input {shown(name)}: no such input; inputs are {_some([*users])}")
-        if not isinstance(value, TensorType) or not value.dtype.is_floating:
-            raise ModelError(f"--grad-input {shown(name)}: an input of {value} has no gradient")
-
-
-def _frozen(parameters: Sequence[Input], training: Training) -> set[str]:
-    """The parameters that are not trained: named, or in a module that is; with adapters all but these.
-
-    Tied parameters are one: freezing it under one of its names freezes it.
-    """
-    paths = [entry.target for entry in parameters]
-    found = chosen("--freeze", training.freeze, paths, "no parameters")
-    if training.lora_rank:
-        found |= {path for path in paths if not path.endswith(_LORA)}
-    return found | {entry.alias_of for entry in parameters if entry.target in found}
 
 
 def chosen(option: str, patterns: Sequence[str], paths: Sequence[str], nothing: str) -> set[str]:

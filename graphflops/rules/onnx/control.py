@@ -42,7 +42,14 @@ def _picked(condition: Expr | None, a: Value, b: Value, place: int) -> Value:
         return a
     if isinstance(a, TensorType) and isinstance(b, TensorType) and a.dtype == b.dtype:
         if a.rank == b.rank:
-            return _chosen(condition, a, b, place)
+            shape: list[Dim] = []
+            for axis, (one, other) in enumerate(zip(a.shape, b.shape, strict=True)):
+                open_ = unknown(f"branch{place}", axis) if condition is None else where(condition, one, other)
+                shape.append(one if one == other else open_)
+            out, first, second = a.like(shape), known_contents(a), known_contents(b)
+            if condition is None or first is None or second is None or a.shape != b.shape:
+                return out
+            return filled(out, lambda at: chosen(condition, first.at(at), second.at(at)))
         taken = None if condition is None else _usually(condition)
         return UnknownType(a.dtype) if taken is None else a if taken else b
     if isinstance(a, SequenceType) and isinstance(b, SequenceType):
@@ -51,17 +58,6 @@ def _picked(condition: Expr | None, a: Value, b: Value, place: int) -> Value:
     if isinstance(a, OptionalType) and isinstance(b, OptionalType):
         return OptionalType(alike(a.element, b.element))
     return UnknownType()
-
-
-def _chosen(condition: Expr | None, a: TensorType, b: TensorType, place: int) -> TensorType:
-    shape: list[Dim] = []
-    for axis, (one, other) in enumerate(zip(a.shape, b.shape, strict=True)):
-        open_ = unknown(f"branch{place}", axis) if condition is None else where(condition, one, other)
-        shape.append(one if one == other else open_)
-    out, first, second = a.like(shape), known_contents(a), known_contents(b)
-    if condition is None or first is None or second is None or a.shape != b.shape:
-        return out
-    return filled(out, lambda at: chosen(condition, first.at(at), second.at(at)))
 
 
 def _usually(condition: Expr) -> bool | None:
