@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
@@ -51,13 +51,11 @@ class Placement:
                     name for name in used if rewritten.setdefault(name, node.module) != node.module
                 )
         # modules as recorded or named, and those that a parameter's name decides
-        found = {}
-        for node in self.nodes:
-            module = node.module
-            if self._how(node) in ("rewritten", "none"):
-                module = self._by_weight(node) or module
-            found[node.name] = module
-        self.modules = found
+        self.modules = {
+            node.name: (self._by_weight(node) if self._how(node) in ("rewritten", "none") else "")
+            or node.module
+            for node in nodes
+        }
 
     def of_nodes(self) -> dict[str, str]:
         """By call: its module."""
@@ -204,19 +202,11 @@ def placed(
         kind = node.module_type if path == node.module else types.get(path, "")
         changed = replace(node, module=path, module_type=kind) if path != node.module else node
         found.append(_with_nested(changed, moved))
-    empty = _without_calls(types, modules, paths.values(), moved)
-    return tuple(found), placement.of_inputs(), {path: k for path, k in types.items() if path not in empty}
-
-
-def _without_calls(
-    types: Mapping[str, str], modules: Mapping[str, str], used: Iterable[str], moved: Mapping[str, str]
-) -> set[str]:
-    """Paths read off names under which nothing stands any more."""
-    if all(before == after for before, after in moved.items()):
-        return set()
-    alive = {prefix for path in used for prefix in _prefixes(path)}
+    # Paths read off names may have nothing under them any more.
     gone = {prefix for before, after in moved.items() if before != after for prefix in _prefixes(before)}
-    return {path for path in gone - alive if path in types and path in modules}
+    alive = {prefix for path in paths.values() for prefix in _prefixes(path)} if gone else set()
+    empty = {path for path in gone - alive if path in modules}
+    return tuple(found), placement.of_inputs(), {path: k for path, k in types.items() if path not in empty}
 
 
 def _with_nested(node: Node, moved: Mapping[str, str]) -> Node:

@@ -112,20 +112,14 @@ def _innermost(trace: str) -> str:
         path = file.replace("\\", "/")
         if _FOREIGN.search(path):
             continue
-        path = _within_package(path)
+        for folder in _PACKAGES:  # from an installed package on
+            before, found, inner = path.rpartition(folder)
+            if found and (not before or before.endswith("/")):
+                path = inner
         if _ABSOLUTE.match(path):
             path = path.rpartition("/")[2]
         return f"{path}:{line}"
     return ""
-
-
-def _within_package(path: str) -> str:
-    """The path from the installed package on; any other path as it is."""
-    for folder in _PACKAGES:
-        before, found, inner = path.rpartition(folder)
-        if found and (not before or before.endswith("/")):
-            path = inner
-    return path
 
 
 class OnnxPlaces:
@@ -333,17 +327,15 @@ def _owners(inputs: Iterable[Input]) -> dict[str, str]:
 
 
 def _with_owners(nodes: Sequence[Node], owners: Mapping[str, str]) -> tuple[Node, ...]:
-    return tuple([_entered(node, owners) if any(map(_is_graph, node.args)) else node for node in nodes])
-
-
-def _entered(node: Node, owners: Mapping[str, str]) -> Node:
-    last = max(index for index, argument in enumerate(node.args) if _is_graph(argument))
-    operands = list(flat(node.args[last + 1 :]))
-    args = tuple(
-        _placed(argument, operands, owners) if isinstance(argument, Graph) else argument
-        for argument in node.args
-    )
-    return replace(node, args=args)
+    found = []
+    for node in nodes:
+        graphs = [place for place, argument in enumerate(node.args) if isinstance(argument, Graph)]
+        if graphs:
+            operands = list(flat(node.args[graphs[-1] + 1 :]))
+            args = [_placed(x, operands, owners) if isinstance(x, Graph) else x for x in node.args]
+            node = replace(node, args=tuple(args))
+        found.append(node)
+    return tuple(found)
 
 
 def _placed(graph: Graph, operands: Sequence[Argument], owners: Mapping[str, str]) -> Graph:
@@ -366,7 +358,3 @@ def _placed(graph: Graph, operands: Sequence[Argument], owners: Mapping[str, str
         produced.update((name, module) for name in node.outputs if name is not None)
         nodes.append(node if node.module else replace(node, module=module))
     return replace(graph, nodes=tuple(nodes))
-
-
-def _is_graph(argument: Argument) -> bool:
-    return isinstance(argument, Graph)
