@@ -159,7 +159,9 @@ def sequence_map(x: SequenceType, *others: Value, body: Region) -> Estimate:
         isinstance(v, SequenceType) and not e for v, e in zip(operands, each, strict=True)
     ):
         run = body(*(value.element if isinstance(value, SequenceType) else value for value in operands))
-        out = tuple(SequenceType(_element(value), x.length) for value in run.out)
+        out = tuple(
+            SequenceType(value if isinstance(value, TensorType) else None, x.length) for value in run.out
+        )
         return Estimate(out, writes=(), regions=((run, 0 if x.length is None else x.length),))
     rows = [
         tuple(e[at] if e else v for v, e in zip(operands, each, strict=True))
@@ -168,10 +170,6 @@ def sequence_map(x: SequenceType, *others: Value, body: Region) -> Estimate:
     runs = [body(*row) for row in rows]
     out = tuple(sequence_of(values) for values in zip(*(run.out for run in runs), strict=True))
     return Estimate(out, writes=(), regions=_counted(runs))
-
-
-def _element(value: Value) -> TensorType | None:
-    return value if isinstance(value, TensorType) else None
 
 
 def _counted(runs: Sequence[RegionRun]) -> tuple[tuple[RegionRun, int], ...]:
