@@ -178,7 +178,6 @@ def _of_constants(function: Function, values: Sequence[Known]) -> Known | None:
 
 
 def _sum(domain: AffineDomain, function: Function, a: Known, b: Known) -> Known:
-    """A sum, or a difference."""
     factor = function.options.get("alpha", 1) * (1 if function.name == "add" else -1)
     scaled = b if factor == 1 else combined(lambda piece: times(piece, piece_of(factor)), b)
     return combined(domain.plus, a, scaled)

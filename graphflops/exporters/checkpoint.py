@@ -40,8 +40,6 @@ class _Global(NamedTuple):
 
 
 class _Call(NamedTuple):
-    """A call that the pickle would make."""
-
     name: str
     operands: tuple[Any, ...]
 
@@ -90,7 +88,6 @@ _REBUILT = {"torch._utils _rebuild_tensor_v2": 6, "torch._utils _rebuild_tensor_
 
 
 def _built(pickle: bytes) -> object:
-    """What the instructions build."""
     stack: list[Any] = []
     memo: dict[int, Any] = {}
     for code, operand in _instructions(pickle):

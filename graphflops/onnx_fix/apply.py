@@ -202,7 +202,6 @@ class _Editor:
 
 
 def _values(graph: ir.Graph) -> Iterator[ir.Value]:
-    """The values that a graph defines."""
     yield from graph.inputs
     yield from (value for value in graph.initializers.values() if not value.is_graph_input())
     for node in graph:

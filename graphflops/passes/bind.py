@@ -300,8 +300,6 @@ def assumed_sizes(graph: Graph, known: Collection[str]) -> dict[str, int]:
 
 
 class _Axis(NamedTuple):
-    """One open axis of an input."""
-
     size: Expr
     tensor: TensorType
     place: int

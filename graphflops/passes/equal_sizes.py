@@ -18,9 +18,10 @@ from graphflops.graph import Graph, Node, Ref, Symbol
 from graphflops.ops import Op
 from graphflops.passes.bind import Binding, bind, open_sizes
 from graphflops.passes.price import Fact, FindFact
+from graphflops.passes.price_call import put_in
 from graphflops.report.contradictions import diagnostic
 from graphflops.report.size_names import collapsed, named
-from graphflops.tensor import TensorType, with_sizes
+from graphflops.tensor import TensorType
 
 _MOST_EQUAL = 12  # equal sizes listed
 
@@ -100,7 +101,7 @@ def _merged(
         for name, entry in graph.symbols.items()
         if name not in found
     }
-    types = {name: with_sizes(value, lambda dim: _put_in(dim, found)) for name, value in graph.types.items()}
+    types = {name: put_in(value, found) for name, value in graph.types.items()}
     return replace(graph, types=types, symbols=symbols), found
 
 
@@ -130,7 +131,7 @@ def _followed(
                 found[gone], places[gone] = size, len(places)
     for name in [*reversed(found)]:
         try:
-            found[name] = _put_in(found[name], found)
+            found[name] = put_in(found[name], found)
         except DimError:
             del found[name]
     return found
@@ -146,8 +147,8 @@ def _settled(dim: Dim, found: dict[str, Dim], places: Mapping[str, int]) -> Dim:
         reached.update(names)
         pending += [found[name] for name in names]
     for name in sorted(reached, key=places.__getitem__, reverse=True):
-        found[name] = _put_in(found[name], found)
-    return _put_in(dim, found)  # type: ignore[no-any-return]
+        found[name] = put_in(found[name], found)
+    return put_in(dim, found)  # type: ignore[no-any-return]
 
 
 def _solved(difference: Dim, order: Mapping[str, int]) -> tuple[str, Dim]:
@@ -171,10 +172,6 @@ def _solved(difference: Dim, order: Mapping[str, int]) -> tuple[str, Dim]:
         return "", 0
     _, name, size = max(candidates, key=lambda candidate: candidate[0])
     return name, size
-
-
-def _put_in(dim: Any, names: Mapping[str, Dim]) -> Any:
-    return dim.substitute(names) if isinstance(dim, Expr) else dim
 
 
 Types = Mapping[str, object]

@@ -204,7 +204,7 @@ def _want(names: Iterable[str], values: dict[str, Value]) -> None:
             values[name] = replace(value, requires_grad=True)
 
 
-def wants(value: Value) -> bool:
+def wants(value: object) -> bool:
     """Whether a gradient of the value is wanted."""
     return isinstance(value, TensorType) and value.requires_grad
 

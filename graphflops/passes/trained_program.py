@@ -14,6 +14,7 @@ from graphflops.base.patterns import modules_around
 from graphflops.errors import ModelError, shown
 from graphflops.graph import Graph, Input, Node, Note, Output, Ref
 from graphflops.passes.checkpoints import with_checkpoints
+from graphflops.passes.gradients import wants
 from graphflops.rules.added_calls import added, converted, cross_entropy, linear, scaled, viewed
 from graphflops.tensor import FLOAT32, INT64, TensorType
 from graphflops.training import Training, matched
@@ -39,7 +40,7 @@ def trained_program(graph: Graph, training: Training) -> Graph:
     if training.precision is not None:
         from graphflops.passes.precision import at_precision
 
-        leaves = {entry.name for entry in graph.inputs if _wants(graph.types.get(entry.name))}
+        leaves = {entry.name for entry in graph.inputs if wants(graph.types.get(entry.name))}
         graph = at_precision(graph, training.precision, leaves)
     return with_cross_entropy(graph) if training.loss == "cross-entropy" else graph
 
@@ -55,7 +56,7 @@ def _with_gradients(graph: Graph, training: Training) -> Graph:
             raise ModelError(f"--grad-input {shown(name)}: an input of {value} has no gradient")
     types = dict(graph.types)
     parameters = [entry for entry in graph.inputs if entry.role == "parameter"]
-    all_trained = not any(_wants(types.get(entry.name)) for entry in parameters)
+    all_trained = not any(wants(types.get(entry.name)) for entry in parameters)
     paths = [entry.target for entry in parameters]
     found = chosen("--freeze", training.freeze, paths, "no parameters")
     if training.lora_rank:
@@ -70,7 +71,7 @@ def _with_gradients(graph: Graph, training: Training) -> Graph:
             wanted = value.dtype.is_floating and (value.requires_grad or all_trained)
         types[entry.name] = replace(value, requires_grad=wanted)
     notes = graph.notes
-    if all_trained and any(_wants(types.get(entry.name)) for entry in parameters):
+    if all_trained and any(wants(types.get(entry.name)) for entry in parameters):
         text = "the file does not record which parameters are trained: all are taken to be"
         notes = (*notes, Note("GF107", "", text))
     return replace(graph, types=types, notes=notes)
@@ -96,10 +97,6 @@ def chosen(option: str, patterns: Sequence[str], paths: Sequence[str], nothing: 
 
 def _some(paths: Sequence[str]) -> str:
     return ", ".join(map(shown, paths[:3])) + (", ..." if len(paths) > 3 else "")
-
-
-def _wants(value: Any) -> bool:
-    return isinstance(value, TensorType) and value.requires_grad
 
 
 # Adapters

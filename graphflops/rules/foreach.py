@@ -41,7 +41,7 @@ def _written(estimate: Estimate) -> tuple[TensorType | Dim | None, ...]:
     return tuple(x for x in estimate.out if isinstance(x, TensorType))
 
 
-def for_each(*operands: Item, single: str, **named: Item) -> Estimate:
+def itemwise(*operands: Item, single: str, **named: Item) -> Estimate:
     """The single operator's rule applied to each item."""
     found = find(single)
     if found is None:
@@ -60,7 +60,7 @@ def for_each(*operands: Item, single: str, **named: Item) -> Estimate:
 
 
 for name in ITEMWISE.split():
-    rule(f"aten._foreach_{name}").derived(for_each, single=f"aten.{name}")
+    rule(f"aten._foreach_{name}").derived(itemwise, single=f"aten.{name}")
 
 
 @rule("aten._foreach_copy")
@@ -74,7 +74,7 @@ def foreach_copy(targets: Tensors, sources: Tensors) -> Estimate:
 
 def foreach_scaled(a: Tensors, b: Tensors, c: Tensors, value: Item = 1, *, single: str) -> Estimate:
     """Addcmul or addcdiv for each item; the scale is shared, one per item, or a tensor of all."""
-    return for_each(a, b, c, single=single, value=value)
+    return itemwise(a, b, c, single=single, value=value)
 
 
 for name in ("addcmul", "addcdiv"):
@@ -83,7 +83,7 @@ for name in ("addcmul", "addcdiv"):
 
 def foreach_norm(a: Tensors, ord: Value = 2, dtype: Value = None, *, single: str) -> Estimate:
     """The vector norm, or the sum of powers, of each item."""
-    return for_each(a, ord, single=single, dtype=dtype)
+    return itemwise(a, ord, single=single, dtype=dtype)
 
 
 rule("aten._foreach_norm").derived(foreach_norm, single="aten.linalg_vector_norm")

@@ -259,7 +259,6 @@ def gathered(call: ForwardCall, kept: bool) -> Estimate:
 
 
 def _where(call: ForwardCall) -> tuple[TensorType, ...]:
-    """The index tensors of a call."""
     named = [call.arguments[name] for name in ("index", "indices") if name in call.arguments]
     return tensors_of(index for given in named for index in (given if isinstance(given, tuple) else (given,)))
 
