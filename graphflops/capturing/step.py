@@ -210,7 +210,6 @@ class _Followed:
             self.recorder.around.pop()
 
     def update(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
-        """An optimizer begins its step."""
         if optimizer not in self.optimizers:
             self.optimizers.append(optimizer)
         if self.recorder is not None:
@@ -218,7 +217,6 @@ class _Followed:
             self.recorder.is_updating = True
 
     def updated(self, *_: Any) -> None:
-        """An optimizer has done its step."""
         if self.recorder is not None:
             self.recorder.is_updating = False
 

@@ -9,7 +9,7 @@ import os
 import tempfile
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import click
 
@@ -33,6 +33,7 @@ def _codes(name: str, text: str) -> options.Option[Any]:
     return options.valued(name, "CODES", text, multiple=True, callback=split)
 
 
+_FailOn = Literal["error", "warning", "note", "never"]
 _EXTRA = ("onnx_ir", "onnxruntime", "onnxscript")
 
 
@@ -42,7 +43,7 @@ _EXTRA = ("onnx_ir", "onnxruntime", "onnxscript")
 @_codes("--ignore", "Leave these checks out.")
 @options.choice(
     "--fail-on",
-    ("error", "warning", "note", "never"),
+    get_args(_FailOn),
     "Exit with 3 if a finding is at least this severe.",
     default="error",
     show_default=True,
@@ -66,7 +67,7 @@ _EXTRA = ("onnx_ir", "onnxruntime", "onnxscript")
 @options.valued("--explain", "CODE", "Say what a check looks for; `all` lists them.")
 @click.pass_context
 def audit(
-    ctx: click.Context, /, models: tuple[str, ...], fail_on: Literal["error", "warning", "note", "never"],
+    ctx: click.Context, /, models: tuple[str, ...], fail_on: _FailOn,
     top: int | None, statistics: bool, output: files.Output, explain: str | None, **given: Any,
 ) -> None:  # fmt: skip
     """Findings about models that a reviewer can act on: correctness, safety and cost of an .onnx, time of any on a device.
@@ -95,7 +96,12 @@ def audit(
     if is_fix:
         if output.form or top or statistics:
             raise click.UsageError("--format, --top and --statistics are of findings: audit the fixed file")
-        _fixed(ctx, models, codes, sizes, output.path, given, fail_on)
+        from graphflops.onnx_audit.audit import audit_findings
+
+        done, errors = _fix(models, codes, sizes, output.path, given)
+        _exit(ctx, audit_findings([each.after.of_model() for each in done]), errors, fail_on)
+        if given["exit_code"] and any(each.fixed for each in done):
+            ctx.exit(3)
         return
     from graphflops.versions.git import located
 
@@ -116,25 +122,7 @@ def _what(given: dict[str, Any]) -> tuple[Sequence[str], dict[str, Any]]:
     return chosen(given.pop("select"), given.pop("ignore")), sizes
 
 
-def _fixed(
-    ctx: click.Context, models: Sequence[str], codes: Sequence[str], sizes: dict[str, Any],
-    output: str | None, fixing: dict[str, bool], fail_on: Literal["error", "warning", "note", "never"],
-) -> None:  # fmt: skip
-    """Fixes models; exits as without --fix by what remains, and with 3 where --exit-code is to tell of a fix."""
-    from graphflops.onnx_audit.audit import audit_findings
-
-    done, errors = _fix(models, codes, sizes, output, fixing)
-    _exit(ctx, audit_findings([each.after.of_model() for each in done]), errors, fail_on)
-    if fixing["exit_code"] and any(each.fixed for each in done):
-        ctx.exit(3)
-
-
-def _exit(
-    ctx: click.Context,
-    found: Findings,
-    errors: Sequence[str],
-    fail_on: Literal["error", "warning", "note", "never"],
-) -> None:
+def _exit(ctx: click.Context, found: Findings, errors: Sequence[str], fail_on: _FailOn) -> None:
     """Exits with 1 where a model cannot be audited, with 3 where a finding is severe enough."""
     from graphflops.report.findings import SEVERITIES
 

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import starmap
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from graphflops.comparison.align import align
 from graphflops.comparison.calls import Numbers, aligned, rewired, told
@@ -61,6 +61,10 @@ def compared(old: Report, new: Report, uniform: Callable[[str], float | None] = 
     unknown = tuple([UnknownChange(*each) for each in calls_of if each[1] != each[2]])
     inputs = tuple(starmap(InputChange, different_inputs(old, new, sizes)))
     calls = {} if export else aligned(old, new, trees.pairs, numbers)
+    ops, unchanged_ops = _changed([] if export else by_operator(trees, numbers), rank)
+    sources, unchanged_sources = _changed(by_source(trees, numbers), rank)
+    held = old.parameter_dtypes, new.parameter_dtypes
+    dtypes = {**held[0], **held[1]} if held[0].keys() != held[1].keys() else {}
     wiring = [Remark("rewired", said)] if (said := told(tuple(rewired(old, new, calls, numbers)))) else []
     comparison = Comparison(
         old=old,
@@ -71,14 +75,17 @@ def compared(old: Report, new: Report, uniform: Callable[[str], float | None] = 
         remarks=(*sizes.remarks, *_remarks(old, new, has_modules=has_modules), *wiring),
         unknown=unknown,
         totals=totals,
-        dtypes=tuple(_stored(old, new)),
+        dtypes=tuple(DtypeChange(name, *(of.get(name, 0) for of in held)) for name in dtypes),
         inputs=inputs,
         growth=tuple(growth(totals["forward"], sizes.sizes, folds)),
         crossings=tuple(crossings(totals["forward"], sizes.sizes, bounds(sizes.sizes), sizes.values)),
         modules=tuple(modules),
         unchanged=found.unchanged if has_modules else 0,
         renumbered=tuple(found.renumbered),
-        **_groups(trees, numbers, rank),
+        ops=ops,
+        unchanged_ops=unchanged_ops,
+        sources=sources,
+        unchanged_sources=unchanged_sources,
         folded=tuple(folds),
         causes=tuple(_ranked(causes(folds), rank)),
         ledger=ledger(old, new, sizes, unknown, inputs, uniform) if export else (),
@@ -112,14 +119,6 @@ def _trees(old: Report, new: Report) -> tuple[Trees, Numbers]:
     return made, numbers
 
 
-def _groups(trees: Trees, numbers: Numbers, rank: Rank) -> dict[str, Any]:
-    """Operators, but not of an export, and source lines that changed."""
-    ops, unchanged_ops = _changed([] if trees.export else by_operator(trees, numbers), rank)
-    sources, unchanged_sources = _changed(by_source(trees, numbers), rank)
-    found = {"ops": ops, "unchanged_ops": unchanged_ops}
-    return found | {"sources": sources, "unchanged_sources": unchanged_sources}
-
-
 def _changed(groups: Iterable[GroupChange], rank: Rank) -> tuple[tuple[GroupChange, ...], int]:
     """The groups that changed, by how much, and how many did not."""
     every = list(groups)
@@ -128,7 +127,6 @@ def _changed(groups: Iterable[GroupChange], rank: Rank) -> tuple[tuple[GroupChan
 
 
 def _ranked(changes: Iterable[Ranked], rank: Rank) -> list[Ranked]:
-    """The largest change first."""
     return sorted(changes, key=lambda one: rank(one.figures, one.backward))
 
 
@@ -257,13 +255,6 @@ def _changed_calls(old: Report, new: Report, modules: Iterable[ModuleChange]) ->
     }
 
 
-def _stored(old: Report, new: Report) -> Iterator[DtypeChange]:
-    before, after = old.parameter_dtypes, new.parameter_dtypes
-    if {*before} != {*after}:
-        for dtype in {**before, **after}:
-            yield DtypeChange(dtype, before.get(dtype, 0), after.get(dtype, 0))
-
-
 def _remarks(old: Report, new: Report, *, has_modules: bool) -> Iterator[Remark]:
     for which, report in (("old", old), ("new", new)):
         if problem := contradicted(report):
@@ -290,7 +281,10 @@ _BYTE = 8  # bits
 
 def quantized(old: Report, new: Report) -> Iterator[Remark]:
     """The types that more products, or fewer, compute in or have their weights in than before: `8 of 9 products`."""
-    before, after = _types(old), _types(new)
+    before, after = (
+        Counter(_how(row, report) for row in report.rows if row.cost.matrix_flops != 0)
+        for report in (old, new)
+    )
     for what in sorted({*before, *after} - {""}, key=lambda what: (what.startswith("weights"), what)):
         count, was = after[what], before[what]
         if count > was:
@@ -299,11 +293,6 @@ def quantized(old: Report, new: Report) -> Iterator[Remark]:
         elif count < was:
             text = f"no longer {what}: {was - count:,} of {before.total():,} products"
             yield Remark("quantized", text)
-
-
-def _types(report: Report) -> Counter[str]:
-    """How many products are quantized how; "" for those that are not."""
-    return Counter(_how(row, report) for row in report.rows if row.cost.matrix_flops != 0)
 
 
 def _how(row: Row, report: Report) -> str:

@@ -146,7 +146,6 @@ def fits(
 
 
 def _devices(name: str | None, memory: str | int | None, is_all: bool) -> list[Device]:
-    """The devices in question."""
     if is_all:
         if name is not None or memory is not None:
             raise OptionError("--all-devices takes every known device: leave out --device and --memory")

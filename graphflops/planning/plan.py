@@ -31,9 +31,8 @@ from graphflops.time.predict import pinned_rate
 _MOST_DEVICES = 2**17
 _MICRO = (1, 2, 4, 8, 16)  # samples of a micro-batch that are tried where their number is open
 _VIRTUAL = (2, 4)  # stages of a device
-_FEWEST = (
-    2048  # tokens of a sequence on each of its devices: fewer leave kernels short and a ring of keys exposed
-)
+# Tokens of a sequence on each of its devices: fewer leave kernels short and a ring of keys exposed
+_FEWEST = 2048
 _AXES = {"dp": "data", "tp": "tensor", "pp": "pipeline", "ep": "expert", "cp": "context"}
 _NOTHING_AGAIN = Recompute("none", 0, 0.0)
 
@@ -123,7 +122,10 @@ def plan(
 
     Raises ModelError where devices, the batch or the mesh do not divide, or the model is a saved report or a recorded step.
     """
-    _require_possible(devices, mesh or {})
+    if not 1 <= devices <= _MOST_DEVICES:
+        raise ModelError(f"--devices {devices:,}: give 1 to {_MOST_DEVICES:,}")
+    if unknown := [axis for axis in mesh or {} if axis not in _AXES]:
+        raise OptionError(f"--mesh {shown(unknown[0])}: the axes are {', '.join(_AXES)}")
     profile, graph = complete(device_named(device)), program_of(model, model_name)
     found = _Program.of(graph, dims)
     samples = _samples(batch_tokens, found.length, devices)
@@ -137,13 +139,6 @@ def plan(
     where = (graph.origin.path, devices, profile.name, str(machine.network))
     results = (search.room, tuple(steps), tuple(refused), tuple(found.notes()))
     return Plan(*where, *sizes, found.flops * samples, peak, *results)
-
-
-def _require_possible(devices: int, mesh: Mapping[str, int]) -> None:
-    if not 1 <= devices <= _MOST_DEVICES:
-        raise ModelError(f"--devices {devices:,}: give 1 to {_MOST_DEVICES:,}")
-    if unknown := [axis for axis in mesh if axis not in _AXES]:
-        raise OptionError(f"--mesh {shown(unknown[0])}: the axes are {', '.join(_AXES)}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -352,7 +347,6 @@ class _Search:
         return [micro for micro in found[: 1 if mesh.context > 1 else None] if each % micro == 0]
 
     def prices(self, tensor: int, micro: int, context: int = 1) -> Prices:
-        """The prices of the program's parts."""
         key = (tensor, micro, context)
         if key not in self.known:
             sizes = self.program.sizes(micro, context)

@@ -114,7 +114,6 @@ class Reading:
 
     @cached_property
     def nodes(self) -> dict[str, Node]:
-        """The calls by name."""
         return {node.name: node for node in self.split.graph.nodes}
 
     @cached_property

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from graphflops.base.lazy import imported
 from graphflops.base.units import memory, number, parameters
-from graphflops.cost import REPORTED, Cost
+from graphflops.cost import REPORTED
 from graphflops.dims import Dim, Expr
 from graphflops.dims.solving import affine, sizes_taken
 from graphflops.errors import elided
@@ -160,7 +160,15 @@ def facts(report: Report, ledger: Ledger, formula_width: int = _FORMULA) -> Iter
         seen = numbers.count(cost.matrix_flops - cost.masked_flops)
         hidden = numbers.count(cost.masked_flops)
         yield Fact("of these", f"{least}{hidden} skippable by masks, {least}{seen} visible")
-    yield from _other_facts(cost, numbers, least)
+    if cost.vector_flops != 0 or cost.transcendentals != 0:
+        work = [f"{numbers.count(cost.vector_flops)} vector FLOPs"]
+        if cost.transcendentals != 0:
+            work.append(f"{least}{numbers.count(cost.transcendentals)} transcendentals")
+        yield Fact("elementwise", least + ", ".join(work), "", bool(least))
+    for quantity in REPORTED:
+        amount = getattr(cost, quantity.name)
+        if quantity.name not in NAMED and amount != 0:
+            yield Fact(quantity.label, least + numbers.amount(amount, quantity.unit), "", bool(least))
     if report.mesh is not None:
         sent: Iterable[tuple[str, str]] = imported("graphflops.render.memory:mesh_facts")(report, numbers)
         yield from (Fact(label, least + text if label != "mesh" else text) for label, text in sent)
@@ -176,36 +184,24 @@ def facts(report: Report, ledger: Ledger, formula_width: int = _FORMULA) -> Iter
         need: str = imported("graphflops.render.memory:need")(report, numbers)
         yield Fact("device memory", need)
     if report.kernels_of:
-        yield Fact("kernels", _kernels(report))
+        measured: str = imported("graphflops.devices:HOPPER").torch
+        exporter, _, release = report.origin.producer.partition(" ")
+        is_other = exporter == "torch" and not release.startswith(f"{report.kernels_of}.")
+        made_by = f"; the program was exported by {safe(release, 40)}" if is_other else ""
+        by = "" if report.kernels_of == measured else f", measured with {measured}"
+        yield Fact("kernels", f"as PyTorch {report.kernels_of} launches them{by}{made_by}")
     if report.device:
         times: Iterable[tuple[str, str]] = imported("graphflops.render.time:facts")(report)
         yield from (Fact(label, text) for label, text in times)
     for choice in _choices(report, numbers):
         yield Fact("branches", choice)
-    yield from _coverage_facts(report)
-
-
-def _other_facts(cost: Cost, numbers: Numbers, least: str) -> Iterator[Fact]:
-    """Work beside the matrix products, then every quantity that no other line names."""
-    if cost.vector_flops != 0 or cost.transcendentals != 0:
-        work = [f"{numbers.count(cost.vector_flops)} vector FLOPs"]
-        if cost.transcendentals != 0:
-            work.append(f"{least}{numbers.count(cost.transcendentals)} transcendentals")
-        yield Fact("elementwise", least + ", ".join(work), "", bool(least))
-    for quantity in REPORTED:
-        amount = getattr(cost, quantity.name)
-        if quantity.name not in NAMED and amount != 0:
-            yield Fact(quantity.label, least + numbers.amount(amount, quantity.unit), "", bool(least))
-
-
-def _kernels(report: Report) -> str:
-    """Whose kernels are predicted; the releases that were measured and that exported the program where they differ."""
-    measured: str = imported("graphflops.devices:HOPPER").torch
-    exporter, _, release = report.origin.producer.partition(" ")
-    is_other = exporter == "torch" and not release.startswith(f"{report.kernels_of}.")
-    made_by = f"; the program was exported by {safe(release, 40)}" if is_other else ""
-    by = "" if report.kernels_of == measured else f", measured with {measured}"
-    return f"as PyTorch {report.kernels_of} launches them{by}{made_by}"
+    cover = report.coverage
+    known = f"{cover.nodes - cover.unknown:,} of {count_of(cover.nodes, 'node')}"
+    states = f"{cover.counted:,} counted, {cover.free:,} free, {cover.unknown:,} unknown"
+    yield Fact("coverage", f"{known}: {states}", "", bool(cover.unknown))
+    if cover.unknown:
+        hint = "their cost is in no total; price them with --rules FILE.py"
+        yield Fact("unknown", f"{occurrences(cover.unknown_ops)}   ({hint})", "", True)
 
 
 def _matrix_facts(report: Report, ledger: Ledger, numbers: Numbers) -> Iterator[Fact]:
@@ -233,16 +229,6 @@ def _matrix_facts(report: Report, ledger: Ledger, numbers: Numbers) -> Iterator[
         yield Fact("in types", ", ".join(parts))
     if any(row.phase == "backward" for row in report.rows):
         yield Fact("by phase", ", ".join(_by_phase(ledger, least)))
-
-
-def _coverage_facts(report: Report) -> Iterator[Fact]:
-    cover = report.coverage
-    known = f"{cover.nodes - cover.unknown:,} of {count_of(cover.nodes, 'node')}"
-    states = f"{cover.counted:,} counted, {cover.free:,} free, {cover.unknown:,} unknown"
-    yield Fact("coverage", f"{known}: {states}", "", bool(cover.unknown))
-    if cover.unknown:
-        hint = "their cost is in no total; price them with --rules FILE.py"
-        yield Fact("unknown", f"{occurrences(cover.unknown_ops)}   ({hint})", "", True)
 
 
 def _choices(report: Report, numbers: Numbers) -> Iterator[str]:

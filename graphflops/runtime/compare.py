@@ -20,7 +20,7 @@ from graphflops.runtime.execute import Execution, Step, TooManyTurnsError
 from graphflops.runtime.flex_nodes import KernelRun
 from graphflops.runtime.flop_counter_reference import FlopCounterReference, gap
 from graphflops.runtime.input_plans import at_sizes
-from graphflops.runtime.tensors import numbers, random_weight
+from graphflops.runtime.tensors import random_weight
 from graphflops.runtime.validation import CheckResult, NodeResult, RunSizes, Verdict
 from graphflops.tensor import TensorType
 
@@ -165,7 +165,8 @@ class RunComparison:
             if name is not None and not isinstance(typed, TensorType):
                 raise error
             try:
-                made.append(None if typed is None else random_weight(_sized(typed, self.sizes.known), device))
+                sized = None if typed is None else at_sizes(typed, self.sizes.known)
+                made.append(None if sized is None else random_weight(sized, device))
             except (ModelError, RuntimeError):
                 raise error from None
         return tuple(made)
@@ -238,16 +239,9 @@ class RunComparison:
         yield CheckResult("flops", "explained" if reason else "different", str(flops), str(counted), reason)
 
     def sent(self, row: Row) -> Iterator[CheckResult]:
-        """Compare the bytes that a collective sent."""
         if (sent := self.execution.sent.get(row.node)) is not None:
             ours = evaluate(row.cost.link_bytes, self.sizes.known)
             yield CheckResult("sent", "equal" if ours == sent else "different", str(ours), str(sent))
-
-
-def _sized(typed: TensorType, sizes: dict[str, int]) -> TensorType:
-    found = at_sizes(typed, sizes)
-    numbers(found)
-    return found
 
 
 def _kernel_checks(

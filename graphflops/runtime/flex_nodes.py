@@ -85,7 +85,6 @@ class Kernels:
         self, attention: PreparedAttention, kernel: Kernel, counts: torch.Tensor, query: torch.Tensor,
         value: torch.Tensor,
     ) -> None:  # fmt: skip
-        """Record the counts of a kernel."""
         if not self.counts:
             return
         tiles, partial, visible = counts.sum(0).tolist()

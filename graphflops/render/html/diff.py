@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from msgspec.structs import replace
 
 from graphflops.comparison.entries import followed
-from graphflops.comparison.result import Comparison, Figure, Fold
+from graphflops.comparison.result import Comparison, Fold
 from graphflops.comparison.sides import JointSize
 from graphflops.dims.solving import affine
 from graphflops.render.diff import words
@@ -106,21 +106,15 @@ def _joint(
 def _change(fold: Fold) -> PageChange:
     first = fold.first
     facts = words.fact_words(first, fold.figures.get("masked_flops"), most=_FACTS)
+    names = (("matrix_flops",), ("read_bytes", "written_bytes"), ("parameters",))
+    figures = [[fold.figures[name] for name in group if name in fold.figures] for group in names]
     return PageChange(
         first.status,
         words.path_of(fold) + (f" (x{len(fold.members):,})" if len(fold.members) > 1 else ""),
         words.type_of(first),
         tuple(facts),
-        tuple(
-            (sum((f.before for f in figures), 0), sum((f.after for f in figures), 0))
-            for figures in _figures(fold.figures)
-        ),
+        tuple((sum((f.before for f in each), 0), sum((f.after for f in each), 0)) for each in figures),
     )
-
-
-def _figures(figures: Mapping[str, Figure]) -> Iterator[list[Figure]]:
-    for names in (("matrix_flops",), ("read_bytes", "written_bytes"), ("parameters",)):
-        yield [figures[name] for name in names if name in figures]
 
 
 def _forward_only(report: Report) -> Report:
