@@ -15,9 +15,8 @@ from torch import distributed as dist
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from graphflops.capturing.gpu_functions import OnCpu
-from graphflops.capturing.pretended import OPTIMIZERS, devices, groups, pretended
+from graphflops.capturing.pretended import OPTIMIZERS, HostMemory, devices, groups, pretended
 from graphflops.capturing.recorder import Recorder
-from graphflops.capturing.streams import HostMemory
 from graphflops.errors import GraphflopsError, ModelError, OptionError, innermost
 from graphflops.exporters.meshes import at_mesh, samples
 from graphflops.exporters.recorded import graph_of

@@ -88,7 +88,13 @@ def _copied(source: str, target: str, pointer: Pointer, what: str) -> None:
 
 def _fetched(text: bytes, file: str, pointer: Pointer, what: str) -> None:
     """Fetches an object with git-lfs, if the user allows one of that size."""
-    limit = _limit()
+    from graphflops.budget.amounts import amount
+
+    allowed = os.environ.get(LIMIT, "").strip()
+    try:
+        limit = int(amount(allowed, "B")) if allowed else None
+    except ValueError as error:
+        raise FileError(f"{LIMIT}: {shown(str(error))}") from None
     if limit is None:
         advice = f"run git lfs fetch, or set {LIMIT} (such as 2GB) to let git-lfs fetch it"
         raise FileError(f"{what} that the local store does not have: {advice}")
@@ -105,16 +111,6 @@ def _fetched(text: bytes, file: str, pointer: Pointer, what: str) -> None:
         raise FileError(f"{what} that git-lfs cannot fetch: {error}") from error
     finally:
         os.unlink(fetched)
-
-
-def _limit() -> int | None:
-    from graphflops.budget.amounts import amount
-
-    text = os.environ.get(LIMIT, "").strip()
-    try:
-        return int(amount(text, "B")) if text else None
-    except ValueError as error:
-        raise FileError(f"{LIMIT}: {shown(str(error))}") from None
 
 
 SUFFIXES = (*exporters.SUFFIXES, ".json")  # what a folder is searched for
