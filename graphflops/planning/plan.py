@@ -31,7 +31,7 @@ from graphflops.time.predict import pinned_rate
 _MOST_DEVICES = 2**17
 _MICRO = (1, 2, 4, 8, 16)  # samples of a micro-batch that are tried where their number is open
 _VIRTUAL = (2, 4)  # stages of a device
-# Tokens of a sequence on each of its devices: fewer leave kernels short and a ring of keys exposed
+# Tokens of a sequence on each of its devices: fewer leave kernels short and a ring of keys exposed.
 _FEWEST = 2048
 _AXES = {"dp": "data", "tp": "tensor", "pp": "pipeline", "ep": "expert", "cp": "context"}
 _NOTHING_AGAIN = Recompute("none", 0, 0.0)

@@ -109,7 +109,10 @@ def _line(report: Report, symbols: Sequence[str]) -> tuple[str, str]:
     where = places(symbols[0], report) if len(symbols) == 1 else [count_of(len(symbols), "size")]
     if is_computed(stated[0].size) and info.value is not None:
         where[0] += f" with {safe(sizes.names[symbols[0]], 40)} = {info.value}"
-    limits = limits_of(info, stated[0].size)
+    size = stated[0].size
+    line = affine(size)
+    steps = f" in steps of {line[1]}" if line is not None and line[1] > 1 else ""
+    limits = f"{span(*range_of(info, size)) or 'any'}{steps}" if steps else span(*range_of(info, size))
     told = ", ".join(filter(None, (listed(where), given)))
     return f"{name} = {said}", f"{told} ({limits})" if limits else told
 
@@ -122,13 +125,6 @@ def range_of(info: SymbolInfo, size: Dim) -> tuple[int | None, int | None]:
     if not taken:
         return info.minimum, info.maximum
     return taken[0], None if info.maximum is None else taken[-1]
-
-
-def limits_of(info: SymbolInfo, size: Dim) -> str:
-    """The range of a size in words."""
-    line = affine(size)
-    steps = f" in steps of {line[1]}" if line is not None and line[1] > 1 else ""
-    return f"{span(*range_of(info, size)) or 'any'}{steps}" if steps else span(*range_of(info, size))
 
 
 def places(name: str, report: Report) -> list[str]:
@@ -228,7 +224,13 @@ def _matrix_facts(report: Report, ledger: Ledger, numbers: Numbers) -> Iterator[
         parts = (f"{least}{numbers.count(work)} {safe(name, 20)}" for name, work in works.items())
         yield Fact("in types", ", ".join(parts))
     if any(row.phase == "backward" for row in report.rows):
-        yield Fact("by phase", ", ".join(_by_phase(ledger, least)))
+        by_phase = ledger.groups(lambda row: row.phase)
+        found = {
+            phase: by_phase[phase] for phase in ("forward", "backward", "optimizer") if phase in by_phase
+        }
+        works = {phase: group.cost.matrix_flops for phase, group in found.items()}
+        told = [(phase, work) for phase, work in works.items() if phase != "optimizer" or work != 0]
+        yield Fact("by phase", ", ".join(f"{least}{numbers.count(work)} {phase}" for phase, work in told))
 
 
 def _choices(report: Report, numbers: Numbers) -> Iterator[str]:
@@ -243,15 +245,6 @@ def _choices(report: Report, numbers: Numbers) -> Iterator[str]:
         yield f"{safe(row.node, 40)}: {', '.join(parts)}"
     if len(rows) > _BRANCHES:
         yield f"… and {len(rows) - _BRANCHES:,} more, all in the JSON report"
-
-
-def _by_phase(ledger: Ledger, least: str) -> list[str]:
-    groups = ledger.groups(lambda row: row.phase)
-    return [
-        f"{least}{ledger.numbers.count(groups[phase].cost.matrix_flops)} {phase}"
-        for phase in ("forward", "backward", "optimizer")
-        if phase in groups and (phase != "optimizer" or groups[phase].cost.matrix_flops != 0)
-    ]
 
 
 def _intensity(numbers: Numbers, flops: Dim, moved: Dim) -> str:
