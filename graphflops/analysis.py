@@ -143,7 +143,17 @@ def _priced_program(
         raise OptionError(
             "a recorded step has its own optimizer and runs eagerly: leave --training and --execution out"
         )
-    graph, step = _trained(recorded, training)
+    graph, step = recorded, None
+    if training is not False:
+        from graphflops.passes.trained_program import trained_program
+        from graphflops.training import training_of
+
+        step = training_of(training)
+        graph = trained_program(recorded, step)
+    if graph.has_exchanges:
+        from graphflops.passes.equal_sizes import with_groups
+
+        graph = with_groups(graph)  # a size for each group of devices whose size the program does not tell
     stated = attention.user_masks(masks, graph)
     labels = labels_of(graph, names)
     priced = partial(_priced, graph, without_labels(dims, labels), inputs, assume, step, progress)
@@ -270,17 +280,6 @@ def _time(
     return replace(time, network=f"{time.network} (assumed, set it with --network)") if is_assumed else time
 
 
-def _trained(graph: Graph, training: bool | Training) -> tuple[Graph, Training | None]:
-    """The program that the step runs, and the options of the step; the program of an inference and None without one."""
-    if training is False:
-        return _with_groups(graph), None
-    from graphflops.passes.trained_program import trained_program
-    from graphflops.training import training_of
-
-    step = training_of(training)
-    return _with_groups(trained_program(graph, step)), step
-
-
 def _runs_and_memory(
     program: PricedProgram, execution: Execution, rules: type[OnGpu] | None, platform: Platform
 ) -> tuple[Runs, MemoryUse]:
@@ -311,19 +310,14 @@ def _plans(program: PricedProgram, platform: Platform) -> Plans:
 
 def _memory_rules(execution: Execution, is_torch_on_device: bool) -> type[OnGpu] | None:
     """What an execution on a GPU allocates and when it frees it; None for values alone, whatever runs the graph."""
-    if execution == "graph":
-        from graphflops.memory.on_gpu import GraphOnGpu
+    if execution == "graph" and not is_torch_on_device:
+        return None
+    from graphflops.memory.on_gpu import Eager, GraphOnGpu, OnGpu
 
-        return GraphOnGpu if is_torch_on_device else None
-    if execution == "compiled":
-        from graphflops.memory.on_gpu import OnGpu
-
-        return OnGpu
-    if execution != "eager":
+    rules: Mapping[str, type[OnGpu]] = {"graph": GraphOnGpu, "compiled": OnGpu, "eager": Eager}
+    if execution not in rules:
         raise ModelError(f"no execution is called {shown(str(execution))}: graph, eager and compiled are")
-    from graphflops.memory.on_gpu import Eager
-
-    return Eager
+    return rules[execution]
 
 
 def _priced(
@@ -368,15 +362,6 @@ def _facts_of(graph: Graph) -> FindFact:
 
     devices = equal_sizes.facts_of(graph)
     return lambda op: visible(op) or devices(op)
-
-
-def _with_groups(graph: Graph) -> Graph:
-    """The program with a size for each group of devices whose size it does not tell."""
-    if not graph.has_exchanges:
-        return graph
-    from graphflops.passes.equal_sizes import with_groups
-
-    return with_groups(graph)
 
 
 def as_graph(model: object, model_name: str | None = None) -> Graph:
