@@ -54,20 +54,11 @@ def analyze(
     fused: bool = True,
     progress: Callable[[int, int], None] | None = None,
 ) -> Report:
-    """Computes what a model costs: FLOPs, bytes, memory, parameters.
+    """What `graphflops.analyze` computes, of the path of a `.pt2` or `.onnx` file, a `Graph`, or an `ExportedProgram`.
 
-    model: path of a `.pt2` or `.onnx` file, a `Graph`, or a `torch.export.ExportedProgram`. model_name: which program of an
-        archive. dims: sizes by symbol (`s27`), or by input axis (`ids[1]`). inputs: whole shapes by input name; a static
-        program is propagated again from them. names: what to call open sizes: the symbol or axis by name.
-    masks: by input name, the kind of a mask that is passed in: `causal`, `window:1024`, `prefix:128`, `density:0.3`.
-    training: count the gradients and an optimizer step too: True for AdamW, or a `graphflops.Training`. assume: take a size
-        without an example at an assumed value (docs/report.md); False leaves it open.
-    execution: `eager` call by call, `graph` without gaps between kernels (the default), `compiled` by torch.compile; the
-        default for a program of PyTorch on a device is `eager`, unless it is quantized.
-    device: name of a device, or path of its profile: the report says what memory and, with times, time the program takes.
-    network: how nodes are joined, `8x400Gbit`; by default as they are sold. torch: the release whose kernels run, `2.11`.
-    fused: whether conversions of quantized values are parts of the calls beside them; never in `eager` and in training.
-    progress: called now and then with (calls done, calls in all). memory: without a device, whether peaks are found too.
+    Options are those of `graphflops.analyze`; a static program is propagated again from whole shapes in `inputs`. times: of
+    the calls on a device. memory: without a device, whether peaks are found too. fused: whether conversions of quantized
+    values are parts of the calls beside them; never in `eager` and in training.
 
     Raises FileError (not readable), ModelError (sizes contradict the program), DimError (formulas grow too large).
     """

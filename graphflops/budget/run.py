@@ -77,7 +77,6 @@ class Checked(Rendered):
 
     @property
     def findings(self) -> Findings:
-        """The findings as formats render them."""
         return Findings(self.found, "check", RULES)
 
     def _content(self) -> Findings:

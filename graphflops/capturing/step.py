@@ -199,7 +199,6 @@ class _Followed:
             self.recorder.around.append((self.names.get(id(module), around), type(module).__name__))
 
     def leave(self, *_: Any) -> None:
-        """A module is done."""
         self.depth -= 1
         if self.recorder is not None:
             self.recorder.around.pop()

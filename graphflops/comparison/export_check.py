@@ -38,7 +38,6 @@ class ExportCheck:
     after: Constants
 
     def entries(self, uniform: Callable[[str], float | None]) -> Iterator[LedgerEntry]:
-        """Every entry of the ledger."""
         yield from self._work()
         yield from self._element_types()
         yield from _parameters(Matcher(self.before, self.after, uniform).matched(), uniform)

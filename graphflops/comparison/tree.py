@@ -66,7 +66,6 @@ class ComparedModule:
 
     @property
     def numbered(self) -> bool:
-        """True if its name is an index in a list."""
         return is_index(self.name)
 
     def walk(self) -> Iterator[ComparedModule]:

@@ -76,7 +76,6 @@ class Memory:
 
     @property
     def total(self) -> int:
-        """All of them."""
         return sum(getattr(self, one.name) for one in fields(self))
 
 

@@ -42,7 +42,6 @@ class KernelRun:
 
     @property
     def flops(self) -> int:
-        """Executed FLOPs."""
         return (self.tiles + self.partial_tiles) * self.tile_flops
 
 

@@ -138,7 +138,6 @@ class Run:
             raise ModelError("no Nsight Compute: put ncu on PATH (it comes with the CUDA toolkit)")
 
     def once(self, execution: Execution) -> Sequence[Any]:
-        """Run once on fresh copies of the inputs."""
         torch.manual_seed(self.seed)
         execution.kernels.runs.clear()
         return execution.run({name: tensor.clone() for name, tensor in self.inputs.items()})

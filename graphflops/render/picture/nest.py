@@ -49,7 +49,6 @@ class Sheet:
     links: dict[tuple[int, int], dict[str, Mapping[str, Any]]] = field(default_factory=dict)
 
     def link(self, source: int, target: int, facts: Mapping[str, Any]) -> None:
-        """Another use of a value."""
         self.links.setdefault((source, target), {})[str(facts.get("value", ""))] = facts
 
 
