@@ -142,7 +142,7 @@ def _audited(models: Sequence[str], codes: Sequence[str], **sizes: Any) -> tuple
     from graphflops.onnx_audit.audit import audit_findings
     from graphflops.time_audit import audited, rules
 
-    ignores = read_ignores(nearest())
+    kept = read_ignores(nearest())
     found, errors = [], []
     for model in models:
         next_analysis()
@@ -152,7 +152,7 @@ def _audited(models: Sequence[str], codes: Sequence[str], **sizes: Any) -> tuple
         except FileError as error:
             errors.append(str(error))
             continue
-        found.append(replace(result, findings=tuple(ignores.kept(result.findings, model))))
+        found.append(replace(result, findings=tuple(kept(result.findings, model))))
     findings = audit_findings(found)
     return replace(findings, rules={**findings.rules, **rules()}), errors
 
@@ -207,11 +207,11 @@ def _one(model: str, codes: Collection[str], sizes: Any, output: str | None, giv
     next_analysis()
     if model.endswith(".pt2"):
         raise FileError("is no ONNX file: fix its source, whose lines `graphflops audit --device` names")
-    ignores = read_ignores(nearest())
+    kept = read_ignores(nearest())
     target = "" if given["dry_run"] or given["diff"] else _target(model, output, given["in_place"])
     with tempfile.TemporaryDirectory(prefix="graphflops") as folder:
         how = {"unsafe": given["unsafe_fixes"], "unproven": given["unproven"], **sizes}
-        found = fixed(model, folder, codes=codes, kept=lambda found: ignores.kept(found, model), **how)
+        found = fixed(model, folder, codes=codes, kept=lambda found: kept(found, model), **how)
         if found.fixed and target:
             copied(found.file, target)
     written = target if found.fixed else ""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 from msgspec.structs import replace
 
@@ -131,7 +131,16 @@ def _moved(found: Comparison) -> Report:
         if change.before is not None and change.after is not None:
             paths[change.before] = change.after
     old = found.old
-    renamed = _Paths(paths)
+    taken = set(paths.values())
+
+    def renamed(path: str) -> str:
+        """The new path of an old one; a module that is gone is renamed if another has its path now."""
+        if path not in paths:
+            above, _, last = path.rpartition(".")
+            moved = f"{renamed(above)}.{last}" if above else path
+            paths[path] = f"{moved} (gone)" if moved in taken else moved
+        return paths[path]
+
     rows = tuple(row._replace(module=renamed(row.module)) for row in old.rows)
     new = found.new.rows
     lines = followed((old.rows[ours].source, new[theirs].source) for ours, theirs in found.calls.items())
@@ -141,18 +150,3 @@ def _moved(found: Comparison) -> Report:
         modules={renamed(path): kind for path, kind in old.modules.items()},
         parameter_modules={renamed(path): count for path, count in old.parameter_modules.items()},
     )
-
-
-class _Paths:
-    """Translates old paths to new ones; a module that is gone is renamed if another has its path now."""
-
-    def __init__(self, paths: Mapping[str, str]) -> None:
-        self.known = dict(paths)
-        self.taken = set(paths.values())
-
-    def __call__(self, path: str) -> str:
-        if path not in self.known:
-            above, _, last = path.rpartition(".")
-            moved = f"{self(above)}.{last}" if above else path
-            self.known[path] = f"{moved} (gone)" if moved in self.taken else moved
-        return self.known[path]
