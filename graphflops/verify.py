@@ -67,9 +67,8 @@ def _in_graph(graph: Graph, place: str, program: Graph) -> Iterator[str]:
             if result is not None:
                 yield from defining(result)
     for index, output in enumerate(graph.outputs):
-        for _, name in output.uses():
-            if name not in defined:
-                yield f"{place}output {index} is {shown(name)}, which is not defined"
+        undefined = [name for _, name in output.uses() if name not in defined]
+        yield from (f"{place}output {index} is {shown(name)}, which is not defined" for name in undefined)
         if output.role not in get_args(OutputRole):
             yield f"{place}output {index} has the unknown role {shown(output.role)}"
         if output.role in _TARGETED and not output.target:

@@ -187,21 +187,19 @@ def checked(
     jobs = [replace(job, past=past.get(job.label), update=update, assume=assume) for job in every]
     found: dict[str, list[Finding]] = {name: [] for name in names}
     values: dict[str, Mapping[str, int]] = {}
-    results: dict[str, list[LimitResult]] = {}
+    results: dict[str, list[LimitResult]] = {name: [] for name in names}
     measured: Baseline = {}
     for job, outcome in zip(jobs, _run(jobs, processes, rule_files), strict=True):
         found[job.label] += outcome.findings
         values.setdefault(job.label, outcome.values)
-        results.setdefault(job.label, []).extend(outcome.limits)
+        results[job.label] += outcome.limits
         if outcome.measured is not None:
             measured.setdefault(job.name, {})[str(job.sizes)] = outcome.measured
     for name, some in zip(names, planned, strict=True):
         if not some:
             found[name].append(finding("GF311", f"no limit of {shown(budget.path)} is for this model"))
     each = [
-        ModelFindings(
-            name, tuple(dict.fromkeys(of)), values.get(name, {}), limits=tuple(results.get(name, ()))
-        )
+        ModelFindings(name, tuple(dict.fromkeys(of)), values.get(name, {}), limits=tuple(results[name]))
         for name, of in found.items()
     ]
     return Checked(tuple(each), measured)

@@ -49,13 +49,7 @@ def record(
     Raises ModelError, in one line, where the step cannot be recorded, OptionError for a mesh that is none.
     """
     axes = dict(mesh or {})
-    counts = axes.values()
-    if any(not isinstance(one, int) or one < 1 for one in counts) or not 0 <= rank < prod(counts):
-        raise OptionError(
-            "a mesh is the number of devices by axis, such as dp=8,tp=4, and a rank one of them"
-        )
-    if not axes.keys() >= {*open_axes} or (rank and open_axes):
-        raise OptionError("open axes are axes of the mesh, as rank 0 sees them")
+    _check_mesh(axes, rank, open_axes)
     meshes = samples(axes, open_axes) if open_axes else [axes]
     sizes = axes
     try:
@@ -75,6 +69,16 @@ def record(
     if file is not None:
         write(steps, file)
     return graph_of(step, Origin("" if file is None else str(file), "recorded", step.producer))
+
+
+def _check_mesh(axes: Mesh, rank: int, open_axes: Sequence[str]) -> None:
+    sizes = axes.values()
+    if any(not isinstance(size, int) or size < 1 for size in sizes) or not 0 <= rank < prod(sizes):
+        raise OptionError(
+            "a mesh is the number of devices by axis, such as dp=8,tp=4, and a rank one of them"
+        )
+    if not axes.keys() >= {*open_axes} or (rank and open_axes):
+        raise OptionError("open axes are axes of the mesh, as rank 0 sees them")
 
 
 def _advice(line: str) -> str:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from graphflops.base.files import whole
-from graphflops.capturing.name import Choices, parsed
+from graphflops.capturing.name import Choices, Name, parsed
 from graphflops.commands import files, model_options, options
 from graphflops.errors import ModelError, innermost, shown
 
@@ -70,7 +70,15 @@ def capture(
     name = parsed(model, choices)  # None for the user's factory, which has no choices
     if name is None and choices != Choices():
         raise click.UsageError(f"{shown(model)}: sizes are of models by name, such as timm:resnet50")
-    if kind == ".pt2":
+    _export(model, name, output, training, joint, rule_files)
+
+
+def _export(
+    model: str, name: Name | None, output: str, training: bool | Training, joint: bool,
+    rule_files: tuple[str, ...],
+) -> None:  # fmt: skip
+    """The programs of a library's model of that name, or of the user's factory, into a .pt2 or a report."""
+    if output.endswith(".pt2"):
         with whole(output) as path:
             from graphflops.capturing.run import capture_to, save
 

@@ -73,16 +73,19 @@ def diff(
         comparison = None if old is None or new is None else _compared(old, new, **given)
         differs = differs or comparison is None or not comparison.same
         if comparison is None:
-            there = old or new
-            assert isinstance(there, ModelFile)
-            state = "gone" if new is None else "new"
-            texts.append(f"{shown(there.path)}: {state}, nothing to compare with\n")
+            texts.append(_alone(old, new))
         elif named or not comparison.same:
             texts.append(output.text(comparison, **cut))
     text = texts[0] if len(texts) == 1 else "\n".join(map(str, texts)) or "no model differs\n"
     files.write(text, output.path)
     if exit_code and differs:
         ctx.exit(3)
+
+
+def _alone(old: ModelFile | Graph | None, new: ModelFile | Graph | None) -> str:
+    there = old or new
+    assert isinstance(there, ModelFile)
+    return f"{shown(there.path)}: {'gone' if new is None else 'new'}, nothing to compare with\n"
 
 
 def _compared(

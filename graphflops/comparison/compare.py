@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import starmap
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from graphflops.comparison.align import align
 from graphflops.comparison.calls import Numbers, aligned, rewired, told
@@ -61,10 +61,6 @@ def compared(old: Report, new: Report, uniform: Callable[[str], float | None] = 
     unknown = tuple([UnknownChange(*each) for each in calls_of if each[1] != each[2]])
     inputs = tuple(starmap(InputChange, different_inputs(old, new, sizes)))
     calls = {} if export else aligned(old, new, trees.pairs, numbers)
-    ops, unchanged_ops = _changed([] if export else by_operator(trees, numbers), rank)
-    sources, unchanged_sources = _changed(by_source(trees, numbers), rank)
-    held = old.parameter_dtypes, new.parameter_dtypes
-    dtypes = {**held[0], **held[1]} if held[0].keys() != held[1].keys() else {}
     wiring = [Remark("rewired", said)] if (said := told(tuple(rewired(old, new, calls, numbers)))) else []
     comparison = Comparison(
         old=old,
@@ -75,23 +71,35 @@ def compared(old: Report, new: Report, uniform: Callable[[str], float | None] = 
         remarks=(*sizes.remarks, *_remarks(old, new, has_modules=has_modules), *wiring),
         unknown=unknown,
         totals=totals,
-        dtypes=tuple(DtypeChange(name, *(of.get(name, 0) for of in held)) for name in dtypes),
+        dtypes=tuple(_stored(old, new)),
         inputs=inputs,
         growth=tuple(growth(totals["forward"], sizes.sizes, folds)),
         crossings=tuple(crossings(totals["forward"], sizes.sizes, bounds(sizes.sizes), sizes.values)),
         modules=tuple(modules),
         unchanged=found.unchanged if has_modules else 0,
         renumbered=tuple(found.renumbered),
-        ops=ops,
-        unchanged_ops=unchanged_ops,
-        sources=sources,
-        unchanged_sources=unchanged_sources,
+        **_groups(trees, numbers, rank),
         folded=tuple(folds),
         causes=tuple(_ranked(causes(folds), rank)),
         ledger=ledger(old, new, sizes, unknown, inputs, uniform) if export else (),
         calls=calls | _changed_calls(old, new, modules),
     )
     return replace(comparison, same=_is_same(comparison))
+
+
+def _groups(trees: Trees, numbers: Numbers, rank: Rank) -> dict[str, Any]:
+    """Operators, but not of an export, and source lines that changed."""
+    ops, unchanged_ops = _changed([] if trees.export else by_operator(trees, numbers), rank)
+    sources, unchanged_sources = _changed(by_source(trees, numbers), rank)
+    found = {"ops": ops, "unchanged_ops": unchanged_ops}
+    return found | {"sources": sources, "unchanged_sources": unchanged_sources}
+
+
+def _stored(old: Report, new: Report) -> Iterator[DtypeChange]:
+    before, after = old.parameter_dtypes, new.parameter_dtypes
+    if {*before} != {*after}:
+        for dtype in {**before, **after}:
+            yield DtypeChange(dtype, before.get(dtype, 0), after.get(dtype, 0))
 
 
 def _trees(old: Report, new: Report) -> tuple[Trees, Numbers]:

@@ -136,11 +136,15 @@ def compare(
         if execution is None and not any(map(is_report, models)):
             reports = _as_graphs(reports, models, sizes, given)
         old_report, new_report = map(_titled, reports, sides)
-        try:
-            return compared(old_report, new_report, _Uniform(models[0], model_name).number)
-        except DimError as error:
-            paths = " and ".join(shown(report.origin.path) for report in (old_report, new_report))
-            raise DimError(f"{paths}: {error}: give sizes") from None
+        return _compared(old_report, new_report, _Uniform(models[0], model_name).number)
+
+
+def _compared(old: Report, new: Report, uniform: Callable[[str], float | None]) -> Comparison:
+    try:
+        return compared(old, new, uniform)
+    except DimError as error:
+        paths = " and ".join(shown(report.origin.path) for report in (old, new))
+        raise DimError(f"{paths}: {error}: give sizes") from None
 
 
 def _as_graphs(

@@ -122,10 +122,7 @@ def plan(
 
     Raises ModelError where devices, the batch or the mesh do not divide, or the model is a saved report or a recorded step.
     """
-    if not 1 <= devices <= _MOST_DEVICES:
-        raise ModelError(f"--devices {devices:,}: give 1 to {_MOST_DEVICES:,}")
-    if unknown := [axis for axis in mesh or {} if axis not in _AXES]:
-        raise OptionError(f"--mesh {shown(unknown[0])}: the axes are {', '.join(_AXES)}")
+    _require_possible(devices, mesh or {})
     profile, graph = complete(device_named(device)), program_of(model, model_name)
     found = _Program.of(graph, dims)
     samples = _samples(batch_tokens, found.length, devices)
@@ -139,6 +136,13 @@ def plan(
     where = (graph.origin.path, devices, profile.name, str(machine.network))
     results = (search.room, tuple(steps), tuple(refused), tuple(found.notes()))
     return Plan(*where, *sizes, found.flops * samples, peak, *results)
+
+
+def _require_possible(devices: int, mesh: Mapping[str, int]) -> None:
+    if not 1 <= devices <= _MOST_DEVICES:
+        raise ModelError(f"--devices {devices:,}: give 1 to {_MOST_DEVICES:,}")
+    if unknown := [axis for axis in mesh if axis not in _AXES]:
+        raise OptionError(f"--mesh {shown(unknown[0])}: the axes are {', '.join(_AXES)}")
 
 
 @dataclass(frozen=True, slots=True)

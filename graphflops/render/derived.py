@@ -34,6 +34,14 @@ def sweep_document(sweep: Sweep) -> Document:
     return Document([points], exact=lambda: cells(sweep.points, price, exact=True))
 
 
+# Columns as programs and as people name them.
+_WORK = (
+    ("matrix_flops", "FLOPs"), ("visible_flops", "visible"), ("vector_flops", "vector"),
+    ("transcendentals", "transcendental"),
+)  # fmt: skip
+_MOVED = (("bytes", "bytes"), ("flops_per_byte", "FLOP/B"), ("peak_bytes", "peak memory"))
+
+
 def cells(points: Sequence[Point], price_per_hour: float | None = None, *, exact: bool) -> Listing:
     """One row for each point. exact: whole numbers, for programs."""
 
@@ -45,15 +53,8 @@ def cells(points: Sequence[Point], price_per_hour: float | None = None, *, exact
     is_timed = any(point.time is not None for point in points)
     names = [*points[0].sizes] if points else []
     counted = list(dict.fromkeys(name for point in points for name in point.rates))
-    unmasked = [("visible_flops", "visible")] * has_masks
-    work = [
-        ("matrix_flops", "FLOPs"),
-        *unmasked,
-        ("vector_flops", "vector"),
-        ("transcendentals", "transcendental"),
-    ]
-    moved = [("bytes", "bytes"), ("flops_per_byte", "FLOP/B"), ("peak_bytes", "peak memory")]
-    columns = [*work, *((q.name, q.head) for q in others), *moved]
+    work = [pair for pair in _WORK if has_masks or pair[0] != "visible_flops"]
+    columns = [*work, *((q.name, q.head) for q in others), *_MOVED]
     heads = [*names, *(pair[not exact] for pair in columns), *(_TIMES[exact] if is_timed else ())]
     rates, price = ("{}_per_second", "price_of_a_million_{}") if exact else ("{}/s", "price of 1 M {}")
     forms = [rates] if price_per_hour is None else [rates, price]

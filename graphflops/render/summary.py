@@ -180,17 +180,26 @@ def facts(report: Report, ledger: Ledger, formula_width: int = _FORMULA) -> Iter
         need: str = imported("graphflops.render.memory:need")(report, numbers)
         yield Fact("device memory", need)
     if report.kernels_of:
-        measured: str = imported("graphflops.devices:HOPPER").torch
-        exporter, _, release = report.origin.producer.partition(" ")
-        is_other = exporter == "torch" and not release.startswith(f"{report.kernels_of}.")
-        made_by = f"; the program was exported by {safe(release, 40)}" if is_other else ""
-        by = "" if report.kernels_of == measured else f", measured with {measured}"
-        yield Fact("kernels", f"as PyTorch {report.kernels_of} launches them{by}{made_by}")
+        yield Fact("kernels", _kernels(report))
     if report.device:
         times: Iterable[tuple[str, str]] = imported("graphflops.render.time:facts")(report)
         yield from (Fact(label, text) for label, text in times)
     for choice in _choices(report, numbers):
         yield Fact("branches", choice)
+    yield from _coverage_facts(report)
+
+
+def _kernels(report: Report) -> str:
+    """Whose kernels are predicted; the releases that were measured and that exported the program where they differ."""
+    measured: str = imported("graphflops.devices:HOPPER").torch
+    exporter, _, release = report.origin.producer.partition(" ")
+    is_other = exporter == "torch" and not release.startswith(f"{report.kernels_of}.")
+    made_by = f"; the program was exported by {safe(release, 40)}" if is_other else ""
+    by = "" if report.kernels_of == measured else f", measured with {measured}"
+    return f"as PyTorch {report.kernels_of} launches them{by}{made_by}"
+
+
+def _coverage_facts(report: Report) -> Iterator[Fact]:
     cover = report.coverage
     known = f"{cover.nodes - cover.unknown:,} of {count_of(cover.nodes, 'node')}"
     states = f"{cover.counted:,} counted, {cover.free:,} free, {cover.unknown:,} unknown"

@@ -63,15 +63,10 @@ _TIMED = ("call", "operator", "verdict", "time", "FLOPs", "FLOP/s", "of peak", "
 def facts(found: Validation) -> Iterator[tuple[str, str]]:
     """Labelled lines about the whole run."""
     yield "calls", ", ".join(f"{count:,} {verdict}" for verdict, count in found.verdicts.items() if count)
-    compared = dict.fromkeys(_WHAT, 0)
-    equal = dict(compared)
-    for node in found.nodes:
-        for check in node.checks:
-            compared[check.what] += 1
-            equal[check.what] += check.verdict == "equal"
+    checks = [check for node in found.nodes for check in node.checks]
     for what, label in _WHAT.items():
-        if compared[what]:
-            yield label, f"{equal[what]:,} of {compared[what]:,} equal"
+        if compared := [check.verdict == "equal" for check in checks if check.what == what]:
+            yield label, f"{sum(compared):,} of {len(compared):,} equal"
     if found.stated:
         sizes = together(found.stated).items()
         yield "sizes", listed((f"{safe(name, 40)} = {size:,}" for name, size in sizes), 12)

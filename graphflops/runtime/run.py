@@ -100,8 +100,7 @@ class Run:
         for turn in range(repeats + 1 if repeats else 0):
             if turn == 1:  # the first run warms up
                 clock.lead = 2 * clock.wholes[0]
-                clock.runs.clear()
-                clock.wholes.clear()
+                clock.runs, clock.wholes = [], []
             clock.start()
             self.once(execution)
             clock.stop()

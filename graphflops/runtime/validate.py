@@ -62,26 +62,34 @@ def validate(
     options["profile"] = profile
     if counters == "hardware":
         _refuse_uncountable(model, options)
+    found = _validated(model, repeats, options, (time_limit, memory_limit), rule_files, nproc)
+    return found if counters == "none" else _counted(model, found, options)
+
+
+def _counted(model: object, found: Validation, options: dict[str, Any]) -> Validation:
+    """The validation with what the GPU's hardware counters say of each call."""
+    from graphflops.runtime.isolated import with_counters
+    from graphflops.runtime.run import prepared
+
+    return with_counters(found, prepared(model, **options).report, options)
+
+
+def _validated(
+    model: object, repeats: int, options: dict[str, Any], limits: tuple[float, int | None],
+    rule_files: Sequence[str], nproc: int | None,
+) -> Validation:  # fmt: skip
+    """Validates a file in a child process with limits, a recorded step in several, anything else in this process."""
     path = os.fsdecode(model) if isinstance(model, (str, os.PathLike)) else None
     is_recorded = path is not None and reader_of(regular_file(path)).name == "recorded"
     if nproc is not None and not is_recorded:
         raise ModelError("--nproc is of the file of a recorded step: leave it out")
     if path is None:
-        found = validate_here(model, repeats, **options)
-    else:
-        from graphflops.runtime.isolated import ChildLimits, validate_file, validate_ranks
+        return validate_here(model, repeats, **options)
+    from graphflops.runtime.isolated import ChildLimits, validate_file, validate_ranks
 
-        limits = ChildLimits(time_limit, memory_limit)
-        if is_recorded:
-            found = validate_ranks(path, nproc or 1, repeats, options, limits)
-        else:
-            found = validate_file(path, repeats, options, limits, rule_files)
-    if counters == "none":
-        return found
-    from graphflops.runtime.isolated import with_counters
-    from graphflops.runtime.run import prepared
-
-    return with_counters(found, prepared(model, **options).report, options)
+    if not is_recorded:
+        return validate_file(path, repeats, options, ChildLimits(*limits), rule_files)
+    return validate_ranks(path, nproc or 1, repeats, options, ChildLimits(*limits))
 
 
 def validate_here(

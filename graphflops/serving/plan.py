@@ -130,18 +130,16 @@ def prepared(
         chosen = msgspec.structs.replace(chosen, prefill_tokens=prefill_tokens)
     if together and not (chosen.prefills_first and output_tokens):
         raise OptionError("--together is of engines that prefill first, as sglang, and needs --output-tokens")
-    kv_bits = None if kv_dtype is None else _bits(kv_dtype)
-    engine_options = (chosen, devices, joined, kv_bits, shared_prefix, together)
+    engine_options = (chosen, devices, joined, _bits(kv_dtype), shared_prefix, together)
     setting = Setting(device, execution or "graph", *engine_options)
     step, prompt = programs(model, prefill, options.pop("model_name", None))
     steps = Steps.of(step, setting, options)
     cache = _cache(steps.report, max(context) + (output_tokens or 0))
     before = Prefill.of(steps, cache, prompt, setting)
-    plan = Served(steps, cache, before, setting, output_tokens, price_per_hour)
     if limits.first is not None and before is None:
         what = "--ttft limits the prefill, which this program does not tell"
         raise OptionError(f"{what}: name it with --prefill")
-    return plan, limits
+    return Served(steps, cache, before, setting, output_tokens, price_per_hour), limits
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,8 +269,10 @@ def _cache(report: Report, longest: int) -> KvCache:
     return cache
 
 
-def _bits(name: str) -> int:
+def _bits(name: str | None) -> int | None:
     """Bits of an element type by its name, or as engines call it: `fp8`."""
+    if name is None:
+        return None
     try:
         return dtype_named(_AS_ENGINES_SAY.get(name, name)).bits
     except DimError:
