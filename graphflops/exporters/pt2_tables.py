@@ -77,9 +77,13 @@ class Tables:
         return shared
 
     def notes(self, graph: Graph) -> Iterator[Note]:
-        """Inputs whose size or element type their table tells otherwise than the program."""
+        """Inputs whose size or element type their table tells otherwise than the program; tensors that are two inputs."""
         needed = dict.fromkeys(self._tables, 0)
+        first: dict[str, str] = {}
         for value, target, kind in self._stored:
+            if first.setdefault(target, value) != value:
+                text = f"{shown(target, 80)} is two inputs of the program, {shown(first[target], 80)} too"
+                yield Note("GF119", value, text)
             ours, table = graph.types.get(value), self._tables.get(kind)
             if table is None or not isinstance(ours, TensorType):
                 continue

@@ -22,7 +22,9 @@ _PLAUSIBLE_SIZE = 1024  # decides only which branch's rows are shown if neither 
 
 @rule("higher_order.cond")
 def cond(predicate: Value, true: Region, false: Region, operands: tuple[Value, ...] = ()) -> Estimate:
-    """Upper bound: the more expensive branch, plus, per quantity, any excess of the other branch."""
+    """The branch that a known condition selects, else the more expensive one, and any excess of the other."""
+    if isinstance(predicate, int):
+        return once(true(*operands) if predicate else false(*operands))
     return _alike(true(*operands), false(*operands))
 
 
