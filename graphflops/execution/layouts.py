@@ -207,11 +207,10 @@ class Layouts:
         operator = call.node.operator
         if operator.kind not in _KEEPING_CHANNELS_LAST and operator.name not in _ALSO_KEEPING:
             return False
-        if is_normed_in_order(operator, self.typed(x)):
+        is_in_order = operator.kind == "convolution" or operator.name == "pad"
+        if self.typed(x).rank == SEQUENCE_RANK and (is_in_order or is_normed_in_order(operator, self.typed(x))):
             return False
         read = call.tensors(self.values)[:2] if operator.kind == "convolution" else [x]
-        if operator.kind == "convolution" and self.typed(x).rank == SEQUENCE_RANK:
-            return False  # it copies its operand into row-major order
         return any(self.has_channels_last(name) for name in read)
 
     def has_channels_last(self, name: str) -> bool:

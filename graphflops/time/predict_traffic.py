@@ -68,10 +68,12 @@ def seconds(kernel: Kernel, width: float, rates: Rates, device: Device) -> Times
         taps = sizes.filters * prod(sizes.filter)  # of filters, a block for each
         work += 0.0 if "position" in rates else taps / cores * rates.get("row", 0.0) * 1e-9
     beside = 0.0
-    if kernel.variant in _LATENCY_BESIDE:
-        # The memory answers half as fast as the cache.
+    is_scan = kernel.family == "scan" and kernel.variant == "outer"
+    if is_scan or kernel.variant in _LATENCY_BESIDE:
+        # The memory answers half as fast as the cache; where each load waits for the sum before, a third as fast.
         nearby = _TENSORS_AROUND * (kernel.written_bytes or kernel.read_bytes)
-        beside, wait = (wait * (2 - bandwidth.cached(nearby, device) / max(nearby, 1)), 0.0)
+        missed = 1 - bandwidth.cached(nearby, device) / max(nearby, 1)
+        beside, wait = wait * (1 + missed * (2 if is_scan else 1)), 0.0
     longest = sum(limit**_MIX for limit in (traffic, elements, work, rows, beside)) ** (1 / _MIX)
     return _floor(kernel, rates) + longest + wait, max(elements, work, rows, wait, beside), traffic
 
