@@ -25,7 +25,13 @@ from graphflops.execution.composites import (
 )
 from graphflops.execution.strides import size_hint
 
-__all__ = ["GRADIENTS", "composed_fourier", "composed_losses", "gradient_calls", "kernel_calls"]  # with all of them registered
+__all__ = [
+    "GRADIENTS",
+    "composed_fourier",
+    "composed_losses",
+    "gradient_calls",
+    "kernel_calls",
+]  # with all of them registered
 
 
 def _scaled(t: Calls, x: Operand, factor: float) -> Operand:

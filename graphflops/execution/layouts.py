@@ -208,7 +208,9 @@ class Layouts:
         if operator.kind not in _KEEPING_CHANNELS_LAST and operator.name not in _ALSO_KEEPING:
             return False
         is_in_order = operator.kind == "convolution" or operator.name == "pad"
-        if self.typed(x).rank == SEQUENCE_RANK and (is_in_order or is_normed_in_order(operator, self.typed(x))):
+        if self.typed(x).rank == SEQUENCE_RANK and (
+            is_in_order or is_normed_in_order(operator, self.typed(x))
+        ):
             return False
         read = call.tensors(self.values)[:2] if operator.kind == "convolution" else [x]
         return any(self.has_channels_last(name) for name in read)

@@ -1,8 +1,8 @@
 """Elements and rows that are read from anywhere in a table (Indexing.cu, IndexKernel.cpp and IndexKernelUtils.cu of ATen).
 
-Up to 16 rows of a table are read one after the other. More that are multiples of 16 bytes, all that lies behind the first axis,
-are copied by blocks of 4,096 bytes, if the indices lie side by side too; otherwise each element is read by itself. Several indices that lie in different
-ways, as rows beside columns, are first copied in order.
+Up to 16 rows of a table are read one after the other. More that are multiples of 16 bytes (a row is all that lies behind the
+first axis) are copied by blocks of 4,096 bytes, if the indices lie side by side too; otherwise each element is read by
+itself. Several indices that lie in different ways, as rows beside columns, are first copied in order.
 """
 
 from __future__ import annotations

@@ -67,7 +67,9 @@ RELU = Cell(gates=1, activations=(WORK["relu"],), combining=1)
 # i, f, o = sigmoid, g = tanh, each of a sum, 4; c' = f * c + i * g, 3; h' = o * tanh(c'), 1. Backward: do and the
 # gradient of tanh(c') are products, whose sum with dc is dc', 3; di, df, dg and dc are products, 4; tanh(c') is
 # evaluated again. Kept: the gates and c'.
-LSTM = Cell(4, (_SIGMOID,) * 3 + (_TANH,) * 2, 4 + 3 + 1, 3 + 4, transcendentals_back=1, kept=4 + 1, around=4 + 4 + 4)
+LSTM = Cell(
+    4, (_SIGMOID,) * 3 + (_TANH,) * 2, 4 + 3 + 1, 3 + 4, transcendentals_back=1, kept=4 + 1, around=4 + 4 + 4
+)
 # r, z = sigmoid and n = tanh(in + r * hn), 3 sums and a product; h' = (h - n) * z + n, 3. Backward: dn 2, dz 1, dr 1,
 # dhn 1, dh 1. Kept: the gates and hn.
 GRU = Cell(3, (_SIGMOID,) * 2 + (_TANH,), 3 + 1 + 3, 2 + 1 + 1 + 1 + 1, kept=3 + 1, around=3 + 3 + 5)

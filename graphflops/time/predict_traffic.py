@@ -13,6 +13,7 @@ from graphflops.devices.device import platform_of
 from graphflops.execution.strides import size_hint
 from graphflops.kernels.beside import sharing_blocks, threads_of_block
 from graphflops.kernels.choices import limits
+from graphflops.kernels.convolution import power_of_two
 from graphflops.kernels.kernel import Chunks, Convolution, Kernel, Rows, Strided, Windows
 from graphflops.kernels.moved import PAIRS
 from graphflops.time import bandwidth
@@ -39,6 +40,7 @@ _FEW_ELEMENTS = 256
 _SHORTEST = 0.5  # of the floor, where there is one element
 # Few elements with a conversion: a thread loads up to four one after the other, each for a share of the floor.
 _ONE_WAVE, _THREADS, _IN_TURN, _FIRST_TURN, _FURTHER_TURN = 4096, 128, 4, 0.7, 0.29
+_OF_WARP = 1024  # elements of a row that a warp takes as a power of two of them (PersistentSoftmax.cuh)
 _LONGEST = 4096  # elements of a row that one block adds up
 _UNLIMITED = 1e6  # of a multiprocessor and cycle, where a device has no constant
 
@@ -128,6 +130,8 @@ def _elements(kernel: Kernel, width: float, rates: Rates) -> float:
         case Strided(count, axes, tensors, waste, has_casts):
             each += (axes - 1) * rates.get("axis", 0.0) + (tensors - 2) * rates.get("tensor", 0.0)
             return count * (each + waste * rates.get("waste", 0.0) + has_casts * rates.get("cast", 0.0))
+        case Rows(rows, columns) if "padded" in rates and columns <= _OF_WARP:
+            return rows * power_of_two(columns) / rates["padded"]
         case Windows(count, positions):
             return count * (each + positions * rates.get("position", 0.0))
         case Convolution() as sizes if "position" in rates:
