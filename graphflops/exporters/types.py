@@ -164,18 +164,10 @@ def _axes(
 
 def _examples(hints: Mapping[Dim, int]) -> dict[str, int]:
     """Example values of symbols: as recorded where one stands alone, else solved from `2*s5 = 8`."""
-    examples: dict[str, int] = {}
-    mixed: list[tuple[Expr, int]] = []
-    for size, hint in hints.items():
-        if not isinstance(size, Expr) or len(size.symbols) != 1:
-            continue
-        (name,) = size.symbols
-        if size == symbol(name):
-            examples[name] = hint
-        else:
-            mixed.append((size, hint))
-    for size, hint in mixed:
-        (name,) = size.symbols
+    exprs = [(size, hint) for size, hint in hints.items() if isinstance(size, Expr)]
+    of_one = [(next(iter(size.symbols)), size, hint) for size, hint in exprs if len(size.symbols) == 1]
+    examples = {name: hint for name, size, hint in of_one if size == symbol(name)}
+    for name, size, hint in of_one:
         if name not in examples and affine(size) and (found := solution(size, hint)) is not None:
             examples[name] = found
     return examples
