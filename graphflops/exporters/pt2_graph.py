@@ -97,8 +97,7 @@ class Scope:
         for argument in self.graph.inputs:
             for name in results(argument):
                 if name is not None and name not in self.refs:
-                    entries.append(Input(name, "user"))
-                    self.define(name)
+                    raise FileError(f"input {shown(name)} of the program is not in its signature")
         for entry in entries:
             self.type_input(entry)
         return tuple(entries)
