@@ -157,18 +157,20 @@ def test_arguments_of_any_number_are_told_apart(tmp_path: Path, strict: bool) ->
 class Rooted(torch.nn.Module):
     def forward(self, x):
         kept = int(x.shape[0] * 0.7) + 1
-        return torch.zeros(kept, 4) @ torch.ones(4, 4) * x.shape[0] ** -0.5
+        return torch.zeros(kept, 4) @ torch.ones(4, 4) * x.shape[0] ** -0.5 * x.shape[1] ** 0.5
 
 
 def test_floats_of_sizes_are_those_of_the_sizes_given(tmp_path: Path) -> None:
     """What a file records of a float is its value at the example of the export."""
-    program = torch.export.export(Rooted(), (torch.rand(9, 5),), dynamic_shapes=({0: AUTO},), strict=True)
+    program = torch.export.export(Rooted(), (torch.rand(9, 5),), dynamic_shapes=(OPEN,), strict=True)
     run = program.module()
     for model in forms(program, tmp_path):
-        for rows in (9, 10, 33):
-            report = analyze(model, dims={"x[0]": rows})
+        for rows, others in ((9, {}), (10, {}), (33, {}), (33, {"x[1]": 7}), (9, {"x[1]": 7})):
+            report = analyze(model, dims={**({"x[0]": rows} if rows != 9 else {}), **others})
             assert not report.diagnostics
-            assert report.total().matrix_flops == 2 * len(run(torch.rand(rows, 5))) * 4 * 4
+            assert report.coverage.unknown == 0
+            kept = len(run(torch.rand(rows, others.get("x[1]", 5))))
+            assert report.value(report.total().matrix_flops) == 2 * kept * 4 * 4
 
 
 def test_sweeps_and_saved_reports_are_held_to_them(quarters, tmp_path: Path) -> None:
