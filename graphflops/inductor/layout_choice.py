@@ -49,6 +49,16 @@ def is_of_images(call: PricedCall, values: Values) -> bool:
     return found is not None and found[1].rank == IMAGE_RANK
 
 
+def is_turned(call: PricedCall, values: Values, *, is_copied: bool) -> bool:
+    """Whether a convolution runs with channels last where its program does.
+
+    is_copied: whether its weight is a copy with channels last, as in the forward of a training step. A single channel lies
+    alike either way; then the weight decides, and else the channels of the result come first.
+    """
+    found = image_and_weight(call, values)
+    return found is not None and found[1].rank == IMAGE_RANK and (is_copied or found[0].shape[1] != 1)
+
+
 def image_and_weight(call: PricedCall, values: Values) -> tuple[TensorType, TensorType] | None:
     """The operands of a convolution that PyTorch runs; None for other calls."""
     if call.node.operator.kind != "convolution" or call.estimate.unknown:

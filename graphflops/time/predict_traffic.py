@@ -72,7 +72,8 @@ def seconds(kernel: Kernel, width: float, rates: Rates, device: Device) -> Times
         # The memory answers half as fast as the cache.
         nearby = _TENSORS_AROUND * (kernel.written_bytes or kernel.read_bytes)
         beside, wait = (wait * (2 - bandwidth.cached(nearby, device) / max(nearby, 1)), 0.0)
-    longest = sum(limit**_MIX for limit in (traffic, elements, work, rows, beside)) ** (1 / _MIX)
+    mix = rates.get("mix", _MIX)
+    longest = sum(limit**mix for limit in (traffic, elements, work, rows, beside)) ** (1 / mix)
     return _floor(kernel, rates) + longest + wait, max(elements, work, rows, wait, beside), traffic
 
 
