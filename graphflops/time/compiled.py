@@ -188,6 +188,7 @@ _WINDOW, _GRADIENT_WINDOW = 2.5, 5.5  # of an element of a window of pooling
 _FUNCTION, _GRADIENT_OF_FUNCTION = 2.25, 1.75  # of a transcendental function
 _FEW_CHANNELS, _APART = (8, 20)  # channels of an image; of writing an element of so few
 _RANDOM = 10  # of a random number
+_TURNED, _TURNED_ROWS = 3, 8  # of an element of a tensor that lies across, and where rows of it are reduced
 _WIDE = 64  # elements of a row, above which threads add to different places
 _ADDED, _ADDED_APART = 3.5, 42  # of an addition to memory; to places that lie apart
 # The same where few places are added to again and again, at most, and of one place: in float32, and in half precision.
@@ -221,6 +222,8 @@ class Written:
         ]
         written += sum(map(self.sizes, added))
         reductions = [op for op in planned.members if op.kept]
+        across = any(self._lies_across(op, elements) for op in planned.members)
+        slow += across * elements * (_TURNED_ROWS if reductions else _TURNED)
         if reductions:
             is_inner = all(op.is_inner for op in reductions)
             if is_inner and _reads_again(reductions, planned, elements, self.joint):
@@ -253,6 +256,11 @@ class Written:
         call = self.calls.get(op.node)
         is_first = call is not None and call.node.operator.is_of_images and not self.plan.channels_last
         return 0.0 if is_first else _NARROW_LOAD
+
+    def _lies_across(self, op: Op, elements: int) -> bool:
+        """Whether an operator reads a large tensor of which another axis is innermost."""
+        names = op.outer.symmetric_difference(self.joint.turned.intersection(op.reads))
+        return any(self._bytes(name) >= elements for name in names)
 
     def _bytes(self, name: str) -> int:
         return self.sizes(self.joint.inputs.get(name) or self.joint.sizes.get(name, 0))

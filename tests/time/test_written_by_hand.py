@@ -16,7 +16,7 @@ from tests.support import t
 
 def op(node: str = "y", reads: str = "", outputs: str = "o", elements: int = 100, **more: Any) -> Any:
     fields = {"parts": {}, "computes": (), "part_bytes": 0, "kind": "pointwise", "kept": 0, "is_inner": True}
-    facts = {"is_gradient": False, "is_random": False, "adds": False, "moved": (), "axes": ()}
+    facts = {"is_gradient": False, "is_random": False, "adds": False, "moved": (), "outer": frozenset()}
     own = {
         "node": node,
         "reads": tuple(reads.split()),
@@ -26,7 +26,7 @@ def op(node: str = "y", reads: str = "", outputs: str = "o", elements: int = 100
     return Space(**{**fields, **facts, **own, **more})
 
 
-BYTES = {"a": 400, "b": 800, "o": 400, "p": 200}
+BYTES = {"a": 400, "b": 800, "o": 400, "p": 200, "z": 400}
 
 
 def written(
@@ -40,7 +40,11 @@ def written(
     forms = Space(of=lambda call: None)
     execution = Space(calls=calls, forms=forms, layouts=layouts, values=values)
     joint = Space(
-        sizes=BYTES, inputs=inputs or {}, number=lambda size: size, bytes=lambda name: BYTES.get(name, 0)
+        sizes=BYTES,
+        inputs=inputs or {},
+        number=lambda size: size,
+        bytes=lambda name: BYTES.get(name, 0),
+        turned={"z"},
     )
     plan = Space(execution=execution, joint=joint, channels_last=channels_last)
     return Written(plan, Sizes({}))  # type: ignore[arg-type]
@@ -125,6 +129,22 @@ def test_long_and_scattered_rows_are_read_again(kept: int, outputs: str, parts: 
     joint: Any = Space(bytes={"o": 1000, "c": 4}.get)
     assert _reads_again([sum_of_rows], planned(outputs=outputs), 1000, joint) is is_again
     assert _reads_again([op(kept=1)], planned(outputs="o"), 1025, Space(bytes=lambda name: 2050)) is True  # type: ignore[arg-type]
+
+
+def test_tensors_that_lie_across_take_longer() -> None:
+    """Three loads for each element, and eight where rows are reduced."""
+    for reads, outer, loads in (("a", "a", 3), ("a", "", 0), ("z", "", 3), ("z", "z", 0)):
+        member = op(reads=reads, outer=frozenset(outer.split()))
+        found = written().kernel(planned(member, reads=reads), {})
+        assert found is not None
+        assert found.vector_flops == 100 * (1.5 + 1 + loads)
+    rows = op(reads="a", outer=frozenset("a"), kept=1)
+    found = written().kernel(planned(rows, reads="a"), {})
+    assert found is not None
+    assert found.vector_flops == 100 * (4 + 0.75 + 8)
+    small = written().kernel(planned(op(reads="a", outer=frozenset("a"), elements=500), reads="a"), {})
+    assert small is not None
+    assert small.vector_flops == 500 * (1.5 + 0.75)  # 400 bytes are not a large tensor
 
 
 def test_rows_are_reduced_along_the_axis_that_all_share() -> None:
