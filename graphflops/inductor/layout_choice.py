@@ -29,9 +29,7 @@ def prefers_channels_last(
     kinds = [_class(*each) for each in found]
     if not any(weight.rank == IMAGE_RANK for _, _, weight in found):
         return False
-    # Nodes of the graph that torch.compile sees, about.
-    operators = [call.node.operator for call in calls]
-    nodes = inputs + sum(_OPS_OF_GATE if op.has("gate") else _OPS.get(op.kind, 1) for op in operators)
+    nodes = inputs + sum(map(_nodes, calls))
     if nodes >= _MOST_OPS * len(found) or "open" in kinds:
         return False
     if training:
@@ -41,6 +39,14 @@ def prefers_channels_last(
     times = {"grouped": _GROUPED, "small": _SMALL, "narrowing": _NARROWING, "default": _DEFAULT}
     numbers = [flops if isinstance(flops, int) else 0 for flops in work]
     return sum(flops * times[kind] for flops, kind in zip(numbers, kinds, strict=True)) <= sum(numbers)
+
+
+def _nodes(call: PricedCall) -> int:
+    """Nodes of a call in the graph that torch.compile sees, about: none of assertions, and of dropouts in evaluation."""
+    node, operator = call.node, call.node.operator
+    if not node.outputs or (operator.kind == "dropout" and node.arguments().get("training") is False):
+        return 0
+    return _OPS_OF_GATE if operator.has("gate") else _OPS.get(operator.kind, 1)
 
 
 def is_of_images(call: PricedCall, values: Values) -> bool:
