@@ -54,20 +54,11 @@ def analyze(
     fused: bool = True,
     progress: Callable[[int, int], None] | None = None,
 ) -> Report:
-    """Computes what a model costs: FLOPs, bytes, memory, parameters.
+    """What `graphflops.analyze` computes, of the path of a `.pt2` or `.onnx` file, a `Graph`, or an `ExportedProgram`.
 
-    model: path of a `.pt2` or `.onnx` file, a `Graph`, or a `torch.export.ExportedProgram`. model_name: which program of an
-        archive. dims: sizes by symbol (`s27`), or by input axis (`ids[1]`). inputs: whole shapes by input name; a static
-        program is propagated again from them. names: what to call open sizes: the symbol or axis by name.
-    masks: by input name, the kind of a mask that is passed in: `causal`, `window:1024`, `prefix:128`, `density:0.3`.
-    training: count the gradients and an optimizer step too: True for AdamW, or a `graphflops.Training`. assume: take a size
-        without an example at an assumed value (docs/report.md); False leaves it open.
-    execution: `eager` call by call, `graph` without gaps between kernels (the default), `compiled` by torch.compile; the
-        default for a program of PyTorch on a device is `eager`, unless it is quantized.
-    device: name of a device, or path of its profile: the report says what memory and, with times, time the program takes.
-    network: how nodes are joined, `8x400Gbit`; by default as they are sold. torch: the release whose kernels run, `2.11`.
-    fused: whether conversions of quantized values are parts of the calls beside them; never in `eager` and in training.
-    progress: called now and then with (calls done, calls in all). memory: without a device, whether peaks are found too.
+    Options are those of `graphflops.analyze`; a static program is propagated again from whole shapes in `inputs`. times: of
+    the calls on a device. memory: without a device, whether peaks are found too. fused: whether conversions of quantized
+    values are parts of the calls beside them; never in `eager` and in training.
 
     Raises FileError (not readable), ModelError (sizes contradict the program), DimError (formulas grow too large).
     """
@@ -143,7 +134,17 @@ def _priced_program(
         raise OptionError(
             "a recorded step has its own optimizer and runs eagerly: leave --training and --execution out"
         )
-    graph, step = _trained(recorded, training)
+    graph, step = recorded, None
+    if training is not False:
+        from graphflops.passes.trained_program import trained_program
+        from graphflops.training import training_of
+
+        step = training_of(training)
+        graph = trained_program(recorded, step)
+    if graph.has_exchanges:
+        from graphflops.passes.equal_sizes import with_groups
+
+        graph = with_groups(graph)  # a size for each group of devices whose size the program does not tell
     stated = attention.user_masks(masks, graph)
     labels = labels_of(graph, names)
     priced = partial(_priced, graph, without_labels(dims, labels), inputs, assume, step, progress)
@@ -270,17 +271,6 @@ def _time(
     return replace(time, network=f"{time.network} (assumed, set it with --network)") if is_assumed else time
 
 
-def _trained(graph: Graph, training: bool | Training) -> tuple[Graph, Training | None]:
-    """The program that the step runs, and the options of the step; the program of an inference and None without one."""
-    if training is False:
-        return _with_groups(graph), None
-    from graphflops.passes.trained_program import trained_program
-    from graphflops.training import training_of
-
-    step = training_of(training)
-    return _with_groups(trained_program(graph, step)), step
-
-
 def _runs_and_memory(
     program: PricedProgram, execution: Execution, rules: type[OnGpu] | None, platform: Platform
 ) -> tuple[Runs, MemoryUse]:
@@ -311,19 +301,14 @@ def _plans(program: PricedProgram, platform: Platform) -> Plans:
 
 def _memory_rules(execution: Execution, is_torch_on_device: bool) -> type[OnGpu] | None:
     """What an execution on a GPU allocates and when it frees it; None for values alone, whatever runs the graph."""
-    if execution == "graph":
-        from graphflops.memory.on_gpu import GraphOnGpu
+    if execution == "graph" and not is_torch_on_device:
+        return None
+    from graphflops.memory.on_gpu import Eager, GraphOnGpu, OnGpu
 
-        return GraphOnGpu if is_torch_on_device else None
-    if execution == "compiled":
-        from graphflops.memory.on_gpu import OnGpu
-
-        return OnGpu
-    if execution != "eager":
+    rules: Mapping[str, type[OnGpu]] = {"graph": GraphOnGpu, "compiled": OnGpu, "eager": Eager}
+    if execution not in rules:
         raise ModelError(f"no execution is called {shown(str(execution))}: graph, eager and compiled are")
-    from graphflops.memory.on_gpu import Eager
-
-    return Eager
+    return rules[execution]
 
 
 def _priced(
@@ -368,15 +353,6 @@ def _facts_of(graph: Graph) -> FindFact:
 
     devices = equal_sizes.facts_of(graph)
     return lambda op: visible(op) or devices(op)
-
-
-def _with_groups(graph: Graph) -> Graph:
-    """The program with a size for each group of devices whose size it does not tell."""
-    if not graph.has_exchanges:
-        return graph
-    from graphflops.passes.equal_sizes import with_groups
-
-    return with_groups(graph)
 
 
 def as_graph(model: object, model_name: str | None = None) -> Graph:

@@ -46,7 +46,6 @@ class OneLine(click.ClickException):
     """An error as the user sees it: one line, whatever names are in it."""
 
     def show(self, file: Any = None) -> None:
-        """Print the line on stderr."""
         click.echo(inert_in_logs(f"graphflops: error: {shown(self.message, 2000)}"), err=True, file=file)
 
 
@@ -76,11 +75,9 @@ class Commands(click.Group):
         raise click.UsageError(f"no such command {shown(name)!r}: {advice}", ctx)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """All names."""
         return [*COMMANDS]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The command of that name."""
         if cmd_name not in COMMANDS:
             return None
         command: click.Command = getattr(importlib.import_module(f"graphflops.commands.{cmd_name}"), cmd_name)
@@ -101,7 +98,6 @@ class Commands(click.Group):
         return super().__call__(*args, **keywords)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command."""
         try:
             with cleanly_terminated():
                 return super().invoke(ctx)

@@ -24,6 +24,9 @@ def write_demo(folder: str) -> list[str]:
     from graphflops.analysis import analyze
     from graphflops.base.files import whole
 
+    package = Path(__file__).parent
+    inside = package / "samples"  # of a checkout they lie at its top
+    samples = inside if inside.is_dir() else package.parent / "samples"
     place = Path(folder)
     for name in (*_SAMPLES, _PAGE):
         if (place / name).exists():
@@ -31,16 +34,9 @@ def write_demo(folder: str) -> list[str]:
     place.mkdir(parents=True, exist_ok=True)
     for name, sample in _SAMPLES.items():
         with whole(str(place / name)) as path:
-            shutil.copyfile(_folder_of_samples() / sample, path)
+            shutil.copyfile(samples / sample, path)
     analyze(str(place / "decoder.pt2")).save(str(place / _PAGE))
     return _what_to_try(place)
-
-
-def _folder_of_samples() -> Path:
-    """Inside of the installed package; of a checkout, at its top."""
-    package = Path(__file__).parent
-    inside = package / "samples"
-    return inside if inside.is_dir() else package.parent / "samples"
 
 
 def _what_to_try(folder: Path) -> list[str]:

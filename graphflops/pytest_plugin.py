@@ -65,13 +65,8 @@ def graphflops_budget(request: pytest.FixtureRequest) -> Checker:
     The model is a module with its arguments (torch exports it), an ExportedProgram, or the path of a file. Limits are
     written as in a `[[budget]]`, on top of those of a marker without models; a file without any has those of the budget.
     """
-    marked = {
-        name: limit
-        for marker in request.node.iter_markers(_MARKER)
-        if not marker.args
-        for name, limit in marker.kwargs.items()
-    }
-
+    markers = [marker for marker in request.node.iter_markers(_MARKER) if not marker.args]
+    marked = {name: limit for marker in markers for name, limit in marker.kwargs.items()}
     return checker(request.config, marked)
 
 
@@ -86,11 +81,8 @@ def checker(config: pytest.Config, marked: Mapping[str, Any]) -> Checker:
         dynamic_shapes: Any = None,
         **limits: Any,
     ) -> Report:
-        if (
-            hasattr(model, "forward")
-            and hasattr(model, "state_dict")
-            and not hasattr(model, "graph_signature")
-        ):
+        is_module = hasattr(model, "forward") and hasattr(model, "state_dict")
+        if is_module and not hasattr(model, "graph_signature"):
             from graphflops import capture
 
             program = capture(model, tuple(args), dict(kwargs or {}), dynamic_shapes)
@@ -139,10 +131,9 @@ def _of_file(config: pytest.Config, path: str, limits: Mapping[str, Any]) -> tup
     if not jobs:
         raise FileError(f"{file}: no limit is for {path}")
     measured = [measures_at(path, job.sizes) for job in jobs]
-    pairs = zip(jobs, measured, strict=True)
     findings = [
         found
-        for job, measures in pairs
+        for job, measures in zip(jobs, measured, strict=True)
         for entry in job.budgets
         for found in violations(measures, entry, job.before)
     ]

@@ -62,10 +62,6 @@ class _Program:
         """The predicted time of a kernel."""
         return predict(kernel, self.device).seconds
 
-    def moving(self, nbytes: int) -> float:
-        """How long it takes to copy so many bytes, read and written together."""
-        return nbytes / (self.device.bandwidth * _COPY_RATE)
-
     def products(self) -> Iterator[tuple[Row, Product, float]]:
         """Products that run as such, with their sizes and times."""
         for row in self.report.rows:
@@ -112,7 +108,7 @@ def _folded(check: Check, program: _Program, whole: float) -> Iterator[tuple[flo
     seconds: Counter[tuple[str, str, str]] = Counter()
     rows: dict[tuple[str, str, str], list[Row | None]] = {}
     for row, wasted, message, fix in check.run(program):
-        key = (_pattern(row), message, fix or check.fix)
+        key = ("" if row is None else starred(row.module), message, fix or check.fix)
         seconds[key] += wasted
         rows.setdefault(key, []).append(row)
     for key, wasted in seconds.items():
@@ -126,11 +122,6 @@ def _folded(check: Check, program: _Program, whole: float) -> Iterator[tuple[flo
         place = ("", "", "", "") if row is None else (row.node, row.op, row.module, row.source)
         severity: Severity = "warning" if share >= _NOTABLE_SHARE else "note"
         yield wasted, Finding(check.code, check.name, severity, text, key[2], *place, seconds=wasted)
-
-
-def _pattern(row: Row | None) -> str:
-    """The module of a call, `*` for the numbers of layers."""
-    return "" if row is None else starred(row.module)
 
 
 def _unaligned(program: _Program) -> Iterator[Waste]:
@@ -219,7 +210,8 @@ def _converted_layouts(program: _Program) -> Iterator[Waste]:
             continue
         if row.time.kernel.startswith("copy") and "convolution" in row.time.kernel:
             nbytes = program.size(row.inputs[0].type.nbytes) + program.size(row.outputs[0].type.nbytes)
-            yield Waste(row, program.moving(2 * nbytes), "a convolution converts its layout and back")
+            moving = 2 * nbytes / (program.device.bandwidth * _COPY_RATE)
+            yield Waste(row, moving, "a convolution converts its layout and back")
 
 
 def _waits_for_cpu(program: _Program) -> Iterator[Waste]:
@@ -232,7 +224,7 @@ def _waits_for_cpu(program: _Program) -> Iterator[Waste]:
     launching: Counter[str] = Counter()
     for row in program.report.rows:
         if row.time is not None and row.time.bound == "launch":
-            launching[_pattern(row)] += row.time.seconds  # type: ignore[assignment]
+            launching[starred(row.module)] += row.time.seconds  # type: ignore[assignment]
     module, most = max(launching.items(), key=lambda item: item[1], default=("", 0.0))
     place = f", {100 * most / sum(launching.values()):.0f} % of it in {module}" if module else ""
     yield Waste(

@@ -55,7 +55,6 @@ class Call(Struct, eq=False):
 
     @property
     def cost(self) -> Cost:
-        """What the call costs."""
         return self.row.cost
 
     @property
@@ -90,7 +89,6 @@ class Call(Struct, eq=False):
         return [argument.name if isinstance(argument, Ref) else "" for argument in self.given]
 
     def attribute(self, name: str, otherwise: Any = None) -> Any:
-        """The value of an attribute."""
         for key, value in self.node.kwargs:
             if key == name:
                 return value

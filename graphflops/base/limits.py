@@ -39,9 +39,8 @@ _TOOLS = (_BASE, os.path.join(_PACKAGE, "dims"))  # what every part works with: 
 _ADVICE: Mapping[str, str] = {
     "terms of sizes": ": its formulas are too large, export it with fewer sizes left open"
 }
-_GRACE = (
-    10.0  # seconds of processor time beyond it after which a loop in C that never returns to Python is ended
-)
+# Seconds of processor time beyond it after which a loop in C that never returns to Python is ended.
+_GRACE = 10.0
 
 
 class LimitPassed(BaseException):

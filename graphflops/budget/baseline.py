@@ -199,12 +199,11 @@ _PREFIXES = ("", "k", "M", "G", "T", "P", "E")
 def starter(reports: Mapping[str, Report]) -> str:
     """The text of a budget for these models, by their paths relative to its folder."""
     listed = ", ".join(map(_quoted, reports))
-    head = f"# Each limit is what was measured and {HEADROOM} % more: lower or raise it as the model needs.\n"
-    return f"{head}models = [{listed}]\n" + "".join(_budget(name, report) for name, report in reports.items())
-
-
-def _budget(name: str, report: Report) -> str:
-    return "".join(f"{line}\n" for line in ("", "[[budget]]", f"models = {_quoted(name)}", *_limits(report)))
+    head = f"# Each limit is what was measured and {HEADROOM} % more: lower or raise it as the model needs."
+    lines = [head, f"models = [{listed}]"]
+    for name, report in reports.items():
+        lines += ["", "[[budget]]", f"models = {_quoted(name)}", *_limits(report)]
+    return "".join(f"{line}\n" for line in lines)
 
 
 def _limits(report: Report) -> Iterator[str]:

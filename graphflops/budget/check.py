@@ -256,18 +256,15 @@ class _Check:
 
     def coverage(self) -> Iterator[Finding]:
         """A finding if too few calls have a known cost; calls that the budget allows to be unknown count as known."""
-        least, nodes, unknown = (
-            self.budget.coverage,
-            self.measures.report.coverage.nodes,
-            self.intolerable(""),
-        )
+        if (least := self.budget.coverage) is None:
+            return
+        nodes, unknown = self.measures.report.coverage.nodes, self.intolerable("")
         known = nodes - sum(unknown.values())
-        if least is not None:
-            low = known < least * nodes
-            share = 100 * known // nodes if nodes else 100
-            of = LimitResult("coverage", "", "%", share, int(100 * least), "over" if low else "within")
-            self.results.append(of)
-        if least is not None and known < least * nodes:
+        share = 100 * known // nodes if nodes else 100
+        is_low = known < least * nodes
+        of = LimitResult("coverage", "", "%", share, int(100 * least), "over" if is_low else "within")
+        self.results.append(of)
+        if is_low:
             what = f"the cost of {known:,} of {count_of(nodes, 'call')} is known, {percent(known, nodes)} %, where "
             what += f"{float(100 * least):g} % are asked for; unknown: {occurrences(unknown)}"
             yield finding("GF305", what, **self.first_call("", unknown))
@@ -296,19 +293,14 @@ class _Check:
         report = self.measures.report
         if self.measures.cell is not None:
             return f" {self.budget.sizes}"
-        return _at({**report.sizes, **self._fixed()}, report.assumed)
-
-    def _fixed(self) -> dict[str, int]:
-        """The sizes that the budget states and that the program does not leave open."""
-        report = self.measures.report
+        # And those that the budget states and the program does not leave open.
         known = {place for name, info in report.symbols.items() for place in (name, info.label, *info.where)}
-        places = of_report(report).places
-        dims = self.budget.sizes.dims
-        return {name: value for name, value in dims if known.isdisjoint((name, *places(name)))}
+        places, dims = of_report(report).places, self.budget.sizes.dims
+        fixed = {name: value for name, value in dims if known.isdisjoint((name, *places(name)))}
+        return _at({**report.sizes, **fixed}, report.assumed)
 
 
 def _result(scope: _Scope, limit: Limit, now: Figure, then: Figure | None, has_unknown: bool) -> LimitResult:
-    """One limit beside what was measured."""
     most = limit.allowed(then) if isinstance(then, int) else None
     measured = now if isinstance(now, int) else None
     verdict: Literal["within", "over", "unknown"] = "within"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Union
 
 import msgspec
@@ -40,25 +40,13 @@ class _Audit(msgspec.Struct, forbid_unknown_fields=True):
     ignore: list[Ignore] = []
 
 
-class Ignores:
-    """All `[[audit.ignore]]` of a file."""
+def read_ignores(path: str | None) -> Callable[[Iterable[Finding], str], list[Finding]]:
+    """What leaves out the findings of a model that a file ignores: it takes all of them, and the model's path.
 
-    def __init__(self, entries: Iterable[Ignore] = (), folder: str = ".") -> None:
-        self.entries = tuple(entries)
-        self.folder = folder
-
-    def kept(self, findings: Iterable[Finding], model: str) -> Iterator[Finding]:
-        """The findings that nothing ignores."""
-        file = os.path.relpath(os.path.abspath(model), os.path.abspath(self.folder)).replace(os.sep, "/")
-        for finding in findings:
-            if not any(entry.ignores(finding, file) for entry in self.entries):
-                yield finding
-
-
-def read_ignores(path: str | None) -> Ignores:
-    """The ignores of a file; FileError, in one line, for a table [audit] that is wrong."""
+    Raises FileError, in one line, for a table [audit] that is wrong.
+    """
     if path is None:
-        return Ignores()
+        return lambda findings, model: [*findings]
     try:
         audit = msgspec.convert(table_of(path).get("audit", {}), _Audit)
     except msgspec.ValidationError as error:
@@ -67,7 +55,13 @@ def read_ignores(path: str | None) -> Ignores:
         if not (entry.codes or entry.files or entry.modules):
             where = f"{shown(path)}: audit.ignore[{index}]"
             raise FileError(f"{where} ignores nothing: state codes, files or modules")
-    return Ignores(audit.ignore, os.path.dirname(path) or ".")
+    folder = os.path.abspath(os.path.dirname(path))
+
+    def kept(findings: Iterable[Finding], model: str) -> list[Finding]:
+        file = os.path.relpath(os.path.abspath(model), folder).replace(os.sep, "/")
+        return [one for one in findings if not any(entry.ignores(one, file) for entry in audit.ignore)]
+
+    return kept
 
 
 def _listed(names: str | list[str]) -> list[str]:

@@ -85,7 +85,6 @@ class Budget:
         return any(matches_file(pattern, path) for pattern in self.models)
 
     def absolute(self) -> Budget:
-        """The budget without its relative limits."""
         return replace(
             self,
             limits=tuple(limit for limit in self.limits if not limit.relative),

@@ -77,7 +77,6 @@ class Checked(Rendered):
 
     @property
     def findings(self) -> Findings:
-        """The findings as formats render them."""
         return Findings(self.found, "check", RULES)
 
     def _content(self) -> Findings:
@@ -181,35 +180,26 @@ def checked(
         revision. Models that are newer than the revision have no relative limits.
     update: check absolute limits only, since a new baseline is being measured. assume: see `check`.
     """
-    planned = [(model, [*jobs_of(budget, model, before or {})]) for model in models]
-    past = _past(revision, [_names(budget, model)[0] for model in models]) if revision else {}
-    every = [job for _, some in planned for job in some]
+    names = [_names(budget, model)[0] for model in models]
+    planned = [[*jobs_of(budget, model, before or {})] for model in models]
+    past = _past(revision, names) if revision else {}
+    every = [job for some in planned for job in some]
     jobs = [replace(job, past=past.get(job.label), update=update, assume=assume) for job in every]
-    outcomes = zip(jobs, _run(jobs, processes, rule_files), strict=True)
-    without = [_names(budget, model)[0] for model, some in planned if not some]
-    return _collected(budget, [_names(budget, model)[0] for model in models], without, outcomes)
-
-
-def _collected(
-    budget: BudgetFile, names: Sequence[str], without: Sequence[str], outcomes: Iterable[tuple[Job, Outcome]]
-) -> Checked:
-    """The findings of all jobs by model. without: names of the models that no limit is for."""
     found: dict[str, list[Finding]] = {name: [] for name in names}
     values: dict[str, Mapping[str, int]] = {}
-    results: dict[str, list[LimitResult]] = {}
+    results: dict[str, list[LimitResult]] = {name: [] for name in names}
     measured: Baseline = {}
-    for job, outcome in outcomes:
+    for job, outcome in zip(jobs, _run(jobs, processes, rule_files), strict=True):
         found[job.label] += outcome.findings
         values.setdefault(job.label, outcome.values)
-        results.setdefault(job.label, []).extend(outcome.limits)
+        results[job.label] += outcome.limits
         if outcome.measured is not None:
             measured.setdefault(job.name, {})[str(job.sizes)] = outcome.measured
-    for name in without:
-        found[name].append(finding("GF311", f"no limit of {shown(budget.path)} is for this model"))
+    for name, some in zip(names, planned, strict=True):
+        if not some:
+            found[name].append(finding("GF311", f"no limit of {shown(budget.path)} is for this model"))
     each = [
-        ModelFindings(
-            name, tuple(dict.fromkeys(of)), values.get(name, {}), limits=tuple(results.get(name, ()))
-        )
+        ModelFindings(name, tuple(dict.fromkeys(of)), values.get(name, {}), limits=tuple(results[name]))
         for name, of in found.items()
     ]
     return Checked(tuple(each), measured)

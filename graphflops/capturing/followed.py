@@ -36,14 +36,12 @@ class Followed(TorchDispatchMode):  # type: ignore[misc]
         super().__init__()
         self.calls: list[Made] = []
         self.freed: dict[int, int] = {}  # by number of a storage: the call after which nothing refers to it
-        self.attentions: list[
-            str
-        ] = []  # what each hides without a mask: "none", "causal", or "" where it has a mask
+        # What each hides without a mask: "none", "causal", or "" where it has a mask.
+        self.attentions: list[str] = []
         self.module, self.node = "", ""
         self.is_inside = False
-        self.numbers: dict[
-            int, tuple[Any, int]
-        ] = {}  # by address of a storage's object: a weak reference, its number
+        # By address of a storage's object: a weak reference, its number.
+        self.numbers: dict[int, tuple[Any, int]] = {}
         self.count = 0
         self.values = WeakTensorKeyDictionary()  # of results that hang on no data: the same on the CPU
 

@@ -41,12 +41,13 @@ def gpu_functions() -> Iterator[None]:
     functions: dict[str, Callable[..., Any]] = {
         "scaled_dot_product_attention": _attention,
         "dropout": _dropout,
-        "softmax.int": _softmax,
-        "log_softmax.int": _log_softmax,
+        "softmax.int": partial(_wide, _ATEN._softmax.default),
+        "log_softmax.int": partial(_wide, _ATEN._log_softmax.default),
+        **{f"{name}.input": partial(_run, name) for name in _CELLS},
     }
     if hasattr(_ATEN, "_fused_rms_norm_backward"):  # since PyTorch 2.9
         functions["rms_norm"] = _rms_norm
-    for name, function in {**functions, **recurrent_functions()}.items():
+    for name, function in functions.items():
         library.impl(name, function, "AutogradCPU")
     library.impl("_cudnn_rnn_backward", gradients, "Meta")
     # A mode is off while it handles `backward`; what checkpoints run again needs it.
@@ -146,17 +147,8 @@ def _dropout(x: Any, p: float, train: bool) -> Any:
     return _ATEN.native_dropout.default(x, p, train)[0] if p < 1 else x * 0.0
 
 
-def _softmax(x: Any, dim: int, dtype: Any = None) -> Any:
+def _wide(call: Any, x: Any, dim: int, dtype: Any = None) -> Any:
     """Of 16 bits to float32 in one call."""
-    return _wide(_ATEN._softmax.default, x, dim, dtype)
-
-
-def _log_softmax(x: Any, dim: int, dtype: Any = None) -> Any:
-    """Of 16 bits to float32 in one call."""
-    return _wide(_ATEN._log_softmax.default, x, dim, dtype)
-
-
-def _wide(call: Any, x: Any, dim: int, dtype: Any) -> Any:
     is_wider = x.dtype in _HALF and dtype == torch.float32
     return call(x if is_wider or dtype is None else x.to(dtype), dim, is_wider)
 
@@ -281,11 +273,6 @@ class _Options(NamedTuple):
     bidirectional: bool
     batch_sizes: tuple[int, ...] = ()
     dropout_state: None = None
-
-
-def recurrent_functions() -> dict[str, Callable[..., Any]]:
-    """What runs in place of each operator on padded sequences, by its name."""
-    return {f"{name}.input": partial(_run, name) for name in _CELLS}
 
 
 def gradients(x: Any, weight: Any, stride0: int, buffer: Any, hx: Any, cx: Any, *rest: Any) -> Any:

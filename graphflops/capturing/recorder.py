@@ -207,7 +207,6 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         return self.define(_layout(self.storage(tensor), tensor), tensor)
 
     def define(self, key: tuple[Any, ...], tensor: torch.Tensor) -> int:
-        """A new value."""
         number = key[0]
         dtype = str(tensor.dtype).removeprefix("torch.")
         self.values.append(

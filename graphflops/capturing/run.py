@@ -135,6 +135,8 @@ def _export(example: Example, capture: Callable[..., Any], *, joint: bool) -> Ca
     """What exports an example. Conditions on strides hold for all sizes where torch cannot show it: they become checks."""
 
     def exported() -> Captured:
+        import torch._dynamo.config
+
         from graphflops.capturing.eager import recorded
 
         shapes = example.dynamic_shapes()
@@ -142,7 +144,10 @@ def _export(example: Example, capture: Callable[..., Any], *, joint: bool) -> Ca
         with (
             example.ready() as module,
             _for_torch(module),
-            _without_cache() if opened else contextlib.nullcontext(),
+            # The cache of results builds each of open sizes once more to keep it, which takes longer.
+            torch._dynamo.config.patch(fake_tensor_cache_enabled=False)
+            if opened
+            else contextlib.nullcontext(),
         ):
             export = partial(capture, module, (), example.inputs, joint=joint, runtime_asserts=opened)
             try:
@@ -155,16 +160,6 @@ def _export(example: Example, capture: Callable[..., Any], *, joint: bool) -> Ca
             return Captured(program, record)
 
     return exported
-
-
-def _without_cache() -> contextlib.AbstractContextManager[None]:
-    """Lets torch compute each result of open sizes: its cache builds each once more to keep it, which takes longer."""
-    import torch._dynamo.config
-
-    found: contextlib.AbstractContextManager[None] = torch._dynamo.config.patch(
-        fake_tensor_cache_enabled=False
-    )
-    return found
 
 
 @contextlib.contextmanager
@@ -352,7 +347,13 @@ def at_once(functions: Sequence[Callable[[], None]]) -> None:
             started.append((process, receiver))
         first()
         for _, receiver in started:
-            if (error := _received(receiver)) is not None:
+            try:
+                error = receiver.recv()
+            except EOFError:
+                raise ModelError(
+                    "a process that exports was killed: capture one --phase, which takes less memory"
+                ) from None
+            if error is not None:
                 raise error
     finally:
         for process, _ in started:
@@ -367,11 +368,3 @@ def _run(function: Callable[[], None], sender: Connection) -> None:
         sender.send(error)
     else:
         sender.send(None)
-
-
-def _received(receiver: Connection) -> Exception | None:
-    try:
-        found: Exception | None = receiver.recv()
-    except EOFError:
-        found = ModelError("a process that exports was killed: capture one --phase, which takes less memory")
-    return found

@@ -15,9 +15,8 @@ from torch import distributed as dist
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from graphflops.capturing.gpu_functions import OnCpu
-from graphflops.capturing.pretended import OPTIMIZERS, devices, groups, pretended
+from graphflops.capturing.pretended import OPTIMIZERS, HostMemory, devices, groups, pretended
 from graphflops.capturing.recorder import Recorder
-from graphflops.capturing.streams import HostMemory
 from graphflops.errors import GraphflopsError, ModelError, OptionError, innermost
 from graphflops.exporters.meshes import at_mesh, samples
 from graphflops.exporters.recorded import graph_of
@@ -204,13 +203,11 @@ class _Followed:
             self.recorder.around.append((self.names.get(id(module), around), type(module).__name__))
 
     def leave(self, *_: Any) -> None:
-        """A module is done."""
         self.depth -= 1
         if self.recorder is not None:
             self.recorder.around.pop()
 
     def update(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
-        """An optimizer begins its step."""
         if optimizer not in self.optimizers:
             self.optimizers.append(optimizer)
         if self.recorder is not None:
@@ -218,7 +215,6 @@ class _Followed:
             self.recorder.is_updating = True
 
     def updated(self, *_: Any) -> None:
-        """An optimizer has done its step."""
         if self.recorder is not None:
             self.recorder.is_updating = False
 

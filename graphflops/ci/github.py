@@ -72,11 +72,9 @@ class PullRequest:
         return None
 
     def create(self, body: str) -> None:
-        """Write a new comment."""
         self._call("POST", f"issues/{self.number}/comments", {"body": body})
 
     def update(self, comment: int, body: str) -> None:
-        """Write another text into a comment."""
         self._call("PATCH", f"issues/comments/{comment}", {"body": body})
 
     def _call(self, method: str, path: str, body: dict[str, str] | None = None) -> Any:

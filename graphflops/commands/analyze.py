@@ -70,9 +70,16 @@ def analyze(
         _overview(ctx, models, output, strict, given)
     else:
         report = _one(models[0], cut, sweeps, output, price_per_hour, given)
-        _refuse_impossible(ctx, report)
+        from graphflops.render.summary import unknown
+        from graphflops.report.contradictions import contradicted, impossible
+
+        problems = impossible(report)
+        for problem in problems:
+            click.echo(f"graphflops: error: {problem.message}", err=True)
+        if problems:
+            ctx.exit(1)
         if strict:
-            _refuse_doubtful(ctx, report)
+            _refuse(ctx, [contradicted(report), unknown(report) if report.coverage.unknown else ""])
 
 
 def _one(
@@ -115,7 +122,6 @@ def _at_sizes(model: str | Graph, given: dict[str, Any]) -> Callable[[Mapping[st
 def _per_item(
     ctx: click.Context, models: tuple[str, ...], axis: str, output: files.Output, given: dict[str, Any]
 ) -> None:
-    """Writes the FLOPs of one model for each entry of an input axis."""
     if len(models) > 1:
         raise click.UsageError("--per takes one MODEL")
     from graphflops.render.derived import per_item
@@ -161,25 +167,6 @@ def _overview(
     unknown = sum(line.cost.unknown for line in found.lines if line.cost is not None)
     if strict:
         _refuse(ctx, [*doubtful, f"the cost of {unknown:,} calls is unknown" if unknown else ""])
-
-
-def _refuse_impossible(ctx: click.Context, report: Report) -> None:
-    """Names what provably cannot be loaded or run, and exits with 1 if there is anything."""
-    from graphflops.report.contradictions import impossible
-
-    problems = impossible(report)
-    for problem in problems:
-        click.echo(f"graphflops: error: {problem.message}", err=True)
-    if problems:
-        ctx.exit(1)
-
-
-def _refuse_doubtful(ctx: click.Context, report: Report) -> None:
-    """Says where the file contradicts itself and which operators have an unknown cost, and exits with 3 if there are any."""
-    from graphflops.render.summary import unknown
-    from graphflops.report.contradictions import contradicted
-
-    _refuse(ctx, [contradicted(report), unknown(report) if report.coverage.unknown else ""])
 
 
 def _refuse(ctx: click.Context, problems: list[str]) -> None:

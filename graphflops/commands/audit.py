@@ -9,7 +9,7 @@ import os
 import tempfile
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import click
 
@@ -33,6 +33,7 @@ def _codes(name: str, text: str) -> options.Option[Any]:
     return options.valued(name, "CODES", text, multiple=True, callback=split)
 
 
+_FailOn = Literal["error", "warning", "note", "never"]
 _EXTRA = ("onnx_ir", "onnxruntime", "onnxscript")
 
 
@@ -42,7 +43,7 @@ _EXTRA = ("onnx_ir", "onnxruntime", "onnxscript")
 @_codes("--ignore", "Leave these checks out.")
 @options.choice(
     "--fail-on",
-    ("error", "warning", "note", "never"),
+    get_args(_FailOn),
     "Exit with 3 if a finding is at least this severe.",
     default="error",
     show_default=True,
@@ -66,7 +67,7 @@ _EXTRA = ("onnx_ir", "onnxruntime", "onnxscript")
 @options.valued("--explain", "CODE", "Say what a check looks for; `all` lists them.")
 @click.pass_context
 def audit(
-    ctx: click.Context, /, models: tuple[str, ...], fail_on: Literal["error", "warning", "note", "never"],
+    ctx: click.Context, /, models: tuple[str, ...], fail_on: _FailOn,
     top: int | None, statistics: bool, output: files.Output, explain: str | None, **given: Any,
 ) -> None:  # fmt: skip
     """Findings about models that a reviewer can act on: correctness, safety and cost of an .onnx, time of any on a device.
@@ -118,7 +119,7 @@ def _what(given: dict[str, Any]) -> tuple[Sequence[str], dict[str, Any]]:
 
 def _fixed(
     ctx: click.Context, models: Sequence[str], codes: Sequence[str], sizes: dict[str, Any],
-    output: str | None, fixing: dict[str, bool], fail_on: Literal["error", "warning", "note", "never"],
+    output: str | None, fixing: dict[str, bool], fail_on: _FailOn,
 ) -> None:  # fmt: skip
     """Fixes models; exits as without --fix by what remains, and with 3 where --exit-code is to tell of a fix."""
     from graphflops.onnx_audit.audit import audit_findings
@@ -129,12 +130,7 @@ def _fixed(
         ctx.exit(3)
 
 
-def _exit(
-    ctx: click.Context,
-    found: Findings,
-    errors: Sequence[str],
-    fail_on: Literal["error", "warning", "note", "never"],
-) -> None:
+def _exit(ctx: click.Context, found: Findings, errors: Sequence[str], fail_on: _FailOn) -> None:
     """Exits with 1 where a model cannot be audited, with 3 where a finding is severe enough."""
     from graphflops.report.findings import SEVERITIES
 
@@ -154,7 +150,7 @@ def _audited(models: Sequence[str], codes: Sequence[str], **sizes: Any) -> tuple
     from graphflops.onnx_audit.audit import audit_findings
     from graphflops.time_audit import audited, rules
 
-    ignores = read_ignores(nearest())
+    kept = read_ignores(nearest())
     found, errors = [], []
     for model in models:
         next_analysis()
@@ -164,7 +160,7 @@ def _audited(models: Sequence[str], codes: Sequence[str], **sizes: Any) -> tuple
         except FileError as error:
             errors.append(str(error))
             continue
-        found.append(replace(result, findings=tuple(ignores.kept(result.findings, model))))
+        found.append(replace(result, findings=tuple(kept(result.findings, model))))
     findings = audit_findings(found)
     return replace(findings, rules={**findings.rules, **rules()}), errors
 
@@ -219,11 +215,11 @@ def _one(model: str, codes: Collection[str], sizes: Any, output: str | None, giv
     next_analysis()
     if model.endswith(".pt2"):
         raise FileError("is no ONNX file: fix its source, whose lines `graphflops audit --device` names")
-    ignores = read_ignores(nearest())
+    kept = read_ignores(nearest())
     target = "" if given["dry_run"] or given["diff"] else _target(model, output, given["in_place"])
     with tempfile.TemporaryDirectory(prefix="graphflops") as folder:
         how = {"unsafe": given["unsafe_fixes"], "unproven": given["unproven"], **sizes}
-        found = fixed(model, folder, codes=codes, kept=lambda found: ignores.kept(found, model), **how)
+        found = fixed(model, folder, codes=codes, kept=lambda found: kept(found, model), **how)
         if found.fixed and target:
             copied(found.file, target)
     written = target if found.fixed else ""

@@ -66,10 +66,26 @@ def capture(
     if kind not in (".pt2", ".json"):
         raise click.UsageError("--output must end in .pt2 (the program) or .json (its report)")
     _collect_garbage()
-    name = _name(model, Choices(**chosen))
-    if kind == ".pt2":
+    choices = Choices(**chosen)
+    name = parsed(model, choices)  # None for the user's factory, which has no choices
+    if name is None and choices != Choices():
+        raise click.UsageError(f"{shown(model)}: sizes are of models by name, such as timm:resnet50")
+    _export(model, name, output, training, joint, rule_files)
+
+
+def _export(
+    model: str, name: Name | None, output: str, training: bool | Training, joint: bool,
+    rule_files: tuple[str, ...],
+) -> None:  # fmt: skip
+    """The programs of a library's model of that name, or of the user's factory, into a .pt2 or a report."""
+    if output.endswith(".pt2"):
         with whole(output) as path:
-            _write_programs(path, model, name, joint=joint, training=bool(training))
+            from graphflops.capturing.run import capture_to, save
+
+            if name is None:
+                save({"model": _captured(model, joint)}, path)
+            else:
+                capture_to(path, name, joint=joint, training=bool(training))
         return
     if name is None:
         programs: Mapping[str, Captured] = {"model": _captured(model, joint)}
@@ -77,33 +93,10 @@ def capture(
         from graphflops.capturing.run import captured
 
         programs = captured(name, joint=joint, training=bool(training))
-    _write_report(programs, output, training, rule_files)
-
-
-def _write_report(
-    programs: Mapping[str, Captured], output: str, training: bool | Training, rule_files: tuple[str, ...]
-) -> None:
     if len(programs) > 1:
         raise click.UsageError("a report is of one program: choose one --phase, or write a .pt2")
     (program,) = programs.values()
     _report(program.graph(), output, training, rule_files)
-
-
-def _name(model: str, choices: Choices) -> Name | None:
-    """The name of a library's model; None for the user's factory, which has no choices."""
-    name = parsed(model, choices)
-    if name is None and choices != Choices():
-        raise click.UsageError(f"{shown(model)}: sizes are of models by name, such as timm:resnet50")
-    return name
-
-
-def _write_programs(path: str, model: str, name: Name | None, *, joint: bool, training: bool) -> None:
-    from graphflops.capturing.run import capture_to, save
-
-    if name is None:
-        save({"model": _captured(model, joint)}, path)
-    else:
-        capture_to(path, name, joint=joint, training=training)
 
 
 def _collect_garbage() -> None:

@@ -13,7 +13,6 @@ from graphflops.errors import FileError, shown
 
 if TYPE_CHECKING:
     from graphflops.budget.limits import BudgetFile
-    from graphflops.budget.run import Checked
     from graphflops.report.findings import Findings
 
 
@@ -75,21 +74,26 @@ def _check(
     ctx: click.Context, budget: BudgetFile, models: tuple[str, ...], baseline: str | None,
     output: files.Output, *, update: bool, **given: Any,
 ) -> None:  # fmt: skip
-    """Checks the models, prints what was found, and with `update` writes the baseline."""
+    from graphflops.budget import baseline as baselines
     from graphflops.budget.run import before_of, checked
 
-    paths = _models(budget, models, update)
+    paths = list(dict.fromkeys(models)) or budget.files()
+    if not paths:
+        raise click.UsageError(f"name a MODEL, or list `models` in {shown(budget.path)}")
+    if update and budget.baseline_path is None:
+        raise FileError(f'{shown(budget.path)}: --update needs `baseline = "FILE"` in it')
     before, revision = (None, "") if update else before_of(budget, paths, baseline)
     result = checked(budget, paths, before, revision=revision, update=update, **given)
     _write(result.findings, output)
-    if update and not result.failed and budget.baseline_path is not None:
-        _update(budget.baseline_path, result, whole=not models)
+    if update and not result.failed and (path := budget.baseline_path) is not None:
+        with locked(path):  # two updates at a time would each write what it read before the other wrote
+            old = baselines.read(path) if models and os.path.exists(path) else {}
+            files.write(baselines.to_json({**old, **result.measured}), path)
     if result.failed or result.broken:
         ctx.exit(1 if result.failed else 3)
 
 
 def _check_table(ctx: click.Context, table: str, budget: BudgetFile, output: files.Output) -> None:
-    """Checks every row of a table that graphflops scan wrote."""
     from graphflops.scan.views import checked
 
     findings, rows = checked(table, budget)
@@ -119,22 +123,3 @@ def _write_starter(path: str, models: tuple[str, ...]) -> None:
     reports = {folder.name_of(model): files.report_of(model) for model in dict.fromkeys(models)}
     files.write(starter(reports), path)
     click.echo(f"wrote {shown(path)}: graphflops check compares with it", err=True)
-
-
-def _models(budget: BudgetFile, models: tuple[str, ...], update: bool) -> list[str]:
-    """The models to check; the budget must name some, or the command line."""
-    paths = list(dict.fromkeys(models)) or budget.files()
-    if not paths:
-        raise click.UsageError(f"name a MODEL, or list `models` in {shown(budget.path)}")
-    if update and budget.baseline_path is None:
-        raise FileError(f'{shown(budget.path)}: --update needs `baseline = "FILE"` in it')
-    return paths
-
-
-def _update(path: str, result: Checked, *, whole: bool) -> None:
-    """Writes what was measured: as the new baseline if all models were checked, else into the old one."""
-    from graphflops.budget import baseline
-
-    with locked(path):  # two updates at a time would each write what it read before the other wrote
-        old = {} if whole or not os.path.exists(path) else baseline.read(path)
-        files.write(baseline.to_json({**old, **result.measured}), path)

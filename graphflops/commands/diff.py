@@ -83,7 +83,6 @@ def diff(
 
 
 def _alone(old: ModelFile | Graph | None, new: ModelFile | Graph | None) -> str:
-    """The message about a model that is in one revision only."""
     there = old or new
     assert isinstance(there, ModelFile)
     return f"{shown(there.path)}: {'gone' if new is None else 'new'}, nothing to compare with\n"

@@ -44,18 +44,14 @@ def report_of(
         raise click.UsageError(f"{what}: give the model itself")
     import_rules(rule_files)
     with Progress() as progress:
-        given: Any = _verified(model, model_name) if verify else model
-        name = None if verify else model_name
-        return analyze(given, model_name=name, progress=None if quiet else progress, **options)
+        if verify:
+            from graphflops.exporters import load
+            from graphflops.verify import verify as require_well_formed
 
-
-def _verified(model: str | Graph, model_name: str | None) -> Graph:
-    from graphflops.exporters import load
-    from graphflops.verify import verify
-
-    graph = load(model, model_name) if isinstance(model, str) else model
-    verify(graph)
-    return graph
+            model = load(model, model_name) if isinstance(model, str) else model
+            require_well_formed(model)
+            model_name = None
+        return analyze(model, model_name=model_name, progress=None if quiet else progress, **options)
 
 
 def screen(output: str | None) -> dict[str, Any]:

@@ -32,11 +32,7 @@ _ASKED = (
 )
 @options.flag("--bottlenecks", "What everything passes through, the fewest bytes first.", "narrow")
 @options.whole(
-    "--cuts",
-    "K stages of equal cost, the fewest bytes across.",
-    most=4096,
-    keyword="stages",
-    metavar="K",
+    "--cuts", "K stages of equal cost, the fewest bytes across.", most=4096, keyword="stages", metavar="K"
 )
 @options.valued(
     "--tolerance",

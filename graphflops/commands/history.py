@@ -19,12 +19,7 @@ from graphflops.errors import shown
 @options.of_the_file
 @click.pass_context
 def history(
-    ctx: click.Context,
-    /,
-    sides: tuple[str, ...],
-    last: int,
-    output: files.Output,
-    **given: Any,
+    ctx: click.Context, /, sides: tuple[str, ...], last: int, output: files.Output, **given: Any
 ) -> None:
     """What MODEL cost at each commit that changed it, the oldest first; a renamed file is followed.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -135,11 +134,6 @@ def _lora(text: str) -> tuple[int, tuple[str, ...]]:
 def _step(given: dict[str, Any]) -> bool | Training:
     """Takes the options of a step out of what was given; False where no step is wanted."""
     is_wanted = given.pop("training")
-    fields = dict(_fields(given))
-    return Training(**fields) if is_wanted or fields else False
-
-
-def _fields(given: dict[str, Any]) -> Mapping[str, Any]:
     fields: dict[str, Any] = {}
     if (optimizer := given.pop("optimizer")) is not None:
         fields["optimizer"], fields["implementation"] = optimizer
@@ -149,7 +143,7 @@ def _fields(given: dict[str, Any]) -> Mapping[str, Any]:
         value = given.pop(name)
         if value not in (None, ()):
             fields[name] = value
-    return fields
+    return Training(**fields) if is_wanted or fields else False
 
 
 # `--training` and the options of a step, each of which means `--training` too; the command gets one `training`.

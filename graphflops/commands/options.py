@@ -12,7 +12,7 @@ from graphflops.commands import files
 from graphflops.errors import ModelError, OptionError, shown
 from graphflops.render import formats
 
-_SECONDS, _MEMORY = "graphflops.seconds", "graphflops.memory"  # where a context keeps the limits
+_SECONDS, _MEMORY = "graphflops.time_limit", "graphflops.memory_limit"  # where a context keeps the limits
 _LARGEST_SIZE = 2**48  # elements along one axis
 
 Function = TypeVar("Function", bound="Callable[..., Any]")
@@ -30,7 +30,6 @@ class Command(click.Command):
             self.help = docstring(self.callback)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command."""
         try:
             return super().invoke(ctx)
         except OptionError as error:
@@ -42,14 +41,36 @@ class LimitedCommand(Command):
 
     def __init__(self, *args: Any, **keywords: Any) -> None:
         super().__init__(*args, **keywords)
-        self.params += [_time_limit(), _memory_limit()]
+        self.params += [
+            click.Option(
+                ["--time-limit"],
+                type=click.FloatRange(min=0, min_open=True, max=10_000_000),
+                default=3600.0,
+                metavar="SECONDS",
+                expose_value=False,
+                callback=_kept,
+                help="Stop with an error after so long. Default: an hour.",
+            ),
+            click.Option(
+                ["--memory-limit"],
+                type=BYTES,
+                expose_value=False,
+                callback=_kept,
+                help="Stop with an error where the process takes more address space, such as 2GiB.",
+            ),
+        ]
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command within its limits."""
         from graphflops.base.limits import Limits, limited
 
         with limited(Limits(ctx.meta[_SECONDS], ctx.meta[_MEMORY])):
             return super().invoke(ctx)
+
+
+def _kept(ctx: click.Context, param: click.Parameter, limit: float | None) -> None:
+    if limit != limit:
+        raise click.BadParameter("nan is no number of seconds", ctx, param)
+    ctx.meta[f"graphflops.{param.name}"] = limit
 
 
 PATHS = "graphflops.paths"  # where the arguments behind `--` are kept
@@ -59,7 +80,6 @@ class PathsCommand(LimitedCommand):
     """A command that keeps the paths behind `--` apart; options there are options."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Keep the paths behind `--` apart."""
         if "--" in args:
             at = args.index("--")
             behind = args[at + 1 :]
@@ -73,36 +93,6 @@ class PathsCommand(LimitedCommand):
             ctx.meta[PATHS] = tuple(behind[place] for place in places)
             args = args[:at] + [text for index, text in enumerate(behind) if index not in places]
         return super().parse_args(ctx, args)
-
-
-def _time_limit() -> click.Option:
-    def keep(ctx: click.Context, param: click.Parameter, seconds: float) -> None:
-        if seconds != seconds:
-            raise click.BadParameter("nan is no number of seconds", ctx, param)
-        ctx.meta[_SECONDS] = seconds
-
-    return click.Option(
-        ["--time-limit"],
-        type=click.FloatRange(min=0, min_open=True, max=10_000_000),
-        default=3600.0,
-        metavar="SECONDS",
-        expose_value=False,
-        callback=keep,
-        help="Stop with an error after so long. Default: an hour.",
-    )
-
-
-def _memory_limit() -> click.Option:
-    def keep(ctx: click.Context, param: click.Parameter, size: int | None) -> None:
-        ctx.meta[_MEMORY] = size
-
-    return click.Option(
-        ["--memory-limit"],
-        type=BYTES,
-        expose_value=False,
-        callback=keep,
-        help="Stop with an error where the process takes more address space, such as 2GiB.",
-    )
 
 
 class Written(click.ParamType):  # type: ignore[type-arg]

@@ -43,11 +43,7 @@ _FURTHER = ("calls", "modules", "findings")
 )
 @options.choice("--rows", _FURTHER, "Write this table too, beside the output.", multiple=True)
 @options.flag(
-    "--no-cache",
-    "Analyze files again whose rows the table has.",
-    "cache",
-    flag_value=False,
-    default=True,
+    "--no-cache", "Analyze files again whose rows the table has.", "cache", flag_value=False, default=True
 )
 @options.valued("--report", "FILE.html", "The table as a page.", type=click.Path(dir_okay=False))
 @options.valued("--diff", "OLD", "Compare a table with the one named SOURCE.", "old", type=click.Path())

@@ -8,7 +8,7 @@ with equal contents was moved or renamed.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
@@ -38,7 +38,6 @@ class Pairs:
     tried: int = 0
 
     def add(self, ours: ComparedModule, theirs: ComparedModule) -> None:
-        """One pair."""
         self.new[ours] = theirs
         self.old[theirs] = ours
 
@@ -136,14 +135,22 @@ def _parts(ours: ComparedModule, theirs: ComparedModule) -> Iterator[ModulePair]
         return
     free = {part.name: part for part in other}
     rest = mine
-    for match in (_equal_namesake, _same_type_namesake, _equal_elsewhere, _namesake):
+    # Of one name and with equal contents, of one name and type, with equal contents under another name, of one name.
+    matches: tuple[tuple[bool, Callable[[ComparedModule, ComparedModule], bool]], ...] = (
+        (True, lambda part, one: one.signature == part.signature),
+        (True, lambda part, one: not differ(part, one)),
+        (False, lambda part, one: one.signature == part.signature and _weighs(one)),
+        (True, lambda part, one: True),
+    )
+    for is_by_name, fits in matches:
         later: list[ComparedModule] = []
         for part in rest:
-            name = match(part, free)
-            if name is None:
+            among = [free.get(part.name)] if is_by_name else free.values()
+            found = next((one for one in among if one is not None and fits(part, one)), None)
+            if found is None:
                 later.append(part)
             else:
-                yield part, free.pop(name)
+                yield part, free.pop(found.name)
         rest = later
     for kind in {part.kind: None for part in rest if part.kind}:
         renamed = [part for part in rest if part.kind == kind]
@@ -152,25 +159,6 @@ def _parts(ours: ComparedModule, theirs: ComparedModule) -> Iterator[ModulePair]
             yield from zip(renamed, into, strict=True)
             for part in into:
                 free.pop(part.name)
-
-
-def _equal_namesake(part: ComparedModule, free: Mapping[str, ComparedModule]) -> str | None:
-    same = free.get(part.name)
-    return part.name if same is not None and same.signature == part.signature else None
-
-
-def _same_type_namesake(part: ComparedModule, free: Mapping[str, ComparedModule]) -> str | None:
-    same = free.get(part.name)
-    return part.name if same is not None and not differ(part, same) else None
-
-
-def _equal_elsewhere(part: ComparedModule, free: Mapping[str, ComparedModule]) -> str | None:
-    equal = (name for name, one in free.items() if one.signature == part.signature and _weighs(one))
-    return next(equal, None)
-
-
-def _namesake(part: ComparedModule, free: Mapping[str, ComparedModule]) -> str | None:
-    return part.name if part.name in free else None
 
 
 def _aligned(mine: Sequence[ComparedModule], other: Sequence[ComparedModule]) -> Iterator[ModulePair]:

@@ -9,7 +9,7 @@ from typing import NamedTuple, get_args
 from graphflops.base.aligned import matching_blocks
 from graphflops.base.units import numbered, unnumbered
 from graphflops.comparison.align import Pairs
-from graphflops.comparison.result import CallChange, Fact, FactKind
+from graphflops.comparison.result import Fact, FactKind
 from graphflops.comparison.sizes import JointSizes
 from graphflops.ops import operator
 from graphflops.report import Report, Row
@@ -26,10 +26,13 @@ def different(old: Sequence[NumberedRow], new: Sequence[NumberedRow]) -> list[Ro
     surplus = Counter(kind for _, kind in old)
     surplus.subtract(Counter(kind for _, kind in new))
     pairs: list[RowPair] = []
-    for ours, theirs in _blocks([kind for _, kind in old], [kind for _, kind in new]):
-        mine = [call for call in old[ours] if _spend(surplus, call[1], 1)]
-        other = [call for call in new[theirs] if _spend(surplus, call[1], -1)]
-        pairs += _matched([row for row, _ in mine], [row for row, _ in other])
+    i = j = 0
+    equal = matching_blocks([kind for _, kind in old], [kind for _, kind in new])
+    for a, b, size in [*equal, (len(old), len(new), 0)]:
+        mine = [row for row, kind in old[i:a] if _spend(surplus, kind, 1)]
+        other = [row for row, kind in new[j:b] if _spend(surplus, kind, -1)]
+        pairs += _matched(mine, other)
+        i, j = a + size, b + size
     return pairs
 
 
@@ -39,15 +42,6 @@ def _spend(surplus: Counter[int], kind: int, sign: int) -> bool:
         return False
     surplus[kind] -= sign
     return True
-
-
-def _blocks(old: Sequence[int], new: Sequence[int]) -> Iterator[tuple[slice, slice]]:
-    """The slices in which two sequences differ."""
-    i = j = 0
-    for a, b, size in [*matching_blocks(old, new), (len(old), len(new), 0)]:
-        if i < a or j < b:
-            yield slice(i, a), slice(j, b)
-        i, j = a + size, b + size
 
 
 def _matched(old: list[Row], new: list[Row]) -> Iterator[RowPair]:
@@ -70,11 +64,6 @@ def _matched(old: list[Row], new: list[Row]) -> Iterator[RowPair]:
         return
     yield from ((row, None) for row in old)
     yield from ((None, row) for row in new)
-
-
-def changes(pairs: Iterable[RowPair]) -> tuple[CallChange, ...]:
-    """The pairs as the comparison shows them."""
-    return tuple(CallChange(before, after) for before, after in pairs)
 
 
 def facts(pairs: Iterable[RowPair], joined: JointSizes, module: tuple[str, str]) -> list[Fact]:
@@ -138,7 +127,9 @@ def _facts(before: Row, after: Row, joined: JointSizes, module: tuple[str, str])
 
 def _operands(row: Row, module: str) -> dict[str, TensorType]:
     """The operands of a call by the module's names for its parameters, `weight`, or `input 2` for other operands."""
-    named = [(own_name(name, module) or _last(name), type_) for name, type_ in row.inputs]
+    # A parameter that belongs to another module, `p_head_weight`, by its last word.
+    last = {name: name.rpartition("_")[2] for name, _ in row.inputs if name.startswith("p_")}
+    named = [(own_name(name, module) or last.get(name, ""), type_) for name, type_ in row.inputs]
     alone = sum(not name for name, _ in named) == 1
     found: dict[str, TensorType] = {}
     for name, type_ in named:
@@ -165,11 +156,6 @@ def _types(ours: TensorType, theirs: TensorType, what: str, joined: JointSizes) 
 
 def _shape(type_: TensorType) -> str:
     return f"[{', '.join(map(str, type_.shape))}]"
-
-
-def _last(value: str) -> str:
-    """`weight` of a parameter that belongs to another module, `p_head_weight`; "" of what is no parameter."""
-    return value.rpartition("_")[2] if value.startswith("p_") else ""
 
 
 def own_name(value: str, module: str) -> str:
@@ -233,7 +219,7 @@ def rewired(old: Report, new: Report, paired: Mapping[int, int], numbers: Number
         row = new.rows[theirs]
         gone, come = _left(before, after), _left(after, before)
         yield Rewired(
-            _word(row.op),
+            operator(row.op).word,
             row.module,
             tuple([_named(new, source) for source in gone or before]),
             tuple([_named(new, source) for source in come or after]),
@@ -303,8 +289,4 @@ def _named(report: Report, source: Source) -> str:
     if isinstance(source, str):
         return f"input {report.inputs[int(source.split()[1])].name}"
     row = report.rows[source]
-    return f"{_word(row.op)} of {row.module}" if row.module else _word(row.op)
-
-
-def _word(op: str) -> str:
-    return operator(op).word
+    return f"{operator(row.op).word} of {row.module}" if row.module else operator(row.op).word

@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from math import prod
-from typing import NamedTuple
 
 from graphflops.base.units import is_index, runs_of
 from graphflops.comparison.result import (
@@ -71,15 +70,12 @@ def _attach(groups: dict[int, list[Fold]], sizes: dict[int, Counter[Resized]]) -
         place = _place(groups[number])
         alike = dict.fromkeys(other for ratio in ratios[number] for other in by_ratio[ratio][:_LOOKED_AT])
         for other in alike:
-            if other != number and other in groups and _nested(place, _place(groups[other])):
+            if other == number or other not in groups:
+                continue
+            if all(one == its for one, its in zip(place, _place(groups[other]), strict=False)):
                 groups[other] += groups.pop(number)
                 sizes[other].update(sizes.pop(number))
                 break
-
-
-def _nested(one: Sequence[str], other: Sequence[str]) -> bool:
-    depth = min(len(one), len(other))
-    return one[:depth] == other[:depth]
 
 
 def _resized(fold: Fold) -> Counter[Resized]:
@@ -211,10 +207,11 @@ def _pattern(path: str | None, whole: bool) -> tuple[str | None, ...] | None:
 
 def _folds(members: Sequence[ModuleChange]) -> list[Fold]:
     """One fold, or several if the paths are not the product of their components."""
-    before, after = (_joined(paths) for paths in zip(*((m.before, m.after) for m in members), strict=True))
-    if before.whole and after.whole:
+    sides = zip(*((m.before, m.after) for m in members), strict=True)
+    (before, is_before), (after, is_after) = (_joined(paths) for paths in sides)
+    if is_before and is_after:
         folds = _times(members, "figures"), _times(members, "backward")
-        return [Fold(after.text, before.text, tuple(members), *folds)]
+        return [Fold(after, before, tuple(members), *folds)]
     columns = [*zip(*(_parts(module.path) for module in members), strict=True)]
     column = next(column for column in columns if len({*column}) > 1)
     parts: dict[str, list[ModuleChange]] = {}
@@ -223,18 +220,13 @@ def _folds(members: Sequence[ModuleChange]) -> list[Fold]:
     return [fold for part in parts.values() for fold in _folds(part)]
 
 
-class _JoinedPath(NamedTuple):
-    text: str | None
-    whole: bool
-
-
-def _joined(paths: Sequence[str | None]) -> _JoinedPath:
+def _joined(paths: Sequence[str | None]) -> tuple[str | None, bool]:
     """The paths as one text, and whether that text matches exactly these paths."""
     if paths[0] is None or len(paths) == 1:
-        return _JoinedPath(paths[0], True)
+        return paths[0], True
     columns = [[*dict.fromkeys(column)] for column in zip(*map(_parts, paths), strict=True)]
     count = prod(len(column) for column in columns)
-    return _JoinedPath(".".join(map(_together, columns)), count == len(paths))
+    return ".".join(map(_together, columns)), count == len(paths)
 
 
 def _together(names: Sequence[str]) -> str:

@@ -87,6 +87,21 @@ def compared(old: Report, new: Report, uniform: Callable[[str], float | None] = 
     return replace(comparison, same=_is_same(comparison))
 
 
+def _groups(trees: Trees, numbers: Numbers, rank: Rank) -> dict[str, Any]:
+    """Operators, but not of an export, and source lines that changed."""
+    ops, unchanged_ops = _changed([] if trees.export else by_operator(trees, numbers), rank)
+    sources, unchanged_sources = _changed(by_source(trees, numbers), rank)
+    found = {"ops": ops, "unchanged_ops": unchanged_ops}
+    return found | {"sources": sources, "unchanged_sources": unchanged_sources}
+
+
+def _stored(old: Report, new: Report) -> Iterator[DtypeChange]:
+    before, after = old.parameter_dtypes, new.parameter_dtypes
+    if {*before} != {*after}:
+        for dtype in {**before, **after}:
+            yield DtypeChange(dtype, before.get(dtype, 0), after.get(dtype, 0))
+
+
 def _trees(old: Report, new: Report) -> tuple[Trees, Numbers]:
     """Both programs as trees of paired modules, and the number of each row's interned call."""
     joined = join(old, new)
@@ -112,14 +127,6 @@ def _trees(old: Report, new: Report) -> tuple[Trees, Numbers]:
     return made, numbers
 
 
-def _groups(trees: Trees, numbers: Numbers, rank: Rank) -> dict[str, Any]:
-    """Operators, but not of an export, and source lines that changed."""
-    ops, unchanged_ops = _changed([] if trees.export else by_operator(trees, numbers), rank)
-    sources, unchanged_sources = _changed(by_source(trees, numbers), rank)
-    found = {"ops": ops, "unchanged_ops": unchanged_ops}
-    return found | {"sources": sources, "unchanged_sources": unchanged_sources}
-
-
 def _changed(groups: Iterable[GroupChange], rank: Rank) -> tuple[tuple[GroupChange, ...], int]:
     """The groups that changed, by how much, and how many did not."""
     every = list(groups)
@@ -128,7 +135,6 @@ def _changed(groups: Iterable[GroupChange], rank: Rank) -> tuple[tuple[GroupChan
 
 
 def _ranked(changes: Iterable[Ranked], rank: Rank) -> list[Ranked]:
-    """The largest change first."""
     return sorted(changes, key=lambda one: rank(one.figures, one.backward))
 
 
@@ -257,13 +263,6 @@ def _changed_calls(old: Report, new: Report, modules: Iterable[ModuleChange]) ->
     }
 
 
-def _stored(old: Report, new: Report) -> Iterator[DtypeChange]:
-    before, after = old.parameter_dtypes, new.parameter_dtypes
-    if {*before} != {*after}:
-        for dtype in {**before, **after}:
-            yield DtypeChange(dtype, before.get(dtype, 0), after.get(dtype, 0))
-
-
 def _remarks(old: Report, new: Report, *, has_modules: bool) -> Iterator[Remark]:
     for which, report in (("old", old), ("new", new)):
         if problem := contradicted(report):
@@ -290,7 +289,10 @@ _BYTE = 8  # bits
 
 def quantized(old: Report, new: Report) -> Iterator[Remark]:
     """The types that more products, or fewer, compute in or have their weights in than before: `8 of 9 products`."""
-    before, after = _types(old), _types(new)
+    before, after = (
+        Counter(_how(row, report) for row in report.rows if row.cost.matrix_flops != 0)
+        for report in (old, new)
+    )
     for what in sorted({*before, *after} - {""}, key=lambda what: (what.startswith("weights"), what)):
         count, was = after[what], before[what]
         if count > was:
@@ -299,11 +301,6 @@ def quantized(old: Report, new: Report) -> Iterator[Remark]:
         elif count < was:
             text = f"no longer {what}: {was - count:,} of {before.total():,} products"
             yield Remark("quantized", text)
-
-
-def _types(report: Report) -> Counter[str]:
-    """How many products are quantized how; "" for those that are not."""
-    return Counter(_how(row, report) for row in report.rows if row.cost.matrix_flops != 0)
 
 
 def _how(row: Row, report: Report) -> str:

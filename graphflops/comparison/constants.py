@@ -41,7 +41,6 @@ class ConstantUse:
 
     @property
     def numel(self) -> Dim:
-        """Its elements."""
         return prod(self.shape)
 
 

@@ -11,13 +11,12 @@ from graphflops.comparison.calls import (
     NumberedRow,
     Numbers,
     RowPair,
-    changes,
     different,
     facts,
     ordered,
     own_name,
 )
-from graphflops.comparison.result import Fact, Figure, GroupChange, ModuleChange, Status
+from graphflops.comparison.result import CallChange, Fact, Figure, GroupChange, ModuleChange, Status
 from graphflops.comparison.sizes import JointSizes
 from graphflops.comparison.tree import ComparedModule, Counts, InternedCalls, counted
 from graphflops.report import Report
@@ -195,7 +194,7 @@ def _entry(
         backward=backward,
         whole=whole,
         modules=max(module.size for module in (ours, theirs) if module is not None) if whole else 1,
-        calls=changes(pairs),
+        calls=tuple(CallChange(*pair) for pair in pairs),
         facts=tuple(ordered(said)),
         before_unknown=trees.kinds.unknown(before),
         after_unknown=trees.kinds.unknown(after),

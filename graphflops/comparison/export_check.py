@@ -12,7 +12,6 @@ from typing import get_args
 
 from graphflops.comparison.constants import Constants, constants, plain, work
 from graphflops.comparison.result import InputChange, LedgerEntry, LedgerKind, LedgerStatus, UnknownChange
-from graphflops.comparison.sides import JointSize
 from graphflops.comparison.sizes import JointSizes, Renamed
 from graphflops.comparison.stored_uses import Matcher, StoredUses
 from graphflops.dims import Dim, evaluate
@@ -39,7 +38,6 @@ class ExportCheck:
     after: Constants
 
     def entries(self, uniform: Callable[[str], float | None]) -> Iterator[LedgerEntry]:
-        """Every entry of the ledger."""
         yield from self._work()
         yield from self._element_types()
         yield from _parameters(Matcher(self.before, self.after, uniform).matched(), uniform)
@@ -163,7 +161,9 @@ def _of_the_whole(
         types = [(side or "").partition("[")[0] for side in (entry.before, entry.after)]
         if entry.before is not None and entry.after is not None and types[0] != types[1]:
             yield from _entry("element_types", [entry.name], *types)
-    yield from _entry("sizes_fixed", [_place(size) for size in joined.sizes if size.fixed])
+    fixed = ((size, size.after) for size in joined.sizes if size.fixed)
+    places = [f"{size.place} at {size.at(at) if isinstance(at, int) else at}" for size, at in fixed]
+    yield from _entry("sizes_fixed", places)
     if any(remark.name == "sizes-differ" for remark in joined.remarks):
         yield from _entry("work", ["the sizes differ"])
 
@@ -237,7 +237,3 @@ def _shares_heads(row: Row) -> bool:
     """True if several query heads of an attention share a key head."""
     shapes = [named.type.shape for named in row.inputs[:2]]
     return len(shapes) == 2 and all(len(shape) == 4 for shape in shapes) and shapes[0][1] != shapes[1][1]
-
-
-def _place(size: JointSize) -> str:
-    return f"{size.place} at {size.at(size.after) if isinstance(size.after, int) else size.after}"

@@ -54,7 +54,6 @@ class Renamed:
         return called(str(what), self.called)
 
     def cost(self, cost: Cost) -> Cost:
-        """All quantities of a cost."""
         if not self._names:
             return cost
         return Cost(*(self(getattr(cost, name)) for name in QUANTITIES))

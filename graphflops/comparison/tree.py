@@ -66,11 +66,9 @@ class ComparedModule:
 
     @property
     def numbered(self) -> bool:
-        """True if its name is an index in a list."""
         return is_index(self.name)
 
     def walk(self) -> Iterator[ComparedModule]:
-        """The module and all in it."""
         stack = [self]
         while stack:
             module = stack.pop()
@@ -173,7 +171,6 @@ class InternedCalls:
         self._sums: dict[tuple[Counts, bool], Cost] = {}
 
     def of(self, report: Report, renamed: Renamed) -> list[int | None]:
-        """The number of each row's kind."""
         types: dict[int, Hashable] = {}
         costs: dict[int, Cost] = {}
         numbers: list[int | None] = []

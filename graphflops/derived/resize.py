@@ -112,7 +112,6 @@ def _with_peaks(old: Report, new: Report) -> Report:
 
 
 def _with_memory_use(report: Report) -> Report:
-    """The report with what its phases need on a device at its sizes."""
     if not report.memory_use:
         return report
     from graphflops.memory.allocator import Allocator

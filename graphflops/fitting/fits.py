@@ -123,30 +123,36 @@ def fits(
 
     size = VariedSize.of(report, vary, None if saved else report_at)
     verdicts = tuple([verdict(size, one) for one in devices])
-    first = devices[0]
-    found = Fits(report, size.at(None, first), verdicts, vary or "")
+    found = Fits(report, size.at(None, devices[0]), verdicts, vary or "")
+    return _detailed(found, size, devices, None if saved else report_of, step, options.get("dims") or {})
+
+
+def _detailed(
+    found: Fits, size: VariedSize, devices: Sequence[Device], report_of: Callable[..., Report] | None,
+    step: Training | None, dims: Mapping[str, int],
+) -> Fits:  # fmt: skip
+    """With the requests of a decoder, what the largest size takes, and remedies. report_of: None for a saved report."""
+    report, of_first, first = found.report, found.verdicts[0], devices[0]
     if (cache := kv_cache(report)) is not None:
         free = int((1 - SPARE) * room(first))
         requests = requests_within(report, on_device(report.memory_use[-1], first), cache, free)
         found = replace(found, cache=cache, requests=tuple(requests))
-    if vary:
-        largest = verdicts[0].largest or size.sizes.start
-        at = size.at(largest, first, room(first) if verdicts[0].largest else None)
-        more = None if verdicts[0].is_bounded else size.at(largest + size.sizes.step, first)
+    if found.varied:
+        largest = of_first.largest or size.sizes.start
+        at = size.at(largest, first, room(first) if of_first.largest else None)
+        more = None if of_first.is_bounded else size.at(largest + size.sizes.step, first)
         found = replace(found, at_size=largest, step=size.sizes.step, at_largest=(at, more))
-        if cache is None or saved or step or size.axes:
+        if cache is None or report_of is None or step or size.axes:
             return found
-        chosen = values_at(report, {vary: largest})
-        timed = report_of(None, times=True, dims={**(options.get("dims") or {}), **chosen})
+        chosen = values_at(report, {found.varied: largest})
+        timed = report_of(None, times=True, dims={**dims, **chosen})
         return replace(found, cell=cell_of(report, chosen, timed.totals.time))
-    if found.fits or saved or len(devices) > 1:
+    if found.fits or report_of is None or len(devices) > 1:
         return found
-
     return replace(found, remedies=tuple(remedies(report, report_of, step, first)))
 
 
 def _devices(name: str | None, memory: str | int | None, is_all: bool) -> list[Device]:
-    """The devices in question."""
     if is_all:
         if name is not None or memory is not None:
             raise OptionError("--all-devices takes every known device: leave out --device and --memory")

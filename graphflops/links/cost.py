@@ -161,24 +161,26 @@ def _guess(found: float, spread: float) -> Transfer:
     return Transfer(found, found / spread, found * spread, is_guess=True)
 
 
-class _Model:
-    """A collective of `inside` devices in each of `nodes` nodes. message: its whole bytes, as nccl-tests gives sizes."""
+class _Model(NamedTuple):
+    """A collective of `inside` devices in each of `nodes` nodes. sent: bytes that each device sends."""
 
-    def __init__(
-        self,
-        kind: Kind,
-        nbytes: float,
-        inside: int,
-        nodes: int,
-        bandwidth: float,
-        rates: Mapping[str, float],
-        network: Network,
-    ) -> None:
-        self.kind, self.sent, self.inside, self.nodes = kind, nbytes, inside, nodes
-        self.group = inside * nodes
-        self.bandwidth, self.rates, self.network = bandwidth, rates, network
+    kind: Kind
+    sent: float
+    inside: int
+    nodes: int
+    bandwidth: float
+    rates: Mapping[str, float]
+    network: Network
+
+    @property
+    def group(self) -> int:
+        return self.inside * self.nodes
+
+    @property
+    def message(self) -> float:
+        """Its whole bytes, as nccl-tests gives sizes."""
         parts = {"all_reduce": 2 * (self.group - 1), "broadcast": self.group, "send": self.group}
-        self.message = nbytes * self.group / parts.get(kind, self.group - 1)
+        return self.sent * self.group / parts.get(self.kind, self.group - 1)
 
     def within(self) -> float:
         """Seconds inside one node."""

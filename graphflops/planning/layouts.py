@@ -76,7 +76,6 @@ class Memory:
 
     @property
     def total(self) -> int:
-        """All of them."""
         return sum(getattr(self, one.name) for one in fields(self))
 
 
@@ -378,7 +377,6 @@ class Costs:
         peaks = [layer.transient - self.recompute.kept if any(own) else 0]
         peaks += [parts[AFTER].transient] * (place == devices - 1)
         peaks += [parts[BEFORE].transient - sizes[0]] * (place == 0)
-        around = max(
-            (2 * one.nbytes for one in layer.attended), default=0
-        )  # a block of another device, and the next
+        # A block of another device, and the next.
+        around = max((2 * one.nbytes for one in layer.attended), default=0)
         return kept, max(*peaks, 0) + around

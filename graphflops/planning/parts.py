@@ -87,7 +87,10 @@ class Split:
         if axis is None or made is None:
             return f"{node.op} needs the whole"
         if not all(self._divides(name, axis, made.pieces) for name in out):
-            self._note_fewer(self.size(out[0], axis), origins)
+            heads = self.size(out[0], axis)
+            if self.pieces is not None and 1 < heads < self.devices and self.devices % heads == 0:
+                # Each of them can be on several of the devices.
+                self.fewer.update((origin, heads) for origin in origins if origin not in self.pieces)
             return f"{node.op}: {INDIVISIBLE}"
         if not self._beside(node, parts, made):
             return f"{node.op} reads a whole operand"
@@ -115,11 +118,6 @@ class Split:
             return made._replace(pieces=pieces, is_repeated=True) if is_even else None
         kept = made._replace(pieces=pieces, is_repeated=is_repeated)
         return None if is_repeated and after != before else kept
-
-    def _note_fewer(self, heads: int, origins: frozenset[str]) -> None:
-        """Heads that are fewer than the devices: each can be on several of them."""
-        if self.pieces is not None and 1 < heads < self.devices and self.devices % heads == 0:
-            self.fewer.update((origin, heads) for origin in origins if origin not in self.pieces)
 
     def shape(self, name: str) -> tuple[Dim, ...]:
         """The sizes of a value that is split, as one device has it."""

@@ -31,9 +31,8 @@ from graphflops.time.predict import pinned_rate
 _MOST_DEVICES = 2**17
 _MICRO = (1, 2, 4, 8, 16)  # samples of a micro-batch that are tried where their number is open
 _VIRTUAL = (2, 4)  # stages of a device
-_FEWEST = (
-    2048  # tokens of a sequence on each of its devices: fewer leave kernels short and a ring of keys exposed
-)
+# Tokens of a sequence on each of its devices: fewer leave kernels short and a ring of keys exposed.
+_FEWEST = 2048
 _AXES = {"dp": "data", "tp": "tensor", "pp": "pipeline", "ep": "expert", "cp": "context"}
 _NOTHING_AGAIN = Recompute("none", 0, 0.0)
 
@@ -352,7 +351,6 @@ class _Search:
         return [micro for micro in found[: 1 if mesh.context > 1 else None] if each % micro == 0]
 
     def prices(self, tensor: int, micro: int, context: int = 1) -> Prices:
-        """The prices of the program's parts."""
         key = (tensor, micro, context)
         if key not in self.known:
             sizes = self.program.sizes(micro, context)

@@ -114,7 +114,6 @@ class Reading:
 
     @cached_property
     def nodes(self) -> dict[str, Node]:
-        """The calls by name."""
         return {node.name: node for node in self.split.graph.nodes}
 
     @cached_property
@@ -163,7 +162,6 @@ class Reading:
         return range(-1, self.folded.turns + 1)
 
     def parts(self) -> list[Part]:
-        """All of them."""
         forward, backward, weight = ([0.0] * len(self.places) for _ in range(3))
         attended: list[list[Attended]] = [[] for _ in self.places]
         tallies = [[NOTHING] * 3 for _ in self.places]

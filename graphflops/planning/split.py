@@ -12,9 +12,8 @@ from graphflops.tensor import TensorType
 
 _FACTORS = 2  # of columns that are tried after the leading one
 _LAYOUT = frozenset({"reshape", "expand", "split"})  # whose second argument is sizes of the result
-_REARRANGING = frozenset(
-    {"view", "cast", "gather"}
-)  # kinds of calls that do to a sum what they do to its parts
+# Kinds of calls that do to a sum what they do to its parts.
+_REARRANGING = frozenset({"view", "cast", "gather"})
 _LINEAR = frozenset({"mul", "sum"})
 _ANY_PART = frozenset({"attention", "gather", "size"})  # attention gets keys and values of the other devices
 
@@ -157,7 +156,6 @@ def _is_split(found: Split, node: Node, name: str, axis: int, length: str) -> bo
         return axis != (rank - 1 if is_first or "weight" in given else max(rank - 2, 0))
     if node.operator.kind == "view" and "axis" not in node.operator.parameters:
         return any(isinstance(one, Expr) and length in one.symbols for one in out[0].shape)
-    is_left = all(
-        symbol(length) in typed.shape for typed in out
-    )  # a slice of it is not, nor what is joined to more
+    # A slice of it is not, nor what is joined to more.
+    is_left = all(symbol(length) in typed.shape for typed in out)
     return is_left and (node.operator.name == "cat" or found.axis_of_result(node, name, axis) is not None)

@@ -8,7 +8,7 @@ from typing import Any
 from graphflops.base.json_form import Formula
 from graphflops.base.units import interval, memory, number, parameters, percent, rate, seconds
 from graphflops.base.units import parameters as as_parameters
-from graphflops.cost import REPORTED, Quantity
+from graphflops.cost import REPORTED
 from graphflops.derived.items import PerItem, cost_per_million
 from graphflops.derived.overview import Overview, OverviewLine
 from graphflops.derived.resize import Point, Sweep
@@ -34,6 +34,14 @@ def sweep_document(sweep: Sweep) -> Document:
     return Document([points], exact=lambda: cells(sweep.points, price, exact=True))
 
 
+# Columns as programs and as people name them.
+_WORK = (
+    ("matrix_flops", "FLOPs"), ("visible_flops", "visible"), ("vector_flops", "vector"),
+    ("transcendentals", "transcendental"),
+)  # fmt: skip
+_MOVED = (("bytes", "bytes"), ("flops_per_byte", "FLOP/B"), ("peak_bytes", "peak memory"))
+
+
 def cells(points: Sequence[Point], price_per_hour: float | None = None, *, exact: bool) -> Listing:
     """One row for each point. exact: whole numbers, for programs."""
 
@@ -45,7 +53,9 @@ def cells(points: Sequence[Point], price_per_hour: float | None = None, *, exact
     is_timed = any(point.time is not None for point in points)
     names = [*points[0].sizes] if points else []
     counted = list(dict.fromkeys(name for point in points for name in point.rates))
-    heads = [*names, *_heads(exact, has_masks, others), *(_TIMES[exact] if is_timed else ())]
+    work = [pair for pair in _WORK if has_masks or pair[0] != "visible_flops"]
+    columns = [*work, *((q.name, q.head) for q in others), *_MOVED]
+    heads = [*names, *(pair[not exact] for pair in columns), *(_TIMES[exact] if is_timed else ())]
     rates, price = ("{}_per_second", "price_of_a_million_{}") if exact else ("{}/s", "price of 1 M {}")
     forms = [rates] if price_per_hour is None else [rates, price]
     heads += [form.format(name) for form in forms for name in counted]
@@ -73,16 +83,7 @@ def cells(points: Sequence[Point], price_per_hour: float | None = None, *, exact
     return Listing(heads, rows, figures=True)
 
 
-def _heads(exact: bool, has_masks: bool, others: Sequence[Quantity]) -> list[str]:
-    if exact:
-        work = ["matrix_flops", *(["visible_flops"] if has_masks else []), "vector_flops", "transcendentals"]
-        return [*work, *(q.name for q in others), "bytes", "flops_per_byte", "peak_bytes"]
-    work = ["FLOPs", *(["visible"] if has_masks else []), "vector", "transcendental"]
-    return [*work, *(q.head for q in others), "bytes", "FLOP/B", "peak memory"]
-
-
 def _time(time: PhaseTime | None, *, exact: bool) -> list[str | float]:
-    """The cells of a predicted time, with its 90 % interval."""
     if time is None:
         return ["?"] * len(_TIMES[exact])
     if exact:
@@ -110,8 +111,9 @@ def per_item(found: PerItem, *, exact: bool) -> Listing:
     ]
     times = (found.seconds, found.step_seconds)
     if any(time is not None for time in times):
-        name = "seconds" if exact else "time"
-        rows.append((name, *(_seconds_of(time, found, exact) for time in times), "predicted for the device"))
+        at_least = ">= " if found.is_lower_bound else ""
+        told = ["" if time is None else time if exact else at_least + seconds(time) for time in times]
+        rows.append(("seconds" if exact else "time", *told, "predicted for the device"))
     counts = {
         "active parameters": (found.active_parameters, as_parameters, least, "N of the line active"),
         "parameters": (found.parameters, as_parameters, least, "N of the line total, without embeddings"),
@@ -122,12 +124,6 @@ def per_item(found: PerItem, *, exact: bool) -> Listing:
         if count or "parameters" in name:
             rows.append((name, count if exact else bound + said(count), "", what))
     return Listing(heads, rows)
-
-
-def _seconds_of(time: float | None, found: PerItem, exact: bool) -> str | float:
-    if time is None or exact:
-        return "" if time is None else time
-    return (">= " if found.is_lower_bound else "") + seconds(time)
 
 
 _HEADS = ("model", "FLOPs", "params", "bytes", "peak memory", "coverage", "analyzed in")
@@ -219,7 +215,6 @@ def _cells(line: OverviewLine) -> list[str]:
 
 
 def _device_cells(line: OverviewLine) -> list[str]:
-    """Predicted time, its interval, and memory on the device; empty where they are not known."""
     cost = line.cost
     if cost is None or cost.time is None:
         return [""] * len(_DEVICE_HEADS)

@@ -42,7 +42,17 @@ def lines(report: Report, by: Cut | None, depth: int | None) -> tuple[list[str],
     if by is None:
         return _calls(report, ledger)
     if by == "module":
-        return _modules(report, ledger, depth)
+        rows: list[list[str | int]] = []
+        for line in Tree(report, ledger, idle=True).paths(depth):
+            cells: list[str | int] = [
+                line.path,
+                line.type,
+                line.group.calls,
+                line.group.unknown,
+                line.parameters,
+            ]
+            rows.append([*cells, *_work(line.group, ledger)])
+        return ["module", "module_type", "calls", "unknown", "parameters", *_heads(ledger)], rows
     if by == "attention":
         return _attentions(report, ledger)
     groups = ledger.groups(lambda row: row.op if by == "op" else row.source)
@@ -112,14 +122,6 @@ def _calls(report: Report, ledger: Ledger) -> tuple[list[str], list[list[str | i
         rows.append([row.node, row.op, *place, row.state, row.matrix_dtype, *figures, *times])
     timed = ["seconds", "backward_seconds"] if report.device else []
     return [*heads, *_heads(ledger), "matrix_flops_formula", *timed], rows
-
-
-def _modules(report: Report, ledger: Ledger, depth: int | None) -> tuple[list[str], list[list[str | int]]]:
-    rows: list[list[str | int]] = []
-    for line in Tree(report, ledger, idle=True).paths(depth):
-        work = line.group
-        rows.append([line.path, line.type, work.calls, work.unknown, line.parameters, *_work(work, ledger)])
-    return ["module", "module_type", "calls", "unknown", "parameters", *_heads(ledger)], rows
 
 
 def dataframe(report: Report, *, by: Cut | None = None, depth: int | None = None) -> Any:

@@ -23,20 +23,15 @@ _TOTALS = ("requested_peak", "allocated_peak", "reserved_peak", "context", "devi
 def document(found: Fits) -> Document:
     """The verdict, what the memory holds, and what would make it fit."""
     style = "bold" if found.fits else "red"
-    exact, data = lambda: _listed(found), lambda: _data(found)
+    exact, data = lambda: Listing.of([_device(one) for one in found.verdicts]), lambda: _data(found)
     return Document(tables(found), _notes(found), verdict(found), exact, data, style)
 
 
-def _listed(found: Fits) -> Listing:
-    """A line for each device, in bytes."""
-    return Listing.of([_device(verdict) for verdict in found.verdicts])
-
-
 def _data(found: Fits) -> dict[str, Any]:
-    """The verdict for each device, the memory of the phase on the first one, and the changes that would help."""
     entry, values = found.entry, found.report.value
     names = (*dict.fromkeys(ENTRIES.values()), *_TOTALS)
-    parts = {name: _exact(getattr(entry, name), values) for name in names}
+    sizes = {name: getattr(entry, name) for name in names}
+    parts = {name: None if size is None else values(size) for name, size in sizes.items()}
     return {
         "schema": 1,
         "fits": found.fits,
@@ -65,10 +60,6 @@ def _data(found: Fits) -> dict[str, Any]:
 def _device(verdict: Verdict) -> dict[str, Any]:
     names = ("device", "memory", "needed", "margin", "fits", "largest")
     return {name: getattr(verdict, name) for name in names}
-
-
-def _exact(quantity: Any, values: Any) -> int | None:
-    return None if quantity is None else values(quantity)
 
 
 def verdict(found: Fits) -> str:

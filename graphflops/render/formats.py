@@ -75,7 +75,6 @@ def _documents(form: str, *options: str) -> dict[str, Renderer]:
 
 
 def _by(place: str, options: tuple[str, ...] = (), **more: tuple[str | None, ...]) -> Renderer:
-    """By a function of this folder."""
     return Renderer(f"graphflops.render.{place}", options, **more)
 
 

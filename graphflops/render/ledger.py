@@ -26,6 +26,12 @@ class RowKind(Record, frozen=True):
     forward: Cost
     backward: Cost
 
+    @property
+    def has_matrix_work(self) -> bool:
+        """Whether it has matrix work, or may have some."""
+        work = (self.forward.matrix_flops, self.backward.matrix_flops)
+        return self.state == "unknown" or any(flops != 0 for flops in work)
+
 
 Counts = dict[int, int]  # rows by the number of their kind
 

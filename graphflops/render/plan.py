@@ -33,17 +33,16 @@ WORDS = {"F": "forward", "B": "backward", "W": "gradients of weights"}
 
 def document(found: Plan) -> Document:
     """The layouts that fit, the fastest first, what they need, and the others with the reason why not."""
-    exact, data = lambda: _listed(found), lambda: _data(found)
-    return Document(tables(found), notes(found), headline(found), exact, data)
-
-
-def _listed(found: Plan) -> Listing:
-    """The layouts that fit: seconds and bytes."""
-    return Listing.of([_exact(found, step) for step in found.steps], _AXES)
+    return Document(
+        tables(found),
+        notes(found),
+        headline(found),
+        exact=lambda: Listing.of([_exact(found, step) for step in found.steps], _AXES),
+        data=lambda: _data(found),
+    )
 
 
 def _data(found: Plan) -> dict[str, Any]:
-    """The plan for programs: seconds and bytes."""
     keys = ("devices", "device", "network", "layers", "samples", "length", "parameters", "flops", "room")
     refused = [
         {
@@ -104,16 +103,13 @@ def tables(found: Plan) -> Iterator[TextTable]:
 
 def _times(found: Plan, step: Step) -> list[str]:
     whole, layout = step.seconds, step.layout
+    micro = f"{layout.micro:,}" + (f", {layout.virtual} stages each" if layout.virtual > 1 else "")
+    micro += ", zero bubble" * (layout.schedule == "zero-bubble")
     return [
-        *(str(layout), _micro(step), layout.sharding, layout.recompute, seconds(whole)),
+        *(str(layout), micro, layout.sharding, layout.recompute, seconds(whole)),
         *(rate(found.tokens_per_second(step)), f"{found.mfu(step):.1%}", f"{step.exposed / whole:.0%}"),
         *(f"{step.bubble / whole:.0%}", step.bound, found.why(step)),
     ]
-
-
-def _micro(step: Step) -> str:
-    virtual = f", {step.layout.virtual} stages each" if step.layout.virtual > 1 else ""
-    return f"{step.layout.micro:,}{virtual}" + ", zero bubble" * (step.layout.schedule == "zero-bubble")
 
 
 def _reason(found: Plan, one: Refused) -> str:

@@ -16,7 +16,7 @@ from graphflops.graph import Group, Mesh
 from graphflops.planning.layouts import Layout, Step
 from graphflops.planning.plan import Plan
 from graphflops.planning.timeline import Event, timeline
-from graphflops.render import chakra_messages as chakras
+from graphflops.render import chakra as chakras
 from graphflops.render.exact import inert
 from graphflops.render.plan import WORDS
 from graphflops.render.text import safe

@@ -30,7 +30,12 @@ def sarif(found: Findings, *, locate: Callable[[Iterable[str]], Mapping[str, str
         is placed at its model.
     """
     files = {} if locate is None else locate(source_files(found.models))
-    known = {**found.rules, **_unlisted(found.models, found.rules)}
+    known = {
+        finding.code: RuleInfo(finding.name, finding.name, "", finding.severity)
+        for model in found.models
+        for finding in model.findings
+    }
+    known = {**found.rules, **{code: rule for code, rule in known.items() if code not in found.rules}}
     index = {code: number for number, code in enumerate(known)}
     listed = [(model, finding) for model in found.models for finding in model.findings]
     listed.sort(key=lambda pair: SEVERITIES.index(pair[1].severity))
@@ -54,15 +59,6 @@ def source_files(found: Sequence[ModelFindings]) -> list[str]:
     """The source files that findings name, as an export names them: `model.py`."""
     names = (_LINE.fullmatch(finding.source) for model in found for finding in model.findings)
     return sorted({name[1] for name in names if name})
-
-
-def _unlisted(found: Sequence[ModelFindings], rules: Mapping[str, RuleInfo]) -> dict[str, RuleInfo]:
-    return {
-        finding.code: RuleInfo(finding.name, finding.name, "", finding.severity)
-        for model in found
-        for finding in model.findings
-        if finding.code not in rules
-    }
 
 
 def _rule(code: str, info: RuleInfo) -> dict[str, Any]:

@@ -33,7 +33,6 @@ def document(plan: Serving) -> Document:
 
 
 def _data(plan: Serving) -> dict[str, Any]:
-    """The plan for programs: seconds and bytes."""
     cache, listed = plan.cache, steps(plan, exact=True)
     return {
         "schema": 1,

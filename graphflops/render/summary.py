@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from graphflops.base.lazy import imported
 from graphflops.base.units import memory, number, parameters
-from graphflops.cost import REPORTED, Cost
+from graphflops.cost import REPORTED
 from graphflops.dims import Dim, Expr
 from graphflops.dims.solving import affine, sizes_taken
 from graphflops.errors import elided
@@ -109,7 +109,10 @@ def _line(report: Report, symbols: Sequence[str]) -> tuple[str, str]:
     where = places(symbols[0], report) if len(symbols) == 1 else [count_of(len(symbols), "size")]
     if is_computed(stated[0].size) and info.value is not None:
         where[0] += f" with {safe(sizes.names[symbols[0]], 40)} = {info.value}"
-    limits = limits_of(info, stated[0].size)
+    size = stated[0].size
+    line = affine(size)
+    steps = f" in steps of {line[1]}" if line is not None and line[1] > 1 else ""
+    limits = f"{span(*range_of(info, size)) or 'any'}{steps}" if steps else span(*range_of(info, size))
     told = ", ".join(filter(None, (listed(where), given)))
     return f"{name} = {said}", f"{told} ({limits})" if limits else told
 
@@ -122,13 +125,6 @@ def range_of(info: SymbolInfo, size: Dim) -> tuple[int | None, int | None]:
     if not taken:
         return info.minimum, info.maximum
     return taken[0], None if info.maximum is None else taken[-1]
-
-
-def limits_of(info: SymbolInfo, size: Dim) -> str:
-    """The range of a size in words."""
-    line = affine(size)
-    steps = f" in steps of {line[1]}" if line is not None and line[1] > 1 else ""
-    return f"{span(*range_of(info, size)) or 'any'}{steps}" if steps else span(*range_of(info, size))
 
 
 def places(name: str, report: Report) -> list[str]:
@@ -160,7 +156,15 @@ def facts(report: Report, ledger: Ledger, formula_width: int = _FORMULA) -> Iter
         seen = numbers.count(cost.matrix_flops - cost.masked_flops)
         hidden = numbers.count(cost.masked_flops)
         yield Fact("of these", f"{least}{hidden} skippable by masks, {least}{seen} visible")
-    yield from _other_facts(cost, numbers, least)
+    if cost.vector_flops != 0 or cost.transcendentals != 0:
+        work = [f"{numbers.count(cost.vector_flops)} vector FLOPs"]
+        if cost.transcendentals != 0:
+            work.append(f"{least}{numbers.count(cost.transcendentals)} transcendentals")
+        yield Fact("elementwise", least + ", ".join(work), "", bool(least))
+    for quantity in REPORTED:
+        amount = getattr(cost, quantity.name)
+        if quantity.name not in NAMED and amount != 0:
+            yield Fact(quantity.label, least + numbers.amount(amount, quantity.unit), "", bool(least))
     if report.mesh is not None:
         sent: Iterable[tuple[str, str]] = imported("graphflops.render.memory:mesh_facts")(report, numbers)
         yield from (Fact(label, least + text if label != "mesh" else text) for label, text in sent)
@@ -185,19 +189,6 @@ def facts(report: Report, ledger: Ledger, formula_width: int = _FORMULA) -> Iter
     yield from _coverage_facts(report)
 
 
-def _other_facts(cost: Cost, numbers: Numbers, least: str) -> Iterator[Fact]:
-    """Work beside the matrix products, then every quantity that no other line names."""
-    if cost.vector_flops != 0 or cost.transcendentals != 0:
-        work = [f"{numbers.count(cost.vector_flops)} vector FLOPs"]
-        if cost.transcendentals != 0:
-            work.append(f"{least}{numbers.count(cost.transcendentals)} transcendentals")
-        yield Fact("elementwise", least + ", ".join(work), "", bool(least))
-    for quantity in REPORTED:
-        amount = getattr(cost, quantity.name)
-        if quantity.name not in NAMED and amount != 0:
-            yield Fact(quantity.label, least + numbers.amount(amount, quantity.unit), "", bool(least))
-
-
 def _kernels(report: Report) -> str:
     """Whose kernels are predicted; the releases that were measured and that exported the program where they differ."""
     measured: str = imported("graphflops.devices:HOPPER").torch
@@ -206,6 +197,16 @@ def _kernels(report: Report) -> str:
     made_by = f"; the program was exported by {safe(release, 40)}" if is_other else ""
     by = "" if report.kernels_of == measured else f", measured with {measured}"
     return f"as PyTorch {report.kernels_of} launches them{by}{made_by}"
+
+
+def _coverage_facts(report: Report) -> Iterator[Fact]:
+    cover = report.coverage
+    known = f"{cover.nodes - cover.unknown:,} of {count_of(cover.nodes, 'node')}"
+    states = f"{cover.counted:,} counted, {cover.free:,} free, {cover.unknown:,} unknown"
+    yield Fact("coverage", f"{known}: {states}", "", bool(cover.unknown))
+    if cover.unknown:
+        hint = "their cost is in no total; price them with --rules FILE.py"
+        yield Fact("unknown", f"{occurrences(cover.unknown_ops)}   ({hint})", "", True)
 
 
 def _matrix_facts(report: Report, ledger: Ledger, numbers: Numbers) -> Iterator[Fact]:
@@ -232,17 +233,13 @@ def _matrix_facts(report: Report, ledger: Ledger, numbers: Numbers) -> Iterator[
         parts = (f"{least}{numbers.count(work)} {safe(name, 20)}" for name, work in works.items())
         yield Fact("in types", ", ".join(parts))
     if any(row.phase == "backward" for row in report.rows):
-        yield Fact("by phase", ", ".join(_by_phase(ledger, least)))
-
-
-def _coverage_facts(report: Report) -> Iterator[Fact]:
-    cover = report.coverage
-    known = f"{cover.nodes - cover.unknown:,} of {count_of(cover.nodes, 'node')}"
-    states = f"{cover.counted:,} counted, {cover.free:,} free, {cover.unknown:,} unknown"
-    yield Fact("coverage", f"{known}: {states}", "", bool(cover.unknown))
-    if cover.unknown:
-        hint = "their cost is in no total; price them with --rules FILE.py"
-        yield Fact("unknown", f"{occurrences(cover.unknown_ops)}   ({hint})", "", True)
+        by_phase = ledger.groups(lambda row: row.phase)
+        found = {
+            phase: by_phase[phase] for phase in ("forward", "backward", "optimizer") if phase in by_phase
+        }
+        works = {phase: group.cost.matrix_flops for phase, group in found.items()}
+        told = [(phase, work) for phase, work in works.items() if phase != "optimizer" or work != 0]
+        yield Fact("by phase", ", ".join(f"{least}{numbers.count(work)} {phase}" for phase, work in told))
 
 
 def _choices(report: Report, numbers: Numbers) -> Iterator[str]:
@@ -257,15 +254,6 @@ def _choices(report: Report, numbers: Numbers) -> Iterator[str]:
         yield f"{safe(row.node, 40)}: {', '.join(parts)}"
     if len(rows) > _BRANCHES:
         yield f"… and {len(rows) - _BRANCHES:,} more, all in the JSON report"
-
-
-def _by_phase(ledger: Ledger, least: str) -> list[str]:
-    groups = ledger.groups(lambda row: row.phase)
-    return [
-        f"{least}{ledger.numbers.count(groups[phase].cost.matrix_flops)} {phase}"
-        for phase in ("forward", "backward", "optimizer")
-        if phase in groups and (phase != "optimizer" or groups[phase].cost.matrix_flops != 0)
-    ]
 
 
 def _intensity(numbers: Numbers, flops: Dim, moved: Dim) -> str:

@@ -136,10 +136,11 @@ class Page:
         self._add([(" " * _MARGIN + _fitted(line, self.width - _MARGIN), style)])
 
     def _add(self, parts: Sequence[Styled]) -> None:
-        self.lines.append("".join(self._styled(text, style) for text, style in parts))
-
-    def _styled(self, text: str, style: str) -> str:
-        return f"{_STYLES[style]}{text}{_RESET}" if self.color and style and text else text
+        texts = (
+            f"{_STYLES[style]}{text}{_RESET}" if self.color and style and text else text
+            for text, style in parts
+        )
+        self.lines.append("".join(texts))
 
 
 class _Block(NamedTuple):

@@ -11,13 +11,13 @@ from graphflops.attention import AttentionUse
 from graphflops.base.patterns import is_within, modules_around
 from graphflops.base.record import Record
 from graphflops.base.units import numbered, parameters, seconds
-from graphflops.cost import REPORTED, Quantity
+from graphflops.cost import REPORTED
 from graphflops.dims import evaluate
 from graphflops.render import summary
 from graphflops.render.ledger import Group, Ledger, traffic
 from graphflops.render.text import Numbers, operator_name, safe, short_type
 from graphflops.render.tree import DEEPEST, Tree
-from graphflops.report import Cut, PhaseMemory, Report, Totals
+from graphflops.report import Cut, PhaseMemory, Report
 from graphflops.report.size_names import named
 from graphflops.tensor import TensorType
 
@@ -81,13 +81,16 @@ def tables(
     """
     if report.backward is not None:
         yield _phases(report, ledger.numbers)
-    if by is None and report.memory_use:
-        yield from _memory(report, ledger.numbers)
-    if by is None and report.exchanges:
+    if by is None and (report.memory_use or report.exchanges):
         from graphflops.render import memory
 
-        heads, lines = memory.exchanges(report, ledger.numbers)
-        yield TextTable(heads, [Entry(line) for line in lines], 4)
+        if phases := report.memory_use:
+            held = [Entry([*line]) for line in memory.parts(report, ledger.numbers)]
+            yield TextTable(("device memory", *(entry.phase for entry in phases)), held)
+            yield at_peak(report, phases[-1], ledger.numbers)
+        if report.exchanges:
+            heads, lines = memory.exchanges(report, ledger.numbers)
+            yield TextTable(heads, [Entry(line) for line in lines], 4)
     if by in (None, "module"):
         yield _modules(report, ledger, DEEPEST if verbose and depth is None else depth, top, verbose)
     if by == "op":
@@ -113,25 +116,17 @@ def _phases(report: Report, numbers: Numbers) -> TextTable:
     phases = summary.phases(report)
     leasts = {**dict.fromkeys(phases, ">= " if report.coverage.unknown else ""), "optimizer": ""}
     shown = [q for q in _WHOLE if not q.is_rare or any(getattr(t.cost, q.name) != 0 for t in phases.values())]
-    return TextTable(
-        ("phase", *(quantity.head for quantity in shown), "peak memory", *["time"] * bool(report.device)),
-        [
-            Entry(
-                [name, *_phase(totals, shown, numbers, leasts[name], has_time=bool(report.device))], path=name
-            )
-            for name, totals in phases.items()
-        ],
-    )
-
-
-def _memory(report: Report, numbers: Numbers) -> Iterator[TextTable]:
-    """What each phase needs on a device, and the largest of what is alive at the peak of the last one."""
-    from graphflops.render import memory
-
-    phases = report.memory_use
-    lines = [Entry([*line]) for line in memory.parts(report, numbers)]
-    yield TextTable(("device memory", *(entry.phase for entry in phases)), lines)
-    yield at_peak(report, phases[-1], numbers)
+    entries = []
+    for name, totals in phases.items():
+        least = leasts[name]
+        amounts = [numbers.amount(getattr(totals.cost, quantity.name), quantity.unit) for quantity in shown]
+        held = f"{least}{numbers.memory(totals.peak_bytes)}" if totals.peak_bytes != 0 else ""
+        cells = [name, *(f"{least}{amount}" for amount in amounts), held]
+        if report.device:
+            cells.append("" if totals.time is None else f"{least}{seconds(totals.time.seconds)}")
+        entries.append(Entry(cells, path=name))
+    heads = ("phase", *(quantity.head for quantity in shown), "peak memory", *["time"] * bool(report.device))
+    return TextTable(heads, entries)
 
 
 def at_peak(report: Report, entry: PhaseMemory, numbers: Numbers) -> TextTable:
@@ -143,15 +138,6 @@ def at_peak(report: Report, entry: PhaseMemory, numbers: Numbers) -> TextTable:
     held = [Entry([*line]) for line in memory.at_peak(report, entry, numbers, moment)]
     title = f"at the peak of {entry.phase}: {memory.peak_line(report, entry, moment)}"
     return TextTable(("held", "what", "where", "bytes"), held, 3, title)
-
-
-def _phase(
-    totals: Totals, shown: Sequence[Quantity], numbers: Numbers, least: str, *, has_time: bool
-) -> list[str]:
-    held = f"{least}{numbers.memory(totals.peak_bytes)}" if totals.peak_bytes != 0 else ""
-    amounts = (numbers.amount(getattr(totals.cost, quantity.name), quantity.unit) for quantity in shown)
-    time = "" if totals.time is None else f"{least}{seconds(totals.time.seconds)}"
-    return [*(f"{least}{amount}" for amount in amounts), held, *[time] * has_time]
 
 
 def _modules(report: Report, ledger: Ledger, depth: int | None, top: int | None, verbose: bool) -> TextTable:
@@ -228,16 +214,10 @@ def _attentions(report: Report, numbers: Numbers, most: int) -> TextTable:
     rest = sum(len(group) for _, group in groups[most:])
     if rest:
         entries.append(Entry([f"… {rest:,} more", *[""] * (len(heads) - 1)]))
-    return _without_empty(TextTable(heads, entries))
-
-
-def _without_empty(grid: TextTable) -> TextTable:
-    """The table without columns in which no line has anything."""
-    if not grid.entries:
-        return grid
-    kept = [i for i in range(len(grid.heads)) if any(entry.cells[i] for entry in grid.entries)]
-    entries = [entry._replace(cells=[entry.cells[i] for i in kept]) for entry in grid.entries]
-    return TextTable([grid.heads[i] for i in kept], entries)
+    # Without columns in which no line has anything.
+    kept = [i for i in range(len(heads)) if not entries or any(entry.cells[i] for entry in entries)]
+    entries = [entry._replace(cells=[entry.cells[i] for i in kept]) for entry in entries]
+    return TextTable([heads[i] for i in kept], entries)
 
 
 def _attention(

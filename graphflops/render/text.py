@@ -18,9 +18,8 @@ _RAISED = "⁰¹²³⁴⁵⁶⁷⁸⁹"
 _SUPERSCRIPT, _LOWERED = str.maketrans("0123456789", _RAISED), str.maketrans(_RAISED, "0123456789")
 _SIGN = re.compile(r" [+-] ")
 _OWN: Mapping[str, str] = MappingProxyType({})  # no other names of sizes
-_TRIES = (
-    3  # at telling names apart: one for each kind of part that differs, such as layers, then modules in them
-)
+# At telling names apart: one for each kind of part that differs, such as layers, then modules in them.
+_TRIES = 3
 _LONGEST = 10_000  # characters of a name looked at, whatever a file holds
 
 

@@ -64,7 +64,9 @@ def _lines(measures: Measures) -> Iterator[str]:
     for name in QUANTITIES:
         quantity = getattr(totals.cost, name)
         if quantity != 0:
-            yield f"total {_UNITS[name]}: {least}{_both(measures, quantity)}"
+            is_number = isinstance(quantity, int) or isinstance(measures.figure(quantity), str)
+            beside = "" if is_number else f" = {safe(named(str(quantity), report.names), _FORMULA)}"
+            yield f"total {_UNITS[name]}: {least}{_exact(measures, quantity)}{beside}"
     yield f"peak memory: {least}{_exact(measures, totals.peak_bytes)} B"
     held = map(exact, (report.parameters, report.parameter_bytes, report.buffer_bytes))
     yield "parameters: {} in {} B, buffers {} B".format(*held)
@@ -141,10 +143,3 @@ def _work(measures: Measures, group: Group) -> str:
 def _exact(measures: Measures, quantity: Dim) -> str:
     figure = measures.figure(quantity)
     return exact(figure) if isinstance(figure, int) else safe(figure, _FORMULA)
-
-
-def _both(measures: Measures, quantity: Dim) -> str:
-    """The number, and the formula that it comes from."""
-    exact = _exact(measures, quantity)
-    known = isinstance(quantity, int) or isinstance(measures.figure(quantity), str)
-    return exact if known else f"{exact} = {safe(named(str(quantity), measures.report.names), _FORMULA)}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -67,6 +68,13 @@ class _Shape(NamedTuple):
 class _Totals(NamedTuple):
     counts: Counts
     parameters: int
+
+    @staticmethod
+    def together(parts: Sequence[_Totals]) -> _Totals:
+        counts: Counter[int] = Counter()
+        for part in parts:
+            counts.update(part.counts)
+        return _Totals(counts, sum(part.parameters for part in parts))
 
 
 class _Place(NamedTuple):
@@ -138,41 +146,26 @@ class Tree:
         shape = _Shape(module.type, frozenset(module.own.items()), module.parameters, children)
         number = self.shapes.setdefault(shape, len(self.totals))
         if number == len(self.totals):
-            counts, parameters = dict(module.own), module.parameters
-            for _, child in children:
-                parameters += self.totals[child].parameters
-                for kind, times in self.totals[child].counts.items():
-                    counts[kind] = counts.get(kind, 0) + times
-            self.totals.append(_Totals(counts, parameters))
+            own = _Totals(module.own, module.parameters)
+            self.totals.append(_Totals.together([own, *(self.totals[child] for _, child in children)]))
         self.shape_of[module] = number
         return number
 
     def _places(self, depth: int, most: int | None) -> Iterator[_Place]:
+        kinds = self.ledger.kinds
         for level, label, path, members, _, is_rest in placed([self], most or _CHILDREN, depth):
             modules = [module for (module,) in members if module is not None]
-            first, times, whole = modules[0], len(modules), self.totals[self.shape_of[modules[0]]]
+            totals = [self.totals[self.shape_of[module]] for module in modules]
             if is_rest:
-                yield self._rest(level, label, path, modules)
+                rest = _Totals.together(totals)
+                yield _Place(level, label, path, "", rest.parameters, rest.counts, 1)
                 continue
+            first, times, whole = modules[0], len(modules), totals[0]
             kind, held = (first.type if level else ""), times * whole.parameters
             yield _Place(level, label, path, kind, held, whole.counts, times, first.path)
-            if level < depth and first.children and any(self._works(kind) for kind in first.own):
+            if level < depth and first.children and any(kinds[kind].has_matrix_work for kind in first.own):
                 own = f"{path}.(itself)" if path else "(itself)"
                 yield _Place(level + 1, "(itself)", own, "", 0, first.own, times)
-
-    def _rest(self, level: int, label: str, path: str, modules: Iterable[TreeModule]) -> _Place:
-        """The modules of a long list that have no lines, as one."""
-        counts: Counts = {}
-        parameters = 0
-        for total in (self.totals[self.shape_of[module]] for module in modules):
-            parameters += total.parameters
-            for kind, n in total.counts.items():
-                counts[kind] = counts.get(kind, 0) + n
-        return _Place(level, label, path, "", parameters, counts, 1)
-
-    def _works(self, kind: int) -> bool:
-        entry = self.ledger.kinds[kind]
-        return entry.state == "unknown" or entry.forward.matrix_flops != 0 or entry.backward.matrix_flops != 0
 
 
 Member = tuple["TreeModule | None", ...]  # a module in each of some trees that are laid over each other

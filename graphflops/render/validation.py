@@ -63,15 +63,10 @@ _TIMED = ("call", "operator", "verdict", "time", "FLOPs", "FLOP/s", "of peak", "
 def facts(found: Validation) -> Iterator[tuple[str, str]]:
     """Labelled lines about the whole run."""
     yield "calls", ", ".join(f"{count:,} {verdict}" for verdict, count in found.verdicts.items() if count)
-    compared = dict.fromkeys(_WHAT, 0)
-    equal = dict(compared)
-    for node in found.nodes:
-        for check in node.checks:
-            compared[check.what] += 1
-            equal[check.what] += check.verdict == "equal"
+    checks = [check for node in found.nodes for check in node.checks]
     for what, label in _WHAT.items():
-        if compared[what]:
-            yield label, f"{equal[what]:,} of {compared[what]:,} equal"
+        if compared := [check.verdict == "equal" for check in checks if check.what == what]:
+            yield label, f"{sum(compared):,} of {len(compared):,} equal"
     if found.stated:
         sizes = together(found.stated).items()
         yield "sizes", listed((f"{safe(name, 40)} = {size:,}" for name, size in sizes), 12)
@@ -85,15 +80,6 @@ def facts(found: Validation) -> Iterator[tuple[str, str]]:
         ours, counted = sum(a for a, _ in moved), sum(b for _, b in moved)
         yield "bytes", f"{memory(ours)} computed, {memory(counted)} measured in memory, the rest in the cache"
     yield from _times(found)
-    yield from _of_ranks(found)
-    if found.ceilings is not None:
-        rates = [f"{number(int(rate))}FLOP/s {safe(name)}" for name, rate in found.ceilings.flops.items()]
-        rates.append(f"{memory(int(found.ceilings.bandwidth))}/s copied")
-        yield "device", ", ".join(rates) + ", measured"
-
-
-def _of_ranks(found: Validation) -> Iterator[tuple[str, str]]:
-    """What each process of a recorded step measured."""
     if found.predicted is not None and found.predicted.communication:
         sent, exposed = _seconds(found.predicted.communication), _seconds(found.predicted.exposed)
         yield "collectives", f"{sent} predicted, {exposed} of it exposed"
@@ -106,6 +92,10 @@ def _of_ranks(found: Validation) -> Iterator[tuple[str, str]]:
         if one.communication is not None and one.exposed is not None:
             parts.append(f"collectives {_seconds(one.communication)}, {_seconds(one.exposed)} of it exposed")
         yield f"rank {one.rank}", ", ".join(parts)
+    if found.ceilings is not None:
+        rates = [f"{number(int(rate))}FLOP/s {safe(name)}" for name, rate in found.ceilings.flops.items()]
+        rates.append(f"{memory(int(found.ceilings.bandwidth))}/s copied")
+        yield "device", ", ".join(rates) + ", measured"
 
 
 def _times(found: Validation) -> Iterator[tuple[str, str]]:

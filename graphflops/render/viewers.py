@@ -168,7 +168,6 @@ def speedscope(report: Report) -> str:
 
 
 def _of_time(report: Report, stacks: _Stacks) -> dict[str, Any]:
-    """The profile of predicted time, gradients included."""
     times = [sum(t.seconds for t in (row.time, row.backward_time) if t is not None) for row in report.rows]
     return {
         "type": "sampled",
@@ -193,19 +192,16 @@ class _Stacks:
     def of(self, index: int) -> list[int]:
         row = self.report.rows[index]
         if row.module not in self._modules:
-            self._modules[row.module] = self._around(row.module)
+            root = short_type(self.report.modules.get("", "")) or "(program)"
+            stack = [self._frame(root, "", "")]
+            parts = row.module.split(".", _DEEPEST_STACK - 1) if row.module else []
+            for depth in range(1, len(parts) + 1):
+                above = ".".join(parts[:depth])
+                kind = short_type(self.report.modules.get(above, ""))
+                name = f"{parts[depth - 1]} ({kind})" if kind else parts[depth - 1]
+                stack.append(self._frame(name, above, ""))
+            self._modules[row.module] = stack
         return [*self._modules[row.module], self._frame(operator_name(row.op), "", row.source)]
-
-    def _around(self, path: str) -> list[int]:
-        root = short_type(self.report.modules.get("", "")) or "(program)"
-        stack = [self._frame(root, "", "")]
-        parts = path.split(".", _DEEPEST_STACK - 1) if path else []
-        for depth in range(1, len(parts) + 1):
-            above = ".".join(parts[:depth])
-            kind = short_type(self.report.modules.get(above, ""))
-            name = f"{parts[depth - 1]} ({kind})" if kind else parts[depth - 1]
-            stack.append(self._frame(name, above, ""))
-        return stack
 
     def _frame(self, name: str, path: str, source: str) -> int:
         key = (name, path, source)

@@ -103,7 +103,6 @@ def _amounts(report: Report) -> Iterator[tuple[str, Dim]]:
 
 
 def _times(report: Report) -> Iterator[tuple[str, CallTime | PhaseTime]]:
-    """The times of a report by name."""
     phases = [phase.time for phase in (report.totals, report.backward, report.optimizer) if phase is not None]
     for phase in (*phases, report.step_time):
         if phase is not None:

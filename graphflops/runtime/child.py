@@ -83,7 +83,7 @@ def _run_in_ranges(model: str, options: dict[str, Any]) -> None:
     """Run a program twice: first to compile and tune its kernels, then each call in a range."""
     import torch
 
-    from graphflops.runtime.compare import RowFinder
+    from graphflops.runtime.compare import row_finder
     from graphflops.runtime.counters import range_name
     from graphflops.runtime.execute import Execution
     from graphflops.runtime.run import prepared
@@ -91,7 +91,7 @@ def _run_in_ranges(model: str, options: dict[str, Any]) -> None:
     run = prepared(model, **options)
     execution = Execution(run.graph, run.weights, run.sizes, run.trusted)
     run.once(execution)
-    place = RowFinder(run.report)
+    place = row_finder(run.report)
 
     def around(step: Step) -> Any:
         if step.nests:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -20,7 +20,7 @@ from graphflops.runtime.execute import Execution, Step, TooManyTurnsError
 from graphflops.runtime.flex_nodes import KernelRun
 from graphflops.runtime.flop_counter_reference import FlopCounterReference, gap
 from graphflops.runtime.input_plans import at_sizes
-from graphflops.runtime.tensors import numbers, random_weight
+from graphflops.runtime.tensors import random_weight
 from graphflops.runtime.validation import CheckResult, NodeResult, RunSizes, Verdict
 from graphflops.tensor import TensorType
 
@@ -42,25 +42,21 @@ class _Measured:
     nests: bool = False
 
 
-class RowFinder:
-    """Finds the index of a step's row in the report."""
+def row_finder(report: Report) -> Callable[[Step], int]:
+    """What finds the index of a step's row in the report; it raises ModelError if there is none."""
+    rows: dict[str, list[int]] = defaultdict(list)
+    for place, row in enumerate(report.rows):
+        rows[row.node].append(place)
 
-    def __init__(self, report: Report) -> None:
-        self.report = report
-        self.rows: dict[str, list[int]] = defaultdict(list)
-        for place, row in enumerate(report.rows):
-            self.rows[row.node].append(place)
-
-    def __call__(self, step: Step) -> int:
-        """Index of the step's row; matches operator and outputs, because two branches may reuse a node name.
-
-        Raises ModelError if there is none.
-        """
-        for place in self.rows.get(step.name, ()):
-            row = self.report.rows[place]
+    def place_of(step: Step) -> int:
+        # By operator and outputs, because two branches may reuse a node name.
+        for place in rows.get(step.name, ()):
+            row = report.rows[place]
             if row.op == step.node.op and all(name in step.node.outputs for name, _ in row.outputs):
                 return place
         raise ModelError(f"{shown(step.name)}: the report has no row for this call")
+
+    return place_of
 
 
 class RunComparison:
@@ -79,7 +75,7 @@ class RunComparison:
         self.sizes = RunSizes(execution.sizes)
         self.reference = reference
         self.kernel = kernel
-        self.row_of = RowFinder(report)
+        self.row_of = row_finder(report)
         self.seen: dict[int, _Measured] = defaultdict(_Measured)
         self.depth_of_autocast = 0
 
@@ -165,7 +161,8 @@ class RunComparison:
             if name is not None and not isinstance(typed, TensorType):
                 raise error
             try:
-                made.append(None if typed is None else random_weight(_sized(typed, self.sizes.known), device))
+                sized = None if typed is None else at_sizes(typed, self.sizes.known)
+                made.append(None if sized is None else random_weight(sized, device))
             except (ModelError, RuntimeError):
                 raise error from None
         return tuple(made)
@@ -238,16 +235,9 @@ class RunComparison:
         yield CheckResult("flops", "explained" if reason else "different", str(flops), str(counted), reason)
 
     def sent(self, row: Row) -> Iterator[CheckResult]:
-        """Compare the bytes that a collective sent."""
         if (sent := self.execution.sent.get(row.node)) is not None:
             ours = evaluate(row.cost.link_bytes, self.sizes.known)
             yield CheckResult("sent", "equal" if ours == sent else "different", str(ours), str(sent))
-
-
-def _sized(typed: TensorType, sizes: dict[str, int]) -> TensorType:
-    found = at_sizes(typed, sizes)
-    numbers(found)
-    return found
 
 
 def _kernel_checks(

@@ -169,7 +169,6 @@ class Execution:
             raise TooManyTurnsError(f"{where}: loops of this program take more than {_TURNS:,} turns")
 
     def function(self, op: Op) -> Callable[..., Any]:
-        """The function that runs an operator."""
         if op.has_score_function:
             return partial(flex_attention_backward if op.is_backward else flex_attention, self.kernels)
         if op.dialect == "higher_order" and op.word in higher_order.RUN:

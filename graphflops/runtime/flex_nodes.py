@@ -42,7 +42,6 @@ class KernelRun:
 
     @property
     def flops(self) -> int:
-        """Executed FLOPs."""
         return (self.tiles + self.partial_tiles) * self.tile_flops
 
 
@@ -85,7 +84,6 @@ class Kernels:
         self, attention: PreparedAttention, kernel: Kernel, counts: torch.Tensor, query: torch.Tensor,
         value: torch.Tensor,
     ) -> None:  # fmt: skip
-        """Record the counts of a kernel."""
         if not self.counts:
             return
         tiles, partial, visible = counts.sum(0).tolist()

@@ -70,7 +70,7 @@ def at_sizes(typed: TensorType, values: Mapping[str, int]) -> TensorType:
 
 def _range(view: View, name: str) -> tuple[int, int]:
     """The range (from, to before) of integers that every use of an input allows."""
-    limits = [limit for limit in _limits(view, name) if limit is not None]
+    limits = [*_limits(view, name)]
     lengths = [high for low, high in limits if low == 0]
     stated = [entry for entry in limits if entry[0] != 0]
     if lengths:
@@ -78,7 +78,7 @@ def _range(view: View, name: str) -> tuple[int, int]:
     return stated[0] if stated else (1, 2)
 
 
-def _limits(view: View, name: str) -> Iterator[tuple[int, int] | None]:
+def _limits(view: View, name: str) -> Iterator[tuple[int, int]]:
     """The range that each use of an input allows, directly or after its elements were moved or shifted by a constant."""
     waiting, seen = [(name, 0)], {name}
     while waiting:
@@ -89,8 +89,10 @@ def _limits(view: View, name: str) -> Iterator[tuple[int, int] | None]:
                 yield 0, length - shift
                 continue
             op = call.operator
-            if op.name == "item":
-                yield _stated(view, call)
+            symbols = view.graph.symbols
+            if op.name == "item" and (symbol := symbols.get(str(view.graph.types.get(call.result)))):
+                low = max(symbol.minimum or 0, 1)  # of the number that the program reads from a tensor
+                yield low, min(symbol.maximum or _WIDEST, low + 8) + 1
             more = 0
             if op.name in ("add", "sub", "rsub"):
                 constant = call.argument("b")
@@ -133,16 +135,6 @@ def _length(typed: TensorType, axis: int) -> int | None:
         return None
     size = typed.shape[axis]
     return size if isinstance(size, int) else 1  # an open size is at least one
-
-
-def _stated(view: View, call: Call) -> tuple[int, int] | None:
-    """The range that the program states for a number that it reads from a tensor."""
-    known = view.graph.types.get(call.result)
-    symbol = view.graph.symbols.get(str(known))
-    if symbol is None:
-        return None
-    low = max(symbol.minimum or 0, 1)
-    return low, min(symbol.maximum or _WIDEST, low + 8) + 1
 
 
 @contextmanager

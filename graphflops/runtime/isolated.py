@@ -14,12 +14,11 @@ import socket
 import subprocess
 import sys
 import tempfile
-import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, replace
 from math import prod
-from typing import IO, Any
+from typing import Any
 
 import msgspec
 
@@ -110,60 +109,41 @@ def _stored(inputs: Mapping[str, Any] | str | None, folder: str) -> str | None:
 
 def answered(command: Sequence[str], seconds: float, path: str) -> msgspec.Raw:
     """What a child that `child_command` runs finds about the file at `path`. Raises as `validate_file` does."""
-    answer = _ran(command, seconds, path)
+    process = subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    with ThreadPoolExecutor(2) as pool:
+        sent = pool.submit(_first, process.stdout, _ANSWER)
+        printed = pool.submit(_first, process.stderr, _PRINTED)
+        try:
+            status = process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            limit = f"{seconds:g} s and was ended: give a larger --time-limit"
+            raise RunError(f"{shown(path)}: the run took longer than {limit}") from None
+        finally:
+            process.kill()
+            process.wait()
+            _show(printed.result())
+    try:
+        answer = msgspec.json.decode(sent.result(), type=Answer)
+    except msgspec.DecodeError:
+        how = f"exit status {status}"
+        if status < 0:
+            how = f"signal {-status}: torch or onnxruntime crashed, or the system ran out of memory"
+        what = f"the process that ran it ended without an answer ({how})"
+        raise RunError(f"{shown(path)}: {what}") from None
     if answer.error:
         raise _error(answer)
     return answer.found
 
 
-def _ran(command: Sequence[str], seconds: float, path: str) -> Answer:
-    """The answer of the child; RunError if there is none."""
-    process = subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
-    answer, printed = _Reader(process.stdout, _ANSWER), _Reader(process.stderr, _PRINTED)
-    try:
-        status = process.wait(seconds)
-    except subprocess.TimeoutExpired:
-        limit = f"{seconds:g} s and was ended: give a larger --time-limit"
-        raise RunError(f"{shown(path)}: the run took longer than {limit}") from None
-    finally:
-        process.kill()
-        process.wait()
-        answer.thread.join()
-        printed.thread.join()
-        _show(printed.text)
-    try:
-        return msgspec.json.decode(answer.text, type=Answer)
-    except msgspec.DecodeError:
-        pass
-    how = f"exit status {status}"
-    if status < 0:
-        how = f"signal {-status}: torch or onnxruntime crashed, or the system ran out of memory"
-    raise RunError(f"{shown(path)}: the process that ran it ended without an answer ({how})")
-
-
-class _Reader:
-    """Reads a stream to its end in a thread and keeps the first bytes."""
-
-    def __init__(self, stream: IO[bytes] | None, most: int) -> None:
-        self.text = b""
-        self.stream = stream
-        self.most = most
-        self.thread = threading.Thread(target=self._read, daemon=True)
-        self.thread.start()
-
-    def _read(self) -> None:
-        if self.stream is None:
-            return
-        parts: list[bytes] = []
-        held = 0
-        while part := self.stream.read1(2**16):  # type: ignore[attr-defined]
-            if held < self.most:
-                parts.append(part[: self.most - held])
-                held += len(parts[-1])
-        self.text = b"".join(parts)
-        self.stream.close()
+def _first(stream: Any, most: int) -> bytes:
+    """The first bytes of a stream, which is read to its end."""
+    kept = bytearray()
+    with stream:
+        while part := stream.read1(2**16):
+            kept += part[: max(most - len(kept), 0)]
+    return bytes(kept)
 
 
 def _show(printed: bytes) -> None:

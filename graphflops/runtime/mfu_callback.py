@@ -45,7 +45,6 @@ class _Steps:
         self.since = self.ended = perf_counter()
 
     def end(self) -> None:
-        """One more step is done."""
         self.count += 1
         self.ended = perf_counter()
 

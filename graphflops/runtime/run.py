@@ -100,7 +100,7 @@ class Run:
         for turn in range(repeats + 1 if repeats else 0):
             if turn == 1:  # the first run warms up
                 clock.lead = 2 * clock.wholes[0]
-                clock.forget()
+                clock.runs, clock.wholes = [], []
             clock.start()
             self.once(execution)
             clock.stop()
@@ -137,7 +137,6 @@ class Run:
             raise ModelError("no Nsight Compute: put ncu on PATH (it comes with the CUDA toolkit)")
 
     def once(self, execution: Execution) -> Sequence[Any]:
-        """Run once on fresh copies of the inputs."""
         torch.manual_seed(self.seed)
         execution.kernels.runs.clear()
         return execution.run({name: tensor.clone() for name, tensor in self.inputs.items()})
@@ -241,14 +240,12 @@ class Clock:
         return returned
 
     def start(self) -> None:
-        """Begin a run."""
         self._marks = []
         if self.lead and self.device.type == "cuda":
             torch.cuda._sleep(int(min(self.lead, _LONGEST_LEAD) * _CYCLES))
         self._whole = self._mark()
 
     def stop(self) -> None:
-        """End a run; waits for the device."""
         end = self._mark()
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
@@ -257,11 +254,6 @@ class Clock:
         for place, begun, ended in self._marks:
             run[place] += max(self._between(begun, ended) - self.overhead, 0.0)
         self.runs.append(run)
-
-    def forget(self) -> None:
-        """Drop all times so far."""
-        self.runs.clear()
-        self.wholes.clear()
 
     def seconds(self) -> dict[int, float]:
         """Median of each row's time over the runs."""

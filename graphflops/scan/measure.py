@@ -57,7 +57,9 @@ def answered(task: Task) -> Result:
     try:
         with limited(Limits(task.seconds, task.options.memory)):
             if task.step == "analyze":
-                row, more = _measured(file, task.binding, task.options)
+                report, findings = _analyzed(file, task.binding, task.options)
+                more = {name: [*_TABLES[name](report, findings or ())] for name in task.options.rows}
+                row = {**_row(report, findings), **state_of(file)}  # its state after it was read
             elif task.step == "look" and task.url:
                 row = {"bytes": size_of(task.url)}
             else:
@@ -91,13 +93,6 @@ def _identity(file: str, most: float) -> Row:
                 digest.update(part)
             row["sha256"] = digest.hexdigest()
     return row
-
-
-def _measured(file: str, binding: Binding, options: Options) -> tuple[Row, dict[str, list[Row]]]:
-    """The row of a file, with its size and time of change after it was read, and the rows of further tables."""
-    report, findings = _analyzed(file, binding, options)
-    more = {name: [*_TABLES[name](report, findings or ())] for name in options.rows}
-    return {**_row(report, findings), **state_of(file)}, more
 
 
 def failed(status: str, code: str, message: str) -> Row:
@@ -147,10 +142,8 @@ def _row(report: Report, findings: tuple[Finding, ...] | None) -> Row:
         if totals is not None:
             row |= _totals(report, totals, f"{phase}_")
     if findings is not None:
-        counts = {f"audit_{severity}s": 0 for severity in SEVERITIES}
-        for finding in findings:
-            counts[f"audit_{finding.severity}s"] += 1
-        row |= counts
+        counts: Counter[str] = Counter(finding.severity for finding in findings)
+        row |= {f"audit_{severity}s": counts[severity] for severity in SEVERITIES}
     return {**row, **_on_device(report)}
 
 

@@ -247,8 +247,13 @@ def _settle(table: _Table, jobs: Sequence[Job]) -> None:
         return True
 
     store.keep(table.folder, keep, "results", _COLUMNS)
+
+    def is_current(row: Mapping[str, Any]) -> bool:
+        found = last.get((row["path"], row["binding"]))
+        return found is None or found[-1] == row["sha256"]
+
     for name, folder in table.tables(jobs[0]):
-        store.keep(folder, _current(last), name, ("path", "binding", "sha256"))
+        store.keep(folder, is_current, name, ("path", "binding", "sha256"))
 
 
 def _order(table: _Table, row: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -256,14 +261,6 @@ def _order(table: _Table, row: Mapping[str, Any]) -> tuple[Any, ...]:
     same = row["options"] == table.options and row["version"] == tool()
     limited = row["status"] not in ("timeout", "killed") or row["limits"] == table.limits
     return same, row["modified"] or 0, limited, row["sha256"]
-
-
-def _current(last: Mapping[Key, tuple[Any, ...]]) -> Callable[[Mapping[str, Any]], bool]:
-    def keep(row: Mapping[str, Any]) -> bool:
-        found = last.get((row["path"], row["binding"]))
-        return found is None or found[-1] == row["sha256"]
-
-    return keep
 
 
 @contextmanager

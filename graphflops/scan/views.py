@@ -6,6 +6,7 @@ The page is sortable and filterable, opened from disk, without network.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -266,9 +267,7 @@ def _cell(value: Any) -> Any:
 
 def _summary(rows: list[dict[str, Any]]) -> str:
     """How many rows of each status, and what they cost together."""
-    counts: dict[str, int] = {}
-    for row in rows:
-        counts[row["status"]] = counts.get(row["status"], 0) + 1
+    counts = Counter(row["status"] for row in rows)
     states = ", ".join(
         f"{count:,} {safe(name, 40)} ({percent(count, len(rows))} %)"
         for name, count in sorted(counts.items())

@@ -85,7 +85,10 @@ class Isolated:
         """What the process replies; Ended where it does not."""
         if _closed.is_set():
             raise Ended(0, late=False)
-        process = self._process or self._started()
+        if self._process is None:
+            pipe, nothing = subprocess.PIPE, subprocess.DEVNULL
+            self._process = subprocess.Popen(COMMAND, stdin=pipe, stdout=pipe, stderr=nothing)
+        process = self._process
         late = threading.Event()
 
         def end() -> None:
@@ -108,7 +111,6 @@ class Isolated:
         return reply
 
     def close(self) -> None:
-        """End the process."""
         process, self._process = self._process, None
         if process is not None:
             process.kill()
@@ -116,12 +118,6 @@ class Isolated:
             for pipe in (process.stdin, process.stdout):
                 with contextlib.suppress(OSError):
                     pipe.close()  # type: ignore[union-attr]
-
-    def _started(self) -> subprocess.Popen[bytes]:
-        self._process = subprocess.Popen(
-            COMMAND, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-        )
-        return self._process
 
 
 def _asked(process: subprocess.Popen[bytes], text: bytes) -> bytes:

@@ -105,7 +105,8 @@ def as_engines_run(program: Graph) -> Graph:
         tensors = node.arguments().get("xs")
         if node.operator.name == "cat" and isinstance(tensors, tuple) and len(tensors) == 2:
             cache, new = (part.name if isinstance(part, Ref) else "" for part in tensors)
-            if cache in caches and _rank(program, cache) == 4:
+            kind = tensor_type(cache, program.types)
+            if cache in caches and kind is not None and kind.rank == 4:
                 kept[node.outputs[0] or ""], added[node.outputs[0] or ""] = cache, new
                 continue
         renamed = node.renamed(kept)
@@ -161,11 +162,6 @@ def _needed(program: Graph) -> tuple[Node, ...]:
             found.append(node)
             wanted.update(node.reads())
     return tuple(reversed(found))
-
-
-def _rank(program: Graph, name: str) -> int:
-    found = tensor_type(name, program.types)
-    return 0 if found is None else found.rank
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -130,30 +130,16 @@ def prepared(
         chosen = msgspec.structs.replace(chosen, prefill_tokens=prefill_tokens)
     if together and not (chosen.prefills_first and output_tokens):
         raise OptionError("--together is of engines that prefill first, as sglang, and needs --output-tokens")
-    kv_bits = None if kv_dtype is None else _bits(kv_dtype)
-    engine_options = (chosen, devices, joined, kv_bits, shared_prefix, together)
+    engine_options = (chosen, devices, joined, _bits(kv_dtype), shared_prefix, together)
     setting = Setting(device, execution or "graph", *engine_options)
-    plan = _planned(model, prefill, setting, max(context), output_tokens, options)
-    plan = replace(plan, price_per_hour=price_per_hour)
-    if limits.first is not None and plan.prefill is None:
-        what = "--ttft limits the prefill, which this program does not tell"
-        raise OptionError(f"{what}: name it with --prefill")
-    return plan, limits
-
-
-def _planned(
-    model: Model,
-    prefill: Model | None,
-    setting: Setting,
-    longest: int,
-    output_tokens: int | None,
-    options: dict[str, Any],
-) -> Served:
-    """Both programs, read and priced. longest: the most tokens of a request before its output."""
     step, prompt = programs(model, prefill, options.pop("model_name", None))
     steps = Steps.of(step, setting, options)
-    cache = _cache(steps.report, longest + (output_tokens or 0))
-    return Served(steps, cache, Prefill.of(steps, cache, prompt, setting), setting, output_tokens)
+    cache = _cache(steps.report, max(context) + (output_tokens or 0))
+    before = Prefill.of(steps, cache, prompt, setting)
+    if limits.first is not None and before is None:
+        what = "--ttft limits the prefill, which this program does not tell"
+        raise OptionError(f"{what}: name it with --prefill")
+    return Served(steps, cache, before, setting, output_tokens, price_per_hour), limits
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,9 +195,8 @@ class Served:
             beside, queued = after / self.output_tokens, before - first.seconds
             return Cell(batch, context, step, first, beside, *known, step.seconds + after, max(0.0, queued))
         each, slowest = first.seconds, step.seconds + first.seconds if self.engine.prefills_first else None
-        if (
-            self.engine.is_paged and not self.engine.prefills_first
-        ):  # tokens of both go through the layers together
+        if self.engine.is_paged and not self.engine.prefills_first:
+            # Tokens of both go through the layers together.
             alone = self.steps.at(self.cache.sizes_at(batch, _EMPTY)).seconds
             each = max(0.0, each * (1 + batch / (context - common)) - alone)
             chunk = min(context - common, largest)
@@ -284,8 +269,10 @@ def _cache(report: Report, longest: int) -> KvCache:
     return cache
 
 
-def _bits(name: str) -> int:
+def _bits(name: str | None) -> int | None:
     """Bits of an element type by its name, or as engines call it: `fp8`."""
+    if name is None:
+        return None
     try:
         return dtype_named(_AS_ENGINES_SAY.get(name, name)).bits
     except DimError:

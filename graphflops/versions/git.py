@@ -97,7 +97,9 @@ def executable(path: str) -> str:
     """
     checkout = _checkout(os.path.realpath(os.curdir))
     for folder in path.split(os.pathsep):
-        if not os.path.isabs(folder) or _within(os.path.realpath(folder), checkout):
+        place = f"{os.path.realpath(folder)}{os.sep}"
+        is_within = bool(checkout) and place.startswith(checkout.rstrip(os.sep) + os.sep)
+        if not os.path.isabs(folder) or is_within:
             continue
         for suffix in _SUFFIXES:
             file = os.path.join(folder, f"git{suffix}")
@@ -113,7 +115,3 @@ def _checkout(folder: str) -> str:
             return ""
         folder = os.path.dirname(folder)
     return folder
-
-
-def _within(folder: str, checkout: str) -> bool:
-    return bool(checkout) and f"{folder}{os.sep}".startswith(checkout.rstrip(os.sep) + os.sep)

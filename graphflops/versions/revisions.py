@@ -26,14 +26,6 @@ _FIELDS = re.compile(rb"^oid sha256:([0-9a-f]{64})\n(?:.*\n)*?size (\d{1,15})$",
 _CHUNK = 2**20
 
 
-@dataclass(frozen=True, slots=True)
-class Pointer:
-    """What a pointer file points to."""
-
-    digest: str
-    size: int
-
-
 def is_pointer(path: str) -> bool:
     """True if a file is not the model but a Git LFS pointer to it."""
     try:
@@ -57,42 +49,48 @@ def resolve(file: str, place: str) -> None:
     found = _FIELDS.search(text)
     if found is None:
         raise FileError(f"{place}: a Git LFS pointer without an object id and a size")
-    pointer = Pointer(found[1].decode(), int(found[2]))
-    what = f"{place}: a Git LFS pointer to {pointer.size:,} bytes"
-    stored = _stored(pointer)
+    digest, size = found[1].decode(), int(found[2])
+    what = f"{place}: a Git LFS pointer to {size:,} bytes"
+    stored = _stored(digest)
     if stored is not None:
-        _copied(stored, file, pointer, what)
+        _copied(stored, file, digest, size, what)
     else:
-        _fetched(text, file, pointer, what)
+        _fetched(text, file, digest, size, what)
 
 
-def _stored(pointer: Pointer) -> str | None:
+def _stored(digest: str) -> str | None:
     """The object's file in the local store; None where it is not there."""
     folder = git("config", "--type=path", "lfs.storage", check=False).decode().strip()
     common = os.path.abspath(os.fsdecode(git("rev-parse", "--git-common-dir")).strip())
     store = os.path.join(common, folder or "lfs")
-    path = os.path.join(store, "objects", pointer.digest[:2], pointer.digest[2:4], pointer.digest)
+    path = os.path.join(store, "objects", digest[:2], digest[2:4], digest)
     return path if os.path.isfile(path) else None
 
 
-def _copied(source: str, target: str, pointer: Pointer, what: str) -> None:
+def _copied(source: str, target: str, digest: str, size: int, what: str) -> None:
     """Copies an object; FileError where it is not what the pointer says."""
-    digest, size = hashlib.sha256(), 0
+    hashed, copied = hashlib.sha256(), 0
     with open(source, "rb") as read, open(target, "wb") as written:
-        while (part := read.read(_CHUNK)) and size <= pointer.size:
-            size += written.write(part)
-            digest.update(part)
-    if size != pointer.size or digest.hexdigest() != pointer.digest:
+        while (part := read.read(_CHUNK)) and copied <= size:
+            copied += written.write(part)
+            hashed.update(part)
+    if copied != size or hashed.hexdigest() != digest:
         raise FileError(f"{what}: the object that is there has another hash or size")
 
 
-def _fetched(text: bytes, file: str, pointer: Pointer, what: str) -> None:
+def _fetched(text: bytes, file: str, digest: str, size: int, what: str) -> None:
     """Fetches an object with git-lfs, if the user allows one of that size."""
-    limit = _limit()
+    from graphflops.budget.amounts import amount
+
+    allowed = os.environ.get(LIMIT, "").strip()
+    try:
+        limit = int(amount(allowed, "B")) if allowed else None
+    except ValueError as error:
+        raise FileError(f"{LIMIT}: {shown(str(error))}") from None
     if limit is None:
         advice = f"run git lfs fetch, or set {LIMIT} (such as 2GB) to let git-lfs fetch it"
         raise FileError(f"{what} that the local store does not have: {advice}")
-    if pointer.size > limit:
+    if size > limit:
         raise FileError(f"{what}, more than the {limit:,} of {LIMIT}: it is not fetched")
     if not succeeds("lfs", "version"):
         raise FileError(f"{what}, and git-lfs is not installed")
@@ -100,21 +98,11 @@ def _fetched(text: bytes, file: str, pointer: Pointer, what: str) -> None:
     try:
         with open(fetched, "wb") as out:
             git("lfs", "smudge", given=text, output=out)
-        _copied(fetched, file, pointer, what)
+        _copied(fetched, file, digest, size, what)
     except FileError as error:
         raise FileError(f"{what} that git-lfs cannot fetch: {error}") from error
     finally:
         os.unlink(fetched)
-
-
-def _limit() -> int | None:
-    from graphflops.budget.amounts import amount
-
-    text = os.environ.get(LIMIT, "").strip()
-    try:
-        return int(amount(text, "B")) if text else None
-    except ValueError as error:
-        raise FileError(f"{LIMIT}: {shown(str(error))}") from None
 
 
 SUFFIXES = (*exporters.SUFFIXES, ".json")  # what a folder is searched for

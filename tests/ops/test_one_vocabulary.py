@@ -51,7 +51,7 @@ COLLECTIONS = {
     "attention/scopes.py": "operators that run a graph once, by canonical name",
     "attention/structure.py": MASKS,
     "attention/index_propagation.py": MASKS,
-    "render/chakra_messages.py": "the numbers that Chakra has for collectives, by canonical name",
+    "render/chakra.py": "the numbers that Chakra has for collectives, by canonical name",
     "links/cost.py": "the collectives that a network has times of, by canonical name",
     "dims/functions.py": "functions of sizes, as Python's math has them",
     "dims/parser.py": "reads size strings, in which Python and sympy name functions of integers",

@@ -42,7 +42,7 @@ def run(*args: Any) -> Any:
 
 
 def answered(code: str, seconds: float = 60) -> isolated.Answer:
-    return isolated._ran([sys.executable, "-c", code], seconds, "model.pt2")
+    return isolated.answered([sys.executable, "-c", code], seconds, "model.pt2")
 
 
 def test_the_child_gives_the_validation_of_this_process() -> None:
@@ -79,7 +79,7 @@ def test_a_run_that_does_not_end_is_ended() -> None:
 
 def test_what_a_program_prints_is_escaped(capsys: pytest.CaptureFixture[str]) -> None:
     text = "\\x1b[31mred\\n::error::x\\n##[error]y"
-    assert answered(f"import sys; sys.stderr.write('{text}'); print('{{}}')").error == ""
+    assert bytes(answered(f"import sys; sys.stderr.write('{text}'); print('{{}}')")) == b"null"
     assert capsys.readouterr().err == "  | \\x1b[31mred\n  | ::error::x\n  | # #[error]y\n"
     answered("import sys; sys.stderr.write('line\\n' * 100); print('{}')")
     assert capsys.readouterr().err.splitlines()[-1] == "  | (80 more lines)"

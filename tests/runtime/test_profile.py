@@ -27,12 +27,12 @@ from graphflops.time.schedule import Clock as Schedule
 def written(request, tmp_path, monkeypatch):
     if request.param == "onnxruntime":
         pytest.importorskip("onnxruntime")
-    trials = make._in_turns
+    trials = make._trials
     small = [lambda kernel: kernel.flops < 1e7, lambda kernel: kernel.read_bytes < 1e6]
     monkeypatch.setattr(
         make,
-        "_in_turns",
-        lambda groups: [one for one in trials(groups) if all(test(one.kernel) for test in small)][:40],
+        "_trials",
+        lambda clock: [one for one in trials(clock) if all(test(one.kernel) for test in small)][:40],
     )
     monkeypatch.setattr(make, "host_benchmarks", partial(host_benchmarks, rounds=1))
     path = tmp_path / "mine.json"
@@ -200,7 +200,7 @@ def test_every_micro_benchmark_of_the_reference_is_measured():
 def test_every_measured_kernel_has_a_model(name):
     clock = SimpleNamespace(device="cuda", runtime="torch", sets=lambda cold_bytes: 1)
     known = device(name)
-    kernels = [trial.kernel for group in make._trials(clock) for trial in group]
+    kernels = [trial.kernel for trial in make._trials(clock)]
     assert len(kernels) > 1000
     assert all(0 < modelled(kernel, known) < 10 for kernel in kernels)
 

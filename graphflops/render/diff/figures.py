@@ -67,14 +67,13 @@ def ledger_lines(comparison: Comparison, *, verbose: bool = False) -> list[str]:
     """A line for each entry; at most six with three names each, unless `verbose`."""
     entries = comparison.ledger
     shown = entries if verbose or len(entries) <= LINES else entries[: LINES - 1]
-    lines = [_line(entry, len(entry.names) if verbose else _NAMES) for entry in shown]
+    lines = []
+    for entry in shown:
+        names = dict.fromkeys(safe(name, 80) or "(the model itself)" for name in entry.names)
+        told = listed(names, len(entry.names) if verbose else _NAMES)
+        lines.append(f"{_STATUS[entry.status]}: {_WORDS[entry.kind](entry)} ({told})")
     rest = len(entries) - len(shown)
     return [*lines, f"and {rest:,} more kinds of differences, explained (-v lists them)"] if rest else lines
-
-
-def _line(entry: LedgerEntry, most: int) -> str:
-    names = listed((safe(name, 80) or "(the model itself)" for name in dict.fromkeys(entry.names)), most)
-    return f"{_STATUS[entry.status]}: {_WORDS[entry.kind](entry)} ({names})"
 
 
 def _counted(noun: str, rest: str) -> Callable[[LedgerEntry], str]:

@@ -52,12 +52,17 @@ def causes(comparison: Comparison, lines: int, room: int | None = None) -> Itera
 
 def cause_words(cause: Cause, room: int | None = None) -> str:
     """`blocks.0-15 (x16): 192 → 256 wide in gate, up, down`; shorter where there is less room."""
-    forms = _forms(cause) if len(cause.folds) > 1 else _fold_forms(cause)
+    forms = _forms(cause)
     return next((form for form in forms if room is None or len(form) <= room), forms[-1])
 
 
 def _forms(cause: Cause) -> list[str]:
-    """What several entries with one cause are called, the longest form first."""
+    """What a cause is called, the longest form first; of one entry, the sizes alone where they say it."""
+    if len(cause.folds) == 1:
+        forms = [_fold_words(cause.folds[0])]
+        if cause.sizes and cause.sizes[0].noun:
+            forms.append(f"{path_of(cause.folds[0])}: {listed(map(_size, cause.sizes), _SIZES)}")
+        return forms
     inside = _inside(cause)
     where = safe(cause.place, 120) or (listed(inside) if len(inside) <= _PARTS else "the whole model")
     times = f" (x{cause.times:,})" if cause.times > 1 else ""
@@ -83,15 +88,6 @@ def _begins(fold: Fold) -> bool:
     return all(fact.what == "result" for fact in fold.first.facts if fact.kind == "shape")
 
 
-def _fold_forms(cause: Cause) -> list[str]:
-    """What one entry is called, and the sizes alone where they say it."""
-    (fold,) = cause.folds
-    forms = [_fold_words(fold)]
-    if cause.sizes and cause.sizes[0].noun:
-        forms.append(f"{path_of(fold)}: {listed(map(_size, cause.sizes), _SIZES)}")
-    return forms
-
-
 def _fold_words(fold: Fold) -> str:
     """`blocks.0-15.up (x16, Linear): weight [192, 64] → [256, 64]`."""
     times = f"x{len(fold.members):,}" if len(fold.members) > 1 else ""
@@ -108,15 +104,12 @@ def _inside(cause: Cause) -> list[str]:
     """The modules below the cause's place, those first whose work or parameters changed."""
     depth = len(cause.place.split(".")) if cause.place else 0
     names: dict[str, None] = {}
-    for fold in sorted(cause.folds, key=lambda fold: not _holds(fold.figures)):
+    changed = ("matrix_flops", "parameters")
+    for fold in sorted(cause.folds, key=lambda fold: not any(fold.figures[name].differs for name in changed)):
         rest = ".".join((fold.path or "").split(".")[depth:])
         lone = rest.startswith("{") and "." not in rest
         names.update(dict.fromkeys(rest.strip("{}").split(",") if lone else [rest] if rest else []))
     return [safe(name, 80) for name in names]
-
-
-def _holds(figures: Mapping[str, Figure]) -> bool:
-    return figures["matrix_flops"].differs or figures["parameters"].differs
 
 
 def _size(size: Resized) -> str:
@@ -252,7 +245,6 @@ def _modules(comparison: Comparison) -> tuple[Sequence[str], list[list[str | int
 def _groups(
     comparison: Comparison, by: Grouping | None
 ) -> tuple[Sequence[str], list[list[str | int]], Sequence[GroupChange]]:
-    """Heads and lines of the operators or source lines that changed."""
     names = ("before", "after", "before_calls", "after_calls", "before_unknown", "after_unknown")
     groups = comparison.ops if by == "op" else comparison.sources
     rows: list[list[str | int]] = []

@@ -30,7 +30,7 @@ _LEADING = tuple(q.name for q in REPORTED if not q.part_of and q.name != "macs")
 _SAID = ("matrix_flops", "parameters", "parameter_bytes", *_PARTS, *_LEADING[1:], "peak_bytes")
 _OTHERS = tuple(q.name for q in REPORTED if q.name not in ("matrix_flops", "macs")) + ("peak_bytes",)
 _GENERAL = 3  # changes of sizes, inputs and element types in the first lines
-_DEGREES = ("independent", "linear", "quadratic", "cubic")
+_DEGREES = {1: "linear", 2: "quadratic", 3: "cubic"}
 _FACTS = 3  # facts of one module in a line
 
 
@@ -113,7 +113,6 @@ def notes(comparison: Comparison) -> list[str]:
 
 
 def _coverage(comparison: Comparison) -> Iterator[str]:
-    """Operators whose cost became unknown, or known."""
     more = [entry for entry in comparison.unknown if entry.after > entry.before]
     less = [entry for entry in comparison.unknown if entry.after < entry.before]
     parts = []
@@ -133,7 +132,6 @@ def _least(comparison: Comparison) -> list[str]:
 
 
 def _whole(comparison: Comparison) -> str:
-    """The one line that has the total."""
     ours, theirs = titles(comparison)
     figures = comparison.totals.get("step") or comparison.totals["forward"]
     forward = comparison.totals["forward"]
@@ -221,20 +219,16 @@ def _general(comparison: Comparison) -> Iterator[str]:
         yield f"that a mask makes {hidden} of the FLOPs needless cannot be seen in the {side}"
 
 
-def mask_line(masked: Figure) -> str:
-    """The FLOPs hidden by a mask that is new or gone."""
-    came = masked.before == 0
-    hidden = before_after("masked_flops", masked)[1 if came else 0]
-    return f"a mask hides {hidden} FLOPs now" if came else f"no mask hides {hidden} FLOPs any more"
-
-
 def growths(comparison: Comparison, quantities: Iterable[str] = ("matrix_flops",)) -> Iterator[str]:
     """`FLOPs: linear in seq before, quadratic now`."""
     for entry in comparison.growth:
         if entry.quantity in quantities:
             size = safe(entry.size, 40)
             degrees = (entry.before, entry.after)
-            before, now = (f"{_degree(n)} in {size}" if n else f"independent of {size}" for n in degrees)
+            before, now = (
+                f"{_DEGREES.get(n, f'of degree {n}')} in {size}" if n else f"independent of {size}"
+                for n in degrees
+            )
             paths = listed((safe(path, 80) or "(itself)" for path in entry.modules), 2)
             yield f"{NAMES[entry.quantity]}: {before} before, {now} now{f' ({paths})' if paths else ''}"
 
@@ -248,10 +242,6 @@ def _crossings(comparison: Comparison) -> Iterator[str]:
             size = sizes[entry.size]
             at = f"{safe(size.stated, 40)} = {size.at(entry.at):,}"
             yield f"{NAMES[entry.quantity]}: {sides[0]} than before below {at}, {sides[1]} from there on"
-
-
-def _degree(degree: int) -> str:
-    return _DEGREES[degree] if degree < len(_DEGREES) else f"of degree {degree}"
 
 
 def tag(change: ModuleChange) -> str:
@@ -280,22 +270,23 @@ def type_of(change: ModuleChange) -> str:
 
 def fact_words(change: ModuleChange, masked: Figure | None, most: int = _FACTS) -> list[str]:
     """The most important differences of a module, in words."""
-    chosen = [fact for fact in change.facts if not _minor(fact)] or _minor_ones(change.facts)
+    # What differs in operands and results that are no parameters follows from another difference.
+    minor = [
+        fact
+        for fact in change.facts
+        if fact.kind in ("shape", "dtype") and (fact.what.startswith("input") or fact.what == "result")
+    ]
+    chosen = [fact for fact in change.facts if fact not in minor]
+    if not chosen:  # one operand, or the result if no operand changed: the change begins here
+        operands = [fact for fact in minor if fact.what != "result"]
+        chosen = operands[:1] or [replace(fact, what="same input, result") for fact in minor[:1]]
     words = dict.fromkeys(filter(None, (_WORDS[fact.kind](fact) for fact in chosen if fact.kind != "mask")))
     if masked is not None and any(fact.kind == "mask" for fact in change.facts):
-        words = {mask_line(masked): None, **words}
+        came = masked.before == 0
+        hidden = before_after("masked_flops", masked)[came]
+        said = f"a mask hides {hidden} FLOPs now" if came else f"no mask hides {hidden} FLOPs any more"
+        words = {said: None, **words}
     return [*words][:most]
-
-
-def _minor(fact: Fact) -> bool:
-    """True for a difference that follows from another: in operands and results that are no parameters."""
-    return fact.kind in ("shape", "dtype") and (fact.what.startswith("input") or fact.what == "result")
-
-
-def _minor_ones(facts: Sequence[Fact]) -> Sequence[Fact]:
-    """If only such differences exist: one operand, or the result if no operand changed (the change begins here)."""
-    operands = [fact for fact in facts if fact.what != "result"]
-    return operands[:1] or [replace(fact, what="same input, result") for fact in facts[:1]]
 
 
 def short_op(op: str) -> str:

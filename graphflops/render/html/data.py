@@ -267,34 +267,32 @@ class _Calls:
         }
         self.entry_of: list[int] = []
         self._kinds: dict[Any, int] = {}
-        self._list(layout, tree, number, most)
-
-    def _list(self, layout: Layout, tree: Tree, number: int, most: int) -> None:
-        """Put every row in its entry, the entries of folded rows after those that stand before them."""
+        # Every row is put in its entry, the entries of folded rows after those that stand before them.
         folded = self._folded(most)
         rest: dict[tuple[Any, ...], tuple[int, Counter[int]]] = {}
         time = self.columns["time"]
-        for row, kind in zip(self.report.rows, self.ledger.of, strict=True):
+        for row, kind in zip(report.rows, ledger.of, strict=True):
             place = layout.home[number][tree.by_path[row.module]]
             if folded.get(kind, 1) > 0:
                 if kind in folded:
                     folded[kind] -= 1
                 self._add_call(row, place, kind)
                 continue
-            state, op = self.ledger.kinds[kind].state, operator_name(row.op)
+            state, op = ledger.kinds[kind].state, operator_name(row.op)
             if (op, place, row.matrix_dtype, state) not in rest and len(rest) > most:
                 op, place = _OTHERS, layout.outermost(place)
             key = (op, place, row.matrix_dtype, state)
             if key not in rest:
                 rest[key] = len(self.columns["node"]), Counter()
-                names = (-1, place, -1, self.parts.name(row.matrix_dtype))
-                self._add(-1, self.parts.name(op), *names, 0, 0, 0)
+                names = (-1, place, -1, parts.name(row.matrix_dtype))
+                self._add(-1, parts.name(op), *names, 0, 0, 0)
             entry, counts = rest[key]
             counts[kind] += 1
             time[entry] += picoseconds(row)
             self.entry_of.append(entry)
-        for entry, counts in rest.values():
-            self.columns["kind"][entry] = self._together(counts)
+        for (*_, state), (entry, counts) in rest.items():
+            group = ledger.group(counts)
+            self.columns["kind"][entry] = self._cost(state, group.forward, group.backward)
             self.columns["calls"][entry] = sum(counts.values())
 
     def _add_call(self, row: Row, place: int, kind: int) -> None:
@@ -324,11 +322,6 @@ class _Calls:
                 folded[kind] = most
             most -= min(counts[kind], most)
         return folded
-
-    def _together(self, counts: Counter[int]) -> int:
-        group = self.ledger.group(counts)
-        state = self.ledger.kinds[next(iter(counts))].state
-        return self._cost(state, group.forward, group.backward)
 
     def _cost(self, state: str, forward: Cost, backward: Cost) -> int:
         costs = [

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 from msgspec.structs import replace
 
 from graphflops.comparison.entries import followed
-from graphflops.comparison.result import Comparison, Figure, Fold
+from graphflops.comparison.result import Comparison, Fold
 from graphflops.comparison.sides import JointSize
 from graphflops.dims.solving import affine
 from graphflops.render.diff import words
@@ -106,21 +106,15 @@ def _joint(
 def _change(fold: Fold) -> PageChange:
     first = fold.first
     facts = words.fact_words(first, fold.figures.get("masked_flops"), most=_FACTS)
+    names = (("matrix_flops",), ("read_bytes", "written_bytes"), ("parameters",))
+    figures = [[fold.figures[name] for name in group if name in fold.figures] for group in names]
     return PageChange(
         first.status,
         words.path_of(fold) + (f" (x{len(fold.members):,})" if len(fold.members) > 1 else ""),
         words.type_of(first),
         tuple(facts),
-        tuple(
-            (sum((f.before for f in figures), 0), sum((f.after for f in figures), 0))
-            for figures in _figures(fold.figures)
-        ),
+        tuple((sum((f.before for f in each), 0), sum((f.after for f in each), 0)) for each in figures),
     )
-
-
-def _figures(figures: Mapping[str, Figure]) -> Iterator[list[Figure]]:
-    for names in (("matrix_flops",), ("read_bytes", "written_bytes"), ("parameters",)):
-        yield [figures[name] for name in names if name in figures]
 
 
 def _forward_only(report: Report) -> Report:
@@ -137,7 +131,16 @@ def _moved(found: Comparison) -> Report:
         if change.before is not None and change.after is not None:
             paths[change.before] = change.after
     old = found.old
-    renamed = _Paths(paths)
+    taken = set(paths.values())
+
+    def renamed(path: str) -> str:
+        """The new path of an old one; a module that is gone is renamed if another has its path now."""
+        if path not in paths:
+            above, _, last = path.rpartition(".")
+            moved = f"{renamed(above)}.{last}" if above else path
+            paths[path] = f"{moved} (gone)" if moved in taken else moved
+        return paths[path]
+
     rows = tuple(row._replace(module=renamed(row.module)) for row in old.rows)
     new = found.new.rows
     lines = followed((old.rows[ours].source, new[theirs].source) for ours, theirs in found.calls.items())
@@ -147,18 +150,3 @@ def _moved(found: Comparison) -> Report:
         modules={renamed(path): kind for path, kind in old.modules.items()},
         parameter_modules={renamed(path): count for path, count in old.parameter_modules.items()},
     )
-
-
-class _Paths:
-    """Translates old paths to new ones; a module that is gone is renamed if another has its path now."""
-
-    def __init__(self, paths: Mapping[str, str]) -> None:
-        self.known = dict(paths)
-        self.taken = set(paths.values())
-
-    def __call__(self, path: str) -> str:
-        if path not in self.known:
-            above, _, last = path.rpartition(".")
-            moved = f"{self(above)}.{last}" if above else path
-            self.known[path] = f"{moved} (gone)" if moved in self.taken else moved
-        return self.known[path]

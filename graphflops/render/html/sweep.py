@@ -175,10 +175,19 @@ def plot(key: str, name: str, across: str, curves: Sequence[Curve], told: Callab
     values = [value for curve in curves for _, value in curve.points]
     x = Axis(sizes[0], sizes[-1], _spread(sizes))
     y, marks = _upright(values)
-    grid = [*_across(x, sizes), *_up(y, marks, told)]
+    grid = _across(x, sizes)
+    for mark in marks:
+        grid.append(f'<line x1="{_LEFT}" x2="{_WIDE - _RIGHT}" y1="{_y(y, mark)}" y2="{_y(y, mark)}"/>')
+        place = f'x="{_LEFT - 6}" y="{_y(y, mark) + 4:g}" text-anchor="end"'
+        grid.append(f"<text {place}>{_brief(told(mark))}</text>")
     named = f'<text x="{(_LEFT + _WIDE - _RIGHT) / 2:g}" y="{_HIGH - 6}" text-anchor="middle">{escaped(across)}</text>'
     lines = "".join(_curve(curve, place, x, y, told) for place, curve in enumerate(curves, 1))
-    about = "; ".join(_said(curve, told) for curve in curves)
+    said = []
+    for curve in curves:
+        (first, least), (last, most) = curve.points[0], curve.points[-1]
+        ends = f"{told(least)} at {first:,}" + ("" if first == last else f", {told(most)} at {last:,}")
+        said.append(f"{curve.label}: {ends}" if curve.label else ends)
+    about = "; ".join(said)
     return (
         f'<svg viewBox="0 0 {_WIDE} {_HIGH}" role="img" aria-labelledby="{key}-name {key}-about">'
         f'<title id="{key}-name">{escaped(name)} by {escaped(across)}</title>'
@@ -239,14 +248,6 @@ def _across(axis: Axis, sizes: Sequence[int]) -> list[str]:
     ]
 
 
-def _up(axis: Axis, marks: Sequence[int], told: Callable[[int], str]) -> list[str]:
-    return [
-        f'<line x1="{_LEFT}" x2="{_WIDE - _RIGHT}" y1="{_y(axis, mark)}" y2="{_y(axis, mark)}"/>'
-        f'<text x="{_LEFT - 6}" y="{_y(axis, mark) + 4:g}" text-anchor="end">{_brief(told(mark))}</text>'
-        for mark in marks
-    ]
-
-
 def _brief(text: str) -> str:
     """A round number without the zeros behind its point: `1 M` of `1.000 M`."""
     return escaped(re.sub(r"\.(\d*[1-9])?0+(?=\D|$)", lambda found: f".{found[1]}" if found[1] else "", text))
@@ -260,9 +261,3 @@ def _curve(curve: Curve, place: int, x: Axis, y: Axis, told: Callable[[int], str
         for size, value in (curve.points if len(curve.points) <= _MOST_DOTS else ())
     )
     return f'<polyline class="series s{place}" points="{path}"/>{"".join(dots)}'
-
-
-def _said(curve: Curve, told: Callable[[int], str]) -> str:
-    (first, least), (last, most) = curve.points[0], curve.points[-1]
-    ends = f"{told(least)} at {first:,}" + ("" if first == last else f", {told(most)} at {last:,}")
-    return f"{curve.label}: {ends}" if curve.label else ends

@@ -49,7 +49,6 @@ class Sheet:
     links: dict[tuple[int, int], dict[str, Mapping[str, Any]]] = field(default_factory=dict)
 
     def link(self, source: int, target: int, facts: Mapping[str, Any]) -> None:
-        """Another use of a value."""
         self.links.setdefault((source, target), {})[str(facts.get("value", ""))] = facts
 
 
@@ -139,7 +138,11 @@ class _Nest:
     def boxes(self, part: Part) -> list[Part]:
         """What a part holds, the calls of the module itself one by one; of many, some are put together."""
         inside = self.fold.within(part)
-        groups = [_one_by_one(inner) if inner.is_own else [inner] for inner in inside]
+        groups = [[inner] for inner in inside]
+        for at, inner in enumerate(inside):
+            if inner.is_own:
+                rows = zip(*(turn.calls for turn in inner.turns), strict=True)
+                groups[at] = [Part(inner.level, True, [Turn([call]) for call in row]) for row in rows]
         if sum(map(len, groups)) > _READABLE:
             groups = [self.gathered(part, one) if one[0].is_own else one for one in groups]
         parts = [box for group in groups for box in group]
@@ -257,8 +260,3 @@ def _share(part: Part, turn: int, times: int) -> list[str]:
     """The calls of a part that are in one of the turns of what it is in."""
     count = len(part.turns) // times
     return [call for own in part.turns[turn * count : (turn + 1) * count] for call in own.calls]
-
-
-def _one_by_one(part: Part) -> list[Part]:
-    places = range(len(part.turns[0].calls))
-    return [Part(part.level, True, [Turn([turn.calls[place]]) for turn in part.turns]) for place in places]

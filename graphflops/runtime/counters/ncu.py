@@ -230,7 +230,6 @@ class KernelCount:
 
     @property
     def on_tensor_cores(self) -> bool:
-        """True if it used the tensor cores."""
         return any(self.tensor_flops.values())
 
 
@@ -252,12 +251,10 @@ class RangeCount:
 
     @property
     def dram_read(self) -> int:
-        """Bytes read from memory."""
         return sum(kernel.dram_read for kernel in self.kernels)
 
     @property
     def dram_written(self) -> int:
-        """Bytes written to memory."""
         return sum(kernel.dram_written for kernel in self.kernels)
 
     @property
@@ -272,7 +269,6 @@ class RangeCount:
 
     @property
     def flops(self) -> int:
-        """FLOPs of the matrix kernels."""
         return sum(kernel.flops for kernel in self.matrix_kernels)
 
 

@@ -113,7 +113,6 @@ class _Writer:
         self.known[given] = _View(name, buffer, (), tuple(range(len(buffer.shape))))
 
     def operand(self, argument: Argument) -> Value:
-        """An argument as a number."""
         if isinstance(argument, Ref):
             known = self.known[argument.name]
             return self.loaded(argument.name, known) if isinstance(known, _View) else known

@@ -116,7 +116,6 @@ def _host(kind: str) -> Host:
 
 
 def _published(name: str) -> Device:
-    """The profile that comes with graphflops for a device of this name."""
     names = {alias: one for one in published() for alias in (one.name, *one.aliases)}
     if name not in names:
         raise OptionError(f"--host-only: no profile is known for {name}: name the one to complete by --base")
@@ -276,13 +275,18 @@ def clock_of(device: str, runtime: str = "torch") -> Clock:
     return CudaClock() if device == "cuda" else CpuClock()
 
 
-def _trials(clock: Clock) -> list[list[Trial]]:
-    """The kernels to be measured, by group."""
+def _trials(clock: Clock) -> list[Trial]:
+    """The kernels to be measured, spread so that each group is used up at the same rate."""
     if clock.runtime == "onnxruntime":
         from graphflops.runtime.profile.onnx_trials import onnx_trials
 
-        return [list(onnx_trials(clock))]
-    return [list(source(clock)) for source in (products, attentions, convolutions, traffic)]
+        groups = [list(onnx_trials(clock))]
+    else:
+        groups = [list(source(clock)) for source in (products, attentions, convolutions, traffic)]
+    for group in groups:
+        Random(0).shuffle(group)
+    keyed = [(index / len(group), trial) for group in groups for index, trial in enumerate(group)]
+    return [trial for _, trial in sorted(keyed, key=lambda pair: pair[0])]
 
 
 @dataclass(slots=True)
@@ -297,7 +301,7 @@ class Measurement:
 def measure(clock: Clock, limit: float, progress: Progress | None = None) -> Measurement:
     """Times every trial; families take turns, so that a time limit cuts all of them alike."""
     ended = time.monotonic() + limit
-    trials = _in_turns(_trials(clock))
+    trials = _trials(clock)
     found = Measurement(len(trials))
     for done, trial in enumerate(trials):
         if progress is not None:
@@ -305,24 +309,9 @@ def measure(clock: Clock, limit: float, progress: Progress | None = None) -> Mea
         if time.monotonic() > ended:
             break
         try:
-            seconds = _seconds(clock, trial)
+            with torch.no_grad():
+                if calls := trial.prepare():  # none where this torch has no such kernel
+                    found.kernels.append((trial.kernel, clock.seconds(calls)))
         except _REFUSED as error:
             found.refused[str(error).strip().partition("\n")[0] or type(error).__name__] += 1
-        else:
-            found.kernels += [] if seconds is None else [(trial.kernel, seconds)]
     return found
-
-
-def _seconds(clock: Clock, trial: Trial) -> float | None:
-    """Seconds of a trial; None where this torch has no such kernel."""
-    with torch.no_grad():
-        calls = trial.prepare()
-        return clock.seconds(calls) if calls else None
-
-
-def _in_turns(groups: list[list[Trial]]) -> list[Trial]:
-    """The trials of all groups, spread so that each group is used up at the same rate."""
-    for group in groups:
-        Random(0).shuffle(group)
-    keyed = [(index / len(group), trial) for group in groups for index, trial in enumerate(group)]
-    return [trial for _, trial in sorted(keyed, key=lambda pair: pair[0])]

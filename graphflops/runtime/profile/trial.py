@@ -55,7 +55,9 @@ class CudaClock(_Clock):
 
     def seconds(self, calls: Calls) -> float:
         """Median time of one call. Raises RuntimeError where the device or a CUDA graph cannot run it."""
-        self._give_back()
+        # Each measured graph has a pool of its own, which no later graph can use.
+        if torch.cuda.memory_reserved() > _MOST_RESERVED * self.memory_bytes:
+            torch.cuda.empty_cache()
         self.stream.wait_stream(torch.cuda.current_stream())  # which the operands were made on
         with torch.cuda.stream(self.stream):
             calls[0]()
@@ -72,11 +74,6 @@ class CudaClock(_Clock):
                 graph.capture_end()
             graph.replay()
             return statistics.median(self._once(graph.replay) for _ in range(_ROUNDS)) / count
-
-    def _give_back(self) -> None:
-        """Free what graphs allocated that are measured: each has a pool of its own, which no later graph can use."""
-        if torch.cuda.memory_reserved() > _MOST_RESERVED * self.memory_bytes:
-            torch.cuda.empty_cache()
 
     def _once(self, call: Callable[[], object]) -> float:
         begun, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -113,7 +110,6 @@ class CpuClock(_Clock):
 
 
 def _last_cache() -> int:
-    """Bytes of the largest cache of the CPU."""
     found = []
     for path in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size"):
         number, unit = path.read_text().strip()[:-1], path.read_text().strip()[-1:]
