@@ -2,7 +2,7 @@
 
     python -m benchmarks.rank_hosts --measure benchmarks/measured/h100_rank_hosts.json    (on a GPU)
     torchrun --nproc-per-node 2 -m benchmarks.rank_hosts --measure FILE                 (on two; NCCL_NVLS_ENABLE=0)
-    python -m benchmarks.rank_hosts                                                       (anywhere)
+    python -m benchmarks.rank_hosts --measured benchmarks/measured/*_rank_hosts*.json     (anywhere)
 
 Sizes are so small that the GPU waits for the CPU. Each round times a training step of the profile's micro-benchmarks too, so
 that the speed of the core at that moment is known; a step's time is divided by it.
@@ -17,7 +17,7 @@ import os
 import statistics
 import time
 import warnings
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -171,26 +171,30 @@ def _reference() -> float:
     return host.benchmarks["training_step"] * 1e3
 
 
-def judge(options: argparse.Namespace) -> None:
-    """Prints the CPU's time of recorded steps beside what was measured, on an undisturbed core."""
-    import graphflops
-
-    rows = json.loads(options.measured.read_text())
-    host = devices.device("h200").host
-    assert host is not None
-    errors = []
-    print(f"torch {rows['torch']} on a core beside an H100; milliseconds measured, predicted, error")
-    for name, row in rows["programs"].items():
-        axes, factory = PROGRAMS[name]
-        program = graphflops.record(lambda mesh=None: factory(mesh), mesh=axes or None)  # noqa: B023 # called here
-        step = graphflops.analyze(program, device="h100").totals.time
-        assert step is not None
-        found = step.seconds * 1e3 / host.slowness(2 if axes else 1)
-        errors.append(100 * abs(found / row["undisturbed"] - 1))
-        print(f"{name:18}" + two_gpus.compared(row["undisturbed"], found), flush=True)
+def judge(measured: Path) -> None:
+    """Prints the CPU's time of recorded steps beside what was measured, on an undisturbed core of the reference."""
+    rows = json.loads(measured.read_text())["programs"]
+    print(f"{measured.stem}: milliseconds measured, predicted, error")
+    for name, row in rows.items():
+        print(f"{name:18}" + two_gpus.compared(row["undisturbed"], predicted(name)), flush=True)
+    errors = [100 * abs(predicted(name) / row["undisturbed"] - 1) for name, row in rows.items()]
     print(
         f"{len(errors)} steps: mean {statistics.mean(errors):.1f} %, median {statistics.median(errors):.1f} %"
     )
+
+
+@cache
+def predicted(name: str) -> float:
+    """Milliseconds of a step on an undisturbed core of the reference."""
+    import graphflops
+
+    axes, factory = PROGRAMS[name]
+    program = graphflops.record(lambda mesh=None: factory(mesh), mesh=axes or None)
+    profile = devices.device("h200")
+    assert profile.host is not None
+    step = graphflops.analyze(program, device="h200").totals.time
+    assert step is not None
+    return step.seconds * 1e3 / profile.host.slowness(2 if axes else 1)
 
 
 def main() -> None:
@@ -198,7 +202,7 @@ def main() -> None:
     warnings.filterwarnings("ignore")
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--measure", type=Path)
-    parser.add_argument("--measured", type=Path, default=MEASURED)
+    parser.add_argument("--measured", type=Path, nargs="+", default=[MEASURED])
     parser.add_argument("--only", default="")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--limit", type=float, default=200.0)
@@ -226,7 +230,8 @@ def main() -> None:
             print(f"{name:18} {one['step']:8.2f} ms, undisturbed {one['undisturbed']:8.2f}", flush=True)
             options.measure.write_text(json.dumps(found, indent=1))
     else:
-        judge(options)
+        for measured_file in options.measured:
+            judge(measured_file)
 
 
 if __name__ == "__main__":

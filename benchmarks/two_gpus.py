@@ -1,7 +1,7 @@
 """Sharded steps on two GPUs against the prediction: requested peak, step time and exposed communication of each rank.
 
     python -m benchmarks.two_gpus --measure benchmarks/measured/h100_two_gpus.json    (on two GPUs; NCCL_NVLS_ENABLE=0)
-    python -m benchmarks.two_gpus                                                     (anywhere)
+    python -m benchmarks.two_gpus --measured benchmarks/measured/*_two_gpus*.json     (anywhere)
 
 Each rank runs the stock eager step of `two_gpu_models.py` over NCCL. Peaks are of requested bytes, in one step after the
 first three. Step times are medians of rounds of several steps, each from a barrier on. In rounds of their own the profiler
@@ -27,6 +27,7 @@ import tempfile
 import time
 import warnings
 from collections import Counter
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -371,13 +372,21 @@ def device_name(device: str) -> str:
 # The prediction
 
 
+@cache
+def recorded(name: str) -> Any:
+    """The step of a program as it is recorded."""
+    import graphflops
+
+    axes, factory = PROGRAMS[name]
+    return graphflops.record(lambda mesh: factory(mesh), mesh=axes)
+
+
+@cache
 def predicted(name: str, device: str) -> dict[str, float]:
     """The same of the recorded step."""
     import graphflops
 
-    axes, factory = PROGRAMS[name]
-    program = graphflops.record(lambda mesh: factory(mesh), mesh=axes)
-    report = graphflops.analyze(program, device=device)
+    report = graphflops.analyze(recorded(name), device=device)
     (use,) = report.memory_use
     step = report.totals.time
     assert step is not None
@@ -390,16 +399,16 @@ def predicted(name: str, device: str) -> dict[str, float]:
     }
 
 
-def judge(options: argparse.Namespace) -> None:
+def judge(measured: Path, only: str) -> None:
     """Prints measured and predicted figures, and the errors of all."""
-    rows = json.loads(options.measured.read_text())
+    rows = json.loads(measured.read_text())
     device = next((one for one in ("h200", "h100") if one in rows["device"].lower()), "h200")
     print(f"torch {rows['torch']} on two {rows['device']}; measured, predicted, error")
     print(f"{'':20}{'peak, MB':>28}{'step, ms':>28}{'communication, ms':>28}{'exposed, ms':>28}")
     errors: dict[str, list[float]] = {"peak": [], "step": [], "communication": []}
     near = []
     for name, row in rows["programs"].items():
-        if options.only not in name or name not in PROGRAMS:
+        if only not in name or name not in PROGRAMS:
             continue
         try:
             found = predicted(name, device)
@@ -446,7 +455,7 @@ def main() -> None:
     warnings.filterwarnings("ignore")
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--measure", type=Path)
-    parser.add_argument("--measured", type=Path, default=MEASURED / "h100_two_gpus.json")
+    parser.add_argument("--measured", type=Path, nargs="+", default=[MEASURED / "h100_two_gpus.json"])
     parser.add_argument("--only", default="")
     parser.add_argument("--limit", type=float, default=150.0)
     parser.add_argument("--each", type=float, default=40.0)
@@ -464,7 +473,8 @@ def main() -> None:
         measure(options)
     else:
         choose("cuda", is_tiny=options.tiny)
-        judge(options)
+        for measured in options.measured:
+            judge(measured, options.only)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from graphflops.attention.conditions import (
@@ -177,7 +178,6 @@ def _of_constants(function: Function, values: Sequence[Known]) -> Known | None:
 
 
 def _sum(domain: AffineDomain, function: Function, a: Known, b: Known) -> Known:
-    """A sum, or a difference."""
     factor = function.options.get("alpha", 1) * (1 if function.name == "add" else -1)
     scaled = b if factor == 1 else combined(lambda piece: times(piece, piece_of(factor)), b)
     return combined(domain.plus, a, scaled)
@@ -251,12 +251,6 @@ def _whole(domain: AffineDomain, function: Function, x: Known) -> Known | None:
     return x if wholes else _of_constants(function, [x])
 
 
-def _comparison(
-    test: Callable[[Piece, Piece], Truth],
-) -> Callable[[AffineDomain, Function, Known, Known], Known]:
-    return lambda domain, function, a, b: tested(test, a, b)
-
-
 def _equality(domain: AffineDomain, function: Function, a: Known, b: Known) -> Known:
     both = isinstance(a, Truth) and isinstance(b, Truth)
     found = (a & b) | (~a & ~b) if both else tested(where_equal, a, b)  # type: ignore[operator]
@@ -277,8 +271,8 @@ _FUNCTIONS: dict[str, Callable[..., Known | None]] = {
     **dict.fromkeys(("floor", "ceil", "trunc", "round"), _whole),
     "cast": _cast,
     "where": lambda domain, function, condition, yes, no: domain.choose(condition, yes, no),
-    "ge": _comparison(where_at_least),
-    "gt": _comparison(lambda a, b: where_at_least(a, b, 1)),
+    "ge": lambda domain, function, a, b: tested(where_at_least, a, b),
+    "gt": lambda domain, function, a, b: tested(partial(where_at_least, more=1), a, b),
     **dict.fromkeys(("eq", "ne"), _equality),
 }
 _OF_TRUTHS: dict[str, Callable[..., Truth]] = {

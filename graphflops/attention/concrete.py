@@ -218,7 +218,6 @@ def _number(value: Any) -> Any:
 
 
 def _all_known(values: Sequence[Known]) -> Any:
-    """Where all values are known."""
     if all(value.known is True for value in values):
         return True
     return np.logical_and.reduce(np.broadcast_arrays(*(value.known for value in values)))

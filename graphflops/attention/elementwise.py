@@ -71,30 +71,24 @@ def converted(value: Any, dtype: DType) -> Any:
         value = np.asarray(value)
     with np.errstate(all="ignore"):
         value = value.astype(kind, copy=False)
-    return _to_bfloat16(value) if dtype is BFLOAT16 else value
-
-
-def _to_bfloat16(value: Any) -> Any:
-    """Single precision rounded to bfloat16, ties to even."""
-    bits = value.view(np.uint32)
+    if dtype is not BFLOAT16:
+        return value
+    bits = value.view(np.uint32)  # single precision, rounded to bfloat16, ties to even
     rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) & np.uint32(0xFFFF0000)
     return np.where(np.isfinite(value), rounded.view(np.float32), value)
 
 
-def _common_type(dtypes: Sequence[DType | None], literals: Sequence[Any]) -> DType | None:
-    """The type that operands are compared in, None where they are numbers of the program and not tensors."""
-    known = [dtype for dtype in dtypes if dtype is not None and dtype.kind in _KINDS]
+def inner_type(function: Function, literals: Sequence[Any]) -> DType | None:
+    """The type that a function computes in; None where its operands stay as they are: numbers of the program."""
+    if function.name not in _BY_OPERANDS:
+        return function.result
+    known = [dtype for dtype in function.operands if dtype is not None and dtype.kind in _KINDS]
     if not known:
         return None
     best = max(known, key=lambda dtype: (_KINDS.index(dtype.kind), dtype.bits))
     if best.kind in ("bool", "uint", "int") and any(type(x) is float for x in literals):
         return FLOAT32
     return None if best is BOOL and any(type(x) is int for x in literals) else best
-
-
-def inner_type(function: Function, literals: Sequence[Any]) -> DType | None:
-    """The type that a function computes in; None where its operands stay as they are."""
-    return _common_type(function.operands, literals) if function.name in _BY_OPERANDS else function.result
 
 
 def computed(function: Function, values: Sequence[Any]) -> Any:

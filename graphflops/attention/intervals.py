@@ -32,7 +32,14 @@ class Interval(NamedTuple):
 
 def extended(function: Function, values: Sequence[Interval | None]) -> Interval:
     """A function of intervals."""
-    function = _simplified(function)
+    if function.name == "div" and function.options == {"rounding_mode": "floor"}:
+        function = replace(function, name="floor_divide", options={})
+    elif function.result is BOOL and function.name in _OF_BITS:
+        function = replace(function, name=_OF_BITS[function.name])
+    # A remainder of fractions is not exact here.
+    is_rough = (
+        function.name == "remainder" and function.result is not None and function.result.kind == "float"
+    )
     with np.errstate(all="ignore"):
         if function.name == "cast" and values[0] is not None:
             return fitted(cast(values[0], function.operands[0], function.result), function.result)
@@ -40,18 +47,9 @@ def extended(function: Function, values: Sequence[Interval | None]) -> Interval:
             values = [x and cast(x, dtype, BOOL) for x, dtype in zip(values, function.operands, strict=True)]
             function = replace(function, operands=(BOOL,) * len(values))
         given = _rounded(function, values)
-        extension = None if function.options or _is_rough(function) else _functions().get(function.name)
+        extension = None if function.options or is_rough else _functions().get(function.name)
         found = _settled(function, given) if extension is None else extension(*given)
         return fitted(found, function.result)
-
-
-def _simplified(function: Function) -> Function:
-    """The same function under the name that has an interval extension."""
-    if function.name == "div" and function.options == {"rounding_mode": "floor"}:
-        return replace(function, name="floor_divide", options={})
-    if function.result is BOOL and function.name in _OF_BITS:
-        return replace(function, name=_OF_BITS[function.name])
-    return function
 
 
 def fitted(found: Interval, dtype: DType | None) -> Interval:
@@ -69,11 +67,6 @@ def fitted(found: Interval, dtype: DType | None) -> Interval:
         low, high = np.where(inside, low, np.nan), np.where(inside, high, np.nan)
     unknown = np.isnan(low) | np.isnan(high)
     return Interval(np.where(unknown, least, low), np.where(unknown, most, high))
-
-
-def _is_rough(function: Function) -> bool:
-    """Whether the extension here is not exact for numbers of that type: a remainder of fractions."""
-    return function.name == "remainder" and function.result is not None and function.result.kind == "float"
 
 
 def _rounded(function: Function, values: Sequence[Interval | None]) -> Sequence[Interval | None]:

@@ -11,6 +11,7 @@ A condition on a size that is not known counts as met.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from itertools import pairwise
 from typing import Literal, NamedTuple
 
@@ -116,11 +117,7 @@ def _four_axes(problem: Problem) -> str:
     return "" if ranks == {4} else "operands do not have 4 axes"
 
 
-def _half_precision(problem: Problem) -> str:
-    return _one_type(problem, (16,))
-
-
-def _one_type(problem: Problem, bits: Iterable[int]) -> str:
+def _one_type(problem: Problem, bits: tuple[int, ...] = (16,)) -> str:
     types = {operand.type.dtype for operand in problem.operands}
     if len(types) > 1:
         return "operands of several element types"
@@ -148,10 +145,6 @@ def _own_heads(problem: Problem) -> str:
     return _same_heads(problem)
 
 
-def _no_mask(problem: Problem) -> str:
-    return "" if problem.mask is None else "a mask is given"
-
-
 def _rows_in_order(problem: Problem) -> str:
     """The last axis of every operand has stride 1."""
     for name, operand in zip(("query", "key", "value"), problem.operands, strict=True):
@@ -160,10 +153,6 @@ def _rows_in_order(problem: Problem) -> str:
     if problem.mask is not None and problem.mask.strides and _is_not(problem.mask.strides[-1], 1):
         return "the last stride of the mask is not 1"
     return ""
-
-
-def _any_precision(problem: Problem) -> str:
-    return _one_type(problem, (16, 32))
 
 
 def _flash_width(problem: Problem) -> str:
@@ -254,7 +243,7 @@ def _is_not(size: Dim, number: int) -> bool:
 
 
 _CUDNN = (
-    _four_axes, _half_precision, _cudnn_mask, _rows_in_order, _same_batch, _same_heads, _cudnn_shapes,
+    _four_axes, _one_type, _cudnn_mask, _rows_in_order, _same_batch, _same_heads, _cudnn_shapes,
 )  # fmt: skip
 _LATER: dict[str, Condition] = {  # by the limit that a release must have
     "attention.cudnn.dropout": _cudnn_dropout,
@@ -262,7 +251,8 @@ _LATER: dict[str, Condition] = {  # by the limit that a release must have
     "attention.cudnn.gradient_width": _cudnn_gradient,
 }
 _FLASH = (
-    _four_axes, _no_mask, _flash_width, _square_if_causal, _half_precision, _same_batch, _same_heads,
-    _rows_in_order,
+    _four_axes, lambda problem: "" if problem.mask is None else "a mask is given", _flash_width,
+    _square_if_causal, _one_type, _same_batch, _same_heads, _rows_in_order,
 )  # fmt: skip
+_any_precision = partial(_one_type, bits=(16, 32))
 _EFFICIENT = (_four_axes, _any_precision, _efficient_width, _rows_in_order, _same_batch, _own_heads)

@@ -243,7 +243,7 @@ def _heads(scores: TensorType, product: Product, view: View) -> Dim:
     if scores.rank < 3:
         return 1
     left = view.types[product.left]
-    for name in _ancestors(product.left, view):
+    for name in (product.left, *(first_of(call) for call in source_of(product.left, view)[1])):
         typed = view.types.get(name)
         if typed is None or typed.rank < 4 or not same(typed.numel, left.numel):
             continue
@@ -253,13 +253,6 @@ def _heads(scores: TensorType, product: Product, view: View) -> Dim:
             if same(merged, scores.shape[0]) and same(shape[-1], left.shape[-1]):
                 return shape[heads]
     return 1
-
-
-def _ancestors(name: str, view: View) -> Iterator[str]:
-    yield name
-    _, calls = source_of(name, view)
-    for call in calls:
-        yield first_of(call)
 
 
 def _shared(heads: Dim, scores: TensorType, product: Product, growth: Dim, view: View) -> Dim:

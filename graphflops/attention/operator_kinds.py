@@ -72,26 +72,22 @@ class Product(NamedTuple):
 def product_of(call: Call) -> Product | None:
     """The product that a call is; None where it is none, or sums over more than one axis."""
     if call.operator.name == "einsum":
-        return _einsum(call)
+        equation, names = call.argument("equation", ""), call.uses
+        if not isinstance(equation, str) or len(names) != 2 or "->" not in equation:
+            return None
+        terms, _, result = equation.replace(" ", "").partition("->")
+        a, _, b = terms.partition(",")
+        summed = (set(a) & set(b)) - set(result) - {"."}
+        if not result or len(summed) != 1 or (result[-1] in a) == (result[-1] in b):
+            return None
+        (letter,) = summed
+        if result[-1] in b:
+            return Product(names[0], names[1], a.index(letter) - len(a))
+        return Product(names[1], names[0], b.index(letter) - len(b))
     left, right = call.value("a"), call.value("b")
     if not left or not right:
         return None
     return Product(left, right, -2 if call.argument("turn_a", 0) else -1)
-
-
-def _einsum(call: Call) -> Product | None:
-    equation, names = call.argument("equation", ""), call.uses
-    if not isinstance(equation, str) or len(names) != 2 or "->" not in equation:
-        return None
-    terms, _, result = equation.replace(" ", "").partition("->")
-    a, _, b = terms.partition(",")
-    summed = (set(a) & set(b)) - set(result) - {"."}
-    if not result or len(summed) != 1 or (result[-1] in a) == (result[-1] in b):
-        return None
-    (letter,) = summed
-    if result[-1] in b:
-        return Product(names[0], names[1], a.index(letter) - len(a))
-    return Product(names[1], names[0], b.index(letter) - len(b))
 
 
 def axis_of(call: Call, rank: int) -> int | None:

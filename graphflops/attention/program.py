@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
     from graphflops.attention.user_masks import Stated
     from graphflops.dims import Dim
-    from graphflops.ops import Op
     from graphflops.rules.flex import Seen
     from graphflops.tensor import TensorType
     from graphflops.view import Call, View
@@ -27,11 +26,6 @@ if TYPE_CHECKING:
 
 # The seven sizes of an AttentionUse, in its order.
 Shapes = tuple["Dim", "Dim", "Dim", "Dim", "Dim", "Dim", "Dim"]
-
-
-def is_fused(op: Op) -> bool:
-    """Whether an operator is an attention."""
-    return op.name in _SIZES
 
 
 def fused(call: Call, hiding: Hiding) -> tuple[AttentionUse, Hidden] | None:
@@ -49,6 +43,7 @@ def fused(call: Call, hiding: Hiding) -> tuple[AttentionUse, Hidden] | None:
     batch, heads, kv_heads, queries, keys, width, value_width = sizes
     row, cost = call.row, call.cost
     seen = view.flexible.get(call.node)
+    partial, full = (None, None) if seen is None else (seen.partial_blocks, seen.full_blocks)
     hidden, masked = _hidden_by(call, seen, hiding, queries, keys)
     element = operands[0].dtype.bits // 8
     repeats, growth = copies(call.operand(1), view)
@@ -64,8 +59,8 @@ def fused(call: Call, hiding: Hiding) -> tuple[AttentionUse, Hidden] | None:
         repeated_bytes=sum((each.bytes for each in dict.fromkeys((*repeats, *more))), start=0),
         kv_bytes=batch * kv_heads * keys * (width + value_width) * element * row.times,
         times=row.times,
-        partial_blocks=None if seen is None else _blocks(seen.partial_blocks, row.times),
-        full_blocks=None if seen is None else _blocks(seen.full_blocks, row.times),
+        partial_blocks=None if partial is None else partial * row.times,
+        full_blocks=None if full is None else full * row.times,
     )
     return use, hidden
 
@@ -92,10 +87,6 @@ def _pattern_of(call: Call) -> str:
     if left < 0:
         return "causal" if right == 0 else f"window up to {right} after"
     return window(left, right) if right >= 0 else f"window from {left} before"
-
-
-def _blocks(number: Dim | None, times: Dim) -> Dim | None:
-    return None if number is None else number * times
 
 
 def _heads_first(call: Call, operands: list[TensorType | None]) -> Shapes | None:
@@ -212,7 +203,7 @@ def hidden_in_operator(call: Call, hiding: Hiding) -> dict[str, Dim]:
 def may_hold(spelling: str) -> bool:
     """Whether a program that has the operator can have an attention."""
     op = operator(spelling)
-    return is_fused(op) or role(op) in ("softmax", "power")
+    return op.name in _SIZES or role(op) in ("softmax", "power")
 
 
 class Found(NamedTuple):

@@ -242,8 +242,6 @@ class Grid:
 
 
 def _cut(blocks: Whole) -> Whole:
-    """Rectangles cut into smaller ones."""
-
     def edges(first: Whole, last: Whole) -> Whole:
         steps = np.arange(_FAN + 1)[:, None]
         return first + (last - first) * steps // _FAN

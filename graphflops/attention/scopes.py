@@ -38,9 +38,11 @@ class Mutations:
         """In program order; a view of another value is not among the keys."""
         found: dict[str, list[Step]] = {}
         for call in self.calls:
-            if call.writes:
-                for name in _written(call):
-                    found.setdefault(self._owner(name), []).append(call)
+            if call.writes:  # to its first operand, or to all tensors of a list that comes first
+                first = next(iter((*call.node.args, *(value for _, value in call.node.kwargs))), None)
+                for argument in first if isinstance(first, tuple) else (first,):
+                    if isinstance(argument, Ref):
+                        found.setdefault(self._owner(argument.name), []).append(call)
         return found
 
     def last(self, name: str, before: int) -> Step | None:
@@ -70,13 +72,6 @@ class Mutations:
         while name != until and self.is_view(name):
             yield (maker := self.makers[name])
             name = maker.uses[0]
-
-
-def _written(call: Step) -> Sequence[str]:
-    """Names of the values that a call writes to: its first operand, or all tensors of a list that comes first."""
-    first = next(iter((*call.node.args, *(value for _, value in call.node.kwargs))), None)
-    names = first if isinstance(first, tuple) else (first,)
-    return [argument.name for argument in names if isinstance(argument, Ref)]
 
 
 _WITH_OPERANDS = frozenset({"wrap", "wrap_with_autocast", "invoke_subgraph", "cond"})

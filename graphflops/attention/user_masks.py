@@ -37,9 +37,8 @@ class Stated(Record, frozen=True):
         causal = where_not_negative(Affine(1, -1, right))
         if self.kind == "window":
             return causal & where_not_negative(Affine(-1, 1, self.length - 1 - right))
-        return (
-            causal | where_not_negative(Affine(0, -1, self.length - 1)) if self.kind == "prefix" else causal
-        )
+        prefix = where_not_negative(Affine(0, -1, self.length - 1))
+        return causal | prefix if self.kind == "prefix" else causal
 
     def doubled_hidden(self, queries: Dim, keys: Dim) -> Dim:
         """2 x the hidden pairs of a density; 0 for a mask whose structure is known."""
@@ -83,7 +82,11 @@ def parsed(masks: Mapping[str, str], graph: Graph) -> dict[str, Stated]:
     found = {}
     for name, text in masks.items():
         if name not in names:
-            raise ModelError(f"--mask {shown(name)}: no such input; {_choices(name, names)}")
+            from difflib import get_close_matches
+
+            close = [f"did you mean {shown(other)}?" for other in get_close_matches(name, names, 1)]
+            has = f"the program has {', '.join(map(shown, names[:20])) or 'none'}"
+            raise ModelError(f"--mask {shown(name)}: no such input; {(*close, has)[0]}")
         found[name] = parse(text)
     return found
 
@@ -93,12 +96,3 @@ def refuse_unused(masks: Iterable[str], used: set[str]) -> None:
     for name in masks:
         if name not in used:
             raise ModelError(f"--mask {shown(name)}: no attention is found that it masks")
-
-
-def _choices(name: str, names: list[str]) -> str:
-    from difflib import get_close_matches
-
-    close = get_close_matches(name, names, 1)
-    if close:
-        return f"did you mean {shown(close[0])}?"
-    return f"the program has {', '.join(map(shown, names[:20])) or 'none'}"

@@ -125,7 +125,9 @@ def _uses(report: Report, inputs: Mapping[str, Named]) -> Iterator[tuple[Use, st
     """How calls use values of inputs, changed element by element at most: use, input, and the operand that holds them."""
     computed = {*inputs}  # values that depend on an input
     holds = {name: name for name in inputs}  # by value: the input whose values it holds
-    for row in report.rows:
+    reading = {op for op in {row.op for row in report.rows} if operator(op).kind in _READING}
+    last = max([place for place, row in enumerate(report.rows) if row.op in reading], default=-1)
+    for row in report.rows[: last + 1]:
         kind = operator(row.op).kind
         changing = [named.name for named in row.inputs if named.name in computed]
         for use, operand in _read(row, kind, computed) if kind in _READING else ():

@@ -165,7 +165,13 @@ class _Intervals:
             return low, high
         # -t is kept as t - (s*s + s) for an even division t; multiplied out it has its tight bounds back.
         try:
-            first, last = self.of_sum(_scaled(dim.terms, scale))
+            # the terms times a number, with always-even divisions multiplied out
+            scaled = {monomial: coefficient * scale for monomial, coefficient in dim.terms.items()}
+            check_size(scaled)
+            reduce_even(scaled)
+            scaled = {monomial: coefficient for monomial, coefficient in scaled.items() if coefficient}
+            check_size(scaled)
+            first, last = self.of_sum(scaled)
         except DimError:  # too large multiplied out
             return low, high
         low = max(low, first if first == -math.inf else -(-first // scale))
@@ -182,15 +188,12 @@ class _Intervals:
                 continue
             span: Interval = (coefficient, coefficient)
             for atom in dict.fromkeys(monomial):
-                span = _times(span, _power(self.of_atom(atom), monomial.count(atom)))
+                found = self.known.get(atom)
+                if found is None:
+                    found = self.known[atom] = self._of_atom(atom)
+                span = _times(span, _power(found, monomial.count(atom)))
             low, high = _plus(low, span[0]), _plus(high, span[1])
         return low, high
-
-    def of_atom(self, atom: Atom) -> Interval:
-        found = self.known.get(atom)
-        if found is None:
-            found = self.known[atom] = self._of_atom(atom)
-        return found
 
     def _of_atom(self, atom: Atom) -> Interval:
         kind = atom.kind
@@ -215,16 +218,6 @@ class _Intervals:
         if atom.name == "sqrt" or (atom.name in NEVER_NEGATIVE and all(low >= 0 for low, _ in spans)):
             return 0, math.inf
         return -math.inf, math.inf
-
-
-def _scaled(terms: Terms, factor: int) -> Terms:
-    """The terms times a number, with always-even divisions multiplied out."""
-    scaled = {monomial: coefficient * factor for monomial, coefficient in terms.items()}
-    check_size(scaled)
-    reduce_even(scaled)
-    scaled = {monomial: coefficient for monomial, coefficient in scaled.items() if coefficient}
-    check_size(scaled)
-    return scaled
 
 
 def _plus(x: int | float, y: int | float) -> int | float:

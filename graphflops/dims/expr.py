@@ -128,7 +128,7 @@ class Expr(Polynomial):
         return self
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _restore, (tuple(self.terms.items()),)
+        return build, (dict(self.terms),)
 
     def substitute(self, mapping: Mapping[str, Dim]) -> Dim:
         """Replace sizes by dims, all at once, and simplify again; what no size is left in becomes a plain int.
@@ -197,10 +197,6 @@ def build(terms: Terms) -> Dim:
         reduce_even(terms)
         return build(terms)
     return _EXPRS.setdefault(key, Expr(terms))
-
-
-def _restore(items: tuple[tuple[Monomial, int], ...]) -> Dim:
-    return build(dict(items))
 
 
 def opaque(kind: str, *args: Dim, name: str = "") -> Dim:

@@ -23,10 +23,6 @@ def _truediv(a: Any, b: Any) -> Any:
     return Fraction(a) / Fraction(b)
 
 
-def _double(a: Any, b: Any) -> Any:
-    return a / b
-
-
 def _power(a: Any, b: Any) -> Any:
     if not isinstance(a, int) or not isinstance(b, int):
         return float(a) ** float(b)
@@ -67,7 +63,7 @@ def _log2(a: Any) -> Any:
 REAL_FUNCTIONS: dict[str, Callable[..., Any]] = {
     "sqrt": _square_root,
     "truediv": _truediv,
-    "double": _double,  # the floating number nearest to a fraction, by which sizes are multiplied as computers do
+    "double": operator.truediv,  # the floating number nearest to a fraction, as computers multiply sizes by it
     "log2": _log2,
     **{
         name: getattr(math, name)

@@ -99,7 +99,13 @@ class _Reader(RatioArithmetic):
             raise DimError(f"nested more than {MAX_DEPTH} deep")
         depth += 1
         if isinstance(node, ast.Constant):
-            return _number(node.value)
+            if isinstance(node.value, int):  # True and False are 1 and 0 here as well
+                if node.value.bit_length() > MAX_BITS:
+                    raise DimError(f"a number of more than {MAX_BITS} bits")
+                return int(node.value), 1
+            if isinstance(node.value, float):
+                return _decimal(repr(node.value))
+            raise DimError(f"a {type(node.value).__name__} is not allowed in a size")
         if isinstance(node, ast.Name):
             return self.word(node.id)
         if isinstance(node, ast.BinOp):
@@ -278,16 +284,6 @@ _SPELLED: tuple[tuple[str, int, Callable[..., Ratio]], ...] = (
     ("Where where", 3, lambda reader, a, b, c: reader.choose(a, b, c)),
 )
 _FIXED = {name: (count, action) for names, count, action in _SPELLED for name in names.split()}
-
-
-def _number(value: object) -> Ratio:
-    if isinstance(value, int):  # True and False are 1 and 0 here as well
-        if value.bit_length() > MAX_BITS:
-            raise DimError(f"a number of more than {MAX_BITS} bits")
-        return int(value), 1
-    if isinstance(value, float):
-        return _decimal(repr(value))
-    raise DimError(f"a {type(value).__name__} is not allowed in a size")
 
 
 def _decimal(text: str) -> Ratio:

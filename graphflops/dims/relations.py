@@ -129,7 +129,6 @@ def not_exceeded(dims: Sequence[Dim]) -> Sequence[Dim]:
 
 
 def _constant_and_sum(dim: Dim) -> tuple[int, int]:
-    """The constant of a dim, and the sum of its factors."""
     terms = terms_of(dim)
     return terms.get((), 0), sum(terms.values())
 

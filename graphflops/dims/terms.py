@@ -75,32 +75,24 @@ def multiply(a: Terms, b: Terms) -> Terms:
         raise _too_many_terms()
     spend_terms(a, len(b))
     if work >= _PACKED_WORK:
-        return _multiply_packed(a, b)
+        _check_degree(max(map(len, a)) + max(map(len, b)))
+        atoms = sorted({atom for terms in (a, b) for monomial in terms for atom in monomial}, key=text_of)
+        units = {atom: 1 << _PACKED_BITS * place for place, atom in enumerate(atoms)}
+        right = [(sum(units[atom] for atom in monomial), coefficient) for monomial, coefficient in b.items()]
+        packed: dict[int, int] = {}
+        for monomial, scale in a.items():
+            left = sum(units[atom] for atom in monomial)
+            for code, coefficient in right:
+                packed[left + code] = packed.get(left + code, 0) + scale * coefficient
+            if len(packed) > MAX_TERMS * 2:  # some may still cancel; `build` has the last word
+                raise _too_many_terms()
+        return {_unpack(code, atoms): coefficient for code, coefficient in packed.items()}
     terms: Terms = {}
     for first, scale in a.items():
         for second, coefficient in b.items():
             monomial = (join(first, second) if second else first) if first else second
             terms[monomial] = terms.get(monomial, 0) + scale * coefficient
     return terms
-
-
-def _multiply_packed(a: Terms, b: Terms) -> Terms:
-    """`multiply` with each monomial as one integer, a byte per exponent: adding two multiplies monomials.
-
-    Pairs cost an addition this way instead of a sort, which keeps the largest allowed product fast.
-    """
-    _check_degree(max(map(len, a)) + max(map(len, b)))
-    atoms = sorted({atom for terms in (a, b) for monomial in terms for atom in monomial}, key=text_of)
-    units = {atom: 1 << _PACKED_BITS * place for place, atom in enumerate(atoms)}
-    right = [(sum(units[atom] for atom in monomial), coefficient) for monomial, coefficient in b.items()]
-    packed: dict[int, int] = {}
-    for monomial, scale in a.items():
-        left = sum(units[atom] for atom in monomial)
-        for code, coefficient in right:
-            packed[left + code] = packed.get(left + code, 0) + scale * coefficient
-        if len(packed) > MAX_TERMS * 2:  # some may still cancel; `build` has the last word
-            raise _too_many_terms()
-    return {_unpack(code, atoms): coefficient for code, coefficient in packed.items()}
 
 
 def _unpack(code: int, atoms: list[Atom]) -> Monomial:

@@ -188,7 +188,7 @@ class Expanded(NamedTuple):
 
 def expanded(calls: Sequence[PricedCall], values: Values) -> Expanded:
     """The calls that run."""
-    if not any(_function(call.node.op, COMPOSITES) for call in calls):
+    if not any(_function(op, COMPOSITES) for op in {call.node.op for call in calls}):
         return Expanded(calls, values, {}, {}, [(call, place) for place, call in enumerate(calls)])
     found, given = list[PricedCall](), list[tuple[PricedCall, int]]()
     made, until, outer = dict(values), dict[str, int](), dict[str, Node]()

@@ -154,6 +154,8 @@ def without_whole_slices(
 ) -> Sequence[PricedCall]:
     """The calls without slices of everything, but for what is returned and for `x[:, :]`, which is one view."""
     indexes = [call for call in calls if call.node.operator.name in _INDEXES]
+    if not any(_is_whole_slice(call, values) for call in indexes):
+        return calls
     indexed = {(call.uses[0], call.node.python_stack) for call in indexes}
     made: dict[str | None, str] = {}  # by result of an index: its lines of code
     instead: dict[str, str] = {}

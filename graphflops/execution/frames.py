@@ -69,8 +69,7 @@ class References:
         ] = []  # all frames but the innermost that had hidden values when it began its line
         self.last = -1  # position of the latest call
         self.modules: list[tuple[int, int]] = []  # first and last call of each run of a module
-        self.reads = reads  # by place, as the next two
-        self.owners = [[memory_of.get(value, value) for value in read] for read in self.reads]
+        self.reads = reads  # by place, as the next one
         self.results = [tuple(filter(None, node.outputs)) for node in nodes]
         self.last_read = {value: place for place, read in enumerate(self.reads) for value in read}
         self.made = {name: place for place, names in enumerate(self.results) for name in names}
@@ -94,7 +93,13 @@ class References:
             if node.python_stack is not python or node.module_stack is not modules:
                 python, modules = node.python_stack, node.module_stack
                 lines = code_lines(python, modules) or lines
-            self.enter(lines, place)
+            if lines is not self.lines:
+                self.enter(lines, place)
+            for depth, frame in self.in_turns:
+                self.follow_turns(frame, depth, place)
+            if self.frames and not self.frames[-1].runs_in_turns:
+                self.frames[-1].count(node, "")
+            self.last = place
             operator = node.operator
             if operator.name in _JOINS:
                 self.hold_joined(node, place)
@@ -119,19 +124,13 @@ class References:
 
     def enter(self, lines: Sequence[CodeLine], place: int) -> None:
         """Make `lines` the functions that run: those that have returned are left, statements that are done are closed."""
-        if lines is not self.lines:
-            self.change(lines, place)
-            self.lines = lines
-            if lines and has_fact("dictionary of operands", lines[-1].file, lines[-1].text):
-                variables = self.frames[-1].variables
-                variables.setdefault("**", tuple(value for values in variables.values() for value in values))
-            self.in_turns = [(depth, frame) for depth, frame in enumerate(self.frames) if frame.runs_in_turns]
-            self.callers = [frame for frame in self.frames[:-1] if frame.hidden]
-        for depth, frame in self.in_turns:
-            self.follow_turns(frame, depth, place)
-        if self.frames and not self.frames[-1].runs_in_turns:
-            self.frames[-1].count(self.nodes[place], "")
-        self.last = place
+        self.change(lines, place)
+        self.lines = lines
+        if lines and has_fact("dictionary of operands", lines[-1].file, lines[-1].text):
+            variables = self.frames[-1].variables
+            variables.setdefault("**", tuple(value for values in variables.values() for value in values))
+        self.in_turns = [(depth, frame) for depth, frame in enumerate(self.frames) if frame.runs_in_turns]
+        self.callers = [frame for frame in self.frames[:-1] if frame.hidden]
 
     def follow_turns(self, frame: Frame, depth: int, place: int) -> None:
         """Close the statement that was done before a call, where a line has several."""
@@ -216,6 +215,11 @@ class References:
         following: the next line of the function. Operands of a statement that opened there live until it is done.
         """
         last, statement = self.last, frame.statement
+        is_collected = has_fact("results collected", frame.line.file, frame.line.text)
+        binds = statement.is_piece or statement.is_open or statement.targets or statement.aliases
+        if not (binds or is_collected or frame.variables or frame.beside or frame.unsure or frame.locals):
+            frame.hidden, frame.weights, frame.turns = set(), [], {}  # as most functions of one call do
+            return
         if frame.locals:
             self.hold(frame.locals, last)
         if frame.unsure:
@@ -225,7 +229,7 @@ class References:
             for name in statement.names & frame.beside.keys():  # read as a tensor, so it is no tuple
                 del frame.beside[name]
         self.let_go(frame)
-        made = self.read_later(frame)
+        made = self.read_later(frame) if statement.is_piece or statement.targets or is_collected else []
         operands: set[str] = set()
         if statement.is_piece:
             own = [v for v in made if self.made.get(self.memory_of.get(v, v), -1) >= frame.first]
@@ -233,7 +237,7 @@ class References:
                 operands = {self.memory_of.get(value, value) for value in own}
             else:
                 frame.variables[f"#{last}"] = tuple(own)
-        elif has_fact("results collected", frame.line.file, frame.line.text):
+        elif is_collected:
             frame.variables[f"[]{last}"] = (*self.results[last], *made)
         values = self.assigned(frame, made)
         for target, held in zip(statement.targets, values, strict=True):
@@ -259,6 +263,8 @@ class References:
         is_told = bool(name)
         if not name and frame.statement.is_open:  # the one that it read before
             name = frame.operands.setdefault(frame.opened, self.first_read(frame))
+        if not (frame.variables or frame.beside or frame.unsure):
+            return
         held = {self.memory_of.get(value, value) for value in frame.variables.get(name, ())}
         read = self.read_before(frame) if name else set()
         if not read or not held.isdisjoint(read):
@@ -284,8 +290,12 @@ class References:
     def first_read(self, frame: Frame) -> str:
         """The variable that holds what a statement reads first, of what it has not made; "" for none."""
         of = {self.memory_of.get(v[0], v[0]): name for name, v in frame.variables.items() if len(v) == 1}
-        read = (value for owners in self.owners[frame.first : self.last + 1] for value in owners)
+        read = (value for place in range(frame.first, self.last + 1) for value in self.owners(place))
         return next((name for value in read if (name := of.get(value, "#"))[0] not in "#["), "")
+
+    def owners(self, place: int) -> list[str]:
+        """The values whose memory a call reads."""
+        return [self.memory_of.get(value, value) for value in self.reads[place]]
 
     def read_before(self, frame: Frame) -> set[str]:
         """Owners of the memory that a statement reads and has not made."""
@@ -346,14 +356,14 @@ class References:
 
         Only forwards leave lines, so a call that the line does not spell is made by a function that the line calls.
         """
-        read = self.owners[place]
-        if operator.kind not in _PASSED_THROUGH:
+        if self.callers and operator.kind not in _PASSED_THROUGH:
+            read = self.owners(place)
             for frame in self.callers:
                 local = (value for value in read if value in frame.hidden)
                 frame.locals.update(v for v in local if self.nodes[self.made[v]].operator.name in _JOINS)
         if not self.frames or (frame := self.frames[-1]).statement.spells(node):
             return
-        inside = [value for value in read if value in frame.hidden]
+        inside = [value for value in self.owners(place) if value in frame.hidden]
         if operator.name in _BATCHED_PRODUCTS or operator.kind == "attention":
             frame.locals.update(inside)
         if operator.name == "mul":  # `gate * probabilities`
@@ -378,6 +388,8 @@ class References:
 
     def overwrite(self, frame: Frame, place: int) -> None:
         """A variable of a loop (`state = decay * state + new`) loses its value to what the same operators make of it."""
+        if not frame.locals:
+            return
         read = set(self.reads[place])
         for name in [*read]:
             if name in frame.hidden:

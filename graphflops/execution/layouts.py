@@ -32,7 +32,7 @@ from graphflops.execution.strides import (
     turned,
 )
 from graphflops.graph import Ref, Step, tensor_type
-from graphflops.kernels.kernel import SEQUENCE_RANK, SINGLE
+from graphflops.kernels.kernel import HALF, SEQUENCE_RANK, SINGLE
 from graphflops.ops import Op
 from graphflops.passes.program import PricedCall
 from graphflops.tensor import TensorType
@@ -50,6 +50,11 @@ _IN_ORDER_OF_OPERAND = frozenset(
 _COPIED_IN_ORDER = frozenset({"masked_fill", "masked_scatter"})
 _ELEMENTWISE = frozenset({"elementwise", "comparison", "logic", "cast", "dropout"})  # kinds
 _MAYBE_COPIES = frozenset({"view", "identity"})  # kinds
+
+
+def is_normed_in_order(operator: Op, x: TensorType) -> bool:
+    """Whether cuDNN normalises sequences, which reads and makes them in row-major order; not in 16 bits."""
+    return operator.name == "batch_norm" and x.rank == SEQUENCE_RANK and x.dtype.bits > HALF
 
 
 class Layouts:
@@ -106,9 +111,9 @@ class Layouts:
         found = self.forms.results(call, self.results)
         for name, laid in zip(call.node.outputs, found, strict=True):
             if name is not None and laid is not None:
-                self.known[name], self.forms.kinds[name] = laid.strides, laid.kind
-                if laid.is_copy is not None:
-                    (self.copies if laid.is_copy else self.views).add(name)
+                self.known[name], self.forms.kinds[name], is_copy = laid
+                if is_copy is not None:
+                    (self.copies if is_copy else self.views).add(name)
 
     def results(self, call: PricedCall) -> list[Laid | None]:
         """How each result lies that is a tensor; None for others."""
@@ -202,9 +207,12 @@ class Layouts:
         operator = call.node.operator
         if operator.kind not in _KEEPING_CHANNELS_LAST and operator.name not in _ALSO_KEEPING:
             return False
+        is_in_order = operator.kind == "convolution" or operator.name == "pad"
+        if self.typed(x).rank == SEQUENCE_RANK and (
+            is_in_order or is_normed_in_order(operator, self.typed(x))
+        ):
+            return False
         read = call.tensors(self.values)[:2] if operator.kind == "convolution" else [x]
-        if operator.kind == "convolution" and self.typed(x).rank == SEQUENCE_RANK:
-            return False  # it copies its operand into row-major order
         return any(self.has_channels_last(name) for name in read)
 
     def has_channels_last(self, name: str) -> bool:

@@ -197,10 +197,10 @@ def by_form(
         if form is None:
             return compute(self, call, *rest, **keywords)
         key = (compute, form, rest)
-        known = self.found
-        if key not in known:
-            known[key] = compute(self, call, *rest, **keywords)
-        kept: Found = known[key]
+        try:
+            kept: Found = self.found[key]
+        except KeyError:
+            kept = self.found[key] = compute(self, call, *rest, **keywords)
         return kept
 
     return found

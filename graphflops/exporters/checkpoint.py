@@ -40,8 +40,6 @@ class _Global(NamedTuple):
 
 
 class _Call(NamedTuple):
-    """A call that the pickle would make."""
-
     name: str
     operands: tuple[Any, ...]
 
@@ -90,7 +88,6 @@ _REBUILT = {"torch._utils _rebuild_tensor_v2": 6, "torch._utils _rebuild_tensor_
 
 
 def _built(pickle: bytes) -> object:
-    """What the instructions build."""
     stack: list[Any] = []
     memo: dict[int, Any] = {}
     for code, operand in _instructions(pickle):
@@ -114,11 +111,20 @@ def _built(pickle: bytes) -> object:
             del stack[len(stack) - count :]
             stack[-1:] = [operands] if code == b"t" else [*stack[-1:], operands]
         elif code in b"su":
-            _set_items(stack, 2 if code == b"s" else _since_mark(stack), is_marked=code == b"u")
+            count, is_marked = (2, False) if code == b"s" else (_since_mark(stack), True)
+            items = stack[len(stack) - count :]
+            del stack[len(stack) - count - is_marked :]
+            stack[-1].update(zip(items[::2], items[1::2], strict=True))
         elif code == b"Q":
             stack[-1] = _Call("storage", stack[-1])
-        else:
-            _apply(code, stack)
+        else:  # a call (R), or attributes of a dictionary (b), which say nothing of its entries
+            operand = stack.pop()
+            if code == b"R" and isinstance(operand, tuple):
+                name = stack[-1].name
+                is_dict = (name, operand) == ("collections OrderedDict", ())
+                stack[-1] = {} if is_dict else _Call(name, operand)
+            elif code != b"b" or not isinstance(stack[-1], dict):
+                raise UnreadableError
     (result,) = stack
     return result
 
@@ -128,22 +134,6 @@ def _since_mark(stack: list[Any]) -> int:
     while stack[-1 - count] is not _MARK:
         count += 1
     return count
-
-
-def _set_items(stack: list[Any], count: int, *, is_marked: bool) -> None:
-    items = stack[len(stack) - count :]
-    del stack[len(stack) - count - is_marked :]
-    stack[-1].update(zip(items[::2], items[1::2], strict=True))
-
-
-def _apply(code: bytes, stack: list[Any]) -> None:
-    """A call (R), or attributes of a dictionary (b), which say nothing of its entries."""
-    operand = stack.pop()
-    if code == b"R" and isinstance(operand, tuple):
-        name = stack[-1].name
-        stack[-1] = {} if (name, operand) == ("collections OrderedDict", ()) else _Call(name, operand)
-    elif code != b"b" or not isinstance(stack[-1], dict):
-        raise UnreadableError
 
 
 def _instructions(pickle: bytes) -> Iterator[tuple[bytes, Any]]:

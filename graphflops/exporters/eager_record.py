@@ -41,21 +41,12 @@ def record_in(archive: Archive, program: str) -> Record | str | None:
     """The record of a program in an archive, what is wrong with it, or None where there is none."""
     from graphflops.errors import FileError
 
-    names = [folder + file_name(program) for folder in _FOLDERS]
-    found = [
-        member
-        for member in archive.names
-        for name in names
-        if member == name or member.partition("/")[2] == name
-    ]
-    if not found:
-        return None
+    names = {folder + file_name(program) for folder in _FOLDERS}
+    found = [member for member in archive.names if {member, member.partition("/")[2]} & names]
+    if len(found) != 1:
+        return "there are two" if found else None
     try:
-        return (
-            msgspec.json.decode(archive.read(found[0], _LARGEST), type=Record)
-            if len(found) == 1
-            else "there are two"
-        )
+        return msgspec.json.decode(archive.read(found[0], _LARGEST), type=Record)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return "it is not of the documented form"
     except FileError as error:

@@ -85,7 +85,6 @@ def at_mesh(steps: Sequence[RecordedStep], axes: Mapping[str, int]) -> RecordedS
 
 
 def _require_alike(steps: Sequence[RecordedStep]) -> None:
-    """Refuse steps of different calls."""
     first = steps[0]
     for step in steps[1:]:
         if len(step.calls) != len(first.calls):
@@ -169,7 +168,6 @@ def _named(given: Any, number: Callable[[Sequence[int]], int], groups: Sequence[
 
 
 def _step(tree: _Tree, first: RecordedStep, axes: Mapping[str, int]) -> RecordedStep:
-    """The step of a tree."""
     starts = [0]
     for made in tree.values:
         starts.append(starts[-1] + len(made))
@@ -302,7 +300,6 @@ class _Numbers:
         raise self._refusal("has lists whose entries are not alike")
 
     def _number(self, values: tuple[Any, ...]) -> Any:
-        """The number on the wanted mesh."""
         if values not in self.known:
             found, power = self._wanted(map(Fraction, values)), 1.0
             if not found and all(isinstance(value, float) and value > 0 for value in values):

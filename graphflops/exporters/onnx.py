@@ -7,7 +7,8 @@ import gc
 import hashlib
 import importlib
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -68,10 +69,14 @@ def opened(path: Path | str) -> tuple[Any, Origin]:
     with _in_one_line(name):
         try:
             with path.open("rb") as file:
-                form = form_of(file.read(512))
+                head = file.read(512)
+                form = form_of(head)
                 if not form:
-                    file.seek(0)
-                    raise FileError(_refusal(file.read(512)))
+                    is_json = archive_kind(head) == "json"
+                    said = "is JSON, but not that of an ONNX model" if is_json else refusal(head)
+                    if said.startswith("is not a .pt2"):
+                        said = "is not an ONNX model: give the file that torch.onnx.export wrote"
+                    raise FileError(said)
                 data = _bytes_of(file, path.stat().st_size, form)
         except OSError as error:
             raise FileError(reason(error)) from None
@@ -143,25 +148,25 @@ def _from_text(data: bytes, name: str) -> Any:
         raise FileError(f"{name}: is not ONNX's text: {shown(' '.join(said.split()), 300)}") from None
 
 
-def _from_json(data: bytes, name: str) -> Any:
+def _from_text_of_protobuf(data: bytes, name: str, *, module: str, form: str, option: str) -> Any:
     _check_nesting(data, name)
-    json_format = importlib.import_module("google.protobuf.json_format")
+    parser = importlib.import_module(f"google.protobuf.{module}")
     try:
-        return json_format.Parse(data, onnx_proto.messages().ModelProto(), ignore_unknown_fields=True)
-    except json_format.ParseError as error:
-        raise FileError(f"{name}: is not the JSON of an ONNX model: {shown(str(error), 300)}") from None
+        return parser.Parse(data, onnx_proto.messages().ModelProto(), **{option: True})
+    except parser.ParseError as error:
+        raise FileError(f"{name}: is not the {form} of an ONNX model: {shown(str(error), 300)}") from None
 
 
-def _from_prototext(data: bytes, name: str) -> Any:
-    _check_nesting(data, name)
-    text_format = importlib.import_module("google.protobuf.text_format")
-    try:
-        return text_format.Parse(data, onnx_proto.messages().ModelProto(), allow_unknown_field=True)
-    except text_format.ParseError as error:
-        raise FileError(f"{name}: is not the text of an ONNX model: {shown(str(error), 300)}") from None
-
-
-_DECODERS = {"binary": _from_binary, "text": _from_text, "json": _from_json, "prototext": _from_prototext}
+_DECODERS: dict[str, Callable[[bytes, str], Any]] = {
+    "binary": _from_binary,
+    "text": _from_text,
+    "json": partial(
+        _from_text_of_protobuf, module="json_format", form="JSON", option="ignore_unknown_fields"
+    ),
+    "prototext": partial(
+        _from_text_of_protobuf, module="text_format", form="text", option="allow_unknown_field"
+    ),
+}
 
 
 def _check_nesting(data: bytes, name: str) -> None:
@@ -171,13 +176,3 @@ def _check_nesting(data: bytes, name: str) -> None:
         deepest = max(deepest, depth)
     if deepest > 4 * _MOST_NESTED:
         raise FileError(f"{name}: nests too deep")
-
-
-def _refusal(head: bytes) -> str:
-    """Why a file that begins so is not an ONNX model, and what to do."""
-    if archive_kind(head) == "json":
-        return "is JSON, but not that of an ONNX model"
-    said = refusal(head)
-    if said.startswith("is not a .pt2"):
-        return "is not an ONNX model: give the file that torch.onnx.export wrote"
-    return said

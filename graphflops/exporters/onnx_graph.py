@@ -71,7 +71,6 @@ from graphflops.tensor import TensorType
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from graphflops.dims import Dim
 
 _OLDEST_IR_WITH_DEFAULTS = 4  # before it, every initializer had to be listed as an input
 _MOST_NOTES = 20  # of one kind
@@ -117,12 +116,14 @@ class Program:
         nodes, inputs, modules = placed(
             self.finished(self.root), self.inputs, self.places.modules, self._evidence
         )
+        tensors = [typed for typed in self.types.values() if isinstance(typed, TensorType)]
+        open_ = [size for typed in tensors for size in typed.shape if not isinstance(size, int)]
         return Graph(
             nodes=nodes,
             types=self.types,
             inputs=inputs,
             outputs=outputs,
-            symbols=self.sizes.collected(ranges(model, self.sizes.symbols, self.open_sizes())),
+            symbols=self.sizes.collected(ranges(model, self.sizes.symbols, open_)),
             modules=modules,
             origin=origin,
             name=checked(proto.name),
@@ -131,11 +132,6 @@ class Program:
             notes=tuple(note for notes in self._notes.values() for note in notes),
             contents=contents_of(origin.path, self._protos),
         )
-
-    def open_sizes(self) -> list[Dim]:
-        """The sizes of the program's inputs that are not numbers."""
-        tensors = [typed for typed in self.types.values() if isinstance(typed, TensorType)]
-        return [size for typed in tensors for size in typed.shape if not isinstance(size, int)]
 
     def note(self, code: str, node: str, message: str) -> None:
         """Keep what the user should know, of each kind a few."""
@@ -195,25 +191,20 @@ class Program:
         held = named_once(call.attributes, call.node.name or name)
         if any(attribute.ref_attr_name for attribute in call.attributes):
             return False  # of a function, whose caller gives the value
-        typed = self.constant_type(held, name, call.node.name)
+        key = b"".join([attribute.SerializeToString() for attribute in held.values()])
+        typed = self._constants.get(key)  # equal small ones are one object
         if typed is None:
-            return False
+            typed = constant_of(held, name, lambda message: self.note("GF210", call.node.name, message))
+            if typed is None:
+                return False
+            if typed.value is not None:
+                self._constants[key] = typed
         role = "constant" if number_of_elements(typed) <= SMALL else role_of(typed, name, False)
         unique = self.store_one(name, typed, role, scope, name, ())
         if "value" in held:
             in_program = scope.around is None and not scope.call
             self._protos[unique] = held["value"].t, name if in_program else ""
         return True
-
-    def constant_type(self, held: Mapping[str, Any], name: str, node: str) -> TensorType | None:
-        """What a Constant node's attributes hold; equal small ones are one object."""
-        key = b"".join([attribute.SerializeToString() for attribute in held.values()])
-        typed = self._constants.get(key)
-        if typed is None:
-            typed = constant_of(held, name, lambda message: self.note("GF210", node, message))
-            if typed is not None and typed.value is not None:
-                self._constants[key] = typed
-        return typed
 
     # Graphs
 

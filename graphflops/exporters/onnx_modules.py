@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
@@ -50,12 +50,33 @@ class Placement:
                 self.elsewhere.update(
                     name for name in used if rewritten.setdefault(name, node.module) != node.module
                 )
-        self.modules = self._first()
+        # modules as recorded or named, and those that a parameter's name decides
+        self.modules = {
+            node.name: (self._by_weight(node) if self._how(node) in ("rewritten", "none") else "")
+            or node.module
+            for node in nodes
+        }
 
     def of_nodes(self) -> dict[str, str]:
         """By call: its module."""
         self._rename(self._completed())
-        self._rename(self._repeats())
+        # by path of the second call of a module (`head.0_1`), the path of the first, which uses the same parameters
+        uses: dict[str, set[str]] = {}
+        for node in self.nodes:
+            if self._how(node) == "named":
+                weights = {name for name in self.operands[node.name] if name in self.stored}
+                for path in _prefixes(self.modules[node.name]):
+                    uses.setdefault(path, set()).update(weights)
+        owners = {path for owner in self.stored.values() for path in _prefixes(owner)}
+        found: dict[str, str] = {}
+        for path in sorted(uses, key=len):
+            parent, _, last = path.rpartition(".")
+            parent, repeated = renamed(parent, found, {}), _REPEATED.fullmatch(last)
+            if repeated is not None and path not in owners:
+                first = f"{parent}.{repeated[1]}" if parent else repeated[1]
+                if first in uses and uses[path] <= uses[first]:
+                    found[path] = renamed(first, found, {})
+        self._rename(found)
         self._inherit()
         return self.modules
 
@@ -65,16 +86,6 @@ class Placement:
 
     def _how(self, node: Node) -> Evidence:
         return self.evidence.get(node.name, "recorded")
-
-    def _first(self) -> dict[str, str]:
-        """Modules as recorded or named, and those that a parameter's name decides."""
-        found = {}
-        for node in self.nodes:
-            module = node.module
-            if self._how(node) in ("rewritten", "none"):
-                module = self._by_weight(node) or module
-            found[node.name] = module
-        return found
 
     def _by_weight(self, node: Node) -> str:
         """The module of the parameter that a call uses; "" where calls of other modules use the parameter too."""
@@ -103,25 +114,6 @@ class Placement:
                 for prefix, whole in _aligned(path.split("."), self.stored.get(name, "").split(".")):
                     if prefix != whole:
                         found.setdefault(prefix, whole)
-        return found
-
-    def _repeats(self) -> dict[str, str]:
-        """By path of the second call of a module (`head.0_1`), the path of the first, which uses the same parameters."""
-        uses: dict[str, set[str]] = {}
-        for node in self.nodes:
-            if self._how(node) == "named":
-                weights = {name for name in self.operands[node.name] if name in self.stored}
-                for path in _prefixes(self.modules[node.name]):
-                    uses.setdefault(path, set()).update(weights)
-        owners = {path for owner in self.stored.values() for path in _prefixes(owner)}
-        found: dict[str, str] = {}
-        for path in sorted(uses, key=len):
-            parent, _, last = path.rpartition(".")
-            parent, repeated = renamed(parent, found, {}), _REPEATED.fullmatch(last)
-            if repeated is not None and path not in owners:
-                first = f"{parent}.{repeated[1]}" if parent else repeated[1]
-                if first in uses and uses[path] <= uses[first]:
-                    found[path] = renamed(first, found, {})
         return found
 
     def _rename(self, paths: Mapping[str, str]) -> None:
@@ -210,19 +202,11 @@ def placed(
         kind = node.module_type if path == node.module else types.get(path, "")
         changed = replace(node, module=path, module_type=kind) if path != node.module else node
         found.append(_with_nested(changed, moved))
-    empty = _without_calls(types, modules, paths.values(), moved)
-    return tuple(found), placement.of_inputs(), {path: k for path, k in types.items() if path not in empty}
-
-
-def _without_calls(
-    types: Mapping[str, str], modules: Mapping[str, str], used: Iterable[str], moved: Mapping[str, str]
-) -> set[str]:
-    """Paths read off names under which nothing stands any more."""
-    if all(before == after for before, after in moved.items()):
-        return set()
-    alive = {prefix for path in used for prefix in _prefixes(path)}
+    # Paths read off names may have nothing under them any more.
     gone = {prefix for before, after in moved.items() if before != after for prefix in _prefixes(before)}
-    return {path for path in gone - alive if path in types and path in modules}
+    alive = {prefix for path in paths.values() for prefix in _prefixes(path)} if gone else set()
+    empty = {path for path in gone - alive if path in modules}
+    return tuple(found), placement.of_inputs(), {path: k for path, k in types.items() if path not in empty}
 
 
 def _with_nested(node: Node, moved: Mapping[str, str]) -> Node:

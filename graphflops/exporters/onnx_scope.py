@@ -235,9 +235,7 @@ def _used(call: Call) -> list[str]:
     for attribute in call.attributes:
         if attribute.type not in _MAY_HOLD_GRAPHS:
             continue
-        if attribute.HasField("g"):
-            used.extend(_free(attribute.g))
-        for graph in attribute.graphs[:]:
+        for graph in _graphs(attribute):
             used.extend(_free(graph))
     return used
 
@@ -377,4 +375,4 @@ def _in_attribute(attribute: Any) -> int:
 def _graphs(attribute: Any) -> Iterator[Any]:
     if attribute.HasField("g"):
         yield attribute.g
-    yield from attribute.graphs
+    yield from attribute.graphs[:]

@@ -157,7 +157,7 @@ class Sizes:
     def named(self, text: str) -> str:
         """An identifier for a size, the file's own text where that is one; different texts get different names."""
         clean = re.sub(r"\W+", "_", text, flags=re.ASCII).strip("_")[:_LONGEST_NAME] or "size"
-        if not _reads_as_itself(clean):
+        if not isinstance(read := _parsed(clean), Expr) or read is not symbol(clean):
             clean = f"size_{clean}"
         name = self._names.get(text)
         if name is None:
@@ -209,13 +209,6 @@ class Declared(Mapping[str, object]):
             return UnknownType()
 
 
-def _reads_as_itself(name: str) -> bool:
-    try:
-        return parse_dim(name) == symbol(name)
-    except DimError:
-        return False
-
-
 def _number(size: int, where: str) -> int:
     if not 0 <= size < _LARGEST_SIZE:
         raise FileError(f"{shown(where)} has the size {size}: export the model again")
@@ -241,7 +234,9 @@ def ranges(model: Any, names: Collection[str], sizes: Iterable[Dim]) -> dict[str
                 known.pop(stated_as, None)
         rest = [name for name in rest if name not in found]
         if rest and len(rest) <= len(known):
-            found.update(dict.fromkeys(rest, _hull(known.values())))
+            lows, highs = zip(*known.values(), strict=True)
+            hull = None if None in lows else min(lows), None if None in highs else max(highs)
+            found.update(dict.fromkeys(rest, hull))
     return found
 
 
@@ -277,12 +272,6 @@ def _patterns(sizes: Iterable[Dim], names: Collection[str]) -> Mapping[Dim, set[
             if name in names and size is not symbol(name):
                 found.setdefault(size.substitute({name: symbol("?")}), set()).add(name)
     return found
-
-
-def _hull(known: Iterable[Range]) -> Range:
-    """The smallest range that holds all of these."""
-    lows, highs = zip(*known, strict=True)
-    return None if None in lows else min(lows), None if None in highs else max(highs)
 
 
 def _bound(text: str) -> int | None:

@@ -207,11 +207,7 @@ def stored_names(graph: Any) -> frozenset[str]:
 
 def contents_of(path: str, protos: Mapping[str, tuple[Any, str]]) -> Callable[[str], Stored | None]:
     """Contents of the stored tensors of the program, read when first needed."""
-
-    def contents(name: str) -> Stored | None:
-        return stored(path, *protos.get(name, (None, "")))
-
-    return contents
+    return lambda name: stored(path, *protos.get(name, (None, "")))
 
 
 def memory_of(tensor: Any) -> tuple[Any, ...]:
@@ -246,17 +242,14 @@ def _places(proto: Any) -> list[_Place]:
     for key, text in entries:
         if key == DROPPED:
             field, _, length = text.partition(":")
-            found.append(_left_out(f"{field}_data", int(length) if _is_number(length) else 0))
+            nbytes, width = int(length) if _is_number(length) else 0, _WIDTHS.get(f"{field}_data")
+            entries_in = (-(-nbytes // 10), nbytes) if width is None else (nbytes // width, nbytes // width)
+            found.append(_Place(f"{field}_data", *entries_in))
     if proto.data_location == EXTERNAL:
         length = dict(entries).get("length", "")
         told = int(length) if _is_number(length) else 0  # where none is told, the rest of the file
         found.append(_Place(_ELSEWHERE, told, told or 2**63))
     return found
-
-
-def _left_out(field: str, nbytes: int) -> _Place:
-    width = _WIDTHS.get(field)
-    return _Place(field, *((-(-nbytes // 10), nbytes) if width is None else (nbytes // width,) * 2))
 
 
 def _is_number(text: str) -> bool:
@@ -311,7 +304,8 @@ def _numbers(proto: Any, tensor: TensorType) -> Sequence[int | float] | None:
         return None
     raw = proto.raw_data if proto.HasField("raw_data") else _packed(proto, dtype)
     if letter is None:
-        return list(_nibbles(raw, dtype))[:elements]
+        nibbles = [part for byte in raw for part in (byte & 15, byte >> 4)][:elements]
+        return [part - 16 if dtype.kind == "int" and part > 7 else part for part in nibbles]
     numbers = struct.unpack(f"<{elements}{letter}", raw)
     if dtype.name == "bfloat16":
         return struct.unpack(f"<{elements}f", b"".join(struct.pack("<I", bits << 16) for bits in numbers))
@@ -334,12 +328,6 @@ def _packed(proto: Any, dtype: DType) -> bytes:
     elif dtype.kind != "float":
         held = [bits % 256**width for bits in held]
     return b"".join([int(bits).to_bytes(width, "little") for bits in held])
-
-
-def _nibbles(packed: bytes, dtype: DType) -> Iterator[int]:
-    for byte in packed:
-        for part in (byte & 15, byte >> 4):
-            yield part - 16 if dtype.kind == "int" and part > 7 else part
 
 
 def _nested(elements: Iterator[int | float], shape: tuple[int, ...]) -> Contents:

@@ -35,7 +35,15 @@ def read(path: Path | str, model: str | None = None) -> Graph:
     Raises FileError, in one line, for anything that is not such a file.
     """
     with Archive(path) as archive:
-        name = _choose(archive, model)
+        found = programs(archive)
+        if not found:
+            raise FileError(f"{archive}: {_other_archive(archive.names)}")
+        names = ", ".join(shown(name) for name in list(found)[:20]) + (", ..." if len(found) > 20 else "")
+        if model is not None and model not in found:
+            raise FileError(f"{archive}: holds no program {shown(model)}; it holds {names}")
+        if model is None and len(found) > 1:
+            raise FileError(f"{archive}: holds several programs: choose one with --model ({names})")
+        name = next(iter(found.values())) if model is None else found[model]
         was_collecting = gc.isenabled()
         gc.disable()  # nothing here is garbage yet, and a collection walks every object of a large program
         try:
@@ -66,38 +74,19 @@ def programs(archive: Archive) -> dict[str, str]:
         others, found = [*others, *found.values()], {"model": _OLD_PROGRAM}
     if found and others:
         raise FileError(f"{archive}: {_two_programs(*found.values(), *others)}")
-    for member in found.values():
-        _refuse_two_tables(archive, member)
+    for member in found.values():  # nor weights or constants in two layouts
+        root, _, model = member.partition("models/")
+        name = model.removesuffix(".json")
+        for kind, pair in _OLD_TABLES.items():
+            tables = f"{root}data/{kind}/{name}_{kind}_config.json", f"{root}data/{kind}/{name}.pt"
+            for both in (tables, pair):
+                if archive.names.issuperset(both):
+                    raise FileError(f"{archive}: {_two_programs(*both)}")
     return found
-
-
-def _refuse_two_tables(archive: Archive, member: str) -> None:
-    """Raise FileError for weights or constants in two layouts."""
-    root, _, model = member.partition("models/")
-    name = model.removesuffix(".json")
-    for kind in ("weights", "constants"):
-        tables = f"{root}data/{kind}/{name}_{kind}_config.json", f"{root}data/{kind}/{name}.pt"
-        for pair in (tables, _OLD_TABLES[kind]):
-            if archive.names.issuperset(pair):
-                raise FileError(f"{archive}: {_two_programs(*pair)}")
 
 
 def _two_programs(one: str, other: str, *_: str) -> str:
     return f"holds {shown(one)} and {shown(other)}, and torch may read either: export the model again"
-
-
-def _choose(archive: Archive, model: str | None) -> str:
-    found = programs(archive)
-    if not found:
-        raise FileError(f"{archive}: {_other_archive(archive.names)}")
-    names = ", ".join(shown(name) for name in list(found)[:20]) + (", ..." if len(found) > 20 else "")
-    if model is not None:
-        if model not in found:
-            raise FileError(f"{archive}: holds no program {shown(model)}; it holds {names}")
-        return found[model]
-    if len(found) > 1:
-        raise FileError(f"{archive}: holds several programs: choose one with --model ({names})")
-    return next(iter(found.values()))
 
 
 def _other_archive(names: frozenset[str]) -> str:

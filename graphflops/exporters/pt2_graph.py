@@ -281,10 +281,7 @@ class Scope:
             return number(arg.as_float)
         if arg.as_tensors is not None:
             return tuple([self.refs[item.name] for item in arg.as_tensors])
-        return self.rare_argument(arg)
-
-    def rare_argument(self, arg: schema.Argument) -> Argument:
-        """One operand of a rare kind."""
+        # one operand of a rare kind
         for kind, convert in _CONVERTERS.items():
             value = getattr(arg, kind)
             if value is not None:

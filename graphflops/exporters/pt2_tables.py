@@ -16,7 +16,7 @@ from graphflops.exporters.archive import Archive
 from graphflops.exporters.pt2_schema import decode
 from graphflops.exporters.pt2_values import LAYOUTS, OLD_CHECKPOINTS, dtype_of, named
 from graphflops.exporters.types import storage
-from graphflops.graph import Graph, Input, Node, Note, Ref
+from graphflops.graph import Graph, Input, Node, Note
 from graphflops.tensor import TensorType
 
 _OVERHEAD = 2**14  # bytes of a checkpoint beside its tensors
@@ -77,9 +77,13 @@ class Tables:
         return shared
 
     def notes(self, graph: Graph) -> Iterator[Note]:
-        """Inputs whose size or element type their table tells otherwise than the program."""
+        """Inputs whose size or element type their table tells otherwise than the program; tensors that are two inputs."""
         needed = dict.fromkeys(self._tables, 0)
+        first: dict[str, str] = {}
         for value, target, kind in self._stored:
+            if first.setdefault(target, value) != value:
+                text = f"{shown(target, 80)} is two inputs of the program, {shown(first[target], 80)} too"
+                yield Note("GF119", value, text)
             ours, table = graph.types.get(value), self._tables.get(kind)
             if table is None or not isinstance(ours, TensorType):
                 continue
@@ -233,19 +237,10 @@ def _users(nodes: Sequence[Node], weights: Container[str]) -> dict[str, set[str]
     """Modules whose calls use each weight."""
     users: dict[str, set[str]] = {}
     for node in nodes:
-        for operands in (node.args, [value for _, value in node.kwargs]):
-            for name in _names(operands):
-                if name in weights:
-                    users.setdefault(name, set()).add(node.module)
+        for _, name in node.uses():
+            if name in weights:
+                users.setdefault(name, set()).add(node.module)
     return users
-
-
-def _names(operands: Sequence[object]) -> Iterator[str]:
-    for operand in operands:
-        if type(operand) is Ref:
-            yield operand.name
-        elif type(operand) is tuple:
-            yield from _names(operand)
 
 
 def _owner(entry: Input) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -260,7 +260,9 @@ class Members:
         """Everything stored, by qualified name in the model."""
         found: dict[str, Entry] = {}
         with Archive(self.path) as archive:
-            if sys.byteorder != "little" or _is_big_endian(archive, self._root):
+            order = f"{self._root}byteorder"
+            is_big_endian = order in archive.names and archive.read(order) == b"big"
+            if sys.byteorder != "little" or is_big_endian:
                 return found
             for kind in OLD_CHECKPOINTS:
                 config = f"{self._root}data/{kind}/{self._model}_{kind}_config.json"
@@ -304,11 +306,6 @@ class Entry(Record, frozen=True):
     start: int | None
 
 
-def _is_big_endian(archive: Archive, root: str) -> bool:
-    order = f"{root}byteorder"
-    return order in archive.names and archive.read(order) == b"big"
-
-
 def extent(sizes: Iterable[int], strides: Iterable[int], offset: int) -> int:
     """Elements from the start of a tensor's memory to the last one that it uses; 0 for an empty tensor."""
     last = offset
@@ -319,11 +316,9 @@ def extent(sizes: Iterable[int], strides: Iterable[int], offset: int) -> int:
     return last + 1
 
 
-def _numbers(sizes: Iterable[schema.SymInt]) -> tuple[int, ...]:
+def _numbers(sizes: Sequence[schema.SymInt]) -> tuple[int, ...]:
     """Sizes, strides or an offset; raises FileError for one that is not a number."""
-    found = []
-    for size in sizes:
-        if size.as_int is None or size.as_int < 0:
-            raise FileError("the size of something stored is no number: export the model again")
-        found.append(size.as_int)
-    return tuple(found)
+    found = tuple([size.as_int for size in sizes if size.as_int is not None and size.as_int >= 0])
+    if len(found) < len(sizes):
+        raise FileError("the size of something stored is no number: export the model again")
+    return found

@@ -82,7 +82,6 @@ def read_step(
 
 
 def _decoded(data: bytes, where: str) -> RecordedStep:
-    """The step of a member."""
     try:
         found = msgspec.json.decode(data, type=_Version).format
         if found != FORMAT:
@@ -174,7 +173,6 @@ def _inputs(step: RecordedStep) -> Iterator[Input]:
 
 
 def _types(step: RecordedStep) -> dict[str, TensorType]:
-    """The type of each value by name."""
     known = Types()
     types = {}
     for index, value in enumerate(step.values):
@@ -186,7 +184,6 @@ def _types(step: RecordedStep) -> dict[str, TensorType]:
 
 
 def _argument(given: Any) -> Argument:
-    """An argument as a program has it."""
     if isinstance(given, list):
         return tuple(_argument(item) for item in given)
     if not isinstance(given, dict):

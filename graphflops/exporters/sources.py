@@ -86,17 +86,14 @@ class Sources:
         """Path and type of the innermost module of a stack: entries `key,path,type` separated by `;`."""
         known = self._places.get(stack)
         if known is None:
-            known = self._places[stack] = self._innermost_module(stack)
+            path = kind = ""
+            for entry in stack.split(";"):
+                _, _, described = entry.partition(",")
+                recorded, _, recorded_type = described.rpartition(",")
+                path, kind = module_path(recorded), recorded_type
+                self.modules.setdefault(path, kind)
+            known = self._places[stack] = (path, kind)
         return known
-
-    def _innermost_module(self, stack: str) -> tuple[str, str]:
-        path = kind = ""
-        for entry in stack.split(";"):
-            _, _, described = entry.partition(",")
-            recorded, _, recorded_type = described.rpartition(",")
-            path, kind = module_path(recorded), recorded_type
-            self.modules.setdefault(path, kind)
-        return path, kind
 
 
 def module_path(recorded: str) -> str:
@@ -115,20 +112,14 @@ def _innermost(trace: str) -> str:
         path = file.replace("\\", "/")
         if _FOREIGN.search(path):
             continue
-        path = _within_package(path)
+        for folder in _PACKAGES:  # from an installed package on
+            before, found, inner = path.rpartition(folder)
+            if found and (not before or before.endswith("/")):
+                path = inner
         if _ABSOLUTE.match(path):
             path = path.rpartition("/")[2]
         return f"{path}:{line}"
     return ""
-
-
-def _within_package(path: str) -> str:
-    """The path from the installed package on; any other path as it is."""
-    for folder in _PACKAGES:
-        before, found, inner = path.rpartition(folder)
-        if found and (not before or before.endswith("/")):
-            path = inner
-    return path
 
 
 class OnnxPlaces:
@@ -248,7 +239,14 @@ def with_modules(
     if not any(output.role == "gradient" for output in outputs) or any(node.module for node in nodes):
         return tuple(nodes)
     operands = {node.name: [name for _, name in node.uses()] for node in nodes}
-    flow = _Flow(_owners(inputs), _forward(nodes, operands, outputs))
+    # names of the calls that lead to the loss, a user output or a mutation
+    wanted = {name for output in outputs if output.role != "gradient" for name in _names(output)}
+    forward = set()
+    for node in reversed(nodes):
+        if any(name in wanted for name in node.outputs if name is not None):
+            forward.add(node.name)
+            wanted.update(operands[node.name])
+    flow = _Flow(_owners(inputs), frozenset(forward))
     leads = _leads(nodes, operands, outputs)
     placed = []
     for node in nodes:
@@ -292,19 +290,6 @@ class _Flow:
         return max(known)[2] if known else ""
 
 
-def _forward(
-    nodes: Sequence[Node], operands: Mapping[str, Sequence[str]], outputs: Iterable[Output]
-) -> frozenset[str]:
-    """Names of the calls that lead to the loss, a user output or a mutation."""
-    wanted = {name for output in outputs if output.role != "gradient" for name in _names(output)}
-    forward = set()
-    for node in reversed(nodes):
-        if any(name in wanted for name in node.outputs if name is not None):
-            forward.add(node.name)
-            wanted.update(operands[node.name])
-    return frozenset(forward)
-
-
 def _leads(
     nodes: Sequence[Node], operands: Mapping[str, Sequence[str]], outputs: Iterable[Output]
 ) -> dict[str, str]:
@@ -342,17 +327,15 @@ def _owners(inputs: Iterable[Input]) -> dict[str, str]:
 
 
 def _with_owners(nodes: Sequence[Node], owners: Mapping[str, str]) -> tuple[Node, ...]:
-    return tuple([_entered(node, owners) if any(map(_is_graph, node.args)) else node for node in nodes])
-
-
-def _entered(node: Node, owners: Mapping[str, str]) -> Node:
-    last = max(index for index, argument in enumerate(node.args) if _is_graph(argument))
-    operands = list(flat(node.args[last + 1 :]))
-    args = tuple(
-        _placed(argument, operands, owners) if isinstance(argument, Graph) else argument
-        for argument in node.args
-    )
-    return replace(node, args=args)
+    found = []
+    for node in nodes:
+        graphs = [place for place, argument in enumerate(node.args) if isinstance(argument, Graph)]
+        if graphs:
+            operands = list(flat(node.args[graphs[-1] + 1 :]))
+            args = [_placed(x, operands, owners) if isinstance(x, Graph) else x for x in node.args]
+            node = replace(node, args=tuple(args))
+        found.append(node)
+    return tuple(found)
 
 
 def _placed(graph: Graph, operands: Sequence[Argument], owners: Mapping[str, str]) -> Graph:
@@ -375,7 +358,3 @@ def _placed(graph: Graph, operands: Sequence[Argument], owners: Mapping[str, str
         produced.update((name, module) for name in node.outputs if name is not None)
         nodes.append(node if node.module else replace(node, module=module))
     return replace(graph, nodes=tuple(nodes))
-
-
-def _is_graph(argument: Argument) -> bool:
-    return isinstance(argument, Graph)

@@ -178,7 +178,21 @@ def operands(step: RecordedStep, call: RecordedCall) -> set[int]:
 
 def check_memory(step: RecordedStep) -> None:
     """Refuse calls whose results, operands and groups they cannot have; the step's lists refer to entries that are there."""
-    _check_kinds(step)
+    # memory holds what the inputs in it are, and all values fit in, but for counters of optimizers, which the host has
+    kinds: dict[int, set[str]] = {}
+    for entry in step.inputs:
+        kinds.setdefault(step.values[entry.value].storage, set()).add(KINDS.get(entry.role, ""))
+    for place, memory in enumerate(step.storages):
+        held = kinds.get(place)
+        is_right = memory.kind not in KINDS.values() if held is None else memory.kind in held
+        require(
+            is_right and (held is None or memory.first == -1),
+            f"memory {memory.name} of kind {memory.kind} from call {memory.first} holds other inputs than that",
+        )
+    for index, value in enumerate(step.values):
+        memory = step.storages[value.storage]
+        is_right = is_counter(step, value) or value.end <= memory.bytes
+        require(is_right, f"value {index} is longer than memory {memory.name}")
     known = {step.values[entry.value].storage for entry in step.inputs}
     groups = {group.name: len(group.ranks) for group in step.groups}
     for place, call in enumerate(step.calls):
@@ -192,24 +206,6 @@ def check_memory(step: RecordedStep) -> None:
         known.update(value.storage for value in made)
         if op.is_exchange and "group_name" in op.parameters:
             _check_exchange(step, call, place, op, groups)
-
-
-def _check_kinds(step: RecordedStep) -> None:
-    """Memory holds what the inputs in it are, and all values fit in, but for counters of optimizers, which the host has."""
-    kinds: dict[int, set[str]] = {}
-    for entry in step.inputs:
-        kinds.setdefault(step.values[entry.value].storage, set()).add(KINDS.get(entry.role, ""))
-    for place, memory in enumerate(step.storages):
-        known = kinds.get(place)
-        is_right = memory.kind not in KINDS.values() if known is None else memory.kind in known
-        require(
-            is_right and (known is None or memory.first == -1),
-            f"memory {memory.name} of kind {memory.kind} from call {memory.first} holds other inputs than that",
-        )
-    for index, value in enumerate(step.values):
-        memory = step.storages[value.storage]
-        is_right = is_counter(step, value) or value.end <= memory.bytes
-        require(is_right, f"value {index} is longer than memory {memory.name}")
 
 
 def is_counter(step: RecordedStep, value: RecordedValue) -> bool:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 
 from msgspec.structs import replace
 
@@ -163,18 +164,10 @@ def _axes(
 
 def _examples(hints: Mapping[Dim, int]) -> dict[str, int]:
     """Example values of symbols: as recorded where one stands alone, else solved from `2*s5 = 8`."""
-    examples: dict[str, int] = {}
-    mixed: list[tuple[Expr, int]] = []
-    for size, hint in hints.items():
-        if not isinstance(size, Expr) or len(size.symbols) != 1:
-            continue
-        (name,) = size.symbols
-        if size == symbol(name):
-            examples[name] = hint
-        else:
-            mixed.append((size, hint))
-    for size, hint in mixed:
-        (name,) = size.symbols
+    exprs = [(size, hint) for size, hint in hints.items() if isinstance(size, Expr)]
+    of_one = [(next(iter(size.symbols)), size, hint) for size, hint in exprs if len(size.symbols) == 1]
+    examples = {name: hint for name, size, hint in of_one if size == symbol(name)}
+    for name, size, hint in of_one:
         if name not in examples and affine(size) and (found := solution(size, hint)) is not None:
             examples[name] = found
     return examples
@@ -191,23 +184,31 @@ def guards_of(codes: Iterable[str], inputs: Iterable[Input]) -> dict[str, Dim]:
 
     codes: in Python, as torch saves them. Those that say anything else than what sizes have to be are ignored.
     """
-    names = {entry.name for entry in inputs if entry.role == "user"}
+    users = [entry.name for entry in inputs if entry.role == "user"]
+    place_of = partial(_place, users)
     guards: dict[str, Dim] = {}
     for code in [*codes][:MOST_GUARDS]:
-        places = {_place(found) for found in _SIZE.finditer(code[:_LONGEST])}
-        if len(code) > _LONGEST or not names.issuperset(place.partition("[")[0] for place in places):
+        places = {place_of(found) for found in _SIZE.finditer(code[:_LONGEST])}
+        if len(code) > _LONGEST or not {place.partition("[")[0] for place in places}.issubset(users):
             continue
         plain = code.replace("torch.sym_", "").replace("math.", "")
         try:
-            condition = parse_dim(_SIZE.sub(lambda found: f"Symbol({_place(found)!r})", plain))
+            condition = parse_dim(_SIZE.sub(lambda found: f"Symbol({place_of(found)!r})", plain))
         except DimError:
             continue
         if isinstance(condition, Expr) and condition.symbols <= places:
-            guards[_SIZE.sub(_place, plain)] = condition
+            guards[_SIZE.sub(place_of, plain)] = condition
     return guards
 
 
-def _place(found: re.Match[str]) -> str:
-    """The axis, or the number that is passed in, by the name that torch makes of the path of an argument."""
-    name = "_".join(re.findall(r"\w+", found[1])).lower()
+def _place(users: Sequence[str], found: re.Match[str]) -> str:
+    """The axis, or the number that is passed in, by the name that torch makes of the path of an argument.
+
+    Strict exports count all arguments in one list, `flat_args`.
+    """
+    first, *rest = re.findall(r"\w+", found[1])
+    counted = "".join(rest)
+    name = "_".join((first, *rest)).lower()
+    if first == "flat_args" and name not in users and counted.isdecimal() and int(counted) < len(users):
+        name = users[int(counted)]
     return name if found[2] is None else f"{name}[{int(found[2])}]"

@@ -184,17 +184,13 @@ def _checked_names(entries: Sequence[_Entry]) -> list[str]:
         names.append(name)
         if len(folded) < len(names) or "\0" in name:
             raise FileError(_two_ways(f"members {shown(first)} and {shown(name)}"))
-        _check_packing(entry, name)
+        if entry.flags & _ENCRYPTED:
+            raise FileError(f"member {shown(name)} is encrypted: save the program without a password")
+        if entry.flags & ~_FLAGS or entry.method not in (STORED, DEFLATED):
+            raise FileError(f"member {shown(name)} cannot be unpacked: it is packed by method {entry.method}")
+        if entry.method == STORED and entry.packed != entry.size:
+            raise FileError(_two_ways(f"two sizes of {shown(name)}"))
     return names
-
-
-def _check_packing(entry: _Entry, name: str) -> None:
-    if entry.flags & _ENCRYPTED:
-        raise FileError(f"member {shown(name)} is encrypted: save the program without a password")
-    if entry.flags & ~_FLAGS or entry.method not in (STORED, DEFLATED):
-        raise FileError(f"member {shown(name)} cannot be unpacked: it is packed by method {entry.method}")
-    if entry.method == STORED and entry.packed != entry.size:
-        raise FileError(_two_ways(f"two sizes of {shown(name)}"))
 
 
 def _header_size(file: Seekable, entry: _Entry, near: bytes, name: str) -> int:

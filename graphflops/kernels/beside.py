@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 
 from graphflops.devices import Platform
 from graphflops.dims import Dim, broadcast, ceil_div, dim_max, dim_min, prod, total
-from graphflops.execution.layouts import Layouts
+from graphflops.execution.layouts import Layouts, is_normed_in_order
 from graphflops.execution.strides import (
     TURNING,
     HasStrides,
@@ -100,17 +100,18 @@ def is_mean(operator: Op, shape: Shape) -> bool:
 def _of_rows(call: PricedCall, lie: HasStrides, name: str) -> Mapping[str, Copy]:
     """The copy of what is normalised or pooled."""
     operator, x, strides = call.node.operator, lie.typed(name), lie.of(name)
-    if operator.kind != "softmax" and operator.name not in _KEEPING | _COPYING_AGAIN | _COPYING_ONCE:
+    is_ordered, is_normed = is_contiguous(x.shape, strides), is_normed_in_order(operator, x)
+    known = operator.kind == "softmax" or operator.name in _KEEPING | _COPYING_AGAIN | _COPYING_ONCE
+    if not known and not is_normed:
         return {}
     out = tensor_type(call.node.outputs[0], lie.values) or x
     is_converted = operator.kind == "softmax" and is_converted_before(x.dtype.name, out.dtype.name)
-    is_ordered = is_contiguous(x.shape, strides)
     if operator.kind == "pooling":  # to one position an average is a mean, which reads any strides
         is_ordered = is_ordered or is_mean(operator, out.shape) or has_channels_last(x.shape, strides)
     if is_ordered and not is_converted:
         return {}
     has_gradient, dtype = call.gradient is not None, out.dtype if is_converted else x.dtype
-    is_kept, is_again = operator.name in _KEEPING, operator.name in _COPYING_AGAIN
+    is_kept, is_again = is_normed or operator.name in _KEEPING, operator.name in _COPYING_AGAIN
     return {name: Copy(x.shape, strides, dtype, has_gradient and is_kept, has_gradient and is_again)}
 
 

@@ -1,25 +1,26 @@
 """Elements and rows that are read from anywhere in a table (Indexing.cu, IndexKernel.cpp and IndexKernelUtils.cu of ATen).
 
-Up to 16 rows of a table are read one after the other. More that are multiples of 16 bytes are copied by threads side by
-side, if the indices lie side by side too; otherwise each element is read by itself. Several indices that lie in different
-ways, as rows beside columns, are first copied in order.
+Up to 16 rows of a table are read one after the other. More that are multiples of 16 bytes (a row is all that lies behind the
+first axis) are copied by blocks of 4,096 bytes, if the indices lie side by side too; otherwise each element is read by
+itself. Several indices that lie in different ways, as rows beside columns, are first copied in order.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
 from typing import Any
 
 from msgspec.structs import replace
 
-from graphflops.execution.strides import regrouped, repeated, row_major
+from graphflops.execution.strides import is_contiguous, regrouped, repeated, row_major
 from graphflops.kernels.call import ConcreteCall, Tensor
 from graphflops.kernels.choices import limits
 from graphflops.kernels.kernel import Kernel, Rows, Strided
 from graphflops.kernels.moved import axis_of, copy, on_operand, rows_kernel
 
 (_ALIGNED,) = limits("aten_2", "copy", "aligned")
-(_FEW,) = limits("aten_2", "gather", "few")
+_FEW, _COPIED = limits("aten_2", "gather", "few", "block")
 _ROWS = frozenset({"embedding", "index_select"})  # they take rows of a table
 _ELEMENTS, _EACH = "elements", "gather"  # variants: of `index`, and of a table's rows
 
@@ -29,11 +30,14 @@ def gathered(call: ConcreteCall, _: Tensor, out: Tensor) -> list[Kernel]:
     """What reads the elements, after copies of indices."""
     kernel = rows_kernel("gather", out, call, *call.cost.moved)
     each = replace(kernel, sizes=Strided(out.numel, 2, 3), variant=_ELEMENTS)
-    name, indices = call.operator.name, call.operands[1:]
+    name, (table, *indices) = call.operator.name, call.operands
     if name == "index":
-        copies = _copied_indices(indices)
-        is_row = len(indices) == 1 and out.rank and out.shape[-1] * out.bits // 8 % _ALIGNED == 0
-        return [*copies, kernel if is_row else each]
+        is_first = len(indices) == 1 and out.shape == (*indices[0].shape, *table.shape[1:])
+        is_whole = is_first and is_contiguous(table.shape[1:], table.strides[1:]) and indices[0].is_contiguous
+        row = prod(table.shape[1:])
+        if is_whole and row * out.bits // 8 % _ALIGNED == 0:
+            return [replace(kernel, sizes=_blocks(indices[0].numel, row, out.bits), variant=name)]
+        return [*_copied_indices(indices), each]
     if name not in _ROWS or not out.rank or (name == "index_select" and axis_of(call, out.rank)):
         return [kernel]
     copies, is_in_order = _listed(call.operand("index", "indices"))
@@ -44,11 +48,17 @@ def gathered(call: ConcreteCall, _: Tensor, out: Tensor) -> list[Kernel]:
     if columns * out.bits // 8 % _ALIGNED or not is_in_order:
         return [*copies, replace(each, variant=_EACH)]
     if name == "index_select":  # the same kernel as an index's
-        kernel = replace(kernel, sizes=Rows(out.shape[0], columns), variant="index")
+        kernel = replace(kernel, sizes=_blocks(rows, columns, out.bits), variant="index")
     return [*copies, kernel]
 
 
-def _copied_indices(indices: tuple[Tensor, ...]) -> list[Kernel]:
+def _blocks(rows: int, columns: int, bits: int) -> Rows:
+    """The blocks that copy rows of so many elements, and the elements that each copies."""
+    each = -(-columns * bits // 8 // _COPIED)
+    return Rows(rows * each, columns // max(each, 1))
+
+
+def _copied_indices(indices: Sequence[Tensor]) -> list[Kernel]:
     """Copies of several indices, repeated to the same shape, unless all of them lie alike."""
     rank = max((index.rank for index in indices), default=0)
     shapes = [(1,) * (rank - index.rank) + index.shape for index in indices]

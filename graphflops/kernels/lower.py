@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from graphflops.execution.composed_gradients import kernel_calls
 from graphflops.execution.composites import Inside
+from graphflops.execution.strides import regrouped
 from graphflops.kernels.attention import attention
 from graphflops.kernels.call import ConcreteCall, Tensor
 from graphflops.kernels.choices import library, limits
@@ -136,6 +137,19 @@ def _pad(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kernel]:
 def _part(x: Tensor, shape: tuple[int, ...]) -> Tensor:
     """A part of a tensor, which lies inside of it."""
     return replace(x, shape=shape, nbytes=prod(shape) * x.bits // 8)
+
+
+@on_operand
+def _transformed(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kernel]:
+    """A kernel of cuFFT for each axis, the one of real numbers first or last, after a copy unless other axes merge."""
+    dims = call.own["dim"]
+    others = sorted({*range(x.rank)} - {axis % x.rank for axis in dims}, key=lambda axis: -x.strides[axis])
+    shape, steps = (tuple([each[axis] for axis in others]) for each in (x.shape, x.strides))
+    copies = [] if regrouped(shape, steps, (prod(shape),)) else [copy(x)]
+    wide = max(x, out, key=lambda each: each.bits)  # the complex one, in which the other axes are transformed
+    kernel = Kernel("fft", wide.dtype, 0, call.cost.arithmetic // len(dims), x.full_bytes, out.full_bytes)
+    inside = replace(kernel, read_bytes=wide.full_bytes, written_bytes=wide.full_bytes)
+    return [*copies, kernel, *[inside] * (len(dims) - 1)]
 
 
 @on_operand
@@ -268,6 +282,7 @@ _COPIED_FIRST = frozenset({"masked_fill"})  # in row-major order, then changed i
 _BY_NAME: Mapping[str, Lowering] = by_name(
     {
         "col2im": on_operand(image),
+        "fourier": _transformed,
         "im2col": on_operand(columns),
         "pad": _pad,
         "roll": _rolled,

@@ -236,7 +236,7 @@ def _waste(axes: Sequence[tuple[int, Sequence[int]]], place: int, width: float) 
 
 _BY_ELEMENT = frozenset({"scatter", "scatter_add", "scatter_reduce"})
 _BY_ROW = frozenset({"index_add", "index_copy", "index_reduce"})
-_ROW_VARIANT = "index_add"
+_ROW_VARIANT, _ELEMENT_VARIANT = "index_add", "elements"
 _THREADS, _IN_TURN = limits("aten_2", "scatter", "threads", "in_turn")
 
 
@@ -255,7 +255,10 @@ def scatter(call: ConcreteCall) -> list[Kernel]:
     is_along_rows = name in _BY_ELEMENT and axis_of(call, x.rank) == x.rank - 1
     elements = index.numel if name in _BY_ELEMENT else source.numel
     kernel = scattered(x, elements, name) if is_along_rows else added_rows(x, elements)
-    return [kernel] if call.operator.mutates else [copy(x), kernel]
+    if name in _BY_ELEMENT and not is_along_rows:
+        kernel = replace(kernel, variant=_ELEMENT_VARIANT)
+    copies = 0 if call.operator.mutates else 2 if name == "scatter_reduce" else 1
+    return [*[copy(x)] * copies, kernel]
 
 
 def _written_rows(kernel: Kernel, x: Tensor) -> Rows:

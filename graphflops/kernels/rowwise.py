@@ -11,7 +11,7 @@ from math import prod
 from msgspec.structs import replace
 
 from graphflops.dims import Dim
-from graphflops.execution.strides import HasStrides
+from graphflops.execution.strides import HasStrides, row_major
 from graphflops.graph import Ref
 from graphflops.kernels.call import ConcreteCall, Sizes, Tensor
 from graphflops.kernels.choices import limits
@@ -35,14 +35,19 @@ def norm(call: ConcreteCall) -> list[Kernel]:
         moments = replace(_kernel(call, x, x.full_bytes, 0), variant="moments")
         applied = _with_factors(x, x.full_bytes, 2, 2)
         return [*copied(call), moments, elementwise(x, 0, 0), applied]
-    if name == "batch_norm":
-        return batch_norm(call, x)
     in_order = copied(call)
+    if name == "batch_norm":
+        return [*in_order, *batch_norm(call, _as_read(call, x))]
     kernel = _kernel(call, x, *call.cost.moved)
     if x.rank and kernel.sizes is not None and rows_of(call, x).columns % _VECTOR:
         moments = replace(kernel, written_bytes=0, variant="moments")
         return [*in_order, moments, replace(kernel, variant="applied")]
     return [*in_order, replace(kernel, variant="rms_norm") if name == "rms_norm" else kernel]
+
+
+def _as_read(call: ConcreteCall, x: Tensor) -> Tensor:
+    """The operand, or its copy in order."""
+    return replace(x, strides=row_major(x.shape)) if copied(call) else x
 
 
 def weight_norm(call: ConcreteCall) -> list[Kernel]:
@@ -63,7 +68,7 @@ def norm_backward(call: ConcreteCall) -> list[Kernel]:
         return []
     name = call.operator.name
     if name == "batch_norm":
-        return batch_norm_backward(call, x)
+        return batch_norm_backward(call, _as_read(call, x))
     if name in ("group_norm", "native_group_norm"):
         # Sums over the pixels of each channel, factors made of them, and these applied; the weight's gradient from the sums.
         channels, small = prod(x.shape[:2]), elementwise(x, 0, 0)

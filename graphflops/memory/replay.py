@@ -110,9 +110,12 @@ def repeat(
 
 def _load(timeline: Timeline, sizes: Sequence[int], allocator: Allocator) -> None:
     """Allocate what is there before the first run."""
+    pairs = [
+        (held.kind, size) for held, size in zip(timeline.held, sizes, strict=True) if held.kind in BEFORE
+    ]
     for kind in BEFORE:
-        for held, size in zip(timeline.held, sizes, strict=True):
-            if held.kind == kind and size:
+        for each, size in pairs:
+            if each == kind and size:
                 allocator.allocate(size)
 
 

@@ -177,10 +177,7 @@ def _finding(check: Check, observation: Observation) -> Finding:
         applicability=("safe" if observation.exact else "unsafe") if observation.edits else "",
         stored=observation.stored,
     )
-    return _placed(finding, observation.at)
-
-
-def _placed(finding: Finding, at: object) -> Finding:
+    at = observation.at
     if at is None:
         return finding
     if isinstance(at, Call):
@@ -189,5 +186,5 @@ def _placed(finding: Finding, at: object) -> Finding:
     from graphflops.exporters.sources import OnnxPlaces
 
     (module, _, source), _ = OnnxPlaces().of(at)
-    domain = f"{at.domain}." if at.domain else ""  # type: ignore[attr-defined]
-    return replace(finding, node=at.name, op=f"{domain}{at.op_type}", module=module, source=source)  # type: ignore[attr-defined]
+    domain = f"{at.domain}." if at.domain else ""
+    return replace(finding, node=at.name, op=f"{domain}{at.op_type}", module=module, source=source)

@@ -304,31 +304,23 @@ def _copies(call: Call, model: Model) -> bool:
             order = _order(call, model)
             return order is not None and order == sorted(order)
         case "slice":
-            return _is_forward(call, model)
+            # true if every step of a Slice is positive, so that it does not reverse the order
+            if not call.value("step"):
+                return True
+            steps = model.view.types.get(call.value("step"))
+            return (
+                steps is not None
+                and isinstance(steps.value, tuple)
+                and all(isinstance(step, int) and step > 0 for step in steps.value)
+            )
         case "pad":
-            return _pads_nothing(call, model)
+            amounts = model.view.types.get(call.value("pads"))
+            given = call.argument("pads") if amounts is None else amounts.value
+            return isinstance(given, tuple) and all(amount == 0 for amount in given)
         case "cat":
             return len([name for name in operands if name]) == 1
         case _:
             return call.operator.has("keeps_values")
-
-
-def _pads_nothing(call: Call, model: Model) -> bool:
-    amounts = model.view.types.get(call.value("pads"))
-    given = call.argument("pads") if amounts is None else amounts.value
-    return isinstance(given, tuple) and all(amount == 0 for amount in given)
-
-
-def _is_forward(call: Call, model: Model) -> bool:
-    """True if every step of a Slice is positive, so that it does not reverse the order."""
-    if not call.value("step"):
-        return True
-    steps = model.view.types.get(call.value("step"))
-    return (
-        steps is not None
-        and isinstance(steps.value, tuple)
-        and all(isinstance(step, int) and step > 0 for step in steps.value)
-    )
 
 
 def _is_all(typed: TensorType, number: int) -> bool:

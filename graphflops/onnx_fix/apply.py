@@ -15,7 +15,7 @@ from onnx_ir.passes.common import RemoveUnusedFunctionsPass
 from graphflops.runtime.onnx_run import opened_session
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from graphflops.onnx_audit.registry import Edit
 
@@ -66,7 +66,23 @@ class _Editor:
         """Do at once what takes a session or a rule of a library, and remove what nothing uses any more."""
         self._store(self.waiting["stored"])
         self._fold(self.waiting["folded"])
-        self._sweep(self.waiting["dropped"])
+        # remove what nothing uses any more, and what is to be dropped; what was idle before stays
+        dropped = self.waiting["dropped"]
+        wanted = set[int]()
+        waiting = [self.values[name] for name in dropped]
+        while waiting:  # no output depends on what uses it either
+            value = waiting.pop()
+            wanted.add(id(value))
+            waiting += [made for node, _ in value.uses() for made in node.outputs if id(made) not in wanted]
+        for graph in self.model.graphs():
+            for node in reversed(list(graph)):
+                free = all(not value.uses() and not value.is_graph_output() for value in node.outputs)
+                if free and any(id(value) not in self.idle or id(value) in wanted for value in node.outputs):
+                    graph.remove(node, safe=True)
+            for name, value in list(graph.initializers.items()):
+                kept = value.uses() or value.is_graph_output() or value.is_graph_input()
+                if not kept and (id(value) not in self.idle or id(value) in wanted):
+                    del graph.initializers[name]
 
     def _can(self, edit: Edit) -> bool:
         value, other = self.values.get(edit.value), self.values.get(edit.other)
@@ -184,27 +200,8 @@ class _Editor:
                 node.metadata_props.clear()
                 node.metadata_props.update(before.metadata_props)
 
-    def _sweep(self, dropped: Iterable[str]) -> None:
-        """Remove what nothing uses any more, and what is to be dropped; what was idle before stays."""
-        wanted = set[int]()
-        waiting = [self.values[name] for name in dropped]
-        while waiting:  # no output depends on what uses it either
-            value = waiting.pop()
-            wanted.add(id(value))
-            waiting += [made for node, _ in value.uses() for made in node.outputs if id(made) not in wanted]
-        for graph in self.model.graphs():
-            for node in reversed(list(graph)):
-                free = all(not value.uses() and not value.is_graph_output() for value in node.outputs)
-                if free and any(id(value) not in self.idle or id(value) in wanted for value in node.outputs):
-                    graph.remove(node, safe=True)
-            for name, value in list(graph.initializers.items()):
-                kept = value.uses() or value.is_graph_output() or value.is_graph_input()
-                if not kept and (id(value) not in self.idle or id(value) in wanted):
-                    del graph.initializers[name]
-
 
 def _values(graph: ir.Graph) -> Iterator[ir.Value]:
-    """The values that a graph defines."""
     yield from graph.inputs
     yield from (value for value in graph.initializers.values() if not value.is_graph_input())
     for node in graph:

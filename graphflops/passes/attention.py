@@ -68,13 +68,7 @@ def find_attentions(program: PricedProgram, masks: Mapping[str, Stated]) -> Pric
             f" so it counts as hiding nothing: say what it hides, as with --mask {shown(inputs[0])}=causal"
         )
         program.notes.say("GF117", "", text)
-    return replace(_with_masked(program, masked, of_gradients), attentions=uses)
-
-
-def _with_masked(
-    program: PricedProgram, masked: Mapping[str, Dim], of_gradients: Mapping[str, Dim]
-) -> PricedProgram:
-    """The program with these masked FLOPs in the rows whose rules found none."""
+    # the program with these masked FLOPs in the rows whose rules found none
     main = program.main
     rows = [_masked(row, masked.get(row.node, 0), of_gradients.get(row.node, 0)) for row in main.rows]
     changed = [(row, was) for row, was in zip(rows, main.rows, strict=True) if row is not was]
@@ -86,7 +80,7 @@ def _with_masked(
         cost=replace(main.cost, masked_flops=_total(program, main.cost, forward)),
         backward=replace(main.backward, masked_flops=_total(program, main.backward, backward)),
     )
-    return replace(program, main=main)
+    return replace(replace(program, main=main), attentions=uses)
 
 
 def _masked(row: Row, forward: Dim, backward: Dim) -> Row:

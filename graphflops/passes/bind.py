@@ -6,7 +6,7 @@ Sizes at which torch refuses the program are refused: what its guards demand of 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from msgspec import Struct, field
@@ -21,7 +21,7 @@ from graphflops.open_sizes import OpenSizes, Range, axes_of, is_computed
 from graphflops.report import Diagnostic, SymbolInfo
 from graphflops.report.contradictions import diagnostic
 from graphflops.report.size_names import collapsed, matching, span
-from graphflops.tensor import TensorType, UnknownType
+from graphflops.tensor import TensorType, UnknownType, with_sizes
 
 
 def refuse_broken(guards: Mapping[str, Dim], before: Mapping[str, int], after: Mapping[str, int]) -> None:
@@ -84,15 +84,8 @@ class Binding(Struct):
             return recorded  # type: ignore[return-value]
         known = self._settled.get(id(recorded))
         if known is None:
-            known = self._settled[id(recorded)] = self._substituted(recorded)  # type: ignore[arg-type]
+            known = self._settled[id(recorded)] = with_sizes(recorded, self.bound)
         return known
-
-    def _substituted(self, value: Value) -> Value:
-        if isinstance(value, Expr):
-            return self.bound(value)
-        if isinstance(value, TensorType):
-            return replace(value, shape=tuple(self.bound(size) for size in value.shape))
-        return value
 
     def bound(self, dim: Dim) -> Dim:
         """A size with what is known of its symbols put in."""
@@ -169,7 +162,7 @@ def bind(
     binding = Binding(hints={name: s.hint for name, s in graph.symbols.items() if s.hint is not None})
     assumed = assumed_sizes(graph, binding.hints) if assume else {}
     recorded = {entry.name: graph.types.get(entry.name) for entry in graph.inputs if entry.role == "user"}
-    sizes = _open_sizes(graph, recorded, {**assumed, **binding.hints})
+    sizes = open_sizes(graph, {**assumed, **binding.hints})
     if graph.declared is not None:
         binding.contents = _numbers(recorded, dims, sizes)
     named = {name: value for name, value in dims.items() if name not in binding.contents}
@@ -205,16 +198,13 @@ def _exported_otherwise(graph: Graph, axes: Mapping[str, Dim], fixed: Mapping[st
     return [diagnostic("GF134", "", f"{text}: {kept}; export the program at these sizes to be sure")]
 
 
-def open_sizes(graph: Graph) -> OpenSizes:
-    """The sizes that a program leaves open, and those of its inputs."""
-    recorded = {entry.name: graph.types.get(entry.name) for entry in graph.inputs if entry.role == "user"}
-    return _open_sizes(graph, recorded, {})
-
-
-def _open_sizes(graph: Graph, recorded: Mapping[str, object], examples: Mapping[str, int]) -> OpenSizes:
-    axes = axes_of(recorded)
+def open_sizes(graph: Graph, examples: Mapping[str, int] | None = None) -> OpenSizes:
+    """The sizes that a program leaves open, and those of its inputs. examples: values of symbols."""
+    axes = axes_of(
+        {entry.name: graph.types.get(entry.name) for entry in graph.inputs if entry.role == "user"}
+    )
     computed = {axis: size for axis, size in axes.items() if is_computed(size)}
-    return OpenSizes(graph.symbols, axes, computed=computed, examples=examples)
+    return OpenSizes(graph.symbols, axes, computed=computed, examples=examples or {})
 
 
 def _is_awaited(binding: Binding, sizes: OpenSizes, name: str, value: int) -> bool:
@@ -296,18 +286,20 @@ def assumed_sizes(graph: Graph, known: Collection[str]) -> dict[str, int]:
     no value where its range has none.
     """
     axes: dict[frozenset[str], list[_Axis]] = {}
-    for axis in _axes(graph):
-        axes.setdefault(axis.size.symbols, []).append(axis)
+    for entry in graph.inputs:
+        tensor = graph.types.get(entry.name)
+        if entry.role == "user" and isinstance(tensor, TensorType):
+            for place, size in enumerate(tensor.shape):
+                if isinstance(size, Expr):
+                    axes.setdefault(size.symbols, []).append(_Axis(size, tensor, place))
     return {
         name: value
-        for name, entry in graph.symbols.items()
-        if name not in known and (value := _assumed(entry, axes.get(frozenset((name,)), ()))) is not None
+        for name, symbol in graph.symbols.items()
+        if name not in known and (value := _assumed(symbol, axes.get(frozenset((name,)), ()))) is not None
     }
 
 
 class _Axis(NamedTuple):
-    """One open axis of an input."""
-
     size: Expr
     tensor: TensorType
     place: int
@@ -316,12 +308,9 @@ class _Axis(NamedTuple):
         """The assumed length of the axis. words: those in the name of its size."""
         if self._is_of_image(words):
             return IMAGE
-        return BATCH if self._is_batch(words) else OTHER
-
-    def _is_batch(self, words: Collection[str]) -> bool:
-        if any(word in _BATCH_WORDS or word.startswith("batch") for word in words):
-            return True
-        return self.place == 0 and self.tensor.rank > 1 and _LENGTH_WORDS.isdisjoint(words)
+        is_named = any(word in _BATCH_WORDS or word.startswith("batch") for word in words)
+        is_first = self.place == 0 and self.tensor.rank > 1 and _LENGTH_WORDS.isdisjoint(words)
+        return BATCH if is_named or is_first else OTHER
 
     def _is_of_image(self, words: Collection[str]) -> bool:
         """True for an axis of an image: two open axes beside 3 channels, or one with the name of an image's axis."""
@@ -340,16 +329,6 @@ class _Axis(NamedTuple):
         return False
 
 
-def _axes(graph: Graph) -> Iterator[_Axis]:
-    """The open axes of the inputs, in order."""
-    for entry in graph.inputs:
-        tensor = graph.types.get(entry.name)
-        if entry.role == "user" and isinstance(tensor, TensorType):
-            for place, size in enumerate(tensor.shape):
-                if isinstance(size, Expr):
-                    yield _Axis(size, tensor, place)
-
-
 def _assumed(entry: Symbol, axes: Collection[_Axis]) -> int | None:
     """The assumed value of a symbol. axes: those whose size depends on nothing else."""
     if entry.assumed is not None:
@@ -358,18 +337,13 @@ def _assumed(entry: Symbol, axes: Collection[_Axis]) -> int | None:
         return entry.maximum if entry.maximum is not None and entry.maximum <= LARGEST_SIZE else None
     words = _words(entry.name)
     axis = min(axes, key=lambda axis: len(axis.size.terms), default=None)  # `h` says more than `h + 1`
-    value = OTHER if axis is None else _solved(axis.size, entry.name, axis.value(words))
+    value = OTHER if axis is None else axis.value(words)
+    linear = None if axis is None else affine(axis.size)
+    if linear is not None and linear[1] > 0:  # 56 for an axis of `4*h` and 224
+        value = max((value - linear[2]) // linear[1], 1)
     lowest = 1 if entry.minimum is None else entry.minimum
     return max(lowest, value if entry.maximum is None else min(value, entry.maximum))
 
 
 def _words(name: str) -> set[str]:
     return set(re.findall(r"[a-z]+", name.lower()))
-
-
-def _solved(size: Expr, name: str, wanted: int) -> int:
-    """The value of the symbol at which an axis is about as long as wanted: 56 for an axis of `4*h` and 224."""
-    linear = affine(size)
-    if linear is None or linear[1] <= 0:
-        return wanted
-    return max((wanted - linear[2]) // linear[1], 1)

@@ -9,7 +9,7 @@ calls again up to the last one that keeps a value for its gradient; these values
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from msgspec.structs import replace
@@ -46,8 +46,12 @@ def checkpoints(
     kept_by: the values among operands and results that a call keeps for its gradient, by the names of their memory;
     "" for memory of its own.
     """
+    together: dict[int, list[int]] = {}
+    for place, call in enumerate(calls):
+        if call.node.name in marks:
+            together.setdefault(marks[call.node.name], []).append(place)
     found = []
-    for places in _together(calls, marks):
+    for places in together.values():
         saved: dict[str, int] = {}
         end = places[0]
         for place in places:
@@ -60,15 +64,6 @@ def checkpoints(
                 saved.setdefault(name, place)
         found.append(Checkpoint(places[0], places[-1], end, saved))
     return found
-
-
-def _together(calls: Sequence[PricedCall], marks: Mapping[str, int]) -> Iterator[list[int]]:
-    """Positions of the calls of each checkpoint."""
-    groups: dict[int, list[int]] = {}
-    for place, call in enumerate(calls):
-        if call.node.name in marks:
-            groups.setdefault(marks[call.node.name], []).append(place)
-    yield from groups.values()
 
 
 def gradient_checkpoints(calls: Sequence[PricedCall], marks: Mapping[str, int]) -> list[Checkpoint]:
@@ -121,8 +116,6 @@ def with_checkpoints(graph: Graph, patterns: Sequence[str]) -> Graph:
 
 def _matched_modules(graph: Graph, patterns: Sequence[str]) -> set[str]:
     """Paths of the modules that the patterns match among those that are called."""
-    if not patterns:
-        return set()
     called = {node.module for node in graph.nodes if node.module}
     paths = {path for module in called for path in (*modules_around(module), module)}
     found: set[str] = set()

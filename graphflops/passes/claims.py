@@ -67,25 +67,20 @@ class Claims:
         if not isinstance(ours, Expr) and not isinstance(recorded, Expr):
             return False
         now, then = evaluate_all((ours, recorded), self._examples)
-        if recorded == 0 and any(map(self._is_count, ours.symbols if isinstance(ours, Expr) else ())):
+        known = (
+            [self._symbols[name] for name in ours.symbols & self._symbols.keys()]
+            if isinstance(ours, Expr)
+            else []
+        )
+        if recorded == 0 and any(place.startswith(STORED) for entry in known for place in entry.where):
             return False  # torch records that a sparse input stores nothing
         if now is None or then is None:
-            if self._is_stray(ours, recorded):
+            # whether one of two sizes has a symbol of no input, which the other does not have
+            one, other = (size.symbols if isinstance(size, Expr) else set() for size in (ours, recorded))
+            if one <= self._symbols.keys() and any(map(self.is_free, one ^ other)):
                 return True
             now, then = evaluate_all((ours, recorded), {**self._made_up, **self._examples})
         return now is not None and then is not None and now != then
-
-    def _is_count(self, name: str) -> bool:
-        """Whether a symbol is how many elements a sparse input stores."""
-        return name in self._symbols and any(place.startswith(STORED) for place in self._symbols[name].where)
-
-    def _is_stray(self, ours: Dim, recorded: Dim) -> bool:
-        """Whether one of two sizes has a symbol of no input, which the other does not have."""
-        sizes = (
-            ours.symbols if isinstance(ours, Expr) else set(),
-            recorded.symbols if isinstance(recorded, Expr) else set(),
-        )
-        return sizes[0] <= self._symbols.keys() and any(map(self.is_free, sizes[0] ^ sizes[1]))
 
     def problem(self, node: Node, graph: Graph, name: str, axis: int | None, told: Dim) -> str:
         """What is wrong with a size of a result that depends on data and that the file tells; "" if nothing is."""
@@ -175,7 +170,11 @@ class FallbackTypes:
     """
 
     def __init__(self, graph: Graph) -> None:
-        self.integers = dict(_unread_integers(graph))
+        self.integers: dict[str, int] = {}
+        for entry in graph.inputs:
+            typed = graph.types.get(entry.name) if entry.role != "user" else None
+            if isinstance(typed, TensorType) and typed.dtype.kind == "int" and typed.value is None:
+                self.integers[entry.name] = typed.numel  # type: ignore[assignment]  # stored tensors have numbers for sizes
         self.makers: dict[Graph, dict[str, Node]] = {}
         self.sources: dict[str, list[str]] = {}
         self.outdated: list[str] = []
@@ -196,20 +195,12 @@ class FallbackTypes:
                 continue
             declared = (graph.declared or {}).get(name)
             candidates = {"inferred": found.get(place), "declared": declared}
-            source = next(
-                (source for source, candidate in candidates.items() if isinstance(candidate, _KNOWN)),
-                "unknown",
-            )
-            vague = (ours, *candidates.values())
-            unknown = next(
-                (
-                    candidate
-                    for candidate in vague
-                    if isinstance(candidate, UnknownType) and candidate.dtype is not None
-                ),
-                UnknownType(),
-            )
-            types[place] = candidates.get(source, unknown)  # type: ignore[assignment]
+            known = [source for source, candidate in candidates.items() if isinstance(candidate, _KNOWN)]
+            vague = [
+                x for x in (ours, *candidates.values()) if isinstance(x, UnknownType) and x.dtype is not None
+            ]
+            source = known[0] if known else "unknown"
+            types[place] = candidates.get(source, vague[0] if vague else UnknownType())  # type: ignore[assignment]
             self.sources.setdefault(source, []).append(name)
         return types
 
@@ -244,19 +235,14 @@ class FallbackTypes:
         """One for each source of types, and one for values declared with another type."""
         found = []
         for source, names in self.sources.items():
+            some, rest = ", ".join(map(shown, names[:_MOST_NAMES])), len(names) - _MOST_NAMES
+            listed = f"{some} and {rest} more values" if rest > 0 else some
             known = f"known from {_SOURCES[source]} alone" if source != "unknown" else "not known"
-            text = f"the types of {_listed(names)} are {known}"
-            found.append(diagnostic("GF110", "", text))
+            found.append(diagnostic("GF110", "", f"the types of {listed} are {known}"))
         if self.outdated:
             text = f"what the file declares of {len(self.outdated)} values is out of date: {self.outdated[0]}"
             found.append(diagnostic("GF213", "", text))
         return found
-
-
-def _listed(names: list[str]) -> str:
-    some = ", ".join(shown(name) for name in names[:_MOST_NAMES])
-    rest = len(names) - _MOST_NAMES
-    return f"{some} and {rest} more values" if rest > 0 else some
 
 
 def declared_otherwise(declared: object, ours: TensorType) -> bool:
@@ -269,11 +255,3 @@ def declared_otherwise(declared: object, ours: TensorType) -> bool:
         return True
     sizes = zip(ours.shape, declared.shape, strict=True)
     return any(isinstance(a, int) and isinstance(b, int) and a != b for a, b in sizes)
-
-
-def _unread_integers(graph: Graph) -> Iterator[tuple[str, int]]:
-    """The stored integers of a program whose contents are not known, and how many elements they have."""
-    for entry in graph.inputs:
-        typed = graph.types.get(entry.name) if entry.role != "user" else None
-        if isinstance(typed, TensorType) and typed.dtype.kind == "int" and typed.value is None:
-            yield entry.name, typed.numel  # type: ignore[misc]  # stored tensors have numbers for sizes

@@ -18,9 +18,10 @@ from graphflops.graph import Graph, Node, Ref, Symbol
 from graphflops.ops import Op
 from graphflops.passes.bind import Binding, bind, open_sizes
 from graphflops.passes.price import Fact, FindFact
+from graphflops.passes.price_call import put_in
 from graphflops.report.contradictions import diagnostic
 from graphflops.report.size_names import collapsed, named
-from graphflops.tensor import TensorType, with_sizes
+from graphflops.tensor import TensorType
 
 _MOST_EQUAL = 12  # equal sizes listed
 
@@ -44,7 +45,13 @@ def merge_equal(
         return None
     if not found:
         return None
-    binding = bind(merged, _renamed(dims, found, graph), inputs, assume=assume)
+    sizes = {}
+    for name, value in dims.items():
+        size = found.get(name)
+        if isinstance(size, Expr):
+            name = next((kept for kept in size.symbols if size is symbol(kept)), graph.symbols[name].where[0])
+        sizes[name] = value
+    binding = bind(merged, sizes, inputs, assume=assume)
     binding.learned = {name: binding.bound(size) for name, size in found.items()}  # in nested graphs too
     text = f"operators require equal sizes, from which follows {_equal(found, graph, merged)}"
     binding.diagnostics.append(diagnostic("GF112", "", text))
@@ -94,7 +101,7 @@ def _merged(
         for name, entry in graph.symbols.items()
         if name not in found
     }
-    types = {name: with_sizes(value, lambda dim: _put_in(dim, found)) for name, value in graph.types.items()}
+    types = {name: put_in(value, found) for name, value in graph.types.items()}
     return replace(graph, types=types, symbols=symbols), found
 
 
@@ -124,7 +131,7 @@ def _followed(
                 found[gone], places[gone] = size, len(places)
     for name in [*reversed(found)]:
         try:
-            found[name] = _put_in(found[name], found)
+            found[name] = put_in(found[name], found)
         except DimError:
             del found[name]
     return found
@@ -140,22 +147,8 @@ def _settled(dim: Dim, found: dict[str, Dim], places: Mapping[str, int]) -> Dim:
         reached.update(names)
         pending += [found[name] for name in names]
     for name in sorted(reached, key=places.__getitem__, reverse=True):
-        found[name] = _put_in(found[name], found)
-    return _put_in(dim, found)  # type: ignore[no-any-return]
-
-
-def _renamed(given: Mapping[str, int], found: Mapping[str, Dim], graph: Graph) -> dict[str, int]:
-    """The sizes that the user gives, by their names after some symbols are replaced.
-
-    One replaced by a sum, as `total` by `past + new`, is given by the input axis where it stands.
-    """
-    sizes = {}
-    for name, value in given.items():
-        size = found.get(name)
-        if isinstance(size, Expr):
-            name = next((kept for kept in size.symbols if size is symbol(kept)), graph.symbols[name].where[0])
-        sizes[name] = value
-    return sizes
+        found[name] = put_in(found[name], found)
+    return put_in(dim, found)  # type: ignore[no-any-return]
 
 
 def _solved(difference: Dim, order: Mapping[str, int]) -> tuple[str, Dim]:
@@ -179,10 +172,6 @@ def _solved(difference: Dim, order: Mapping[str, int]) -> tuple[str, Dim]:
         return "", 0
     _, name, size = max(candidates, key=lambda candidate: candidate[0])
     return name, size
-
-
-def _put_in(dim: Any, names: Mapping[str, Dim]) -> Any:
-    return dim.substitute(names) if isinstance(dim, Expr) else dim
 
 
 Types = Mapping[str, object]
@@ -213,7 +202,14 @@ def facts_of(graph: Graph) -> FindFact:
     sizes = cache(partial(group_sizes, graph))
 
     def devices(graph: Graph, node: Node, arguments: tuple[Any, ...]) -> Fact:
-        place = _place(graph, node)
+        # which of the slices that a recorded rank sends is its own; None where that is not known
+        mesh = None if graph.step is None else graph.step.mesh
+        splits = node.arguments().get(_SPLITS[0])
+        group = None if mesh is None else mesh.groups.get(_group(node))
+        if mesh is None or group is None or not isinstance(splits, tuple) or len(splits) != len(group.ranks):
+            place = None
+        else:
+            place = group.ranks.index(mesh.rank)
         return Fact("devices", sizes().get(_group(node))) if place is None else Fact("place", place)
 
     return lambda op: devices if _has_size(op) and "group_size" not in op.parameters else None
@@ -229,16 +225,6 @@ def group_sizes(graph: Graph) -> Mapping[str, Dim]:
         if name not in sizes and (told is not None or name not in found):
             found[name] = symbol(symbol_of(name)) if told is None else told
     return found
-
-
-def _place(graph: Graph, node: Node) -> int | None:
-    """Which of the slices that a recorded rank sends is its own; None where that is not known."""
-    mesh = None if graph.step is None else graph.step.mesh
-    splits = node.arguments().get(_SPLITS[0])
-    group = None if mesh is None else mesh.groups.get(_group(node))
-    if mesh is None or group is None or not isinstance(splits, tuple) or len(splits) != len(group.ranks):
-        return None
-    return group.ranks.index(mesh.rank)
 
 
 def _has_size(op: Op) -> bool:

@@ -19,10 +19,11 @@ def gradient(rule: Rule, arguments: Mapping[str, Any], estimate: Estimate) -> Es
     Without a rule of its own: for a product the forward's matrix work once per wanted factor, otherwise the forward's vector
     work once per wanted operand; a view's gradient is a view.
     """
-    call = _call(arguments, estimate)
-    if call is None:
+    wanted = frozenset(name for name, value in arguments.items() if _wanting(value))
+    results = [value for value in estimate.out if isinstance(value, TensorType)]
+    if not wanted or (results and not any(value.dtype.is_floating for value in results)):
         return None
-    own = find_backward(rule.key)
+    call, own = ForwardCall(estimate, dict(arguments), wanted), find_backward(rule.key)
     return _by_default(rule, call) if own is None else own(call)
 
 
@@ -43,22 +44,18 @@ def backward_of(
     return Backward(back, tuple(zip(wanted, _fresh(back), strict=False)), operands_read, results_read, kept)
 
 
-def _call(arguments: Mapping[str, Any], estimate: Estimate) -> ForwardCall | None:
-    wanted = frozenset(name for name, value in arguments.items() if _wanting(value))
-    results = [value for value in estimate.out if isinstance(value, TensorType)]
-    if not wanted or (results and not any(value.dtype.is_floating for value in results)):
-        return None
-    return ForwardCall(estimate, dict(arguments), wanted)
-
-
 def _by_default(rule: Rule, call: ForwardCall) -> Estimate:
     estimate, given = call.estimate, call.arguments
     wanted = {name: _wanting(given[name]) for name in given if name in call.wants}
     gradients = tuple(tensor.like() for tensors in wanted.values() for tensor in tensors)
     if estimate.writes == ():  # a view, or a call whose nested graphs have gradients of their own
         return Estimate(gradients, writes=(), alias=True)
-    if estimate.regions:
-        return _of_regions(estimate, gradients)
+    if (
+        estimate.regions
+    ):  # one of several graphs ran: what another's gradients may exceed its own by is the call's
+        runs = [run.backward for run, times in estimate.regions if times != 0]
+        more = Cost.sum(runs).exceeded_by(run.backward for run, times in estimate.regions if times == 0)
+        return more.estimate(gradients, alias=True)
     incoming = tuple(
         value.like() for value in estimate.out if isinstance(value, TensorType) and value.dtype.is_floating
     )
@@ -86,13 +83,6 @@ def _by_default(rule: Rule, call: ForwardCall) -> Estimate:
     reads = (*incoming, *(value for value in estimate.reads if id(value) not in needless))
     written = None if not passed else tuple(x for x in gradients if all(x is not each for each in passed))
     return Estimate(gradients, reads=reads, writes=written, **work)  # type: ignore[arg-type]
-
-
-def _of_regions(estimate: Estimate, gradients: tuple[TensorType, ...]) -> Estimate:
-    """One of several graphs ran: their gradients are theirs, what another's may exceed them by is the call's."""
-    runs = [run.backward for run, times in estimate.regions if times != 0]
-    more = Cost.sum(runs).exceeded_by(run.backward for run, times in estimate.regions if times == 0)
-    return more.estimate(gradients, alias=True)
 
 
 def _floating(values: Iterable[Any]) -> set[int]:
@@ -150,14 +140,8 @@ def _fresh(back: Estimate) -> list[bool]:
 
 def _like(value: TensorType, others: Sequence[TensorType]) -> int | None:
     """Position of the first tensor of the same shape and element type."""
-    return next(
-        (
-            place
-            for place, other in enumerate(others)
-            if other.shape == value.shape and other.dtype is value.dtype
-        ),
-        None,
-    )
+    alike = (x.shape == value.shape and x.dtype is value.dtype for x in others)
+    return next((place for place, is_alike in enumerate(alike) if is_alike), None)
 
 
 def reached(calls: Sequence[PricedCall], values: Mapping[str, Value], seeds: Iterable[str]) -> set[int]:
@@ -220,7 +204,7 @@ def _want(names: Iterable[str], values: dict[str, Value]) -> None:
             values[name] = replace(value, requires_grad=True)
 
 
-def wants(value: Value) -> bool:
+def wants(value: object) -> bool:
     """Whether a gradient of the value is wanted."""
     return isinstance(value, TensorType) and value.requires_grad
 

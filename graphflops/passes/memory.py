@@ -205,7 +205,9 @@ class _Liveness:
             if output is not None and self.root.get(output) == output:
                 meter.take(output, self.bytes.get(output, 0), "value", output + again)
         beside = self.execution.saved_bytes(call) if self.execution.training else 0
-        workspace = self.execution.forward_bytes(call, beside) - total(brief)
+        workspace = self.execution.forward_bytes(call, beside)
+        if brief:
+            workspace = workspace - total(brief)
         beside = beside - kept_first
         if released is None:
             workspace = workspace + beside
@@ -213,7 +215,8 @@ class _Liveness:
             meter.take(call.node.name, beside, "saved", index)
             released.setdefault(index, []).append(index)
         meter.mark(call.node.name, self.peaks[index], (workspace,))
-        meter.drop_before(brief)
+        if brief:
+            meter.drop_before(brief)
         for name in last_used:
             if name not in kept:
                 meter.drop(name + again)

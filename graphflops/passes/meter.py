@@ -121,10 +121,12 @@ class Meter:
         if len(ranked) > _MOST_COMPARED:
             candidates = not_exceeded(ranked)
             sums = Sums(candidates)
-            largest = {candidates[_place_of_most(sums.at(sizes))] for sizes in self._spread()}
+            found = [[value or 0 for value in sums.at(sizes)] for sizes in self._spread()]  # 0: has no value
+            largest = {candidates[values.index(max(values))] for values in found}
             ranked = [ranked[0], *(mark for mark in ranked[1:] if mark in largest)]
         best: dict[Dim, Dim] = {}
-        shifts = sum(map(_terms_shifted, ranked)) <= _MOST_SHIFTED
+        terms = (term for mark in ranked if isinstance(mark, Expr) for term in mark.terms)
+        shifts = sum(2 ** len(term) for term in terms) <= _MOST_SHIFTED
         for mark in ranked:
             if len(best) == _MOST_CANDIDATES:
                 break
@@ -167,18 +169,8 @@ class Meter:
         return [marks[place] for place in order]
 
 
-def _place_of_most(values: Sequence[int | None]) -> int:
-    """The place of the first of the largest; what has no value counts as 0."""
-    known = [value or 0 for value in values]
-    return known.index(max(known))
-
-
 def _terms(mark: Dim) -> int:
     return len(mark.terms) if isinstance(mark, Expr) else 0
-
-
-def _terms_shifted(mark: Dim) -> int:
-    return sum(2 ** len(monomial) for monomial in mark.terms) if isinstance(mark, Expr) else 0
 
 
 class Reverse:

@@ -6,7 +6,7 @@ written once. Temporaries and kernels depend on the implementation (torch/optim/
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -58,13 +58,17 @@ def update(training: Training, parameters: Sequence[Parameter]) -> Update:
         parts = [(_MUON, matrices, "single"), (_ADAMW, others, training.implementation)]
     else:
         parts = [(_ALGORITHMS[training.optimizer], list(parameters), training.implementation)]
-    updates = [_updated(*part) for part in parts if part[1]]
-    peaks = [found.temporaries for found in updates]
-    return Update(
-        cost=Cost.sum(found.cost for found in updates),
-        state=tuple(buffer for found in updates for buffer in found.state),
-        temporaries=max(peaks, key=_size),
-    )
+    costs, state, temporaries = list[Cost](), list[Buffer](), list[Sequence[Buffer]]()
+    for algorithm, some, implementation in parts:
+        by_type = {value: algorithm.cost(value) for value in {value for _, value in some}}
+        costs += [by_type[value] for _, value in some]
+        state += [Buffer(name, size) for name, value in some for size in algorithm.state(value)]
+        if implementation == "fused" and algorithm.counts_steps:
+            state += [Buffer(name, _STEP_BYTES) for name, _ in some]
+        made = algorithm.temporaries.get(implementation or "")
+        if some and made is not None:
+            temporaries.append(made(some))
+    return Update(Cost.sum(costs), tuple(state), tuple(max(temporaries, key=_size, default=())))
 
 
 def trained(program: PricedProgram) -> list[Parameter]:
@@ -105,25 +109,14 @@ class _Algorithm(NamedTuple):
     counts_steps: bool = False
 
 
-def _updated(algorithm: _Algorithm, parameters: Sequence[Parameter], implementation: str | None) -> Update:
-    costs: dict[TensorType, Cost] = {}
-    for parameter in parameters:
-        if parameter.type not in costs:
-            costs[parameter.type] = algorithm.cost(parameter.type)
-    state = [Buffer(name, size) for name, value in parameters for size in algorithm.state(value)]
-    if implementation == "fused" and algorithm.counts_steps:
-        state += [Buffer(name, _STEP_BYTES) for name, _ in parameters]
-    temporaries = algorithm.temporaries.get(implementation or "")
-    made = [] if temporaries is None else temporaries(parameters)
-    return Update(Cost.sum(costs[parameter.type] for parameter in parameters), tuple(state), tuple(made))
-
-
-def _size(buffers: Sequence[Buffer]) -> int:
+def _size(buffers: Iterable[Buffer]) -> int:
     return sum(number for buffer in buffers if isinstance(number := buffer.bytes, int))
 
 
-def _elementwise(work: Work, states: int) -> Callable[[TensorType], Cost]:
-    """Work of an update that reads parameter, gradient and states, and writes parameter and states."""
+def _elementwise(
+    work: Work, states: int
+) -> tuple[Callable[[TensorType], Cost], Callable[[TensorType], list[Dim]]]:
+    """Work and states of an update that reads parameter, gradient and states, and writes parameter and states."""
 
     def cost(parameter: TensorType) -> Cost:
         elements, nbytes = prod(parameter.shape), parameter.nbytes
@@ -134,11 +127,7 @@ def _elementwise(work: Work, states: int) -> Callable[[TensorType], Cost]:
             written_bytes=(1 + states) * nbytes,
         )
 
-    return cost
-
-
-def _copies(number: int) -> Callable[[TensorType], Sequence[Dim]]:
-    return lambda parameter: [parameter.nbytes] * number
+    return cost, lambda parameter: [parameter.nbytes] * states
 
 
 def _groups(parameters: Sequence[Parameter], key: Callable[[TensorType], object]) -> list[list[Parameter]]:
@@ -212,20 +201,14 @@ def _estimates_of_each_set(parameters: Sequence[Parameter]) -> list[Buffer]:
     return _pairs([[Buffer(name, value.nbytes) for name, value in group] for group in groups], means)
 
 
-def _sides(parameter: TensorType) -> tuple[Dim, Dim]:
-    """The shorter and the longer side of a matrix."""
-    return dim_min(*parameter.shape), dim_max(*parameter.shape)
-
-
 def _muon(parameter: TensorType) -> Cost:
     """Momentum, then Newton-Schulz steps in bfloat16: `a = x @ x.T`, `b = a + a @ a`, `x = x + b @ x`."""
-    short, long = _sides(parameter)
-    steps, elements = _NEWTON_SCHULZ_STEPS, short * long
-    gram, iterate = short * short, elements
+    short, long = dim_min(*parameter.shape), dim_max(*parameter.shape)
+    steps, gram, iterate = _NEWTON_SCHULZ_STEPS, short * short, short * long
     work, half = WORK["muon"], BFLOAT16.bits // 8
     return Cost(
         matrix_flops=steps * (2 * gram * long + 2 * gram * short + 2 * gram * long),
-        vector_flops=work.flops * elements + steps * (gram + iterate),
+        vector_flops=work.flops * iterate + steps * (gram + iterate),
         read_bytes=3 * parameter.nbytes + steps * half * (2 * iterate + 2 * gram),
         written_bytes=2 * parameter.nbytes + steps * half * (iterate + 2 * gram),
     )
@@ -236,19 +219,19 @@ def _newton_schulz(parameters: Sequence[Parameter]) -> list[Buffer]:
     half = BFLOAT16.bits // 8
     made = []
     for name, value in parameters:
-        short, long = _sides(value)
+        short, long = dim_min(*value.shape), dim_max(*value.shape)
         sizes = (value.nbytes, *(half * short * long,) * 2, *(half * short * short,) * 2)
         made.append([Buffer(name, size) for size in sizes])
     return max(made, key=_size)
 
 
 _ADAM_TEMPORARIES = {"foreach": _root_of_each_set, "single": _root_and_quotient}
-_ADAMW = _Algorithm(_elementwise(WORK["adamw"], 2), _copies(2), _ADAM_TEMPORARIES, counts_steps=True)
-_MUON = _Algorithm(_muon, _copies(1), {"single": _newton_schulz})
+_ADAMW = _Algorithm(*_elementwise(WORK["adamw"], 2), _ADAM_TEMPORARIES, counts_steps=True)
+_MUON = _Algorithm(_muon, lambda parameter: [parameter.nbytes], {"single": _newton_schulz})
 _ALGORITHMS: Mapping[str, _Algorithm] = {
-    "sgd": _Algorithm(_elementwise(WORK["sgd"], 0), _copies(0)),
-    "momentum": _Algorithm(_elementwise(WORK["sgd"].more(WORK["momentum"].flops), 1), _copies(1)),
-    "adam": _Algorithm(_elementwise(WORK["adam"], 2), _copies(2), _ADAM_TEMPORARIES, counts_steps=True),
+    "sgd": _Algorithm(*_elementwise(WORK["sgd"], 0)),
+    "momentum": _Algorithm(*_elementwise(WORK["sgd"].more(WORK["momentum"].flops), 1)),
+    "adam": _Algorithm(*_elementwise(WORK["adam"], 2), _ADAM_TEMPORARIES, counts_steps=True),
     "adamw": _ADAMW,
     "adafactor": _Algorithm(_adafactor, _factored, {"foreach": _estimates_of_each_set, "single": _estimates}),
 }

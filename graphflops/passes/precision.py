@@ -41,7 +41,10 @@ class Autocast:
             return [node]
         operands = [value for ref in node.reads() if (value := _eligible(types.get(ref))) is not None]
         if treatment == "single result":
-            return [self._with_single_result(node, operands)]
+            has_type = any(isinstance(x, DType) for x in (*node.args, *(value for _, value in node.kwargs)))
+            if has_type or not any(value.dtype in (BFLOAT16, FLOAT16) for value in operands):
+                return [node]
+            return [replace(node, kwargs=(*node.kwargs, ("dtype", FLOAT32)))]
         if treatment == "widest" and not any(value.dtype is FLOAT32 for value in operands):
             return [node]
         wanted = self.lower if treatment == "lower" else FLOAT32
@@ -49,12 +52,6 @@ class Autocast:
         args = tuple(self._converted(x, wanted, node, types, casts) for x in node.args)
         kwargs = tuple((key, self._converted(x, wanted, node, types, casts)) for key, x in node.kwargs)
         return [*casts, replace(node, args=args, kwargs=kwargs)]
-
-    def _with_single_result(self, node: Node, operands: Collection[TensorType]) -> Node:
-        has_type = any(isinstance(x, DType) for x in (*node.args, *(value for _, value in node.kwargs)))
-        if has_type or not any(value.dtype in (BFLOAT16, FLOAT16) for value in operands):
-            return node
-        return replace(node, kwargs=(*node.kwargs, ("dtype", FLOAT32)))
 
     def _converted(
         self, argument: Any, wanted: DType, node: Node, types: Mapping[str, Any], casts: list[Node]
@@ -70,19 +67,15 @@ class Autocast:
         is_cached = wanted is self.lower and value.dtype is FLOAT32 and argument.name in self.leaves
         if is_cached and argument.name in self.cached:
             return Ref(self.cached[argument.name])
-        name = self._fresh(f"{argument.name}_{wanted.name}")
+        name = wished = f"{argument.name}_{wanted.name}"
+        number = 1
+        while name in self.taken:
+            name, number = f"{wished}_{number}", number + 1
+        self.taken.add(name)
         if is_cached:
             self.cached[argument.name] = name
         casts.append(converted(node, name, argument, wanted))
         return Ref(name)
-
-    def _fresh(self, name: str) -> str:
-        number = 1
-        fresh = name
-        while fresh in self.taken:
-            fresh, number = f"{name}_{number}", number + 1
-        self.taken.add(fresh)
-        return fresh
 
 
 def _eligible(value: Any) -> TensorType | None:
@@ -107,29 +100,23 @@ def at_precision(graph: Graph, precision: Precision, leaves: Iterable[str]) -> G
 
     leaves: names of the parameters that want a gradient.
     """
-    own = _main_type(graph)
-    wanted = _PARAMETERS[precision]
+    elements: Counter[DType] = Counter()
+    for entry in graph.inputs:
+        value = graph.types.get(entry.name)
+        if entry.role == "parameter" and isinstance(value, TensorType) and value.dtype in _FLOATING:
+            elements[value.dtype] += value.numel if isinstance(value.numel, int) else 1
+    own = elements.most_common(1)[0][0] if elements else FLOAT32  # that most of the parameters have
     pricer = Pricer(graph, bind(graph, {}, {}, assume=False), False, None, lambda _: None)
     autocast = None
     if precision in _PRODUCTS:
         autocast = Autocast(_PRODUCTS[precision], frozenset(leaves), {*graph.types})
-    conversion = _Conversion(own, wanted, pricer, autocast)
+    conversion = _Conversion(own, _PARAMETERS[precision], pricer, autocast)
     types = {
         entry.name: conversion.of_input(entry.role, graph.types.get(entry.name)) for entry in graph.inputs
     }
     converted = conversion.graph(graph, {name: value for name, value in types.items() if value is not None})
     cached = frozenset(autocast.cached.values()) if autocast else frozenset()
     return replace(converted, lasting=cached)
-
-
-def _main_type(graph: Graph) -> DType:
-    """The floating type that most of the parameters have; float32 for a program without parameters."""
-    elements: Counter[DType] = Counter()
-    for entry in graph.inputs:
-        value = graph.types.get(entry.name)
-        if entry.role == "parameter" and isinstance(value, TensorType) and value.dtype in _FLOATING:
-            elements[value.dtype] += value.numel if isinstance(value.numel, int) else 1
-    return elements.most_common(1)[0][0] if elements else FLOAT32
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,7 +69,9 @@ def price(
     """
     fuses = fused and training is None
     pricer = Pricer(graph, binding, training is not None, progress, facts(graph), fuses=fuses)
-    operands = {entry.name: _operand(entry.name, pricer) for entry in graph.inputs}
+    operands = {entry.name: binding.value(graph, entry.name) for entry in graph.inputs}
+    if training is None:  # nothing wants a gradient
+        operands = {name: without_gradient(value) for name, value in operands.items()}
     main = pricer.run(graph, tuple(operands.values()), top=True)
     binding.refuse_awaited()
     for node, problem in pricer.types.claims.unasserted():
@@ -89,15 +91,6 @@ def price(
         type_sources=() if fallback is None else tuple(fallback.diagnostics()),
         fused=pricer.parts,
     )
-
-
-def _operand(name: str, pricer: Pricer) -> Value:
-    """The value of a program input: as given, else as recorded; only in training does one want a gradient."""
-    binding = pricer.binding
-    value = binding.value(pricer.graph, name)
-    if not isinstance(value, TensorType):
-        return value
-    return value if pricer.training else without_gradient(value)
 
 
 class _Region(Record, frozen=True, eq=False, dict=True):
@@ -201,9 +194,19 @@ class Pricer:
     def _settle(
         self, graph: Graph, calls: list[PricedCall], rows: list[Row], values: dict[str, Value]
     ) -> None:
-        """Drop gradients that no step computes; make conversions from and to few bits parts of the calls beside them."""
+        """Drop gradients that no step computes, add what checkpoints do again, fuse conversions from and to few bits."""
         if self.training:
-            _settle_gradients(graph, calls, rows, values)
+            # drop the gradients, and those of nested graphs, of calls that do not lead to a result of the graph
+            computed = reached(calls, values, graph.seeds)
+            ends = [*(call.row for call in calls), len(rows)][1:]
+            for index, (call, end) in enumerate(zip(calls, ends, strict=True)):
+                if index not in computed:
+                    calls[index] = replace(call, gradient=None)
+                    rows[call.row : end] = [row._replace(backward=None) for row in rows[call.row : end]]
+        if self.training and graph.recomputed:
+            from graphflops.passes.checkpoints import add_recomputation
+
+            add_recomputation(calls, rows, graph.recomputed)
         if not (self.fuses and self.converts):
             return
         from graphflops.passes.quantized import fuse
@@ -344,26 +347,3 @@ def _nested_rows(regions: Sequence[tuple[RegionRun, Dim]], call: Row) -> Iterato
             if not inner.module:
                 inner = inner._replace(module=call.module, module_type=call.module_type)
             yield inner._replace(source=inner.source or call.source, phase=call.phase)
-
-
-def _settle_gradients(
-    graph: Graph, calls: list[PricedCall], rows: list[Row], values: Mapping[str, Value]
-) -> None:
-    """Drop the gradients that no step computes, and add what checkpoints do again."""
-    _drop_unreached(graph, calls, rows, values)
-    if graph.recomputed:
-        from graphflops.passes.checkpoints import add_recomputation
-
-        add_recomputation(calls, rows, graph.recomputed)
-
-
-def _drop_unreached(
-    graph: Graph, calls: list[PricedCall], rows: list[Row], values: Mapping[str, Value]
-) -> None:
-    """Drop the gradients, and those of nested graphs, of calls that do not lead to a result of the graph."""
-    computed = reached(calls, values, graph.seeds)
-    ends = [*(call.row for call in calls), len(rows)][1:]
-    for index, (call, end) in enumerate(zip(calls, ends, strict=True)):
-        if index not in computed:
-            calls[index] = replace(call, gradient=None)
-            rows[call.row : end] = [row._replace(backward=None) for row in rows[call.row : end]]

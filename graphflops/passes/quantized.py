@@ -45,11 +45,9 @@ def fuse(
     Layouts of quantized values get their quantized types in `values`. stored: names of weights and constants. price_of:
     prices a call at other types of its operands.
     """
-    fusion = _Fusion(Islands(graph, calls, values, stored, price_of), rows)
-    fused = fusion.calls()
-    parts = len(calls) - len(fused)
-    calls[:] = fused
-    return parts
+    before = len(calls)
+    calls[:] = _Fusion(Islands(graph, calls, values, stored, price_of), rows).calls()
+    return before - len(calls)
 
 
 def say_unfused(program: PricedProgram, separate: PricedProgram) -> None:
@@ -78,19 +76,13 @@ class _Fusion:
         self.rows = rows
         self.instead: dict[str, str] = {}
         self.gone = {*found.folded}
-        for place in range(len(found.calls)):
-            if found.dequantizes(place):
-                self._drop_conversion(place)
+        for place in filter(found.dequantizes, range(len(found.calls))):
+            names = found.outputs(place)
+            if all(map(found.is_taken, names)):  # only read in their quantized form
+                self.gone.add(place)
+                self.instead.update((name, found.twins[name].name) for name in names)
         for island in found.islands.values():
-            self.gone.update(island.absorbed)
-            self.gone.update(island.quantizers)
-
-    def _drop_conversion(self, place: int) -> None:
-        """Drop a call that dequantizes what is only read in its quantized form."""
-        names = self.found.outputs(place)
-        if all(map(self.found.is_taken, names)):
-            self.gone.add(place)
-            self.instead.update((name, self.found.twins[name].name) for name in names)
+            self.gone.update((*island.absorbed, *island.quantizers))
 
     def calls(self) -> list[PricedCall]:
         """The calls that are left, each once its operands are made."""
@@ -101,9 +93,14 @@ class _Fusion:
             if island is not None and place in (island.absorbed or (island.place,))[-1:]:
                 kept.append(self._fused(island))
             elif place in found.layouts:
-                kept.append(self._laid_out(place))
-            elif place not in self.gone and island is None:
-                kept.append(self._renamed(call))
+                found.values.update((name, found.twins[name].type) for name in found.outputs(place))
+                twins = {call.uses[0]: found.twins[call.uses[0]].name}
+                kept.append(self._entered(call.renamed(twins), found.layouts[place], twins))
+            elif (
+                place not in self.gone and island is None
+            ):  # one that reads sizes takes them from what is stored
+                is_stored = self.instead.keys().isdisjoint(call.uses) or not call.node.operator.reads_sizes
+                kept.append(call if is_stored else call.renamed(self.instead))
         for place in self.gone:
             row = found.calls[place].row
             self.rows[row] = self.rows[row]._replace(state="free", cost=Cost(), matrix_dtype="")
@@ -128,30 +125,15 @@ class _Fusion:
             replace(fused, node=replace(fused.node, outputs=tuple(stored)), uses=uses), island.estimate, twins
         )
 
-    def _laid_out(self, place: int) -> PricedCall:
-        """A layout of a quantized value."""
-        found, call = self.found, self.found.calls[place]
-        found.values.update((name, found.twins[name].type) for name in found.outputs(place))
-        twins = {call.uses[0]: found.twins[call.uses[0]].name}
-        return self._entered(call.renamed(twins), found.layouts[place], twins)
-
     def _entered(self, call: PricedCall, estimate: Estimate, twins: Mapping[str, str]) -> PricedCall:
         values, row = self.found.values, self.rows[call.row]
-        inputs = [self._named(twins.get(name, name)) for name, _ in row.inputs]
+        inputs = [twins.get(name, name) for name, _ in row.inputs]
         outputs = [name for name in call.node.outputs if name and isinstance(values.get(name), TensorType)]
         self.rows[call.row] = row._replace(
             state="free" if is_free(estimate) else "counted",
             cost=estimate.cost,
-            inputs=tuple(inputs),
-            outputs=tuple(map(self._named, outputs)),
+            inputs=tuple([Named(name, self.found.type_of(name)) for name in inputs]),
+            outputs=tuple([Named(name, self.found.type_of(name)) for name in outputs]),
             matrix_dtype=matrix_dtype(estimate),
         )
         return replace(call, estimate=estimate, form=None)
-
-    def _named(self, name: str) -> Named:
-        return Named(name, self.found.type_of(name))
-
-    def _renamed(self, call: PricedCall) -> PricedCall:
-        """A call that is left as it is; one that reads sizes takes them from what is stored."""
-        is_stored = self.instead.keys().isdisjoint(call.uses)
-        return call if is_stored or not call.node.operator.reads_sizes else call.renamed(self.instead)

@@ -82,10 +82,7 @@ class Islands(Uses):
         self.layouts: dict[int, Estimate] = {}
         self.islands: dict[int, Island] = {}
         self.island_of: dict[int, Island] = {}
-        self._find()
-
-    def _find(self) -> None:
-        """Finds the islands, and those layouts of quantized values that nothing else reads."""
+        # finds the islands, and those layouts of quantized values that nothing else reads
         barred: set[str] = set()
         for turn in range(_TURNS):
             self._find_twins(barred, has_layouts=turn < _TURNS - 1)
@@ -97,13 +94,13 @@ class Islands(Uses):
 
     def is_taken(self, name: str) -> bool:
         """Whether all that read a dequantized value read its quantized form instead."""
-        return self.is_read_only_by(name, lambda place: self._takes(place, name))
 
-    def _takes(self, place: int, name: str) -> bool:
-        if place in self.layouts:
-            return self.calls[place].uses[0] == name
-        island = self.island_of.get(place)
-        return island is not None and name in island.taken
+        def takes(place: int) -> bool:
+            if place in self.layouts:
+                return self.calls[place].uses[0] == name
+            return place in self.island_of and name in self.island_of[place].taken
+
+        return self.is_read_only_by(name, takes)
 
     # Values that have a quantized form
 
@@ -160,8 +157,11 @@ class Islands(Uses):
         op, estimate = call.node.operator, call.estimate
         if op.kind in _UNFIT or self.dequantizes(place) or estimate.unknown or estimate.regions:
             return None
-        if op.mutates and not self._is_own(call):
-            return None
+        if op.mutates:  # fused where what it writes in place was dequantized for it alone
+            name = call.uses[0] if call.uses else ""
+            twin = self.twins.get(name)
+            if twin is None or name not in twin.by.node.outputs or self.only_reader(name) is None:
+                return None
         floats = self.floats(call.uses)
         taken = [name for name in floats if name in self.twins]
         if op.name == "quantize":
@@ -179,12 +179,6 @@ class Islands(Uses):
         if all(name in self.twins or self.is_number(name) for name in floats):
             return self._between(place, call, taken)
         return None
-
-    def _is_own(self, call: PricedCall) -> bool:
-        """Whether what a call writes in place was dequantized for it alone."""
-        name = call.uses[0] if call.uses else ""
-        twin = self.twins.get(name)
-        return twin is not None and name in twin.by.node.outputs and self.only_reader(name) is not None
 
     def _requantization(self, place: int, call: PricedCall) -> Island:
         """A quantized value that is quantized again: the same value where the scales are equal."""
@@ -281,21 +275,19 @@ class Islands(Uses):
         taken: list[str] = []
         while not self.is_quantized(name):
             place = self.only_reader(name)
-            if place is None or place in self.island_of or not self._passes(place):
+            if place is None or place in self.island_of:
                 return None
-            others = self.floats(other for other in self.calls[place].uses if other != name)
+            call, results = self.calls[place], self.outputs(place)
+            passes = call.node.operator.kind in ("elementwise", "cast") or self._lays_out(call)
+            if not passes or call.estimate.unknown or len(results) != 1 or not self.is_float(results[0]):
+                return None
+            others = self.floats(other for other in call.uses if other != name)
             if not is_product and not all(other in self.twins or self.is_number(other) for other in others):
                 return None
             taken += [other for other in others if other in self.twins]
             absorbed.append(place)
-            (name,) = self.outputs(place)
+            (name,) = results
         return End(name, tuple(absorbed), tuple(self.readers[name]), tuple(taken))
-
-    def _passes(self, place: int) -> bool:
-        """Whether a call computes each element by itself, or lays elements out."""
-        call, results = self.calls[place], self.outputs(place)
-        fits = call.node.operator.kind in ("elementwise", "cast") or self._lays_out(call)
-        return fits and not call.estimate.unknown and len(results) == 1 and self.is_float(results[0])
 
     def _lays_out(self, call: PricedCall) -> bool:
         """Whether a call changes no number: a view, a copy, a dropout that does nothing."""

@@ -53,8 +53,23 @@ def with_sizes(program: PricedProgram, labels: Mapping[str, str]) -> PricedProgr
     ]
     passed = tuple([Named(name, value.like()) for name, value in entries if isinstance(value, TensorType)])
     described = program.binding.describe(program.graph, (main.cost, main.backward))
-    named = _tensors(main.rows, passed)
-    symbols = _labelled(without_impossible(_with_lower_bounds(described, named), named), labels)
+    named = [*passed, *(output for row in main.rows for output in row.outputs)]
+    raised = dict(described)
+    for _, size in _open(named):
+        if isinstance(size, int) or len(size.symbols) != 1:
+            continue
+        (name,) = size.symbols
+        info = raised.get(name)
+        if info is None:
+            continue
+        first = max(info.minimum or 0, 1)
+        least = _least(size, name, first)
+        if least is not None:
+            info = raised[name] = replace(info, minimum=least)
+        if info.given_by == "assumption" and isinstance(more := size - 1, Expr):
+            some = _least(more, name, first) or first
+            raised[name] = replace(info, value=max(info.value or 0, some))
+    symbols = _labelled(without_impossible(raised, named), labels)
     refuse_impossible(symbols, passed, main.rows)
     if program.graph.guards:
         recorded = known_sizes(open_sizes(program.graph).axes, program.binding.hints)
@@ -89,34 +104,6 @@ def _named(graph: Graph, label: str, place: str) -> str | None:
     return found if is_computed(size) else name
 
 
-def _tensors(rows: Iterable[Row], inputs: Iterable[Named]) -> list[Named]:
-    """What a caller passes in, and the results of all calls."""
-    return [*inputs, *(output for row in rows for output in row.outputs)]
-
-
-def _with_lower_bounds(symbols: Mapping[str, SymbolInfo], values: Iterable[Named]) -> dict[str, SymbolInfo]:
-    """The symbols, each with the least value at which no size of a tensor is negative.
-
-    An assumed value is raised until no size of a tensor is zero either: a program without elements has no percentages.
-    """
-    raised = dict(symbols)
-    for _, size in _open(values):
-        if isinstance(size, int) or len(size.symbols) != 1:
-            continue
-        (name,) = size.symbols
-        info = raised.get(name)
-        if info is None:
-            continue
-        first = max(info.minimum or 0, 1)
-        least = _least(size, name, first)
-        if least is not None:
-            info = raised[name] = replace(info, minimum=least)
-        if info.given_by == "assumption" and isinstance(more := size - 1, Expr):
-            some = _least(more, name, first) or first
-            raised[name] = replace(info, value=max(info.value or 0, some))
-    return raised
-
-
 def without_impossible(symbols: Mapping[str, SymbolInfo], values: Sequence[Named]) -> dict[str, SymbolInfo]:
     """The symbols, without the assumed values at which a size of a tensor would be negative: these sizes stay open."""
     kept, known = dict(symbols), known_values(symbols)
@@ -139,9 +126,10 @@ def refuse_impossible(
 ) -> None:
     """Raise ModelError where a size or a cost is negative. values: of the symbols; by default their own."""
     at = known_values(symbols) if values is None else values
-    found = _negative(_tensors(rows, inputs), at)
-    if found is not None:
-        name, size, value = found
+    for name, size in _open([*inputs, *(output for row in rows for output in row.outputs)]):
+        value = evaluate(size, at)
+        if value is None or value >= 0:
+            continue
         names = of_described(symbols, inputs).names
         used = sorted(at.keys() & size.symbols) if isinstance(size, Expr) else list(at)
         given = ", ".join(f"{shown(names.get(one, one))} = {at[one]}" for one in used)
@@ -156,15 +144,6 @@ def refuse_impossible(
                 raise ModelError(
                     f"{quantity} of {shown(row.node)} would be negative, {told}: give larger sizes"
                 )
-
-
-def _negative(named: Iterable[Named], values: Mapping[str, int]) -> tuple[str, Dim, int] | None:
-    """The first size of a tensor that is negative at these values, with the tensor's name; None if there is none."""
-    for name, size in _open(named):
-        value = evaluate(size, values)
-        if value is not None and value < 0:
-            return name, size, value
-    return None
 
 
 def _open(named: Iterable[Named]) -> Iterator[tuple[str, Dim]]:

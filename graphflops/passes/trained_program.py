@@ -14,6 +14,7 @@ from graphflops.base.patterns import modules_around
 from graphflops.errors import ModelError, shown
 from graphflops.graph import Graph, Input, Node, Note, Output, Ref
 from graphflops.passes.checkpoints import with_checkpoints
+from graphflops.passes.gradients import wants
 from graphflops.rules.added_calls import added, converted, cross_entropy, linear, scaled, viewed
 from graphflops.tensor import FLOAT32, INT64, TensorType
 from graphflops.training import Training, matched
@@ -25,37 +26,42 @@ _LABELS = "labels"  # what the loss compares the first result with
 
 def trained_program(graph: Graph, training: Training) -> Graph:
     """The program as it is trained; ModelError where an option names nothing in it, or does not go with it."""
-    _refuse_onnx(graph, training)
+    options = {
+        "--lora": training.lora_rank > 0,
+        "--precision": training.precision is not None,
+        "--loss cross-entropy": training.loss == "cross-entropy",
+    }
+    adding = next((option for option, is_given in options.items() if is_given), None)
+    if adding and graph.declared is not None:
+        raise ModelError(f"{adding} takes a program of torch.export, whose calls are those of PyTorch")
     if training.lora_rank:
         graph = with_adapters(graph, training.lora_rank, training.lora_modules)
     graph = with_checkpoints(_with_gradients(graph, training), training.recompute)
     if training.precision is not None:
         from graphflops.passes.precision import at_precision
 
-        leaves = {entry.name for entry in graph.inputs if _wants(graph.types.get(entry.name))}
+        leaves = {entry.name for entry in graph.inputs if wants(graph.types.get(entry.name))}
         graph = at_precision(graph, training.precision, leaves)
     return with_cross_entropy(graph) if training.loss == "cross-entropy" else graph
 
 
-def _refuse_onnx(graph: Graph, training: Training) -> None:
-    """ModelError for the options that add calls of PyTorch's operators to the program."""
-    options = {
-        "--lora": training.lora_rank > 0,
-        "--precision": training.precision is not None,
-        "--loss cross-entropy": training.loss == "cross-entropy",
-    }
-    given = next((option for option, is_given in options.items() if is_given), None)
-    if given and graph.declared is not None:
-        raise ModelError(f"{given} takes a program of torch.export, whose calls are those of PyTorch")
-
-
 def _with_gradients(graph: Graph, training: Training) -> Graph:
     """The graph whose inputs want a gradient where the step computes one."""
-    _refuse_inputs(graph, training.grad_inputs)
+    users = {entry.name: graph.types.get(entry.name) for entry in graph.inputs if entry.role == "user"}
+    for name in training.grad_inputs:
+        value = users.get(name)
+        if name not in users:
+            raise ModelError(f"--grad-input {shown(name)}: no such input; inputs are {_some([*users])}")
+        if not isinstance(value, TensorType) or not value.dtype.is_floating:
+            raise ModelError(f"--grad-input {shown(name)}: an input of {value} has no gradient")
     types = dict(graph.types)
     parameters = [entry for entry in graph.inputs if entry.role == "parameter"]
-    all_trained = not any(_wants(types.get(entry.name)) for entry in parameters)
-    frozen = _frozen(parameters, training)
+    all_trained = not any(wants(types.get(entry.name)) for entry in parameters)
+    paths = [entry.target for entry in parameters]
+    found = chosen("--freeze", training.freeze, paths, "no parameters")
+    if training.lora_rank:
+        found |= {path for path in paths if not path.endswith(_LORA)}
+    frozen = found | {entry.alias_of for entry in parameters if entry.target in found}
     for entry in graph.inputs:
         value = types.get(entry.name)
         if not isinstance(value, TensorType):
@@ -65,32 +71,10 @@ def _with_gradients(graph: Graph, training: Training) -> Graph:
             wanted = value.dtype.is_floating and (value.requires_grad or all_trained)
         types[entry.name] = replace(value, requires_grad=wanted)
     notes = graph.notes
-    if all_trained and any(_wants(types.get(entry.name)) for entry in parameters):
+    if all_trained and any(wants(types.get(entry.name)) for entry in parameters):
         text = "the file does not record which parameters are trained: all are taken to be"
         notes = (*notes, Note("GF107", "", text))
     return replace(graph, types=types, notes=notes)
-
-
-def _refuse_inputs(graph: Graph, names: Sequence[str]) -> None:
-    users = {entry.name: graph.types.get(entry.name) for entry in graph.inputs if entry.role == "user"}
-    for name in names:
-        value = users.get(name)
-        if name not in users:
-            raise ModelError(f"--grad-input {shown(name)}: no such input; inputs are {_some([*users])}")
-        if not isinstance(value, TensorType) or not value.dtype.is_floating:
-            raise ModelError(f"--grad-input {shown(name)}: an input of {value} has no gradient")
-
-
-def _frozen(parameters: Sequence[Input], training: Training) -> set[str]:
-    """The parameters that are not trained: named, or in a module that is; with adapters all but these.
-
-    Tied parameters are one: freezing it under one of its names freezes it.
-    """
-    paths = [entry.target for entry in parameters]
-    found = chosen("--freeze", training.freeze, paths, "no parameters")
-    if training.lora_rank:
-        found |= {path for path in paths if not path.endswith(_LORA)}
-    return found | {entry.alias_of for entry in parameters if entry.target in found}
 
 
 def chosen(option: str, patterns: Sequence[str], paths: Sequence[str], nothing: str) -> set[str]:
@@ -115,10 +99,6 @@ def _some(paths: Sequence[str]) -> str:
     return ", ".join(map(shown, paths[:3])) + (", ..." if len(paths) > 3 else "")
 
 
-def _wants(value: Any) -> bool:
-    return isinstance(value, TensorType) and value.requires_grad
-
-
 # Adapters
 
 
@@ -128,24 +108,26 @@ def with_adapters(graph: Graph, rank: int, modules: Sequence[str]) -> Graph:
         entry.name: entry.target.rpartition(".")[0] for entry in graph.inputs if entry.role == "parameter"
     }
     layers = {
-        node.name: targets[weight]
+        node.name: targets[name]
         for node in graph.nodes
-        if (weight := _weight(node)) in targets and _is_linear(node, graph.types)
+        if (name := _weight(node)) in targets and _is_linear(node, graph.types)
     }
     wanted = chosen("--lora", modules, list(layers.values()), "no linear layers")
-    inputs, nodes, types = list(graph.inputs), [], dict(graph.types)
-    made: set[str] = set()
+    inputs, nodes, made = list(graph.inputs), [], set[str]()
+    types: dict[str, Any] = dict(graph.types)
     for node in graph.nodes:
         layer = layers.get(node.name)
         if layer not in wanted:
             nodes.append(node)
             continue
-        nodes += _adapted(node, types, rank)
+        nodes += _adapted(node, types)
         if layer not in made:
             made.add(layer)
-            for name, value, target in zip(_names(node), _factors(node, types, rank), _LORA, strict=True):
+            weight: TensorType = types[_weight(node) or ""]
+            outs, ins = weight.shape
+            for name, shape, target in zip(_names(node), ((rank, ins), (outs, rank)), _LORA, strict=True):
                 inputs.append(Input(name, "parameter", f"{layer}{target}"))
-                types[name] = value
+                types[name] = TensorType(shape, weight.dtype, requires_grad=True)
     return replace(graph, inputs=tuple(inputs), nodes=tuple(nodes), types=types)
 
 
@@ -167,15 +149,7 @@ def _names(node: Node) -> tuple[str, str]:
     return f"{weight}_lora_A", f"{weight}_lora_B"
 
 
-def _factors(node: Node, types: dict[str, Any], rank: int) -> tuple[TensorType, TensorType]:
-    weight = types[_weight(node) or ""]
-    outs, ins = weight.shape
-    shapes = ((rank, ins), (outs, rank))
-    first, second = (TensorType(shape, weight.dtype, requires_grad=True) for shape in shapes)
-    return first, second
-
-
-def _adapted(node: Node, types: dict[str, Any], rank: int) -> Iterator[Node]:
+def _adapted(node: Node, types: dict[str, Any]) -> Iterator[Node]:
     """The layer's call and those of its adapter; the last one has the layer's result."""
     (result,) = node.outputs
     x = node.arguments()["a"]
@@ -198,13 +172,19 @@ def with_cross_entropy(graph: Graph) -> Graph:
 
     Classes are the last axis; of images (batch, classes, height, width, ...) the second one.
     """
-    logits = next((name for name in graph.seeds if _are_logits(graph.types.get(name))), None)
-    if logits is None:
+    results = ((name, graph.types.get(name)) for name in graph.seeds)
+    logits, value = next(
+        (
+            (name, x)
+            for name, x in results
+            if isinstance(x, TensorType) and x.dtype.kind == "float" and x.rank > 1
+        ),
+        ("", None),
+    )
+    if value is None:
         raise ModelError(
             "--loss cross-entropy: no result of the program is a floating tensor with classes along an axis"
         )
-    value = graph.types[logits]
-    assert isinstance(value, TensorType)
     axis = 1 if value.rank > 3 else value.rank - 1
     rows = (*value.shape[:axis], *value.shape[axis + 1 :])
     types = {**graph.types, _LABELS: TensorType(rows, INT64)}
@@ -224,7 +204,3 @@ def with_cross_entropy(graph: Graph) -> Graph:
         outputs=(*graph.outputs, Output(Ref("loss"), "loss")),
         types=types,
     )
-
-
-def _are_logits(value: Any) -> bool:
-    return isinstance(value, TensorType) and value.dtype.kind == "float" and value.rank >= 2

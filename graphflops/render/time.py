@@ -103,8 +103,7 @@ def shares(report: Report, key: Callable[[Row], str | None]) -> dict[str, Share]
     """The time of calls by key, gradients included, the longest first; without those whose key is None."""
     found: dict[str, Share] = {}
     for row in report.rows:
-        name = key(row)
-        if name is None or (row.time is None and row.backward_time is None):
+        if (row.time is None and row.backward_time is None) or (name := key(row)) is None:
             continue
         share = found.get(name)
         if share is None:
@@ -169,19 +168,17 @@ def _key(report: Report, by: Cut | None) -> Callable[[Row], str | None]:
             node: use.module or use.source or use.calls[0] for use in report.attentions for node in use.calls
         }
         return lambda row: starred(uses[row.node]) if row.node in uses else None
-    depth = _depth(report)
-    modules = {row.module for row in report.rows}
-    shown = {module: ".".join(starred(module).split(".")[:depth]) for module in modules}
+    split = {module: starred(module).split(".") for module in {row.module for row in report.rows}}
+    depth = _depth({tuple(split[row.module]) for row in report.rows if row.time is not None})
+    shown = {module: ".".join(parts[:depth]) for module, parts in split.items()}
     return lambda row: shown[row.module]
 
 
-def _depth(report: Report) -> int:
+def _depth(paths: Iterable[tuple[str, ...]]) -> int:
     """The most components of paths that make no more than a screen of lines."""
-    modules = {row.module for row in report.rows if row.time is not None}
-    paths = list({starred(module) for module in modules})[:_MOST_MODULES]
-    split = [path.split(".") for path in paths]
+    split = [*paths][:_MOST_MODULES]
     depth = 1
-    while depth < 12 and len({tuple(parts[: depth + 1]) for parts in split}) <= _LINES:
+    while depth < 12 and len({parts[: depth + 1] for parts in split}) <= _LINES:
         depth += 1
     return depth
 

@@ -81,16 +81,12 @@ def log_sigmoid_backward(grad: TensorType, a: TensorType, kept: TensorType) -> E
     return replace(elementwise(work, grad, a), reads=(grad, a, kept))
 
 
-def _halved(a: TensorType, dim: int) -> TensorType:
-    place = axis(dim, a.rank)
-    require(not differ(mod(a.shape[place], 2), 0), f"axis {dim} of {a} does not split into two equal halves")
-    return a.like((*a.shape[:place], floor_div(a.shape[place], 2), *a.shape[place + 1 :]))
-
-
 @rule("aten.glu")
 def glu(a: TensorType, dim: int = -1) -> Estimate:
     """One half times the sigmoid of the other."""
-    out = _halved(a, dim)
+    place = axis(dim, a.rank)
+    require(not differ(mod(a.shape[place], 2), 0), f"axis {dim} of {a} does not split into two equal halves")
+    out = a.like((*a.shape[:place], floor_div(a.shape[place], 2), *a.shape[place + 1 :]))
     return replace(elementwise(WORK["glu"], out), reads=(a,))
 
 

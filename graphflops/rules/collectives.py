@@ -205,22 +205,20 @@ def reduce_scatter_backward(call: ForwardCall) -> Estimate:
     return all_gather(_incoming(call), call.arguments["group_size"])
 
 
-@backward(f"{FUNCTIONAL}.all_to_all_single", f"{DIFFERENTIABLE}.all_to_all_single")
-def all_to_all_backward(call: ForwardCall) -> Estimate:
-    """The slices of the gradient go back to where those of the operand came from."""
-    return _turned(call, all_to_all, "input_split_sizes", "output_split_sizes")
+def turned(exchange: Callable[..., Estimate], *names: str) -> Callable[[ForwardCall], Estimate]:
+    """The rule of an exchange whose gradient goes back, two arguments in each other's place. names: in the new order."""
+
+    def priced(call: ForwardCall) -> Estimate:
+        (x,), given = _incoming(call), call.arguments
+        return exchange(x, *(given[name] for name in names), devices=given.get("devices", PAIR))
+
+    return priced
 
 
-@backward("_dtensor.shard_dim_alltoall")
-def shard_dim_alltoall_backward(call: ForwardCall) -> Estimate:
-    """The same between the axes the other way round."""
-    return _turned(call, shard_dim_alltoall, "shard_dim", "gather_dim")
-
-
-def _turned(call: ForwardCall, exchange: Callable[..., Estimate], *names: str) -> Estimate:
-    """An exchange of the gradient with two of its arguments in each other's place. names: in the new order."""
-    (x,), given = _incoming(call), call.arguments
-    return exchange(x, *(given[name] for name in names), devices=given.get("devices", PAIR))
+backward(f"{FUNCTIONAL}.all_to_all_single", f"{DIFFERENTIABLE}.all_to_all_single")(
+    turned(all_to_all, "input_split_sizes", "output_split_sizes")
+)
+backward("_dtensor.shard_dim_alltoall")(turned(shard_dim_alltoall, "shard_dim", "gather_dim"))
 
 
 def _incoming(call: ForwardCall) -> Tensors:

@@ -135,7 +135,10 @@ def einsum(equation: str, tensors: Tensors, *, path: tuple[int, ...] | None = No
     if len(tensors) == 1 and work.vector == 0:
         return free(tensors[0].view(out.shape))
     matrix = flops_of(work.multiply_adds, out.dtype)
-    reads = tuple(_diagonal(x, labels) for x, labels in zip(tensors, read.inputs, strict=True))
+    reads = tuple(
+        x if len(set(labels)) == len(labels) else x.like(dict(zip(labels, x.shape, strict=True)).values())
+        for x, labels in zip(tensors, read.inputs, strict=True)
+    )
     hint = _cheaper_order(read, tensors, work.multiply_adds)
     return Estimate((out,), matrix, work.vector, reads=reads, matrix_dtype=out.dtype, hint=hint)
 
@@ -162,11 +165,6 @@ def _paths(count: int) -> Iterator[tuple[int, ...]]:
         for first in range(second):
             for rest in _paths(count - 1):
                 yield (first, second, *rest)
-
-
-def _diagonal(x: TensorType, labels: list[str]) -> TensorType:
-    """The part of an operand that is read: only the diagonal of axes that share a label."""
-    return x if len(set(labels)) == len(labels) else x.like(dict(zip(labels, x.shape, strict=True)).values())
 
 
 @backward("aten.einsum")

@@ -22,7 +22,9 @@ _PLAUSIBLE_SIZE = 1024  # decides only which branch's rows are shown if neither 
 
 @rule("higher_order.cond")
 def cond(predicate: Value, true: Region, false: Region, operands: tuple[Value, ...] = ()) -> Estimate:
-    """Upper bound: the more expensive branch, plus, per quantity, any excess of the other branch."""
+    """The branch that a known condition selects, else the more expensive one, and any excess of the other."""
+    if isinstance(predicate, int):
+        return once(true(*operands) if predicate else false(*operands))
     return _alike(true(*operands), false(*operands))
 
 
@@ -172,7 +174,16 @@ def with_effects(token: Value, operator: Opaque, *operands: Any, **keywords: Any
 def auto_functionalized_v2(operator: Opaque, **keywords: Any) -> Estimate:
     """The cost of the wrapped operator; the tensors that it mutates are further results."""
     bases = keywords["_all_bases"]
-    inner = _inner(operator, **_arguments(keywords, bases))
+    # arguments of a mutating operator: `_x_base_index` names the base of x, `_x_length` the number of its views
+    arguments = {name: value for name, value in keywords.items() if not name.startswith("_")}
+    single = [name[1 : -len("_base_index")] for name in keywords if name.endswith("_base_index")]
+    for name in [name[1 : -len("_length")] for name in keywords if name.endswith("_length")]:
+        length = keywords[f"_{name}_length"] or 0
+        require(length <= _MOST_WRITTEN, f"{length} tensors to write")
+        members = [f"{name}_{index}" for index in range(length)]
+        arguments[name] = tuple(_written(member, keywords, bases) for member in members)
+        single = [other for other in single if other not in members]
+    inner = _inner(operator, **arguments | {name: _written(name, keywords, bases) for name in single})
     return _with_results(inner, lambda own: (*own, *(base.like() for base in bases)))
 
 
@@ -216,19 +227,6 @@ def _inner(operator: Opaque, *operands: Any, **keywords: Any) -> Estimate:
 
 
 _MOST_WRITTEN = 100_000
-
-
-def _arguments(keywords: Mapping[str, Any], bases: Sequence[TensorType]) -> dict[str, Any]:
-    """Arguments of a mutating operator: `_x_base_index` names the base of x, `_x_length` the number of its views."""
-    arguments = {name: value for name, value in keywords.items() if not name.startswith("_")}
-    single = [name[1 : -len("_base_index")] for name in keywords if name.endswith("_base_index")]
-    for name in [name[1 : -len("_length")] for name in keywords if name.endswith("_length")]:
-        length = keywords[f"_{name}_length"] or 0
-        require(length <= _MOST_WRITTEN, f"{length} tensors to write")
-        members = [f"{name}_{index}" for index in range(length)]
-        arguments[name] = tuple(_written(member, keywords, bases) for member in members)
-        single = [other for other in single if other not in members]
-    return arguments | {name: _written(name, keywords, bases) for name in single}
 
 
 def _written(name: str, keywords: Mapping[str, Any], bases: Sequence[TensorType]) -> TensorType | None:

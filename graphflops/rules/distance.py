@@ -231,21 +231,17 @@ def euclidean_dist(x1: TensorType, x2: TensorType) -> Estimate:
     return Estimate((out,), 2 * pairs * x1.shape[-1], vector, pairs, reads=(x1, x2))
 
 
-def direct_distances(x1: TensorType, x2: TensorType, p: float) -> Estimate:
-    """Distances of all pairs of rows by the defining formula: vector FLOPs."""
-    batch = broadcast(x1.shape[:-2], x2.shape[:-2])
-    out, norm = x1.like((*batch, x1.shape[-2], x2.shape[-2])), norm_of(p)
-    components = out.numel * x1.shape[-1]
-    functions = norm.functions * components + norm.roots * out.numel
-    return Estimate((out,), 0, norm.vector * components, functions, reads=(x1, x2))
-
-
 @rule("aten.cdist", "aten._cdist_forward")
 def cdist(x1: TensorType, x2: TensorType, p: float = 2.0, compute_mode: int | None = None) -> Estimate:
     """As ATen: Euclidean distances by a matrix product beyond 25 rows or on request; others by the formula."""
     widths = x1.shape[-1], x2.shape[-1]
     meet(*widths, f"rows of {widths[0]} and {widths[1]} components have no distance")
-    direct = direct_distances(x1, x2, p)
+    # distances of all pairs of rows by the defining formula: vector FLOPs
+    batch = broadcast(x1.shape[:-2], x2.shape[:-2])
+    out, norm = x1.like((*batch, x1.shape[-2], x2.shape[-2])), norm_of(p)
+    components = out.numel * x1.shape[-1]
+    functions = norm.functions * components + norm.roots * out.numel
+    direct = Estimate((out,), 0, norm.vector * components, functions, reads=(x1, x2))
     many = compare(">", dim_max(x1.shape[-2], x2.shape[-2]), 25)
     use_product = 0 if p != 2 or compute_mode == 2 else 1 if compute_mode == 1 else many
     product = euclidean_dist(x1, x2)

@@ -198,14 +198,12 @@ def differentiate(work: Work, *parameters: str) -> Callable[[ForwardCall], Estim
         found: dict[str, Gradient | None] = {}
         for name, formula in zip(names, work.formulas, strict=False):
             gradient = formula and gradient_of(formula, numbers)
-            found[name] = gradient and gradient._replace(reads=_renamed(gradient.reads, letters))
+            found[name] = gradient and gradient._replace(
+                reads=" ".join(letters.get(name, name) for name in gradient.reads.split())
+            )
         return gradients_of(call, found)
 
     return priced
-
-
-def _renamed(reads: str, names: Mapping[str, str]) -> str:
-    return " ".join(names.get(name, name) for name in reads.split())
 
 
 def gradients_of(call: ForwardCall, gradients: Mapping[str, Gradient | None]) -> Estimate:

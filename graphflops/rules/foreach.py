@@ -41,8 +41,8 @@ def _written(estimate: Estimate) -> tuple[TensorType | Dim | None, ...]:
     return tuple(x for x in estimate.out if isinstance(x, TensorType))
 
 
-def for_each(single: str, *operands: Item, **named: Item) -> Estimate:
-    """Applies the single operator's rule to each item of the list operands."""
+def itemwise(*operands: Item, single: str, **named: Item) -> Estimate:
+    """The single operator's rule applied to each item."""
     found = find(single)
     if found is None:
         raise RuleError(f"operator {single} has no rule to apply to each item")
@@ -57,11 +57,6 @@ def for_each(single: str, *operands: Item, **named: Item) -> Estimate:
         return found.price(single, *(item(x, place) for x in operands), **keywords)
 
     return together([of_item(place) for place in range(*lengths)])
-
-
-def itemwise(*operands: Item, single: str, **named: Item) -> Estimate:
-    """The single operator's rule applied to each item."""
-    return for_each(single, *operands, **named)
 
 
 for name in ITEMWISE.split():
@@ -79,7 +74,7 @@ def foreach_copy(targets: Tensors, sources: Tensors) -> Estimate:
 
 def foreach_scaled(a: Tensors, b: Tensors, c: Tensors, value: Item = 1, *, single: str) -> Estimate:
     """Addcmul or addcdiv for each item; the scale is shared, one per item, or a tensor of all."""
-    return for_each(single, a, b, c, value=value)
+    return itemwise(a, b, c, single=single, value=value)
 
 
 for name in ("addcmul", "addcdiv"):
@@ -88,7 +83,7 @@ for name in ("addcmul", "addcdiv"):
 
 def foreach_norm(a: Tensors, ord: Value = 2, dtype: Value = None, *, single: str) -> Estimate:
     """The vector norm, or the sum of powers, of each item."""
-    return for_each(single, a, ord, dtype=dtype)
+    return itemwise(a, ord, single=single, dtype=dtype)
 
 
 rule("aten._foreach_norm").derived(foreach_norm, single="aten.linalg_vector_norm")

@@ -15,7 +15,7 @@ from graphflops.cost import Estimate
 from graphflops.dims import Dim, at_least, floor_div, prod, same, total
 from graphflops.rules.elementwise import DEFAULT_FLOAT, complex_of, float_result, real_of
 from graphflops.rules.lapack import n_log_n
-from graphflops.rules.registry import require, rule
+from graphflops.rules.registry import ForwardCall, backward, require, rule
 from graphflops.rules.shapes import axes, replaced
 from graphflops.tensor import DType, TensorType
 
@@ -179,11 +179,19 @@ def along(kind: str, default: int | tuple[int, ...] | None) -> Callable[..., Est
     return fft
 
 
+def gradient(call: ForwardCall) -> Estimate:
+    """The transform the other way, which is as much work and reads nothing of the forward."""
+    x, own = call.arguments["x"], call.estimate
+    return Estimate((x.like(),), vector_flops=own.vector_flops, reads=(call.out.like(),))
+
+
+backward("aten._fft_c2c", "aten._fft_c2r", "aten._fft_r2c")(gradient)
+
 for _names, _kind in ((("fft", "ifft"), "c2c"), (("rfft", "ihfft"), "r2c"), (("irfft", "hfft"), "c2r")):
     for _name in _names:
-        rule(f"aten.fft_{_name}")(along(_kind, -1))
-        rule(f"aten.fft_{_name}2")(along(_kind, (-2, -1)))
-        rule(f"aten.fft_{_name}n")(along(_kind, None))
+        for _rank, _axes in (("", -1), ("2", (-2, -1)), ("n", None)):
+            rule(f"aten.fft_{_name}{_rank}")(along(_kind, _axes))
+            backward(f"aten.fft_{_name}{_rank}")(gradient)
 
 
 @rule("aten.fft_fftshift", "aten.fft_ifftshift")

@@ -55,7 +55,15 @@ def indexed_shape(x: TensorType, indices: Indices) -> Shape:
     """
     slots = [slot for index in indices for slot in _slots(index)]
     require(len(slots) <= x.rank, f"{len(slots)} indices are too many for {shown(x.shape)}")
-    _check_masks(x, indices)
+    place = 0
+    for index in indices:
+        width = 1
+        if index is not None and _is_mask(index):
+            width = index.rank
+            own = x.shape[place : place + width]
+            same = not any(map(differ, own, index.shape))
+            require(same, f"a mask of shape {shown(index.shape)} does not fit axes of {shown(own)}")
+        place += width
     places = [place for place, slot in enumerate(slots) if slot is not None]
     if not places:
         return x.shape
@@ -75,18 +83,6 @@ def _slots(index: TensorType | None) -> list[Shape | None]:
     if index is None:
         return [None]
     return [(data_dependent("nonzero"),)] * index.rank if _is_mask(index) else [index.shape]
-
-
-def _check_masks(x: TensorType, indices: Indices) -> None:
-    place = 0
-    for index in indices:
-        width = 1
-        if index is not None and _is_mask(index):
-            width = index.rank
-            own = x.shape[place : place + width]
-            same = not any(map(differ, own, index.shape))
-            require(same, f"a mask of shape {shown(index.shape)} does not fit axes of {shown(own)}")
-        place += width
 
 
 @rule("aten.index", "aten._unsafe_index")
@@ -263,7 +259,6 @@ def gathered(call: ForwardCall, kept: bool) -> Estimate:
 
 
 def _where(call: ForwardCall) -> tuple[TensorType, ...]:
-    """The index tensors of a call."""
     named = [call.arguments[name] for name in ("index", "indices") if name in call.arguments]
     return tensors_of(index for given in named for index in (given if isinstance(given, tuple) else (given,)))
 

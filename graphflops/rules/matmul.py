@@ -213,7 +213,13 @@ def _groups(offs: TensorType | None) -> Dim:
 def multi_dot(matrices: Tensors) -> Estimate:
     """The cheapest order of multiplying the chain, as executed; the ends may be vectors."""
     first, last = matrices[0], matrices[-1]
-    matrix = flops_of(cheapest_chain(_chain(matrices)), first.dtype)
+    # rows of the first matrix, then columns of each
+    shapes = [x.shape for x in matrices]
+    shapes[0] = (1, *shapes[0]) if matrices[0].rank == 1 else shapes[0]
+    shapes[-1] = (*shapes[-1], 1) if len(shapes) > 1 and matrices[-1].rank == 1 else shapes[-1]
+    for (_, columns), (rows, _) in pairwise(shapes):
+        meet(columns, rows, f"inner dimensions differ: {columns} and {rows}")
+    matrix = flops_of(cheapest_chain([shapes[0][0], *(columns for _, columns in shapes)]), first.dtype)
     out = first.like(first.shape[:-1] * (first.rank > 1) + last.shape[1:] * (last.rank > 1))
     return Estimate((out,), matrix, reads=matrices, matrix_dtype=first.dtype)
 
@@ -224,16 +230,6 @@ def multi_dot_backward(call: ForwardCall) -> Estimate:
     wanted = tuple(x.like() for x in call.arguments["matrices"] if x.requires_grad)
     times = min(len(wanted), 2)
     return Estimate(wanted, times * call.estimate.matrix_flops, reads=(call.out, *call.arguments["matrices"]))
-
-
-def _chain(matrices: Tensors) -> list[Dim]:
-    """Rows of the first matrix, then columns of each."""
-    shapes = [x.shape for x in matrices]
-    shapes[0] = (1, *shapes[0]) if matrices[0].rank == 1 else shapes[0]
-    shapes[-1] = (*shapes[-1], 1) if len(shapes) > 1 and matrices[-1].rank == 1 else shapes[-1]
-    for (_, columns), (rows, _) in pairwise(shapes):
-        meet(columns, rows, f"inner dimensions differ: {columns} and {rows}")
-    return [shapes[0][0], *(columns for _, columns in shapes)]
 
 
 def cheapest_chain(sizes: Sequence[Dim]) -> Dim:

@@ -33,6 +33,7 @@ class Cell:
     combining, combining_back: operations besides the activations and the biases, forward and backward.
     transcendentals_back: functions that the backward pass evaluates again.
     kept: values per hidden unit and row that the backward pass reads besides the result.
+    around: the same of a single step: both products, and what is made of them.
     """
 
     gates: int
@@ -41,6 +42,7 @@ class Cell:
     combining_back: int = 0
     transcendentals_back: int = 0
     kept: int = 0
+    around: int = 0
 
     @property
     def vector(self) -> int:
@@ -65,10 +67,12 @@ RELU = Cell(gates=1, activations=(WORK["relu"],), combining=1)
 # i, f, o = sigmoid, g = tanh, each of a sum, 4; c' = f * c + i * g, 3; h' = o * tanh(c'), 1. Backward: do and the
 # gradient of tanh(c') are products, whose sum with dc is dc', 3; di, df, dg and dc are products, 4; tanh(c') is
 # evaluated again. Kept: the gates and c'.
-LSTM = Cell(4, (_SIGMOID,) * 3 + (_TANH,) * 2, 4 + 3 + 1, 3 + 4, transcendentals_back=1, kept=4 + 1)
+LSTM = Cell(
+    4, (_SIGMOID,) * 3 + (_TANH,) * 2, 4 + 3 + 1, 3 + 4, transcendentals_back=1, kept=4 + 1, around=4 + 4 + 4
+)
 # r, z = sigmoid and n = tanh(in + r * hn), 3 sums and a product; h' = (h - n) * z + n, 3. Backward: dn 2, dz 1, dr 1,
 # dhn 1, dh 1. Kept: the gates and hn.
-GRU = Cell(3, (_SIGMOID,) * 2 + (_TANH,), 3 + 1 + 3, 2 + 1 + 1 + 1 + 1, kept=3 + 1)
+GRU = Cell(3, (_SIGMOID,) * 2 + (_TANH,), 3 + 1 + 3, 2 + 1 + 1 + 1 + 1, kept=3 + 1, around=3 + 3 + 5)
 KINDS = {"rnn_relu": RELU, "rnn_tanh": TANH, "lstm": LSTM, "gru": GRU}
 
 
@@ -271,11 +275,12 @@ def _register_step(name: str, cell: Cell) -> None:
         x, w_ih, w_hh = given["x"], given["w_ih"], given["w_hh"]
         rows = prod(x.shape[:-1])
         multiply_adds = w_ih.numel * len(wants & {"x", "w_ih"}) + w_hh.numel * len(wants & {"hx", "w_hh"})
-        per_row = cell.vector_back * (w_hh.shape[0] // cell.gates)
-        per_row += w_hh.shape[0] if wants & {"b_ih", "b_hh"} else 0
-        functions = rows * cell.transcendentals_back * (w_hh.shape[0] // cell.gates)
+        hidden = w_hh.shape[0] // cell.gates
+        per_row = cell.vector_back * hidden + (w_hh.shape[0] if wants & {"b_ih", "b_hh"} else 0)
+        functions = rows * cell.transcendentals_back * hidden
+        kept = x.like((rows, cell.around * hidden)).nbytes
         work = Estimate((), flops_of(rows * multiply_adds, x.dtype), rows * per_row, functions)
-        return with_gradients(work, call)
+        return with_gradients(work, call).plus(reads=(kept,))
 
 
 for _name, _cell in KINDS.items():

@@ -105,21 +105,18 @@ def kept_by_onnx_slice(length: Dim, start: Dim, end: Dim, step: int) -> Dim:
         return -floor_div(start - end, step)
     if step > 0:
         last = clamped(end, length, 0, length)
-        behind = _behind(start, length)
+        # how many positions lie at or behind the start of a slice
+        if isinstance(start, int) and abs(start) >= _BEYOND:
+            behind = length if start < 0 else 0
+        else:
+            counted = if_negative(start, -start, length - start)
+            behind = larger(smaller(counted, length), 0)
         span = behind if last is length or last == length else last - (length - behind)
     else:
         last = -1 if end in _LARGEST else clamped(end, length, -1, length - 1)
         span = clamped(start, length, 0, length - 1) - last
     kept = larger(-floor_div(-span, abs(step)), 0)
     return kept if step > 0 else where(1 if is_at_least(length, 1) else compare(">", length, 0), kept, 0)
-
-
-def _behind(start: Dim, length: Dim) -> Dim:
-    """How many positions lie at or behind the start of a slice."""
-    if isinstance(start, int) and abs(start) >= _BEYOND:
-        return length if start < 0 else 0
-    counted = if_negative(start, -start, length - start)
-    return larger(smaller(counted, length), 0)
 
 
 def clamped(bound: Dim, length: Dim, lowest: Dim, highest: Dim) -> Dim:

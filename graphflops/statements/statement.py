@@ -354,7 +354,6 @@ def _assumed(
     own: _Priced, priced: Sequence[_Priced], batch: int | None, hours: Interval | None, energy: Interval | None,
     device: Device | None, mfu: float | None,
 ) -> Iterator[str]:  # fmt: skip
-    """All that was assumed."""
     for one in priced:
         yield from _of_stage(one)
     share = percent(own.figures.vector, sum(own.figures.executed.values())) or "an unknown number of"

@@ -164,7 +164,8 @@ class _Modules:
             if key in seen or (turn is not None and turn is before) or (maker == user and before is None):
                 continue
             seen.add(key)
-            if turn is not None and before is not None and _in_other_turns(before, turn):
+            repeats = {} if turn is None or before is None else before.repeats
+            if turn is not None and any(turn.repeats.get(one, at) != at for one, at in repeats.items()):
                 passed.setdefault(maker, []).append(use)
             else:
                 summed.setdefault((maker, user, use.type), []).append(use)
@@ -178,10 +179,6 @@ class _Modules:
                 sums |= self.measures.tensor(typed) | self.measures.amount("bytes", typed.nbytes * len(uses))
             weight = self.calls.nodes[uses[0].maker]["kind"] == "weight"
             self.graph.add_edge(maker, user, number, weight=weight, **sums)
-
-
-def _in_other_turns(maker: Turn, user: Turn) -> bool:
-    return any(user.repeats.get(found, turn) != turn for found, turn in maker.repeats.items())
 
 
 def _add_nodes(graph: networkx.MultiDiGraph, report: Report, found: Wiring, measures: Measures) -> None:

@@ -209,9 +209,19 @@ def bottlenecks(graph: networkx.MultiDiGraph) -> Bottlenecks:
         raise ModelError("no result of the program depends on an input")
     found, before, needed = [], 0, set[str]()
     for name in chains[source]:
-        before += _added_flops(graph, name, needed)
+        # FLOPs of the node and of what it needs, but for the nodes already needed, to which they are added
+        waiting, flops = [name], 0
+        while waiting:
+            node = waiting.pop()
+            if node not in needed:
+                needed.add(node)
+                flops += graph.nodes[node].get("flops", 0)
+                waiting += graph.pred[node]
+        before += flops
         if graph.nodes[name]["kind"] == "call" and graph.nodes[name].get("bytes") != 0:
-            found.append(Bottleneck(name, result_bytes(flow, name), before))
+            # bytes of the values of a call that others read, each once; None where one is not known
+            sizes = {data["value"]: data.get("bytes") for _, _, data in flow.out_edges(name, data=True)}
+            found.append(Bottleneck(name, None if None in sizes.values() else sum(sizes.values()), before))
     found.sort(key=lambda one: (one.bytes is None, one.bytes, one.flops))
     beside = tuple([name for name in chains if name != source])
     return Bottlenecks(source, end, tuple(found), beside)
@@ -223,24 +233,6 @@ def data_flow(graph: networkx.MultiDiGraph) -> networkx.MultiDiGraph:
     open_ = networkx.restricted_view(graph, blind, [])
     inputs = [name for name, data in open_.nodes(data=True) if data["kind"] == "input"]
     return part(graph, uses(open_, inputs) - blind)
-
-
-def result_bytes(graph: networkx.MultiDiGraph, call: str) -> int | None:
-    """Bytes of the values of a call that others read, each once; None where one is not known."""
-    sizes = {data["value"]: data.get("bytes") for _, _, data in graph.out_edges(call, data=True)}
-    return None if None in sizes.values() else sum(sizes.values())
-
-
-def _added_flops(graph: networkx.MultiDiGraph, name: str, needed: set[str]) -> int:
-    """FLOPs of the node and of what it needs, but for the nodes already needed, to which they are added."""
-    waiting, flops = [name], 0
-    while waiting:
-        node = waiting.pop()
-        if node not in needed:
-            needed.add(node)
-            flops += graph.nodes[node].get("flops", 0)
-            waiting += graph.pred[node]
-    return flops
 
 
 def _dominators(flow: networkx.MultiDiGraph, source: str, end: str) -> list[str]:

@@ -175,7 +175,7 @@ def variant_of(kernel: Kernel) -> str:
         case Product() as sizes:
             return f"{sizes.layout}.alone" if kernel.is_alone else product_kind(sizes, bytes_of(kernel.dtype))
         case Convolution() as sizes:
-            return f"{convolution_kind(sizes)}.{sizes.phase}"
+            return f"{convolution_kind(sizes, bytes_of(kernel.dtype))}.{sizes.phase}"
         case Attention() as sizes:
             phase = "decoding" if sizes.queries == 1 else sizes.phase
             return ".".join(filter(None, (sizes.kernel, kernel.variant, phase)))

@@ -184,6 +184,7 @@ class Launcher:
         if host is None:
             kept = records and call.gradient is not None
             host = forward_seconds(self.costs, operator, kernels or (), records=kept)
+            host += len(operands) * self.costs.get(f"forward.{operator.name}.tensor", 0.0)
             if not any(isinstance(value, TensorType) for value in (*operands, *call.estimate.out)):
                 host = 0.0  # Python's arithmetic
             if operator.is_exchange and call.estimate.alias:
@@ -194,6 +195,8 @@ class Launcher:
             host = len(kernels or ()) * self.costs["forward.inside"]
         if site.is_late:  # without the tensor that waits where it is read
             host = self.costs["forward.plain_collective"]
+        if site.is_on_host:
+            host = len(operands) * self.costs["optimizer.tensor"]
         is_waiting = waits(operator, operands) or (site.moved is not None and site.moved.waits)
         return _Called(kernels, host, not site.is_on_host and is_waiting)
 

@@ -8,6 +8,7 @@ from math import exp
 from typing import Literal, NamedTuple
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from graphflops.attention.attention_use import AttentionUse
 from graphflops.attention.kernel import last_refusal, preferred
@@ -73,6 +74,8 @@ def predict(kernel: Kernel, device: Device) -> Time:
         return Time(found, found / _RECURRENCE, found * _RECURRENCE, "latency")
     if isinstance(kernel.sizes, Exchange):
         return _exchange(kernel, kernel.sizes, device)
+    if isinstance(kernel.sizes, Product) and kernel.sizes.n == 1 < kernel.sizes.m:
+        kernel = replace(kernel, sizes=predict_products.of_row(kernel.sizes))
     if kernel.family == "transfer":
         return _transfer(kernel, device)
     is_own = kernel.variant == DIRECT  # without matrix units, where filters are long
@@ -203,7 +206,7 @@ def _variants(kernel: Kernel) -> tuple[tuple[str, ...], ...]:
         case Convolution() as sizes:
             if _is_direct(kernel):
                 return ((DIRECT, sizes.phase), (DIRECT,))
-            kind = predict_products.convolution_kind(sizes)
+            kind = predict_products.convolution_kind(sizes, bytes_of(kernel.dtype))
             kinds = (kind, kind.split("_")[0], "dense")[: 2 if kind.startswith("depthwise") else 3]
             own = ((kernel.variant,),) if kernel.variant in (SCALAR, TILED) else ()
             return (*own, *[parts for each in kinds for parts in ((each, sizes.phase), (each,))])

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from graphflops.devices import Device
 from graphflops.kernels.convolution import up
 from graphflops.kernels.cudnn import STREAMS
-from graphflops.kernels.kernel import DIRECT, Convolution, Kernel, Product, Rows
+from graphflops.kernels.kernel import DIRECT, Convolution, Kernel, Layout, Product, Rows
 from graphflops.time import bandwidth
 from graphflops.time.bandwidth import Rates, Times
 
@@ -109,6 +109,12 @@ def _way(problem: Problem, rates: Rates, device: Device, cut: _Cut, work: float,
     return float(found)
 
 
+def of_row(sizes: Product) -> Product:
+    """A matrix times a column as what it is for cuBLAS: a row times the matrix, which lies the other way round."""
+    layout: Layout = "tn" if sizes.layout in ("tn", "nn") else "nn"
+    return Product(1, sizes.m, sizes.k, sizes.batch, layout)
+
+
 def product_kind(sizes: Product, width: float) -> str:
     """What tells products apart: few rows, which take as long as the other matrix takes to read, have kernels of their own.
 
@@ -195,7 +201,7 @@ def of_convolution(sizes: Convolution, width: float, peak: float, moved: int) ->
     return Problem(m, max(n, 1), max(k, 1), batch, width, alignment, moved, peak, turns, recent, is_whole)
 
 
-def convolution_kind(sizes: Convolution) -> str:
+def convolution_kind(sizes: Convolution, width: float = _NARROW) -> str:
     """What tells convolutions apart: few or uneven channels, one channel a group and several groups have slower kernels."""
     last = "_last" if sizes.channels_last else ""
     if sizes.groups > 1:
@@ -205,7 +211,9 @@ def convolution_kind(sizes: Convolution) -> str:
         if sizes.is_looped:
             return "looped_long"
         return "grouped"
-    if sizes.channels % 8:
+    # Tensor cores load 16 bytes of each position; fewer channels than eight are padded all the same.
+    is_wide = width > _NARROW and sizes.channels > _CHANNELS_ALIGNED
+    if sizes.channels % (_CHANNELS_ALIGNED // 2 if is_wide else _CHANNELS_ALIGNED):
         if _is_pointwise(sizes):
             return "pointwise_unaligned"
         return f"{'patches' if sizes.is_patches else 'stem'}{last}"

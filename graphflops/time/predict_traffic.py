@@ -13,6 +13,7 @@ from graphflops.devices.device import platform_of
 from graphflops.execution.strides import size_hint
 from graphflops.kernels.beside import sharing_blocks, threads_of_block
 from graphflops.kernels.choices import limits
+from graphflops.kernels.convolution import power_of_two
 from graphflops.kernels.kernel import Chunks, Convolution, Kernel, Rows, Strided, Windows
 from graphflops.kernels.moved import PAIRS
 from graphflops.time import bandwidth
@@ -39,6 +40,7 @@ _FEW_ELEMENTS = 256
 _SHORTEST = 0.5  # of the floor, where there is one element
 # Few elements with a conversion: a thread loads up to four one after the other, each for a share of the floor.
 _ONE_WAVE, _THREADS, _IN_TURN, _FIRST_TURN, _FURTHER_TURN = 4096, 128, 4, 0.7, 0.29
+_OF_WARP = 1024  # elements of a row that a warp takes as a power of two of them (PersistentSoftmax.cuh)
 _LONGEST = 4096  # elements of a row that one block adds up
 _UNLIMITED = 1e6  # of a multiprocessor and cycle, where a device has no constant
 
@@ -68,10 +70,12 @@ def seconds(kernel: Kernel, width: float, rates: Rates, device: Device) -> Times
         taps = sizes.filters * prod(sizes.filter)  # of filters, a block for each
         work += 0.0 if "position" in rates else taps / cores * rates.get("row", 0.0) * 1e-9
     beside = 0.0
-    if kernel.variant in _LATENCY_BESIDE:
-        # The memory answers half as fast as the cache.
+    is_scan = kernel.family == "scan" and kernel.variant == "outer"
+    if is_scan or kernel.variant in _LATENCY_BESIDE:
+        # The memory answers half as fast as the cache; where each load waits for the sum before, a third as fast.
         nearby = _TENSORS_AROUND * (kernel.written_bytes or kernel.read_bytes)
-        beside, wait = (wait * (2 - bandwidth.cached(nearby, device) / max(nearby, 1)), 0.0)
+        missed = 1 - bandwidth.cached(nearby, device) / max(nearby, 1)
+        beside, wait = wait * (1 + missed * (2 if is_scan else 1)), 0.0
     longest = sum(limit**_MIX for limit in (traffic, elements, work, rows, beside)) ** (1 / _MIX)
     return _floor(kernel, rates) + longest + wait, max(elements, work, rows, wait, beside), traffic
 
@@ -126,6 +130,8 @@ def _elements(kernel: Kernel, width: float, rates: Rates) -> float:
         case Strided(count, axes, tensors, waste, has_casts):
             each += (axes - 1) * rates.get("axis", 0.0) + (tensors - 2) * rates.get("tensor", 0.0)
             return count * (each + waste * rates.get("waste", 0.0) + has_casts * rates.get("cast", 0.0))
+        case Rows(rows, columns) if "padded" in rates and columns <= _OF_WARP:
+            return rows * power_of_two(columns) / rates["padded"]
         case Windows(count, positions):
             return count * (each + positions * rates.get("position", 0.0))
         case Convolution() as sizes if "position" in rates:

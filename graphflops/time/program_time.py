@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import exp, hypot, log, prod, sqrt
 
 from msgspec import Struct, field
@@ -13,7 +13,7 @@ from graphflops.execution.runs import Runs
 from graphflops.kernels.kernel import Kernel
 from graphflops.links.cost import described, network_of
 from graphflops.passes.program import PricedProgram, ProgramTime
-from graphflops.report import Execution
+from graphflops.report import Execution, Row
 from graphflops.report.call_time import CallTime, PhaseTime
 from graphflops.time.launches import Launcher
 from graphflops.time.optimizer import optimizer_launches
@@ -60,8 +60,8 @@ def program_time(
         timer.repeat(program.training.accumulate)
         optimizer, _ = timer.phase(optimizer_launches(program, launcher.sizes, launcher.costs))
         step = timer.whole()
-    both = [(row, rows.get(at), backward_rows.get(at)) for at, row in enumerate(program.main.rows)]
-    timed = tuple([row._replace(time=time, backward_time=back) for row, time, back in both])
+    own = enumerate(program.main.rows)  # the last fields of a row are its times
+    timed = tuple([Row._make((*row[:-2], rows.get(at), backward_rows.get(at))) for at, row in own])
     found = slowdowns(program.attentions, timed, program.values, device)
     times = (forward, backward, optimizer, step)
     network = described(timer.known, network_of(device))
@@ -119,8 +119,10 @@ class _Timer:
         tally, clock = _Tally(), self.clock
         has_exchanges = bool(clock.link.queue)
         exchanges = _Exchanges(rows)
-        for launch in launches:
-            row, kernels, host, times, waits, part, _ = launch
+        launched = [(launch, self._batch(launch.kernels or ())) for launch in launches]
+        apart = iter(() if has_exchanges else self._apart(launched))
+        for launch, batch in launched:
+            row, kernels, _, times, _, part, _ = launch
             if part != "all" or exchanges.due:
                 exchanges.launched(launch)
             if kernels is None:
@@ -129,15 +131,13 @@ class _Timer:
             if not (kernels or clock.is_eager):
                 rows.setdefault(row, _NOTHING)
                 continue
-            batch = self._batch(kernels)
             has_exchanges = has_exchanges or part != "all"
             if has_exchanges:
                 alone = clock.link.alone
                 took, *others = [_run(launch, batch, each) * times for each in self.clocks]
                 tally.exposed += (clock.link.alone - alone) * times
             else:
-                own = batch.kernel_seconds
-                took, *others = [each.run(host, own, waits=waits) * times for each in self.clocks]
+                took, *others = [seconds * times for seconds in next(apart)]
             found = batch.call_time(took, clock.is_eager, self.host, times)
             if batch.collective:
                 found = tally.exchanged(found, batch.collective * times, launch, clock.link.finished)
@@ -146,6 +146,16 @@ class _Timer:
         exchanges.end(clock.link.finished)
         self.tallies.append(tally)
         return tally.phase(self.device), rows
+
+    def _apart(self, launched: Sequence[tuple[Launches, Batch]]) -> Iterable[tuple[float, ...]]:
+        """By how much each launch before the first exchange makes the program longer, on each clock."""
+        end = next((at for at, (launch, _) in enumerate(launched) if launch.part != "all"), len(launched))
+        calls = [
+            (launch.host_seconds, batch.kernel_seconds, launch.waits)
+            for launch, batch in launched[:end]
+            if launch.kernels or (launch.kernels is not None and self.clock.is_eager)
+        ]
+        return zip(*[clock.run_all(calls) for clock in self.clocks], strict=True)
 
     def repeat(self, times: int) -> None:
         """Count the phases so far that often, as micro-steps."""
@@ -280,7 +290,7 @@ class _Tally(Struct):
         """Count a call that runs so often. fast, slow: seconds that it takes beside such a CPU."""
         if time.seconds:
             self.parts.append(time)
-        self.runs[batch] = self.runs.get(batch, 0) + times
+        self.runs[batch] += times
         self.fast += fast
         self.slow += slow
 

@@ -67,12 +67,12 @@ def backward_seconds(costs: Costs, operator: Op, kernels: Sequence[Kernel], para
 
 
 def _launching(costs: Costs, phase: str, operator: Op, kernels: Sequence[Kernel]) -> float:
-    """Of a call that launches kernels: by operator where it has a cost of its own, else by kind, else as any call."""
+    """Of a call that launches kernels: by operator, as it is spelled or by its name, else by kind, else as any call."""
     if recurrent := recurrent_seconds(costs, kernels):
         return recurrent
     if operator.kind == "attention" and all(kernel.family != "attention" for kernel in kernels):
         return len(kernels) * costs[f"{phase}.inside"]  # unfused, by one operator that calls the others
-    names = [f"{phase}.{name}" for name in (operator.name, operator.kind, "call")]
+    names = [f"{phase}.{name}" for name in (operator.word, operator.name, operator.kind, "call")]
     own = next(costs[name] for name in names if name in costs)
     if operator.kind == "foreach":  # one call of the dispatcher, whatever the number of kernels
         return own
@@ -252,26 +252,37 @@ class Clock(Struct):
 
         kernels: seconds of each. waits: whether the CPU goes on when the GPU has done it.
         """
+        (took,) = self.run_all([(host_seconds, kernels, waits)])
+        return took
+
+    def run_all(self, calls: Iterable[tuple[float, Sequence[float], bool]]) -> list[float]:
+        """The same for calls one after the other."""
+        took: list[float] = []
         if self.is_cpu:  # measured kernels hold what the CPU does to start them
-            return max(sum(kernels), host_seconds * self.is_eager) * self.slowness
+            return [max(sum(each), seconds * self.is_eager) * self.slowness for seconds, each, _ in calls]
+        host, gpu, gap, slowness = self.host, self.gpu, self.gap, self.slowness
         if not self.is_eager:
-            before = self.gpu
-            self.gpu += sum([seconds + self.gap for seconds in kernels])
-            return self.gpu - before
-        host, gpu = self.host, self.gpu
-        before = host if host > gpu else gpu  # not `max`: this runs three times a launch
-        host_seconds *= self.slowness
-        if kernels:
-            share = host_seconds / len(kernels)
-            for seconds in kernels:
-                host += share
-                gpu = (gpu if gpu > host else host) + seconds
-        else:
-            host += host_seconds
-        if waits and gpu > host:
-            host = gpu
+            for _, kernels, _ in calls:
+                before = gpu
+                gpu += sum([seconds + gap for seconds in kernels])
+                took.append(gpu - before)
+            self.gpu = gpu
+            return took
+        for host_seconds, kernels, waits in calls:
+            before = host if host > gpu else gpu  # not `max`: this runs three times a launch
+            host_seconds *= slowness
+            if kernels:
+                share = host_seconds / len(kernels)
+                for seconds in kernels:
+                    host += share
+                    gpu = (gpu if gpu > host else host) + seconds
+            else:
+                host += host_seconds
+            if waits and gpu > host:
+                host = gpu
+            took.append((host if host > gpu else gpu) - before)
         self.host, self.gpu = host, gpu
-        return (host if host > gpu else gpu) - before
+        return took
 
     def run_beside(self, host_seconds: float, kernels: Sequence[float], *, fills: bool, waits: bool) -> float:
         """The same while collectives run. fills: whether a kernel holds all multiprocessors, as a product does."""

@@ -16,6 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
 from graphflops import analyze, record
+from graphflops.devices import device
 from graphflops.errors import ModelError, OptionError
 from graphflops.exporters import load
 from tests.capturing import steps
@@ -229,6 +230,10 @@ def test_an_optimizer_counts_its_steps_on_the_cpu() -> None:
     assert asked
     assert all(row.time is not None and row.time.bound == "launch" and not row.time.kernel for row in asked)
     assert any(not row.time.kernel for row in added if row.time is not None)
+    seconds = sum(row.time.seconds for row in asked if row.time is not None)
+    host = device("h200").host
+    assert host is not None
+    assert seconds <= len(asked) * host.seconds["optimizer.tensor"]  # the kernels before them run meanwhile
     fused = analyze(record(lambda: factory(True)), device="h200")
     (counted,) = (row for row in fused.rows if row.op.startswith("aten._foreach_add_"))
     assert counted.time is not None

@@ -126,6 +126,51 @@ def test_numbers_that_python_computed_of_a_size_are_kept(tmp_path: Path) -> None
         )
 
 
+class Named(torch.nn.Module):
+    def forward(self, x, *some, last):
+        if some[1].shape[0] + 2 * last.shape[0] > 12:
+            return x * some[0]
+        return last @ last.T
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_arguments_of_any_number_are_told_apart(tmp_path: Path, strict: bool) -> None:
+    """Strict exports count all arguments in one list."""
+    given = (torch.rand(2), torch.rand(2), torch.rand(3)), {"last": torch.rand(4, 2)}
+    shapes = {"x": {0: AUTO}, "some": ({0: AUTO}, {0: AUTO}), "last": {0: AUTO}}
+    program = torch.export.export(Named(), *given, dynamic_shapes=shapes, strict=strict)
+    if not getattr(program, "_guards_code", None):
+        pytest.skip("torch keeps guards from 2.9 on")
+    run = program.module()
+    for model in forms(program, tmp_path):
+        for rows, is_taken in ((2, True), (3, True), (4, False), (8, False)):
+            if is_taken:
+                analyze(model, dims={"some_1[0]": 5, "last[0]": rows})
+                run(*given[0][:2], torch.rand(5), last=torch.rand(rows, 2))
+                continue
+            with pytest.raises(ModelError, match="which torch checks"):
+                analyze(model, dims={"some_1[0]": 5, "last[0]": rows})
+            with pytest.raises(AssertionError, match="Guard failed"):
+                run(*given[0][:2], torch.rand(5), last=torch.rand(rows, 2))
+
+
+class Rooted(torch.nn.Module):
+    def forward(self, x):
+        kept = int(x.shape[0] * 0.7) + 1
+        return torch.zeros(kept, 4) @ torch.ones(4, 4) * x.shape[0] ** -0.5
+
+
+def test_floats_of_sizes_are_those_of_the_sizes_given(tmp_path: Path) -> None:
+    """What a file records of a float is its value at the example of the export."""
+    program = torch.export.export(Rooted(), (torch.rand(9, 5),), dynamic_shapes=({0: AUTO},), strict=True)
+    run = program.module()
+    for model in forms(program, tmp_path):
+        for rows in (9, 10, 33):
+            report = analyze(model, dims={"x[0]": rows})
+            assert not report.diagnostics
+            assert report.total().matrix_flops == 2 * len(run(torch.rand(rows, 5))) * 4 * 4
+
+
 def test_sweeps_and_saved_reports_are_held_to_them(quarters, tmp_path: Path) -> None:
     saved = tmp_path / "report.json"
     saved.write_bytes(analyze(quarters).to_json())

@@ -70,6 +70,21 @@ def test_tables(tmp_path: Path, module: Any, config: str, fields: dict[str, Any]
         assert [says in text and text.startswith(name) for text in found] == [True] * bool(says)
 
 
+def test_a_weight_that_is_two_inputs(tmp_path: Path) -> None:
+    """torch gives both the one that is stored: two of the three weights are parameters of what it loads."""
+    content = opened(members(Layers, 8))
+    (spec,) = [
+        spec["parameter"]
+        for spec in content["graph_module"]["signature"]["input_specs"]
+        if spec.get("parameter", {}).get("parameter_name") == "second.weight"
+    ]
+    spec["parameter_name"] = "first.weight"
+    files = with_json(members(Layers, 8), content)
+    assert said(tmp_path, files) == ["first.weight is two inputs of the program, p_first_weight too"]
+    signature = torch.export.load(io.BytesIO(archive(files))).graph_signature
+    assert len(set(signature.parameters)) == 2
+
+
 def test_a_row_that_only_the_program_repeats(tmp_path: Path) -> None:
     content = opened(members(Layers, 8))
     graph_of(content)["tensor_values"]["p_second_weight"]["strides"][0] = {"as_int": 0}

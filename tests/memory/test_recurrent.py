@@ -7,6 +7,9 @@ import torch
 from torch import nn
 
 import graphflops
+from tests.memory.one_call import eager
+from tests.one_call import g
+from tests.support import t
 
 UNIT = 16 * 128 * 512  # steps of all sequences, hidden states
 
@@ -67,3 +70,16 @@ def test_forward_and_backward_of_a_gru_with_the_batch_first() -> None:
     step = report.step()
     assert step is not None
     assert step.peak_bytes - x.nbytes == pytest.approx(44_994_516, rel=0.01)
+
+
+@pytest.mark.parametrize(("name", "gates", "around"), [("lstm", 4, 4 + 4 + 4), ("gru", 3, 3 + 3 + 5)])
+def test_a_cell_makes_both_products_and_what_its_gradient_reads(name: str, gates: int, around: int) -> None:
+    """For each row and hidden unit: gates of operand and state, and the kernel's workspace. Autograd keeps all of them."""
+    weights = [(gates * 16, 8), (gates * 16, 16), (gates * 16,), (gates * 16,)]
+    for make, is_kept in ((t, False), (g, True)):
+        state = make(5, 16)
+        given = make(5, 8), (state, make(5, 16)) if name == "lstm" else state
+        execution, call = eager(f"aten.{name}_cell.default", *given, *(make(*shape) for shape in weights))
+        bytes_around = around * 5 * 16 * 4
+        assert execution.forward_bytes(call, 0) == (0 if is_kept else bytes_around)
+        assert execution.saved_bytes(call) == (bytes_around if is_kept else 0)

@@ -28,7 +28,7 @@ def test_an_effect_that_returns_nothing_is_recorded_as_none():
     assert wrapped.out == (None, None)
 
 
-def test_a_product_of_small_integers_may_be_wider_than_they_are():
+def test_a_product_of_small_integers_may_be_oncer_than_they_are():
     a, b = t(4, 8, dtype="int8"), t(8, 2, dtype="int8")
     product = price("higher_order.out_dtype", Opaque("aten.mm.default"), INT32, a, b)
     assert product.out == (t(4, 2, dtype="int32"),)
@@ -136,6 +136,26 @@ def test_what_one_of_several_costs_is_the_most_of_each_quantity_forward_and_back
         assert getattr(report.backward.cost, quantity) == max(
             getattr(one.backward.cost, quantity) for one in alone
         )
+
+
+def test_the_branch_that_a_known_condition_selects_counts_alone():
+    """Three rows are more than two: torch multiplies them by a matrix, fewer by one of twice its size."""
+    torch = pytest.importorskip("torch")
+
+    def once(x):
+        return (x @ torch.ones(8, 8)).sum(1)
+
+    def twice(x):
+        return (x @ torch.ones(8, 16)).sum(1)
+
+    class Branches(torch.nn.Module):
+        def forward(self, x):
+            return torch.cond(x.shape[0] > 2, once, twice, (x,))
+
+    shapes = ({0: torch.export.Dim("rows", min=2)},)
+    program = torch.export.export(Branches(), (torch.ones(4, 8),), dynamic_shapes=shapes)
+    for rows, columns in ((2, 16), (3, 8), (9, 8)):
+        assert analyze(program, dims={"x[0]": rows}).total().matrix_flops == 2 * rows * 8 * columns
 
 
 def test_switch_counts_the_dearest_and_lists_all():

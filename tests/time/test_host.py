@@ -16,6 +16,8 @@ from graphflops.time.schedule import backward_seconds, entering_seconds, forward
 
 COSTS = {
     "forward.call": 10.0,
+    "forward.collective": 60.0,
+    "forward.allreduce_": 12.0,
     "forward.linear": 20.0,
     "forward.product": 30.0,
     "forward.without_kernel": 3.0,
@@ -43,6 +45,8 @@ LSTM = Recurrence(steps=3, batch=2, inputs=8, hidden=8, gates=4, layers=2)
     [
         ("aten.linear.default", 1, False, (), 20),  # by name
         ("aten.mm.default", 1, False, (), 30),  # by kind
+        ("_c10d_functional.all_reduce.default", 1, False, (), 60),
+        ("c10d.allreduce_.default", 1, False, (), 12),  # the same as DDP spells it
         ("aten.relu.default", 1, False, (), 10),  # as any call
         ("aten.relu.default", 3, True, ("timm", "torch"), 10 + 2 * 5 + 4 + 1.5 + 1),
         ("aten.view.default", 0, False, (), 3),

@@ -118,6 +118,12 @@ def test_calls_without_a_rule_are_unknown() -> None:
     assert first.kernels
 
 
+def test_some_calls_cost_more_for_each_tensor() -> None:
+    call = Node("y", "aten.cat.default", ((Ref("x"), Ref("z"), Ref("x")),), (), outputs=("y",))
+    one = launcher(program(call, given={"x": X, "z": X}), **{"forward.cat": 300.0, "forward.cat.tensor": 0.5})
+    assert hosts(one.forward(records=False))[1:] == [300 + 3 * 0.5]
+
+
 def test_arithmetic_of_numbers_is_pythons() -> None:
     calls = (
         Node("n", "aten.sym_size.int", (Ref("x"), 0), (), outputs=("n",)),

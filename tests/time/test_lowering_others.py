@@ -98,7 +98,9 @@ def test_rows_are_added_by_atomic_additions() -> None:
     copy = copied(4 * 80, 4 * 80)
     assert made(forward("aten.index_add.default", x, 0, index, source)) == [copy, added]
     assert made(forward("aten.index_add_.default", x, 0, index, source)) == [added]
-    assert made(forward("aten.scatter.src", x, 0, t(4, 8, dtype="int64"), source)) == [copy, added]
+    each, places = ("scatter", "elements", *added[2:]), t(4, 8, dtype="int64")
+    assert made(forward("aten.scatter.src", x, 0, places, source)) == [copy, each]
+    assert made(forward("aten.scatter_reduce.two", x, 0, places, source, "sum")) == [copy, copy, each]
     columns, places = t(10, 2), t(2, dtype="int64")
     added = ("scatter", "index_add", 0, 2 * 4 * 20, 4 * 20, Strided(20, 1, 2))
     assert made(forward("aten.index_add_.default", x, 1, places, columns)) == [added]

@@ -220,6 +220,20 @@ def test_the_kind_of_a_convolution(sizes: Convolution, kind: str) -> None:
     assert convolution_kind(sizes) == kind
 
 
+def test_four_wide_channels_are_loaded_together() -> None:
+    """16 bytes are 8 channels of 16 bits, 4 of float32; up to 8 are padded."""
+    kinds = [convolution_kind(conv(channels=count, filter=(3, 3)), 4) for count in (4, 12, 14, 16)]
+    assert kinds == ["stem", "dense", "stem", "dense"]
+
+
+@pytest.mark.parametrize(("layout", "turned"), [("tn", "tn"), ("nn", "tn"), ("nt", "nn"), ("tt", "nn")])
+def test_a_column_is_a_row_times_the_other_matrix(layout: Any, turned: Any) -> None:
+    """Rows of the matrix are those of a weight; columns that lie together are those of a row-major matrix."""
+    column, row = product(512, 1, 256, 4, layout), product(512, 1, 256, 4)
+    row = replace(row, sizes=Product(1, 512, 256, 4, turned))
+    assert predict(column, published("h200")) == predict(row, published("h200"))
+
+
 def test_long_filters_are_those_of_64_positions_on_channels_that_are_no_power_of_two() -> None:
     sizes = conv(channels=96, groups=8, filter=(64,))  # 12 channels a group
     assert is_long(sizes)

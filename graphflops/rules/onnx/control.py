@@ -42,7 +42,14 @@ def _picked(condition: Expr | None, a: Value, b: Value, place: int) -> Value:
         return a
     if isinstance(a, TensorType) and isinstance(b, TensorType) and a.dtype == b.dtype:
         if a.rank == b.rank:
-            return _chosen(condition, a, b, place)
+            shape: list[Dim] = []
+            for axis, (one, other) in enumerate(zip(a.shape, b.shape, strict=True)):
+                open_ = unknown(f"branch{place}", axis) if condition is None else where(condition, one, other)
+                shape.append(one if one == other else open_)
+            out, first, second = a.like(shape), known_contents(a), known_contents(b)
+            if condition is None or first is None or second is None or a.shape != b.shape:
+                return out
+            return filled(out, lambda at: chosen(condition, first.at(at), second.at(at)))
         taken = None if condition is None else _usually(condition)
         return UnknownType(a.dtype) if taken is None else a if taken else b
     if isinstance(a, SequenceType) and isinstance(b, SequenceType):
@@ -51,17 +58,6 @@ def _picked(condition: Expr | None, a: Value, b: Value, place: int) -> Value:
     if isinstance(a, OptionalType) and isinstance(b, OptionalType):
         return OptionalType(alike(a.element, b.element))
     return UnknownType()
-
-
-def _chosen(condition: Expr | None, a: TensorType, b: TensorType, place: int) -> TensorType:
-    shape: list[Dim] = []
-    for axis, (one, other) in enumerate(zip(a.shape, b.shape, strict=True)):
-        open_ = unknown(f"branch{place}", axis) if condition is None else where(condition, one, other)
-        shape.append(one if one == other else open_)
-    out, first, second = a.like(shape), known_contents(a), known_contents(b)
-    if condition is None or first is None or second is None or a.shape != b.shape:
-        return out
-    return filled(out, lambda at: chosen(condition, first.at(at), second.at(at)))
 
 
 def _usually(condition: Expr) -> bool | None:
@@ -163,7 +159,9 @@ def sequence_map(x: SequenceType, *others: Value, body: Region) -> Estimate:
         isinstance(v, SequenceType) and not e for v, e in zip(operands, each, strict=True)
     ):
         run = body(*(value.element if isinstance(value, SequenceType) else value for value in operands))
-        out = tuple(SequenceType(_element(value), x.length) for value in run.out)
+        out = tuple(
+            SequenceType(value if isinstance(value, TensorType) else None, x.length) for value in run.out
+        )
         return Estimate(out, writes=(), regions=((run, 0 if x.length is None else x.length),))
     rows = [
         tuple(e[at] if e else v for v, e in zip(operands, each, strict=True))
@@ -172,10 +170,6 @@ def sequence_map(x: SequenceType, *others: Value, body: Region) -> Estimate:
     runs = [body(*row) for row in rows]
     out = tuple(sequence_of(values) for values in zip(*(run.out for run in runs), strict=True))
     return Estimate(out, writes=(), regions=_counted(runs))
-
-
-def _element(value: Value) -> TensorType | None:
-    return value if isinstance(value, TensorType) else None
 
 
 def _counted(runs: Sequence[RegionRun]) -> tuple[tuple[RegionRun, int], ...]:

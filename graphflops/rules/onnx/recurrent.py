@@ -118,15 +118,6 @@ def layer(cell: Cell, of: Operands, layout: int, results: int, outputs: Outputs)
     return estimate.plus(out=chosen(outputs, *out), reads=(of.sequence_lens, of.peepholes))
 
 
-def require_stated(r: TensorType, direction: str, hidden_size: int | None) -> None:
-    """Raises ShapeError where the attributes of a layer contradict its matrix of the state."""
-    require(r.rank == 3, f"a recurrent layer of {r}")
-    directions = 2 if direction == "bidirectional" else 1
-    require(not differ(r.shape[0], directions), f"{r.shape[0]} directions in a layer that runs {direction}")
-    fits = hidden_size is None or not differ(r.shape[2], hidden_size)
-    require(fits, f"a state of {r.shape[2]}, where hidden_size is {hidden_size}")
-
-
 @backward("onnx.RNN", "onnx.GRU", "onnx.LSTM")
 def layer_backward(call: ForwardCall) -> Estimate:
     """Back-propagation through time: each product once for what goes in, once for its matrix."""
@@ -156,7 +147,14 @@ def recurrent(
 ) -> Estimate:
     """Both matrices of all gates once per row of every step, and the cell's formula."""
     cell = cell_of(kind, activations, clip, of.peepholes is not None)
-    require_stated(of.r, direction, hidden_size)
+    # raises ShapeError where the attributes of a layer contradict its matrix of the state
+    require(of.r.rank == 3, f"a recurrent layer of {of.r}")
+    directions = 2 if direction == "bidirectional" else 1
+    require(
+        not differ(of.r.shape[0], directions), f"{of.r.shape[0]} directions in a layer that runs {direction}"
+    )
+    fits = hidden_size is None or not differ(of.r.shape[2], hidden_size)
+    require(fits, f"a state of {of.r.shape[2]}, where hidden_size is {hidden_size}")
     return layer(cell, of, layout, 3 if kind == "LSTM" else 2, outputs)
 
 

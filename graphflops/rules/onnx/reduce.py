@@ -157,7 +157,12 @@ def register(name: str, kind: Reduction) -> None:
         if gone is None:
             return replace(_along_unknown(x, many(axes), keepdims == 1, kind), reads=reads)
         if not gone and noop_with_empty_axes == 1:  # as onnxruntime reads it
-            return _of_nothing(x, kind)
+            # a reduction over no axes: only the operations before and after the sum, maximum or product
+            sums = 2 if kind.evaluated else 1  # the sum, and where it is of exponentials their maximum
+            flops = (kind.each - sums + kind.final) * x.numel
+            functions = (kind.evaluated + kind.evaluated_final) * x.numel
+            same = x.like() if flops or functions else replace(x.like(), value=x.value)
+            return Estimate((same,), vector_flops=flops, transcendentals=functions, reads=(x,))
         work = kind.each, kind.final, kind.evaluated, kind.evaluated_final
         estimate = shared.reduction(x, gone, keepdims == 1, None, *work)
         (out,) = estimate.out
@@ -165,15 +170,6 @@ def register(name: str, kind: Reduction) -> None:
             return replace(estimate, reads=reads)
         places = {axis_of(place, x.rank) for place in gone} if gone else set(range(x.rank))
         return replace(estimate, out=(values.reduced(kind.fold, out, x, places),), reads=reads)
-
-
-def _of_nothing(x: TensorType, kind: Reduction) -> Estimate:
-    """A reduction over no axes: only the operations before and after the sum, maximum or product."""
-    sums = 2 if kind.evaluated else 1  # the sum, and where it is of exponentials their maximum
-    flops = (kind.each - sums + kind.final) * x.numel
-    functions = (kind.evaluated + kind.evaluated_final) * x.numel
-    out = x.like() if flops or functions else replace(x.like(), value=x.value)
-    return Estimate((out,), vector_flops=flops, transcendentals=functions, reads=(x,))
 
 
 def _along_unknown(x: TensorType, count: int | None, keepdims: bool, kind: Reduction) -> Estimate:
@@ -232,21 +228,16 @@ def unique(x: TensorType, *, axis: int | None = None, sorted: int = 1, outputs: 
     inverse = replace(inverse, shape=(inverse.numel,))
     found = literals(x) if axis is None else None
     if found is not None:
-        values, counts = _distinct(values, counts, found, bool(sorted))
+        # the distinct values and how many there are of each, from known contents
+        ordered = bool(sorted)
+        once = list(dict.fromkeys(found))
+        if ordered:
+            once.sort()
+        values, counts = (
+            filled(values.like((len(once),)), lambda at: once[at[0]]),
+            filled(counts.like((len(once),)), lambda at: found.count(once[at[0]])),
+        )
     return Estimate(chosen(outputs, values, counts.like(), inverse, counts), vector_flops=work, reads=(x,))
-
-
-def _distinct(
-    values: TensorType, counts: TensorType, found: tuple[int, ...], ordered: bool
-) -> tuple[TensorType, TensorType]:
-    """The distinct values and how many there are of each, from known contents."""
-    once = list(dict.fromkeys(found))
-    if ordered:
-        once.sort()
-    return (
-        filled(values.like((len(once),)), lambda at: once[at[0]]),
-        filled(counts.like((len(once),)), lambda at: found.count(once[at[0]])),
-    )
 
 
 @rule("onnx.NonMaxSuppression", kind="sort")

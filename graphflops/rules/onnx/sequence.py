@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from graphflops.cost import Estimate, Value, free
-from graphflops.dims import Dim, ceil_div, mod, symbol
+from graphflops.dims import ceil_div, mod, symbol
 from graphflops.rules.onnx.entries import Numbers, onnx_dtype, size, unknown
 from graphflops.rules.onnx.indexing import pieces, split_lengths
 from graphflops.rules.onnx.movement import joined
@@ -144,20 +144,17 @@ def split_to_sequence(x: TensorType, split: Numbers = None, *, axis: int = 0, ke
         starts = range(0, length, step)
         parts = pieces(x, place, [min(step, length - start) for start in starts])
     else:
-        return _many(x, place, step, dropped=split is None and not keepdims)
+        # many pieces, or an unknown number of them: all of one type if they are equally long
+        dropped = split is None and not keepdims
+        length = x.shape[place]
+        even = step is not None and mod(length, step) == 0
+        width = step if even and step is not None else VARIES
+        element = x.like(replaced(x.shape, place) if dropped else replaced(x.shape, place, width))
+        count = None if step is None else ceil_div(length, step)
+        return Estimate((SequenceType(element, count),), reads=(x,), writes=(x,))
     if split is None and not keepdims:
         parts = tuple(same_elements(part, replaced(part.shape, place)) for part in parts)
     return Estimate((sequence_of(parts),), reads=(x,), writes=parts)
-
-
-def _many(x: TensorType, place: int, step: Dim | None, dropped: bool) -> Estimate:
-    """Many pieces, or an unknown number of them: all of one type if they are equally long."""
-    length = x.shape[place]
-    even = step is not None and mod(length, step) == 0
-    width = step if even and step is not None else VARIES
-    element = x.like(replaced(x.shape, place) if dropped else replaced(x.shape, place, width))
-    count = None if step is None else ceil_div(length, step)
-    return Estimate((SequenceType(element, count),), reads=(x,), writes=(x,))
 
 
 @rule("onnx.ConcatFromSequence")
