@@ -237,7 +237,7 @@ def _users(nodes: Sequence[Node], weights: Container[str]) -> dict[str, set[str]
     """Modules whose calls use each weight."""
     users: dict[str, set[str]] = {}
     for node in nodes:
-        for _, name in node.uses():
+        for name in node.reads():
             if name in weights:
                 users.setdefault(name, set()).add(node.module)
     return users

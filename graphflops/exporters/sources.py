@@ -329,9 +329,9 @@ def _owners(inputs: Iterable[Input]) -> dict[str, str]:
 def _with_owners(nodes: Sequence[Node], owners: Mapping[str, str]) -> tuple[Node, ...]:
     found = []
     for node in nodes:
-        graphs = [place for place, argument in enumerate(node.args) if isinstance(argument, Graph)]
-        if graphs:
-            operands = list(flat(node.args[graphs[-1] + 1 :]))
+        if Graph in map(type, node.args):
+            last = max(place for place, argument in enumerate(node.args) if isinstance(argument, Graph))
+            operands = list(flat(node.args[last + 1 :]))
             args = [_placed(x, operands, owners) if isinstance(x, Graph) else x for x in node.args]
             node = replace(node, args=tuple(args))
         found.append(node)
