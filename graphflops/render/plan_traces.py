@@ -86,7 +86,7 @@ def chakra(found: Plan, *, rank: int = 0) -> bytes:
         ("layout", "string", str(step.layout)),
     ]
     axes = {name: size for name, size in place.sizes.items() if size > 1}
-    sent = {event.work.axes for event in own if event.work.axes and event.work.name != "send"}
+    sent = dict.fromkeys(event.work.axes for event in own if event.work.axes and event.work.name != "send")
     along = {each: "+".join(axis for axis in each if axis in axes) for each in sent}
     groups = {place.group(each): Group(name, place.ranks(each)) for each, name in along.items()}
     mesh = Mesh(axes, groups, rank)
