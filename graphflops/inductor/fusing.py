@@ -260,12 +260,15 @@ def realized(ops: Sequence[Op], outputs: Container[str]) -> tuple[list[Op], dict
 def _formula(op: Op, known: Mapping[str, _Formula], inside: Sequence[str]) -> _Formula:
     """How the result of an operator is computed. inside: what it reads that is not stored."""
     own = frozenset([(op.outputs[0], op.instructions), *[(f"{number}", 1) for number in op.numbers]])
+    further = sum(
+        len(parts) - 1 for name, parts in op.parts.items() if name in op.reads and name not in inside
+    )
     if not inside:
-        return _Formula(op.reads, op.parts, op.outer, op.moved, len(op.reads) * op.window, own)
+        return _Formula(op.reads, op.parts, op.outer, op.moved, len(op.reads) * op.window + further, own)
     formulas = [known[name] for name in inside]
     read = (known[name].sources if name in known else (name,) for name in op.reads)
     sources = tuple(dict.fromkeys(chain.from_iterable(read)))
-    further = sum(formula.loads - len(formula.sources) for formula in formulas)
+    further += sum(formula.loads - len(formula.sources) for formula in formulas)
     computed = own.union(*[formula.computed for formula in formulas])
     outer, moved = _of_sources(op, known, "outer"), _of_sources(op, known, "moved")
     return _Formula(sources, _parts(op, known), outer, moved, len(sources) * op.window + further, computed)

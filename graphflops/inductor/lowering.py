@@ -213,6 +213,9 @@ class Lowering:
         calls, inputs = execution.calls, len(graph.graph.inputs)
         self.channels_last = prefers_channels_last(calls, self.values, inputs, training=self.training)
         self.readers: dict[str, list[PricedCall]] = {}
+        self.maker = {
+            name: call.node.name for call in calls for name in call.node.outputs if name is not None
+        }
         for call in execution.calls:
             for name in call.uses:
                 self.readers.setdefault(name, []).append(call)

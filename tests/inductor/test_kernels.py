@@ -94,3 +94,13 @@ def test_parts_of_a_tensor_are_written_where_their_operands_are_read() -> None:
     ]
     outputs = {name for part in parts for name in part.outputs}
     assert [len(kernel) for kernel in stored(*parts, outputs=outputs)] == [2, 2, 2]
+
+
+def test_each_part_that_is_read_of_a_tensor_is_a_load() -> None:
+    """A sum of two parts of one tensor and three others has five loads: it is stored where two kernels read it."""
+    whole = op("pointwise", "sum", "a", "b", "c", "d")
+    parted = op("pointwise", "sum", "a", "b", "c", "d", parts={"a": {"first": 100, "second": 100}})
+    readers = [op("pointwise", "x", "sum"), op("pointwise", "y", "sum")]
+    for summed, expected in ((whole, ["x", "y"]), (parted, ["sum", "x", "y"])):
+        found, _ = realized([summed, *readers], {"x", "y"})
+        assert [each.outputs[0] for each in found] == expected

@@ -113,3 +113,23 @@ def test_sums_into_a_table_are_part_of_what_computes_them() -> None:
     kernels = [[op.adds for op in kernel.members] for kernel in plan.backward.kernels]
     assert kernels == [[False], [True], [False]]
     assert [kind for kind, *_ in made(plan)] == ["pointwise"] * 4
+
+
+class Halves(nn.Module):
+    """What two tensors make, read by its two halves: by slices of it, or by a split."""
+
+    def __init__(self, slices: bool) -> None:
+        super().__init__()
+        self.slices = slices
+
+    def forward(self, a: Any, b: Any, c: Any, d: Any, e: Any) -> Any:
+        x = a * b + c * d + e
+        first, second = (x[:, :8], x[:, 8:]) if self.slices else x.split(8, 1)
+        return torch.cat([second, first], 1)
+
+
+@pytest.mark.parametrize("slices", [False, True])
+def test_what_two_slices_read_is_stored_where_it_is_computed_from_five(slices: bool) -> None:
+    operands = [torch.zeros(4, 16) for _ in range(5)]
+    plan = planned(Halves(slices), *operands, training=False)
+    assert ("add_1" in plan.forward.computed_again) is not slices
