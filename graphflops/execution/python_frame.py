@@ -256,11 +256,9 @@ def module_variables(nodes: Sequence[Node]) -> dict[str, str]:
     found: dict[str, str] = {}
     for stack, modules, module in dict.fromkeys([(n.python_stack, n.module_stack, n.module) for n in nodes]):
         lines = code_lines(stack, modules)
-        for depth, line in enumerate(lines):
-            if line.file in found:
-                continue
-            inner = lines[depth + 1].module if depth + 1 < len(lines) else module
-            if inner != line.module:
+        inner_modules = [*[line.module for line in lines[1:]], module]
+        for line, inner in zip(lines, inner_modules, strict=False):
+            if inner != line.module and line.file not in found:
                 name = module_variable(line.text, inner.removeprefix(line.module).removeprefix("."))
                 found.update({line.file: name} if name else {})
     return found

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from heapq import nsmallest
 from math import dist, exp, log, log2, prod, sqrt
 from operator import itemgetter, mul
 from typing import NamedTuple
@@ -87,7 +86,7 @@ def interpolated(calibration: Calibration, sizes: Sequence[float]) -> Correction
     columns = _COLUMNS.get(calibration.family, _TRAFFIC)
     place = _scaled(sizes, columns)
     points = _points(calibration, len(sizes))
-    near = nsmallest(_NEAREST, ((dist(place, point), at) for at, (point, _) in enumerate(points)))
+    near = sorted([(dist(place, point), at) for at, (point, _) in enumerate(points)])[:_NEAREST]
     noise = (columns.noise / columns.signal) ** 2
     mean, lower, half = _factored(calibration, len(sizes), tuple(sorted(at for _, at in near)))
     likeness = _halved(lower, [_likeness(distance) for distance, _ in sorted(near, key=itemgetter(1))])
@@ -185,4 +184,5 @@ def variant_of(kernel: Kernel) -> str:
 
 def _likeness(distance: float) -> float:
     """Correlation of two ratios at a distance in such lengths (Matern 3/2)."""
-    return (1 + sqrt(3) * distance) * exp(-sqrt(3) * distance)
+    steps = sqrt(3) * distance
+    return (1 + steps) * exp(-steps)

@@ -137,11 +137,16 @@ class _Timer:
                 took, *others = [_run(launch, batch, each) * times for each in self.clocks]
                 tally.exposed += (clock.link.alone - alone) * times
             else:
-                took, *others = [seconds * times for seconds in next(apart)]
+                took, *others = next(apart) if times == 1 else [each * times for each in next(apart)]
             found = batch.call_time(took, clock.is_eager, self.host, times)
             if batch.collective:
                 found = tally.exchanged(found, batch.collective * times, launch, clock.link.finished)
-            tally.add(found, batch, 0 if part == "wait" else times, *(others or (took, took)))
+            if found.seconds:
+                tally.parts.append(found)
+            tally.runs[batch] += 0 if part == "wait" else times
+            fast, slow = others or (took, took)
+            tally.fast += fast
+            tally.slow += slow
             rows[row] = found if row not in rows else _sum(rows[row], found)
         exchanges.end(clock.link.finished)
         self.tallies.append(tally)
@@ -285,14 +290,6 @@ class _Tally(Struct):
             return time
         self.exposed += seconds
         return time._replace(exposed=seconds, waited=seconds, elapsed=seconds, awaited_at=launch.row)
-
-    def add(self, time: CallTime, batch: Batch, times: int, fast: float, slow: float) -> None:
-        """Count a call that runs so often. fast, slow: seconds that it takes beside such a CPU."""
-        if time.seconds:
-            self.parts.append(time)
-        self.runs[batch] += times
-        self.fast += fast
-        self.slow += slow
 
     def repeat(self, times: int) -> None:
         """Count every call that often."""
