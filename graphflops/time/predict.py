@@ -222,9 +222,9 @@ def _variants(kernel: Kernel) -> tuple[tuple[str, ...], ...]:
         case Product() as sizes:
             kind = predict_products.product_kind(sizes, bytes_of(kernel.dtype))
             few = {"gemv": (("few",), ("skinny",)), "few": (("skinny",),)}.get(kind, ())
-            own = kernel.variant if kernel.variant in (COLUMN, GROUPED) else ""
+            way = kernel.variant if kernel.variant in (COLUMN, GROUPED) else ""
             uneven = predict_products.uneven_kind(sizes, kernel.dtype)
-            first = [(each,) for each in (own, uneven) if each]
+            first = [(each,) for each in (way, uneven) if each]
             layout = "batched" if sizes.batch > 1 else sizes.layout
             return (*first, (kind,), *few, (layout,), ())
         case _:

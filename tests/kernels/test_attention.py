@@ -72,9 +72,17 @@ def test_keys_and_values_that_heads_share_have_one_gradient() -> None:
     ],
 )
 def test_rows_of_a_mask_that_do_not_align(kernel: Any, keys: int, variant: str) -> None:
-    """cuDNN loads four keys of a mask at a time."""
+    """cuDNN loads four keys of a mask at a time; for the efficient kernel rows are filled up to a multiple of 8."""
     given = [g(BATCH, HEADS, rows, WIDTH, dtype="bfloat16") for rows in (QUERIES, keys, keys)]
-    (there,) = forward(SDPA, *given, t(QUERIES, keys, dtype="bfloat16"), kernel=kernel)
+    *filled, there = forward(SDPA, *given, t(QUERIES, keys, dtype="bfloat16"), kernel=kernel)
+    if kernel == "efficient":  # rows of 24 keys
+        sizes = [(each.family, each.read_bytes, each.written_bytes) for each in filled]
+        assert sizes == [
+            ("elementwise", 0, 2 * QUERIES * 24),
+            ("copy", 2 * QUERIES * keys, 2 * QUERIES * keys),
+        ]
+    else:
+        assert not filled
     (back,) = backward(SDPA, *given, t(QUERIES, keys, dtype="bfloat16"), kernel=kernel)
     assert (there.variant, back.variant) == (variant, "masked")
     (there,) = forward(SDPA, *given, kernel=kernel)
