@@ -19,6 +19,7 @@ from torch import fx
 from graphflops.errors import ModelError
 from graphflops.exporters.live_graph import Program, Scope, bound_of
 from graphflops.exporters.sources import with_modules, with_nested_modules
+from graphflops.exporters.subclasses import with_parts
 from graphflops.exporters.types import collect, guards_of
 from graphflops.graph import Graph, Input, InputRole, Origin, Output, OutputRole
 
@@ -114,7 +115,8 @@ def from_exported_program(exported: torch.export.ExportedProgram) -> Graph:
             for spec, value in zip(signature.output_specs, results, strict=True)
         ]
     )
-    inputs, ranges = (*inputs, *scope.constants), exported.range_constraints
+    nodes, inputs = with_parts(nodes, (*inputs, *scope.constants), outputs, scope.types)
+    ranges = exported.range_constraints
     return Graph(
         nodes=with_nested_modules(with_modules(nodes, inputs, outputs), inputs),
         types=scope.types,

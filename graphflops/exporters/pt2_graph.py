@@ -21,6 +21,7 @@ from graphflops.exporters.pt2_values import (
     results,
 )
 from graphflops.exporters.sources import with_modules, with_nested_modules
+from graphflops.exporters.subclasses import with_parts
 from graphflops.exporters.types import collect, guards_of, memory_order, sparse, storage
 from graphflops.graph import Argument, Graph, Input, Node, Note, Opaque, Origin, Output, OutputRole, Ref
 from graphflops.ops import operator
@@ -42,11 +43,12 @@ def graph_of(
     scope = Scope(program, module.graph, 0)
     inputs = scope.inputs(module.signature.input_specs, shared or {})
     nodes = scope.nodes()
+    outputs = tuple([scope.output(spec) for spec in module.signature.output_specs])
+    nodes, inputs = with_parts(nodes, inputs, outputs, scope.types)
     if shared is None:
         from graphflops.exporters.pt2_tables import with_aliases
 
         inputs = with_aliases(inputs, nodes, scope.types)
-    outputs = tuple([scope.output(spec) for spec in module.signature.output_specs])
     ranges = {name: (r.min_val, r.max_val) for name, r in decoded.range_constraints.items()}
     symbols = collect(ranges, program.types.hints, inputs, scope.types, program.types.sizes())
     return Graph(
@@ -95,8 +97,7 @@ class Scope:
         for argument in self.graph.inputs:
             for name in results(argument):
                 if name is not None and name not in self.refs:
-                    entries.append(Input(name, "user"))
-                    self.define(name)
+                    raise FileError(f"input {shown(name)} of the program is not in its signature")
         for entry in entries:
             self.type_input(entry)
         return tuple(entries)

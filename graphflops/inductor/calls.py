@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
+
+from msgspec.structs import replace
 
 from graphflops.dims import Dim, prod
 from graphflops.graph import Graph
@@ -15,11 +17,12 @@ from graphflops.inductor.library_calls import (
     product,
     product_gradient,
 )
-from graphflops.inductor.lowering import GradientLowering, JointGraph, Lowered, Lowering
+from graphflops.inductor.lowering import GradientLowering, JointGraph, Lowered, Lowering, users_of
 from graphflops.inductor.rowwise import (
     attention,
     attention_gradient,
     axis_of,
+    loss,
     normalisation,
     normalisation_gradient,
     softmax,
@@ -30,11 +33,12 @@ from graphflops.passes.program import PricedCall
 from graphflops.tensor import TensorType
 
 # Kinds whose results are computed element by element, and those of them that the partitioner may compute again.
-_AGAIN = frozenset({"elementwise", "comparison", "logic", "cast", "identity", "creation", "gather"})
-_POINTWISE = _AGAIN | {"movement", "random", "resampling", "pooling", "loss", "view"}
+_AGAIN = frozenset({"elementwise", "comparison", "logic", "cast", "identity", "creation", "gather", "view"})
+_OTHERS_AGAIN = ("repeat", "one_hot", "pixel_shuffle", "pixel_unshuffle", "tril", "triu")
+_POINTWISE = _AGAIN | {"movement", "random", "resampling", "pooling", "loss"}
 _WINDOW = "#1"  # an argument by place
 _MOST_JOINED = 8  # tensors that one kernel concatenates (inductor's max_pointwise_cat_inputs)
-_INTERPOLATED = ("linear", "cubic")
+_INTERPOLATED = {"linear": 2, "cubic": 4}  # elements along an axis that each is interpolated from
 _RESAMPLED = 4  # elements that an interpolated one is computed from
 _INTERPOLATING = 40  # instructions for an interpolated element, about
 _MOST_WINDOW = 256  # positions of the window of a pooling that is one pointwise kernel
@@ -84,7 +88,7 @@ class ForwardLowering(Lowering):
     def computed(self, of: Lowered) -> None:
         """Append what computes the results that have memory of their own."""
         operator, estimate = of.call.node.operator, of.call.estimate
-        is_elementwise = operator.kind in _POINTWISE and len(of.made) == 1
+        is_elementwise = (operator.kind in _POINTWISE or operator.name == "one_hot") and len(of.made) == 1
         if estimate.regions or estimate.unknown:
             self.extern(of)
         elif operator.kind in _FORWARD:
@@ -95,7 +99,10 @@ class ForwardLowering(Lowering):
             self.concatenated(of)
         else:
             again = operator.kind in _AGAIN and operator.name != "embedding"
-            more = {"recomputable": again or operator.name == "repeat", "reads_twice": operator.has("gate")}
+            more = {
+                "recomputable": again or operator.name in _OTHERS_AGAIN,
+                "reads_twice": operator.has("gate"),
+            }
             self.add(of, "pointwise", of.made, of.operands, is_random=operator.kind == "random", **more)
 
     def resampling(self, of: Lowered) -> None:
@@ -103,7 +110,7 @@ class ForwardLowering(Lowering):
         call, out = of.call, of.made[0]
         more: dict[str, Any] = {"window": _RESAMPLED, "recomputable": False}
         is_wide = self.typed(out).dtype.bits >= SINGLE
-        if is_wide or not any(word in call.node.op for word in _INTERPOLATED):
+        if is_wide or not places_of_interpolation(call, self.typed(out).rank):
             self.add(of, "pointwise", of.made, of.operands, **more)
             return
         elements = self.elements(of.names[0])
@@ -169,6 +176,11 @@ class ForwardLowering(Lowering):
             self.add(of, "pointwise", {kept: size}, of.operands[:1], **more)
 
 
+def places_of_interpolation(call: PricedCall, rank: int) -> int:
+    """From how many elements each of a linear or cubic interpolation is computed; 0 of others."""
+    return next((taps ** (rank - 2) for word, taps in _INTERPOLATED.items() if word in call.node.op), 0)
+
+
 def _keeps_last(call: PricedCall, x: TensorType, out: TensorType) -> bool:
     """Whether a reduction leaves the last axis as it is."""
     if out.rank == x.rank:
@@ -181,7 +193,7 @@ def _keeps_last(call: PricedCall, x: TensorType, out: TensorType) -> bool:
 _FORWARD: Mapping[str, Callable[[ForwardLowering, Lowered], None]] = {
     "normalisation": normalisation,
     "softmax": softmax,
-    "loss": softmax,
+    "loss": loss,
     "attention": attention,
     "convolution": convolution,
     "product": product,
@@ -214,6 +226,7 @@ class BackwardLowering(GradientLowering):
         self.parameters = {entry.name: first.get(entry.alias_of, entry.name) for entry in stored}
         self.wanted = {entry.name for entry in graph.inputs}
         self.gradient: dict[str, str] = {}
+        self.sums: dict[str, tuple[str, str]] = {}  # by a sum of two gradients of one value, these
         for name in seeds:
             value = self.values.get(name)
             if name not in self.gradient and isinstance(value, TensorType) and value.requires_grad:
@@ -252,8 +265,26 @@ class BackwardLowering(GradientLowering):
         if before is not None:
             both = self.new(name, self.joint.sizes[before])
             self.add(of, "pointwise", (both,), (before, tensor), self.forward.elements(name))
+            self.sums[both] = (tensor, before)
             tensor = both
         self.gradient[name] = tensor
+
+    def add_in_products(self) -> None:
+        """A sum that is the gradient of a matrix: the product that makes a part of it adds the other (post_grad.py)."""
+        ops = self.joint.ops
+        place = {name: index for index, op in enumerate(ops) for name in op.outputs}
+        users = users_of(ops)
+        for name, both in self.gradient.items():
+            parts = (
+                self.sums.get(both, ()) if name in self.wanted and self.forward.typed(name).rank == 2 else ()
+            )
+            for part, other in zip(parts, reversed(parts), strict=True):
+                op = ops[place[part]]
+                if self.forward.is_product(op.node) and op.kind == "extern" and len(users[part]) == 1:
+                    ops[place[both]] = replace(op, outputs=(both,), reads=(*op.reads, other))
+                    ops[place[part]] = replace(op, outputs=(), reads=())
+                    break
+        ops[:] = [op for op in ops if op.outputs]
 
     def compute(self, of: Lowered) -> None:
         """Append what computes the gradients of the operands that need one."""
@@ -322,13 +353,38 @@ class BackwardLowering(GradientLowering):
             zeros = self.new(name, prod(self.forward.typed(name).shape) * FLOAT_BYTES)
             summed = self.new(name, 0)  # the same memory
             self.add(of, "pointwise", (zeros,), (), count, is_alone=True)
-            self.add(of, "pointwise", (summed,), (zeros, *of.incoming, *indices), rows, is_alone=True)
+            self.sum_into(of, summed, [zeros], [*of.incoming, *indices], rows)
             self.add(of, "pointwise", (tensor,), (zeros, summed), count)
+
+    def sum_into(
+        self, of: Lowered, summed: str, tables: Sequence[str], reads: Sequence[str], elements: int
+    ) -> None:
+        """Add so many elements to each of some tables, at places that indices tell."""
+        parts = {table: {summed: elements * FLOAT_BYTES} for table in tables}
+        self.add(of, "pointwise", (summed,), (*tables, *reads), elements, adds=True, parts=parts)
+
+    def resampling(self, of: Lowered) -> None:
+        """Each element adds to all that it was interpolated from: for each place of these a table of zeros, in float32."""
+        places = places_of_interpolation(of.call, self.forward.typed(of.names[0]).rank)
+        if not places:
+            self.pointwise(of)
+            return
+        rows = self.forward.elements(of.call.node.outputs[0])
+        for place, tensor in of.fresh.items():
+            name = of.names[place]
+            count = self.forward.elements(name)
+            zeros = [self.new(name, count * FLOAT_BYTES) for _ in range(places)]
+            summed = self.new(name, 0)  # the same memory
+            for table in zeros:
+                self.add(of, "pointwise", (table,), (), count, is_alone=True)
+            self.sum_into(of, summed, zeros, of.incoming, rows)
+            self.add(of, "pointwise", (tensor,), (*zeros, summed), count)
 
 
 _BACKWARD: Mapping[str, Callable[[BackwardLowering, Lowered], None]] = {
     "product": product_gradient,
     "gather": BackwardLowering.gather,
+    "resampling": BackwardLowering.resampling,
     "convolution": convolution_gradient,
     "attention": attention_gradient,
     "normalisation": normalisation_gradient,

@@ -105,6 +105,7 @@ class _Groups:
         self.maker: dict[str, int] = {}
         self.readers: dict[tuple[str, str], list[int]] = {}  # by tensor and part
         self.first: list[int] = []  # by group, the number of its first operator
+        self.added: set[str] = set()  # tensors that an operator adds to
 
     def found(self, group: int) -> int:
         while self.joined[group] != group:
@@ -117,13 +118,14 @@ class _Groups:
         makers = list(dict.fromkeys(self.found(self.maker[name]) for name in op.reads if name in self.maker))
         deepest = max((self.depth[group] for group in makers), default=0)
         near = [group for group in makers if self.depth[group] == deepest]
-        if not self.fit([*near], op):
+        if not self.added.isdisjoint(op.reads) or not self.fit([*near], op):
             deepest, near = deepest + 1, []
         group = self.new(op, deepest)
         for other in near:
             self.join(other, group)
         self.join_readers(op, group)
         self.maker.update(dict.fromkeys(op.outputs, group))
+        self.added.update(op.outputs if op.adds else ())
 
     def join_readers(self, op: Op, group: int) -> None:
         """Join a group with others of its depth that read the same tensors, or the same parts of them."""
@@ -170,7 +172,7 @@ class _Groups:
                 continue
             names = [name for op in self.members[group] for name in op.outputs]
             found = {self.found(other) for name in names for other in readers.get(name, ())} - {group}
-            if len(found) == 1:
+            if len(found) == 1 and self.added.isdisjoint(names):
                 (other,) = found
                 count = len(self.members[group]) + len(self.members[other])
                 if count <= _MOST_MEMBERS and run_together(self.loops[group], self.loops[other]):
@@ -298,7 +300,7 @@ def _parts(op: Op, known: Mapping[str, _Formula]) -> Parts:
 
 def _is_inlined(op: Op, formula: _Formula, users: Mapping[str, list[Op]], outputs: Container[str]) -> bool:
     """Whether a result is not stored: it is computed wherever it is read."""
-    if op.kind != "pointwise" or op.is_alone or op.is_random or op.part_bytes != 0:
+    if op.kind != "pointwise" or op.is_alone or op.adds or op.is_random or op.part_bytes != 0:
         return False
     readers = [user for name in op.outputs for user in users.get(name, ())]
     if any(name in outputs for name in op.outputs):

@@ -29,9 +29,7 @@ def prefers_channels_last(
     kinds = [_class(*each) for each in found]
     if not any(weight.rank == IMAGE_RANK for _, _, weight in found):
         return False
-    # Nodes of the graph that torch.compile sees, about.
-    operators = [call.node.operator for call in calls]
-    nodes = inputs + sum(_OPS_OF_GATE if op.has("gate") else _OPS.get(op.kind, 1) for op in operators)
+    nodes = inputs + sum(map(_nodes, calls))
     if nodes >= _MOST_OPS * len(found) or "open" in kinds:
         return False
     if training:
@@ -43,10 +41,28 @@ def prefers_channels_last(
     return sum(flops * times[kind] for flops, kind in zip(numbers, kinds, strict=True)) <= sum(numbers)
 
 
+def _nodes(call: PricedCall) -> int:
+    """Nodes of a call in the graph that torch.compile sees, about: none of assertions, and of dropouts in evaluation."""
+    node, operator = call.node, call.node.operator
+    if not node.outputs or (operator.kind == "dropout" and node.arguments().get("training") is False):
+        return 0
+    return _OPS_OF_GATE if operator.has("gate") else _OPS.get(operator.kind, 1)
+
+
 def is_of_images(call: PricedCall, values: Values) -> bool:
     """Whether a convolution has two spatial axes: those of sequences and volumes are never turned."""
     found = image_and_weight(call, values)
     return found is not None and found[1].rank == IMAGE_RANK
+
+
+def is_turned(call: PricedCall, values: Values, *, is_copied: bool) -> bool:
+    """Whether a convolution runs with channels last where its program does.
+
+    is_copied: whether its weight is a copy with channels last, as in the forward of a training step. A single channel lies
+    alike either way; then the weight decides, and else the channels of the result come first.
+    """
+    found = image_and_weight(call, values)
+    return found is not None and found[1].rank == IMAGE_RANK and (is_copied or found[0].shape[1] != 1)
 
 
 def image_and_weight(call: PricedCall, values: Values) -> tuple[TensorType, TensorType] | None:

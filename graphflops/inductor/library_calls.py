@@ -11,6 +11,7 @@ from graphflops.inductor.layout_choice import (
     aligned,
     image_and_weight,
     is_of_images,
+    is_turned,
     padded_columns,
     padded_inner,
     padded_rows,
@@ -32,7 +33,10 @@ def product(low: Lowering, of: Lowered) -> None:
     for place, name in enumerate(of.names):
         if name in copies:
             size, bits = copies[name].nbytes, low.typed(name).dtype.bits
-            reads[place] = low.copied(of, reads[place], size, f"operand {place}", bits, value=name)
+            shared = f"{name} in rows" if low.training else ""  # the partitioner finds what is copied twice
+            reads[place] = low.copied(
+                of, reads[place], size, f"operand {place}", bits, value=name, name=shared
+            )
     of.beside = {f"operand {place}": tensor for place, tensor in enumerate(reads)}
     views, made, size = _reshaped(low, of, reads), out, low.nbytes(out)
     has_bias = call.node.operator.name == "linear" and isinstance(call.node.arguments().get("bias"), Ref)
@@ -138,13 +142,14 @@ def convolution(low: Lowering, of: Lowered) -> None:
     reads = list(of.operands[:2])
     bias = of.operands[2:3] if isinstance(call.node.arguments().get("bias"), Ref) else ()
     workspace: Dim
-    if low.channels_last and is_of_images(call, low.values):
+    is_last = low.channels_last and is_turned(call, low.values, is_copied=low.training)
+    if is_last:
         workspace = _padded_image(low, of)
         for place, (name, use) in enumerate(zip(of.names, ("input", "weight"), strict=False)):
             # Whether it has to be copied to have its channels last.
             shape, is_given = low.typed(name).shape, low.root.get(name, name) not in low.root
-            is_last = not is_given or low.execution.layouts.has_channels_last(name)
-            if not is_last and shape[1] != 1 and any(size != 1 for size in shape[2:]):
+            lies_so = not is_given or low.execution.layouts.has_channels_last(name)
+            if not lies_so and shape[1] != 1 and any(size != 1 for size in shape[2:]):
                 bits = low.typed(name).dtype.bits
                 reads[place] = low.copied(of, reads[place], low.nbytes(name), use, bits, value=name)
     else:
@@ -157,7 +162,9 @@ def convolution(low: Lowering, of: Lowered) -> None:
     made = _without_bias(low, out) if bias else out
     low.add(of, "extern", {made: low.nbytes(out)}, reads, workspace=workspace, allocates=True)
     if bias:
-        low.add(of, "pointwise", (out,), (made, *bias))
+        is_other = low.channels_last and not is_last and is_of_images(call, low.values)
+        moved = frozenset((made,) if is_other else ())
+        low.add(of, "pointwise", (out,), (made, *bias), moved=moved)
     of.beside = {f"operand {place}": tensor for place, tensor in enumerate(reads)}
 
 
@@ -166,8 +173,9 @@ def convolution_gradient(back: GradientLowering, of: Lowered) -> None:
     call, low = of.call, back.forward
     operands = [of.beside.get(f"operand {place}", tensor) for place, tensor in enumerate(of.operands[:2])]
     workspace = back.workspace(of)
-    if not (low.channels_last and is_of_images(call, low.values)):
-        workspace = dim_max(workspace, kernels.backward_bytes(call, low.execution.layouts, False))
+    if not (low.channels_last and is_turned(call, low.values, is_copied=False)):
+        is_other = low.channels_last and is_of_images(call, low.values)
+        workspace = dim_max(workspace, kernels.backward_bytes(call, low.execution.layouts, is_other))
     own = [tensor for place, tensor in of.fresh.items() if place < 2]
     if own:
         back.add(of, "extern", own, (*of.incoming[:1], *operands), workspace=workspace, allocates=True)

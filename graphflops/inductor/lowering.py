@@ -33,7 +33,8 @@ class Op(Record, frozen=True):
     its result. row, node: of the call that it belongs to. workspace: bytes during the operator alone.
     is_gradient: whether it depends on the gradients of the results. recomputable: whether the partitioner may compute it
     again; what it may not is a kernel of its own there, unless is_random: its numbers are random. must_recompute: whether
-    a checkpoint asks to compute it again. is_alone: whether it is a kernel that fuses with nothing. allocates: whether a
+    a checkpoint asks to compute it again. is_alone: whether it is a kernel that fuses with nothing. adds: whether it adds
+    to what it reads at places that indices tell, so that nothing that reads it is part of its kernel. allocates: whether a
     library allocates the results, so that they take no memory that is free. is_over: whether a library writes its result
     over what it reads. is_exchange: whether it is a collective; nothing is written over its result. is_padded: whether a
     product runs with its sizes rounded up to what tensor cores load. part_bytes: how much of its result it writes, where
@@ -62,6 +63,7 @@ class Op(Record, frozen=True):
     must_recompute: bool = False
     is_random: bool = False
     is_alone: bool = False
+    adds: bool = False
     allocates: bool = False
     is_over: bool = False
     is_exchange: bool = False
@@ -257,6 +259,12 @@ class Lowering:
             return False
         return name not in self.root or self.root[name] != name or name in self.of_libraries
 
+    def is_product(self, node: str) -> bool:
+        """Whether a call is a matrix product."""
+        return any(
+            call.node.name == node for call in self.execution.calls if call.node.operator.kind == "product"
+        )
+
     def typed(self, name: str) -> TensorType:
         """The type of a value that is a tensor."""
         return self.execution.layouts.typed(name)
@@ -317,13 +325,24 @@ class Lowering:
         return found
 
     def copied(
-        self, of: Lowered, tensor: str, size: Dim, use: str, bits: int, *, value: str = "", **more: Any
+        self,
+        of: Lowered,
+        tensor: str,
+        size: Dim,
+        use: str,
+        bits: int,
+        *,
+        value: str = "",
+        name: str = "",
+        **more: Any,
     ) -> str:
         """Append a copy of an operand that a library's kernel wants to lie otherwise.
 
-        bits: of an element. value: what is copied, of which the tensor may hold more.
+        bits: of an element. value: what is copied, of which the tensor may hold more. name: of the copy, if others share it.
         """
-        name, elements = f"{of.call.node.name} {use}", self.joint.number(size) * 8 // bits
+        name, elements = name or f"{of.call.node.name} {use}", self.joint.number(size) * 8 // bits
+        if name in self.joint.sizes:
+            return name
         parts = of.parts.get(tensor, {})
         if value in parts:
             more["parts"] = {tensor: {value: parts[value]}}

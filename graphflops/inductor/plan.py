@@ -257,6 +257,7 @@ def _plan(graph: PricedGraph, execution: OnGpu, sizes: Mapping[str, int]) -> Pla
     for one in reversed(lowered):
         if one.call.gradient is not None:
             backward.lower(one)
+    backward.add_in_products()
     found = backward.gradient.items()
     joint.gradients.update((tensor, None) for name, tensor in found if name in backward.wanted)
     saved = Partition(joint).saved()

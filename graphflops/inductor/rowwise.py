@@ -54,18 +54,35 @@ def normalisation(low: Lowering, of: Lowered) -> None:
 
 
 def softmax(low: Lowering, of: Lowered) -> None:
-    """The maximum and the sum of each row, and then the result; of a loss a sum over the rows."""
+    """The maximum and the sum of each row, and then the result."""
+    x, out = low.typed(of.names[0]), low.typed(of.made[0])
+    statistics = _rows_statistics(low, of)
+    size = aligned_bytes(out.shape, out.dtype.bits) or out.nbytes
+    low.add(
+        of, "pointwise", {of.made[0]: size}, (*of.operands[:1], statistics), low.joint.number(prod(x.shape))
+    )
+
+
+def _rows_statistics(low: Lowering, of: Lowered) -> str:
+    """Append the maximum and the sum of each row: the tensor of both."""
     x = low.typed(of.names[0])
-    axis, space = axis_of(of.call, x.rank), low.joint.number(prod(x.shape))
+    axis = axis_of(of.call, x.rank)
     width = 1 if axis is None else x.shape[axis]
     rows = x.numel // width if width != 0 else 0
-    statistics = _statistics(low, of, rows, is_inner=axis == x.rank - 1)
-    if of.call.node.operator.kind == "loss":
-        low.add(of, "reduction", of.made, (*of.operands, statistics), space, kept=1)
-    else:
-        out = low.typed(of.made[0])
-        size = aligned_bytes(out.shape, out.dtype.bits) or out.nbytes
-        low.add(of, "pointwise", {of.made[0]: size}, (*of.operands[:1], statistics), space)
+    return _statistics(low, of, rows, is_inner=axis == x.rank - 1)
+
+
+def loss(low: Lowering, of: Lowered) -> None:
+    """A sum over what is compared; where labels are positions, over the one element that each picks of its row."""
+    x, labels = (low.typed(name) for name in of.names[:2])
+    reads, parts = of.operands, dict(of.parts)
+    if of.call.node.operator.name == "cross_entropy_loss":
+        reads = (*reads, _rows_statistics(low, of))
+    space = low.elements(of.names[0])
+    if labels.rank < x.rank:
+        space = low.elements(of.names[1])
+        parts[of.operands[0]] = {of.made[0]: space * x.dtype.bits // 8}
+    low.add(of, "reduction", of.made, reads, space, kept=low.elements(of.made[0]), parts=parts)
 
 
 def axis_of(call: PricedCall, rank: int) -> int | None:

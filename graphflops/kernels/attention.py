@@ -18,11 +18,11 @@ from graphflops.attention.attention_use import causal_fraction
 from graphflops.attention.kernel import Choice, Operand, Problem, attention_kernel
 from graphflops.dims import Dim, ceil_div, dim_max, dim_min, prod, total
 from graphflops.execution.layouts import Layouts, attention_problem, is_chosen
-from graphflops.execution.strides import is_contiguous
+from graphflops.execution.strides import is_contiguous, row_major
 from graphflops.kernels.call import ConcreteCall, Tensor
 from graphflops.kernels.choices import limits
 from graphflops.kernels.kernel import Attention, AttentionKernel, Kernel, Pass, Product, Rows, Strided
-from graphflops.kernels.moved import copy, elementwise, fill
+from graphflops.kernels.moved import copy, copy_to, elementwise, fill
 from graphflops.kernels.products import Problem as Factors
 from graphflops.passes.program import PricedCall
 from graphflops.tensor import TensorType
@@ -44,8 +44,18 @@ def attention(call: ConcreteCall) -> list[Kernel]:
     for x in operands if kernel == "flash" else ():  # heads are copied among zeros (`pad_last_dim` of ATen)
         if (width := _rounded(x.shape[-1], _FLASH_ALIGNMENT)) != x.shape[-1]:
             filled += [fill(replace(x, shape=(*x.shape[:-1], width))), copy(x)]
-    numbers = mask_numbers(call.operand("mask"), operands[0])
+    mask = call.operand("mask")
+    numbers = mask_numbers(mask, operands[0])
+    if kernel == "efficient" and mask is not None and mask.rank and mask.shape[-1] % _MASK_ALIGNMENT:
+        filled += _padded(mask, operands[0])
     return [*numbers, *filled, _fused(call, operands, kernel, "forward")]
+
+
+def _padded(mask: Tensor, query: Tensor) -> list[Kernel]:
+    """A mask of numbers whose rows are filled up to whole loads (`pad_bias` of ATen)."""
+    rows = (*mask.shape[:-1], _rounded(mask.shape[-1], _MASK_ALIGNMENT))
+    numbers = replace(mask, dtype=query.dtype, bits=query.bits, nbytes=mask.numel * query.bits // 8)
+    return [fill(replace(numbers, shape=rows)), copy_to(replace(numbers, strides=row_major(rows)), numbers)]
 
 
 def attention_backward(call: ConcreteCall) -> list[Kernel]:

@@ -32,12 +32,15 @@ def gathered(call: ConcreteCall, _: Tensor, out: Tensor) -> list[Kernel]:
     each = replace(kernel, sizes=Strided(out.numel, 2, 3), variant=_ELEMENTS)
     name, (table, *indices) = call.operator.name, call.operands
     if name == "index":
-        is_first = len(indices) == 1 and out.shape == (*indices[0].shape, *table.shape[1:])
-        is_whole = is_first and is_contiguous(table.shape[1:], table.strides[1:]) and indices[0].is_contiguous
-        row = prod(table.shape[1:])
-        if is_whole and row * out.bits // 8 % _ALIGNED == 0:
-            return [replace(kernel, sizes=_blocks(indices[0].numel, row, out.bits), variant=name)]
-        return [*_copied_indices(indices), each]
+        index, inside = indices[0], table.shape[1:]
+        is_first = len(indices) == 1 and out.shape == (*index.shape, *inside)
+        if is_first and is_contiguous(inside, table.strides[1:]) and index.is_contiguous:
+            kernel = replace(kernel, sizes=_blocks(index.numel, prod(inside), out.bits), variant=name)
+            return [each if prod(inside) * out.bits // 8 % _ALIGNED else kernel]
+        is_row = (
+            len(indices) == 1 and not is_first and out.rank and out.shape[-1] * out.bits // 8 % _ALIGNED == 0
+        )
+        return [*_copied_indices(indices), kernel if is_row else each]
     if name not in _ROWS or not out.rank or (name == "index_select" and axis_of(call, out.rank)):
         return [kernel]
     copies, is_in_order = _listed(call.operand("index", "indices"))

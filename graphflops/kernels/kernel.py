@@ -36,6 +36,7 @@ Family = Literal[
 # flash is the kernel of torch, flash3 that of the package flash-attn 3, for Hopper.
 AttentionKernel = Literal["flash", "flash3", "efficient", "cudnn", "math"]
 GROUPED = "grouped"  # variant of a product whose rows pick one of several matrices each
+COLUMN = "column"  # of matrices times a column each
 DIRECT = "direct"  # variant of a convolution without matrix units, on tensors as they lie
 SCALAR = "scalar"  # the same of pointwise ones
 TILED = "tiled"  # the same of windows, as a product in tiles

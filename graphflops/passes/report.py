@@ -88,12 +88,7 @@ def report(
     time: ProgramTime = NO_TIME,
 ) -> Report:
     """The report of a program, in a training analysis with its gradients and one optimizer step: built here alone."""
-    graph, main, peak = program.graph, program.main, memory.training
-    by_module: Counter[str] = Counter()
-    by_dtype: Counter[str] = Counter()
-    for target, value in program.typed_inputs("parameter"):
-        by_module[target.rpartition(".")[0]] += _number(value.numel)
-        by_dtype[value.dtype.name] += _number(value.nbytes)
+    graph, main, (by_module, by_dtype) = program.graph, program.main, _weights(program)
     return Report(
         origin=graph.origin,
         symbols=program.symbols,
@@ -105,9 +100,9 @@ def report(
         rows=time.rows or main.rows,
         diagnostics=_diagnostics(program),
         modules=graph.modules,
-        parameter_modules=dict(by_module),
-        parameter_dtypes=dict(by_dtype),
-        backward=None if peak is None else Totals(main.backward, peak.bytes, peak.node, time.backward),
+        parameter_modules=by_module,
+        parameter_dtypes=by_dtype,
+        backward=_gradients(program, memory.training, time.backward),
         optimizer=_update(program, time.optimizer),
         memory=memory.timeline,
         inputs=program.passed,
@@ -126,6 +121,11 @@ def report(
     )
 
 
+def _gradients(program: PricedProgram, peak: Peak | None, time: PhaseTime | None) -> Totals | None:
+    """The backward of a training step; None outside of training."""
+    return None if peak is None else Totals(program.main.backward, peak.bytes, peak.node, time)
+
+
 def _of_some(program: PricedProgram, rows: Sequence[Row]) -> dict[str, Any]:
     """What only the report of an export with guards, or of a recorded step has."""
     guards, step = {"guards": program.graph.guards}, program.graph.step
@@ -141,6 +141,16 @@ def _update(program: PricedProgram, time: PhaseTime | None) -> Totals | None:
     from graphflops.passes.optimizer import trained, update
 
     return Totals(update(program.training, trained(program)).cost, time=time)
+
+
+def _weights(program: PricedProgram) -> tuple[dict[str, int], dict[str, int]]:
+    """Elements of the parameters by module, and their bytes by element type."""
+    by_module: Counter[str] = Counter()
+    by_dtype: Counter[str] = Counter()
+    for target, value in program.typed_inputs("parameter"):
+        by_module[target.rpartition(".")[0]] += _number(value.numel)
+        by_dtype[value.dtype.name] += _number(value.nbytes)
+    return dict(by_module), dict(by_dtype)
 
 
 def _diagnostics(program: PricedProgram) -> tuple[Diagnostic, ...]:

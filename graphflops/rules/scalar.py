@@ -63,10 +63,12 @@ def _sizes(operands: Sequence[Value]) -> list[Dim] | None:
 
 
 def _of_one(a: Value, *, exact: Function, symbolic: Function) -> Estimate:
+    """The function's value."""
     return applied(exact, symbolic, a)
 
 
 def _of_two(a: Value, b: Value, *, exact: Function, symbolic: Function) -> Estimate:
+    """The function's value."""
     return applied(exact, symbolic, a, b)
 
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import compress
 from math import prod
 
 from msgspec.structs import replace
 
 from graphflops.errors import DimError
 from graphflops.execution.fast_path import calls_of_module, is_module
+from graphflops.inductor.calls import places_of_interpolation
 from graphflops.inductor.fusing import Kernel as PlannedKernel
-from graphflops.inductor.layout_choice import aligned, image_and_weight, is_of_images
-from graphflops.inductor.lowering import Op
+from graphflops.inductor.layout_choice import aligned, image_and_weight, is_of_images, is_turned
+from graphflops.inductor.lowering import JointGraph, Op
 from graphflops.inductor.plan import Plan, Plans
 from graphflops.kernels.call import ConcreteCall, OpenSizeError, Sizes
 from graphflops.kernels.kernel import SINGLE, Convolution, Kernel, Product
@@ -123,9 +123,16 @@ class CompiledLauncher(Launcher):
             return kernels[-1:]
         if kind != "convolution":
             return kernels
-        if not (plan.channels_last and is_of_images(call, plan.execution.values)):
-            is_own = [kernel.family not in _WRITTEN and kernel.variant != "strided" for kernel in kernels]
-            return tuple(compress(kernels, is_own))
+        values = plan.execution.values
+        is_copied = plan.backward is not None and not op.is_gradient
+        if not (plan.channels_last and is_turned(call, values, is_copied=is_copied)):
+            own = [each for each in kernels if each.family not in _WRITTEN and each.variant != "strided"]
+            if op.is_gradient and plan.channels_last and is_of_images(call, values):
+                size = self.sizes(
+                    plan.joint.sizes.get(op.reads[0], 0)
+                )  # the gradient, which has its channels last
+                own.insert(0, Kernel("copy", own[0].dtype, 0, 0, size, size, variant="strided"))
+            return tuple(own)
         own = [kernel for kernel in kernels if kernel.family not in (*_WRITTEN, "copy")]
         return tuple([part for kernel in own for part in _image_kernels(kernel)])
 
@@ -167,18 +174,25 @@ def _padded(kernels: Sequence[Kernel]) -> tuple[Kernel, ...]:
     return tuple(found)
 
 
-_LOOP = 2  # time of an element of a loop beside its loads, by that of a load
-_INNER, _INNER_LOAD, _OUTER_LOAD = 5.5, 1.1, 2.2  # the same of an element that is reduced, and of its loads
-_BRANCH = 3  # loads that the choice of an operand, as of a `cat`, takes as long as
-_WINDOW, _GRADIENT_WINDOW = 5, 10  # loads that an element of a window of pooling takes as long as
-_FUNCTION, _GRADIENT_OF_FUNCTION = 4, 7  # loads that a transcendental function takes as long as
-# Channels of an image; loads that writing an element of so few takes as long as.
-_FEW_CHANNELS, _APART = (8, 30)
-_RANDOM = 14  # loads that a random number takes as long as
+# Time of parts of a kernel, by that of a load for each of its elements: of an element beside its loads, and of a load from
+# a tensor with fewer elements. Fitted with the rates of `elementwise.fused` to kernels of 24 programs.
+_LOOP, _NARROW_LOAD = 1.5, 0.75
+_INNER, _INNER_LOAD, _OUTER_LOAD = 4, 0.75, 1.5  # of an element that is reduced, and of its loads
+_LONGEST, _SHORTEST, _AGAIN = (
+    1024,
+    64,
+    8,
+)  # of rows that a block reads once; of reading an element a second time
+_BRANCH = 0.25  # of the choice of an operand, as of a `cat`
+_WINDOW, _GRADIENT_WINDOW = 2.5, 5.5  # of an element of a window of pooling
+_FUNCTION, _GRADIENT_OF_FUNCTION = 2.25, 1.75  # of a transcendental function
+_FEW_CHANNELS, _APART = (8, 20)  # channels of an image; of writing an element of so few
+_RANDOM = 10  # of a random number
+_TURNED, _TURNED_ROWS = 3, 8  # of an element of a tensor that lies across, and where rows of it are reduced
 _WIDE = 64  # elements of a row, above which threads add to different places
-_ADDED = 5  # loads that an addition to memory takes as long as
+_ADDED, _ADDED_APART = 3.5, 42  # of an addition to memory; to places that lie apart
 # The same where few places are added to again and again, at most, and of one place: in float32, and in half precision.
-_CONTENDED, _CONTENDED_HALF = (4_000, 1_000_000), (20_000, 45_000_000)
+_CONTENDED, _CONTENDED_HALF = (2_800, 700_000), (14_000, 32_000_000)
 _COMPUTED = frozenset(
     {"elementwise", "comparison", "logic", "cast", "identity", "movement", "dropout", "random"}
 )
@@ -190,7 +204,7 @@ class Written:
     def __init__(self, plan: Plan, sizes: Sizes) -> None:
         self.plan, self.joint, self.sizes = plan, plan.joint, sizes
         self.calls = {call.node.name: call for call in plan.execution.calls}
-        self.known: dict[tuple[int | str, bool], int] = {}
+        self.known: dict[tuple[int | str, bool], float] = {}
 
     def kernel(self, planned: PlannedKernel, computed_again: Mapping[str, Op]) -> Kernel | None:
         """A kernel that reads what others made, each buffer once, and stores what is read elsewhere; None for open sizes."""
@@ -203,17 +217,23 @@ class Written:
             slow += sum(self._slow(op) for op in _inside(planned, computed_again)) * elements
         except OpenSizeError:
             return None
-        if any(_adds_to_memory(op, self.calls) for op in planned.members):
-            written += read
+        added = [
+            size for op in planned.members if op.adds for part in op.parts.values() for size in part.values()
+        ]
+        written += sum(map(self.sizes, added))
         reductions = [op for op in planned.members if op.kept]
+        across = any(self._lies_across(op, elements) for op in planned.members)
+        slow += across * elements * (_TURNED_ROWS if reductions else _TURNED)
         if reductions:
             is_inner = all(op.is_inner for op in reductions)
+            if is_inner and _reads_again(reductions, planned, elements, self.joint):
+                slow, read = slow + _AGAIN * elements, 2 * read
             return reduction_kernel(elements, loads, read, written, slow=slow, is_inner=is_inner)
         return loop_kernel(elements, loads, read, written, slow=slow)
 
-    def _reads(self, planned: PlannedKernel) -> tuple[int, int]:
-        """How many loads a kernel has for each element, and how many bytes they read."""
-        whole: set[str] = set()
+    def _reads(self, planned: PlannedKernel) -> tuple[float, int]:
+        """Loads of a kernel for each element, and the bytes that they read."""
+        whole: dict[str, Op] = {}
         parts: dict[str, dict[str, int]] = {}
         outside = set(planned.reads)
         for op in planned.members:
@@ -222,16 +242,30 @@ class Written:
                     read = parts.setdefault(name, {})
                     read.update((part, self.sizes(size)) for part, size in op.parts[name].items())
                 else:
-                    whole.add(name)
+                    whole[name] = op
         total = sum(self._bytes(name) for name in whole)
         beside = [(name, read) for name, read in parts.items() if name not in whole]
         total += sum(min(sum(read.values()), self._bytes(name)) for name, read in beside)
-        return len(whole) + sum(len(read) for read in parts.values()), total
+        loads = sum(self._load(name, op) for name, op in whole.items())
+        return loads + sum(len(read) for read in parts.values()), total
+
+    def _load(self, name: str, op: Op) -> float:
+        """What loading from a tensor takes; a number for each channel is the same for a whole image, channels first."""
+        if self._bytes(name) >= op.elements:
+            return 1.0
+        call = self.calls.get(op.node)
+        is_first = call is not None and call.node.operator.is_of_images and not self.plan.channels_last
+        return 0.0 if is_first else _NARROW_LOAD
+
+    def _lies_across(self, op: Op, elements: int) -> bool:
+        """Whether an operator reads a large tensor of which another axis is innermost."""
+        names = op.outer.symmetric_difference(self.joint.turned.intersection(op.reads))
+        return any(self._bytes(name) >= elements for name in names)
 
     def _bytes(self, name: str) -> int:
         return self.sizes(self.joint.inputs.get(name) or self.joint.sizes.get(name, 0))
 
-    def _slow(self, op: Op) -> int:
+    def _slow(self, op: Op) -> float:
         """Loads that the slow instructions of an operator take as long as, for each element."""
         call = self.calls.get(op.node)
         if call is None or op.kind != "pointwise":
@@ -251,7 +285,8 @@ class Written:
             self.known[key] = _slow_gradient(concrete) if op.is_gradient else _slow_result(concrete)
         found = self.known[key]
         if op.is_gradient:
-            return found if call.node.operator.kind != "gather" or _adds_to_memory(op, self.calls) else 0
+            is_sum = call.node.operator.kind in ("gather", "resampling")
+            return found if op.adds or not is_sum else 0
         return found if op.outputs[0] in call.node.outputs else 0
 
 
@@ -268,14 +303,16 @@ def _inside(planned: PlannedKernel, computed_again: Mapping[str, Op]) -> Iterato
             yield op
 
 
-def _adds_to_memory(op: Op, calls: Mapping[str, PricedCall]) -> bool:
-    """Whether an operator adds rows to a table: the gradient of a gather."""
-    call = calls.get(op.node)
-    is_sum = op.is_gradient and op.is_alone and bool(op.reads)
-    return call is not None and is_sum and call.node.operator.kind == "gather"
+def _reads_again(reductions: Sequence[Op], planned: PlannedKernel, elements: int, joint: JointGraph) -> bool:
+    """Whether rows are read to be reduced and again for what is computed with the result: long ones, and scattered ones."""
+    if all(joint.bytes(name) < elements for name in planned.outputs):
+        return False
+    length = elements // max(op.kept for op in reductions)
+    is_scattered = any(name in op.parts for op in reductions for name in op.moved)
+    return length > (_SHORTEST if is_scattered else _LONGEST)
 
 
-def _slow_result(concrete: ConcreteCall) -> int:
+def _slow_result(concrete: ConcreteCall) -> float:
     kind, cost = concrete.operator.kind, concrete.cost
     elements = max(concrete.out.numel if concrete.out else 1, 1)
     if kind == "movement" and len(concrete.operands) > 1:
@@ -287,7 +324,7 @@ def _slow_result(concrete: ConcreteCall) -> int:
     return _FUNCTION * (cost.transcendentals // elements)
 
 
-def _slow_gradient(concrete: ConcreteCall) -> int:
+def _slow_gradient(concrete: ConcreteCall) -> float:
     """Of transcendental functions, of windows, and of additions to a row in memory."""
     kind, cost, gradient = concrete.operator.kind, concrete.backward_cost, concrete.gradient
     if kind == "gather":  # threads that add to one place wait for one another
@@ -297,6 +334,8 @@ def _slow_gradient(concrete: ConcreteCall) -> int:
         in_float = concrete.operator.is_embedding or table.bits >= SINGLE
         most, one = _CONTENDED if in_float else _CONTENDED_HALF
         return max(_ADDED, min(most, one // max(table.numel, 1)))
+    if kind == "resampling":
+        return _ADDED_APART * places_of_interpolation(concrete.call, concrete.operands[0].rank)
     if kind == "pooling":
         x = concrete.operands[0]
         is_global = concrete.out is None or prod(concrete.out.shape[2:]) == 1
@@ -307,16 +346,16 @@ def _slow_gradient(concrete: ConcreteCall) -> int:
     return _GRADIENT_OF_FUNCTION * (cost.transcendentals // elements)
 
 
-def loop_kernel(elements: int, loads: int, read: int, written: int, *, slow: int = 0) -> Kernel:
+def loop_kernel(elements: int, loads: float, read: int, written: int, *, slow: float = 0) -> Kernel:
     """A pointwise kernel. loads: of each element. slow: loads that its slow instructions take as long as."""
-    work = elements * (_LOOP + loads) + slow
+    work = int(elements * (_LOOP + loads) + slow)
     return Kernel("elementwise", "float32", 0, work, read, written, variant="fused")
 
 
 def reduction_kernel(
-    elements: int, loads: int, read: int, written: int, *, slow: int = 0, is_inner: bool = True
+    elements: int, loads: float, read: int, written: int, *, slow: float = 0, is_inner: bool = True
 ) -> Kernel:
     """A kernel that reduces rows; arguments are those of a pointwise one. is_inner: along the innermost axis."""
     each = _INNER + _INNER_LOAD * loads if is_inner else _OUTER_LOAD * loads
     variant = "fused" if is_inner else "fused.outer"
-    return Kernel("reduction", "float32", 0, int(elements * each) + slow, read, written, variant=variant)
+    return Kernel("reduction", "float32", 0, int(elements * each + slow), read, written, variant=variant)

@@ -16,6 +16,7 @@ from graphflops.devices import Device, Host
 from graphflops.devices.device import platform_of
 from graphflops.dims import evaluate
 from graphflops.kernels.kernel import (
+    COLUMN,
     DIRECT,
     GROUPED,
     SCALAR,
@@ -75,7 +76,8 @@ def predict(kernel: Kernel, device: Device) -> Time:
     if isinstance(kernel.sizes, Exchange):
         return _exchange(kernel, kernel.sizes, device)
     if isinstance(kernel.sizes, Product) and kernel.sizes.n == 1 < kernel.sizes.m:
-        kernel = replace(kernel, sizes=predict_products.of_row(kernel.sizes))
+        variant = COLUMN if kernel.sizes.batch > 1 else kernel.variant
+        kernel = replace(kernel, sizes=predict_products.of_row(kernel.sizes), variant=variant)
     if kernel.family == "transfer":
         return _transfer(kernel, device)
     is_own = kernel.variant == DIRECT  # without matrix units, where filters are long
@@ -220,9 +222,9 @@ def _variants(kernel: Kernel) -> tuple[tuple[str, ...], ...]:
         case Product() as sizes:
             kind = predict_products.product_kind(sizes, bytes_of(kernel.dtype))
             few = {"gemv": (("few",), ("skinny",)), "few": (("skinny",),)}.get(kind, ())
-            grouped = GROUPED if kernel.variant == GROUPED else ""
+            own = kernel.variant if kernel.variant in (COLUMN, GROUPED) else ""
             uneven = predict_products.uneven_kind(sizes, kernel.dtype)
-            first = [(each,) for each in (grouped, uneven) if each]
+            first = [(each,) for each in (own, uneven) if each]
             layout = "batched" if sizes.batch > 1 else sizes.layout
             return (*first, (kind,), *few, (layout,), ())
         case _:

@@ -25,7 +25,8 @@ _START_OF_IMAGE = 2  # turns of a warp that starting with the next image takes
 _MIX = 3  # how sharply the longest of several limits decides
 _MIX_OF_CHUNKS = 1.5
 _TILE = limits("cudnn_9", "tiled", "positions", "filters")
-_OWN_KERNELS = ((1, 1), (3, 3), (5, 5))
+# Filters that have kernels of their own, without and with channels innermost.
+_OWN_KERNELS = {False: ((1, 1), (3, 3), (5, 5)), True: ((1, 1), (3, 3))}
 # Kernels whose blocks wait for memory one load after the other, while others of the multiprocessor go on.
 _LATENCY_BESIDE = frozenset(
     {
@@ -76,7 +77,8 @@ def seconds(kernel: Kernel, width: float, rates: Rates, device: Device) -> Times
         nearby = _TENSORS_AROUND * (kernel.written_bytes or kernel.read_bytes)
         missed = 1 - bandwidth.cached(nearby, device) / max(nearby, 1)
         beside, wait = wait * (1 + missed * (2 if is_scan else 1)), 0.0
-    longest = sum(limit**_MIX for limit in (traffic, elements, work, rows, beside)) ** (1 / _MIX)
+    mix = rates.get("mix", _MIX)
+    longest = sum(limit**mix for limit in (traffic, elements, work, rows, beside)) ** (1 / mix)
     return _floor(kernel, rates) + longest + wait, max(elements, work, rows, wait, beside), traffic
 
 
@@ -135,10 +137,14 @@ def _elements(kernel: Kernel, width: float, rates: Rates) -> float:
         case Windows(count, positions):
             return count * (each + positions * rates.get("position", 0.0))
         case Convolution() as sizes if "position" in rates:
-            # Depthwise: a thread for each result. Square filters of 3 and 5 have kernels of their own.
+            # Depthwise: a thread for each result. Some square filters have kernels of their own.
             result = sizes.image if sizes.phase == "input_gradient" else sizes.result
             taps = prod(_inside(*axis) for axis in zip(sizes.image, result, sizes.filter, strict=True))
-            is_own = "own" in rates and len(sizes.filter) == 2 and sizes.filter in _OWN_KERNELS
+            is_own = (
+                "own" in rates
+                and len(sizes.filter) == 2
+                and sizes.filter in _OWN_KERNELS[sizes.channels_last]
+            )
             count = sizes.batch * sizes.channels * prod(result)
             return count * (each + taps * rates["own" if is_own else "position"])
         case _:

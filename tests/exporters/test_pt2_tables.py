@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from graphflops import analyze
+from graphflops.errors import FileError
 from graphflops.exporters.checkpoint import UnreadableError, tensors
 from graphflops.report.contradictions import contradictions
 from tests.fuzz.edit_pt2 import graph_of, meta
@@ -83,6 +84,16 @@ def test_a_weight_that_is_two_inputs(tmp_path: Path) -> None:
     assert said(tmp_path, files) == ["first.weight is two inputs of the program, p_first_weight too"]
     signature = torch.export.load(io.BytesIO(archive(files))).graph_signature
     assert len(set(signature.parameters)) == 2
+
+
+def test_a_weight_that_the_signature_leaves_out(tmp_path: Path) -> None:
+    content = opened(members(Layers, 8))
+    del content["graph_module"]["signature"]["input_specs"][0]
+    (tmp_path / "a.pt2").write_bytes(archive(with_json(members(Layers, 8), content)))
+    with pytest.raises(FileError, match="input p_first_weight of the program is not in its signature"):
+        analyze(tmp_path / "a.pt2")
+    with pytest.raises(Exception, match="does not match number of inputs in the graph signature"):
+        torch.export.load(tmp_path / "a.pt2")
 
 
 def test_a_row_that_only_the_program_repeats(tmp_path: Path) -> None:

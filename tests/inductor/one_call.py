@@ -53,6 +53,7 @@ def _marks(op: Op) -> str:
         "stored": not op.recomputable,
         "allocated": op.allocates,
         "alone": op.is_alone,
+        "adds": op.adds,
         "moments": op.of_moments,
         "padded": op.is_padded,
         "random": op.is_random,

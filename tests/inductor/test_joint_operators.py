@@ -164,7 +164,7 @@ HALF = {"dtype": "bfloat16"}
             [
                 ("pointwise", 2 * 160, 160, 0, "x0 x1", "stored"),
                 ("pointwise", 4 * 800, 800, 0, "", "alone"),
-                ("pointwise", 0, 160, 0, "g3 g1 x1", "alone"),
+                ("pointwise", 0, 160, 0, "g3 g1 x1", "adds"),
                 ("pointwise", 2 * 800, 800, 0, "g3 g4", ""),
             ],
         ),
@@ -214,7 +214,9 @@ HALF = {"dtype": "bfloat16"}
             (g(4, 8, 8, 8), None, False, (2.0, 2.0)),
             [
                 ("pointwise", 4 * 8192, 8192, 0, "x0", "stored, window 4"),
-                ("pointwise", 4 * 2048, 2048, 0, "g1", ""),
+                *[("pointwise", 4 * 2048, 2048, 0, "", "alone")] * 4,  # a table for each of four neighbours
+                ("pointwise", 0, 8192, 0, "g3 g4 g5 g6 g1", "adds"),
+                ("pointwise", 4 * 2048, 2048, 0, "g3 g4 g5 g6 g7", ""),
             ],
         ),
         ("cat", ((g(4, 8), g(4, 6)), 1), [("pointwise", 4 * 56, 56, 0, "x0_0 x0_1", "stored")]),
@@ -223,7 +225,7 @@ HALF = {"dtype": "bfloat16"}
             (g(10, 8), t(10, dtype="int64")),
             [
                 ("reduction", 8 * 10, 80, 10, "x0", ""),
-                ("reduction", 4, 80, 1, "x0 x1 statistics", ""),
+                ("reduction", 4, 10, 1, "x0 x1 statistics", ""),  # of each row one element
                 ("pointwise", 4 * 80, 80, 0, "g1 x0 x1 statistics", ""),
             ],
         ),

@@ -8,9 +8,11 @@ from torch import nn
 
 import graphflops
 from graphflops.analysis import as_graph
-from graphflops.inductor.layout_choice import prefers_channels_last
+from graphflops.inductor.layout_choice import _nodes, prefers_channels_last
 from graphflops.passes.bind import bind
 from graphflops.passes.price import price
+from tests.inductor.one_call import plan_of
+from tests.support import t
 
 
 @pytest.mark.parametrize("training", [False, True])
@@ -36,3 +38,18 @@ def test_the_choice_is_that_of_pytorch(layers, training):
     priced = price(graph, bind(graph, {}, {}))
     calls, values = priced.main.calls, priced.main.values
     assert prefers_channels_last(calls, values, len(graph.inputs), training=training) == expected
+
+
+@pytest.mark.parametrize(
+    ("op", "operands", "nodes"),
+    [
+        ("dropout.default", (t(4, 8), 0.1, False), 0),  # in evaluation nothing is left of it
+        ("dropout.default", (t(4, 8), 0.1, True), 1),
+        ("linear.default", (t(4, 8), t(6, 8)), 4),
+        ("relu.default", (t(4, 8),), 1),
+        ("gelu.default", (t(4, 8),), 6),
+    ],
+)
+def test_nodes_that_pytorch_counts(op, operands, nodes):
+    (call,) = plan_of(f"aten.{op}", *operands).execution.calls
+    assert _nodes(call) == nodes

@@ -227,7 +227,7 @@ def test_copies_of_factors(op: str, given: Any, lies: dict[str, Any], expected: 
 )
 @pytest.mark.parametrize("is_trained", [True, False])
 def test_copies_of_what_is_normalised(op: str, given: Any, expected: Any, is_trained: bool) -> None:
-    """A group norm keeps its copy for the gradient, as cuDNN's batch norm does; a layer norm makes another, a softmax none."""
+    """A group norm keeps its copy for the gradient, as a batch norm of cuDNN does; a layer norm makes another."""
     shape, *rest = given
     x = g(*shape) if is_trained else t(*shape)
     spelled = "aten.softmax.int" if op == "softmax" else f"aten.{op}.default"

@@ -63,10 +63,10 @@ def spread(read: int) -> Made:
         ("index.Tensor", (HALF, (INDEX,)), [("gather", "index", 0, W // 2 + 32, W // 2, Rows(4, 8))]),
         ("index.Tensor", (t(4, 4, dtype="bfloat16"), (INDEX,)), [("gather", "elements", 0, 32 + 32, 32, Strided(16, 2, 3))]),
         ("index.Tensor", (HALF_12, (INDEX,)), [("gather", "elements", 0, 96 + 32, 96, Strided(48, 2, 3))]),
-        # A row is all that lies behind the first axis; a block copies 4,096 bytes of it. Other axes are read by elements.
+        # A row is all that lies behind the first axis; a block copies 4,096 bytes of it.
         ("index.Tensor", (t(10, 2, 4), (INDEX,)), [("gather", "index", 0, W + 32, W, Rows(4, 8))]),
         ("index.Tensor", (t(10, 2, 1024), (INDEX,)), [("gather", "index", 0, 32768 + 32, 32768, Rows(8, 1024))]),
-        ("index.Tensor", (t(10, 8), (None, INDEX)), [("gather", "elements", 0, 160 + 32, 160, Strided(40, 2, 3))]),
+        ("index.Tensor", (t(10, 7), (None, INDEX)), [("gather", "index", 0, 160 + 32, 160, Rows(10, 4))]),
         # cuFFT has a kernel for each axis, that of real numbers first or last; it may overwrite what it makes real.
         ("_fft_r2c.default", (X, (1,), 0, True), [("fft", "", 4 * 60, W, 4 * 5 * 8, None)]),
         (

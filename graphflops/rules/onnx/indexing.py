@@ -314,17 +314,14 @@ def pad(
     widths = sizes(pads if paddings is None else paddings)
     if places is None or widths is None:
         touched = range(x.rank) if places is None else places
-        return Estimate((x.like(_opened(x.shape, touched)),), reads=(x,))
+        opened = (unknown("pad", at) if at in touched else length for at, length in enumerate(x.shape))
+        return Estimate((x.like(opened),), reads=(x,))
     require(len(widths) == 2 * len(places), f"{shown(widths)} are not pairs of widths for {len(places)} axes")
     pairs = dict(zip(places, zip(widths[: len(places)], widths[len(places) :], strict=True), strict=True))
     ahead = {at: before for at, (before, _) in pairs.items()}
     fill = 0 if constant_value is None else size(constant_value)
     out = x.like(bordered(x.shape, pairs))
     return Estimate((_with_border(x, out, ahead, mode, fill),), reads=(x,))
-
-
-def _opened(shape: Shape, places: Sequence[int]) -> Shape:
-    return tuple(unknown("pad", at) if at in places else length for at, length in enumerate(shape))
 
 
 def _with_border(

@@ -165,7 +165,8 @@ def _extents(roi: Numbers) -> list[Number] | None:
 
 def _resized(x: TensorType, lengths: dict[int, Dim | None], mode: str, antialias: bool = False) -> Estimate:
     require_known(mode in _TAPS, f"unknown mode {mode}")
-    shape = tuple(_settled(lengths.get(place, own), place) for place, own in enumerate(x.shape))
+    wanted = [lengths.get(place, own) for place, own in enumerate(x.shape)]
+    shape = tuple(unknown("resize", at) if length is None else length for at, length in enumerate(wanted))
     changed = [place for place, own in enumerate(x.shape) if not same(own, shape[place])]
     taps = _TAPS[mode]
     if taps and not changed:
@@ -173,7 +174,3 @@ def _resized(x: TensorType, lengths: dict[int, Dim | None], mode: str, antialias
     if antialias:
         return resized(x, shape, separated(x.shape, shape, changed, taps))
     return resized(x, shape, 2 * taps ** len(changed) * prod(shape) if taps else 0)
-
-
-def _settled(length: Dim | None, place: int) -> Dim:
-    return unknown("resize", place) if length is None else length

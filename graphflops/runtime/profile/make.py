@@ -309,9 +309,16 @@ def measure(clock: Clock, limit: float, progress: Progress | None = None) -> Mea
         if time.monotonic() > ended:
             break
         try:
-            with torch.no_grad():
-                if calls := trial.prepare():  # none where this torch has no such kernel
-                    found.kernels.append((trial.kernel, clock.seconds(calls)))
+            seconds = _seconds(clock, trial)
         except _REFUSED as error:
             found.refused[str(error).strip().partition("\n")[0] or type(error).__name__] += 1
+        else:
+            found.kernels += [] if seconds is None else [(trial.kernel, seconds)]
     return found
+
+
+def _seconds(clock: Clock, trial: Trial) -> float | None:
+    """Seconds of a trial; None where this torch has no such kernel."""
+    with torch.no_grad():
+        calls = trial.prepare()
+        return clock.seconds(calls) if calls else None

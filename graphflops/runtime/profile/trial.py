@@ -55,9 +55,7 @@ class CudaClock(_Clock):
 
     def seconds(self, calls: Calls) -> float:
         """Median time of one call. Raises RuntimeError where the device or a CUDA graph cannot run it."""
-        # Each measured graph has a pool of its own, which no later graph can use.
-        if torch.cuda.memory_reserved() > _MOST_RESERVED * self.memory_bytes:
-            torch.cuda.empty_cache()
+        self._give_back()
         self.stream.wait_stream(torch.cuda.current_stream())  # which the operands were made on
         with torch.cuda.stream(self.stream):
             calls[0]()
@@ -74,6 +72,11 @@ class CudaClock(_Clock):
                 graph.capture_end()
             graph.replay()
             return statistics.median(self._once(graph.replay) for _ in range(_ROUNDS)) / count
+
+    def _give_back(self) -> None:
+        """Free what graphs allocated that are measured: each has a pool of its own, which no later graph can use."""
+        if torch.cuda.memory_reserved() > _MOST_RESERVED * self.memory_bytes:
+            torch.cuda.empty_cache()
 
     def _once(self, call: Callable[[], object]) -> float:
         begun, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))

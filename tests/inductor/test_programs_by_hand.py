@@ -1,0 +1,115 @@
+"""Plans of programs of several calls: what products, convolutions and losses of one program share and add."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import graphflops
+from graphflops import Training
+from graphflops.analysis import as_graph
+from graphflops.devices import HOPPER
+from graphflops.inductor.layout_choice import is_turned
+from graphflops.inductor.lowering import Op
+from graphflops.inductor.plan import Plan, Plans
+from graphflops.passes.attention import facts_of
+from graphflops.passes.bind import bind
+from graphflops.passes.price import price
+from tests.inductor.one_call import made, plan_of
+from tests.one_call import g
+from tests.support import t
+
+
+def planned(module: nn.Module, *args: torch.Tensor, training: bool) -> Plan:
+    graph = as_graph(graphflops.capture(module, args))
+    step = Training(optimizer="none") if training else None
+    program = price(graph, bind(graph, {}, {}), facts_of, training=step)
+    return Plans(program, HOPPER).plan(program.main, training=training)
+
+
+class Tied(nn.Module):
+    """A table of words that the head shares, or does not."""
+
+    def __init__(self, shares: bool) -> None:
+        super().__init__()
+        self.words, self.head = nn.Embedding(128, 64), nn.Linear(64, 128, bias=False)
+        if shares:
+            self.head.weight = self.words.weight
+
+    def forward(self, x: Any) -> Any:
+        return self.head(self.words(x))
+
+
+@pytest.mark.parametrize("shares", [False, True])
+def test_the_product_of_a_shared_weight_adds_the_other_gradient(shares: bool) -> None:
+    plan = planned(Tied(shares), torch.zeros(4, 16, dtype=torch.int64), training=True)
+    products = [op for op in plan.joint.ops if op.is_gradient and op.kind == "extern"]
+    assert len(products) == 2  # gradients of the rows and of the weight
+    assert len(products[-1].reads) == (3 if shares else 2)
+    assert plan.joint.ops[-1].kind == ("extern" if shares else "pointwise")
+
+
+class Columns(nn.Module):
+    """Two linear layers of a transposed operand, which each has to have in rows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(32, 16, bias=False), nn.Linear(32, 16, bias=False)
+
+    def forward(self, x: Any) -> Any:
+        y = x.transpose(1, 2)
+        return self.first(y) + self.second(y)
+
+
+@pytest.mark.parametrize(("training", "copies"), [(False, 2), (True, 1)])
+def test_the_partitioner_copies_an_operand_once(training: bool, copies: int) -> None:
+    plan = planned(Columns(), torch.zeros(4, 32, 24), training=training)
+    assert (
+        len([op for op in plan.joint.ops if op.moved and op.reads == ("x",) and not op.is_gradient]) == copies
+    )
+
+
+@pytest.mark.parametrize(
+    ("channels", "is_copied", "expected"),
+    [(1, False, False), (1, True, True), (2, False, True), (2, True, True)],
+)
+def test_an_image_of_one_channel_is_turned_by_its_weight(
+    channels: int, is_copied: bool, expected: bool
+) -> None:
+    plan = plan_of("aten.conv2d.default", t(2, channels, 16, 16), t(96, channels, 3, 3))
+    (call,) = plan.execution.calls
+    assert is_turned(call, plan.execution.values, is_copied=is_copied) is expected
+
+
+LABELS = t(10, dtype="int64")
+
+
+@pytest.mark.parametrize(
+    ("name", "operands", "expected"),
+    [
+        ("cross_entropy_loss", (t(10, 8), LABELS), [(80, 10), (10, 1)]),
+        ("cross_entropy_loss", (t(10, 8), t(10, 8)), [(80, 10), (80, 1)]),  # shares of each class
+        ("nll_loss", (t(10, 8), LABELS), [(10, 1)]),
+        ("mse_loss", (t(10, 8), t(10, 8)), [(80, 1)]),
+    ],
+)
+def test_what_losses_reduce(name: str, operands: Any, expected: Any) -> None:
+    ops: list[Op] = plan_of(f"aten.{name}.default", *operands).joint.ops
+    assert [(op.elements, op.kept) for op in ops] == expected
+
+
+def test_a_row_of_ones_and_zeros_is_computed_where_it_is_read() -> None:
+    (op,) = plan_of("aten.one_hot.default", t(10, dtype="int64"), 8).joint.ops
+    assert (op.kind, op.elements, op.recomputable) == ("pointwise", 80, True)
+
+
+def test_sums_into_a_table_are_part_of_what_computes_them() -> None:
+    """Nothing that reads the table is: the sums are complete when the kernel is over."""
+    plan = plan_of("aten.embedding.default", g(100, 64), t(4, 5, dtype="int64"))
+    assert plan.backward is not None
+    kernels = [[op.adds for op in kernel.members] for kernel in plan.backward.kernels]
+    assert kernels == [[False], [True], [False]]
+    assert [kind for kind, *_ in made(plan)] == ["pointwise"] * 4
