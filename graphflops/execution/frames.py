@@ -64,9 +64,8 @@ class References:
         self.frames: list[Frame] = []
         self.lines: Sequence[CodeLine] = ()
         self.in_turns: list[tuple[int, Frame]] = []  # by depth: frames whose line has several statements
-        self.callers: list[
-            Frame
-        ] = []  # all frames but the innermost that had hidden values when it began its line
+        # All frames but the innermost that had hidden values when it began its line.
+        self.callers: list[Frame] = []
         self.last = -1  # position of the latest call
         self.modules: list[tuple[int, int]] = []  # first and last call of each run of a module
         self.reads = reads  # by place, as the next one
@@ -216,10 +215,6 @@ class References:
         """
         last, statement = self.last, frame.statement
         is_collected = has_fact("results collected", frame.line.file, frame.line.text)
-        binds = statement.is_piece or statement.is_open or statement.targets or statement.aliases
-        if not (binds or is_collected or frame.variables or frame.beside or frame.unsure or frame.locals):
-            frame.hidden, frame.weights, frame.turns = set(), [], {}  # as most functions of one call do
-            return
         if frame.locals:
             self.hold(frame.locals, last)
         if frame.unsure:
@@ -263,10 +258,9 @@ class References:
         is_told = bool(name)
         if not name and frame.statement.is_open:  # the one that it read before
             name = frame.operands.setdefault(frame.opened, self.first_read(frame))
-        if not (frame.variables or frame.beside or frame.unsure):
-            return
         held = {self.memory_of.get(value, value) for value in frame.variables.get(name, ())}
-        read = self.read_before(frame) if name else set()
+        holds = frame.variables or frame.beside or frame.unsure
+        read = self.read_before(frame) if name and holds else set()
         if not read or not held.isdisjoint(read):
             return
         own = () if is_told else [*self.variables_read(frame)]
@@ -290,12 +284,8 @@ class References:
     def first_read(self, frame: Frame) -> str:
         """The variable that holds what a statement reads first, of what it has not made; "" for none."""
         of = {self.memory_of.get(v[0], v[0]): name for name, v in frame.variables.items() if len(v) == 1}
-        read = (value for place in range(frame.first, self.last + 1) for value in self.owners(place))
+        read = (self.memory_of.get(v, v) for each in self.reads[frame.first : self.last + 1] for v in each)
         return next((name for value in read if (name := of.get(value, "#"))[0] not in "#["), "")
-
-    def owners(self, place: int) -> list[str]:
-        """The values whose memory a call reads."""
-        return [self.memory_of.get(value, value) for value in self.reads[place]]
 
     def read_before(self, frame: Frame) -> set[str]:
         """Owners of the memory that a statement reads and has not made."""
@@ -356,14 +346,14 @@ class References:
 
         Only forwards leave lines, so a call that the line does not spell is made by a function that the line calls.
         """
-        if self.callers and operator.kind not in _PASSED_THROUGH:
-            read = self.owners(place)
+        read = [self.memory_of.get(value, value) for value in self.reads[place]]
+        if operator.kind not in _PASSED_THROUGH:
             for frame in self.callers:
                 local = (value for value in read if value in frame.hidden)
                 frame.locals.update(v for v in local if self.nodes[self.made[v]].operator.name in _JOINS)
         if not self.frames or (frame := self.frames[-1]).statement.spells(node):
             return
-        inside = [value for value in self.owners(place) if value in frame.hidden]
+        inside = [value for value in read if value in frame.hidden]
         if operator.name in _BATCHED_PRODUCTS or operator.kind == "attention":
             frame.locals.update(inside)
         if operator.name == "mul":  # `gate * probabilities`
@@ -388,8 +378,6 @@ class References:
 
     def overwrite(self, frame: Frame, place: int) -> None:
         """A variable of a loop (`state = decay * state + new`) loses its value to what the same operators make of it."""
-        if not frame.locals:
-            return
         read = set(self.reads[place])
         for name in [*read]:
             if name in frame.hidden:

@@ -144,7 +144,7 @@ class Run:
             found = recorded(calls, self.eager)
         else:
             reads = dict(zip(map(id, self.graph.nodes), self.graph.operands, strict=True))
-            nodes = [_with_lines(call) for call in calls]
+            nodes = [call.node if call.node.python_stack else _with_lines(call) for call in calls]
             read = [reads.get(id(call.node)) or call.node.reads() for call in calls]
             found = References(nodes, read, self.owners, self.is_empty).lifetimes()
         until = {name: ends[place] for name, place in found.until.items()}
@@ -239,7 +239,7 @@ def recorded(calls: Sequence[PricedCall], eager: EagerRun) -> Lifetimes:
 def _with_lines(call: PricedCall) -> Node:
     """The node of a call; one that runs a graph (`with torch.no_grad():`) gets the lines of the last call inside."""
     node = call.node
-    for run, _ in () if node.python_stack else call.estimate.regions:
+    for run, _ in call.estimate.regions:
         for inside in reversed(run.calls) if isinstance(run, PricedGraph) else ():
             if inside.node.python_stack:
                 last = inside.node

@@ -141,12 +141,7 @@ class _Timer:
             found = batch.call_time(took, clock.is_eager, self.host, times)
             if batch.collective:
                 found = tally.exchanged(found, batch.collective * times, launch, clock.link.finished)
-            if found.seconds:
-                tally.parts.append(found)
-            tally.runs[batch] += 0 if part == "wait" else times
-            fast, slow = others or (took, took)
-            tally.fast += fast
-            tally.slow += slow
+            tally.add(found, batch, 0 if part == "wait" else times, *(others or (took, took)))
             rows[row] = found if row not in rows else _sum(rows[row], found)
         exchanges.end(clock.link.finished)
         self.tallies.append(tally)
@@ -290,6 +285,14 @@ class _Tally(Struct):
             return time
         self.exposed += seconds
         return time._replace(exposed=seconds, waited=seconds, elapsed=seconds, awaited_at=launch.row)
+
+    def add(self, time: CallTime, batch: Batch, times: int, fast: float, slow: float) -> None:
+        """Count a call that runs so often. fast, slow: seconds that it takes beside such a CPU."""
+        if time.seconds:
+            self.parts.append(time)
+        self.runs[batch] += times
+        self.fast += fast
+        self.slow += slow
 
     def repeat(self, times: int) -> None:
         """Count every call that often."""
