@@ -260,9 +260,7 @@ def realized(ops: Sequence[Op], outputs: Container[str]) -> tuple[list[Op], dict
 def _formula(op: Op, known: Mapping[str, _Formula], inside: Sequence[str]) -> _Formula:
     """How the result of an operator is computed. inside: what it reads that is not stored."""
     own = frozenset([(op.outputs[0], op.instructions), *[(f"{number}", 1) for number in op.numbers]])
-    further = sum(
-        len(parts) - 1 for name, parts in op.parts.items() if name in op.reads and name not in inside
-    )
+    further = sum(len(op.parts[name]) - 1 for name in {*op.reads}.difference(inside) if name in op.parts)
     if not inside:
         return _Formula(op.reads, op.parts, op.outer, op.moved, len(op.reads) * op.window + further, own)
     formulas = [known[name] for name in inside]
@@ -292,8 +290,8 @@ def _parts(op: Op, known: Mapping[str, _Formula]) -> Parts:
     found: dict[str, dict[str, Dim]] = {}
     for name in op.reads:
         formula = known.get(name)
-        for source in (name,) if formula is None else formula.sources:
-            read = op.parts.get(name) or (None if formula is None else formula.parts.get(source))
+        for source in formula.sources if formula else (name,):
+            read = op.parts.get(name) or (formula.parts.get(source) if formula else None)
             if read is None:
                 whole.add(source)
             else:

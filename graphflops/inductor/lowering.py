@@ -30,24 +30,21 @@ class Op(Record, frozen=True):
     """One operator of the joint graph.
 
     outputs, reads: names of tensors. elements: how many a kernel of it iterates over. kept: of a reduction, the elements of
-    its result. row, node: of the call that it belongs to. workspace: bytes during the operator alone.
-    is_gradient: whether it depends on the gradients of the results. recomputable: whether the partitioner may compute it
-    again; what it may not is a kernel of its own there, unless is_random: its numbers are random. must_recompute: whether
-    a checkpoint asks to compute it again. is_alone: whether it is a kernel that fuses with nothing. adds: whether it adds
-    to what it reads at places that indices tell, so that nothing that reads it is part of its kernel. allocates: whether a
-    library allocates the results, so that they take no memory that is free. is_over: whether a library writes its result
-    over what it reads. is_exchange: whether it is a collective; nothing is written over its result. is_padded: whether a
-    product runs with its sizes rounded up to what tensor cores load. part_bytes: how much of its result it writes, where
-    others write the rest.
-    moved: tensors that it reads at other places than it writes to.
-    reads_twice: whether its formula has what it reads more than once. window: from how many elements of what it reads each
-    element is computed. instructions: for each element, as inductor counts them; numbers: constants in
-    them, which a kernel has once. parts: by tensor of which it reads parts
+    its result. row, node: of the call that it belongs to. workspace: bytes during the operator alone. is_gradient: whether
+    it depends on the gradients of the results. recomputable: whether the partitioner may compute it again; what it may not
+    is a kernel of its own there, unless is_random: its numbers are random. must_recompute: whether a checkpoint asks to
+    compute it again. is_alone: whether it is a kernel that fuses with nothing. adds: whether it adds to what it reads at
+    places that indices tell, so that nothing that reads it is part of its kernel. allocates: whether a library allocates
+    the results, so that they take no memory that is free. is_over: whether a library writes its result over what it reads.
+    is_exchange: whether it is a collective; nothing is written over its result. is_padded: whether a product runs with its
+    sizes rounded up to what tensor cores load. part_bytes: how much of its result it writes, where others write the rest.
+    moved: tensors that it reads at other places than it writes to. reads_twice: whether its formula has what it reads more
+    than once. window: from how many elements of what it reads each element is computed. instructions: for each element, as
+    inductor counts them; numbers: constants in them, which a kernel has once. parts: by tensor of which it reads parts
     only, bytes by part. views: tensors that it reads in another shape. outer: tensors whose last axis is not the innermost
     in memory, as it reads them. is_inner: whether what a reduction adds up is along the last axis. in_order: whether a loop
     over what a reduction reads visits one row after the other. of_moments: whether a reduction computes means and
-    variances. computes: what it reads that is not stored, and so computed
-    inside of its kernel.
+    variances. computes: what it reads that is not stored, and so computed inside of its kernel.
     """
 
     kind: OpKind
@@ -213,10 +210,9 @@ class Lowering:
         calls, inputs = execution.calls, len(graph.graph.inputs)
         self.channels_last = prefers_channels_last(calls, self.values, inputs, training=self.training)
         self.readers: dict[str, list[PricedCall]] = {}
-        self.maker = {
-            name: call.node.name for call in calls for name in call.node.outputs if name is not None
-        }
-        for call in execution.calls:
+        self.maker: dict[str | None, str] = {}  # by result, the call
+        for call in calls:
+            self.maker.update(dict.fromkeys(call.node.outputs, call.node.name))
             for name in call.uses:
                 self.readers.setdefault(name, []).append(call)
 
@@ -264,9 +260,8 @@ class Lowering:
 
     def is_product(self, node: str) -> bool:
         """Whether a call is a matrix product."""
-        return any(
-            call.node.name == node for call in self.execution.calls if call.node.operator.kind == "product"
-        )
+        products = (call for call in self.execution.calls if call.node.operator.kind == "product")
+        return any(call.node.name == node for call in products)
 
     def typed(self, name: str) -> TensorType:
         """The type of a value that is a tensor."""
@@ -334,7 +329,6 @@ class Lowering:
         size: Dim,
         use: str,
         bits: int,
-        *,
         value: str = "",
         name: str = "",
         **more: Any,

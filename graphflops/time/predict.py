@@ -101,11 +101,9 @@ def predict(kernel: Kernel, device: Device) -> Time:
     if corrected is not None:
         seconds *= corrected.factor
         spread = exp(NINE_OF_TEN * corrected.deviation)
-    bound: Bound = "memory"
+    bound: Bound = "memory" if arithmetic <= traffic else "matrix" if kernel.flops else "vector"
     if max(arithmetic, traffic) < seconds / 3:
         bound = "latency"
-    elif arithmetic > traffic:
-        bound = "matrix" if kernel.flops else "vector"
     return Time(seconds, seconds / spread, seconds * spread, bound)
 
 
