@@ -343,7 +343,11 @@ DIFFERENT = {
         "gradients of one tensor are added in place, not under a mode",
     ),
     "index_reduce:prod": ("backward kernels", IN_PLACE),
-    "scatter_reduce:prod": ("backward kernels", IN_PLACE),
+    "scatter_reduce": (
+        "forward kernels",
+        "the operand is copied twice on a device: kernels that an H200 ran",
+    ),
+    "scatter_reduce:prod": ("forward kernels, backward kernels", IN_PLACE),
     "upsample_bicubic2d": ("forward kernels", "the result is zeroed first on CUDA: UpSampleBicubic2d.cu"),
     "im2col": ("forward kernels", "a kernel for each image on CUDA: Im2Col.cu"),
     "lstm_cell": (EVERYTHING, "one kernel after the products on a device: RNN.cu"),

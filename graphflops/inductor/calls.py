@@ -34,7 +34,6 @@ from graphflops.tensor import TensorType
 
 # Kinds whose results are computed element by element, and those of them that the partitioner may compute again.
 _AGAIN = frozenset({"elementwise", "comparison", "logic", "cast", "identity", "creation", "gather", "view"})
-_OTHERS_AGAIN = ("repeat", "one_hot", "pixel_shuffle", "pixel_unshuffle", "tril", "triu")
 _POINTWISE = _AGAIN | {"movement", "random", "resampling", "pooling", "loss"}
 _WINDOW = "#1"  # an argument by place
 _MOST_JOINED = 8  # tensors that one kernel concatenates (inductor's max_pointwise_cat_inputs)
@@ -100,7 +99,7 @@ class ForwardLowering(Lowering):
         else:
             again = operator.kind in _AGAIN and operator.name != "embedding"
             more = {
-                "recomputable": again or operator.name in _OTHERS_AGAIN,
+                "recomputable": again or operator.has("computed_again"),
                 "reads_twice": operator.has("gate") or self.reads_parts_twice(of),
             }
             self.add(of, "pointwise", of.made, of.operands, is_random=operator.kind == "random", **more)

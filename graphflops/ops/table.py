@@ -33,6 +33,7 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 Fact = Literal[
     "activation",  # it applies an activation function to its own result
     "arithmetic",  # sums, differences, products or quotients of its operands
+    "computed_again",  # inductor may compute it once more where a gradient reads it, beside whole kinds that it may
     "commutative",  # exchanging its first two operands does not change the result
     "gradient_reads_input",  # an activation whose gradient needs its operand
     "gate",  # an activation that has its operand more than once in its formula, as a product with a function of it

@@ -35,6 +35,7 @@ LITERALS = {
     "execution/composed_gradients.py": "the same",
     "exporters/onnx_graph.py": "reads ONNX: a Constant is a stored tensor, not a call",
     "exporters/sources.py": "reads ONNX: by op_type, before a call has an operator",
+    "exporters/subclasses.py": "reads .pt2: calls that stand for a part of a stored weight are no calls of the program",
     "onnx_fix/apply.py": "rewrites ONNX: by op_type, in nodes that are no calls",
     "runtime/onnx_run.py": "reads ONNX: onnxruntime returns no Constant",
     "runtime/profile/onnx_trials.py": "writes models of one operator each, to measure them",
