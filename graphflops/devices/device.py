@@ -58,8 +58,9 @@ class Launch(Struct, frozen=True):
 class Host(Struct, frozen=True):
     """The CPU beside the device, which runs Python and launches kernels.
 
-    seconds: CPU time of one call by phase and operator, or kind of operator (`forward.convolution`, `optimizer.tensor`).
-    Both are of a core that no other work slows. benchmarks: seconds of micro-benchmarks on the CPU that `seconds` are of.
+    seconds: CPU time of one call by phase and operator, or kind of operator (`forward.convolution`, `optimizer.tensor`),
+    and of each of its tensors (`forward.fsdp.chunk_cat.tensor`). benchmarks: seconds of micro-benchmarks on the CPU that
+    `seconds` are of. Both are of a core that no other work slows.
     faster, slower: nine of ten programs on such machines, at any moment, take less than `slower` times as long, and more
     than a `faster`th. disturbed: how many times as long a core takes beside other work; disturbed_share: of the time.
     ratio: how many times as long the calls of which it has no cost take as beside an H200.
