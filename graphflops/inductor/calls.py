@@ -276,14 +276,15 @@ class BackwardLowering(GradientLowering):
         """A sum that is the gradient of a matrix: the product that makes a part of it adds the other (post_grad.py)."""
         ops = self.joint.ops
         place = {name: index for index, op in enumerate(ops) for name in op.outputs}
-        users = users_of(ops)
+        users, calls = users_of(ops), self.forward.execution.calls
+        products = {call.node.name for call in calls if call.node.operator.kind == "product"}
         for name, both in self.gradient.items():
-            parts = (
-                self.sums.get(both, ()) if name in self.wanted and self.forward.typed(name).rank == 2 else ()
-            )
+            if both not in self.sums or name not in self.wanted or self.forward.typed(name).rank != 2:
+                continue
+            parts = self.sums[both]
             for part, other in zip(parts, reversed(parts), strict=True):
                 op = ops[place[part]]
-                if self.forward.is_product(op.node) and op.kind == "extern" and len(users[part]) == 1:
+                if op.node in products and op.kind == "extern" and len(users[part]) == 1:
                     ops[place[both]] = replace(op, outputs=(both,), reads=(*op.reads, other))
                     ops[place[part]] = replace(op, outputs=(), reads=())
                     break

@@ -258,11 +258,6 @@ class Lowering:
             return False
         return name not in self.root or self.root[name] != name or name in self.of_libraries
 
-    def is_product(self, node: str) -> bool:
-        """Whether a call is a matrix product."""
-        products = (call for call in self.execution.calls if call.node.operator.kind == "product")
-        return any(call.node.name == node for call in products)
-
     def typed(self, name: str) -> TensorType:
         """The type of a value that is a tensor."""
         return self.execution.layouts.typed(name)

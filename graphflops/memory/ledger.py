@@ -90,9 +90,9 @@ def at_sizes(entry: PhaseMemory, values: Values, allocator: Allocator, rows: Seq
     moment = _most(timeline, sizes, values)
     row = timeline.rows[moment]
     parts: dict[str, list[Dim]] = {name: [] for name in ENTRIES.values()}
-    for _, kind, first, last, size in timeline.held:
-        if first <= moment <= last or kind == "library":  # as `is_alive`, without a call for each
-            parts[ENTRIES[kind]].append(size)
+    for held in timeline.held:
+        if is_alive(held, moment):
+            parts[ENTRIES[held.kind]].append(held.bytes)
     sums: dict[str, Any] = {name: total(found) for name, found in parts.items()}
     if entry.workspaces is None:
         del sums["workspaces"]

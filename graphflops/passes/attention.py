@@ -80,7 +80,7 @@ def find_attentions(program: PricedProgram, masks: Mapping[str, Stated]) -> Pric
         cost=replace(main.cost, masked_flops=_total(program, main.cost, forward)),
         backward=replace(main.backward, masked_flops=_total(program, main.backward, backward)),
     )
-    return replace(replace(program, main=main), attentions=uses)
+    return replace(program, main=main, attentions=uses)
 
 
 def _masked(row: Row, forward: Dim, backward: Dim) -> Row:

@@ -127,10 +127,9 @@ class CompiledLauncher(Launcher):
         is_copied = plan.backward is not None and not op.is_gradient
         if not (plan.channels_last and is_turned(call, values, is_copied=is_copied)):
             own = [each for each in kernels if each.family not in _WRITTEN and each.variant != "strided"]
-            if op.is_gradient and plan.channels_last and is_of_images(call, values):
-                size = self.sizes(
-                    plan.joint.sizes.get(op.reads[0], 0)
-                )  # the gradient, which has its channels last
+            if own and op.is_gradient and plan.channels_last and is_of_images(call, values):
+                # The gradient of the result has its channels last.
+                size = self.sizes(plan.joint.sizes.get(op.reads[0], 0))
                 own.insert(0, Kernel("copy", own[0].dtype, 0, 0, size, size, variant="strided"))
             return tuple(own)
         own = [kernel for kernel in kernels if kernel.family not in (*_WRITTEN, "copy")]
@@ -178,11 +177,8 @@ def _padded(kernels: Sequence[Kernel]) -> tuple[Kernel, ...]:
 # a tensor with fewer elements. Fitted with the rates of `elementwise.fused` to kernels of 24 programs.
 _LOOP, _NARROW_LOAD = 1.5, 0.75
 _INNER, _INNER_LOAD, _OUTER_LOAD = 4, 0.75, 1.5  # of an element that is reduced, and of its loads
-_LONGEST, _SHORTEST, _AGAIN = (
-    1024,
-    64,
-    8,
-)  # of rows that a block reads once; of reading an element a second time
+_LONGEST, _SHORTEST = 1024, 64  # elements of rows that a block reads once, and of those that lie scattered
+_AGAIN = 8  # of reading an element a second time
 _BRANCH = 0.25  # of the choice of an operand, as of a `cat`
 _WINDOW, _GRADIENT_WINDOW = 2.5, 5.5  # of an element of a window of pooling
 _FUNCTION, _GRADIENT_OF_FUNCTION = 2.25, 1.75  # of a transcendental function

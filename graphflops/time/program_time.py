@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import takewhile
 from math import exp, hypot, log, prod, sqrt
 
 from msgspec import Struct, field
@@ -13,7 +14,7 @@ from graphflops.execution.runs import Runs
 from graphflops.kernels.kernel import Kernel
 from graphflops.links.cost import described, network_of
 from graphflops.passes.program import PricedProgram, ProgramTime
-from graphflops.report import Execution, Row
+from graphflops.report import Execution
 from graphflops.report.call_time import CallTime, PhaseTime
 from graphflops.time.launches import Launcher
 from graphflops.time.optimizer import optimizer_launches
@@ -60,8 +61,8 @@ def program_time(
         timer.repeat(program.training.accumulate)
         optimizer, _ = timer.phase(optimizer_launches(program, launcher.sizes, launcher.costs))
         step = timer.whole()
-    own = enumerate(program.main.rows)  # the last fields of a row are its times
-    timed = tuple([Row._make((*row[:-2], rows.get(at), backward_rows.get(at))) for at, row in own])
+    both = [(row, rows.get(at), backward_rows.get(at)) for at, row in enumerate(program.main.rows)]
+    timed = tuple([row._replace(time=time, backward_time=back) for row, time, back in both])
     found = slowdowns(program.attentions, timed, program.values, device)
     times = (forward, backward, optimizer, step)
     network = described(timer.known, network_of(device))
@@ -123,6 +124,7 @@ class _Timer:
         apart = iter(() if has_exchanges else self._apart(launched))
         for launch, batch in launched:
             row, kernels, _, times, _, part, _ = launch
+            own = next(apart, ())
             if part != "all" or exchanges.due:
                 exchanges.launched(launch)
             if kernels is None:
@@ -137,7 +139,7 @@ class _Timer:
                 took, *others = [_run(launch, batch, each) * times for each in self.clocks]
                 tally.exposed += (clock.link.alone - alone) * times
             else:
-                took, *others = next(apart) if times == 1 else [each * times for each in next(apart)]
+                took, *others = [each * times for each in own]
             found = batch.call_time(took, clock.is_eager, self.host, times)
             if batch.collective:
                 found = tally.exchanged(found, batch.collective * times, launch, clock.link.finished)
@@ -148,12 +150,13 @@ class _Timer:
         return tally.phase(self.device), rows
 
     def _apart(self, launched: Sequence[tuple[Launches, Batch]]) -> Iterable[tuple[float, ...]]:
-        """By how much each launch before the first exchange makes the program longer, on each clock."""
-        end = next((at for at, (launch, _) in enumerate(launched) if launch.part != "all"), len(launched))
+        """By how much each launch before the first exchange makes the program longer, on each clock; 0 where open."""
+        before = takewhile(lambda each: each[0].part == "all", launched)
         calls = [
-            (launch.host_seconds, batch.kernel_seconds, launch.waits)
-            for launch, batch in launched[:end]
-            if launch.kernels or (launch.kernels is not None and self.clock.is_eager)
+            (0.0, (), False)
+            if launch.kernels is None
+            else (launch.host_seconds, batch.kernel_seconds, launch.waits)
+            for launch, batch in before
         ]
         return zip(*[clock.run_all(calls) for clock in self.clocks], strict=True)
 
