@@ -55,9 +55,10 @@ def device_lines(comparison: Comparison) -> Iterator[str]:
         where = f"on {safe(change.device, 60)}, {change.execution}"
         sides = (change.before, change.after)
         before, after = (f"{mark}{seconds(time)}" for mark, time in zip(least, sides, strict=True))
-        percent = "" if change.percent is None else f"{change.percent:+.0f} %, "
-        took = f"{after} as before (" if before == after else f"{before} → {after} ({percent}"
-        yield f"time {took}{interval(change.low, change.high)}) {where}"
+        percent = "" if change.percent is None or before == after else f"{change.percent:+.0f} %"
+        took = f"{after} as before" if before == after else f"{before} → {after}"
+        beside = ", ".join(filter(None, (percent, interval(change.low, change.high))))
+        yield f"time {took} ({beside}) {where}" if beside else f"time {took} {where}"
     yield from _served(comparison)
     figures = [
         _changed("device_bytes", comparison.totals[phase]["device_bytes"], what, least)
