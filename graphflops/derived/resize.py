@@ -143,13 +143,11 @@ def _without_times(report: Report) -> Report:
 
 def _peak_node(report: Report, totals: Totals) -> str:
     """The call at which the timeline holds the most; "" where there is no timeline, or a size is open."""
-    from graphflops.memory.ledger import live_bytes
-
     sizes = [report.value(entry.bytes) for entry in report.memory.held]
     known = [size for size in sizes if size is not None]
     if len(known) != len(sizes):
         return totals.peak_node if isinstance(totals.peak_bytes, int) and not report.memory.rows else ""
-    held = live_bytes(report.memory, known)
+    held = report.memory.live_bytes(known)
     return report.rows[report.memory.rows[held.index(max(held))]].node if held else totals.peak_node
 
 

@@ -7,7 +7,6 @@ the optimizer's state and the workspaces of libraries; the optimizer's step come
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import accumulate
 from typing import Any, NamedTuple
 
 from msgspec.structs import replace
@@ -23,29 +22,14 @@ from graphflops.memory.replay import LASTING, OPTIMIZER, repeat, replay, without
 from graphflops.ops import operator
 from graphflops.passes.optimizer import Buffer, Parameter, trained, update
 from graphflops.passes.program import MemoryUse, PricedProgram
-from graphflops.report import Execution, Held, HeldKind, MemoryPhase, PhaseMemory, Row, Timeline
+from graphflops.report import ENTRIES, Execution, Held, MemoryPhase, PhaseMemory, Row, Timeline
 
 Values = Mapping[str, int]  # of sizes, by symbol
 _CUBLAS = "cuBLAS"
 _LT_WORKSPACE = 2**20  # for products with a bias: CUBLASLT_WORKSPACE_SIZE by default
 _PARTIAL_BYTES = 4  # of a sum in float32
 _SOME_SIZE = 4096  # of a size without a value, where moments are compared
-# The entry of a ledger that memory of a kind is part of.
-ENTRIES: Mapping[HeldKind, str] = {
-    "weight": "weights",
-    "buffer": "buffers",
-    "input": "inputs",
-    "value": "activations",
-    "saved": "activations",
-    "nested": "activations",
-    "gradient": "gradients",
-    "optimizer": "optimizer",
-    "workspace": "temporaries",
-    "temporary": "temporaries",
-    "library": "workspaces",
-}
 _NOTHING: Mapping[str, Any] = dict.fromkeys([name for name in ENTRIES.values() if name != "workspaces"], 0)
-PEAKS = ("requested_peak", "allocated_peak", "reserved_peak", "device_total")
 
 
 class _Phase(NamedTuple):
@@ -137,7 +121,7 @@ def below_limit(
     held = tuple(one for place, one in enumerate(timeline.held) if place not in missed)
     less = replace(timeline, held=held)
     known = [size for place, size in enumerate(sizes) if place not in missed]
-    return replace(entry, timeline=less, requested_peak=max(live_bytes(less, known)))
+    return replace(entry, timeline=less, requested_peak=max(less.live_bytes(known)))
 
 
 def repeated_peak(entry: PhaseMemory, values: Values, margin: int) -> int:
@@ -174,7 +158,7 @@ def _most(timeline: Timeline, sizes: Sequence[int | None], values: Mapping[str, 
     if None in sizes:
         names = {name for one in timeline.held if isinstance(one.bytes, Expr) for name in one.bytes.symbols}
         sizes = _sizes(timeline, {**dict.fromkeys(names, _SOME_SIZE), **values})
-    live = live_bytes(timeline, [size or 0 for size in sizes])
+    live = timeline.live_bytes([size or 0 for size in sizes])
     return live.index(max(live))
 
 
@@ -207,15 +191,6 @@ def on_device(entry: PhaseMemory, device: Device) -> PhaseMemory:
 def is_alive(held: Held, moment: int) -> bool:
     """Whether memory is held at a moment; a workspace stays from run to run."""
     return held.first <= moment <= held.last or held.kind == "library"
-
-
-def live_bytes(timeline: Timeline, sizes: Sequence[int]) -> list[int]:
-    """Bytes alive at each moment. sizes: bytes by entry of the timeline."""
-    changes = [0] * (len(timeline.rows) + 1)
-    for held, size in zip(timeline.held, sizes, strict=True):
-        changes[0 if held.kind == "library" else held.first] += size
-        changes[held.last + 1] -= size
-    return [*accumulate(changes)][:-1]
 
 
 def _column_sums(parameters: Sequence[Parameter], platform: Platform) -> tuple[Buffer, ...]:
@@ -272,7 +247,7 @@ def _recorded(program: PricedProgram, step: Step, memory: MemoryUse, device: Dev
     sizes = [held.bytes for held in timeline.held if isinstance(held.bytes, int)]
     lasting = total(held.bytes for held in timeline.held if held.kind in LASTING)
     name: MemoryPhase = "training" if step.is_training else "inference"
-    return _Phase(name, timeline, max(live_bytes(timeline, sizes)) - lasting)
+    return _Phase(name, timeline, max(timeline.live_bytes(sizes)) - lasting)
 
 
 def _with_lasting(timeline: Timeline, lasting: Sequence[Held], workspaces: Sequence[Held]) -> Timeline:

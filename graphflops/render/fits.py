@@ -9,12 +9,12 @@ from typing import Any
 from graphflops.base.units import memory, percent
 from graphflops.fitting.cells import QUANTITIES, known_of
 from graphflops.fitting.fits import Fits, Verdict
-from graphflops.memory.ledger import ENTRIES
 from graphflops.render import summary
 from graphflops.render.document import Document
 from graphflops.render.memory import amount, described, label
 from graphflops.render.tables import Entry, Listing, TextTable, at_peak
 from graphflops.render.text import Numbers, safe
+from graphflops.report import ENTRIES
 from graphflops.report.size_names import together
 
 _TOTALS = ("requested_peak", "allocated_peak", "reserved_peak", "context", "device_total")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from typing import Any, Literal, NamedTuple, get_args
 
 from msgspec import field, structs
@@ -27,6 +28,21 @@ HeldKind = Literal[
     "input", "value", "saved", "workspace", "nested", "gradient",
     "weight", "buffer", "optimizer", "temporary", "library",
 ]  # fmt: skip
+# The entry of a ledger that memory of a kind is part of.
+ENTRIES: Mapping[HeldKind, str] = {
+    "weight": "weights",
+    "buffer": "buffers",
+    "input": "inputs",
+    "value": "activations",
+    "saved": "activations",
+    "nested": "activations",
+    "gradient": "gradients",
+    "optimizer": "optimizer",
+    "workspace": "temporaries",
+    "temporary": "temporaries",
+    "library": "workspaces",
+}
+PEAKS = ("requested_peak", "allocated_peak", "reserved_peak", "device_total")
 GraphLevel = Literal["call", "module"]
 MemoryPhase = Literal["inference", "training"]
 
@@ -160,6 +176,14 @@ class Timeline(Record, frozen=True):
     rows: tuple[int, ...] = ()
     held: tuple[Held, ...] = ()
     gradients_from: int | None = None
+
+    def live_bytes(self, sizes: Sequence[int]) -> list[int]:
+        """Bytes alive at each moment. sizes: bytes by entry of `held`. A library's workspace stays from run to run."""
+        changes = [0] * (len(self.rows) + 1)
+        for held, size in zip(self.held, sizes, strict=True):
+            changes[0 if held.kind == "library" else held.first] += size
+            changes[held.last + 1] -= size
+        return [*accumulate(changes)][:-1]
 
 
 class PhaseMemory(Record, frozen=True):
