@@ -48,6 +48,9 @@ def cells(points: Sequence[Point], price_per_hour: float | None = None, *, exact
     def cell(value: float | None, said: Callable[[Any], str], bound: str = "") -> str | float:
         return "?" if value is None else value if exact else bound + said(value)
 
+    def known(value: float | None, said: Callable[[Any], str]) -> str | float:
+        return cell(value, said, ">= " * point.is_lower_bound)
+
     has_masks = any(point.cost["masked_flops"] for point in points)
     others = [q for q in _OTHERS if not q.is_rare or any(point.cost[q.name] != 0 for point in points)]
     is_timed = any(point.time is not None for point in points)
@@ -67,10 +70,10 @@ def cells(points: Sequence[Point], price_per_hour: float | None = None, *, exact
         visible = None if flops is None or masked is None else flops - masked
         intensity = "" if point.intensity is None else f"{point.intensity:.4g}"
         row: list[str | float] = [size if exact else f"{size:,}" for size in point.sizes.values()]
-        row += [cell(flops, number), *([cell(visible, number)] if has_masks else [])]
-        row += [cell(point.cost[name], number) for name in ("vector_flops", "transcendentals")]
-        row += [cell(point.cost[q.name], memory if q.unit == "B" else number) for q in others]
-        row += [cell(point.traffic, memory), intensity, cell(point.peak_bytes, memory)]
+        row += [known(flops, number), *([known(visible, number)] if has_masks else [])]
+        row += [known(point.cost[name], number) for name in ("vector_flops", "transcendentals")]
+        row += [known(point.cost[q.name], memory if q.unit == "B" else number) for q in others]
+        row += [known(point.traffic, memory), intensity, known(point.peak_bytes, memory)]
         row += _time(point.time, exact=exact) if is_timed else []
         # What a second takes in, and what a million of each cost; a time that is a lower bound makes them bounds.
         is_bound = point.time is not None and point.time.is_lower_bound

@@ -170,5 +170,5 @@ def _bounds(found: Fits, numbers: Numbers) -> TextTable:
             share = percent(size, numbers.value(at.taken) or 1)
             is_told = beyond is not None and name not in ("reserved_peak", "device_total")
             step = memory(more - size) if is_told else ""
-            lines.append(Entry([label(name), memory(size), share, step]))
+            lines.append(Entry([label(name), amount(found.report, name, size, numbers), share, step]))
     return TextTable((f"at {safe(found.varied, 40)} = {found.at_size}", "bytes", "%", head), lines)

@@ -176,9 +176,10 @@ def _others(comparison: Comparison) -> Iterator[str]:
 def _changed(name: str, figure: Figure, what: str, least: Sequence[str] = ("", "")) -> str:
     """A total before and after; `least` marks a side that calls of unknown cost are missing from."""
     before, after = (f"{mark}{side}" for mark, side in zip(least, before_after(name, figure), strict=True))
-    if not figure.differs or (name == "device_bytes" and figure.delta == 0):
+    is_same = not figure.differs or (name == "device_bytes" and figure.delta == 0)
+    if is_same and len({*least}) == 1:
         return f"{what} {after} as before (0, 0.0 %)"
-    if figure.delta == 0:
+    if figure.delta == 0 and not is_same:
         return f"{what} {after} at these sizes, by another formula"
     part = share(figure)
     ratio = f", {part} %" if part not in ("", "new") else ""
