@@ -118,7 +118,7 @@ def _fitting(mask: TensorType | None, queries: Dim, keys: Dim) -> TensorType | N
     if mask is None or mask.rank == 0:
         return mask
     (rows, seen), refused = (1, *mask.shape)[-2:], f"a mask {mask} for {queries} queries and {keys} keys"
-    require(not (differ(rows, queries) and differ(rows, 1)), refused)
+    require(mask.rank <= 4 and not (differ(rows, queries) and differ(rows, 1)), refused)
     require(not at_least(seen, keys + 1), refused)
     return mask.like((*mask.shape[:-1], 1)) if differ(seen, keys) else mask
 

@@ -134,6 +134,11 @@ def test_masks(mask: tuple[int, ...]) -> None:
     assert (shapes(estimate), estimate.vector_flops) == ([(1, 2, 8, 16)], 6 * 128)
 
 
+def test_a_mask_has_at_most_the_axes_of_the_scores() -> None:
+    with pytest.raises(ShapeError, match="a mask"):
+        price(ATTENTION, *qkv(1, 2, 8, 16), t(1, 1, 2, 8, 8, dtype=BOOL))
+
+
 def test_unequal_heads_are_rejected() -> None:
     with pytest.raises(ShapeError, match="do not share"):
         price(ATTENTION, *qkv(1, 8, 4, 16, heads=3))
