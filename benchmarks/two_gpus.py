@@ -11,7 +11,7 @@ has all kernels: communication is the time in which kernels of NCCL run, exposed
 The two processes run one program after the other. One that fails, or takes longer than `--each`, costs two new processes;
 results are written as they come, and none begins after `--limit` seconds. `--device cpu --tiny` is a trial without a GPU.
 `--validate ddp_brief,fsdp_brief` also runs recordings of these, by `graphflops validate --nproc 2`.
-Without `--recorded` a program is recorded when it is judged, by the PyTorch that is here: releases shard one step differently.
+Without `--recorded` a program is recorded when it is judged, by the PyTorch that is here, which may shard it otherwise.
 """
 
 from __future__ import annotations
