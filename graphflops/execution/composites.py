@@ -59,12 +59,10 @@ class Operand(NamedTuple):
 
     @property
     def shape(self) -> tuple[Dim, ...]:
-        """Sizes of its axes."""
         return self.type.shape
 
     @property
     def rank(self) -> int:
-        """Number of axes."""
         return self.type.rank
 
     @property

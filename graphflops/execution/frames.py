@@ -175,16 +175,13 @@ class References:
             if not frame.runs(line):
                 return depth
             if depth and frame.begins_again(lines, depth):
-                return self.caller_of_run(depth)
+                # So does a loop over modules, which calls each once.
+                while depth > 1 and self.frames[depth - 1].statement.calls_variable:
+                    depth -= 1
+                return depth
             if frame.line.number != line.number:
                 return depth + 1
         return min(len(self.frames), len(lines))
-
-    def caller_of_run(self, depth: int) -> int:
-        """How many frames go on where the one at `depth` runs again: so does a loop over modules, which calls each once."""
-        while depth > 1 and self.frames[depth - 1].statement.calls_variable:
-            depth -= 1
-        return depth
 
     def leave(self, depth: int, last: int) -> None:
         """Return from the functions above `depth`: their variables held their values until then."""
@@ -366,15 +363,13 @@ class References:
         for name in self.results[place]:
             if self.readers[name] > 1:
                 frame.locals.add(name)
-                self.end_turn(frame, frame.turns.setdefault(node.op, []), name)
-
-    def end_turn(self, frame: Frame, alike: list[str], name: str) -> None:
-        """Of many variables that one operator makes, as in a loop over steps, only the last are still held."""
-        alike.append(name)
-        if len(alike) > _MOST_ALIKE:
-            first = alike.pop(0)
-            frame.locals.discard(first)
-            self.hold([first], self.last)
+                # Of many variables that one operator makes, as in a loop over steps, only the last are still held.
+                alike = frame.turns.setdefault(node.op, [])
+                alike.append(name)
+                if len(alike) > _MOST_ALIKE:
+                    first = alike.pop(0)
+                    frame.locals.discard(first)
+                    self.hold([first], self.last)
 
     def overwrite(self, frame: Frame, place: int) -> None:
         """A variable of a loop (`state = decay * state + new`) loses its value to what the same operators make of it."""

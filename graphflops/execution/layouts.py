@@ -297,17 +297,6 @@ def _viewed(
     if operator.name == "unsqueeze" and isinstance(at := arguments.get("axes"), int):
         at %= len(shape) + 1
         return (*strides[:at], shape[at] * strides[at] if at < len(shape) else 1, *strides[at:])
-    if operator.name in _AT_OTHER_PLACES:
-        return _at_other_places(operator, arguments, strides)
-    lay_out = repeated if operator.name == "expand" else regrouped
-    return lay_out(shape, strides, out.shape)
-
-
-_AT_OTHER_PLACES = frozenset({"movedim", "diagonal", "unfold"})
-
-
-def _at_other_places(operator: Op, arguments: Mapping[str, Any], strides: Strides) -> Strides | None:
-    """Strides where an axis moves, two are passed at a time (then last), or one is seen through windows (inside last)."""
     rank, left = len(strides), [*strides]
     if operator.name == "movedim":
         source, target = arguments.get("source"), arguments.get("destination")
@@ -315,12 +304,15 @@ def _at_other_places(operator: Op, arguments: Mapping[str, Any], strides: Stride
             return None
         left.insert(target % rank, left.pop(source % rank))
         return tuple(left)
-    if operator.name == "diagonal":
+    if operator.name == "diagonal":  # two axes are passed at a time, as the last one
         a, b = (arguments.get(name, place) % rank for place, name in enumerate(("axis1", "axis2")))
-        rest = [stride for axis, stride in enumerate(strides) if axis not in (a, b)]
+        rest = [stride for place, stride in enumerate(strides) if place not in (a, b)]
         return (*rest, strides[a] + strides[b])
-    axis, step = arguments["axis"] % rank, arguments["step"]
-    return (*strides[:axis], strides[axis] * step, *strides[axis + 1 :], strides[axis])
+    if operator.name == "unfold":  # seen through windows, whose inside is the last axis
+        axis %= rank
+        return (*strides[:axis], strides[axis] * step, *strides[axis + 1 :], strides[axis])
+    lay_out = repeated if operator.name == "expand" else regrouped
+    return lay_out(shape, strides, out.shape)
 
 
 def is_chosen(call: PricedCall) -> bool:

@@ -245,10 +245,14 @@ def _statement(tree: ast.stmt, own: str) -> Statement:
     last = value
     while isinstance(last, ast.Tuple) and last.elts:
         last = last.elts[-1]
+    # What it takes an element or a field of it does not read as a tensor.
+    fields: set[ast.AST] = {part.value for part in parts if isinstance(part, ast.Subscript)}
+    called = {part.func for part in parts if isinstance(part, ast.Call)}
+    fields |= {part.value for part in parts if isinstance(part, ast.Attribute) and part not in called}
     return Statement(
         is_piece=isinstance(tree, (ast.Expr, ast.For)) and not targets,
         targets=targets,
-        names=_tensors(parts),
+        names=frozenset(part.id for part in parts if isinstance(part, ast.Name) and part not in fields),
         mentioned=frozenset(part.id for part in parts if isinstance(part, ast.Name)),
         numbered=frozenset(name for part in parts if (name := _numbered(part))),
         calls_variable=first is not None and not isinstance(_called(first), ast.Attribute),
@@ -284,14 +288,6 @@ def _target(part: ast.AST) -> str:
         case ast.Subscript(value, ast.Name() | ast.BinOp() | ast.Attribute()):
             return f"{ast.unparse(value)}[]"
     return ast.unparse(part)
-
-
-def _tensors(parts: Sequence[ast.AST]) -> frozenset[str]:
-    """Variables that an expression reads as tensors: not those of which it takes an element or a field."""
-    fields: set[ast.AST] = {part.value for part in parts if isinstance(part, ast.Subscript)}
-    called = {part.func for part in parts if isinstance(part, ast.Call)}
-    fields |= {part.value for part in parts if isinstance(part, ast.Attribute) and part not in called}
-    return frozenset(part.id for part in parts if isinstance(part, ast.Name) and part not in fields)
 
 
 def _numbered(part: ast.AST) -> str:

@@ -51,14 +51,8 @@ def _line(frame: tuple[str, str, int, str], module: str) -> CodeLine:
 @lru_cache(maxsize=4096)
 def _modules(module_stack: str) -> list[str]:
     """The paths of the modules of a stack, outermost first; one without a path for none."""
-    found = [_module(entry) for entry in module_stack.split(";")]
-    return [path for path in found if path is not None] or [""]
-
-
-@lru_cache(maxsize=4096)
-def _module(entry: str) -> str | None:
-    """The path of a module as an entry of a stack records it; None for an entry without one."""
-    return module_path(entry.split(",")[1]) if entry.count(",") > 1 else None
+    entries = (entry.split(",") for entry in module_stack.split(";"))
+    return [module_path(parts[1]) for parts in entries if len(parts) > 2] or [""]
 
 
 @lru_cache(maxsize=1024)

@@ -315,19 +315,14 @@ class GradientLayouts:
         self.known: dict[str, Strides] = {}
         self.forms, self.found = layouts.forms, dict[tuple[Any, ...], Any]()
         for name in repeated:
-            if (value := self.typed(name)) is not None:
+            if (value := tensor_type(name, self.values)) is not None:
                 self.known[name] = (0,) * value.rank
-
-    def typed(self, name: str) -> TensorType | None:
-        """The type of a value that is a tensor."""
-        value = self.values.get(name)
-        return value if isinstance(value, TensorType) else None
 
     def copies(self, call: PricedCall) -> Sequence[Strides]:
         """The layouts from which the gradient of a call's result is copied; notes how those of its operands lie."""
         name = next((name for name in call.node.outputs if name is not None), "")
         operands = call.tensors(self.values)
-        if not operands or self.typed(name) is None:
+        if not operands or tensor_type(name, self.values) is None:
             return ()
         copied, known = self._followed(call, self.known.get(name))
         for place, strides in known.items():
@@ -344,9 +339,9 @@ class GradientLayouts:
     ) -> tuple[list[Strides], dict[int, Strides]]:
         """What is copied where the result's gradient lies so, and how the gradients of operands lie, by their places."""
         operator, operands = call.node.operator, call.tensors(self.values)
-        x, name, known = self.typed(operands[0]), operator.name, dict[int, Strides]()
-        out = next(value for name in call.node.outputs if (value := self.typed(name or "")) is not None)
-        assert x is not None
+        x, name, known = self.layouts.typed(operands[0]), operator.name, dict[int, Strides]()
+        results = (tensor_type(name, self.values) for name in call.node.outputs)
+        out = next(value for value in results if value is not None)
         if name in _MADE_IN_ORDER:
             known[0] = row_major(x.shape)
         copies = name in _SAME_AXES and call.node.outputs[0] in self.layouts.copies
@@ -366,7 +361,7 @@ class GradientLayouts:
         elif is_alike:
             if not is_repeated or name in _PASSES_ON:
                 for place, use in enumerate(operands):
-                    if getattr(self.typed(use), "shape", None) == out.shape:
+                    if self.layouts.typed(use).shape == out.shape:
                         known[place] = strides if self._is_alike(call, place) else self.layouts.of(use)
         elif operator.kind == "product" and call.gradient is not None:
             return self._of_product(call, out, strides, is_repeated=is_repeated), known

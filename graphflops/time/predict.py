@@ -12,8 +12,7 @@ from msgspec.structs import replace
 
 from graphflops.attention.attention_use import AttentionUse
 from graphflops.attention.kernel import last_refusal, preferred
-from graphflops.devices import Device, Host
-from graphflops.devices.device import platform_of
+from graphflops.devices import Device, Host, platform_of
 from graphflops.dims import evaluate
 from graphflops.kernels.kernel import (
     COLUMN,

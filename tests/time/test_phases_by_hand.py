@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import pytest
 from msgspec import structs
 
-from graphflops.devices.device import Host, Launch
+from graphflops.devices import Host, Launch
 from graphflops.kernels.kernel import Exchange, Kernel, Product, Recurrence
 from graphflops.report.call_time import CallTime
 from graphflops.time.predict import Time
