@@ -270,6 +270,14 @@ class Problem(Struct, frozen=True, dict=True):
         return self.way == "packed" and self.conv.packed != self.conv.wide
 
     @property
+    def operands(self) -> tuple[tuple[Tensor, Tensor], Tensor]:
+        """What the pass reads, and what it writes."""
+        x, weight, out = self.x, self.weight, self.out
+        if self.phase == "forward":
+            return (x, weight), out
+        return ((out, weight), x) if self.phase == "input_gradient" else ((out, x), weight)
+
+    @property
     def variant(self) -> str:
         """That of the kernel, where it has no tensor cores; "" where it may have them."""
         conv, is_plain = self.conv, self.way == "as_it_lies" and self.phase == "forward"
@@ -282,10 +290,7 @@ class Problem(Struct, frozen=True, dict=True):
 
     def kernels(self, flops: int) -> list[Kernel]:
         """The kernels of the pass: conversions before it and after it, and one kernel, or one for each group."""
-        x, weight, out = self.x, self.weight, self.out
-        reads, writes = (x, weight), out
-        if self.phase != "forward":
-            reads, writes = ((out, weight), x) if self.phase == "input_gradient" else ((out, x), weight)
+        reads, writes = self.operands
         moved = (sum(tensor.full_bytes for tensor in reads), writes.full_bytes)
         kernel = Kernel("convolution", self.x.dtype, flops, 0, *moved, self.sizes, variant=self.variant)
         if self.variant or self.way in ("one_by_one", "direct"):

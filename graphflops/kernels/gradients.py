@@ -235,11 +235,6 @@ def _summed(call: ConcreteCall, out: Tensor, operand: Tensor) -> Kernel:
 
 
 @on_operand
-def _cast_backward(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kernel]:
-    return [] if call.estimate.alias else [copy(out, x.bits)]
-
-
-@on_operand
 def _view_backward(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kernel]:
     """Of a part, zeros with the gradient copied in; of repeats, their sum; of parts that are all used, one copy."""
     name = call.operator.name
@@ -374,7 +369,7 @@ _BY_NAME: Mapping[str, Lowering] = by_name(
 )
 _BACKWARD: Mapping[str, Lowering] = {
     "elementwise": _elementwise_backward,
-    "cast": _cast_backward,
+    "cast": on_operand(lambda call, x, out: [] if call.estimate.alias else [copy(out, x.bits)]),
     "identity": _view_backward,
     "view": _view_backward,
     "movement": _movement_backward,

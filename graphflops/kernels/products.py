@@ -19,6 +19,7 @@ from msgspec.structs import replace
 
 from graphflops.cost import Value
 from graphflops.dims import Dim, ceil_div, dim_max, total
+from graphflops.graph import tensor_type
 from graphflops.kernels.call import ConcreteCall, Tensor, Work
 from graphflops.kernels.choices import limits
 from graphflops.kernels.kernel import GROUPED, HALF, SEQUENCE_RANK, Kernel, Layout, Pass, Product, Recurrence
@@ -116,8 +117,11 @@ def product_backward(call: ConcreteCall) -> list[Kernel]:
     for operand, other, gradient in ((a, b, problem.for_a), (b, a, for_b)):
         if operand is not None and operand.requires_grad:
             vectors = [x for x in (other, b) if x is not None and x.rank < _MATRIX_RANK]
-            is_outer = len(vectors) == 2  # a column times a row; a first vector is a matrix of one row
-            kernels.append(_outer(operand, call.out) if is_outer else gradient.kernel())
+            if len(vectors) == 2:  # a column times a row; a first vector is a matrix of one row
+                read = operand.shape[-1] * operand.bits // 8 + (0 if call.out is None else call.out.nbytes)
+                kernels.append(elementwise(operand, read, operand.full_bytes, operand.numel))
+            else:
+                kernels.append(gradient.kernel())
             kernels += _over_batches(operand, other, call.out)
     bias, is_of_rows = call.operand("bias"), call.operator.name == "linear"
     if bias is not None and bias.requires_grad and call.out is not None:
@@ -126,11 +130,6 @@ def product_backward(call: ConcreteCall) -> list[Kernel]:
     if not kernels:  # operands without canonical names, as of an einsum: as many products as gradients
         kernels = [problem.for_a.kernel(), problem.for_b.kernel()][: len(call.gradient.gradients)]
     return [*copied(call, again=True), *kernels]
-
-
-def _outer(operand: Tensor, out: Tensor | None) -> Kernel:
-    read = operand.shape[-1] * operand.bits // 8 + (0 if out is None else out.nbytes)
-    return elementwise(operand, read, operand.full_bytes, operand.numel)
 
 
 def _over_batches(operand: Tensor, other: Tensor | None, out: Tensor | None) -> list[Kernel]:
@@ -297,8 +296,8 @@ class Recurrent(NamedTuple):
         name = call.node.operator.name
         if name not in _RESERVED or call.node.operator.kind != "recurrent":
             return None
-        out = values.get(call.node.outputs[0] or "")
-        if not isinstance(out, TensorType) or out.rank != SEQUENCE_RANK:
+        out = tensor_type(call.node.outputs[0], values)
+        if out is None or out.rank != SEQUENCE_RANK:
             return None
         arguments, tensors = call.node.arguments(), [values[each] for each in call.tensors(values)]
         layers, directions = arguments.get(_LAYERS), 2 if arguments.get(_BIDIRECTIONAL) is True else 1

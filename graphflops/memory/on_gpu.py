@@ -16,7 +16,7 @@ from graphflops.execution.runs import Runs
 from graphflops.execution.strides import by_form, places_by_form
 from graphflops.graph import Ref
 from graphflops.kernels import buffers as kernels
-from graphflops.kernels.attention_memory import AttentionMemory, cut
+from graphflops.kernels.attention import AttentionMemory, cut
 from graphflops.kernels.beside import Copy, operand_copies
 from graphflops.kernels.kernel import SEQUENCE_RANK
 from graphflops.kernels.products import Recurrent

@@ -8,8 +8,7 @@ import pytest
 
 from graphflops.attention.kernel import Choice, Operand, Problem
 from graphflops.execution.strides import row_major
-from graphflops.kernels.attention import computed_fraction
-from graphflops.kernels.attention_memory import AttentionMemory, cut, gradient_bytes
+from graphflops.kernels.attention import AttentionMemory, computed_fraction, cut, gradient_bytes
 from graphflops.kernels.kernel import Attention, Kernel, Rows
 from tests.memory.one_call import eager
 from tests.one_call import g
