@@ -145,13 +145,19 @@ class _Module(NamedTuple):
                 probabilities.update(call.node.outputs)
         return ()
 
+    def attention_bytes(self, x: Dim) -> Dim:
+        """The most that the attention holds, its result included; x: bytes of the sequence."""
+        scores = self.score_bytes or 0
+        is_masked = len(self.operands) > 1
+        has_weights = any(call.node.operator.kind == "softmax" for call in self.calls)
+        if not is_masked and not has_weights:
+            return (_PROJECTED + 2) * x
+        masked = _PROJECTED * x + 2 * scores if is_masked else 0
+        return dim_max((_PROJECTED + 2) * x + scores, masked)
+
     def peak(self, x: Dim) -> Dim:
         """The most that the operator holds, its result included; x: bytes of the sequence."""
-        attention: Dim = (_PROJECTED + 2) * x
-        is_masked, scores = len(self.operands) > 1, self.score_bytes or 0
-        if is_masked or any(call.node.operator.kind == "softmax" for call in self.calls):
-            masked = _PROJECTED * x + 2 * scores if is_masked else 0
-            attention = dim_max(attention + scores, masked)
+        attention = self.attention_bytes(x)
         if self.kind == _ATTENTION:
             return attention
         products = (call.node for call in self.calls if call.node.operator.kind == "product")

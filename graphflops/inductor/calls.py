@@ -98,15 +98,13 @@ class ForwardLowering(Lowering):
             self.concatenated(of)
         else:
             again = operator.kind in _AGAIN and operator.name != "embedding"
+            # Calls by way of which it reads each tensor; the parts of a split are one.
+            ways = [{self.maker.get(name) for name in read} for read in of.parts.values()]
             more = {
                 "recomputable": again or operator.has("computed_again"),
-                "reads_twice": operator.has("gate") or self.reads_parts_twice(of),
+                "reads_twice": operator.has("gate") or any(len(way) > 1 for way in ways),
             }
             self.add(of, "pointwise", of.made, of.operands, is_random=operator.kind == "random", **more)
-
-    def reads_parts_twice(self, of: Lowered) -> bool:
-        """Whether it reads a tensor by way of several calls; the parts of a split are one."""
-        return any(len({self.maker.get(name) for name in read}) > 1 for read in of.parts.values())
 
     def resampling(self, of: Lowered) -> None:
         """An interpolation; of half precision it is one in float32, of which operand and result are converted."""

@@ -120,7 +120,12 @@ class _Groups:
         near = [group for group in makers if self.depth[group] == deepest]
         if not self.added.isdisjoint(op.reads) or not self.fit([*near], op):
             deepest, near = deepest + 1, []
-        group = self.new(op, deepest)
+        group = len(self.joined)
+        self.members.append([op])
+        self.depth.append(deepest)
+        self.joined.append(group)
+        self.loops.append(op)
+        self.first.append(group)
         for other in near:
             self.join(other, group)
         self.join_readers(op, group)
@@ -146,14 +151,6 @@ class _Groups:
             return False
         pairs = [*((loop, op) for loop in loops), *pairwise(loops)]
         return all(run_together(one, other) for one, other in pairs)
-
-    def new(self, op: Op, depth: int) -> int:
-        self.members.append([op])
-        self.depth.append(depth)
-        self.joined.append(len(self.joined))
-        self.loops.append(op)
-        self.first.append(len(self.first))
-        return len(self.joined) - 1
 
     def join(self, group: int, other: int) -> None:
         """Put the members of one group into another that can run in the same kernel."""
@@ -228,12 +225,6 @@ class _Formula(NamedTuple):
         """Instructions for each element, loads included."""
         return self.loads + sum(count for _, count in self.computed)
 
-    def stored(self, op: Op, inside: tuple[str, ...]) -> Op:
-        """The operator that stores the result. inside: what it reads that is not stored."""
-        return replace(
-            op, reads=self.sources, parts=self.parts, outer=self.outer, moved=self.moved, computes=inside
-        )
-
 
 def realized(ops: Sequence[Op], outputs: Container[str]) -> tuple[list[Op], dict[str, Op]]:
     """The operators whose results are stored, each with the stored tensors that it is computed from.
@@ -251,7 +242,8 @@ def realized(ops: Sequence[Op], outputs: Container[str]) -> tuple[list[Op], dict
             computed_again.update(dict.fromkeys(op.outputs, op))
             formulas.update(dict.fromkeys(op.outputs, formula))
         elif inside:
-            stored.append(formula.stored(op, inside))
+            more = {"reads": formula.sources, "parts": formula.parts, "computes": inside}
+            stored.append(replace(op, outer=formula.outer, moved=formula.moved, **more))
         else:
             stored.append(op)
     return stored, computed_again

@@ -30,7 +30,12 @@ class Partition:
         self.place = {id(op): index for index, op in enumerate(self.ops)}
         self.users = users_of(self.ops)
         self.left = _MOST_VISITED
-        self.forward = self._forward()
+        self.forward: set[int] = set()  # places of the operators that the results are computed by
+        needed = set(self.joint.results)
+        for place, op in reversed([*enumerate(self.ops)]):
+            if not op.is_gradient and not needed.isdisjoint(op.outputs):
+                self.forward.add(place)
+                needed.update(op.reads)
         self.banned = self._not_computed_again()
         self.graph, self.distances = FlowGraph(), self._distances()
         self.edges: dict[str, list[tuple[int, int]]] = {}
@@ -43,16 +48,6 @@ class Partition:
         cut = [name for name, nodes in found if any(a not in beyond and b in beyond for a, b in nodes)]
         order = {name: place for place, op in enumerate(self.ops) for name in op.outputs}
         return dict.fromkeys(sorted(cut, key=lambda name: order.get(name, -1)))
-
-    def _forward(self) -> set[int]:
-        """Places of the operators that the results are computed by."""
-        needed = set(self.joint.results)
-        found = set()
-        for place, op in reversed([*enumerate(self.ops)]):
-            if not op.is_gradient and not needed.isdisjoint(op.outputs):
-                found.add(place)
-                needed.update(op.reads)
-        return found
 
     def _users(self, op: Op) -> list[Op]:
         return [user for name in op.outputs for user in self.users.get(name, ())]

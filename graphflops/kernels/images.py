@@ -76,7 +76,7 @@ _TAPS = 4  # of a cubic interpolation, along an axis
 _CORNERS, _CORNERS_OF_CUBIC = 4, 16
 _AT_GRID = "grid_sample"
 # The mode of a grid, and how often its threads wait for loads where others do once.
-_CUBIC, _CUBIC_TURNS = (2, 8)
+_CUBIC, _CUBIC_TURNS = 2, 8
 _LEAST_CHANNELS = 4  # for which kernels with channels innermost run
 # Time of an image's loads, how much less for each octave of positions that share them, the part in which a warp waits.
 _UNSHARED, _SHARED, _WAIT = constants("aten_2", "interpolation", "unshared", "shared", "wait")

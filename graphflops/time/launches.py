@@ -133,12 +133,8 @@ class Launcher:
             # Whether it reads and writes nothing but an optimizer's counters.
             is_on_host = bool(counters) and not counters.isdisjoint(call.tensors(layouts.values)[:1])
             is_on_host = is_on_host and {*filter(None, call.node.outputs)} <= counters
-            where = (
-                name in inside,
-                name in late,
-                is_on_host,
-                transfer(call, away, step.aside) if away else None,
-            )
+            moved = transfer(call, away, step.aside) if away else None
+            where = (name in inside, name in late, is_on_host, moved)
             key = (layouts, records, name if form is None else form, entering, composite, *where)
             number = self.kinds.setdefault(key, len(self.kinds))
             sites.append(_Site(call, layouts, number, entering, outer, *where))
@@ -159,8 +155,9 @@ class Launcher:
             kernels, host = called.kernels, called.host_seconds
             if exchanges.pending:
                 yield from exchanges.waited(call, is_view=not kernels and call.estimate.alias)
-            if step is not None:
-                host += self._dispatched(graph, call)
+            if step is not None and step.wrapped:  # what Python dispatches around it, and hooks that it runs
+                dispatched = step.wrapped[call.row] * self.costs["forward.subclass"]
+                host += dispatched + step.hooked[call.row] * self.costs["forward.hook"]
             launch = Launches(row, kernels, host, times, called.waits)
             is_beside = site.moved is not None and site.moved.is_beside
             if kernels and (is_beside or kernels[-1].family == "collective"):
@@ -274,14 +271,6 @@ class Launcher:
                 sums += self.added[id(value)]
         return sums
 
-    def _dispatched(self, graph: PricedGraph, call: PricedCall) -> float:
-        """CPU time of the calls that Python dispatches, and of the hooks that it runs, around a recorded call."""
-        step = graph.graph.step
-        if step is None or not step.wrapped:
-            return 0.0
-        dispatched = step.wrapped[call.row] * self.costs["forward.subclass"]
-        return dispatched + step.hooked[call.row] * self.costs["forward.hook"]
-
     def _nested(self, call: PricedCall, row: int, times: int) -> Iterator[tuple[PricedGraph, int, int]]:
         """The graphs that run inside a call, where their rows begin, and how often they run."""
         place = row + 1
@@ -299,9 +288,8 @@ class Launcher:
     def _attention_kernel(self, call: PricedCall, layouts: Layouts) -> AttentionKernel | None:
         """The kernel that an attention of PyTorch's own names, else the one that it chooses; None for other calls."""
         operator = call.node.operator
-        words = (f"_scaled_dot_product_{name}_attention" for name in _NAMED)
         word = operator.word.removesuffix("_backward")
-        named = next((name for name, each in zip(_NAMED, words, strict=True) if word == each), None)
+        named = next((name for name in _NAMED if word == f"_scaled_dot_product_{name}_attention"), None)
         if named is not None and self.program.graph.step is None:  # of a recorded step the device chooses
             return named
         # `ops/` lists those that choose a kernel.

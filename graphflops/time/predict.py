@@ -335,19 +335,12 @@ def fused_seconds(
 ) -> float:
     """The time of a fused kernel on the same operands, and never less than the shortest call of the program takes."""
     value = {name: evaluate(getattr(use, name), values) or 0 for name in _SIZES}
+    batch, heads, kv_heads, queries, keys = (value[name] for name in _SIZES[:5])
     width = max(value["width"], value["value_width"])
     hidden = value["masked_flops"] / value["flops"] if value["flops"] else 0.0
-    sizes = Attention(
-        value["batch"],
-        value["heads"],
-        value["kv_heads"],
-        value["queries"],
-        value["keys"],
-        width,
-        computed=1 - hidden,
-        kernel=preferred(platform_of(device), is_half=dtype in _HALF),
-    )
-    moved = int(bytes_of(dtype)) * value["batch"] * value["heads"] * value["queries"] * width
+    best = preferred(platform_of(device), is_half=dtype in _HALF)
+    sizes = Attention(batch, heads, kv_heads, queries, keys, width, computed=1 - hidden, kernel=best)
+    moved = int(bytes_of(dtype)) * batch * heads * queries * width
     flops = value["flops"] - value["masked_flops"]
     kernel = Kernel("attention", dtype, flops, 0, moved + value["kv_bytes"], moved, sizes)
     shortest = min((row.time.seconds for row in rows if row.time and row.time.seconds > 0), default=0.0)

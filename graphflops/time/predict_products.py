@@ -27,10 +27,7 @@ _TILES = (
 )
 _WAYS = tuple(dict.fromkeys(way for a, b in _TILES for way in ((a, b), (b, a))))
 _SPLITS = (1, 2, 4, 8, 16, 32)
-_FEW_ROWS, _FEW_OF_BATCH = (
-    128,
-    16,
-)  # rows up to which a product, and one of a batch, waits for the other matrix
+_FEW_ROWS, _FEW_OF_BATCH = 128, 16  # rows up to which a product, one of a batch, waits for the other matrix
 _FEW = 8  # rows of wide elements up to which the threads of cuBLAS's gemmSN kernels hold a row each
 _NARROW = 2  # bytes of the elements that matrix units multiply even where a product has one row
 _STEP = 64  # elements of k that a tile multiplies at a time
