@@ -93,17 +93,10 @@ def _fused(
     (query, key, value), is_forward = operands, phase == "forward"
     cost = call.cost if is_forward else call.backward_cost
     computed = computed_fraction(call, query.shape[-2], key.shape[-2])
-    sizes = Attention(
-        batch=math.prod(query.shape[:-3]),
-        heads=query.shape[-3] if query.rank > _LEAST_RANK else 1,
-        kv_heads=key.shape[-3] if key.rank > _LEAST_RANK else 1,
-        queries=query.shape[-2],
-        keys=key.shape[-2],
-        width=max(query.shape[-1], value.shape[-1]),
-        computed=computed,
-        kernel=kernel,
-        phase=phase,
-    )
+    heads, kv_heads = (x.shape[-3] if x.rank > _LEAST_RANK else 1 for x in (query, key))
+    batch, width = math.prod(query.shape[:-3]), max(query.shape[-1], value.shape[-1])
+    shape = (batch, heads, kv_heads, query.shape[-2], key.shape[-2], width)
+    sizes = Attention(*shape, computed, kernel, phase)
     flops = int(cost.matrix_flops * computed)
     copied = sum(x.full_bytes - x.nbytes for x in operands if not x.is_repeated)  # heads repeated by a copy
     moved = (cost.read_bytes + copied, cost.written_bytes)
@@ -266,11 +259,8 @@ class AttentionMemory(NamedTuple):
         if self.is_fused:
             return self.mask_copy + self.filled
         key = self.problem.key.type.numel * FLOAT_BYTES
-        # Scaled query and key once more, in row-major order and repeated for every query head.
-        repeated, (is_query, is_key, _) = self.repeated(self.problem.key), self.operands_in_order
-        operands = (0 if is_query else self.scaled) + (0 if is_key and repeated == key else repeated)
         wide = total(self.float_copies) + self.scaled
-        products = wide + key + operands + self.scores
+        products = wide + key + self.score_operands + self.scores
         softmax = wide + 2 * self.scores + ceil_div(self.scores, _BOOL_PART)
         return dim_max(0, dim_max(products, softmax) - self.out_bytes) + self.mask_copy
 
@@ -290,12 +280,8 @@ class AttentionMemory(NamedTuple):
             return dim_max(0, own - self.out_bytes - gradients)
         batch, heads, rows, width = self.problem.query.type.shape
         if self.choice.kernel == "efficient":
-            own = batch * heads * (rounded(rows, _ROWS_OF_BLOCK) * width + rows) * FLOAT_BYTES
-            mask = self.problem.mask
-            if mask is not None and mask.type.requires_grad:  # its gradient for every batch entry and head
-                keys = rounded(self.problem.key.type.shape[2], _MASK_GRADIENT_ALIGNMENT)
-                own = own + batch * heads * rows * keys * (mask.type.dtype.bits // 8)
-            return own
+            padded = rounded(rows, _ROWS_OF_BLOCK)
+            return batch * heads * (padded * width + rows) * FLOAT_BYTES + self.mask_gradient
         return batch * heads * rows * (width + 1) * FLOAT_BYTES + self.shared_gradients
 
     # What these consist of, in the order in which it is allocated
@@ -309,7 +295,6 @@ class AttentionMemory(NamedTuple):
 
     @property
     def saved_parts(self) -> list[Dim]:
-        """Of what the gradient reads."""
         if self.is_fused:
             return [self.mask_copy]
         key = self.repeated(self.problem.key)
@@ -317,7 +302,6 @@ class AttentionMemory(NamedTuple):
 
     @property
     def gradient_parts(self) -> Sequence[Dim]:
-        """Of what the gradient needs."""
         return (ceil_div(self.shared_gradients, 2),) * 2 if self.is_fused else (self.scores,) * 3
 
     @property
@@ -352,8 +336,16 @@ class AttentionMemory(NamedTuple):
         return mask.numel * element if mask.dtype.kind == "bool" else 0
 
     @property
+    def mask_gradient(self) -> Dim:
+        """The gradient of a mask, for every batch entry and head."""
+        mask = self.problem.mask
+        if mask is None or not mask.type.requires_grad:
+            return 0
+        rows, keys = self.problem.query.type.shape[:-1], self.problem.key.type.shape[2]
+        return prod(rows) * rounded(keys, _MASK_GRADIENT_ALIGNMENT) * (mask.type.dtype.bits // 8)
+
+    @property
     def scores(self) -> Dim:
-        """Scores in float32."""
         query, key = self.problem.query.type, self.problem.key.type
         return prod(query.shape[:-1]) * key.shape[-2] * FLOAT_BYTES
 
@@ -370,8 +362,15 @@ class AttentionMemory(NamedTuple):
 
     @property
     def scaled(self) -> Dim:
-        """The query times the scale."""
+
         return self.problem.query.type.numel * FLOAT_BYTES
+
+    @property
+    def score_operands(self) -> Dim:
+        """Scaled query and key once more, in row-major order and repeated for every query head."""
+        own, repeated = self.problem.key.type.numel * FLOAT_BYTES, self.repeated(self.problem.key)
+        is_query, is_key, _ = self.operands_in_order
+        return (0 if is_query else self.scaled) + (0 if is_key and repeated == own else repeated)
 
     @property
     def value_copy(self) -> Dim:
