@@ -256,7 +256,6 @@ def _names(op: str) -> tuple[str, ...]:
 
 
 def _applied(function: Composite, t: Calls) -> Any:
-    """The result of a function with the arguments of a call."""
     args = _mapped(t.of.node.args, t.operand)
     kwargs = {name: _mapped(value, t.operand) for name, value in t.of.node.kwargs}
     return function(t, *args, **kwargs)

@@ -97,7 +97,6 @@ class Layouts:
                     self.wrong.append(call)
 
     def typed(self, name: str) -> TensorType:
-        """The type of a value that is a tensor."""
         value = self.values[name]
         assert isinstance(value, TensorType)
         return value
@@ -216,7 +215,6 @@ class Layouts:
         return any(self.has_channels_last(name) for name in read)
 
     def has_channels_last(self, name: str) -> bool:
-        """Whether the channels of images are their innermost axis in memory."""
         return has_channels_last(self.typed(name).shape, self.of(name))
 
     def elementwise(self, names: Sequence[str], out: TensorType) -> Strides:

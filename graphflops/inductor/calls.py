@@ -47,7 +47,6 @@ class ForwardLowering(Lowering):
     """Appends the operators of a graph's forward to a joint graph, by the kind of each call."""
 
     def lower(self, call: PricedCall) -> Lowered:
-        """Append the operators of one call."""
         names = call.tensors(self.values)
         operands = tuple(self.tensor(name) for name in names)
         outer = [tensor for name, tensor in zip(names, operands, strict=True) if self.is_outer(name)]
@@ -137,7 +136,6 @@ class ForwardLowering(Lowering):
         self.joint.lies_in.update(dict.fromkeys(rest, out))
 
     def reduction(self, of: Lowered) -> None:
-        """A sum, mean or the like."""
         x, out = self.typed(of.names[0]), self.typed(of.made[0])
         is_inner = self.is_inner(of_images=x.rank >= IMAGE_RANK) and not _keeps_last(of.call, x, out)
         space, kept = max(map(self.elements, of.names)), self.elements(of.made[0])
@@ -236,7 +234,6 @@ class BackwardLowering(GradientLowering):
                 joint.tangents[tangent] = None
 
     def lower(self, of: Lowered) -> None:
-        """Append the gradients of one call."""
         call = of.call
         assert call.gradient is not None
         of.incoming = [self.gradient[name] for name in call.node.outputs if name in self.gradient]

@@ -174,7 +174,6 @@ class Lowered(Struct):
     def op(
         self, kind: OpKind, outputs: Iterable[str], reads: Sequence[str], elements: int, **more: Any
     ) -> Op:
-        """An operator of the call."""
         if self.parts:
             more.setdefault("parts", {name: self.parts[name] for name in reads if name in self.parts})
         if self.outer:
@@ -243,7 +242,6 @@ class Lowering:
         return [out for out in call.node.outputs if out is not None and self.root.get(out) != out]
 
     def elements(self, name: str | None) -> int:
-        """Elements of a value."""
         value = self.values.get(name or "")
         return self.joint.number(prod(value.shape)) if isinstance(value, TensorType) else 0
 
@@ -259,7 +257,6 @@ class Lowering:
         return name not in self.root or self.root[name] != name or name in self.of_libraries
 
     def typed(self, name: str) -> TensorType:
-        """The type of a value that is a tensor."""
         return self.execution.layouts.typed(name)
 
     def nbytes(self, name: str) -> Dim:

@@ -200,7 +200,6 @@ class FlowGraph:
         self.capacity: list[int] = []
 
     def new(self) -> int:
-        """A new node."""
         self.edges.append([])
         return len(self.edges) - 1
 

@@ -68,7 +68,6 @@ class Copy(NamedTuple):
 
     @property
     def nbytes(self) -> Dim:
-        """Bytes of the copy."""
         return prod(self.shape) * self.dtype.bits // 8
 
 

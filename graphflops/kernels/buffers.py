@@ -205,7 +205,6 @@ def _broadcast_gradients(call: PricedCall, out: TensorType, layouts: Layouts) ->
 
 
 def _sums(call: PricedCall, out: TensorType, layouts: Layouts) -> list[tuple[Dim, ...]]:
-    """Bytes of the buffers of each of these sums."""
     strides = layouts.of(call.node.outputs[0] or "")
     axes = [each.axes for each in _gradients(call, out, layouts).values() if each.axes]
     return [reduction_buffers(out.shape, strides, each, FLOAT_BYTES, layouts.platform) for each in axes]
@@ -267,7 +266,6 @@ def _gradient_of(
 
 
 def _reduction(call: PricedCall, layouts: Layouts) -> Dim:
-    """The buffer of a reduction over some axes."""
     x = next(iter(call.tensors(layouts.values)), "")
     out = tensor_type(call.node.outputs[0], layouts.values)
     if not x or out is None:

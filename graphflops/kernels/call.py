@@ -40,12 +40,10 @@ class Tensor(Struct, frozen=True):
 
     @property
     def rank(self) -> int:
-        """Number of axes."""
         return len(self.shape)
 
     @property
     def numel(self) -> int:
-        """Number of elements."""
         return prod(self.shape)
 
     @property
@@ -55,7 +53,6 @@ class Tensor(Struct, frozen=True):
 
     @property
     def is_contiguous(self) -> bool:
-        """Whether elements lie in row-major order without gaps."""
         return is_contiguous(self.shape, self.strides)
 
     @property
@@ -124,12 +121,10 @@ class ConcreteCall:
 
     @property
     def operator(self) -> Op:
-        """The canonical operator."""
         return self.call.node.operator
 
     @property
     def estimate(self) -> Estimate:
-        """What the rule returned."""
         return self.call.estimate
 
     @property
@@ -205,7 +200,6 @@ class ConcreteCall:
 
     @property
     def out(self) -> Tensor | None:
-        """The first result."""
         return self.results[0] if self.results else None
 
     @cached_property
@@ -242,5 +236,4 @@ class Work(NamedTuple):
 
     @staticmethod
     def of(cost: Cost, sizes: Sizes) -> Work:
-        """The numbers of a cost."""
         return Work(*(sizes(getattr(cost, name)) for name in Work._fields))

@@ -210,7 +210,6 @@ class Problem(Struct, frozen=True, dict=True):
 
     @cached_property
     def way(self) -> str:
-        """The way that cuDNN takes for it."""
         return way(self.conv, self.phase, self.is_channels_last)
 
     @property

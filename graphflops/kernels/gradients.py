@@ -73,7 +73,6 @@ class ForwardCall(ConcreteCall):
 
     @property
     def operator(self) -> Op:
-        """The forward's."""
         return self.forward
 
     @cached_property
@@ -105,7 +104,6 @@ class ForwardCall(ConcreteCall):
         return found
 
     def operand(self, *names: str) -> Tensor | None:
-        """The first of these arguments that is a tensor."""
         return next((self.tensors[name] for name in names if name in self.tensors), None)
 
     @cached_property
@@ -155,7 +153,6 @@ def backward_kernels(call: ConcreteCall) -> list[Kernel]:
 
 
 def _wanted(call: ConcreteCall) -> list[Tensor]:
-    """The operands that want a gradient."""
     assert call.gradient is not None
     return [call.operands[place] for place, _ in call.gradient.gradients if place < len(call.operands)]
 
@@ -191,7 +188,6 @@ def _converted(x: Tensor, out: Tensor) -> Kernel:
 
 
 def _launched(call: ConcreteCall, found: GradientKernels, out: Tensor) -> list[Kernel]:
-    """The kernels of a formula."""
     tensors: list[Tensor] = []
     kernels = []
     for launch in found.launches:

@@ -56,7 +56,6 @@ def pooling_backward(call: ConcreteCall) -> list[Kernel]:
 
 
 def _window_positions(call: ConcreteCall, x: Tensor, out: Tensor) -> float:
-    """Positions of a window."""
     if call.operator.name.startswith("adaptive"):
         return x.numel / out.numel
     kernel = call.arguments.get("kernel_size")  # of a gradient operator, whose work is not the window's

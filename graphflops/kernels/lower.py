@@ -154,7 +154,6 @@ def _transformed(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kernel]:
 
 @on_operand
 def _rolled(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kernel]:
-    """A kernel for each axis."""
     shifts = call.arguments.get("shifts", call.arguments.get("#1"))
     count = max(len(shifts), 1) if isinstance(shifts, tuple) else 1
     return [Kernel("copy", x.dtype, 0, 0, x.full_bytes, x.full_bytes, variant="roll")] * count

@@ -340,7 +340,6 @@ class Transfer(NamedTuple):
         return self.is_aside and not self.waits
 
     def kernel(self, value: TensorType) -> Kernel:
-        """The copy of a tensor."""
         size = cast("int", value.like().nbytes)  # a recorded step has no open sizes
         return Kernel("transfer", value.dtype.name, 0, 0, size, size, variant=self.variant)
 

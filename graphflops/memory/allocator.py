@@ -86,7 +86,6 @@ class Allocator:
         self.segments: dict[int, int] = {}  # bytes by address; none where they are expandable
 
     def reset_peaks(self) -> None:
-        """Forget the peaks."""
         self.peak_requested, self.peak_allocated = self.requested, self.allocated
         self.peak_reserved = self.reserved
 
@@ -186,7 +185,6 @@ class Allocator:
 
 
 def _joined(first: Block, second: Block) -> Block:
-    """Two neighbours as one block."""
     first.size += second.size
     first.next = second.next
     if second.next is not None:

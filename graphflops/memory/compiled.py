@@ -93,7 +93,6 @@ class _Run:
         return turn
 
     def take(self, tensor: str, size: Dim, key: str) -> None:
-        """Allocate a tensor."""
         name, kind = self.joint.labels.get(tensor, (tensor, "value"))
         self.meter.take(name, size, kind, key)
 

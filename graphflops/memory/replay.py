@@ -204,7 +204,6 @@ class _Recorded:
         self.trace: list[dict[str, Any]] = []
 
     def take(self, place: int) -> None:
-        """Allocate an entry of the timeline."""
         if not self.sizes[place]:
             return
         before = len(self.allocator.segments)
@@ -214,7 +213,6 @@ class _Recorded:
         self.record("alloc", block.address, self.sizes[place], self.frames[place])
 
     def give_back(self, place: int) -> None:
-        """Free an entry."""
         block = self.blocks.pop(place)
         for action in ("free_requested", "free_completed"):
             self.record(action, block.address, self.sizes[place], self.frames[place])
@@ -234,7 +232,6 @@ class _Recorded:
         )
 
     def segments(self) -> list[dict[str, Any]]:
-        """All segments with their blocks."""
         places = {id(block): place for place, block in self.blocks.items()}
         starts = {block.address: block for block in self.blocks.values()}
         for pool in self.allocator.pools.values():

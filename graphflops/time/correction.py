@@ -164,7 +164,6 @@ def names_of(family: str, count: int) -> tuple[str, ...]:
 
 
 def _named(family: str) -> tuple[str, ...]:
-    """Names of the sizes of a family."""
     return _COLUMNS.get(family, _TRAFFIC).names
 
 

@@ -166,7 +166,6 @@ class _Timer:
             tally.repeat(times)
 
     def whole(self) -> PhaseTime:
-        """All phases so far together."""
         return _Tally.of(self.tallies).phase(self.device)
 
     def _batch(self, kernels: tuple[Kernel, ...]) -> Batch:
@@ -263,7 +262,6 @@ class _Tally(Struct):
 
     @staticmethod
     def of(tallies: Iterable[_Tally]) -> _Tally:
-        """The sums over several phases."""
         whole = _Tally()
         for tally in tallies:
             whole.parts += tally.parts
