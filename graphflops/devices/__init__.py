@@ -269,26 +269,14 @@ def complete(profile: Device) -> Device:
             {name: cost * host.ratio for name, cost in costs.items()}
             for costs in (known.seconds, known.benchmarks)
         )
-        host = replace(
-            host,
-            seconds={**seconds, **host.seconds},
-            benchmarks=host.benchmarks or benchmarks,
-            copies={**known.copies, **host.copies},
-        )
-    context: int | None = None
-    workspace: int | None = 0
-    if profile.kind == "gpu":
-        context, workspace = reference.context_bytes, reference.blas_workspace_bytes
-    elif profile.kind == "cpu":
-        context = 0
-    return replace(
-        profile,
-        context_bytes=context if profile.context_bytes is None else profile.context_bytes,
-        blas_workspace_bytes=workspace
-        if profile.blas_workspace_bytes is None
-        else profile.blas_workspace_bytes,
-        host=host,
-    )
+        own, copies = {**seconds, **host.seconds}, {**known.copies, **host.copies}
+        host = replace(host, seconds=own, benchmarks=host.benchmarks or benchmarks, copies=copies)
+    context, workspace = profile.context_bytes, profile.blas_workspace_bytes
+    if context is None:
+        context = {"gpu": reference.context_bytes, "cpu": 0}.get(profile.kind)
+    if workspace is None:
+        workspace = reference.blas_workspace_bytes if profile.kind == "gpu" else 0
+    return replace(profile, context_bytes=context, blas_workspace_bytes=workspace, host=host)
 
 
 def substitution(profile: Device, *, has_launches: bool) -> str:

@@ -129,11 +129,8 @@ class Frame(Struct):
         if line is self.line and self.runs_in_turns:
             self.part = (self.part + 1) % len(self.parts)
         else:
-            self.parts, self.part, self.runs_in_turns = (
-                statements(line.text, self.own),
-                0,
-                runs_in_turns(line.text, self.own),
-            )
+            self.parts, self.part = statements(line.text, self.own), 0
+            self.runs_in_turns = runs_in_turns(line.text, self.own)
             self.opened = line.number
         self.line, self.statement = line, self.parts[self.part]
 

@@ -137,7 +137,14 @@ class ForwardLowering(Lowering):
 
     def reduction(self, of: Lowered) -> None:
         x, out = self.typed(of.names[0]), self.typed(of.made[0])
-        is_inner = self.is_inner(of_images=x.rank >= IMAGE_RANK) and not _keeps_last(of.call, x, out)
+        axes = of.call.node.arguments().get("axes")
+        given = axes if isinstance(axes, tuple) else (axes,) if isinstance(axes, int) else ()
+        keeps_last = bool(given) and all(
+            isinstance(axis, int) and axis % x.rank < x.rank - 1 for axis in given
+        )
+        if out.rank == x.rank:
+            keeps_last = bool(x.rank) and out.shape[-1] == x.shape[-1] and x.shape[-1] != 1
+        is_inner = self.is_inner(of_images=x.rank >= IMAGE_RANK) and not keeps_last
         space, kept = max(map(self.elements, of.names)), self.elements(of.made[0])
         self.add(of, "reduction", of.made, of.operands, space, kept=kept, is_inner=is_inner)
 
@@ -178,15 +185,6 @@ class ForwardLowering(Lowering):
 def places_of_interpolation(call: PricedCall, rank: int) -> int:
     """From how many elements each of a linear or cubic interpolation is computed; 0 of others."""
     return next((taps ** (rank - 2) for word, taps in _INTERPOLATED.items() if word in call.node.op), 0)
-
-
-def _keeps_last(call: PricedCall, x: TensorType, out: TensorType) -> bool:
-    """Whether a reduction leaves the last axis as it is."""
-    if out.rank == x.rank:
-        return bool(x.rank) and out.shape[-1] == x.shape[-1] and x.shape[-1] != 1
-    axes = call.node.arguments().get("axes")
-    given = axes if isinstance(axes, tuple) else (axes,) if isinstance(axes, int) else ()
-    return bool(given) and all(isinstance(axis, int) and axis % x.rank < x.rank - 1 for axis in given)
 
 
 _FORWARD: Mapping[str, Callable[[ForwardLowering, Lowered], None]] = {

@@ -13,6 +13,8 @@ import heapq
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from itertools import accumulate
 
+from msgspec.structs import replace
+
 from graphflops.base.record import Record
 from graphflops.devices import Platform
 from graphflops.execution.fast_path import LAYER
@@ -236,44 +238,39 @@ class Plans(Runs):
     def plan(self, graph: PricedGraph, *, training: bool) -> Plan:
         """The plan of a graph. training: whether it is run for gradients."""
         key = (graph, training)
-        if key not in self.plans:
-            self.plans[key] = _plan(graph, OnGpu(graph, training, self), self.sizes)
-        return self.plans[key]
-
-
-def _plan(graph: PricedGraph, execution: OnGpu, sizes: Mapping[str, int]) -> Plan:
-    joint = JointGraph(sizes, execution.layouts.platform)
-    for entry in graph.graph.inputs:
-        value = execution.values.get(entry.name)
-        nbytes = value.nbytes if isinstance(value, TensorType) else 0
-        joint.inputs[entry.name] = nbytes
-        joint.sizes[entry.name] = nbytes if entry.role == "user" else 0
-    forward = ForwardLowering(graph, execution, joint)
-    lowered = [forward.lower(call) for call in execution.calls]
-    joint.results.update(forward.tensor(name) for name in (*graph.graph.returned, *graph.graph.lasting))
-    if not execution.training:
-        return Plan(execution, joint, forward.channels_last, _forward(joint, {}))
-    backward = BackwardLowering(graph.graph, forward, joint, graph.graph.seeds)
-    for one in reversed(lowered):
-        if one.call.gradient is not None:
-            backward.lower(one)
-    backward.add_in_products()
-    found = backward.gradient.items()
-    joint.gradients.update((tensor, None) for name, tensor in found if name in backward.wanted)
-    saved = Partition(joint).saved()
-    return Plan(execution, joint, forward.channels_last, _forward(joint, saved), _backward(joint, saved))
-
-
-def _forward(joint: JointGraph, saved: Tensors) -> CompiledGraph:
-    made = {name for op in joint.ops for name in op.outputs}
-    kept = [name for name in (*saved, *joint.results) if name in made]
-    return _compiled(joint, _computing(joint.ops, kept, joint.inputs), {}, dict.fromkeys(kept))
-
-
-def _backward(joint: JointGraph, saved: Tensors) -> CompiledGraph:
-    given = {name: None for name in (*saved, *joint.tangents) if name not in joint.inputs}
-    ops = _computing(joint.ops, joint.gradients, {*joint.inputs, *given})
-    return _compiled(joint, ops, given, dict.fromkeys([*joint.gradients, *joint.results]))
+        if key in self.plans:
+            return self.plans[key]
+        execution = OnGpu(graph, training, self)
+        joint = JointGraph(self.sizes, execution.layouts.platform)
+        for entry in graph.graph.inputs:
+            value = execution.values.get(entry.name)
+            nbytes = value.nbytes if isinstance(value, TensorType) else 0
+            joint.inputs[entry.name] = nbytes
+            joint.sizes[entry.name] = nbytes if entry.role == "user" else 0
+        forward = ForwardLowering(graph, execution, joint)
+        lowered = [forward.lower(call) for call in execution.calls]
+        joint.results.update(forward.tensor(name) for name in (*graph.graph.returned, *graph.graph.lasting))
+        saved: Tensors = {}
+        if training:
+            backward = BackwardLowering(graph.graph, forward, joint, graph.graph.seeds)
+            for one in reversed(lowered):
+                if one.call.gradient is not None:
+                    backward.lower(one)
+            backward.add_in_products()
+            found = backward.gradient.items()
+            joint.gradients.update((tensor, None) for name, tensor in found if name in backward.wanted)
+            saved = Partition(joint).saved()
+        made = {name for op in joint.ops for name in op.outputs}
+        kept = [name for name in (*saved, *joint.results) if name in made]
+        ops = _computing(joint.ops, kept, joint.inputs)
+        plan = Plan(execution, joint, forward.channels_last, _compiled(joint, ops, {}, dict.fromkeys(kept)))
+        if training:
+            given = {name: None for name in (*saved, *joint.tangents) if name not in joint.inputs}
+            ops = _computing(joint.ops, joint.gradients, {*joint.inputs, *given})
+            wanted = dict.fromkeys([*joint.gradients, *joint.results])
+            plan = replace(plan, backward=_compiled(joint, ops, given, wanted))
+        self.plans[key] = plan
+        return plan
 
 
 def _compiled(joint: JointGraph, ops: Sequence[Op], given: Tensors, outputs: Tensors) -> CompiledGraph:

@@ -187,7 +187,12 @@ def reduction_buffers(
     if results == 0:
         return ()
     is_inner = not kept or size_hint(reduced[0].stride) < size_hint(kept[0].stride)
-    vector = 1 if is_inner or kept[0].stride != 1 else _vector(reduced, kept)
+    vector = 1  # results of one thread: all steps in the operand must be a multiple of them
+    if not is_inner and kept[0].stride == 1:
+        vector = _VECTOR
+        for step in (kept[0].size, *(axis.stride for axis in (*reduced, *kept[1:]))):
+            while isinstance(step, int) and step % vector:
+                vector //= 2
     is_run = not kept and len(reduced) == 1 and reduced[0].stride == 1
     is_whole = is_run and not _is_at_most(values, _VECTOR_FROM)
     loads = (values // _VECTOR if is_whole else values) if is_inner else None
@@ -265,16 +270,6 @@ def _joined(axes: Sequence[_Axis]) -> list[_Axis]:
         else:
             joined.append(axis)
     return joined
-
-
-def _vector(reduced: Sequence[_Axis], kept: Sequence[_Axis]) -> int:
-    """Results of one thread: all steps in the operand must be a multiple of them."""
-    steps = [kept[0].size, *(axis.stride for axis in (*reduced, *kept[1:]))]
-    vector = _VECTOR
-    for step in steps:
-        while isinstance(step, int) and step % vector:
-            vector //= 2
-    return vector
 
 
 def threads_of_block(across: Dim, down: Dim, most: int) -> tuple[int, int]:

@@ -25,7 +25,7 @@ from graphflops.kernels.choices import chosen, library, limits
 from graphflops.kernels.convolution import Convolution, Layout, up
 from graphflops.kernels.kernel import DIRECT, FLOAT_BYTES, SCALAR, SEQUENCE_RANK, TILED, Kernel, Pass, Rows
 from graphflops.kernels.kernel import Convolution as Sizes
-from graphflops.kernels.moved import add_to_channels, put_in_order, sum_to
+from graphflops.kernels.moved import pointwise, put_in_order, sum_to
 
 _SPLIT = ("split", "converted_split", "operands_converted_split")
 (STREAMS,) = limits("cudnn_9", "convolution", "streams")
@@ -336,11 +336,14 @@ def convolution(call: ConcreteCall) -> list[Kernel]:
     if call.operand("grad") is not None:  # the file records the gradients
         products = problem.conv.wants_x + problem.conv.wants_weight
         return _gradients(problem, cost.matrix_flops // max(products, 1))
-    bias = call.operand("bias")
-    is_apart = bias is not None and bias.dtype != "int32"  # integers start the sums of integers
-    added = [add_to_channels(problem.out, bias)] if bias is not None and is_apart else []
-    in_order = put_in_order(problem.x, is_last=problem.is_channels_last)
-    return [*in_order, *problem.kernels(cost.matrix_flops), *added]
+    bias, out = call.operand("bias"), problem.out
+    kernels = put_in_order(problem.x, is_last=problem.is_channels_last) + problem.kernels(cost.matrix_flops)
+    if bias is not None and bias.dtype != "int32":  # integers start the sums of integers
+        ones = (1,) * (out.rank - 2)
+        by_channel = replace(bias, shape=(bias.numel, *ones), strides=(1, *ones))
+        read = out.full_bytes + bias.nbytes
+        kernels.append(pointwise(out, [out, by_channel], read, out.full_bytes))
+    return kernels
 
 
 def convolution_backward(call: ConcreteCall) -> list[Kernel]:

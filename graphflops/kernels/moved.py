@@ -56,13 +56,6 @@ def pointwise(out: Tensor, operands: Sequence[Tensor], read: int, written: int, 
     return replace(elementwise(out, read, written, work, variant=variant), sizes=sizes)
 
 
-def add_to_channels(out: Tensor, bias: Tensor) -> Kernel:
-    """The addition of a bias to each channel of images."""
-    ones = (1,) * (out.rank - 2)
-    by_channel = replace(bias, shape=(bias.numel, *ones), strides=(1, *ones))
-    return pointwise(out, [out, by_channel], out.full_bytes + bias.nbytes, out.full_bytes)
-
-
 def copy(tensor: Tensor, bits: int | None = None) -> Kernel:
     """A copy of a tensor in row-major order, as elements of `bits` bits."""
     steps = row_major(tensor.shape)
@@ -104,15 +97,9 @@ def fill(tensor: Tensor) -> Kernel:
 
 def reduction(tensor: Tensor, results: int, *, is_inner: bool = True, bits: int | None = None) -> Kernel:
     """Reduces a tensor to so many results of `bits` bits. is_inner: along the innermost axes."""
-    return Kernel(
-        "reduction",
-        tensor.dtype,
-        vector_flops=tensor.numel,
-        read_bytes=tensor.nbytes,
-        written_bytes=results * (bits or tensor.bits) // 8,
-        sizes=Rows(results, tensor.numel // max(results, 1), is_inner),
-        variant="" if is_inner else "outer",
-    )
+    moved = tensor.nbytes, results * (bits or tensor.bits) // 8
+    sizes, variant = Rows(results, tensor.numel // max(results, 1), is_inner), "" if is_inner else "outer"
+    return Kernel("reduction", tensor.dtype, 0, tensor.numel, *moved, sizes, variant=variant)
 
 
 def spread(x: Tensor, out: Tensor) -> Kernel:

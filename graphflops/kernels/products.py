@@ -40,15 +40,10 @@ class Problem(NamedTuple):
     def kernel(self, *, with_bias: bool = False) -> Kernel:
         """The kernel that computes it, a bias added in its epilogue."""
         batch, m, n, k = self.sizes.batch, self.sizes.m, self.sizes.n, self.sizes.k
-        return Kernel(
-            "matmul",
-            self.dtype,
-            flops=2 * batch * m * n * k,
-            vector_flops=with_bias * m * n,
-            read_bytes=((m * k + k * n) * batch + with_bias * n) * self.bits // 8,
-            written_bytes=batch * m * n * self.bits // 8,
-            sizes=self.sizes,
-        )
+        flops, added = 2 * batch * m * n * k, with_bias * m * n
+        read = ((m * k + k * n) * batch + with_bias * n) * self.bits // 8
+        written = batch * m * n * self.bits // 8
+        return Kernel("matmul", self.dtype, flops, added, read, written, self.sizes)
 
     @property
     def for_a(self) -> Problem:
@@ -151,24 +146,18 @@ def problem_of(call: ConcreteCall) -> Problem | None:
     k = max(call.cost.matrix_flops // (2 * out.numel), 1)
     own = call.estimate.matrix_dtype  # where the rule states one
     dtype = a.dtype if own is None else own.name
-    batch, n = _batch_and_columns(call, out, b)
+    batch, n = 1, out.shape[-1] if out.rank else 1
+    if b is not None and b.rank < _MATRIX_RANK:  # all rows of the first operand are columns of the result
+        n = out.numel
+    elif b is None or b.rank > _MATRIX_RANK:  # a weight that all share makes them one
+        first = call.operand("a")
+        is_row = first is not None and first.rank < _MATRIX_RANK  # a vector times each matrix of a batch
+        batch = prod(out.shape[: -1 if is_row else -2])
     m = out.numel // max(batch * n, 1)
     # The first letter is that of the second operand, as BLAS orders them: t where k is innermost.
     is_t = call.operator.name == "linear" or (b is not None and b.is_transposed)
     layouts: tuple[Layout, Layout] = ("tt", "nt") if a.is_transposed else ("tn", "nn")
     return Problem(Product(m, n, k, batch, layouts[not is_t]), dtype, a.bits)
-
-
-def _batch_and_columns(call: ConcreteCall, out: Tensor, b: Tensor | None) -> tuple[int, int]:
-    """How many products there are, and the columns of each; a weight that all share makes them one."""
-    n = out.shape[-1] if out.rank else 1
-    if b is not None and b.rank < _MATRIX_RANK:  # all rows of the first operand are columns of the result
-        return 1, out.numel
-    if b is not None and b.rank <= _MATRIX_RANK:
-        return 1, n
-    a = call.operand("a")
-    is_row = a is not None and a.rank < _MATRIX_RANK  # a vector times each matrix of a batch
-    return prod(out.shape[: -1 if is_row else -2]), n
 
 
 _GATES = {"lstm": 4, "gru": 3, "rnn": 1}

@@ -155,9 +155,7 @@ class Launcher:
             kernels, host = called.kernels, called.host_seconds
             if exchanges.pending:
                 yield from exchanges.waited(call, is_view=not kernels and call.estimate.alias)
-            if step is not None and step.wrapped:  # what Python dispatches around it, and hooks that it runs
-                dispatched = step.wrapped[call.row] * self.costs["forward.subclass"]
-                host += dispatched + step.hooked[call.row] * self.costs["forward.hook"]
+            host += self._dispatched(step, call.row)
             launch = Launches(row, kernels, host, times, called.waits)
             is_beside = site.moved is not None and site.moved.is_beside
             if kernels and (is_beside or kernels[-1].family == "collective"):
@@ -270,6 +268,14 @@ class Launcher:
                     self.added[id(value)] = own
                 sums += self.added[id(value)]
         return sums
+
+    def _dispatched(self, step: Step | None, row: int) -> float:
+        """CPU time of the calls that Python dispatches, and of the hooks that it runs, around a recorded call."""
+        if step is None or not step.wrapped:
+            return 0.0
+        return (
+            step.wrapped[row] * self.costs["forward.subclass"] + step.hooked[row] * self.costs["forward.hook"]
+        )
 
     def _nested(self, call: PricedCall, row: int, times: int) -> Iterator[tuple[PricedGraph, int, int]]:
         """The graphs that run inside a call, where their rows begin, and how often they run."""
