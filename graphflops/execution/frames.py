@@ -31,8 +31,7 @@ from graphflops.execution.python_frame import (
     nesting,
     probabilities,
 )
-from graphflops.execution.source_lines import opens
-from graphflops.execution.stacks import CodeLine, code_lines
+from graphflops.execution.source_lines import CodeLine, code_lines, opens
 from graphflops.graph import Node
 from graphflops.ops import Op
 

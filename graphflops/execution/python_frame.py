@@ -18,14 +18,15 @@ from typing import Literal, NamedTuple
 from msgspec import Struct, field
 
 from graphflops.execution.source_lines import (
+    CodeLine,
     Statement,
     closes,
+    code_lines,
     continues,
     module_variable,
     runs_in_turns,
     statements,
 )
-from graphflops.execution.stacks import CodeLine, code_lines
 from graphflops.graph import Node
 from graphflops.tensor import DType
 

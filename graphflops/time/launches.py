@@ -41,14 +41,6 @@ _NOTHING = (free(), free(alias=False))  # what a call without results is that ru
 _NAMED: tuple[AttentionKernel, ...] = ("flash", "efficient", "cudnn")  # by operators of their own
 
 
-class _Called(Struct, frozen=True):
-    """What equal calls have in common in the forward."""
-
-    kernels: tuple[Kernel, ...] | None
-    host_seconds: float
-    waits: bool
-
-
 class _Site(Struct, frozen=True):
     """A call where it stands, and what its launch hangs on beside sizes: they are found once for all sizes.
 
@@ -79,7 +71,7 @@ class Launcher:
         self.sites: dict[tuple[PricedGraph, bool], list[_Site]] = {}
         self.kinds: dict[tuple[object, ...], int] = {}
         self.known: dict[tuple[Layouts, bool, bool, int | None], tuple[Kernel, ...] | None] = {}
-        self.called: dict[int, _Called] = {}
+        self.called: dict[int, Launches] = {}  # what equal calls have in common in the forward
         self.added: dict[int, tuple[Kernel, ...]] = {}  # by the object of a type, which the program keeps
         self.joined: dict[tuple[Kernel, ...], tuple[Kernel, ...]] = {}
 
@@ -152,10 +144,10 @@ class Launcher:
             called = self.called.get(site.kind)
             if called is None:
                 called = self.called[site.kind] = self._called(site, records)
-            kernels, host = called.kernels, called.host_seconds
+            kernels = called.kernels
             if exchanges.pending:
                 yield from exchanges.waited(call, is_view=not kernels and call.estimate.alias)
-            host += self._dispatched(step, call.row)
+            host = called.host_seconds + self._dispatched(step, call.row)
             launch = Launches(row, kernels, host, times, called.waits)
             is_beside = site.moved is not None and site.moved.is_beside
             if kernels and (is_beside or kernels[-1].family == "collective"):
@@ -167,7 +159,7 @@ class Launcher:
                     yield from self._forward(inner, place, turns, records)
         yield from exchanges.all_ends()
 
-    def _called(self, site: _Site, records: bool) -> _Called:
+    def _called(self, site: _Site, records: bool) -> Launches:
         """What equal calls run in the forward, without what is dispatched around a recorded one."""
         call, layouts = site.call, site.layouts
         operator = call.node.operator
@@ -193,7 +185,7 @@ class Launcher:
         if site.is_on_host:
             host = len(operands) * self.costs["optimizer.tensor"]
         is_waiting = waits(operator, operands) or (site.moved is not None and site.moved.waits)
-        return _Called(kernels, host, not site.is_on_host and is_waiting)
+        return Launches(-1, kernels, host, waits=not site.is_on_host and is_waiting)
 
     def _host_inside(
         self, call: PricedCall, outer: Node | None, phase: str, kernels: Sequence[Kernel] | None

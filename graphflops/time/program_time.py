@@ -44,11 +44,9 @@ def forward_times(
     return at
 
 
-def program_time(
-    program: PricedProgram, device: Device, execution: Execution, runs: Runs, *, replayed: bool = False
-) -> ProgramTime:
+def program_time(program: PricedProgram, device: Device, execution: Execution, runs: Runs) -> ProgramTime:
     """How long a program takes on a device at its sizes; in a training analysis also its gradients and optimizer."""
-    is_launched = execution != "graph" and not replayed
+    is_launched = execution != "graph"
     launcher = _launcher(program, execution, runs, _host(device).seconds)
     timer = _Timer(device, is_launched, _ranks(program))
     forward, rows = timer.phase(launcher.forward(records=False))
