@@ -170,18 +170,15 @@ class Calls:
 
 
 class Expanded(NamedTuple):
-    """Calls with those of composites in their places.
-
-    values: also of what these make. until: of these and of operands, by name, the place of the call to which functions hold
-    them. outer: by name of a call of a composite, the composite. given: the calls before, each with the place of the last
-    that stands for it.
-    """
+    """Calls with those of composites in their places."""
 
     calls: Sequence[PricedCall]
-    values: Values
-    until: Mapping[str, int]
-    outer: Mapping[str, Node]
-    given: Sequence[tuple[PricedCall, int]]
+    values: Values  # also of what these make
+    until: Mapping[str, int]  # of these and of operands: the place of the call to which functions hold them
+    outer: Mapping[str, Node]  # by name of a call of a composite, the composite
+    given: Sequence[
+        tuple[PricedCall, int]
+    ]  # the calls before, each with the place of the last that stands for it
 
 
 def expanded(calls: Sequence[PricedCall], values: Values) -> Expanded:
@@ -206,14 +203,11 @@ def expanded(calls: Sequence[PricedCall], values: Values) -> Expanded:
 
 
 class Inside(NamedTuple):
-    """The calls that compute an operator or its gradients, of which autograd sees nothing.
-
-    values: also of what they make. beside: the most bytes that live at a time beside the results.
-    """
+    """The calls that compute an operator or its gradients, of which autograd sees nothing."""
 
     calls: Sequence[PricedCall]
-    values: Values
-    beside: Dim
+    values: Values  # also of what they make
+    beside: Dim  # the most bytes that live at a time beside the results
 
 
 def kernel_calls(call: PricedCall, values: Values) -> Inside | None:

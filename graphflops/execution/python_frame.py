@@ -68,55 +68,44 @@ _NUMBERED = re.compile(r"(?<![^.])\d+(?![^.])")  # a part of a module's path tha
 
 
 class Lifetimes(NamedTuple):
-    """What Python holds.
+    """What Python holds past its last use."""
 
-    until: for each tensor that it refers to past its last use, the position of the last call during which it does; keys are
-    owners of memory. assumed: those of which the lines do not say it.
-    """
-
-    until: Mapping[str, int]
-    assumed: frozenset[str]
+    until: Mapping[str, int]  # by owner of memory, the position of the last call during which it refers to it
+    assumed: frozenset[str]  # those of which the lines do not say it
 
 
 class Frame(Struct):
-    """A function that is running.
-
-    own: the variable that holds the module. opening: the line of its first call, and the next line of the stack then.
-    entered: position of that call. parts: the statements of the line; statement: the one that runs. first: position of
-    its first call. ran: how often it has run what it runs last. inside: the module that its last call is part of.
-    called: the module that it called first. variables: what each local variable holds; `#N`: what an unknown one does.
-    beside: weights of attentions that a variable holds if it holds a tuple. weights: those that modules called by the
-    statement returned. returned: that the frame returns. hidden: what functions that the statement calls have made.
-    locals: those of them that their variables must hold. turns: the latest of locals, by operator. opened: the number of
-    the line at which the statement began. operands: by that number, for a statement with operands on later lines: the
-    variable that it reads. bound: variables that had weights beside them. unsure: those that such a statement binds, to
-    a tuple or to a tensor, with what was held beside it until when. replaced: by such a variable: the one whose value
-    the statement read before that of the variable, and until when that held it, if the variable holds a tuple.
-    """
+    """A function that is running."""
 
     line: CodeLine
-    opening: Sequence[CodeLine]
-    entered: int
-    own: str = ""
-    first: int = 0
-    parts: Sequence[Statement] = (Statement(),)
-    statement: Statement = field(default_factory=Statement)
+    opening: Sequence[CodeLine]  # the line of its first call, and the next line of the stack then
+    entered: int  # position of that call
+    own: str = ""  # the variable that holds the module
+    first: int = 0  # position of the first call of the statement
+    parts: Sequence[Statement] = (Statement(),)  # the statements of the line
+    statement: Statement = field(default_factory=Statement)  # the one that runs
     part: int = 0
-    opened: int = 0
+    opened: int = 0  # the number of the line at which the statement began
     runs_in_turns: bool = False
-    ran: int = 0
-    inside: str = ""
-    called: str = ""
+    ran: int = 0  # how often the statement has run what it runs last
+    inside: str = ""  # the module that its last call is part of
+    called: str = ""  # the module that it called first
+    # What each local variable holds; `#N`: what an unknown one does.
     variables: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    beside: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    weights: list[str] = field(default_factory=list)
-    returned: list[str] = field(default_factory=list)
-    hidden: set[str] = field(default_factory=set)
-    locals: set[str] = field(default_factory=set)
-    turns: dict[str, list[str]] = field(default_factory=dict)
+    beside: dict[str, tuple[str, ...]] = field(
+        default_factory=dict
+    )  # weights of attentions, if it holds a tuple
+    weights: list[str] = field(default_factory=list)  # those that modules called by the statement returned
+    returned: list[str] = field(default_factory=list)  # those that the frame returns
+    hidden: set[str] = field(default_factory=set)  # what functions that the statement calls have made
+    locals: set[str] = field(default_factory=set)  # those of them that their variables must hold
+    turns: dict[str, list[str]] = field(default_factory=dict)  # the latest of locals, by operator
+    # By `opened`, for a statement with operands on later lines: the variable that it reads.
     operands: dict[int, str] = field(default_factory=dict)
-    bound: set[str] = field(default_factory=set)
+    bound: set[str] = field(default_factory=set)  # variables that had weights beside them
+    # Those that such a statement binds, to a tuple or to a tensor, with what was held beside it until when.
     unsure: dict[str, list[tuple[tuple[str, ...], int]]] = field(default_factory=dict)
+    # By such a variable: the one whose value was read before, and until when that held it, if this holds a tuple.
     replaced: dict[str, tuple[str, int]] = field(default_factory=dict)
 
     @property

@@ -166,16 +166,12 @@ class Run:
 
 @dataclass(eq=False)
 class Runs:
-    """The runs of the graphs of one program, each found once.
-
-    platform: of the device. is_eager: Python runs the program, so the masks are not built that only an export has.
-    fast_paths: of the modules that have one, those that take it; all where not given.
-    """
+    """The runs of the graphs of one program, each found once."""
 
     attentions: Sequence[AttentionUse]
     platform: Platform
-    is_eager: bool
-    fast_paths: Sequence[str] = ()
+    is_eager: bool  # Python runs the program, so the masks are not built that only an export has
+    fast_paths: Sequence[str] = ()  # of the modules that have one, those that take it; all where not given
     known: dict[tuple[PricedGraph, bool], Run] = field(default_factory=dict)
     consistent: dict[PricedGraph, Sequence[PricedCall]] = field(default_factory=dict)
 

@@ -109,34 +109,28 @@ def _frames(python_stack: str) -> list[tuple[str, str, int, str]]:
 
 
 class Statement(Struct, frozen=True):
-    """One statement of a line; by default a piece of one, of which nothing is known.
-
-    is_open: operands stand on later lines. targets: the variables that it binds, one for each element of a tuple;
-    `found[]` for an element of one, `#0` where the name stands on a line above. names: the variables that it reads as
-    tensors; mentioned: all that it reads; numbered: those of which it takes an element by number. calls_variable: it
-    calls first what a variable holds; given: the variables that its first call gets, "" for other operands.
-    takes_first: it takes the first of several results. joins: it joins what a variable's list holds. called: words of
-    operators and of modules that it calls (`.conv` of `self.conv`). kinds: of operators that its symbols call.
-    runs_last: the word of what it runs last, "" for what a variable holds; times: how often it is spelled. aliases: of
-    `a = b` after it. returns: variables among several results that it returns.
-    """
+    """One statement of a line; by default a piece of one, of which nothing is known."""
 
     is_piece: bool = True
-    is_open: bool = False
+    is_open: bool = False  # operands stand on later lines
+    # The variables that it binds, one for each element of a tuple; `found[]` for an element of one, `#0` where the name
+    # stands on a line above.
     targets: tuple[str, ...] = ()
-    names: frozenset[str] = frozenset()
-    mentioned: frozenset[str] = frozenset()
-    numbered: frozenset[str] = frozenset()
-    calls_variable: bool = False
-    given: tuple[str, ...] = ()
-    takes_first: bool = False
-    joins: bool = False
-    called: frozenset[str] = frozenset()
-    kinds: frozenset[str] = frozenset()
-    runs_last: tuple[str, ...] = ()
-    times: int = 0
-    aliases: tuple[tuple[str, str], ...] = ()
-    returns: tuple[str, ...] = ()
+    names: frozenset[str] = frozenset()  # the variables that it reads as tensors
+    mentioned: frozenset[str] = frozenset()  # all that it reads
+    numbered: frozenset[str] = frozenset()  # those of which it takes an element by number
+    calls_variable: bool = False  # it calls first what a variable holds
+    given: tuple[str, ...] = ()  # the variables that its first call gets, "" for other operands
+    takes_first: bool = False  # of several results
+    joins: bool = False  # it joins what a variable's list holds
+    called: frozenset[str] = (
+        frozenset()
+    )  # words of operators and of modules that it calls (`.conv` of `self.conv`)
+    kinds: frozenset[str] = frozenset()  # of operators that its symbols call
+    runs_last: tuple[str, ...] = ()  # the word of what it runs last, "" for what a variable holds
+    times: int = 0  # how often that is spelled
+    aliases: tuple[tuple[str, str], ...] = ()  # of `a = b` after it
+    returns: tuple[str, ...] = ()  # variables among several results that it returns
 
     def spells(self, node: Node, child: str = "") -> bool:
         """Whether it calls an operator by name; or `child`, the module of its function's module that the call is part of."""

@@ -26,16 +26,14 @@ _FARTHEST = 64  # operators between two that are only joined because they read t
 
 
 class Kernel(Record, frozen=True, dict=True):
-    """Operators that run together: members, each with the stored tensors that it reads.
+    """Operators that run together."""
 
-    outputs: tensors that other kernels read, or that outlive the graph. inside: others, which take no memory, but which
-    inductor counts where it estimates memory. reads: tensors from outside.
-    """
-
-    members: tuple[Op, ...]
-    outputs: tuple[str, ...]
-    inside: tuple[str, ...]
-    reads: tuple[str, ...]
+    members: tuple[Op, ...]  # each with the stored tensors that it reads
+    outputs: tuple[str, ...]  # tensors that other kernels read, or that outlive the graph
+    inside: tuple[
+        str, ...
+    ]  # others, which take no memory, but which inductor counts where it estimates memory
+    reads: tuple[str, ...]  # tensors from outside
 
     @property
     def row(self) -> int:
@@ -207,18 +205,14 @@ _MOST_READ_SHARED, _MOST_READ, _MOST_INSTRUCTIONS = 4, 8, 30
 
 
 class _Formula(NamedTuple):
-    """How a result is computed from stored tensors.
+    """How a result is computed from stored tensors."""
 
-    sources: these tensors. parts, outer, moved: as of an operator that reads them. loads: for each element. computed: what
-    is computed for it, with the instructions for each element.
-    """
-
-    sources: tuple[str, ...]
-    parts: Parts
+    sources: tuple[str, ...]  # these tensors
+    parts: Parts  # as of an operator that reads them, like the next two
     outer: frozenset[str]
     moved: frozenset[str]
-    loads: int
-    computed: frozenset[tuple[str, int]]
+    loads: int  # for each element
+    computed: frozenset[tuple[str, int]]  # what is computed for it, with the instructions for each element
 
     @property
     def instructions(self) -> int:

@@ -202,29 +202,24 @@ class _LeastMemory:
 
 
 class CompiledGraph(Record, frozen=True):
-    """The forward or the backward: its kernels in the order in which they run.
+    """The forward or the backward."""
 
-    given: tensors that are there before and are freed after their last use. outputs: tensors that outlive the graph.
-    computed_again: by tensor that is not stored but computed wherever it is read, its operator.
-    """
-
-    kernels: Sequence[Kernel]
-    given: Tensors
-    outputs: Tensors
-    computed_again: Mapping[str, Op]
+    kernels: Sequence[Kernel]  # in the order in which they run
+    given: Tensors  # that are there before and are freed after their last use
+    outputs: Tensors  # that outlive the graph
+    computed_again: Mapping[
+        str, Op
+    ]  # by tensor that is not stored but computed wherever it is read, its operator
 
 
 class Plan(Record, frozen=True):
-    """How a graph runs under torch.compile. backward: None where no gradients are computed.
-
-    channels_last: whether its convolutions run with channels last.
-    """
+    """How a graph runs under torch.compile."""
 
     execution: OnGpu
     joint: JointGraph
-    channels_last: bool
+    channels_last: bool  # its convolutions run so
     forward: CompiledGraph
-    backward: CompiledGraph | None = None
+    backward: CompiledGraph | None = None  # None where no gradients are computed
 
 
 class Plans(Runs):

@@ -55,16 +55,13 @@ _COPYING_ONCE = frozenset({"adaptive_avg_pool"})
 
 
 class Copy(NamedTuple):
-    """A copy in row-major order. shape, strides: of what is read, as far as it is repeated; dtype: of what is written.
+    """A copy in row-major order."""
 
-    is_kept: the gradient reads the copy. is_again: the gradient copies the operand once more.
-    """
-
-    shape: Shape
+    shape: Shape  # of what is read, as far as it is repeated
     strides: Strides
-    dtype: DType
-    is_kept: bool = False
-    is_again: bool = False
+    dtype: DType  # of what is written
+    is_kept: bool = False  # the gradient reads the copy
+    is_again: bool = False  # the gradient copies the operand once more
 
     @property
     def nbytes(self) -> Dim:
@@ -204,18 +201,14 @@ def reduction_buffers(
 
 
 class Blocks(NamedTuple):
-    """The thread blocks of a reduction. across, down: threads of one, along the innermost axis and along the other.
+    """The thread blocks of a reduction."""
 
-    groups: those with results of their own; parts: blocks of each, which share its values; each: values of a thread of a
-    group of one block; at_once: blocks that the device holds.
-    """
-
-    across: int
-    down: int
-    groups: Dim
-    parts: Dim
-    each: Dim
-    at_once: int
+    across: int  # threads of one along the innermost axis
+    down: int  # and along the other
+    groups: Dim  # those with results of their own
+    parts: Dim  # blocks of each, which share its values
+    each: Dim  # values of a thread of a group of one block
+    at_once: int  # blocks that the device holds
 
 
 def sharing_blocks(

@@ -167,15 +167,13 @@ def is_last_operand_first(call: PricedCall) -> bool:
 
 
 class _Gradient(NamedTuple):
-    """What the gradient of an elementwise call's operand makes on its way.
+    """What the gradient of an elementwise call's operand makes on its way."""
 
-    made: tensors of its formula. wide: the gradient in the shape and the element type of the result, where that is summed or
-    converted then. axes: those along which the operand is repeated, where a kernel of its own sums over them.
-    """
-
-    made: list[Dim]
-    wide: list[Dim]
-    axes: list[int]
+    made: list[Dim]  # tensors of its formula
+    wide: list[
+        Dim
+    ]  # the gradient in the result's shape and element type, where that is summed or converted then
+    axes: list[int]  # along which the operand is repeated, where a kernel of its own sums over them
 
 
 def _gradients(call: PricedCall, out: TensorType, layouts: Layouts) -> dict[int, _Gradient]:

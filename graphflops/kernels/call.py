@@ -105,18 +105,16 @@ class Sizes:
 
 @dataclass(eq=False)
 class ConcreteCall:
-    """A call as it runs: operands by argument name, results and costs as numbers.
-
-    is_copy: whether a layout operator (`reshape`, `contiguous`) moves data here; None where its estimate tells.
-    attention_kernel: the kernel that PyTorch chooses for an attention; None for other calls.
-    """
+    """A call as it runs: operands by argument name, results and costs as numbers."""
 
     call: PricedCall
     values: Mapping[str, Value]
     strides: Mapping[str, tuple[Dim, ...]]
     sizes: Sizes
-    is_copy: bool | None = None
-    attention_kernel: AttentionKernel | None = None
+    is_copy: bool | None = None  # of `reshape` or `contiguous`: it moves data; None where its estimate tells
+    attention_kernel: AttentionKernel | None = (
+        None  # that PyTorch chooses for an attention; None for other calls
+    )
     known: dict[str, Tensor | None] = field(default_factory=dict)
 
     @property

@@ -49,10 +49,7 @@ class Layout(NamedTuple):
 
 
 class Convolution(NamedTuple):
-    """Types and options of a convolution.
-
-    wants_x, wants_weight, wants_bias: which gradients are computed.
-    """
+    """Types and options of a convolution."""
 
     x: TensorType
     weight: TensorType
@@ -61,7 +58,7 @@ class Convolution(NamedTuple):
     padding: tuple[Any, ...]
     groups: int
     transposed: bool
-    wants_x: bool = True
+    wants_x: bool = True  # which gradients are computed
     wants_weight: bool = True
     wants_bias: bool = False
 

@@ -185,16 +185,13 @@ _TURNED: dict[Pass, Pass] = {"forward": "input_gradient", "input_gradient": "for
 
 
 class Problem(Struct, frozen=True, dict=True):
-    """One pass of a convolution with its tensors. conv: as cuDNN chooses a kernel for it.
+    """One pass of a convolution with its tensors."""
 
-    is_channels_last: whether the operand has its channels innermost already; that of a sequence is put in order first.
-    """
-
-    conv: Convolution
+    conv: Convolution  # as cuDNN chooses a kernel for it
     x: Tensor
     weight: Tensor
     out: Tensor
-    is_channels_last: bool = False
+    is_channels_last: bool = False  # the operand is so already; that of a sequence is put in order first
     phase: Pass = "forward"
 
     @staticmethod

@@ -17,16 +17,12 @@ from graphflops.tensor import TensorType
 
 
 class GradientKernels(NamedTuple):
-    """What computes the gradient of one operand.
-
-    named: the values that its formula calls `a`, `b`, `c` and `out`. is_reduced: of a reduction, whose operand has more
-    elements than `g` and `out`.
-    """
+    """What computes the gradient of one operand."""
 
     formula: Formula
     launches: Sequence[Launch]
-    named: Mapping[str, str]
-    is_reduced: bool = False
+    named: Mapping[str, str]  # the values that its formula calls `a`, `b`, `c` and `out`
+    is_reduced: bool = False  # of a reduction, whose operand has more elements than `g` and `out`
 
     def shaped(self, launch: Launch) -> frozenset[str]:
         """The tensors whose shapes together are that of a launch's result."""

@@ -306,15 +306,13 @@ PINNED = ".pinned"  # after the direction
 
 
 class Transfer(NamedTuple):
-    """Which way a call copies, and through which memory of the host: `to_host`, `to_device.pinned`.
+    """Which way a call copies, and through which memory of the host."""
 
-    is_async: whether PyTorch is told not to wait (`non_blocking`), as `save_on_cpu` does on the way back. is_aside: whether
-    it is in a stream of the step's own.
-    """
-
-    variant: str
-    is_async: bool = False
-    is_aside: bool = False
+    variant: str  # `to_host`, `to_device.pinned`
+    is_async: bool = (
+        False  # PyTorch is told not to wait (`non_blocking`), as `save_on_cpu` does on the way back
+    )
+    is_aside: bool = False  # it is in a stream of the step's own
 
     @property
     def waits(self) -> bool:

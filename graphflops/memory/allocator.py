@@ -42,14 +42,13 @@ class Block(Struct, eq=False):
 
 
 class Pool(Struct, eq=False):
-    """The free blocks of one size class and stream.
-
-    free: by size and address, the order of best fit. unmapped: by address.
-    """
+    """The free blocks of one size class and stream."""
 
     is_small: bool
-    free: list[tuple[int, int, Block]] = field(default_factory=list)
-    unmapped: list[Block] = field(default_factory=list)
+    free: list[tuple[int, int, Block]] = field(
+        default_factory=list
+    )  # by size and address, the order of best fit
+    unmapped: list[Block] = field(default_factory=list)  # by address
 
     @property
     def page(self) -> int:

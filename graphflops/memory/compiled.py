@@ -172,21 +172,16 @@ class _Run:
 
 
 class Buffer(NamedTuple):
-    """A tensor that a kernel makes.
-
-    first, last: positions of the calls that make it and that read it last; end, where it outlives the graph, is behind all.
-    over: tensors that it may be written over, which its kernel is the last to read. is_given: whether it is there before
-    the graph runs; then a result may be written over it, but others do not take its memory later. is_fresh: whether a
-    library allocates it, so that it takes no free memory.
-    """
+    """A tensor that a kernel makes."""
 
     name: str
     size: int
-    first: int
-    last: int
-    over: tuple[str, ...] = ()
+    first: int  # position of the call that makes it
+    last: int  # of the call that reads it last; where it outlives the graph, behind all
+    over: tuple[str, ...] = ()  # tensors that it may be written over, which its kernel is the last to read
+    # It is there before the graph runs: a result may be written over it, but others do not take its memory later.
     is_given: bool = False
-    is_fresh: bool = False
+    is_fresh: bool = False  # a library allocates it, so it takes no free memory
 
 
 def reused(buffers: Sequence[Buffer], end: int, inside: Mapping[int, int] | None = None) -> dict[str, str]:

@@ -49,15 +49,12 @@ PEAKS = ("requested_peak", "allocated_peak", "reserved_peak", "device_total")
 
 
 class _Phase(NamedTuple):
-    """A phase before it is measured.
-
-    activations: their peak with the inputs. update: bytes alive in the optimizer's step beside what lasts throughout.
-    """
+    """A phase before it is measured."""
 
     name: MemoryPhase
     timeline: Timeline
-    activations: Dim
-    update: Dim = 0
+    activations: Dim  # their peak with the inputs
+    update: Dim = 0  # bytes alive in the optimizer's step beside what lasts throughout
 
 
 def ledger(

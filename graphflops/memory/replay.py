@@ -31,15 +31,11 @@ def without_value(timeline: Timeline, values: Mapping[str, int]) -> str:
 
 
 class Moment(NamedTuple):
-    """What happens at one moment, in order, by places in the timeline.
+    """What happens at one moment, in order, by places in the timeline."""
 
-    kept: taken in the first run, to stay: workspaces of libraries, the state of an optimizer. taken: results, then the
-    buffers of kernels. freed: these buffers first.
-    """
-
-    kept: list[int]
-    taken: list[int]
-    freed: list[int]
+    kept: list[int]  # taken in the first run, to stay: workspaces of libraries, the state of an optimizer
+    taken: list[int]  # results, then the buffers of kernels
+    freed: list[int]  # these buffers first
 
 
 def moments(timeline: Timeline, sizes: Sequence[int]) -> list[Moment]:

@@ -42,22 +42,17 @@ _NAMED: tuple[AttentionKernel, ...] = ("flash", "efficient", "cudnn")  # by oper
 
 
 class _Site(Struct, frozen=True):
-    """A call where it stands, and what its launch hangs on beside sizes: they are found once for all sizes.
-
-    kind: a number that calls share which launch the same. entering: CPU seconds of entering modules. outer: the composite
-    that makes the call. is_inside: whether it is of a module that is one operator. is_late: whether its wait stands apart.
-    is_on_host: whether it counts an optimizer's steps, which the CPU does. moved: what it copies from or to the host.
-    """
+    """A call where it stands, and what its launch hangs on beside sizes: they are found once for all sizes."""
 
     call: PricedCall
     layouts: Layouts
-    kind: int
-    entering: float
-    outer: Node | None
-    is_inside: bool
-    is_late: bool
-    is_on_host: bool
-    moved: Transfer | None
+    kind: int  # a number that calls share which launch the same
+    entering: float  # CPU seconds of entering modules
+    outer: Node | None  # the composite that makes the call
+    is_inside: bool  # it is of a module that is one operator
+    is_late: bool  # its wait stands apart
+    is_on_host: bool  # it counts an optimizer's steps, which the CPU does
+    moved: Transfer | None  # what it copies from or to the host
 
 
 class Launcher:

@@ -259,22 +259,17 @@ _PARTS = 8  # of a recurrent layer: the GPU runs its first steps while the CPU l
 
 
 class Batch(Struct, frozen=True, eq=False):
-    """The kernels of one call.
-
-    kernel_seconds: of each, or of parts of one that stands for many. seconds: of all. low, high: ends of their interval, as
-    factors. bound: of the longest. families: their names. work: bytes under "", FLOPs by element type. collective:
-    seconds of exchanges with other devices.
-    """
+    """The kernels of one call."""
 
     kernels: tuple[Kernel, ...]
-    kernel_seconds: tuple[float, ...]
-    seconds: float
-    low: float
+    kernel_seconds: tuple[float, ...]  # of each, or of parts of one that stands for many
+    seconds: float  # of all
+    low: float  # ends of their interval, as factors
     high: float
-    bound: TimeBound
+    bound: TimeBound  # of the longest
     families: str
-    work: tuple[tuple[str, int], ...]
-    collective: float = 0.0
+    work: tuple[tuple[str, int], ...]  # bytes under "", FLOPs by element type
+    collective: float = 0.0  # seconds of exchanges with other devices
 
     @staticmethod
     def of(kernels: tuple[Kernel, ...], known: Mapping[Kernel, Time]) -> Batch:

@@ -243,20 +243,15 @@ def _sum(one: CallTime, other: CallTime) -> CallTime:
 
 
 class _Tally(Struct):
-    """Sums over the calls of a phase.
+    """Sums over the calls of a phase."""
 
-    parts: the interval of each call and its bound. fast, slow: seconds beside a fast and a slow CPU.
-    runs: how often each batch of kernels runs. communication, exposed: seconds in which collectives run, and in which no
-    other kernel does.
-    """
-
-    parts: list[CallTime] = field(default_factory=list)
-    fast: float = 0.0
+    parts: list[CallTime] = field(default_factory=list)  # the interval of each call and its bound
+    fast: float = 0.0  # seconds beside a fast and a slow CPU
     slow: float = 0.0
-    runs: Counter[Batch] = field(default_factory=Counter)
+    runs: Counter[Batch] = field(default_factory=Counter)  # how often each batch of kernels runs
     is_lower_bound: bool = False
-    communication: float = 0.0
-    exposed: float = 0.0
+    communication: float = 0.0  # seconds in which collectives run
+    exposed: float = 0.0  # and in which no other kernel does
 
     @staticmethod
     def of(tallies: Iterable[_Tally]) -> _Tally:

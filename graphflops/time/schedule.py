@@ -116,31 +116,24 @@ def beside(kernels: float, exchange: float) -> float:
 
 
 class Running(Struct):
-    """A collective: from when it may run, and seconds of it that are left.
-
-    alone: seconds in which no other kernel ran. lasted: of one that has ended, seconds since it could run.
-    """
+    """A collective: from when it may run, and seconds of it that are left."""
 
     ticket: int
     ready: float
     left: float
-    alone: float = 0.0
-    lasted: float = 0.0
+    alone: float = 0.0  # seconds in which no other kernel ran
+    lasted: float = 0.0  # of one that has ended, seconds since it could run
 
 
 class Link(Struct):
-    """The stream of collectives: one runs after the other.
-
-    now: until when it is known what ran. has_begun: whether the first of the queue runs. ends, finished: by ticket, of what
-    is done. alone: seconds in which a collective ran and no other kernel did.
-    """
+    """The stream of collectives: one runs after the other."""
 
     queue: list[Running] = field(default_factory=list)
-    now: float = 0.0
-    has_begun: bool = False
-    ends: dict[int, float] = field(default_factory=dict)
+    now: float = 0.0  # until when it is known what ran
+    has_begun: bool = False  # the first of the queue runs
+    ends: dict[int, float] = field(default_factory=dict)  # by ticket, of what is done
     finished: dict[int, Running] = field(default_factory=dict)
-    alone: float = 0.0
+    alone: float = 0.0  # seconds in which a collective ran and no other kernel did
 
     def start(self, ticket: int, at: float, seconds: float) -> None:
         """Queue a collective that may run once the kernels before it have."""
@@ -224,23 +217,19 @@ class Link(Struct):
 
 
 class Clock(Struct):
-    """When the CPU has launched everything so far, and when the GPU has done it.
+    """When the CPU has launched everything so far, and when the GPU has done it."""
 
-    gap: seconds between two kernels of a graph. is_eager: whether kernels wait for the CPU to launch them.
-    slowness: of the CPU, by the one that the costs of calls are of. is_cpu: whether the CPU runs the kernels itself.
-    link: the collectives that are not awaited yet. copies: by ticket, when copies over the bus beside kernels end; bus: by
-    direction, when it is free.
-    """
-
-    is_eager: bool
-    gap: float
-    slowness: float = 1.0
-    is_cpu: bool = False
+    is_eager: bool  # kernels wait for the CPU to launch them
+    gap: float  # seconds between two kernels of a graph
+    slowness: float = 1.0  # of the CPU, by the one that the costs of calls are of
+    is_cpu: bool = False  # the CPU runs the kernels itself
     host: float = 0.0
     gpu: float = 0.0
-    link: Link = field(default_factory=Link)
-    copies: dict[int, float] = field(default_factory=dict)
-    bus: dict[str, float] = field(default_factory=dict)
+    link: Link = field(default_factory=Link)  # the collectives that are not awaited yet
+    copies: dict[int, float] = field(
+        default_factory=dict
+    )  # by ticket, when copies over the bus beside kernels end
+    bus: dict[str, float] = field(default_factory=dict)  # by direction, when it is free
 
     @property
     def now(self) -> float:
@@ -318,30 +307,24 @@ Part = Literal["all", "start", "wait"]
 
 
 class Launches(NamedTuple):
-    """What one call launches in one phase.
+    """What one call launches in one phase."""
 
-    row: index of its row. kernels: None where they cannot be told: the operator has no rule, or a size is open.
-    host_seconds: CPU time of the call in eager execution. times: how often it runs. waits: whether the CPU then waits
-    for the GPU. part: of a collective its start, or the wait for its end; ticket: which of them.
-    """
-
-    row: int
-    kernels: tuple[Kernel, ...] | None
-    host_seconds: float
-    times: int = 1
-    waits: bool = False
-    part: Part = "all"
-    ticket: int = 0
+    row: int  # index of its row
+    kernels: tuple[Kernel, ...] | None  # None where they cannot be told: no rule, or an open size
+    host_seconds: float  # CPU time of the call in eager execution
+    times: int = 1  # how often it runs
+    waits: bool = False  # the CPU then waits for the GPU
+    part: Part = "all"  # of a collective its start, or the wait for its end
+    ticket: int = 0  # which of them
 
 
 class Exchanges(Struct):
-    """The collectives that have started and are not waited for yet.
+    """The collectives that have started and are not waited for yet."""
 
-    pending: by value that a collective writes, or a view of it, its start. fresh: values whose wait is written right after.
-    """
-
-    pending: dict[str, Launches] = field(default_factory=dict)
-    fresh: set[str] = field(default_factory=set)
+    pending: dict[str, Launches] = field(
+        default_factory=dict
+    )  # by value that one writes, or a view, its start
+    fresh: set[str] = field(default_factory=set)  # values whose wait is written right after
     tickets: int = 0
 
     def started(self, launch: Launches, outputs: Iterable[str | None]) -> Iterator[Launches]:
