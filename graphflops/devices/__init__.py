@@ -56,26 +56,21 @@ class Launch(Struct, frozen=True):
 
 
 class Host(Struct, frozen=True):
-    """The CPU beside the device, which runs Python and launches kernels.
+    """The CPU beside the device, which runs Python and launches kernels."""
 
-    seconds: CPU time of one call by phase and operator, or kind of operator (`forward.convolution`, `optimizer.tensor`),
-    and of each of its tensors (`forward.fsdp.chunk_cat.tensor`). benchmarks: seconds of micro-benchmarks on the CPU that
-    `seconds` are of. Both are of a core that no other work slows.
-    faster, slower: nine of ten programs on such machines, at any moment, take less than `slower` times as long, and more
-    than a `faster`th. disturbed: how many times as long a core takes beside other work; disturbed_share: of the time.
-    ratio: how many times as long the calls of which it has no cost take as beside an H200.
-    copies: between its memory and the device's: `start` in seconds, `pinned` as a share of the bus's bandwidth, and bytes
-    per second of pageable memory, `to_device`, `to_host`, and `fresh`, which is memory that no copy used before.
-    """
-
-    seconds: Mapping[str, Positive] = field(default_factory=dict)
-    benchmarks: Mapping[str, Positive] = field(default_factory=dict)
+    # CPU time of one call by phase and operator, or kind of operator (`forward.convolution`, `optimizer.tensor`), and of
+    # each of its tensors (`forward.fsdp.chunk_cat.tensor`), on a core that no other work slows.
+    seconds: Mapping[str, Positive] = {}
+    benchmarks: Mapping[str, Positive] = {}  # seconds of micro-benchmarks on the same core
+    # Nine of ten programs on such machines take less than `slower` times as long, and more than a `faster`th.
     faster: Factor = 1.5
     slower: Factor = 2.0
-    disturbed: Factor = 1.0
-    disturbed_share: Share = 0.0
-    ratio: Factor = 1.0
-    copies: Mapping[str, Positive] = field(default_factory=dict)
+    disturbed: Factor = 1.0  # how many times as long a core takes beside other work
+    disturbed_share: Share = 0.0  # of the time
+    ratio: Factor = 1.0  # how many times as long the calls of which it has no cost take as beside an H200
+    # Between its memory and the device's: `start` in seconds, `pinned` as a share of the bus's bandwidth, and bytes per
+    # second of pageable memory, `to_device`, `to_host`, and `fresh`, which is memory that no copy used before.
+    copies: Mapping[str, Positive] = {}
 
     def slowness(self, ranks: int) -> float:
         """How many times as long the CPU's part of a step takes whose ranks wait for one another: that of the slowest.
@@ -88,22 +83,19 @@ class Host(Struct, frozen=True):
 
 
 class Calibration(Struct, frozen=True):
-    """Measured times of one family of kernels, which correct the model of the family near them.
-
-    variant: of the kernels, as in `Kernel`. points: rows of numbers as `columns` names them, the last one microseconds.
-    software: versions of the libraries that ran. data: contents of the operands, and what of them is in the cache.
-    error: median, mean and 90th percentile of the relative error on measured rows that are not among the points.
-    """
+    """Measured times of one family of kernels, which correct the model of the family near them."""
 
     family: str
-    variant: str
+    variant: str  # of the kernels, as in `Kernel`
     dtype: str
     columns: tuple[str, ...]
+    # Rows of numbers as `columns` names them, the last one microseconds.
     points: Annotated[tuple[Point, ...], msgspec.Meta(min_length=1, max_length=1000)]
-    software: str
-    data: str
+    software: str  # versions of the libraries that ran
+    data: str  # contents of the operands, and what of them is in the cache
     source: str
     license: str = ""
+    # Median, mean and 90th percentile of the relative error on measured rows that are not among the points.
     error: tuple[Error, Error, Error] | None = None
 
     def __hash__(self) -> int:
@@ -112,52 +104,47 @@ class Calibration(Struct, frozen=True):
 
 
 class Device(Struct, frozen=True, kw_only=True):
-    """One device.
-
-    bandwidth: of its memory. matrix: peak multiply-add rate in FLOP/s by element type, dense, on matrix units where the type
-    has them; float32 is plain float32, not TF32. vector: float32 outside of the matrix units.
-    kind: a CPU computes what the calls of a program ask of it before it goes on to the next.
-    context_bytes: memory that the driver and libraries of one process take. blas_workspace_bytes: what PyTorch allocates for
-    the matrix products of one thread. multiprocessors: independent cores with their own matrix units (NVIDIA: SMs, AMD:
-    compute units). capability: CUDA's compute capability, by which libraries choose kernels; 0 and 0 of a GPU that does not
-    run CUDA. clock_hz: the highest they run at. power_watts: board limit.
-    node: how such devices are joined in servers that are sold with them.
-    rates: constants of the models of kernel families, by family and variant: shares of ceilings, work per multiprocessor and
-    cycle, latencies; nine of ten measured kernels are within the factor `spread`. rates_of: a similar device
-    whose constants are used, because this one was not measured.
-    host: None where no CPU beside it was measured. family_ratios: by family and variant of kernels, and `other`, measured
-    over predicted time in whole programs, by which times are multiplied. spread: nine of ten programs are within this factor
-    beside errors of single kernels; all kernels of a device that was not measured may err alike.
-    sources: where each figure is from, by field. busy: share of the processor (`cpu`) and of the GPU (`gpu`) that other
-    processes took while a user's machine was measured, as far as its system tells.
-    """
+    """One device."""
 
     name: str
     aliases: tuple[str, ...]
     memory_bytes: Count
-    bandwidth: Positive
+    bandwidth: Positive  # of its memory
+    # Peak multiply-add rate in FLOP/s by element type, dense, on matrix units where the type has them; float32 is plain
+    # float32, not TF32.
     matrix: Mapping[str, Positive]
-    sources: Mapping[str, str]
-    kind: Literal["gpu", "cpu", "tpu"] = "gpu"
-    vector: Positive | None = None
-    context_bytes: Count | None = None
-    blas_workspace_bytes: Count | None = None
-    multiprocessors: Cores | None = None
+    sources: Mapping[str, str]  # where each figure is from, by field
+    kind: Literal["gpu", "cpu", "tpu"] = (
+        "gpu"  # a CPU does what calls ask of it before it goes on to the next
+    )
+    vector: Positive | None = None  # float32 outside of the matrix units
+    context_bytes: Count | None = None  # memory that the driver and libraries of one process take
+    blas_workspace_bytes: Count | None = None  # what PyTorch allocates for the matrix products of one thread
+    multiprocessors: Cores | None = (
+        None  # cores with their own matrix units (NVIDIA: SMs, AMD: compute units)
+    )
+    # CUDA's compute capability, by which libraries choose kernels; 0 and 0 of a GPU that does not run CUDA.
     capability: tuple[Generation, Generation] | None = None
-    clock_hz: Positive | None = None
-    power_watts: Positive | None = None
+    clock_hz: Positive | None = None  # the highest they run at
+    power_watts: Positive | None = None  # board limit
     l2_bytes: Count | None = None
     links: tuple[Link, ...] = ()
-    node: Node | None = None
+    node: Node | None = None  # how such devices are joined in servers that are sold with them
     launch: Launch | None = None
-    host: Host | None = None
-    rates_of: str = ""
+    host: Host | None = None  # None where no CPU beside it was measured
+    rates_of: str = ""  # a similar device whose constants are used, because this one was not measured
+    # Nine of ten programs are within this factor beside errors of single kernels; all kernels of a device that was not
+    # measured may err alike.
     spread: Factor = 1.0
-    family_ratios: Mapping[str, Constant] = field(default_factory=dict)
-    rates: Mapping[str, Mapping[str, Constant]] = field(default_factory=dict)
-    busy: Mapping[Literal["cpu", "gpu"], Annotated[float, msgspec.Meta(ge=0, le=1)]] = field(
-        default_factory=dict
-    )
+    # By family and variant of kernels, and `other`, measured over predicted time in whole programs, by which times are
+    # multiplied.
+    family_ratios: Mapping[str, Constant] = {}
+    # Constants of the models of kernel families, by family and variant: shares of ceilings, work per multiprocessor and
+    # cycle, latencies; nine of ten measured kernels are within the factor `spread`.
+    rates: Mapping[str, Mapping[str, Constant]] = {}
+    # Share of the processor and of the GPU that other processes took while a user's machine was measured, as far as its
+    # system tells.
+    busy: Mapping[Literal["cpu", "gpu"], Share] = {}
     calibration: Annotated[tuple[Calibration, ...], msgspec.Meta(max_length=1000)] = ()
 
 
@@ -172,13 +159,12 @@ _TORCH = library("aten_2")
 
 
 class Platform(NamedTuple):
-    """A device as its libraries see it. torch: the release of PyTorch whose choices of kernels are assumed, as `2.11`;
-    cudnn: the release of cuDNN that its packages on PyPI require, as cuDNN numbers it: 91900 is 9.19.0.
-    """
+    """A device as its libraries see it."""
 
     capability: Capability = (9, 0)
     multiprocessors: int = 132
-    torch: str = _TORCH.measured
+    torch: str = _TORCH.measured  # the release of PyTorch whose choices of kernels are assumed, as `2.11`
+    # The release of cuDNN that its packages on PyPI require, as cuDNN numbers it: 91900 is 9.19.0.
     cudnn: int = _TORCH.releases[_TORCH.measured]["cudnn"]
 
     @property

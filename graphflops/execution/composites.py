@@ -176,9 +176,7 @@ class Expanded(NamedTuple):
     values: Values  # also of what these make
     until: Mapping[str, int]  # of these and of operands: the place of the call to which functions hold them
     outer: Mapping[str, Node]  # by name of a call of a composite, the composite
-    given: Sequence[
-        tuple[PricedCall, int]
-    ]  # the calls before, each with the place of the last that stands for it
+    given: Sequence[tuple[PricedCall, int]]  # the calls before, and the last place that stands for each
 
 
 def expanded(calls: Sequence[PricedCall], values: Values) -> Expanded:

@@ -91,22 +91,20 @@ class Frame(Struct):
     inside: str = ""  # the module that its last call is part of
     called: str = ""  # the module that it called first
     # What each local variable holds; `#N`: what an unknown one does.
-    variables: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    beside: dict[str, tuple[str, ...]] = field(
-        default_factory=dict
-    )  # weights of attentions, if it holds a tuple
-    weights: list[str] = field(default_factory=list)  # those that modules called by the statement returned
-    returned: list[str] = field(default_factory=list)  # those that the frame returns
-    hidden: set[str] = field(default_factory=set)  # what functions that the statement calls have made
-    locals: set[str] = field(default_factory=set)  # those of them that their variables must hold
-    turns: dict[str, list[str]] = field(default_factory=dict)  # the latest of locals, by operator
+    variables: dict[str, tuple[str, ...]] = {}
+    beside: dict[str, tuple[str, ...]] = {}  # weights of attentions, if it holds a tuple
+    weights: list[str] = []  # those that modules called by the statement returned
+    returned: list[str] = []  # those that the frame returns
+    hidden: set[str] = set()  # what functions that the statement calls have made
+    locals: set[str] = set()  # those of them that their variables must hold
+    turns: dict[str, list[str]] = {}  # the latest of locals, by operator
     # By `opened`, for a statement with operands on later lines: the variable that it reads.
-    operands: dict[int, str] = field(default_factory=dict)
-    bound: set[str] = field(default_factory=set)  # variables that had weights beside them
+    operands: dict[int, str] = {}
+    bound: set[str] = set()  # variables that had weights beside them
     # Those that such a statement binds, to a tuple or to a tensor, with what was held beside it until when.
-    unsure: dict[str, list[tuple[tuple[str, ...], int]]] = field(default_factory=dict)
+    unsure: dict[str, list[tuple[tuple[str, ...], int]]] = {}
     # By such a variable: the one whose value was read before, and until when that held it, if this holds a tuple.
-    replaced: dict[str, tuple[str, int]] = field(default_factory=dict)
+    replaced: dict[str, tuple[str, int]] = {}
 
     @property
     def is_module(self) -> bool:

@@ -123,9 +123,7 @@ class Statement(Struct, frozen=True):
     given: tuple[str, ...] = ()  # the variables that its first call gets, "" for other operands
     takes_first: bool = False  # of several results
     joins: bool = False  # it joins what a variable's list holds
-    called: frozenset[str] = (
-        frozenset()
-    )  # words of operators and of modules that it calls (`.conv` of `self.conv`)
+    called: frozenset[str] = frozenset()  # words of operators, and of modules: `.conv` of `self.conv`
     kinds: frozenset[str] = frozenset()  # of operators that its symbols call
     runs_last: tuple[str, ...] = ()  # the word of what it runs last, "" for what a variable holds
     times: int = 0  # how often that is spelled

@@ -30,9 +30,7 @@ class Kernel(Record, frozen=True, dict=True):
 
     members: tuple[Op, ...]  # each with the stored tensors that it reads
     outputs: tuple[str, ...]  # tensors that other kernels read, or that outlive the graph
-    inside: tuple[
-        str, ...
-    ]  # others, which take no memory, but which inductor counts where it estimates memory
+    inside: tuple[str, ...]  # others: they take no memory, but inductor counts them in its estimate
     reads: tuple[str, ...]  # tensors from outside
 
     @property

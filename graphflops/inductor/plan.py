@@ -207,9 +207,7 @@ class CompiledGraph(Record, frozen=True):
     kernels: Sequence[Kernel]  # in the order in which they run
     given: Tensors  # that are there before and are freed after their last use
     outputs: Tensors  # that outlive the graph
-    computed_again: Mapping[
-        str, Op
-    ]  # by tensor that is not stored but computed wherever it is read, its operator
+    computed_again: Mapping[str, Op]  # by tensor that is not stored but computed wherever it is read
 
 
 class Plan(Record, frozen=True):

@@ -170,9 +170,7 @@ class _Gradient(NamedTuple):
     """What the gradient of an elementwise call's operand makes on its way."""
 
     made: list[Dim]  # tensors of its formula
-    wide: list[
-        Dim
-    ]  # the gradient in the result's shape and element type, where that is summed or converted then
+    wide: list[Dim]  # the gradient as the result is shaped and typed, where it is summed or converted then
     axes: list[int]  # along which the operand is repeated, where a kernel of its own sums over them
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Callable
 
-from msgspec import Struct, field
+from msgspec import Struct
 
 MIB = 2**20
 _UNIT = 512  # bytes that sizes are rounded to
@@ -45,10 +45,8 @@ class Pool(Struct, eq=False):
     """The free blocks of one size class and stream."""
 
     is_small: bool
-    free: list[tuple[int, int, Block]] = field(
-        default_factory=list
-    )  # by size and address, the order of best fit
-    unmapped: list[Block] = field(default_factory=list)  # by address
+    free: list[tuple[int, int, Block]] = []  # by size and address, the order of best fit
+    unmapped: list[Block] = []  # by address
 
     @property
     def page(self) -> int:

@@ -245,7 +245,7 @@ def _sum(one: CallTime, other: CallTime) -> CallTime:
 class _Tally(Struct):
     """Sums over the calls of a phase."""
 
-    parts: list[CallTime] = field(default_factory=list)  # the interval of each call and its bound
+    parts: list[CallTime] = []  # the interval of each call and its bound
     fast: float = 0.0  # seconds beside a fast and a slow CPU
     slow: float = 0.0
     runs: Counter[Batch] = field(default_factory=Counter)  # how often each batch of kernels runs

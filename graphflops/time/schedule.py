@@ -128,11 +128,11 @@ class Running(Struct):
 class Link(Struct):
     """The stream of collectives: one runs after the other."""
 
-    queue: list[Running] = field(default_factory=list)
+    queue: list[Running] = []
     now: float = 0.0  # until when it is known what ran
     has_begun: bool = False  # the first of the queue runs
-    ends: dict[int, float] = field(default_factory=dict)  # by ticket, of what is done
-    finished: dict[int, Running] = field(default_factory=dict)
+    ends: dict[int, float] = {}  # by ticket, of what is done
+    finished: dict[int, Running] = {}
     alone: float = 0.0  # seconds in which a collective ran and no other kernel did
 
     def start(self, ticket: int, at: float, seconds: float) -> None:
@@ -226,10 +226,8 @@ class Clock(Struct):
     host: float = 0.0
     gpu: float = 0.0
     link: Link = field(default_factory=Link)  # the collectives that are not awaited yet
-    copies: dict[int, float] = field(
-        default_factory=dict
-    )  # by ticket, when copies over the bus beside kernels end
-    bus: dict[str, float] = field(default_factory=dict)  # by direction, when it is free
+    copies: dict[int, float] = {}  # by ticket, when copies over the bus beside kernels end
+    bus: dict[str, float] = {}  # by direction, when it is free
 
     @property
     def now(self) -> float:
@@ -321,10 +319,8 @@ class Launches(NamedTuple):
 class Exchanges(Struct):
     """The collectives that have started and are not waited for yet."""
 
-    pending: dict[str, Launches] = field(
-        default_factory=dict
-    )  # by value that one writes, or a view, its start
-    fresh: set[str] = field(default_factory=set)  # values whose wait is written right after
+    pending: dict[str, Launches] = {}  # by value that one writes, or a view, its start
+    fresh: set[str] = set()  # values whose wait is written right after
     tickets: int = 0
 
     def started(self, launch: Launches, outputs: Iterable[str | None]) -> Iterator[Launches]:
