@@ -80,22 +80,19 @@ _NONE = Operand("", TensorType((), INT64))
 
 
 class Calls:
-    """The calls that a composite makes. of: the call that it is. until: by value, the place of the call that it lives to.
-
-    known: types of values, also of those that they make. is_seen: whether autograd sees them; else results and gradients are
-    those of the call, and `out` and `g` the first of them.
-    """
+    """The calls that a composite makes. of: the call that it is. is_seen: whether autograd sees them."""
 
     def __init__(self, of: PricedCall, values: Values, *, is_seen: bool = True) -> None:
         self.of, self.is_seen = of, is_seen
         self.calls: list[PricedCall] = []
-        self.values: dict[str, Value] = {}
+        self.values: dict[str, Value] = {}  # those that they make
+        # Where autograd does not see them: results and gradients of the call, and the first of them.
         outputs = [] if is_seen else [(name or "", values.get(name or "")) for name in of.node.outputs]
         self.results = [Operand(name, value) for name, value in outputs if isinstance(value, TensorType)]
         self.gradients = [Operand(f"{name}/gradient", value.like()) for name, value in self.results]
         self.out, self.g = (self.results[0], self.gradients[0]) if self.results else (_NONE, _NONE)
         self.known: Values = ChainMap(self.values, dict(self.gradients), values)  # type: ignore[arg-type]
-        self.until: dict[str, int] = {}
+        self.until: dict[str, int] = {}  # by value, the place of the call that it lives to
 
     def __getattr__(self, word: str) -> Callable[..., Operand]:
         return partial(self.call, f"aten.{word}")

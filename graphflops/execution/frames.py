@@ -44,18 +44,14 @@ _MOST_ALIKE = 8  # variables of a function that one operator has made
 
 
 class References:
-    """Follows the functions that run, call by call.
-
-    nodes: the calls in program order. reads: by place, the values that they read. memory_of: by value, the value whose
-    memory it shares. is_empty: whether a value is a vector without elements.
-    """
+    """Follows the functions that run, call by call."""
 
     def __init__(
         self,
-        nodes: Sequence[Node],
-        reads: Sequence[tuple[str, ...]],
-        memory_of: Mapping[str, str],
-        is_empty: Callable[[str], bool],
+        nodes: Sequence[Node],  # the calls in program order
+        reads: Sequence[tuple[str, ...]],  # by place, the values that they read
+        memory_of: Mapping[str, str],  # by value, the value whose memory it shares
+        is_empty: Callable[[str], bool],  # whether a value is a vector without elements
     ) -> None:
         self.nodes, self.memory_of, self.is_empty = nodes, memory_of, is_empty
         self.until: dict[str, int] = {}
@@ -67,7 +63,7 @@ class References:
         self.callers: list[Frame] = []
         self.last = -1  # position of the latest call
         self.modules: list[tuple[int, int]] = []  # first and last call of each run of a module
-        self.reads = reads  # by place, as the next one
+        self.reads = reads
         self.results = [tuple(filter(None, node.outputs)) for node in nodes]
         self.last_read = {value: place for place, read in enumerate(self.reads) for value in read}
         self.made = {name: place for place, names in enumerate(self.results) for name in names}

@@ -58,19 +58,13 @@ def is_normed_in_order(operator: Op, x: TensorType) -> bool:
 
 
 class Layouts:
-    """The strides of every value of a graph, as operators make them; those of a recorded step as recorded.
-
-    platform: of the device, which decides how attentions lay out their results.
-    copies, views: names of the results of `reshape` that are copies, and of `contiguous` that are not.
-    wrong: calls of a recorded step that are views, and whose strides are not those that their operators give.
-    forms: numbers of the calls that have the same form and lie alike.
-    """
+    """The strides of every value of a graph, as operators make them; those of a recorded step as recorded."""
 
     def __init__(
         self,
         calls: Sequence[PricedCall],
         values: Values,
-        platform: Platform,
+        platform: Platform,  # of the device, which decides how attentions lay out their results
         orders: Mapping[str, Sequence[int]] | None = None,
         recorded: Step | None = None,
     ) -> None:
@@ -81,9 +75,11 @@ class Layouts:
                 self.known[name] = row_major(value.shape, order)
         if recorded is not None:
             self.known = {name: recorded.strides[name] for name in recorded.strides.keys() & values.keys()}
-        self.copies: set[str] = set()
-        self.views: set[str] = set()
-        self.wrong: list[PricedCall] = []
+        self.copies: set[str] = set()  # results of `reshape` that are copies
+        self.views: set[str] = set()  # results of `contiguous` that are none
+        self.wrong: list[
+            PricedCall
+        ] = []  # views of a recorded step with other strides than their operators give
         self.forms = Forms(values)
         for name in self.known:
             self.forms.kinds[name] = self.kind(name)

@@ -222,25 +222,21 @@ class Laid(NamedTuple):
 
 
 class Forms:
-    """The forms of the calls of a graph.
-
-    types: by value that is a tensor, a number of its type. kinds: a number of its type and strides; in row-major order it is
-    that of its type. numbers: of the form of each call, by its name; calls that have none are left out.
-    """
+    """The forms of the calls of a graph."""
 
     def __init__(self, values: Values) -> None:
         # Equal types have the same number. They are compared where they are not one object.
         numbers: dict[TensorType, int] = {}
         seen: dict[int, int] = {}
-        self.types: dict[str, int] = {}
+        self.types: dict[str, int] = {}  # by value that is a tensor, a number of its type
         for name, value in values.items():
             if isinstance(value, TensorType):
                 number = seen.get(id(value))
                 if number is None:
                     number = seen[id(value)] = numbers.setdefault(value, len(numbers))
                 self.types[name] = number
-        self.kinds = dict(self.types)
-        self.numbers: dict[str, int] = {}
+        self.kinds = dict(self.types)  # of type and strides; in row-major order that of the type
+        self.numbers: dict[str, int] = {}  # of the form of each call that has one, by its name
         self._kinds: dict[tuple[int, Strides], int] = {}
         self._laid: dict[tuple[Any, ...], tuple[int, Sequence[Laid | None]]] = {}
 

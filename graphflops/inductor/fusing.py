@@ -34,19 +34,9 @@ class Kernel(Record, frozen=True, dict=True):
     reads: tuple[str, ...]  # tensors from outside
 
     @property
-    def row(self) -> int:
-        """The row of the call of its last operator."""
-        return self.members[-1].row
-
-    @property
-    def node(self) -> str:
-        """The name of that call."""
-        return self.members[-1].node
-
-    @property
-    def workspace(self) -> Dim:
-        """Bytes during the kernel alone."""
-        return self.members[-1].workspace
+    def last(self) -> Op:
+        """Its last operator, whose call it is said to be of."""
+        return self.members[-1]
 
     @property
     def is_written(self) -> bool:
@@ -56,7 +46,7 @@ class Kernel(Record, frozen=True, dict=True):
     @cached_property
     def over(self) -> Mapping[str, tuple[str, ...]]:
         """By result, the tensors that the operator that makes it reads where it writes: it may be written over them."""
-        if not self.is_written and not self.members[-1].is_over:
+        if not self.is_written and not self.last.is_over:
             return {}
         single = [op for op in self.members if len(op.outputs) == 1]
         return {op.outputs[0]: tuple([name for name in op.reads if name not in op.moved]) for op in single}
@@ -88,16 +78,13 @@ def run_together(one: Op, other: Op) -> bool:
 
 
 class _Groups:
-    """Joins stored operators. A group that reads another has a greater depth: joining at equal depth makes no circle.
-
-    loops: by group, the operator that says over what the kernel loops: a reduction, if it has one.
-    """
+    """Joins stored operators. A group that reads another has a greater depth: joining at equal depth makes no circle."""
 
     def __init__(self) -> None:
         self.members: list[list[Op]] = []
         self.depth: list[int] = []
         self.joined: list[int] = []
-        self.loops: list[Op] = []
+        self.loops: list[Op] = []  # what says over what the kernel of each loops: a reduction, if it has one
         self.maker: dict[str, int] = {}
         self.readers: dict[tuple[str, str], list[int]] = {}  # by tensor and part
         self.first: list[int] = []  # by group, the number of its first operator
@@ -124,12 +111,9 @@ class _Groups:
         self.first.append(group)
         for other in near:
             self.join(other, group)
-        self.join_readers(op, group)
         self.maker.update(dict.fromkeys(op.outputs, group))
         self.added.update(op.outputs if op.adds else ())
-
-    def join_readers(self, op: Op, group: int) -> None:
-        """Join a group with others of its depth that read the same tensors, or the same parts of them."""
+        # Others of its depth that read the same tensors, or the same parts of them, are joined with it.
         for key in ((name, part) for name in op.reads for part in op.parts.get(name, ("",))):
             for reader in dict.fromkeys(map(self.found, self.readers.get(key, ())[-_FARTHEST:])):
                 own = self.found(group)

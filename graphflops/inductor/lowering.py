@@ -173,7 +173,7 @@ class Lowering:
 
     def __init__(self, graph: PricedGraph, execution: OnGpu, joint: JointGraph) -> None:
         self.joint, self.execution = joint, execution
-        self.values, self.training = execution.values, execution.training
+        self.values, self.training, self.typed = execution.values, execution.training, execution.layouts.typed
         self.root = execution.owners()
         self.recomputed = execution.recomputed if self.training else {}
         self.of_libraries: set[str] = set()  # results that libraries made
@@ -228,9 +228,6 @@ class Lowering:
         if self.channels_last or not strides or strides[-1] in (0, 1):
             return False
         return name not in self.root or self.root[name] != name or name in self.of_libraries
-
-    def typed(self, name: str) -> TensorType:
-        return self.execution.layouts.typed(name)
 
     def nbytes(self, name: str) -> Dim:
         """Bytes of a value; a copy of a repeated tensor has all of its elements."""

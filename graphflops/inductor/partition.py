@@ -37,7 +37,14 @@ class Partition:
                 self.forward.add(place)
                 needed.update(op.reads)
         self.banned = self._not_computed_again()
-        self.graph, self.distances = FlowGraph(), self._distances()
+        self.distances: dict[
+            int, int
+        ] = {}  # by place of an operator, the operators between it and the backward
+        for place, op in reversed([*enumerate(self.ops)]):
+            users = [(name, user) for name in op.outputs for user in self.users.get(name, ())]
+            steps = [self.distances[self.place[id(user)]] + 1 + (name in user.views) for name, user in users]
+            self.distances[place] = min(steps, default=_NEVER) if place in self.forward else 0
+        self.graph = FlowGraph()
         self.edges: dict[str, list[tuple[int, int]]] = {}
         self.todo: list[str] = []
 
@@ -54,18 +61,6 @@ class Partition:
 
     def _is_forward(self, op: Op) -> bool:
         return self.place[id(op)] in self.forward
-
-    def _distances(self) -> dict[int, int]:
-        """By place of an operator, the operators between it and the backward."""
-        found: dict[int, int] = {}
-        for place, op in reversed([*enumerate(self.ops)]):
-            if place not in self.forward:
-                found[place] = 0
-                continue
-            users = [(name, user) for name in op.outputs for user in self.users.get(name, ())]
-            steps = [found[self.place[id(user)]] + 1 + (name in user.views) for name, user in users]
-            found[place] = min(steps, default=_NEVER)
-        return found
 
     def _not_computed_again(self) -> set[str]:
         """Names of tensors that the backward does not compute again."""

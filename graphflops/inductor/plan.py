@@ -122,10 +122,7 @@ class _Order:
 
 
 class _LeastMemory:
-    """Greedy order: of the kernels that are ready, one that does not raise the maximum so far and frees the most.
-
-    ready: by what is freed and by what is made, as heaps with entries that may be out of date.
-    """
+    """Greedy order: of the kernels that are ready, one that does not raise the maximum so far and frees the most."""
 
     def __init__(self, plan: _Order) -> None:
         self.plan = plan
@@ -136,6 +133,7 @@ class _LeastMemory:
             self.freed[index] += sum(plan.size[name] for name in names if self.left[name] == 0)
         self.waiting = [len(makers) for makers in plan.before]
         self.is_ready = [count == 0 for count in self.waiting]
+        # What is ready as heaps, with entries that may be out of date.
         self.small: list[tuple[int, int]] = []  # net bytes, place
         self.large: list[tuple[int, int, int]] = []  # bytes made, net bytes, place
         for index, count in enumerate(self.waiting):

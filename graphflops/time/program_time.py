@@ -196,15 +196,12 @@ def _run(launch: Launches, batch: Batch, clock: Clock) -> float:
 
 
 class _Exchanges:
-    """Who waits for the collectives of a phase.
-
-    rows: the times of calls. under_way: rows by ticket. due: rows of those that the next call waits for.
-    """
+    """Who waits for the collectives of a phase."""
 
     def __init__(self, rows: dict[int, CallTime]) -> None:
-        self.rows = rows
-        self.under_way: dict[int, int] = {}
-        self.due: list[int] = []
+        self.rows = rows  # the times of calls
+        self.under_way: dict[int, int] = {}  # rows by ticket
+        self.due: list[int] = []  # rows of those that the next call waits for
 
     def launched(self, launch: Launches) -> None:
         """What is launched starts a collective, or waits for some."""
