@@ -37,13 +37,13 @@ class Partition:
                 self.forward.add(place)
                 needed.update(op.reads)
         self.banned = self._not_computed_again()
-        self.distances: dict[
-            int, int
-        ] = {}  # by place of an operator, the operators between it and the backward
-        for place, op in reversed([*enumerate(self.ops)]):
-            users = [(name, user) for name in op.outputs for user in self.users.get(name, ())]
+        # By place of an operator, the operators between it and the backward.
+        self.distances = dict.fromkeys(range(len(self.ops)), 0)
+        for place in sorted(self.forward, reverse=True):
+            made = self.ops[place].outputs
+            users = [(name, user) for name in made for user in self.users.get(name, ())]
             steps = [self.distances[self.place[id(user)]] + 1 + (name in user.views) for name, user in users]
-            self.distances[place] = min(steps, default=_NEVER) if place in self.forward else 0
+            self.distances[place] = min(steps, default=_NEVER)
         self.graph = FlowGraph()
         self.edges: dict[str, list[tuple[int, int]]] = {}
         self.todo: list[str] = []
