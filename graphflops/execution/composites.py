@@ -67,7 +67,6 @@ class Operand(NamedTuple):
 
     @property
     def is_wanted(self) -> bool:
-        """Whether its gradient is wanted."""
         return self.type.requires_grad
 
     def without_gradient(self) -> Operand:

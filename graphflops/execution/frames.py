@@ -53,7 +53,7 @@ class References:
         memory_of: Mapping[str, str],  # by value, the value whose memory it shares
         is_empty: Callable[[str], bool],  # whether a value is a vector without elements
     ) -> None:
-        self.nodes, self.memory_of, self.is_empty = nodes, memory_of, is_empty
+        self.nodes, self.reads, self.memory_of, self.is_empty = nodes, reads, memory_of, is_empty
         self.until: dict[str, int] = {}
         self.assumed: dict[str, int] = {}  # by owner of memory that an unknown variable holds: until when
         self.frames: list[Frame] = []
@@ -63,7 +63,6 @@ class References:
         self.callers: list[Frame] = []
         self.last = -1  # position of the latest call
         self.modules: list[tuple[int, int]] = []  # first and last call of each run of a module
-        self.reads = reads
         self.results = [tuple(filter(None, node.outputs)) for node in nodes]
         self.last_read = {value: place for place, read in enumerate(self.reads) for value in read}
         self.made = {name: place for place, names in enumerate(self.results) for name in names}

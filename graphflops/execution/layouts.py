@@ -77,9 +77,7 @@ class Layouts:
             self.known = {name: recorded.strides[name] for name in recorded.strides.keys() & values.keys()}
         self.copies: set[str] = set()  # results of `reshape` that are copies
         self.views: set[str] = set()  # results of `contiguous` that are none
-        self.wrong: list[
-            PricedCall
-        ] = []  # views of a recorded step with other strides than their operators give
+        self.wrong: list[PricedCall] = []  # views of a step with other strides than their operators give
         self.forms = Forms(values)
         for name in self.known:
             self.forms.kinds[name] = self.kind(name)

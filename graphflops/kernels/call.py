@@ -127,7 +127,6 @@ class ConcreteCall:
 
     @property
     def gradient(self) -> Backward | None:
-        """The call's backward, if a gradient is computed."""
         return self.call.gradient
 
     @cached_property
@@ -170,7 +169,6 @@ class ConcreteCall:
         return None
 
     def wants(self, *names: str) -> bool:
-        """Whether one of these operands wants a gradient."""
         found = (self.operand(name) for name in names)
         return any(tensor is not None and tensor.requires_grad for tensor in found)
 

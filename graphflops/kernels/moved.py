@@ -321,7 +321,6 @@ class Transfer(NamedTuple):
 
     @property
     def is_beside(self) -> bool:
-        """Whether it runs beside the kernels."""
         return self.is_aside and not self.waits
 
     def kernel(self, value: TensorType) -> Kernel:

@@ -31,9 +31,7 @@ class Columns(NamedTuple):
     lengths: tuple[float, ...]  # octaves of each size over which ratios are alike
     signal: float  # standard deviation of the logarithm of the ratio
     noise: float  # of repeated measurements, and of what the sizes do not tell
-    aligned: tuple[
-        int, ...
-    ] = ()  # places of sizes that also count by the power of two that they are a multiple of
+    aligned: tuple[int, ...] = ()  # places of sizes that also count by their largest power of two
 
 
 _COLUMNS = {
