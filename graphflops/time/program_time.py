@@ -54,9 +54,9 @@ def program_time(program: PricedProgram, device: Device, execution: Execution, r
     backward = optimizer = step = None
     if program.training:
         timer = _Timer(device, is_launched, _ranks(program))
-        _, rows = timer.phase(launcher.forward(records=True))
-        backward, backward_rows = timer.phase(launcher.backward())
-        timer.repeat(program.training.accumulate)
+        steps = program.training.accumulate
+        _, rows = timer.phase(launcher.forward(records=True), steps)
+        backward, backward_rows = timer.phase(launcher.backward(), steps)
         optimizer, _ = timer.phase(optimizer_launches(program, launcher.sizes, launcher.costs))
         step = timer.whole()
     both = [(row, rows.get(at), backward_rows.get(at)) for at, row in enumerate(program.main.rows)]
@@ -110,10 +110,13 @@ class _Timer:
         self.clock = self.clocks[0]
         self.known: dict[Kernel, Time] = {}
         self.batches: dict[int, Batch] = {}
-        self.tallies: list[_Tally] = []
+        self.tallies: list[tuple[_Tally, int]] = []  # of each phase, and how often it runs
 
-    def phase(self, launches: Iterable[Launches]) -> tuple[PhaseTime, dict[int, CallTime]]:
-        """The time of a phase and of its calls; a row that runs several times has the sum."""
+    def phase(self, launches: Iterable[Launches], repeats: int = 1) -> tuple[PhaseTime, dict[int, CallTime]]:
+        """The time of a phase and of its calls; a row that runs several times has the sum.
+
+        repeats: how often the phase runs in all phases together.
+        """
         rows: dict[int, CallTime] = {}
         tally, clock = _Tally(), self.clock
         has_exchanges = bool(clock.link.queue)
@@ -144,7 +147,7 @@ class _Timer:
             tally.add(found, batch, 0 if part == "wait" else times, *(others or (took, took)))
             rows[row] = found if row not in rows else _sum(rows[row], found)
         exchanges.end(clock.link.finished)
-        self.tallies.append(tally)
+        self.tallies.append((tally, repeats))
         return tally.phase(self.device), rows
 
     def _apart(self, launched: Sequence[tuple[Launches, Batch]]) -> Iterable[tuple[float, ...]]:
@@ -158,13 +161,12 @@ class _Timer:
         ]
         return zip(*[clock.run_all(calls) for clock in self.clocks], strict=True)
 
-    def repeat(self, times: int) -> None:
-        """Count the phases so far that often, as micro-steps."""
-        for tally in self.tallies:
-            tally.repeat(times)
-
     def whole(self) -> PhaseTime:
-        return _Tally.of(self.tallies).phase(self.device)
+        """All phases so far together."""
+        whole = _Tally()
+        for tally, times in self.tallies:
+            whole.count(tally, times)
+        return whole.phase(self.device)
 
     def _batch(self, kernels: tuple[Kernel, ...]) -> Batch:
         """The kernels of a call with their times; equal calls share the tuple of their kernels."""
@@ -250,18 +252,17 @@ class _Tally(Struct):
     communication: float = 0.0  # seconds in which collectives run
     exposed: float = 0.0  # and in which no other kernel does
 
-    @staticmethod
-    def of(tallies: Iterable[_Tally]) -> _Tally:
-        whole = _Tally()
-        for tally in tallies:
-            whole.parts += tally.parts
-            whole.fast += tally.fast
-            whole.slow += tally.slow
-            whole.runs.update(tally.runs)
-            whole.is_lower_bound |= tally.is_lower_bound
-            whole.communication += tally.communication
-            whole.exposed += tally.exposed
-        return whole
+    def count(self, phase: _Tally, times: int = 1) -> None:
+        """Add the calls of a phase that runs so often, as a micro-step does."""
+        for part in phase.parts:
+            low, high = part.low * times, part.high * times
+            self.parts.append(part._replace(seconds=part.seconds * times, low=low, high=high))
+        for batch, runs in phase.runs.items():
+            self.runs[batch] += runs * times
+        self.fast, self.slow = self.fast + phase.fast * times, self.slow + phase.slow * times
+        self.is_lower_bound |= phase.is_lower_bound
+        self.communication += phase.communication * times
+        self.exposed += phase.exposed * times
 
     def exchanged(
         self, time: CallTime, seconds: float, launch: Launches, finished: dict[int, Running]
@@ -284,18 +285,6 @@ class _Tally(Struct):
         self.runs[batch] += times
         self.fast += fast
         self.slow += slow
-
-    def repeat(self, times: int) -> None:
-        """Count every call that often."""
-        if times == 1:
-            return
-        self.parts = [
-            part._replace(seconds=part.seconds * times, low=part.low * times, high=part.high * times)
-            for part in self.parts
-        ]
-        self.fast, self.slow = self.fast * times, self.slow * times
-        self.communication, self.exposed = self.communication * times, self.exposed * times
-        self.runs = Counter({batch: count * times for batch, count in self.runs.items()})
 
     def phase(self, device: Device) -> PhaseTime:
         """The time of the phase, what bounds it, and what it reaches of the device's peaks."""
