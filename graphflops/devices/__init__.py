@@ -266,10 +266,7 @@ def complete(profile: Device) -> Device:
 
 
 def substitution(profile: Device, *, has_launches: bool) -> str:
-    """What predictions for a device take from others, in words: "" where its own profile has all that they need.
-
-    has_launches: whether a CPU launches kernel by kernel, as in eager execution.
-    """
+    """What predictions for a device take from others, in words; "" for nothing. has_launches: a CPU launches kernels."""
     if profile.kind == "tpu":
         return (
             f"{profile.name} does not run PyTorch's CUDA kernels: memory and time are those of a GPU of its "

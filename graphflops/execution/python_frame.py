@@ -267,10 +267,7 @@ def probabilities(
 
 
 def nesting(modules: Sequence[tuple[int, int]], count: int) -> tuple[list[int], list[int]]:
-    """The innermost module of each of so many calls, and the one around each module; -1 where there is none.
-
-    modules: the first and the last call of each, a module before those inside of it.
-    """
+    """The innermost module of each call, and the one around each; -1 for none. modules: their first and last call, outer first."""
     inner, around = [-1] * count, list[int]()
     for number, (first, last) in enumerate(modules):
         around.append(inner[first])

@@ -53,10 +53,7 @@ class Kernel(Record, frozen=True, dict=True):
 
 
 def fused(stored: Sequence[Op], outputs: Container[str]) -> list[Kernel]:
-    """The kernels of operators whose results are stored, in the order of their first ones.
-
-    outputs: tensors that outlive the graph.
-    """
+    """The kernels of stored operators, in the order of their first ones. outputs: tensors that outlive the graph."""
     groups = _Groups()
     for op in stored:
         groups.add(op)

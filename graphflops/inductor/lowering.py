@@ -290,15 +290,12 @@ class Lowering:
         tensor: str,
         size: Dim,
         use: str,
-        bits: int,
-        value: str = "",
-        name: str = "",
+        bits: int,  # of an element
+        value: str = "",  # what is copied, of which the tensor may hold more
+        name: str = "",  # of the copy, if others share it
         **more: Any,
     ) -> str:
-        """Append a copy of an operand that a library's kernel wants to lie otherwise.
-
-        bits: of an element. value: what is copied, of which the tensor may hold more. name: of the copy, if others share it.
-        """
+        """Append a copy of an operand that a library's kernel wants to lie otherwise."""
         name, elements = name or f"{of.call.node.name} {use}", self.joint.number(size) * 8 // bits
         if name in self.joint.sizes:
             return name

@@ -36,10 +36,7 @@ Tensors = Mapping[str, None]  # by name, in order
 
 
 def lowest_peak(kernels: Sequence[Kernel], size: Size, given: Names, outputs: Names) -> list[Kernel]:
-    """The kernels in the order that inductor chooses.
-
-    given: tensors that are there before and may be freed. outputs: tensors that outlive the graph.
-    """
+    """The kernels in inductor's order. given: tensors there before, that may be freed. outputs: that outlive the graph."""
     first = _Order(kernels, size, given, outputs)
     order = first.as_written()
     plan = _Order([kernels[index] for index in order], size, given, outputs)

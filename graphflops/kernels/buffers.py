@@ -70,10 +70,7 @@ def forward_bytes(call: PricedCall, layouts: Layouts) -> Dim:
 
 
 def backward_bytes(call: PricedCall, layouts: Layouts, has_other_gradient: bool) -> Dim:
-    """Bytes that the kernels of a call's gradients need beside what they read and write.
-
-    has_other_gradient: whether the gradient of the result lies in another order than the result does.
-    """
+    """Bytes that the kernels of gradients need. has_other_gradient: that of the result lies in another order than it."""
     kind, name, values = call.node.operator.kind, call.node.operator.name, layouts.values
     out = tensor_type(call.node.outputs[0], values)
     if kind == "convolution":

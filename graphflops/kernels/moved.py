@@ -335,10 +335,7 @@ def hosted(step: Step) -> dict[str, StorageKind]:
 
 
 def transfer(call: PricedCall, kinds: Mapping[str, StorageKind], aside: frozenset[str]) -> Transfer | None:
-    """What a call of a recorded step copies between the two memories; None for others.
-
-    kinds: of the host's memory, by value. aside: values that are made in streams of the step's own.
-    """
+    """What a recorded call copies between the memories. kinds: of the host's, by value. aside: made in streams apart."""
     at = call.node.operator.word == "copy_"  # whose first operand is what it writes to
     given, made = call.uses[at : at + 1], call.node.outputs[:1]
     if not given or not made or (given[0] in kinds) == (made[0] in kinds):

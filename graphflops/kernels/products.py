@@ -269,14 +269,12 @@ def reserve_bytes(cell: str, out: Dim, layers: int, weights: Dim, *, is_half: bo
 
 
 class Recurrent(NamedTuple):
-    """Sizes of a stack of recurrent layers: bytes of the reserve and of the workspace.
-
-    backward: what the gradients need beside them. cuDNN computes that of the operand whether or not it is wanted, from a
-    copy of the result's where the batch comes first; the gradients of the weights come after it.
-    """
+    """Bytes of a stack of recurrent layers."""
 
     reserve: Dim
     workspace: Dim
+    # What the gradients need beside them. cuDNN computes that of the operand whether or not it is wanted, from a copy of
+    # the result's where the batch comes first; the gradients of the weights come after it.
     backward: Dim
 
     @staticmethod

@@ -25,12 +25,9 @@ from graphflops.tensor import TensorType
 
 
 class OnGpu(CallByCall):
-    """Calls of PyTorch's operators on a GPU.
+    """Calls of PyTorch's operators on a GPU."""
 
-    has_fast_paths: whether modules that have one run as a single call where nothing wants a gradient.
-    """
-
-    has_fast_paths = True
+    has_fast_paths = True  # modules that have one run as a single call where nothing wants a gradient
 
     def __init__(self, graph: PricedGraph, training: bool, runs: Runs) -> None:
         super().__init__(graph, training)

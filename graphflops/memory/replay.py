@@ -149,10 +149,7 @@ _NOWHERE = {"filename": "", "line": 0}
 
 
 def snapshot(report: Report, entry: PhaseMemory) -> dict[str, Any]:
-    """The segments and blocks at the end of a run of a phase, and all events of the run from an empty allocator on.
-
-    Raises ModelError where a size has no value.
-    """
+    """Segments, blocks and events of a run of a phase from an empty allocator on; ModelError where a size is open."""
     timeline = entry.timeline
     sizes = evaluate_all([held.bytes for held in timeline.held], report.values)
     known = [size for size in sizes if size is not None]

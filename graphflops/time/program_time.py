@@ -28,10 +28,7 @@ _GRAPH_GAP = 0.9e-6  # seconds between two kernels of a CUDA graph where the dev
 def forward_times(
     program: PricedProgram, device: Device, execution: Execution, runs: Runs, *, replayed: bool = False
 ) -> Callable[[Mapping[str, int]], PhaseTime]:
-    """How long the forward of a program takes on a device, by the values of its symbols.
-
-    replayed: whether a CUDA graph holds the kernels of any execution, so that no CPU launches them one by one.
-    """
+    """How long the forward takes, by the values of symbols. replayed: a CUDA graph holds the kernels of any execution."""
     launcher = _launcher(program, execution, runs, _host(device).seconds)
     known: dict[Kernel, Time] = {}  # kernels that hang on one size are the same at others
 
@@ -113,10 +110,7 @@ class _Timer:
         self.tallies: list[tuple[_Tally, int]] = []  # of each phase, and how often it runs
 
     def phase(self, launches: Iterable[Launches], repeats: int = 1) -> tuple[PhaseTime, dict[int, CallTime]]:
-        """The time of a phase and of its calls; a row that runs several times has the sum.
-
-        repeats: how often the phase runs in all phases together.
-        """
+        """The time of a phase and of its calls, summed by row. repeats: how often it runs in all phases together."""
         rows: dict[int, CallTime] = {}
         tally, clock = _Tally(), self.clock
         has_exchanges = bool(clock.link.queue)

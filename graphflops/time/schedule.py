@@ -235,10 +235,7 @@ class Clock(Struct):
         return max(self.host, self.gpu) if self.is_eager else self.gpu
 
     def run(self, host_seconds: float, kernels: Sequence[float], *, waits: bool = False) -> float:
-        """Run one call and return by how much it takes longer.
-
-        kernels: seconds of each. waits: whether the CPU goes on when the GPU has done it.
-        """
+        """Run one call; by how much it takes longer. kernels: seconds of each. waits: the CPU goes on after the GPU."""
         (took,) = self.run_all([(host_seconds, kernels, waits)])
         return took
 
