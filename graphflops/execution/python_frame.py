@@ -267,7 +267,7 @@ def probabilities(
 
 
 def nesting(modules: Sequence[tuple[int, int]], count: int) -> tuple[list[int], list[int]]:
-    """The innermost module of each call, and the one around each; -1 for none. modules: their first and last call, outer first."""
+    """The innermost module of each call and the one around each, -1 for none. modules: first and last call, outer first."""
     inner, around = [-1] * count, list[int]()
     for number, (first, last) in enumerate(modules):
         around.append(inner[first])
