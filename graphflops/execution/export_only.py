@@ -40,10 +40,7 @@ def as_run(
     values: Values,
     eager: EagerRun | None = None,
 ) -> tuple[Sequence[PricedCall], Values]:
-    """The calls that eager execution makes: `calls` without the masks that it does not build, and what comes of these.
-
-    Also the types of their values. eager: the record of a run, where there is one.
-    """
+    """The calls that eager execution makes, without masks that it does not build; types of values. eager: a run's record."""
     made, nothing = _masks(calls, eager)
     if not made:
         return calls, values
@@ -185,10 +182,7 @@ _OPERANDS = ("query", "key", "value")
 def with_shared_heads(
     calls: Sequence[PricedCall], unmasked: Iterable[str], values: Values
 ) -> tuple[Sequence[PricedCall], Values]:
-    """The calls without repeated heads for the attentions of these names, which have lost a mask that only an export has.
-
-    Also the types of values, some of which are converted with fewer heads now.
-    """
+    """The calls without repeated heads for attentions that lost a mask which only an export has; types of values."""
     makers = {name: call for call in calls for name in call.node.outputs if name is not None}
     names = frozenset(unmasked)
     instead: dict[str, PricedCall | None] = {}  # by result of a call that goes: what takes its place
@@ -217,10 +211,7 @@ def with_shared_heads(
 def _before_repeat(
     call: PricedCall, name: str, makers: Mapping[str, PricedCall], values: Values
 ) -> tuple[str, PricedCall | None] | None:
-    """What an operand was before its heads were repeated, in the line that calls the attention.
-
-    Also the call that converts it after, as autocast does.
-    """
+    """What an operand was before its heads were repeated in the attention's line, and the call that casts it after."""
     maker = makers.get(name)
     cast = maker if maker is not None and maker.node.operator.kind == "cast" else None
     if cast is not None:
