@@ -159,7 +159,7 @@ class Frame(Struct):
         return ()
 
     def beside_of_tuples(self, read: Iterable[str]) -> Iterator[tuple[tuple[str, ...], int]]:
-        """What was held beside values that the statement shows to be of tuples. read: the variables that hold what it reads."""
+        """What was held beside values that the statement shows to be of tuples. read: variables that hold what it reads."""
         statement = self.statement
         for name in [*read] if statement.mentioned and not statement.is_open else ():
             if name in self.unsure and (name not in statement.mentioned or name in statement.numbered):
