@@ -15,7 +15,7 @@ from graphflops.devices import Device, Platform, platform_of
 from graphflops.dims import Dim, Expr, dim_max, evaluate, total
 from graphflops.errors import DimError, ModelError
 from graphflops.execution.strides import row_major
-from graphflops.graph import Ref, Step
+from graphflops.graph import Ref
 from graphflops.kernels.beside import reduction_bytes
 from graphflops.memory.allocator import Allocator
 from graphflops.memory.replay import LASTING, OPTIMIZER, repeat, replay, without_value
@@ -33,24 +33,25 @@ _NOTHING: Mapping[str, Any] = dict.fromkeys([name for name in ENTRIES.values() i
 
 
 class _Phase(NamedTuple):
-    """A phase before it is measured.
-
-    activations: their peak with the inputs. update: bytes alive in the optimizer's step beside what lasts throughout.
-    """
+    """A phase before it is measured."""
 
     name: MemoryPhase
     timeline: Timeline
-    activations: Dim
-    update: Dim = 0
+    activations: Dim  # their peak with the inputs
+    update: Dim = 0  # bytes alive in the optimizer's step beside what lasts throughout
 
 
 def ledger(
     program: PricedProgram, memory: MemoryUse, execution: Execution, device: Device | None
 ) -> tuple[PhaseMemory, ...]:
     """What each phase of a program needs in an execution on a device; a recorded step is one phase."""
-    if program.graph.step is not None:
-        recorded = _recorded(program, program.graph.step, memory, device)
-        return (_measured(recorded, program, execution, device),)
+    if (step := program.graph.step) is not None:
+        recorded = memory.inference
+        timeline = replace(recorded, held=(*_workspaces(program, device, recorded), *recorded.held))
+        sizes = [held.bytes for held in timeline.held if isinstance(held.bytes, int)]
+        activations = max(timeline.live_bytes(sizes)) - _lasting_bytes(timeline)
+        phase = _Phase("training" if step.is_training else "inference", timeline, activations)
+        return (_measured(phase, program, execution, device),)
     lasting = [Held(name, "weight", 0, 0, value.nbytes) for name, value in program.typed_inputs("parameter")]
     buffers = program.typed_inputs("buffer", "constant")
     lasting += [Held(name, "buffer", 0, 0, value.nbytes) for name, value in buffers]
@@ -240,14 +241,8 @@ def _training(
     return _Phase("training", timeline, memory.training.bytes, total(held.bytes for held in alive))
 
 
-def _recorded(program: PricedProgram, step: Step, memory: MemoryUse, device: Device | None) -> _Phase:
-    """The one phase of a recorded step."""
-    recorded = memory.inference
-    timeline = replace(recorded, held=(*_workspaces(program, device, recorded), *recorded.held))
-    sizes = [held.bytes for held in timeline.held if isinstance(held.bytes, int)]
-    lasting = total(held.bytes for held in timeline.held if held.kind in LASTING)
-    name: MemoryPhase = "training" if step.is_training else "inference"
-    return _Phase(name, timeline, max(timeline.live_bytes(sizes)) - lasting)
+def _lasting_bytes(timeline: Timeline) -> Dim:
+    return total(held.bytes for held in timeline.held if held.kind in LASTING)
 
 
 def _with_lasting(timeline: Timeline, lasting: Sequence[Held], workspaces: Sequence[Held]) -> Timeline:
@@ -280,8 +275,7 @@ def _measured(
 ) -> PhaseMemory:
     """A phase with its peak, by liveness and by the allocator; a name for it where the formula grows too large."""
     try:
-        lasting = total(held.bytes for held in phase.timeline.held if held.kind in LASTING)
-        requested = lasting + dim_max(phase.activations, phase.update)
+        requested = _lasting_bytes(phase.timeline) + dim_max(phase.activations, phase.update)
     except DimError:
         requested = program.names.too_large("requested_peak")
     entry = PhaseMemory(
