@@ -68,15 +68,12 @@ _SECOND = 10**9  # nanoseconds, in which times are limited
 
 @dataclass(frozen=True, slots=True)
 class Before:
-    """What one model cost at one choice of sizes.
+    """What one model cost at one choice of sizes."""
 
-    sizes: those that are examples of the file, or assumed; totals: by quantity; modules: those that limits ask for;
-    lines: what costs something by module without numbers and operator, and `parameters` by module; no zeros.
-    """
-
-    sizes: Mapping[str, int] = field(default_factory=dict)
-    totals: Figures = field(default_factory=dict)
-    modules: Mapping[str, Figures] = field(default_factory=dict)
+    sizes: Mapping[str, int] = field(default_factory=dict)  # those that are examples of the file, or assumed
+    totals: Figures = field(default_factory=dict)  # by quantity
+    modules: Mapping[str, Figures] = field(default_factory=dict)  # those that limits ask for
+    # What costs something by module without numbers and operator, and `parameters` by module; no zeros.
     lines: Mapping[str, Figures] = field(default_factory=dict)
 
 

@@ -17,14 +17,11 @@ _Names = Union[str, list[str]]
 
 
 class Ignore(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One `[[audit.ignore]]`: a finding is ignored that meets all of what is stated.
+    """One `[[audit.ignore]]`: a finding is ignored that meets all of what is stated."""
 
-    codes: codes or how they begin. files: patterns of models, relative to the folder of graphflops.toml. modules: patterns.
-    """
-
-    codes: _Names = ()  # type: ignore[assignment]
-    files: _Names = ()  # type: ignore[assignment]
-    modules: _Names = ()  # type: ignore[assignment]
+    codes: _Names = ()  # type: ignore[assignment]  # codes or how they begin
+    files: _Names = ()  # type: ignore[assignment]  # patterns of models, relative to the folder of graphflops.toml
+    modules: _Names = ()  # type: ignore[assignment]  # patterns
 
     def ignores(self, finding: Finding, file: str) -> bool:
         """True for a finding in the model at that path."""

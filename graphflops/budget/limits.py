@@ -39,18 +39,15 @@ _Amounts = Union[str, int, float, list[Union[str, int, float]]]
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """What a model is analyzed at; equal for all limits that one analysis can answer.
-
-    names: what sizes are called, the symbol or input axis by name. device, execution: where the program runs and how, "" for
-    none and for the default. serving: options of `graphflops.serve`, with one `batch` and one `context`; else none.
-    """
+    """What a model is analyzed at; equal for all limits that one analysis can answer."""
 
     dims: tuple[tuple[str, int], ...] = ()
     inputs: tuple[tuple[str, tuple[int, ...]], ...] = ()
     training: bool | Training = False
-    names: tuple[tuple[str, str], ...] = ()
-    device: str = ""
-    execution: Execution | Literal[""] = ""
+    names: tuple[tuple[str, str], ...] = ()  # what sizes are called, the symbol or input axis by name
+    device: str = ""  # where the program runs, "" for none
+    execution: Execution | Literal[""] = ""  # how it runs, "" for the default
+    # Options of `graphflops.serve`, with one `batch` and one `context`; else none.
     serving: tuple[tuple[str, Any], ...] = ()
 
     def __str__(self) -> str:
@@ -65,20 +62,16 @@ class Sizes:
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """One `[[budget]]`.
+    """One `[[budget]]`."""
 
-    models: patterns of the files it is for. coverage: the least share of calls whose cost must be known.
-    forbid: patterns of operators that may not occur; unknown: of those whose cost may be unknown.
-    modules: limits of every module whose path matches the pattern, of each by itself.
-    """
-
-    models: tuple[str, ...] = ("**",)
+    models: tuple[str, ...] = ("**",)  # patterns of the files it is for
     sizes: Sizes = Sizes()
     limits: tuple[Limit, ...] = ()
+    # Limits of every module whose path matches the pattern, of each by itself.
     modules: tuple[tuple[str, tuple[Limit, ...]], ...] = ()
-    coverage: Fraction | None = None
-    forbid: tuple[str, ...] = ()
-    unknown: tuple[str, ...] = ()
+    coverage: Fraction | None = None  # the least share of calls whose cost must be known
+    forbid: tuple[str, ...] = ()  # patterns of operators that may not occur
+    unknown: tuple[str, ...] = ()  # patterns of those whose cost may be unknown
 
     def applies(self, path: str) -> bool:
         """True if the limits are for the model at this path, which is relative to the budget's folder."""
@@ -103,17 +96,13 @@ class Budget:
 
 @dataclass(frozen=True, slots=True)
 class BudgetFile:
-    """A whole budget.
-
-    folder: where it is, which all its paths are relative to. models: which files are checked where none is named.
-    baseline: the file with what was measured before; None where the budget names none.
-    """
+    """A whole budget."""
 
     path: str
-    folder: str
+    folder: str  # where it is, which all its paths are relative to
     budgets: tuple[Budget, ...]
-    models: tuple[str, ...] = ()
-    baseline: str | None = None
+    models: tuple[str, ...] = ()  # which files are checked where none is named
+    baseline: str | None = None  # the file with what was measured before; None where the budget names none
 
     def files(self, among: Iterable[str] | None = None) -> list[str]:
         """The models that the budget names, sorted; FileError for a pattern that matches none.

@@ -29,15 +29,12 @@ TOP = "(model)"  # calls made in no module
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """Calls of one operator in modules that differ by number only: `blocks.*.attention.q aten.linear.default`.
-
-    sources: how many of them come from which line of source.
-    """
+    """Calls of one operator in modules that differ by number only: `blocks.*.attention.q aten.linear.default`."""
 
     module: str
     op: str
     group: Group
-    sources: Mapping[str, int] = field(default_factory=dict)
+    sources: Mapping[str, int] = field(default_factory=dict)  # how many of them come from which line
 
     @property
     def name(self) -> str:
@@ -186,14 +183,11 @@ OF_MODULES = (*_WORK, "parameters")
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """The largest allowed value of one quantity: a number, or an increase over the baseline. `text`: as it is written.
-
-    Of a quantity of which more is better it is the least allowed value, a number.
-    """
+    """The largest allowed value of one quantity: a number, or an increase over the baseline."""
 
     quantity: str
-    most: int | AllowedGrowth
-    text: str
+    most: int | AllowedGrowth  # of a quantity of which more is better, the least allowed value, a number
+    text: str  # as it is written
 
     @property
     def relative(self) -> bool:

@@ -38,24 +38,17 @@ class Past:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One analysis: a model at the sizes that some limits are for.
+    """One analysis: a model at the sizes that some limits are for."""
 
-    model: as `graphflops.analyze` accepts it. label: its path, or the type of a program in memory. name: its key in the
-    baseline. before: what was measured at the same sizes, None where nothing was.
-    past: the commit to measure instead.
-    update: measure for a new baseline, and check absolute limits only.
-    assume: whether sizes without an example are assumed.
-    """
-
-    model: Model
-    label: str
-    name: str
+    model: Model  # as `graphflops.analyze` accepts it
+    label: str  # its path, or the type of a program in memory
+    name: str  # its key in the baseline
     sizes: Sizes
     budgets: tuple[Budget, ...]
-    before: Before | None = None
-    past: Past | None = None
-    update: bool = False
-    assume: bool = True
+    before: Before | None = None  # what was measured at the same sizes, None where nothing was
+    past: Past | None = None  # the commit to measure instead
+    update: bool = False  # measure for a new baseline, and check absolute limits only
+    assume: bool = True  # sizes without an example are assumed
 
 
 @dataclass(frozen=True, slots=True)

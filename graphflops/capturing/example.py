@@ -16,15 +16,13 @@ from graphflops.errors import ModelError, OptionError, shown
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """A module on the meta device with its inputs by name.
-
-    open_axes: by position of a tensor among the leaves of `inputs`, by its axis: what the axis is called. results: of the
-    inputs by name, what the module computes; None for what its own forward does.
-    """
+    """A module on the meta device with its inputs by name."""
 
     module: Any
     inputs: Mapping[str, Any]
+    # By position of a tensor among the leaves of `inputs`, by its axis: what the axis is called.
     open_axes: Mapping[int, Mapping[int, str]]
+    # Of the inputs by name, what the module computes; None for what its own forward does.
     results: Callable[[Mapping[str, Any]], Any] | None = None
 
     @contextmanager

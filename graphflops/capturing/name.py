@@ -26,25 +26,18 @@ _SETTING = re.compile(r"[a-z_]+=[^,=]*")
 
 
 class Choices(Record, frozen=True):
-    """How a model is captured.
+    """How a model is captured."""
 
-    batch: sequences or images. length: tokens (samples of sound) of an input. context: tokens that a cache holds before a
-    decode step. image_size: height and width in pixels, as the model's configuration says where None. dynamic: axes that
-    stay open, of AXES, from 2 on. dtype: of parameters, as the library chooses where None. phase: of PHASES; without one,
-    prefill for a model with a cache of its own, else forward. cache: of CACHES. weights: path of a file whose header says
-    the dtype. quantize: of QUANTIZED, what weights of products are stored and multiplied in.
-    """
-
-    batch: int = 1
-    length: int = 128
-    context: int = 1024
-    image_size: int | None = None
-    dynamic: tuple[str, ...] = ()
-    dtype: str | None = None
-    phase: str | None = None
-    cache: str = "dynamic"
-    weights: str | None = None
-    quantize: str | None = None
+    batch: int = 1  # sequences or images
+    length: int = 128  # tokens (samples of sound) of an input
+    context: int = 1024  # tokens that a cache holds before a decode step
+    image_size: int | None = None  # height and width in pixels, as the model's configuration says where None
+    dynamic: tuple[str, ...] = ()  # axes that stay open, of AXES, from 2 on
+    dtype: str | None = None  # of parameters, as the library chooses where None
+    phase: str | None = None  # of PHASES; without one, prefill for a model with its own cache, else forward
+    cache: str = "dynamic"  # of CACHES
+    weights: str | None = None  # path of a file whose header says the dtype
+    quantize: str | None = None  # of QUANTIZED, what weights of products are stored and multiplied in
 
     def __post_init__(self) -> None:
         for name in ("batch", "length", "context", "image_size"):

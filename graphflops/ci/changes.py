@@ -47,18 +47,15 @@ _WATCHED = (*WORK, "peak_bytes", *HELD)  # the totals that a threshold is for
 
 @dataclass(frozen=True, slots=True)
 class ModelChange:
-    """One model that changed.
+    """One model that changed."""
 
-    path: where it is, or was if it is gone. comparison: None for a model that is new or gone, and where one of the
-    two cannot be analyzed: then `error` says why. offer: the command that mends what an audit of an ONNX file finds.
-    """
-
-    path: str
+    path: str  # where it is, or was if it is gone
     status: Literal["changed", "new", "gone"]
+    # None where the model is new or gone, and where one of the two cannot be analyzed.
     comparison: Comparison | None = None
     report: Report | None = None
-    error: str = ""
-    offer: str = ""
+    error: str = ""  # why not
+    offer: str = ""  # the command that mends what an audit of an ONNX file finds
 
     @property
     def identical(self) -> bool:
@@ -139,15 +136,13 @@ _FETCH = ("fetch", "--quiet", "--no-tags", "--no-recurse-submodules")
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """What the job runs for.
+    """What the job runs for."""
 
-    base: the commit to compare with, None where there is none: the tip of the branch that a pull request is for, or what a
-    push began with. head: the last commit of a pull request, "" if it is none.
-    """
-
+    # The commit to compare with, None where there is none: the tip of the branch that a pull request is for, or what a push
+    # began with.
     base: str | None
     pull_request: int | None
-    head: str = ""
+    head: str = ""  # the last commit of a pull request, "" if it is none
 
 
 def event(env: Mapping[str, str]) -> Event:

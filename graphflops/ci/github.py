@@ -114,14 +114,11 @@ _ANNOTATIONS = 10  # errors of one step that GitHub shows
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """The inputs of `action.yml`, as text.
+    """The inputs of `action.yml`, as text."""
 
-    models: patterns of model files; () means what the budget names, or all. threshold: the least change worth a comment.
-    """
-
-    models: tuple[str, ...]
+    models: tuple[str, ...]  # patterns of model files; () means what the budget names, or all
     budget: str
-    threshold: Fraction
+    threshold: Fraction  # the least change worth a comment
     enforce: bool
     sarif: str
     token: str

@@ -27,15 +27,13 @@ _EQUAL, _SAME_TYPE, _SAME_PLACE, _SAME_NAME = 20, 6, 1, 2  # what a pair is wort
 
 @dataclass(eq=False, slots=True)
 class Pairs:
-    """The new module of each old one, and the reverse; `replaced`: old modules in whose place another kind of module stands.
-
-    tried: pairs of unmatched modules compared for similarity so far.
-    """
+    """The new module of each old one, and the reverse."""
 
     new: dict[ComparedModule, ComparedModule] = field(default_factory=dict)
     old: dict[ComparedModule, ComparedModule] = field(default_factory=dict)
+    # Old ones in whose place another kind of module stands
     replaced: set[ComparedModule] = field(default_factory=set)
-    tried: int = 0
+    tried: int = 0  # pairs of unmatched modules compared for similarity so far
 
     def add(self, ours: ComparedModule, theirs: ComparedModule) -> None:
         self.new[ours] = theirs

@@ -26,18 +26,14 @@ _PARAMETER, STORED = "p_", ("p_", "b_", "c_")  # how torch.export begins the nam
 
 @dataclass(frozen=True, slots=True)
 class ConstantUse:
-    """A constant that calls of one module use.
-
-    roots: the stored tensors it follows from.
-    computed: more than views lie between the roots and the use.
-    """
+    """A constant that calls of one module use."""
 
     value: str
     module: str
-    roots: tuple[str, ...]
+    roots: tuple[str, ...]  # the stored tensors it follows from
     shape: tuple[Dim, ...]
     dtype: DType
-    computed: bool
+    computed: bool  # more than views lie between the roots and the use
 
     @property
     def numel(self) -> Dim:
@@ -46,20 +42,16 @@ class ConstantUse:
 
 @dataclass(slots=True)
 class Constants:
-    """The constants of a program and the calls that are not.
+    """The constants of a program and the calls that are not."""
 
-    rows: calls whose results depend on the program's inputs. folded: others with matrix work. unused: calls with matrix
-    work on whose results no result of the program depends.
-    modules_guessed: the file records no module; they are read from names, which optimizers of graphs change.
-    uses: each constant by each module whose calls use it. types: shape and element type of what is stored, by name.
-    """
-
-    rows: list[Row] = field(default_factory=list)
-    folded: list[Row] = field(default_factory=list)
+    rows: list[Row] = field(default_factory=list)  # calls whose results depend on the program's inputs
+    folded: list[Row] = field(default_factory=list)  # others with matrix work
+    # Calls with matrix work that no result of the program depends on.
     unused: list[Row] = field(default_factory=list)
+    # The file records no module; they are read from names, which optimizers of graphs change.
     modules_guessed: bool = False
-    uses: list[ConstantUse] = field(default_factory=list)
-    types: dict[str, tuple[tuple[Dim, ...], DType]] = field(default_factory=dict)
+    uses: list[ConstantUse] = field(default_factory=list)  # each constant by each module whose calls use it
+    types: dict[str, tuple[tuple[Dim, ...], DType]] = field(default_factory=dict)  # by name of what is stored
 
     def trained(self) -> list[ConstantUse]:
         """Uses of parameters of a program that torch.export wrote, of all that is stored where names do not tell.

@@ -74,21 +74,15 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """One difference of a module, each side as its program spells it; "" if that side has none.
+    """One difference of a module, each side as its program spells it; "" if that side has none."""
 
-    type: the module's type.
-    unknown: of a call of the operator `what` the cost is known on one side only.
-    operator: another operator in a call's place.
-    fused: of an export, the module that the work came from, or the one that it went to.
-    heads: of an attention, `what` says which.
-    mask: matrix FLOPs that a mask hides.
-    operand: one that is new or gone, `what` says which. dtype, shape: of an operand or result.
-    shared: the modules that the parameter `what` is shared with. parameters: elements the module holds itself.
-    times: how often a loop's body runs. calls: how many calls of the operator `what` came or went.
-    work: matrix FLOPs, of an export beside its program.
-    order: the module that runs before it.
-    """
-
+    # type: the module's type. unknown: of a call of the operator `what` the cost is known on one side only. operator:
+    # another operator in a call's place. fused: of an export, the module that the work came from, or the one that it went
+    # to. heads: of an attention, `what` says which. mask: matrix FLOPs that a mask hides. operand: one that is new or gone,
+    # `what` says which. dtype, shape: of an operand or result. shared: the modules that the parameter `what` is shared with.
+    # parameters: elements the module holds itself. times: how often a loop's body runs. calls: how many calls of the
+    # operator `what` came or went. work: matrix FLOPs, of an export beside its program. order: the module that runs before
+    # it.
     kind: FactKind
     before: str
     after: str
@@ -105,33 +99,24 @@ class CallChange:
 
 @dataclass(frozen=True, slots=True)
 class ModuleChange:
-    """A module that is not as it was.
+    """A module that is not as it was."""
 
-    status: moved is a module whose place, name or order changed, with or without other changes.
-    before, after: its path in that program; None where it is not there. "" is the model itself.
-    before_type, after_type: as the file records them; "" where unknown or absent.
-    figures: `WORK` (with a joint graph's backward) and "parameters": of its own calls only, the modules in it being entries
-        of their own; where `whole`, of everything in it, which is then listed nowhere else. So all entries and the unchanged
-        modules sum to the totals.
-    backward: `WORK` of the gradients, where both reports have a training step; else empty.
-    modules: the number of modules in the entry; 1 unless `whole`.
-    calls: the calls that differ, in program order; () where `whole`.
-    facts: what changed, the most telling first.
-    before_unknown, after_unknown: calls of unknown cost, which no figure contains.
-    """
-
-    status: Status
-    before: str | None
+    status: Status  # moved is a module whose place, name or order changed, with or without other changes
+    before: str | None  # its path in that program, as `after`; None where it is not there; "" is the model
     after: str | None
-    before_type: str
+    before_type: str  # as the file records it, as `after_type`; "" where unknown or absent
     after_type: str
+    # `WORK` (with a joint graph's backward) and "parameters": of its own calls only, the modules in it being entries of
+    # their own; where `whole`, of everything in it, which is then listed nowhere else. So all entries and the unchanged
+    # modules sum to the totals.
     figures: Mapping[str, Figure]
+    # `WORK` of the gradients, where both reports have a training step; else empty.
     backward: Mapping[str, Figure] = field(default_factory=dict)
     whole: bool = False
-    modules: int = 1
-    calls: tuple[CallChange, ...] = ()
-    facts: tuple[Fact, ...] = ()
-    before_unknown: int = 0
+    modules: int = 1  # in the entry; 1 unless `whole`
+    calls: tuple[CallChange, ...] = ()  # those that differ, in program order; () where `whole`
+    facts: tuple[Fact, ...] = ()  # what changed, the most telling first
+    before_unknown: int = 0  # calls of unknown cost, which no figure contains, as `after_unknown`
     after_unknown: int = 0
 
     @property
@@ -142,15 +127,12 @@ class ModuleChange:
 
 @dataclass(frozen=True, slots=True)
 class Fold:
-    """Sibling modules with the same change: `blocks.0-11.mlp`. figures, backward: sums over them.
+    """Sibling modules with the same change: `blocks.0-11.mlp`."""
 
-    path, before_path: as one text in the new and in the old program; None where they are not there.
-    """
-
-    path: str | None
-    before_path: str | None
+    path: str | None  # as one text, in the new program; None where they are not there
+    before_path: str | None  # in the old program, likewise
     members: tuple[ModuleChange, ...]
-    figures: Mapping[str, Figure]
+    figures: Mapping[str, Figure]  # sums over them, as `backward`
     backward: Mapping[str, Figure] = field(default_factory=dict)
 
     @property
@@ -169,28 +151,22 @@ class Resized(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """Entries that changed for one reason.
-
-    sizes: those that changed in all of them, the most telling first; () for an entry with a reason of its own. place: the
-    module around them, "" for the whole model; times: how many modules that stands for. figures, backward: sums.
-    """
+    """Entries that changed for one reason."""
 
     folds: tuple[Fold, ...]
+    # Those that changed in all of them, the most telling first; () for an entry with a reason of its own.
     sizes: tuple[Resized, ...]
-    place: str
-    times: int
-    figures: Mapping[str, Figure]
+    place: str  # the module around them, "" for the whole model
+    times: int  # how many modules that stands for
+    figures: Mapping[str, Figure]  # sums, as `backward`
     backward: Mapping[str, Figure]
 
 
 @dataclass(frozen=True, slots=True)
 class GroupChange:
-    """All calls of one operator, or of one source line, before and after; a name is None where there are none.
+    """All calls of one operator, or of one source line, before and after; a name is None where there are none."""
 
-    A line is followed by alignment: `model.py:17` may be `model.py:18` now.
-    """
-
-    before: str | None
+    before: str | None  # a line is followed by alignment: `model.py:17` may be `model.py:18` in `after`
     after: str | None
     before_calls: int
     after_calls: int
@@ -202,29 +178,24 @@ class GroupChange:
 
 @dataclass(frozen=True, slots=True)
 class GrowthChange:
-    """A change in the degree of a total in a size: 0 constant, 1 linear, 2 quadratic.
+    """A change in the degree of a total in a size: 0 constant, 1 linear, 2 quadratic."""
 
-    quantity: a name of `WORK` or "peak_bytes". modules: paths of folds, in the new program (in the old one where
-    gone), whose own growth changed, the most telling first.
-    """
-
-    quantity: str
+    quantity: str  # a name of `WORK` or "peak_bytes"
     size: str
     before: int
     after: int
+    # Paths of folds, in the new program (in the old one where gone), whose own growth changed, the most telling first.
     modules: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Crossing:
-    """A total that is less than before for small values of a size and more for large ones, or the other way round.
+    """A total that is less than before for small values of a size and more for large ones, or the other way round."""
 
-    quantity: a name of `WORK` or "peak_bytes". at: the smallest value of the size from which on it is `more` (else less);
-    the other sizes are at their values. Looked for between the bounds that both programs were exported for.
-    """
-
-    quantity: str
+    quantity: str  # a name of `WORK` or "peak_bytes"
     size: str
+    # The smallest value of the size from which on it is `more` (else less); the other sizes are at their values. Looked for
+    # between the bounds that both programs were exported for.
     at: int
     more: bool
 
@@ -266,65 +237,52 @@ class Remark:
 
 @dataclass(frozen=True, slots=True)
 class LedgerEntry:
-    """One kind of difference between a program and its export.
-
-    status: unexplained means that the export does not keep the work. names: modules, parameters, calls or inputs, by kind.
-    before, after: the work, element types, shape or bytes of them all, "" where the kind has none.
-    """
+    """One kind of difference between a program and its export."""
 
     kind: LedgerKind
-    status: LedgerStatus
-    names: tuple[str, ...]
+    status: LedgerStatus  # unexplained means that the export does not keep the work
+    names: tuple[str, ...]  # modules, parameters, calls or inputs, by kind
+    # The work, element types, shape or bytes of them all, as `after`; "" where the kind has none.
     before: str = ""
     after: str = ""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Comparison(Rendered):
-    """What differs between two programs.
-
-    same: nothing does: no quantity, no priced call, no size. Names of nodes and line numbers alone are no difference.
-    export: one program is an ONNX file and the other is not, so that modules are compared by matrix work, parameters and
-        element types only: the operators they are made of differ anyway.
-    sizes: every size, those that differ in any way first.
-    remarks: what limits the comparison, such as sizes that could not be made equal, and what a quantizer changed.
-    unknown: operators whose number of calls of unknown cost changed. unknown never means 0.
-    totals: by phase ("forward", and "backward", "optimizer", "step" where both have them): `WORK` and "peak_bytes"; in
-        "forward" also `HELD`, and with a device in "forward" and "step" "device_bytes".
-    dtypes: parameters by element type, all of them where any changed.
-    inputs: inputs whose type changed.
-    modules: those that are not as they were, by |delta|, the largest first.
-    folded: the same, with neighbours that have equal changes as one entry. causes: these, by what made them change.
-    unchanged: how many modules are not listed. renumbered: (before, after) paths that changed though the module
-        did not move: its number in a list, or a wrapper around the whole model; these count as unchanged.
-    growth: totals that grow otherwise, the most telling first. crossings: totals whose delta changes its sign with a size.
-    ledger: of an export, each kind of difference, the unexplained first; () otherwise.
-    ops, sources: groups that changed, by |delta|; unchanged_ops, unchanged_sources: how many are not listed.
-    calls: rows of the new program by those of the old one that are equal, in order, or changed into them; of an export none.
-    """
+    """What differs between two programs."""
 
     old: Report
     new: Report
+    # Nothing differs: no quantity, no priced call, no size. Names of nodes and line numbers alone are no difference.
     same: bool
+    # One program is an ONNX file and the other is not, so that modules are compared by matrix work, parameters and element
+    # types only: the operators they are made of differ anyway.
     export: bool
-    sizes: tuple[JointSize, ...]
+    sizes: tuple[JointSize, ...]  # every size, those that differ in any way first
+    # What limits the comparison, such as sizes that could not be made equal, and what a quantizer changed.
     remarks: tuple[Remark, ...]
+    # Operators whose number of calls of unknown cost changed: unknown never means 0.
     unknown: tuple[UnknownChange, ...]
+    # By phase ("forward", and "backward", "optimizer", "step" where both have them): `WORK` and "peak_bytes"; in "forward"
+    # also `HELD`, and with a device in "forward" and "step" "device_bytes".
     totals: Mapping[str, Mapping[str, Figure]]
-    dtypes: tuple[DtypeChange, ...]
-    inputs: tuple[InputChange, ...]
-    growth: tuple[GrowthChange, ...]
-    crossings: tuple[Crossing, ...]
-    modules: tuple[ModuleChange, ...]
-    unchanged: int
+    dtypes: tuple[DtypeChange, ...]  # parameters by element type, all of them where any changed
+    inputs: tuple[InputChange, ...]  # those whose type changed
+    growth: tuple[GrowthChange, ...]  # totals that grow otherwise, the most telling first
+    crossings: tuple[Crossing, ...]  # totals whose delta changes its sign with a size
+    modules: tuple[ModuleChange, ...]  # those that are not as they were, by |delta|, the largest first
+    unchanged: int  # how many modules are not listed
+    # (before, after) paths that changed though the module did not move: its number in a list, or a wrapper around the whole
+    # model; these count as unchanged.
     renumbered: tuple[tuple[str, str], ...]
-    ops: tuple[GroupChange, ...]
-    unchanged_ops: int
+    ops: tuple[GroupChange, ...]  # groups that changed, by |delta|, as `sources`
+    unchanged_ops: int  # how many are not listed, as `unchanged_sources`
     sources: tuple[GroupChange, ...]
     unchanged_sources: int
-    folded: tuple[Fold, ...]
-    causes: tuple[Cause, ...]
-    ledger: tuple[LedgerEntry, ...] = ()
+    folded: tuple[Fold, ...]  # `modules` with neighbours that have equal changes as one entry
+    causes: tuple[Cause, ...]  # `folded`, by what made them change
+    ledger: tuple[LedgerEntry, ...] = ()  # of an export, each kind of difference, unexplained first; else ()
+    # Rows of the new program by those of the old one that are equal, in order, or changed into them; of an export none.
     calls: Mapping[int, int] = field(default_factory=dict, compare=False, repr=False)
 
     @property

@@ -12,30 +12,24 @@ from graphflops.report import Report
 
 @dataclass(frozen=True, slots=True)
 class JointSize:
-    """A size of the two programs: one axis of an input, or a size that depends on data.
+    """A size of the two programs: one axis of an input, or a size that depends on data."""
 
-    name: the name it has in every quantity of the comparison.
-    before, after: its name in that program, the number that program fixes it at, or None where there is no such size.
-    value: what both programs are compared at; None if none is known, or if each program has its own.
-    before_value, after_value: what it is in that program, by its own file or the user; these may differ.
-    assumed: True if `value` is an assumption, because neither program has a value or an example.
-    minimum, maximum: the values that both programs were exported for. computed: the size of each axis that is an expression
-    of this one; axis: the one of them by which people read the size, "" where they read its own name. before_as, after_as:
-    what the size of that program is, where that is another one: the two may be `2*n` and `3*n`.
-    """
-
-    name: str
+    name: str  # in every quantity of the comparison
     where: tuple[str, ...]
+    # Its name in that program, as `after`, the number that program fixes it at, or None where there is no such size.
     before: str | int | None
     after: str | int | None
-    value: int | None
+    value: int | None  # what both programs are compared at; None if not known, or if each has its own
+    # What it is in that program, as `after_value`, by its own file or the user; these may differ.
     before_value: int | None
     after_value: int | None
-    assumed: bool = False
-    minimum: int | None = None
+    assumed: bool = False  # `value` is an assumption, because neither program has a value or an example
+    minimum: int | None = None  # of the values that both programs were exported for, as `maximum`
     maximum: int | None = None
+    # The size of each axis that is an expression of this one
     computed: Mapping[str, Dim] = field(default_factory=dict)
-    axis: str = ""
+    axis: str = ""  # the one of them by which people read the size, "" where they read its own name
+    # What the size of that program is, as `after_as`, where that is another one: the two may be `2*n` and `3*n`.
     before_as: Dim | None = None
     after_as: Dim | None = None
 
@@ -67,16 +61,13 @@ class JointSize:
 
 @dataclass(frozen=True, slots=True)
 class TimeChange:
-    """Seconds of one run before and after, of the training step where both have one.
-
-    low, high: the interval that holds the measured time after the change in nine of ten cases.
-    """
+    """Seconds of one run before and after, of the training step where both have one."""
 
     device: str
     execution: str
     before: float
     after: float
-    low: float
+    low: float  # of the interval that holds the measured time after the change in nine of ten cases
     high: float
 
     @staticmethod
@@ -100,13 +91,10 @@ class TimeChange:
 
 @dataclass(frozen=True, slots=True)
 class ServedChange:
-    """Quantities of a step before and after, by the names of `fitting/cells.py`, as far as both programs tell them.
+    """Quantities of a step before and after, by the names of `fitting/cells.py`, as far as both programs tell them."""
 
-    context: tokens of each request, 0 where files of one size do not tell it. Units are seconds and bytes.
-    """
-
-    context: int
-    before: Mapping[str, float]
+    context: int  # tokens of each request, 0 where files of one size do not tell it
+    before: Mapping[str, float]  # in seconds and bytes, as `after`
     after: Mapping[str, float]
 
     @staticmethod

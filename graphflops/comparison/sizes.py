@@ -61,16 +61,13 @@ class Renamed:
 
 @dataclass(frozen=True, slots=True)
 class JointSizes:
-    """The joint sizes of two programs.
-
-    old, new: quantities of either in joint sizes. values: what they are compared at.
-    """
+    """The joint sizes of two programs."""
 
     sizes: tuple[JointSize, ...]
     remarks: tuple[Remark, ...]
-    old: Renamed
+    old: Renamed  # quantities in joint sizes, as `new`
     new: Renamed
-    values: Mapping[str, int]
+    values: Mapping[str, int]  # what they are compared at
 
     def value(self, quantity: Dim) -> int | None:
         """A quantity at the sizes compared at; None where one has no value."""

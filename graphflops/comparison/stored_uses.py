@@ -14,26 +14,20 @@ from graphflops.report import Row
 
 @dataclass(slots=True)
 class StoredUses:
-    """What became of the parameters of a program, each by its name.
+    """What became of the parameters of a program, each by its name."""
 
-    lost: nothing in the export stands for it, with its module. shapes, dtypes: (name, before, after) of those that differ.
-    packed: several became one, or one became several. shared: several equal ones became one. split: one that modules
-    shared became several. quantized: stored as integers with a scale. norms: modules of batch norms folded into the
-    product before; shifts: those folded without a bias. folded: computed with when the file was made.
-    extra: what the export stores beside.
-    """
-
-    lost: dict[str, str] = field(default_factory=dict)
+    lost: dict[str, str] = field(default_factory=dict)  # nothing in the export stands for it, with its module
+    # (name, before, after) of those that differ, as `dtypes`
     shapes: list[tuple[str, str, str]] = field(default_factory=list)
     dtypes: list[tuple[str, str, str]] = field(default_factory=list)
-    packed: list[str] = field(default_factory=list)
-    shared: list[str] = field(default_factory=list)
-    split: list[str] = field(default_factory=list)
-    quantized: list[str] = field(default_factory=list)
-    norms: list[str] = field(default_factory=list)
-    shifts: list[str] = field(default_factory=list)
-    folded: list[str] = field(default_factory=list)
-    extra: list[str] = field(default_factory=list)
+    packed: list[str] = field(default_factory=list)  # several became one, or one became several
+    shared: list[str] = field(default_factory=list)  # several equal ones became one
+    split: list[str] = field(default_factory=list)  # one that modules shared became several
+    quantized: list[str] = field(default_factory=list)  # stored as integers with a scale
+    norms: list[str] = field(default_factory=list)  # modules of batch norms folded into the product before
+    shifts: list[str] = field(default_factory=list)  # those folded without a bias
+    folded: list[str] = field(default_factory=list)  # computed with when the file was made
+    extra: list[str] = field(default_factory=list)  # what the export stores beside
 
 
 class Matcher:

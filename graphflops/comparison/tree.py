@@ -18,29 +18,21 @@ _DEEPEST = 100  # components of a path; what goes on past them counts as the las
 
 @dataclass(eq=False, slots=True)
 class ComparedModule:
-    """A module of one program, and what is in it.
-
-    type: as the file records it. kind: without the package, which exporters and moves between files change.
-    rows: of its own calls in program order. calls: (row, kind) of those that cost something.
-    parameters: elements that it holds itself. first: the first of the calls in it, as a row of the report.
-    mark: what its own calls are compared by.
-    signature: equal for modules that are equal from here down, but for their own names.
-    size: modules from here down.
-    """
+    """A module of one program, and what is in it."""
 
     path: str
     name: str
     parent: ComparedModule | None
-    type: str = ""
-    kind: str = ""
-    rows: list[int] = field(default_factory=list)
-    calls: list[tuple[int, int]] = field(default_factory=list)
-    parameters: int = 0
-    first: int | None = None
+    type: str = ""  # as the file records it
+    kind: str = ""  # without the package, which exporters and moves between files change
+    rows: list[int] = field(default_factory=list)  # of its own calls in program order
+    calls: list[tuple[int, int]] = field(default_factory=list)  # (row, kind) of those that cost something
+    parameters: int = 0  # elements that it holds itself
+    first: int | None = None  # the first of the calls in it, as a row of the report
     children: dict[str, ComparedModule] = field(default_factory=dict)
-    mark: Hashable = ()
-    signature: int = -1
-    size: int = 1
+    mark: Hashable = ()  # what its own calls are compared by
+    signature: int = -1  # equal for modules that are equal from here down, but for their own names
+    size: int = 1  # modules from here down
     _counts: Counts | None = None
 
     @property

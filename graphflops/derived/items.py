@@ -161,43 +161,31 @@ _SHARING = ("view", "identity", "cast")
 
 
 class Convention(Record, frozen=True):
-    """FLOPs of one item, counted in several ways.
+    """FLOPs of one item, counted in several ways."""
 
-    dense: the matrix work that the program runs, hidden pairs of attention included. visible: without the hidden pairs.
-    active: 2 FLOPs for each multiplication of the item by a parameter, and the attention's; 6 in training.
-    total: the same with all parameters that are multiplied by any item: experts that the item is not routed to included.
-    """
-
-    dense: float
-    visible: float
-    active: float
+    dense: float  # the matrix work that the program runs, hidden pairs of attention included
+    visible: float  # without the hidden pairs
+    active: float  # 2 for each multiplication of the item by a parameter, and the attention's; 6 in training
+    # The same with all parameters that are multiplied by any item: experts that it is not routed to included.
     total: float
 
 
 class PerItem(Record, frozen=True):
-    """FLOPs per item of a program.
+    """FLOPs per item of a program."""
 
-    axis: the input axis whose entries are the items. items: how many one run takes in: the entries of the axis in all
-        samples, which the first axis counts. length: the entries in one sample, None for that first axis.
-    forward: of a run; training: of a run with its gradients, None where the report has none: then three times the
-        forward's, as the 6N convention has it.
-    seconds, step_seconds: predicted time of an item, of a run and of a training step; None where no time is predicted, and
-        is_lower_bound where calls of unknown cost are not in it.
-    active_parameters: parameters that one item is multiplied by; parameters: that any item is, embeddings that are only
-        looked up not counted. unknown: calls of unknown cost, which may add to all of these.
-    """
-
-    axis: str
+    axis: str  # the input axis whose entries are the items
+    # How many one run takes in: the entries of the axis in all samples, which the first axis counts.
     items: int
-    length: int | None
-    forward: Convention
+    length: int | None  # the entries in one sample, None for that first axis
+    forward: Convention  # of a run
+    # Of a run with its gradients; where the report has none, three times the forward's, as the 6N convention has it.
     training: Convention
-    active_parameters: int
-    parameters: int
-    unknown: int = 0
-    seconds: float | None = None
-    step_seconds: float | None = None
-    is_lower_bound: bool = False
+    active_parameters: int  # that one item is multiplied by
+    parameters: int  # that any item is, embeddings that are only looked up not counted
+    unknown: int = 0  # calls of unknown cost, which may add to all of these
+    seconds: float | None = None  # predicted for an item of a run; None where no time is predicted
+    step_seconds: float | None = None  # of a training step, likewise
+    is_lower_bound: bool = False  # calls of unknown cost are not in the times
 
 
 def per_item(report: Report, axis: str) -> PerItem:

@@ -19,25 +19,19 @@ _ERROR = 500  # characters of an error
 
 @dataclass(frozen=True, slots=True)
 class ModelCost:
-    """Totals of one model; those of the whole step in a training analysis.
+    """Totals of one model; those of the whole step in a training analysis."""
 
-    matrix_flops, moved_bytes, peak_bytes: a number, or a formula where a size has no value. moved_bytes: read and written.
-    calls, unknown: how many calls there are, and how many of them have an unknown cost.
-    seconds: how long the analysis took. time, device_bytes: of the last phase on a device; None without one.
-    values, assumed: the sizes with a value, and those of them that are assumed.
-    """
-
-    matrix_flops: Dim
+    matrix_flops: Dim  # a number, or a formula where a size has no value, as the other `Dim`s
     parameters: int
-    moved_bytes: Dim
+    moved_bytes: Dim  # read and written
     peak_bytes: Dim
     calls: int
-    unknown: int
-    seconds: float
-    time: PhaseTime | None = None
-    device_bytes: int | None = None
-    values: Mapping[str, int] = field(default_factory=dict)
-    assumed: Mapping[str, int] = field(default_factory=dict)
+    unknown: int  # calls that have an unknown cost
+    seconds: float  # how long the analysis took
+    time: PhaseTime | None = None  # of the last phase on a device; None without one
+    device_bytes: int | None = None  # of the same
+    values: Mapping[str, int] = field(default_factory=dict)  # the sizes with a value
+    assumed: Mapping[str, int] = field(default_factory=dict)  # those of them that are assumed
 
 
 @dataclass(frozen=True, slots=True)

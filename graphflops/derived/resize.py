@@ -156,20 +156,16 @@ MOST = 10_000  # points
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """Cost of a program at one choice of sizes; None for a quantity whose formula has another size without a value.
-
-    cost: FLOPs and bytes as in a report; in a training analysis those of the whole step. time: of the same, predicted for
-    these sizes; None without a device. rates: how many tokens, images and the like a second. serving: of a decoder's step,
-    quantities by name (fitting/cells.py). is_lower_bound: calls of unknown cost are in no figure.
-    """
+    """Cost of a program at one choice of sizes; None for a quantity whose formula has another size without a value."""
 
     sizes: Mapping[str, int]
+    # FLOPs and bytes as in a report; in a training analysis those of the whole step.
     cost: Mapping[str, int | None]
     peak_bytes: int | None
-    time: PhaseTime | None = None
-    rates: Mapping[str, float] = field(default_factory=dict)
-    serving: Mapping[str, float] = field(default_factory=dict)
-    is_lower_bound: bool = False
+    time: PhaseTime | None = None  # of the same, predicted for these sizes; None without a device
+    rates: Mapping[str, float] = field(default_factory=dict)  # how many tokens, images and the like a second
+    serving: Mapping[str, float] = field(default_factory=dict)  # a decoder's step, named by fitting/cells.py
+    is_lower_bound: bool = False  # calls of unknown cost are in no figure
 
     @property
     def traffic(self) -> int | None:

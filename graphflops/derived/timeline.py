@@ -14,21 +14,16 @@ _NOTHING = 1e-12  # seconds
 
 
 class Span(NamedTuple):
-    """What runs from one moment to another, in seconds from the start.
+    """What runs from one moment to another, in seconds from the start."""
 
-    phase: forward, backward or optimizer. row: of the call, -1 outside of calls. time: of the call, None where it is not
-    known, or outside of calls. is_gradient: whether it is of the call's gradients. is_exchange: whether it is a collective,
-    which have a stream of their own. waits: places of the collectives among the spans that have to end before.
-    """
-
-    phase: str
-    row: int
-    time: CallTime | None
+    phase: str  # forward, backward or optimizer
+    row: int  # of the call, -1 outside of calls
+    time: CallTime | None  # of the call, None where it is not known, or outside of calls
     start: float
     end: float
-    is_gradient: bool = False
-    is_exchange: bool = False
-    waits: tuple[int, ...] = ()
+    is_gradient: bool = False  # of the call's gradients
+    is_exchange: bool = False  # a collective, which have a stream of their own
+    waits: tuple[int, ...] = ()  # places of the collectives among the spans that have to end before
 
 
 def timeline(report: Report, micro_steps: int = 1) -> list[Span]:

@@ -40,26 +40,21 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """Steps of `batch` requests, each of which has `context` tokens.
-
-    step: the time of one step, which makes a token for each request; None where so many requests do not fit. prefill: of the
-    tokens of one request, alone on the device; None where it is not known. beside: seconds that a step waits, in the mean,
-    for the prefills of requests that take the place of finished ones. kept: bytes that a request keeps on each device. most:
-    requests that fit at once; None where it is not known. devices: that run it together. slowest: seconds of the step of an
-    engine that carries a chunk of another request's prefill; None where it is not known. queued: seconds that a first token
-    waits, in the mean, for the prefills of requests that began with it.
-    """
+    """Steps of `batch` requests, each of which has `context` tokens."""
 
     batch: int
     context: int
-    step: PhaseTime | None
-    prefill: PhaseTime | None
+    step: PhaseTime | None  # which makes a token for each request; None where so many requests do not fit
+    prefill: PhaseTime | None  # of the tokens of one request, alone on the device; None where it is not known
+    # Seconds that a step waits, in the mean, for the prefills of requests that take the place of finished ones.
     beside: float = 0.0
-    kept: int = 0
-    most: int | None = None
-    devices: int = 1
+    kept: int = 0  # bytes that a request keeps on each device
+    most: int | None = None  # requests that fit at once; None where it is not known
+    devices: int = 1  # that run it together
     price_per_hour: float | None = None
+    # Seconds of the step of an engine that carries a chunk of another request's prefill; None where it is not known.
     slowest: float | None = None
+    # Seconds that a first token waits, in the mean, for the prefills of requests that began with it.
     queued: float = 0.0
 
     @property
@@ -99,17 +94,14 @@ class Cell:
 
 
 class ServedQuantity(NamedTuple):
-    """One quantity of a cell. name: in files. head: of a column. unit: in which a budget limits it, None where none does.
+    """One quantity of a cell."""
 
-    is_step: whether it is the time of the step, or follows from it, which the report of a program says anyway.
-    """
-
-    name: str
-    head: str
+    name: str  # in files
+    head: str  # of a column
     of: Callable[[Cell], float | None]
-    unit: Unit | None = None
+    unit: Unit | None = None  # in which a budget limits it, None where none does
     is_more_better: bool = False
-    is_step: bool = False
+    is_step: bool = False  # the time of the step, or follows from it, which a program's report says anyway
 
     def said(self, value: float) -> str:
         """A value for people."""
@@ -183,22 +175,17 @@ _MOST_REQUESTS = 2**20
 
 @dataclass(frozen=True, slots=True)
 class KvCache:
-    """The caches and states of a decoder together.
+    """The caches and states of a decoder together."""
 
-    inputs: how many they are. token_bytes: of one token of one request, with each layer whose cache grows. request_bytes:
-    of a request of any length: states, and caches whose length is fixed. requests: the size of their first axis.
-    lengths: the symbols of those that grow, each with the most tokens that it keeps, None without a limit. bits: of an
-    element of the caches. fixed_bytes: of request_bytes, those of caches, such as windows that are full.
-    """
-
-    inputs: int
-    token_bytes: int
-    request_bytes: int
-    requests: Dim
+    inputs: int  # how many they are
+    token_bytes: int  # of one token of one request, with each layer whose cache grows
+    request_bytes: int  # of a request of any length: states, and caches whose length is fixed
+    requests: Dim  # the size of their first axis
+    # The symbols of those that grow, each with the most tokens that it keeps, None without a limit.
     lengths: Mapping[str, int | None]
     by_length: Mapping[str, int]
-    bits: int = 16
-    fixed_bytes: int = 0
+    bits: int = 16  # of an element of the caches
+    fixed_bytes: int = 0  # of request_bytes, those of caches, such as windows that are full
 
     def stored_in(self, bits: int) -> KvCache:
         """The same caches of elements of so many bits; states are as they were."""

@@ -32,18 +32,14 @@ _REFERENCE = "h200"  # what a device that is only a number of bytes is taken to 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Whether a phase fits on one device.
-
-    memory: bytes of the device. needed: bytes that the phase takes on it, with the driver. largest: of the varied size, None
-    where none is varied, 0 where none fits. is_bounded: the model's own range ends there.
-    """
+    """Whether a phase fits on one device."""
 
     device: str
-    memory: int
-    needed: int
+    memory: int  # bytes of the device
+    needed: int  # bytes that the phase takes on it, with the driver
     fits: bool
-    largest: int | None = None
-    is_bounded: bool = False
+    largest: int | None = None  # of the varied size, None where none is varied, 0 where none fits
+    is_bounded: bool = False  # the model's own range ends there
 
     @property
     def margin(self) -> int:
@@ -53,25 +49,20 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Fits(Rendered):
-    """Whether a program fits.
+    """Whether a program fits."""
 
-    report: of the model, with its phases on the first device. varied: the size that is varied, as it was named; "" for none.
-    at_size: its largest value that fits on the first device, the least one where none does; step: from there to the next.
-    at_largest: the phase there, and one step further, None where the range ends. cache: of a decoder, with its requests: by
-    length of the cache the most that fit on the first device. cell: of a decoder, a step at the largest size.
-    """
-
-    report: Report
+    report: Report  # of the model, with its phases on the first device
     entry: PhaseMemory
     verdicts: tuple[Verdict, ...]
-    varied: str = ""
-    at_size: int = 0
-    step: int = 1
+    varied: str = ""  # the size that is varied, as it was named; "" for none
+    at_size: int = 0  # its largest value that fits on the first device, the least one where none does
+    step: int = 1  # from there to the next
+    # The phase there, and one step further, None where the range ends.
     at_largest: tuple[PhaseMemory, PhaseMemory | None] | None = None
     remedies: tuple[Remedy, ...] = ()
-    cache: KvCache | None = None
-    requests: tuple[tuple[int, int], ...] = ()
-    cell: Cell | None = None
+    cache: KvCache | None = None  # of a decoder, with its requests
+    requests: tuple[tuple[int, int], ...] = ()  # by length of the cache the most that fit on the first device
+    cell: Cell | None = None  # of a decoder, a step at the largest size
 
     @property
     def fits(self) -> bool:

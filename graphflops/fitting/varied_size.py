@@ -42,18 +42,14 @@ def room(device: Device) -> int:
 
 @dataclass(frozen=True, slots=True)
 class VariedSize:
-    """A size whose values are tried; without a name none is.
-
-    name: as the user gives it. sizes: the values that it takes, an axis's own sizes. axes: input and axis, where the size is
-    fixed in the file. report_of: analyzes the model with other shapes of some inputs, once for each value: known.
-    """
+    """A size whose values are tried; without a name none is."""
 
     report: Report
-    name: str = ""
-    sizes: range = range(1, _MOST + 1)
-    axes: tuple[tuple[str, int], ...] = ()
-    report_of: Callable[..., Report] | None = None
-    known: dict[int, Report] = field(default_factory=dict)
+    name: str = ""  # as the user gives it
+    sizes: range = range(1, _MOST + 1)  # the values that it takes, an axis's own sizes
+    axes: tuple[tuple[str, int], ...] = ()  # input and axis, where the size is fixed in the file
+    report_of: Callable[..., Report] | None = None  # analyzes the model with other shapes of some inputs
+    known: dict[int, Report] = field(default_factory=dict)  # what it gave, once for each value
 
     @staticmethod
     def of(report: Report, name: str | None, report_of: Callable[..., Report] | None) -> VariedSize:

@@ -22,16 +22,12 @@ EXACT = 4096  # microbatches of all stages up to which a schedule runs as a whol
 
 @dataclass(frozen=True)
 class Stage:
-    """Seconds of one microbatch in a stage. backward: of gradients of inputs, or of all where `weight` is 0.
-
-    weight: of gradients of weights, which zero-bubble schedules run apart. saved: what a microbatch keeps for its gradients,
-    in any unit.
-    """
+    """Seconds of one microbatch in a stage."""
 
     forward: float
-    backward: float
-    weight: float = 0.0
-    saved: float = 1.0
+    backward: float  # of gradients of inputs, or of all where `weight` is 0
+    weight: float = 0.0  # of gradients of weights, which zero-bubble schedules run apart
+    saved: float = 1.0  # what a microbatch keeps for its gradients, in any unit
 
     @property
     def whole(self) -> float:
@@ -57,15 +53,12 @@ class Span(NamedTuple):
 
 
 class Pipeline(NamedTuple):
-    """What a schedule takes. seconds: of the whole. bubble: share of the devices' time in which they wait.
+    """What a schedule takes."""
 
-    saved: the most that each device keeps for gradients at once, in the unit of its stages. spans: all steps.
-    """
-
-    seconds: float
-    bubble: float
-    saved: tuple[float, ...]
-    spans: tuple[Span, ...]
+    seconds: float  # of the whole
+    bubble: float  # share of the devices' time in which they wait
+    saved: tuple[float, ...]  # the most that a device keeps for gradients at once, in its stages' unit
+    spans: tuple[Span, ...]  # all steps
 
 
 def bubble_of(stage: Stage, devices: int, schedule: Schedule, chunks: int = 1) -> float:

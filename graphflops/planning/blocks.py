@@ -28,17 +28,14 @@ NOTHING = Tally()
 
 
 class Work(NamedTuple):
-    """Kernels, or what is sent along axes of the mesh. nbytes: of a device's operand. ring: what is sent while they run.
-
-    tally: of kernels.
-    """
+    """Kernels, or what is sent along axes of the mesh."""
 
     name: str
     seconds: float
     axes: tuple[str, ...] = ()
-    nbytes: int = 0
-    ring: Work | None = None
-    tally: Tally = NOTHING
+    nbytes: int = 0  # of a device's operand
+    ring: Work | None = None  # what is sent while they run
+    tally: Tally = NOTHING  # of kernels
 
     @property
     def whole(self) -> float:
@@ -64,12 +61,10 @@ class Work(NamedTuple):
 
 
 class Block(NamedTuple):
-    """A part of a program for one micro-batch, forward or backward. works: one after the other. sharded: gathers of weights
-    and sums of their gradients, beside all of them.
-    """
+    """A part of a program for one micro-batch, forward or backward."""
 
-    works: tuple[Work, ...]
-    sharded: tuple[Work, ...]
+    works: tuple[Work, ...]  # one after the other
+    sharded: tuple[Work, ...]  # gathers of weights and sums of their gradients, beside all of them
 
     @property
     def seconds(self) -> float:

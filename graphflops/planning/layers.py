@@ -17,14 +17,11 @@ TURNS = 2  # that are kept: the last of them has a layer before it and what foll
 
 @dataclass(frozen=True, slots=True)
 class Folded:
-    """A program with so many of its repeated layers. layers: how many the whole program has; 0 where none repeat.
-
-    turn: by call, the layer it is in, -1 before the layers, `turns` after them.
-    """
+    """A program with so many of its repeated layers."""
 
     graph: Graph
-    layers: int
-    turn: Mapping[str, int]
+    layers: int  # how many the whole program has; 0 where none repeat
+    turn: Mapping[str, int]  # by call, the layer it is in, -1 before the layers, `turns` after them
     turns: int = TURNS
 
 

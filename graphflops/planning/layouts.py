@@ -30,24 +30,19 @@ UPDATE_FLOPS = 13  # of an element, as passes/optimizer.py counts AdamW
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """A mesh, and how a step runs on it.
-
-    expert: devices of the data axis that share the experts. context: devices that share a sequence. micro: samples of a
-    micro-batch. recompute: as `Recompute` names it. virtual: stages of a device. hosted: whether the optimizer's state is in
-    the host's memory.
-    """
+    """A mesh, and how a step runs on it."""
 
     data: int
     tensor: int = 1
     pipeline: int = 1
-    expert: int = 1
-    context: int = 1
-    micro: int = 1
+    expert: int = 1  # devices of the data axis that share the experts
+    context: int = 1  # devices that share a sequence
+    micro: int = 1  # samples of a micro-batch
     sharding: Sharding = "full"
-    recompute: str = "none"
-    virtual: int = 1
+    recompute: str = "none"  # as `Recompute` names it
+    virtual: int = 1  # stages of a device
     schedule: Schedule = "1f1b"
-    hosted: bool = False
+    hosted: bool = False  # the optimizer's state is in the host's memory
 
     @property
     def shards(self) -> int:
@@ -62,17 +57,14 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Bytes of the device that needs most. gathered: whole weights of a layer while it runs.
-
-    activations: kept for gradients. temporaries: what is alive beside them at the peak.
-    """
+    """Bytes of the device that needs most."""
 
     weights: int = 0
     gradients: int = 0
     optimizer: int = 0
-    gathered: int = 0
-    activations: int = 0
-    temporaries: int = 0
+    gathered: int = 0  # whole weights of a layer while it runs
+    activations: int = 0  # kept for gradients
+    temporaries: int = 0  # what is alive beside them at the peak
 
     @property
     def total(self) -> int:
@@ -81,21 +73,17 @@ class Memory:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A step of a layout. seconds: of the whole; the parts of it add up to it.
-
-    compute: kernels of micro-batches. again: recomputation. exposed: communication that nothing runs beside. bubble: waiting
-    for other stages. update: of the weights. costs: what all of it is found from.
-    """
+    """A step of a layout."""
 
     layout: Layout
-    seconds: float
-    compute: float
-    again: float
-    exposed: float
-    bubble: float
-    update: float
+    seconds: float  # of the whole; the parts of it add up to it
+    compute: float  # kernels of micro-batches
+    again: float  # recomputation
+    exposed: float  # communication that nothing runs beside
+    bubble: float  # waiting for other stages
+    update: float  # of the weights
     memory: Memory
-    costs: Costs = field(repr=False, compare=False)
+    costs: Costs = field(repr=False, compare=False)  # what all of it is found from
 
     @property
     def bound(self) -> str:
@@ -146,19 +134,16 @@ def unlike(counts: tuple[int, ...], devices: int) -> tuple[tuple[int, ...], tupl
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """One layout of a program: its time and memory.
-
-    layers: how many the program has. batches: micro-batches of a step. sequence: whether what lies between split products is
-    split along the sequence. known: seconds of parts, forward and backward, that were asked for.
-    """
+    """One layout of a program: its time and memory."""
 
     layout: Layout
     prices: Prices
     recompute: Recompute
     machine: Machine
-    layers: int
-    batches: int
-    sequence: bool = True
+    layers: int  # how many the program has
+    batches: int  # micro-batches of a step
+    sequence: bool = True  # what lies between split products is split along the sequence
+    # Seconds of parts, forward and backward, that were asked for.
     known: dict[Part, tuple[float, float]] = field(default_factory=dict, repr=False, compare=False)
 
     def step(self, *, runs: bool = False) -> Step:

@@ -22,46 +22,38 @@ _FEW = 1024  # columns of a product that each device may run whole
 
 
 class Part(NamedTuple):
-    """A value that is split along an axis. origins: the products whose columns it comes from.
-
-    pieces: of heads that are fewer than the devices, each of which several devices hold; 0 for a piece on each device.
-    is_repeated: whether such heads are repeated along the next axis, of which these devices have a part each.
-    """
+    """A value that is split along an axis."""
 
     axis: int
-    origins: frozenset[str]
+    origins: frozenset[str]  # the products whose columns it comes from
+    # Of heads that are fewer than the devices, each of which several devices hold; 0 for a piece on each device.
     pieces: int = 0
+    # Such heads are repeated along the next axis, of which these devices have a part each.
     is_repeated: bool = False
 
 
 class Exchanged(NamedTuple):
-    """A value that the devices of a group exchange: what split products read (`in`), or the sum of partial results (`out`).
+    """A value that the devices of a group exchange."""
 
-    call: the product.
-    """
-
-    call: str
+    call: str  # the product
     value: str
-    side: str
+    side: str  # `in`: what split products read; `out`: the sum of partial results
 
 
 @dataclass
 class Split:
-    """A program as one of `devices` runs it. parts: values that are split, weights among them.
-
-    refused: products that stay whole, with the reason. factors: by product, which factor of its columns is split. pieces: by
-    product, how many heads there are where they are fewer than the devices; 0 where that was tried in vain. None: such heads
-    are not held by several devices. fewer: what this run found of these.
-    """
+    """A program as one of `devices` runs it."""
 
     graph: Graph
     devices: int
-    parts: dict[str, Part] = field(default_factory=dict)
+    parts: dict[str, Part] = field(default_factory=dict)  # values that are split, weights among them
     exchanged: list[Exchanged] = field(default_factory=list)
-    refused: dict[str, str] = field(default_factory=dict)
-    factors: dict[str, int] = field(default_factory=dict)
+    refused: dict[str, str] = field(default_factory=dict)  # products that stay whole, with the reason
+    factors: dict[str, int] = field(default_factory=dict)  # by product, which factor of its columns is split
+    # By product, how many heads there are where they are fewer than the devices; 0 where that was tried in vain. None: such
+    # heads are not held by several devices.
     pieces: dict[str, int] | None = None
-    fewer: dict[str, int] = field(default_factory=dict)
+    fewer: dict[str, int] = field(default_factory=dict)  # what this run found of these
 
     def problem(self, node: Node) -> tuple[str, frozenset[str]] | None:
         """Takes a call along; where it does not work on parts, why, and the products that they come from."""

@@ -39,37 +39,30 @@ _NOTHING_AGAIN = Recompute("none", 0, 0.0)
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A mesh that no layout is possible on. reason: why. step: what needs least memory, where that is too much.
-
-    hosted: the fastest step that fits with the optimizer's state in the host's memory.
-    """
+    """A mesh that no layout is possible on."""
 
     layout: Layout
-    reason: str
-    step: Step | None = None
-    hosted: Step | None = None
+    reason: str  # why
+    step: Step | None = None  # what needs least memory, where that is too much
+    hosted: Step | None = None  # the fastest step that fits with the optimizer's state in the host's memory
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Plan(Rendered):
-    """Layouts of one training step.
-
-    steps: the best of each mesh that fits, the fastest first. tokens: of a step; samples of `length` tokens.
-    flops: of the model for a step, gradients at twice the forward. layers: that repeat. room: bytes that a device has.
-    """
+    """Layouts of one training step."""
 
     path: str
     devices: int
     device: str
     network: str
-    layers: int
-    samples: int
-    length: int
+    layers: int  # that repeat
+    samples: int  # of a step
+    length: int  # tokens of a sample
     parameters: int
-    flops: float
+    flops: float  # of the model for a step, gradients at twice the forward
     peak: float
-    room: int
-    steps: tuple[Step, ...]
+    room: int  # bytes that a device has
+    steps: tuple[Step, ...]  # the best of each mesh that fits, the fastest first
     refused: tuple[Refused, ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -147,20 +140,17 @@ def _require_possible(devices: int, mesh: Mapping[str, int]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Program:
-    """A program and what it is split by. batch: the symbol of its samples, "" where there are always `fixed`.
-
-    length: tokens of a sample; tokens: their symbol. whole: why they are not split, "" where they can be. dims: other sizes.
-    """
+    """A program and what it is split by."""
 
     report: Report
     folded: Folded
-    batch: str
+    batch: str  # the symbol of its samples, "" where there are always `fixed`
     fixed: int
-    length: int
+    length: int  # tokens of a sample
     flops: float
-    tokens: str
-    whole: str
-    dims: Mapping[str, int]
+    tokens: str  # their symbol
+    whole: str  # why they are not split, "" where they can be
+    dims: Mapping[str, int]  # other sizes
 
     @staticmethod
     def of(graph: Graph, dims: Mapping[str, int] | None) -> _Program:

@@ -40,43 +40,33 @@ class Attended(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part of a program for one micro-batch on one device.
+    """A part of a program for one micro-batch on one device."""
 
-    forward, backward: seconds; weight: of the backward, what finds gradients of weights. kept: bytes for the gradients.
-    transient: the most bytes alive in it beside what earlier parts keep. parameters: elements, and of these experts.
-    gathered, reduced: bytes of values that split products read, and of sums of their results, each whole. tallies: of the
-    kernels of forward, backward and weight.
-    """
-
-    forward: float = 0.0
+    forward: float = 0.0  # seconds, as the next two
     backward: float = 0.0
-    weight: float = 0.0
-    kept: int = 0
-    transient: int = 0
-    parameters: int = 0
-    experts: int = 0
-    gathered: tuple[int, ...] = ()
-    reduced: tuple[int, ...] = ()
+    weight: float = 0.0  # of the backward, what finds gradients of weights
+    kept: int = 0  # bytes for the gradients
+    transient: int = 0  # the most bytes alive in it beside what earlier parts keep
+    parameters: int = 0  # elements
+    experts: int = 0  # elements of these that are experts'
+    gathered: tuple[int, ...] = ()  # bytes of values that split products read, each whole
+    reduced: tuple[int, ...] = ()  # bytes of sums of their results, each whole
     attended: tuple[Attended, ...] = ()
-    tallies: tuple[Tally, ...] = (NOTHING,) * 3
+    tallies: tuple[Tally, ...] = (NOTHING,) * 3  # of the kernels of forward, backward and weight
 
 
 @dataclass(frozen=True, slots=True)
 class Prices:
-    """A program in parts, as one device runs a micro-batch. boundary: bytes from one layer to the next.
-
-    recomputes: ways to keep less of a layer. calls: of a layer, what these are found from. dispatched: bytes of tokens that
-    go to the experts of one layer. refused: products that are not split, with the reason. splits: values that are exchanged.
-    """
+    """A program in parts, as one device runs a micro-batch."""
 
     parts: tuple[Part, Part, Part]
-    boundary: int
-    calls: tuple[Call, ...]
-    recomputes: tuple[Recompute, ...]
-    dispatched: int = 0
+    boundary: int  # bytes from one layer to the next
+    calls: tuple[Call, ...]  # of a layer, what `recomputes` are found from
+    recomputes: tuple[Recompute, ...]  # ways to keep less of a layer
+    dispatched: int = 0  # bytes of tokens that go to the experts of one layer
     experts: int = 0
-    refused: Mapping[str, str] = field(default_factory=dict)
-    splits: int = 0
+    refused: Mapping[str, str] = field(default_factory=dict)  # products that are not split, with the reason
+    splits: int = 0  # values that are exchanged
 
 
 def reading(

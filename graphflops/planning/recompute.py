@@ -14,34 +14,28 @@ _PERCENT = 100
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A call of a layer. bytes: of its results, and of what it keeps beside them, on one device; None where they cannot be
-    kept alone, as those of a view.
-
-    reads: the calls of the layer whose results it reads. is_needed: whether gradients read its results.
-    leaves: whether the next layer reads them.
-    """
+    """A call of a layer."""
 
     name: str
     seconds: float
+    # Of its results, and of what it keeps beside them, on one device; None where they cannot be kept alone, as those of a
+    # view.
     bytes: int | None
-    reads: tuple[str, ...]
-    is_needed: bool
-    leaves: bool
+    reads: tuple[str, ...]  # the calls of the layer whose results it reads
+    is_needed: bool  # gradients read its results
+    leaves: bool  # the next layer reads them
     tally: Tally = NOTHING
 
 
 @dataclass(frozen=True, slots=True)
 class Recompute:
-    """What one layer keeps, and the seconds of its forward that run again. again: the calls that do; tally: theirs.
+    """What one layer keeps, and what of its forward runs again."""
 
-    name: `none`, `full`, or `cut N %`, the part of the layer's forward that runs again.
-    """
-
-    name: str
+    name: str  # `none`, `full`, or `cut N %`, the part of the layer's forward that runs again
     kept: int
-    seconds: float
-    again: frozenset[str] = frozenset()
-    tally: Tally = NOTHING
+    seconds: float  # of its forward that run again
+    again: frozenset[str] = frozenset()  # the calls that do
+    tally: Tally = NOTHING  # theirs
 
 
 def choices(calls: Sequence[Call]) -> list[Recompute]:

@@ -15,19 +15,14 @@ _MOST = 100_000  # layers that run, of all micro-batches
 
 
 class Event(NamedTuple):
-    """What runs from one moment to another, in seconds from the start of the step.
+    """What runs from one moment to another, in seconds from the start of the step."""
 
-    work: kernels, with the seconds that they take alone, or a message. turn: the micro-batch in a stage that it belongs to,
-    None behind the last one. waits: places of the rank's events that have to end before. peer: of a message of the pipeline,
-    the rank that it goes to or comes from.
-    """
-
-    work: Work
-    turn: Turn | None
+    work: Work  # kernels, with the seconds that they take alone, or a message
+    turn: Turn | None  # the micro-batch in a stage that it belongs to, None behind the last one
     start: float
     end: float
-    waits: tuple[int, ...] = ()
-    peer: int | None = None
+    waits: tuple[int, ...] = ()  # places of the rank's events that have to end before
+    peer: int | None = None  # of a message of the pipeline, the rank that it goes to or comes from
     is_received: bool = False
 
 

@@ -21,18 +21,14 @@ from graphflops.render.tables import listing as cells
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """The parts of a result; what a form does not write is not made.
+    """The parts of a result; what a form does not write is not made."""
 
-    tables: for people. notes: what is to be known of them. headline: the first line; "" for none. exact: the figures for a
-    spreadsheet. data: for programs, where these are not all. style: of the headline on a terminal.
-    """
-
-    tables: Iterable[TextTable]
-    notes: Iterable[str] = ()
-    headline: str = ""
-    exact: Callable[[], Listing] = lambda: Listing((), ())
-    data: Callable[[], Any] | None = None
-    style: str = "bold"
+    tables: Iterable[TextTable]  # for people
+    notes: Iterable[str] = ()  # what is to be known of them
+    headline: str = ""  # the first line; "" for none
+    exact: Callable[[], Listing] = lambda: Listing((), ())  # the figures for a spreadsheet
+    data: Callable[[], Any] | None = None  # for programs, where `exact` is not all
+    style: str = "bold"  # of the headline on a terminal
 
 
 def of_listing(found: Listing) -> Document:

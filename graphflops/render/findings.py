@@ -111,17 +111,14 @@ def _of(part: int, whole: int) -> str:
 
 
 class _Code(NamedTuple):
-    """Findings of one code with one fix. times: `x6` of several. work: what all cost together.
-
-    lines: each with the number of findings that it stands for.
-    """
+    """Findings of one code with one fix."""
 
     severity: str
     name: str
-    times: str
-    work: str
+    times: str  # `x6` of several
+    work: str  # what all cost together
     fix: str
-    lines: list[tuple[str, int]]
+    lines: list[tuple[str, int]]  # each with the number of findings that it stands for
 
 
 class _Section:

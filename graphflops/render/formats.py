@@ -33,29 +33,21 @@ RENDERED = {
 
 
 class Renderer(NamedTuple):
-    """How a format renders one class.
+    """How a format renders one class."""
 
-    function: `module:function`, called with the object and the options. options: keywords that it takes.
-    tree_with: values of `by` for which there is a tree of modules, so that `depth` means something.
-    """
-
-    function: str
-    options: tuple[str, ...] = ()
+    function: str  # `module:function`, called with the object and the options
+    options: tuple[str, ...] = ()  # keywords that it takes
+    # Values of `by` for which there is a tree, so that `depth` means something.
     tree_with: tuple[str | None, ...] = (None, "module")
 
 
 class Format(Record, frozen=True):
-    """One output format.
-
-    suffixes: of files that are written in it unless --format says otherwise.
-    renderers: by the name of the class rendered.
-    binary: the functions return bytes, which are not printed on a terminal.
-    """
+    """One output format."""
 
     name: str
-    suffixes: tuple[str, ...]
-    renderers: Mapping[str, Renderer] = field(default_factory=dict)
-    binary: bool = False
+    suffixes: tuple[str, ...]  # of files that are written in it unless --format says otherwise
+    renderers: Mapping[str, Renderer] = field(default_factory=dict)  # by the name of the class rendered
+    binary: bool = False  # the functions return bytes, which are not printed on a terminal
 
 
 # By the name of a class, the function that makes the document of one, which each of these formats writes.

@@ -37,13 +37,10 @@ Counts = dict[int, int]  # rows by the number of their kind
 
 
 class Group(Record, frozen=True):
-    """Rows added up: how many, how many of them unknown, and the work of both phases.
+    """Rows added up, with the work of both phases. Sums are integers where every size has a value."""
 
-    Sums are integers where every size has a value.
-    """
-
-    calls: int
-    unknown: int
+    calls: int  # how many
+    unknown: int  # how many of them
     forward: Cost
     backward: Cost
 

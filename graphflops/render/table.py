@@ -144,18 +144,14 @@ class Page:
 
 
 class _Block(NamedTuple):
-    """Columns of a table that stand side by side.
+    """Columns of a table that stand side by side."""
 
-    names: the columns of names, which take `room` columns of the screen; name_widths: of each, or () where they are joined.
-    figures: the other columns, with their widths; those from `figures_from` on are aligned at the right.
-    """
-
-    names: Sequence[int]
-    name_widths: Sequence[int]
-    room: int
-    figures: Sequence[int]
-    widths: Sequence[int]
-    figures_from: int
+    names: Sequence[int]  # the columns of names
+    name_widths: Sequence[int]  # of each, or () where they are joined
+    room: int  # columns of the screen that the names take
+    figures: Sequence[int]  # the other columns
+    widths: Sequence[int]  # theirs
+    figures_from: int  # those from here on are aligned at the right
 
     def names_of(self, rows: Sequence[Sequence[str]]) -> list[str]:
         """The names of each row, as they stand at its left."""

@@ -41,15 +41,11 @@ _LINES = 25  # lines of a table that the user chose
 
 
 class Entry(NamedTuple):
-    """A line of a table.
-
-    level: how far in the first cell stands.
-    path: what stands there instead in a format that has no indentation.
-    """
+    """A line of a table."""
 
     cells: Sequence[str]
-    level: int = 0
-    path: str = ""
+    level: int = 0  # how far in the first cell stands
+    path: str = ""  # what stands there instead in a format that has no indentation
     alarming: bool = False
 
 

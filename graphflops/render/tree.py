@@ -21,20 +21,15 @@ DEEPEST = 100  # components of a path; what goes on past them counts as the last
 
 
 class Line(Record, frozen=True):
-    """One line: a module, or several equal siblings together.
+    """One line: a module, or several equal siblings together."""
 
-    level: 0 for the program, one more for each step in.
-    label: the last part of the path, with `(x12)` where twelve were folded; not escaped.
-    path: the whole path; `blocks.0-11.attn` for the twelve. first: that of the first of them; None for a part of a module.
-    """
-
-    level: int
-    label: str
-    path: str
+    level: int  # 0 for the program, one more for each step in
+    label: str  # the last part of the path, with `(x12)` where twelve were folded; not escaped
+    path: str  # the whole path; `blocks.0-11.attn` for the twelve
     type: str
     parameters: int
     group: Group
-    first: str | None = None
+    first: str | None = None  # the path of the first of them; None for a part of a module
 
 
 class TreeModule(Struct, eq=False):
@@ -172,16 +167,13 @@ Member = tuple["TreeModule | None", ...]  # a module in each of some trees that 
 
 
 class Placed(NamedTuple):
-    """A line: a module, several equal siblings together, or the rest of a long list.
-
-    members: its modules. around: modules that hold nothing but these, and have no line.
-    """
+    """A line: a module, several equal siblings together, or the rest of a long list."""
 
     level: int
     label: str
     path: str
-    members: list[Member]
-    around: list[Member]
+    members: list[Member]  # its modules
+    around: list[Member]  # modules that hold nothing but these, and have no line
     is_rest: bool = False
 
 

@@ -34,12 +34,9 @@ class TooManyTurnsError(RunError):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One call that is about to run.
+    """One call that is about to run."""
 
-    name: of its row in the report, `cond/mm` for a call in a graph nested in `cond`.
-    """
-
-    name: str
+    name: str  # of its row in the report, `cond/mm` for a call in a graph nested in `cond`
     node: Node
     function: Callable[..., Any]
     args: tuple[Any, ...]
@@ -73,27 +70,20 @@ def results_of(step: Step, returned: Any) -> tuple[Any, ...]:
 
 @dataclass
 class Execution:
-    """Runs of one program.
-
-    sizes: known values of the program's symbols.
-    trusted: True for a program in memory, False for one read from a file.
-    turns: runs of nested graphs so far; those of a program from a file are limited, because it may never end.
-    around: runs each step: it calls the step and returns its result, or raises.
-    after: called after each step with its results, one for each of the node's outputs.
-    kernels: our own attention kernels, and their counts.
-    sent: bytes that collectives sent to other devices, by the name of the call. lacks: whether an error says that a call
-    runs on other devices only.
-    """
+    """Runs of one program."""
 
     graph: Graph
     weights: Weights
-    sizes: dict[str, int] = field(default_factory=dict)
-    trusted: bool = False
+    sizes: dict[str, int] = field(default_factory=dict)  # known values of the program's symbols
+    trusted: bool = False  # True for a program in memory, False for one read from a file
+    # Runs of nested graphs so far; those of a program from a file are limited, because it may never end.
     turns: int = 0
-    around: Callable[[Step], Any] = lambda step: step()
+    around: Callable[[Step], Any] = lambda step: step()  # runs each step and returns its result, or raises
+    # Called after each step with its results, one for each of the node's outputs.
     after: Callable[[Step, tuple[Any, ...]], None] = lambda step, results: None
-    kernels: Kernels = field(default_factory=Kernels)
-    sent: dict[str, int] = field(default_factory=dict)
+    kernels: Kernels = field(default_factory=Kernels)  # our own attention kernels, and their counts
+    sent: dict[str, int] = field(default_factory=dict)  # bytes sent to other devices, by the name of the call
+    # Whether an error says that a call runs on other devices only.
     lacks: Callable[[Exception], bool] = lambda error: False
     _dead: dict[Graph, list[tuple[str, ...]]] = field(default_factory=dict)
 

@@ -23,22 +23,16 @@ _LARGEST_BLOCK = 2**20  # without a block mask, torch passes one block of 2**30 
 
 @dataclass(frozen=True, slots=True)
 class KernelRun:
-    """One launch of our kernel.
+    """One launch of our kernel."""
 
-    kernel: forward, query_gradient or key_gradient. tiles, partial_tiles: executed tiles of full and of partial blocks.
-    predicted: both numbers, predicted from the mask's block lists. tile_flops: FLOPs of one tile's products.
-    visible: unmasked scores. pair_flops: FLOPs of one score's products in the whole operator.
-    source: the generated functions.
-    """
-
-    kernel: str
-    tiles: int
-    partial_tiles: int
-    predicted: tuple[int, int]
-    tile_flops: int
-    visible: int
-    pair_flops: int
-    source: str
+    kernel: str  # forward, query_gradient or key_gradient
+    tiles: int  # executed, of full blocks
+    partial_tiles: int  # executed, of partial blocks
+    predicted: tuple[int, int]  # both numbers, from the mask's block lists
+    tile_flops: int  # FLOPs of one tile's products
+    visible: int  # unmasked scores
+    pair_flops: int  # FLOPs of one score's products in the whole operator
+    source: str  # the generated functions
 
     @property
     def flops(self) -> int:
@@ -47,13 +41,10 @@ class KernelRun:
 
 @dataclass
 class Kernels:
-    """Our attention kernels in the runs of one program.
+    """Our attention kernels in the runs of one program."""
 
-    counts: True if the kernels count, which waits for the device. runs: their counts, in the order of the launches.
-    """
-
-    counts: bool = True
-    runs: list[KernelRun] = field(default_factory=list)
+    counts: bool = True  # the kernels count, which waits for the device
+    runs: list[KernelRun] = field(default_factory=list)  # their counts, in the order of the launches
     _known: dict[Any, tuple[tuple[Any, ...], tuple[int, ...], PreparedAttention]] = field(
         default_factory=dict
     )

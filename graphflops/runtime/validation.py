@@ -22,47 +22,37 @@ SCHEMA = 1
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """One number or type of the analysis, compared with a measured one.
+    """One number or type of the analysis, compared with a measured one."""
 
-    what: type: shape and element type of a result. flops: matrix FLOPs, against FlopCounterMode. sent: bytes to other
-    devices, against those of the tensors that a process group got. tiles: executed by our
-    attention kernel, against the prediction. visible: unmasked scores in the kernel, against the analysis.
-    hardware: FLOPs read from the device's counters.
-    reason: why the two differ, if known.
-    """
-
+    # type: shape and element type of a result. flops: matrix FLOPs, against FlopCounterMode. sent: bytes to other devices,
+    # against those of the tensors that a process group got. tiles: executed by our attention kernel, against the prediction.
+    # visible: unmasked scores in the kernel, against the analysis. hardware: FLOPs read from the device's counters.
     what: What
     verdict: Verdict
     ours: str
     measured: str
-    reason: str = ""
+    reason: str = ""  # why the two differ, if known
 
 
 @dataclass(frozen=True, slots=True)
 class NodeResult:
-    """One call of the program, compared with its execution.
+    """One call of the program, compared with its execution."""
 
-    row: index of its row in the report. turns: how often it ran.
-    flops, bytes: of the analysis, for all turns, at the sizes of the run; None if unknown.
-    seconds: of all turns in one run, the median of several runs; None if not timed.
-    tile_flops: FLOPs of the tiles that our attention kernel executed for it; None if it did not run.
-    counted_bytes: bytes of device memory read and written, as counted by the device; None if not counted.
-    predicted: the time that the profile of the device predicts for all turns; None without a profile, or if unknown.
-    """
-
-    row: int
+    row: int  # index of its row in the report
     node: str
     op: str
     module: str
     checks: tuple[CheckResult, ...]
-    turns: int
-    flops: int | None
+    turns: int  # how often it ran
+    flops: int | None  # of the analysis, for all turns, at the sizes of the run, as `bytes`; None if unknown
     bytes: int | None
     matrix_dtype: str = ""
-    seconds: float | None = None
+    seconds: float | None = None  # of all turns in one run, the median of several runs; None if not timed
+    # Of the tiles that our attention kernel executed for it; None if it did not run.
     tile_flops: int | None = None
+    # Of device memory, read and written, as the device counts; None if not counted.
     counted_bytes: int | None = None
-    predicted: CallTime | None = None
+    predicted: CallTime | None = None  # for all turns, by the device's profile; None without, or if unknown
 
     @property
     def verdict(self) -> Verdict:
@@ -82,74 +72,55 @@ class NodeResult:
 
 @dataclass(frozen=True, slots=True)
 class Ceilings:
-    """Measured peak rates of the device.
+    """Measured peak rates of the device."""
 
-    flops: FLOP/s of a large matrix product, by element type. bandwidth: bytes per second, read and written, of a large copy.
-    """
-
-    flops: Mapping[str, float]
-    bandwidth: float
+    flops: Mapping[str, float]  # FLOP/s of a large matrix product, by element type
+    bandwidth: float  # bytes per second, read and written, of a large copy
 
 
 @dataclass(frozen=True, slots=True)
 class RankResult:
-    """One process of a recorded step that ran on several devices.
-
-    different: calls that differ or could not run. peak_bytes: as of the validation. seconds: of a step, the median.
-    communication: seconds that collectives ran in a step; exposed: in which nothing else did. None: not measured.
-    """
+    """One process of a recorded step that ran on several devices."""
 
     rank: int
-    different: int
-    peak_bytes: int | None = None
-    seconds: float | None = None
-    communication: float | None = None
-    exposed: float | None = None
+    different: int  # calls that differ or could not run
+    peak_bytes: int | None = None  # as of the validation
+    seconds: float | None = None  # of a step, the median
+    communication: float | None = None  # seconds that collectives ran in a step; None: not measured
+    exposed: float | None = None  # of these, seconds in which nothing else did; None: not measured
 
 
 @dataclass(frozen=True, slots=True)
 class TimeComparison:
-    """Predicted and measured times of the calls that have both.
+    """Predicted and measured times of the calls that have both."""
 
-    calls: their number. covered: of these, those whose interval holds the measured time.
-    median_error, mean_error: relative error of a call's prediction. share: part of the measured time that these calls take.
-    """
-
-    calls: int
-    covered: int
-    median_error: float
+    calls: int  # their number
+    covered: int  # of these, those whose interval holds the measured time
+    median_error: float  # relative error of a call's prediction, as `mean_error`
     mean_error: float
-    share: float
+    share: float  # part of the measured time that these calls take
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Validation(Rendered):
-    """A program that was run, compared with its analysis.
-
-    device: description of the device. stated: the known sizes by the names that people read.
-    sizes: of the symbols: given, recorded in the export, or found in the run.
-    peak_bytes: measured peak of requested memory beside the weights, of a recorded step with them; predicted_peak_bytes: of
-    the analysis; None if unknown.
-    seconds: of one run, the sum over its calls; None if not timed. ranks: the processes of a recorded step, of which all
-    else is that of the first.
-    kernels: by call, the source of the functions generated for our attention kernel, each once.
-    profile: name of the device whose profile predicts times; "" if none does. predicted: the time of a run by it.
-    """
+    """A program that was run, compared with its analysis."""
 
     path: str
-    device: str
+    device: str  # description of it
     torch: str
-    sizes: Mapping[str, int]
+    sizes: Mapping[str, int]  # of the symbols: given, recorded in the export, or found in the run
     nodes: tuple[NodeResult, ...]
-    stated: Mapping[str, int] = field(default_factory=dict)
-    predicted_peak_bytes: int | None = None
+    stated: Mapping[str, int] = field(default_factory=dict)  # the known sizes by the names that people read
+    predicted_peak_bytes: int | None = None  # of the analysis; None if unknown
+    # Measured, of requested memory beside the weights; of a recorded step with them.
     peak_bytes: int | None = None
-    seconds: float | None = None
+    seconds: float | None = None  # of one run, the sum over its calls; None if not timed
     ceilings: Ceilings | None = None
+    # By call, the source of the functions generated for our attention kernel, each once.
     kernels: Mapping[str, str] = field(default_factory=dict)
-    profile: str = ""
-    predicted: PhaseTime | None = None
-    ranks: tuple[RankResult, ...] = ()
+    profile: str = ""  # name of the device whose profile predicts times; "" if none does
+    predicted: PhaseTime | None = None  # the time of a run by it
+    ranks: tuple[RankResult, ...] = ()  # processes of a recorded step; all else is that of the first
 
     @property
     def times(self) -> TimeComparison | None:

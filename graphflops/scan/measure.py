@@ -36,16 +36,13 @@ Row = dict[str, Any]
 
 
 class Task(msgspec.Struct, frozen=True):
-    """A step of the work on one file.
-
-    file: where it is, as bytes; path: what errors call it; url: what is to be copied there first. seconds: the limit.
-    """
+    """A step of the work on one file."""
 
     step: Literal["look", "digest", "analyze"]
-    file: bytes
-    path: str
-    url: str
-    seconds: float
+    file: bytes  # where it is
+    path: str  # what errors call it
+    url: str  # what is to be copied there first
+    seconds: float  # the limit
     binding: Binding
     options: Options
 

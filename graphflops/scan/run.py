@@ -116,16 +116,14 @@ class Summary:
 
 @dataclass(slots=True)
 class _Table:
-    """The output as it was when the scan began, and the rows that wait to be written.
-
-    done: size and time of change of the file of each row that is still right. known: where the row of a digest is.
-    """
+    """The output as it was when the scan began, and the rows that wait to be written."""
 
     folder: str
     options: str
     limits: str
+    # Size and time of change of the file of each row that is still right.
     done: dict[Key, tuple[int, int]] = field(default_factory=dict)
-    known: dict[Source, int] = field(default_factory=dict)
+    known: dict[Source, int] = field(default_factory=dict)  # where the row of a digest is
     table: Any = None
     waiting: list[Result] = field(default_factory=list)
     written: float = field(default_factory=time.monotonic)

@@ -27,31 +27,23 @@ from graphflops.tensor import TensorType
 
 
 class Engine(msgspec.Struct, frozen=True):
-    """An engine. None: what it does not have, or what nobody measured.
+    """An engine. None: what it does not have, or what nobody measured."""
 
-    memory_fraction: part of the memory that it takes.
-    fraction_of: whether that is a part of the device, with the warm-up's peak in it; of the device, for weights and caches
-        alone; or of what weights and the peak leave, for caches alone.
-    block_tokens: tokens that a cache grows by.
-    sequences: requests that its warm-up samples for; bytes_per_logit: what that takes for each of them and each entry of the
-    vocabulary. prefill_tokens: tokens of its largest step. libraries_bytes: what CUDA and its libraries take.
-    step_seconds: its own work in each step. request_seconds: that for each request in it. prefills_first: whether a step
-        waits until no prompt does; else steps and prefills go through the layers together. sum_seconds, sum_link_share:
-        latency of its own sums over devices, and the part of a link's bandwidth that they reach. sources: by field.
-    """
-
-    memory_fraction: float | None
+    memory_fraction: float | None  # part of the memory that it takes
+    # Whether that is a part of the device, with the warm-up's peak in it; of the device, for weights and caches alone; or of
+    # what weights and the peak leave, for caches alone.
     fraction_of: Literal["device", "weights and caches", "free"] | None
-    block_tokens: int
-    sequences: int | None
-    bytes_per_logit: float | None
-    prefill_tokens: int | None
-    libraries_bytes: int | None
-    step_seconds: float | None
-    sum_seconds: float | None
-    sum_link_share: float | None
-    sources: Mapping[str, str]
-    request_seconds: float | None = None
+    block_tokens: int  # tokens that a cache grows by
+    sequences: int | None  # requests that its warm-up samples for
+    bytes_per_logit: float | None  # what that takes for each of them and each entry of the vocabulary
+    prefill_tokens: int | None  # of its largest step
+    libraries_bytes: int | None  # what CUDA and its libraries take
+    step_seconds: float | None  # its own work in each step
+    sum_seconds: float | None  # latency of its own sums over devices
+    sum_link_share: float | None  # the part of a link's bandwidth that they reach
+    sources: Mapping[str, str]  # by field
+    request_seconds: float | None = None  # its own work for each request in a step
+    # A step waits until no prompt does; else steps and prefills go through the layers together.
     prefills_first: bool | None = None
     name: str = ""
 
@@ -166,18 +158,14 @@ def _needed(program: Graph) -> tuple[Node, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Exchanges:
-    """What the devices send one another in a run of a program: by collective, bytes of one device's operand.
-
-    engine: whose own kernel sums, where it has one; else NCCL. whole: products that each device runs whole, with the reason.
-    heads: of keys and values, where they are fewer than the devices; else 0.
-    """
+    """What the devices send one another in a run of a program: by collective, bytes of one device's operand."""
 
     devices: int
     network: Network | None = None
-    engine: Engine | None = None
+    engine: Engine | None = None  # whose own kernel sums, where it has one; else NCCL
     operands: tuple[tuple[Kind, Dim], ...] = ()
-    whole: tuple[str, ...] = ()
-    heads: int = 0
+    whole: tuple[str, ...] = ()  # products that each device runs whole, with the reason
+    heads: int = 0  # of keys and values, where they are fewer than the devices; else 0
 
     def seconds_at(self, sizes: Mapping[str, int]) -> tuple[float, bool]:
         """The time of all, one after another, at the values of symbols, and whether the size of none is unknown."""

@@ -25,19 +25,16 @@ TimeAt = Callable[[Mapping[str, int]], "PhaseTime"]
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What runs a program. device: a profile's name or path; devices: how many share each layer, joined by `network`.
+    """What runs a program."""
 
-    kv_bits: of an element of the caches, None for those of the program. shared: the part of each context that requests have
-    in common. is_together: whether requests begin together, as those of clients do that keep a number of them running.
-    """
-
-    device: str
+    device: str  # a profile's name or path
     execution: Execution
     engine: Engine
-    devices: int
+    devices: int  # how many share each layer, joined by `network`
     network: Network
-    kv_bits: int | None = None
-    shared: float = 0.0
+    kv_bits: int | None = None  # of an element of the caches, None for those of the program
+    shared: float = 0.0  # the part of each context that requests have in common
+    # Requests begin together, as those of clients do that keep a number of them running.
     is_together: bool = False
 
     def __post_init__(self) -> None:
@@ -54,15 +51,13 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """Steps of a decoder on a device, or on each of several.
-
-    beside: seconds of the engine's own work in each step. known: times by sizes.
-    """
+    """Steps of a decoder on a device, or on each of several."""
 
     report: Report
     time_at: TimeAt
     exchanges: Exchanges
-    beside: float = 0.0
+    beside: float = 0.0  # seconds of the engine's own work in each step
+    # Times by sizes.
     known: dict[frozenset[tuple[str, int]], PhaseTime] = field(
         default_factory=dict, compare=False, repr=False
     )
@@ -99,16 +94,13 @@ class Steps:
 
 @dataclass(frozen=True, slots=True)
 class Prefill:
-    """The tokens of one request before its first step.
-
-    length: the symbol of their number, or of its part where that is a multiple, as of the chunks of a recurrence. others:
-    symbols with a value; batch: that of the requests, "" where it is fixed.
-    """
+    """The tokens of one request before its first step."""
 
     steps: Steps
+    # The symbol of their number, or of its part where that is a multiple, as of the chunks of a recurrence.
     length: str
-    others: Mapping[str, int]
-    batch: str = ""
+    others: Mapping[str, int]  # symbols with a value
+    batch: str = ""  # the symbol of the requests, "" where it is fixed
     multiple: int = 1
 
     @staticmethod

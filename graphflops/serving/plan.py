@@ -39,21 +39,17 @@ _AS_ENGINES_SAY = {
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Serving(Rendered):
-    """A decoder as a service on one device, or on several that share each layer.
+    """A decoder as a service on one device, or on several that share each layer."""
 
-    report: of a step on each device; the cache and what a request keeps are of each, too. requests: by context, the most
-    requests that fit at the end of their output. output_tokens: that each asks for. loads: by context, the cell of the most
-    requests that keep the limits, None where not even one does; empty without limits.
-    """
-
-    report: Report
-    cache: KvCache
+    report: Report  # of a step on each device
+    cache: KvCache  # of each device, as what a request keeps
     engine: Engine
     cells: tuple[Cell, ...]
-    requests: tuple[tuple[int, int], ...]
+    requests: tuple[tuple[int, int], ...]  # by context, the most requests that fit at the end of their output
     limits: Limits
+    # By context, the cell of the most requests that keep the limits, None where not even one does; empty without limits.
     loads: tuple[tuple[int, Cell | None], ...] = ()
-    output_tokens: int | None = None
+    output_tokens: int | None = None  # that each request asks for
     price_per_hour: float | None = None
     devices: int = 1
     notes: tuple[str, ...] = ()

@@ -20,16 +20,13 @@ _MOST_DEVICES = 2**17
 
 @dataclass(frozen=True, slots=True)
 class Replicas:
-    """`count` copies of a decoder, each on `each` devices. cell: of one copy's most requests that fit and keep the limits.
-
-    said: why there is none, else what is assumed.
-    """
+    """`count` copies of a decoder, each on `each` devices."""
 
     count: int
     each: int
     context: int
-    cell: Cell | None
-    said: str = ""
+    cell: Cell | None  # of one copy's most requests that fit and keep the limits
+    said: str = ""  # why there is none, else what is assumed
 
     @property
     def tokens_per_second(self) -> float:

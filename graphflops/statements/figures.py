@@ -44,24 +44,18 @@ class Flops(msgspec.Struct, frozen=True):
 
 
 class Figures(msgspec.Struct, frozen=True):
-    """FLOPs of one run, or of a micro-step of training, which takes in so many items, in sequences of one length or none.
-
-    model: each visible pair of an attention once, no recomputation; executed: what kernels multiply; both by element type.
-    simple: 6N, or 2N without training; attention: of all pairs, three times in training. vector: elementwise, in none of
-    these. update: matrix work of one update of the optimizer. used: parameters that an item uses. vocabulary: rows of the
-    first table that is looked up, None without one.
-    """
+    """FLOPs of one run, or of a micro-step of training, which takes in so many items, in sequences of one length or none."""
 
     items: int
     length: int | None
-    model: Mapping[str, int]
-    executed: Mapping[str, int]
-    simple: int
-    attention: int
-    vector: int
-    update: int
-    used: int
-    vocabulary: int | None
+    model: Mapping[str, int]  # each visible pair of an attention once, no recomputation, by element type
+    executed: Mapping[str, int]  # what kernels multiply, by element type
+    simple: int  # 6N, or 2N without training
+    attention: int  # of all pairs, three times in training
+    vector: int  # elementwise, in none of these
+    update: int  # matrix work of one update of the optimizer
+    used: int  # parameters that an item uses
+    vocabulary: int | None  # rows of the first table that is looked up, None without one
 
 
 def figures(report: Report, axis: str) -> Figures:

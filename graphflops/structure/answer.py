@@ -272,18 +272,15 @@ Found = Union[Part, CriticalPath, Bottlenecks, Cuts]
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """An answer.
-
-    graph: as `Report.graph` gives it, the part that was asked for; where a path, bottlenecks, stages or what is unused were,
-    all of it, its nodes with a `stage`, or with the `status` on path, bottleneck or unused. by: what it is coloured by.
-    found: what was found, by names of calls; calls: the graph of all of them.
-    """
+    """An answer."""
 
     report: Report
+    # As `Report.graph` gives it, the part that was asked for; where a path, bottlenecks, stages or what is unused were, all
+    # of it, its nodes with a `stage`, or with the `status` on path, bottleneck or unused.
     graph: networkx.MultiDiGraph
-    calls: networkx.MultiDiGraph
-    found: Found
-    by: Colour
+    calls: networkx.MultiDiGraph  # the graph of all of them
+    found: Found  # what was found, by names of calls
+    by: Colour  # what it is coloured by
 
 
 def ask(

@@ -34,18 +34,13 @@ class Turn:
 
 @dataclass(eq=False, slots=True)
 class Part:
-    """Calls of a module that run at one time: a module that is used again later is another part.
+    """Calls of a module that run at one time: a module that is used again later is another part."""
 
-    level: names in the path of the module. is_own: whether these are calls of a module itself, between those of the modules
-    in it. turns: those of equal modules in a row; calls at equal places are alike. cycle: the parts that repeat together.
-    above: the parts beside it that it depends on, as bits.
-    """
-
-    level: int
-    is_own: bool
-    turns: list[Turn]
-    cycle: list[Part] = field(default_factory=list)
-    above: int = 0
+    level: int  # names in the path of the module
+    is_own: bool  # these are calls of a module itself, between those of the modules in it
+    turns: list[Turn]  # those of equal modules in a row; calls at equal places are alike
+    cycle: list[Part] = field(default_factory=list)  # the parts that repeat together
+    above: int = 0  # the parts beside it that it depends on, as bits
 
     def calls(self) -> Iterator[str]:
         """Those of all turns."""

@@ -134,20 +134,16 @@ def _has_effect(data: dict[str, Any]) -> bool:
 
 
 class CriticalPath(NamedTuple):
-    """The most costly chain of calls that wait for one another: what no parallel device can shorten.
-
-    calls: by name, in order. cost, whole: of the chain and of the program, in FLOPs, bytes or seconds. branch: of the calls
-    beside the chain that depend on an input and hang together without it, the most costly ones.
-    unknown: calls in the program of unknown cost.
-    """
+    """The most costly chain of calls that wait for one another: what no parallel device can shorten."""
 
     by: Quantity
-    calls: tuple[str, ...]
-    cost: float
-    whole: float
+    calls: tuple[str, ...]  # by name, in order
+    cost: float  # in FLOPs, bytes or seconds
+    whole: float  # of the program
+    # Of the calls beside the chain that depend on an input and hang together without it, the most costly ones.
     branch: tuple[str, ...]
     branch_cost: float
-    unknown: int
+    unknown: int  # calls in the program of unknown cost
 
 
 def critical_path(graph: networkx.MultiDiGraph, by: Quantity = "flops") -> CriticalPath:
@@ -172,14 +168,11 @@ def critical_path(graph: networkx.MultiDiGraph, by: Quantity = "flops") -> Criti
 
 
 class Bottleneck(NamedTuple):
-    """A call whose result everything passes through on the way from an input to the result of the program.
-
-    bytes: of the values that others read of it; None where that is not known. flops: of it and of all calls it depends on.
-    """
+    """A call whose result everything passes through on the way from an input to the result of the program."""
 
     call: str
-    bytes: int | None
-    flops: int
+    bytes: int | None  # of the values that others read of it; None where that is not known
+    flops: int  # of it and of all calls it depends on
 
 
 class Bottlenecks(NamedTuple):

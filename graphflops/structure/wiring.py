@@ -34,14 +34,12 @@ class Call(NamedTuple):
 
 @dataclass(slots=True)
 class Wiring:
-    """Nodes and edges of a program.
+    """Nodes and edges of a program."""
 
-    calls: in an order in which values are made before they are read: a call that runs nested graphs comes after their calls.
-    inputs, outputs: of the program by name of the node; constants of nested graphs are inputs.
-    """
-
+    # In an order in which values are made before they are read: a call that runs nested graphs comes after their calls.
     calls: list[Call] = field(default_factory=list)
     uses: list[Use] = field(default_factory=list)
+    # By name of the node; constants of nested graphs are inputs
     inputs: dict[str, Input] = field(default_factory=dict)
     outputs: dict[str, Output] = field(default_factory=dict)
     types: dict[str, TensorType] = field(default_factory=dict)

@@ -112,15 +112,12 @@ _LINK, _SUBMODULE = "120000", "160000"
 
 @dataclass(frozen=True, slots=True)
 class ModelFile:
-    """A model's file: in the checkout, or at a git commit.
-
-    name: how the user calls the revision. from_top: the path counts from the top of the repository, as in REVISION:PATH.
-    """
+    """A model's file: in the checkout, or at a git commit."""
 
     path: str
     commit: str = ""
-    name: str = ""
-    from_top: bool = False
+    name: str = ""  # how the user calls the revision
+    from_top: bool = False  # the path counts from the top of the repository, as in REVISION:PATH
 
     @property
     def title(self) -> str:
@@ -258,17 +255,14 @@ def file_here(path: str) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """A file at a commit that changed it.
-
-    path: from the top of the repository. blob: its object, "" where it is gone. renamed_from: its path before the commit.
-    """
+    """A file at a commit that changed it."""
 
     commit: str
     date: str
     subject: str
-    path: str
-    blob: str
-    renamed_from: str = ""
+    path: str  # from the top of the repository
+    blob: str  # its object, "" where it is gone
+    renamed_from: str = ""  # its path before the commit
 
 
 def versions(path: str, span: RevisionRange | None, most: int) -> list[Version]:

@@ -40,22 +40,17 @@ _FITS = (
 
 @dataclass(frozen=True, slots=True)
 class PageSize:
-    """An input field of the page for a size.
+    """An input field of the page for a size."""
 
-    shown: the name that people read; scale: what they type is slope times the size and an offset. joint: the size in the
-    formulas of both programs. symbols: in each program those that follow from it, each with a slope and an offset of its
-    own; empty where a program has no such size. values: the initial ones. limits: of what is typed. places: the axes
-    beside the name.
-    """
-
-    shown: str
-    scale: tuple[int, int]
-    joint: str
+    shown: str  # the name that people read
+    scale: tuple[int, int]  # what they type is slope times the size and an offset
+    joint: str  # the size in the formulas of both programs
+    # In each program those that follow from it, each with a slope and an offset; empty where it has no such size.
     symbols: tuple[Mapping[str, tuple[int, int]], ...]
-    values: tuple[int | None, ...]
+    values: tuple[int | None, ...]  # the initial ones
     info: SymbolInfo
-    limits: tuple[int | None, int | None]
-    places: tuple[str, ...]
+    limits: tuple[int | None, int | None]  # of what is typed
+    places: tuple[str, ...]  # the axes beside the name
 
     def wire(self, open_: Collection[str]) -> dict[str, Any]:
         """As the page reads it. open_: symbols that occur in formulas; others were bound when the report was made."""
@@ -334,16 +329,13 @@ class _Calls:
 
 @dataclass(slots=True)
 class Place:
-    """One node: a module, several equal siblings together, or the rest of a long list (no path).
+    """One node: a module, several equal siblings together, or the rest of a long list (no path)."""
 
-    parent: number of the place around it, -1 for the program. times: the number of modules in one line.
-    """
-
-    parent: int
+    parent: int  # number of the place around it, -1 for the program
     label: str
     path: str
     type: str
-    times: int
+    times: int  # the number of modules in one line
 
 
 @dataclass(slots=True)

@@ -20,15 +20,12 @@ Pair = tuple[int, int]
 
 
 class Points(NamedTuple):
-    """Boxes and, past their number, the points at which long lines pass a layer.
-
-    above, below: the neighbours of each in the next layers. next: of a point on a long line, the next of that line.
-    """
+    """Boxes and, past their number, the points at which long lines pass a layer."""
 
     layer: list[int]
-    above: list[list[int]]
+    above: list[list[int]]  # the neighbours of each in the next layers, as `below`
     below: list[list[int]]
-    next: dict[int, int]
+    next: dict[int, int]  # of a point on a long line, the next of that line
     extent: list[tuple[float, float]]
 
 
@@ -145,13 +142,10 @@ class Box(NamedTuple):
 
 
 class Route(NamedTuple):
-    """A line: straight from its first point to the second, a curve to the third, straight to the fourth, and so on.
-
-    back: it ends above where it starts.
-    """
+    """A line: straight from its first point to the second, a curve to the third, straight to the fourth, and so on."""
 
     points: tuple[tuple[float, float], ...]
-    back: bool = False
+    back: bool = False  # it ends above where it starts
 
 
 class Layout(NamedTuple):

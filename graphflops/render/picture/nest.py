@@ -22,18 +22,14 @@ _WORST = ("unknown", "at least", "exact")
 
 @dataclass(slots=True)
 class Item:
-    """One box.
-
-    what: beside its label, the type of a module, or the module of a call. facts: the attributes of its node in the graph;
-    figures of all `count` equal parts together. times: how often what the box stands in is repeated. inside: what it holds
-    when it is opened.
-    """
+    """One box."""
 
     label: str
+    # The attributes of its node in the graph; figures of all `count` equal parts together.
     facts: Mapping[str, Any]
-    what: str = ""
-    times: int = 1
-    inside: Sheet | None = None
+    what: str = ""  # beside its label, the type of a module, or the module of a call
+    times: int = 1  # how often what the box stands in is repeated
+    inside: Sheet | None = None  # what it holds when it is opened
 
     @property
     def count(self) -> int:

@@ -25,20 +25,15 @@ _ALGORITHMS = {"winograd": "Winograd's algorithm", "fft2d": _FFT, "fft1d": _FFT}
 
 @dataclass(frozen=True)
 class Explanation:
-    """FLOPs of one call by the analysis and by the counters.
+    """FLOPs of one call by the analysis and by the counters."""
 
-    model_flops: matrix FLOPs of the analysis, None if unknown. counted_flops: of the matrix kernels.
-    padded_flops: FLOPs in whole tiles, without masked tiles; None if no tile sizes reproduce the count.
-    verdict: equal; padded: whole tiles; skipped: masked tiles or taps on padding were not computed; algorithm: another known
-    algorithm; different: unexplained; unknown: the analysis has no number.
-    reasons: in words; the first names the instructions if the tensor cores were not used.
-    """
-
-    model_flops: int | None
-    padded_flops: int | None
-    counted_flops: int
+    model_flops: int | None  # matrix FLOPs of the analysis, None if unknown
+    padded_flops: int | None  # in whole tiles, without masked ones; None if no tile sizes reproduce the count
+    counted_flops: int  # of the matrix kernels
+    # equal; padded: whole tiles; skipped: masked tiles or taps on padding were not computed; algorithm: another known
+    # algorithm; different: unexplained; unknown: the analysis has no number.
     verdict: Verdict
-    reasons: tuple[str, ...] = ()
+    reasons: tuple[str, ...] = ()  # in words; the first names the instructions if no tensor cores were used
 
     @property
     def reason(self) -> str:

@@ -201,21 +201,14 @@ _NOT_MATRIX = 64  # a kernel with less than 1/64 of the largest kernel's FLOPs i
 
 @dataclass(frozen=True)
 class KernelCount:
-    """Counts of one kernel launch.
+    """Counts of one kernel launch."""
 
-    name: demangled name of the kernel.
-    tensor_flops: FLOPs of the tensor cores by element type of the operands, in whole tiles.
-    instructions: other arithmetic instructions by name (ffma, fadd, ...), one for each thread that executed it.
-    grid: blocks launched along each axis.
-    dram_read, dram_written: bytes, with empty caches before the launch; data that remains in a cache is not written.
-    """
-
-    name: str
-    tensor_flops: Mapping[str, int]
-    instructions: Mapping[str, int]
-    grid: tuple[int, ...]
-    dram_read: int
-    dram_written: int
+    name: str  # demangled
+    tensor_flops: Mapping[str, int]  # of the tensor cores by element type of the operands, in whole tiles
+    instructions: Mapping[str, int]  # others by name (ffma, fadd, ...), one for each thread that executed it
+    grid: tuple[int, ...]  # blocks launched along each axis
+    dram_read: int  # bytes, with empty caches before the launch
+    dram_written: int  # bytes; data that remains in a cache is not written
 
     @property
     def fma_flops(self) -> dict[str, int]:

@@ -54,15 +54,11 @@ class KernelJob:
 
 @dataclass(frozen=True)
 class Products:
-    """The products of one call.
+    """The products of one call."""
 
-    flops: of one job, a multiply-add counted as two. jobs: each runs once.
-    inside: FLOPs of one job of a convolution without the taps that fall on padding.
-    """
-
-    flops: int
-    jobs: tuple[KernelJob, ...]
-    inside: int | None = None
+    flops: int  # of one job, a multiply-add counted as two
+    jobs: tuple[KernelJob, ...]  # each runs once
+    inside: int | None = None  # FLOPs of one job of a convolution without the taps that fall on padding
 
 
 @dataclass(frozen=True)

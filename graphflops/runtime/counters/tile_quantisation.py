@@ -25,16 +25,13 @@ from graphflops.runtime.counters.problems import (
 
 @dataclass(frozen=True)
 class Tile:
-    """The tile that one step of a kernel multiplies; in attention rows are queries and columns are keys.
-
-    depth: multiply-adds of each result in a step, None if the name does not state it; in attention the padded head width.
-    cluster: number of tiles launched together, along rows and columns.
-    """
+    """The tile that one step of a kernel multiplies; in attention rows are queries and columns are keys."""
 
     rows: int
     columns: int
+    # Multiply-adds of each result in a step, None if the name does not state it; in attention the padded head width.
     depth: int | None = None
-    cluster: tuple[int, int] = (1, 1)
+    cluster: tuple[int, int] = (1, 1)  # number of tiles launched together, along rows and columns
 
     def __str__(self) -> str:
         return "x".join(str(size) for size in (self.rows, self.columns, self.depth) if size is not None)

@@ -23,26 +23,19 @@ BLOCK = 128  # default rows and columns of a block
 
 @dataclass(frozen=True)
 class FlexCounts:
-    """Counts of a kernel during its run.
+    """Counts of a kernel during its run."""
 
-    full_tiles, partial_tiles: tiles it multiplied, of blocks that ask no mask and of those that do.
-    visible: scores that are not masked; None where only tiles were counted.
-    """
-
-    full_tiles: int
-    partial_tiles: int
-    visible: int | None
+    full_tiles: int  # multiplied, of blocks that ask no mask
+    partial_tiles: int  # multiplied, of blocks that do
+    visible: int | None  # scores that are not masked; None where only tiles were counted
 
 
 @dataclass(frozen=True)
 class PreparedAttention:
-    """One attention, ready to run on operands of the sizes of its blocks.
-
-    settings: what its kernels take besides operands, the scale and what to count.
-    """
+    """One attention, ready to run on operands of the sizes of its blocks."""
 
     blocks: MaskBlocks
-    settings: launch.LaunchSettings
+    settings: launch.LaunchSettings  # what its kernels take besides operands, the scale and what to count
 
     @property
     def source(self) -> str:

@@ -27,17 +27,13 @@ Kernel = Literal["forward", "query_gradient", "key_gradient"]
 
 @dataclass(frozen=True)
 class Tiles:
-    """Launch settings of a kernel.
+    """Launch settings of a kernel."""
 
-    rows, columns: queries and keys of a tile, powers of two. warps, stages: Triton's.
-    descriptors: tiles are brought by the tensor copy engine where strides allow.
-    """
-
-    rows: int
-    columns: int
-    warps: int = 4
+    rows: int  # queries of a tile, a power of two
+    columns: int  # keys of a tile, a power of two
+    warps: int = 4  # Triton's, as `stages`
     stages: int = 2
-    descriptors: bool = False
+    descriptors: bool = False  # tiles are brought by the tensor copy engine where strides allow
 
 
 _chosen: contextvars.ContextVar[Mapping[Kernel, Tiles]] = contextvars.ContextVar("chosen", default={})  # noqa: B039
@@ -100,28 +96,21 @@ def _data() -> dict[str, list[dict[str, Any]]]:
 
 @dataclass(frozen=True)
 class BlockLists:
-    """Number and indices of the listed blocks in each line (row or column) of blocks.
+    """Number and indices of the listed blocks in each line (row or column) of blocks."""
 
-    counts: int32 [batch, heads, lines]; places: int32 [batch, heads, lines, most], ascending up to the count.
-    contiguous: every line's places follow one another, so that the first tells all. empty: no line has any.
-    """
-
-    counts: Tensor
-    places: Tensor
-    contiguous: bool
-    empty: bool
+    counts: Tensor  # int32 [batch, heads, lines]
+    places: Tensor  # int32 [batch, heads, lines, most], ascending up to the count
+    contiguous: bool  # every line's places follow one another, so that the first tells all
+    empty: bool  # no line has any
 
 
 @dataclass(frozen=True)
 class MaskBlocks:
-    """The blocks of one mask.
+    """The blocks of one mask."""
 
-    rows, columns: sizes of a block in queries and keys. queries, keys: the lengths the mask was made for.
-    """
-
-    rows: int
-    columns: int
-    queries: int
+    rows: int  # size of a block in queries
+    columns: int  # size of a block in keys
+    queries: int  # length that the mask was made for, as `keys`
     keys: int
     partial: BlockLists
     full: BlockLists

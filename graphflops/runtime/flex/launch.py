@@ -23,20 +23,17 @@ _CACHE_BYTES = 24 << 20
 
 @dataclass(frozen=True)
 class LaunchSettings:
-    """The arguments that every launch of one attention shares.
+    """The arguments that every launch of one attention shares."""
 
-    lists: counts and indices of partial blocks, then of full blocks, by row; then the same four by column.
-    contiguous, present: one bit each for the partial and full lists by row, then by column, from the lowest.
-    """
-
+    # Counts and indices of partial, then of full blocks, by row; then the same four by column.
     lists: Sequence[Tensor]
     buffers: Sequence[Tensor]
     functions: str
     scale: float
     rows: int
     columns: int
-    contiguous: int
-    present: int
+    contiguous: int  # one bit each for the partial and full lists by row, then by column, from the lowest
+    present: int  # bits as of `contiguous`
     count: int
 
 

@@ -192,12 +192,9 @@ _HEAD = '"""Score and mask functions of one attention, generated from its graph.
 
 @dataclass(frozen=True)
 class KernelFunctions:
-    """The functions that a kernel calls for each tile of scores; None for an absent function.
+    """The functions that a kernel calls for each tile of scores; None for an absent function."""
 
-    source: the Python text that `--show-kernel` prints.
-    """
-
-    source: str
+    source: str  # the Python text that `--show-kernel` prints
     score: Any
     gradient: Any
     mask: Any

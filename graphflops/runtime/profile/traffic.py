@@ -24,27 +24,22 @@ _MOST_ELEMENTS = {"cuda": 2**28, "cpu": 2**23}
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One operator on a rows x columns tensor.
-
-    reads, writes: bytes per element of it, relative to its element type. work: arithmetic per element.
-    tensors: of one multi-tensor kernel, that the elements are spread over. is_inner: a row is contiguous.
-    make: prepares a call from the tensor. is_cold: operands are not in the cache. sizes: of the kernel, from rows, columns
-    and bytes per element; rows unless given.
-    """
+    """One operator on a rows x columns tensor."""
 
     family: Family
-    make: Make
-    reads: float = 1.0
+    make: Make  # prepares a call from the tensor
+    reads: float = 1.0  # bytes per element of it, relative to its element type, as `writes`
     writes: float = 1.0
-    work: int = 1
+    work: int = 1  # arithmetic per element
     count: int = 8
     columns: tuple[int, int] = (32, 16384)
-    is_inner: bool = True
+    is_inner: bool = True  # a row is contiguous
     variant: str = ""
-    is_cold: bool = False
+    is_cold: bool = False  # operands are not in the cache
     dtypes: tuple[str, ...] = ("bfloat16", "float32")
     most: int = 2**28
-    tensors: int = 0
+    tensors: int = 0  # of one multi-tensor kernel, that the elements are spread over
+    # Of the kernel, from rows, columns and bytes per element; rows unless given.
     sizes: Callable[[int, int, int], Sizes] | None = None
 
 
