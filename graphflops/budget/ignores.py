@@ -25,7 +25,8 @@ class Ignore(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def ignores(self, finding: Finding, file: str) -> bool:
         """True for a finding in the model at that path."""
-        codes, files, modules = map(_listed, (self.codes, self.files, self.modules))
+        given = (self.codes, self.files, self.modules)
+        codes, files, modules = ([names] if isinstance(names, str) else [*names] for names in given)
         return (
             (not codes or finding.code.startswith(tuple(codes)))
             and (not files or any(matches_file(pattern, file) for pattern in files))
@@ -59,7 +60,3 @@ def read_ignores(path: str | None) -> Callable[[Iterable[Finding], str], list[Fi
         return [one for one in findings if not any(entry.ignores(one, file) for entry in audit.ignore)]
 
     return kept
-
-
-def _listed(names: str | list[str]) -> list[str]:
-    return [names] if isinstance(names, str) else [*names]

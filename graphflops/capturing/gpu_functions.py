@@ -135,7 +135,6 @@ def _attention(
 
 
 def _operand(x: Any) -> Operand:
-    """A tensor as it lies in memory."""
     dtype = DTYPES[str(x.dtype).removeprefix("torch.")]
     return Operand(TensorType(tuple(map(int, x.shape)), dtype), tuple(map(int, x.stride())))
 

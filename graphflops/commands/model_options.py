@@ -108,7 +108,6 @@ def decoder(text: str) -> tuple[str | Graph, Graph | None]:
 
 
 def _graphs(name: Name, text: str, *, training: bool = False) -> dict[str, Graph]:
-    """The programs of a library's model, by phase."""
     from graphflops.capturing.run import captured
 
     programs = captured(name, training=training).items()

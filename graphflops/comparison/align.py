@@ -126,7 +126,6 @@ def _names(module: ComparedModule) -> set[str]:
 
 
 def _parts(ours: ComparedModule, theirs: ComparedModule) -> Iterator[ModulePair]:
-    """Pairs of the submodules of two paired modules."""
     mine, other = [*ours.children.values()], [*theirs.children.values()]
     if all(part.numbered for part in (*mine, *other)):
         yield from _aligned(*(sorted(side, key=lambda part: int(part.name)) for side in (mine, other)))

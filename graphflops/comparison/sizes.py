@@ -27,13 +27,10 @@ Axis = tuple[str, int]
 
 
 class Renamed:
-    """Substitutes joint sizes into the quantities of one program; each distinct quantity once.
-
-    called: what people read for the sizes of that program.
-    """
+    """Substitutes joint sizes into the quantities of one program; each distinct quantity once."""
 
     def __init__(self, names: Mapping[str, Dim], called: Mapping[str, str]) -> None:
-        self.called = called
+        self.called = called  # what people read for the sizes of that program
         self._names = {name: size for name, size in names.items() if size is not symbol(name)}
         self._known: dict[Dim, Dim] = {}
 

@@ -67,7 +67,6 @@ class Matcher:
         return self.found
 
     def _pair(self, fits: Callable[[ConstantUse, ConstantUse], bool]) -> None:
-        """Pair uses that fit."""
         rest = []
         for ours in self.left:
             theirs = next((one for one in self.free if fits(ours, one)), None)

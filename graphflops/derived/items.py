@@ -143,7 +143,6 @@ def _uses(report: Report, inputs: Mapping[str, Named]) -> Iterator[tuple[Use, st
 
 
 def _read(row: Row, kind: str, computed: set[str]) -> Iterator[tuple[Use, Named]]:
-    """How a call reads its operands."""
     if not row.inputs:
         return
     first, *others = row.inputs

@@ -43,17 +43,14 @@ def timeline(report: Report, micro_steps: int = 1) -> list[Span]:
 
 
 class _Timeline:
-    """Two streams. clock, sent: when the calls and the collectives so far have run.
-
-    awaited: by row, the collectives that its call waits for. due: those that the next call waits for.
-    """
+    """Two streams."""
 
     def __init__(self, report: Report) -> None:
         self.rows = report.rows
         self.spans: list[Span] = []
-        self.clock = self.sent = 0.0
-        self.awaited: dict[int, list[int]] = {}
-        self.due: list[int] = []
+        self.clock = self.sent = 0.0  # when the calls and the collectives so far have run
+        self.awaited: dict[int, list[int]] = {}  # by row, the collectives that its call waits for
+        self.due: list[int] = []  # those that the next call waits for
 
     def phase(self, phase: str, rows: Sequence[int], outside: float) -> None:
         """The calls of a phase in their order. outside: seconds that belong to none, before them."""

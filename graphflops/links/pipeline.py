@@ -143,7 +143,6 @@ def _under_way(
 
 @lru_cache(maxsize=256)
 def _order(schedule: Schedule, device: int, devices: int, chunks: int, microbatches: int) -> tuple[Step, ...]:
-    """The steps of one device in their order."""
     count = chunks * microbatches
     forward = [_step("F", place, device, devices, chunks) for place in range(count)]
     backward = [_step("B", place, device, devices, chunks) for place in range(count)]

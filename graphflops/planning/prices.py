@@ -297,7 +297,6 @@ class Reading:
         return tuple([self._size(name) for name in names])
 
     def _calls(self) -> list[Call]:
-        """The calls of one layer."""
         rows: dict[str, Row] = {row.node: row for row in self.report.rows}
         timeline = self.report.memory_use[-1].timeline
         begin = timeline.gradients_from or 0

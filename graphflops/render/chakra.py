@@ -122,10 +122,7 @@ def chakra(report: Report) -> bytes:
 
 
 class _Trace:
-    """The nodes of a report.
-
-    away: values in the host's memory. ids: nodes of each span. last: those of the last span of calls, and of collectives.
-    """
+    """The nodes of a report."""
 
     def __init__(self, report: Report) -> None:
         self.report, self.mesh = report, report.mesh
@@ -133,9 +130,9 @@ class _Trace:
         self.arguments = {one.name: one.node.arguments() for one in calls if one.operator.is_exchange}
         self.memory = Memory(report)
         step = None if report.program is None else report.program.step
-        self.away = {} if step is None else hosted(step)
-        self.ids: list[range] = []
-        self.last: dict[bool, range] = {False: range(0), True: range(0)}
+        self.away = {} if step is None else hosted(step)  # values in the host's memory
+        self.ids: list[range] = []  # nodes of each span
+        self.last: dict[bool, range] = {False: range(0), True: range(0)}  # of calls, and of collectives
         self.count = 0
 
     def messages(self, spans: Iterable[Span]) -> Iterator[bytes]:

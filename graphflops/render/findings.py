@@ -217,7 +217,8 @@ def markdown(found: Findings, *, top: int | None = None, limit: int | None = Non
     heads = f"**{conclusion(found.models)}**\n"
     sections = (_Section(model, found, top) for model in found.models)
     lines = [line for section in sections for line in _in_markdown(section)]
-    return heads + fitted(lines, None if limit is None else limit - len(heads), _rest)
+    room = None if limit is None else limit - len(heads)
+    return heads + fitted(lines, room, lambda rest: f"\n… and {count_of(rest, 'more finding')}.\n")
 
 
 def _in_markdown(section: _Section) -> Iterator[tuple[str, int]]:
@@ -235,10 +236,6 @@ def _in_markdown(section: _Section) -> Iterator[tuple[str, int]]:
         for line, count in code.lines:
             yield f"{heads}- {escaped(line)}\n", count
             heads = ""
-
-
-def _rest(findings: int) -> str:
-    return f"\n… and {count_of(findings, 'more finding')}.\n"
 
 
 def fragment(found: Findings) -> str:

@@ -51,10 +51,7 @@ class Group(Record, frozen=True):
 
 
 class Ledger:
-    """The rows of one report, ready to be summed.
-
-    phases: whether there is backward work, in a training analysis or in a joint graph.
-    """
+    """The rows of one report, ready to be summed."""
 
     def __init__(self, report: Report, formula_width: int = 40) -> None:
         self.report = report
@@ -73,6 +70,7 @@ class Ledger:
                 if kind == len(self.kinds):
                     self.kinds.append(made)
             self.of.append(kind)
+        # Whether there is backward work, in a training analysis or in a joint graph.
         self.phases = report.backward is not None or any(row.phase == "backward" for row in report.rows)
         self._values = [(self._value(kind.forward), self._value(kind.backward)) for kind in self.kinds]
 

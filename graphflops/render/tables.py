@@ -323,7 +323,8 @@ def layer_shapes(report: Report) -> dict[str, LayerShapes]:
             result = row.outputs[0].type if row.outputs else shapes.result
             found[path] = LayerShapes(operand, result, shapes.weight)
         shapes = found[row.module]
-        heaviest = max([*filter(None, [shapes.weight]), *stored], key=_size, default=None)
+        weights = [*filter(None, [shapes.weight]), *stored]
+        heaviest = max(weights, key=lambda one: one.numel if isinstance(one.numel, int) else 0, default=None)
         found[row.module] = shapes._replace(weight=heaviest)
         made.update((entry.name, row.module) for entry in row.outputs)
     return found
@@ -336,7 +337,3 @@ def _text(report: Report, tensor: TensorType | None) -> str:
     known = zip(values, tensor.shape, strict=True)
     sizes = (named(str(size), report.names) if value is None else str(value) for value, size in known)
     return f"[{', '.join(sizes)}]"
-
-
-def _size(tensor: TensorType) -> int:
-    return tensor.numel if isinstance(tensor.numel, int) else 0

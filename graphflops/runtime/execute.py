@@ -43,7 +43,6 @@ class Step:
     kwargs: Mapping[str, Any]
 
     def __call__(self) -> Any:
-        """What the operator returns."""
         return self.function(*self.args, **self.kwargs)
 
     @property

@@ -214,19 +214,17 @@ _LONGEST_LEAD = 1.0  # seconds
 
 
 class Clock:
-    """Times steps: pass `around` to an execution, begin each run with `start`, end it with `stop`.
-
-    lead: seconds for which the GPU is kept busy before a run, so that it never waits for launches and the times are those of
-    the device alone. The time that a run takes to launch is enough. overhead: seconds that two marks add to what is between.
-    """
+    """Times steps: pass `around` to an execution, begin each run with `start`, end it with `stop`."""
 
     def __init__(self, device: torch.device, place: Callable[[Step], int]) -> None:
         self.device = device
         self.place = place
         self.runs: list[dict[int, float]] = []
         self.wholes: list[float] = []
+        # Seconds for which the GPU is kept busy before a run, so that it never waits for launches and the times are those of
+        # the device alone. The time that a run takes to launch is enough.
         self.lead = 0.0
-        self.overhead = 0.0
+        self.overhead = 0.0  # seconds that two marks add to what is between
         self._marks: list[tuple[int, Any, Any]] = []
         self._whole: Any = None
 

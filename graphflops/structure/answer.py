@@ -118,7 +118,6 @@ def cuts(
 def _stage(
     graph: networkx.MultiDiGraph, of_call: Mapping[str, int], spans: Sequence[_Span], part: int, by: Quantity
 ) -> Stage:
-    """One stage of those that calls are in."""
     nodes = graph.nodes(data="kind")
     calls = [name for name, kind in nodes if kind == "call" and of_call[name] == part]
     read = {maker for name in calls for maker in graph.pred[name] if graph.nodes[maker]["kind"] == "weight"}

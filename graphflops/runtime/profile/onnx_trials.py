@@ -36,7 +36,6 @@ class Session:
     turns: int
 
     def __call__(self) -> object:
-        """Run the session."""
         return self.run()
 
 
