@@ -21,12 +21,27 @@ from graphflops.cost import Value
 from graphflops.dims import Dim, ceil_div, dim_max, total
 from graphflops.kernels.call import ConcreteCall, Tensor, Work
 from graphflops.kernels.choices import limits
-from graphflops.kernels.kernel import GROUPED, HALF, SEQUENCE_RANK, Kernel, Layout, Pass, Product, Recurrence
+from graphflops.kernels.kernel import (
+    GROUPED,
+    HALF,
+    LONG,
+    PARTS,
+    SEQUENCE_RANK,
+    WHOLE,
+    Kernel,
+    Layout,
+    Pass,
+    Product,
+    Recurrence,
+)
 from graphflops.kernels.moved import copied, copy, elementwise, pointwise, reduction
 from graphflops.passes.program import PricedCall
 from graphflops.tensor import TensorType
 
 _MATRIX_RANK = 2
+_FEW_ROWS, _TILE, _FEW_TILES, _DEEP, _RESULTS = limits(
+    *("aten_2", "biased", "few_rows", "tile", "few_tiles", "deep", "results")
+)
 
 
 class Problem(NamedTuple):
@@ -47,6 +62,7 @@ class Problem(NamedTuple):
             read_bytes=((m * k + k * n) * batch + with_bias * n) * self.bits // 8,
             written_bytes=batch * m * n * self.bits // 8,
             sizes=self.sizes,
+            variant=_way(self.sizes) if with_bias and self.dtype == "float32" else "",
         )
 
     @property
@@ -61,6 +77,15 @@ class Problem(NamedTuple):
         """The product whose result is the gradient of the second operand: a^T x grad."""
         was = self.sizes
         return self._replace(sizes=replace(was, m=was.n, n=was.k, k=was.m, layout="nt"))
+
+
+def _way(sizes: Product) -> str:
+    """How cuBLASLt computes a product with a bias in float32, by its tiles and the length of its sums."""
+    if sizes.layout != "tn" or sizes.batch > 1 or sizes.m <= _FEW_ROWS or sizes.n == 1:
+        return ""
+    if -(-sizes.m // _TILE) * -(-sizes.n // _TILE) <= _FEW_TILES:
+        return PARTS if sizes.k >= _DEEP else LONG
+    return LONG if sizes.m * sizes.n < _RESULTS * sizes.k else WHOLE
 
 
 def product(call: ConcreteCall) -> list[Kernel]:

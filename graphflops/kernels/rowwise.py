@@ -76,7 +76,8 @@ def norm_backward(call: ConcreteCall) -> list[Kernel]:
         sums = replace(_kernel(call, x, 2 * x.full_bytes, 0), sizes=rows, variant="channel_sums")
         applied = _with_factors(x, 2 * x.full_bytes, 4, 3)
         return [sums, *[small, applied] * x.requires_grad, *[small] * call.wants("weight", "bias")]
-    of_x = replace(_kernel(call, x, 2 * x.full_bytes, x.full_bytes), variant=f"{name}_backward")
+    # A root-mean-square norm has the kernel of a layer norm.
+    of_x = replace(_kernel(call, x, 2 * x.full_bytes, x.full_bytes), variant="layer_norm_backward")
     of_weight = _weight_gradient(call, x, name) if call.wants("weight", "bias") else []
     return [*copied(call, again=True), *[of_x] * x.requires_grad, *of_weight]
 

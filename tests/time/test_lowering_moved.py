@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
+from graphflops import devices
 from graphflops.kernels.kernel import Rows, Strided
+from graphflops.time.predict import predict
 from tests.one_call import g
 from tests.support import t
 from tests.time.one_call import Made, backward, copied, forward, made, pointwise
@@ -213,8 +215,29 @@ def test_lookups_and_their_gradients() -> None:
     assert made(backward("aten.embedding.default", table, t(rows, dtype="int64"))) == [
         zeros,
         ("sort", "embedding_indices", 0, 8 * rows, 8 * rows, Rows(1, rows)),
-        ("scatter", "sorted", 0, moved, moved, None),
+        ("scatter", "at_once", 0, moved, 0, Rows(rows, 30)),  # to each of 100 rows
     ]
+
+
+@pytest.mark.parametrize(
+    ("op", "rows", "columns", "count", "microseconds"),
+    [
+        ("embedding", 181, 128, 338_967, 193.9),
+        ("embedding", 2_146, 128, 1_171_875, 437.9),
+        ("embedding", 44_562, 128, 160_197, 204.7),
+        ("index", 3_145, 768, 733, 16.8),
+        ("index", 121, 256, 31_012, 217.2),
+        ("index", 1_081, 256, 53_291, 105.4),
+    ],
+)
+def test_gradients_of_looked_up_rows_take_as_long_as_on_an_h100(
+    op: str, rows: int, columns: int, count: int, microseconds: float
+) -> None:
+    table, index = g(rows, columns, dtype="bfloat16"), t(count, dtype="int64")
+    operator, given = {"embedding": ("embedding.default", index), "index": ("index.Tensor", (index,))}[op]
+    kernels = backward(f"aten.{operator}", table, given)
+    found = sum(predict(kernel, devices.device("h100")).seconds for kernel in kernels)
+    assert found == pytest.approx(microseconds * 1e-6, rel=0.3)
 
 
 def test_gathers_are_scattered_back() -> None:

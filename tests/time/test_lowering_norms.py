@@ -32,7 +32,7 @@ def test_norms_of_rows(name: str) -> None:
         norm(read, size + 4 * 0, Rows(rows, columns), variant)
     ]
     assert moved(backward(f"aten.{name}.default", *given)) == [
-        norm(2 * size, size, Rows(rows, columns), f"{name}_backward"),
+        norm(2 * size, size, Rows(rows, columns), "layer_norm_backward"),
         ("reduction", f"{name}_weight", 2 * size, 0, Rows(columns, rows, False)),
     ]
     _, of_weight = backward(f"aten.{name}.default", *given)
