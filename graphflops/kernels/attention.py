@@ -11,7 +11,7 @@ from graphflops.execution.strides import row_major
 from graphflops.kernels.attention_memory import FLASH_ALIGNMENT, MASK_ALIGNMENT, rounded
 from graphflops.kernels.call import ConcreteCall, Tensor
 from graphflops.kernels.kernel import Attention, AttentionKernel, Kernel, Pass, Product, Rows, Strided
-from graphflops.kernels.moved import copy, copy_to, elementwise, fill
+from graphflops.kernels.moved import copy, copy_to, elementwise, fill, sum_to
 from graphflops.kernels.products import Problem as Factors
 
 _LEAST_RANK = 2
@@ -32,9 +32,13 @@ def attention(call: ConcreteCall) -> list[Kernel]:
             filled += [fill(replace(x, shape=(*x.shape[:-1], width))), copy(x)]
     mask = call.operand("mask")
     numbers = mask_numbers(mask, operands[0])
-    if kernel == "efficient" and mask is not None and mask.rank and mask.shape[-1] % MASK_ALIGNMENT:
+    if kernel == "efficient" and mask is not None and _is_uneven(mask):
         filled += _padded(mask, operands[0])
     return [*numbers, *filled, _fused(call, operands, kernel, "forward")]
+
+
+def _is_uneven(mask: Tensor) -> bool:
+    return bool(mask.rank) and mask.shape[-1] % MASK_ALIGNMENT != 0
 
 
 def _padded(mask: Tensor, query: Tensor) -> list[Kernel]:
@@ -42,6 +46,19 @@ def _padded(mask: Tensor, query: Tensor) -> list[Kernel]:
     rows = (*mask.shape[:-1], rounded(mask.shape[-1], MASK_ALIGNMENT))
     numbers = replace(mask, dtype=query.dtype, bits=query.bits, nbytes=mask.numel * query.bits // 8)
     return [fill(replace(numbers, shape=rows)), copy_to(replace(numbers, strides=row_major(rows)), numbers)]
+
+
+def _of_mask(mask: Tensor, query: Tensor) -> list[Kernel]:
+    """The gradient of a mask: that of all scores added up where they share it, and once more in rows that were filled up."""
+    shape = (*query.shape[:-1], mask.shape[-1])
+    scores = replace(mask, shape=shape, strides=row_major(shape), nbytes=math.prod(shape) * mask.bits // 8)
+    places = range(1, mask.rank + 1)
+    kept = [len(shape) - place for place in places if mask.shape[-place] == shape[-place]]
+    summed = [sum_to(scores, kept, mask.bits)] if scores.numel > mask.numel else []
+    if not _is_uneven(mask):
+        return summed
+    before, into = _padded(mask, query)
+    return [*summed, before, into, into]
 
 
 def attention_backward(call: ConcreteCall) -> list[Kernel]:
@@ -53,13 +70,16 @@ def attention_backward(call: ConcreteCall) -> list[Kernel]:
     if kernel == "math":
         return unfused_backward(call, *operands)
     fused, (query, key, value) = _fused(call, operands, kernel, "backward"), operands
+    mask, kernels = call.operand("mask"), [fused]
+    if mask is not None and mask.requires_grad and mask.rank:
+        kernels += _of_mask(mask, query)
     shared, heads = key.shape[-3:-2], query.shape[-3:-2]
     if shared == heads or not shared or not heads:
-        return [fused]
+        return kernels
     # What each query head gives to keys and values that heads share is added up.
     written = key.full_bytes + value.full_bytes
     read, work = (each * heads[0] // max(shared[0], 1) for each in (written, key.numel + value.numel))
-    return [fused, Kernel("reduction", query.dtype, 0, work, read, written, variant="heads")]
+    return [*kernels, Kernel("reduction", query.dtype, 0, work, read, written, variant="heads")]
 
 
 def _operands(call: ConcreteCall) -> tuple[Tensor, Tensor, Tensor] | None:
