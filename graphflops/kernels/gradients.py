@@ -353,7 +353,7 @@ def _other_backward(call: ConcreteCall) -> list[Kernel]:
 
 
 _BYTE = 8  # bits
-_FEW_REPEATS = 32
+_FEW_REPEATS = 8
 (_UNSORTED,) = limits("aten_2", "embedding", "unsorted")
 _JOINING = frozenset(
     {"cat", "concat", "concatenate", "stack", "hstack", "vstack", "row_stack", "dstack", "column_stack"}
