@@ -232,7 +232,7 @@ def _summed(call: ConcreteCall, out: Tensor, operand: Tensor) -> Kernel:
         return elementwise(out, out.full_bytes, operand.full_bytes, out.numel)
     axes = zip(axes_of(call.operator, operand.shape, out.rank), operand.shape, strict=True)
     kept = [axis for axis, size in axes if size == out.shape[axis]]
-    return replace(sum_to(out, kept), written_bytes=operand.full_bytes)
+    return replace(sum_to(out, kept), read_bytes=out.full_bytes, written_bytes=operand.full_bytes)
 
 
 @on_operand
