@@ -1,7 +1,8 @@
 """Sharded steps on two GPUs against the prediction: requested peak, step time and exposed communication of each rank.
 
     python -m benchmarks.two_gpus --measure benchmarks/measured/h100_two_gpus.json    (on two GPUs; NCCL_NVLS_ENABLE=0)
-    python -m benchmarks.two_gpus --measured benchmarks/measured/*_two_gpus*.json     (anywhere)
+    python -m benchmarks.two_gpus --record FOLDER     (anywhere, with the PyTorch that was measured)
+    python -m benchmarks.two_gpus --measured benchmarks/measured/*_two_gpus*.json --recorded FOLDER     (anywhere)
 
 Each rank runs the stock eager step of `two_gpu_models.py` over NCCL. Peaks are of requested bytes, in one step after the
 first three. Step times are medians of rounds of several steps, each from a barrier on. In rounds of their own the profiler
@@ -10,6 +11,7 @@ has all kernels: communication is the time in which kernels of NCCL run, exposed
 The two processes run one program after the other. One that fails, or takes longer than `--each`, costs two new processes;
 results are written as they come, and none begins after `--limit` seconds. `--device cpu --tiny` is a trial without a GPU.
 `--validate ddp_brief,fsdp_brief` also runs recordings of these, by `graphflops validate --nproc 2`.
+Without `--recorded` a program is recorded when it is judged, by the PyTorch that is here, which may shard it otherwise.
 """
 
 from __future__ import annotations
@@ -382,11 +384,12 @@ def recorded(name: str) -> Any:
 
 
 @cache
-def predicted(name: str, device: str) -> dict[str, float]:
-    """The same of the recorded step."""
+def predicted(name: str, device: str, folder: Path | None = None) -> dict[str, float]:
+    """The same of the recorded step. folder: of recordings that were made before."""
     import graphflops
 
-    report = graphflops.analyze(recorded(name), device=device)
+    given = recorded(name) if folder is None else folder / f"{name}.recorded"
+    report = graphflops.analyze(given, device=device)
     (use,) = report.memory_use
     step = report.totals.time
     assert step is not None
@@ -399,7 +402,7 @@ def predicted(name: str, device: str) -> dict[str, float]:
     }
 
 
-def judge(measured: Path, only: str) -> None:
+def judge(measured: Path, only: str, folder: Path | None) -> None:
     """Prints measured and predicted figures, and the errors of all."""
     rows = json.loads(measured.read_text())
     device = next((one for one in ("h200", "h100") if one in rows["device"].lower()), "h200")
@@ -411,7 +414,7 @@ def judge(measured: Path, only: str) -> None:
         if only not in name or name not in PROGRAMS:
             continue
         try:
-            found = predicted(name, device)
+            found = predicted(name, device, folder)
         except Exception as error:  # noqa: BLE001 # the others are judged all the same
             print(f"{name:20} {type(error).__name__}: {error}")
             continue
@@ -456,6 +459,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--measure", type=Path)
     parser.add_argument("--measured", type=Path, nargs="+", default=[MEASURED / "h100_two_gpus.json"])
+    parser.add_argument("--record", type=Path)
+    parser.add_argument("--recorded", type=Path)
     parser.add_argument("--only", default="")
     parser.add_argument("--limit", type=float, default=150.0)
     parser.add_argument("--each", type=float, default=40.0)
@@ -471,10 +476,14 @@ def main() -> None:
         work(options)
     elif options.measure:
         measure(options)
+    elif options.record:
+        options.record.mkdir(parents=True, exist_ok=True)
+        for name in PROGRAMS:
+            save(name, str(options.record / f"{name}.recorded"), is_tiny=options.tiny)
     else:
         choose("cuda", is_tiny=options.tiny)
         for measured in options.measured:
-            judge(measured, options.only)
+            judge(measured, options.only, options.recorded)
 
 
 if __name__ == "__main__":

@@ -83,7 +83,7 @@ class _Timeline:
         if own > _NOTHING or (cost and not time.collective):
             self.add(phase, at, time, max(own, 0.0), is_gradient)
         if time.collective:
-            start = max(self.sent, self.ready())
+            start = max(self.sent, self.ready() - time.ahead)
             self.sent = start + time.elapsed
             place, waits = len(self.spans), tuple(self.due)
             self.spans.append(Span(phase, at, time, start, self.sent, is_gradient, True, waits))

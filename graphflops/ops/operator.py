@@ -21,6 +21,11 @@ _BROADCASTING = frozenset({"elementwise", "comparison", "logic"})
 _POINTWISE = _BROADCASTING | {"cast", "identity", "dropout", "quantisation"}
 _MOVING = frozenset({"view", "identity", "cast", "movement"})
 _SEVERAL = frozenset({"b", "weight", "mask", "*xs"})  # parameters of operators that take several tensors
+_COPIED_FOR = {
+    "fsdp.all_gather_copy_in": "all_gather",
+    "fsdp.chunk_cat": "reduce_scatter",
+    "fsdp.chunk_cat_mixed_dtype": "reduce_scatter",
+}
 _KEYWORD_ONLY = frozenset({"dtype", "layout", "device", "pin_memory", "memory_format", "generator", "out"})
 Entry = TypeVar("Entry")
 _MEMOISED = 2**14  # distinct spellings; a file may make up any number of them
@@ -153,6 +158,11 @@ class Op(Record, frozen=True, eq=False):
     def is_exchange(self) -> bool:
         """True if the devices of a group exchange data; a wait does not."""
         return "group_name" in self.parameters
+
+    @property
+    def copies_for(self) -> str:
+        """The collective whose operand it copies for PyTorch's `fully_shard`, "" where it is for none."""
+        return _COPIED_FOR.get(self.name, "")
 
     @property
     def is_backward(self) -> bool:

@@ -21,6 +21,7 @@ class CallTime(NamedTuple):
     behind other kernels or not; exposed: those in which no other kernel runs; waited: the part of `seconds` in which the
     program waits for it; elapsed: seconds from when it could run to its end, beside other kernels. awaited_at: the row of
     the call that waits for it, its own where what follows does, -1 where the end of the phase does, None where nothing does.
+    ahead: seconds by which it could run before the kernels that were launched before it had.
     """
 
     seconds: float
@@ -33,6 +34,7 @@ class CallTime(NamedTuple):
     waited: float = 0.0
     elapsed: float = 0.0
     awaited_at: int | None = None
+    ahead: float = 0.0
 
 
 class PhaseTime(Record, frozen=True):

@@ -20,8 +20,9 @@ from graphflops.kernels.kernel import SINGLE, Convolution, Kernel, Product
 from graphflops.kernels.lower import inside_operator
 from graphflops.kernels.rowwise import loss_kernels
 from graphflops.passes.program import PricedCall, PricedGraph, PricedProgram
+from graphflops.time.exchanges import Exchanges, Launches, awaited_later
 from graphflops.time.launches import Launcher
-from graphflops.time.schedule import Costs, Exchanges, Launches, awaited_later, recurrent_seconds
+from graphflops.time.schedule import Costs, recurrent_seconds
 
 # Families that inductor writes of the kernels of a convolution or attention: what adds a bias, a softmax.
 _WRITTEN = ("elementwise", "reduction", "softmax")

@@ -24,11 +24,9 @@ from graphflops.kernels.rowwise import loss_kernels
 from graphflops.passes.checkpoints import gradient_checkpoints
 from graphflops.passes.program import PricedCall, PricedGraph, PricedProgram
 from graphflops.tensor import TensorType
+from graphflops.time.exchanges import Exchanges, Launches, awaited_later
 from graphflops.time.schedule import (
     Costs,
-    Exchanges,
-    Launches,
-    awaited_later,
     backward_seconds,
     entering_seconds,
     forward_seconds,
@@ -148,6 +146,7 @@ class Launcher:
         self, graph: PricedGraph, sites: Sequence[_Site], first: int, times: int, records: bool
     ) -> Iterator[Launches]:
         exchanges, step = Exchanges(), graph.graph.step
+        is_followed = graph.graph.has_exchanges
         for site in sites:
             call, row = site.call, first + site.call.row
             if call.estimate.unknown:
@@ -157,8 +156,10 @@ class Launcher:
             if called is None:
                 called = self.called[site.kind] = self._called(site, records)
             kernels, host = called.kernels, called.host_seconds
-            if exchanges.pending:
-                yield from exchanges.waited(call, is_view=not kernels and call.estimate.alias)
+            if is_followed or exchanges.pending:
+                is_gradient = step is not None and step.phases[call.row] == "backward"
+                is_view = not kernels and call.estimate.alias
+                yield from exchanges.waited(call, is_view=is_view, is_gradient=is_gradient)
             if step is not None:
                 host += self._dispatched(graph, call)
             launch = Launches(row, kernels, host, times, called.waits)

@@ -10,7 +10,8 @@ from graphflops.kernels.kernel import Kernel
 from graphflops.passes.optimizer import trained
 from graphflops.passes.program import PricedProgram
 from graphflops.tensor import FLOAT32, DType
-from graphflops.time.schedule import Costs, Launches
+from graphflops.time.exchanges import Launches
+from graphflops.time.schedule import Costs
 
 # Passes over tensors of the parameters' sizes; bytes are in elements, until their type is known.
 _SCALE = Pass(1, 1, 1)  # by one number

@@ -16,10 +16,11 @@ from graphflops.links.cost import described, network_of
 from graphflops.passes.program import PricedProgram, ProgramTime
 from graphflops.report import Execution
 from graphflops.report.call_time import CallTime, PhaseTime
+from graphflops.time.exchanges import Launches
 from graphflops.time.launches import Launcher
 from graphflops.time.optimizer import optimizer_launches
 from graphflops.time.predict import Batch, Time, matrix_peak, predict, slowdowns
-from graphflops.time.schedule import Clock, Costs, Launches, Running
+from graphflops.time.schedule import Clock, Costs, Running
 
 _NOTHING = CallTime(0.0, 0.0, 0.0, "launch")  # of a call that runs no kernel, in a graph
 _GRAPH_GAP = 0.9e-6  # seconds between two kernels of a CUDA graph where the device's profile has none
@@ -123,7 +124,7 @@ class _Timer:
         launched = [(launch, self._batch(launch.kernels or ())) for launch in launches]
         apart = iter(() if has_exchanges else self._apart(launched))
         for launch, batch in launched:
-            row, kernels, _, times, _, part, _ = launch
+            row, kernels, _, times, _, part, *_ = launch
             own = next(apart, ())
             if part != "all" or exchanges.due:
                 exchanges.launched(launch)
@@ -189,7 +190,7 @@ def _run(launch: Launches, batch: Batch, clock: Clock) -> float:
         (kernel,) = batch.kernels
         if kernel.family == "transfer":
             return clock.copy(launch.ticket, batch.seconds, kernel.variant)
-        return clock.start(launch.ticket, batch.seconds)
+        return clock.start(launch.ticket, batch.seconds, is_ahead=launch.is_ahead)
     if part == "wait":
         return clock.wait(launch.ticket)
     if clock.link.queue:
@@ -242,6 +243,7 @@ def _sum(one: CallTime, other: CallTime) -> CallTime:
         *(one.collective + other.collective, one.exposed + other.exposed),
         *(one.waited + other.waited, one.elapsed + other.elapsed),
         one.awaited_at if other.awaited_at is None else other.awaited_at,
+        one.ahead + other.ahead,
     )
 
 
@@ -281,7 +283,8 @@ class _Tally(Struct):
         """Count a collective where it starts. finished: those that have ended, by ticket."""
         if launch.part == "wait":
             done, times = finished.pop(launch.ticket), launch.times
-            return time._replace(exposed=done.alone * times, waited=time.seconds, elapsed=done.lasted * times)
+            lasted, ahead = done.lasted * times, done.ahead * times
+            return time._replace(exposed=done.alone * times, waited=time.seconds, elapsed=lasted, ahead=ahead)
         self.communication += seconds
         time = time._replace(collective=seconds)
         if launch.part == "start":

@@ -10,14 +10,12 @@ after the call; one that stands further down was written by the user, and waits 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Literal, NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import Struct, field
 
 from graphflops.kernels.kernel import Kernel, Recurrence
 from graphflops.ops import Op
-from graphflops.passes.program import PricedCall
 from graphflops.tensor import TensorType
 from graphflops.time.predict_recurrences import is_resident
 
@@ -118,7 +116,8 @@ def beside(kernels: float, exchange: float) -> float:
 class Running(Struct):
     """A collective: from when it may run, and seconds of it that are left.
 
-    alone: seconds in which no other kernel ran. lasted: of one that has ended, seconds since it could run.
+    alone: seconds in which no other kernel ran. lasted: of one that has ended, seconds since it could run. ahead: seconds
+    before the kernels launched so far have run at which it could.
     """
 
     ticket: int
@@ -126,13 +125,14 @@ class Running(Struct):
     left: float
     alone: float = 0.0
     lasted: float = 0.0
+    ahead: float = 0.0
 
 
 class Link(Struct):
     """The stream of collectives: one runs after the other.
 
     now: until when it is known what ran. has_begun: whether the first of the queue runs. ends, finished: by ticket, of what
-    is done. alone: seconds in which a collective ran and no other kernel did.
+    is done. idle: when the last one ended. alone: seconds in which a collective ran and no other kernel did.
     """
 
     queue: list[Running] = field(default_factory=list)
@@ -140,11 +140,23 @@ class Link(Struct):
     has_begun: bool = False
     ends: dict[int, float] = field(default_factory=dict)
     finished: dict[int, Running] = field(default_factory=dict)
+    idle: float = 0.0
     alone: float = 0.0
 
     def start(self, ticket: int, at: float, seconds: float) -> None:
         """Queue a collective that may run once the kernels before it have."""
         self.queue.append(Running(ticket, at, seconds))
+
+    def start_ahead(self, ticket: int, at: float, now: float, seconds: float) -> float:
+        """Queue one that may run from a moment on. Return how much longer kernels take that end by now, beside it."""
+        begin, is_first = max(at, self.idle), not self.queue
+        lasts = min(max(now - begin, 0.0), seconds / _EXCHANGE_SPEED) if is_first else 0.0
+        delay = lasts * (1 - _KERNEL_SPEED)
+        self.queue.append(Running(ticket, begin, seconds, ahead=now + delay - begin))
+        if lasts > 0:
+            self.has_begun, self.now = True, now + delay
+            self._advance(lasts * _EXCHANGE_SPEED, begin + lasts)
+        return delay
 
     def beside(self, at: float, seconds: float, *, fills: bool) -> float:
         """When another kernel ends that starts at a moment. fills: whether it holds all multiprocessors, as products do."""
@@ -215,7 +227,7 @@ class Link(Struct):
         if first.left >= _NOTHING:
             return False
         first.lasted = at - first.ready
-        self.ends[first.ticket], self.finished[first.ticket] = at, first
+        self.ends[first.ticket], self.finished[first.ticket], self.idle = at, first, at
         self.queue.pop(0)
         self.has_begun = False
         if self.queue:
@@ -228,6 +240,7 @@ class Clock(Struct):
 
     gap: seconds between two kernels of a graph. is_eager: whether kernels wait for the CPU to launch them.
     slowness: of the CPU, by the one that the costs of calls are of. is_cpu: whether the CPU runs the kernels itself.
+    released: when a collective was last awaited, until when one that runs ahead does not begin.
     link: the collectives that are not awaited yet. copies: by ticket, when copies over the bus beside kernels end; bus: by
     direction, when it is free.
     """
@@ -238,6 +251,7 @@ class Clock(Struct):
     is_cpu: bool = False
     host: float = 0.0
     gpu: float = 0.0
+    released: float = 0.0
     link: Link = field(default_factory=Link)
     copies: dict[int, float] = field(default_factory=dict)
     bus: dict[str, float] = field(default_factory=dict)
@@ -297,10 +311,19 @@ class Clock(Struct):
             self.host = max(self.host, self.gpu)
         return self.now - before
 
-    def start(self, ticket: int, seconds: float) -> float:
-        """Start a collective once all kernels before have run, and return 0: it runs beside what follows."""
-        self.link.start(ticket, self.now, seconds)
-        return 0.0
+    def start(self, ticket: int, seconds: float, *, is_ahead: bool = False) -> float:
+        """Start a collective once all kernels before have run, and return 0: it runs beside what follows.
+
+        is_ahead: whether it waits for no kernel, only for the CPU: then return by how much the kernels before take longer.
+        """
+        if not is_ahead:
+            self.link.start(ticket, self.now, seconds)
+            return 0.0
+        delay = self.link.start_ahead(
+            ticket, max(self.host * self.is_eager, self.released), self.now, seconds
+        )
+        self.gpu += delay
+        return delay
 
     def copy(self, ticket: int, seconds: float, way: str) -> float:
         """The same of a copy over the bus, one way, which slows no kernel."""
@@ -311,86 +334,5 @@ class Clock(Struct):
         """Let the other kernels wait for one of them, and return by how much the program takes longer."""
         before = self.now
         self.gpu = max(self.gpu, self.copies.pop(ticket) if ticket in self.copies else self.link.end(ticket))
+        self.released = self.gpu
         return max(before, self.gpu) - before
-
-
-Part = Literal["all", "start", "wait"]
-
-
-class Launches(NamedTuple):
-    """What one call launches in one phase.
-
-    row: index of its row. kernels: None where they cannot be told: the operator has no rule, or a size is open.
-    host_seconds: CPU time of the call in eager execution. times: how often it runs. waits: whether the CPU then waits
-    for the GPU. part: of a collective its start, or the wait for its end; ticket: which of them.
-    """
-
-    row: int
-    kernels: tuple[Kernel, ...] | None
-    host_seconds: float
-    times: int = 1
-    waits: bool = False
-    part: Part = "all"
-    ticket: int = 0
-
-
-class Exchanges(Struct):
-    """The collectives that have started and are not waited for yet.
-
-    pending: by value that a collective writes, or a view of it, its start. fresh: values whose wait is written right after.
-    """
-
-    pending: dict[str, Launches] = field(default_factory=dict)
-    fresh: set[str] = field(default_factory=set)
-    tickets: int = 0
-
-    def started(self, launch: Launches, outputs: Iterable[str | None]) -> Iterator[Launches]:
-        """What a collective launches: copies as any kernel, then its start; nobody waits yet."""
-        kernels = launch.kernels or ()
-        self.tickets += 1
-        start = launch._replace(kernels=kernels[-1:], host_seconds=0.0, part="start", ticket=self.tickets)
-        yield launch._replace(kernels=kernels[:-1])
-        yield start
-        names = [name for name in outputs if name is not None]
-        self.pending.update(dict.fromkeys(names, start))
-        self.fresh = set(names)
-
-    def waited(self, call: PricedCall, *, is_view: bool) -> Iterator[Launches]:
-        """The waits before a call. is_view: whether it computes nothing, so that its results are pending too."""
-        read = [name for name in call.uses if name in self.pending]
-        is_wait = call.node.operator.name == "wait_tensor"
-        if not is_wait:
-            self.fresh = set()
-        if read and (self.fresh.issuperset(read) if is_wait else is_view):
-            start = self.pending[read[0]]
-            self.pending.update((name, start) for name in call.node.outputs if name is not None)
-            return
-        yield from self.ends(self.pending if call.estimate.regions else read)
-
-    def ends(self, names: Iterable[str]) -> Iterator[Launches]:
-        """The waits for the collectives that write these values."""
-        found = {start.ticket: start for name in names if (start := self.pending.get(name)) is not None}
-        for start in found.values():
-            yield start._replace(part="wait")
-        self.pending = {name: start for name, start in self.pending.items() if start.ticket not in found}
-
-    def all_ends(self) -> Iterator[Launches]:
-        """The waits for all that is still running, at the end of a graph."""
-        yield from self.ends([*self.pending])
-
-
-def awaited_later(calls: Sequence[PricedCall]) -> frozenset[str]:
-    """Names of the collectives whose wait does not stand right after them."""
-    maker: dict[str | None, str] = {}
-    fresh: set[str | None] = set()
-    late: set[str] = set()
-    for call in calls:
-        operator = call.node.operator
-        if operator.is_exchange:
-            fresh = set(call.node.outputs)
-            maker.update(dict.fromkeys(fresh, call.node.name))
-        elif operator.name != "wait_tensor":
-            fresh = set()
-        elif not fresh.issuperset(call.uses):
-            late.update(maker[name] for name in call.uses if name in maker)
-    return frozenset(late)

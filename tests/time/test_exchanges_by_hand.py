@@ -8,21 +8,21 @@ from typing import Any
 import pytest
 
 from graphflops.kernels.kernel import Exchange, Kernel
-from graphflops.time.schedule import Exchanges, Launches, awaited_later
+from graphflops.ops import operator
+from graphflops.time.exchanges import Exchanges, Launches, awaited_later
 
 
-def call(name: str, uses: str = "", *, is_exchange: bool = False, op: str = "add", regions: Any = ()) -> Any:
-    operator = Space(name=op, is_exchange=is_exchange)
-    node = Space(name=name, outputs=(name,), operator=operator)
+def call(name: str, uses: str = "", *, op: str = "aten.add.Tensor", regions: Any = ()) -> Any:
+    node = Space(name=name, outputs=(name,), operator=operator(op))
     return Space(node=node, uses=tuple(uses.split()), estimate=Space(regions=regions))
 
 
 def start(name: str, uses: str = "x") -> Any:
-    return call(name, uses, is_exchange=True, op="all_reduce")
+    return call(name, uses, op="_c10d_functional.all_reduce.default")
 
 
 def wait(name: str, uses: str) -> Any:
-    return call(name, uses, op="wait_tensor")
+    return call(name, uses, op="_c10d_functional.wait_tensor.default")
 
 
 @pytest.mark.parametrize(
@@ -108,3 +108,40 @@ def test_what_is_still_running_ends_with_the_program() -> None:
     assert tickets(found.all_ends()) == [1, 2]
     assert not found.pending
     assert tickets(begun("a", "b").ends(["b", "missing"])) == [2]
+
+
+GATHER, SHARE, SUM = (
+    Kernel("collective", "float32", variant=name) for name in ("all_gather", "reduce_scatter", "all_reduce")
+)
+
+
+def test_fully_shard_gathers_parameters_ahead_of_the_kernels_before() -> None:
+    found = Exchanges()
+    for copies in ("fsdp.all_gather_copy_in.default", "aten.copy_.default"):
+        assert not [*found.waited(call("c", "x", op=copies), is_view=False)]
+        *_, start = found.started(Launches(3, (GATHER,), 0.5), ("g",))
+        assert start.is_ahead == copies.startswith("fsdp")
+
+
+def test_fully_shard_goes_on_with_sums_of_gradients_in_their_stream() -> None:
+    """The backward waits for a sum where the next one is copied together, as one at most is under way."""
+    found = Exchanges()
+
+    def read(name: str, uses: str, op: str) -> list[int]:
+        return tickets(found.waited(call(name, uses, op=op), is_view=False, is_gradient=True))
+
+    def sends(name: str, kernel: Kernel) -> None:
+        *_, start = found.started(Launches(3, (kernel,), 0.5), (name,))
+        assert not start.is_ahead
+
+    assert not read("c", "x", "fsdp.chunk_cat.default")
+    sends("s", SHARE)
+    assert not read("r", "s", "c10d.allreduce_.default")  # of hybrid shards
+    sends("r", SUM)
+    assert not read("d", "r", "aten.div_.Tensor")
+    assert not read("h", "d", "aten._to_copy.default")
+    assert not read("y", "x", "aten.add.Tensor")  # of the backward
+    assert read("c", "y", "fsdp.chunk_cat.default") == [1]
+    sends("t", SHARE)
+    assert read("n", "t", "aten.mul.Tensor") == [3]  # PyTorch has no product there: it is of the program
+    assert read("o", "h", "aten._to_copy.default") == [2]

@@ -15,8 +15,8 @@ from graphflops.kernels.kernel import Exchange, Kernel, Product
 from graphflops.passes.attention import facts_of
 from graphflops.passes.bind import bind
 from graphflops.passes.price import price
+from graphflops.time.exchanges import Launches
 from graphflops.time.launches import Launcher, _of_copies
-from graphflops.time.schedule import Launches
 from tests.one_call import g, program_of
 from tests.support import t
 

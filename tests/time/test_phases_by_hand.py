@@ -12,9 +12,10 @@ from msgspec import structs
 from graphflops.devices.device import Host, Launch
 from graphflops.kernels.kernel import Exchange, Kernel, Product, Recurrence
 from graphflops.report.call_time import CallTime
+from graphflops.time.exchanges import Launches
 from graphflops.time.predict import Time
 from graphflops.time.program_time import Batch, _matrix_utilization, _ranks, _sum, _Tally, _Timer
-from graphflops.time.schedule import Launches, Running
+from graphflops.time.schedule import Running
 from tests.time.toy_device import device
 
 HOST = Host({}, faster=2.0, slower=3.0)

@@ -114,6 +114,23 @@ def time(seconds: float, spread: float = 1.0, bound: Any = "memory") -> Time:
     return Time(seconds, seconds / spread, seconds * spread, bound)
 
 
+def test_a_collective_that_runs_ahead_was_beside_kernels() -> None:
+    """At 0.6 of its speed for 5 s; they ran at 0.8 of theirs, so that they take a second longer and it has 1 s left."""
+    clock = Clock(is_eager=True, gap=0.0)
+    clock.run(1.0, [5.0])
+    assert clock.start(1, 4.0, is_ahead=True) == pytest.approx(1.0)
+    assert clock.now == pytest.approx(7.0)
+    assert clock.wait(1) == pytest.approx(1.0)
+    assert clock.link.finished[1].alone == pytest.approx(1.0)
+    clock.run(0.0, [10.0])
+    assert clock.start(2, 3.0, is_ahead=True) == pytest.approx(
+        1.0
+    )  # from 8 on: it lasts 5 s, and is over before 18
+    assert clock.wait(2) == 0.0
+    assert clock.now == pytest.approx(19.0)
+    assert clock.link.finished[2].lasted == pytest.approx(5.0)
+
+
 def test_errors_of_parts_cancel_in_part() -> None:
     """Two parts with a factor of 2: of the variance of their logarithms 14 % is shared; 6 % are always unknown."""
     parts = [time(1.0, 2.0), time(3.0, 2.0)]

@@ -1,0 +1,133 @@
+"""What calls launch, and when a program waits for the collectives that it has started.
+
+`fully_shard` of PyTorch runs collectives and the copies around them in streams of its own. It gathers the parameters of a
+module while the GPU still computes the one before, and goes on with sums of gradients beside the backward.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Literal, NamedTuple
+
+from msgspec import Struct, field
+
+from graphflops.kernels.kernel import Kernel
+from graphflops.ops import Op
+from graphflops.passes.program import PricedCall
+
+Part = Literal["all", "start", "wait"]
+
+
+class Launches(NamedTuple):
+    """What one call launches in one phase.
+
+    row: index of its row. kernels: None where they cannot be told: the operator has no rule, or a size is open.
+    host_seconds: CPU time of the call in eager execution. times: how often it runs. waits: whether the CPU then waits
+    for the GPU. part: of a collective its start, or the wait for its end; ticket: which of them. is_ahead: whether its
+    start waits for no kernel before it.
+    """
+
+    row: int
+    kernels: tuple[Kernel, ...] | None
+    host_seconds: float
+    times: int = 1
+    waits: bool = False
+    part: Part = "all"
+    ticket: int = 0
+    is_ahead: bool = False
+
+
+class Exchanges(Struct):
+    """The collectives that have started and are not waited for yet.
+
+    pending: by value that a collective writes, or a view of it, its start. fresh: values whose wait is written right after.
+    copied_for: the collective of `fully_shard` whose operand has just been copied. sums: the ticket of one that sums
+    gradients, while calls follow that run in its stream.
+    """
+
+    pending: dict[str, Launches] = field(default_factory=dict)
+    fresh: set[str] = field(default_factory=set)
+    tickets: int = 0
+    copied_for: str = ""
+    sums: int = 0
+
+    def started(self, launch: Launches, outputs: Iterable[str | None]) -> Iterator[Launches]:
+        """What a collective launches: copies as any kernel, then its start; nobody waits yet."""
+        kernels = launch.kernels or ()
+        self.tickets += 1
+        is_own = bool(kernels) and kernels[-1].variant == self.copied_for
+        is_ahead = is_own and self.copied_for == "all_gather"
+        self.sums, self.copied_for = self.tickets * (is_own and not is_ahead), ""
+        start = launch._replace(
+            kernels=kernels[-1:], host_seconds=0.0, part="start", ticket=self.tickets, is_ahead=is_ahead
+        )
+        yield launch._replace(kernels=kernels[:-1])
+        yield start
+        names = [name for name in outputs if name is not None]
+        self.pending.update(dict.fromkeys(names, start))
+        self.fresh = set(names)
+
+    def waited(self, call: PricedCall, *, is_view: bool, is_gradient: bool = False) -> Iterator[Launches]:
+        """The waits before a call. is_view: whether it computes nothing, so that its results are pending too.
+
+        is_gradient: whether it is of a recorded backward. There `fully_shard` sums gradients in a stream of its own.
+        """
+        operator = call.node.operator
+        read = [name for name in call.uses if name in self.pending]
+        if operator.copies_for:
+            self.copied_for = operator.copies_for
+            if operator.copies_for == "reduce_scatter":  # one is under way at most: they keep gradients alive
+                yield from self._sums_end()
+        if is_gradient and self._is_aside(operator, read):
+            is_view = True
+        is_wait = operator.name == "wait_tensor"
+        if not is_wait:
+            self.fresh = set()
+        if read and (self.fresh.issuperset(read) if is_wait else is_view):
+            start = self.pending[read[0]]
+            self.pending.update((name, start) for name in call.node.outputs if name is not None)
+            return
+        yield from self.ends(self.pending if call.estimate.regions else read)
+
+    def _is_aside(self, operator: Op, read: Sequence[str]) -> bool:
+        """Whether a call goes on with a sum of gradients in its stream: it adds that up over ranks or steps, or casts it."""
+        if not read or {self.pending[name].ticket for name in read} != {self.sums}:
+            self.sums = 0
+            return False
+        if operator.is_exchange:
+            self.copied_for = operator.name
+        is_arithmetic = operator.kind == "elementwise" and operator.has("arithmetic") and operator.mutates
+        return operator.is_exchange or operator.kind == "cast" or is_arithmetic
+
+    def _sums_end(self) -> Iterator[Launches]:
+        """The waits for gradients that are summed and shared out."""
+        of_sums = ((name, (start.kernels or ())[-1:]) for name, start in self.pending.items())
+        yield from self.ends([name for name, last in of_sums if last and last[0].variant == "reduce_scatter"])
+
+    def ends(self, names: Iterable[str]) -> Iterator[Launches]:
+        """The waits for the collectives that write these values."""
+        found = {start.ticket: start for name in names if (start := self.pending.get(name)) is not None}
+        for start in found.values():
+            yield start._replace(part="wait")
+        self.pending = {name: start for name, start in self.pending.items() if start.ticket not in found}
+
+    def all_ends(self) -> Iterator[Launches]:
+        """The waits for all that is still running, at the end of a graph."""
+        yield from self.ends([*self.pending])
+
+
+def awaited_later(calls: Sequence[PricedCall]) -> frozenset[str]:
+    """Names of the collectives whose wait does not stand right after them."""
+    maker: dict[str | None, str] = {}
+    fresh: set[str | None] = set()
+    late: set[str] = set()
+    for call in calls:
+        operator = call.node.operator
+        if operator.is_exchange:
+            fresh = set(call.node.outputs)
+            maker.update(dict.fromkeys(fresh, call.node.name))
+        elif operator.name != "wait_tensor":
+            fresh = set()
+        elif not fresh.issuperset(call.uses):
+            late.update(maker[name] for name in call.uses if name in maker)
+    return frozenset(late)
