@@ -16,7 +16,6 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from graphflops.devices import HOPPER, device
 from graphflops.execution.runs import Runs
 from graphflops.graph import Output, Ref
-from graphflops.memory.ledger import live_bytes
 from graphflops.memory.on_gpu import Eager
 from graphflops.passes.attention import facts_of
 from graphflops.passes.bind import bind
@@ -278,7 +277,7 @@ def by_us(op: str, *args: Any, **kwargs: Any) -> Step:
     memory = memory_use(program, partial(Eager, runs=runs))
     timeline = memory.step or memory.inference
     sizes = [0 if held.kind == "input" else int(str(held.bytes)) for held in timeline.held]
-    live = live_bytes(timeline, sizes)
+    live = timeline.live_bytes(sizes)
     turn = len(live) if timeline.gradients_from is None else timeline.gradients_from
     forward = _phase(launcher.forward(records=training is not None), live[:turn])
     if training is None:

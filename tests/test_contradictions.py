@@ -173,16 +173,52 @@ def test_amounts_of_a_report_that_cancel_one_another(tmp_path):
     assert f"{second['node']}: read_bytes is negative" in text
 
 
-@pytest.mark.parametrize("low", [2.0, -1.0])
-def test_a_time_that_is_none_is_no_report(tmp_path, low):
+@pytest.mark.parametrize("low, high", [(2.0, 1.0), (-1.0, 1.0), (0.5, 1.0), (0.0, 1e-9)])
+def test_a_time_that_is_none_is_no_report(tmp_path, low, high):
     path = tmp_path / "r.json"
     report = json.loads(analyze(SAMPLES[0].with_name("convnet.onnx"), device="h200").to_json())
     timed = next(row for row in report["rows"] if row.get("time"))
-    timed["time"] |= {"low": low, "high": 1.0}
+    timed["time"] |= {"low": low, "high": high}
     path.write_text(json.dumps(report))
     code, text = run("analyze", path)
     assert code == 1
-    assert f"{timed['node']}: the time is between {low} and 1.0 s" in text
+    assert f"{timed['node']}: the time is {timed['time']['seconds']} s, between {low} and {high} s" in text
+
+
+@pytest.mark.parametrize(
+    "name, says",
+    [
+        ("requested_peak", "requested_peak of inference is not the most that is held"),
+        ("weights", "requested_peak of inference is not the sum of its parts"),
+        ("device_total", "device_total of inference is not the sum of its parts"),
+    ],
+)
+def test_a_byte_more_on_the_device_is_said(tmp_path, name, says):
+    path, sizes = tmp_path / "r.json", {"image[0]": 1, "image[2]": 32, "image[3]": 32}
+    report = json.loads(analyze(SAMPLES[0].with_name("convnet.pt2"), dims=sizes, device="h100").to_json())
+    for change, expected in ((0, ""), (1, says)):
+        report["memory_use"][0][name] += change
+        path.write_text(json.dumps(report))
+        code, text = run("analyze", path, "--strict")
+        assert code == (3 if change else 0), text
+        assert expected in text
+    report["memory_use"][0][name] = -1
+    path.write_text(json.dumps(report))
+    code, text = run("analyze", path)
+    assert (code, f"memory_use: {name} is negative" in text) == (1, True)
+
+
+@pytest.mark.parametrize("phase", ["totals", "backward"])
+def test_a_byte_more_of_activations_is_said(tmp_path, phase):
+    """Of a step the most is held in the backward, of an inference in the forward."""
+    path, sizes = tmp_path / "r.json", {"image[0]": 1, "image[2]": 32, "image[3]": 32}
+    found = analyze(SAMPLES[0].with_name("convnet.pt2"), dims=sizes, training=phase == "backward")
+    report = json.loads(found.to_json())
+    part = report["totals"] if phase == "totals" else report["totals"][phase]
+    part["peak_bytes"] += 1
+    path.write_text(json.dumps(report))
+    code, text = run("analyze", path, "--strict")
+    assert (code, "peak_bytes is not the most that is held" in text) == (3, True), text
 
 
 @pytest.mark.parametrize("sample", SAMPLES, ids=lambda path: path.name)

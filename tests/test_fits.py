@@ -133,6 +133,10 @@ def test_what_an_unknown_call_needs_is_not_taken_for_nothing() -> None:
     assert said["fits"]
     assert said["is_lower_bound"]
     assert said["unknown_operators"] == {"my.fused.default": 2, "my.other.default": 1}
+    varied = fits(DECODER, device="h200", vary="ids[0]")
+    varied = replace(varied, report=with_unknown(varied.report))
+    (line,) = [line for line in table(varied).splitlines() if line.startswith("  activations")]
+    assert line.split()[1] == ">="
 
 
 def test_strict_takes_no_yes_that_is_not_certain(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,8 +10,10 @@ from click.testing import CliRunner
 
 from graphflops.analysis import analyze
 from graphflops.cli import main
-from graphflops.derived.resize import beyond, sweep
+from graphflops.derived.resize import Sweep, beyond, sweep
 from graphflops.errors import ModelError
+from graphflops.render.document import text as table
+from tests.render.reports import with_unknown
 
 MODEL = Path(__file__).parents[1] / "samples" / "gqa_transformer.pt2"
 
@@ -44,6 +46,19 @@ def test_the_table_has_a_line_for_each_size() -> None:
     lines = run("--sweep", "ids[1]=128,8192").splitlines()
     assert lines[0].split()[:3] == ["ids[1]", "FLOPs", "visible"]
     assert [line.split()[0] for line in lines[1:]] == ["128", "8,192"]
+
+
+def test_calls_of_unknown_cost_make_every_figure_the_least() -> None:
+    report = analyze(MODEL)
+    found = Sweep.of(with_unknown(report), {"ids[1]": (128,)})
+    known, line = (
+        table(each, width=500).splitlines()[1].split()
+        for each in (Sweep.of(report, {"ids[1]": (128,)}), found)
+    )
+    assert found.points[0].intensity is None  # FLOPs or bytes may be more
+    assert ">=" not in known
+    assert line.count(">=") == 6  # FLOPs, visible ones, vector ones, transcendentals, bytes, peak memory
+    assert "my.fused.default" in found.notes[0]
 
 
 def test_programs_read_whole_numbers() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from graphflops.base.units import exact, measured
+from graphflops.base.units import exact, interval, measured
 from graphflops.budget.baseline import with_headroom
 from graphflops.comparison.result import Figure
 from graphflops.render.diff.figures import before_after
@@ -33,3 +33,9 @@ def test_billions_of_parameters_are_b_in_comparisons_and_budgets() -> None:
     assert before_after("parameters", Figure(*[2 * 10**10, 3 * 10**10] * 2)) == ("20.00 B", "30.00 B")
     assert with_headroom("parameters", 2 * 10**10) == "22 B"
     assert with_headroom("matrix_flops", 2 * 10**10) == "22 GFLOP"
+
+
+def test_a_time_of_which_nothing_is_known_has_no_interval() -> None:
+    assert interval(0.00158, 0.0034) == "1.58 to 3.40 ms"
+    assert interval(0.0, 0.0034) == "0 to 3.40 ms"
+    assert interval(0.0, 0.0) == ""

@@ -15,7 +15,7 @@ from functools import partial
 from itertools import pairwise
 from typing import Literal, NamedTuple
 
-from graphflops.devices.device import Platform
+from graphflops.devices import Platform
 from graphflops.dims import Dim
 from graphflops.kernels.choices import has_limit, limits
 from graphflops.tensor import TensorType

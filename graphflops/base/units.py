@@ -68,7 +68,9 @@ def seconds(time: float) -> str:
 
 
 def interval(low: float, high: float) -> str:
-    """An interval: `1.58 to 3.40 ms`."""
+    """An interval: `1.58 to 3.40 ms`; "" where no time is known that it could hold."""
+    if not high:
+        return ""
     first, last = seconds(low), seconds(high)
     unit = last.rpartition(" ")[2]
     return f"{first.removesuffix(f' {unit}')} to {last}"

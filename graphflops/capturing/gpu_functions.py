@@ -21,7 +21,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from graphflops.attention.kernel import Operand, Problem, attention_kernel
-from graphflops.devices.device import HOPPER
+from graphflops.devices import HOPPER
 from graphflops.kernels.products import reserve_bytes
 from graphflops.ops import operator
 from graphflops.rules.added_calls import Treatment, autocast

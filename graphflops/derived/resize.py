@@ -143,13 +143,11 @@ def _without_times(report: Report) -> Report:
 
 def _peak_node(report: Report, totals: Totals) -> str:
     """The call at which the timeline holds the most; "" where there is no timeline, or a size is open."""
-    from graphflops.memory.ledger import live_bytes
-
     sizes = [report.value(entry.bytes) for entry in report.memory.held]
     known = [size for size in sizes if size is not None]
     if len(known) != len(sizes):
         return totals.peak_node if isinstance(totals.peak_bytes, int) and not report.memory.rows else ""
-    held = live_bytes(report.memory, known)
+    held = report.memory.live_bytes(known)
     return report.rows[report.memory.rows[held.index(max(held))]].node if held else totals.peak_node
 
 
@@ -162,7 +160,7 @@ class Point:
 
     cost: FLOPs and bytes as in a report; in a training analysis those of the whole step. time: of the same, predicted for
     these sizes; None without a device. rates: how many tokens, images and the like a second. serving: of a decoder's step,
-    quantities by name (fitting/cells.py).
+    quantities by name (fitting/cells.py). is_lower_bound: calls of unknown cost are in no figure.
     """
 
     sizes: Mapping[str, int]
@@ -171,6 +169,7 @@ class Point:
     time: PhaseTime | None = None
     rates: Mapping[str, float] = field(default_factory=dict)
     serving: Mapping[str, float] = field(default_factory=dict)
+    is_lower_bound: bool = False
 
     @property
     def traffic(self) -> int | None:
@@ -180,14 +179,14 @@ class Point:
 
     @property
     def intensity(self) -> float | None:
-        """Matrix FLOPs a byte."""
+        """Matrix FLOPs a byte; None where a part of either is not known."""
         flops, moved = self.cost["matrix_flops"], self.traffic
-        return flops / moved if flops is not None and moved else None
+        return flops / moved if flops is not None and moved and not self.is_lower_bound else None
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Sweep(Rendered):
-    """A report at many sizes. notes: sizes that the program was not exported for, and where times are left out."""
+    """A report at many sizes. notes: sizes that the program was not exported for, calls of unknown cost, times left out."""
 
     report: Report
     points: tuple[Point, ...]
@@ -206,6 +205,10 @@ class Sweep(Rendered):
         point; without it points have no times. progress: called with (points done, points in all).
         """
         points, notes = sweep(report, sizes), beyond(report, sizes)
+        if unknown := report.coverage.unknown_ops:
+            notes.append(
+                f"in no figure is what these cost, which is unknown: {shown(', '.join(unknown), 200)}"
+            )
         if report.device and report_of is not None:
             for place, point in enumerate(points):
                 found = report_of(values_at(report, point.sizes))
@@ -240,7 +243,8 @@ def sweep(report: Report, sizes: Mapping[str, Sequence[int]]) -> list[Point]:
         values = {**report.values, **values_at(report, chosen)}
         refuse_impossible(report.symbols, report.inputs, report.rows, values)
         cost = {name: evaluate(getattr(step.cost, name), values) for name in QUANTITIES}
-        points.append(Point(chosen, cost, evaluate(step.peak_bytes, values)))
+        peak, is_bound = evaluate(step.peak_bytes, values), report.coverage.unknown > 0
+        points.append(Point(chosen, cost, peak, is_lower_bound=is_bound))
     return points
 
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from graphflops.dims import ceil_div, prod
 from graphflops.errors import RuleError
-from graphflops.execution import composed_fourier, composed_losses
+from graphflops.execution import composed_losses
 from graphflops.execution.composites import (
     GRADIENTS,
     Calls,
@@ -25,13 +25,7 @@ from graphflops.execution.composites import (
 )
 from graphflops.execution.strides import size_hint
 
-__all__ = [
-    "GRADIENTS",
-    "composed_fourier",
-    "composed_losses",
-    "gradient_calls",
-    "kernel_calls",
-]  # with all of them registered
+__all__ = ["GRADIENTS", "composed_losses", "gradient_calls", "kernel_calls"]  # with all of them registered
 
 
 def _scaled(t: Calls, x: Operand, factor: float) -> Operand:

@@ -59,17 +59,14 @@ class Operand(NamedTuple):
 
     @property
     def shape(self) -> tuple[Dim, ...]:
-        """Sizes of its axes."""
         return self.type.shape
 
     @property
     def rank(self) -> int:
-        """Number of axes."""
         return self.type.rank
 
     @property
     def is_wanted(self) -> bool:
-        """Whether its gradient is wanted."""
         return self.type.requires_grad
 
     def without_gradient(self) -> Operand:
@@ -82,22 +79,19 @@ _NONE = Operand("", TensorType((), INT64))
 
 
 class Calls:
-    """The calls that a composite makes. of: the call that it is. until: by value, the place of the call that it lives to.
-
-    known: types of values, also of those that they make. is_seen: whether autograd sees them; else results and gradients are
-    those of the call, and `out` and `g` the first of them.
-    """
+    """The calls that a composite makes. of: the call that it is. is_seen: whether autograd sees them."""
 
     def __init__(self, of: PricedCall, values: Values, *, is_seen: bool = True) -> None:
         self.of, self.is_seen = of, is_seen
         self.calls: list[PricedCall] = []
-        self.values: dict[str, Value] = {}
+        self.values: dict[str, Value] = {}  # those that they make
+        # Where autograd does not see them: results and gradients of the call, and the first of them.
         outputs = [] if is_seen else [(name or "", values.get(name or "")) for name in of.node.outputs]
         self.results = [Operand(name, value) for name, value in outputs if isinstance(value, TensorType)]
         self.gradients = [Operand(f"{name}/gradient", value.like()) for name, value in self.results]
         self.out, self.g = (self.results[0], self.gradients[0]) if self.results else (_NONE, _NONE)
         self.known: Values = ChainMap(self.values, dict(self.gradients), values)  # type: ignore[arg-type]
-        self.until: dict[str, int] = {}
+        self.until: dict[str, int] = {}  # by value, the place of the call that it lives to
 
     def __getattr__(self, word: str) -> Callable[..., Operand]:
         return partial(self.call, f"aten.{word}")
@@ -172,18 +166,13 @@ class Calls:
 
 
 class Expanded(NamedTuple):
-    """Calls with those of composites in their places.
-
-    values: also of what these make. until: of these and of operands, by name, the place of the call to which functions hold
-    them. outer: by name of a call of a composite, the composite. given: the calls before, each with the place of the last
-    that stands for it.
-    """
+    """Calls with those of composites in their places."""
 
     calls: Sequence[PricedCall]
-    values: Values
-    until: Mapping[str, int]
-    outer: Mapping[str, Node]
-    given: Sequence[tuple[PricedCall, int]]
+    values: Values  # also of what these make
+    until: Mapping[str, int]  # of these and of operands: the place of the call to which functions hold them
+    outer: Mapping[str, Node]  # by name of a call of a composite, the composite
+    given: Sequence[tuple[PricedCall, int]]  # the calls before, and the last place that stands for each
 
 
 def expanded(calls: Sequence[PricedCall], values: Values) -> Expanded:
@@ -208,14 +197,11 @@ def expanded(calls: Sequence[PricedCall], values: Values) -> Expanded:
 
 
 class Inside(NamedTuple):
-    """The calls that compute an operator or its gradients, of which autograd sees nothing.
-
-    values: also of what they make. beside: the most bytes that live at a time beside the results.
-    """
+    """The calls that compute an operator or its gradients, of which autograd sees nothing."""
 
     calls: Sequence[PricedCall]
-    values: Values
-    beside: Dim
+    values: Values  # also of what they make
+    beside: Dim  # the most bytes that live at a time beside the results
 
 
 def kernel_calls(call: PricedCall, values: Values) -> Inside | None:
@@ -258,7 +244,6 @@ def _names(op: str) -> tuple[str, ...]:
 
 
 def _applied(function: Composite, t: Calls) -> Any:
-    """The result of a function with the arguments of a call."""
     args = _mapped(t.of.node.args, t.operand)
     kwargs = {name: _mapped(value, t.operand) for name, value in t.of.node.kwargs}
     return function(t, *args, **kwargs)

@@ -17,17 +17,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
 
 from msgspec.structs import replace
 
 from graphflops.attention import AttentionUse
 from graphflops.cost import Value
 from graphflops.execution.python_frame import has_fact
-from graphflops.execution.source_lines import statements
-from graphflops.execution.stacks import code_lines
+from graphflops.execution.source_lines import code_lines, statements
 from graphflops.execution.strides import Values
-from graphflops.graph import EagerRun, Ref
+from graphflops.graph import EagerRun, Ref, tensor_type
 from graphflops.passes.program import Backward, PricedCall
 from graphflops.tensor import TensorType
 
@@ -42,10 +40,7 @@ def as_run(
     values: Values,
     eager: EagerRun | None = None,
 ) -> tuple[Sequence[PricedCall], Values]:
-    """The calls that eager execution makes: `calls` without the masks that it does not build, and what comes of these.
-
-    Also the types of their values. eager: the record of a run, where there is one.
-    """
+    """The calls that eager execution makes, without masks that it does not build; types of values. eager: a run's record."""
     made, nothing = _masks(calls, eager)
     if not made:
         return calls, values
@@ -176,28 +171,18 @@ def without_whole_slices(
 def _is_whole_slice(call: PricedCall, values: Values) -> bool:
     if call.node.operator.name != "slice" or not call.estimate.alias:
         return False
-    x, out = values.get(call.uses[0]), values.get(call.node.outputs[0] or "")
-    return isinstance(x, TensorType) and isinstance(out, TensorType) and x.shape == out.shape
+    x, out = tensor_type(call.uses[0], values), tensor_type(call.node.outputs[0], values)
+    return x is not None and out is not None and x.shape == out.shape
 
 
 _REPEAT = ("reshape", "expand", "unsqueeze")  # what repeats heads, from the last call to the first
 _OPERANDS = ("query", "key", "value")
 
 
-class _Own(NamedTuple):
-    """An operand of an attention before its heads are repeated. cast: the call that converts it after, as autocast does."""
-
-    name: str
-    cast: PricedCall | None
-
-
 def with_shared_heads(
     calls: Sequence[PricedCall], unmasked: Iterable[str], values: Values
 ) -> tuple[Sequence[PricedCall], Values]:
-    """The calls without repeated heads for the attentions of these names, which have lost a mask that only an export has.
-
-    Also the types of values, some of which are converted with fewer heads now.
-    """
+    """The calls without repeated heads for attentions that lost a mask which only an export has; types of values."""
     makers = {name: call for call in calls for name in call.node.outputs if name is not None}
     names = frozenset(unmasked)
     instead: dict[str, PricedCall | None] = {}  # by result of a call that goes: what takes its place
@@ -209,12 +194,12 @@ def with_shared_heads(
             known = [own for own in owns if own is not None]
             if len(known) == len(_OPERANDS) - 1:
                 operands = []
-                for name, own in zip(call.uses[1:3], known, strict=True):
+                for name, (own, cast) in zip(call.uses[1:3], known, strict=True):
                     instead[name] = None
-                    if own.cast is not None:
-                        instead[own.cast.uses[0]] = None
-                        instead[name] = _converted(own.cast, own.name, values, types)
-                    operands.append(own.name if own.cast is None else name)
+                    if cast is not None:
+                        instead[cast.uses[0]] = None
+                        instead[name] = _converted(cast, own, values, types)
+                    operands.append(own if cast is None else name)
                 call = _grouped(call, operands, [types.get(name, values[name]) for name in operands])
         found.append(call)
     if not instead:
@@ -225,8 +210,8 @@ def with_shared_heads(
 
 def _before_repeat(
     call: PricedCall, name: str, makers: Mapping[str, PricedCall], values: Values
-) -> _Own | None:
-    """What an operand of an attention was before its heads were repeated, in the line that calls the attention."""
+) -> tuple[str, PricedCall | None] | None:
+    """What an operand was before its heads were repeated in the attention's line, and the call that casts it after."""
     maker = makers.get(name)
     cast = maker if maker is not None and maker.node.operator.kind == "cast" else None
     if cast is not None:
@@ -238,7 +223,7 @@ def _before_repeat(
         if maker.node.python_stack != call.node.python_stack:
             return None
         name = maker.uses[0]
-    return _Own(name, cast) if isinstance(values.get(name), TensorType) else None
+    return (name, cast) if isinstance(values.get(name), TensorType) else None
 
 
 def _converted(cast: PricedCall, own: str, values: Values, types: dict[str, Value]) -> PricedCall:

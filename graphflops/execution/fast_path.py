@@ -115,14 +115,12 @@ class _Module(NamedTuple):
         return not drops and sequences == 1 and self.score_bytes is not None
 
     def typed(self, name: str | None) -> TensorType:
-        """The type of a tensor."""
         value = self.values[name or ""]
         assert isinstance(value, TensorType)
         return value
 
     @property
     def score_bytes(self) -> Dim | None:
-        """Bytes of the attention scores."""
         for call in self.calls:
             if call.node.operator.kind == "softmax":
                 return self.typed(call.node.outputs[0]).nbytes

@@ -31,8 +31,7 @@ from graphflops.execution.python_frame import (
     nesting,
     probabilities,
 )
-from graphflops.execution.source_lines import opens
-from graphflops.execution.stacks import CodeLine, code_lines
+from graphflops.execution.source_lines import CodeLine, code_lines, opens
 from graphflops.graph import Node
 from graphflops.ops import Op
 
@@ -45,20 +44,16 @@ _MOST_ALIKE = 8  # variables of a function that one operator has made
 
 
 class References:
-    """Follows the functions that run, call by call.
-
-    nodes: the calls in program order. reads: by place, the values that they read. memory_of: by value, the value whose
-    memory it shares. is_empty: whether a value is a vector without elements.
-    """
+    """Follows the functions that run, call by call."""
 
     def __init__(
         self,
-        nodes: Sequence[Node],
-        reads: Sequence[tuple[str, ...]],
-        memory_of: Mapping[str, str],
-        is_empty: Callable[[str], bool],
+        nodes: Sequence[Node],  # the calls in program order
+        reads: Sequence[tuple[str, ...]],  # by place, the values that they read
+        memory_of: Mapping[str, str],  # by value, the value whose memory it shares
+        is_empty: Callable[[str], bool],  # whether a value is a vector without elements
     ) -> None:
-        self.nodes, self.memory_of, self.is_empty = nodes, memory_of, is_empty
+        self.nodes, self.reads, self.memory_of, self.is_empty = nodes, reads, memory_of, is_empty
         self.until: dict[str, int] = {}
         self.assumed: dict[str, int] = {}  # by owner of memory that an unknown variable holds: until when
         self.frames: list[Frame] = []
@@ -68,7 +63,6 @@ class References:
         self.callers: list[Frame] = []
         self.last = -1  # position of the latest call
         self.modules: list[tuple[int, int]] = []  # first and last call of each run of a module
-        self.reads = reads  # by place, as the next one
         self.results = [tuple(filter(None, node.outputs)) for node in nodes]
         self.last_read = {value: place for place, read in enumerate(self.reads) for value in read}
         self.made = {name: place for place, names in enumerate(self.results) for name in names}
@@ -175,16 +169,13 @@ class References:
             if not frame.runs(line):
                 return depth
             if depth and frame.begins_again(lines, depth):
-                return self.caller_of_run(depth)
+                # So does a loop over modules, which calls each once.
+                while depth > 1 and self.frames[depth - 1].statement.calls_variable:
+                    depth -= 1
+                return depth
             if frame.line.number != line.number:
                 return depth + 1
         return min(len(self.frames), len(lines))
-
-    def caller_of_run(self, depth: int) -> int:
-        """How many frames go on where the one at `depth` runs again: so does a loop over modules, which calls each once."""
-        while depth > 1 and self.frames[depth - 1].statement.calls_variable:
-            depth -= 1
-        return depth
 
     def leave(self, depth: int, last: int) -> None:
         """Return from the functions above `depth`: their variables held their values until then."""
@@ -366,15 +357,13 @@ class References:
         for name in self.results[place]:
             if self.readers[name] > 1:
                 frame.locals.add(name)
-                self.end_turn(frame, frame.turns.setdefault(node.op, []), name)
-
-    def end_turn(self, frame: Frame, alike: list[str], name: str) -> None:
-        """Of many variables that one operator makes, as in a loop over steps, only the last are still held."""
-        alike.append(name)
-        if len(alike) > _MOST_ALIKE:
-            first = alike.pop(0)
-            frame.locals.discard(first)
-            self.hold([first], self.last)
+                # Of many variables that one operator makes, as in a loop over steps, only the last are still held.
+                alike = frame.turns.setdefault(node.op, [])
+                alike.append(name)
+                if len(alike) > _MOST_ALIKE:
+                    first = alike.pop(0)
+                    frame.locals.discard(first)
+                    self.hold([first], self.last)
 
     def overwrite(self, frame: Frame, place: int) -> None:
         """A variable of a loop (`state = decay * state + new`) loses its value to what the same operators make of it."""

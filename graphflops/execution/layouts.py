@@ -58,19 +58,13 @@ def is_normed_in_order(operator: Op, x: TensorType) -> bool:
 
 
 class Layouts:
-    """The strides of every value of a graph, as operators make them; those of a recorded step as recorded.
-
-    platform: of the device, which decides how attentions lay out their results.
-    copies, views: names of the results of `reshape` that are copies, and of `contiguous` that are not.
-    wrong: calls of a recorded step that are views, and whose strides are not those that their operators give.
-    forms: numbers of the calls that have the same form and lie alike.
-    """
+    """The strides of every value of a graph, as operators make them; those of a recorded step as recorded."""
 
     def __init__(
         self,
         calls: Sequence[PricedCall],
         values: Values,
-        platform: Platform,
+        platform: Platform,  # of the device, which decides how attentions lay out their results
         orders: Mapping[str, Sequence[int]] | None = None,
         recorded: Step | None = None,
     ) -> None:
@@ -81,9 +75,9 @@ class Layouts:
                 self.known[name] = row_major(value.shape, order)
         if recorded is not None:
             self.known = {name: recorded.strides[name] for name in recorded.strides.keys() & values.keys()}
-        self.copies: set[str] = set()
-        self.views: set[str] = set()
-        self.wrong: list[PricedCall] = []
+        self.copies: set[str] = set()  # results of `reshape` that are copies
+        self.views: set[str] = set()  # results of `contiguous` that are none
+        self.wrong: list[PricedCall] = []  # views of a step with other strides than their operators give
         self.forms = Forms(values)
         for name in self.known:
             self.forms.kinds[name] = self.kind(name)
@@ -97,7 +91,6 @@ class Layouts:
                     self.wrong.append(call)
 
     def typed(self, name: str) -> TensorType:
-        """The type of a value that is a tensor."""
         value = self.values[name]
         assert isinstance(value, TensorType)
         return value
@@ -216,7 +209,6 @@ class Layouts:
         return any(self.has_channels_last(name) for name in read)
 
     def has_channels_last(self, name: str) -> bool:
-        """Whether the channels of images are their innermost axis in memory."""
         return has_channels_last(self.typed(name).shape, self.of(name))
 
     def elementwise(self, names: Sequence[str], out: TensorType) -> Strides:
@@ -297,17 +289,6 @@ def _viewed(
     if operator.name == "unsqueeze" and isinstance(at := arguments.get("axes"), int):
         at %= len(shape) + 1
         return (*strides[:at], shape[at] * strides[at] if at < len(shape) else 1, *strides[at:])
-    if operator.name in _AT_OTHER_PLACES:
-        return _at_other_places(operator, arguments, strides)
-    lay_out = repeated if operator.name == "expand" else regrouped
-    return lay_out(shape, strides, out.shape)
-
-
-_AT_OTHER_PLACES = frozenset({"movedim", "diagonal", "unfold"})
-
-
-def _at_other_places(operator: Op, arguments: Mapping[str, Any], strides: Strides) -> Strides | None:
-    """Strides where an axis moves, two are passed at a time (then last), or one is seen through windows (inside last)."""
     rank, left = len(strides), [*strides]
     if operator.name == "movedim":
         source, target = arguments.get("source"), arguments.get("destination")
@@ -315,12 +296,15 @@ def _at_other_places(operator: Op, arguments: Mapping[str, Any], strides: Stride
             return None
         left.insert(target % rank, left.pop(source % rank))
         return tuple(left)
-    if operator.name == "diagonal":
+    if operator.name == "diagonal":  # two axes are passed at a time, as the last one
         a, b = (arguments.get(name, place) % rank for place, name in enumerate(("axis1", "axis2")))
-        rest = [stride for axis, stride in enumerate(strides) if axis not in (a, b)]
+        rest = [stride for place, stride in enumerate(strides) if place not in (a, b)]
         return (*rest, strides[a] + strides[b])
-    axis, step = arguments["axis"] % rank, arguments["step"]
-    return (*strides[:axis], strides[axis] * step, *strides[axis + 1 :], strides[axis])
+    if operator.name == "unfold":  # seen through windows, whose inside is the last axis
+        axis %= rank
+        return (*strides[:axis], strides[axis] * step, *strides[axis + 1 :], strides[axis])
+    lay_out = repeated if operator.name == "expand" else regrouped
+    return lay_out(shape, strides, out.shape)
 
 
 def is_chosen(call: PricedCall) -> bool:

@@ -18,14 +18,15 @@ from typing import Literal, NamedTuple
 from msgspec import Struct, field
 
 from graphflops.execution.source_lines import (
+    CodeLine,
     Statement,
     closes,
+    code_lines,
     continues,
     module_variable,
     runs_in_turns,
     statements,
 )
-from graphflops.execution.stacks import CodeLine, code_lines
 from graphflops.graph import Node
 from graphflops.tensor import DType
 
@@ -67,56 +68,43 @@ _NUMBERED = re.compile(r"(?<![^.])\d+(?![^.])")  # a part of a module's path tha
 
 
 class Lifetimes(NamedTuple):
-    """What Python holds.
+    """What Python holds past its last use."""
 
-    until: for each tensor that it refers to past its last use, the position of the last call during which it does; keys are
-    owners of memory. assumed: those of which the lines do not say it.
-    """
-
-    until: Mapping[str, int]
-    assumed: frozenset[str]
+    until: Mapping[str, int]  # by owner of memory, the position of the last call during which it refers to it
+    assumed: frozenset[str]  # those of which the lines do not say it
 
 
 class Frame(Struct):
-    """A function that is running.
-
-    own: the variable that holds the module. opening: the line of its first call, and the next line of the stack then.
-    entered: position of that call. parts: the statements of the line; statement: the one that runs. first: position of
-    its first call. ran: how often it has run what it runs last. inside: the module that its last call is part of.
-    called: the module that it called first. variables: what each local variable holds; `#N`: what an unknown one does.
-    beside: weights of attentions that a variable holds if it holds a tuple. weights: those that modules called by the
-    statement returned. returned: that the frame returns. hidden: what functions that the statement calls have made.
-    locals: those of them that their variables must hold. turns: the latest of locals, by operator. opened: the number of
-    the line at which the statement began. operands: by that number, for a statement with operands on later lines: the
-    variable that it reads. bound: variables that had weights beside them. unsure: those that such a statement binds, to
-    a tuple or to a tensor, with what was held beside it until when. replaced: by such a variable: the one whose value
-    the statement read before that of the variable, and until when that held it, if the variable holds a tuple.
-    """
+    """A function that is running."""
 
     line: CodeLine
-    opening: Sequence[CodeLine]
-    entered: int
-    own: str = ""
-    first: int = 0
-    parts: Sequence[Statement] = (Statement(),)
-    statement: Statement = field(default_factory=Statement)
+    opening: Sequence[CodeLine]  # the line of its first call, and the next line of the stack then
+    entered: int  # position of that call
+    own: str = ""  # the variable that holds the module
+    first: int = 0  # position of the first call of the statement
+    parts: Sequence[Statement] = (Statement(),)  # the statements of the line
+    statement: Statement = field(default_factory=Statement)  # the one that runs
     part: int = 0
-    opened: int = 0
+    opened: int = 0  # the number of the line at which the statement began
     runs_in_turns: bool = False
-    ran: int = 0
-    inside: str = ""
-    called: str = ""
-    variables: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    beside: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    weights: list[str] = field(default_factory=list)
-    returned: list[str] = field(default_factory=list)
-    hidden: set[str] = field(default_factory=set)
-    locals: set[str] = field(default_factory=set)
-    turns: dict[str, list[str]] = field(default_factory=dict)
-    operands: dict[int, str] = field(default_factory=dict)
-    bound: set[str] = field(default_factory=set)
-    unsure: dict[str, list[tuple[tuple[str, ...], int]]] = field(default_factory=dict)
-    replaced: dict[str, tuple[str, int]] = field(default_factory=dict)
+    ran: int = 0  # how often the statement has run what it runs last
+    inside: str = ""  # the module that its last call is part of
+    called: str = ""  # the module that it called first
+    # What each local variable holds; `#N`: what an unknown one does.
+    variables: dict[str, tuple[str, ...]] = {}
+    beside: dict[str, tuple[str, ...]] = {}  # weights of attentions, if it holds a tuple
+    weights: list[str] = []  # those that modules called by the statement returned
+    returned: list[str] = []  # those that the frame returns
+    hidden: set[str] = set()  # what functions that the statement calls have made
+    locals: set[str] = set()  # those of them that their variables must hold
+    turns: dict[str, list[str]] = {}  # the latest of locals, by operator
+    # By `opened`, for a statement with operands on later lines: the variable that it reads.
+    operands: dict[int, str] = {}
+    bound: set[str] = set()  # variables that had weights beside them
+    # Those that such a statement binds, to a tuple or to a tensor, with what was held beside it until when.
+    unsure: dict[str, list[tuple[tuple[str, ...], int]]] = {}
+    # By such a variable: the one whose value was read before, and until when that held it, if this holds a tuple.
+    replaced: dict[str, tuple[str, int]] = {}
 
     @property
     def is_module(self) -> bool:
@@ -129,11 +117,8 @@ class Frame(Struct):
         if line is self.line and self.runs_in_turns:
             self.part = (self.part + 1) % len(self.parts)
         else:
-            self.parts, self.part, self.runs_in_turns = (
-                statements(line.text, self.own),
-                0,
-                runs_in_turns(line.text, self.own),
-            )
+            self.parts, self.part = statements(line.text, self.own), 0
+            self.runs_in_turns = runs_in_turns(line.text, self.own)
             self.opened = line.number
         self.line, self.statement = line, self.parts[self.part]
 
@@ -174,10 +159,7 @@ class Frame(Struct):
         return ()
 
     def beside_of_tuples(self, read: Iterable[str]) -> Iterator[tuple[tuple[str, ...], int]]:
-        """What variables held beside values that the statement shows to be of tuples: read by number or another name.
-
-        read: the variables that hold what it reads.
-        """
+        """What was held beside values that the statement shows to be of tuples. read: variables that hold what it reads."""
         statement = self.statement
         for name in [*read] if statement.mentioned and not statement.is_open else ():
             if name in self.unsure and (name not in statement.mentioned or name in statement.numbered):
@@ -282,10 +264,7 @@ def probabilities(
 
 
 def nesting(modules: Sequence[tuple[int, int]], count: int) -> tuple[list[int], list[int]]:
-    """The innermost module of each of so many calls, and the one around each module; -1 where there is none.
-
-    modules: the first and the last call of each, a module before those inside of it.
-    """
+    """The innermost module of each call and the one around each, -1 for none. modules: first and last call, outer first."""
     inner, around = [-1] * count, list[int]()
     for number, (first, last) in enumerate(modules):
         around.append(inner[first])

@@ -98,10 +98,7 @@ _NOTABLE = 100  # times what is assumed: where that is more than the peak, it is
 
 
 class Run:
-    """The calls of one graph in the order in which they run, and how their values lie in memory.
-
-    recomputed: by name of a call, the number of the checkpoint that runs it again, as `Graph.recomputed`.
-    """
+    """The calls of one graph in the order in which they run, and how their values lie in memory."""
 
     def __init__(self, expanded: Expanded, layouts: Layouts, graph: Graph) -> None:
         self.expanded, self.calls = expanded, expanded.calls
@@ -109,7 +106,7 @@ class Run:
         self.eager = graph.eager
         marks = graph.recomputed
         inside = {name: marks[of.name] for name, of in expanded.outer.items() if of.name in marks}
-        self.recomputed = {**marks, **inside}
+        self.recomputed = {**marks, **inside}  # by call, the number of the checkpoint that runs it again
 
     @cached_property
     def owners(self) -> Mapping[str, str]:
@@ -166,16 +163,12 @@ class Run:
 
 @dataclass(eq=False)
 class Runs:
-    """The runs of the graphs of one program, each found once.
-
-    platform: of the device. is_eager: Python runs the program, so the masks are not built that only an export has.
-    fast_paths: of the modules that have one, those that take it; all where not given.
-    """
+    """The runs of the graphs of one program, each found once."""
 
     attentions: Sequence[AttentionUse]
     platform: Platform
-    is_eager: bool
-    fast_paths: Sequence[str] = ()
+    is_eager: bool  # Python runs the program, so the masks are not built that only an export has
+    fast_paths: Sequence[str] = ()  # of the modules that have one, those that take it; all where not given
     known: dict[tuple[PricedGraph, bool], Run] = field(default_factory=dict)
     consistent: dict[PricedGraph, Sequence[PricedCall]] = field(default_factory=dict)
 

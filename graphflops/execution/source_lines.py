@@ -20,10 +20,16 @@ from itertools import product
 from msgspec import Struct
 from msgspec.structs import replace
 
-from graphflops.execution.stacks import CodeLine
+from graphflops.exporters.sources import module_path
 from graphflops.graph import Node
 from graphflops.ops import operator
 
+_LINE = re.compile(
+    r'^[ \t]*File "([^"\n]{1,4096})", line (\d+), in (\S{1,256})\n[ \t]*([^\n]{0,4096})', re.MULTILINE
+)
+# Calls the module while a strict export traces it.
+_OF_EXPORT = re.compile(r"(?:^|[/\\])torch[/\\]_dynamo[/\\]")
+_MOST_FRAMES = 200  # of one call: deeper code is cut
 _TOKEN = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|#.*|[][(){}]")
 _BRACKETS = {"(": ")", "[": "]", "{": "}"}
 _CONTINUING = (*".+-*/@%&|^<>=)]}", "if ", "else ", "and ", "or ", "for ")
@@ -53,35 +59,76 @@ _CASTS = frozenset({"to", "float", "half", "bfloat16", "double", "type", "type_a
 _JOINS = ("cat", "stack")  # how names of torch's functions end that join tensors
 
 
-class Statement(Struct, frozen=True):
-    """One statement of a line; by default a piece of one, of which nothing is known.
+class CodeLine(Struct, frozen=True):
+    """One line of a call stack: the module whose forward it is part of, and its text."""
 
-    is_open: operands stand on later lines. targets: the variables that it binds, one for each element of a tuple;
-    `found[]` for an element of one, `#0` where the name stands on a line above. names: the variables that it reads as
-    tensors; mentioned: all that it reads; numbered: those of which it takes an element by number. calls_variable: it
-    calls first what a variable holds; given: the variables that its first call gets, "" for other operands.
-    takes_first: it takes the first of several results. joins: it joins what a variable's list holds. called: words of
-    operators and of modules that it calls (`.conv` of `self.conv`). kinds: of operators that its symbols call.
-    runs_last: the word of what it runs last, "" for what a variable holds; times: how often it is spelled. aliases: of
-    `a = b` after it. returns: variables among several results that it returns.
+    file: str
+    function: str
+    number: int
+    text: str
+    module: str
+
+
+@lru_cache(maxsize=4096)
+def code_lines(python_stack: str, module_stack: str) -> tuple[CodeLine, ...]:
+    """The lines of a call stack as an export records it, outermost first.
+
+    Each forward in a stack is that of the next module; further ones are inherited by the last.
     """
+    modules = _modules(module_stack)
+    depth, last = -1, len(modules) - 1
+    lines: list[CodeLine] = []
+    for frame in _frames(python_stack):
+        depth += depth < last and frame[1] == "forward"
+        lines.append(_line(frame, modules[max(0, depth)]))
+    return tuple(lines)
+
+
+@lru_cache(maxsize=4096)
+def _line(frame: tuple[str, str, int, str], module: str) -> CodeLine:
+    """A line of a frame in a module; equal ones are one object, and compared as such."""
+    return CodeLine(*frame, module)
+
+
+@lru_cache(maxsize=4096)
+def _modules(module_stack: str) -> list[str]:
+    """The paths of the modules of a stack, outermost first; one without a path for none."""
+    entries = (entry.split(",") for entry in module_stack.split(";"))
+    return [module_path(parts[1]) for parts in entries if len(parts) > 2] or [""]
+
+
+@lru_cache(maxsize=1024)
+def _frames(python_stack: str) -> list[tuple[str, str, int, str]]:
+    """File, function, number and text of each line of a stack; equal layers share the stack."""
+    found = _LINE.findall(python_stack)[:_MOST_FRAMES]
+    return [
+        (file, function, int(number), text.strip())
+        for file, number, function, text in found
+        if not _OF_EXPORT.search(file)
+    ]
+
+
+class Statement(Struct, frozen=True):
+    """One statement of a line; by default a piece of one, of which nothing is known."""
 
     is_piece: bool = True
-    is_open: bool = False
+    is_open: bool = False  # operands stand on later lines
+    # The variables that it binds, one for each element of a tuple; `found[]` for an element of one, `#0` where the name
+    # stands on a line above.
     targets: tuple[str, ...] = ()
-    names: frozenset[str] = frozenset()
-    mentioned: frozenset[str] = frozenset()
-    numbered: frozenset[str] = frozenset()
-    calls_variable: bool = False
-    given: tuple[str, ...] = ()
-    takes_first: bool = False
-    joins: bool = False
-    called: frozenset[str] = frozenset()
-    kinds: frozenset[str] = frozenset()
-    runs_last: tuple[str, ...] = ()
-    times: int = 0
-    aliases: tuple[tuple[str, str], ...] = ()
-    returns: tuple[str, ...] = ()
+    names: frozenset[str] = frozenset()  # the variables that it reads as tensors
+    mentioned: frozenset[str] = frozenset()  # all that it reads
+    numbered: frozenset[str] = frozenset()  # those of which it takes an element by number
+    calls_variable: bool = False  # it calls first what a variable holds
+    given: tuple[str, ...] = ()  # the variables that its first call gets, "" for other operands
+    takes_first: bool = False  # of several results
+    joins: bool = False  # it joins what a variable's list holds
+    called: frozenset[str] = frozenset()  # words of operators, and of modules: `.conv` of `self.conv`
+    kinds: frozenset[str] = frozenset()  # of operators that its symbols call
+    runs_last: tuple[str, ...] = ()  # the word of what it runs last, "" for what a variable holds
+    times: int = 0  # how often that is spelled
+    aliases: tuple[tuple[str, str], ...] = ()  # of `a = b` after it
+    returns: tuple[str, ...] = ()  # variables among several results that it returns
 
     def spells(self, node: Node, child: str = "") -> bool:
         """Whether it calls an operator by name; or `child`, the module of its function's module that the call is part of."""
@@ -126,11 +173,14 @@ def statements(text: str, own: str = "") -> tuple[Statement, ...]:
     """
     found: list[Statement] = []
     for tree in _simple(_parsed(text)):
-        alias = _alias(tree)
-        if alias and found:
-            found[-1] = replace(found[-1], aliases=(*found[-1].aliases, alias))
-        elif not alias and not (found and _runs_nothing(tree, own)):
-            found.append(_statement(tree, own))
+        match tree:
+            case ast.Assign([ast.Name(target)], ast.Name(source)):
+                if found:
+                    found[-1] = replace(found[-1], aliases=(*found[-1].aliases, (target, source)))
+            case ast.Expr(ast.Call(ast.Attribute(of, "append"), [ast.Name()])) if found and not _is(of, own):
+                pass  # it only keeps what it is given: `found.append(x)`
+            case _:
+                found.append(_statement(tree, own))
     if found and (bound := _BINDING.match(text)):
         found[0] = replace(found[0], targets=_BOUND_ABOVE[bound[1]])
     if found and opens(text):
@@ -217,20 +267,8 @@ def _simple(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
             yield tree
 
 
-def _alias(tree: ast.stmt) -> tuple[str, str] | None:
-    """The variables of `a = b`."""
-    match tree:
-        case ast.Assign([ast.Name(target)], ast.Name(source)):
-            return target, source
-    return None
-
-
-def _runs_nothing(tree: ast.stmt, own: str) -> bool:
-    """Whether a statement only keeps what it is given: `found.append(x)`."""
-    match tree:
-        case ast.Expr(ast.Call(ast.Attribute(of, "append"), [ast.Name()])):
-            return not (isinstance(of, ast.Name) and of.id == own)
-    return False
+def _is(value: ast.AST, name: str) -> bool:
+    return isinstance(value, ast.Name) and value.id == name
 
 
 def _statement(tree: ast.stmt, own: str) -> Statement:
@@ -245,10 +283,14 @@ def _statement(tree: ast.stmt, own: str) -> Statement:
     last = value
     while isinstance(last, ast.Tuple) and last.elts:
         last = last.elts[-1]
+    # What it takes an element or a field of it does not read as a tensor.
+    fields: set[ast.AST] = {part.value for part in parts if isinstance(part, ast.Subscript)}
+    called = {part.func for part in parts if isinstance(part, ast.Call)}
+    fields |= {part.value for part in parts if isinstance(part, ast.Attribute) and part not in called}
     return Statement(
         is_piece=isinstance(tree, (ast.Expr, ast.For)) and not targets,
         targets=targets,
-        names=_tensors(parts),
+        names=frozenset(part.id for part in parts if isinstance(part, ast.Name) and part not in fields),
         mentioned=frozenset(part.id for part in parts if isinstance(part, ast.Name)),
         numbered=frozenset(name for part in parts if (name := _numbered(part))),
         calls_variable=first is not None and not isinstance(_called(first), ast.Attribute),
@@ -284,14 +326,6 @@ def _target(part: ast.AST) -> str:
         case ast.Subscript(value, ast.Name() | ast.BinOp() | ast.Attribute()):
             return f"{ast.unparse(value)}[]"
     return ast.unparse(part)
-
-
-def _tensors(parts: Sequence[ast.AST]) -> frozenset[str]:
-    """Variables that an expression reads as tensors: not those of which it takes an element or a field."""
-    fields: set[ast.AST] = {part.value for part in parts if isinstance(part, ast.Subscript)}
-    called = {part.func for part in parts if isinstance(part, ast.Call)}
-    fields |= {part.value for part in parts if isinstance(part, ast.Attribute) and part not in called}
-    return frozenset(part.id for part in parts if isinstance(part, ast.Name) and part not in fields)
 
 
 def _numbered(part: ast.AST) -> str:
@@ -346,8 +380,7 @@ def _words(value: ast.AST, own: str) -> tuple[str, ...]:
             number = f".{index}"
         case _:
             return ("",)
-    is_own = isinstance(of, ast.Name) and of.id == own
-    return (f".{word}{number}" if is_own else word + number,)
+    return (f".{word}{number}" if _is(of, own) else word + number,)
 
 
 def _computes(part: ast.AST) -> bool:

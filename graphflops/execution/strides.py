@@ -113,33 +113,25 @@ def regrouped(old: Sequence[Dim], strides: Strides, new: Sequence[Dim]) -> Strid
 
     An axis of size 1 goes with the axes inside of it (`computeStride` in TensorUtils.cpp of ATen).
     """
-    found = _split(old, strides, new)
-    if found is not None:
-        for axis in reversed(range(len(new))):
-            if new[axis] == 1:
-                inside = found[axis + 1] * new[axis + 1] if axis + 1 < len(new) else None
-                found[axis] = inside or (strides[-1] if strides else 1)
-    return None if found is None else tuple(found)
-
-
-def _split(old: Sequence[Dim], strides: Strides, new: Sequence[Dim]) -> list[Dim] | None:
-    """The same, but for axes of size 1."""
-    if is_contiguous(old, strides) or 0 in (*old, *new):  # without elements there is nothing to copy
-        return [*row_major(new)]
-    groups = _groups(old, new)
-    if groups is None:
-        return None
-    found: list[Dim] = [1] * len(new)
-    for before, after in groups:
-        wide = [axis for axis in before if old[axis] != 1]
-        for outer, inner in pairwise(wide):
-            if strides[outer] != strides[inner] * old[inner]:
-                return None
-        step: Dim = strides[wide[-1]] if wide else 1
-        for axis in reversed(after):
-            found[axis] = step
-            step = step * new[axis]
-    return found
+    found = [*row_major(new)]
+    if not is_contiguous(old, strides) and 0 not in (*old, *new):  # without elements there is nothing to copy
+        groups = _groups(old, new)
+        if groups is None:
+            return None
+        for before, after in groups:
+            wide = [axis for axis in before if old[axis] != 1]
+            for outer, inner in pairwise(wide):
+                if strides[outer] != strides[inner] * old[inner]:
+                    return None
+            step: Dim = strides[wide[-1]] if wide else 1
+            for axis in reversed(after):
+                found[axis] = step
+                step = step * new[axis]
+    for axis in reversed(range(len(new))):
+        if new[axis] == 1:
+            inside = found[axis + 1] * new[axis + 1] if axis + 1 < len(new) else None
+            found[axis] = inside or (strides[-1] if strides else 1)
+    return tuple(found)
 
 
 def _groups(old: Sequence[Dim], new: Sequence[Dim]) -> list[tuple[list[int], list[int]]] | None:
@@ -151,8 +143,11 @@ def _groups(old: Sequence[Dim], new: Sequence[Dim]) -> list[tuple[list[int], lis
         a, b = (old[i] if before else 1), (new[j] if after else 1)
         i, j = i + len(before), j + len(after)
         while a != b:
-            is_less = _is_less(a, b)
-            if is_less is None:
+            if isinstance(a, int) and isinstance(b, int):
+                is_less = a < b
+            elif b // a * a == b or a // b * b == a:  # of open sizes one goes into the other
+                is_less = b // a * a == b
+            else:
                 return None
             size = (old[i] if i < len(old) else None) if is_less else (new[j] if j < len(new) else None)
             if size is None:
@@ -165,13 +160,6 @@ def _groups(old: Sequence[Dim], new: Sequence[Dim]) -> list[tuple[list[int], lis
                 after.append(j - 1)
         groups.append((before, after))
     return groups
-
-
-def _is_less(a: Dim, b: Dim) -> bool | None:
-    """Which of two sizes is the smaller one: of open ones that which goes into the other; None for others."""
-    if isinstance(a, int) and isinstance(b, int):
-        return a < b
-    return True if b // a * a == b else False if a // b * b == a else None
 
 
 Rest = ParamSpec("Rest")
@@ -234,25 +222,21 @@ class Laid(NamedTuple):
 
 
 class Forms:
-    """The forms of the calls of a graph.
-
-    types: by value that is a tensor, a number of its type. kinds: a number of its type and strides; in row-major order it is
-    that of its type. numbers: of the form of each call, by its name; calls that have none are left out.
-    """
+    """The forms of the calls of a graph."""
 
     def __init__(self, values: Values) -> None:
         # Equal types have the same number. They are compared where they are not one object.
         numbers: dict[TensorType, int] = {}
         seen: dict[int, int] = {}
-        self.types: dict[str, int] = {}
+        self.types: dict[str, int] = {}  # by value that is a tensor, a number of its type
         for name, value in values.items():
             if isinstance(value, TensorType):
                 number = seen.get(id(value))
                 if number is None:
                     number = seen[id(value)] = numbers.setdefault(value, len(numbers))
                 self.types[name] = number
-        self.kinds = dict(self.types)
-        self.numbers: dict[str, int] = {}
+        self.kinds = dict(self.types)  # of type and strides; in row-major order that of the type
+        self.numbers: dict[str, int] = {}  # of the form of each call that has one, by its name
         self._kinds: dict[tuple[int, Strides], int] = {}
         self._laid: dict[tuple[Any, ...], tuple[int, Sequence[Laid | None]]] = {}
 

@@ -16,8 +16,6 @@ from graphflops.dims.solving import common
 from graphflops.errors import ModelError
 from graphflops.memory.allocator import MIB, Allocator, OutOfMemory
 from graphflops.memory.ledger import (
-    ENTRIES,
-    PEAKS,
     at_sizes,
     below_limit,
     known_sizes,
@@ -26,7 +24,7 @@ from graphflops.memory.ledger import (
 )
 from graphflops.memory.replay import LASTING
 from graphflops.open_sizes import of_report
-from graphflops.report import PhaseMemory, Report
+from graphflops.report import ENTRIES, PEAKS, PhaseMemory, Report
 from graphflops.report.size_names import AXIS
 
 # Which gaps stay between blocks is not predicted exactly (docs/evidence-memory.md): a phase must run with everything beside

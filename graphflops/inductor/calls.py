@@ -47,7 +47,6 @@ class ForwardLowering(Lowering):
     """Appends the operators of a graph's forward to a joint graph, by the kind of each call."""
 
     def lower(self, call: PricedCall) -> Lowered:
-        """Append the operators of one call."""
         names = call.tensors(self.values)
         operands = tuple(self.tensor(name) for name in names)
         outer = [tensor for name, tensor in zip(names, operands, strict=True) if self.is_outer(name)]
@@ -98,15 +97,13 @@ class ForwardLowering(Lowering):
             self.concatenated(of)
         else:
             again = operator.kind in _AGAIN and operator.name != "embedding"
+            # Calls by way of which it reads each tensor; the parts of a split are one.
+            ways = [{self.maker.get(name) for name in read} for read in of.parts.values()]
             more = {
                 "recomputable": again or operator.has("computed_again"),
-                "reads_twice": operator.has("gate") or self.reads_parts_twice(of),
+                "reads_twice": operator.has("gate") or any(len(way) > 1 for way in ways),
             }
             self.add(of, "pointwise", of.made, of.operands, is_random=operator.kind == "random", **more)
-
-    def reads_parts_twice(self, of: Lowered) -> bool:
-        """Whether it reads a tensor by way of several calls; the parts of a split are one."""
-        return any(len({self.maker.get(name) for name in read}) > 1 for read in of.parts.values())
 
     def resampling(self, of: Lowered) -> None:
         """An interpolation; of half precision it is one in float32, of which operand and result are converted."""
@@ -139,9 +136,15 @@ class ForwardLowering(Lowering):
         self.joint.lies_in.update(dict.fromkeys(rest, out))
 
     def reduction(self, of: Lowered) -> None:
-        """A sum, mean or the like."""
         x, out = self.typed(of.names[0]), self.typed(of.made[0])
-        is_inner = self.is_inner(of_images=x.rank >= IMAGE_RANK) and not _keeps_last(of.call, x, out)
+        axes = of.call.node.arguments().get("axes")
+        given = axes if isinstance(axes, tuple) else (axes,) if isinstance(axes, int) else ()
+        keeps_last = bool(given) and all(
+            isinstance(axis, int) and axis % x.rank < x.rank - 1 for axis in given
+        )
+        if out.rank == x.rank:
+            keeps_last = bool(x.rank) and out.shape[-1] == x.shape[-1] and x.shape[-1] != 1
+        is_inner = self.is_inner(of_images=x.rank >= IMAGE_RANK) and not keeps_last
         space, kept = max(map(self.elements, of.names)), self.elements(of.made[0])
         self.add(of, "reduction", of.made, of.operands, space, kept=kept, is_inner=is_inner)
 
@@ -182,15 +185,6 @@ class ForwardLowering(Lowering):
 def places_of_interpolation(call: PricedCall, rank: int) -> int:
     """From how many elements each of a linear or cubic interpolation is computed; 0 of others."""
     return next((taps ** (rank - 2) for word, taps in _INTERPOLATED.items() if word in call.node.op), 0)
-
-
-def _keeps_last(call: PricedCall, x: TensorType, out: TensorType) -> bool:
-    """Whether a reduction leaves the last axis as it is."""
-    if out.rank == x.rank:
-        return bool(x.rank) and out.shape[-1] == x.shape[-1] and x.shape[-1] != 1
-    axes = call.node.arguments().get("axes")
-    given = axes if isinstance(axes, tuple) else (axes,) if isinstance(axes, int) else ()
-    return bool(given) and all(isinstance(axis, int) and axis % x.rank < x.rank - 1 for axis in given)
 
 
 _FORWARD: Mapping[str, Callable[[ForwardLowering, Lowered], None]] = {
@@ -238,7 +232,6 @@ class BackwardLowering(GradientLowering):
                 joint.tangents[tangent] = None
 
     def lower(self, of: Lowered) -> None:
-        """Append the gradients of one call."""
         call = of.call
         assert call.gradient is not None
         of.incoming = [self.gradient[name] for name in call.node.outputs if name in self.gradient]

@@ -26,31 +26,17 @@ _FARTHEST = 64  # operators between two that are only joined because they read t
 
 
 class Kernel(Record, frozen=True, dict=True):
-    """Operators that run together: members, each with the stored tensors that it reads.
+    """Operators that run together."""
 
-    outputs: tensors that other kernels read, or that outlive the graph. inside: others, which take no memory, but which
-    inductor counts where it estimates memory. reads: tensors from outside.
-    """
-
-    members: tuple[Op, ...]
-    outputs: tuple[str, ...]
-    inside: tuple[str, ...]
-    reads: tuple[str, ...]
+    members: tuple[Op, ...]  # each with the stored tensors that it reads
+    outputs: tuple[str, ...]  # tensors that other kernels read, or that outlive the graph
+    inside: tuple[str, ...]  # others: they take no memory, but inductor counts them in its estimate
+    reads: tuple[str, ...]  # tensors from outside
 
     @property
-    def row(self) -> int:
-        """The row of the call of its last operator."""
-        return self.members[-1].row
-
-    @property
-    def node(self) -> str:
-        """The name of that call."""
-        return self.members[-1].node
-
-    @property
-    def workspace(self) -> Dim:
-        """Bytes during the kernel alone."""
-        return self.members[-1].workspace
+    def last(self) -> Op:
+        """Its last operator, whose call it is said to be of."""
+        return self.members[-1]
 
     @property
     def is_written(self) -> bool:
@@ -60,17 +46,14 @@ class Kernel(Record, frozen=True, dict=True):
     @cached_property
     def over(self) -> Mapping[str, tuple[str, ...]]:
         """By result, the tensors that the operator that makes it reads where it writes: it may be written over them."""
-        if not self.is_written and not self.members[-1].is_over:
+        if not self.is_written and not self.last.is_over:
             return {}
         single = [op for op in self.members if len(op.outputs) == 1]
         return {op.outputs[0]: tuple([name for name in op.reads if name not in op.moved]) for op in single}
 
 
 def fused(stored: Sequence[Op], outputs: Container[str]) -> list[Kernel]:
-    """The kernels of operators whose results are stored, in the order of their first ones.
-
-    outputs: tensors that outlive the graph.
-    """
+    """The kernels of stored operators, in the order of their first ones. outputs: tensors that outlive the graph."""
     groups = _Groups()
     for op in stored:
         groups.add(op)
@@ -92,16 +75,13 @@ def run_together(one: Op, other: Op) -> bool:
 
 
 class _Groups:
-    """Joins stored operators. A group that reads another has a greater depth: joining at equal depth makes no circle.
-
-    loops: by group, the operator that says over what the kernel loops: a reduction, if it has one.
-    """
+    """Joins stored operators. A group that reads another has a greater depth: joining at equal depth makes no circle."""
 
     def __init__(self) -> None:
         self.members: list[list[Op]] = []
         self.depth: list[int] = []
         self.joined: list[int] = []
-        self.loops: list[Op] = []
+        self.loops: list[Op] = []  # what says over what the kernel of each loops: a reduction, if it has one
         self.maker: dict[str, int] = {}
         self.readers: dict[tuple[str, str], list[int]] = {}  # by tensor and part
         self.first: list[int] = []  # by group, the number of its first operator
@@ -120,15 +100,17 @@ class _Groups:
         near = [group for group in makers if self.depth[group] == deepest]
         if not self.added.isdisjoint(op.reads) or not self.fit([*near], op):
             deepest, near = deepest + 1, []
-        group = self.new(op, deepest)
+        group = len(self.joined)
+        self.members.append([op])
+        self.depth.append(deepest)
+        self.joined.append(group)
+        self.loops.append(op)
+        self.first.append(group)
         for other in near:
             self.join(other, group)
-        self.join_readers(op, group)
         self.maker.update(dict.fromkeys(op.outputs, group))
         self.added.update(op.outputs if op.adds else ())
-
-    def join_readers(self, op: Op, group: int) -> None:
-        """Join a group with others of its depth that read the same tensors, or the same parts of them."""
+        # Others of its depth that read the same tensors, or the same parts of them, are joined with it.
         for key in ((name, part) for name in op.reads for part in op.parts.get(name, ("",))):
             for reader in dict.fromkeys(map(self.found, self.readers.get(key, ())[-_FARTHEST:])):
                 own = self.found(group)
@@ -146,14 +128,6 @@ class _Groups:
             return False
         pairs = [*((loop, op) for loop in loops), *pairwise(loops)]
         return all(run_together(one, other) for one, other in pairs)
-
-    def new(self, op: Op, depth: int) -> int:
-        self.members.append([op])
-        self.depth.append(depth)
-        self.joined.append(len(self.joined))
-        self.loops.append(op)
-        self.first.append(len(self.first))
-        return len(self.joined) - 1
 
     def join(self, group: int, other: int) -> None:
         """Put the members of one group into another that can run in the same kernel."""
@@ -210,29 +184,19 @@ _MOST_READ_SHARED, _MOST_READ, _MOST_INSTRUCTIONS = 4, 8, 30
 
 
 class _Formula(NamedTuple):
-    """How a result is computed from stored tensors.
+    """How a result is computed from stored tensors."""
 
-    sources: these tensors. parts, outer, moved: as of an operator that reads them. loads: for each element. computed: what
-    is computed for it, with the instructions for each element.
-    """
-
-    sources: tuple[str, ...]
-    parts: Parts
+    sources: tuple[str, ...]  # these tensors
+    parts: Parts  # as of an operator that reads them, like the next two
     outer: frozenset[str]
     moved: frozenset[str]
-    loads: int
-    computed: frozenset[tuple[str, int]]
+    loads: int  # for each element
+    computed: frozenset[tuple[str, int]]  # what is computed for it, with the instructions for each element
 
     @property
     def instructions(self) -> int:
         """Instructions for each element, loads included."""
         return self.loads + sum(count for _, count in self.computed)
-
-    def stored(self, op: Op, inside: tuple[str, ...]) -> Op:
-        """The operator that stores the result. inside: what it reads that is not stored."""
-        return replace(
-            op, reads=self.sources, parts=self.parts, outer=self.outer, moved=self.moved, computes=inside
-        )
 
 
 def realized(ops: Sequence[Op], outputs: Container[str]) -> tuple[list[Op], dict[str, Op]]:
@@ -251,7 +215,8 @@ def realized(ops: Sequence[Op], outputs: Container[str]) -> tuple[list[Op], dict
             computed_again.update(dict.fromkeys(op.outputs, op))
             formulas.update(dict.fromkeys(op.outputs, formula))
         elif inside:
-            stored.append(formula.stored(op, inside))
+            more = {"reads": formula.sources, "parts": formula.parts, "computes": inside}
+            stored.append(replace(op, outer=formula.outer, moved=formula.moved, **more))
         else:
             stored.append(op)
     return stored, computed_again

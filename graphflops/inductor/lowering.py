@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
-from msgspec import Struct, field
+from msgspec import Struct
 from msgspec.structs import replace
 
 from graphflops.base.record import Record
@@ -27,57 +27,42 @@ _SOME_SIZE = 97  # of a size without a value, where tensors are compared
 
 
 class Op(Record, frozen=True):
-    """One operator of the joint graph.
-
-    outputs, reads: names of tensors. elements: how many a kernel of it iterates over. kept: of a reduction, the elements of
-    its result. row, node: of the call that it belongs to. workspace: bytes during the operator alone. is_gradient: whether
-    it depends on the gradients of the results. recomputable: whether the partitioner may compute it again; what it may not
-    is a kernel of its own there, unless is_random: its numbers are random. must_recompute: whether a checkpoint asks to
-    compute it again. is_alone: whether it is a kernel that fuses with nothing. adds: whether it adds to what it reads at
-    places that indices tell, so that nothing that reads it is part of its kernel. allocates: whether a library allocates
-    the results, so that they take no memory that is free. is_over: whether a library writes its result over what it reads.
-    is_exchange: whether it is a collective; nothing is written over its result. is_padded: whether a product runs with its
-    sizes rounded up to what tensor cores load. part_bytes: how much of its result it writes, where others write the rest.
-    moved: tensors that it reads at other places than it writes to. reads_twice: whether its formula has what it reads more
-    than once. window: from how many elements of what it reads each element is computed. instructions: for each element, as
-    inductor counts them; numbers: constants in them, which a kernel has once. parts: by tensor of which it reads parts
-    only, bytes by part. views: tensors that it reads in another shape. outer: tensors whose last axis is not the innermost
-    in memory, as it reads them. is_inner: whether what a reduction adds up is along the last axis. in_order: whether a loop
-    over what a reduction reads visits one row after the other. of_moments: whether a reduction computes means and
-    variances. computes: what it reads that is not stored, and so computed inside of its kernel.
-    """
+    """One operator of the joint graph."""
 
     kind: OpKind
-    outputs: tuple[str, ...]
+    outputs: tuple[str, ...]  # names of tensors
     reads: tuple[str, ...]
-    elements: int
-    row: int
+    elements: int  # how many a kernel of it iterates over
+    row: int  # of the call that it belongs to
     node: str
-    kept: int = 0
-    workspace: Dim = 0
-    is_gradient: bool = False
+    kept: int = 0  # of a reduction, the elements of its result
+    workspace: Dim = 0  # bytes during the operator alone
+    is_gradient: bool = False  # it depends on the gradients of the results
+    # The partitioner may compute it again; what it may not is a kernel of its own there, unless its numbers are random.
     recomputable: bool = True
-    must_recompute: bool = False
+    must_recompute: bool = False  # a checkpoint asks to compute it again
     is_random: bool = False
-    is_alone: bool = False
-    adds: bool = False
-    allocates: bool = False
-    is_over: bool = False
-    is_exchange: bool = False
-    is_padded: bool = False
-    reads_twice: bool = False
-    window: int = 1
-    part_bytes: Dim = 0
-    moved: frozenset[str] = frozenset()
-    parts: Mapping[str, Mapping[str, Dim]] = field(default_factory=dict)
-    views: frozenset[str] = frozenset()
-    is_inner: bool = True
-    in_order: bool = True
-    of_moments: bool = False
-    outer: frozenset[str] = frozenset()
-    instructions: int = 2
-    numbers: tuple[float, ...] = ()
-    computes: tuple[str, ...] = ()
+    is_alone: bool = False  # a kernel that fuses with nothing
+    adds: bool = (
+        False  # to what it reads at places that indices tell: nothing that reads it is part of its kernel
+    )
+    allocates: bool = False  # a library allocates the results, so that they take no memory that is free
+    is_over: bool = False  # a library writes its result over what it reads
+    is_exchange: bool = False  # a collective: nothing is written over its result
+    is_padded: bool = False  # a product runs with its sizes rounded up to what tensor cores load
+    reads_twice: bool = False  # its formula has what it reads more than once
+    window: int = 1  # from how many elements of what it reads each element is computed
+    part_bytes: Dim = 0  # how much of its result it writes, where others write the rest
+    moved: frozenset[str] = frozenset()  # tensors that it reads at other places than it writes to
+    parts: Mapping[str, Mapping[str, Dim]] = {}  # by tensor of which it reads parts only, bytes by part
+    views: frozenset[str] = frozenset()  # tensors that it reads in another shape
+    is_inner: bool = True  # what a reduction adds up is along the last axis
+    in_order: bool = True  # a loop over what a reduction reads visits one row after the other
+    of_moments: bool = False  # a reduction computes means and variances
+    outer: frozenset[str] = frozenset()  # tensors that it reads whose last axis is not the innermost
+    instructions: int = 2  # for each element, as inductor counts them
+    numbers: tuple[float, ...] = ()  # constants in them, which a kernel has once
+    computes: tuple[str, ...] = ()  # what it reads that is not stored, and so computed inside of its kernel
 
     @property
     def is_fusible(self) -> bool:
@@ -86,28 +71,21 @@ class Op(Record, frozen=True):
 
 
 class JointGraph(Struct):
-    """Operators in program order: those of the forward first.
+    """Operators in program order: those of the forward first."""
 
-    values: sizes by symbol. platform: of the device, by which inductor cuts reductions. inputs: bytes of what the
-    program is given, weights included. sizes: bytes by tensor; 0 for weights, which are not the program's own. labels:
-    name and kind of a tensor in a timeline, where they differ from its name and a value. results: what the forward
-    returns. gradients: tensors that the backward returns. tangents: gradients of the results, which come from outside.
-    turned: tensors that inductor stores with another axis innermost than the last. lies_in: by part of a tensor that is
-    written by itself, the tensor.
-    """
-
-    values: Mapping[str, int]
-    platform: Platform
-    ops: list[Op] = field(default_factory=list)
-    sizes: dict[str, Dim] = field(default_factory=dict)
-    inputs: dict[str, Dim] = field(default_factory=dict)
-    labels: dict[str, tuple[str, HeldKind]] = field(default_factory=dict)
-    results: set[str] = field(default_factory=set)
-    gradients: dict[str, None] = field(default_factory=dict)
-    tangents: dict[str, None] = field(default_factory=dict)
-    turned: set[str] = field(default_factory=set)
-    lies_in: dict[str, str] = field(default_factory=dict)
-    numbers: dict[Dim, int] = field(default_factory=dict)
+    values: Mapping[str, int]  # sizes by symbol
+    platform: Platform  # of the device, by which inductor cuts reductions
+    ops: list[Op] = []
+    sizes: dict[str, Dim] = {}  # bytes by tensor; 0 for weights, not the program's own
+    inputs: dict[str, Dim] = {}  # bytes of what the program is given, weights included
+    # Name and kind of a tensor in a timeline, where they differ from its name and a value.
+    labels: dict[str, tuple[str, HeldKind]] = {}
+    results: set[str] = set()  # what the forward returns
+    gradients: dict[str, None] = {}  # tensors that the backward returns
+    tangents: dict[str, None] = {}  # gradients of the results, which come from outside
+    turned: set[str] = set()  # tensors that inductor stores with another axis innermost
+    lies_in: dict[str, str] = {}  # by part of a tensor that is written by itself, the tensor
+    numbers: dict[Dim, int] = {}
 
     def number(self, size: Dim) -> int:
         """A size as a number: open sizes are taken at their example, or at some size."""
@@ -153,28 +131,22 @@ _INSTRUCTIONS_OF_GATE = 6
 
 
 class Lowered(Struct):
-    """What a call becomes. names: of its operands; operands, results: the tensors that these are, by place.
-
-    made: results with memory of their own. beside: what its gradient reads beside operands and results, by use. parts: of
-    operands of which it reads parts, bytes by part. outer: operands whose last axis is not innermost. incoming: gradients of
-    its results; fresh: those of operands that it computes, by place.
-    """
+    """What a call becomes."""
 
     call: PricedCall
-    names: Sequence[str]
-    operands: Sequence[str]
-    parts: Mapping[str, Mapping[str, Dim]]
-    outer: frozenset[str]
-    made: Sequence[str] = ()
-    results: Sequence[str] = ()
-    beside: dict[str, str] = field(default_factory=dict)
-    incoming: Sequence[str] = ()
-    fresh: dict[int, str] = field(default_factory=dict)
+    names: Sequence[str]  # of its operands
+    operands: Sequence[str]  # the tensors that these are
+    parts: Mapping[str, Mapping[str, Dim]]  # of operands of which it reads parts, bytes by part
+    outer: frozenset[str]  # operands whose last axis is not innermost
+    made: Sequence[str] = ()  # results with memory of their own
+    results: Sequence[str] = ()  # the tensors that its results are
+    beside: dict[str, str] = {}  # what its gradient reads beside operands and results, by use
+    incoming: Sequence[str] = ()  # gradients of its results
+    fresh: dict[int, str] = {}  # those of operands that it computes, by place
 
     def op(
         self, kind: OpKind, outputs: Iterable[str], reads: Sequence[str], elements: int, **more: Any
     ) -> Op:
-        """An operator of the call."""
         if self.parts:
             more.setdefault("parts", {name: self.parts[name] for name in reads if name in self.parts})
         if self.outer:
@@ -201,7 +173,7 @@ class Lowering:
 
     def __init__(self, graph: PricedGraph, execution: OnGpu, joint: JointGraph) -> None:
         self.joint, self.execution = joint, execution
-        self.values, self.training = execution.values, execution.training
+        self.values, self.training, self.typed = execution.values, execution.training, execution.layouts.typed
         self.root = execution.owners()
         self.recomputed = execution.recomputed if self.training else {}
         self.of_libraries: set[str] = set()  # results that libraries made
@@ -243,7 +215,6 @@ class Lowering:
         return [out for out in call.node.outputs if out is not None and self.root.get(out) != out]
 
     def elements(self, name: str | None) -> int:
-        """Elements of a value."""
         value = self.values.get(name or "")
         return self.joint.number(prod(value.shape)) if isinstance(value, TensorType) else 0
 
@@ -257,10 +228,6 @@ class Lowering:
         if self.channels_last or not strides or strides[-1] in (0, 1):
             return False
         return name not in self.root or self.root[name] != name or name in self.of_libraries
-
-    def typed(self, name: str) -> TensorType:
-        """The type of a value that is a tensor."""
-        return self.execution.layouts.typed(name)
 
     def nbytes(self, name: str) -> Dim:
         """Bytes of a value; a copy of a repeated tensor has all of its elements."""
@@ -323,15 +290,12 @@ class Lowering:
         tensor: str,
         size: Dim,
         use: str,
-        bits: int,
-        value: str = "",
-        name: str = "",
+        bits: int,  # of an element
+        value: str = "",  # what is copied, of which the tensor may hold more
+        name: str = "",  # of the copy, if others share it
         **more: Any,
     ) -> str:
-        """Append a copy of an operand that a library's kernel wants to lie otherwise.
-
-        bits: of an element. value: what is copied, of which the tensor may hold more. name: of the copy, if others share it.
-        """
+        """Append a copy of an operand that a library's kernel wants to lie otherwise."""
         name, elements = name or f"{of.call.node.name} {use}", self.joint.number(size) * 8 // bits
         if name in self.joint.sizes:
             return name

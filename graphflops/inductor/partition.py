@@ -30,9 +30,21 @@ class Partition:
         self.place = {id(op): index for index, op in enumerate(self.ops)}
         self.users = users_of(self.ops)
         self.left = _MOST_VISITED
-        self.forward = self._forward()
+        self.forward: set[int] = set()  # places of the operators that the results are computed by
+        needed = set(self.joint.results)
+        for place, op in reversed([*enumerate(self.ops)]):
+            if not op.is_gradient and not needed.isdisjoint(op.outputs):
+                self.forward.add(place)
+                needed.update(op.reads)
         self.banned = self._not_computed_again()
-        self.graph, self.distances = FlowGraph(), self._distances()
+        # By place of an operator, the operators between it and the backward.
+        self.distances = dict.fromkeys(range(len(self.ops)), 0)
+        for place in sorted(self.forward, reverse=True):
+            made = self.ops[place].outputs
+            users = [(name, user) for name in made for user in self.users.get(name, ())]
+            steps = [self.distances[self.place[id(user)]] + 1 + (name in user.views) for name, user in users]
+            self.distances[place] = min(steps, default=_NEVER)
+        self.graph = FlowGraph()
         self.edges: dict[str, list[tuple[int, int]]] = {}
         self.todo: list[str] = []
 
@@ -44,33 +56,11 @@ class Partition:
         order = {name: place for place, op in enumerate(self.ops) for name in op.outputs}
         return dict.fromkeys(sorted(cut, key=lambda name: order.get(name, -1)))
 
-    def _forward(self) -> set[int]:
-        """Places of the operators that the results are computed by."""
-        needed = set(self.joint.results)
-        found = set()
-        for place, op in reversed([*enumerate(self.ops)]):
-            if not op.is_gradient and not needed.isdisjoint(op.outputs):
-                found.add(place)
-                needed.update(op.reads)
-        return found
-
     def _users(self, op: Op) -> list[Op]:
         return [user for name in op.outputs for user in self.users.get(name, ())]
 
     def _is_forward(self, op: Op) -> bool:
         return self.place[id(op)] in self.forward
-
-    def _distances(self) -> dict[int, int]:
-        """By place of an operator, the operators between it and the backward."""
-        found: dict[int, int] = {}
-        for place, op in reversed([*enumerate(self.ops)]):
-            if place not in self.forward:
-                found[place] = 0
-                continue
-            users = [(name, user) for name in op.outputs for user in self.users.get(name, ())]
-            steps = [found[self.place[id(user)]] + 1 + (name in user.views) for name, user in users]
-            found[place] = min(steps, default=_NEVER)
-        return found
 
     def _not_computed_again(self) -> set[str]:
         """Names of tensors that the backward does not compute again."""
@@ -205,7 +195,6 @@ class FlowGraph:
         self.capacity: list[int] = []
 
     def new(self) -> int:
-        """A new node."""
         self.edges.append([])
         return len(self.edges) - 1
 

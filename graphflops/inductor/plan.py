@@ -13,6 +13,8 @@ import heapq
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from itertools import accumulate
 
+from msgspec.structs import replace
+
 from graphflops.base.record import Record
 from graphflops.devices import Platform
 from graphflops.execution.fast_path import LAYER
@@ -34,10 +36,7 @@ Tensors = Mapping[str, None]  # by name, in order
 
 
 def lowest_peak(kernels: Sequence[Kernel], size: Size, given: Names, outputs: Names) -> list[Kernel]:
-    """The kernels in the order that inductor chooses.
-
-    given: tensors that are there before and may be freed. outputs: tensors that outlive the graph.
-    """
+    """The kernels in inductor's order. given: tensors there before, that may be freed. outputs: that outlive the graph."""
     first = _Order(kernels, size, given, outputs)
     order = first.as_written()
     plan = _Order([kernels[index] for index in order], size, given, outputs)
@@ -120,10 +119,7 @@ class _Order:
 
 
 class _LeastMemory:
-    """Greedy order: of the kernels that are ready, one that does not raise the maximum so far and frees the most.
-
-    ready: by what is freed and by what is made, as heaps with entries that may be out of date.
-    """
+    """Greedy order: of the kernels that are ready, one that does not raise the maximum so far and frees the most."""
 
     def __init__(self, plan: _Order) -> None:
         self.plan = plan
@@ -134,6 +130,7 @@ class _LeastMemory:
             self.freed[index] += sum(plan.size[name] for name in names if self.left[name] == 0)
         self.waiting = [len(makers) for makers in plan.before]
         self.is_ready = [count == 0 for count in self.waiting]
+        # What is ready as heaps, with entries that may be out of date.
         self.small: list[tuple[int, int]] = []  # net bytes, place
         self.large: list[tuple[int, int, int]] = []  # bytes made, net bytes, place
         for index, count in enumerate(self.waiting):
@@ -200,29 +197,22 @@ class _LeastMemory:
 
 
 class CompiledGraph(Record, frozen=True):
-    """The forward or the backward: its kernels in the order in which they run.
+    """The forward or the backward."""
 
-    given: tensors that are there before and are freed after their last use. outputs: tensors that outlive the graph.
-    computed_again: by tensor that is not stored but computed wherever it is read, its operator.
-    """
-
-    kernels: Sequence[Kernel]
-    given: Tensors
-    outputs: Tensors
-    computed_again: Mapping[str, Op]
+    kernels: Sequence[Kernel]  # in the order in which they run
+    given: Tensors  # that are there before and are freed after their last use
+    outputs: Tensors  # that outlive the graph
+    computed_again: Mapping[str, Op]  # by tensor that is not stored but computed wherever it is read
 
 
 class Plan(Record, frozen=True):
-    """How a graph runs under torch.compile. backward: None where no gradients are computed.
-
-    channels_last: whether its convolutions run with channels last.
-    """
+    """How a graph runs under torch.compile."""
 
     execution: OnGpu
     joint: JointGraph
-    channels_last: bool
+    channels_last: bool  # its convolutions run so
     forward: CompiledGraph
-    backward: CompiledGraph | None = None
+    backward: CompiledGraph | None = None  # None where no gradients are computed
 
 
 class Plans(Runs):
@@ -236,44 +226,39 @@ class Plans(Runs):
     def plan(self, graph: PricedGraph, *, training: bool) -> Plan:
         """The plan of a graph. training: whether it is run for gradients."""
         key = (graph, training)
-        if key not in self.plans:
-            self.plans[key] = _plan(graph, OnGpu(graph, training, self), self.sizes)
-        return self.plans[key]
-
-
-def _plan(graph: PricedGraph, execution: OnGpu, sizes: Mapping[str, int]) -> Plan:
-    joint = JointGraph(sizes, execution.layouts.platform)
-    for entry in graph.graph.inputs:
-        value = execution.values.get(entry.name)
-        nbytes = value.nbytes if isinstance(value, TensorType) else 0
-        joint.inputs[entry.name] = nbytes
-        joint.sizes[entry.name] = nbytes if entry.role == "user" else 0
-    forward = ForwardLowering(graph, execution, joint)
-    lowered = [forward.lower(call) for call in execution.calls]
-    joint.results.update(forward.tensor(name) for name in (*graph.graph.returned, *graph.graph.lasting))
-    if not execution.training:
-        return Plan(execution, joint, forward.channels_last, _forward(joint, {}))
-    backward = BackwardLowering(graph.graph, forward, joint, graph.graph.seeds)
-    for one in reversed(lowered):
-        if one.call.gradient is not None:
-            backward.lower(one)
-    backward.add_in_products()
-    found = backward.gradient.items()
-    joint.gradients.update((tensor, None) for name, tensor in found if name in backward.wanted)
-    saved = Partition(joint).saved()
-    return Plan(execution, joint, forward.channels_last, _forward(joint, saved), _backward(joint, saved))
-
-
-def _forward(joint: JointGraph, saved: Tensors) -> CompiledGraph:
-    made = {name for op in joint.ops for name in op.outputs}
-    kept = [name for name in (*saved, *joint.results) if name in made]
-    return _compiled(joint, _computing(joint.ops, kept, joint.inputs), {}, dict.fromkeys(kept))
-
-
-def _backward(joint: JointGraph, saved: Tensors) -> CompiledGraph:
-    given = {name: None for name in (*saved, *joint.tangents) if name not in joint.inputs}
-    ops = _computing(joint.ops, joint.gradients, {*joint.inputs, *given})
-    return _compiled(joint, ops, given, dict.fromkeys([*joint.gradients, *joint.results]))
+        if key in self.plans:
+            return self.plans[key]
+        execution = OnGpu(graph, training, self)
+        joint = JointGraph(self.sizes, execution.layouts.platform)
+        for entry in graph.graph.inputs:
+            value = execution.values.get(entry.name)
+            nbytes = value.nbytes if isinstance(value, TensorType) else 0
+            joint.inputs[entry.name] = nbytes
+            joint.sizes[entry.name] = nbytes if entry.role == "user" else 0
+        forward = ForwardLowering(graph, execution, joint)
+        lowered = [forward.lower(call) for call in execution.calls]
+        joint.results.update(forward.tensor(name) for name in (*graph.graph.returned, *graph.graph.lasting))
+        saved: Tensors = {}
+        if training:
+            backward = BackwardLowering(graph.graph, forward, joint, graph.graph.seeds)
+            for one in reversed(lowered):
+                if one.call.gradient is not None:
+                    backward.lower(one)
+            backward.add_in_products()
+            found = backward.gradient.items()
+            joint.gradients.update((tensor, None) for name, tensor in found if name in backward.wanted)
+            saved = Partition(joint).saved()
+        made = {name for op in joint.ops for name in op.outputs}
+        kept = [name for name in (*saved, *joint.results) if name in made]
+        ops = _computing(joint.ops, kept, joint.inputs)
+        plan = Plan(execution, joint, forward.channels_last, _compiled(joint, ops, {}, dict.fromkeys(kept)))
+        if training:
+            given = {name: None for name in (*saved, *joint.tangents) if name not in joint.inputs}
+            ops = _computing(joint.ops, joint.gradients, {*joint.inputs, *given})
+            wanted = dict.fromkeys([*joint.gradients, *joint.results])
+            plan = replace(plan, backward=_compiled(joint, ops, given, wanted))
+        self.plans[key] = plan
+        return plan
 
 
 def _compiled(joint: JointGraph, ops: Sequence[Op], given: Tensors, outputs: Tensors) -> CompiledGraph:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from graphflops.dims import Dim, prod
 from graphflops.inductor.layout_choice import aligned_bytes
 from graphflops.inductor.lowering import GradientLowering, Lowered, Lowering
-from graphflops.kernels.attention_memory import AttentionMemory
+from graphflops.kernels.attention import AttentionMemory
 from graphflops.kernels.kernel import FLOAT_BYTES
 from graphflops.passes.program import PricedCall
 

@@ -1,18 +1,41 @@
-"""Attention: the kernel that PyTorch chooses, or the products and the softmax that it falls back to."""
+"""Attention: the kernel that PyTorch chooses, or the products and the softmax that it falls back to; and their memory.
+
+A fused kernel keeps the scores on chip; its gradient sums those of the queries in float32. The unfused one ("math") has in
+memory, in float32, copies of the operands, the scores twice, and the probabilities, which the gradient reads.
+The sizes are those measured on an H200 with PyTorch 2.11.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Sequence
+from itertools import accumulate, pairwise
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
 from graphflops.attention.attention_use import causal_fraction
-from graphflops.execution.strides import row_major
-from graphflops.kernels.attention_memory import FLASH_ALIGNMENT, MASK_ALIGNMENT, rounded
+from graphflops.attention.kernel import Choice, Operand, Problem, attention_kernel
+from graphflops.dims import Dim, ceil_div, dim_max, dim_min, prod, total
+from graphflops.execution.layouts import Layouts, attention_problem, is_chosen
+from graphflops.execution.strides import is_contiguous
 from graphflops.kernels.call import ConcreteCall, Tensor
-from graphflops.kernels.kernel import Attention, AttentionKernel, Kernel, Pass, Product, Rows, Strided
-from graphflops.kernels.moved import copy, copy_to, elementwise, fill, sum_to
+from graphflops.kernels.choices import limits
+from graphflops.kernels.kernel import (
+    FLOAT_BYTES,
+    Attention,
+    AttentionKernel,
+    Kernel,
+    Pass,
+    Product,
+    Rows,
+    Strided,
+)
+from graphflops.kernels.masks import gradient_of_mask, is_uneven, padded
+from graphflops.kernels.moved import copy, elementwise, fill
 from graphflops.kernels.products import Problem as Factors
+from graphflops.passes.program import PricedCall
+from graphflops.tensor import TensorType
 
 _LEAST_RANK = 2
 _LOADED_KEYS, _LOADED_KEYS_OF_PROMPT = 4, 2  # keys: rows of a mask that do not align load element by element
@@ -28,37 +51,13 @@ def attention(call: ConcreteCall) -> list[Kernel]:
     if kernel == "math":
         return unfused(call, *operands)
     for x in operands if kernel == "flash" else ():  # heads are copied among zeros (`pad_last_dim` of ATen)
-        if (width := rounded(x.shape[-1], FLASH_ALIGNMENT)) != x.shape[-1]:
+        if (width := rounded(x.shape[-1], _FLASH_ALIGNMENT)) != x.shape[-1]:
             filled += [fill(replace(x, shape=(*x.shape[:-1], width))), copy(x)]
     mask = call.operand("mask")
     numbers = mask_numbers(mask, operands[0])
-    if kernel == "efficient" and mask is not None and _is_uneven(mask):
-        filled += _padded(mask, operands[0])
+    if kernel == "efficient" and mask is not None and is_uneven(mask):
+        filled += padded(mask, operands[0])
     return [*numbers, *filled, _fused(call, operands, kernel, "forward")]
-
-
-def _is_uneven(mask: Tensor) -> bool:
-    return bool(mask.rank) and mask.shape[-1] % MASK_ALIGNMENT != 0
-
-
-def _padded(mask: Tensor, query: Tensor) -> list[Kernel]:
-    """A mask of numbers whose rows are filled up to whole loads (`pad_bias` of ATen)."""
-    rows = (*mask.shape[:-1], rounded(mask.shape[-1], MASK_ALIGNMENT))
-    numbers = replace(mask, dtype=query.dtype, bits=query.bits, nbytes=mask.numel * query.bits // 8)
-    return [fill(replace(numbers, shape=rows)), copy_to(replace(numbers, strides=row_major(rows)), numbers)]
-
-
-def _of_mask(mask: Tensor, query: Tensor) -> list[Kernel]:
-    """The gradient of a mask: that of all scores added up where they share it, and once more in rows that were filled up."""
-    shape = (*query.shape[:-1], mask.shape[-1])
-    scores = replace(mask, shape=shape, strides=row_major(shape), nbytes=math.prod(shape) * mask.bits // 8)
-    places = range(1, mask.rank + 1)
-    kept = [len(shape) - place for place in places if mask.shape[-place] == shape[-place]]
-    summed = [sum_to(scores, kept, mask.bits)] if scores.numel > mask.numel else []
-    if not _is_uneven(mask):
-        return summed
-    before, into = _padded(mask, query)
-    return [*summed, before, into, into]
 
 
 def attention_backward(call: ConcreteCall) -> list[Kernel]:
@@ -72,7 +71,7 @@ def attention_backward(call: ConcreteCall) -> list[Kernel]:
     fused, (query, key, value) = _fused(call, operands, kernel, "backward"), operands
     mask, kernels = call.operand("mask"), [fused]
     if mask is not None and mask.requires_grad and mask.rank:
-        kernels += _of_mask(mask, query)
+        kernels += gradient_of_mask(mask, query)
     shared, heads = key.shape[-3:-2], query.shape[-3:-2]
     if shared == heads or not shared or not heads:
         return kernels
@@ -95,17 +94,10 @@ def _fused(
     (query, key, value), is_forward = operands, phase == "forward"
     cost = call.cost if is_forward else call.backward_cost
     computed = computed_fraction(call, query.shape[-2], key.shape[-2])
-    sizes = Attention(
-        batch=math.prod(query.shape[:-3]),
-        heads=query.shape[-3] if query.rank > _LEAST_RANK else 1,
-        kv_heads=key.shape[-3] if key.rank > _LEAST_RANK else 1,
-        queries=query.shape[-2],
-        keys=key.shape[-2],
-        width=max(query.shape[-1], value.shape[-1]),
-        computed=computed,
-        kernel=kernel,
-        phase=phase,
-    )
+    heads, kv_heads = (x.shape[-3] if x.rank > _LEAST_RANK else 1 for x in (query, key))
+    batch, width = math.prod(query.shape[:-3]), max(query.shape[-1], value.shape[-1])
+    shape = (batch, heads, kv_heads, query.shape[-2], key.shape[-2], width)
+    sizes = Attention(*shape, computed, kernel, phase)
     flops = int(cost.matrix_flops * computed)
     copied = sum(x.full_bytes - x.nbytes for x in operands if not x.is_repeated)  # heads repeated by a copy
     moved = (cost.read_bytes + copied, cost.written_bytes)
@@ -223,3 +215,184 @@ def _float(tensor: Tensor, batch: int) -> Tensor:
     shape, (rows, columns) = (batch, *tensor.shape[-2:]), tensor.shape[-2:]
     own = {"shape": shape, "strides": (rows * columns, columns, 1), "nbytes": math.prod(shape) * 4}
     return replace(tensor, dtype="float32", bits=_FLOAT, **own)
+
+
+_FLASH_ALIGNMENT = 8  # elements
+_BOOL_PART = 4  # a truth value takes a byte, a float32 score four
+_MASK_ALIGNMENT, _MASK_GRADIENT_ALIGNMENT, _ROWS_OF_BLOCK = limits(
+    *("aten_2", "attention.efficient", "mask_row", "mask_gradient_row", "rows")
+)
+
+
+def rounded(size: Dim, step: int) -> Dim:
+    """The next multiple of a step."""
+    return ceil_div(size, step) * step
+
+
+class AttentionMemory(NamedTuple):
+    """Bytes that one attention needs. choice: the kernel that runs it. out_bytes: of its result."""
+
+    problem: Problem
+    choice: Choice
+    out_bytes: Dim
+    operands_in_order: tuple[bool, ...]
+
+    @staticmethod
+    def of(call: PricedCall, layouts: Layouts, training: bool) -> AttentionMemory | None:
+        """Of a call of the operator that chooses its kernel; None for other calls."""
+        if not is_chosen(call) or not call.node.outputs:
+            return None
+        problem = attention_problem(call, layouts, training)
+        out = layouts.values.get(call.node.outputs[0] or "")
+        if problem is None or not isinstance(out, TensorType):
+            return None
+        in_order = tuple([is_contiguous(each.type.shape, each.strides) for each in problem.operands])
+        return AttentionMemory(problem, attention_kernel(problem, layouts.platform), out.nbytes, in_order)
+
+    @property
+    def is_fused(self) -> bool:
+        """Whether the scores stay on chip."""
+        return self.choice.kernel != "math"
+
+    @property
+    def forward(self) -> Dim:
+        """The most that is allocated at once, beside the result; what the gradient keeps is part of it."""
+        if self.is_fused:
+            return self.mask_copy + self.filled
+        key = self.problem.key.type.numel * FLOAT_BYTES
+        wide = total(self.float_copies) + self.scaled
+        products = wide + key + self.score_operands + self.scores
+        softmax = wide + 2 * self.scores + ceil_div(self.scores, _BOOL_PART)
+        return dim_max(0, dim_max(products, softmax) - self.out_bytes) + self.mask_copy
+
+    @property
+    def saved(self) -> Dim:
+        """What the gradient reads beside operands and result, the row sums of fused kernels apart."""
+        if self.is_fused:
+            return self.mask_copy
+        return self.scores + self.dropped + self.scaled + self.repeated(self.problem.key) + self.value_copy
+
+    @property
+    def backward(self) -> Dim:
+        """What the gradient needs beside operands, results and their gradients."""
+        if not self.is_fused:
+            gradients = gradient_bytes(self.problem)
+            own = 3 * self.scores + self.repeated(self.problem.value) - self.value_copy
+            return dim_max(0, own - self.out_bytes - gradients)
+        batch, heads, rows, width = self.problem.query.type.shape
+        if self.choice.kernel == "efficient":
+            padded = rounded(rows, _ROWS_OF_BLOCK)
+            return batch * heads * (padded * width + rows) * FLOAT_BYTES + self.mask_gradient
+        return batch * heads * rows * (width + 1) * FLOAT_BYTES + self.shared_gradients
+
+    # What these consist of, in the order in which it is allocated
+
+    @property
+    def parts(self) -> Sequence[Dim]:
+        """Of what is allocated at once: float32 copies, the scaled query, scores twice, which of them are -inf."""
+        if self.is_fused:
+            return ()
+        return [*self.float_copies, self.scaled, self.scores, self.scores, ceil_div(self.scores, _BOOL_PART)]
+
+    @property
+    def saved_parts(self) -> list[Dim]:
+        if self.is_fused:
+            return [self.mask_copy]
+        key = self.repeated(self.problem.key)
+        return cut(self.saved, (self.scaled, key, self.value_copy, self.scores, self.dropped))
+
+    @property
+    def gradient_parts(self) -> Sequence[Dim]:
+        return (ceil_div(self.shared_gradients, 2),) * 2 if self.is_fused else (self.scores,) * 3
+
+    @property
+    def shared_gradients(self) -> Dim:
+        """Gradients of keys and values for each query head, where heads share them: added up after."""
+        key, value = self.problem.key.type, self.problem.value.type
+        heads = self.problem.query.type.shape[1]
+        if key.shape[1] == heads:
+            return 0
+        return sum(x.shape[0] * heads * prod(x.shape[2:]) * (x.dtype.bits // 8) for x in (key, value))
+
+    @property
+    def filled(self) -> Dim:
+        """Copies of operands whose heads FlashAttention wants as wide as a multiple of 8, and what its result has more."""
+        width = self.problem.query.type.shape[-1]
+        wide = rounded(width, _FLASH_ALIGNMENT)
+        if self.choice.kernel != "flash" or wide == width:
+            return 0
+        own = [operand.type.like().nbytes for operand in self.problem.operands]
+        return (total(own) + self.out_bytes) * wide // width - self.out_bytes
+
+    @property
+    def mask_copy(self) -> Dim:
+        """A boolean mask is turned into numbers; the efficient kernel wants rows of a multiple of 8."""
+        if self.problem.mask is None:
+            return 0
+        mask, element = self.problem.mask.type, self.problem.query.type.dtype.bits // 8
+        keys = mask.shape[-1] if mask.rank else 1
+        padded = rounded(keys, _MASK_ALIGNMENT)
+        if self.choice.kernel == "efficient" and padded != keys:
+            return prod(mask.shape[:-1]) * padded * element
+        return mask.numel * element if mask.dtype.kind == "bool" else 0
+
+    @property
+    def mask_gradient(self) -> Dim:
+        """The gradient of a mask, for every batch entry and head."""
+        mask = self.problem.mask
+        if mask is None or not mask.type.requires_grad:
+            return 0
+        rows, keys = self.problem.query.type.shape[:-1], self.problem.key.type.shape[2]
+        return prod(rows) * rounded(keys, _MASK_GRADIENT_ALIGNMENT) * (mask.type.dtype.bits // 8)
+
+    @property
+    def scores(self) -> Dim:
+        query, key = self.problem.query.type, self.problem.key.type
+        return prod(query.shape[:-1]) * key.shape[-2] * FLOAT_BYTES
+
+    @property
+    def dropped(self) -> Dim:
+        """The scores after dropout, and which of them it keeps."""
+        return self.scores + ceil_div(self.scores, _BOOL_PART) if self.problem.dropout != 0 else 0
+
+    @property
+    def float_copies(self) -> list[Dim]:
+        """Query, key and value in float32; none where they are."""
+        is_float = self.problem.query.type.dtype.bits == 32
+        return [operand.type.numel * FLOAT_BYTES for operand in self.problem.operands if not is_float]
+
+    @property
+    def scaled(self) -> Dim:
+
+        return self.problem.query.type.numel * FLOAT_BYTES
+
+    @property
+    def score_operands(self) -> Dim:
+        """Scaled query and key once more, in row-major order and repeated for every query head."""
+        own, repeated = self.problem.key.type.numel * FLOAT_BYTES, self.repeated(self.problem.key)
+        is_query, is_key, _ = self.operands_in_order
+        return (0 if is_query else self.scaled) + (0 if is_key and repeated == own else repeated)
+
+    @property
+    def value_copy(self) -> Dim:
+        """The value as the second product reads it, where that is not the operand itself."""
+        value, heads = self.problem.value.type, self.problem.query.type.shape[1]
+        is_operand = value.dtype.bits == 32 and self.operands_in_order[2] and value.shape[1] == heads
+        return 0 if is_operand else self.repeated(self.problem.value)
+
+    def repeated(self, operand: Operand) -> Dim:
+        """An operand in float32, repeated for every query head that shares it."""
+        shape = (*self.problem.query.type.shape[:-2], *operand.type.shape[-2:])
+        return prod(shape) * FLOAT_BYTES
+
+
+def cut(size: Dim, parts: Iterable[Dim]) -> list[Dim]:
+    """So many bytes as parts of these sizes, as far as they go, and a rest."""
+    ends = [0, *(dim_min(end, size) for end in accumulate(parts)), size]
+    return [end - start for start, end in pairwise(ends) if end != start]
+
+
+def gradient_bytes(problem: Problem) -> Dim:
+    """Bytes of the gradients of query, key, value and mask."""
+    operands = [*problem.operands, *([] if problem.mask is None else [problem.mask])]
+    return sum(operand.type.like().nbytes for operand in operands if operand.type.requires_grad)

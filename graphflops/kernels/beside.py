@@ -55,20 +55,16 @@ _COPYING_ONCE = frozenset({"adaptive_avg_pool"})
 
 
 class Copy(NamedTuple):
-    """A copy in row-major order. shape, strides: of what is read, as far as it is repeated; dtype: of what is written.
+    """A copy in row-major order."""
 
-    is_kept: the gradient reads the copy. is_again: the gradient copies the operand once more.
-    """
-
-    shape: Shape
+    shape: Shape  # of what is read, as far as it is repeated
     strides: Strides
-    dtype: DType
-    is_kept: bool = False
-    is_again: bool = False
+    dtype: DType  # of what is written
+    is_kept: bool = False  # the gradient reads the copy
+    is_again: bool = False  # the gradient copies the operand once more
 
     @property
     def nbytes(self) -> Dim:
-        """Bytes of the copy."""
         return prod(self.shape) * self.dtype.bits // 8
 
 
@@ -188,7 +184,12 @@ def reduction_buffers(
     if results == 0:
         return ()
     is_inner = not kept or size_hint(reduced[0].stride) < size_hint(kept[0].stride)
-    vector = 1 if is_inner or kept[0].stride != 1 else _vector(reduced, kept)
+    vector = 1  # results of one thread: all steps in the operand must be a multiple of them
+    if not is_inner and kept[0].stride == 1:
+        vector = _VECTOR
+        for step in (kept[0].size, *(axis.stride for axis in (*reduced, *kept[1:]))):
+            while isinstance(step, int) and step % vector:
+                vector //= 2
     is_run = not kept and len(reduced) == 1 and reduced[0].stride == 1
     is_whole = is_run and not _is_at_most(values, _VECTOR_FROM)
     loads = (values // _VECTOR if is_whole else values) if is_inner else None
@@ -200,18 +201,14 @@ def reduction_buffers(
 
 
 class Blocks(NamedTuple):
-    """The thread blocks of a reduction. across, down: threads of one, along the innermost axis and along the other.
+    """The thread blocks of a reduction."""
 
-    groups: those with results of their own; parts: blocks of each, which share its values; each: values of a thread of a
-    group of one block; at_once: blocks that the device holds.
-    """
-
-    across: int
-    down: int
-    groups: Dim
-    parts: Dim
-    each: Dim
-    at_once: int
+    across: int  # threads of one along the innermost axis
+    down: int  # and along the other
+    groups: Dim  # those with results of their own
+    parts: Dim  # blocks of each, which share its values
+    each: Dim  # values of a thread of a group of one block
+    at_once: int  # blocks that the device holds
 
 
 def sharing_blocks(
@@ -268,16 +265,6 @@ def _joined(axes: Sequence[_Axis]) -> list[_Axis]:
     return joined
 
 
-def _vector(reduced: Sequence[_Axis], kept: Sequence[_Axis]) -> int:
-    """Results of one thread: all steps in the operand must be a multiple of them."""
-    steps = [kept[0].size, *(axis.stride for axis in (*reduced, *kept[1:]))]
-    vector = _VECTOR
-    for step in steps:
-        while isinstance(step, int) and step % vector:
-            vector //= 2
-    return vector
-
-
 def threads_of_block(across: Dim, down: Dim, most: int) -> tuple[int, int]:
     """Threads of a block along the axis that lies innermost, and along the other."""
     wide, high = largest_power(across, most), largest_power(down, most)
@@ -315,19 +302,14 @@ class GradientLayouts:
         self.known: dict[str, Strides] = {}
         self.forms, self.found = layouts.forms, dict[tuple[Any, ...], Any]()
         for name in repeated:
-            if (value := self.typed(name)) is not None:
+            if (value := tensor_type(name, self.values)) is not None:
                 self.known[name] = (0,) * value.rank
-
-    def typed(self, name: str) -> TensorType | None:
-        """The type of a value that is a tensor."""
-        value = self.values.get(name)
-        return value if isinstance(value, TensorType) else None
 
     def copies(self, call: PricedCall) -> Sequence[Strides]:
         """The layouts from which the gradient of a call's result is copied; notes how those of its operands lie."""
         name = next((name for name in call.node.outputs if name is not None), "")
         operands = call.tensors(self.values)
-        if not operands or self.typed(name) is None:
+        if not operands or tensor_type(name, self.values) is None:
             return ()
         copied, known = self._followed(call, self.known.get(name))
         for place, strides in known.items():
@@ -344,9 +326,9 @@ class GradientLayouts:
     ) -> tuple[list[Strides], dict[int, Strides]]:
         """What is copied where the result's gradient lies so, and how the gradients of operands lie, by their places."""
         operator, operands = call.node.operator, call.tensors(self.values)
-        x, name, known = self.typed(operands[0]), operator.name, dict[int, Strides]()
-        out = next(value for name in call.node.outputs if (value := self.typed(name or "")) is not None)
-        assert x is not None
+        x, name, known = self.layouts.typed(operands[0]), operator.name, dict[int, Strides]()
+        results = (tensor_type(name, self.values) for name in call.node.outputs)
+        out = next(value for value in results if value is not None)
         if name in _MADE_IN_ORDER:
             known[0] = row_major(x.shape)
         copies = name in _SAME_AXES and call.node.outputs[0] in self.layouts.copies
@@ -366,7 +348,7 @@ class GradientLayouts:
         elif is_alike:
             if not is_repeated or name in _PASSES_ON:
                 for place, use in enumerate(operands):
-                    if getattr(self.typed(use), "shape", None) == out.shape:
+                    if self.layouts.typed(use).shape == out.shape:
                         known[place] = strides if self._is_alike(call, place) else self.layouts.of(use)
         elif operator.kind == "product" and call.gradient is not None:
             return self._of_product(call, out, strides, is_repeated=is_repeated), known

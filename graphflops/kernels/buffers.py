@@ -70,10 +70,7 @@ def forward_bytes(call: PricedCall, layouts: Layouts) -> Dim:
 
 
 def backward_bytes(call: PricedCall, layouts: Layouts, has_other_gradient: bool) -> Dim:
-    """Bytes that the kernels of a call's gradients need beside what they read and write.
-
-    has_other_gradient: whether the gradient of the result lies in another order than the result does.
-    """
+    """Bytes that the kernels of gradients need. has_other_gradient: that of the result lies in another order than it."""
     kind, name, values = call.node.operator.kind, call.node.operator.name, layouts.values
     out = tensor_type(call.node.outputs[0], values)
     if kind == "convolution":
@@ -167,15 +164,11 @@ def is_last_operand_first(call: PricedCall) -> bool:
 
 
 class _Gradient(NamedTuple):
-    """What the gradient of an elementwise call's operand makes on its way.
+    """What the gradient of an elementwise call's operand makes on its way."""
 
-    made: tensors of its formula. wide: the gradient in the shape and the element type of the result, where that is summed or
-    converted then. axes: those along which the operand is repeated, where a kernel of its own sums over them.
-    """
-
-    made: list[Dim]
-    wide: list[Dim]
-    axes: list[int]
+    made: list[Dim]  # tensors of its formula
+    wide: list[Dim]  # the gradient as the result is shaped and typed, where it is summed or converted then
+    axes: list[int]  # along which the operand is repeated, where a kernel of its own sums over them
 
 
 def _gradients(call: PricedCall, out: TensorType, layouts: Layouts) -> dict[int, _Gradient]:
@@ -205,7 +198,6 @@ def _broadcast_gradients(call: PricedCall, out: TensorType, layouts: Layouts) ->
 
 
 def _sums(call: PricedCall, out: TensorType, layouts: Layouts) -> list[tuple[Dim, ...]]:
-    """Bytes of the buffers of each of these sums."""
     strides = layouts.of(call.node.outputs[0] or "")
     axes = [each.axes for each in _gradients(call, out, layouts).values() if each.axes]
     return [reduction_buffers(out.shape, strides, each, FLOAT_BYTES, layouts.platform) for each in axes]
@@ -267,7 +259,6 @@ def _gradient_of(
 
 
 def _reduction(call: PricedCall, layouts: Layouts) -> Dim:
-    """The buffer of a reduction over some axes."""
     x = next(iter(call.tensors(layouts.values)), "")
     out = tensor_type(call.node.outputs[0], layouts.values)
     if not x or out is None:

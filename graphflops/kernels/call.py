@@ -40,12 +40,10 @@ class Tensor(Struct, frozen=True):
 
     @property
     def rank(self) -> int:
-        """Number of axes."""
         return len(self.shape)
 
     @property
     def numel(self) -> int:
-        """Number of elements."""
         return prod(self.shape)
 
     @property
@@ -55,7 +53,6 @@ class Tensor(Struct, frozen=True):
 
     @property
     def is_contiguous(self) -> bool:
-        """Whether elements lie in row-major order without gaps."""
         return is_contiguous(self.shape, self.strides)
 
     @property
@@ -108,33 +105,28 @@ class Sizes:
 
 @dataclass(eq=False)
 class ConcreteCall:
-    """A call as it runs: operands by argument name, results and costs as numbers.
-
-    is_copy: whether a layout operator (`reshape`, `contiguous`) moves data here; None where its estimate tells.
-    attention_kernel: the kernel that PyTorch chooses for an attention; None for other calls.
-    """
+    """A call as it runs: operands by argument name, results and costs as numbers."""
 
     call: PricedCall
     values: Mapping[str, Value]
     strides: Mapping[str, tuple[Dim, ...]]
     sizes: Sizes
-    is_copy: bool | None = None
-    attention_kernel: AttentionKernel | None = None
+    is_copy: bool | None = None  # of `reshape` or `contiguous`: it moves data; None where its estimate tells
+    attention_kernel: AttentionKernel | None = (
+        None  # that PyTorch chooses for an attention; None for other calls
+    )
     known: dict[str, Tensor | None] = field(default_factory=dict)
 
     @property
     def operator(self) -> Op:
-        """The canonical operator."""
         return self.call.node.operator
 
     @property
     def estimate(self) -> Estimate:
-        """What the rule returned."""
         return self.call.estimate
 
     @property
     def gradient(self) -> Backward | None:
-        """The call's backward, if a gradient is computed."""
         return self.call.gradient
 
     @cached_property
@@ -177,7 +169,6 @@ class ConcreteCall:
         return None
 
     def wants(self, *names: str) -> bool:
-        """Whether one of these operands wants a gradient."""
         found = (self.operand(name) for name in names)
         return any(tensor is not None and tensor.requires_grad for tensor in found)
 
@@ -205,7 +196,6 @@ class ConcreteCall:
 
     @property
     def out(self) -> Tensor | None:
-        """The first result."""
         return self.results[0] if self.results else None
 
     @cached_property
@@ -242,5 +232,4 @@ class Work(NamedTuple):
 
     @staticmethod
     def of(cost: Cost, sizes: Sizes) -> Work:
-        """The numbers of a cost."""
         return Work(*(sizes(getattr(cost, name)) for name in Work._fields))

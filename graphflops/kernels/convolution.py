@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from graphflops.cost import Value
@@ -48,19 +48,8 @@ class Layout(NamedTuple):
         return Layout(is_last, gaps, is_weight_last)
 
 
-class Copies(NamedTuple):
-    """Bytes of operand, weight and result with padded channels."""
-
-    x: Dim
-    weight: Dim
-    out: Dim
-
-
 class Convolution(NamedTuple):
-    """Types and options of a convolution.
-
-    wants_x, wants_weight, wants_bias: which gradients are computed.
-    """
+    """Types and options of a convolution."""
 
     x: TensorType
     weight: TensorType
@@ -69,7 +58,7 @@ class Convolution(NamedTuple):
     padding: tuple[Any, ...]
     groups: int
     transposed: bool
-    wants_x: bool = True
+    wants_x: bool = True  # which gradients are computed
     wants_weight: bool = True
     wants_bias: bool = False
 
@@ -247,13 +236,13 @@ class Convolution(NamedTuple):
         """Bytes of the weight in float32."""
         return prod(self.weight.shape) * 4
 
-    def copies(self, padded: Callable[[int], int] | None = None) -> Copies:
-        """Operand, weight and result once more, their channels padded by a function of those of a group."""
-        pad = padded or self.aligned
+    def copies(self, padded: int | None = None) -> dict[str, Dim]:
+        """Bytes of operand x, weight w and result o once more. padded: channels of a group; else as tensor cores read."""
         channels, results = self.channels, self.results
-        wide, high = pad(channels), pad(results)
-        weight = self.weight.nbytes * wide * high // (channels * results)
-        return Copies(self.x.nbytes * wide // channels, weight, self.out.nbytes * high // results)
+        padded_channels, padded_results = padded or self.aligned(channels), padded or self.aligned(results)
+        weight = self.weight.nbytes * padded_channels * padded_results // (channels * results)
+        x, out = self.x.nbytes * padded_channels // channels, self.out.nbytes * padded_results // results
+        return {"x": x, "w": weight, "o": out}
 
 
 def up(size: int, step: int) -> int:

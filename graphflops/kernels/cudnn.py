@@ -21,11 +21,11 @@ from graphflops.dims import Dim, dim_max, prod
 from graphflops.execution.strides import Shape, has_channels_last
 from graphflops.kernels.beside import reduction_bytes
 from graphflops.kernels.call import ConcreteCall, Tensor
-from graphflops.kernels.choices import Choice, chosen, library, limits
+from graphflops.kernels.choices import chosen, library, limits
 from graphflops.kernels.convolution import Convolution, Layout, up
 from graphflops.kernels.kernel import DIRECT, FLOAT_BYTES, SCALAR, SEQUENCE_RANK, TILED, Kernel, Pass, Rows
 from graphflops.kernels.kernel import Convolution as Sizes
-from graphflops.kernels.moved import add_to_channels, put_in_order, sum_to
+from graphflops.kernels.moved import pointwise, put_in_order, sum_to
 
 _SPLIT = ("split", "converted_split", "operands_converted_split")
 (STREAMS,) = limits("cudnn_9", "convolution", "streams")
@@ -55,12 +55,7 @@ def way(conv: Convolution, phase: str, is_last: bool) -> str:
         return "as_it_lies"
     else:
         name = f"{phase}.{'pointwise' if conv.is_pointwise else 'window'}"
-    return chosen(choices()[name].tree, conv)
-
-
-def choices() -> dict[str, Choice]:
-    """The trees of the release that is assumed, by their names."""
-    return library("cudnn_9").choices
+    return chosen(library("cudnn_9").choices[name].tree, conv)
 
 
 def converted(conv: Convolution, phase: str, is_last: bool) -> str:
@@ -68,18 +63,14 @@ def converted(conv: Convolution, phase: str, is_last: bool) -> str:
 
     With channels last these are tensors whose channels are padded.
     """
-    if is_last:
-        return _padded(conv, phase)
-    taken = way(conv, phase, is_last)
-    if taken == "packed":
-        return "xwo"
-    if not taken.startswith(("converted", "operands_converted")):
-        return ""
-    weight = "" if conv.is_pointwise and conv.is_aligned else "w"
-    return f"x{weight}{'o' if taken.startswith('converted') else ''}"
-
-
-def _padded(conv: Convolution, phase: str) -> str:
+    if not is_last:
+        taken = way(conv, phase, is_last)
+        if taken == "packed":
+            return "xwo"
+        if not taken.startswith(("converted", "operands_converted")):
+            return ""
+        weight = "" if conv.is_pointwise and conv.is_aligned else "w"
+        return f"x{weight}{'o' if taken.startswith('converted') else ''}"
     of_weight = phase == "weight_gradient"
     if conv.groups > 1 or (conv.is_pointwise and (conv.is_one_position or not conv.is_half or of_weight)):
         return ""
@@ -141,10 +132,8 @@ def workspace(conv: Convolution, phase: str, layout: Layout, platform: Platform)
         return conv.x.shape[0] * (_DEPTHWISE_PARTS * channels * conv.taps * FLOAT_BYTES)
     if conv.groups > 1:
         return ordered + _of_groups(conv, phase, layout.operand, platform)
-    copies = conv.copies()
-    sizes = {"x": copies.x, "w": copies.weight, "o": copies.out}
-    letters = converted(conv, phase, layout.operand)
-    return ordered + sum(sizes[letter] for letter in letters) + _parts(conv, phase, layout.operand, platform)
+    copies, letters = conv.copies(), converted(conv, phase, layout.operand)
+    return ordered + sum(copies[letter] for letter in letters) + _parts(conv, phase, layout.operand, platform)
 
 
 def _parts(conv: Convolution, phase: str, is_last: bool, platform: Platform) -> Dim:
@@ -175,7 +164,7 @@ def _of_groups(conv: Convolution, phase: str, is_last: bool, platform: Platform)
     taken = way(conv, phase, is_last)
     if taken == "packed":
         wide = conv.packed
-        own = sum(conv.copies(lambda _: wide))
+        own = sum(conv.copies(wide).values())
         if phase != "weight_gradient" or is_last or conv.rows < _MANY_ROWS:
             return own
         # Parts of the gradient of the weight: as many as keep the GPU busy, if many rows add to it.
@@ -185,8 +174,8 @@ def _of_groups(conv: Convolution, phase: str, is_last: bool, platform: Platform)
     if taken == "one_by_one":
         copies = conv.copies()
         # Of a weight that needs no copy, the channels of the groups that run are cut out.
-        weight = 0 if is_last or (conv.is_pointwise and conv.is_aligned) else copies.weight
-        return (copies.x + weight + copies.out) * min(STREAMS, conv.groups) // conv.groups
+        weight = 0 if is_last or (conv.is_pointwise and conv.is_aligned) else copies["w"]
+        return (copies["x"] + weight + copies["o"]) * min(STREAMS, conv.groups) // conv.groups
     return 0
 
 
@@ -196,16 +185,13 @@ _TURNED: dict[Pass, Pass] = {"forward": "input_gradient", "input_gradient": "for
 
 
 class Problem(Struct, frozen=True, dict=True):
-    """One pass of a convolution with its tensors. conv: as cuDNN chooses a kernel for it.
+    """One pass of a convolution with its tensors."""
 
-    is_channels_last: whether the operand has its channels innermost already; that of a sequence is put in order first.
-    """
-
-    conv: Convolution
+    conv: Convolution  # as cuDNN chooses a kernel for it
     x: Tensor
     weight: Tensor
     out: Tensor
-    is_channels_last: bool = False
+    is_channels_last: bool = False  # the operand is so already; that of a sequence is put in order first
     phase: Pass = "forward"
 
     @staticmethod
@@ -221,7 +207,6 @@ class Problem(Struct, frozen=True, dict=True):
 
     @cached_property
     def way(self) -> str:
-        """The way that cuDNN takes for it."""
         return way(self.conv, self.phase, self.is_channels_last)
 
     @property
@@ -276,14 +261,6 @@ class Problem(Struct, frozen=True, dict=True):
         )
 
     @property
-    def is_tiled(self) -> bool:
-        """Whether a product in tiles runs without tensor cores, as for few channels in order, in half precision."""
-        conv, is_plain = self.conv, self.way == "as_it_lies" and self.phase == "forward"
-        is_product = conv.is_pointwise or conv.is_one_position
-        is_window = not (conv.is_depthwise or is_product or conv.is_single or self.is_channels_last)
-        return is_plain and is_window
-
-    @property
     def is_padded_group(self) -> bool:
         """Whether groups are packed into one kernel with more channels than they have."""
         return self.way == "packed" and self.conv.packed != self.conv.wide
@@ -299,8 +276,10 @@ class Problem(Struct, frozen=True, dict=True):
     @property
     def variant(self) -> str:
         """That of the kernel, where it has no tensor cores; "" where it may have them."""
-        if self.is_tiled:
-            return TILED
+        conv, is_plain = self.conv, self.way == "as_it_lies" and self.phase == "forward"
+        is_product = conv.is_pointwise or conv.is_one_position
+        if is_plain and not (conv.is_depthwise or is_product or conv.is_single or self.is_channels_last):
+            return TILED  # few channels in order, in half precision
         if self.way == SCALAR:
             return SCALAR
         return DIRECT if self.is_each or self.is_weight_of_one_image else ""
@@ -354,11 +333,14 @@ def convolution(call: ConcreteCall) -> list[Kernel]:
     if call.operand("grad") is not None:  # the file records the gradients
         products = problem.conv.wants_x + problem.conv.wants_weight
         return _gradients(problem, cost.matrix_flops // max(products, 1))
-    bias = call.operand("bias")
-    is_apart = bias is not None and bias.dtype != "int32"  # integers start the sums of integers
-    added = [add_to_channels(problem.out, bias)] if bias is not None and is_apart else []
-    in_order = put_in_order(problem.x, is_last=problem.is_channels_last)
-    return [*in_order, *problem.kernels(cost.matrix_flops), *added]
+    bias, out = call.operand("bias"), problem.out
+    kernels = put_in_order(problem.x, is_last=problem.is_channels_last) + problem.kernels(cost.matrix_flops)
+    if bias is not None and bias.dtype != "int32":  # integers start the sums of integers
+        ones = (1,) * (out.rank - 2)
+        by_channel = replace(bias, shape=(bias.numel, *ones), strides=(1, *ones))
+        read = out.full_bytes + bias.nbytes
+        kernels.append(pointwise(out, [out, by_channel], read, out.full_bytes))
+    return kernels
 
 
 def convolution_backward(call: ConcreteCall) -> list[Kernel]:

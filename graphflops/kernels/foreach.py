@@ -21,16 +21,13 @@ _VARIANTS = {"div": "division", "addcdiv": "quotient", "sqrt": "root"}
 
 
 class Pass(NamedTuple):
-    """One operator over lists. read, written: bytes of an element of each. variant: arithmetic that takes longer.
+    """One operator over lists."""
 
-    tensors: how many of each parameter a kernel works on. has_scalars: whether each parameter has a factor of its own.
-    """
-
-    tensors: int
-    read: float
+    tensors: int  # how many of each parameter a kernel works on
+    read: float  # bytes of an element of each
     written: float
-    variant: str = ""
-    has_scalars: bool = False
+    variant: str = ""  # arithmetic that takes longer
+    has_scalars: bool = False  # each parameter has a factor of its own
 
 
 def foreach(call: ConcreteCall) -> list[Kernel]:

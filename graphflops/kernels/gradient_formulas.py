@@ -17,16 +17,12 @@ from graphflops.tensor import TensorType
 
 
 class GradientKernels(NamedTuple):
-    """What computes the gradient of one operand.
-
-    named: the values that its formula calls `a`, `b`, `c` and `out`. is_reduced: of a reduction, whose operand has more
-    elements than `g` and `out`.
-    """
+    """What computes the gradient of one operand."""
 
     formula: Formula
     launches: Sequence[Launch]
-    named: Mapping[str, str]
-    is_reduced: bool = False
+    named: Mapping[str, str]  # the values that its formula calls `a`, `b`, `c` and `out`
+    is_reduced: bool = False  # of a reduction, whose operand has more elements than `g` and `out`
 
     def shaped(self, launch: Launch) -> frozenset[str]:
         """The tensors whose shapes together are that of a launch's result."""
@@ -35,10 +31,17 @@ class GradientKernels(NamedTuple):
 
 def gradient_kernels(call: PricedCall, place: int, values: Mapping[str, Value]) -> GradientKernels | None:
     """What computes the gradient of the operand at a place among the call's tensors; None where no formula is known."""
-    operator = call.node.operator
+    operator, arguments, outputs = call.node.operator, call.node.arguments(), call.node.outputs
     if operator.kind in ("reduction", "scan"):
-        return _of_reduction(call)
-    arguments = call.node.arguments()
+        order = arguments.get("order")
+        formula = REDUCTIONS.get(operator.name.removeprefix("aten."))
+        if order not in (2, None):
+            formula = REDUCTIONS.get(f"{operator.name}:{order}", REDUCTIONS["vector_norm:p"])
+        if formula is None or (outputs[1:] and operator.name in ("max", "min")):
+            return None  # along one axis an extreme's gradient goes to its place
+        found, named = launches(formula.text, numbers_of((("p", order),))), {"a": call.uses[0]}
+        named["out"] = outputs[0] or ""
+        return GradientKernels(formula, found, named, operator.kind == "reduction")
     is_rounded = arguments.get("rounding_mode") is not None  # a division whose gradient is zero
     work = WORK.get("floor_divide" if is_rounded else operator.name)
     if work is None or not work.formulas:
@@ -56,21 +59,7 @@ def gradient_kernels(call: PricedCall, place: int, values: Mapping[str, Value]) 
     given += [(name, value) for name, value in arguments.items() if name not in names]
     numbers = numbers_of(each for each in given if each[0] not in named)
     found = launches(formula.launched or formula.text, numbers)
-    return GradientKernels(formula, found, {**named, "out": call.node.outputs[0] or ""})
-
-
-def _of_reduction(call: PricedCall) -> GradientKernels | None:
-    """The same for a reduction or a scan; along one axis an extreme's gradient goes to its place."""
-    operator, (out, *others) = call.node.operator, call.node.outputs
-    order = call.node.arguments().get("order")
-    formula = REDUCTIONS.get(operator.name.removeprefix("aten."))
-    if order not in (2, None):
-        formula = REDUCTIONS.get(f"{operator.name}:{order}", REDUCTIONS["vector_norm:p"])
-    if formula is None or (others and operator.name in ("max", "min")):
-        return None
-    named = {"a": call.uses[0], "out": out or ""}
-    numbers = numbers_of((("p", order),))
-    return GradientKernels(formula, launches(formula.text, numbers), named, operator.kind == "reduction")
+    return GradientKernels(formula, found, {**named, "out": outputs[0] or ""})
 
 
 def lies_as_gradient(call: PricedCall, place: int, values: Mapping[str, Value]) -> bool:

@@ -74,7 +74,6 @@ class ForwardCall(ConcreteCall):
 
     @property
     def operator(self) -> Op:
-        """The forward's."""
         return self.forward
 
     @cached_property
@@ -106,7 +105,6 @@ class ForwardCall(ConcreteCall):
         return found
 
     def operand(self, *names: str) -> Tensor | None:
-        """The first of these arguments that is a tensor."""
         return next((self.tensors[name] for name in names if name in self.tensors), None)
 
     @cached_property
@@ -156,7 +154,6 @@ def backward_kernels(call: ConcreteCall) -> list[Kernel]:
 
 
 def _wanted(call: ConcreteCall) -> list[Tensor]:
-    """The operands that want a gradient."""
     assert call.gradient is not None
     return [call.operands[place] for place, _ in call.gradient.gradients if place < len(call.operands)]
 
@@ -192,7 +189,6 @@ def _converted(x: Tensor, out: Tensor) -> Kernel:
 
 
 def _launched(call: ConcreteCall, found: GradientKernels, out: Tensor) -> list[Kernel]:
-    """The kernels of a formula."""
     tensors: list[Tensor] = []
     kernels = []
     for launch in found.launches:
@@ -233,11 +229,6 @@ def _summed(call: ConcreteCall, out: Tensor, operand: Tensor) -> Kernel:
     axes = zip(axes_of(call.operator, operand.shape, out.rank), operand.shape, strict=True)
     kept = [axis for axis, size in axes if size == out.shape[axis]]
     return replace(sum_to(out, kept), read_bytes=out.full_bytes, written_bytes=operand.full_bytes)
-
-
-@on_operand
-def _cast_backward(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kernel]:
-    return [] if call.estimate.alias else [copy(out, x.bits)]
 
 
 @on_operand
@@ -371,7 +362,7 @@ _BY_NAME: Mapping[str, Lowering] = by_name(
 )
 _BACKWARD: Mapping[str, Lowering] = {
     "elementwise": _elementwise_backward,
-    "cast": _cast_backward,
+    "cast": on_operand(lambda call, x, out: [] if call.estimate.alias else [copy(out, x.bits)]),
     "identity": _view_backward,
     "view": _view_backward,
     "movement": _movement_backward,

@@ -56,7 +56,6 @@ def pooling_backward(call: ConcreteCall) -> list[Kernel]:
 
 
 def _window_positions(call: ConcreteCall, x: Tensor, out: Tensor) -> float:
-    """Positions of a window."""
     if call.operator.name.startswith("adaptive"):
         return x.numel / out.numel
     kernel = call.arguments.get("kernel_size")  # of a gradient operator, whose work is not the window's
@@ -75,10 +74,8 @@ _LINE = 256 * 8  # bits that are loaded together
 _TAPS = 4  # of a cubic interpolation, along an axis
 _CORNERS, _CORNERS_OF_CUBIC = 4, 16
 _AT_GRID = "grid_sample"
-_CUBIC, _CUBIC_TURNS = (
-    2,
-    8,
-)  # the mode of a grid, and how often its threads wait for loads where others do once
+# The mode of a grid, and how often its threads wait for loads where others do once.
+_CUBIC, _CUBIC_TURNS = 2, 8
 _LEAST_CHANNELS = 4  # for which kernels with channels innermost run
 # Time of an image's loads, how much less for each octave of positions that share them, the part in which a warp waits.
 _UNSHARED, _SHARED, _WAIT = constants("aten_2", "interpolation", "unshared", "shared", "wait")
@@ -96,7 +93,12 @@ def interpolation(call: ConcreteCall) -> list[Kernel]:
     if _is_copied(call, x, out):
         return [copy_to(x, x)]
     if call.operator.name == _AT_GRID:
-        return [_sampled(call, x, out)]
+        # A thread for each position, which takes one channel after the other (GridSampler.cu of ATen).
+        channels = out.shape[1]
+        positions = max(out.numel // max(channels, 1), _RESIDENT_AT_GRID)
+        loads = channels * (_CUBIC_TURNS if call.own.get("interpolation_mode") == _CUBIC else 1)
+        at_grid = Windows(positions * loads, 0)
+        return [Kernel("pool", x.dtype, 0, 0, *call.cost.moved, at_grid, variant=_AT_GRID)]
     sizes: Sizes
     variant, before = _variant(call, x, out), list[Kernel]()
     if variant == "cubic":
@@ -153,15 +155,6 @@ def interpolation_backward(call: ConcreteCall) -> list[Kernel]:
 def is_cubic(word: str) -> bool:
     """Whether it is the operator on the corners around a position, not the one of sums that weigh more of them (`_aa`)."""
     return "bicubic2d" in word and "_aa" not in word
-
-
-def _sampled(call: ConcreteCall, x: Tensor, out: Tensor) -> Kernel:
-    """A thread for each position of a grid, which takes one channel after the other (GridSampler.cu of ATen)."""
-    channels = out.shape[1]
-    positions = max(out.numel // max(channels, 1), _RESIDENT_AT_GRID)
-    turns = channels * (_CUBIC_TURNS if call.own.get("interpolation_mode") == _CUBIC else 1)
-    sizes = Windows(positions * turns, 0)
-    return Kernel("pool", x.dtype, 0, 0, *call.cost.moved, sizes, variant=_AT_GRID)
 
 
 def _variant(call: ConcreteCall, x: Tensor, out: Tensor) -> str:

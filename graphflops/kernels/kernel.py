@@ -49,24 +49,19 @@ Layout = Literal["tn", "nn", "nt", "tt"]
 
 
 class Product(Struct, frozen=True):
-    """`batch` products of an m x k by a k x n matrix.
-
-    layout: whether k is the contiguous axis of a and b: "tn" for `linear`, whose weight is n x k; "nn" for two row-major
-    matrices; "nt" for the gradient of a weight.
-    """
+    """`batch` products of an m x k by a k x n matrix."""
 
     m: int
     n: int
     k: int
     batch: int = 1
+    # Whether k is the contiguous axis of a and b: "tn" for `linear`, whose weight is n x k; "nn" for two row-major
+    # matrices; "nt" for the gradient of a weight.
     layout: Layout = "tn"
 
 
 class Attention(Struct, frozen=True):
-    """Scaled dot-product attention.
-
-    computed: fraction of the (query, key) pairs in the tiles that the kernel multiplies; 1 without a mask it can skip.
-    """
+    """Scaled dot-product attention."""
 
     batch: int
     heads: int
@@ -74,28 +69,27 @@ class Attention(Struct, frozen=True):
     queries: int
     keys: int
     width: int
-    computed: float = 1.0
+    computed: float = (
+        1.0  # fraction of the pairs in tiles that the kernel multiplies; 1 without a mask it can skip
+    )
     kernel: AttentionKernel = "flash"
     phase: Pass = "forward"
 
 
 class Convolution(Struct, frozen=True):
-    """A convolution. image, result, filter: sizes along the spatial axes. is_looped: each group is a kernel of its own.
-
-    is_patches: windows of several positions that neither overlap nor reach into padding.
-    """
+    """A convolution."""
 
     batch: int
     channels: int
     filters: int
-    image: tuple[int, ...]
+    image: tuple[int, ...]  # sizes along the spatial axes, as of the next two
     result: tuple[int, ...]
     filter: tuple[int, ...]
     groups: int = 1
     channels_last: bool = False
-    is_looped: bool = False
+    is_looped: bool = False  # each group is a kernel of its own
     phase: Pass = "forward"
-    is_patches: bool = False
+    is_patches: bool = False  # windows of several positions that neither overlap nor reach into padding
 
 
 class Rows(Struct, frozen=True):
@@ -135,19 +129,14 @@ class Chunks(Struct, frozen=True):
 
 
 class Strided(Struct, frozen=True):
-    """A pointwise kernel or copy that computes an address for each element.
-
-    axes: those that are left after axes in which all tensors lie alike are merged. tensors: read and written.
-    waste: bytes that are loaded for an element beside those of its operands. has_casts: of operands to another element type.
-    gaps: bytes of sectors that the memory moves beside elements that lie apart.
-    """
+    """A pointwise kernel or copy that computes an address for each element."""
 
     elements: int
-    axes: int
-    tensors: int
-    waste: float = 0.0
-    has_casts: bool = False
-    gaps: int = 0
+    axes: int  # those that are left after axes in which all tensors lie alike are merged
+    tensors: int  # read and written
+    waste: float = 0.0  # bytes that are loaded for an element beside those of its operands
+    has_casts: bool = False  # of operands to another element type
+    gaps: int = 0  # bytes of sectors that the memory moves beside elements that lie apart
 
 
 class Windows(Struct, frozen=True):
@@ -161,24 +150,21 @@ Sizes = Union[Product, Attention, Convolution, Rows, Recurrence, Exchange, Chunk
 
 
 class Kernel(Struct, frozen=True):
-    """One kernel.
-
-    flops: multiply-adds on matrix units, each 2 FLOPs. vector_flops: other arithmetic, a transcendental counted as one.
-    dtype: element type of the matrix product, or of the largest operand. variant: what tells kernels of a family apart:
-    "strided" where an elementwise kernel computes an address for each element, "outer" where rows are not contiguous,
-    "masked" where an attention adds a tensor to its scores, "uneven" where rows of that do not align, "fused" where
-    torch.compile wrote the kernel, else the name of the operator. is_alone: the same kernel runs again and again, as in a
-    benchmark: each starts while the one before ends. Among other kernels a product takes about a tenth longer.
-    """
+    """One kernel."""
 
     family: Family
-    dtype: str
-    flops: int = 0
-    vector_flops: int = 0
+    dtype: str  # element type of the matrix product, or of the largest operand
+    flops: int = 0  # multiply-adds on matrix units, each 2 FLOPs
+    vector_flops: int = 0  # other arithmetic, a transcendental counted as one
     read_bytes: int = 0
     written_bytes: int = 0
     sizes: Sizes | None = None
+    # What tells kernels of a family apart: "strided" where an elementwise kernel computes an address for each element,
+    # "outer" where rows are not contiguous, "masked" where an attention adds a tensor to its scores, "uneven" where rows
+    # of that do not align, "fused" where torch.compile wrote the kernel, else the name of the operator.
     variant: str = ""
+    # The same kernel runs again and again, as in a benchmark: each starts while the one before ends. Among other kernels
+    # a product takes about a tenth longer.
     is_alone: bool = False
 
     @property

@@ -106,12 +106,6 @@ def _elementwise(call: ConcreteCall) -> list[Kernel]:
     return [*before, pointwise(out, operands, read, cost.written_bytes, work)]
 
 
-@on_operand
-def _cast(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kernel]:
-    """A conversion; to the same element type it is no kernel."""
-    return [] if call.estimate.alias else [copy_to(out, x)]
-
-
 def _filled(call: ConcreteCall) -> list[Kernel]:
     out = call.out
     if out is None or not out.numel or call.operator.name.startswith(("empty", "new_empty", "constant")):
@@ -154,7 +148,6 @@ def _transformed(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kernel]:
 
 @on_operand
 def _rolled(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kernel]:
-    """A kernel for each axis."""
     shifts = call.arguments.get("shifts", call.arguments.get("#1"))
     count = max(len(shifts), 1) if isinstance(shifts, tuple) else 1
     return [Kernel("copy", x.dtype, 0, 0, x.full_bytes, x.full_bytes, variant="roll")] * count
@@ -293,7 +286,8 @@ _BY_NAME: Mapping[str, Lowering] = by_name(
 _FORWARD: Mapping[str, Lowering] = {
     **dict.fromkeys(("elementwise", "comparison", "logic", "quantisation"), _elementwise),
     **dict.fromkeys(("identity", "view"), _layout),
-    "cast": _cast,
+    # A conversion to the same element type is no kernel.
+    "cast": on_operand(lambda call, x, out: [] if call.estimate.alias else [copy_to(out, x)]),
     "creation": _filled,
     "movement": _moved,
     "gather": gathered,

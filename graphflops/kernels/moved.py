@@ -56,13 +56,6 @@ def pointwise(out: Tensor, operands: Sequence[Tensor], read: int, written: int, 
     return replace(elementwise(out, read, written, work, variant=variant), sizes=sizes)
 
 
-def add_to_channels(out: Tensor, bias: Tensor) -> Kernel:
-    """The addition of a bias to each channel of images."""
-    ones = (1,) * (out.rank - 2)
-    by_channel = replace(bias, shape=(bias.numel, *ones), strides=(1, *ones))
-    return pointwise(out, [out, by_channel], out.full_bytes + bias.nbytes, out.full_bytes)
-
-
 def copy(tensor: Tensor, bits: int | None = None) -> Kernel:
     """A copy of a tensor in row-major order, as elements of `bits` bits."""
     steps = row_major(tensor.shape)
@@ -104,15 +97,9 @@ def fill(tensor: Tensor) -> Kernel:
 
 def reduction(tensor: Tensor, results: int, *, is_inner: bool = True, bits: int | None = None) -> Kernel:
     """Reduces a tensor to so many results of `bits` bits. is_inner: along the innermost axes."""
-    return Kernel(
-        "reduction",
-        tensor.dtype,
-        vector_flops=tensor.numel,
-        read_bytes=tensor.nbytes,
-        written_bytes=results * (bits or tensor.bits) // 8,
-        sizes=Rows(results, tensor.numel // max(results, 1), is_inner),
-        variant="" if is_inner else "outer",
-    )
+    moved = tensor.nbytes, results * (bits or tensor.bits) // 8
+    sizes, variant = Rows(results, tensor.numel // max(results, 1), is_inner), "" if is_inner else "outer"
+    return Kernel("reduction", tensor.dtype, 0, tensor.numel, *moved, sizes, variant=variant)
 
 
 def spread(x: Tensor, out: Tensor) -> Kernel:
@@ -319,15 +306,13 @@ PINNED = ".pinned"  # after the direction
 
 
 class Transfer(NamedTuple):
-    """Which way a call copies, and through which memory of the host: `to_host`, `to_device.pinned`.
+    """Which way a call copies, and through which memory of the host."""
 
-    is_async: whether PyTorch is told not to wait (`non_blocking`), as `save_on_cpu` does on the way back. is_aside: whether
-    it is in a stream of the step's own.
-    """
-
-    variant: str
-    is_async: bool = False
-    is_aside: bool = False
+    variant: str  # `to_host`, `to_device.pinned`
+    is_async: bool = (
+        False  # PyTorch is told not to wait (`non_blocking`), as `save_on_cpu` does on the way back
+    )
+    is_aside: bool = False  # it is in a stream of the step's own
 
     @property
     def waits(self) -> bool:
@@ -336,11 +321,9 @@ class Transfer(NamedTuple):
 
     @property
     def is_beside(self) -> bool:
-        """Whether it runs beside the kernels."""
         return self.is_aside and not self.waits
 
     def kernel(self, value: TensorType) -> Kernel:
-        """The copy of a tensor."""
         size = cast("int", value.like().nbytes)  # a recorded step has no open sizes
         return Kernel("transfer", value.dtype.name, 0, 0, size, size, variant=self.variant)
 
@@ -352,10 +335,7 @@ def hosted(step: Step) -> dict[str, StorageKind]:
 
 
 def transfer(call: PricedCall, kinds: Mapping[str, StorageKind], aside: frozenset[str]) -> Transfer | None:
-    """What a call of a recorded step copies between the two memories; None for others.
-
-    kinds: of the host's memory, by value. aside: values that are made in streams of the step's own.
-    """
+    """What a recorded call copies between the memories. kinds: of the host's, by value. aside: made in streams apart."""
     at = call.node.operator.word == "copy_"  # whose first operand is what it writes to
     given, made = call.uses[at : at + 1], call.node.outputs[:1]
     if not given or not made or (given[0] in kinds) == (made[0] in kinds):

@@ -19,6 +19,7 @@ from msgspec.structs import replace
 
 from graphflops.cost import Value
 from graphflops.dims import Dim, ceil_div, dim_max, total
+from graphflops.graph import tensor_type
 from graphflops.kernels.call import ConcreteCall, Tensor, Work
 from graphflops.kernels.choices import limits
 from graphflops.kernels.kernel import (
@@ -54,16 +55,11 @@ class Problem(NamedTuple):
     def kernel(self, *, with_bias: bool = False) -> Kernel:
         """The kernel that computes it, a bias added in its epilogue."""
         batch, m, n, k = self.sizes.batch, self.sizes.m, self.sizes.n, self.sizes.k
-        return Kernel(
-            "matmul",
-            self.dtype,
-            flops=2 * batch * m * n * k,
-            vector_flops=with_bias * m * n,
-            read_bytes=((m * k + k * n) * batch + with_bias * n) * self.bits // 8,
-            written_bytes=batch * m * n * self.bits // 8,
-            sizes=self.sizes,
-            variant=_way(self.sizes) if with_bias and self.dtype == "float32" else "",
-        )
+        flops, added = 2 * batch * m * n * k, with_bias * m * n
+        read = ((m * k + k * n) * batch + with_bias * n) * self.bits // 8
+        written = batch * m * n * self.bits // 8
+        way = _way(self.sizes) if with_bias and self.dtype == "float32" else ""
+        return Kernel("matmul", self.dtype, flops, added, read, written, self.sizes, way)
 
     @property
     def for_a(self) -> Problem:
@@ -141,8 +137,11 @@ def product_backward(call: ConcreteCall) -> list[Kernel]:
     for operand, other, gradient in ((a, b, problem.for_a), (b, a, for_b)):
         if operand is not None and operand.requires_grad:
             vectors = [x for x in (other, b) if x is not None and x.rank < _MATRIX_RANK]
-            is_outer = len(vectors) == 2  # a column times a row; a first vector is a matrix of one row
-            kernels.append(_outer(operand, call.out) if is_outer else gradient.kernel())
+            if len(vectors) == 2:  # a column times a row; a first vector is a matrix of one row
+                read = operand.shape[-1] * operand.bits // 8 + (0 if call.out is None else call.out.nbytes)
+                kernels.append(elementwise(operand, read, operand.full_bytes, operand.numel))
+            else:
+                kernels.append(gradient.kernel())
             kernels += _over_batches(operand, other, call.out)
     bias, is_of_rows = call.operand("bias"), call.operator.name == "linear"
     if bias is not None and bias.requires_grad and call.out is not None:
@@ -151,11 +150,6 @@ def product_backward(call: ConcreteCall) -> list[Kernel]:
     if not kernels:  # operands without canonical names, as of an einsum: as many products as gradients
         kernels = [problem.for_a.kernel(), problem.for_b.kernel()][: len(call.gradient.gradients)]
     return [*copied(call, again=True), *kernels]
-
-
-def _outer(operand: Tensor, out: Tensor | None) -> Kernel:
-    read = operand.shape[-1] * operand.bits // 8 + (0 if out is None else out.nbytes)
-    return elementwise(operand, read, operand.full_bytes, operand.numel)
 
 
 def _over_batches(operand: Tensor, other: Tensor | None, out: Tensor | None) -> list[Kernel]:
@@ -177,24 +171,18 @@ def problem_of(call: ConcreteCall) -> Problem | None:
     k = max(call.cost.matrix_flops // (2 * out.numel), 1)
     own = call.estimate.matrix_dtype  # where the rule states one
     dtype = a.dtype if own is None else own.name
-    batch, n = _batch_and_columns(call, out, b)
+    batch, n = 1, out.shape[-1] if out.rank else 1
+    if b is not None and b.rank < _MATRIX_RANK:  # all rows of the first operand are columns of the result
+        n = out.numel
+    elif b is None or b.rank > _MATRIX_RANK:  # a weight that all share makes them one
+        first = call.operand("a")
+        is_row = first is not None and first.rank < _MATRIX_RANK  # a vector times each matrix of a batch
+        batch = prod(out.shape[: -1 if is_row else -2])
     m = out.numel // max(batch * n, 1)
     # The first letter is that of the second operand, as BLAS orders them: t where k is innermost.
     is_t = call.operator.name == "linear" or (b is not None and b.is_transposed)
     layouts: tuple[Layout, Layout] = ("tt", "nt") if a.is_transposed else ("tn", "nn")
     return Problem(Product(m, n, k, batch, layouts[not is_t]), dtype, a.bits)
-
-
-def _batch_and_columns(call: ConcreteCall, out: Tensor, b: Tensor | None) -> tuple[int, int]:
-    """How many products there are, and the columns of each; a weight that all share makes them one."""
-    n = out.shape[-1] if out.rank else 1
-    if b is not None and b.rank < _MATRIX_RANK:  # all rows of the first operand are columns of the result
-        return 1, out.numel
-    if b is not None and b.rank <= _MATRIX_RANK:
-        return 1, n
-    a = call.operand("a")
-    is_row = a is not None and a.rank < _MATRIX_RANK  # a vector times each matrix of a batch
-    return prod(out.shape[: -1 if is_row else -2]), n
 
 
 _GATES = {"lstm": 4, "gru": 3, "rnn": 1}
@@ -306,14 +294,12 @@ def reserve_bytes(cell: str, out: Dim, layers: int, weights: Dim, *, is_half: bo
 
 
 class Recurrent(NamedTuple):
-    """Sizes of a stack of recurrent layers: bytes of the reserve and of the workspace.
-
-    backward: what the gradients need beside them. cuDNN computes that of the operand whether or not it is wanted, from a
-    copy of the result's where the batch comes first; the gradients of the weights come after it.
-    """
+    """Bytes of a stack of recurrent layers."""
 
     reserve: Dim
     workspace: Dim
+    # What the gradients need beside them. cuDNN computes that of the operand whether or not it is wanted, from a copy of
+    # the result's where the batch comes first; the gradients of the weights come after it.
     backward: Dim
 
     @staticmethod
@@ -322,8 +308,8 @@ class Recurrent(NamedTuple):
         name = call.node.operator.name
         if name not in _RESERVED or call.node.operator.kind != "recurrent":
             return None
-        out = values.get(call.node.outputs[0] or "")
-        if not isinstance(out, TensorType) or out.rank != SEQUENCE_RANK:
+        out = tensor_type(call.node.outputs[0], values)
+        if out is None or out.rank != SEQUENCE_RANK:
             return None
         arguments, tensors = call.node.arguments(), [values[each] for each in call.tensors(values)]
         layers, directions = arguments.get(_LAYERS), 2 if arguments.get(_BIDIRECTIONAL) is True else 1

@@ -130,7 +130,6 @@ def _kernel(call: ConcreteCall, x: Tensor, read: int, written: int) -> Kernel:
 
 
 def _of(call: ConcreteCall, x: Tensor, read: int, written: int, rows: Rows, variant: str) -> Kernel:
-    """A kernel with the work of a norm."""
     return Kernel("normalization", x.dtype, 0, call.cost.arithmetic, read, written, rows, variant=variant)
 
 
@@ -204,7 +203,6 @@ def _of_cudnn(call: ConcreteCall, x: Tensor, tensors: int, variant: str) -> Kern
 
 
 def _count(x: Tensor) -> int:
-    """Channels."""
     return prod(x.shape[1:2])
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Callable
 
-from msgspec import Struct, field
+from msgspec import Struct
 
 MIB = 2**20
 _UNIT = 512  # bytes that sizes are rounded to
@@ -42,14 +42,11 @@ class Block(Struct, eq=False):
 
 
 class Pool(Struct, eq=False):
-    """The free blocks of one size class and stream.
-
-    free: by size and address, the order of best fit. unmapped: by address.
-    """
+    """The free blocks of one size class and stream."""
 
     is_small: bool
-    free: list[tuple[int, int, Block]] = field(default_factory=list)
-    unmapped: list[Block] = field(default_factory=list)
+    free: list[tuple[int, int, Block]] = []  # by size and address, the order of best fit
+    unmapped: list[Block] = []  # by address
 
     @property
     def page(self) -> int:
@@ -69,11 +66,9 @@ class Pool(Struct, eq=False):
 
 
 class Allocator:
-    """The allocator of one device.
+    """The allocator of one device. limit: bytes that the device gives it; None without a limit.
 
-    limit: bytes that the device gives it; None without a limit.
     place: the address of a new segment by its size, where a recorded run tells it; else segments follow one another.
-    requested, allocated, reserved: bytes now, as in `torch.cuda.memory_stats()`; peak_...: the most so far.
     """
 
     def __init__(self, limit: int | None = None, place: Callable[[int], int] | None = None) -> None:
@@ -81,12 +76,11 @@ class Allocator:
         self.place = place or self._after
         self.top = _SMALL_SEGMENT
         self.pools: dict[tuple[bool, int], Pool] = {}
-        self.requested = self.allocated = self.reserved = 0
+        self.requested = self.allocated = self.reserved = 0  # bytes, as in `torch.cuda.memory_stats()`
         self.peak_requested = self.peak_allocated = self.peak_reserved = 0
         self.segments: dict[int, int] = {}  # bytes by address; none where they are expandable
 
     def reset_peaks(self) -> None:
-        """Forget the peaks."""
         self.peak_requested, self.peak_allocated = self.requested, self.allocated
         self.peak_reserved = self.reserved
 
@@ -186,7 +180,6 @@ class Allocator:
 
 
 def _joined(first: Block, second: Block) -> Block:
-    """Two neighbours as one block."""
     first.size += second.size
     first.next = second.next
     if second.next is not None:
@@ -214,26 +207,22 @@ class ExpandableAllocator(Allocator):
         return found
 
     def _taken(self, pool: Pool, size: int) -> Block:
-        """A block that is mapped as far as the request needs."""
-        block = self._candidate(pool, size)
+        """A block that is mapped as far as the request needs: of the lowest addresses that can be, else of a new range."""
+        for unmapped in pool.unmapped:
+            before = unmapped.previous
+            block = before if before is not None and not before.is_used else unmapped
+            if _room(block) >= size:
+                break
+        else:
+            room = max(_RANGE, -(-size // pool.page) * pool.page)
+            block = Block(-(-self.place(room) // pool.page) * pool.page, room, pool, is_mapped=False)
+            pool.add(block)
         if not block.is_mapped:
             block = self._map(block, min(block.size, size))
         while block.size < size:
             assert block.next is not None
             block = self._map(block.next, min(size - block.size, block.next.size))
         pool.remove(block)
-        return block
-
-    def _candidate(self, pool: Pool, size: int) -> Block:
-        """The lowest addresses that can be mapped, with the free block before them; else a new range."""
-        for block in pool.unmapped:
-            before = block.previous
-            start = before if before is not None and not before.is_used else block
-            if _room(start) >= size:
-                return start
-        room = max(_RANGE, -(-size // pool.page) * pool.page)
-        block = Block(-(-self.place(room) // pool.page) * pool.page, room, pool, is_mapped=False)
-        pool.add(block)
         return block
 
     def _map(self, block: Block, size: int) -> Block:

@@ -93,7 +93,6 @@ class _Run:
         return turn
 
     def take(self, tensor: str, size: Dim, key: str) -> None:
-        """Allocate a tensor."""
         name, kind = self.joint.labels.get(tensor, (tensor, "value"))
         self.meter.take(name, size, kind, key)
 
@@ -116,11 +115,11 @@ class _Run:
         for owner, place in final.items():
             ends.setdefault(place, []).append(key[owner])
         for place, kernel in enumerate(order, 1):
-            self.meter.row = kernel.row
+            self.meter.row = kernel.last.row
             for name in kernel.outputs:
                 if name in final and name not in instead:
                     self.take(name, self.joint.sizes.get(name, 0), key[name])
-            self.meter.mark(kernel.node, buffers=(self.workspace(kernel),))
+            self.meter.mark(kernel.last.node, buffers=(self.workspace(kernel),))
             for name in ends.get(place, ()):
                 self.meter.drop(name)
 
@@ -141,8 +140,8 @@ class _Run:
 
     def workspace(self, kernel: Kernel) -> Dim:
         """Bytes that a kernel needs beside what it reads and writes; of a call that runs graphs their peak."""
-        inside = 0 if kernel.is_written else self.inside.get(kernel.node, 0)
-        return inside + kernel.workspace
+        inside = 0 if kernel.is_written else self.inside.get(kernel.last.node, 0)
+        return inside + kernel.last.workspace
 
     def overwritten(self, kernel: Kernel, name: str) -> list[str]:
         """Tensors from outside that a result may be written over, also by way of tensors of the same size in the kernel."""
@@ -161,33 +160,28 @@ class _Run:
         """By tensor that takes the memory of another: the first that had it."""
         size = self.joint.bytes
         buffers = [Buffer(name, size(name), 0, last.get(name, 0), is_given=True) for name in given]
-        kept = {name for kernel in order if kernel.members[-1].is_exchange for name in kernel.outputs}
+        kept = {name for kernel in order if kernel.last.is_exchange for name in kernel.outputs}
         for place, kernel in enumerate(order, 1):
             for name in kernel.outputs:
                 ends = [read for read in self.overwritten(kernel, name) if last.get(read) == place]
                 over = tuple(read for read in ends if read not in kept)
-                is_fresh, until = kernel.members[-1].allocates, last.get(name, place)
+                is_fresh, until = kernel.last.allocates, last.get(name, place)
                 buffers.append(Buffer(name, size(name), place, until, over, is_fresh=is_fresh))
         inside = {place: sum(map(size, kernel.inside)) for place, kernel in enumerate(order, 1)}
         return reused([buffer for buffer in buffers if buffer.size], end, inside)
 
 
 class Buffer(NamedTuple):
-    """A tensor that a kernel makes.
-
-    first, last: positions of the calls that make it and that read it last; end, where it outlives the graph, is behind all.
-    over: tensors that it may be written over, which its kernel is the last to read. is_given: whether it is there before
-    the graph runs; then a result may be written over it, but others do not take its memory later. is_fresh: whether a
-    library allocates it, so that it takes no free memory.
-    """
+    """A tensor that a kernel makes."""
 
     name: str
     size: int
-    first: int
-    last: int
-    over: tuple[str, ...] = ()
+    first: int  # position of the call that makes it
+    last: int  # of the call that reads it last; where it outlives the graph, behind all
+    over: tuple[str, ...] = ()  # tensors that it may be written over, which its kernel is the last to read
+    # It is there before the graph runs: a result may be written over it, but others do not take its memory later.
     is_given: bool = False
-    is_fresh: bool = False
+    is_fresh: bool = False  # a library allocates it, so it takes no free memory
 
 
 def reused(buffers: Sequence[Buffer], end: int, inside: Mapping[int, int] | None = None) -> dict[str, str]:
@@ -211,18 +205,15 @@ def reused(buffers: Sequence[Buffer], end: int, inside: Mapping[int, int] | None
 
 
 class _Plan:
-    """Free buffers while a graph runs. live: estimated bytes by position. instead: by tensor, the first that had its buffer.
-
-    free: by size, the free buffers and the position since which each is free, the last one last. taken: tensors that are
-    written over.
-    """
+    """Free buffers while a graph runs. live: estimated bytes by position."""
 
     def __init__(self, live: list[int], sizes: Mapping[str, int]) -> None:
         self.live, self.sizes, self.most = live, sizes, max(live, default=0)
-        self.instead: dict[str, str] = {}
+        self.instead: dict[str, str] = {}  # by tensor, the first that had its buffer
+        # By size, the free buffers and the position since which each is free, the last one last.
         self.free: dict[int, dict[str, int]] = defaultdict(dict)
         self.ends: dict[int, list[Buffer]] = defaultdict(list)
-        self.taken: set[str] = set()
+        self.taken: set[str] = set()  # tensors that are written over
 
     def free_at(self, position: int) -> None:
         """Free what is read at a position for the last time."""

@@ -7,7 +7,6 @@ the optimizer's state and the workspaces of libraries; the optimizer's step come
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import accumulate
 from typing import Any, NamedTuple
 
 from msgspec.structs import replace
@@ -16,57 +15,43 @@ from graphflops.devices import Device, Platform, platform_of
 from graphflops.dims import Dim, Expr, dim_max, evaluate, total
 from graphflops.errors import DimError, ModelError
 from graphflops.execution.strides import row_major
-from graphflops.graph import Ref, Step
+from graphflops.graph import Ref
 from graphflops.kernels.beside import reduction_bytes
 from graphflops.memory.allocator import Allocator
 from graphflops.memory.replay import LASTING, OPTIMIZER, repeat, replay, without_value
 from graphflops.ops import operator
 from graphflops.passes.optimizer import Buffer, Parameter, trained, update
 from graphflops.passes.program import MemoryUse, PricedProgram
-from graphflops.report import Execution, Held, HeldKind, MemoryPhase, PhaseMemory, Row, Timeline
+from graphflops.report import ENTRIES, Execution, Held, MemoryPhase, PhaseMemory, Row, Timeline
 
 Values = Mapping[str, int]  # of sizes, by symbol
 _CUBLAS = "cuBLAS"
 _LT_WORKSPACE = 2**20  # for products with a bias: CUBLASLT_WORKSPACE_SIZE by default
 _PARTIAL_BYTES = 4  # of a sum in float32
 _SOME_SIZE = 4096  # of a size without a value, where moments are compared
-# The entry of a ledger that memory of a kind is part of.
-ENTRIES: Mapping[HeldKind, str] = {
-    "weight": "weights",
-    "buffer": "buffers",
-    "input": "inputs",
-    "value": "activations",
-    "saved": "activations",
-    "nested": "activations",
-    "gradient": "gradients",
-    "optimizer": "optimizer",
-    "workspace": "temporaries",
-    "temporary": "temporaries",
-    "library": "workspaces",
-}
 _NOTHING: Mapping[str, Any] = dict.fromkeys([name for name in ENTRIES.values() if name != "workspaces"], 0)
-PEAKS = ("requested_peak", "allocated_peak", "reserved_peak", "device_total")
 
 
 class _Phase(NamedTuple):
-    """A phase before it is measured.
-
-    activations: their peak with the inputs. update: bytes alive in the optimizer's step beside what lasts throughout.
-    """
+    """A phase before it is measured."""
 
     name: MemoryPhase
     timeline: Timeline
-    activations: Dim
-    update: Dim = 0
+    activations: Dim  # their peak with the inputs
+    update: Dim = 0  # bytes alive in the optimizer's step beside what lasts throughout
 
 
 def ledger(
     program: PricedProgram, memory: MemoryUse, execution: Execution, device: Device | None
 ) -> tuple[PhaseMemory, ...]:
     """What each phase of a program needs in an execution on a device; a recorded step is one phase."""
-    if program.graph.step is not None:
-        recorded = _recorded(program, program.graph.step, memory, device)
-        return (_measured(recorded, program, execution, device),)
+    if (step := program.graph.step) is not None:
+        recorded = memory.inference
+        timeline = replace(recorded, held=(*_workspaces(program, device, recorded), *recorded.held))
+        sizes = [held.bytes for held in timeline.held if isinstance(held.bytes, int)]
+        activations = max(timeline.live_bytes(sizes)) - _lasting_bytes(timeline)
+        phase = _Phase("training" if step.is_training else "inference", timeline, activations)
+        return (_measured(phase, program, execution, device),)
     lasting = [Held(name, "weight", 0, 0, value.nbytes) for name, value in program.typed_inputs("parameter")]
     buffers = program.typed_inputs("buffer", "constant")
     lasting += [Held(name, "buffer", 0, 0, value.nbytes) for name, value in buffers]
@@ -137,7 +122,7 @@ def below_limit(
     held = tuple(one for place, one in enumerate(timeline.held) if place not in missed)
     less = replace(timeline, held=held)
     known = [size for place, size in enumerate(sizes) if place not in missed]
-    return replace(entry, timeline=less, requested_peak=max(live_bytes(less, known)))
+    return replace(entry, timeline=less, requested_peak=max(less.live_bytes(known)))
 
 
 def repeated_peak(entry: PhaseMemory, values: Values, margin: int) -> int:
@@ -174,7 +159,7 @@ def _most(timeline: Timeline, sizes: Sequence[int | None], values: Mapping[str, 
     if None in sizes:
         names = {name for one in timeline.held if isinstance(one.bytes, Expr) for name in one.bytes.symbols}
         sizes = _sizes(timeline, {**dict.fromkeys(names, _SOME_SIZE), **values})
-    live = live_bytes(timeline, [size or 0 for size in sizes])
+    live = timeline.live_bytes([size or 0 for size in sizes])
     return live.index(max(live))
 
 
@@ -207,15 +192,6 @@ def on_device(entry: PhaseMemory, device: Device) -> PhaseMemory:
 def is_alive(held: Held, moment: int) -> bool:
     """Whether memory is held at a moment; a workspace stays from run to run."""
     return held.first <= moment <= held.last or held.kind == "library"
-
-
-def live_bytes(timeline: Timeline, sizes: Sequence[int]) -> list[int]:
-    """Bytes alive at each moment. sizes: bytes by entry of the timeline."""
-    changes = [0] * (len(timeline.rows) + 1)
-    for held, size in zip(timeline.held, sizes, strict=True):
-        changes[0 if held.kind == "library" else held.first] += size
-        changes[held.last + 1] -= size
-    return [*accumulate(changes)][:-1]
 
 
 def _column_sums(parameters: Sequence[Parameter], platform: Platform) -> tuple[Buffer, ...]:
@@ -265,14 +241,8 @@ def _training(
     return _Phase("training", timeline, memory.training.bytes, total(held.bytes for held in alive))
 
 
-def _recorded(program: PricedProgram, step: Step, memory: MemoryUse, device: Device | None) -> _Phase:
-    """The one phase of a recorded step."""
-    recorded = memory.inference
-    timeline = replace(recorded, held=(*_workspaces(program, device, recorded), *recorded.held))
-    sizes = [held.bytes for held in timeline.held if isinstance(held.bytes, int)]
-    lasting = total(held.bytes for held in timeline.held if held.kind in LASTING)
-    name: MemoryPhase = "training" if step.is_training else "inference"
-    return _Phase(name, timeline, max(live_bytes(timeline, sizes)) - lasting)
+def _lasting_bytes(timeline: Timeline) -> Dim:
+    return total(held.bytes for held in timeline.held if held.kind in LASTING)
 
 
 def _with_lasting(timeline: Timeline, lasting: Sequence[Held], workspaces: Sequence[Held]) -> Timeline:
@@ -305,8 +275,7 @@ def _measured(
 ) -> PhaseMemory:
     """A phase with its peak, by liveness and by the allocator; a name for it where the formula grows too large."""
     try:
-        lasting = total(held.bytes for held in phase.timeline.held if held.kind in LASTING)
-        requested = lasting + dim_max(phase.activations, phase.update)
+        requested = _lasting_bytes(phase.timeline) + dim_max(phase.activations, phase.update)
     except DimError:
         requested = program.names.too_large("requested_peak")
     entry = PhaseMemory(

@@ -16,7 +16,7 @@ from graphflops.execution.runs import Runs
 from graphflops.execution.strides import by_form, places_by_form
 from graphflops.graph import Ref
 from graphflops.kernels import buffers as kernels
-from graphflops.kernels.attention_memory import AttentionMemory, cut
+from graphflops.kernels.attention import AttentionMemory, cut
 from graphflops.kernels.beside import Copy, operand_copies
 from graphflops.kernels.kernel import SEQUENCE_RANK
 from graphflops.kernels.products import Recurrent
@@ -25,12 +25,9 @@ from graphflops.tensor import TensorType
 
 
 class OnGpu(CallByCall):
-    """Calls of PyTorch's operators on a GPU.
+    """Calls of PyTorch's operators on a GPU."""
 
-    has_fast_paths: whether modules that have one run as a single call where nothing wants a gradient.
-    """
-
-    has_fast_paths = True
+    has_fast_paths = True  # modules that have one run as a single call where nothing wants a gradient
 
     def __init__(self, graph: PricedGraph, training: bool, runs: Runs) -> None:
         super().__init__(graph, training)

@@ -31,15 +31,11 @@ def without_value(timeline: Timeline, values: Mapping[str, int]) -> str:
 
 
 class Moment(NamedTuple):
-    """What happens at one moment, in order, by places in the timeline.
+    """What happens at one moment, in order, by places in the timeline."""
 
-    kept: taken in the first run, to stay: workspaces of libraries, the state of an optimizer. taken: results, then the
-    buffers of kernels. freed: these buffers first.
-    """
-
-    kept: list[int]
-    taken: list[int]
-    freed: list[int]
+    kept: list[int]  # taken in the first run, to stay: workspaces of libraries, the state of an optimizer
+    taken: list[int]  # results, then the buffers of kernels
+    freed: list[int]  # these buffers first
 
 
 def moments(timeline: Timeline, sizes: Sequence[int]) -> list[Moment]:
@@ -153,10 +149,7 @@ _NOWHERE = {"filename": "", "line": 0}
 
 
 def snapshot(report: Report, entry: PhaseMemory) -> dict[str, Any]:
-    """The segments and blocks at the end of a run of a phase, and all events of the run from an empty allocator on.
-
-    Raises ModelError where a size has no value.
-    """
+    """Segments, blocks and events of a run of a phase from an empty allocator on; ModelError where a size is open."""
     timeline = entry.timeline
     sizes = evaluate_all([held.bytes for held in timeline.held], report.values)
     known = [size for size in sizes if size is not None]
@@ -204,7 +197,6 @@ class _Recorded:
         self.trace: list[dict[str, Any]] = []
 
     def take(self, place: int) -> None:
-        """Allocate an entry of the timeline."""
         if not self.sizes[place]:
             return
         before = len(self.allocator.segments)
@@ -214,7 +206,6 @@ class _Recorded:
         self.record("alloc", block.address, self.sizes[place], self.frames[place])
 
     def give_back(self, place: int) -> None:
-        """Free an entry."""
         block = self.blocks.pop(place)
         for action in ("free_requested", "free_completed"):
             self.record(action, block.address, self.sizes[place], self.frames[place])
@@ -234,7 +225,6 @@ class _Recorded:
         )
 
     def segments(self) -> list[dict[str, Any]]:
-        """All segments with their blocks."""
         places = {id(block): place for place, block in self.blocks.items()}
         starts = {block.address: block for block in self.blocks.values()}
         for pool in self.allocator.pools.values():

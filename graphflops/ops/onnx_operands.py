@@ -231,7 +231,7 @@ def _inside_each(operands: Operands, attributes: Attributes) -> str:
     if x is None or vectors is None or indices is None:
         return ""
     batch, deep = attributes.get("batch_dims", 0), vectors.shape[-1] if vectors.rank else 0
-    if not isinstance(batch, int) or not isinstance(deep, int) or not 0 < deep <= x.rank - batch:
+    if not isinstance(batch, int) or not isinstance(deep, int) or not 0 <= batch < batch + deep <= x.rank:
         return ""
     return _beyond(indices, x.shape[batch : batch + deep])
 

@@ -39,19 +39,25 @@ def merge_equal(
 
     equalities: pairs of sizes that must be equal. dims, inputs: as the user gives sizes. given: the symbols that they bind.
     """
+    equalities = [*equalities]
     try:
         merged, found = _merged(graph, _forced(equalities, graph), given)
+        merged = _likely(merged, equalities, given)
     except DimError:  # put into one another, sizes grow too large to compute with: all stay apart
         return None
-    if not found:
+    if merged is graph:
         return None
     sizes = {}
     for name, value in dims.items():
         size = found.get(name)
-        if isinstance(size, Expr):
+        if isinstance(size, int):
+            continue
+        if size is not None:
             name = next((kept for kept in size.symbols if size is symbol(kept)), graph.symbols[name].where[0])
         sizes[name] = value
     binding = bind(merged, sizes, inputs, assume=assume)
+    if not found:
+        return merged, binding
     binding.learned = {name: binding.bound(size) for name, size in found.items()}  # in nested graphs too
     text = f"operators require equal sizes, from which follows {_equal(found, graph, merged)}"
     binding.diagnostics.append(diagnostic("GF112", "", text))
@@ -68,6 +74,15 @@ def _forced(met: Iterable[Meeting], graph: Graph) -> Iterator[tuple[Dim, Dim]]:
                 yield a, b
         elif not is_broadcast or not (isinstance(a, int) or isinstance(b, int)):
             yield a, b
+
+
+def _likely(graph: Graph, met: Iterable[Meeting], given: Mapping[str, int]) -> Graph:
+    """The program with a number for what to assume of a size that is broadcast with it: any other than 1 cannot run."""
+    pairs = [(a, b) for a, b, is_broadcast in met if is_broadcast and 1 not in (a, b)]
+    numbers = _followed(pairs, {name: place for place, name in enumerate(graph.symbols)}, given)
+    likely = {name: size for name, size in numbers.items() if isinstance(size, int)}
+    changed = {name: replace(graph.symbols[name], assumed=size) for name, size in likely.items()}
+    return replace(graph, symbols={**graph.symbols, **changed}) if changed else graph
 
 
 def _equal(found: Mapping[str, Dim], graph: Graph, merged: Graph) -> str:
@@ -152,19 +167,23 @@ def _settled(dim: Dim, found: dict[str, Dim], places: Mapping[str, int]) -> Dim:
 
 
 def _solved(difference: Dim, order: Mapping[str, int]) -> tuple[str, Dim]:
-    """The last of the symbols that is a sum of others, or of parts of them, if the difference is 0, and the sum; else ""."""
+    """The last of the symbols that is a sum of others, or of parts of them, or a number, if the difference is 0; else ""."""
     if isinstance(difference, int) or any(name not in order for name in difference.symbols):
         return "", 0
     signs = [coefficient > 0 for coefficient in difference.terms.values()]
     alone = {sign for sign in (True, False) if signs.count(sign) == 1 or has_even_atom(difference)}
-    candidates = []
+    candidates: list[tuple[int, str, Dim]] = []
     for monomial, coefficient in difference.terms.items():
         is_alone = (coefficient > 0) in alone  # else a term of the sum is negative
         if not is_alone or abs(coefficient) != 1 or len(monomial) != 1 or monomial[0].kind != "symbol":
             continue
         name = monomial[0].name
         sum_of = symbol(name) - difference * coefficient
-        if not isinstance(sum_of, Expr) or name in sum_of.symbols or min(sum_of.terms.values()) < 0:
+        if isinstance(sum_of, int):
+            if sum_of > 0:
+                candidates.append((order[name], name, sum_of))
+            continue
+        if name in sum_of.symbols or min(sum_of.terms.values()) < 0:
             continue
         if all(len(m) < 2 and all(atom.kind in ("symbol", "//") for atom in m) for m in sum_of.terms):
             candidates.append((order[name], name, sum_of))

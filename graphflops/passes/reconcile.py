@@ -165,14 +165,15 @@ class Reconciler:
             self._take_recorded(node, priced, values, graph, autocast)
 
     def _compare_met(self, node: Node, met: Iterable[Meeting]) -> None:
-        """Say where two sizes that an operator requires to be equal are not, at the examples of the file or as assumed."""
-        if self.binding.moved:
+        """Say where two sizes that an operator requires to be equal are not, at the examples that the file records."""
+        if self.derives or self.binding.moved:
             return
-        where = "as assumed" if self.derives else "in the file"
         for a, b, is_broadcast in met:
             sizes = evaluate(a, self.binding.examples), evaluate(b, self.binding.examples)
             if not is_broadcast and None not in sizes and sizes[0] != sizes[1]:
-                self.say("GF102", node, f"requires {a} = {b}, which are {sizes[0]} and {sizes[1]} {where}")
+                self.say(
+                    "GF102", node, f"requires {a} = {b}, which are {sizes[0]} and {sizes[1]} in the file"
+                )
 
     def _follow(self, asserted: Iterable[Meeting], values: dict[str, Value]) -> None:
         """From here on, a size that depends on data is what an asserted sum leaves for it: `u2 = s0 - u0 - u1`."""

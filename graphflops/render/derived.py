@@ -45,8 +45,8 @@ _MOVED = (("bytes", "bytes"), ("flops_per_byte", "FLOP/B"), ("peak_bytes", "peak
 def cells(points: Sequence[Point], price_per_hour: float | None = None, *, exact: bool) -> Listing:
     """One row for each point. exact: whole numbers, for programs."""
 
-    def cell(value: float | None, said: Callable[[Any], str], bound: str = "") -> str | float:
-        return "?" if value is None else value if exact else bound + said(value)
+    def cell(value: float | None, said: Callable[[Any], str], bound: str = ">= ") -> str | float:
+        return "?" if value is None else value if exact else bound * point.is_lower_bound + said(value)
 
     has_masks = any(point.cost["masked_flops"] for point in points)
     others = [q for q in _OTHERS if not q.is_rare or any(point.cost[q.name] != 0 for point in points)]
@@ -72,13 +72,12 @@ def cells(points: Sequence[Point], price_per_hour: float | None = None, *, exact
         row += [cell(point.cost[q.name], memory if q.unit == "B" else number) for q in others]
         row += [cell(point.traffic, memory), intensity, cell(point.peak_bytes, memory)]
         row += _time(point.time, exact=exact) if is_timed else []
-        # What a second takes in, and what a million of each cost; a time that is a lower bound makes them bounds.
-        is_bound = point.time is not None and point.time.is_lower_bound
-        row += [cell(point.rates.get(name), rate, "at most " * is_bound) for name in counted]
+        # What a second takes in, and what a million of each cost.
+        row += [cell(point.rates.get(name), rate, "at most ") for name in counted]
         prices = cost_per_million(point.rates, price_per_hour)
-        for name in counted if price_per_hour is not None else ():
-            row.append(cell(prices.get(name), "{:,.4g}".format, ">= " * is_bound))
-        row += [cell(point.serving.get(quantity.name), quantity.said) for quantity in served]
+        if price_per_hour is not None:
+            row += [cell(prices.get(name), "{:,.4g}".format) for name in counted]
+        row += [cell(point.serving.get(quantity.name), quantity.said, "") for quantity in served]
         rows.append(row)
     return Listing(heads, rows, figures=True)
 

@@ -9,12 +9,12 @@ from typing import Any
 from graphflops.base.units import memory, percent
 from graphflops.fitting.cells import QUANTITIES, known_of
 from graphflops.fitting.fits import Fits, Verdict
-from graphflops.memory.ledger import ENTRIES
 from graphflops.render import summary
 from graphflops.render.document import Document
 from graphflops.render.memory import amount, described, label
 from graphflops.render.tables import Entry, Listing, TextTable, at_peak
 from graphflops.render.text import Numbers, safe
+from graphflops.report import ENTRIES
 from graphflops.report.size_names import together
 
 _TOTALS = ("requested_peak", "allocated_peak", "reserved_peak", "context", "device_total")
@@ -170,5 +170,5 @@ def _bounds(found: Fits, numbers: Numbers) -> TextTable:
             share = percent(size, numbers.value(at.taken) or 1)
             is_told = beyond is not None and name not in ("reserved_peak", "device_total")
             step = memory(more - size) if is_told else ""
-            lines.append(Entry([label(name), memory(size), share, step]))
+            lines.append(Entry([label(name), amount(found.report, name, size, numbers), share, step]))
     return TextTable((f"at {safe(found.varied, 40)} = {found.at_size}", "bytes", "%", head), lines)

@@ -7,10 +7,10 @@ from math import prod
 
 from graphflops.base.units import numbered, seconds, unnumbered
 from graphflops.dims import Dim, total
-from graphflops.memory.ledger import ENTRIES, is_alive
+from graphflops.memory.ledger import is_alive
 from graphflops.memory.replay import OPTIMIZER
 from graphflops.render.text import Numbers, count_of, listed, operator_name, safe
-from graphflops.report import Exchange, Held, HeldKind, PhaseMemory, Report, Timeline
+from graphflops.report import ENTRIES, Exchange, Held, HeldKind, PhaseMemory, Report, Timeline
 from graphflops.training import Training
 
 _LARGEST = 10

@@ -94,8 +94,9 @@ def facts(found: Statement) -> Iterator[tuple[str, str]]:
     }
     yield from ((name, f"{span(part)} ({part.basis})") for name, part in known.items() if part)
     if found.mfu is not None:
-        yield "MFU", f"{found.mfu:.1%}, model FLOPs over the published peak"
-        yield "HFU", f"{found.hfu:.1%}, executed FLOPs over the same"
+        least = "at least " * found.at_least
+        yield "MFU", f"{least}{found.mfu:.1%}, model FLOPs over the published peak"
+        yield "HFU", f"{least}{found.hfu:.1%}, executed FLOPs over the same"
 
 
 def unit(found: Statement) -> str:

@@ -81,7 +81,8 @@ def limits(time: PhaseTime) -> str:
 
 
 def _with_interval(time: PhaseTime) -> str:
-    return f"{'>= ' if time.is_lower_bound else ''}{seconds(time.seconds)} ({interval(time.low, time.high)})"
+    spread = interval(time.low, time.high)
+    return f"{'>= ' if time.is_lower_bound else ''}{seconds(time.seconds)}{f' ({spread})' if spread else ''}"
 
 
 class Share(Struct):
@@ -152,7 +153,7 @@ def _together(shares: Iterable[Share]) -> Share:
 
 
 def _line(name: str, share: Share, whole: float) -> list[str]:
-    spread = interval(share.low, share.high) if share.low else ""
+    spread = interval(share.low, share.high)
     part = percent(share.seconds, whole)
     calls = f"{share.calls:,}" if share.calls else ""
     return [safe(name), calls, seconds(share.seconds), part, spread, share.bound]

@@ -91,9 +91,8 @@ def _call(row: Row, span: Span) -> dict[str, Any]:
         return {**complete("outside of calls", _CALLS, span.start, span.end), "args": {}}
     event = complete(operator_name(row.op), _CALLS, span.start, span.end)
     facts = {"node": row.node, "module": row.module, "source": row.source, "kernel": time.kernel}
-    shown = {name: safe(text) for name, text in facts.items() if text}
-    spread = interval(time.low, time.high)
-    return {**event, "args": {**shown, "limited by": time.bound, "90 % interval": spread}}
+    facts |= {"limited by": time.bound, "90 % interval": interval(time.low, time.high)}
+    return {**event, "args": {name: safe(text) for name, text in facts.items() if text}}
 
 
 def complete(name: str, track: int, start: float, end: float, process: int = 1) -> dict[str, Any]:

@@ -16,6 +16,11 @@ from graphflops.dims import Dim, evaluate
 from graphflops.errors import require_choice
 from graphflops.graph import Graph, Mesh, Origin, Phase
 from graphflops.report.call_time import CallTime, PhaseTime
+from graphflops.report.timeline import ENTRIES as ENTRIES
+from graphflops.report.timeline import PEAKS as PEAKS
+from graphflops.report.timeline import Held as Held
+from graphflops.report.timeline import HeldKind as HeldKind
+from graphflops.report.timeline import Timeline as Timeline
 from graphflops.tensor import TensorType
 from graphflops.training import Training
 
@@ -23,10 +28,6 @@ State = Literal["counted", "free", "unknown"]
 Grouping = Literal["op", "module", "source"]
 Cut = Literal["op", "module", "source", "attention"]
 Execution = Literal["graph", "eager", "compiled"]
-HeldKind = Literal[
-    "input", "value", "saved", "workspace", "nested", "gradient",
-    "weight", "buffer", "optimizer", "temporary", "library",
-]  # fmt: skip
 GraphLevel = Literal["call", "module"]
 MemoryPhase = Literal["inference", "training"]
 
@@ -130,36 +131,6 @@ class Totals(Record, frozen=True):
     peak_bytes: Dim = 0
     peak_node: str = ""
     time: PhaseTime | None = None
-
-
-class Held(NamedTuple):
-    """Memory held from one moment to another, both included; views of it are not listed.
-
-    name: the value it holds; for a workspace, what is saved and a nested graph the call.
-    kind: input: an input of the program; value: a result of a call; saved: what a call keeps for its gradient beside its
-    operands and results; workspace: only during the call; nested: the peak of a graph inside the call; gradient. In the
-    memory of a device also weight, buffer, optimizer: its state, temporary: during its step, library: a workspace of cuBLAS.
-    """
-
-    name: str
-    kind: HeldKind
-    first: int
-    last: int
-    bytes: Dim
-
-
-class Timeline(Record, frozen=True):
-    """Which memory is held when. A moment is a call that runs, a graph nested in it at its peak, or one of its gradients.
-
-    rows: by moment, the row of the call; in training the calls come again for their gradients, the last one first. In the
-    memory of a device the optimizer's step comes last, with -1.
-    gradients_from: the first moment of the gradients, None outside of training.
-    held: in the order in which it is let go.
-    """
-
-    rows: tuple[int, ...] = ()
-    held: tuple[Held, ...] = ()
-    gradients_from: int | None = None
 
 
 class PhaseMemory(Record, frozen=True):

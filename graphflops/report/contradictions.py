@@ -15,9 +15,9 @@ from collections.abc import Iterator, Sequence
 from msgspec.structs import replace
 
 from graphflops.cost import QUANTITIES, Cost
-from graphflops.dims import Dim, differ, evaluate
+from graphflops.dims import Dim, differ, evaluate, total
 from graphflops.errors import DimError, FileError, shown
-from graphflops.report import Diagnostic, Report, Timeline
+from graphflops.report import ENTRIES, PEAKS, Diagnostic, Report, Timeline
 from graphflops.report.call_time import CallTime, PhaseTime
 
 # Docs/report.md says of each what is told twice.
@@ -58,16 +58,16 @@ def impossible(report: Report) -> list[Diagnostic]:
 def saved(report: Report) -> Report:
     """A report as read from JSON, with a diagnostic for each total that its rows contradict.
 
-    Raises FileError where an amount is negative: amounts that cancel one another would hide a cost; where a time is between
-    none; and where memory is held at moments that a timeline does not have.
+    Raises FileError where an amount is negative: amounts that cancel one another would hide a cost; where a time is outside
+    of its interval; and where memory is held at moments that a timeline does not have.
     """
     for name, amount in _amounts(report):
         value = evaluate(amount, report.values)
         if value is not None and value < 0:
             raise FileError(f"not a graphflops report: {name} is negative")
     for name, time in _times(report):
-        if not 0 <= time.low <= time.high:
-            span = f"between {time.low} and {time.high} s"
+        if not 0 <= time.low <= time.seconds <= time.high:
+            span = f"{time.seconds} s, between {time.low} and {time.high} s"
             raise FileError(f"not a graphflops report: {name}: the time is {span}")
     for name, timeline in _timelines(report):
         if not _is_whole(timeline, len(report.rows)):
@@ -98,6 +98,9 @@ def _amounts(report: Report) -> Iterator[tuple[str, Dim]]:
         yield "peak_bytes", phase.peak_bytes
     for name in ("parameters", "parameter_bytes", "buffer_bytes"):
         yield name, getattr(report, name)
+    for entry in report.memory_use:
+        for name in (*ENTRIES.values(), *PEAKS):
+            yield f"memory_use: {name}", getattr(entry, name) or 0
     for name, timeline in _timelines(report):
         yield from ((name, size) for size in {held.bytes for held in timeline.held})
 
@@ -143,6 +146,30 @@ def _differences(report: Report) -> Iterator[str]:
         yield "parameters are not the sum of those of the modules"
     if report.parameter_dtypes and sum(report.parameter_dtypes.values()) != report.parameter_bytes:
         yield "parameter_bytes are not the sum of those of the element types"
+    for text, said, found in _peaks(report):
+        values = [None if size is None else report.value(size) for size in (said, found)]
+        if None not in values and values[0] != values[1]:
+            yield text
+
+
+def _peaks(report: Report) -> Iterator[tuple[str, Dim | None, Dim | None]]:
+    """What a wrong peak is told, the peak, and what it follows from; None where that is not known."""
+    whole = report.totals if report.backward is None else report.backward
+    yield "peak_bytes is not the most that is held", whole.peak_bytes, _most_held(report, report.memory)
+    for entry in report.memory_use:
+        peak, most = entry.requested_peak, _most_held(report, entry.timeline)
+        parts = total([getattr(entry, name) or 0 for name in dict.fromkeys(ENTRIES.values())])
+        yield f"requested_peak of {entry.phase} is not the most that is held", peak, most
+        yield f"requested_peak of {entry.phase} is not the sum of its parts", peak, parts
+        if entry.reserved_peak is not None and entry.context is not None:
+            device = entry.reserved_peak + entry.context
+            yield f"device_total of {entry.phase} is not the sum of its parts", entry.device_total, device
+
+
+def _most_held(report: Report, timeline: Timeline) -> int | None:
+    sizes = [report.value(held.bytes) for held in timeline.held]
+    known = [size for size in sizes if size is not None]
+    return max(timeline.live_bytes(known)) if timeline.rows and len(known) == len(sizes) else None
 
 
 def _unequal(what: str, total: Cost, rows: Sequence[Cost]) -> Iterator[str]:

@@ -9,7 +9,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from graphflops.cost import Cost, Estimate, Region, RegionRun, Value, data_dependent
-from graphflops.dims import Dim, differ, evaluate
+from graphflops.dims import Dim, Expr, differ, evaluate
 from graphflops.errors import NoRuleError
 from graphflops.graph import Opaque
 from graphflops.rules.registry import find, require, rule
@@ -58,10 +58,23 @@ def while_loop(
 ) -> Estimate:
     """The body once per iteration, a data-dependent number; the condition once more than the body."""
     trips = data_dependent("while_loop_trips")
+    carried = _of_any_turn(carried)
     turn = _later_turn(body, carried, additional_inputs)
     _require_kept(carried, turn.out)
     asked = condition(*carried, *additional_inputs)
-    return Estimate(turn.out, writes=(), regions=((turn, trips), (asked, trips + 1)))
+    return Estimate(_of_any_turn(turn.out), writes=(), regions=((turn, trips), (asked, trips + 1)))
+
+
+def _of_any_turn(carried: Sequence[Value]) -> tuple[Value, ...]:
+    """What a loop hands on, of which the numbers, and what tensors contain, differ from turn to turn."""
+    return tuple(
+        replace(x, value=None)
+        if isinstance(x, TensorType)
+        else data_dependent(f"while_loop_number{place}")
+        if isinstance(x, (int, Expr))
+        else x
+        for place, x in enumerate(carried)
+    )
 
 
 @rule("higher_order.scan")

@@ -194,7 +194,7 @@ def distinct(
     n*log2(n) comparisons of elements, or of whole slices, sort them; one per element tells neighbours apart.
     """
     length = x.numel if dim is None else x.shape[axis(dim, x.rank)]
-    found = 0 if x.numel == 0 else data_dependent("unique")
+    found = 0 if length == 0 else data_dependent("unique")
     shape: Shape = (found,) if dim is None else replaced(x.shape, axis(dim, x.rank), found)
     where = x.shape if dim is None else (length,)
     slices = 1 if dim is None else prod(replaced(x.shape, axis(dim, x.rank)))

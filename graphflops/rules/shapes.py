@@ -247,10 +247,11 @@ def resolved(x: TensorType, size: Sequence[Dim]) -> Shape:
     known = prod(wanted for place, wanted in enumerate(size) if place not in holes)
     mismatch = f"{shown(x.shape)} holds {x.numel} elements, which do not fit {shown(size)}"
     if not holes:
-        meet(known, x.numel, mismatch)
+        require(not differ(known, x.numel), mismatch)
         return tuple(size)
     require(known != 0, mismatch)
-    meet(mod(x.numel, known), 0, mismatch)
+    rest = mod(x.numel, known)
+    require(isinstance(rest, Expr) or rest == 0, mismatch)
     return (*size[: holes[0]], floor_div(x.numel, known), *size[holes[0] + 1 :])
 
 

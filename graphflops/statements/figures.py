@@ -226,9 +226,9 @@ class Interval(msgspec.Struct, frozen=True):
 
 
 def predicted_hours(report: Report, runs: float) -> Interval | None:
-    """Hours of so many runs, or micro-steps of training; None where no time is predicted."""
+    """Hours of so many runs, or micro-steps of training; None where no time is predicted, or nothing but the least one."""
     time, step = report.step_time or report.totals.time, report.training
-    if time is None:
+    if time is None or time.is_lower_bound:
         return None
     runs /= HOUR * (step.accumulate if step else 1)
     return Interval(time.low * runs, time.high * runs, "predicted")

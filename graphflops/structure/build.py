@@ -19,7 +19,6 @@ from graphflops.cost import Cost
 from graphflops.dims import Dim, Expr, total
 from graphflops.errors import OptionError, require_choice, shown
 from graphflops.graph import Input
-from graphflops.memory.ledger import live_bytes
 from graphflops.ops import operator
 from graphflops.report import GraphLevel, Report, Row
 from graphflops.report.size_names import called
@@ -318,7 +317,7 @@ class Measures:
                 return {}
             sizes.append(size)
         found: dict[int, int] = {}
-        for row, size in zip(timeline.rows, live_bytes(timeline, sizes), strict=True):
+        for row, size in zip(timeline.rows, timeline.live_bytes(sizes), strict=True):
             found[row] = max(size, found.get(row, 0))
         return found
 

@@ -70,7 +70,7 @@ class CompiledLauncher(Launcher):
         for planned in part.kernels:
             if exchanges.pending:
                 yield from exchanges.ends(planned.reads)
-            row = first + planned.row
+            row = first + planned.last.row
             if planned.is_written:
                 kernel = written.kernel(planned, part.computed_again)
                 yield Launches(row, None if kernel is None else (kernel,), cost, times)

@@ -35,18 +35,13 @@ _ROWS = 8  # of the smallest tile: fewer rows take as long
 
 
 class Columns(NamedTuple):
-    """The sizes that tell kernels of a family apart, and how the ratio changes with them.
-
-    lengths: octaves of each size over which ratios are alike. signal: standard deviation of the logarithm of the ratio.
-    noise: of repeated measurements, and of what the sizes do not tell. aligned: places of sizes that also count by the
-    power of two that they are a multiple of.
-    """
+    """The sizes that tell kernels of a family apart, and how the ratio changes with them."""
 
     names: tuple[str, ...]
-    lengths: tuple[float, ...]
-    signal: float
-    noise: float
-    aligned: tuple[int, ...] = ()
+    lengths: tuple[float, ...]  # octaves of each size over which ratios are alike
+    signal: float  # standard deviation of the logarithm of the ratio
+    noise: float  # of repeated measurements, and of what the sizes do not tell
+    aligned: tuple[int, ...] = ()  # places of sizes that also count by their largest power of two
 
 
 _COLUMNS = {
@@ -174,7 +169,6 @@ def names_of(family: str, count: int) -> tuple[str, ...]:
 
 
 def _named(family: str) -> tuple[str, ...]:
-    """Names of the sizes of a family."""
     return _COLUMNS.get(family, _TRAFFIC).names
 
 

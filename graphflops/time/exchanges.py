@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal, NamedTuple
 
-from msgspec import Struct, field
+from msgspec import Struct
 
 from graphflops.kernels.kernel import Kernel
 from graphflops.ops import Op
@@ -19,37 +19,26 @@ Part = Literal["all", "start", "wait"]
 
 
 class Launches(NamedTuple):
-    """What one call launches in one phase.
+    """What one call launches in one phase."""
 
-    row: index of its row. kernels: None where they cannot be told: the operator has no rule, or a size is open.
-    host_seconds: CPU time of the call in eager execution. times: how often it runs. waits: whether the CPU then waits
-    for the GPU. part: of a collective its start, or the wait for its end; ticket: which of them. is_ahead: whether its
-    start waits for no kernel before it.
-    """
-
-    row: int
-    kernels: tuple[Kernel, ...] | None
-    host_seconds: float
-    times: int = 1
-    waits: bool = False
-    part: Part = "all"
-    ticket: int = 0
-    is_ahead: bool = False
+    row: int  # index of its row
+    kernels: tuple[Kernel, ...] | None  # None where they cannot be told: no rule, or an open size
+    host_seconds: float  # CPU time of the call in eager execution
+    times: int = 1  # how often it runs
+    waits: bool = False  # the CPU then waits for the GPU
+    part: Part = "all"  # of a collective its start, or the wait for its end
+    ticket: int = 0  # which of them
+    is_ahead: bool = False  # its start waits for no kernel before it
 
 
 class Exchanges(Struct):
-    """The collectives that have started and are not waited for yet.
+    """The collectives that have started and are not waited for yet."""
 
-    pending: by value that a collective writes, or a view of it, its start. fresh: values whose wait is written right after.
-    copied_for: the collective of `fully_shard` whose operand has just been copied. sums: the ticket of one that sums
-    gradients, while calls follow that run in its stream.
-    """
-
-    pending: dict[str, Launches] = field(default_factory=dict)
-    fresh: set[str] = field(default_factory=set)
+    pending: dict[str, Launches] = {}  # by value that one writes, or a view, its start
+    fresh: set[str] = set()  # values whose wait is written right after
     tickets: int = 0
-    copied_for: str = ""
-    sums: int = 0
+    copied_for: str = ""  # the collective of `fully_shard` whose operand has just been copied
+    sums: int = 0  # the ticket of one that sums gradients, while calls follow that run in its stream
 
     def started(self, launch: Launches, outputs: Iterable[str | None]) -> Iterator[Launches]:
         """What a collective launches: copies as any kernel, then its start; nobody waits yet."""

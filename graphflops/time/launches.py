@@ -39,31 +39,18 @@ _NOTHING = (free(), free(alias=False))  # what a call without results is that ru
 _NAMED: tuple[AttentionKernel, ...] = ("flash", "efficient", "cudnn")  # by operators of their own
 
 
-class _Called(Struct, frozen=True):
-    """What equal calls have in common in the forward."""
-
-    kernels: tuple[Kernel, ...] | None
-    host_seconds: float
-    waits: bool
-
-
 class _Site(Struct, frozen=True):
-    """A call where it stands, and what its launch hangs on beside sizes: they are found once for all sizes.
-
-    kind: a number that calls share which launch the same. entering: CPU seconds of entering modules. outer: the composite
-    that makes the call. is_inside: whether it is of a module that is one operator. is_late: whether its wait stands apart.
-    is_on_host: whether it counts an optimizer's steps, which the CPU does. moved: what it copies from or to the host.
-    """
+    """A call where it stands, and what its launch hangs on beside sizes: they are found once for all sizes."""
 
     call: PricedCall
     layouts: Layouts
-    kind: int
-    entering: float
-    outer: Node | None
-    is_inside: bool
-    is_late: bool
-    is_on_host: bool
-    moved: Transfer | None
+    kind: int  # a number that calls share which launch the same
+    entering: float  # CPU seconds of entering modules
+    outer: Node | None  # the composite that makes the call
+    is_inside: bool  # it is of a module that is one operator
+    is_late: bool  # its wait stands apart
+    is_on_host: bool  # it counts an optimizer's steps, which the CPU does
+    moved: Transfer | None  # what it copies from or to the host
 
 
 class Launcher:
@@ -77,7 +64,7 @@ class Launcher:
         self.sites: dict[tuple[PricedGraph, bool], list[_Site]] = {}
         self.kinds: dict[tuple[object, ...], int] = {}
         self.known: dict[tuple[Layouts, bool, bool, int | None], tuple[Kernel, ...] | None] = {}
-        self.called: dict[int, _Called] = {}
+        self.called: dict[int, Launches] = {}  # what equal calls have in common in the forward
         self.added: dict[int, tuple[Kernel, ...]] = {}  # by the object of a type, which the program keeps
         self.joined: dict[tuple[Kernel, ...], tuple[Kernel, ...]] = {}
 
@@ -131,12 +118,8 @@ class Launcher:
             # Whether it reads and writes nothing but an optimizer's counters.
             is_on_host = bool(counters) and not counters.isdisjoint(call.tensors(layouts.values)[:1])
             is_on_host = is_on_host and {*filter(None, call.node.outputs)} <= counters
-            where = (
-                name in inside,
-                name in late,
-                is_on_host,
-                transfer(call, away, step.aside) if away else None,
-            )
+            moved = transfer(call, away, step.aside) if away else None
+            where = (name in inside, name in late, is_on_host, moved)
             key = (layouts, records, name if form is None else form, entering, composite, *where)
             number = self.kinds.setdefault(key, len(self.kinds))
             sites.append(_Site(call, layouts, number, entering, outer, *where))
@@ -155,13 +138,12 @@ class Launcher:
             called = self.called.get(site.kind)
             if called is None:
                 called = self.called[site.kind] = self._called(site, records)
-            kernels, host = called.kernels, called.host_seconds
+            kernels = called.kernels
             if is_followed or exchanges.pending:
                 is_gradient = step is not None and step.phases[call.row] == "backward"
                 is_view = not kernels and call.estimate.alias
                 yield from exchanges.waited(call, is_view=is_view, is_gradient=is_gradient)
-            if step is not None:
-                host += self._dispatched(graph, call)
+            host = called.host_seconds + self._dispatched(step, call.row)
             launch = Launches(row, kernels, host, times, called.waits)
             is_beside = site.moved is not None and site.moved.is_beside
             if kernels and (is_beside or kernels[-1].family == "collective"):
@@ -173,7 +155,7 @@ class Launcher:
                     yield from self._forward(inner, place, turns, records)
         yield from exchanges.all_ends()
 
-    def _called(self, site: _Site, records: bool) -> _Called:
+    def _called(self, site: _Site, records: bool) -> Launches:
         """What equal calls run in the forward, without what is dispatched around a recorded one."""
         call, layouts = site.call, site.layouts
         operator = call.node.operator
@@ -199,7 +181,7 @@ class Launcher:
         if site.is_on_host:
             host = len(operands) * self.costs["optimizer.tensor"]
         is_waiting = waits(operator, operands) or (site.moved is not None and site.moved.waits)
-        return _Called(kernels, host, not site.is_on_host and is_waiting)
+        return Launches(-1, kernels, host, waits=not site.is_on_host and is_waiting)
 
     def _host_inside(
         self, call: PricedCall, outer: Node | None, phase: str, kernels: Sequence[Kernel] | None
@@ -275,13 +257,13 @@ class Launcher:
                 sums += self.added[id(value)]
         return sums
 
-    def _dispatched(self, graph: PricedGraph, call: PricedCall) -> float:
+    def _dispatched(self, step: Step | None, row: int) -> float:
         """CPU time of the calls that Python dispatches, and of the hooks that it runs, around a recorded call."""
-        step = graph.graph.step
         if step is None or not step.wrapped:
             return 0.0
-        dispatched = step.wrapped[call.row] * self.costs["forward.subclass"]
-        return dispatched + step.hooked[call.row] * self.costs["forward.hook"]
+        return (
+            step.wrapped[row] * self.costs["forward.subclass"] + step.hooked[row] * self.costs["forward.hook"]
+        )
 
     def _nested(self, call: PricedCall, row: int, times: int) -> Iterator[tuple[PricedGraph, int, int]]:
         """The graphs that run inside a call, where their rows begin, and how often they run."""
@@ -300,9 +282,8 @@ class Launcher:
     def _attention_kernel(self, call: PricedCall, layouts: Layouts) -> AttentionKernel | None:
         """The kernel that an attention of PyTorch's own names, else the one that it chooses; None for other calls."""
         operator = call.node.operator
-        words = (f"_scaled_dot_product_{name}_attention" for name in _NAMED)
         word = operator.word.removesuffix("_backward")
-        named = next((name for name, each in zip(_NAMED, words, strict=True) if word == each), None)
+        named = next((name for name in _NAMED if word == f"_scaled_dot_product_{name}_attention"), None)
         if named is not None and self.program.graph.step is None:  # of a recorded step the device chooses
             return named
         # `ops/` lists those that choose a kernel.

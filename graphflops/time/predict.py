@@ -12,8 +12,7 @@ from msgspec.structs import replace
 
 from graphflops.attention.attention_use import AttentionUse
 from graphflops.attention.kernel import last_refusal, preferred
-from graphflops.devices import Device, Host
-from graphflops.devices.device import platform_of
+from graphflops.devices import Device, Host, platform_of
 from graphflops.dims import evaluate
 from graphflops.kernels.kernel import (
     COLUMN,
@@ -261,22 +260,17 @@ _PARTS = 8  # of a recurrent layer: the GPU runs its first steps while the CPU l
 
 
 class Batch(Struct, frozen=True, eq=False):
-    """The kernels of one call.
-
-    kernel_seconds: of each, or of parts of one that stands for many. seconds: of all. low, high: ends of their interval, as
-    factors. bound: of the longest. families: their names. work: bytes under "", FLOPs by element type. collective:
-    seconds of exchanges with other devices.
-    """
+    """The kernels of one call."""
 
     kernels: tuple[Kernel, ...]
-    kernel_seconds: tuple[float, ...]
-    seconds: float
-    low: float
+    kernel_seconds: tuple[float, ...]  # of each, or of parts of one that stands for many
+    seconds: float  # of all
+    low: float  # ends of their interval, as factors
     high: float
-    bound: TimeBound
+    bound: TimeBound  # of the longest
     families: str
-    work: tuple[tuple[str, int], ...]
-    collective: float = 0.0
+    work: tuple[tuple[str, int], ...]  # bytes under "", FLOPs by element type
+    collective: float = 0.0  # seconds of exchanges with other devices
 
     @staticmethod
     def of(kernels: tuple[Kernel, ...], known: Mapping[Kernel, Time]) -> Batch:
@@ -337,19 +331,12 @@ def fused_seconds(
 ) -> float:
     """The time of a fused kernel on the same operands, and never less than the shortest call of the program takes."""
     value = {name: evaluate(getattr(use, name), values) or 0 for name in _SIZES}
+    batch, heads, kv_heads, queries, keys = (value[name] for name in _SIZES[:5])
     width = max(value["width"], value["value_width"])
     hidden = value["masked_flops"] / value["flops"] if value["flops"] else 0.0
-    sizes = Attention(
-        value["batch"],
-        value["heads"],
-        value["kv_heads"],
-        value["queries"],
-        value["keys"],
-        width,
-        computed=1 - hidden,
-        kernel=preferred(platform_of(device), is_half=dtype in _HALF),
-    )
-    moved = int(bytes_of(dtype)) * value["batch"] * value["heads"] * value["queries"] * width
+    best = preferred(platform_of(device), is_half=dtype in _HALF)
+    sizes = Attention(batch, heads, kv_heads, queries, keys, width, computed=1 - hidden, kernel=best)
+    moved = int(bytes_of(dtype)) * batch * heads * queries * width
     flops = value["flops"] - value["masked_flops"]
     kernel = Kernel("attention", dtype, flops, 0, moved + value["kv_bytes"], moved, sizes)
     shortest = min((row.time.seconds for row in rows if row.time and row.time.seconds > 0), default=0.0)

@@ -72,13 +72,10 @@ def _prefill(sizes: Attention, each: float, width: int, rates: Rates, cores: int
     if "lock" in rates and blocks > 1:  # blocks add to the gradients of the same queries one after the other
         turns = blocks * rates["lock"] * 1e-6
         mean, longest = max(mean, turns), max(longest, turns)
-    return longest if is_alone else _waves(heads * blocks / (cores * beside), mean, longest)
-
-
-def _waves(rounds: float, mean: float, longest: float) -> float:
-    """Seconds of blocks of a mean and a longest time, enough for so many rounds: the last round waits for its longest."""
-    if mean == longest:
+    rounds = 1 if is_alone else heads * blocks / (cores * beside)
+    if is_alone or mean == longest:
         return ceil(rounds) * longest
+    # The last round waits for its longest block.
     return min(ceil(rounds) * longest, max(longest, rounds * mean + longest / 2))
 
 

@@ -27,10 +27,7 @@ _TILES = (
 )
 _WAYS = tuple(dict.fromkeys(way for a, b in _TILES for way in ((a, b), (b, a))))
 _SPLITS = (1, 2, 4, 8, 16, 32)
-_FEW_ROWS, _FEW_OF_BATCH = (
-    128,
-    16,
-)  # rows up to which a product, and one of a batch, waits for the other matrix
+_FEW_ROWS, _FEW_OF_BATCH = 128, 16  # rows up to which a product, one of a batch, waits for the other matrix
 _FEW = 8  # rows of wide elements up to which the threads of cuBLAS's gemmSN kernels hold a row each
 _NARROW = 2  # bytes of the elements that matrix units multiply even where a product has one row
 _STEP = 64  # elements of k that a tile multiplies at a time
@@ -45,23 +42,21 @@ Predict = Callable[[Kernel], float]  # seconds of a kernel
 
 
 class Problem(NamedTuple):
-    """A product as the device computes it. width: bytes per element. alignment: bytes that all rows are a multiple of.
-
-    turns: how often groups run one after the other, because each is a kernel of its own. recent: bytes of `moved` that the
-    kernels before have just written, or that those after read; weights are not. is_whole: whether sums along k stay whole.
-    """
+    """A product as the device computes it."""
 
     m: int
     n: int
     k: int
     batch: int
-    width: float
-    alignment: int
+    width: float  # bytes per element
+    alignment: int  # bytes that all rows are a multiple of
     moved: int
     peak: float
-    turns: int = 1
-    recent: int = 0
-    is_whole: bool = False
+    turns: int = 1  # how often groups run one after the other, because each is a kernel of its own
+    recent: int = (
+        0  # bytes of `moved` that the kernels before have just written, or those after read; not weights
+    )
+    is_whole: bool = False  # sums along k stay whole
 
 
 _Cut = tuple[int, int, int]  # tiles, their depth along k, parts of k

@@ -18,20 +18,15 @@ from graphflops.time.predict_products import Predict
 
 
 class Steps(NamedTuple):
-    """Constants of two kernels a step.
+    """Constants of two kernels a step."""
 
-    start: seconds before the first step. half, single: share of a product's time by element type, since the weight is in
-    the cache from the step before. cell: seconds of the pointwise part with the gaps of both kernels, more for memsets in
-    float32; its traffic runs at `bandwidth`. least, most: shares of a step's time that are not beside the layer before.
-    """
-
-    start: float
-    half: float
+    start: float  # seconds before the first step
+    half: float  # share of a product's time by element type, since the weight is in the cache from the step before
     single: float
-    cell: float
-    cell_single: float
-    bandwidth: float
-    least: float
+    cell: float  # seconds of the pointwise part with the gaps of both kernels
+    cell_single: float  # the same in float32, more for memsets
+    bandwidth: float  # of its traffic
+    least: float  # shares of a step's time that are not beside the layer before
     most: float
 
 

@@ -8,8 +8,7 @@ from __future__ import annotations
 from functools import lru_cache
 from math import gcd, prod
 
-from graphflops.devices import Device
-from graphflops.devices.device import platform_of
+from graphflops.devices import Device, platform_of
 from graphflops.execution.strides import size_hint
 from graphflops.kernels.beside import sharing_blocks, threads_of_block
 from graphflops.kernels.choices import limits

@@ -29,10 +29,7 @@ _GRAPH_GAP = 0.9e-6  # seconds between two kernels of a CUDA graph where the dev
 def forward_times(
     program: PricedProgram, device: Device, execution: Execution, runs: Runs, *, replayed: bool = False
 ) -> Callable[[Mapping[str, int]], PhaseTime]:
-    """How long the forward of a program takes on a device, by the values of its symbols.
-
-    replayed: whether a CUDA graph holds the kernels of any execution, so that no CPU launches them one by one.
-    """
+    """How long the forward takes, by the values of symbols. replayed: a CUDA graph holds the kernels of any execution."""
     launcher = _launcher(program, execution, runs, _host(device).seconds)
     known: dict[Kernel, Time] = {}  # kernels that hang on one size are the same at others
 
@@ -45,11 +42,9 @@ def forward_times(
     return at
 
 
-def program_time(
-    program: PricedProgram, device: Device, execution: Execution, runs: Runs, *, replayed: bool = False
-) -> ProgramTime:
+def program_time(program: PricedProgram, device: Device, execution: Execution, runs: Runs) -> ProgramTime:
     """How long a program takes on a device at its sizes; in a training analysis also its gradients and optimizer."""
-    is_launched = execution != "graph" and not replayed
+    is_launched = execution != "graph"
     launcher = _launcher(program, execution, runs, _host(device).seconds)
     timer = _Timer(device, is_launched, _ranks(program))
     forward, rows = timer.phase(launcher.forward(records=False))
@@ -57,9 +52,9 @@ def program_time(
     backward = optimizer = step = None
     if program.training:
         timer = _Timer(device, is_launched, _ranks(program))
-        _, rows = timer.phase(launcher.forward(records=True))
-        backward, backward_rows = timer.phase(launcher.backward())
-        timer.repeat(program.training.accumulate)
+        steps = program.training.accumulate
+        _, rows = timer.phase(launcher.forward(records=True), steps)
+        backward, backward_rows = timer.phase(launcher.backward(), steps)
         optimizer, _ = timer.phase(optimizer_launches(program, launcher.sizes, launcher.costs))
         step = timer.whole()
     both = [(row, rows.get(at), backward_rows.get(at)) for at, row in enumerate(program.main.rows)]
@@ -113,10 +108,10 @@ class _Timer:
         self.clock = self.clocks[0]
         self.known: dict[Kernel, Time] = {}
         self.batches: dict[int, Batch] = {}
-        self.tallies: list[_Tally] = []
+        self.tallies: list[tuple[_Tally, int]] = []  # of each phase, and how often it runs
 
-    def phase(self, launches: Iterable[Launches]) -> tuple[PhaseTime, dict[int, CallTime]]:
-        """The time of a phase and of its calls; a row that runs several times has the sum."""
+    def phase(self, launches: Iterable[Launches], repeats: int = 1) -> tuple[PhaseTime, dict[int, CallTime]]:
+        """The time of a phase and of its calls, summed by row. repeats: how often it runs in all phases together."""
         rows: dict[int, CallTime] = {}
         tally, clock = _Tally(), self.clock
         has_exchanges = bool(clock.link.queue)
@@ -147,7 +142,7 @@ class _Timer:
             tally.add(found, batch, 0 if part == "wait" else times, *(others or (took, took)))
             rows[row] = found if row not in rows else _sum(rows[row], found)
         exchanges.end(clock.link.finished)
-        self.tallies.append(tally)
+        self.tallies.append((tally, repeats))
         return tally.phase(self.device), rows
 
     def _apart(self, launched: Sequence[tuple[Launches, Batch]]) -> Iterable[tuple[float, ...]]:
@@ -161,14 +156,12 @@ class _Timer:
         ]
         return zip(*[clock.run_all(calls) for clock in self.clocks], strict=True)
 
-    def repeat(self, times: int) -> None:
-        """Count the phases so far that often, as micro-steps."""
-        for tally in self.tallies:
-            tally.repeat(times)
-
     def whole(self) -> PhaseTime:
         """All phases so far together."""
-        return _Tally.of(self.tallies).phase(self.device)
+        whole = _Tally()
+        for tally, times in self.tallies:
+            whole.count(tally, times)
+        return whole.phase(self.device)
 
     def _batch(self, kernels: tuple[Kernel, ...]) -> Batch:
         """The kernels of a call with their times; equal calls share the tuple of their kernels."""
@@ -200,15 +193,12 @@ def _run(launch: Launches, batch: Batch, clock: Clock) -> float:
 
 
 class _Exchanges:
-    """Who waits for the collectives of a phase.
-
-    rows: the times of calls. under_way: rows by ticket. due: rows of those that the next call waits for.
-    """
+    """Who waits for the collectives of a phase."""
 
     def __init__(self, rows: dict[int, CallTime]) -> None:
-        self.rows = rows
-        self.under_way: dict[int, int] = {}
-        self.due: list[int] = []
+        self.rows = rows  # the times of calls
+        self.under_way: dict[int, int] = {}  # rows by ticket
+        self.due: list[int] = []  # rows of those that the next call waits for
 
     def launched(self, launch: Launches) -> None:
         """What is launched starts a collective, or waits for some."""
@@ -248,34 +238,27 @@ def _sum(one: CallTime, other: CallTime) -> CallTime:
 
 
 class _Tally(Struct):
-    """Sums over the calls of a phase.
+    """Sums over the calls of a phase."""
 
-    parts: the interval of each call and its bound. fast, slow: seconds beside a fast and a slow CPU.
-    runs: how often each batch of kernels runs. communication, exposed: seconds in which collectives run, and in which no
-    other kernel does.
-    """
-
-    parts: list[CallTime] = field(default_factory=list)
-    fast: float = 0.0
+    parts: list[CallTime] = []  # the interval of each call and its bound
+    fast: float = 0.0  # seconds beside a fast and a slow CPU
     slow: float = 0.0
-    runs: Counter[Batch] = field(default_factory=Counter)
+    runs: Counter[Batch] = field(default_factory=Counter)  # how often each batch of kernels runs
     is_lower_bound: bool = False
-    communication: float = 0.0
-    exposed: float = 0.0
+    communication: float = 0.0  # seconds in which collectives run
+    exposed: float = 0.0  # and in which no other kernel does
 
-    @staticmethod
-    def of(tallies: Iterable[_Tally]) -> _Tally:
-        """The sums over several phases."""
-        whole = _Tally()
-        for tally in tallies:
-            whole.parts += tally.parts
-            whole.fast += tally.fast
-            whole.slow += tally.slow
-            whole.runs.update(tally.runs)
-            whole.is_lower_bound |= tally.is_lower_bound
-            whole.communication += tally.communication
-            whole.exposed += tally.exposed
-        return whole
+    def count(self, phase: _Tally, times: int = 1) -> None:
+        """Add the calls of a phase that runs so often, as a micro-step does."""
+        for part in phase.parts:
+            low, high = part.low * times, part.high * times
+            self.parts.append(part._replace(seconds=part.seconds * times, low=low, high=high))
+        for batch, runs in phase.runs.items():
+            self.runs[batch] += runs * times
+        self.fast, self.slow = self.fast + phase.fast * times, self.slow + phase.slow * times
+        self.is_lower_bound |= phase.is_lower_bound
+        self.communication += phase.communication * times
+        self.exposed += phase.exposed * times
 
     def exchanged(
         self, time: CallTime, seconds: float, launch: Launches, finished: dict[int, Running]
@@ -299,18 +282,6 @@ class _Tally(Struct):
         self.runs[batch] += times
         self.fast += fast
         self.slow += slow
-
-    def repeat(self, times: int) -> None:
-        """Count every call that often."""
-        if times == 1:
-            return
-        self.parts = [
-            part._replace(seconds=part.seconds * times, low=part.low * times, high=part.high * times)
-            for part in self.parts
-        ]
-        self.fast, self.slow = self.fast * times, self.slow * times
-        self.communication, self.exposed = self.communication * times, self.exposed * times
-        self.runs = Counter({batch: count * times for batch, count in self.runs.items()})
 
     def phase(self, device: Device) -> PhaseTime:
         """The time of the phase, what bounds it, and what it reaches of the device's peaks."""

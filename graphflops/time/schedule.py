@@ -114,34 +114,26 @@ def beside(kernels: float, exchange: float) -> float:
 
 
 class Running(Struct):
-    """A collective: from when it may run, and seconds of it that are left.
-
-    alone: seconds in which no other kernel ran. lasted: of one that has ended, seconds since it could run. ahead: seconds
-    before the kernels launched so far have run at which it could.
-    """
+    """A collective: from when it may run, and seconds of it that are left."""
 
     ticket: int
     ready: float
     left: float
-    alone: float = 0.0
-    lasted: float = 0.0
-    ahead: float = 0.0
+    alone: float = 0.0  # seconds in which no other kernel ran
+    lasted: float = 0.0  # of one that has ended, seconds since it could run
+    ahead: float = 0.0  # seconds before the kernels launched so far have run at which it could
 
 
 class Link(Struct):
-    """The stream of collectives: one runs after the other.
+    """The stream of collectives: one runs after the other."""
 
-    now: until when it is known what ran. has_begun: whether the first of the queue runs. ends, finished: by ticket, of what
-    is done. idle: when the last one ended. alone: seconds in which a collective ran and no other kernel did.
-    """
-
-    queue: list[Running] = field(default_factory=list)
-    now: float = 0.0
-    has_begun: bool = False
-    ends: dict[int, float] = field(default_factory=dict)
-    finished: dict[int, Running] = field(default_factory=dict)
-    idle: float = 0.0
-    alone: float = 0.0
+    queue: list[Running] = []
+    now: float = 0.0  # until when it is known what ran
+    has_begun: bool = False  # the first of the queue runs
+    ends: dict[int, float] = {}  # by ticket, of what is done
+    finished: dict[int, Running] = {}
+    idle: float = 0.0  # when the last one ended
+    alone: float = 0.0  # seconds in which a collective ran and no other kernel did
 
     def start(self, ticket: int, at: float, seconds: float) -> None:
         """Queue a collective that may run once the kernels before it have."""
@@ -236,25 +228,18 @@ class Link(Struct):
 
 
 class Clock(Struct):
-    """When the CPU has launched everything so far, and when the GPU has done it.
+    """When the CPU has launched everything so far, and when the GPU has done it."""
 
-    gap: seconds between two kernels of a graph. is_eager: whether kernels wait for the CPU to launch them.
-    slowness: of the CPU, by the one that the costs of calls are of. is_cpu: whether the CPU runs the kernels itself.
-    released: when a collective was last awaited, until when one that runs ahead does not begin.
-    link: the collectives that are not awaited yet. copies: by ticket, when copies over the bus beside kernels end; bus: by
-    direction, when it is free.
-    """
-
-    is_eager: bool
-    gap: float
-    slowness: float = 1.0
-    is_cpu: bool = False
+    is_eager: bool  # kernels wait for the CPU to launch them
+    gap: float  # seconds between two kernels of a graph
+    slowness: float = 1.0  # of the CPU, by the one that the costs of calls are of
+    is_cpu: bool = False  # the CPU runs the kernels itself
     host: float = 0.0
     gpu: float = 0.0
-    released: float = 0.0
-    link: Link = field(default_factory=Link)
-    copies: dict[int, float] = field(default_factory=dict)
-    bus: dict[str, float] = field(default_factory=dict)
+    released: float = 0.0  # when a collective was last awaited, until when one that runs ahead does not begin
+    link: Link = field(default_factory=Link)  # the collectives that are not awaited yet
+    copies: dict[int, float] = {}  # by ticket, when copies over the bus beside kernels end
+    bus: dict[str, float] = {}  # by direction, when it is free
 
     @property
     def now(self) -> float:
@@ -262,10 +247,7 @@ class Clock(Struct):
         return max(self.host, self.gpu) if self.is_eager else self.gpu
 
     def run(self, host_seconds: float, kernels: Sequence[float], *, waits: bool = False) -> float:
-        """Run one call and return by how much it takes longer.
-
-        kernels: seconds of each. waits: whether the CPU goes on when the GPU has done it.
-        """
+        """Run one call; by how much it takes longer. kernels: seconds of each. waits: the CPU goes on after the GPU."""
         (took,) = self.run_all([(host_seconds, kernels, waits)])
         return took
 

@@ -12,6 +12,7 @@ from graphflops.cost import Cost
 from graphflops.dims import symbol
 from graphflops.graph import Origin
 from graphflops.render import render
+from graphflops.render.diff.tables import totals
 from graphflops.render.diff.texts import cause_words, within
 from graphflops.render.diff.words import headlines
 from graphflops.report import Named, Report, Row
@@ -167,6 +168,16 @@ def test_unknown_is_said_first_and_totals_are_lower_bounds() -> None:
     ]
     back = headlines(compared(with_unknown(decoder()), decoder()))
     assert back[0].startswith("coverage: no longer of unknown cost: my.fused.default (-2)")
+    # of one side only the least is known, though the known parts are equal
+    flops = second.partition("FLOPs ")[2].partition(" →")[0]
+    assert f"FLOPs {flops} → >= {flops} (0, 0.0 %)" in second
+    assert f"FLOPs >= {flops} → {flops} (0, 0.0 %)" in back[1]
+
+
+def test_only_what_no_call_adds_to_is_exact_beside_unknown_calls() -> None:
+    lines = totals(compared(decoder(), with_unknown(decoder())), "forward", 0).entries
+    exact = [line.cells[0] for line in lines if not line.cells[2].startswith(">= ")]
+    assert exact == ["parameters", "parameter memory"]
 
 
 def test_unknown_on_one_side_only_is_never_zero() -> None:

@@ -9,8 +9,7 @@ import pytest
 
 import graphflops.devices
 from graphflops import analyze
-from graphflops.devices import complete, device, names, published
-from graphflops.devices.device import Device
+from graphflops.devices import Device, complete, device, names, published
 from graphflops.errors import FileError, OptionError
 
 H200 = {"name": "mine", "aliases": [], "memory_bytes": 10, "bandwidth": 4.8e12, "matrix": {}, "sources": {}}

@@ -12,6 +12,8 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 from torch.nn import functional  # noqa: E402
 
+from graphflops.analysis import analyze  # noqa: E402
+from graphflops.dims import symbol  # noqa: E402
 from graphflops.exporters import load  # noqa: E402
 from graphflops.exporters.live import capture, from_exported_program  # noqa: E402
 from graphflops.graph import Graph, Opaque, Ref  # noqa: E402
@@ -316,6 +318,22 @@ def test_scalars_carried_by_a_loop() -> None:
     assert node.args[2][0] == 0
 
 
+@pytest.mark.parametrize("strict", [False, True])
+def test_what_a_loop_carries_is_no_longer_what_it_begins_with(strict: bool) -> None:
+    """The first turn adds 1 to 0 and 0 to 2; the file rightly records neither 1 nor 2, nor which number comes out."""
+
+    def count(module: Any, x: Any) -> Any:
+        from torch._higher_order_ops.while_loop import while_loop
+
+        return while_loop(lambda i, j, x: i < 5, lambda i, j, x: (i + 1, j + i, x @ x), (0, 2, x))
+
+    report = analyze(torch.export.export(Function(count), (square,), strict=strict))
+    assert report.diagnostics == ()
+    (product,) = (row for row in report.rows if "matmul" in row.node)
+    n = square.shape[0]
+    assert product.cost.matrix_flops == 2 * n**3 * symbol("while_loop_trips_0")
+
+
 # Capture
 
 
@@ -330,7 +348,7 @@ def test_capture(make: Callable[[], Any], strict: bool, tmp_path: Path) -> None:
     graph = from_exported_program(program)
     weights = [entry for entry in graph.inputs if entry.role == "parameter"]
     assert sum(not entry.alias_of for entry in weights) == 1
-    assert [symbol.where for symbol in graph.symbols.values()] == [("ids[0]",), ("ids[1]",)]
+    assert [found.where for found in graph.symbols.values()] == [("ids[0]",), ("ids[1]",)]
     torch.export.save(program, tmp_path / "a.pt2")
     assert told(load(tmp_path / "a.pt2")) == told(graph)
 

@@ -55,7 +55,7 @@ def test_a_large_result_is_computed_last() -> None:
         {"saved": None, "gradient": None},
         {"weight": None, "earlier": None},
     )
-    assert [one.node for one in found] == ["earlier", "weight"]
+    assert [one.last.node for one in found] == ["earlier", "weight"]
 
 
 def test_what_one_kernel_reads_is_computed_there() -> None:

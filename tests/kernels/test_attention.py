@@ -8,8 +8,7 @@ import pytest
 
 from graphflops.attention.kernel import Choice, Operand, Problem
 from graphflops.execution.strides import row_major
-from graphflops.kernels.attention import computed_fraction
-from graphflops.kernels.attention_memory import AttentionMemory, cut, gradient_bytes
+from graphflops.kernels.attention import AttentionMemory, computed_fraction, cut, gradient_bytes
 from graphflops.kernels.kernel import Attention, Kernel, Rows
 from tests.memory.one_call import eager
 from tests.one_call import g
@@ -278,7 +277,7 @@ def test_what_the_unfused_kernel_needs_of_float32() -> None:
     query, key, value = IN_FLOAT
     assert found.forward == max(query + key + SCORES, query + 2 * SCORES + SCORES // 4)
     assert found.parts == [query, SCORES, SCORES, SCORES // 4]
-    assert (found.float_copies, found.value_copy) == (0, 0)
+    assert (found.float_copies, found.value_copy) == ([], 0)
     assert found.saved == SCORES + query + key
     assert found.saved_parts == [query, key, SCORES]
     assert found.backward == 3 * SCORES + value

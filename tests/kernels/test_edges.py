@@ -157,12 +157,10 @@ def test_facts_of_a_convolution() -> None:
     assert (one.packed, one.axes, one.is_half, one.is_single) == (8, 2, True, False)
     assert (one.is_depthwise, one.is_pointwise, one.is_strided, one.is_patch) == (False, False, False, False)
     assert (one.is_power, one.is_aligned, one.float_weight) == (True, False, 4 * 12 * 8 * 9)
-    assert one.copies() == (
-        2 * 2 * 24 * 30,
-        2 * 12 * 8 * 9 * 2,
-        2 * 2 * 12 * 12 * 2,
-    )  # four results are eight
-    assert one.copies(lambda _: 16) == (2 * 2 * 24 * 30 * 2, 2 * 12 * 8 * 9 * 8, 2 * 2 * 12 * 12 * 4)
+    # four results are eight
+    assert one.copies() == {"x": 2 * 2 * 24 * 30, "w": 2 * 12 * 8 * 9 * 2, "o": 2 * 2 * 12 * 12 * 2}
+    padded = {"x": 2 * 2 * 24 * 30 * 2, "w": 2 * 12 * 8 * 9 * 8, "o": 2 * 2 * 12 * 12 * 4}
+    assert one.copies(16) == padded
 
 
 @pytest.mark.parametrize(

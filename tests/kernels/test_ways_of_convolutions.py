@@ -5,6 +5,7 @@ A test names the way; which one cuDNN takes for which sizes is another question.
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -84,7 +85,8 @@ def test_which_choice_decides(
         *(f"{phase}.{kind}" for kind in ("window", "pointwise")),
         *(f"groups.{phase}", f"groups.{phase}.channels_last"),
     ]
-    monkeypatch.setattr(cudnn, "choices", lambda: {name: Choice(1, 0.1, name) for name in names})
+    known = SimpleNamespace(choices={name: Choice(1, 0.1, name) for name in names})
+    monkeypatch.setattr(cudnn, "library", lambda _: known)
     assert cudnn.way.__wrapped__(one, phase, is_last) == expected
 
 

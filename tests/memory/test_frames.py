@@ -12,8 +12,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import graphflops
-from graphflops.execution.source_lines import statements
-from graphflops.execution.stacks import code_lines
+from graphflops.execution.source_lines import code_lines, statements
 
 WIDTH = 64
 

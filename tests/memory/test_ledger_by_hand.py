@@ -11,7 +11,7 @@ from graphflops.dims import symbol
 from graphflops.errors import ModelError
 from graphflops.loading import analyze
 from graphflops.memory.allocator import MIB, Allocator
-from graphflops.memory.ledger import at_sizes, is_alive, known_sizes, live_bytes, peak_moment, repeated_peak
+from graphflops.memory.ledger import at_sizes, is_alive, known_sizes, peak_moment, repeated_peak
 from graphflops.report import Held, Timeline
 
 N = symbol("n")
@@ -31,7 +31,7 @@ def sizes(timeline: Timeline) -> list[int]:
 
 def test_what_is_alive_at_each_moment() -> None:
     """Workspaces of libraries stay from run to run, so they are there from the start."""
-    assert [size // MIB for size in live_bytes(TIMELINE, sizes(TIMELINE))] == [138, 178, 158, 108]
+    assert [size // MIB for size in TIMELINE.live_bytes(sizes(TIMELINE))] == [138, 178, 158, 108]
     assert [[is_alive(held, moment) for moment in range(4)] for held in HELD[1:]] == [
         [True, True, False, False],
         [False, True, True, False],

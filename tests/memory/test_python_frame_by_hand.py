@@ -8,8 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from graphflops.execution.python_frame import Frame, called_by, has_dtype, is_alike, is_next_turn
-from graphflops.execution.source_lines import statements
-from graphflops.execution.stacks import CodeLine
+from graphflops.execution.source_lines import CodeLine, statements
 from graphflops.graph import Node, Ref
 from graphflops.tensor import FLOAT32
 

@@ -7,15 +7,16 @@ from typing import Any
 import pytest
 
 from graphflops.execution.source_lines import (
+    CodeLine,
     Statement,
     closes,
+    code_lines,
     continues,
     module_variable,
     opens,
     runs_in_turns,
     statements,
 )
-from graphflops.execution.stacks import CodeLine, code_lines
 from graphflops.graph import Node, Ref
 
 

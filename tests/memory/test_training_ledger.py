@@ -10,7 +10,6 @@ import torch
 from torch import nn
 
 import graphflops
-from graphflops.memory.ledger import live_bytes
 from graphflops.memory.replay import OPTIMIZER
 from graphflops.report import PhaseMemory
 
@@ -72,7 +71,7 @@ def test_the_optimizers_temporaries_live_in_its_step_alone(program: Any) -> None
     made = held(entry, "temporary")
     assert {(first, last) for _, first, last, _ in made} == {(end, end)}
     sizes = [int(str(one.bytes)) for one in entry.timeline.held]
-    alive = live_bytes(entry.timeline, sizes)[end]
+    alive = entry.timeline.live_bytes(sizes)[end]
     blas = sum(size for *_, size in held(entry, "library"))
     lasting = 3 * (WEIGHT + BIAS)  # the parameters and two moments
     steps = sum(size for *_, size in held(entry, "optimizer")) - 2 * (WEIGHT + BIAS)
@@ -95,7 +94,7 @@ def test_what_is_requested_is_the_most_that_is_alive(program: Any, optimizer: st
     """But for the workspaces of libraries, which they take themselves."""
     entry = phase(program, optimizer, "single")
     own = [one for one in entry.timeline.held if one.kind != "library"]
-    alive = live_bytes(replace(entry.timeline, held=tuple(own)), [int(str(one.bytes)) for one in own])
+    alive = replace(entry.timeline, held=tuple(own)).live_bytes([int(str(one.bytes)) for one in own])
     libraries = sum(size for *_, size in held(entry, "library"))
     assert entry.requested_peak == max(alive) + libraries
 

@@ -31,7 +31,6 @@ LITERALS = {
     "capturing/followed.py": "reads the calls of a run of torch, which are not yet those of a program",
     "dims/parser.py": "reads size strings, in which Python and sympy name functions of integers",
     "execution/composed.py": "writes ATen's own functions in ATen's calls",
-    "execution/composed_fourier.py": "the same",
     "execution/composed_gradients.py": "the same",
     "exporters/onnx_graph.py": "reads ONNX: a Constant is a stored tensor, not a call",
     "exporters/sources.py": "reads ONNX: by op_type, before a call has an operator",

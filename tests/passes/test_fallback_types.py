@@ -164,6 +164,33 @@ def test_sizes_that_the_user_gives_are_not_made_equal():
     assert said == ["operators require equal sizes, from which follows b2 = b, total = past + t"]
 
 
+WEIGHTS = "g (float[n, t] x, float[9, 3] w) => (y) { y = MatMul(x, w) }"
+
+
+@pytest.mark.parametrize("dims", [{}, {"t": 9}, {"x[1]": 9}])
+def test_a_size_that_meets_a_number_in_a_product_is_that_number(dims):
+    symbols, said, report = merged(WEIGHTS, **dims)
+    assert symbols == ["n"]
+    assert said == ["operators require equal sizes, from which follows t = 9"]
+    assert report.total().matrix_flops == 2 * 9 * 3 * symbol("n")
+
+
+def test_another_number_that_the_user_gives_cannot_run():
+    assert messages(merged(WEIGHTS, t=64)[2], "GF118") == ["inner dimensions differ: 64 and 9"]
+
+
+def test_a_size_that_is_broadcast_with_a_number_is_assumed_to_be_it():
+    """It may be 1 as well, and nothing else."""
+    text = "g (float[n, t] x, float[9] c) => (y) { y = Add(x, c) z = MatMul(x, w) }"
+    _, said, report = merged(text.replace("float[9] c", "float[9] c, float[t, 2] w"))
+    assert said == []
+    assert report.symbols["t"].value == 9
+    assert report.symbols["t"].given_by == "assumption"
+    assert report.value(report.total().matrix_flops) == 2 * 9 * 2  # of one row
+    narrow = merged(text.replace("float[9] c", "float[9] c, float[t, 2] w"), t=1)[2]
+    assert narrow.value(narrow.total().matrix_flops) == 2 * 2
+
+
 def test_one_given_size_is_put_in_everywhere():
     report = analyze(graph_of("g (float[N, 3] x) => (y) { y = Relu(x) }"), dims={"N": 5})
     assert result(report) == t(5, 3)

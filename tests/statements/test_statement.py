@@ -16,6 +16,7 @@ from graphflops.attention.attention_use import causal_fraction
 from graphflops.cli import main
 from graphflops.devices import device
 from graphflops.errors import ModelError, OptionError
+from graphflops.render.statement import facts
 from graphflops.report import Report
 from graphflops.statements.statement import Stage, Statement, number_of_tokens
 
@@ -218,6 +219,10 @@ def test_unknown_work_makes_a_figure_at_least() -> None:
     assert found.thresholds[0].standing == "not known"
     assert any("at least" in each and "mine.gate" in each for each in found.assumptions)
     assert found.summary().startswith("gqa_transformer.pt2: at least ")
+    timed = statement(replace(graph, nodes=tuple(nodes)), "1T", device="h100")
+    assert timed.hours is timed.energy_kwh is None  # who knows what the unknown calls take
+    given = statement(replace(graph, nodes=tuple(nodes)), "1T", device="h100", hours=1e6)
+    assert dict(facts(given))["MFU"].startswith("at least ")
 
 
 @pytest.mark.parametrize(

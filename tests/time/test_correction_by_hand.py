@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from graphflops.devices.device import Calibration
+from graphflops.devices import Calibration
 from graphflops.kernels.kernel import Attention, Convolution, Kernel, Product, Rows
 from graphflops.time.correction import columns_of, correction, interpolated, names_of, variant_of
 from tests.time.toy_device import device

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from graphflops.devices.device import Calibration
+from graphflops.devices import Calibration
 from graphflops.kernels.kernel import Attention, Convolution, Kernel, Product, Recurrence, Rows
 from graphflops.time.correction import names_of
 from graphflops.time.predict import (

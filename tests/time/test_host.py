@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from graphflops import tensor
-from graphflops.devices import complete, device
-from graphflops.devices.device import Host
+from graphflops.devices import Host, complete, device
 from graphflops.kernels.kernel import Kernel, Recurrence
 from graphflops.ops import operator
 from graphflops.time.launches import Launches

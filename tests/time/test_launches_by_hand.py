@@ -280,12 +280,10 @@ def test_how_far_apart_the_ranks_of_a_collective_are(ranks: Any, stride: int) ->
 
 def test_what_python_dispatches_around_a_recorded_call() -> None:
     one: Any = Space(costs=COSTS)
-    call: Any = Space(row=1)
-    step = Space(wrapped=(9, 2), hooked=(9, 3))
-    graph: Any = Space(graph=Space(step=step))
-    assert Launcher._dispatched(one, graph, call) == 2 * 17 + 3 * 19
+    step: Any = Space(wrapped=(9, 2), hooked=(9, 3))
+    assert Launcher._dispatched(one, step, 1) == 2 * 17 + 3 * 19
     for empty in (None, Space(wrapped=(), hooked=())):
-        assert Launcher._dispatched(one, Space(graph=Space(step=empty)), call) == 0  # type: ignore[arg-type]
+        assert Launcher._dispatched(one, empty, 1) == 0  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import pytest
 from msgspec import structs
 
-from graphflops.devices.device import Host, Launch
+from graphflops.devices import Host, Launch
 from graphflops.kernels.kernel import Exchange, Kernel, Product, Recurrence
 from graphflops.report.call_time import CallTime
 from graphflops.time.exchanges import Launches
@@ -167,8 +167,7 @@ def test_a_collective_of_the_phase_before_is_still_running() -> None:
 def test_a_step_of_several_micro_steps() -> None:
     """All that is counted before it is repeated, three times."""
     one = timer()
-    first, _ = one.phase([launch(0, COPY), launch(1, EXCHANGE, PRODUCT)])
-    one.repeat(3)
+    first, _ = one.phase([launch(0, COPY), launch(1, EXCHANGE, PRODUCT)], 3)
     second, _ = one.phase([launch(2, COPY)])
     whole = one.whole()
     assert whole.seconds == pytest.approx(3 * first.seconds + second.seconds)
@@ -199,19 +198,21 @@ def test_sums_over_phases() -> None:
         for n in (1, 10)
     )
     other.is_lower_bound = True
-    whole = _Tally.of([one, other])
+    whole = tally()
+    whole.count(one)
+    whole.count(other)
     assert whole.parts == [part, part]
     assert (whole.fast, whole.slow, whole.communication, whole.exposed) == (11, 22, 33, 44)
     assert (whole.runs, whole.is_lower_bound) == (Counter({batch: 11}), True)
-    one.repeat(1)
     assert (one.parts, one.fast) == ([part], 1)
-    one.repeat(3)
-    assert one.parts == [part._replace(seconds=12.0, low=6.0, high=24.0)]
-    assert (one.fast, one.slow, one.communication, one.exposed) == (3, 6, 9, 12)
-    assert one.runs == Counter({batch: 3})
-    assert one.work() == Counter({"": 3 * 500})
-    other.repeat(3)
-    assert other.runs == Counter({batch: 30})
+    steps = tally()
+    steps.count(one, 3)
+    assert steps.parts == [part._replace(seconds=12.0, low=6.0, high=24.0)]
+    assert (steps.fast, steps.slow, steps.communication, steps.exposed) == (3, 6, 9, 12)
+    assert steps.runs == Counter({batch: 3})
+    assert steps.work() == Counter({"": 3 * 500})
+    steps.count(other, 3)
+    assert steps.runs == Counter({batch: 33})
     assert tally() == tally(parts=[], fast=0.0, slow=0.0, communication=0.0, exposed=0.0)
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from msgspec.structs import replace
 
-from graphflops.devices.device import Link
+from graphflops.devices import Link
 from graphflops.kernels.kernel import (
     Attention,
     Chunks,
@@ -22,7 +22,7 @@ from graphflops.time.predict import predict
 from tests.time.toy_device import FAST, MATMUL, TRAFFIC, device, seconds, with_rates
 
 if TYPE_CHECKING:
-    from graphflops.devices.device import Device
+    from graphflops.devices import Device
 
 
 def pointwise(elements: int, sizes: Any = None, work: int = 0, family: Any = "elementwise") -> Kernel:

@@ -14,7 +14,7 @@ from graphflops.time.predict_products import Problem, convolution_kind, is_long,
 from tests.time.toy_device import FAST, MATMUL, device, seconds, with_rates
 
 if TYPE_CHECKING:
-    from graphflops.devices.device import Device
+    from graphflops.devices import Device
 
 
 def product(m: int, n: int, k: int, batch: int = 1, layout: Any = "tn", dtype: str = "bfloat16") -> Kernel:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from graphflops.devices.device import Calibration, Host, Launch, platform_of
+from graphflops.devices import Calibration, Host, Launch, platform_of
 from graphflops.execution.runs import Runs
 from graphflops.report.call_time import CallTime
 from graphflops.time.launches import _entered

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from graphflops.devices.device import Host
+from graphflops.devices import Host
 from graphflops.graph import Node
 from graphflops.kernels.kernel import Kernel, Recurrence
 from graphflops.time.compiled import loop_kernel, reduction_kernel

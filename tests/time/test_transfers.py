@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from graphflops import analyze, record
-from graphflops.devices import complete, device
-from graphflops.devices.device import Host, Link
+from graphflops.devices import Host, Link, complete, device
 from graphflops.kernels.kernel import Kernel
 from graphflops.kernels.moved import Transfer
 from graphflops.time.predict import predict

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from graphflops.devices.device import Device
+from graphflops.devices import Device
 from graphflops.time.predict import predict
 
 if TYPE_CHECKING:

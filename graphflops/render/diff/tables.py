@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from graphflops.base.units import measured
 from graphflops.comparison.causes import added, summed
-from graphflops.comparison.result import WORK, Comparison, Figure, GroupChange
+from graphflops.comparison.result import HELD, WORK, Comparison, Figure, GroupChange
 from graphflops.cost import REPORTED
 from graphflops.render.diff.figures import NAMES, before_after, delta, share
 from graphflops.render.diff.words import fact_words, path_of, tag, type_of
@@ -61,7 +61,7 @@ def totals(comparison: Comparison, phase: str, room: int) -> TextTable:
         if figure.before == 0 == figure.after and name not in ("matrix_flops", "parameters"):
             continue
         sides = before_after(name, figure)
-        if name in WORK:
+        if name not in HELD:  # what parameters and buffers take does not depend on calls
             sides = f"{least[0]}{sides[0]}", f"{least[1]}{sides[1]}"
         cells = [NAMES[name], *sides, delta(name, figure), share(figure)]
         if symbolic:

@@ -55,9 +55,10 @@ def device_lines(comparison: Comparison) -> Iterator[str]:
         where = f"on {safe(change.device, 60)}, {change.execution}"
         sides = (change.before, change.after)
         before, after = (f"{mark}{seconds(time)}" for mark, time in zip(least, sides, strict=True))
-        percent = "" if change.percent is None else f"{change.percent:+.0f} %, "
-        took = f"{after} as before (" if before == after else f"{before} → {after} ({percent}"
-        yield f"time {took}{interval(change.low, change.high)}) {where}"
+        percent = "" if change.percent is None or before == after else f"{change.percent:+.0f} %"
+        took = f"{after} as before" if before == after else f"{before} → {after}"
+        beside = ", ".join(filter(None, (percent, interval(change.low, change.high))))
+        yield f"time {took} ({beside}) {where}" if beside else f"time {took} {where}"
     yield from _served(comparison)
     figures = [
         _changed("device_bytes", comparison.totals[phase]["device_bytes"], what, least)
@@ -175,9 +176,10 @@ def _others(comparison: Comparison) -> Iterator[str]:
 def _changed(name: str, figure: Figure, what: str, least: Sequence[str] = ("", "")) -> str:
     """A total before and after; `least` marks a side that calls of unknown cost are missing from."""
     before, after = (f"{mark}{side}" for mark, side in zip(least, before_after(name, figure), strict=True))
-    if not figure.differs or (name == "device_bytes" and figure.delta == 0):
+    is_same = not figure.differs or (name == "device_bytes" and figure.delta == 0)
+    if is_same and len({*least}) == 1:
         return f"{what} {after} as before (0, 0.0 %)"
-    if figure.delta == 0:
+    if figure.delta == 0 and not is_same:
         return f"{what} {after} at these sizes, by another formula"
     part = share(figure)
     ratio = f", {part} %" if part not in ("", "new") else ""

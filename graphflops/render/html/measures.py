@@ -10,7 +10,6 @@ from graphflops.base.units import seconds
 from graphflops.derived.items import outside_of_calls
 from graphflops.dims import Dim, evaluate_all
 from graphflops.memory.allocator import Allocator
-from graphflops.memory.ledger import live_bytes
 from graphflops.memory.replay import OPTIMIZER, replay
 from graphflops.render import summary
 from graphflops.render.memory import folded
@@ -53,7 +52,7 @@ def _device(report: Report, entry: PhaseMemory) -> dict[str, Any]:
         return found
     reserved = enumerate(replay(entry.timeline, known, Allocator()))
     steps = [next(group) for _, group in groupby(reserved, key=lambda step: step[1])]
-    return {**found, "segments": steps, "peak": str(max(live_bytes(entry.timeline, known)))}
+    return {**found, "segments": steps, "peak": str(max(entry.timeline.live_bytes(known)))}
 
 
 _SECOND = 10**12

@@ -42,10 +42,10 @@ const deviceTiles = (phase) => {
   const bytes = sides.map((device) => device.bytes);
   return [
     tile(names[phase], times.map(({ ends }) => BigInt(ends[0])), (value, side) => `${times[side].is_lower_bound ? ">= " : ""}${duration(value)}`,
-      `${duration(low)} to ${duration(high)}`, `on ${now.name}, ${now.execution}`, time.limited_by ? `limited by ${time.limited_by}` : "",
+      high ? `${duration(low)} to ${duration(high)}` : "", `on ${now.name}, ${now.execution}`, time.limited_by ? `limited by ${time.limited_by}` : "",
       ...(phase === "step" || !now.times.step ? now.rates : [])),
     bytes.every((count) => count !== null)
-      ? tile("memory on the device", bytes.map(BigInt), memory, `of ${now.name}, with what the allocator reserves and the driver`)
+      ? tile("memory on the device", bytes.map(BigInt), (value, side) => `${SIDES[side].coverage[3] ? ">= " : ""}${memory(value)}`, `of ${now.name}, with what the allocator reserves and the driver`)
       : null,
   ];
 };

@@ -39,12 +39,13 @@ def attention(
     q = _split(of.query, q_num_heads)
     pairs = ((of.past_key, of.key), (of.past_value, of.value))
     k, v = (_joined(past, _split(fresh, kv_num_heads)) for past, fresh in pairs)
-    mask = _fitting(of.attn_mask, q.shape[-2], k.shape[-2])
+    mask, valid = _fitting(of.attn_mask, q.shape[-2], k.shape[-2]), of.nonpad_kv_seqlen
+    require(valid is None or valid.rank == 1, f"valid keys are a number for each sequence, not {valid}")
     problem = attend(
         *(q, k, v, mask),
         left=None if left_window_size < 0 else left_window_size,
         right=0 if is_causal else None if right_window_size < 0 else right_window_size,
-        bottom_right=of.nonpad_kv_seqlen is not None,
+        bottom_right=valid is not None,
         offset=0 if of.past_key is None else of.past_key.shape[-2],
     )
     capped = work(SOFTCAP * problem.scores, problem.scores) if softcap else Estimate()
@@ -117,7 +118,7 @@ def _fitting(mask: TensorType | None, queries: Dim, keys: Dim) -> TensorType | N
     if mask is None or mask.rank == 0:
         return mask
     (rows, seen), refused = (1, *mask.shape)[-2:], f"a mask {mask} for {queries} queries and {keys} keys"
-    require(not (differ(rows, queries) and differ(rows, 1)), refused)
+    require(mask.rank <= 4 and not (differ(rows, queries) and differ(rows, 1)), refused)
     require(not at_least(seen, keys + 1), refused)
     return mask.like((*mask.shape[:-1], 1)) if differ(seen, keys) else mask
 

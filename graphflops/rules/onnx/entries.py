@@ -53,9 +53,11 @@ Numbers = Union[TensorType, UnknownType, Sequence[Number], Number, None]
 
 
 def numbers(given: Numbers) -> tuple[Number, ...] | None:
-    """The contents of an operand or attribute in row-major order; None if unknown."""
+    """The contents of an operand or attribute in row-major order; None if unknown. A tensor without elements holds none."""
     if isinstance(given, TensorType):
-        return None if given.value is None else tuple(flat((given.value,)))
+        if given.value is None:
+            return () if given.numel == 0 else None
+        return tuple(flat((given.value,)))
     if given is None or isinstance(given, UnknownType):
         return None
     if isinstance(given, (int, float, Expr)):

@@ -70,7 +70,7 @@ def stft(of: Operands, *, onesided: int = 1) -> Estimate:
     require(not at_least(length, samples + 1), f"a frame takes {length} samples of a signal of {samples}")
     frames = floor_div(samples - length, _known(of.frame_step, "step")) + 1
     parts = 1 if of.signal.rank == 2 or of.signal.shape[2] == 1 else 2
-    bins = floor_div(length, 2) + 1 if onesided and parts == 1 else length
+    bins = floor_div(length, 2) + 1 if onesided else length
     windowing = 0 if of.window is None else length * parts
     per_frame = windowing + (real_transform if parts == 1 else transform)(length)
     out = of.signal.like((batch, frames, bins, 2))

@@ -17,8 +17,7 @@ import torch
 from msgspec.structs import replace
 from torch import nn
 
-from graphflops.devices import Host
-from graphflops.devices.device import Part
+from graphflops.devices import Host, Part
 
 # A core that other work shares is slow for tenths of a second at a time: of many short rounds, some are in other moments.
 _ROUNDS, _ROUND_SECONDS = 200, 1e-3

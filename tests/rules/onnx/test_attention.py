@@ -91,6 +91,11 @@ def test_a_cache_filled_outside_is_taken_to_be_full() -> None:
     assert estimate.matrix_flops - estimate.masked_flops == 34 * 4 * 8
 
 
+def test_a_cache_is_filled_to_one_number_for_each_sequence() -> None:
+    with pytest.raises(ShapeError, match="a number for each sequence"):
+        price("onnx.Attention.24", *qkv(2, 3, 4, 8), None, None, None, t(2, 1, dtype=INT64))
+
+
 def test_heads_side_by_side() -> None:
     q, kv = t("b", "s", 512), t("b", "s", 128)
     estimate = price(ATTENTION, q, kv, kv, q_num_heads=8, kv_num_heads=2, outputs=(True,))
@@ -127,6 +132,11 @@ def test_work_per_score(settings: dict[str, Any], each: int, functions: int) -> 
 def test_masks(mask: tuple[int, ...]) -> None:
     estimate = price(ATTENTION, *qkv(1, 2, 8, 16), t(*mask, dtype=BOOL), outputs=(True,))
     assert (shapes(estimate), estimate.vector_flops) == ([(1, 2, 8, 16)], 6 * 128)
+
+
+def test_a_mask_has_at_most_the_axes_of_the_scores() -> None:
+    with pytest.raises(ShapeError, match="a mask"):
+        price(ATTENTION, *qkv(1, 2, 8, 16), t(1, 1, 2, 8, 8, dtype=BOOL))
 
 
 def test_unequal_heads_are_rejected() -> None:

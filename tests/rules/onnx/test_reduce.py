@@ -33,6 +33,12 @@ def test_axes_by_attribute_and_by_operand(name: str, axes: Shape | None, keepdim
     assert (old.vector_flops, old.transcendentals) == (new.vector_flops, new.transcendentals)
 
 
+def test_a_tensor_without_elements_holds_no_axes_whoever_gives_it() -> None:
+    """By default over all axes then, as onnxruntime reduces."""
+    assert shapes(price("onnx.ReduceSum.13", t(2, 3, 4), t(0, dtype=INT64), keepdims=0)) == [()]
+    assert shapes(price("onnx.ReduceSum.13", t(2, 3, 4), t(0, dtype=INT64))) == [(1, 1, 1)]
+
+
 @pytest.mark.parametrize(
     "name, vector, functions",
     [

@@ -31,6 +31,9 @@ def test_compress():
     condition = t(3, dtype="bool", value=(1, 0, 1))
     assert shapes(price("onnx.Compress.11", t(3, "s"), condition, axis=0)) == [(2, S)]
     assert shapes(price("onnx.Compress.11", t(3, 4), condition)) == [(2,)]
+    assert shapes(price("onnx.Compress.11", t(2, "s"), condition, axis=0)) == [
+        (1, S)
+    ]  # the axis ends before it
     assert price("onnx.Compress.11", ints(5, 6, S), condition).out[0].value == (5, S)
     (out,) = price("onnx.Compress.11", t(3, 4), t(4, dtype="bool"), axis=-1).out
     assert str(out.shape[1]) == "Symbol('compress?')"
@@ -51,6 +54,9 @@ def test_unique_along_an_axis():
     flat = price("onnx.Unique.11", t(2, "s"), outputs=(True, False, True, False)).out
     assert flat[1] is flat[3] is None
     assert flat[2].shape == (2 * S,)
+    slices = price("onnx.Unique.11", t(0, 3), axis=1).out[0]  # three empty slices are one distinct slice
+    assert str(slices.shape[1]) == "Symbol('unique?')"
+    assert price("onnx.Unique.11", t(3, 0), axis=1).out[0].shape == (3, 0)
 
 
 def test_non_max_suppression_compares_every_pair():

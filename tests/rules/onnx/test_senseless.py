@@ -245,7 +245,13 @@ def test_a_result_that_an_operator_does_not_have_is_not_known() -> None:
     assert report.diagnostics[-1].message == "the types of z are not known"
 
 
-@pytest.mark.parametrize("call", ["y = GatherND<batch_dims = -3>(x, i)", "y, z = Split<num_outputs = 1>(x)"])
+@pytest.mark.parametrize(
+    "call",
+    [
+        *("y = GatherND<batch_dims = -3>(x, i)", "y, z = Split<num_outputs = 1>(x)"),
+        "j = Constant<value = int64[1] {1}>() y = GatherND<batch_dims = -1>(x, j)",
+    ],
+)
 def test_calls_over_which_onnx_ends_the_process(call) -> None:
     """Of these its own shape inference reads past the end of a list, so it is not asked for sizes."""
     assert refusal(f"g (float[2, 3] x, int64[2] i) => (y) {{ {call} }}")
