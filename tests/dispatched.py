@@ -122,8 +122,8 @@ MOVED_OTHERWISE = {
         "binary_cross_entropy_with_logits cdist constant_pad_nd conv1d conv2d conv3d conv_transpose1d "
         "conv_transpose2d count_nonzero cross_entropy_loss dropout embedding feature_dropout gather "
         "group_norm gru_cell hinge_embedding_loss huber_loss index index_add index_copy index_reduce "
-        "index_select instance_norm log_sigmoid lstm_cell masked_fill masked_scatter mse_loss msort nll_loss_nd pad "
-        "rms_norm roll scatter scatter_add scatter_reduce slice_scatter smooth_l1_loss sort take take_along_dim "
+        "index_select instance_norm log_sigmoid logsumexp lstm_cell masked_fill masked_scatter mse_loss msort "
+        "nll_loss_nd pad rms_norm roll scatter scatter_add scatter_reduce slice_scatter smooth_l1_loss sort take take_along_dim "
         "trace upsample_bicubic2d "
     ),
     "backward": (
