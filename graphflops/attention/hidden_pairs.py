@@ -38,16 +38,12 @@ _KEYS_UP_TO, _KEYS_FROM, _FIRST_KEYS = (1, -1), (-1, 1), (0, -1)  # directions o
 
 
 class Formula(NamedTuple):
-    """A mask in the affine domain.
-
-    lost: whether concrete evaluation may give more. open: whether part of it is unknown in any evaluation.
-    used: the stored tensors that it was computed from.
-    """
+    """A mask in the affine domain."""
 
     value: Known
-    lost: bool
-    open: bool
-    used: frozenset[str]
+    lost: bool  # whether concrete evaluation may give more
+    open: bool  # whether part of it is unknown in any evaluation
+    used: frozenset[str]  # the stored tensors that it was computed from
 
 
 class Hiding(Struct, dict=True):

@@ -61,24 +61,17 @@ class Kind(msgspec.Struct, frozen=True):
 
 
 class Form(msgspec.Struct, frozen=True):
-    """How the JSON object of a class differs from its fields.
+    """How the JSON object of a class differs from its fields."""
 
-    first: fields that come first, in this order. names: keys of fields that have another name in JSON.
-    computed: properties that are written too, each after the field named, "" for the first place; not read.
-    arrays: fields that are one array together, by its key.
-    written: fields that are always written; always: every key is. lenient: those with a default may be missing in what is
-    read all the same.
-    is_shared: many objects hold the same one, which is then converted once.
-    """
-
-    first: tuple[str, ...] = ()
-    names: Mapping[str, str] = {}
+    first: tuple[str, ...] = ()  # fields that come first, in this order
+    names: Mapping[str, str] = {}  # keys of fields that have another name in JSON
+    # Properties that are written too, each after the field named, "" for the first place; not read.
     computed: Mapping[str, str] = {}
-    arrays: Mapping[str, tuple[str, ...]] = {}
-    written: tuple[str, ...] = ()
-    always: bool = False
-    lenient: bool = False
-    is_shared: bool = False
+    arrays: Mapping[str, tuple[str, ...]] = {}  # fields that are one array together, by its key
+    written: tuple[str, ...] = ()  # fields that are always written
+    always: bool = False  # every key is
+    lenient: bool = False  # fields with a default may be missing in what is read all the same
+    is_shared: bool = False  # many objects hold the same one, which is then converted once
 
 
 class Key(msgspec.Struct, frozen=True):

@@ -30,13 +30,10 @@ _LEAST = 2  # devices of an axis: one device exchanges nothing, so its calls are
 
 
 class _Tree(NamedTuple):
-    """A step without what only numbers its parts: a value is known by who makes it, as `[maker, place]`.
+    """A step without what only numbers its parts: a value is known by who makes it, as `[maker, place]`."""
 
-    values: by maker, an input or a call. inputs, calls, storages: the fields of each.
-    """
-
-    values: list[list[Any]]
-    storages: list[list[Any]]
+    values: list[list[Any]]  # by maker, an input or a call
+    storages: list[list[Any]]  # the fields of each, as of the next two
     inputs: list[list[Any]]
     calls: list[list[Any]]
 

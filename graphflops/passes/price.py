@@ -35,15 +35,12 @@ _PROGRESS_EVERY = 256
 
 
 class Fact(NamedTuple):
-    """Something that a rule must know of a call beyond its operands: a keyword argument of the rule.
-
-    value: None where nothing is known. problem: the message of a diagnostic with the code; "" for none.
-    """
+    """Something that a rule must know of a call beyond its operands: a keyword argument of the rule."""
 
     keyword: str
-    value: Any
+    value: Any  # None where nothing is known
     code: str = ""
-    problem: str = ""
+    problem: str = ""  # the message of a diagnostic with the code; "" for none
 
 
 class FactOf(Protocol):

@@ -34,31 +34,24 @@ _UNFIT = ("control", "collective", "optimizer", "random", "creation", "size", "s
 
 
 class End(NamedTuple):
-    """What follows an operator: elementwise calls and layouts, then the calls that quantize its result, called `name`.
-
-    taken: quantized operands of these calls.
-    """
+    """What follows an operator: elementwise calls and layouts, then the calls that quantize its result, called `name`."""
 
     name: str = ""
     absorbed: tuple[int, ...] = ()
     quantizers: tuple[int, ...] = ()
-    taken: tuple[str, ...] = ()
+    taken: tuple[str, ...] = ()  # quantized operands of these calls
 
 
 @dataclass(frozen=True, slots=True)
 class Island:
-    """Calls that run as one, by their places. place: of the call that gives its name; absorbed, quantizers: after it.
+    """Calls that run as one, by their places."""
 
-    taken: operands that are read in their quantized form. results: by result of the first call that is not stored: what is
-    stored in its place. estimate: of the whole.
-    """
-
-    place: int
-    taken: frozenset[str]
-    absorbed: tuple[int, ...]
+    place: int  # of the call that gives its name
+    taken: frozenset[str]  # operands that are read in their quantized form
+    absorbed: tuple[int, ...]  # calls after it, as the quantizers
     quantizers: tuple[int, ...]
-    results: Mapping[str, tuple[str, ...]]
-    estimate: Estimate
+    results: Mapping[str, tuple[str, ...]]  # by result of the first that is not stored: what is instead
+    estimate: Estimate  # of the whole
 
 
 class Islands(Uses):
