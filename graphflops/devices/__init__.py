@@ -219,9 +219,9 @@ def problem(profile: Device, reference: Device) -> str:
 
 
 def _kind(name: str) -> tuple[str, bool]:
-    """The family of a table of constants; depthwise convolutions and attention of one query have models of their own."""
+    """The family of a table of constants. Depthwise convolutions, long sums and attention of one query have own models."""
     family, _, variant = name.partition(".")
-    return family, variant.startswith("depthwise") or "decoding" in variant
+    return family, variant.startswith(("depthwise", "long")) or "decoding" in variant
 
 
 _FOLDER = Path(__file__).parent

@@ -251,7 +251,8 @@ def repeat_interleave(t: Calls, x: Operand, repeats: int, dim: int | None = None
         x, dim = t.reshape(x, (x.type.numel,)), 0
     axis = dim % x.rank + 1
     wide = (*x.shape[:axis], repeats, *x.shape[axis:])
-    copy = t.contiguous(t.expand(t.unsqueeze(x, axis), wide))
+    copied = t.clone if repeats == 1 else t.contiguous  # also what repeats once is a copy
+    copy = copied(t.expand(t.unsqueeze(x, axis), wide))
     return t.flatten(copy, axis - 1, axis)
 
 

@@ -261,6 +261,14 @@ def count_nonzero(t: Calls, x: Operand, dim: int | tuple[int, ...] | None = None
     return t.sum(t.ne(x, 0), (dim,) if isinstance(dim, int) else dim)
 
 
+@kernel("logsumexp")
+def logsumexp(t: Calls, x: Operand, dim: int | tuple[int, ...], keepdim: bool = False) -> Operand:
+    most = t.amax(x, dim, True)
+    t.inside(lambda t: t.masked_fill_(most, t.eq(t.abs(most), inf), 0))
+    summed = t.sum(t.inside(lambda t: t.exp_(t.sub(x, most))), dim, keepdim)
+    return t.add_(t.log_(summed), most if keepdim else t.squeeze(most, dim))
+
+
 @gradient("logcumsumexp")
 def logcumsumexp(t: Calls, x: Operand, dim: int) -> Operand:
     lowest = t.full((), -inf)

@@ -102,20 +102,21 @@ _ALIGNED = 8
 # Multiply-adds of an element read or written: half of what an H200 does while it loads one.
 _COMPUTE_BOUND = 95
 _MOST_PADDED = 1.25
+_BY_MATRIX = frozenset({"linear", "matmul", "mm"})
 _LINE_BYTES, _LONG = 128, 1024  # inductor's padding_alignment_bytes, and padding_stride_threshold in elements
 
 
 def padded_columns(call: PricedCall, values: Values, *, adds_bias: bool = False) -> int | None:
-    """Columns of a linear layer's result after padding; None where they are a multiple of 8 or no tensor core is used.
+    """Columns of rows times a matrix after padding; None where they are a multiple of 8 or no tensor core is used.
 
     Inductor measures whether a copy is worth it where arithmetic takes the time: for a vocabulary of 50,257 words it is. A
     product that adds a bias is padded always.
     """
     names = call.tensors(values)
-    weight = values.get(names[1]) if call.node.operator.name == "linear" else None
+    weight = values.get(names[1]) if call.node.operator.name in _BY_MATRIX else None
     if not isinstance(weight, TensorType) or weight.dtype.bits != HALF or weight.rank != 2:
         return None
-    columns, inner = weight.shape
+    columns, inner = weight.shape if call.node.operator.name == "linear" else weight.shape[::-1]
     if not isinstance(columns, int) or columns == 1 or columns % _ALIGNED == 0:
         return None
     out = values[call.node.outputs[0] or ""]

@@ -97,10 +97,10 @@ def _without_bias(low: Lowering, out: str) -> str:
 
 
 def _padded(low: Lowering, of: Lowered, reads: Sequence[str], columns: int) -> tuple[list[str], Dim]:
-    """Copies of a linear layer's operands with their sizes up to multiples of 8, and the bytes of its result."""
+    """Copies of the operands with their sizes up to multiples of 8, and the bytes of its result."""
     x, weight = (low.typed(name) for name in of.names[:2])
     bits = weight.dtype.bits
-    rows, inner = map(_aligned, (prod(x.shape[:-1]), weight.shape[1]))
+    rows, inner = map(_aligned, (prod(x.shape[:-1]), x.shape[-1]))
     sizes: list[Dim] = [each * bits // 8 for each in (rows * inner, inner * columns, columns)]
     is_whole = sizes[0] == x.numel * bits // 8
     found = [*reads]

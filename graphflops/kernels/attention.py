@@ -18,7 +18,7 @@ from graphflops.attention.attention_use import causal_fraction
 from graphflops.attention.kernel import Choice, Operand, Problem, attention_kernel
 from graphflops.dims import Dim, ceil_div, dim_max, dim_min, prod, total
 from graphflops.execution.layouts import Layouts, attention_problem, is_chosen
-from graphflops.execution.strides import is_contiguous, row_major
+from graphflops.execution.strides import is_contiguous
 from graphflops.kernels.call import ConcreteCall, Tensor
 from graphflops.kernels.choices import limits
 from graphflops.kernels.kernel import (
@@ -31,7 +31,8 @@ from graphflops.kernels.kernel import (
     Rows,
     Strided,
 )
-from graphflops.kernels.moved import copy, copy_to, elementwise, fill
+from graphflops.kernels.masks import gradient_of_mask, is_uneven, padded
+from graphflops.kernels.moved import copy, elementwise, fill
 from graphflops.kernels.products import Problem as Factors
 from graphflops.passes.program import PricedCall
 from graphflops.tensor import TensorType
@@ -54,11 +55,8 @@ def attention(call: ConcreteCall) -> list[Kernel]:
             filled += [fill(replace(x, shape=(*x.shape[:-1], width))), copy(x)]
     mask = call.operand("mask")
     numbers = mask_numbers(mask, operands[0])
-    if kernel == "efficient" and mask is not None and mask.rank and mask.shape[-1] % _MASK_ALIGNMENT:
-        # Its rows are filled up to whole loads (`pad_bias` of ATen).
-        rows, query = (*mask.shape[:-1], rounded(mask.shape[-1], _MASK_ALIGNMENT)), operands[0]
-        own = replace(mask, dtype=query.dtype, bits=query.bits, nbytes=mask.numel * query.bits // 8)
-        filled += [fill(replace(own, shape=rows)), copy_to(replace(own, strides=row_major(rows)), own)]
+    if kernel == "efficient" and mask is not None and is_uneven(mask):
+        filled += padded(mask, operands[0])
     return [*numbers, *filled, _fused(call, operands, kernel, "forward")]
 
 
@@ -71,13 +69,16 @@ def attention_backward(call: ConcreteCall) -> list[Kernel]:
     if kernel == "math":
         return unfused_backward(call, *operands)
     fused, (query, key, value) = _fused(call, operands, kernel, "backward"), operands
+    mask, kernels = call.operand("mask"), [fused]
+    if mask is not None and mask.requires_grad and mask.rank:
+        kernels += gradient_of_mask(mask, query)
     shared, heads = key.shape[-3:-2], query.shape[-3:-2]
     if shared == heads or not shared or not heads:
-        return [fused]
+        return kernels
     # What each query head gives to keys and values that heads share is added up.
     written = key.full_bytes + value.full_bytes
     read, work = (each * heads[0] // max(shared[0], 1) for each in (written, key.numel + value.numel))
-    return [fused, Kernel("reduction", query.dtype, 0, work, read, written, variant="heads")]
+    return [*kernels, Kernel("reduction", query.dtype, 0, work, read, written, variant="heads")]
 
 
 def _operands(call: ConcreteCall) -> tuple[Tensor, Tensor, Tensor] | None:

@@ -8,7 +8,8 @@ itself. Several indices that lie in different ways, as rows beside columns, are 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import prod
+from itertools import zip_longest
+from math import exp, prod
 from typing import Any
 
 from msgspec.structs import replace
@@ -16,11 +17,14 @@ from msgspec.structs import replace
 from graphflops.execution.strides import is_contiguous, regrouped, repeated, row_major
 from graphflops.kernels.call import ConcreteCall, Tensor
 from graphflops.kernels.choices import limits
-from graphflops.kernels.kernel import Kernel, Rows, Strided
+from graphflops.kernels.kernel import INDEX_BYTES, Kernel, Rows, Strided
 from graphflops.kernels.moved import axis_of, copy, on_operand, rows_kernel
 
 (_ALIGNED,) = limits("aten_2", "copy", "aligned")
 _FEW, _COPIED = limits("aten_2", "gather", "few", "block")
+_AT_ONCE, _PART = limits("aten_2", "embedding", "at_once", "part")
+(_ONE_BLOCK,) = limits("aten_2", "index", "one_block")
+_WARP = 32  # threads
 _ROWS = frozenset({"embedding", "index_select"})  # they take rows of a table
 _ELEMENTS, _EACH = "elements", "gather"  # variants: of `index`, and of a table's rows
 
@@ -79,3 +83,40 @@ def _listed(index: Tensor | None) -> tuple[list[Kernel], bool]:
         return [], True
     steps = regrouped(index.shape, index.strides, (index.numel,))
     return ([copy(index)], True) if steps is None else ([], steps == row_major((index.numel,)))
+
+
+def added_sorted(call: ConcreteCall, table: Tensor, out: Tensor) -> list[Kernel]:
+    """Gradients added to the rows of a table in the order of their indices, which are taken as drawn at random.
+
+    A warp adds up to ten gradients of a row for an embedding, then the sums of these; few rows take them all at once.
+    For an index it adds all of a row, one after the other (EmbeddingBackwardKernel.cu and Indexing.cu of ATen).
+    """
+    name, indices = call.operator.name, [x for x in call.operands if "int" in x.dtype]
+    columns = prod(table.shape[1:])
+    if name == "index" and indices:  # of several axes, one index for each
+        picked = [max(sizes) for sizes in zip_longest(*(x.shape[::-1] for x in indices), fillvalue=1)]
+        columns = max(out.numel // max(prod(picked), 1), 1)
+    entries = call.operand("index") if name == "embedding_bag" else None  # of all bags
+    count = max(out.numel // max(columns, 1), 1) if entries is None else entries.numel
+    rows, size = table.numel // max(columns, 1), int(table.bits * count * columns // 8)
+    kind = "index" if name == "index" else "embedding"
+    if name == "index" and count <= _ONE_BLOCK:
+        kind = "few"
+    moved = INDEX_BYTES * count
+    order = Kernel("sort", "int64", 0, 0, moved, moved, Rows(1, count), variant=f"{kind}_indices")
+    added = Kernel("scatter", table.dtype, 0, 0, size, 0)
+    repeats, warps = count / max(rows, 1), -(-columns // _WARP)
+    if name == "index":
+        most = int(repeats + 3 * repeats**0.5)  # of one row
+        most = most if columns > _WARP else most // 3
+        return [order, replace(added, sizes=Rows(1, most), written_bytes=size, variant="repeated")]
+    if rows <= _AT_ONCE:
+        converted = [copy(table)] if table.bits < 32 else []  # they are added up in float32
+        return [order, replace(added, sizes=Rows(count, int(repeats)), variant="at_once"), *converted]
+    seen = rows * (1 - exp(-repeats))
+    parts = max(seen, count / _PART + seen / 2)
+    moved = int(2 * 4 * columns * parts)
+    return [
+        order,
+        replace(added, read_bytes=size + moved, sizes=Rows(int((parts + seen) * warps), 1), variant="parts"),
+    ]

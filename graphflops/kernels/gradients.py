@@ -21,9 +21,10 @@ from graphflops.kernels.beside import is_converted_before
 from graphflops.kernels.call import ConcreteCall, Tensor, Work
 from graphflops.kernels.choices import limits
 from graphflops.kernels.cudnn import convolution_backward
+from graphflops.kernels.gathered import added_sorted
 from graphflops.kernels.gradient_formulas import GradientKernels, axes_of, gradient_kernels
 from graphflops.kernels.images import columns, image, interpolation_backward, is_cubic, pooling_backward
-from graphflops.kernels.kernel import INDEX_BYTES, Family, Kernel, Rows
+from graphflops.kernels.kernel import Family, Kernel, Rows
 from graphflops.kernels.lower import forward_kernels, kernels_inside
 from graphflops.kernels.moved import (
     Lowering,
@@ -227,7 +228,7 @@ def _summed(call: ConcreteCall, out: Tensor, operand: Tensor) -> Kernel:
         return elementwise(out, out.full_bytes, operand.full_bytes, out.numel)
     axes = zip(axes_of(call.operator, operand.shape, out.rank), operand.shape, strict=True)
     kept = [axis for axis, size in axes if size == out.shape[axis]]
-    return replace(sum_to(out, kept), written_bytes=operand.full_bytes)
+    return replace(sum_to(out, kept), read_bytes=out.full_bytes, written_bytes=operand.full_bytes)
 
 
 @on_operand
@@ -280,11 +281,7 @@ def _gather_backward(call: ConcreteCall) -> list[Kernel]:
         sizes = Rows(table.shape[-1], indices, is_inner=False)
         added = [Kernel("scatter", table.dtype, 0, 0, *moved, sizes, variant="embedding_backward")]
     elif name in ("embedding", "embedding_bag", "index"):
-        entries = call.operand("index") if name == "embedding_bag" else None  # of all bags
-        count = indices if entries is None else entries.numel
-        kind, width = "index" if name == "index" else "embedding", INDEX_BYTES * count
-        order = Kernel("sort", "int64", 0, 0, width, width, Rows(1, count), variant=f"{kind}_indices")
-        added = [order, Kernel("scatter", table.dtype, 0, 0, *moved, variant="sorted")]
+        added = added_sorted(call, table, out)
     elif name == "gather":
         added = [scattered(table, out.numel, "scatter_add")]
     else:
@@ -347,7 +344,7 @@ def _other_backward(call: ConcreteCall) -> list[Kernel]:
 
 
 _BYTE = 8  # bits
-_FEW_REPEATS = 32
+_FEW_REPEATS = 8
 (_UNSORTED,) = limits("aten_2", "embedding", "unsorted")
 _JOINING = frozenset(
     {"cat", "concat", "concatenate", "stack", "hstack", "vstack", "row_stack", "dstack", "column_stack"}

@@ -37,6 +37,8 @@ Family = Literal[
 AttentionKernel = Literal["flash", "flash3", "efficient", "cudnn", "math"]
 GROUPED = "grouped"  # variant of a product whose rows pick one of several matrices each
 COLUMN = "column"  # of matrices times a column each
+# The same of products with a bias in float32: in long sums that few blocks share, in parts that are added up, or as others.
+LONG, PARTS, WHOLE = "long", "long_in_parts", "tn"
 DIRECT = "direct"  # variant of a convolution without matrix units, on tensors as they lie
 SCALAR = "scalar"  # the same of pointwise ones
 TILED = "tiled"  # the same of windows, as a product in tiles

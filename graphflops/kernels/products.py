@@ -22,12 +22,27 @@ from graphflops.dims import Dim, ceil_div, dim_max, total
 from graphflops.graph import tensor_type
 from graphflops.kernels.call import ConcreteCall, Tensor, Work
 from graphflops.kernels.choices import limits
-from graphflops.kernels.kernel import GROUPED, HALF, SEQUENCE_RANK, Kernel, Layout, Pass, Product, Recurrence
+from graphflops.kernels.kernel import (
+    GROUPED,
+    HALF,
+    LONG,
+    PARTS,
+    SEQUENCE_RANK,
+    WHOLE,
+    Kernel,
+    Layout,
+    Pass,
+    Product,
+    Recurrence,
+)
 from graphflops.kernels.moved import copied, copy, elementwise, pointwise, reduction
 from graphflops.passes.program import PricedCall
 from graphflops.tensor import TensorType
 
 _MATRIX_RANK = 2
+_FEW_ROWS, _TILE, _FEW_TILES, _DEEP, _RESULTS = limits(
+    *("aten_2", "biased", "few_rows", "tile", "few_tiles", "deep", "results")
+)
 
 
 class Problem(NamedTuple):
@@ -43,7 +58,8 @@ class Problem(NamedTuple):
         flops, added = 2 * batch * m * n * k, with_bias * m * n
         read = ((m * k + k * n) * batch + with_bias * n) * self.bits // 8
         written = batch * m * n * self.bits // 8
-        return Kernel("matmul", self.dtype, flops, added, read, written, self.sizes)
+        way = _way(self.sizes) if with_bias and self.dtype == "float32" else ""
+        return Kernel("matmul", self.dtype, flops, added, read, written, self.sizes, way)
 
     @property
     def for_a(self) -> Problem:
@@ -57,6 +73,15 @@ class Problem(NamedTuple):
         """The product whose result is the gradient of the second operand: a^T x grad."""
         was = self.sizes
         return self._replace(sizes=replace(was, m=was.n, n=was.k, k=was.m, layout="nt"))
+
+
+def _way(sizes: Product) -> str:
+    """How cuBLASLt computes a product with a bias in float32, by its tiles and the length of its sums."""
+    if sizes.layout != "tn" or sizes.batch > 1 or sizes.m <= _FEW_ROWS or sizes.n == 1:
+        return ""
+    if -(-sizes.m // _TILE) * -(-sizes.n // _TILE) <= _FEW_TILES:
+        return PARTS if sizes.k >= _DEEP else LONG
+    return LONG if sizes.m * sizes.n < _RESULTS * sizes.k else WHOLE
 
 
 def product(call: ConcreteCall) -> list[Kernel]:

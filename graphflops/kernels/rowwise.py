@@ -32,9 +32,13 @@ def norm(call: ConcreteCall) -> list[Kernel]:
         return []
     name = call.operator.name
     if name in ("group_norm", "native_group_norm"):
-        moments = replace(_kernel(call, x, x.full_bytes, 0), variant="moments")
-        applied = _with_factors(x, x.full_bytes, 2, 2)
-        return [*copied(call), moments, elementwise(x, 0, 0), applied]
+        factors = [] if _is_of_vectors(x) else [elementwise(x, 0, 0)]
+        return [
+            *copied(call),
+            _moments(call, x, x.full_bytes),
+            *factors,
+            _with_factors(x, x.full_bytes, 2, 2),
+        ]
     in_order = copied(call)
     if name == "batch_norm":
         return [*in_order, *batch_norm(call, _as_read(call, x))]
@@ -72,13 +76,32 @@ def norm_backward(call: ConcreteCall) -> list[Kernel]:
     if name in ("group_norm", "native_group_norm"):
         # Sums over the pixels of each channel, factors made of them, and these applied; the weight's gradient from the sums.
         channels, small = prod(x.shape[:2]), elementwise(x, 0, 0)
+        if _is_of_vectors(x):  # factors at once, and a block for every 32 channels goes through all vectors
+            work, each = 4 * x.numel, Rows(x.shape[1], _LONE * x.shape[0], is_inner=False)
+            summed = Kernel(
+                "reduction", x.dtype, 0, work, 2 * x.full_bytes, 0, each, variant="layer_norm_weight"
+            )
+            for_x = [_moments(call, x, 2 * x.full_bytes), _with_factors(x, 2 * x.full_bytes, 4, 3)]
+            return [*for_x * x.requires_grad, *[summed] * call.wants("weight", "bias")]
         rows = Rows(channels, x.numel // max(channels, 1))
         sums = replace(_kernel(call, x, 2 * x.full_bytes, 0), sizes=rows, variant="channel_sums")
         applied = _with_factors(x, 2 * x.full_bytes, 4, 3)
         return [sums, *[small, applied] * x.requires_grad, *[small] * call.wants("weight", "bias")]
-    of_x = replace(_kernel(call, x, 2 * x.full_bytes, x.full_bytes), variant=f"{name}_backward")
+    # A root-mean-square norm has the kernel of a layer norm.
+    of_x = replace(_kernel(call, x, 2 * x.full_bytes, x.full_bytes), variant="layer_norm_backward")
     of_weight = _weight_gradient(call, x, name) if call.wants("weight", "bias") else []
     return [*copied(call, again=True), *[of_x] * x.requires_grad, *of_weight]
+
+
+def _is_of_vectors(x: Tensor) -> bool:
+    """Whether channels have one element each."""
+    return x.numel == prod(x.shape[:2])
+
+
+def _moments(call: ConcreteCall, x: Tensor, read: int) -> Kernel:
+    """A block for each group, or a warp where it has few elements."""
+    variant = "moments" if rows_of(call, x).columns >= _THREADS[-1] else "moments_of_few"
+    return replace(_kernel(call, x, read, 0), variant=variant)
 
 
 def _with_factors(x: Tensor, read: int, work: int, factors: int) -> Kernel:
@@ -127,6 +150,7 @@ def rows_of(call: ConcreteCall, x: Tensor) -> Rows:
 
 (_ON_CHIP,) = limits("cudnn_9", "batch_norm", "on_chip")
 _WARP = 32  # pixels
+_LONE = 6  # times as long as beside others takes a row in a block that has few beside it
 _SHARED = 2  # images of a block
 _THREADS = (32, 64, 128, 256, 512)  # of a block along the pixels of an image; the last: of a block
 _IN_TURN = 4  # pixels of a thread in gradients

@@ -13,7 +13,17 @@ from operator import itemgetter, mul
 from typing import NamedTuple
 
 from graphflops.devices import Calibration, Device
-from graphflops.kernels.kernel import Attention, Convolution, Kernel, Product, Rows, bytes_of
+from graphflops.kernels.kernel import (
+    LONG,
+    PARTS,
+    WHOLE,
+    Attention,
+    Convolution,
+    Kernel,
+    Product,
+    Rows,
+    bytes_of,
+)
 from graphflops.time.predict_products import convolution_kind, product_kind
 
 NINE_OF_TEN = 1.645  # standard deviations
@@ -166,7 +176,9 @@ def variant_of(kernel: Kernel) -> str:
     """What tells kernels of a family apart beside their sizes."""
     match kernel.sizes:
         case Product() as sizes:
-            return f"{sizes.layout}.alone" if kernel.is_alone else product_kind(sizes, bytes_of(kernel.dtype))
+            own = kernel.variant if kernel.variant in (LONG, PARTS, WHOLE) else ""
+            kind = own or product_kind(sizes, bytes_of(kernel.dtype))
+            return f"{sizes.layout}.alone" if kernel.is_alone else kind
         case Convolution() as sizes:
             return f"{convolution_kind(sizes, bytes_of(kernel.dtype))}.{sizes.phase}"
         case Attention() as sizes:

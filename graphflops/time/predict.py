@@ -17,7 +17,6 @@ from graphflops.dims import evaluate
 from graphflops.kernels.kernel import (
     COLUMN,
     DIRECT,
-    GROUPED,
     SCALAR,
     TILED,
     Attention,
@@ -151,6 +150,8 @@ def _transfer(kernel: Kernel, device: Device) -> Time:
 def _modelled(kernel: Kernel, width: float, rates: Rates, device: Device) -> Times:
     moved, peak = kernel.read_bytes + kernel.written_bytes, _peak(kernel, device)
     match kernel.sizes:
+        case Product() as sizes if peak and "step" in rates:
+            return predict_products.of_long_sums(sizes, peak, rates)
         case Product() as sizes if peak:
             problem = predict_products.of_product(sizes, width, peak, moved, is_alone=kernel.is_alone)
         case Convolution() as sizes if kernel.variant == TILED and "step" in rates:
@@ -219,7 +220,7 @@ def _variants(kernel: Kernel) -> tuple[tuple[str, ...], ...]:
         case Product() as sizes:
             kind = predict_products.product_kind(sizes, bytes_of(kernel.dtype))
             few = {"gemv": (("few",), ("skinny",)), "few": (("skinny",),)}.get(kind, ())
-            way = kernel.variant if kernel.variant in (COLUMN, GROUPED) else ""
+            way = kernel.variant
             uneven = predict_products.uneven_kind(sizes, kernel.dtype)
             first = [(each,) for each in (way, uneven) if each]
             layout = "batched" if sizes.batch > 1 else sizes.layout

@@ -104,6 +104,13 @@ def _way(problem: Problem, rates: Rates, device: Device, cut: _Cut, work: float,
     return float(found)
 
 
+def of_long_sums(sizes: Product, peak: float, rates: Rates) -> Times:
+    """Seconds of a product whose few blocks go through k step by step."""
+    arithmetic = 2 * sizes.m * sizes.n * sizes.k / peak
+    steps = sizes.k * rates["step"] * 1e-9
+    return rates["floor"] * 1e-6 + steps + arithmetic / rates["matrix"], arithmetic, 0.0
+
+
 def of_row(sizes: Product) -> Product:
     """A matrix times a column as what it is for cuBLAS: a row times the matrix, which lies the other way round."""
     layout: Layout = "tn" if sizes.layout in ("tn", "nn") else "nn"

@@ -148,6 +148,14 @@ HALF = {"dtype": "bfloat16"}
             ],
         ),
         (
+            "matmul",  # so are those of any product of rows with a matrix, where arithmetic takes the time
+            (t(2, 1024, 512, **HALF), t(512, 1001, **HALF)),
+            [
+                ("pointwise", 2 * 512 * 1008, 512 * 1008, 0, "x1", "alone"),
+                ("extern", 2 * 2048 * 1008, 2048 * 1001, 0, "x0 1", "stored, padded"),
+            ],
+        ),
+        (
             "matmul",  # 60 are padded to 64
             (g(8, 4, 60, **HALF), g(8, 60, 16, **HALF)),
             [

@@ -51,6 +51,28 @@ def test_sizes_of_attention(shapes: tuple[Any, ...], expected: tuple[int, ...], 
     assert (there.variant, there.dtype) == ("", "bfloat16")
 
 
+def test_the_gradient_of_a_mask_is_added_up_and_moved_out_of_rows_that_were_filled_up() -> None:
+    """Two images share a mask, whose rows of 22 are filled up to 24 for the kernel."""
+    keys = 22
+    given = [
+        g(*shape, dtype="bfloat16") for shape in (QUERY, (*QUERY[:2], keys, WIDTH), (*QUERY[:2], keys, WIDTH))
+    ]
+    scores = HEADS * QUERIES * keys
+    _, summed, zeros, *copies = backward(
+        SDPA, *given, g(1, HEADS, QUERIES, keys, dtype="bfloat16"), kernel="efficient"
+    )
+    assert (summed.family, summed.read_bytes, summed.written_bytes) == (
+        "reduction",
+        2 * 2 * scores,
+        2 * scores,
+    )
+    assert zeros.written_bytes == 2 * HEADS * QUERIES * 24
+    assert [(copy.family, copy.written_bytes) for copy in copies] == [("copy", 2 * scores)] * 2
+    whole = [g(*shape, dtype="bfloat16") for shape in (QUERY, KEY, KEY)]
+    mask = g(BATCH, HEADS, QUERIES, KEYS, dtype="bfloat16")
+    assert len(backward(SDPA, *whole, mask, kernel="efficient")) == 1
+
+
 def test_keys_and_values_that_heads_share_have_one_gradient() -> None:
     """Each of three heads gives its own; their sums are additions of all that is read."""
     given = [g(*shape, dtype="bfloat16") for shape in (QUERY, FEW_KEY, FEW_VALUE)]

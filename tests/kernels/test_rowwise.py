@@ -76,8 +76,16 @@ def test_sums_of_a_group_norm_are_of_channels() -> None:
     first, *rest = backward("aten.group_norm.default", g(2, 8, 6), 4, g(8), g(8))
     assert (first.sizes, first.written_bytes, first.variant) == (Rows(16, 6), 0, "channel_sums")
     assert [kernel.vector_flops for kernel in rest] == [0, 4 * 2 * 8 * 6, 0]
-    first, *_ = backward("aten.group_norm.default", g(2, 8), 4, g(8), g(8))
-    assert first.sizes == Rows(16, 1)
+
+
+def test_a_group_norm_of_vectors_has_no_sums_of_channels() -> None:
+    """Two vectors of eight channels in groups of two; few blocks go through the vectors for the weight."""
+    assert len(forward("aten.group_norm.default", g(2, 8), 4, g(8), g(8))) == 2
+    factors, applied, summed = backward("aten.group_norm.default", g(2, 8), 4, g(8), g(8))
+    assert (factors.sizes, factors.variant) == (Rows(2 * 4, 2), "moments_of_few")
+    assert (applied.family, applied.written_bytes) == ("elementwise", 4 * 16)
+    assert (summed.sizes, summed.variant) == (Rows(8, 6 * 2, False), "layer_norm_weight")
+    assert len(backward("aten.group_norm.default", t(2, 8), 4, g(8), g(8))) == 1
 
 
 SMALL = pointwise(0, 0, 0)

@@ -26,7 +26,8 @@ TURNED = {"x0": (1, 4)}
         ("var.dim", (g(4, 64), (1,)), 0, 4 * N + 2 * 4 * 4, ["x0"]),
         # also twice the deviation, the quotient, where that is zero, in a byte
         ("std.dim", (g(4, 64), (1,)), 0, 4 * N + 4 * 4 * 4 + 4, ["x0"]),
-        ("logsumexp.default", (g(4, 64), (1,)), 0, 2 * 4 * N, ["x0", "y0"]),
+        # the largest of each row, and differences from it, of which the exponentials are taken in place
+        ("logsumexp.default", (g(4, 64), (1,)), 4 * 4 + 4 * N, 2 * 4 * N, ["x0", "y0"]),
         # a mask, what it leaves of the gradient, and how often it does in each of four rows
         ("amax.default", (g(4, 64), (1,)), 0, 4 * N + N + 4 * 4, ["x0", "y0"]),
         ("amin.default", (g(4, 64, dtype="bfloat16"), (1,)), 0, 2 * N + N + 2 * 4, ["x0", "y0"]),

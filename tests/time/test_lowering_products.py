@@ -5,8 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
+from graphflops import devices
 from graphflops.kernels.kernel import Attention, Kernel, Product, Rows, Strided
+from graphflops.time.predict import predict
 from tests.one_call import g
 from tests.support import t
 from tests.time.one_call import Made, backward, copied, forward, made, pointwise
@@ -25,7 +28,7 @@ def matmul(
 @pytest.mark.parametrize(
     ("op", "operands", "expected"),
     [
-        ("linear", (t(8, 4, 64), t(32, 64), t(32)), [matmul(8 * 4, 32, 64, bias=True)]),
+        ("linear", (t(8, 4, 64), t(32, 64), t(32)), [replace(matmul(8 * 4, 32, 64, bias=True), variant="long")]),
         ("linear", (t(4, 64), t(32, 64)), [matmul(4, 32, 64)]),
         ("matmul", (t(8, 4, 64), t(8, 64, 6)), [matmul(4, 6, 64, 8, "nn")]),
         ("matmul", (t(8, 4, 64), t(64, 6)), [matmul(8 * 4, 6, 64, 1, "nn")]),
@@ -36,6 +39,46 @@ def matmul(
 )  # fmt: skip
 def test_products(op: str, operands: tuple[Any, ...], expected: list[Kernel]) -> None:
     assert forward(f"aten.{op}.default", *operands) == expected
+
+
+@pytest.mark.parametrize(
+    ("sizes", "way"),
+    [
+        ((8, 768, 768), ""),  # threads hold a row each
+        ((128, 512, 512), "long"),  # 65,536 results are fewer than 140 * 512
+        ((100, 768, 3072), "long"),
+        ((100, 3072, 768), "tn"),
+        ((196, 768, 768), "tn"),
+        ((51, 248, 2008), "long_in_parts"),  # 2 * 8 tiles
+        ((51, 248, 200), "long"),
+    ],
+)
+def test_how_a_product_with_a_bias_is_computed_in_float32(sizes: tuple[int, int, int], way: str) -> None:
+    m, n, k = sizes
+    (kernel,) = forward("aten.linear.default", t(m, k), t(n, k), t(n))
+    assert kernel.variant == way
+    (half,) = forward("aten.linear.default", *(t(*each, dtype="bfloat16") for each in ((m, k), (n, k), (n,))))
+    assert half.variant == ""
+
+
+@pytest.mark.parametrize(
+    ("sizes", "microseconds"),
+    [
+        *(
+            ((128, 512, 512), 20.6),
+            ((100, 768, 768), 29.1),
+            ((100, 768, 3072), 58.6),
+            ((196, 768, 3072), 95.4),
+        ),
+        *(((77, 488, 4024), 47.7), ((51, 248, 2008), 21.2), ((52, 160, 1480), 17.9), ((339, 344, 984), 30.4)),
+    ],
+)
+def test_products_with_a_bias_take_as_long_as_on_an_h100(
+    sizes: tuple[int, int, int], microseconds: float
+) -> None:
+    m, n, k = sizes
+    (kernel,) = forward("aten.linear.default", t(m, k), t(n, k), t(n))
+    assert predict(kernel, devices.device("h100")).seconds == pytest.approx(microseconds * 1e-6, rel=0.3)
 
 
 def test_a_matrix_that_is_added_is_copied_into_the_result_first() -> None:
