@@ -256,13 +256,10 @@ _DEEPEST = 80  # steps of a chain; longer chains get a fresh number
 
 
 class ValueNumbers:
-    """Numbers of values. A value of a scope that writes in place has a number of its own.
-
-    by_contents: whether stored tensors with the same contents have the same number, or only the same tensor.
-    """
+    """Numbers of values. A value of a scope that writes in place has a number of its own."""
 
     def __init__(self, *, by_contents: bool) -> None:
-        self.by_contents = by_contents
+        self.by_contents = by_contents  # stored tensors of equal contents have one number, else only the same
         self.numbers: dict[Any, int] = {}
         self.known: dict[tuple[Scope, str], int] = {}
 

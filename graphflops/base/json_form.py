@@ -32,14 +32,11 @@ class Formula(msgspec.Struct, frozen=True):
 
 
 class Session:
-    """One document being written or read.
-
-    values: known sizes, at which formulas are given as numbers. known: what was converted already, by class and key.
-    """
+    """One document being written or read."""
 
     def __init__(self, values: Mapping[str, int] = _NONE) -> None:
-        self.values = values
-        self.known: dict[Any, Any] = {}
+        self.values = values  # known sizes, at which formulas are given as numbers
+        self.known: dict[Any, Any] = {}  # what was converted already, by class and key
 
     def formula(self, quantity: Expr) -> Formula:
         """A quantity that depends on sizes."""
@@ -95,18 +92,14 @@ class Key(msgspec.Struct, frozen=True):
 
 
 class JsonForms:
-    """The JSON forms of the classes that a document is made of.
-
-    forms: of classes whose objects differ from their fields; default: of all others.
-    special: kinds of types that are no such objects.
-    """
+    """The JSON forms of the classes that a document is made of."""
 
     def __init__(
         self, forms: Mapping[type, Form], special: Mapping[Any, Kind] = _NONE, default: Form | None = None
     ) -> None:
-        self._forms = forms
-        self._default = default or Form()
-        self._kinds: dict[Any, Kind] = {Dim: QUANTITY, **special}
+        self._forms = forms  # of classes whose objects differ from their fields
+        self._default = default or Form()  # of all others
+        self._kinds: dict[Any, Kind] = {Dim: QUANTITY, **special}  # of types that are no such objects too
 
     def kind(self, annotation: Any) -> Kind:
         """How values of an annotated type are written and read."""

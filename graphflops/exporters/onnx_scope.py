@@ -90,14 +90,11 @@ class Scope(Struct, eq=False):
 
 
 class Names:
-    """The values and calls of one program by their unique names.
-
-    owners: by value, the graph in which it is defined. used: values that some call or output uses.
-    """
+    """The values and calls of one program by their unique names."""
 
     def __init__(self) -> None:
-        self.owners: dict[str, Body] = {}
-        self.used: set[str] = set()
+        self.owners: dict[str, Body] = {}  # by value, the graph in which it is defined
+        self.used: set[str] = set()  # values that some call or output uses
         self._values: dict[str, int] = {}
         self._calls: dict[str, int] = {}
         self._characters = 0

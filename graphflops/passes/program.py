@@ -242,18 +242,14 @@ NO_TIME = ProgramTime()
 
 
 class CallByCall:
-    """Execution of a graph call by call: a tensor is freed after its last use. What a runtime of graphs does.
+    """Execution of a graph call by call: a tensor is freed after its last use. What a runtime of graphs does."""
 
-    training: whether the gradients of the calls run too. calls: those that run, in order. recomputed: by name of one, the
-    checkpoint that runs it again. keeps_repeated: whether a gradient that repeats one number is kept as that number.
-    """
-
-    keeps_repeated = False
+    keeps_repeated = False  # whether a gradient that repeats one number is kept as that number
 
     def __init__(self, graph: PricedGraph, training: bool) -> None:
-        self.calls: Sequence[PricedCall] = graph.calls
-        self.values, self.training = graph.values, training
-        self.recomputed = graph.graph.recomputed
+        self.calls: Sequence[PricedCall] = graph.calls  # those that run, in order
+        self.values, self.training = graph.values, training  # the gradients of the calls run too
+        self.recomputed = graph.graph.recomputed  # by name of a call, the checkpoint that runs it again
 
     def owners(self) -> Mapping[str, str]:
         """The value whose memory each tensor shares."""

@@ -55,11 +55,7 @@ class Island:
 
 
 class Islands(Uses):
-    """The islands of one graph.
-
-    stored: names of weights and constants. folded: calls that only quantize weights. twins: the quantized form of values.
-    layouts: by call, that of a quantized value in place of a dequantized one. islands: by the call that gives its name.
-    """
+    """The islands of one graph."""
 
     def __init__(
         self,
@@ -71,9 +67,9 @@ class Islands(Uses):
     ) -> None:
         super().__init__(graph, calls, values, stored)
         self.price_of = price_of
-        self.twins: dict[str, Twin] = {}
-        self.layouts: dict[int, Estimate] = {}
-        self.islands: dict[int, Island] = {}
+        self.twins: dict[str, Twin] = {}  # the quantized form of values
+        self.layouts: dict[int, Estimate] = {}  # by call, of a quantized value in place of a dequantized one
+        self.islands: dict[int, Island] = {}  # by the call that gives its name
         self.island_of: dict[int, Island] = {}
         # finds the islands, and those layouts of quantized values that nothing else reads
         barred: set[str] = set()

@@ -345,17 +345,14 @@ def _load_installed() -> bool:
 
 
 class Derived:
-    """A rule made of another: the parameters of `base`, some of them given, and `change` of what it returns.
-
-    says: what is counted, in one sentence, where that is not what `base` says.
-    order: the operator's operands by the names of the parameters, `_` for one that plays no part; "": as `base` has them.
-    """
+    """A rule made of another: the parameters of `base`, some of them given, and `change` of what it returns."""
 
     def __init__(
         self,
         base: Callable[..., Any],
         change: Callable[[Any], Estimate] | None = None,
-        says: str = "",
+        says: str = "",  # what is counted, in one sentence, where that is not what `base` says
+        # Operands by names of parameters, `_` for one that plays no part; "": as `base` has them.
         order: str = "",
         **given: object,
     ) -> None:
