@@ -258,7 +258,6 @@ def _is_object(cls: type) -> bool:
 
 
 def _defaults(cls: Any) -> dict[str, Any]:
-    """Fields in order, each with its default."""
     if issubclass(cls, Record):
         return defaults_of(cls)
     if not is_dataclass(cls):

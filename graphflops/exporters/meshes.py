@@ -232,7 +232,6 @@ class _Numbers:
         self.where = ""
 
     def tree(self, trees: Sequence[_Tree], step: RecordedStep) -> _Tree:
-        """The tree of the wanted mesh."""
         makers = {place[0]: target for place, _, target in trees[0].inputs}
         makers |= {
             place[0]: f"a result of {step.operators[call[0]]} ({step.modules[call[4]][0]})"

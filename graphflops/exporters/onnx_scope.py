@@ -167,7 +167,6 @@ class Names:
 
 
 def _unique(name: str, taken: dict[str, int]) -> str:
-    """The name, with a number behind it if it is taken."""
     number = taken.get(name)
     if number is None:
         taken[name if type(name) is str else checked(name)] = 1

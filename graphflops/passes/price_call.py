@@ -300,7 +300,6 @@ def is_same(ours: Value, recorded: Value) -> bool:
 
 
 def _trimmed(estimate: Estimate, wanted: Sequence[bool]) -> Estimate:
-    """The estimate without the results that are not used."""
     out = tuple(
         [value if place < len(wanted) and wanted[place] else None for place, value in enumerate(estimate.out)]
     )

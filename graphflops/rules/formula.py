@@ -89,7 +89,6 @@ class _Reader:
         self.launches: list[Launch] = []
 
     def read(self, node: ast.expr) -> _Value:
-        """The value of a part of the formula."""
         match node:
             case ast.Constant(value=value):
                 return _Number(value)
@@ -159,7 +158,6 @@ class _Reader:
         return self.launched(Launch(function, tensors, numbers, leaves, is_mask, name.endswith("_")))
 
     def is_mask(self, operand: str | int) -> bool:
-        """Whether a value holds truth values."""
         return isinstance(operand, int) and self.launches[operand].is_mask
 
     def leaves(self, *operands: _Value) -> frozenset[str]:
