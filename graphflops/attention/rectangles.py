@@ -267,10 +267,7 @@ class Lists:
 def count_listed(
     lists: Lists, batch: int, heads: int, grid: Grid, masks: tuple[Visible | None, Visible | None]
 ) -> Counted:
-    """Counts where the blocks that run are listed.
-
-    masks: for partial blocks and for full ones, as `visible` of `count`; None where all in them is visible.
-    """
+    """Counts of listed blocks that run. masks: of partial and full ones, as `visible` of `count`; None: all is visible."""
     budget, figures = _Budget(), []
     for listed, visible in zip((lists.partial, lists.full), masks, strict=True):
         blocks = area = pairs = 0

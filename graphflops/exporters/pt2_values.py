@@ -223,10 +223,7 @@ class Members:
         self._memory: dict[str, memoryview] = {}
 
     def __call__(self, name: str) -> Stored | None:
-        """What an input holds; None if the file does not hold it as raw bytes.
-
-        Raises FileError where the file contradicts itself.
-        """
+        """What an input holds; None if not in the file as raw bytes. Raises FileError where the file contradicts itself."""
         target = self.targets.get(name, "")
         entry = self.entries.get(target)
         if entry is None or entry.payload.use_pickle or entry.payload.tensor_meta is None:

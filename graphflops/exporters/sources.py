@@ -129,10 +129,7 @@ class OnnxPlaces:
         self._scopes: dict[str, str] = {"": ""}
 
     def of(self, node: Any) -> tuple[tuple[str, str, str], Evidence]:
-        """Path and type of the innermost module, and the source line, of a NodeProto; "" for what is not known.
-
-        And what the module is known by.
-        """
+        """Path and type of the innermost module, source line of a NodeProto, "" if unknown; what the module is known by."""
         scopes = classes = line = ""
         rewritten = False
         for entry in node.metadata_props[:]:

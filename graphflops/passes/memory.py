@@ -191,10 +191,7 @@ class _Liveness:
         released: dict[int, list[str | int]] | None,
         again: str = "",
     ) -> None:
-        """Run one call.
-
-        released: None where the gradient reads what a second run makes. again: what marks the values of that run.
-        """
+        """Run a call. released: None if the gradient reads what a second run makes. again: what marks values of that run."""
         meter, call = self.meter, self.calls[index]
         meter.row = call.row
         kept_first, brief = self.first(index, released)

@@ -259,10 +259,7 @@ class Reverse:
         return sizes
 
     def accumulate(self, name: str, buffer: int, node: str) -> None:
-        """Add a second gradient of a value to its first.
-
-        In place, unless the first is a view or repeated, or others hold it too.
-        """
+        """Add a second gradient of a value to its first, in place unless that is a view, repeated, or held by others too."""
         first, value = self.gradients[name], self.values[name]
         assert isinstance(value, TensorType)
         size = value.like().nbytes

@@ -92,10 +92,7 @@ _SAYS_FLOAT32 = re.compile(r"\.float32\b|\.float\(|torch\.float\b")
 
 
 def at_precision(graph: Graph, precision: Precision, leaves: Iterable[str]) -> Graph:
-    """The program with parameters, values and products of that precision.
-
-    leaves: names of the parameters that want a gradient.
-    """
+    """The program with parameters, values and products of a precision. leaves: names of parameters that want a gradient."""
     elements: Counter[DType] = Counter()
     for entry in graph.inputs:
         value = graph.types.get(entry.name)
