@@ -39,8 +39,7 @@ class AttentionUse(Record, frozen=True):
     times: Dim = 1  # how often it runs
     kernel: str = ""  # that PyTorch chooses on a GPU; "" where that is not asked for
     kernel_reason: str = ""  # why no faster one
-    # Blocks of the scores that run, with some or with only visible pairs; None where attention is not done in blocks of a
-    # mask, or their number is not known.
+    # Blocks of the scores that run, with some or with only visible pairs; None: no blocks of a mask, or number not known.
     partial_blocks: Dim | None = None
     full_blocks: Dim | None = None
     pattern: str = ""  # the form of what is visible, where it has a name: `causal`, `causal, window 128`

@@ -27,8 +27,7 @@ class Backward(Record, frozen=True):
     """The backward of one call, and what a training step keeps in memory for it."""
 
     estimate: Estimate  # the work; its results are the gradients of the operands that want one
-    # For each of these, the position of its operand among the call's tensors, and whether it has memory of its own: a view's
-    # gradient shares the result's.
+    # For each, the operand's place among the call's tensors, and whether it has own memory: a view's shares the result's.
     gradients: tuple[tuple[int, bool], ...] = ()
     operands: frozenset[int] = frozenset()  # places of what gradients read among the call's tensor operands
     results: frozenset[int] = frozenset()  # and among its results

@@ -32,8 +32,7 @@ class Gradient(NamedTuple):
 
     flops: int = 0
     transcendentals: int = 0
-    # Read beside the result's gradient: operands by place ("a", "b", "c"), "out": the result, which the forward keeps for
-    # it.
+    # Read beside the result's gradient: operands by place ("a", "b", "c"), "out": the result, which the forward keeps.
     reads: str = ""
 
 
