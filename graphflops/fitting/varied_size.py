@@ -22,9 +22,8 @@ from graphflops.memory.ledger import (
     on_device,
     repeated_peak,
 )
-from graphflops.memory.replay import LASTING
 from graphflops.open_sizes import of_report
-from graphflops.report import ENTRIES, PEAKS, PhaseMemory, Report
+from graphflops.report import ENTRIES, LASTING, PEAKS, PhaseMemory, Report
 from graphflops.report.size_names import AXIS
 
 # Which gaps stay between blocks is not predicted exactly (docs/evidence-memory.md): a phase must run with everything beside

@@ -18,11 +18,11 @@ from graphflops.execution.strides import row_major
 from graphflops.graph import Ref
 from graphflops.kernels.beside import reduction_bytes
 from graphflops.memory.allocator import Allocator
-from graphflops.memory.replay import LASTING, OPTIMIZER, repeat, replay, without_value
+from graphflops.memory.replay import OPTIMIZER, repeat, replay, without_value
 from graphflops.ops import operator
 from graphflops.passes.optimizer import Buffer, Parameter, trained, update
 from graphflops.passes.program import MemoryUse, PricedProgram
-from graphflops.report import ENTRIES, Execution, Held, MemoryPhase, PhaseMemory, Row, Timeline
+from graphflops.report import ENTRIES, LASTING, Execution, Held, MemoryPhase, PhaseMemory, Row, Timeline
 
 Values = Mapping[str, int]  # of sizes, by symbol
 _CUBLAS = "cuBLAS"

@@ -13,10 +13,9 @@ from typing import Any, NamedTuple
 from graphflops.dims import Expr, evaluate_all
 from graphflops.errors import ModelError
 from graphflops.memory.allocator import Allocator, Block, OutOfMemory
-from graphflops.report import Held, PhaseMemory, Report, Timeline
+from graphflops.report import LASTING, Held, PhaseMemory, Report, Timeline
 
 OPTIMIZER = -1  # the row of the moment at which the optimizer runs
-LASTING = ("weight", "buffer", "optimizer", "library")  # kinds that are alive in the whole phase
 BEFORE = ("weight", "buffer", "input")  # allocated before the first moment
 _BUFFERS = ("workspace", "nested", "temporary")  # of a kernel, which takes them after its results
 _KEPT = ("library", "optimizer")  # allocated in the first run, to stay

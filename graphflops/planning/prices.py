@@ -13,13 +13,12 @@ from graphflops.analysis import analyze
 from graphflops.cost import Cost
 from graphflops.dims import evaluate
 from graphflops.graph import Node, Ref
-from graphflops.memory.replay import LASTING
 from graphflops.planning.blocks import NOTHING, Tally
 from graphflops.planning.layers import Folded
 from graphflops.planning.parts import Split
 from graphflops.planning.recompute import Call, Recompute, choices
 from graphflops.planning.split import split
-from graphflops.report import Execution, Held, Report, Row
+from graphflops.report import LASTING, Execution, Held, Report, Row
 from graphflops.tensor import TensorType
 from graphflops.training import Training
 

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from graphflops.cost import QUANTITIES, Cost
 from graphflops.dims import Dim, differ, evaluate, total
 from graphflops.errors import DimError, FileError, shown
-from graphflops.report import ENTRIES, PEAKS, Diagnostic, Report, Timeline
+from graphflops.report import ENTRIES, LASTING, PEAKS, Diagnostic, Report, Timeline
 from graphflops.report.call_time import CallTime, PhaseTime
 
 # Docs/report.md says of each what is told twice.
@@ -155,7 +155,11 @@ def _differences(report: Report) -> Iterator[str]:
 def _peaks(report: Report) -> Iterator[tuple[str, Dim | None, Dim | None]]:
     """What a wrong peak is told, the peak, and what it follows from; None where that is not known."""
     whole = report.totals if report.backward is None else report.backward
-    yield "peak_bytes is not the most that is held", whole.peak_bytes, _most_held(report, report.memory)
+    own = [
+        held for held in report.memory.held if held.kind not in LASTING
+    ]  # a recorded step has weights beside
+    most = _most_held(report, replace(report.memory, held=tuple(own)))
+    yield "peak_bytes is not the most that is held", whole.peak_bytes, most
     for entry in report.memory_use:
         peak, most = entry.requested_peak, _most_held(report, entry.timeline)
         parts = total([getattr(entry, name) or 0 for name in dict.fromkeys(ENTRIES.values())])

@@ -27,6 +27,7 @@ ENTRIES: Mapping[HeldKind, str] = {
     "temporary": "temporaries",
     "library": "workspaces",
 }
+LASTING = ("weight", "buffer", "optimizer", "library")  # kinds that are alive in the whole phase
 PEAKS = ("requested_peak", "allocated_peak", "reserved_peak", "device_total")
 
 
