@@ -31,22 +31,15 @@ Value = Union[TensorType, SequenceType, OptionalType, UnknownType, Dim, float, b
 
 
 class Quantity(Record, frozen=True):
-    """One thing that is counted, as reports, tables, budgets and pages name it.
+    """One thing that is counted, as reports, tables, budgets and pages name it."""
 
-    name: the field of `Cost`; the key in JSON, CSV and a budget.
-    label: in a sentence or a table of totals, `vector FLOPs`. head: over a column, `vector`.
-    unit: FLOP, MAC, B for bytes, or "" for a plain number.
-    convention: what is counted, in one sentence. part_of: the quantity that it is a part of.
-    is_rare: whether most programs have none of it, so that tables leave it out where it is zero.
-    """
-
-    name: str
-    label: str
-    head: str
-    unit: Unit
-    convention: str = ""
-    part_of: str = ""
-    is_rare: bool = False
+    name: str  # the field of `Cost`; the key in JSON, CSV and a budget
+    label: str  # in a sentence or a table of totals, `vector FLOPs`
+    head: str  # over a column, `vector`
+    unit: Unit  # B for bytes, "" for a plain number
+    convention: str = ""  # what is counted, in one sentence
+    part_of: str = ""  # the quantity that it is a part of
+    is_rare: bool = False  # most programs have none of it, so that tables leave it out where it is zero
 
 
 class Cost(Record, frozen=True):
@@ -172,33 +165,24 @@ class Region(Protocol):
 
 
 class Estimate(Record, frozen=True):
-    """What a rule returns: the result types, the work, and the memory touched.
+    """What a rule returns: the result types, the work, and the memory touched."""
 
-    out: result types, flat and in the operator's order; None for a result that does not exist.
-    reads, writes: tensors touched, or plain byte counts; `writes=None` means each result once.
-    alias: the results share the memory of the first tensor operand (views, in-place writes).
-    matrix_dtype: element type of the matrix arithmetic, where it is not that of the first operand.
-    devices: how many take part in a collective.
-    regions: nested graphs that run, each with how often; their cost comes on top of the estimate's own.
-    hint: one sentence on how the same result could be had for less, where the rule can tell.
-    unknown: why nobody can tell the work, where only the results' types are known: the call is then unknown, its cost in
-        no total.
-    """
-
-    out: tuple[Value, ...] = ()
+    out: tuple[Value, ...] = ()  # result types, flat, in the operator's order; None where there is none
     matrix_flops: Dim = 0
     vector_flops: Dim = 0
     transcendentals: Dim = 0
     masked_flops: Dim = 0
     link_bytes: Dim = 0
-    reads: tuple[TensorType | Dim | None, ...] = ()
-    writes: tuple[TensorType | Dim | None, ...] | None = None
-    alias: bool = False
-    matrix_dtype: DType | None = None
-    devices: Dim = 2
+    reads: tuple[TensorType | Dim | None, ...] = ()  # tensors touched, or plain byte counts, like the next
+    writes: tuple[TensorType | Dim | None, ...] | None = None  # None means each result once
+    alias: bool = False  # the results share the memory of the first tensor operand (views, in-place writes)
+    matrix_dtype: DType | None = None  # of the matrix arithmetic, where it is not that of the first operand
+    devices: Dim = 2  # how many take part in a collective
+    # Nested graphs that run, each with how often; their cost comes on top of the estimate's own.
     regions: tuple[tuple[RegionRun, Dim], ...] = ()
     workspace: Dim = 0
-    hint: str = ""
+    hint: str = ""  # one sentence on how the same result could be had for less, where the rule can tell
+    # Why nobody can tell the work, where only the results' types are known: the call is then unknown, its cost in no total.
     unknown: str = ""
 
     def plus(

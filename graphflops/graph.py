@@ -55,28 +55,19 @@ Argument = Union[Ref, "Graph", Opaque, DType, Scalar, "tuple[Argument, ...]"]
 
 
 class Node(Record, frozen=True):
-    """One call of an operator.
-
-    op: `aten.conv2d.default`, `onnx.Conv`, `higher_order.cond`, `_operator.mul`.
-    args, kwargs: references, literals, nested graphs, and tuples of these; kwargs have the operator's own names.
-    outputs: names of the results, flat; None for one that nobody wants.
-    module, module_type: path and type of the innermost module the call was made in; "" for the top level or unknown.
-    source: `file.py:12`, the innermost line of the user's own code; "" where the file records none.
-    python_stack, module_stack: the call stacks of Python and of modules, as texts that calls share; "" if not recorded.
-    operator: the canonical operator behind the spelling `op`; kept, for it is asked for a dozen times a call.
-    """
+    """One call of an operator."""
 
     name: str
-    op: str
-    args: tuple[Argument, ...] = ()
-    kwargs: tuple[tuple[str, Argument], ...] = ()
-    outputs: tuple[str | None, ...] = ()
-    module: str = ""
+    op: str  # `aten.conv2d.default`, `onnx.Conv`, `higher_order.cond`, `_operator.mul`
+    args: tuple[Argument, ...] = ()  # references, literals, nested graphs, and tuples of these, as in kwargs
+    kwargs: tuple[tuple[str, Argument], ...] = ()  # by the operator's own names
+    outputs: tuple[str | None, ...] = ()  # names of the results, flat; None for one that nobody wants
+    module: str = ""  # path of the innermost module it was called in; "", as its type: top level or unknown
     module_type: str = ""
-    source: str = ""
-    python_stack: str = ""
+    source: str = ""  # `file.py:12`, the innermost line of the user's code; "" where the file records none
+    python_stack: str = ""  # call stack, as a text that calls share; "", as the next, if not recorded
     module_stack: str = ""
-    operator: Op = operator("")
+    operator: Op = operator("")  # the canonical one of `op`; kept, for it is asked for a dozen times a call
 
     def __post_init__(self) -> None:
         structs.force_setattr(self, "operator", operator(self.op))
@@ -109,15 +100,12 @@ class Node(Record, frozen=True):
 
 
 class Input(Record, frozen=True):
-    """An input of the program: `name` is the value's name, `target` what it is called outside (`layers.0.weight`).
+    """An input of the program."""
 
-    alias_of: the target whose memory this one shares, for tied parameters; "" otherwise.
-    """
-
-    name: str
+    name: str  # the value's name
     role: InputRole
-    target: str = ""
-    alias_of: str = ""
+    target: str = ""  # what it is called outside (`layers.0.weight`)
+    alias_of: str = ""  # the target whose memory this one shares, for tied parameters; "" otherwise
 
 
 class Output(Record, frozen=True):
@@ -137,17 +125,14 @@ class Output(Record, frozen=True):
 
 
 class Symbol(Record, frozen=True):
-    """A size without a number: inclusive range, example value if the file has one, the input axes that have this size.
-
-    assumed: what to assume without an example; None: what the name and the axes suggest.
-    """
+    """A size without a number."""
 
     name: str
-    minimum: int | None = None
+    minimum: int | None = None  # inclusive, as the maximum
     maximum: int | None = None
-    hint: int | None = None
-    where: tuple[str, ...] = ()
-    assumed: int | None = None
+    hint: int | None = None  # example value if the file has one
+    where: tuple[str, ...] = ()  # the input axes that have this size
+    assumed: int | None = None  # what to assume without an example; None: what the name and the axes suggest
 
 
 class Note(Record, frozen=True):
@@ -159,17 +144,13 @@ class Note(Record, frozen=True):
 
 
 class Stored(Record, frozen=True):
-    """A weight or constant and its layout in memory.
-
-    shape, strides, offset: of the tensor in the memory of `memory`, counted in elements.
-    memory: all the bytes of that memory, little-endian; weights that share memory share the object.
-    """
+    """A weight or constant and its layout in memory."""
 
     dtype: DType
     shape: tuple[int, ...]
-    strides: tuple[int, ...]
+    strides: tuple[int, ...]  # in the memory of `memory`, counted in elements, as the offset
     offset: int
-    memory: memoryview
+    memory: memoryview  # all the bytes of that, little-endian; weights that share memory share the object
 
 
 class Origin(Record, frozen=True):
@@ -182,17 +163,13 @@ class Origin(Record, frozen=True):
 
 
 class EagerRun(Record, frozen=True):
-    """What one eager run of a program's module held, as a capture records it.
+    """What one eager run of a program's module held, as a capture records it."""
 
-    values: those that calls make, in program order. until: of each the place among `values` of the last that is made while
-    its memory is held; -1 for those in `left_out`, which only an export makes. attentions: by value, what an attention
-    without the mask of the export hides: `none` or `causal`.
-    """
-
-    values: tuple[str, ...]
+    values: tuple[str, ...]  # those that calls make, in program order
+    # Of each the place among `values` of the last that is made while its memory is held; -1 for those in `left_out`.
     until: tuple[int, ...]
-    left_out: frozenset[str]
-    attentions: Mapping[str, str]
+    left_out: frozenset[str]  # those which only an export makes
+    attentions: Mapping[str, str]  # by value, what it hides without the export's mask: `none` or `causal`
 
 
 class Group(Record, frozen=True):
@@ -211,37 +188,29 @@ class Mesh(Record, frozen=True):
 
 
 class Storage(NamedTuple):
-    """Memory of a recorded step: from the call that allocates it (-1: before the step) to the last one that finds it held.
+    """Memory of a recorded step."""
 
-    name: of the parameter, buffer or input, else of the first value in it.
-    """
-
-    name: str
+    name: str  # of the parameter, buffer or input, else of the first value in it
     kind: StorageKind
-    first: int
-    last: int
+    first: int  # the call that allocates it; -1: before the step
+    last: int  # the last one that finds it held
     bytes: int
 
 
 class Step(Record, frozen=True):
-    """What the recording of one eager step of one rank holds beside its calls.
+    """What the recording of one eager step of one rank holds beside its calls."""
 
-    phases: by call. wrapped, hooked: by call, how many calls Python dispatched and hooks ran before it. storages: all
-    memory, as it is allocated. mesh: None on one device. strides, places: of each value; the number of its storage, and the
-    bytes there from begin to end. views: results that share the memory of an operand. counters: by which optimizers count.
-    aside: values that are made in streams of the step's own.
-    """
-
-    phases: tuple[Phase, ...]
-    storages: tuple[Storage, ...]
-    mesh: Mesh | None = None
-    strides: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    views: frozenset[str] = frozenset()
-    wrapped: tuple[int, ...] = ()
-    hooked: tuple[int, ...] = ()
-    counters: frozenset[str] = frozenset()
+    phases: tuple[Phase, ...]  # by call
+    storages: tuple[Storage, ...]  # all memory, as it is allocated
+    mesh: Mesh | None = None  # None on one device
+    strides: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # of each value
+    views: frozenset[str] = frozenset()  # results that share the memory of an operand
+    wrapped: tuple[int, ...] = ()  # by call, how many calls Python dispatched before it
+    hooked: tuple[int, ...] = ()  # and how many hooks ran before it
+    counters: frozenset[str] = frozenset()  # by which optimizers count
+    # Of each value, the number of its storage, and the bytes there from begin to end.
     places: Mapping[str, tuple[int, int, int]] = field(default_factory=dict)
-    aside: frozenset[str] = frozenset()
+    aside: frozenset[str] = frozenset()  # values that are made in streams of the step's own
 
     @property
     def is_training(self) -> bool:
@@ -250,41 +219,35 @@ class Step(Record, frozen=True):
 
 
 class Graph(Record, frozen=True, eq=False, dict=True):
-    """A program, or a graph nested in one, as recorded.
+    """A program, or a graph nested in one, as recorded."""
 
-    nodes: in program order: a value is defined before it is used. notes: what the reader noticed.
-    types: what the file records of each value by name: a type, or the size or number a scalar stands for.
-    modules: type of each module by path, for the module tree; empty where the file records none.
-    captures: for a nested graph, the names of the values around it that it uses; they keep their names inside.
-    declared: where types are derived, what the file says of some values, maybe out of date; None where `types` has all.
-    fallback_types: what the format itself can tell of the results of a call that no rule types, given its operands.
-    contents: by name of an input that no user gives: what it holds, read when asked for (of masks); None if not at hand.
-    lasting: values that live until the last call, used or not: autocast keeps its copies of parameters so long.
-    recomputed: by name of a call, the number of the checkpoint that runs it again for the gradients.
-    eager: what an eager run of its module held, where the file records it. step: what the recording of a step holds.
-    orders: by name of an input that does not lie in row-major order: its axes, the outermost in memory first.
-    guards: conditions of the export on input axes, `x[1] == 12`, each by its text.
-    """
-
-    nodes: tuple[Node, ...]
+    nodes: tuple[Node, ...]  # in program order: a value is defined before it is used
+    # What the file records of each value by name: a type, or the size or number a scalar stands for.
     types: Mapping[str, Type | Scalar]
     inputs: tuple[Input, ...]
     outputs: tuple[Output, ...]
     symbols: Mapping[str, Symbol] = field(default_factory=dict)
-    modules: Mapping[str, str] = field(default_factory=dict)
+    modules: Mapping[str, str] = field(default_factory=dict)  # types by path; empty where none is recorded
     origin: Origin = Origin()
     name: str = ""
+    # For a nested graph, the names of the values around it that it uses; they keep their names inside.
     captures: tuple[str, ...] = ()
+    # Where types are derived, what the file says of some values, maybe out of date; None where `types` has all.
     declared: Mapping[str, object] | None = None
+    # What the format itself can tell of the results of a call that no rule types, given its operands.
     fallback_types: Callable[[Node, Sequence[Value]], Sequence[Value]] | None = None
-    notes: tuple[Note, ...] = ()
+    notes: tuple[Note, ...] = ()  # what the reader noticed
+    # By name of an input that no user gives: what it holds, read when asked for (of masks); None if not at hand.
     contents: Callable[[str], Stored | None] | None = None
+    # Values that live until the last call, used or not: autocast keeps its copies of parameters so long.
     lasting: frozenset[str] = frozenset()
+    # By name of a call, the number of the checkpoint that runs it again for the gradients.
     recomputed: Mapping[str, int] = field(default_factory=dict)
+    # By name of an input that does not lie in row-major order: its axes, the outermost in memory first.
     orders: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    eager: EagerRun | None = None
-    step: Step | None = None
-    guards: Mapping[str, Dim] = field(default_factory=dict)
+    eager: EagerRun | None = None  # what an eager run of its module held, where the file records it
+    step: Step | None = None  # what the recording of a step holds
+    guards: Mapping[str, Dim] = field(default_factory=dict)  # conditions on input axes by text: `x[1] == 12`
 
     def __repr__(self) -> str:
         name = self.name or self.origin.path or "program"

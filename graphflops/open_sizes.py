@@ -49,19 +49,14 @@ class Stated(NamedTuple):
 
 
 class OpenSizes(Record, frozen=True, eq=False, dict=True):
-    """The open sizes of a program.
+    """The open sizes of a program."""
 
-    symbols: by their own names. axes: the sizes of input axes (`ids[1]`) and of scalar inputs. known: symbols that were
-    given numbers, which stand in axes instead. computed: axes whose sizes are expressions, with all of their symbols.
-    labels: names of the user's, by symbol or by axis. examples: values of symbols, which tell one of several solutions.
-    """
-
-    symbols: Mapping[str, Range]
-    axes: Mapping[str, Dim]
-    known: Mapping[str, int] = field(default_factory=dict)
-    computed: Mapping[str, Dim] = field(default_factory=dict)
-    labels: Mapping[str, str] = field(default_factory=dict)
-    examples: Mapping[str, int] = field(default_factory=dict)
+    symbols: Mapping[str, Range]  # by their own names
+    axes: Mapping[str, Dim]  # the sizes of input axes (`ids[1]`) and of scalar inputs
+    known: Mapping[str, int] = field(default_factory=dict)  # given as numbers, which stand in axes instead
+    computed: Mapping[str, Dim] = field(default_factory=dict)  # axes of expressions, with all their symbols
+    labels: Mapping[str, str] = field(default_factory=dict)  # names of the user's, by symbol or by axis
+    examples: Mapping[str, int] = field(default_factory=dict)  # of symbols, to tell one of several solutions
 
     # Names.
 

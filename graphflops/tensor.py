@@ -74,26 +74,20 @@ _PLACE_BYTES = 8  # of a place along one axis of a sparse tensor
 
 
 class TensorType(Record, frozen=True):
-    """The type of one tensor.
+    """The type of one tensor."""
 
-    shape: sizes, each an int or an `Expr` over the program's symbols.
-    stored: elements held in memory if they are fewer than `numel`, as behind `expand`; None means all of them.
-    value: contents of a small integer tensor, nested tuples in row-major order (an int or `Expr` for a scalar), or None;
-        of a floating constant too where sizes may come of it (the scales of a resizing).
-    requires_grad: whether a training step wants the gradient of this value.
-    uniform: the number that was written everywhere, where the elements are too many for `value`, or nobody knows how many.
-    mapped: level and size of each axis that operators do not see, as inside vmap; memory is that of all its elements.
-    nonzeros: elements that a sparse tensor stores, each with its place along every axis; None for a dense one.
-    """
-
-    shape: tuple[Dim, ...]
+    shape: tuple[Dim, ...]  # each an int or an `Expr` over the program's symbols
     dtype: DType
-    stored: Dim | None = None
+    stored: Dim | None = None  # elements in memory if fewer than `numel`, as behind `expand`; None: all
+    # Contents of a small integer tensor, nested tuples in row-major order (an int or `Expr` for a scalar), or None; of a
+    # floating constant too where sizes may come of it (the scales of a resizing).
     value: Contents | None = None
-    requires_grad: bool = False
+    requires_grad: bool = False  # whether a training step wants the gradient of this value
+    # The number that was written everywhere, where the elements are too many for `value`, or nobody knows how many.
     uniform: float | None = None
+    # Level and size of each axis that operators do not see, as inside vmap; memory is that of all its elements.
     mapped: tuple[tuple[int, Dim], ...] = ()
-    nonzeros: Dim | None = None
+    nonzeros: Dim | None = None  # stored by a sparse tensor, each with its place along all axes; None: dense
 
     def __hash__(self) -> int:
         """Hashes each field of which a file may hold any number of values, so that no file makes many types collide."""
@@ -142,16 +136,11 @@ Contents = Union[Dim, float, "tuple[Contents, ...]"]
 
 
 class SequenceType(Record, frozen=True):
-    """A list of tensors: the type that all elements share, and how many there are.
+    """A list of tensors."""
 
-    element: None if no common type is known, as for an empty sequence.
-    length: None if it is not known.
-    items: each element, where they are known one by one.
-    """
-
-    element: ElementType | None = None
-    length: Dim | None = None
-    items: tuple[ElementType, ...] | None = None
+    element: ElementType | None = None  # that all share; None if none is known, as for an empty sequence
+    length: Dim | None = None  # None if it is not known
+    items: tuple[ElementType, ...] | None = None  # each element, where they are known one by one
 
     def __str__(self) -> str:
         length = "" if self.length is None else f" of {self.length}"

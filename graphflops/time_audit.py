@@ -59,7 +59,6 @@ class _Program:
         return self.report.value(quantity) or 0  # type: ignore[arg-type]
 
     def seconds(self, kernel: Kernel) -> float:
-        """The predicted time of a kernel."""
         return predict(kernel, self.device).seconds
 
     def products(self) -> Iterator[tuple[Row, Product, float]]:

@@ -21,15 +21,12 @@ if TYPE_CHECKING:
 
 
 class Call(Struct, eq=False):
-    """A call of the program, or of a graph nested in it: its node, the names of the values it reads in order, its row.
-
-    place: index of the call in program order.
-    """
+    """A call of the program, or of a graph nested in it."""
 
     node: Node
-    uses: tuple[str, ...]
+    uses: tuple[str, ...]  # the names of the values it reads in order
     row: Row
-    place: int
+    place: int  # index of the call in program order
     _arguments: dict[str, Any] | None = None
 
     @property
@@ -96,15 +93,13 @@ class Call(Struct, eq=False):
 
 
 class View(Struct, eq=False, dict=True):
-    """A program and the rows of its report; names of values are unique in it, nested graphs included.
-
-    given: sizes that the user gave, by name; None if the recorded sizes no longer hold.
-    flexible: visible pairs of the attentions with score or mask functions of their own.
-    """
+    """A program and the rows of its report; names of values are unique in it, nested graphs included."""
 
     graph: Graph
     rows: Sequence[Row]
+    # Sizes that the user gave, by name; None if the recorded sizes no longer hold.
     given: Mapping[str, int] | None = field(default_factory=dict)
+    # Visible pairs of the attentions with score or mask functions of their own.
     flexible: Mapping[Node, Seen] = field(default_factory=dict)
 
     @cached_property

@@ -13,48 +13,36 @@ Masking = Literal["none", "structure", "constant", "stated", "tensor"]
 
 
 class AttentionUse(Record, frozen=True):
-    """One attention: an operator, or the calls that spell it.
+    """One attention: an operator, or the calls that spell it."""
 
-    calls: rows of the report that it is made of, the operator's or from the first product to the second. op: the operator;
-    "" where it is spelled out.
-    batch, heads, kv_heads, queries, keys, width, value_width: its sizes; heads are those of the queries, width is that of
-    queries and keys.
-    mask: what hides scores: nothing; a structure that the operator knows or the program computes (causal, a window); a
-    tensor that the file stores; an input whose mask the user states; or an unknown tensor.
-    pattern: the form of what is visible, where it has a name: `causal`, `causal, window 128`.
-    flops: both products, dense. masked_flops: the part on pairs that a known mask hides.
-    score_bytes: traffic of scores and probabilities between the products, which a fused kernel keeps on chip.
-    repeated_bytes: traffic of writing out keys and values once for each query head that shares them.
-    kv_bytes: keys and values, each read once at their own heads.
-    times: how often it runs.
-    kernel, kernel_reason: the kernel that PyTorch chooses on a GPU, and why no faster one; "" where that is not asked for.
-    partial_blocks, full_blocks: blocks of the scores that run, with some or with only visible pairs; None where attention is
-    not done in blocks of a mask, or their number is not known.
-    """
-
+    # Rows of the report that it is made of: the operator's, or from the first product to the second.
     calls: tuple[str, ...]
-    op: str
+    op: str  # "" where it is spelled out
     module: str
     source: str
     batch: Dim
-    heads: Dim
+    heads: Dim  # of the queries
     kv_heads: Dim
     queries: Dim
     keys: Dim
-    width: Dim
+    width: Dim  # of queries and keys
     value_width: Dim
+    # What hides scores: nothing; a structure that the operator knows or the program computes (causal, a window); a tensor
+    # that the file stores; an input whose mask the user states; or an unknown tensor.
     mask: Masking
-    flops: Dim
-    masked_flops: Dim = 0
+    flops: Dim  # both products, dense
+    masked_flops: Dim = 0  # the part on pairs that a known mask hides
+    # Traffic of scores and probabilities between the products, which a fused kernel keeps on chip.
     score_bytes: Dim = 0
-    repeated_bytes: Dim = 0
-    kv_bytes: Dim = 0
-    times: Dim = 1
-    kernel: str = ""
-    kernel_reason: str = ""
+    repeated_bytes: Dim = 0  # traffic of writing keys and values once for each query head that shares them
+    kv_bytes: Dim = 0  # keys and values, each read once at their own heads
+    times: Dim = 1  # how often it runs
+    kernel: str = ""  # that PyTorch chooses on a GPU; "" where that is not asked for
+    kernel_reason: str = ""  # why no faster one
+    # Blocks of the scores that run, with some or with only visible pairs; None: no blocks of a mask, or number not known.
     partial_blocks: Dim | None = None
     full_blocks: Dim | None = None
-    pattern: str = ""
+    pattern: str = ""  # the form of what is visible, where it has a name: `causal`, `causal, window 128`
 
     @property
     def is_fused(self) -> bool:
@@ -72,18 +60,13 @@ SIZES = tuple(
 
 
 class Hidden(NamedTuple):
-    """What masks hide.
+    """What masks hide."""
 
-    doubled: 2 x the hidden pairs, summed over `problems` distinct (batch, head) slices; the remaining slices repeat these.
-    inputs: names of the program's inputs that mask, where it is not known what they hide.
-    pattern: the form of what is visible, where it has a name.
-    """
-
-    doubled: Dim = 0
-    problems: int = 1
+    doubled: Dim = 0  # 2 x the hidden pairs, summed over `problems`
+    problems: int = 1  # distinct (batch, head) slices; the remaining slices repeat these
     mask: Masking = "none"
-    inputs: tuple[str, ...] = ()
-    pattern: str = ""
+    inputs: tuple[str, ...] = ()  # names of program inputs that mask, where it is not known what they hide
+    pattern: str = ""  # the form of what is visible, where it has a name
 
 
 def causal_fraction(queries: int, keys: int) -> float:

@@ -25,13 +25,10 @@ MOST_CAPTURED = 2**26  # of one that a function captures
 
 
 class Known(NamedTuple):
-    """Numbers, and where they are known: True for everywhere.
-
-    An unknown number is assumed to be a finite score: it can never cancel a -inf or -1e4 mask value.
-    """
+    """Numbers, of which an unknown one is assumed to be a finite score: it can never cancel a -inf or -1e4 mask value."""
 
     value: Any
-    known: Any = True
+    known: Any = True  # where they are: True for everywhere
 
 
 class ConcreteDomain(Domain[Known]):

@@ -96,13 +96,11 @@ NEVER: Cases = ()
 
 @dataclass(frozen=True, slots=True)
 class Truth:
-    """Where something holds: at most in `upper`, at least in `lower`; both are equal where it is known exactly.
-
-    inverse: its negation, kept because some conditions have a negation that is no condition.
-    """
+    """Where something holds: at most in `upper`, at least in `lower`; both are equal where it is known exactly."""
 
     upper: Cases
     lower: Cases
+    # Its negation, kept because some conditions have a negation that is no condition.
     inverse: Truth | None = field(default=None, compare=False, repr=False)
 
     @property

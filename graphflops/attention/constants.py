@@ -34,15 +34,12 @@ MOST_BYTES = 2**28  # of one stored tensor
 
 
 class Constants:
-    """The weights and constants of a program as arrays.
-
-    used: names of those that some mask was found to be made of; a single number is none.
-    """
+    """The weights and constants of a program as arrays."""
 
     def __init__(self, graph: Graph, is_written: Callable[[str], bool]) -> None:
         self.graph = graph
         self.is_written = is_written
-        self.used: set[str] = set()
+        self.used: set[str] = set()  # those that some mask was found to be made of; a single number is none
         self.arrays: dict[str, Any] = {}
         self.forms: dict[str, Any] = {}
 

@@ -32,15 +32,12 @@ OPTIONS = frozenset({"alpha", "rounding_mode", "fmod", "approximate", "direction
 
 
 class Function(Record, frozen=True, dict=True):
-    """An elementwise function: its canonical name, and options such as `alpha` or `rounding_mode`.
+    """An elementwise function."""
 
-    operands: element type of each operand, None for a number of the program. result: element type of the result.
-    """
-
-    name: str
-    operands: tuple[DType | None, ...]
-    result: DType | None
-    options: Mapping[str, Any] = field(default_factory=dict)
+    name: str  # canonical
+    operands: tuple[DType | None, ...]  # element type of each operand, None for a number of the program
+    result: DType | None  # element type
+    options: Mapping[str, Any] = field(default_factory=dict)  # such as `alpha` or `rounding_mode`
 
 
 def primitive(function: Function, values: Sequence[Any]) -> tuple[Function, list[Any]]:

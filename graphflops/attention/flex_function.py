@@ -25,14 +25,11 @@ _AFTER_ALL = 2**62  # place of the result in its scope
 
 @dataclass(frozen=True, eq=False)
 class Function:
-    """A score or mask function.
-
-    places: what its first inputs are. lead: batch entries and heads.
-    """
+    """A score or mask function."""
 
     scope: Scope
-    places: tuple[str, ...]
-    lead: tuple[Dim, ...]
+    places: tuple[str, ...]  # what its first inputs are
+    lead: tuple[Dim, ...]  # batch entries and heads
     concrete: ConcreteDomain
 
     @cached_property

@@ -106,18 +106,15 @@ _FAILURES = (ArithmeticError, LookupError, MemoryError, TypeError, ValueError)
 
 @dataclass(frozen=True)
 class Problem:
-    """One attention with its functions.
-
-    rows, columns: of a block of its mask. lists: the blocks that run, where they are at hand.
-    """
+    """One attention with its functions."""
 
     query: TensorType
     key: TensorType
-    rows: Any
+    rows: Any  # of a block of its mask, like the columns
     columns: Any
     score: Function
     mask: Function
-    lists: Lists | None
+    lists: Lists | None  # the blocks that run, where they are at hand
 
     def identity(self, numbers: ValueNumbers) -> Any:
         """A key that is equal for attentions with the same visible pairs."""

@@ -38,16 +38,12 @@ _KEYS_UP_TO, _KEYS_FROM, _FIRST_KEYS = (1, -1), (-1, 1), (0, -1)  # directions o
 
 
 class Formula(NamedTuple):
-    """A mask in the affine domain.
-
-    lost: whether concrete evaluation may give more. open: whether part of it is unknown in any evaluation.
-    used: the stored tensors that it was computed from.
-    """
+    """A mask in the affine domain."""
 
     value: Known
-    lost: bool
-    open: bool
-    used: frozenset[str]
+    lost: bool  # whether concrete evaluation may give more
+    open: bool  # whether part of it is unknown in any evaluation
+    used: frozenset[str]  # the stored tensors that it was computed from
 
 
 class Hiding(Struct, dict=True):
@@ -260,13 +256,10 @@ _DEEPEST = 80  # steps of a chain; longer chains get a fresh number
 
 
 class ValueNumbers:
-    """Numbers of values. A value of a scope that writes in place has a number of its own.
-
-    by_contents: whether stored tensors with the same contents have the same number, or only the same tensor.
-    """
+    """Numbers of values. A value of a scope that writes in place has a number of its own."""
 
     def __init__(self, *, by_contents: bool) -> None:
-        self.by_contents = by_contents
+        self.by_contents = by_contents  # stored tensors of equal contents have one number, else only the same
         self.numbers: dict[Any, int] = {}
         self.known: dict[tuple[Scope, str], int] = {}
 

@@ -106,21 +106,18 @@ def is_followed(step: Step) -> bool:
 
 
 class Propagation(Generic[V]):
-    """Index propagation over one domain.
-
-    limit: steps looked at for one value. inputs: values of the inputs of a function, by name.
-    lost: whether an unknown value may become known by concrete evaluation. open: whether one stays unknown in any
-    evaluation, because the caller passes it or its operator is not supported.
-    """
+    """Index propagation over one domain."""
 
     def __init__(self, domain: Domain[V], limit: int) -> None:
         self.domain = domain
-        self.limit = limit
+        self.limit = limit  # steps looked at for one value
         self.left = self.depth = self.before = 0
         self.scope: Any = None
         self.function: Scope | None = None
-        self.inputs: Mapping[str, V] = {}
+        self.inputs: Mapping[str, V] = {}  # values of the inputs of a function, by name
         self.memo: dict[tuple[Any, ...], tuple[V, Indices]] = {}
+        # lost: whether an unknown value may become known by concrete evaluation. open: whether one stays unknown in any
+        # evaluation, because the caller passes it or its operator is not supported.
         self.lost = self.open = self.missing = False
 
     def evaluate(

@@ -46,19 +46,17 @@ class Masking(NamedTuple):
 
 
 class Spelled(Record, frozen=True):
-    """One attention: its calls from the first product to the second, in program order; those that repeat keys and values for
-    several query heads, and what is done to those; where queries, keys and values come from; what masks the scores.
-    """
+    """One attention."""
 
     first: Call
     second: Call
     softmax: Call
-    between: tuple[Call, ...]
-    repeats: tuple[Call, ...]
-    query: str
+    between: tuple[Call, ...]  # calls from the first product to the second, in program order
+    repeats: tuple[Call, ...]  # those that repeat keys and values for query heads, and what is done to those
+    query: str  # where queries come from, as keys and values below
     key: str
     value: str
-    masks: tuple[Masking, ...]
+    masks: tuple[Masking, ...]  # what masks the scores
     width: Dim
     heads: Dim
     kv_heads: Dim

@@ -60,13 +60,11 @@ def role_of(call: Call) -> Role | None:
 
 
 class Product(NamedTuple):
-    """A matrix product: the operand that gives the rows, the one that gives the columns, and the axis of the first that is
-    summed over, counted from the end.
-    """
+    """A matrix product."""
 
-    left: str
-    right: str
-    left_axis: int = -1
+    left: str  # the operand that gives the rows
+    right: str  # the operand that gives the columns
+    left_axis: int = -1  # that is summed over, counted from the end
 
 
 def product_of(call: Call) -> Product | None:

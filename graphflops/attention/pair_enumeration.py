@@ -22,23 +22,17 @@ _MOST_PROBLEMS = 2**16  # batch entries and heads that a mask tells apart
 
 
 class Enumeration:
-    """Restrictions evaluated over all pairs of a query and a key.
-
-    lead: sizes of the axes before those of queries and keys; None for one along which slices are not told apart.
-    upper: nothing is visible outside of these cases.
-    sizes: those of `lead` as far as what is visible depends on the axis, else 1. problems: how many slices these are; all
-    others repeat them. rows, columns: the same of queries and keys.
-    exact: whether everything evaluated so far was known.
-    """
+    """Restrictions evaluated over all pairs of a query and a key."""
 
     def __init__(
         self, concrete: ConcreteDomain, restrictions: Sequence[Restriction], lead: Sequence[Any],
         queries: int, keys: int, upper: Cases = ALWAYS,
     ) -> None:  # fmt: skip
-        self.restrictions, self.upper = restrictions, upper
+        self.restrictions, self.upper = restrictions, upper  # nothing is visible outside of these cases
         self.points = Propagation(concrete, MOST_STEPS)
         self.intervals = Propagation(IntervalDomain(concrete), _MOST_INTERVAL_STEPS)
         self.queries, self.keys, self.exact = queries, keys, True
+        # Sizes of the axes before those of queries and keys; None for one along which slices are not told apart.
         told_apart = [size if isinstance(size, int) else None for size in lead]
         if math.prod(size or 1 for size in told_apart) > _MOST_PROBLEMS:
             told_apart = [None] * len(told_apart)
@@ -51,9 +45,11 @@ class Enumeration:
         ]
         i, j = (np.minimum(np.arange(2), size - 1) for size in (queries, keys))
         shape = np.shape(self.visible_at(axes, i[:, None], j))
+        # Those of `lead` as far as what is visible depends on the axis, else 1.
         *self.sizes, height, width = [1] * (rank - len(shape)) + list(shape)
-        self.problems = math.prod(self.sizes)
-        self.exact = True
+        self.problems = math.prod(self.sizes)  # how many slices these are; all others repeat them
+        self.exact = True  # whether everything evaluated so far was known
+        # As the sizes, of queries and keys.
         self.rows, self.columns = queries if height > 1 else 1, keys if width > 1 else 1
 
     def pairs(self) -> int:

@@ -222,7 +222,6 @@ def where_at_least(a: Piece, b: Piece, more: int = 0) -> Truth:
 
 
 def _whole_at_least(value: Affine | Quotient, limit: int) -> Truth:
-    """`value >= limit`."""
     if isinstance(value, Quotient):
         return where_not_negative(value.term + -limit * value.divisor)
     return where_not_negative(value + -limit)

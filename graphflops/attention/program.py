@@ -207,16 +207,12 @@ def may_hold(spelling: str) -> bool:
 
 
 class Found(NamedTuple):
-    """The attentions of a program, in program order.
-
-    masked: by row, the part of its matrix FLOPs that a mask makes needless; of_gradients: the same of its backward.
-    inputs: names of inputs that are masks, if it is unknown what they hide.
-    """
+    """The attentions of a program, in program order."""
 
     uses: tuple[AttentionUse, ...] = ()
-    masked: Mapping[str, Dim] = {}
-    of_gradients: Mapping[str, Dim] = {}
-    inputs: tuple[str, ...] = ()
+    masked: Mapping[str, Dim] = {}  # by row, the part of its matrix FLOPs that a mask makes needless
+    of_gradients: Mapping[str, Dim] = {}  # the same of its backward
+    inputs: tuple[str, ...] = ()  # names of inputs that are masks, if it is unknown what they hide
 
 
 def attentions(view: View, stated: Mapping[str, Stated] | None = None) -> Found:

@@ -34,12 +34,9 @@ _INNER = 128  # rows and columns of what a block larger than _AT_ONCE is cut int
 
 
 class Blocks(NamedTuple):
-    """Blocks that run, and the pairs in them; a full block has only visible pairs.
+    """Blocks that run, and the pairs in them; a full block has only visible pairs."""
 
-    partial, full: None where their numbers are not known, or there are no blocks to speak of.
-    """
-
-    partial: Dim | None
+    partial: Dim | None  # None, as `full`, where their number is not known, or there are none to speak of
     full: Dim | None
     partial_pairs: Dim
     full_pairs: Dim
@@ -54,18 +51,13 @@ NO_BLOCKS = Blocks(0, 0, 0, 0)
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """The visible pairs and blocks of a mask, summed over the batch entries and heads that were evaluated.
+    """The visible pairs and blocks of a mask, summed over the batch entries and heads that were evaluated."""
 
-    pairs: visible pairs of a query and a key.
-    partial_blocks, full_blocks: blocks with visible pairs; a full one has no others and lies within both lengths.
-    partial_pairs, full_pairs: pairs in those blocks, visible or not; a place past a length makes no pair.
-    """
-
-    pairs: int = 0
-    partial_blocks: int = 0
-    full_blocks: int = 0
-    partial_pairs: int = 0
-    full_pairs: int = 0
+    pairs: int = 0  # visible ones of a query and a key
+    partial_blocks: int = 0  # with visible pairs
+    full_blocks: int = 0  # with no others, and within both lengths
+    partial_pairs: int = 0  # in those blocks, visible or not; a place past a length makes no pair
+    full_pairs: int = 0  # the same
 
     @property
     def blocks(self) -> Blocks:
@@ -275,10 +267,7 @@ class Lists:
 def count_listed(
     lists: Lists, batch: int, heads: int, grid: Grid, masks: tuple[Visible | None, Visible | None]
 ) -> Counted:
-    """Counts where the blocks that run are listed.
-
-    masks: for partial blocks and for full ones, as `visible` of `count`; None where all in them is visible.
-    """
+    """Counts of listed blocks that run. masks: of partial and full ones, as `visible` of `count`; None: all is visible."""
     budget, figures = _Budget(), []
     for listed, visible in zip((lists.partial, lists.full), masks, strict=True):
         blocks = area = pairs = 0

@@ -78,17 +78,13 @@ _WITH_OPERANDS = frozenset({"wrap", "wrap_with_autocast", "invoke_subgraph", "co
 
 
 class Step(Struct, eq=False):
-    """One call of a scope, in program order.
-
-    uses: names of the values it uses. priced: whether it has a rule. shares: whether its result may share memory with its
-    first operand.
-    """
+    """One call of a scope, in program order."""
 
     node: Node
-    uses: tuple[str, ...]
+    uses: tuple[str, ...]  # names of the values it uses
     place: int
-    priced: bool
-    shares: bool
+    priced: bool  # whether it has a rule
+    shares: bool  # whether its result may share memory with its first operand
     _arguments: dict[str, Any] | None = None
 
     @property
@@ -119,16 +115,13 @@ class Step(Struct, eq=False):
 
 
 class Scope(Struct, eq=False, dict=True):
-    """Values by name, each made by a step, stored, or an input.
-
-    types: types of tensors. size: the number that a value is which is no tensor.
-    bound: for an input of a nested graph, the scope, the operand and the place of the call that hands it in.
-    """
+    """Values by name, each made by a step, stored, or an input."""
 
     graph: Graph
     steps: list[Step]
-    types: Mapping[str, Any]
-    size: Callable[[str], Any]
+    types: Mapping[str, Any]  # of tensors
+    size: Callable[[str], Any]  # the number that a value is which is no tensor
+    # For an input of a nested graph, the scope, the operand and the place of the call that hands it in.
     bound: dict[str, tuple[Scope, Any, int] | None] = {}
 
     @cached_property
@@ -239,23 +232,17 @@ Sense = Literal["added", "subtracted", "keep", "drop", "score"]
 
 
 class Restriction(Record, frozen=True, eq=False, dict=True):
-    """A mask as it applies to the scores of one attention.
-
-    value: the tensor, or the result of the function. before: place in its scope of the call that takes it.
-    sense: the value is added to scores, subtracted from them, true where they stay, true where they are hidden, or is what
-    comes of a score.
-    lead: sizes of the axes of the scores before those of queries and keys.
-    places: inputs of a function: the score if it takes one, batch entry, head, query and key; without them it is a tensor.
-    kept_above: results of a score function above it are no hidden scores.
-    """
+    """A mask as it applies to the scores of one attention."""
 
     scope: Scope
-    value: Any
-    before: int
+    value: Any  # the tensor, or the result of the function
+    before: int  # place in its scope of the call that takes it
+    # The value is added to scores, subtracted from them, true where they stay or where they are hidden, or made of a score.
     sense: Sense
-    lead: tuple[Dim, ...] = ()
+    lead: tuple[Dim, ...] = ()  # sizes of the axes of the scores before those of queries and keys
+    # Inputs of a function: the score if it takes one, batch entry, head, query and key; without them it is a tensor.
     places: tuple[str, ...] = ()
-    kept_above: float = HIDING
+    kept_above: float = HIDING  # results of a score function above it are no hidden scores
 
     def truth(self, value: Number | Truth) -> Truth:
         """Where it lets scores through, given the value as a formula."""

@@ -20,14 +20,12 @@ _SPELLING = re.compile(
 
 
 class Stated(Record, frozen=True):
-    """What a mask lets through. The last query is at the place of the last key.
+    """What a mask lets through. The last query is at the place of the last key."""
 
-    causal: keys up to the query's own place. window: of those the last `length`, its own among them. prefix: those, and the
-    first `length` keys. density: visible fraction of all pairs, in units of 1e-12.
-    """
-
+    # causal: keys up to the query's own place. window: of those the last `length`, its own among them. prefix: those, and
+    # the first `length` keys. density: visible fraction of all pairs.
     kind: Literal["causal", "window", "prefix", "density"]
-    length: int = 0
+    length: int = 0  # of a density in units of 1e-12
 
     def truth(self, queries: Dim, keys: Dim) -> Truth:
         """Where it may let through."""

@@ -32,14 +32,11 @@ class Formula(msgspec.Struct, frozen=True):
 
 
 class Session:
-    """One document being written or read.
-
-    values: known sizes, at which formulas are given as numbers. known: what was converted already, by class and key.
-    """
+    """One document being written or read."""
 
     def __init__(self, values: Mapping[str, int] = _NONE) -> None:
-        self.values = values
-        self.known: dict[Any, Any] = {}
+        self.values = values  # known sizes, at which formulas are given as numbers
+        self.known: dict[Any, Any] = {}  # what was converted already, by class and key
 
     def formula(self, quantity: Expr) -> Formula:
         """A quantity that depends on sizes."""
@@ -61,24 +58,17 @@ class Kind(msgspec.Struct, frozen=True):
 
 
 class Form(msgspec.Struct, frozen=True):
-    """How the JSON object of a class differs from its fields.
+    """How the JSON object of a class differs from its fields."""
 
-    first: fields that come first, in this order. names: keys of fields that have another name in JSON.
-    computed: properties that are written too, each after the field named, "" for the first place; not read.
-    arrays: fields that are one array together, by its key.
-    written: fields that are always written; always: every key is. lenient: those with a default may be missing in what is
-    read all the same.
-    is_shared: many objects hold the same one, which is then converted once.
-    """
-
-    first: tuple[str, ...] = ()
-    names: Mapping[str, str] = {}
+    first: tuple[str, ...] = ()  # fields that come first, in this order
+    names: Mapping[str, str] = {}  # keys of fields that have another name in JSON
+    # Properties that are written too, each after the field named, "" for the first place; not read.
     computed: Mapping[str, str] = {}
-    arrays: Mapping[str, tuple[str, ...]] = {}
-    written: tuple[str, ...] = ()
-    always: bool = False
-    lenient: bool = False
-    is_shared: bool = False
+    arrays: Mapping[str, tuple[str, ...]] = {}  # fields that are one array together, by its key
+    written: tuple[str, ...] = ()  # fields that are always written
+    always: bool = False  # every key is
+    lenient: bool = False  # fields with a default may be missing in what is read all the same
+    is_shared: bool = False  # many objects hold the same one, which is then converted once
 
 
 class Key(msgspec.Struct, frozen=True):
@@ -102,18 +92,14 @@ class Key(msgspec.Struct, frozen=True):
 
 
 class JsonForms:
-    """The JSON forms of the classes that a document is made of.
-
-    forms: of classes whose objects differ from their fields; default: of all others.
-    special: kinds of types that are no such objects.
-    """
+    """The JSON forms of the classes that a document is made of."""
 
     def __init__(
         self, forms: Mapping[type, Form], special: Mapping[Any, Kind] = _NONE, default: Form | None = None
     ) -> None:
-        self._forms = forms
-        self._default = default or Form()
-        self._kinds: dict[Any, Kind] = {Dim: QUANTITY, **special}
+        self._forms = forms  # of classes whose objects differ from their fields
+        self._default = default or Form()  # of all others
+        self._kinds: dict[Any, Kind] = {Dim: QUANTITY, **special}  # of types that are no such objects too
 
     def kind(self, annotation: Any) -> Kind:
         """How values of an annotated type are written and read."""
@@ -272,7 +258,6 @@ def _is_object(cls: type) -> bool:
 
 
 def _defaults(cls: Any) -> dict[str, Any]:
-    """Fields in order, each with its default."""
     if issubclass(cls, Record):
         return defaults_of(cls)
     if not is_dataclass(cls):

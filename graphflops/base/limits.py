@@ -44,13 +44,11 @@ _GRACE = 10.0
 
 
 class LimitPassed(BaseException):
-    """Something was too much. No handler of other errors catches it; `limited` turns it into LimitError.
-
-    what, advice: the sentence before and after the place. where: in the model where that is known, else in this package.
-    """
+    """Something was too much. No handler of other errors catches it; `limited` turns it into LimitError."""
 
     def __init__(self, what: str, where: str, advice: str = "") -> None:
         super().__init__(what)
+        # what, advice: the sentence before and after the place. where: in the model if that is known, else in this package.
         self.what, self.where, self.advice, self.is_placed = what, where, advice, False
 
     def __str__(self) -> str:

@@ -152,15 +152,11 @@ def _extreme(kind: str, dims: Iterable[Dim]) -> Dim:
         return at_least(other, kept) if kind == "min" else at_least(kept, other)
 
     chosen: list[Dim] = []
-    for dim in sorted(flat, key=_dim_key):
+    for dim in sorted(flat, key=lambda dim: (0, dim, "") if isinstance(dim, int) else (1, 0, str(dim))):
         if not any(covers(kept, dim) for kept in chosen):
             chosen = [kept for kept in chosen if not covers(dim, kept)]
             chosen.append(dim)
     return chosen[0] if len(chosen) == 1 else opaque(kind, *chosen)
-
-
-def _dim_key(dim: Dim) -> tuple[int, int, str]:
-    return (0, dim, "") if isinstance(dim, int) else (1, 0, str(dim))
 
 
 def compare(op: str, a: Dim, b: Dim) -> Dim:

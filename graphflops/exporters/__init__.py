@@ -19,16 +19,12 @@ _HEAD = 512  # bytes that identify the format of a file
 
 
 class Reader(Record, frozen=True):
-    """One accepted way of exporting a model.
+    """One accepted way of exporting a model."""
 
-    name: the format by the name that reports give it; its module is the one of that name in this folder.
-    suffixes: of its files; the first is the one that models are usually stored under.
-    magic: what such a file begins with, or has at the offset. Where that is not enough, (): the module's
-        `recognises(head)` looks at the first 512 bytes.
-    """
-
-    name: str
-    suffixes: tuple[str, ...]
+    name: str  # that reports give the format; its module is the one of that name in this folder
+    suffixes: tuple[str, ...]  # of its files; the first is the one that models are usually stored under
+    # What such a file begins with, or has at the offset. Where that is not enough, (): the module's `recognises(head)` looks
+    # at the first 512 bytes.
     magic: tuple[bytes, ...] = ()
     offset: int = 0
 

@@ -18,17 +18,14 @@ _FOLDERS = ("extra/", "extra_files/")  # where torch puts extra files: since 2.8
 
 
 class Record(msgspec.Struct):
-    """What one eager run of a program's module held.
-
-    values: tensors that the program's calls make, in its order. until: of each, the place in `values` of the last that is
-    made while its memory is held; -1 for one that eager execution does not make. attentions: by value, what an attention
-    hides whose mask eager execution does not make.
-    """
+    """What one eager run of a program's module held."""
 
     format: int
     producer: str
-    values: list[str]
+    values: list[str]  # tensors that the program's calls make, in its order
+    # Of each, the place in `values` of the last made while its memory is held; -1: eager execution does not make it.
     until: list[int]
+    # By value, what an attention hides whose mask eager execution does not make.
     attentions: dict[str, Literal["none", "causal"]]
 
 

@@ -30,13 +30,10 @@ _LEAST = 2  # devices of an axis: one device exchanges nothing, so its calls are
 
 
 class _Tree(NamedTuple):
-    """A step without what only numbers its parts: a value is known by who makes it, as `[maker, place]`.
+    """A step without what only numbers its parts: a value is known by who makes it, as `[maker, place]`."""
 
-    values: by maker, an input or a call. inputs, calls, storages: the fields of each.
-    """
-
-    values: list[list[Any]]
-    storages: list[list[Any]]
+    values: list[list[Any]]  # by maker, an input or a call
+    storages: list[list[Any]]  # the fields of each, as of the next two
     inputs: list[list[Any]]
     calls: list[list[Any]]
 
@@ -235,7 +232,6 @@ class _Numbers:
         self.where = ""
 
     def tree(self, trees: Sequence[_Tree], step: RecordedStep) -> _Tree:
-        """The tree of the wanted mesh."""
         makers = {place[0]: target for place, _, target in trees[0].inputs}
         makers |= {
             place[0]: f"a result of {step.operators[call[0]]} ({step.modules[call[4]][0]})"

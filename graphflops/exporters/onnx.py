@@ -52,18 +52,12 @@ def form_of(head: bytes) -> str:
 
 
 def read(path: Path | str, model: str | None = None) -> Graph:
-    """The program in an ONNX file, which holds one: `model` chooses nothing.
-
-    Raises FileError, in one line, for anything that is not such a file.
-    """
+    """The program in an ONNX file, which holds one: `model` chooses nothing. Raises FileError, in one line, for others."""
     return graph_of(*opened(path))
 
 
 def opened(path: Path | str) -> tuple[Any, Origin]:
-    """The ModelProto in a file, without its weights, and where it came from.
-
-    Raises FileError, in one line, for anything that is no such file.
-    """
+    """The ModelProto in a file, without weights, and where it came from. Raises FileError, in one line, for other files."""
     path = regular_file(path)
     name = shown(str(path))
     with _in_one_line(name):

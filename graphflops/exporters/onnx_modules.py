@@ -25,11 +25,7 @@ _BIAS = frozenset({"add"})
 
 
 class Placement:
-    """The modules of the calls of one program.
-
-    nodes: the calls of the program itself. inputs: its inputs. evidence: by name of a call, what its module is known by;
-    recorded where none is given.
-    """
+    """The modules of the calls of one program. evidence: by name of a call, what its module is known by; else recorded."""
 
     def __init__(
         self, nodes: Sequence[Node], inputs: Sequence[Input], evidence: Mapping[str, Evidence]

@@ -57,37 +57,27 @@ def unknown_versions(model: Any) -> Iterator[str]:
 
 
 class Body(Struct, eq=False):
-    """A graph being built.
+    """A graph being built."""
 
-    around: the graph that it is nested in. captures: values around it that it uses. declared: types that the file states,
-    by value.
-    """
-
-    around: Body | None = None
+    around: Body | None = None  # the graph that it is nested in
     nodes: list[Node] = field(default_factory=list)
-    captures: dict[str, None] = field(default_factory=dict)
-    declared: dict[str, Any] = field(default_factory=dict)
+    captures: dict[str, None] = field(default_factory=dict)  # values around it that it uses
+    declared: dict[str, Any] = field(default_factory=dict)  # types that the file states, by value
 
 
 class Scope(Struct, eq=False):
-    """What names mean at one place of the file.
-
-    names: each value defined here, under its unique name; None for an optional operand that a function's caller left out.
-    around: the scope that other names are looked up in; None for the whole program and for a function.
-    wanted: by result of a function, the name that its caller gives it.
-    call, place: the call that a function is written out for; its module, module type and source line.
-    functions: the functions being written out, outermost first.
-    """
+    """What names mean at one place of the file."""
 
     body: Body
     opsets: Mapping[str, int]
+    # Each value defined here, under its unique name; None for an optional operand that a function's caller left out.
     names: dict[str, Ref | None] = field(default_factory=dict)
-    around: Scope | None = None
-    wanted: Mapping[str, str] = field(default_factory=dict)
+    around: Scope | None = None  # where other names are looked up; None for the program and for a function
+    wanted: Mapping[str, str] = field(default_factory=dict)  # by a function's result, the caller's name of it
     attributes: Mapping[str, Argument] = field(default_factory=dict)
-    call: str = ""
-    place: tuple[str, str, str] = ("", "", "")
-    functions: tuple[str, ...] = ()
+    call: str = ""  # that a function is written out for
+    place: tuple[str, str, str] = ("", "", "")  # its module, module type and source line
+    functions: tuple[str, ...] = ()  # those being written out, outermost first
 
     def sees(self, name: str) -> bool:
         """Whether a name is defined by now, here or around."""
@@ -100,14 +90,11 @@ class Scope(Struct, eq=False):
 
 
 class Names:
-    """The values and calls of one program by their unique names.
-
-    owners: by value, the graph in which it is defined. used: values that some call or output uses.
-    """
+    """The values and calls of one program by their unique names."""
 
     def __init__(self) -> None:
-        self.owners: dict[str, Body] = {}
-        self.used: set[str] = set()
+        self.owners: dict[str, Body] = {}  # by value, the graph in which it is defined
+        self.used: set[str] = set()  # values that some call or output uses
         self._values: dict[str, int] = {}
         self._calls: dict[str, int] = {}
         self._characters = 0
@@ -180,7 +167,6 @@ class Names:
 
 
 def _unique(name: str, taken: dict[str, int]) -> str:
-    """The name, with a number behind it if it is taken."""
     number = taken.get(name)
     if number is None:
         taken[name if type(name) is str else checked(name)] = 1

@@ -29,11 +29,7 @@ _OLD_TABLES = {
 
 
 def read(path: Path | str, model: str | None = None) -> Graph:
-    """The program in a `.pt2`.
-
-    model: which program of an archive that holds several.
-    Raises FileError, in one line, for anything that is not such a file.
-    """
+    """The program in a `.pt2`. model: which one of several in an archive. Raises FileError, in one line, for other files."""
     with Archive(path) as archive:
         found = programs(archive)
         if not found:
@@ -56,10 +52,7 @@ def read(path: Path | str, model: str | None = None) -> Graph:
 
 
 def programs(archive: Archive) -> dict[str, str]:
-    """Members that describe programs, by the program's name.
-
-    Raises FileError where torch would read another program, or other weights, than this reader.
-    """
+    """Members of programs, by name. Raises FileError where torch would read another program, or other weights, than this."""
     found, others = {}, []
     for member in sorted(archive.names):
         root, folder, name = member.partition("models/")

@@ -187,13 +187,11 @@ class Node(Struct, gc=False):
 
 
 class Graph(Struct, gc=False):
-    """A program, or a graph nested in one.
-
-    nodes: each the text of a `Node`. They are decoded one at a time: all at once take twice the memory and time.
-    """
+    """A program, or a graph nested in one."""
 
     inputs: list[Argument]
     outputs: list[Argument]
+    # Each the text of a `Node`. They are decoded one at a time: all at once take twice the memory and time.
     nodes: list[Raw]
     tensor_values: dict[str, Raw]
     sym_int_values: dict[str, SymInt]

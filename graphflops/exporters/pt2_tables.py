@@ -31,14 +31,11 @@ class _Stored(NamedTuple):
 
 
 class _Table(NamedTuple):
-    """What is stored, by name in the model; None for what is of a form that is not read.
-
-    size: the bytes of a member, by its name in the table. unread: those of a checkpoint of which something is not read.
-    """
+    """What is stored, by name in the model; None for what is of a form that is not read."""
 
     payloads: Mapping[str, schema.Payload | None]
-    size: Callable[[str], int]
-    unread: int = 0
+    size: Callable[[str], int]  # the bytes of a member, by its name in the table
+    unread: int = 0  # members of a checkpoint of which something is not read
 
 
 class Tables:

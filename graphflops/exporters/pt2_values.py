@@ -117,16 +117,13 @@ def device(device: schema.Device) -> str:
 
 
 class Program:
-    """What the graphs of one program share.
-
-    nested: graphs that are arguments, by their JSON text. notes: what the user should know of the program.
-    """
+    """What the graphs of one program share."""
 
     def __init__(self) -> None:
-        self.notes: list[Note] = []
+        self.notes: list[Note] = []  # what the user should know of the program
         self.types = Types()
         self.sources = Sources()
-        self.nested: dict[bytes, Graph] = {}
+        self.nested: dict[bytes, Graph] = {}  # graphs that are arguments, by their JSON text
         self._metas: dict[bytes, TensorType] = {}
         self._ops: dict[str, str] = {}
         self._calls = 0
@@ -216,23 +213,17 @@ _CHECKPOINT_BYTES = 2**34  # of a checkpoint, which is read as a whole
 
 
 class Members:
-    """Contents of a program's inputs, by name of the value.
-
-    path: the archive. member: that of the program. targets: by value, its qualified name in the model.
-    """
+    """Contents of a program's inputs, by name of the value. member: that of the program in the archive."""
 
     def __init__(self, path: Path, member: str, targets: Mapping[str, str]) -> None:
         self.path = path
-        self.targets = targets
+        self.targets = targets  # by value, its qualified name in the model
         self._root, _, model = member.partition("models/")
         self._model = model.removesuffix(".json")
         self._memory: dict[str, memoryview] = {}
 
     def __call__(self, name: str) -> Stored | None:
-        """What an input holds; None if the file does not hold it as raw bytes.
-
-        Raises FileError where the file contradicts itself.
-        """
+        """What an input holds; None if not in the file as raw bytes. Raises FileError where the file contradicts itself."""
         target = self.targets.get(name, "")
         entry = self.entries.get(target)
         if entry is None or entry.payload.use_pickle or entry.payload.tensor_meta is None:

@@ -52,13 +52,10 @@ _DEEPEST_SCOPE = 64
 
 
 class Sources:
-    """Reads stack traces and module stacks; each distinct text is read once.
-
-    modules: type of every module read so far, by path.
-    """
+    """Reads stack traces and module stacks; each distinct text is read once."""
 
     def __init__(self) -> None:
-        self.modules: dict[str, str] = {}
+        self.modules: dict[str, str] = {}  # type of every module read so far, by path
         self._lines: dict[str, str] = {"": ""}
         self._places: dict[str, tuple[str, str]] = {"": ("", "")}
         self._texts: dict[str, str] = {}
@@ -123,22 +120,16 @@ def _innermost(trace: str) -> str:
 
 
 class OnnxPlaces:
-    """Reads the scopes of calls; each distinct text is read once.
-
-    modules: type of every module read so far, by path; "" where only its path is known.
-    """
+    """Reads the scopes of calls; each distinct text is read once."""
 
     def __init__(self) -> None:
-        self.modules: dict[str, str] = {}
+        self.modules: dict[str, str] = {}  # type of every module read, by path; "" where only that is known
         self._sources = Sources()
         self._known: dict[tuple[str, str], tuple[str, str]] = {}
         self._scopes: dict[str, str] = {"": ""}
 
     def of(self, node: Any) -> tuple[tuple[str, str, str], Evidence]:
-        """Path and type of the innermost module, and the source line, of a NodeProto; "" for what is not known.
-
-        And what the module is known by.
-        """
+        """Path and type of the innermost module, source line of a NodeProto, "" if unknown; what the module is known by."""
         scopes = classes = line = ""
         rewritten = False
         for entry in node.metadata_props[:]:

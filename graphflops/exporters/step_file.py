@@ -80,23 +80,22 @@ class RecordedInput(msgspec.Struct, array_like=True):
 
 
 class RecordedCall(msgspec.Struct, array_like=True):
-    """One call. operator, module, source: indices. results: values, None for what is no tensor or not wanted.
+    """One call."""
 
-    args, kwargs: literals, lists, and objects of one field: `v` a value, `d` an element type, `f` a float that JSON does not
-    have, `o` anything else as text. A process group is given by its name, a reduction by its own. Of what Python did since
-    the call before, wrapped: calls on tensors of subclasses, such as DTensor; hooked: calls that modes of the program saw,
-    as selective checkpoints have, and tensors that hooks packed for the backward or unpacked, as checkpoints do.
-    """
-
-    operator: int
+    operator: int  # an index, like `module` and `source`
+    # Literals, lists, and objects of one field: `v` a value, `d` an element type, `f` a float that JSON does not have, `o`
+    # anything else as text. A process group is given by its name, a reduction by its own.
     args: list[Any]
     kwargs: dict[str, Any]
+    # Values, None for what is no tensor or not wanted.
     results: list[Optional[int]]  # noqa: UP045 - evaluated by msgspec on Python 3.9
     module: int
     source: int
     phase: Phase
     stream: int
-    wrapped: int = 0
+    wrapped: int = 0  # calls on tensors of subclasses, such as DTensor, since the call before
+    # Since then, calls that modes of the program saw, as selective checkpoints have, and tensors that hooks packed for the
+    # backward or unpacked, as checkpoints do.
     hooked: int = 0
 
 
@@ -109,24 +108,21 @@ class RecordedGroup(msgspec.Struct, array_like=True):
 
 
 class RecordedStep(msgspec.Struct):
-    """One rank's step. axes: of the mesh with their sizes, the outermost first; none on one device.
-
-    modules: path and type. guesses: whether a number that the step reads from its data was taken to be 1.
-    """
+    """One rank's step."""
 
     format: int
     producer: str
     rank: int
-    axes: list[tuple[str, int]]
+    axes: list[tuple[str, int]]  # of the mesh with their sizes, the outermost first; none on one device
     groups: list[RecordedGroup]
     operators: list[str]
-    modules: list[tuple[str, str]]
+    modules: list[tuple[str, str]]  # path and type
     sources: list[str]
     storages: list[RecordedStorage]
     values: list[RecordedValue]
     inputs: list[RecordedInput]
     calls: list[RecordedCall]
-    guesses: bool = False
+    guesses: bool = False  # whether a number that the step reads from its data was taken to be 1
 
 
 def write(steps: Sequence[RecordedStep], path: Path | str) -> None:

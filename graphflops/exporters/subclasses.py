@@ -16,10 +16,7 @@ _LONGEST = 500  # characters of a weight's name, behind which those of its parts
 def with_parts(
     nodes: tuple[Node, ...], inputs: tuple[Input, ...], outputs: Iterable[Output], types: dict[str, object]
 ) -> tuple[tuple[Node, ...], tuple[Input, ...]]:
-    """The calls and the inputs, with parts in the place of each weight that the program only takes apart.
-
-    A part may have parts of its own.
-    """
+    """The calls and inputs, with parts (which may have parts) in place of each weight that the program only takes apart."""
     if not any(node.op == _TAKES_PART for node in nodes):
         return nodes, inputs
     others = [node for node in nodes if node.op != _TAKES_PART]

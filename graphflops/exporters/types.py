@@ -23,14 +23,12 @@ STORED = "stored elements of"  # a sparse input: where the symbol of their numbe
 
 
 class Types:
-    """Distinct tensor types and sizes of one program.
-
-    hints: example value of each size that is an expression, where the file has one. differing: those that it has two of.
-    """
+    """Distinct tensor types and sizes of one program."""
 
     def __init__(self) -> None:
+        # By size that is an expression, its example value, where the file has one.
         self.hints: dict[Dim, int] = {}
-        self.differing: dict[Dim, int] = {}
+        self.differing: dict[Dim, int] = {}  # those that it has two of
         self._tensors: dict[tuple[tuple[Dim, ...], DType], TensorType] = {}
         self._variants: dict[tuple[TensorType, bool, Dim | None], TensorType] = {}
 

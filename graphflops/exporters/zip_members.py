@@ -57,20 +57,17 @@ class Member(NamedTuple):
 
 
 class _Entry(NamedTuple):
-    """A line of the directory. header: the offset of the member's header.
-
-    packing, sums: flags and method, checksum and sizes, as the bytes that the member's header should repeat.
-    """
+    """A line of the directory."""
 
     name: bytes
-    packing: bytes
-    sums: bytes
+    packing: bytes  # flags and method, as the bytes that the member's header should repeat
+    sums: bytes  # checksum and sizes, as the same
     flags: int
     method: int
     checksum: int
     packed: int
     size: int
-    header: int
+    header: int  # the offset of the member's header
 
 
 def members(file: Seekable, length: int) -> dict[str, Member]:

@@ -30,18 +30,14 @@ class Freed(NamedTuple):
 
 @dataclass(eq=False)
 class Model:
-    """One ONNX file.
-
-    proto: its ModelProto, without weights. graph, report: None if the file is no valid program; `problem` says why.
-    beside: the file whose folder has its data; None for itself.
-    """
+    """One ONNX file."""
 
     path: Path
-    proto: Any
-    graph: Graph | None = None
+    proto: Any  # its ModelProto, without weights
+    graph: Graph | None = None  # None, as the report, if the file is no valid program; `problem` says why
     report: Report | None = None
     problem: str = ""
-    beside: Path | None = None
+    beside: Path | None = None  # the file whose folder has its data; None for itself
 
     # The file
 

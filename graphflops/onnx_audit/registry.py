@@ -19,17 +19,15 @@ Reads = Literal["file", "graph", "report"]
 
 
 class Edit(NamedTuple):
-    """One change of the file, a part of a fix. Values are named as in the program.
+    """One change of the file, a part of a fix. Values are named as in the program."""
 
-    instead: what uses `value`, and the program where it returns it, uses `other`, which holds the same.
-    operand: the call that makes `value` takes `other` as its first operand; numbers: the order of axes that it then puts.
-    stored: `value` is computed once and stored. scalar, vector: it is this int64, or these, stored as well.
-    dropped: `value`, which nothing uses, is removed with what makes it. functions: so are functions that nothing calls.
-    undeclared: the file no longer states the type of `value`. sized: it states the size numbers[1] for axis numbers[0].
-    folded: the batch norm that makes `value` becomes part of the convolution before it.
-    attention: one Attention of `operands`, whose scores it multiplies by `scale`, makes `value`.
-    """
-
+    # instead: what uses `value`, and the program where it returns it, uses `other`, which holds the same.
+    # operand: the call that makes `value` takes `other` as its first operand; numbers: the order of axes that it then puts.
+    # stored: `value` is computed once and stored. scalar, vector: it is this int64, or these, stored as well.
+    # dropped: `value`, which nothing uses, is removed with what makes it. functions: so are functions that nothing calls.
+    # undeclared: the file no longer states the type of `value`. sized: it states the size numbers[1] for axis numbers[0].
+    # folded: the batch norm that makes `value` becomes part of the convolution before it.
+    # attention: one Attention of `operands`, whose scores it multiplies by `scale`, makes `value`.
     kind: (
         Literal["instead", "operand", "stored", "scalar", "vector", "dropped"]
         | Literal["functions", "undeclared", "sized", "folded", "attention"]
@@ -42,39 +40,29 @@ class Edit(NamedTuple):
 
 
 class Observation(NamedTuple):
-    """One problem that a check found.
-
-    at: the call it is about, as a NodeProto or a `view.Call`; None for the whole model.
-    flops, bytes: what it costs in one run. stored: bytes of stored tensors. severity: None for the check's own severity.
-    edits: what fixes it, all of them or none; () where only a person can. exact: whether results stay the same bit for bit.
-    is_small: it is told although it costs next to nothing.
-    """
+    """One problem that a check found."""
 
     message: str
-    at: Any = None
-    flops: Dim | None = 0
+    at: Any = None  # the call it is about, as a NodeProto or a `view.Call`; None for the whole model
+    flops: Dim | None = 0  # what it costs in one run, like the bytes
     bytes: Dim | None = 0
-    severity: Severity | None = None
-    edits: tuple[Edit, ...] = ()
-    exact: bool = True
-    stored: int = 0
-    is_small: bool = False
+    severity: Severity | None = None  # None for the check's own severity
+    edits: tuple[Edit, ...] = ()  # what fixes it, all of them or none; () where only a person can
+    exact: bool = True  # whether results stay the same bit for bit
+    stored: int = 0  # bytes of stored tensors
+    is_small: bool = False  # it is told although it costs next to nothing
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One check.
-
-    severity: of its observations that state none of their own.
-    advice: what the user should do, one sentence; "" where the last paragraph of the docstring says it.
-    reads: "file" for a check of the file's content, "graph" for one of a valid program, "report" for one of times.
-    """
+    """One check."""
 
     code: str
     name: str
     kind: Kind
-    severity: Severity
-    advice: str
+    severity: Severity  # of its observations that state none of their own
+    advice: str  # what the user should do, one sentence; "" where the last paragraph of the docstring says it
+    # "file" for a check of the file's content, "graph" for one of a valid program, "report" for one of times.
     reads: Reads
     run: Callable[[Any], Iterable[Any]]
 

@@ -167,7 +167,6 @@ class _Editor:
             self._keep(name, array)
 
     def _keep(self, name: str, array: Any) -> None:
-        """Store a value that was computed, under its name."""
         value = self.values[name]
         value.name = None
         self.values[name] = stored = ir.val(name, const_value=ir.tensor(array, name=name))

@@ -39,25 +39,19 @@ _STAGES = {"GF249": 1, "GF242": 2, "GF248": 3, "GF250": 3, "GF254": 3}
 
 @dataclass(frozen=True, slots=True)
 class Fixed:
-    """An ONNX file with the fixes that hold.
-
-    file: where it lies until it is written; `path` where no fix holds, and then there is no comparison.
-    fixed: the findings that a fix mended. undone: those whose fix was left out, each with the reason.
-    before, after: the audits. runs: what onnxruntime ran; () where it cannot run the file, and `unproven` says why.
-    difference: the largest of a result, as a share of its largest number; 0 for equal bits.
-    given: sizes that the user gave. The audits are of open sizes, since fixes must hold at all.
-    """
+    """An ONNX file with the fixes that hold."""
 
     path: str
-    file: str
-    fixed: tuple[Finding, ...]
-    undone: tuple[tuple[Finding, str], ...]
+    file: str  # where it lies until it is written; `path` where no fix holds
+    fixed: tuple[Finding, ...]  # those that a fix mended
+    undone: tuple[tuple[Finding, str], ...]  # those whose fix was left out, each with the reason
     before: Audit
     after: Audit
-    comparison: Comparison | None = None
-    runs: tuple[Run, ...] = ()
+    comparison: Comparison | None = None  # None where no fix holds
+    runs: tuple[Run, ...] = ()  # what onnxruntime ran; () where it cannot, and `unproven` says why
     unproven: str = ""
-    difference: float = 0.0
+    difference: float = 0.0  # the largest of a result, as a share of its largest number; 0 for equal bits
+    # Sizes that the user gave; the audits are of open sizes, since fixes must hold at all.
     given: Mapping[str, int] = field(default_factory=dict)
 
     @property

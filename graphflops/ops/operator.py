@@ -32,35 +32,21 @@ _MEMOISED = 2**14  # distinct spellings; a file may make up any number of them
 
 
 class Op(Record, frozen=True, eq=False):
-    """One operator under one of its spellings.
+    """One operator under one of its spellings."""
 
-    spelling: the name in the file, `aten.add_.Tensor` or `onnx.Softmax.13`.
-    dialect: the namespace or domain, `aten` or `com.microsoft`; "" if the spelling has none.
-    base: the spelling without overload or version, the key under which most rules are registered.
-    word: the operator's own name in its dialect: `add_`, `Softmax`.
-    variant: the overload or the ONNX version, `Tensor` or `13`; "" if the dialect has neither.
-    name: the canonical name, `add`; for an operator outside the table, its functional base.
-    kind: the class of operators it belongs to: as the table says, else as its rule states, else `other`.
-    parameters: canonical names of its arguments by position; () outside the table.
-    neutral: the number that changes nothing as its last operand; None if there is none.
-    facts: further properties in the table.
-    mutates: True if it writes its first operand in place.
-    functional: base of the operator with the same result that does not write; None if this one does not write.
-    """
-
-    spelling: str
-    dialect: str
-    base: str
-    word: str
-    variant: str
-    name: str
-    kind: Kind
-    parameters: tuple[str, ...]
+    spelling: str  # the name in the file, `aten.add_.Tensor` or `onnx.Softmax.13`
+    dialect: str  # the namespace or domain, `aten` or `com.microsoft`; "" if the spelling has none
+    base: str  # the spelling without overload or version, the key under which most rules are registered
+    word: str  # the operator's own name in its dialect: `add_`, `Softmax`
+    variant: str  # the overload or the ONNX version, `Tensor` or `13`; "" if the dialect has neither
+    name: str  # canonical, `add`; for an operator outside the table, its functional base
+    kind: Kind  # the class that it belongs to: as the table says, else as its rule states, else `other`
+    parameters: tuple[str, ...]  # canonical names of its arguments by position; () outside the table
     keywords: Mapping[str, str]
-    neutral: int | None
-    facts: tuple[Fact, ...]
-    mutates: bool
-    functional: str | None
+    neutral: int | None  # the number that changes nothing as its last operand; None if there is none
+    facts: tuple[Fact, ...]  # further properties in the table
+    mutates: bool  # it writes its first operand in place
+    functional: str | None  # base of the one with the same result that does not write; None if this does not
 
     @property
     def version(self) -> int:

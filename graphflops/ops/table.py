@@ -73,12 +73,7 @@ ARGUMENT_NAMES: dict[str, tuple[str, ...]] = {
 
 
 class Row(NamedTuple):
-    """One operator: canonical name, kind, canonical arguments in order, and its spellings by dialect.
-
-    other: spellings of further dialects, with their namespace.
-    neutral: the number that changes nothing as the last operand, or as either operand of a commutative operator.
-    facts: further properties.
-    """
+    """One operator: canonical name, kind, canonical arguments in order, and its spellings by dialect."""
 
     name: str
     kind: Kind
@@ -88,9 +83,10 @@ class Row(NamedTuple):
     python: str = ""
     onnx: str = ""
     microsoft: str = ""
-    other: str = ""
+    other: str = ""  # spellings of further dialects, with their namespace
+    # The number that changes nothing as the last operand, or as either operand of a commutative operator.
     neutral: int | None = None
-    facts: tuple[Fact, ...] = ()
+    facts: tuple[Fact, ...] = ()  # further properties
 
 
 def _rows(text: str) -> Iterator[Row]:

@@ -50,22 +50,17 @@ _NUMBERED = re.compile(r"[A-Za-z]\w*_\d{1,6}")  # as the analysis names sizes th
 
 
 class Binding(Struct):
-    """The sizes of this analysis: given, assumed and recorded.
+    """The sizes of this analysis: given, assumed and recorded."""
 
-    given: value of each bound symbol. inputs: program inputs whose recorded shape the user replaced. contents: those of one
-        integer, which the user gives.
-    awaited: sizes given under names that the analysis may create later, and the error if it does not.
-    learned: data-dependent sizes of the file that the program computes from other sizes.
-    hints: examples of the export. assumed: values of sizes that have neither an example nor a given value.
-    """
-
-    given: dict[str, int] = field(default_factory=dict)
+    given: dict[str, int] = field(default_factory=dict)  # value of each bound symbol
+    # Sizes under names that the analysis may create later, and the error if it does not.
     awaited: dict[str, tuple[int, str]] = field(default_factory=dict)
+    # Data-dependent sizes of the file that the program computes from other sizes.
     learned: dict[str, Dim] = field(default_factory=dict)
-    hints: dict[str, int] = field(default_factory=dict)
-    assumed: dict[str, int] = field(default_factory=dict)
-    inputs: dict[str, TensorType] = field(default_factory=dict)
-    contents: dict[str, TensorType] = field(default_factory=dict)
+    hints: dict[str, int] = field(default_factory=dict)  # examples of the export
+    assumed: dict[str, int] = field(default_factory=dict)  # of sizes with neither example nor given value
+    inputs: dict[str, TensorType] = field(default_factory=dict)  # of recorded shapes that the user replaced
+    contents: dict[str, TensorType] = field(default_factory=dict)  # of inputs of one integer, by the user
     diagnostics: list[Diagnostic] = field(default_factory=list)
     _settled: dict[int, Value] = field(default_factory=dict)
 

@@ -25,15 +25,12 @@ from graphflops.training import matched
 
 
 class Checkpoint(Record, frozen=True):
-    """Calls first to last of a graph; those before `end` run again.
-
-    saved: by value that gradients read, the first call whose gradient does.
-    """
+    """Calls first to last of a graph; those before `end` run again."""
 
     first: int
     last: int
     end: int
-    saved: Mapping[str, int]
+    saved: Mapping[str, int]  # by value that gradients read, the first call whose gradient does
 
 
 def checkpoints(

@@ -25,10 +25,7 @@ _AT_MOST = {"eq": 0, "le": 0, "lt": 1}
 
 
 class Claims:
-    """Compares what the file records with what is derived.
-
-    told: by symbol of the file for a size that depends on data, the graph and the call that gives it.
-    """
+    """Compares what the file records with what is derived."""
 
     def __init__(self, graph: Graph, binding: Binding) -> None:
         self._symbols = graph.symbols
@@ -38,6 +35,7 @@ class Claims:
         self._made_up = {
             name: _EVEN * (low + place) for place, (name, low) in enumerate(least.items(), start=1)
         }
+        # By symbol of the file for a size that depends on data, the graph and the call that gives it.
         self.told: dict[str, tuple[Graph, Node]] = {}
 
     def is_free(self, name: str) -> bool:
@@ -163,21 +161,17 @@ _SOURCES = {
 
 
 class FallbackTypes:
-    """Result types of calls whose rule gives none: those that the format infers, else those that the file declares.
-
-    sources: names of values by where their types come from. outdated: values that the file declares with another type.
-    integers: stored ones whose contents are not known, each with their number. makers: calls by result, where looked for.
-    """
+    """Result types of calls whose rule gives none: those that the format infers, else those that the file declares."""
 
     def __init__(self, graph: Graph) -> None:
-        self.integers: dict[str, int] = {}
+        self.integers: dict[str, int] = {}  # stored ones whose contents are not known, each with their number
         for entry in graph.inputs:
             typed = graph.types.get(entry.name) if entry.role != "user" else None
             if isinstance(typed, TensorType) and typed.dtype.kind == "int" and typed.value is None:
                 self.integers[entry.name] = typed.numel  # type: ignore[assignment]  # stored tensors have numbers for sizes
-        self.makers: dict[Graph, dict[str, Node]] = {}
-        self.sources: dict[str, list[str]] = {}
-        self.outdated: list[str] = []
+        self.makers: dict[Graph, dict[str, Node]] = {}  # calls by result, where looked for
+        self.sources: dict[str, list[str]] = {}  # names of values by where their types come from
+        self.outdated: list[str] = []  # values that the file declares with another type
 
     def of(
         self, node: Node, operands: Sequence[Value], derived: Sequence[Value], graph: Graph

@@ -145,10 +145,7 @@ def _like(value: TensorType, others: Sequence[TensorType]) -> int | None:
 
 
 def reached(calls: Sequence[PricedCall], values: Mapping[str, Value], seeds: Iterable[str]) -> set[int]:
-    """Positions of the calls whose gradients a training step computes.
-
-    These are the calls that lead to `seeds` through calls with gradients.
-    """
+    """Positions of calls whose gradients a step computes: those that lead to `seeds` through calls with gradients."""
     owner = owners(calls, values) if any(call.in_place for call in calls) else {}
     live = set(seeds)  # values with a gradient
     written: set[str] = set()  # owners of memory that some of these are views of

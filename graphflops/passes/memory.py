@@ -56,11 +56,7 @@ def memory_use(
 
 
 class Peaks:
-    """Peaks of the graphs of one program; a nested graph that runs at several calls is measured once.
-
-    training: whether nested graphs hold what their gradients read.
-    summed: the graph whose results are added up, so that their gradients repeat one number.
-    """
+    """Peaks of the graphs of one program; a nested graph that runs at several calls is measured once."""
 
     def __init__(
         self, sizes: SizesKnown, program: PricedProgram, execution: Callable[[PricedGraph, bool], CallByCall]
@@ -68,7 +64,8 @@ class Peaks:
         self.execution = execution
         self.sizes = sizes
         training = program.training
-        self.training = training is not None
+        self.training = training is not None  # whether nested graphs hold what their gradients read
+        # The graph whose results are added up, so that their gradients repeat one number.
         self.summed = program.main if training is not None and training.loss in ("sum", "mean") else None
         self.names = program.names
         self.nested: dict[PricedGraph, Peak] = {}
@@ -194,10 +191,7 @@ class _Liveness:
         released: dict[int, list[str | int]] | None,
         again: str = "",
     ) -> None:
-        """Run one call.
-
-        released: None where the gradient reads what a second run makes. again: what marks the values of that run.
-        """
+        """Run a call. released: None if the gradient reads what a second run makes. again: what marks values of that run."""
         meter, call = self.meter, self.calls[index]
         meter.row = call.row
         kept_first, brief = self.first(index, released)

@@ -174,11 +174,7 @@ def _terms(mark: Dim) -> int:
 
 
 class Reverse:
-    """The backward pass: a gradient's memory is allocated when it is computed and released with its last holder.
-
-    parameters: by name of a parameter, that of the first one that it is tied to. views: buffers that nothing is added to.
-    repeated: buffers of one number. earlier: parameters with a gradient from the start.
-    """
+    """The backward pass: a gradient's memory is allocated when it is computed and released with its last holder."""
 
     def __init__(self, graph: Graph, meter: Meter, execution: CallByCall, earlier: Iterable[str]) -> None:
         self.values = execution.values
@@ -186,14 +182,15 @@ class Reverse:
         self.execution = execution
         stored = [entry for entry in graph.inputs if entry.role == "parameter"]
         first = {entry.target: entry.name for entry in reversed(stored)}
+        # By name of a parameter, that of the first one that it is tied to.
         self.parameters = {entry.name: first.get(entry.alias_of, entry.name) for entry in stored}
         self.gradients: dict[str, int] = {}  # by value: which buffer holds its gradient
         self.sizes: dict[int, Sequence[Dim]] = {}
         self.buffers: list[Dim] = []
         self.holders: list[int] = []
-        self.views: set[int] = set()
-        self.repeated: set[int] = set()
-        for name in earlier:
+        self.views: set[int] = set()  # buffers that nothing is added to
+        self.repeated: set[int] = set()  # buffers of one number
+        for name in earlier:  # parameters with a gradient from the start
             self.give(self.parameters.get(name, name))
 
     def give(self, name: str, repeats: bool = False) -> None:
@@ -262,10 +259,7 @@ class Reverse:
         return sizes
 
     def accumulate(self, name: str, buffer: int, node: str) -> None:
-        """Add a second gradient of a value to its first.
-
-        In place, unless the first is a view or repeated, or others hold it too.
-        """
+        """Add a second gradient of a value to its first, in place unless that is a view, repeated, or held by others too."""
         first, value = self.gradients[name], self.values[name]
         assert isinstance(value, TensorType)
         size = value.like().nbytes

@@ -38,14 +38,11 @@ class Buffer(NamedTuple):
 
 
 class Update(Record, frozen=True):
-    """One step of an optimizer.
-
-    state: tensors kept on the device from step to step. temporaries: those that exist together where an update needs most.
-    """
+    """One step of an optimizer."""
 
     cost: Cost
-    state: tuple[Buffer, ...] = ()
-    temporaries: tuple[Buffer, ...] = ()
+    state: tuple[Buffer, ...] = ()  # tensors kept on the device from step to step
+    temporaries: tuple[Buffer, ...] = ()  # those that exist together where an update needs most
 
 
 def update(training: Training, parameters: Sequence[Parameter]) -> Update:
@@ -97,16 +94,13 @@ def trained_inputs(program: PricedProgram) -> list[str]:
 
 
 class _Algorithm(NamedTuple):
-    """An optimizer of torch.optim.
+    """An optimizer of torch.optim."""
 
-    cost, state: of one parameter. temporaries: of parameters of one element type that torch updates in one call, by
-    implementation; a missing one makes none. counts_steps: whether a fused update keeps the number of steps on the device.
-    """
-
-    cost: Callable[[TensorType], Cost]
+    cost: Callable[[TensorType], Cost]  # of one parameter, as the state
     state: Callable[[TensorType], Sequence[Dim]]
+    # Of parameters of one element type that torch updates in one call, by implementation; a missing one makes none.
     temporaries: Mapping[str, Callable[[Sequence[Parameter]], list[Buffer]]] = MappingProxyType({})
-    counts_steps: bool = False
+    counts_steps: bool = False  # whether a fused update keeps the number of steps on the device
 
 
 def _size(buffers: Iterable[Buffer]) -> int:

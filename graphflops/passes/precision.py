@@ -23,16 +23,12 @@ from graphflops.training import Precision
 
 @dataclass(slots=True)
 class Autocast:
-    """Rewrites the calls of one program as autocast runs them, with conversions as calls of their own.
+    """Rewrites the calls of one program as autocast runs them, with conversions as calls of their own."""
 
-    lower: the element type of products. leaves: parameters with a gradient, whose converted copies last the whole forward.
-    cached: these copies by parameter. taken: names of values so far.
-    """
-
-    lower: DType
-    leaves: Collection[str]
-    taken: set[str]
-    cached: dict[str, str] = field(default_factory=dict)
+    lower: DType  # the element type of products
+    leaves: Collection[str]  # parameters with a gradient, whose converted copies last the whole forward
+    taken: set[str]  # names of values so far
+    cached: dict[str, str] = field(default_factory=dict)  # these copies by parameter
 
     def calls(self, node: Node, types: Mapping[str, Any]) -> list[Node]:
         """The conversions before a call, and the call with their results as operands."""
@@ -96,10 +92,7 @@ _SAYS_FLOAT32 = re.compile(r"\.float32\b|\.float\(|torch\.float\b")
 
 
 def at_precision(graph: Graph, precision: Precision, leaves: Iterable[str]) -> Graph:
-    """The program with parameters, values and products of that precision.
-
-    leaves: names of the parameters that want a gradient.
-    """
+    """The program with parameters, values and products of a precision. leaves: names of parameters that want a gradient."""
     elements: Counter[DType] = Counter()
     for entry in graph.inputs:
         value = graph.types.get(entry.name)

@@ -35,15 +35,12 @@ _PROGRESS_EVERY = 256
 
 
 class Fact(NamedTuple):
-    """Something that a rule must know of a call beyond its operands: a keyword argument of the rule.
-
-    value: None where nothing is known. problem: the message of a diagnostic with the code; "" for none.
-    """
+    """Something that a rule must know of a call beyond its operands: a keyword argument of the rule."""
 
     keyword: str
-    value: Any
+    value: Any  # None where nothing is known
     code: str = ""
-    problem: str = ""
+    problem: str = ""  # the message of a diagnostic with the code; "" for none
 
 
 class FactOf(Protocol):
@@ -116,11 +113,7 @@ class _Region(Record, frozen=True, eq=False, dict=True):
 
 
 class Pricer:
-    """Prices the graphs of one program; equal calls are priced once.
-
-    found_facts: facts that rules got beyond the operands of calls. converts: whether any call converts from or to few bits.
-    parts: how many calls became parts of others.
-    """
+    """Prices the graphs of one program; equal calls are priced once."""
 
     def __init__(
         self,
@@ -137,8 +130,9 @@ class Pricer:
         self.training = training
         self.progress = progress
         self.facts = facts
+        # converts: whether any call converts from or to few bits. parts: how many calls became parts of others.
         self.fuses, self.converts, self.parts = fuses, False, 0
-        self.found_facts: dict[Node, Any] = {}
+        self.found_facts: dict[Node, Any] = {}  # that rules got beyond the operands of calls
         self.notes = Notes()
         self.names = Names(graph.symbols.keys(), self.notes)
         self.types = Reconciler(graph, binding, self.names, self.notes)

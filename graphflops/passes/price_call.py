@@ -31,10 +31,7 @@ RANKLESS = "not even the number of axes of an operand is known, here and in call
 
 
 class Priced(Record, frozen=True):
-    """The price of one distinct call (operator, operand types, attributes), which may occur many times.
-
-    form: its number; None where sizes of its own were put in.
-    """
+    """The price of one distinct call (operator, operand types, attributes), which may occur many times."""
 
     state: State
     estimate: Estimate
@@ -46,7 +43,7 @@ class Priced(Record, frozen=True):
     matrix_dtype: str = ""
     met: tuple[Meeting, ...] = ()
     outgrown: bool = False
-    form: int | None = None
+    form: int | None = None  # its number; None where sizes of its own were put in
 
 
 def price_call(
@@ -303,7 +300,6 @@ def is_same(ours: Value, recorded: Value) -> bool:
 
 
 def _trimmed(estimate: Estimate, wanted: Sequence[bool]) -> Estimate:
-    """The estimate without the results that are not used."""
     out = tuple(
         [value if place < len(wanted) and wanted[place] else None for place, value in enumerate(estimate.out)]
     )

@@ -24,19 +24,14 @@ from graphflops.training import Training
 
 
 class Backward(Record, frozen=True):
-    """The backward of one call, and what a training step keeps in memory for it.
+    """The backward of one call, and what a training step keeps in memory for it."""
 
-    estimate: the work; its results are the gradients of the operands that want one.
-    gradients: for each of these, the position of its operand among the call's tensors, and whether it has memory of its
-        own: a view's gradient shares the result's.
-    operands, results: positions of what the gradients read among the call's tensor operands and among its results.
-    beside: positions in the estimate's reads of what is neither: a dropout's mask, a normalisation's statistics.
-    """
-
-    estimate: Estimate
+    estimate: Estimate  # the work; its results are the gradients of the operands that want one
+    # For each, the operand's place among the call's tensors, and whether it has own memory: a view's shares the result's.
     gradients: tuple[tuple[int, bool], ...] = ()
-    operands: frozenset[int] = frozenset()
-    results: frozenset[int] = frozenset()
+    operands: frozenset[int] = frozenset()  # places of what gradients read among the call's tensor operands
+    results: frozenset[int] = frozenset()  # and among its results
+    # Positions in the estimate's reads of what is neither: a dropout's mask, a normalisation's statistics.
     beside: tuple[int, ...] = ()
 
     @property
@@ -47,19 +42,15 @@ class Backward(Record, frozen=True):
 
 
 class PricedCall(Record, frozen=True):
-    """One call of a graph with what its rule returned.
-
-    uses: names of the values it reads. gradient: its backward in a training analysis, None where no gradient is computed.
-    row: index of its row among the graph's rows; rows of the graphs nested in it follow.
-    form: a number that equal calls share: one operator, operands of equal types, equal attributes. None for a call that a
-        pass has changed, or whose results have sizes of their own.
-    """
+    """One call of a graph with what its rule returned."""
 
     node: Node
-    uses: tuple[str, ...]
+    uses: tuple[str, ...]  # names of the values it reads
     estimate: Estimate
-    gradient: Backward | None
-    row: int
+    gradient: Backward | None  # its backward in a training analysis, None where no gradient is computed
+    row: int  # index of its row among the graph's rows; rows of the graphs nested in it follow
+    # A number that equal calls share: one operator, operands of equal types, equal attributes. None for a call that a pass
+    # has changed, or whose results have sizes of their own.
     form: int | None = None
 
     @property
@@ -78,18 +69,15 @@ class PricedCall(Record, frozen=True):
 
 
 class PricedGraph(Record, frozen=True, eq=False):
-    """One graph, nested or not, priced at given operand types. Rules of control flow see it as a `RegionRun`.
-
-    out: types of its results. cost, backward: sums over `rows`. values: the type of every value by name.
-    """
+    """One graph, nested or not, priced at given operand types. Rules of control flow see it as a `RegionRun`."""
 
     graph: Graph
-    out: tuple[Value, ...]
-    cost: Cost
-    backward: Cost
+    out: tuple[Value, ...]  # types of its results
+    cost: Cost  # sum over `rows`
+    backward: Cost  # the same
     rows: tuple[Row, ...]
     calls: tuple[PricedCall, ...]
-    values: Mapping[str, Value]
+    values: Mapping[str, Value]  # the type of every value by name
 
     @property
     def name(self) -> str:
@@ -98,34 +86,23 @@ class PricedGraph(Record, frozen=True, eq=False):
 
 
 class PricedProgram(Record, frozen=True, eq=False):
-    """A program with the cost of every call.
+    """A program with the cost of every call."""
 
-    graph: as recorded. training: options of the training step, None without. operands: types of its inputs in this analysis.
-    main: the priced graph with the rows of all graphs nested in it.
-    operators: spellings of all operators that were priced. facts: facts that rules got beyond the operands of a call.
-    equalities: pairs of sizes that some operator requires to be equal.
-    names, notes: names of sizes without a formula, and diagnostics; later passes add to them.
-    type_sources: diagnostics about types that no rule gives.
-    attentions: every attention, once the pass that looks for them has run.
-    fused: how many calls are parts of others: conversions of quantized values.
-    symbols: sizes by name, and passed: the tensors that a caller passes in, once the pass of sizes has run.
-    """
-
-    graph: Graph
+    graph: Graph  # as recorded
     binding: Binding
-    training: Training | None
-    operands: Mapping[str, Value]
-    main: PricedGraph
-    operators: Collection[str]
-    facts: Mapping[Node, Any]
-    equalities: Sequence[Meeting]
-    names: Names
-    notes: Notes
-    type_sources: tuple[Diagnostic, ...] = ()
-    attentions: tuple[AttentionUse, ...] = ()
-    fused: int = 0
-    symbols: Mapping[str, SymbolInfo] = field(default_factory=dict)
-    passed: tuple[Named, ...] = ()
+    training: Training | None  # options of the training step, None without
+    operands: Mapping[str, Value]  # types of its inputs in this analysis
+    main: PricedGraph  # with the rows of all graphs nested in it
+    operators: Collection[str]  # spellings of all that were priced
+    facts: Mapping[Node, Any]  # that rules got beyond the operands of a call
+    equalities: Sequence[Meeting]  # pairs of sizes that some operator requires to be equal
+    names: Names  # of sizes without a formula; later passes add to them
+    notes: Notes  # diagnostics; later passes add to them
+    type_sources: tuple[Diagnostic, ...] = ()  # diagnostics about types that no rule gives
+    attentions: tuple[AttentionUse, ...] = ()  # all, once the pass that looks for them has run
+    fused: int = 0  # how many calls are parts of others: conversions of quantized values
+    symbols: Mapping[str, SymbolInfo] = field(default_factory=dict)  # by name, once the pass of sizes has run
+    passed: tuple[Named, ...] = ()  # the tensors that a caller passes in, since then too
 
     @property
     def values(self) -> Mapping[str, int]:
@@ -228,16 +205,13 @@ class Peak(Record, frozen=True):
 
 
 class MemoryUse(Record, frozen=True):
-    """Peaks of a program's activations, and what is held when.
-
-    training, step: of the forward and its gradients; None outside of training. lasting: how many entries of the step's
-        timeline, the last ones, are still held after it: inputs, results, gradients of parameters.
-    """
+    """Peaks of a program's activations, and what is held when."""
 
     forward: Peak
     inference: Timeline
-    training: Peak | None = None
+    training: Peak | None = None  # of the forward and its gradients; None, as the step, outside of training
     step: Timeline | None = None
+    # How many last entries of the step's timeline are still held after it: inputs, results, gradients of parameters.
     lasting: int = 0
 
     @property
@@ -247,42 +221,34 @@ class MemoryUse(Record, frozen=True):
 
 
 class ProgramTime(Record, frozen=True):
-    """How long a program takes on a device. None: a phase that is not run.
-
-    rows: those of the program, with the times of their calls. forward: of an inference; in a step the CPU also records the
-        calls for the backward, which `rows` and `step` hold.
-    profile_errors: by family of kernels, the error of the device's profile on measured kernels that were held out.
-    slowdowns: how many times as long as a fused kernel unfused attention takes, by the reason why no fused one runs.
-    network: how the devices of its collectives are joined, in words; "" where it has none.
-    """
+    """How long a program takes on a device. None: a phase that is not run."""
 
     device: str = ""
-    rows: tuple[Row, ...] = ()
+    rows: tuple[Row, ...] = ()  # those of the program, with the times of their calls
+    # Of an inference; in a step the CPU also records the calls for the backward, which `rows` and `step` hold.
     forward: PhaseTime | None = None
     backward: PhaseTime | None = None
     optimizer: PhaseTime | None = None
     step: PhaseTime | None = None
+    # By family of kernels, the error of the device's profile on measured kernels that were held out.
     profile_errors: Mapping[str, float] = field(default_factory=dict)
+    # How many times as long as a fused kernel unfused attention takes, by the reason why no fused one runs.
     slowdowns: Mapping[str, float] = field(default_factory=dict)
-    network: str = ""
+    network: str = ""  # how the devices of its collectives are joined, in words; "" where it has none
 
 
 NO_TIME = ProgramTime()
 
 
 class CallByCall:
-    """Execution of a graph call by call: a tensor is freed after its last use. What a runtime of graphs does.
+    """Execution of a graph call by call: a tensor is freed after its last use. What a runtime of graphs does."""
 
-    training: whether the gradients of the calls run too. calls: those that run, in order. recomputed: by name of one, the
-    checkpoint that runs it again. keeps_repeated: whether a gradient that repeats one number is kept as that number.
-    """
-
-    keeps_repeated = False
+    keeps_repeated = False  # whether a gradient that repeats one number is kept as that number
 
     def __init__(self, graph: PricedGraph, training: bool) -> None:
-        self.calls: Sequence[PricedCall] = graph.calls
-        self.values, self.training = graph.values, training
-        self.recomputed = graph.graph.recomputed
+        self.calls: Sequence[PricedCall] = graph.calls  # those that run, in order
+        self.values, self.training = graph.values, training  # the gradients of the calls run too
+        self.recomputed = graph.graph.recomputed  # by name of a call, the checkpoint that runs it again
 
     def owners(self) -> Mapping[str, str]:
         """The value whose memory each tensor shares."""

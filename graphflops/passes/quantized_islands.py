@@ -34,39 +34,28 @@ _UNFIT = ("control", "collective", "optimizer", "random", "creation", "size", "s
 
 
 class End(NamedTuple):
-    """What follows an operator: elementwise calls and layouts, then the calls that quantize its result, called `name`.
-
-    taken: quantized operands of these calls.
-    """
+    """What follows an operator: elementwise calls and layouts, then the calls that quantize its result, called `name`."""
 
     name: str = ""
     absorbed: tuple[int, ...] = ()
     quantizers: tuple[int, ...] = ()
-    taken: tuple[str, ...] = ()
+    taken: tuple[str, ...] = ()  # quantized operands of these calls
 
 
 @dataclass(frozen=True, slots=True)
 class Island:
-    """Calls that run as one, by their places. place: of the call that gives its name; absorbed, quantizers: after it.
+    """Calls that run as one, by their places."""
 
-    taken: operands that are read in their quantized form. results: by result of the first call that is not stored: what is
-    stored in its place. estimate: of the whole.
-    """
-
-    place: int
-    taken: frozenset[str]
-    absorbed: tuple[int, ...]
+    place: int  # of the call that gives its name
+    taken: frozenset[str]  # operands that are read in their quantized form
+    absorbed: tuple[int, ...]  # calls after it, as the quantizers
     quantizers: tuple[int, ...]
-    results: Mapping[str, tuple[str, ...]]
-    estimate: Estimate
+    results: Mapping[str, tuple[str, ...]]  # by result of the first that is not stored: what is instead
+    estimate: Estimate  # of the whole
 
 
 class Islands(Uses):
-    """The islands of one graph.
-
-    stored: names of weights and constants. folded: calls that only quantize weights. twins: the quantized form of values.
-    layouts: by call, that of a quantized value in place of a dequantized one. islands: by the call that gives its name.
-    """
+    """The islands of one graph."""
 
     def __init__(
         self,
@@ -78,9 +67,9 @@ class Islands(Uses):
     ) -> None:
         super().__init__(graph, calls, values, stored)
         self.price_of = price_of
-        self.twins: dict[str, Twin] = {}
-        self.layouts: dict[int, Estimate] = {}
-        self.islands: dict[int, Island] = {}
+        self.twins: dict[str, Twin] = {}  # the quantized form of values
+        self.layouts: dict[int, Estimate] = {}  # by call, of a quantized value in place of a dequantized one
+        self.islands: dict[int, Island] = {}  # by the call that gives its name
         self.island_of: dict[int, Island] = {}
         # finds the islands, and those layouts of quantized values that nothing else reads
         barred: set[str] = set()

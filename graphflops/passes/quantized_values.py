@@ -72,19 +72,15 @@ def product_dtype(factors: Sequence[DType]) -> DType:
 
 
 class Uses:
-    """Who makes and reads the values of one graph.
-
-    stored: names of weights and constants. readers: by value, the calls that read its contents, not only its size. folded:
-    calls that quantize weights for conversions back, which is done once, when the model is loaded.
-    """
+    """Who makes and reads the values of one graph."""
 
     def __init__(
         self, graph: Graph, calls: Sequence[PricedCall], values: dict[str, Value], stored: Collection[str]
     ) -> None:
         self.graph, self.calls, self.values = graph, calls, values
         self.returned = frozenset(graph.returned)
-        self.stored = {*stored}
-        self.readers: dict[str, list[int]] = {}
+        self.stored = {*stored}  # names of weights and constants
+        self.readers: dict[str, list[int]] = {}  # by value, calls that read its contents, not only its size
         for place, call in enumerate(calls):
             if not call.node.operator.reads_sizes:
                 for name in dict.fromkeys(call.uses):
@@ -92,6 +88,7 @@ class Uses:
             is_fixed = is_free(call.estimate) and not call.estimate.unknown
             if is_fixed and self.stored.issuperset(call.uses):  # a constant, a part of a weight
                 self.stored.update(self.outputs(place))
+        # Calls that quantize weights for conversions back, which is done once, when the model is loaded.
         self.folded = {place for place in range(len(calls)) if self._folds(place)}
 
     def outputs(self, place: int) -> list[str]:

@@ -37,22 +37,17 @@ _EXPORT_DYNAMIC = "a size is fixed in the program: export it with dynamic shapes
 
 
 class Reconciler:
-    """What is known of the types of one program and of the graphs nested in it.
-
-    derives: whether derived types count, because the file records none that can be relied on.
-    contents: by graph, the values whose contents are known.
-    unbacked: symbols of the file for sizes that depended on data during the export.
-    named: sizes that have grown too large to compute with, and their names.
-    equalities: pairs of sizes that some operator requires to be equal.
-    """
+    """What is known of the types of one program and of the graphs nested in it."""
 
     def __init__(self, graph: Graph, binding: Binding, names: Names, notes: Notes) -> None:
         self.program = graph
         self.binding = binding
         self.names = names
         self.notes = notes
+        # Whether derived types count: the file records none that can be relied on.
         self.derives = graph.declared is not None
-        self.contents: dict[Graph, set[str]] = {}
+        self.contents: dict[Graph, set[str]] = {}  # by graph, the values whose contents are known
+        # Symbols of the file for sizes that depended on data during the export.
         self.unbacked = {
             name
             for name, entry in graph.symbols.items()
@@ -60,8 +55,8 @@ class Reconciler:
         }
         self.claims = Claims(graph, binding)
         self.fallback = FallbackTypes(graph) if self.derives else None
-        self.named: dict[Expr, Dim] = {}
-        self.equalities: dict[Meeting, None] = {}
+        self.named: dict[Expr, Dim] = {}  # sizes that have grown too large to compute with, and their names
+        self.equalities: dict[Meeting, None] = {}  # pairs of sizes that some operator requires to be equal
 
     def begin(self, graph: Graph, values: Mapping[str, Value]) -> None:
         """Note which of the values that a graph starts from have known contents."""

@@ -52,32 +52,25 @@ class RegionUse(Record, frozen=True):
 
 
 class Row(NamedTuple):
-    """What one call costs.
-
-    cost: forward work, already multiplied by `times` for a call inside a loop body (0 in a branch not taken).
-    backward: work of the gradients, in a training analysis; None otherwise.
-    state: counted, declared free by its rule, or unknown: then `cost` is empty and means nothing.
-    matrix_dtype: element type of the matrix arithmetic, "" where there is none.
-    phase: "backward" for what a joint graph does after its loss; that of the call in a recorded step.
-    time, backward_time: of the call and of its gradients on the device; None without a device, or where it is not known.
-    """
+    """What one call costs."""
 
     node: str
     op: str
     module: str
     module_type: str
     source: str
-    state: State
+    state: State  # counted, declared free by its rule, or unknown: then `cost` is empty and means nothing
     inputs: tuple[Named, ...] = ()
     outputs: tuple[Named, ...] = ()
+    # Forward work, already multiplied by `times` for a call inside a loop body (0 in a branch not taken).
     cost: Cost = _NOTHING
-    backward: Cost | None = None
-    matrix_dtype: str = ""
-    phase: Phase = "forward"
+    backward: Cost | None = None  # work of the gradients, in a training analysis; None otherwise
+    matrix_dtype: str = ""  # element type of the matrix arithmetic, "" where there is none
+    phase: Phase = "forward"  # "backward" after a joint graph's loss; in a recorded step that of the call
     times: Dim = 1
     regions: tuple[RegionUse, ...] = ()
-    time: CallTime | None = None
-    backward_time: CallTime | None = None
+    time: CallTime | None = None  # on the device; None, as the next, without one, or where it is not known
+    backward_time: CallTime | None = None  # of its gradients
 
 
 class Diagnostic(Record, frozen=True):
@@ -90,21 +83,17 @@ class Diagnostic(Record, frozen=True):
 
 
 class SymbolInfo(Record, frozen=True):
-    """A size by name: its value and who gave it, inclusive range, input axes where it stands.
-
-    given_by: the user, the example of the export (hint), or an assumption; None for a size without a value.
-    computed: the size of each of these axes that is an expression, `2*h`. label: the name that the user gives the size, ""
-    without one; label_axis: the axis that it names, where that is computed from the size.
-    """
+    """A size by name: its value and who gave it, inclusive range, input axes where it stands."""
 
     value: int | None
+    # The user, the example of the export (hint), or an assumption; None for a size without a value.
     given_by: Literal["user", "hint", "assumption"] | None
     minimum: int | None = None
     maximum: int | None = None
     where: tuple[str, ...] = ()
-    label: str = ""
-    computed: Mapping[str, Dim] = {}
-    label_axis: str = ""
+    label: str = ""  # the name that the user gives the size, "" without one
+    computed: Mapping[str, Dim] = {}  # the size of each of these axes that is an expression, `2*h`
+    label_axis: str = ""  # the axis that `label` names, where that is computed from the size
 
     @property
     def is_upper_bound(self) -> bool:
@@ -123,47 +112,37 @@ def without_assumed(symbols: Mapping[str, SymbolInfo]) -> dict[str, SymbolInfo]:
 
 
 class Totals(Record, frozen=True):
-    """Cost of a whole phase, the peak of live activation bytes in it (nested graphs included) and where that is.
-
-    time: on the device; None without one.
-    """
+    """Cost of a whole phase, the peak of live activation bytes in it (nested graphs included) and where that is."""
 
     cost: Cost = _NOTHING
     peak_bytes: Dim = 0
     peak_node: str = ""
-    time: PhaseTime | None = None
+    time: PhaseTime | None = None  # on the device; None without one
 
 
 class PhaseMemory(Record, frozen=True):
-    """What one phase needs on a device: the bytes alive at its peak by what they hold, and what they take on the device.
-
-    device: "" where none is named. weights to workspaces: alive at the peak at the known sizes. activations: results of
-    calls, and what is kept for gradients; temporaries: buffers of kernels and of the optimizer's step; workspaces: of
-    libraries, None where no device is named. requested_peak: their sum, as PyTorch's `requested_bytes`.
-    allocated_peak, reserved_peak: of PyTorch's allocator, None where a size has no value: the requested peak and what the
-    allocator takes beside it at the known sizes.
-    context: the driver and the libraries; None where it is not known. peak_node: the call at the peak, "" in the optimizer.
-    timeline: all that is held when.
-    """
+    """What one phase needs on a device: the bytes alive at its peak by what they hold, and what they take on the device."""
 
     phase: MemoryPhase
-    device: str
+    device: str  # "" where none is named
     execution: Execution
-    weights: Dim
+    weights: Dim  # like all to workspaces, alive at the peak at the known sizes
     buffers: Dim
     inputs: Dim
-    activations: Dim
+    activations: Dim  # results of calls, and what is kept for gradients
     gradients: Dim
     optimizer: Dim
-    temporaries: Dim
-    workspaces: Dim | None
-    requested_peak: Dim
+    temporaries: Dim  # buffers of kernels and of the optimizer's step
+    workspaces: Dim | None  # of libraries, None where no device is named
+    requested_peak: Dim  # their sum, as PyTorch's `requested_bytes`
+    # Of PyTorch's allocator, as the reserved one, None where a size has no value: the requested peak and what the allocator
+    # takes beside it at the known sizes.
     allocated_peak: Dim | None
     reserved_peak: Dim | None
-    context: int | None
+    context: int | None  # the driver and the libraries; None where it is not known
     device_total: Dim | None
-    peak_node: str
-    timeline: Timeline
+    peak_node: str  # the call at the peak, "" in the optimizer
+    timeline: Timeline  # all that is held when
 
     @property
     def taken(self) -> Dim:
@@ -173,19 +152,16 @@ class PhaseMemory(Record, frozen=True):
 
 
 class Exchange(NamedTuple):
-    """Collectives of one operator among the devices along one axis of the mesh, in one module and phase.
+    """Collectives of one operator among the devices along one axis of the mesh, in one module and phase."""
 
-    axis: `dp+tp` for several, "" for none. bytes: sent in all calls. seconds: that they run; exposed: and nothing else does.
-    """
-
-    axis: str
+    axis: str  # `dp+tp` for several, "" for none
     op: str
     module: str
     phase: Phase
     calls: int
-    bytes: Dim
-    seconds: float = 0.0
-    exposed: float = 0.0
+    bytes: Dim  # sent in all calls
+    seconds: float = 0.0  # that they run
+    exposed: float = 0.0  # that they run and nothing else does
 
 
 class Coverage(Record, frozen=True):
@@ -203,60 +179,44 @@ class Coverage(Record, frozen=True):
 
 
 class Report(Rendered, Record, frozen=True):
-    """One analysed program.
-
-    totals: the forward (for a joint graph: all of it); backward, optimizer: what a training step adds, or None.
-    parameters: elements, tied ones once; parameter_bytes, buffer_bytes: their memory, constants with the buffers.
-    modules: type of each module by path, as the file records them. parameter_modules: own parameters of each module by path.
-    parameter_dtypes: bytes of parameters by element type.
-    memory: which activations are held when, in a training analysis through the gradients; empty where it is not known.
-    inputs: the tensors that a caller passes in. outputs: values that the program returns or writes back, by name.
-    attentions: every attention of the program, in program order, whether one operator or spelled out in several.
-    execution: how the program runs, which peak memory depends on.
-    training: the options of the training step; None for inference alone.
-    memory_use: what each phase needs on a device; empty unless a device or an execution is named.
-    device: the device that times are predicted for; "" without one. step_time: of the whole training step.
-    kernels_of: the release of PyTorch whose kernels memory and times are those of; "" where no kernel is predicted.
-    profile_errors: by family of kernels, the median relative error of the device's profile on measured kernels that were
-    held out, of the worst variant; empty where no kernel of the device was measured.
-    price_per_hour: of one device, as the user says.
-    network: how the devices of a program's collectives are joined, in words; "" where it has none, or no times.
-    mesh: the devices of a recorded step; None on one device, and for any other program. exchanges: what it sends along them.
-    guards: what torch demands of the sizes of inputs, conditions worth 0 or 1 by their text: `x[1] == 12`.
-    program: what was analyzed, for `graph`; None for a saved report, whose JSON does not hold it.
-    """
+    """One analysed program."""
 
     origin: Origin
     symbols: Mapping[str, SymbolInfo]
-    totals: Totals
-    parameters: int
+    totals: Totals  # the forward (for a joint graph: all of it)
+    parameters: int  # elements, tied ones once
     parameter_bytes: int
-    buffer_bytes: int
+    buffer_bytes: int  # constants are with the buffers
     coverage: Coverage
     rows: tuple[Row, ...]
     diagnostics: tuple[Diagnostic, ...] = ()
-    modules: Mapping[str, str] = field(default_factory=dict)
-    parameter_modules: Mapping[str, int] = field(default_factory=dict)
-    parameter_dtypes: Mapping[str, int] = field(default_factory=dict)
-    backward: Totals | None = None
+    modules: Mapping[str, str] = field(default_factory=dict)  # type of each by path, as the file records them
+    parameter_modules: Mapping[str, int] = field(default_factory=dict)  # own parameters of modules by path
+    parameter_dtypes: Mapping[str, int] = field(default_factory=dict)  # bytes of parameters by element type
+    backward: Totals | None = None  # what a training step adds, or None, like the next
     optimizer: Totals | None = None
+    # Which activations are held when, in a training analysis through the gradients; empty where it is not known.
     memory: Timeline = field(default_factory=Timeline)
-    inputs: tuple[Named, ...] = ()
-    outputs: tuple[str, ...] = ()
-    attentions: tuple[AttentionUse, ...] = ()
-    execution: Execution = "graph"
-    training: Training | None = None
-    memory_use: tuple[PhaseMemory, ...] = ()
-    device: str = ""
-    kernels_of: str = ""
-    step_time: PhaseTime | None = None
+    inputs: tuple[Named, ...] = ()  # the tensors that a caller passes in
+    outputs: tuple[str, ...] = ()  # values that the program returns or writes back, by name
+    attentions: tuple[AttentionUse, ...] = ()  # in program order, one operator or spelled out in several
+    execution: Execution = "graph"  # how the program runs, which peak memory depends on
+    training: Training | None = None  # the options of the training step; None for inference alone
+    memory_use: tuple[PhaseMemory, ...] = ()  # on a device; empty unless that or an execution is named
+    device: str = ""  # that times are predicted for; "" without one
+    kernels_of: str = ""  # PyTorch release whose kernels memory and times are of; "" where none is predicted
+    step_time: PhaseTime | None = None  # of the whole training step
+    # By family of kernels, the median relative error of the device's profile on measured kernels that were held out, of the
+    # worst variant; empty where no kernel of the device was measured.
     profile_errors: Mapping[str, float] = field(default_factory=dict)
-    price_per_hour: float | None = None
+    price_per_hour: float | None = None  # of one device, as the user says
+    # How the devices of a program's collectives are joined, in words; "" where it has none, or no times.
     network: str = ""
-    mesh: Mesh | None = None
-    exchanges: tuple[Exchange, ...] = ()
+    mesh: Mesh | None = None  # the devices of a recorded step; None on one device, and for any other program
+    exchanges: tuple[Exchange, ...] = ()  # what a recorded step sends along the mesh
+    # What torch demands of the sizes of inputs, conditions worth 0 or 1 by their text: `x[1] == 12`.
     guards: Mapping[str, Dim] = field(default_factory=dict)
-    program: Graph | None = None
+    program: Graph | None = None  # analyzed, for `graph`; None for a saved report, whose JSON has none
 
     def __eq__(self, other: object) -> bool:
         """Whether all is equal but the programs: a saved report has none."""

@@ -114,17 +114,13 @@ class Tensor(msgspec.Struct, frozen=True):
 
 
 class _Document(msgspec.Struct, frozen=True):
-    """The JSON form of a report.
+    """The JSON form of a report."""
 
-    whole, totals, phase: msgspec types of the object, of its totals, and of one phase in these.
-    keys: those of the object that stand for one field of the report. costs, peaks, sizes: those of a phase.
-    """
-
-    whole: Any
-    totals: Any
-    phase: Any
-    keys: list[Key]
-    costs: list[Key]
+    whole: Any  # msgspec type of the object
+    totals: Any  # of its totals
+    phase: Any  # of one phase in these
+    keys: list[Key]  # those of the object that stand for one field of the report
+    costs: list[Key]  # those of a phase, like the next two
     peaks: list[Key]
     sizes: list[Key]
     cost: Any

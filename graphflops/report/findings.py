@@ -61,34 +61,26 @@ Applicability = Literal["", "safe", "unsafe"]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing found.
+    """One thing found."""
 
-    code, name: what kind it is, stable: `GF203`, `unused-initializer`.
-    severity: error: the model is wrong or unsafe; warning: it costs or risks something; note: for information.
-    message: one sentence that names the values or calls concerned; fix: what to do, one sentence.
-    node, op, module, source: the call it is about, as in a report's row; "" for the whole model.
-    between: the neighbours of that call, `layer3.5.conv3 and layer4`; "" where the module says as much.
-    flops, bytes: what it costs in one run; 0 where nothing is wasted, None where that is not known.
-    stored: bytes of stored tensors that the fix saves; less than 0 where it stores what was computed.
-    seconds: what the fix saves of a run on a device, in findings about time.
-    applicability: of the fix that `--fix` applies: safe where results stay the same bit for bit; "" where it has none.
-    """
-
-    code: str
+    code: str  # stable, as the name: `GF203`, `unused-initializer`
     name: str
+    # error: the model is wrong or unsafe; warning: it costs or risks something; note: for information.
     severity: Severity
-    message: str
-    fix: str
-    node: str = ""
+    message: str  # one sentence that names the values or calls concerned
+    fix: str  # what to do, one sentence
+    node: str = ""  # the call it is about, as in a report's row, like the next three; "" for the whole model
     op: str = ""
     module: str = ""
     source: str = ""
-    flops: Dim | None = 0
+    flops: Dim | None = 0  # what it costs in one run, as `bytes`; 0: nothing is wasted; None: not known
     bytes: Dim | None = 0
-    seconds: float = 0.0
+    seconds: float = 0.0  # what the fix saves of a run on a device, in findings about time
+    # Of the fix that `--fix` applies: safe where results stay the same bit for bit; "" where it has none.
     applicability: Applicability = ""
+    # The neighbours of that call, `layer3.5.conv3 and layer4`; "" where the module says as much.
     between: str = ""
-    stored: int = 0
+    stored: int = 0  # bytes of stored tensors that the fix saves; below 0 where it stores what was computed
 
     @property
     def command(self) -> str:
@@ -109,20 +101,15 @@ class RuleInfo:
 
 @dataclass(frozen=True, slots=True)
 class LimitResult:
-    """One limit of a budget and what was measured.
+    """One limit of a budget and what was measured."""
 
-    quantity, module: what is limited, of which module; "" for the whole model. unit: FLOP, MAC, B, % or "".
-    measured, most: as numbers; None where one is not known. verdict: unknown where the limit cannot be decided, over
-    where it is passed. is_least: `most` is the least that is allowed.
-    """
-
-    quantity: str
-    module: str
-    unit: str
-    measured: int | None
+    quantity: str  # what is limited
+    module: str  # of which module; "" for the whole model
+    unit: str  # FLOP, MAC, B, % or ""
+    measured: int | None  # None, as the next, where it is not known
     most: int | None
-    verdict: Literal["within", "over", "unknown"]
-    is_least: bool = False
+    verdict: Literal["within", "over", "unknown"]  # unknown: the limit cannot be decided; over: it is passed
+    is_least: bool = False  # `most` is the least that is allowed
 
     @property
     def used(self) -> Fraction | None:
@@ -133,33 +120,24 @@ class LimitResult:
 
 @dataclass(frozen=True, slots=True)
 class ModelFindings:
-    """All that was found in one model.
-
-    values: the sizes at which its costs are given as numbers. assumed: those of them that are assumed, by the names that
-    people read. names: these names of all sizes.
-    limits: every limit that a check compared, those that hold too.
-    whole: FLOPs and bytes of the model; the costs of findings are shares of them. seconds: of a run, where it is predicted.
-    """
+    """All that was found in one model."""
 
     model: str
     findings: tuple[Finding, ...]
-    values: Mapping[str, int] = field(default_factory=dict)
-    assumed: Mapping[str, int] = field(default_factory=dict)
-    names: Mapping[str, str] = field(default_factory=dict)
-    limits: tuple[LimitResult, ...] = ()
-    whole: tuple[Dim, Dim] = (0, 0)
-    seconds: float = 0.0
+    values: Mapping[str, int] = field(default_factory=dict)  # sizes at which its costs are given as numbers
+    assumed: Mapping[str, int] = field(default_factory=dict)  # assumed ones, by the names that people read
+    names: Mapping[str, str] = field(default_factory=dict)  # these names of all sizes
+    limits: tuple[LimitResult, ...] = ()  # every limit that a check compared, those that hold too
+    whole: tuple[Dim, Dim] = (0, 0)  # FLOPs and bytes of the model; the costs of findings are shares of them
+    seconds: float = 0.0  # of a run, where it is predicted
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Findings(Rendered):
-    """All findings of one run.
-
-    command: which command found them; in code scanning, findings of one do not replace those of the other.
-    rules: what is said of each code, found or not. per_code: findings of one code that a table shows by default.
-    """
+    """All findings of one run."""
 
     models: tuple[ModelFindings, ...]
+    # That found them; in code scanning, findings of one do not replace those of the other.
     command: Literal["audit", "check"] = "check"
-    rules: Mapping[str, RuleInfo] = field(default_factory=dict)
-    per_code: int | None = None
+    rules: Mapping[str, RuleInfo] = field(default_factory=dict)  # what is said of each code, found or not
+    per_code: int | None = None  # findings of one code that a table shows by default

@@ -32,15 +32,12 @@ PEAKS = ("requested_peak", "allocated_peak", "reserved_peak", "device_total")
 
 
 class Held(NamedTuple):
-    """Memory held from one moment to another, both included; views of it are not listed.
+    """Memory held from one moment to another, both included; views of it are not listed."""
 
-    name: the value it holds; for a workspace, what is saved and a nested graph the call.
-    kind: input: an input of the program; value: a result of a call; saved: what a call keeps for its gradient beside its
-    operands and results; workspace: only during the call; nested: the peak of a graph inside the call; gradient. In the
-    memory of a device also weight, buffer, optimizer: its state, temporary: during its step, library: a workspace of cuBLAS.
-    """
-
-    name: str
+    name: str  # the value it holds; for a workspace, what is saved and a nested graph the call
+    # input: of the program; value: a result of a call; saved: what a call keeps for its gradient beside its operands and
+    # results; workspace: only during the call; nested: the peak of a graph inside the call; gradient. In the memory of a
+    # device also weight, buffer, optimizer: its state, temporary: during its step, library: a workspace of cuBLAS.
     kind: HeldKind
     first: int
     last: int
@@ -48,17 +45,13 @@ class Held(NamedTuple):
 
 
 class Timeline(Record, frozen=True):
-    """Which memory is held when. A moment is a call that runs, a graph nested in it at its peak, or one of its gradients.
+    """Which memory is held when. A moment is a call that runs, a graph nested in it at its peak, or one of its gradients."""
 
-    rows: by moment, the row of the call; in training the calls come again for their gradients, the last one first. In the
-    memory of a device the optimizer's step comes last, with -1.
-    gradients_from: the first moment of the gradients, None outside of training.
-    held: in the order in which it is let go.
-    """
-
+    # By moment, the row of the call; in training the calls come again for their gradients, the last one first. In the memory
+    # of a device the optimizer's step comes last, with -1.
     rows: tuple[int, ...] = ()
-    held: tuple[Held, ...] = ()
-    gradients_from: int | None = None
+    held: tuple[Held, ...] = ()  # in the order in which it is let go
+    gradients_from: int | None = None  # the first moment of the gradients, None outside of training
 
     def live_bytes(self, sizes: Sequence[int]) -> list[int]:
         """Bytes alive at each moment. sizes: bytes by entry of `held`. A library's workspace stays from run to run."""

@@ -60,20 +60,13 @@ def one_hot(x: TensorType, place: int, classes: Dim | None, dtype: DType) -> Est
 
 
 class Update(Record, frozen=True):
-    """One write of chosen elements.
+    """One write of chosen elements."""
 
-    target: the tensor written into.
-    part: what is written of it.
-    operands: what is read besides: the new values and where they go.
-    flops: operations in all.
-    combines: the old values of the part are read too.
-    """
-
-    target: TensorType
-    part: TensorType
-    operands: tuple[TensorType, ...]
-    flops: Dim = 0
-    combines: bool = False
+    target: TensorType  # written into
+    part: TensorType  # what is written of it
+    operands: tuple[TensorType, ...]  # read besides: the new values and where they go
+    flops: Dim = 0  # operations in all
+    combines: bool = False  # the old values of the part are read too
 
 
 def combined(x: TensorType, part: TensorType, operands: tuple[TensorType, ...], reduce: str | None) -> Update:

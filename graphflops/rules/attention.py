@@ -28,20 +28,15 @@ SCALE = MASK = 1
 
 
 class Attention(Record, frozen=True):
-    """One attention problem, however its operands are laid out in memory.
-
-    rows: query rows over the batch and all query heads.
-    scores: pairs of a query row with a key, over the batch and all query heads.
-    doubled_visible: twice the scores that the structure lets through; None where it hides none.
-    """
+    """One attention problem, however its operands are laid out in memory."""
 
     query: TensorType
     key: TensorType
     value: TensorType
     mask: TensorType | None
-    rows: Dim
-    scores: Dim
-    doubled_visible: Dim | None = None
+    rows: Dim  # query rows over the batch and all query heads
+    scores: Dim  # pairs of a query row with a key, over the batch and all query heads
+    doubled_visible: Dim | None = None  # twice those that the structure shows; None where it hides none
     dropout: bool = False
     out: TensorType | None = None  # the result, where gradients are taken through it
 

@@ -28,14 +28,11 @@ Sizes = dict[str, Dim]  # size by label, without labels of size 1
 
 
 class Contraction(Struct):
-    """Work of a sequence of pairwise contractions, in multiply-adds and vector operations.
-
-    gradient: multiply-adds of the backward pass: a pair's product again for each side that wants a gradient.
-    """
+    """Work of a sequence of pairwise contractions, in multiply-adds and vector operations."""
 
     multiply_adds: Dim = 0
     vector: Dim = 0
-    gradient: Dim = 0
+    gradient: Dim = 0  # multiply-adds of the backward: a pair's product again for each side that wants one
 
     def add_sum(self, operand: Sizes, summed: Iterable[str]) -> Sizes:
         """Sums the operand along some labels."""

@@ -29,21 +29,15 @@ LARGEST_BLOCK = 2**30  # rows and columns of the one block of torch's mask for w
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What is visible of one attention, over its batch entries and heads.
+    """What is visible of one attention, over its batch entries and heads."""
 
-    doubled_pairs: twice the pairs of a query and a key that the functions let through.
-    executed: pairs in blocks that run. asked: those of them for which the mask function is asked.
-    partial_blocks, full_blocks: blocks that run, None where their number is not known or there are none to speak of.
-    mask: what hides scores; `tensor` where more may be hidden than is known. pattern: the form of what is visible.
-    """
-
-    doubled_pairs: Dim
-    executed: Dim
-    asked: Dim
-    partial_blocks: Dim | None = None
-    full_blocks: Dim | None = None
-    mask: Masking = "structure"
-    pattern: str = ""
+    doubled_pairs: Dim  # twice the pairs of a query and a key that the functions let through
+    executed: Dim  # pairs in blocks that run
+    asked: Dim  # those of them for which the mask function is asked
+    partial_blocks: Dim | None = None  # that run; None where that is not known or there are none to speak of
+    full_blocks: Dim | None = None  # the same
+    mask: Masking = "structure"  # what hides scores; `tensor` where more may be hidden than is known
+    pattern: str = ""  # the form of what is visible
 
 
 def index_operands(query: TensorType) -> tuple[TensorType, ...]:

@@ -40,20 +40,16 @@ SCANNING = ("cumsum",)
 
 
 class Launch(NamedTuple):
-    """One kernel of a formula.
-
-    operands: the tensors that it reads by name, and results of earlier launches by place. numbers: its other operands.
-    leaves: the tensors that its result is computed from, and whose shape it therefore has; none where it is one number,
-    the gradient of the result where it is a sum or a mean of a reduction's gradient.
-    is_mask: the result holds truth values. is_in_place: it overwrites the result of the launch before it.
-    """
+    """One kernel of a formula."""
 
     function: str
-    operands: tuple[str | int, ...] = ()
-    numbers: tuple[object, ...] = ()
+    operands: tuple[str | int, ...] = ()  # tensors it reads by name, results of earlier launches by place
+    numbers: tuple[object, ...] = ()  # its other operands
+    # The tensors that its result is computed from, and whose shape it therefore has; none where it is one number, the
+    # gradient of the result where it is a sum or a mean of a reduction's gradient.
     leaves: frozenset[str] = frozenset()
-    is_mask: bool = False
-    is_in_place: bool = False
+    is_mask: bool = False  # the result holds truth values
+    is_in_place: bool = False  # it overwrites the result of the launch before it
 
 
 class _Number(NamedTuple):
@@ -93,7 +89,6 @@ class _Reader:
         self.launches: list[Launch] = []
 
     def read(self, node: ast.expr) -> _Value:
-        """The value of a part of the formula."""
         match node:
             case ast.Constant(value=value):
                 return _Number(value)
@@ -163,7 +158,6 @@ class _Reader:
         return self.launched(Launch(function, tensors, numbers, leaves, is_mask, name.endswith("_")))
 
     def is_mask(self, operand: str | int) -> bool:
-        """Whether a value holds truth values."""
         return isinstance(operand, int) and self.launches[operand].is_mask
 
     def leaves(self, *operands: _Value) -> frozenset[str]:

@@ -31,18 +31,13 @@ Wants = tuple[bool, ...]
 
 
 class NormGradient(Record, frozen=True):
-    """Operations per element of the gradients of one kind of normalisation.
+    """Operations per element of the gradients of one kind of normalisation."""
 
-    shared: what the gradients of input and weight have in common.
-    weighted: more for the input where there is a weight.
-    sums: whether the input's gradient needs the sum that is the bias' gradient.
-    """
-
-    shared: int
+    shared: int  # what the gradients of input and weight have in common
     input: int
     weight: int
-    weighted: int = 0
-    sums: bool = False
+    weighted: int = 0  # more for the input where there is a weight
+    sums: bool = False  # whether the input's gradient needs the sum that is the bias' gradient
 
     def work(self, x: TensorType, weight: TensorType | None, wants: Wants) -> Dim:
         """Operations for the wanted gradients of input, weight and bias."""

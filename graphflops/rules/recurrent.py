@@ -27,22 +27,15 @@ Tensors = tuple[TensorType, ...]
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One kind of cell: its gates and activations, and its other work per hidden unit and row.
-
-    activations: those of the gates, and of the state.
-    combining, combining_back: operations besides the activations and the biases, forward and backward.
-    transcendentals_back: functions that the backward pass evaluates again.
-    kept: values per hidden unit and row that the backward pass reads besides the result.
-    around: the same of a single step: both products, and what is made of them.
-    """
+    """One kind of cell: its gates and activations, and its other work per hidden unit and row."""
 
     gates: int
-    activations: tuple[Work, ...]
-    combining: int
-    combining_back: int = 0
-    transcendentals_back: int = 0
-    kept: int = 0
-    around: int = 0
+    activations: tuple[Work, ...]  # those of the gates, and of the state
+    combining: int  # operations besides the activations and the biases, forward
+    combining_back: int = 0  # and backward
+    transcendentals_back: int = 0  # functions that the backward pass evaluates again
+    kept: int = 0  # values per hidden unit and row that the backward pass reads besides the result
+    around: int = 0  # the same of a single step: both products, and what is made of them
 
     @property
     def vector(self) -> int:

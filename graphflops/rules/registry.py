@@ -44,20 +44,15 @@ _VARARGS, _VARKEYWORDS = 0x04, 0x08  # inspect.CO_*, without the 8 ms of importi
 
 
 class Rule(Record, frozen=True):
-    """A registered rule.
-
-    product: parameters that are multiplied with one another; the gradient of each costs the forward's product once more.
-    rankless: parameters that may be given a value of unknown rank; `*` for variadic ones.
-    home: module that registered it.
-    kind: the kind of the operator, where `ops/` does not list it.
-    """
+    """A registered rule."""
 
     key: str
     function: RuleFunction
+    # Parameters that are multiplied with one another; the gradient of each costs the forward's product once more.
     product: tuple[str, ...] = ()
-    rankless: tuple[str, ...] = ()
-    home: str = ""
-    kind: Kind = "other"
+    rankless: tuple[str, ...] = ()  # parameters that may get a value of unknown rank; `*` for variadic ones
+    home: str = ""  # module that registered it
+    kind: Kind = "other"  # of the operator, where `ops/` does not list it
 
     @property
     def positional(self) -> int:
@@ -173,16 +168,11 @@ class Rule(Record, frozen=True):
 
 
 class ForwardCall(Record, frozen=True):
-    """The argument of a backward rule: the forward call whose gradient is wanted.
+    """The argument of a backward rule: the forward call whose gradient is wanted."""
 
-    estimate: what the forward rule returned.
-    arguments: the arguments of the forward call by parameter name; those left at their default are not in it.
-    wants: the parameters (tensors, or lists with a tensor) that want a gradient.
-    """
-
-    estimate: Estimate
-    arguments: dict[str, Any]
-    wants: frozenset[str]
+    estimate: Estimate  # what the forward rule returned
+    arguments: dict[str, Any]  # by parameter name; those left at their default are not in it
+    wants: frozenset[str]  # the parameters (tensors, or lists with a tensor) that want a gradient
 
     @property
     def out(self) -> TensorType:
@@ -355,17 +345,14 @@ def _load_installed() -> bool:
 
 
 class Derived:
-    """A rule made of another: the parameters of `base`, some of them given, and `change` of what it returns.
-
-    says: what is counted, in one sentence, where that is not what `base` says.
-    order: the operator's operands by the names of the parameters, `_` for one that plays no part; "": as `base` has them.
-    """
+    """A rule made of another: the parameters of `base`, some of them given, and `change` of what it returns."""
 
     def __init__(
         self,
         base: Callable[..., Any],
         change: Callable[[Any], Estimate] | None = None,
-        says: str = "",
+        says: str = "",  # what is counted, in one sentence, where that is not what `base` says
+        # Operands by names of parameters, `_` for one that plays no part; "": as `base` has them.
         order: str = "",
         **given: object,
     ) -> None:

@@ -90,28 +90,20 @@ def _ceil(a: Dim) -> Dim:
     return -floor_div(-a, 1)
 
 
-def _absolute(a: Dim) -> Dim:
-    return a if at_least(a, 0) else dim_max(a, -a)
-
-
-def _truncated(a: Dim) -> Dim:
-    return if_negative(a, _ceil(a), _floor(a))
-
-
 def _power(a: float, b: float) -> float:
     """A power; an integer one of at most as many digits as formulas may have."""
     power: float = float(a) ** b if b < 0 else FUNCTIONS["pow"](a, b)
     return power
 
 
-unary("math.trunc torch.sym_int builtins.int", int, _truncated)
+unary("math.trunc torch.sym_int builtins.int", int, lambda a: if_negative(a, _ceil(a), _floor(a)))
 unary("math.floor", math.floor, _floor)
 unary("math.ceil", math.ceil, _ceil)
 unary("torch.sym_float builtins.float", float, lambda a: a)
 unary("builtins.round", round, lambda a: call("round", a))
 unary("_operator.neg", operator.neg, operator.neg)
 unary("_operator.pos", operator.pos, operator.pos)
-unary("_operator.abs builtins.abs math.fabs", abs, _absolute)
+unary("_operator.abs builtins.abs math.fabs", abs, lambda a: a if at_least(a, 0) else dim_max(a, -a))
 unary("torch.sym_not _operator.not_", operator.not_, lambda a: compare("==", a, 0))
 unary("_operator.truth builtins.bool", bool, lambda a: compare("!=", a, 0))
 _CIRCULAR = ("sin", "cos", "tan", "sinh", "cosh", "tanh", "asin", "acos", "atan")

@@ -28,27 +28,21 @@ if TYPE_CHECKING:
 
 
 class Gradient(NamedTuple):
-    """Work per element of one operand's gradient, and what it reads besides the gradient of the result.
-
-    reads: operands by place ("a", "b", "c") and "out" for the result, which the forward pass keeps for it.
-    Without any work the gradient is zero, and is only written.
-    """
+    """Work per element of one operand's gradient; without any, the gradient is zero, and is only written."""
 
     flops: int = 0
     transcendentals: int = 0
+    # Read beside the result's gradient: operands by place ("a", "b", "c"), "out": the result, which the forward keeps.
     reads: str = ""
 
 
 class Formula(NamedTuple):
-    """The gradient of one operand as a formula (`formula.py` says how to write it), of which its work is counted.
-
-    launched: what PyTorch computes instead. is_fused, is_like_operand: `fused` and `like` of the table.
-    """
+    """The gradient of one operand as a formula (`formula.py` says how to write it), of which its work is counted."""
 
     text: str
-    launched: str = ""
-    is_fused: bool = False
-    is_like_operand: bool = False
+    launched: str = ""  # what PyTorch computes instead
+    is_fused: bool = False  # `fused` of the table
+    is_like_operand: bool = False  # `like` of the table
 
 
 ZERO = Gradient()
@@ -56,19 +50,14 @@ PASS = None  # the gradient of the result is also the operand's: no work, the sa
 
 
 class Work(NamedTuple):
-    """Work of one function per element of its result.
-
-    complex_work: both counts for a complex element; twice those of a real one where it is None.
-    formulas: one for each operand's gradient; () where the function has no gradient rule of its own.
-    operands: number of operands.
-    """
+    """Work of one function per element of its result."""
 
     name: str
     flops: int = 0
     transcendentals: int = 0
-    complex_work: tuple[int, int] | None = None
-    formulas: tuple[Formula | None, ...] = ()
-    operands: int = 1
+    complex_work: tuple[int, int] | None = None  # both for a complex element; None: twice those of a real one
+    formulas: tuple[Formula | None, ...] = ()  # of each operand's gradient; () without a gradient rule
+    operands: int = 1  # number of operands
 
     def more(self, flops: int = 0, transcendentals: int = 0) -> Work:
         """The same function with more real operations on each element, or on both parts of a complex one."""

@@ -106,7 +106,6 @@ def _split(x: TensorType, heads: int | None) -> TensorType:
 
 
 def _joined(past: TensorType | None, fresh: TensorType) -> TensorType:
-    """The cached rows and the new ones."""
     if past is None:
         return fresh
     require(past.rank == 4, f"a past of keys or values has four axes, not {past.rank}")

@@ -120,15 +120,12 @@ _runs: ContextVar[list[int]] = ContextVar("runs")
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One iteration: the values it carries into the next, its scan outputs, and whether there is a next.
-
-    goes_on: 0 or 1 if known, a formula if it depends on sizes, None if it depends on data.
-    """
+    """One iteration: the values it carries into the next, its scan outputs, and whether there is a next."""
 
     run: RegionRun
     carried: State
     scanned: State
-    goes_on: Dim | None = 1
+    goes_on: Dim | None = 1  # 0 or 1 if known, a formula if it depends on sizes, None if it depends on data
 
 
 def looped(body: Body, state: State, limit: Dim | None, places: Sequence[int] = ()) -> Estimate:
@@ -148,19 +145,15 @@ def looped(body: Body, state: State, limit: Dim | None, places: Sequence[int] = 
 
 @dataclass
 class _Loop:
-    """One loop.
-
-    runs: how often bodies were priced so far, in the outermost loop and all loops within it.
-    open: names of carried sizes without a formula.
-    """
+    """One loop."""
 
     body: Body
     initial: State
     limit: Dim | None
     places: tuple[int, ...]
     level: int
-    runs: list[int]
-    open: set[str] = field(default_factory=set)
+    runs: list[int]  # how often bodies were priced so far, in the outermost loop and all loops within it
+    open: set[str] = field(default_factory=set)  # names of carried sizes without a formula
 
     @property
     def name(self) -> str:

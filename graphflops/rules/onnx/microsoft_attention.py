@@ -72,12 +72,9 @@ def per_score(problem: Attention, *masks: TensorType | None) -> Estimate:
 
 @dataclass(frozen=True, slots=True)
 class Cache:
-    """A state of keys or values: `fresh` rows join those of `past` into `keys` rows.
+    """A state of keys or values: `fresh` rows join those of `past` into `keys` rows."""
 
-    past: (..., rows held, width), with more rows than are filled where it is a buffer; None at first.
-    """
-
-    past: TensorType | None
+    past: TensorType | None  # (..., rows held, width), more rows than are filled in a buffer; None at first
     fresh: TensorType
     keys: Dim
     shared: bool = False

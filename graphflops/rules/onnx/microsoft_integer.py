@@ -177,10 +177,7 @@ def qordered_attention(of: Operands, *, num_heads: int, unidirectional: int = 0)
 
 
 def turned(x: TensorType, transposed: int, batch_first: int = 0) -> TensorType:
-    """An operand, transposed as the product needs it.
-
-    batch_first: the rows stand at the first axis, before the batch; they come to stand after it.
-    """
+    """An operand transposed as the product needs it. batch_first: rows, which stand before the batch, come after it."""
     require(not batch_first or x.rank > 2, f"{x} has no batch to stand behind the rows")
     if x.rank < 2:
         return x

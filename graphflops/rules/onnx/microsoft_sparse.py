@@ -120,15 +120,11 @@ def paged_attention(
 
 @dataclass(frozen=True, slots=True)
 class PagedCache:
-    """Keys and values in pages (block, row in block, heads, width).
-
-    table: which blocks each sequence has.
-    offsets: where the keys of each sequence begin, if known.
-    """
+    """Keys and values in pages (block, row in block, heads, width)."""
 
     caches: tuple[TensorType | None, ...]
-    table: TensorType
-    offsets: TensorType | None
+    table: TensorType  # which blocks each sequence has
+    offsets: TensorType | None  # where the keys of each sequence begin, if known
 
     @property
     def present(self) -> list[TensorType]:

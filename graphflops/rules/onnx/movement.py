@@ -102,7 +102,8 @@ def reshape(x: TensorType | UnknownType, shape: Numbers = None, *, allowzero: in
         kept = () if allowzero else (0,)
         return free(_of_unknown(x, [None if length in (-1, *kept) else length for length in wanted]))
     if wanted is None:
-        return free(x.view(_undecided(x, rank_of(shape, "Reshape"))))
+        rank = rank_of(shape, "Reshape")
+        return free(x.view((x.numel,) if rank == 1 else tuple(unknown("reshape", at) for at in range(rank))))
     if not allowzero:
         beyond = [place for place, length in enumerate(wanted) if length == 0 and place >= x.rank]
         require(not beyond, f"{shown(wanted)} keeps an axis that {shown(x.shape)} does not have")
@@ -116,10 +117,6 @@ def _of_unknown(x: UnknownType, wanted: Sequence[Dim | None]) -> TensorType | Un
         return x
     shape = (unknown("reshape", at) if length is None else length for at, length in enumerate(wanted))
     return TensorType(tuple(shape), x.dtype)
-
-
-def _undecided(x: TensorType, rank: int) -> tuple[Dim, ...]:
-    return (x.numel,) if rank == 1 else tuple(unknown("reshape", place) for place in range(rank))
 
 
 @rule("onnx.Squeeze", rankless=("x",))
