@@ -36,7 +36,7 @@ KERNELS: dict[str, str] = {}
 for kernels, names in {
     "": "detach _unsafe_view empty empty_like new_empty new_empty_strided",
     "matmul": "mm addmm bmm baddbmm addbmm mv addmv dot",
-    "reduction": "sum mean amax amin aminmax max min var std var_mean logsumexp linalg_vector_norm prod argmax norm nansum "
+    "reduction": "sum mean amax amin aminmax max min var std var_mean linalg_vector_norm prod argmax norm nansum "
     "std_mean",
     "sort": "topk bucketize searchsorted",
     "simple simple simple simple sort": "sort",  # short rows in place: values copied, places counted and copied, Sort.cpp
@@ -50,6 +50,7 @@ for kernels, names in {
     "simple reduction": "count_nonzero _cdist_backward mse_loss smooth_l1_loss huber_loss binary_cross_entropy",
     "simple simple simple simple simple reduction": "binary_cross_entropy_with_logits",  # Loss.cpp
     f"reduction reduction matmul{9 * ' simple'}": "_euclidean_dist",  # Distance.cpp
+    f"reduction reduction{7 * ' simple'}": "logsumexp",  # amax, abs, eq, masked_fill, sub, exp, sum, log, add: ReduceOps.cpp
     # zeros, to which something is added, or a division in place after it: Loss.cpp, Loss.cu, Embedding.cu, TensorShape.cpp
     "simple simple": "mse_loss_backward smooth_l1_loss_backward huber_loss_backward binary_cross_entropy_backward "
     "nll_loss_backward embedding_dense_backward slice_backward select_backward diagonal_backward unfold_backward "
@@ -91,6 +92,7 @@ JOINED = frozenset(("logical_and",))  # of masks, in place as well
 INSIDE: dict[str, Callable[..., int]] = {
     "_softmax_backward_data": lambda g, *rest: g.nbytes,
     "count_nonzero": lambda x, *axes: x.numel(),
+    "logsumexp": lambda x, *axes: x.nbytes + x.nbytes // x.shape[-1],  # differences, and the extremes
     "binary_cross_entropy_with_logits": lambda x, *rest: 2 * x.nbytes,
     "_cdist_backward": lambda g, x, *rest: g.nbytes * x.shape[-1],  # DistanceKernel.cu
     # norms and ones, and both beside the rows
@@ -123,8 +125,8 @@ MOVED_OTHERWISE = {
         "conv_transpose2d count_nonzero cross_entropy_loss dropout embedding feature_dropout gather "
         "group_norm gru_cell hinge_embedding_loss huber_loss index index_add index_copy index_reduce "
         "index_select instance_norm log_sigmoid logsumexp lstm_cell masked_fill masked_scatter mse_loss msort "
-        "nll_loss_nd pad rms_norm roll scatter scatter_add scatter_reduce slice_scatter smooth_l1_loss sort take take_along_dim "
-        "trace upsample_bicubic2d "
+        "nll_loss_nd pad rms_norm roll scatter scatter_add scatter_reduce slice_scatter smooth_l1_loss sort take "
+        "take_along_dim trace upsample_bicubic2d "
     ),
     "backward": (
         "adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d adaptive_max_pool2d add addcdiv amax "
