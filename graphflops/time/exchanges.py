@@ -62,12 +62,12 @@ class Exchanges(Struct):
         is_gradient: whether it is of a recorded backward. There `fully_shard` sums gradients in a stream of its own.
         """
         operator = call.node.operator
-        read = [name for name in call.uses if name in self.pending]
         if operator.copies_for:
             self.copied_for = operator.copies_for
             if operator.copies_for == "reduce_scatter":  # one is under way at most: they keep gradients alive
                 yield from self._sums_end()
-        if is_gradient and self._is_aside(operator, read):
+        read = [name for name in call.uses if name in self.pending]
+        if is_gradient and self._follows_sums(operator, read):
             is_view = True
         is_wait = operator.name == "wait_tensor"
         if not is_wait:
@@ -78,8 +78,8 @@ class Exchanges(Struct):
             return
         yield from self.ends(self.pending if call.estimate.regions else read)
 
-    def _is_aside(self, operator: Op, read: Sequence[str]) -> bool:
-        """Whether a call goes on with a sum of gradients in its stream: it adds that up over ranks or steps, or casts it."""
+    def _follows_sums(self, operator: Op, read: Sequence[str]) -> bool:
+        """Follow a sum of gradients in its stream. Return whether a call is of it: it adds up over ranks or steps, or casts."""
         if not read or {self.pending[name].ticket for name in read} != {self.sums}:
             self.sums = 0
             return False

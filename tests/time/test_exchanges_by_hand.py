@@ -145,3 +145,6 @@ def test_fully_shard_goes_on_with_sums_of_gradients_in_their_stream() -> None:
     sends("t", SHARE)
     assert read("n", "t", "aten.mul.Tensor") == [3]  # PyTorch has no product there: it is of the program
     assert read("o", "h", "aten._to_copy.default") == [2]
+    assert not read("c", "x", "fsdp.chunk_cat.default")
+    sends("u", SHARE)
+    assert read("c", "u", "fsdp.chunk_cat.default") == [4]
