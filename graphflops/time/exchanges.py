@@ -79,7 +79,7 @@ class Exchanges(Struct):
         yield from self.ends(self.pending if call.estimate.regions else read)
 
     def _follows_sums(self, operator: Op, read: Sequence[str]) -> bool:
-        """Follow a sum of gradients in its stream. Return whether a call is of it: adds it up over ranks or steps, or casts it."""
+        """Follow a sum of gradients in its stream. Return whether a call is of it: adds it up, or casts it."""
         if not read or {self.pending[name].ticket for name in read} != {self.sums}:
             self.sums = 0
             return False
