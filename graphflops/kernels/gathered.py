@@ -23,7 +23,7 @@ from graphflops.kernels.moved import axis_of, copy, on_operand, rows_kernel
 (_ALIGNED,) = limits("aten_2", "copy", "aligned")
 _FEW, _COPIED = limits("aten_2", "gather", "few", "block")
 _AT_ONCE, _PART = limits("aten_2", "embedding", "at_once", "part")
-(_ONE_BLOCK,) = limits("aten_2", "index", "one_block")
+_ONE_BLOCK, _DEVIATIONS, _NARROW = limits("aten_2", "index", "one_block", "deviations", "narrow")
 _WARP = 32  # threads
 _ROWS = frozenset({"embedding", "index_select"})  # they take rows of a table
 _ELEMENTS, _EACH = "elements", "gather"  # variants: of `index`, and of a table's rows
@@ -91,32 +91,31 @@ def added_sorted(call: ConcreteCall, table: Tensor, out: Tensor) -> list[Kernel]
     A warp adds up to ten gradients of a row for an embedding, then the sums of these; few rows take them all at once.
     For an index it adds all of a row, one after the other (EmbeddingBackwardKernel.cu and Indexing.cu of ATen).
     """
-    name, indices = call.operator.name, [x for x in call.operands if "int" in x.dtype]
-    columns = prod(table.shape[1:])
-    if name == "index" and indices:  # of several axes, one index for each
-        picked = [max(sizes) for sizes in zip_longest(*(x.shape[::-1] for x in indices), fillvalue=1)]
-        columns = max(out.numel // max(prod(picked), 1), 1)
-    entries = call.operand("index") if name == "embedding_bag" else None  # of all bags
+    is_index = call.operator.name == "index"
+    columns = (_taken(call, out) if is_index else 0) or prod(table.shape[1:])
+    entries = call.operand("index") if call.operator.name == "embedding_bag" else None  # of all bags
     count = max(out.numel // max(columns, 1), 1) if entries is None else entries.numel
     rows, size = table.numel // max(columns, 1), int(table.bits * count * columns // 8)
-    kind = "index" if name == "index" else "embedding"
-    if name == "index" and count <= _ONE_BLOCK:
-        kind = "few"
-    moved = INDEX_BYTES * count
-    order = Kernel("sort", "int64", 0, 0, moved, moved, Rows(1, count), variant=f"{kind}_indices")
-    added = Kernel("scatter", table.dtype, 0, 0, size, 0)
-    repeats, warps = count / max(rows, 1), -(-columns // _WARP)
-    if name == "index":
-        most = int(repeats + 3 * repeats**0.5)  # of one row
-        most = most if columns > _WARP else most // 3
+    kind = "embedding" if not is_index else "few" if count <= _ONE_BLOCK else "index"
+    width = INDEX_BYTES * count
+    order = Kernel("sort", "int64", 0, 0, width, width, Rows(1, count), variant=f"{kind}_indices")
+    added, repeats = Kernel("scatter", table.dtype, 0, 0, size, 0), count / max(rows, 1)
+    if is_index:
+        most = int(repeats + _DEVIATIONS * repeats**0.5)  # of one row
+        most = most if columns > _WARP else most // _NARROW
         return [order, replace(added, sizes=Rows(1, most), written_bytes=size, variant="repeated")]
     if rows <= _AT_ONCE:
         converted = [copy(table)] if table.bits < 32 else []  # they are added up in float32
         return [order, replace(added, sizes=Rows(count, int(repeats)), variant="at_once"), *converted]
     seen = rows * (1 - exp(-repeats))
     parts = max(seen, count / _PART + seen / 2)
-    moved = int(2 * 4 * columns * parts)
-    return [
-        order,
-        replace(added, read_bytes=size + moved, sizes=Rows(int((parts + seen) * warps), 1), variant="parts"),
-    ]
+    sums, warps = int(2 * 4 * columns * parts), -(-columns // _WARP)  # written and read in float32
+    blocks = Rows(int((parts + seen) * warps), 1)
+    return [order, replace(added, read_bytes=size + sums, sizes=blocks, variant="parts")]
+
+
+def _taken(call: ConcreteCall, out: Tensor) -> int:
+    """Elements that each entry of the indices takes, one index for each of several axes; 0 where no tensor is an index."""
+    shapes = [x.shape[::-1] for x in call.operands if "int" in x.dtype]
+    picked = [max(sizes) for sizes in zip_longest(*shapes, fillvalue=1)]
+    return max(out.numel // max(prod(picked), 1), 1) if shapes else 0

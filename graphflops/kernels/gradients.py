@@ -344,7 +344,7 @@ def _other_backward(call: ConcreteCall) -> list[Kernel]:
 
 
 _BYTE = 8  # bits
-_FEW_REPEATS = 8
+(_FEW_REPEATS,) = limits("aten_2", "broadcast", "few_repeats")
 (_UNSORTED,) = limits("aten_2", "embedding", "unsorted")
 _JOINING = frozenset(
     {"cat", "concat", "concatenate", "stack", "hstack", "vstack", "row_stack", "dstack", "column_stack"}

@@ -150,7 +150,7 @@ def rows_of(call: ConcreteCall, x: Tensor) -> Rows:
 
 (_ON_CHIP,) = limits("cudnn_9", "batch_norm", "on_chip")
 _WARP = 32  # pixels
-_LONE = 6  # times as long as beside others takes a row in a block that has few beside it
+(_LONE,) = limits("aten_2", "group_norm", "lone")
 _SHARED = 2  # images of a block
 _THREADS = (32, 64, 128, 256, 512)  # of a block along the pixels of an image; the last: of a block
 _IN_TURN = 4  # pixels of a thread in gradients
