@@ -190,7 +190,11 @@ def test_a_time_that_is_none_is_no_report(tmp_path, low, high):
     [
         ("requested_peak", "requested_peak of inference is not the most that is held"),
         ("weights", "requested_peak of inference is not the sum of its parts"),
-        ("device_total", "device_total of inference is not the sum of its parts"),
+        *(
+            (name, f"{name} of inference is not that of what is held")
+            for name in ("allocated_peak", "reserved_peak")
+        ),
+        ("device_total", "device_total of inference is not that of what is held"),
     ],
 )
 def test_a_byte_more_on_the_device_is_said(tmp_path, name, says):
@@ -219,6 +223,39 @@ def test_a_byte_more_of_activations_is_said(tmp_path, phase):
     path.write_text(json.dumps(report))
     code, text = run("analyze", path, "--strict")
     assert (code, "peak_bytes is not the most that is held" in text) == (3, True), text
+
+
+@pytest.fixture(scope="module")
+def step_on_a_device():
+    return analyze(SAMPLE.with_name("lstm.pt2"), device="h200", training=True).to_json()
+
+
+@pytest.mark.parametrize(
+    "place, change, says",
+    [
+        (("optimizer", "vector_flops"), lambda flops: flops // 2, "optimizer: vector_flops is not"),
+        (("optimizer", "written_bytes"), lambda size: 2 * size, "optimizer: written_bytes is not"),
+        (("peak_bytes",), lambda size: size - 1, "peak_bytes is not the most that is held in inference"),
+        (("peak_bytes",), lambda size: 2 * size, "peak_bytes of the forward are more than the step's"),
+        (("time", "energy_joules"), lambda joules: joules / 2, "energy_joules are not those of one power"),
+        (("time", "shares"), dict, ""),
+        (
+            ("time", "shares"),
+            lambda parts: dict.fromkeys(parts, 1.1),
+            "shares of the time are no parts of it",
+        ),
+    ],
+)
+def test_a_figure_of_a_saved_step_that_others_contradict(step_on_a_device, place, change, says, tmp_path):
+    report = json.loads(step_on_a_device)
+    part = report["totals"]
+    for name in place[:-1]:
+        part = part[name]
+    part[place[-1]] = change(part[place[-1]])
+    path = tmp_path / "r.json"
+    path.write_text(json.dumps(report))
+    code, text = run("analyze", path, "--strict")
+    assert (code != 0, says in text) == (bool(says), True), text
 
 
 @pytest.mark.parametrize("sample", SAMPLES, ids=lambda path: path.name)

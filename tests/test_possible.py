@@ -102,3 +102,66 @@ def test_a_recorded_size_without_a_value_is_refused(text, at, said, tmp_path):
     assert said in done.output
     assert "defect" not in done.output
     assert CliRunner().invoke(cli.main, ["analyze", str(path)]).exit_code == 0
+
+
+@pytest.fixture(params=[([-1, 16], 4), ([4, 16], 16), ([2, 32, -1], 16)])
+def rows_of_16(request, tmp_path):
+    """Rows of 4 in another shape, which their number must allow, and the first number from 1 on that does."""
+    shape, least = request.param
+    target = helper.make_tensor("t", TensorProto.INT64, [len(shape)], shape)
+    nodes = [node("Reshape", ["x", "t"], ["r"]), node("Relu", ["r"], ["y"])]
+    path = tmp_path / "reshape.onnx"
+    onnx.save(model(nodes, [value("x", ["batch", 4])], [value("y", None)], [target]), path)
+    return path, least
+
+
+def test_a_reshape_that_does_not_divide_is_refused_at_every_size(rows_of_16, tmp_path):
+    path, least = rows_of_16
+    report = analyze(path)
+    assert (report.symbols["batch"].value, report.symbols["batch"].given_by) == (least, "assumption")
+    assert report.value(report.total().vector_flops) == 4 * least
+    saved = tmp_path / "report.json"
+    saved.write_bytes(report.to_json())
+    for model_or_report in (path, saved):
+        done = CliRunner().invoke(cli.main, ["analyze", str(model_or_report), "--sweep", "batch=3"])
+        assert (done.exit_code, "batch = 3: the program requires" in done.output) == (1, True)
+        assert (
+            CliRunner().invoke(cli.main, ["analyze", str(model_or_report), "--dim", "batch=3"]).exit_code == 1
+        )
+
+
+def test_halves_that_do_not_meet_again_are_refused(tmp_path):
+    """As in a U-Net: every second row, twice, beside the whole."""
+    two = helper.make_tensor("two", TensorProto.INT64, [1], [2])
+    ends = [helper.make_tensor(n, TensorProto.INT64, [1], [v]) for n, v in (("from", 0), ("to", 2**62))]
+    axis = helper.make_tensor("axis", TensorProto.INT64, [1], [0])
+    nodes = [
+        node("Slice", ["x", "from", "to", "axis", "two"], ["half"]),
+        node("Concat", ["half", "half"], ["again"], axis=0),
+        node("Concat", ["x", "again"], ["y"], axis=1),
+    ]
+    onnx.save(
+        model(nodes, [value("x", ["rows", 3])], [value("y", None)], [two, *ends, axis]), tmp_path / "m.onnx"
+    )
+    report = analyze(tmp_path / "m.onnx")
+    assert sweep(report, {"rows": [10]})[0].cost["written_bytes"] == 4 * (5 * 3 + 10 * 3 + 10 * 6)
+    with pytest.raises(ModelError, match="rows = 9: the program requires"):
+        sweep(report, {"rows": [9]})
+
+
+def test_sizes_that_no_assumption_fits_stay_open(tmp_path):
+    """Seven numbers: 1 row, or 64 columns, and more of the other are never as many."""
+    target = helper.make_tensor("t", TensorProto.INT64, [1], [7])
+    path = tmp_path / "m.onnx"
+    onnx.save(
+        model(
+            [node("Reshape", ["x", "t"], ["y"])],
+            [value("x", ["rows", "columns"])],
+            [value("y", None)],
+            [target],
+        ),
+        path,
+    )
+    report = analyze(path)
+    assert report.values == {}
+    assert analyze(path, dims={"rows": 7, "columns": 1}).total().vector_flops == 0

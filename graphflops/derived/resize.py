@@ -59,10 +59,16 @@ def values_at(report: Report, sizes: Mapping[str, int]) -> dict[str, int]:
 
 
 def refuse_guarded(report: Report, values: Mapping[str, int]) -> None:
-    """Raise ModelError for values of symbols that break a guard of the export, whatever the assumed sizes are."""
+    """Raise ModelError for values of symbols at which the program does not run: they break what it requires."""
     if report.guards:
         axes, known = of_report(report).axes, known_values(without_assumed(report.symbols))
-        refuse_broken(report.guards, known_sizes(axes, known), known_sizes(axes, {**known, **values}))
+        after = {**report.values, **values}
+        refuse_broken(
+            report.guards,
+            {**known, **known_sizes(axes, known)},
+            {**after, **known_sizes(axes, after)},
+            report.names,
+        )
 
 
 class _Substitution:

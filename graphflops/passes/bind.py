@@ -24,19 +24,25 @@ from graphflops.report.size_names import collapsed, matching, span
 from graphflops.tensor import TensorType, UnknownType, with_sizes
 
 
-def refuse_broken(guards: Mapping[str, Dim], before: Mapping[str, int], after: Mapping[str, int]) -> None:
-    """Raise ModelError for a guard that holds at the sizes `before`, and does not at those `after`.
+def refuse_broken(
+    guards: Mapping[str, Dim],
+    before: Mapping[str, int],
+    after: Mapping[str, int],
+    names: Mapping[str, str] | None = None,
+) -> None:
+    """Raise ModelError for a guard that does not hold at the sizes `after`.
 
-    before, after: input axes whose sizes are known. A guard that the export's own sizes break is none of torch's: ignored.
+    before, after: symbols and input axes whose sizes are known. A guard that the export's own sizes, those before, break is
+    none of torch's: ignored. names: what people read for symbols.
     """
     for text, condition in guards.items():
         if not isinstance(condition, Expr) or evaluate(condition, after) != 0:
             continue
-        if not evaluate(condition, before):
+        if evaluate(condition, before) == 0:
             continue
-        moved = sorted(name for name in condition.symbols if after[name] != before[name])
-        given = ", ".join(f"{shown(name)} = {after[name]}" for name in moved)
-        told = f"the program was exported for {shown(text)}, which torch checks"
+        moved = sorted(name for name in condition.symbols if after[name] != before.get(name))
+        given = ", ".join(f"{shown((names or {}).get(name, name))} = {after[name]}" for name in moved)
+        told = f"the program requires {shown(text)}"
         raise ModelError(f"{given}: {told}: give a size that it takes, or export it anew")
 
 

@@ -82,7 +82,7 @@ def price(
         main=main,
         operators=frozenset(pricer.rules),
         facts=pricer.found_facts,
-        equalities=tuple(pricer.types.equalities),
+        equalities=pricer.types.equalities,
         names=pricer.names,
         notes=pricer.notes,
         type_sources=() if fallback is None else tuple(fallback.diagnostics()),

@@ -95,7 +95,8 @@ class PricedProgram(Record, frozen=True, eq=False):
     main: PricedGraph  # with the rows of all graphs nested in it
     operators: Collection[str]  # spellings of all that were priced
     facts: Mapping[Node, Any]  # that rules got beyond the operands of a call
-    equalities: Sequence[Meeting]  # pairs of sizes that some operator requires to be equal
+    # Pairs of sizes that some operator requires to be equal, and whether one outside of nested graphs does.
+    equalities: Mapping[Meeting, bool]
     names: Names  # of sizes without a formula; later passes add to them
     notes: Notes  # diagnostics; later passes add to them
     type_sources: tuple[Diagnostic, ...] = ()  # diagnostics about types that no rule gives
@@ -103,6 +104,7 @@ class PricedProgram(Record, frozen=True, eq=False):
     fused: int = 0  # how many calls are parts of others: conversions of quantized values
     symbols: Mapping[str, SymbolInfo] = field(default_factory=dict)  # by name, once the pass of sizes has run
     passed: tuple[Named, ...] = ()  # the tensors that a caller passes in, since then too
+    guards: Mapping[str, Dim] = field(default_factory=dict)  # what sizes must be, by its text, since then too
 
     @property
     def values(self) -> Mapping[str, int]:

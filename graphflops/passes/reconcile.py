@@ -56,7 +56,8 @@ class Reconciler:
         self.claims = Claims(graph, binding)
         self.fallback = FallbackTypes(graph) if self.derives else None
         self.named: dict[Expr, Dim] = {}  # sizes that have grown too large to compute with, and their names
-        self.equalities: dict[Meeting, None] = {}  # pairs of sizes that some operator requires to be equal
+        # Pairs of sizes that some operator requires to be equal, and whether one that is sure to run does.
+        self.equalities: dict[Meeting, bool] = {}
 
     def begin(self, graph: Graph, values: Mapping[str, Value]) -> None:
         """Note which of the values that a graph starts from have known contents."""
@@ -150,7 +151,8 @@ class Reconciler:
         if priced.estimate.hint:
             self.say("GF108", node, priced.estimate.hint)
         if priced.met:
-            self.equalities.update(dict.fromkeys(priced.met))
+            for pair in priced.met:
+                self.equalities[pair] = graph is self.program or self.equalities.get(pair, False)
             self._compare_met(node, priced.met)
             if node.operator.name == "check" and graph is self.program:
                 self._follow(priced.met, values)

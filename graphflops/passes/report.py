@@ -128,7 +128,7 @@ def _gradients(program: PricedProgram, peak: Peak | None, time: PhaseTime | None
 
 def _of_some(program: PricedProgram, rows: Sequence[Row]) -> dict[str, Any]:
     """What only the report of an export with guards, or of a recorded step has."""
-    guards, step = {"guards": program.graph.guards}, program.graph.step
+    guards, step = {"guards": program.guards}, program.graph.step
     if step is None:
         return guards
     return {**guards, "mesh": step.mesh, "exchanges": exchanges(program, step, rows)}

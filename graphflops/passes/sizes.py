@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 
 from msgspec.structs import replace
 
 from graphflops.cost import QUANTITIES
-from graphflops.dims import Dim, Expr, at_least, evaluate
-from graphflops.errors import ModelError, shown
+from graphflops.dims import Dim, Expr, Meeting, at_least, compare, dim_max, evaluate
+from graphflops.errors import DimError, ModelError, shown
 from graphflops.graph import Graph
 from graphflops.open_sizes import axes_of, is_computed, of_described
 from graphflops.passes.bind import known_sizes, open_sizes, refuse_broken
 from graphflops.passes.program import PricedProgram
 from graphflops.report import Named, Row, SymbolInfo, known_values, without_assumed
-from graphflops.report.size_names import in_prose
+from graphflops.report.size_names import called, in_prose
 from graphflops.tensor import TensorType
 
 _LARGEST = 2**48  # no size by name is larger
+_MOST_CONDITIONS = 500  # the others are left out, as those of a file: they only refuse
+_TRIED = 512  # sizes beyond an assumed one
 
 
 def labels_of(graph: Graph, names: Mapping[str, str]) -> dict[str, str]:
@@ -69,13 +72,57 @@ def with_sizes(program: PricedProgram, labels: Mapping[str, str]) -> PricedProgr
         if info.given_by == "assumption" and isinstance(more := size - 1, Expr):
             some = _least(more, name, first) or first
             raised[name] = replace(info, value=max(info.value or 0, some))
-    symbols = _labelled(without_impossible(raised, named), labels)
+    conditions = _conditions(program.equalities, raised)
+    symbols = _labelled(without_impossible(_at_which_hold(conditions, raised), named), labels)
     refuse_impossible(symbols, passed, main.rows)
     if program.graph.guards:
         recorded = known_sizes(open_sizes(program.graph).axes, program.binding.hints)
         sizes = known_sizes(axes_of(dict(passed)), known_values(without_assumed(symbols)))
         refuse_broken(program.graph.guards, recorded, sizes)
-    return replace(program, symbols=symbols, passed=passed)
+    names = of_described(symbols, passed).names if conditions else {}
+    required = {called(text, names): condition for text, condition in conditions.items()}
+    return replace(program, symbols=symbols, passed=passed, guards={**required, **program.graph.guards})
+
+
+def _conditions(met: Mapping[Meeting, bool], symbols: Mapping[str, SymbolInfo]) -> dict[str, Expr]:
+    """What operators require of the sizes of inputs and nothing proves, worth 0 or 1, by its text."""
+    sizes = {name for name, info in symbols.items() if info.where}
+    found: dict[str, Expr] = {}
+    for a, b, is_broadcast in [pair for pair, is_sure in met.items() if is_sure]:
+        with suppress(DimError):  # a condition that grows too large
+            ways = [compare("==", a, b), *(compare("==", one, 1) for one in (a, b) if is_broadcast)]
+            holds = dim_max(*ways)
+            if isinstance(holds, Expr) and holds.symbols <= sizes and len(found) < _MOST_CONDITIONS:
+                found[f"{a} == {b}{', or one of them 1' if is_broadcast else ''}"] = holds
+    return found
+
+
+def _at_which_hold(
+    conditions: Mapping[str, Expr], symbols: Mapping[str, SymbolInfo]
+) -> Mapping[str, SymbolInfo]:
+    """The symbols, assumed ones at the first size from theirs on that the operators take; open where there is none."""
+    found, known = dict(symbols), known_values(symbols)
+    for condition in conditions.values():
+        assumed = [name for name in sorted(condition.symbols) if found[name].given_by == "assumption"]
+        if not assumed or evaluate(condition, known) != 0:
+            continue
+        sizes = {name: _first_taken(name, found[name], conditions.values(), known) for name in assumed}
+        moved = next((name for name in assumed if sizes[name] is not None), None)
+        for name in assumed if moved is None else [moved]:
+            found[name] = replace(found[name], value=sizes[name], given_by=sizes[name] and "assumption")
+        known = known_values(found)
+    return found
+
+
+def _first_taken(
+    name: str, info: SymbolInfo, conditions: Iterable[Expr], known: Mapping[str, int]
+) -> int | None:
+    """The least value of a symbol from its own on at which no condition on it is broken; None where none is near."""
+    own = [condition for condition in conditions if name in condition.symbols]
+    first = info.value or 1
+    last = first + _TRIED if info.maximum is None else min(first + _TRIED, info.maximum)
+    values = range(first, last + 1)
+    return next((v for v in values if all(evaluate(one, {**known, name: v}) != 0 for one in own)), None)
 
 
 def _labelled(symbols: Mapping[str, SymbolInfo], labels: Mapping[str, str]) -> Mapping[str, SymbolInfo]:

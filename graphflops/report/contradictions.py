@@ -14,17 +14,23 @@ from collections.abc import Iterator, Sequence
 
 from msgspec.structs import replace
 
+from graphflops.base.lazy import imported
 from graphflops.cost import QUANTITIES, Cost
-from graphflops.dims import Dim, differ, evaluate, total
+from graphflops.dims import Dim, at_least, differ, dim_max, evaluate, total
 from graphflops.errors import DimError, FileError, shown
 from graphflops.report import ENTRIES, LASTING, PEAKS, Diagnostic, Report, Timeline
 from graphflops.report.call_time import CallTime, PhaseTime
+from graphflops.tensor import TensorType, dtype_named
 
 # Docs/report.md says of each what is told twice.
 _CODES = frozenset(
     {"GF102", "GF103", "GF105", "GF119", "GF120", "GF121", "GF127", "GF130", "GF131", "GF210", "GF213"}
 )
 _UNCONFIRMED = "GF131"  # said once, and nothing that is read confirms it
+_BY_SHAPE = frozenset(
+    {"adafactor", "muon"}
+)  # optimizers whose cost depends on more than the number of elements
+_ROUNDING = 1e-9  # of times
 _LISTED = 3  # contradictions that one line names
 
 
@@ -69,6 +75,9 @@ def saved(report: Report) -> Report:
         if not 0 <= time.low <= time.seconds <= time.high:
             span = f"{time.seconds} s, between {time.low} and {time.high} s"
             raise FileError(f"not a graphflops report: {name}: the time is {span}")
+        shares = time.shares.values() if isinstance(time, PhaseTime) else ()
+        if not all(0 <= share <= 1 + _ROUNDING for share in (*shares, sum(shares))):
+            raise FileError(f"not a graphflops report: {name}: shares of the time are no parts of it")
     for name, timeline in _timelines(report):
         if not _is_whole(timeline, len(report.rows)):
             raise FileError(f"not a graphflops report: {name} names moments or rows that there are not")
@@ -146,6 +155,11 @@ def _differences(report: Report) -> Iterator[str]:
         yield "parameters are not the sum of those of the modules"
     if report.parameter_dtypes and sum(report.parameter_dtypes.values()) != report.parameter_bytes:
         yield "parameter_bytes are not the sum of those of the element types"
+    yield from _update(report)
+    phases = [time for _, time in _times(report) if isinstance(time, PhaseTime) and time.seconds]
+    watts = [time.energy_joules / time.seconds for time in phases if time.energy_joules]
+    if watts and max(watts) > (1 + _ROUNDING) * min(watts):
+        yield "energy_joules are not those of one power"
     for text, said, found in _peaks(report):
         values = [None if size is None else report.value(size) for size in (said, found)]
         if None not in values and values[0] != values[1]:
@@ -153,21 +167,55 @@ def _differences(report: Report) -> Iterator[str]:
 
 
 def _peaks(report: Report) -> Iterator[tuple[str, Dim | None, Dim | None]]:
-    """What a wrong peak is told, the peak, and what it follows from; None where that is not known."""
+    """What a wrong amount of memory is told, it, and what it follows from; None where that is not known."""
     whole = report.totals if report.backward is None else report.backward
-    own = [
-        held for held in report.memory.held if held.kind not in LASTING
-    ]  # a recorded step has weights beside
-    most = _most_held(report, replace(report.memory, held=tuple(own)))
-    yield "peak_bytes is not the most that is held", whole.peak_bytes, most
+    yield "peak_bytes is not the most that is held", whole.peak_bytes, _most_held(report, _own(report.memory))
+    if report.backward is not None:
+        peaks = report.totals.peak_bytes, whole.peak_bytes
+        yield "peak_bytes of the forward are more than the step's", dim_max(*peaks), whole.peak_bytes
     for entry in report.memory_use:
-        peak, most = entry.requested_peak, _most_held(report, entry.timeline)
+        peak, timeline = entry.requested_peak, entry.timeline
+        if entry.phase == "inference":
+            own = _most_held(report, _own(timeline))
+            yield "peak_bytes is not the most that is held in inference", report.totals.peak_bytes, own
+        yield (
+            f"requested_peak of {entry.phase} is not the most that is held",
+            peak,
+            _most_held(report, timeline),
+        )
+        made = imported("graphflops.memory.ledger:at_sizes")(
+            entry, report.values, imported("graphflops.memory.allocator:Allocator")(), report.rows
+        )
+        for name in (*dict.fromkeys(ENTRIES.values()), *PEAKS):
+            if name != "requested_peak":
+                text = f"{name} of {entry.phase} is not that of what is held"
+                yield text, getattr(entry, name), getattr(made, name)
         parts = total([getattr(entry, name) or 0 for name in dict.fromkeys(ENTRIES.values())])
-        yield f"requested_peak of {entry.phase} is not the most that is held", peak, most
         yield f"requested_peak of {entry.phase} is not the sum of its parts", peak, parts
-        if entry.reserved_peak is not None and entry.context is not None:
-            device = entry.reserved_peak + entry.context
-            yield f"device_total of {entry.phase} is not the sum of its parts", entry.device_total, device
+
+
+def _own(timeline: Timeline) -> Timeline:
+    """What is held beside weights and the like."""
+    return replace(timeline, held=tuple([held for held in timeline.held if held.kind not in LASTING]))
+
+
+def _update(report: Report) -> Iterator[str]:
+    """What an optimizer cannot cost: more than that of all parameters, or other parts of each cost where they have one type.
+
+    Of optimizers that treat matrices otherwise, nothing is told.
+    """
+    step, training, types = report.optimizer, report.training, report.parameter_dtypes
+    if step is None or training is None or training.optimizer in _BY_SHAPE:
+        return
+    dtypes = {dtype_named(name): size for name, size in types.items()}
+    parameter, update = (imported(f"graphflops.passes.optimizer:{name}") for name in ("Parameter", "update"))
+    every = [parameter("", TensorType((8 * size // dtype.bits,), dtype)) for dtype, size in dtypes.items()]
+    most: Cost = update(training, every).cost
+    for name in QUANTITIES:
+        own, all_of_it = getattr(step.cost, name), getattr(most, name)
+        is_part = len(types) > 1 or not differ(own * most.written_bytes, all_of_it * step.cost.written_bytes)
+        if not is_part or at_least(own, all_of_it + 1):
+            yield f"optimizer: {name} is not that of parameters of the report"
 
 
 def _most_held(report: Report, timeline: Timeline) -> int | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from graphflops.cost import Estimate, Value
-from graphflops.dims import differ, floor_div, mod
+from graphflops.dims import differ, floor_div, meet, mod
 from graphflops.rules.elementwise import differentiate, elementwise, pointwise
 from graphflops.rules.registry import ForwardCall, backward, require, rule
 from graphflops.rules.shapes import axis, shown
@@ -85,7 +85,7 @@ def log_sigmoid_backward(grad: TensorType, a: TensorType, kept: TensorType) -> E
 def glu(a: TensorType, dim: int = -1) -> Estimate:
     """One half times the sigmoid of the other."""
     place = axis(dim, a.rank)
-    require(not differ(mod(a.shape[place], 2), 0), f"axis {dim} of {a} does not split into two equal halves")
+    meet(mod(a.shape[place], 2), 0, f"axis {dim} of {a} does not split into two equal halves")
     out = a.like((*a.shape[:place], floor_div(a.shape[place], 2), *a.shape[place + 1 :]))
     return replace(elementwise(WORK["glu"], out), reads=(a,))
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from graphflops.base.record import Record
 from graphflops.cost import Estimate, data_dependent
-from graphflops.dims import Dim, at_least, differ, floor_div, mod, total
+from graphflops.dims import Dim, at_least, floor_div, meet, mod, total
 from graphflops.rules.registry import require
 from graphflops.rules.shapes import Shape, shown
 from graphflops.tensor import DType, TensorType
@@ -33,7 +33,7 @@ def depth_to_space(x: TensorType, factor: int) -> Estimate:
     """Channels spread out over a grid of positions that is finer by a factor."""
     *batch, channels, height, width = x.shape
     area = factor * factor
-    require(not differ(mod(channels, area), 0), f"{channels} channels do not fill squares of {area}")
+    meet(mod(channels, area), 0, f"{channels} channels do not fill squares of {area}")
     out = x.like((*batch, floor_div(channels, area), height * factor, width * factor))
     return Estimate((out,), reads=(x,))
 

@@ -14,10 +14,10 @@ from msgspec.structs import replace
 
 from graphflops.base.record import Record
 from graphflops.cost import Estimate, Value, data_dependent, free
-from graphflops.dims import Dim, broadcast, ceil_div, differ, dim_max, meet, mod, prod, same
+from graphflops.dims import Dim, broadcast, ceil_div, dim_max, meet, mod, prod, same
 from graphflops.rules.dropout import DROPOUT
 from graphflops.rules.operands import Operands, takes
-from graphflops.rules.registry import require, rule
+from graphflops.rules.registry import rule
 from graphflops.rules.shapes import doubled_pairs
 from graphflops.rules.softmax import SOFTMAX
 from graphflops.tensor import BFLOAT16, FLOAT32, FLOAT64, INT64, UINT64, TensorType
@@ -147,10 +147,7 @@ def leading_axes(query: TensorType, key: TensorType, value: TensorType, grouped:
     if grouped and min(query.rank, key.rank, value.rank) > 2:
         heads = query.shape[-3]
         for shape in shapes:
-            require(
-                not differ(mod(heads, shape[-1]), 0),
-                f"{heads} query heads do not share {shape[-1]} key heads",
-            )
+            meet(mod(heads, shape[-1]), 0, f"{heads} query heads do not share {shape[-1]} key heads")
         shapes = [(*shape[:-1], heads) for shape in shapes]
     return broadcast(query.shape[:-2], *shapes)
 

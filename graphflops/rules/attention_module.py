@@ -7,14 +7,14 @@ normalisations are vector work: 1 per added element, ReLU 1, GELU 4 and an error
 from __future__ import annotations
 
 from graphflops.cost import Estimate
-from graphflops.dims import Dim, differ, floor_div, prod
+from graphflops.dims import Dim, floor_div, meet, prod
 from graphflops.rules.attention import Attention, attend
 from graphflops.rules.attention_packed import heads_first
 from graphflops.rules.linalg import results
 from graphflops.rules.matmul import grouped_mm
 from graphflops.rules.norm import AFFINE, NORMALISE, STATISTICS
 from graphflops.rules.operands import Operands, takes
-from graphflops.rules.registry import require, rule
+from graphflops.rules.registry import rule
 from graphflops.tensor import FLOAT32, TensorType
 
 KIND = "attention"
@@ -105,7 +105,7 @@ def native_multi_head_attention(
 ) -> Estimate:
     """Four projections and the two products of attention; averaging the weights over the heads adds them."""
     query, key, value, mask, *weights_and_biases = of
-    require(not differ(query.shape[-1], embed_dim), f"width {query.shape[-1]} is not embed_dim {embed_dim}")
+    meet(query.shape[-1], embed_dim, f"width {query.shape[-1]} is not embed_dim {embed_dim}")
     problem, work = multi_head(query, key, value, num_head, mask)
     heads = () if average_attn_weights else (num_head,)
     weights = query.like((query.shape[0], *heads, query.shape[1], key.shape[1])) if need_weights else None

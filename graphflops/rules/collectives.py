@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from msgspec.structs import replace
 
 from graphflops.cost import Estimate, free
-from graphflops.dims import Dim, differ, floor_div, total
+from graphflops.dims import Dim, floor_div, meet, total
 from graphflops.rules.matmul import matmul
 from graphflops.rules.registry import ForwardCall, backward, require, rule
 from graphflops.tensor import TensorType
@@ -295,7 +295,7 @@ def all_gather_copy_in(
 ) -> Estimate:
     """Copies the parameters' shards into this device's part of the result of an all_gather."""
     own, size = total(x.numel for x in all_gather_inputs), all_gather_input_numel
-    require(not differ(own, size), f"{own} elements go to a part of {size}")
+    meet(own, size, f"{own} elements go to a part of {size}")
     part = all_gather_output.like((size,))
     return Estimate((part, all_gather_output), reads=all_gather_inputs, writes=(part,))
 
@@ -304,7 +304,7 @@ def all_gather_copy_in(
 def split_with_sizes_copy(all_gather_output: TensorType, *, out: Tensors) -> Estimate:
     """Copies what was gathered to the parameters."""
     given, taken = all_gather_output.numel, total(x.numel for x in out)
-    require(not differ(given, taken), f"{given} elements are copied to {taken}")
+    meet(given, taken, f"{given} elements are copied to {taken}")
     return Estimate(out, reads=(all_gather_output,))
 
 

@@ -315,7 +315,7 @@ def bilinear(a: TensorType, b: TensorType, weight: TensorType, bias: TensorType 
     rows = not any(map(differ, a.shape[:-1], b.shape[:-1])) and a.rank == b.rank
     require(rows, f"{shown(a.shape)} and {shown(b.shape)} have other rows")
     for x, size in ((a, weight.shape[1]), (b, weight.shape[2])):
-        require(not differ(x.shape[-1], size), f"{x.shape[-1]} features, weight takes {size}")
+        meet(x.shape[-1], size, f"{x.shape[-1]} features, weight takes {size}")
     product = trilinear(rows_a, weight, rows_b, *BILINEAR_PLACES, BILINEAR_SUMMED)
     out = a.like((*a.shape[:-1], weight.shape[0]))
     vector = product.vector_flops + (additions(out) if bias else 0)

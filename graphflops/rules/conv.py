@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from msgspec.structs import replace
 
 from graphflops.cost import Estimate
-from graphflops.dims import Dim, at_least, differ, floor_div, mod, prod
+from graphflops.dims import Dim, at_least, differ, floor_div, meet, mod, prod
 from graphflops.rules.matmul import Mask, Number, additions, flops_of
 from graphflops.rules.operands import Operands, takes
 from graphflops.rules.registry import require, rule
@@ -116,8 +116,8 @@ def convolved(
     spatial = weight.rank - 2
     channels, (inner, outer) = x.shape[-spatial - 1], weight.shape[:2]
     expected, filters = (inner, outer * groups) if transposed else (outer * groups, inner)
-    require(not differ(channels, expected), f"the input has {channels} channels, the weight takes {expected}")
-    require(not differ(mod(inner, groups), 0), f"{inner} rows of a weight do not make {groups} groups")
+    meet(channels, expected, f"the input has {channels} channels, the weight takes {expected}")
+    meet(mod(inner, groups), 0, f"{inner} rows of a weight do not make {groups} groups")
     fits = bias is None or (bias.rank == 1 and not differ(bias.numel, filters))
     require(fits, f"a bias of {bias} for {filters} channels")
     out = x.like((*x.shape[: -spatial - 1], filters, *out_sizes))
@@ -251,7 +251,7 @@ def conv_tbc(x: TensorType, weight: TensorType, bias: TensorType, pad: Dim = 0) 
     """A convolution along time of (time, batch, channel), with a weight (kernel, in, out)."""
     time, batch, channels = x.shape
     kernel, expected, filters = weight.shape
-    require(not differ(channels, expected), f"the input has {channels} channels, the weight takes {expected}")
+    meet(channels, expected, f"the input has {channels} channels, the weight takes {expected}")
     out = x.like((*downsampled((time,), (kernel,), (1,), (1,), (pad,)), batch, filters))
     flops = flops_of(out.numel * kernel * channels, x.dtype)
     return Estimate((out,), flops, additions(out), reads=(x, weight, bias))

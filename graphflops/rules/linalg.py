@@ -10,7 +10,7 @@ from collections.abc import Callable
 from msgspec.structs import replace
 
 from graphflops.cost import Estimate, free
-from graphflops.dims import Dim, differ, dim_min, prod
+from graphflops.dims import Dim, dim_min, meet, prod
 from graphflops.rules import lapack
 from graphflops.rules.elementwise import complex_of, real_of
 from graphflops.rules.matmul import matmul
@@ -32,7 +32,7 @@ def matrices(x: TensorType) -> tuple[Sizes, Dim, Dim]:
 def squares(x: TensorType) -> tuple[Sizes, Dim]:
     """Batch sizes and order."""
     batch, m, n = matrices(x)
-    require(not differ(m, n), f"the matrix is not square: {m} rows, {n} columns")
+    meet(m, n, f"the matrix is not square: {m} rows, {n} columns")
     return batch, n
 
 

@@ -7,7 +7,7 @@ from itertools import chain
 from msgspec.structs import replace
 
 from graphflops.cost import Estimate
-from graphflops.dims import Dim, ceil_div, differ, floor_div, prod
+from graphflops.dims import Dim, ceil_div, differ, floor_div, meet, prod
 from graphflops.rules.matmul import Number, Tensors, add_product, flops_of, grouped_mm, linear, matmul_into
 from graphflops.rules.operands import Operands, takes
 from graphflops.rules.quantized import DEQUANTIZE, MIN_MAX, QUANTIZE
@@ -119,7 +119,7 @@ def weight_only(x: TensorType, features: Dim, per_weight: int, *weight: TensorTy
 def weight_int8_mm(x: TensorType, weight: TensorType, scales: TensorType) -> Estimate:
     """A conversion per weight, and the scale once per result."""
     features, expected = x.shape[1], weight.shape[1]
-    require(not differ(features, expected), f"the input has {features} features, the weight takes {expected}")
+    meet(features, expected, f"the input has {features} features, the weight takes {expected}")
     product = weight_only(x, weight.shape[0], 1, weight, scales)
     return product.plus(vector_flops=only_result(product).numel)
 

@@ -65,7 +65,7 @@ def vecdot(x: TensorType, y: TensorType, *, dim: int = -1) -> Estimate:
 def linear(x: TensorType, weight: TensorType, bias: TensorType | None = None) -> Estimate:
     """Product of every row with a weight stored as (out, in); the bias is one vector addition per result."""
     features, expected = x.shape[-1], weight.shape[-1]
-    require(not differ(features, expected), f"the input has {features} features, the weight takes {expected}")
+    meet(features, expected, f"the input has {features} features, the weight takes {expected}")
     out = x.like((*x.shape[:-1], *weight.shape[:-1]))
     if bias is not None:
         expanded(bias, out.shape)
@@ -248,7 +248,7 @@ def cheapest_chain(sizes: Sequence[Dim]) -> Dim:
 def matrix_power(x: TensorType, n: int) -> Estimate:
     """Products of repeated squaring; a negative exponent first inverts, 2n^3 vector FLOPs."""
     size = x.shape[-1]
-    require(not differ(x.shape[-2], size), f"a power needs a square matrix, got {x.shape[-2]} by {size}")
+    meet(x.shape[-2], size, f"a power needs a square matrix, got {x.shape[-2]} by {size}")
     power = abs(n)
     products = power.bit_length() - 1 + bin(power).count("1") - 1 if power else 0
     multiply_adds = prod(x.shape) * size

@@ -13,7 +13,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from graphflops.cost import Estimate, data_dependent
-from graphflops.dims import Dim, differ, mod, prod
+from graphflops.dims import Dim, differ, meet, mod, prod
 from graphflops.rules.elementwise import promote
 from graphflops.rules.operands import Operands, takes
 from graphflops.rules.registry import require, rule
@@ -107,7 +107,7 @@ def group_norm(
     """Seven operations per element with weight and bias, a reciprocal root per group."""
     require(x.rank >= 2, f"group_norm needs a batch and a channel axis, got {x}")
     channels = x.shape[1]
-    require(not differ(mod(channels, num_groups), 0), f"{channels} channels do not make {num_groups} groups")
+    meet(mod(channels, num_groups), 0, f"{channels} channels do not make {num_groups} groups")
     return normalised(x, x.shape[0] * num_groups, weight, bias)
 
 
@@ -116,7 +116,7 @@ def native_group_norm(
     x: TensorType, weight: TensorType | None, bias: TensorType | None, N: Dim, C: Dim, HxW: Dim, group: int
 ) -> Estimate:
     """As `group_norm`, with mean and reciprocal deviation kept."""
-    require(not differ(x.numel, N * C * HxW), f"{x} has not {N}*{C}*{HxW} elements")
+    meet(x.numel, N * C * HxW, f"{x} has not {N}*{C}*{HxW} elements")
     statistic = x.like((N, group))
     return with_results(normalised(x, N * group, weight, bias), statistic, statistic)
 

@@ -8,7 +8,7 @@ from itertools import pairwise
 from msgspec.structs import replace
 
 from graphflops.cost import Estimate, copied, data_dependent, free
-from graphflops.dims import Dim, Expr, at_least, ceil_div, differ, dim_max, dim_min, floor_div, total
+from graphflops.dims import Dim, Expr, at_least, ceil_div, differ, dim_max, dim_min, floor_div, meet, total
 from graphflops.rules import views
 from graphflops.rules.registry import ForwardCall, backward, find, require, rule
 from graphflops.rules.shapes import axis, kept_by_slice, replaced, shown, tensors_of
@@ -94,7 +94,7 @@ def split(x: TensorType, split_size: Dim | Sequence[Dim], dim: int = 0) -> Estim
 def split_with_sizes(x: TensorType, split_sizes: Sequence[Dim], dim: int = 0) -> Estimate:
     """Pieces of the given sizes."""
     size = x.shape[axis(dim, x.rank)]
-    require(not differ(total(split_sizes), size), f"{shown(split_sizes)} do not add up to {size}")
+    meet(total(split_sizes), size, f"{shown(split_sizes)} do not add up to {size}")
     return pieces(x, split_sizes, dim)
 
 

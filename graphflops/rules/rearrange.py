@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from graphflops.cost import Estimate, copied, data_dependent
-from graphflops.dims import Dim, Expr, at_least, differ, floor_div, mod, prod, total
+from graphflops.dims import Dim, Expr, at_least, differ, floor_div, meet, mod, prod, total
 from graphflops.rules import parts
 from graphflops.rules.arrangement import bordered, columns_to_image, depth_to_space, repeated, space_to_depth
 from graphflops.rules.parts import copied_back
@@ -202,10 +202,7 @@ rule("aten.pixel_unshuffle").derived(
 @rule("aten.channel_shuffle", "aten.native_channel_shuffle")
 def channel_shuffle(x: TensorType, groups: Dim) -> Estimate:
     """A copy with the channels of all groups interleaved."""
-    require(
-        not differ(mod(x.shape[1], groups), 0),
-        f"{x.shape[1]} channels do not split into {groups} equal groups",
-    )
+    meet(mod(x.shape[1], groups), 0, f"{x.shape[1]} channels do not split into {groups} equal groups")
     return copied(x)
 
 

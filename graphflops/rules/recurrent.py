@@ -101,7 +101,7 @@ def layers_of(params: Tensors, count: int, has_biases: bool) -> list[Layer]:
 def recur(cell: Cell, x: TensorType, states: Tensors, layers: list[Layer], out: TensorType) -> Estimate:
     """All layers over all rows of the input: steps times batch, or the packed rows."""
     features, expected = x.shape[-1], layers[0].from_input.shape[-1]
-    require(not differ(features, expected), f"the input has {features} features, the layer takes {expected}")
+    meet(features, expected, f"the input has {features} features, the layer takes {expected}")
     rows, units = prod(x.shape[:-1]), total(layer.hidden(cell) for layer in layers)
     biased = 2 * cell.gates if layers[0].biases else 0
     return Estimate(

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from msgspec.structs import replace
 
 from graphflops.cost import Estimate
-from graphflops.dims import Dim, differ, dim_max, dim_min, floored_product, meet, prod, total
+from graphflops.dims import Dim, dim_max, dim_min, floored_product, meet, prod, total
 from graphflops.rules.operands import Operands, takes
 from graphflops.rules.reduce import operand_gradient
 from graphflops.rules.registry import ForwardCall, backward, require, rule
@@ -128,7 +128,7 @@ def grid_sampler(x: TensorType, grid: TensorType, interpolation_mode: int) -> Es
     spatial = x.rank - 2
     require(grid.rank == x.rank, f"a grid of {grid.rank} axes does not fit an input of {x.rank}")
     given = grid.shape[-1]
-    require(not differ(given, spatial), f"grid points have {given} coordinates, not {spatial}")
+    meet(given, spatial, f"grid points have {given} coordinates, not {spatial}")
     meet(x.shape[0], grid.shape[0], f"batches differ: {x.shape[0]} and {grid.shape[0]}")
     out = x.like((*x.shape[:2], *grid.shape[1:-1]))
     taps = taps_of(interpolation_mode, spatial)
@@ -177,7 +177,7 @@ def grid_sampler_gradient(call: ForwardCall) -> Estimate:
 def affine_grid_generator(theta: TensorType, size: Sizes) -> Estimate:
     """Every position, with a 1 appended, times the transposed affine matrix."""
     positions, (batch, _, *spatial) = prod(size[2:]), size
-    require(not differ(theta.shape[0], batch), f"batches differ: {theta.shape[0]} and {batch}")
+    meet(theta.shape[0], batch, f"batches differ: {theta.shape[0]} and {batch}")
     axes = len(spatial)
     out = theta.like((batch, *spatial, axes))
     return Estimate((out,), matrix_flops=2 * batch * positions * (axes + 1) * axes, reads=(theta,))

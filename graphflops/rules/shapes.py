@@ -18,6 +18,7 @@ from graphflops.dims import (
     Dim,
     Expr,
     at_least,
+    broadcast,
     ceil_div,
     compare,
     differ,
@@ -247,11 +248,11 @@ def resolved(x: TensorType, size: Sequence[Dim]) -> Shape:
     known = prod(wanted for place, wanted in enumerate(size) if place not in holes)
     mismatch = f"{shown(x.shape)} holds {x.numel} elements, which do not fit {shown(size)}"
     if not holes:
-        require(not differ(known, x.numel), mismatch)
+        meet(known, x.numel, mismatch)
         return tuple(size)
     require(known != 0, mismatch)
     rest = mod(x.numel, known)
-    require(isinstance(rest, Expr) or rest == 0, mismatch)
+    meet(rest, 0, mismatch)
     return (*size[: holes[0]], floor_div(x.numel, known), *size[holes[0] + 1 :])
 
 
@@ -304,6 +305,7 @@ def expanded(x: TensorType, shape: Sequence[Dim]) -> TensorType:
     )
     fits = all(not (differ(mine, 1) and differ(mine, size)) for mine, size in zip(own, sizes, strict=True))
     require(fits, f"{shown(x.shape)} does not expand to {shown(shape)}")
+    broadcast(own, sizes)  # notes which sizes must be equal
     out = x.like(sizes)
     stored = x.numel if x.stored is None else x.stored
     return out if same(stored, out.numel) else replace(out, stored=stored)

@@ -125,7 +125,7 @@ def cholesky_inverse(A: TensorType) -> Estimate:
 def tensorinv(x: TensorType, ind: int = 2) -> Estimate:
     """2 n^3 for the matrix whose rows are the first `ind` axes."""
     n, columns = prod(x.shape[:ind]), prod(x.shape[ind:])
-    require(not differ(n, columns), f"{n} rows and {columns} columns are not invertible")
+    meet(n, columns, f"{n} rows and {columns} columns are not invertible")
     real = 4 if x.dtype.kind == "complex" else 1
     out = x.like((*x.shape[ind:], *x.shape[:ind]))
     return Estimate((out,), vector_flops=real * lapack.inverse(n), reads=(x,))
@@ -244,7 +244,7 @@ def linalg_cross(a: TensorType, b: TensorType, *, dim: int = -1) -> Estimate:
     shape = broadcast(a.shape, b.shape)
     out = a.like(shape, result_type(a, b))
     length = shape[axis(dim, len(shape))]
-    require(not differ(length, 3), f"a cross product takes vectors of 3, not {length}")
+    meet(length, 3, f"a cross product takes vectors of 3, not {length}")
     each_component = 2 * 6 + 2 if out.dtype.kind == "complex" else 3
     return Estimate((out,), vector_flops=each_component * out.numel, reads=(a, b))
 

@@ -59,7 +59,7 @@ def test_an_axis_that_an_unrolled_loop_fixed_keeps_its_size(tmp_path: Path) -> N
         assert analyze(model, dims={"x[0]": 3}).total().transcendentals == 3 * 12 * 4
         for given in ({"dims": {"x[1]": 20}}, {"inputs": {"x": (2, 20, 4)}}):
             with pytest.raises(
-                ModelError, match=r"^x\[1\] = 20: the program was exported for x\[1\] == 12, wh"
+                ModelError, match=r"^x\[1\] = 20: the program requires x\[1\] == 12"
             ) as raised:
                 analyze(model, **given)
             assert "\n" not in str(raised.value)
@@ -78,7 +78,7 @@ def takes(model, **dims: int) -> bool:
     try:
         analyze(model, dims={"x[0]": 8, **dims})
     except ModelError as error:
-        if "which torch checks" not in str(error):
+        if "the program requires" not in str(error):
             raise
         return False
     return True
@@ -117,7 +117,7 @@ def test_numbers_that_python_computed_of_a_size_are_kept(tmp_path: Path) -> None
         for rows in (8, 11, 100):
             with pytest.raises(AssertionError, match=r"math\.trunc"):
                 run(torch.rand(rows, 2))
-            with pytest.raises(ModelError, match=r"exported for trunc\(.* which torch checks"):
+            with pytest.raises(ModelError, match=r"the program requires trunc\("):
                 analyze(model, dims={"x[0]": rows})
         assert (
             run(torch.rand(10, 2)).shape
@@ -148,7 +148,7 @@ def test_arguments_of_any_number_are_told_apart(tmp_path: Path, strict: bool) ->
                 analyze(model, dims={"some_1[0]": 5, "last[0]": rows})
                 run(*given[0][:2], torch.rand(5), last=torch.rand(rows, 2))
                 continue
-            with pytest.raises(ModelError, match="which torch checks"):
+            with pytest.raises(ModelError, match="the program requires"):
                 analyze(model, dims={"some_1[0]": 5, "last[0]": rows})
             with pytest.raises(AssertionError, match="Guard failed"):
                 run(*given[0][:2], torch.rand(5), last=torch.rand(rows, 2))
@@ -178,9 +178,7 @@ def test_sweeps_and_saved_reports_are_held_to_them(quarters, tmp_path: Path) -> 
     saved.write_bytes(analyze(quarters).to_json())
     assert takes(saved, **{"x[0]": 12})
     assert not takes(saved, **{"x[0]": 14})
-    with pytest.raises(
-        ModelError, match=r"^pair_mask_1\[0\] = 4: the program was exported for pair_mask_1\[0\] > 5"
-    ):
+    with pytest.raises(ModelError, match=r"^pair_mask_1\[0\] = 4: the program requires pair_mask_1\[0\] > 5"):
         sweep(analyze(quarters), {"pair_mask_1[0]": [6, 4]})
 
 

@@ -292,7 +292,7 @@ class Trial:
                 report = analyze(model, dims=dims)
             except ModelError as error:
                 fixed = is_fixed(model, dims) and "is fixed in the program" in str(error)
-                guarded = "which torch checks" in str(error) and self.is_refused_by_torch(index)
+                guarded = "the program requires" in str(error) and self.is_refused_by_torch(index)
                 yield at, "refused" if fixed or guarded else "wrong", f"ModelError {error}"
                 continue
             problem = "; ".join((*self.said(report), *self.miscounted(report, index, form, model)))

@@ -9,6 +9,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import onnx
 import pytest
 
 from graphflops import analyze
@@ -158,6 +159,19 @@ def test_a_size_can_be_dragged_and_is_checked(page: Browser) -> None:
     assert "Some size has no value" in page.text("#modules")
     page.type("#size-1", "10" * 9)
     assert tiles(page)["FLOPs"] == number(409_600 * 2 * int("10" * 9) + 1024 * 2 * int("10" * 9) ** 2)
+
+
+def test_sizes_at_which_the_program_cannot_run_are_said(browser: Browser, folder: Path) -> None:
+    graph = onnx.parser.parse_model(
+        '<ir_version: 10, opset_import: ["": 21]> g (float[batch, 4] x) => (float[rows, 16] y) '
+        "<int64[2] shape = {-1, 16}> { y = Reshape(x, shape) z = Relu(x) }"
+    )
+    onnx.save(graph, folder / "reshape.onnx")
+    opened(browser, folder, analyze(folder / "reshape.onnx"))
+    for size, said in ((8, ""), (6, "the program requires"), (12, "")):
+        browser.type("#size-0", str(size))
+        assert "".join(browser.all(".warning"))[:20] == said
+    assert browser.complaints() == []
 
 
 def test_sizes_nobody_knows_are_asked_for(browser: Browser, folder: Path) -> None:

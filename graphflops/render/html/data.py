@@ -15,7 +15,7 @@ import msgspec
 
 from graphflops.base.units import HUGE_BITS
 from graphflops.cost import CONVENTIONS, QUANTITIES, REPORTED, Cost
-from graphflops.dims import Dim
+from graphflops.dims import Dim, Expr
 from graphflops.dims.solving import affine
 from graphflops.open_sizes import of_report
 from graphflops.render import summary
@@ -214,6 +214,7 @@ def _side(
     report: Report, ledger: Ledger, tree: Tree, layout: Layout, number: int, parts: _Parts, most: int
 ) -> dict[str, Any]:
     calls = _Calls(report, ledger, tree, layout, number, parts, most)
+    axes = of_report(report).axes
     return {
         "headline": summary.headline(report),
         "path": safe(report.origin.path, 200),
@@ -236,6 +237,11 @@ def _side(
         "memory": memory_of(report, calls.entry_of, parts.name, parts.formula),
         "device": device_of(report),
         "diagnostics": summary.diagnostics(report),
+        "requires": [
+            [parts.shown(text), parts.formula(condition.substitute(axes), report)]
+            for text, condition in report.guards.items()
+            if isinstance(condition, Expr)
+        ],
     }
 
 

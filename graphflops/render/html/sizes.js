@@ -94,8 +94,10 @@ const sizeRow = (size, index, changed) => {
     sizes[index] = size.symbols.map((_, side) => (value === null || !hasSide(size, side) ? null : sizeOf(size, value)));
     const outside = value !== null && ((low !== null && value < low) || (high !== null && value > high));
     toAddress();
-    warning.textContent = outside ? `outside ${spanOf(low, high)}, for which the program was exported` : "";
     changed();
+    const broken = BOTH.flatMap((side) => SIDES[side].requires.filter(([, holds]) => valueOf(side, holds) === 0n));
+    const limit = outside ? `outside ${spanOf(low, high)}, for which the program was exported` : "";
+    warning.textContent = broken.length ? `the program requires ${broken[0][0]}` : limit;
   };
   const show = () => {
     const values = now();

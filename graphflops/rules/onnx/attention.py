@@ -129,7 +129,7 @@ def rotary_embedding(of: Operands, *, num_heads: int = 0, rotary_embedding_dim: 
     x, cache, places = of.x, of.cos_cache, of.position_ids
     apart = _split(x, num_heads) if num_heads or x.rank == 4 else x
     turned = rotary_embedding_dim or apart.shape[-1]
-    require(not differ(2 * cache.shape[-1], turned), f"a table {cache} for {turned} numbers in pairs")
+    meet(2 * cache.shape[-1], turned, f"a table {cache} for {turned} numbers in pairs")
     rotation = rotated(apart, width=rotary_embedding_dim)
     rows = cache if places is None else cache.like((*places.shape, cache.shape[-1]))
     return fused((x.like(),), rotation, reads=(x, rows, rows, places))

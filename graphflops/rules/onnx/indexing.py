@@ -8,7 +8,7 @@ from itertools import accumulate
 from msgspec.structs import replace
 
 from graphflops.cost import Estimate, picked
-from graphflops.dims import Dim, at_least, ceil_div, differ, dim_min, floor_div, mod, total
+from graphflops.dims import Dim, at_least, ceil_div, differ, dim_min, floor_div, meet, mod, total
 from graphflops.rules.arrangement import bordered, combined, functional
 from graphflops.rules.onnx.entries import (
     KnownContents,
@@ -224,7 +224,7 @@ def split_evenly(
     place = place_of(axis, x.rank)
     length, count = x.shape[place], len(outputs)
     if split is None and count:
-        require(not differ(mod(length, count), 0), f"{length} do not make {count} equal pieces")
+        meet(mod(length, count), 0, f"{length} do not make {count} equal pieces")
         return _wanted(pieces(x, place, (floor_div(length, count),) * count), outputs)
     return _wanted(pieces(x, place, split_lengths(length, split, count)), outputs)
 
@@ -246,7 +246,7 @@ def split_lengths(length: Dim, given: Numbers, count: int) -> tuple[Dim, ...]:
         require(count in (0, said), f"{said} lengths are given for {count} pieces")
         require(said <= MOST_PIECES, f"{said} pieces are too many")
         lengths = sizes(given) or tuple(unknown("split", place) for place in range(said))
-        require(not differ(total(lengths), length), f"{shown(lengths)} do not add up to {length}")
+        meet(total(lengths), length, f"{shown(lengths)} do not add up to {length}")
         return lengths
     require(0 < count <= MOST_PIECES, f"{count} is not a valid number of pieces")
     step = ceil_div(length, count)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 
 from graphflops.cost import Estimate, data_dependent
-from graphflops.dims import Dim, differ, dim_min, floor_div, prod, same
+from graphflops.dims import Dim, dim_min, floor_div, meet, prod, same
 from graphflops.rules.lapack import n_log_n
 from graphflops.rules.lowprecision import weight_only
 from graphflops.rules.norm import MEAN_SQUARE, normalised
@@ -179,7 +179,7 @@ def by_weight(
     bias: TensorType | None,
 ) -> Estimate:
     """Rows of `inner` features times a packed weight, and a bias."""
-    require(not differ(x.shape[-1], inner), f"the input has {x.shape[-1]} features, the weight takes {inner}")
+    meet(x.shape[-1], inner, f"the input has {x.shape[-1]} features, the weight takes {inner}")
     product = weight_only(x, features, per_weight, *weight, bias)
     biased = only_result(product).numel if bias is not None else 0
     return product.plus(vector_flops=biased)
@@ -202,8 +202,8 @@ def matmul_nbits(
     blocks = -(-K // block_size)
     stated = N * blocks * (block_size * bits // 8)  # bytes
     told = f"for {N} features in {blocks} blocks"
-    require(not differ(of.weight.nbytes, stated), f"a weight {of.weight} {told} of {block_size}")
-    require(not differ(of.scales.numel, N * blocks), f"scales {of.scales} {told}")
+    meet(of.weight.nbytes, stated, f"a weight {of.weight} {told} of {block_size}")
+    meet(of.scales.numel, N * blocks, f"scales {of.scales} {told}")
     product = by_weight(of.x, K, N, DEQUANTIZE, *of.but("x bias"), bias=of.bias)
     return narrowed(of.x, product, INT8) if accuracy_level == INT8_ACTIVATIONS else product
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from msgspec.structs import replace
 
 from graphflops.cost import Estimate, data_dependent, free
-from graphflops.dims import Dim, ceil_div, differ, floor_div, prod
+from graphflops.dims import Dim, ceil_div, floor_div, meet, prod
 from graphflops.rules import fourier, solve
 from graphflops.rules.embedding import embedding
 from graphflops.rules.lapack import n_log_n
@@ -99,7 +99,7 @@ def cdist(a: TensorType, b: TensorType, *, metric: str = "sqeuclidean") -> Estim
     A root follows where the distance is not squared.
     """
     (rows, inner), (columns, width) = a.shape, b.shape
-    require(not differ(inner, width), f"rows of {inner} and of {width} have no distance")
+    meet(inner, width, f"rows of {inner} and of {width} have no distance")
     out = a.like((rows, columns))
     squares = 2 * (a.numel + b.numel)
     roots = 0 if metric == "sqeuclidean" else out.numel

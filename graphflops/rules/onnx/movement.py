@@ -11,7 +11,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from graphflops.cost import Estimate, Value, copied, data_dependent, free
-from graphflops.dims import Dim, broadcast, differ, floor_div, mod, prod
+from graphflops.dims import Dim, broadcast, floor_div, meet, mod, prod
 from graphflops.errors import DimError
 from graphflops.rules import arrangement
 from graphflops.rules.arrangement import columns_to_image, repeated
@@ -132,7 +132,7 @@ def squeeze(x: TensorType | UnknownType, axes: Numbers = None) -> Estimate:
         left = x.rank - rank_of(axes, "Squeeze")
         return free(x.view(unknown("squeeze", place) for place in range(left)))
     for place in gone:
-        require(not differ(x.shape[place], 1), f"axis {place} of {shown(x.shape)} is not of length one")
+        meet(x.shape[place], 1, f"axis {place} of {shown(x.shape)} is not of length one")
     return free(same_elements(x, (length for place, length in enumerate(x.shape) if place not in gone)))
 
 
@@ -278,8 +278,8 @@ def depth_to_space(x: TensorType, *, blocksize: int) -> Estimate:
 def space_to_depth(x: TensorType, *, blocksize: int) -> Estimate:
     """Blocks of positions gathered as channels of a coarser grid."""
     _require_picture(x, blocksize)
-    uneven = any(differ(mod(length, blocksize), 0) for length in x.shape[2:])
-    require(not uneven, f"{shown(x.shape[2:])} is not made of blocks of {blocksize}")
+    for length in x.shape[2:]:
+        meet(mod(length, blocksize), 0, f"{shown(x.shape[2:])} is not made of blocks of {blocksize}")
     return arrangement.space_to_depth(x, blocksize)
 
 
@@ -294,10 +294,10 @@ def col2im(x: TensorType, image_shape: Numbers, block_shape: Numbers, **geometry
     batch, rows, columns = x.shape
     block, image = sizes(block_shape), sizes(image_shape)
     if block is not None:
-        require(not differ(mod(rows, prod(block)), 0), f"{rows} rows do not make blocks of {shown(block)}")
+        meet(mod(rows, prod(block)), 0, f"{rows} rows do not make blocks of {shown(block)}")
     if block is not None and image is not None:
         blocks = prod(window_counts(image, block, **geometry))
-        require(not differ(blocks, columns), f"{columns} columns where {blocks} blocks lie in {shown(image)}")
+        meet(blocks, columns, f"{columns} columns where {blocks} blocks lie in {shown(image)}")
     if image is None:
         image = tuple(unknown("col2im", place) for place in range(2, 2 + rank_of(image_shape, "Col2Im")))
     channels = unknown("col2im", 1) if block is None else floor_div(rows, prod(block))
@@ -325,5 +325,5 @@ def trilu(x: TensorType, k: Numbers = None, *, upper: int = 1) -> Estimate:
 def reverse_sequence(x: TensorType, sequence_lens: TensorType, *, batch_axis: int = 1) -> Estimate:
     """Reverses the first steps of each sequence, up to its length."""
     batch, steps = x.shape[place_of(batch_axis, x.rank)], sequence_lens.numel
-    require(not differ(batch, steps), f"{steps} lengths are given for {batch} sequences")
+    meet(batch, steps, f"{steps} lengths are given for {batch} sequences")
     return Estimate((x.like(),), reads=(x, sequence_lens))

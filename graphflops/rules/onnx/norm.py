@@ -8,7 +8,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from graphflops.cost import Estimate, free
-from graphflops.dims import Dim, broadcast, differ, floor_div, mod, prod
+from graphflops.dims import Dim, broadcast, differ, floor_div, meet, mod, prod
 from graphflops.rules.dropout import masked
 from graphflops.rules.norm import MEAN_SQUARE, STATISTICS, normalised, scaled, updated
 from graphflops.rules.onnx.activation import only_value
@@ -63,7 +63,7 @@ def group_normalization(x: TensorType, scale: TensorType, bias: TensorType, *, n
     """Seven operations per element, a reciprocal root per group of each sample; scales of groups or of channels."""
     require(x.rank >= 2 and num_groups > 0, f"{num_groups} groups of the channels of {x}")
     channels = x.shape[1]
-    require(not differ(mod(channels, num_groups), 0), f"{channels} channels do not make {num_groups} groups")
+    meet(mod(channels, num_groups), 0, f"{channels} channels do not make {num_groups} groups")
     return normalised(x, x.shape[0] * num_groups, scale, bias)
 
 
@@ -207,7 +207,7 @@ def group_norm(
 ) -> Estimate:
     """Seven operations per element, of the sum with `skip` and a bias, a reciprocal root per group; and an optional silu."""
     channels = of.x.shape[-1 if channels_last else 1]
-    require(not differ(mod(channels, groups), 0), f"{channels} channels do not make {groups} groups")
+    meet(mod(channels, groups), 0, f"{channels} channels do not make {groups} groups")
     norm = normalised(of.x, of.x.shape[0] * groups, of.gamma, of.beta)
     after = WORK["silu" if activation else "identity"]
     done = fused(norm.out, norm, applied(after, of.x), reads=norm.reads)

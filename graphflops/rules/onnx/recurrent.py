@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from graphflops.cost import Estimate
-from graphflops.dims import Dim, differ, prod
+from graphflops.dims import Dim, differ, meet, prod
 from graphflops.rules import recurrent as shared
 from graphflops.rules.matmul import matmul
 from graphflops.rules.onnx.entries import Outputs, chosen, work
@@ -102,7 +102,7 @@ def layer(cell: Cell, of: Operands, layout: int, results: int, outputs: Outputs)
     x, w, r, bias = of.named("x w r bias")
     require(x.rank == 3 and w.rank == 3 and r.rank == 3, f"a recurrent layer of {w} and {r} does not fit {x}")
     directions, rows, hidden = r.shape
-    require(not differ(rows, cell.gates * hidden), f"{rows} rows do not form {cell.gates} gates of {hidden}")
+    meet(rows, cell.gates * hidden, f"{rows} rows do not form {cell.gates} gates of {hidden}")
     require(
         isinstance(directions, int) and not differ(w.shape[0], directions), f"{directions} directions of {w}"
     )
