@@ -95,7 +95,7 @@ const sizeRow = (size, index, changed) => {
     const outside = value !== null && ((low !== null && value < low) || (high !== null && value > high));
     toAddress();
     changed();
-    const broken = BOTH.flatMap((side) => SIDES[side].requires.filter(([, holds]) => valueOf(side, holds) === 0n));
+    const broken = BOTH.flatMap((side) => SIDES[side].requires.filter(([, holds]) => reader(holds)(side) === 0n));
     const limit = outside ? `outside ${spanOf(low, high)}, for which the program was exported` : "";
     warning.textContent = broken.length ? `the program requires ${broken[0][0]}` : limit;
   };
