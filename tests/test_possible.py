@@ -150,8 +150,8 @@ def test_halves_that_do_not_meet_again_are_refused(tmp_path):
 
 
 def test_sizes_that_no_assumption_fits_stay_open(tmp_path):
-    """Seven numbers: 1 row, or 64 columns, and more of the other are never as many."""
-    target = helper.make_tensor("t", TensorProto.INT64, [1], [7])
+    """1,009 numbers, which is prime: not of 64 columns, nor of one row of 64 and up to 512 more."""
+    target = helper.make_tensor("t", TensorProto.INT64, [1], [1009])
     path = tmp_path / "m.onnx"
     onnx.save(
         model(
@@ -164,4 +164,42 @@ def test_sizes_that_no_assumption_fits_stay_open(tmp_path):
     )
     report = analyze(path)
     assert report.values == {}
-    assert analyze(path, dims={"rows": 7, "columns": 1}).total().vector_flops == 0
+    assert analyze(path, dims={"rows": 1009, "columns": 1}).total().vector_flops == 0
+
+
+def test_operands_of_one_form_have_equal_sizes(tmp_path):
+    """As torch writes it: angles of one sequence, which onnxruntime refuses for a batch of two."""
+    path, angles = tmp_path / "m.onnx", [value(name, [1, "tokens", 4]) for name in ("cos", "sin")]
+    call = node("RotaryEmbedding", ["x", "cos", "sin"], ["y"])
+    made = model(
+        [call],
+        [value("x", ["batch", 2, "tokens", 8]), *angles],
+        [value("y", None)],
+        opset_imports=[helper.make_opsetid("", 23)],
+    )
+    onnx.save(made, path)
+    report = analyze(path)
+    assert "batch" not in report.symbols
+    assert [one.message for one in report.diagnostics if one.code == "GF112"] == [
+        "operators require equal sizes, from which follows batch = 1"
+    ]
+    assert CliRunner().invoke(cli.main, ["analyze", str(path), "--dim", "batch=2"]).exit_code == 1
+
+
+def test_positions_beyond_a_table_are_refused(tmp_path):
+    """The first positions of a table of 32, added to as many rows."""
+    stored = [helper.make_tensor(n, TensorProto.INT64, [1], [v]) for n, v in (("zero", 0), ("one", 1))]
+    table = helper.make_tensor("table", TensorProto.FLOAT, [32, 4], [0.0] * 128)
+    calls = [
+        node("Shape", ["x"], ["rows"], start=0, end=1),
+        node("Slice", ["table", "zero", "rows", "zero", "one"], ["positions"]),
+        node("Add", ["x", "positions"], ["y"]),
+    ]
+    onnx.save(
+        model(calls, [value("x", ["seq", 4])], [value("y", None)], [*stored, table]), tmp_path / "m.onnx"
+    )
+    report = analyze(tmp_path / "m.onnx")
+    assert report.values == {"seq": 32}  # 64 would be assumed
+    assert report.value(report.total().vector_flops) == 32 * 4
+    with pytest.raises(ModelError, match="seq = 33: the program requires"):
+        sweep(report, {"seq": [33]})

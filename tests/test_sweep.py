@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
+import onnx
 import pytest
 from click.testing import CliRunner
+from onnx import TensorProto, helper
 
 from graphflops.analysis import analyze
 from graphflops.cli import main
-from graphflops.derived.resize import Sweep, beyond, sweep
+from graphflops.derived.resize import Sweep, beyond, resized, sweep
 from graphflops.errors import ModelError
 from graphflops.render.document import text as table
+from graphflops.report.as_json import decoded
 from tests.render.reports import with_unknown
 
 MODEL = Path(__file__).parents[1] / "samples" / "gqa_transformer.pt2"
@@ -137,3 +141,28 @@ def test_wrong_sweeps() -> None:
     for args in (["--by", "op"], ["--format", "dot"], ["--depth", "2"]):
         result = CliRunner().invoke(main, ["analyze", str(MODEL), "--sweep", "s27=8", *args])
         assert result.exit_code == 2
+
+
+def test_a_peak_at_a_moment_that_the_formula_leaves_out(tmp_path: Path) -> None:
+    """x copies of a beside y of b, in turn, for x and y on a quarter of a circle of 100: at a = 1000 it is the last one."""
+    turns = [(x, math.isqrt(100**2 - x**2)) for x in range(0, 101, 4)]
+    calls = []
+    for turn, (x, y) in enumerate(turns):
+        calls.append(helper.make_node("Concat", ["a"] * x + ["b"] * y, [f"joined_{turn}"], axis=0))
+        calls.append(helper.make_node("ReduceSum", [f"joined_{turn}"], [f"sum_{turn}"], keepdims=0))
+    inputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [name.upper()]) for name in "ab"]
+    results = [helper.make_tensor_value_info(f"sum_{turn}", TensorProto.FLOAT, []) for turn in range(26)]
+    graph = helper.make_graph(calls, "g", inputs, results)
+    path = tmp_path / "m.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)]), path)
+    report = analyze(path)
+    (point,) = sweep(report, {"A": [1000], "B": [1]})
+    assert point.peak_bytes == 4 * (100 * 1000 + 1000 + 1 + len(turns))  # a and b beside it, and the sums
+    at_sizes = resized(report, {"A": 1000, "B": 1}, {})
+    assert (
+        at_sizes.totals.peak_bytes
+        == analyze(path, dims={"A": 1000, "B": 1}).totals.peak_bytes
+        == point.peak_bytes
+    )
+    half = resized(report, {"A": 1000}, {})  # B = 64 is assumed
+    assert not [one for one in decoded(half.to_json()).diagnostics if one.code == "GF120"]

@@ -11,7 +11,7 @@ from typing import Any
 from graphflops.base.rendered import Rendered
 from graphflops.cost import QUANTITIES
 from graphflops.derived.items import throughput
-from graphflops.dims import Expr, evaluate
+from graphflops.dims import Expr, Sums, dim_max, evaluate, total
 from graphflops.errors import ModelError, shown
 from graphflops.open_sizes import is_computed, of_report
 from graphflops.ops import Op
@@ -104,17 +104,12 @@ class _Substitution:
 
 
 def _with_peaks(old: Report, new: Report) -> Report:
-    """The report with the calls where memory peaks at its sizes; "" where only the model itself tells."""
-    nodes = {id(part): _peak_node(new, part) for part in (new.totals, new.backward) if part is not None}
-    if old.backward is None:
-        return replace(new, totals=replace(new.totals, peak_node=nodes[id(new.totals)]))
+    """The report with its peaks of memory at its sizes, and the calls where they are; "" where only the model tells."""
+    if new.backward is None:
+        return replace(new, totals=_at_its_peak(new, new.totals))
     kept = new.totals.peak_node if isinstance(old.totals.peak_bytes, int) else ""
-    assert new.backward is not None
-    return replace(
-        new,
-        totals=replace(new.totals, peak_node=kept),
-        backward=replace(new.backward, peak_node=nodes[id(new.backward)]),
-    )
+    totals, backward = replace(new.totals, peak_node=kept), _at_its_peak(new, new.backward)
+    return replace(new, totals=totals, backward=backward)
 
 
 def _with_memory_use(report: Report) -> Report:
@@ -147,14 +142,21 @@ def _without_times(report: Report) -> Report:
     )
 
 
-def _peak_node(report: Report, totals: Totals) -> str:
-    """The call at which the timeline holds the most; "" where there is no timeline, or a size is open."""
-    sizes = [report.value(entry.bytes) for entry in report.memory.held]
+def _at_its_peak(report: Report, totals: Totals) -> Totals:
+    """The totals with the call at which the timeline holds the most, and with what it holds: a formula has some moments."""
+    timeline = report.memory.own
+    sizes = [report.value(entry.bytes) for entry in timeline.held]
     known = [size for size in sizes if size is not None]
     if len(known) != len(sizes):
-        return totals.peak_node if isinstance(totals.peak_bytes, int) and not report.memory.rows else ""
-    held = report.memory.live_bytes(known)
-    return report.rows[report.memory.rows[held.index(max(held))]].node if held else totals.peak_node
+        is_known = isinstance(totals.peak_bytes, int) and not timeline.rows
+        return replace(totals, peak_node=totals.peak_node if is_known else "")
+    held = timeline.live_bytes(known)
+    if not held:
+        return totals
+    moment = held.index(max(held))
+    alive = total(entry.bytes for entry in timeline.held if entry.first <= moment <= entry.last)
+    node = report.rows[timeline.rows[moment]].node
+    return replace(totals, peak_bytes=dim_max(totals.peak_bytes, alive), peak_node=node)
 
 
 MOST = 10_000  # points
@@ -238,7 +240,8 @@ def sweep(report: Report, sizes: Mapping[str, Sequence[int]]) -> list[Point]:
     count = math.prod(map(len, sizes.values()))
     if count > MOST:
         raise ModelError(f"the sweep has {count:,} points, more than {MOST:,}: give fewer values")
-    step = report.step() or report.totals
+    step, timeline = report.step() or report.totals, report.memory.own
+    held = Sums([entry.bytes for entry in timeline.held])
     points = []
     for each in product(*sizes.values()):
         chosen = dict(zip(sizes, each, strict=True))
@@ -246,6 +249,9 @@ def sweep(report: Report, sizes: Mapping[str, Sequence[int]]) -> list[Point]:
         refuse_impossible(report.symbols, report.inputs, report.rows, values)
         cost = {name: evaluate(getattr(step.cost, name), values) for name in QUANTITIES}
         peak, is_bound = evaluate(step.peak_bytes, values), report.coverage.unknown > 0
+        sizes_held = [size for size in held.at(values) if size is not None]
+        if peak is not None and timeline.rows and len(sizes_held) == len(timeline.held):
+            peak = max(peak, *timeline.live_bytes(sizes_held))  # a formula has some moments
         points.append(Point(chosen, cost, peak, is_lower_bound=is_bound))
     return points
 

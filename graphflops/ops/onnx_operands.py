@@ -19,7 +19,7 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import Union
 
-from graphflops.dims import Dim, differ
+from graphflops.dims import Dim, differ, meet
 from graphflops.ops.operator import operator
 from graphflops.tensor import DType, TensorType, flat
 
@@ -112,11 +112,26 @@ _FORMS: dict[str, tuple[Form, ...]] = {
 
 def misfit(op: str, operands: Sequence[object]) -> str:
     """What is wrong with the shapes of a call's operands; "" if nothing is."""
-    forms = _FORMS.get(operator(op).base, ())
-    if not forms or any(_has_ranks(form, operands) and _agree(form, operands) for form in forms):
+    if operator(op).base not in _FORMS or next(_agreeing(op, operands), None) is not None:
         return ""
     shapes = (f"[{', '.join(map(str, each.shape))}]" for each in operands if isinstance(each, TensorType))
     return f"operands of {op} do not fit one another: {', '.join(shapes)}"
+
+
+def meet_sizes(op: str, operands: Sequence[object]) -> None:
+    """Note the sizes of a call's operands that must be equal, where only one form of shapes can be theirs."""
+    forms = [*_agreeing(op, operands)]
+    for one, other in forms[0] if len(forms) == 1 else ():
+        meet(one, other)
+
+
+def _agreeing(op: str, operands: Sequence[object]) -> Iterator[list[tuple[Dim, Dim]]]:
+    """Of each form that the operands may have, the sizes that must then be equal."""
+    for form in _FORMS.get(operator(op).base, ()):
+        if _has_ranks(form, operands):
+            pairs = [*_equal(form, operands)]
+            if not any(differ(one, other) for one, other in pairs):
+                yield pairs
 
 
 def _pairs(form: Form, operands: Sequence[object]) -> Iterator[tuple[tuple[str, ...], tuple[Dim, ...]]]:
@@ -134,7 +149,7 @@ def _has_ranks(form: Form, operands: Sequence[object]) -> bool:
     )
 
 
-def _agree(form: Form, operands: Sequence[object]) -> bool:
+def _equal(form: Form, operands: Sequence[object]) -> Iterator[tuple[Dim, Dim]]:
     sizes: dict[str, list[tuple[int, Dim]]] = defaultdict(list)  # by letter: how many times it a size is
     for shape, there in _pairs(form, operands):
         for size, dim in _named(shape, there):
@@ -144,9 +159,7 @@ def _agree(form: Form, operands: Sequence[object]) -> bool:
     sizes.pop("_", None)
     for told in sizes.values():
         unit, first = min(told, key=lambda each: each[0])
-        if any(differ(dim * unit, first * times) for times, dim in told):
-            return False
-    return True
+        yield from ((dim * unit, first * times) for times, dim in told)
 
 
 def _named(shape: tuple[str, ...], there: tuple[Dim, ...]) -> Iterator[tuple[str, Dim]]:

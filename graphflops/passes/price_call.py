@@ -102,6 +102,8 @@ def _completed(
     tensors = [value for value in flat(given) if isinstance(value, TensorType)]
     with meetings() as met:
         estimate = rule.call(arguments)
+        if wanted is not None:
+            onnx_operands.meet_sizes(op, given[0])
     estimate = _holding(estimate)
     if wanted is not None:
         estimate = _trimmed(estimate, wanted)

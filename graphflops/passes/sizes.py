@@ -100,7 +100,7 @@ def _conditions(met: Mapping[Meeting, bool], symbols: Mapping[str, SymbolInfo]) 
 def _at_which_hold(
     conditions: Mapping[str, Expr], symbols: Mapping[str, SymbolInfo]
 ) -> Mapping[str, SymbolInfo]:
-    """The symbols, assumed ones at the first size from theirs on that the operators take; open where there is none."""
+    """The symbols, assumed ones at a size near theirs that the operators take; open where there is none."""
     found, known = dict(symbols), known_values(symbols)
     for condition in conditions.values():
         assumed = [name for name in sorted(condition.symbols) if found[name].given_by == "assumption"]
@@ -117,11 +117,11 @@ def _at_which_hold(
 def _first_taken(
     name: str, info: SymbolInfo, conditions: Iterable[Expr], known: Mapping[str, int]
 ) -> int | None:
-    """The least value of a symbol from its own on at which no condition on it is broken; None where none is near."""
+    """The first value of a symbol from its own on, else below, at which no condition is broken; None where none is near."""
     own = [condition for condition in conditions if name in condition.symbols]
-    first = info.value or 1
+    first, least = info.value or 1, max(info.minimum or 1, 1)
     last = first + _TRIED if info.maximum is None else min(first + _TRIED, info.maximum)
-    values = range(first, last + 1)
+    values = (*range(first, last + 1), *range(first - 1, max(least, first - _TRIED) - 1, -1))
     return next((v for v in values if all(evaluate(one, {**known, name: v}) != 0 for one in own)), None)
 
 

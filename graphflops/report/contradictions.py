@@ -18,7 +18,7 @@ from graphflops.base.lazy import imported
 from graphflops.cost import QUANTITIES, Cost
 from graphflops.dims import Dim, at_least, differ, dim_max, evaluate, total
 from graphflops.errors import DimError, FileError, shown
-from graphflops.report import ENTRIES, LASTING, PEAKS, Diagnostic, Report, Timeline
+from graphflops.report import ENTRIES, PEAKS, Diagnostic, Report, Timeline
 from graphflops.report.call_time import CallTime, PhaseTime
 from graphflops.tensor import TensorType, dtype_named
 
@@ -169,14 +169,14 @@ def _differences(report: Report) -> Iterator[str]:
 def _peaks(report: Report) -> Iterator[tuple[str, Dim | None, Dim | None]]:
     """What a wrong amount of memory is told, it, and what it follows from; None where that is not known."""
     whole = report.totals if report.backward is None else report.backward
-    yield "peak_bytes is not the most that is held", whole.peak_bytes, _most_held(report, _own(report.memory))
+    yield "peak_bytes is not the most that is held", whole.peak_bytes, _most_held(report, report.memory.own)
     if report.backward is not None:
         peaks = report.totals.peak_bytes, whole.peak_bytes
         yield "peak_bytes of the forward are more than the step's", dim_max(*peaks), whole.peak_bytes
     for entry in report.memory_use:
         peak, timeline = entry.requested_peak, entry.timeline
         if entry.phase == "inference":
-            own = _most_held(report, _own(timeline))
+            own = _most_held(report, timeline.own)
             yield "peak_bytes is not the most that is held in inference", report.totals.peak_bytes, own
         yield (
             f"requested_peak of {entry.phase} is not the most that is held",
@@ -192,11 +192,6 @@ def _peaks(report: Report) -> Iterator[tuple[str, Dim | None, Dim | None]]:
                 yield text, getattr(entry, name), getattr(made, name)
         parts = total([getattr(entry, name) or 0 for name in dict.fromkeys(ENTRIES.values())])
         yield f"requested_peak of {entry.phase} is not the sum of its parts", peak, parts
-
-
-def _own(timeline: Timeline) -> Timeline:
-    """What is held beside weights and the like."""
-    return replace(timeline, held=tuple([held for held in timeline.held if held.kind not in LASTING]))
 
 
 def _update(report: Report) -> Iterator[str]:

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from typing import Literal, NamedTuple
 
+from msgspec.structs import replace
+
 from graphflops.base.record import Record
 from graphflops.dims import Dim
 
@@ -52,6 +54,11 @@ class Timeline(Record, frozen=True):
     rows: tuple[int, ...] = ()
     held: tuple[Held, ...] = ()  # in the order in which it is let go
     gradients_from: int | None = None  # the first moment of the gradients, None outside of training
+
+    @property
+    def own(self) -> Timeline:
+        """What is held beside weights and the like."""
+        return replace(self, held=tuple([held for held in self.held if held.kind not in LASTING]))
 
     def live_bytes(self, sizes: Sequence[int]) -> list[int]:
         """Bytes alive at each moment. sizes: bytes by entry of `held`. A library's workspace stays from run to run."""

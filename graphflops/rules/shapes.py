@@ -93,7 +93,7 @@ def remainder_of_dividend(a: Dim, b: Dim) -> Dim:
 def kept_by_onnx_slice(length: Dim, start: Dim, end: Dim, step: int) -> Dim:
     """How many positions of an axis a slice keeps: negative bounds count from its end, and both are clamped to it.
 
-    A computed end is taken to lie within an axis of fixed length: it is a table of positions, made long enough. A slice that
+    A computed end must lie within an axis of fixed length: it is a table of positions, made long enough. A slice that
     steps backwards to the largest int32 or int64 goes to the front, as onnxruntime runs it.
     """
     if (
@@ -103,6 +103,7 @@ def kept_by_onnx_slice(length: Dim, start: Dim, end: Dim, step: int) -> Dim:
         and is_at_least(start, 0)
         and is_at_least(end, start)
     ):
+        meet(compare(">", end, length), 0)
         return -floor_div(start - end, step)
     if step > 0:
         last = clamped(end, length, 0, length)
