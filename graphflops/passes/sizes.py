@@ -107,9 +107,9 @@ def _at_which_hold(
         if not assumed or evaluate(condition, known) != 0:
             continue
         sizes = {name: _first_taken(name, found[name], conditions.values(), known) for name in assumed}
-        moved = next((name for name in assumed if sizes[name] is not None), None)
-        for name in assumed if moved is None else [moved]:
-            found[name] = replace(found[name], value=sizes[name], given_by=sizes[name] and "assumption")
+        moves = [(abs(size - known[name]), name) for name, size in sizes.items() if size is not None]
+        for name in [min(moves)[1]] if moves else assumed:
+            found[name] = replace(found[name], value=sizes[name], given_by="assumption" if moves else None)
         known = known_values(found)
     return found
 
