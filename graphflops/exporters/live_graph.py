@@ -184,7 +184,7 @@ class Scope:
         if isinstance(known, TensorType) and isinstance(value, torch.Tensor):
             strides = value.stride() if value.layout is torch.strided else ()
             plain = [stride if isinstance(stride, int) else None for stride in strides]
-            stored = storage(known.shape, plain) if 0 in plain else None
+            stored = storage(known.shape, plain, entry.role)
             if (order := memory_order(known.shape, plain)) is not None:
                 self.orders[entry.name] = order
             trained = value.requires_grad and entry.role == "parameter"

@@ -135,8 +135,12 @@ class Scope:
             return
         meta = self.program.meta(entry.name, self.graph.tensor_values[entry.name])
         strides = [stride.as_int for stride in meta.strides]
+        if len(strides) not in (0, known.rank) or min((size or 0 for size in strides), default=0) < 0:
+            raise FileError(
+                f"input {shown(entry.name)} has strides {strides}, which no tensor of {known} has"
+            )
         trained = meta.requires_grad and entry.role == "parameter"
-        stored = storage(known.shape, strides) if 0 in strides else None
+        stored = storage(known.shape, strides, entry.role)
         if (order := memory_order(known.shape, strides)) is not None:
             self.orders[entry.name] = order
         if trained or stored is not None:

@@ -112,7 +112,7 @@ class Tables:
         sizes, dtype = [size.as_int for size in meta.sizes], dtype_of(meta.dtype, "")
         is_sparse = named(LAYOUTS, meta.layout).startswith("sparse")
         strides = [stride.as_int for stride in meta.strides]
-        repeated = storage(ours.shape, strides) if 0 in strides else None
+        repeated = storage(ours.shape, strides)
         if ours.shape != tuple(sizes) or ours.dtype is not dtype or is_sparse != (ours.nonzeros is not None):
             return f"{'sparse ' * is_sparse}{dtype.name}{sizes}"
         return "" if repeated == ours.stored else f"with strides {strides}"

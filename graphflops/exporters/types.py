@@ -75,8 +75,13 @@ class Types:
             yield from tensor.shape
 
 
-def storage(shape: Sequence[Dim], strides: Sequence[int | None]) -> Dim | None:
-    """Elements in memory of a tensor with axes of stride 0; None for a tensor without."""
+def storage(shape: Sequence[Dim], strides: Sequence[int | None], role: str = "") -> Dim | None:
+    """Elements in memory of a tensor with axes of stride 0; None for a tensor without.
+
+    A caller passes tensors of any strides, whatever those of the example were.
+    """
+    if role == "user" or 0 not in strides:
+        return None
     kept = [size for size, stride in zip(shape, strides, strict=False) if stride != 0 or size == 1]
     return None if len(kept) == len(shape) else prod(kept)
 

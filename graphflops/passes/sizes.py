@@ -8,7 +8,7 @@ from contextlib import suppress
 from msgspec.structs import replace
 
 from graphflops.cost import QUANTITIES
-from graphflops.dims import Dim, Expr, Meeting, at_least, compare, dim_max, evaluate
+from graphflops.dims import Dim, Expr, Meeting, at_least, broadcast, compare, dim_max, evaluate
 from graphflops.errors import DimError, ModelError, shown
 from graphflops.graph import Graph
 from graphflops.open_sizes import axes_of, is_computed, of_described
@@ -90,10 +90,12 @@ def _conditions(met: Mapping[Meeting, bool], symbols: Mapping[str, SymbolInfo]) 
     found: dict[str, Expr] = {}
     for a, b, is_broadcast in [pair for pair, is_sure in met.items() if is_sure]:
         with suppress(DimError):  # a condition that grows too large
-            ways = [compare("==", a, b), *(compare("==", one, 1) for one in (a, b) if is_broadcast)]
-            holds = dim_max(*ways)
+            holds, text = compare("==", a, b), f"{a} == {b}"
+            if is_broadcast:
+                other = b if broadcast((a,), (b,)) == (a,) else a  # the result has the size of the one
+                holds, text = dim_max(holds, compare("==", other, 1)), f"{text}, or {other} == 1"
             if isinstance(holds, Expr) and holds.symbols <= sizes and len(found) < _MOST_CONDITIONS:
-                found[f"{a} == {b}{', or one of them 1' if is_broadcast else ''}"] = holds
+                found[text] = holds
     return found
 
 

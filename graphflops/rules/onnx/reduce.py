@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from graphflops.base.record import Record
 from graphflops.cost import Estimate, data_dependent
-from graphflops.dims import Dim, Expr, at_least, floor_div
+from graphflops.dims import Dim, Expr, at_least, compare, floor_div, meet
 from graphflops.rules import contraction, cumulative, linalg
 from graphflops.rules import matmul as products
 from graphflops.rules import reduce as shared
@@ -216,6 +216,9 @@ def compress(x: TensorType, condition: TensorType, *, axis: int | None = None) -
         out = source.like(replaced(source.shape, place, data_dependent("compress")))
     else:
         kept = [index for index, one in enumerate(holds) if one and not at_least(index, source.shape[place])]
+        meet(
+            compare(">=", max(kept, default=-1), source.shape[place]), 0
+        )  # it is long enough for all of them
         shape = replaced(source.shape, place, len(kept))
         out = moved(source, source.like(shape), lambda at: replaced(at, place, kept[at[place]]))  # type: ignore[arg-type,return-value]
     return Estimate((out,), reads=(out, condition))
