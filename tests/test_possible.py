@@ -203,19 +203,3 @@ def test_positions_beyond_a_table_are_refused(tmp_path):
     assert report.value(report.total().vector_flops) == 32 * 4
     with pytest.raises(ModelError, match="seq = 33: the program requires"):
         sweep(report, {"seq": [33]})
-
-
-def test_a_size_that_others_only_divide_into_keeps_its_name(tmp_path):
-    """As GPT-2's mask: its elements as rows of the batch, then one for each token."""
-    target = helper.make_tensor("minus", TensorProto.INT64, [1], [-1])
-    calls = [
-        node("Shape", ["x"], ["batch"], start=0, end=1),
-        node("Concat", ["batch", "minus"], ["shape"], axis=0),
-        node("Reshape", ["mask", "shape"], ["rows"]),
-        node("Add", ["x", "rows"], ["y"]),
-    ]
-    inputs = [value("x", ["a", "tokens"]), value("mask", ["c", "d"])]
-    onnx.save(model(calls, inputs, [value("y", None)], [target]), tmp_path / "m.onnx")
-    report = analyze(tmp_path / "m.onnx", dims={"a": 4})
-    assert report.values == {"a": 4, "tokens": 64, "c": 4, "d": 64}
-    assert report.value(report.total().vector_flops) == 4 * 64

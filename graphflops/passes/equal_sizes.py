@@ -12,7 +12,6 @@ from typing import Any
 from msgspec.structs import replace
 
 from graphflops.dims import Dim, Expr, Meeting, evaluate, symbol
-from graphflops.dims.atoms import Atom
 from graphflops.dims.terms import has_even_atom
 from graphflops.errors import DimError, shown
 from graphflops.graph import Graph, Node, Ref, Symbol
@@ -186,17 +185,12 @@ def _solved(difference: Dim, order: Mapping[str, int]) -> tuple[str, Dim]:
             continue
         if name in sum_of.symbols or min(sum_of.terms.values()) < 0:
             continue
-        if all(len(m) < 2 and all(map(_is_part, m)) for m in sum_of.terms):
+        if all(len(m) < 2 and all(atom.kind in ("symbol", "//") for atom in m) for m in sum_of.terms):
             candidates.append((order[name], name, sum_of))
     if not candidates:
         return "", 0
     _, name, size = max(candidates, key=lambda candidate: candidate[0])
     return name, size
-
-
-def _is_part(atom: Atom) -> bool:
-    """Whether an atom is a size, or a number of parts of equal length: `(a*b)//c` says nothing about `a` to people."""
-    return atom.kind == "symbol" or (atom.kind == "//" and isinstance(atom.args[1], int))
 
 
 Types = Mapping[str, object]
