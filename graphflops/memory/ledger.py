@@ -79,16 +79,18 @@ def at_sizes(entry: PhaseMemory, values: Values, allocator: Allocator, rows: Seq
         if is_alive(held, moment):
             parts[ENTRIES[held.kind]].append(held.bytes)
     sums: dict[str, Any] = {name: total(found) for name, found in parts.items()}
+    requested_peak = dim_max(entry.requested_peak, total(sums.values()))  # a formula has some moments
     if entry.workspaces is None:
         del sums["workspaces"]
-    peak = replace(entry, **sums, peak_node=rows[row].node if row != OPTIMIZER else "")
+    node = rows[row].node if row != OPTIMIZER else ""
+    peak = replace(entry, **sums, requested_peak=requested_peak, peak_node=node)
     known = [size for size in sizes if size is not None and size >= 0]
     if len(known) < len(sizes):
         return replace(peak, allocated_peak=None, reserved_peak=None, device_total=None)
     replay(timeline, known, allocator)
-    requested = evaluate(entry.requested_peak, values) or 0
+    requested = evaluate(requested_peak, values) or 0
     peaks = (allocator.peak_allocated, allocator.peak_reserved)
-    allocated, reserved = (entry.requested_peak + (taken - requested) for taken in peaks)
+    allocated, reserved = (requested_peak + (taken - requested) for taken in peaks)
     whole = None if entry.context is None else reserved + entry.context
     return replace(peak, allocated_peak=allocated, reserved_peak=reserved, device_total=whole)
 
