@@ -203,3 +203,17 @@ def test_positions_beyond_a_table_are_refused(tmp_path):
     assert report.value(report.total().vector_flops) == 32 * 4
     with pytest.raises(ModelError, match="seq = 33: the program requires"):
         sweep(report, {"seq": [33]})
+
+
+@pytest.mark.parametrize(("op", "fields"), [("Conv", {}), ("MaxPool", {"kernel_shape": [3, 3]})])
+def test_a_window_larger_than_its_input_is_refused(op, fields, tmp_path):
+    """(2 - 3) // 2 + 1 is no place at all, which is not less than none."""
+    weight = helper.make_tensor("w", TensorProto.FLOAT, [4, 3, 3, 3], [0.0] * 108)
+    call = node(op, ["x", "w"][: 2 - len(fields)], ["y"], strides=[2, 2], **fields)
+    onnx.save(
+        model([call], [value("x", [1, 3, "rows", 9])], [value("y", None)], [weight]), tmp_path / "m.onnx"
+    )
+    report = analyze(tmp_path / "m.onnx")
+    assert sweep(report, {"rows": [3]})[0].cost["written_bytes"] == 4 * (4 if op == "Conv" else 3) * 4
+    with pytest.raises(ModelError, match="has a window larger than its input"):
+        sweep(report, {"rows": [2]})

@@ -12,6 +12,7 @@ from graphflops.dims import Dim, Expr, Meeting, at_least, broadcast, compare, di
 from graphflops.errors import DimError, ModelError, shown
 from graphflops.graph import Graph
 from graphflops.open_sizes import axes_of, is_computed, of_described
+from graphflops.ops import operator
 from graphflops.passes.bind import known_sizes, open_sizes, refuse_broken
 from graphflops.passes.program import PricedProgram
 from graphflops.report import Named, Row, SymbolInfo, known_values, without_assumed
@@ -186,6 +187,8 @@ def refuse_impossible(
         formula = f"{in_prose(str(size), names)} = " if isinstance(size, Expr) else ""
         raise ModelError(f"{where}a size of {shown(name)} would be {formula}{value}: give larger sizes")
     for row in {id(row.cost): row for row in rows}.values():
+        if any(evaluate(size, at) == 0 for size in _windows(row)):
+            raise ModelError(f"{shown(row.node)} has a window larger than its input: give larger sizes")
         for quantity in QUANTITIES:
             cost = getattr(row.cost, quantity)
             if isinstance(cost, Expr) and not at_least(cost, 0) and (evaluate(cost, at) or 0) < 0:
@@ -193,6 +196,13 @@ def refuse_impossible(
                 raise ModelError(
                     f"{quantity} of {shown(row.node)} would be negative, {told}: give larger sizes"
                 )
+
+
+def _windows(row: Row) -> Iterable[Expr]:
+    """How many places the window of a convolution or a pooling has along each axis of open size."""
+    if not row.outputs or operator(row.op).kind not in ("convolution", "pooling"):
+        return ()
+    return [size for size in row.outputs[0].type.shape[2:] if isinstance(size, Expr)]
 
 
 def _open(named: Iterable[Named]) -> Iterator[tuple[str, Dim]]:

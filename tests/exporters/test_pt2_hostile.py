@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from graphflops import analyze
 from graphflops.errors import FileError
 from graphflops.exporters import load
 from tests.exporters.build import (
@@ -364,3 +365,19 @@ def test_random_changes_of_the_bytes(tmp_path: Path) -> None:
             damaged[rng.randrange(len(damaged))] = rng.randrange(256)
         path.write_bytes(damaged)
         read_or_refused(path)
+
+
+@pytest.mark.parametrize(
+    ("strides", "says"),
+    [((-8, 1), "strides [-8, 1]"), ((8,), "strides [8]"), ((8, 1, 1), "strides [8, 1, 1]")],
+)
+def test_strides_that_no_tensor_has(tmp_path: Path, strides: tuple[int, ...], says: str) -> None:
+    values = {"x": {**meta(8, 8), "strides": [{"as_int": stride} for stride in strides]}, "y": meta(8, 8)}
+    refused(save(tmp_path / "a.pt2", program(None, values)), f"input x has {says}, which no tensor of")
+
+
+def test_the_strides_of_an_example_make_no_input_small(tmp_path: Path) -> None:
+    """64 x 64 elements of one: a caller may pass 4,096, which relu reads."""
+    repeated = {**meta(64, 64), "strides": [{"as_int": 0}, {"as_int": 0}]}
+    report = analyze(save(tmp_path / "a.pt2", program(None, {"x": repeated, "y": meta(64, 64)})))
+    assert report.total().read_bytes == 4 * 64 * 64
