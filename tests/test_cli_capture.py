@@ -25,6 +25,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "def wrong(): return torch.nn.Linear(8, 4)\n"
         "def mismatch(): return torch.nn.Linear(8, 4), (torch.zeros(2, 9),)\n"
         "def raises(): raise ValueError('first\\nsecond')\n"
+        "def ends(): raise SystemExit(0)\n"
         "class Compressed(torch.nn.Module):\n"
         "    def forward(self, x): return x.to_sparse_csr()\n"
         "def unsaved(): return Compressed(), (torch.eye(2),)\n"
@@ -62,6 +63,10 @@ def test_joint(package: Path) -> None:
         ("no_such_package:f", "ModuleNotFoundError: No module named 'no_such_package'"),
         ("own_models:wrong", "not (module, args, kwargs, dynamic_shapes)"),
         ("own_models:raises", "ValueError: first (own_models.py:"),
+        (
+            "own_models:ends",
+            "SystemExit: 0 (own_models.py:",
+        ),  # else nothing is captured, with the exit code of success
         ("own_models:mismatch", "torch cannot export it"),
         ("own_models:unsaved", "torch cannot save it"),
     ],

@@ -58,7 +58,7 @@ def record(
             steps.append(_recorded(factory, sizes, rank))
     except (GraphflopsError, OSError):
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         line = f"{type(error).__name__}: {error}".strip().partition("\n")[0]
         place = innermost(error.__traceback__)
         at = "" if sizes == axes else f" on the mesh {sizes}, which open axes need"

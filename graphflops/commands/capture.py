@@ -134,6 +134,9 @@ def _report(graph: Graph, output: str, training: bool | Training, rule_files: tu
     files.write(render(analyze(graph, training=training), "json"), output)
 
 
+_FAILURES = (Exception, SystemExit)  # of code of the user's, which may end the process with any exit code
+
+
 def _function(factory: str) -> Callable[..., Any]:
     import importlib.util
 
@@ -147,7 +150,7 @@ def _function(factory: str) -> Callable[..., Any]:
         function: Any = importlib.import_module(place)
         for part in name.split("."):
             function = getattr(function, part)
-    except Exception as error:
+    except _FAILURES as error:
         raise ModelError(f"{shown(factory)}: {_said(error)} ({innermost(error.__traceback__)})") from error
     if not callable(function):
         raise ModelError(f"{shown(factory)} is no function")
@@ -164,7 +167,7 @@ def _captured(factory: str, joint: bool) -> Captured:
 
     try:
         given = function()
-    except Exception as error:
+    except _FAILURES as error:
         raise ModelError(f"{shown(factory)}: {_said(error)} ({innermost(error.__traceback__)})") from error
     names = ("module", "args", "kwargs", "dynamic_shapes")
     parts = dict(zip(names, given, strict=False)) if isinstance(given, tuple) else {}
@@ -177,7 +180,7 @@ def _captured(factory: str, joint: bool) -> Captured:
             program = live.capture(**parts, joint=joint)
             inputs = (tuple(parts["args"]), dict(parts.get("kwargs") or {}))
             return Captured(program, None if joint else recorded(parts["module"], inputs, program))
-    except Exception as error:
+    except _FAILURES as error:
         raise ModelError(f"{shown(factory)}: torch cannot export it: {_said(error)}") from error
 
 
