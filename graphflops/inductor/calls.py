@@ -40,6 +40,7 @@ _MOST_JOINED = 8  # tensors that one kernel concatenates (inductor's max_pointwi
 _INTERPOLATED = {"linear": 2, "cubic": 4}  # elements along an axis that each is interpolated from
 _RESAMPLED = 4  # elements that an interpolated one is computed from
 _INTERPOLATING = 40  # instructions for an interpolated element, about
+_ADDING = frozenset({"index_add", "scatter_add"})
 _MOST_WINDOW = 256  # positions of the window of a pooling that is one pointwise kernel
 
 
@@ -121,6 +122,20 @@ class ForwardLowering(Lowering):
         self.joint.labels[inner] = (out, "value")
         self.add(of, "pointwise", of.made, (inner,), instructions=1, moved=frozenset())
 
+    def scatter(self, of: Lowered) -> None:
+        """What is added in float32 is added to a copy of the operand by the kernel that computes it."""
+        name, out = of.call.node.operator.name, of.made[0]
+        if name not in _ADDING or self.typed(out).dtype.bits < SINGLE:
+            self.extern(of)
+            return
+        copied, elements = f"{of.call.node.name} operand", self.elements(of.names[-1])
+        self.add(of, "pointwise", {copied: self.nbytes(out)}, of.operands[:1], instructions=1)
+        more: dict[str, Any] = {
+            "parts": {copied: {out: elements * FLOAT_BYTES}},
+            "moved": frozenset((copied,)),
+        }
+        self.add(of, "pointwise", of.made, (copied, *of.operands[1:]), elements, adds=True, **more)
+
     def concatenated(self, of: Lowered) -> None:
         """Many tensors in one: each is copied by itself, into memory that is there from the first copy on."""
         out = of.made[0]
@@ -200,6 +215,7 @@ _FORWARD: Mapping[str, Callable[[ForwardLowering, Lowered], None]] = {
     "reduction": ForwardLowering.reduction,
     "scan": ForwardLowering.scan,
     "resampling": ForwardLowering.resampling,
+    "scatter": ForwardLowering.scatter,
 }
 
 
@@ -285,16 +301,30 @@ class BackwardLowering(GradientLowering):
 
     def compute(self, of: Lowered) -> None:
         """Append what computes the gradients of the operands that need one."""
-        operator, regions = of.call.node.operator, of.call.estimate.regions
-        if operator.kind in _BACKWARD and not regions:
+        operator = of.call.node.operator
+        is_own = not of.call.estimate.regions and operator.name != "embedding_bag"  # ATen's function adds it
+        if operator.kind in _BACKWARD and is_own:
             _BACKWARD[operator.kind](self, of)
-        elif operator.kind in _FUSIBLE and not regions:
+        elif operator.kind in _FUSIBLE and is_own:
             self.pointwise(of)
         else:
-            reads = (*of.incoming, *self.read(of), *of.beside.values())
-            is_over, is_exchange = operator.name == "all_reduce", operator.kind == "collective"
-            more = {"is_over": is_over, "is_exchange": is_exchange, "allocates": not is_over}
-            self.add(of, "extern", of.fresh.values(), reads, workspace=self.workspace(of), **more)
+            self.extern(of)
+
+    def extern(self, of: Lowered) -> None:
+        """A kernel of a library, or one that fuses with nothing."""
+        operator, reads = of.call.node.operator, (*of.incoming, *self.read(of), *of.beside.values())
+        is_over, is_exchange = operator.name == "all_reduce", operator.kind == "collective"
+        more = {"is_over": is_over, "is_exchange": is_exchange, "allocates": not is_over}
+        self.add(of, "extern", of.fresh.values(), reads, workspace=self.workspace(of), **more)
+
+    def scatter(self, of: Lowered) -> None:
+        """Of what was added it is the result's, read at the places that it was added to."""
+        if of.call.node.operator.name not in _ADDING:
+            self.extern(of)
+            return
+        reads, moved = (*of.incoming, *self.read(of)), frozenset(of.incoming)
+        for place, tensor in of.fresh.items():
+            self.add(of, "pointwise", (tensor,), reads, self.forward.elements(of.names[place]), moved=moved)
 
     def pointwise(self, of: Lowered) -> None:
         """Each gradient from those of the results; summed up for an operand that was broadcast."""
@@ -382,6 +412,7 @@ _BACKWARD: Mapping[str, Callable[[BackwardLowering, Lowered], None]] = {
     "product": product_gradient,
     "gather": BackwardLowering.gather,
     "resampling": BackwardLowering.resampling,
+    "scatter": BackwardLowering.scatter,
     "convolution": convolution_gradient,
     "attention": attention_gradient,
     "normalisation": normalisation_gradient,

@@ -52,7 +52,8 @@ def gathered(call: ConcreteCall, _: Tensor, out: Tensor) -> list[Kernel]:
         return [kernel]
     copies, is_in_order = _listed(call.operand("index", "indices"))
     rows = prod(out.shape[:-1]) if name == "embedding" else out.shape[0]
-    return [*copies, rows_taken(kernel, rows, out.numel // max(rows, 1), out.bits, name, is_in_order=is_in_order)]
+    columns = out.numel // max(rows, 1)
+    return [*copies, rows_taken(kernel, rows, columns, out.bits, name, is_in_order=is_in_order)]
 
 
 def rows_taken(

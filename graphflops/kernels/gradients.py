@@ -296,14 +296,15 @@ def _scatter_backward(call: ConcreteCall) -> list[Kernel]:
     Rows of the result are taken by one kernel, also where an index is repeated along all axes behind the first.
     """
     assert call.gradient is not None
-    kernels = _other_backward(call)
-    index, source, is_along_rows = call.operand("index"), call.operand("source"), call.operator.name == "index_add"
-    if call.operator.name in ("index_add", "scatter_add") and index is not None and source is not None:
+    kernels, name = _other_backward(call), call.operator.name
+    index, source = call.operand("index"), call.operand("source")
+    is_by_rows = name == "index_add" or (
+        name == "scatter_add" and index is not None and not any(index.strides[1:])
+    )
+    if is_by_rows and source is not None and source.rank and axis_of(call, source.rank) == 0:
         rows, columns = source.shape[0], prod(source.shape[1:])
-        is_listed = is_along_rows or not any(index.strides[1:])
-        if axis_of(call, source.rank) == 0 and source.rank and is_listed:
-            taken = [replace(kernel, family="gather") for kernel in kernels]
-            kernels = [rows_taken(kernel, rows, columns, source.bits) for kernel in taken]
+        taken = [replace(kernel, family="gather") for kernel in kernels]
+        kernels = [rows_taken(kernel, rows, columns, source.bits) for kernel in taken]
     if (0, True) in call.gradient.gradients:
         zeros = 2 if call.operator.name == "index_put" else 1  # made first, then written
         kernels += [elementwise(call.operands[0], 0, 0)] * zeros

@@ -253,7 +253,7 @@ PAIR = (G, g(6, 8, dtype="bfloat16"))
         ("index.Tensor", (g(10, 8), (INDEX,)), 1, added_in_order(320, "few", 4, repeated(W))),
         ("index.Tensor", (g(10), (INDEX,)), 1, added_in_order(40, "few", 4, repeated(16))),
         ("take.default", (g(10, 6), INDEX), 1, [*zeros(240), ("scatter", "index_add", 0, 32, 16, Strided(4, 1, 2))]),
-        ("embedding_bag.default", BAG, 4, added_in_order(320, "embedding", 6, BAGS)),
+        ("embedding_bag.default", BAG, 4, added_in_order(320, "few", 6, BAGS)),
         ("embedding.default", (t(10, 8), INDEX), 1, []),
         # One kernel, or several that share work and traffic, for what has no lowering of its own.
         ("upsample_nearest2d.vec", (g(2, 3, 8, 8), None, (2.0, 2.0)), 1, NEAREST),
