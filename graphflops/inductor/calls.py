@@ -92,6 +92,8 @@ class ForwardLowering(Lowering):
             self.extern(of)
         elif operator.kind in _FORWARD:
             _FORWARD[operator.kind](self, of)
+        elif operator.name in _ADDING and self.typed(of.made[0]).dtype.bits >= SINGLE:
+            self.scatter(of)
         elif not is_elementwise:
             self.extern(of)
         elif operator.kind == "movement" and len(of.operands) > _MOST_JOINED:
@@ -123,12 +125,8 @@ class ForwardLowering(Lowering):
         self.add(of, "pointwise", of.made, (inner,), instructions=1, moved=frozenset())
 
     def scatter(self, of: Lowered) -> None:
-        """What is added in float32 is added to a copy of the operand by the kernel that computes it."""
-        name, out = of.call.node.operator.name, of.made[0]
-        if name not in _ADDING or self.typed(out).dtype.bits < SINGLE:
-            self.extern(of)
-            return
-        copied, elements = f"{of.call.node.name} operand", self.elements(of.names[-1])
+        """What is added is added to a copy of the operand by the kernel that computes it."""
+        copied, out, elements = f"{of.call.node.name} operand", of.made[0], self.elements(of.names[-1])
         self.add(of, "pointwise", {copied: self.nbytes(out)}, of.operands[:1], instructions=1)
         more: dict[str, Any] = {
             "parts": {copied: {out: elements * FLOAT_BYTES}},
@@ -215,7 +213,6 @@ _FORWARD: Mapping[str, Callable[[ForwardLowering, Lowered], None]] = {
     "reduction": ForwardLowering.reduction,
     "scan": ForwardLowering.scan,
     "resampling": ForwardLowering.resampling,
-    "scatter": ForwardLowering.scatter,
 }
 
 
@@ -307,6 +304,8 @@ class BackwardLowering(GradientLowering):
             _BACKWARD[operator.kind](self, of)
         elif operator.kind in _FUSIBLE and is_own:
             self.pointwise(of)
+        elif operator.name in _ADDING:
+            self.scatter(of)
         else:
             self.extern(of)
 
@@ -319,9 +318,6 @@ class BackwardLowering(GradientLowering):
 
     def scatter(self, of: Lowered) -> None:
         """Of what was added it is the result's, read at the places that it was added to."""
-        if of.call.node.operator.name not in _ADDING:
-            self.extern(of)
-            return
         reads, moved = (*of.incoming, *self.read(of)), frozenset(of.incoming)
         for place, tensor in of.fresh.items():
             self.add(of, "pointwise", (tensor,), reads, self.forward.elements(of.names[place]), moved=moved)
@@ -412,7 +408,6 @@ _BACKWARD: Mapping[str, Callable[[BackwardLowering, Lowered], None]] = {
     "product": product_gradient,
     "gather": BackwardLowering.gather,
     "resampling": BackwardLowering.resampling,
-    "scatter": BackwardLowering.scatter,
     "convolution": convolution_gradient,
     "attention": attention_gradient,
     "normalisation": normalisation_gradient,
