@@ -76,8 +76,17 @@ class ForwardLowering(Lowering):
         return of
 
     def overwrite(self, of: Lowered, out: str) -> None:
-        """An in-place call makes a new tensor; what shares the memory reads that one from now on."""
+        """An in-place call makes a new tensor; what shares the memory reads that one from now on.
+
+        A part of what the program is given is written where it lies, since it would be copied there in the end
+        (inductor's reinplace.py).
+        """
         owner, operator = self.root.get(out, out), of.call.node.operator
+        source = of.names[-1] if operator.kind == "scatter" else out
+        if owner not in self.maker and self.elements(source) < self.elements(owner):
+            reads, size = [each for each in of.operands if each != self.tensor(owner)], self.nbytes(source)
+            self.add(of, "pointwise", {f"{out} part": 0}, reads, self.elements(source), part_bytes=size)
+            return
         is_whole = self.elements(out) == self.elements(owner)
         alone, twice = operator.kind not in _POINTWISE, operator.has("gate")
         made = {out: self.nbytes(out if is_whole else owner)}
