@@ -30,7 +30,7 @@ from graphflops.inductor.rowwise import (
 )
 from graphflops.kernels.kernel import FLOAT_BYTES, IMAGE_RANK, INDEX_BYTES, SINGLE
 from graphflops.passes.program import PricedCall
-from graphflops.tensor import TensorType
+from graphflops.tensor import BFLOAT16, DType, TensorType
 
 # Kinds whose results are computed element by element, and those of them that the partitioner may compute again.
 _AGAIN = frozenset({"elementwise", "comparison", "logic", "cast", "identity", "creation", "gather", "view"})
@@ -41,6 +41,7 @@ _INTERPOLATED = {"linear": 2, "cubic": 4}  # elements along an axis that each is
 _RESAMPLED = 4  # elements that an interpolated one is computed from
 _INTERPOLATING = 40  # instructions for an interpolated element, about
 _ADDING = frozenset({"index_add", "scatter_add"})
+_ADDS_BFLOAT16 = (9, 0)  # compute capability
 _MOST_WINDOW = 256  # positions of the window of a pooling that is one pointwise kernel
 
 
@@ -101,7 +102,7 @@ class ForwardLowering(Lowering):
             self.extern(of)
         elif operator.kind in _FORWARD:
             _FORWARD[operator.kind](self, of)
-        elif operator.name in _ADDING and self.typed(of.made[0]).dtype.bits >= SINGLE:
+        elif operator.name in _ADDING and self.has_atomic(self.typed(of.made[0]).dtype):
             self.scatter(of)
         elif not is_elementwise:
             self.extern(of)
@@ -142,6 +143,11 @@ class ForwardLowering(Lowering):
             "moved": frozenset((copied,)),
         }
         self.add(of, "pointwise", of.made, (copied, *of.operands[1:]), elements, adds=True, **more)
+
+    def has_atomic(self, dtype: DType) -> bool:
+        """Whether Triton adds values of this type in memory (needs_fallback_due_to_atomic_add_limitations of inductor)."""
+        is_late = self.execution.layouts.platform.capability >= _ADDS_BFLOAT16
+        return dtype.is_floating and (dtype != BFLOAT16 or is_late)
 
     def concatenated(self, of: Lowered) -> None:
         """Many tensors in one: each is copied by itself, into memory that is there from the first copy on."""
