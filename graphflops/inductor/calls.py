@@ -30,7 +30,7 @@ from graphflops.inductor.rowwise import (
 )
 from graphflops.kernels.kernel import FLOAT_BYTES, IMAGE_RANK, INDEX_BYTES, SINGLE
 from graphflops.passes.program import PricedCall
-from graphflops.tensor import TensorType
+from graphflops.tensor import BFLOAT16, DType, TensorType
 
 # Kinds whose results are computed element by element, and those of them that the partitioner may compute again.
 _AGAIN = frozenset({"elementwise", "comparison", "logic", "cast", "identity", "creation", "gather", "view"})
@@ -40,6 +40,8 @@ _MOST_JOINED = 8  # tensors that one kernel concatenates (inductor's max_pointwi
 _INTERPOLATED = {"linear": 2, "cubic": 4}  # elements along an axis that each is interpolated from
 _RESAMPLED = 4  # elements that an interpolated one is computed from
 _INTERPOLATING = 40  # instructions for an interpolated element, about
+_ADDING = frozenset({"index_add", "scatter_add"})
+_ADDS_BFLOAT16 = (9, 0)  # compute capability
 _MOST_WINDOW = 256  # positions of the window of a pooling that is one pointwise kernel
 
 
@@ -75,8 +77,17 @@ class ForwardLowering(Lowering):
         return of
 
     def overwrite(self, of: Lowered, out: str) -> None:
-        """An in-place call makes a new tensor; what shares the memory reads that one from now on."""
+        """An in-place call makes a new tensor; what shares the memory reads that one from now on.
+
+        A part of what the program is given is written where it lies, since it would be copied there in the end
+        (inductor's reinplace.py).
+        """
         owner, operator = self.root.get(out, out), of.call.node.operator
+        source = of.names[-1] if operator.kind == "scatter" else out
+        if owner not in self.maker and self.elements(source) < self.elements(owner):
+            reads, size = [each for each in of.operands if each != self.tensor(owner)], self.nbytes(source)
+            self.add(of, "pointwise", {f"{out} part": 0}, reads, self.elements(source), part_bytes=size)
+            return
         is_whole = self.elements(out) == self.elements(owner)
         alone, twice = operator.kind not in _POINTWISE, operator.has("gate")
         made = {out: self.nbytes(out if is_whole else owner)}
@@ -91,6 +102,8 @@ class ForwardLowering(Lowering):
             self.extern(of)
         elif operator.kind in _FORWARD:
             _FORWARD[operator.kind](self, of)
+        elif operator.name in _ADDING and self.has_atomic(self.typed(of.made[0]).dtype):
+            self.scatter(of)
         elif not is_elementwise:
             self.extern(of)
         elif operator.kind == "movement" and len(of.operands) > _MOST_JOINED:
@@ -120,6 +133,21 @@ class ForwardLowering(Lowering):
         self.add(of, "pointwise", {inner: self.elements(out) * FLOAT_BYTES}, (wide, *of.operands[1:]), **more)
         self.joint.labels[inner] = (out, "value")
         self.add(of, "pointwise", of.made, (inner,), instructions=1, moved=frozenset())
+
+    def scatter(self, of: Lowered) -> None:
+        """What is added is added to a copy of the operand by the kernel that computes it."""
+        copied, out, elements = f"{of.call.node.name} operand", of.made[0], self.elements(of.names[-1])
+        self.add(of, "pointwise", {copied: self.nbytes(out)}, of.operands[:1], instructions=1)
+        more: dict[str, Any] = {
+            "parts": {copied: {out: elements * FLOAT_BYTES}},
+            "moved": frozenset((copied,)),
+        }
+        self.add(of, "pointwise", of.made, (copied, *of.operands[1:]), elements, adds=True, **more)
+
+    def has_atomic(self, dtype: DType) -> bool:
+        """Whether Triton adds values of this type in memory (needs_fallback_due_to_atomic_add_limitations of inductor)."""
+        is_late = self.execution.layouts.platform.capability >= _ADDS_BFLOAT16
+        return dtype.is_floating and (dtype != BFLOAT16 or is_late)
 
     def concatenated(self, of: Lowered) -> None:
         """Many tensors in one: each is copied by itself, into memory that is there from the first copy on."""
@@ -285,16 +313,29 @@ class BackwardLowering(GradientLowering):
 
     def compute(self, of: Lowered) -> None:
         """Append what computes the gradients of the operands that need one."""
-        operator, regions = of.call.node.operator, of.call.estimate.regions
-        if operator.kind in _BACKWARD and not regions:
+        operator = of.call.node.operator
+        is_own = not of.call.estimate.regions and operator.name != "embedding_bag"  # ATen's function adds it
+        if operator.kind in _BACKWARD and is_own:
             _BACKWARD[operator.kind](self, of)
-        elif operator.kind in _FUSIBLE and not regions:
+        elif operator.kind in _FUSIBLE and is_own:
             self.pointwise(of)
+        elif operator.name in _ADDING:
+            self.scatter(of)
         else:
-            reads = (*of.incoming, *self.read(of), *of.beside.values())
-            is_over, is_exchange = operator.name == "all_reduce", operator.kind == "collective"
-            more = {"is_over": is_over, "is_exchange": is_exchange, "allocates": not is_over}
-            self.add(of, "extern", of.fresh.values(), reads, workspace=self.workspace(of), **more)
+            self.extern(of)
+
+    def extern(self, of: Lowered) -> None:
+        """A kernel of a library, or one that fuses with nothing."""
+        operator, reads = of.call.node.operator, (*of.incoming, *self.read(of), *of.beside.values())
+        is_over, is_exchange = operator.name == "all_reduce", operator.kind == "collective"
+        more = {"is_over": is_over, "is_exchange": is_exchange, "allocates": not is_over}
+        self.add(of, "extern", of.fresh.values(), reads, workspace=self.workspace(of), **more)
+
+    def scatter(self, of: Lowered) -> None:
+        """Of what was added it is the result's, read at the places that it was added to."""
+        reads, moved = (*of.incoming, *self.read(of)), frozenset(of.incoming)
+        for place, tensor in of.fresh.items():
+            self.add(of, "pointwise", (tensor,), reads, self.forward.elements(of.names[place]), moved=moved)
 
     def pointwise(self, of: Lowered) -> None:
         """Each gradient from those of the results; summed up for an operand that was broadcast."""

@@ -45,18 +45,28 @@ def gathered(call: ConcreteCall, _: Tensor, out: Tensor) -> list[Kernel]:
             len(indices) == 1 and not is_first and out.rank and out.shape[-1] * out.bits // 8 % _ALIGNED == 0
         )
         return [*_copied_indices(indices), kernel if is_row else each]
+    if name == "embedding_bag":  # a thread adds the entries of its bag one after the other
+        bags, count = call.results[0].numel // max(table.shape[-1], 1), indices[0].numel
+        return [replace(kernel, sizes=Rows(bags, -(-count // max(bags, 1))))]
     if name not in _ROWS or not out.rank or (name == "index_select" and axis_of(call, out.rank)):
         return [kernel]
     copies, is_in_order = _listed(call.operand("index", "indices"))
     rows = prod(out.shape[:-1]) if name == "embedding" else out.shape[0]
     columns = out.numel // max(rows, 1)
+    return [*copies, rows_taken(kernel, rows, columns, out.bits, name, is_in_order=is_in_order)]
+
+
+def rows_taken(
+    kernel: Kernel, rows: int, columns: int, bits: int, name: str = "index", *, is_in_order: bool = True
+) -> Kernel:
+    """The kernel, as it takes so many rows of a table. name: of the function whose rows have a kernel of their own."""
     if rows <= _FEW:
-        return [*copies, replace(kernel, sizes=Rows(columns, rows), variant="few")]
-    if columns * out.bits // 8 % _ALIGNED or not is_in_order:
-        return [*copies, replace(each, variant=_EACH)]
-    if name == "index_select":  # the same kernel as an index's
-        kernel = replace(kernel, sizes=_blocks(rows, columns, out.bits), variant="index")
-    return [*copies, kernel]
+        return replace(kernel, sizes=Rows(columns, rows), variant="few")
+    if columns * bits // 8 % _ALIGNED or not is_in_order:
+        return replace(kernel, sizes=Strided(rows * columns, 2, 3), variant=_EACH)
+    if name == "embedding":
+        return kernel
+    return replace(kernel, sizes=_blocks(rows, columns, bits), variant="index")
 
 
 def _blocks(rows: int, columns: int, bits: int) -> Rows:
@@ -96,7 +106,7 @@ def added_sorted(call: ConcreteCall, table: Tensor, out: Tensor) -> list[Kernel]
     entries = call.operand("index") if call.operator.name == "embedding_bag" else None  # of all bags
     count = max(out.numel // max(columns, 1), 1) if entries is None else entries.numel
     rows, size = table.numel // max(columns, 1), int(table.bits * count * columns // 8)
-    kind = "embedding" if not is_index else "few" if count <= _ONE_BLOCK else "index"
+    kind = "few" if count <= _ONE_BLOCK else "index" if is_index else "embedding"
     width = INDEX_BYTES * count
     order = Kernel("sort", "int64", 0, 0, width, width, Rows(1, count), variant=f"{kind}_indices")
     added, repeats = Kernel("scatter", table.dtype, 0, 0, size, 0), count / max(rows, 1)

@@ -21,7 +21,7 @@ from graphflops.kernels.beside import is_converted_before
 from graphflops.kernels.call import ConcreteCall, Tensor, Work
 from graphflops.kernels.choices import limits
 from graphflops.kernels.cudnn import convolution_backward
-from graphflops.kernels.gathered import added_sorted
+from graphflops.kernels.gathered import added_sorted, rows_taken
 from graphflops.kernels.gradient_formulas import GradientKernels, axes_of, gradient_kernels
 from graphflops.kernels.images import columns, image, interpolation_backward, is_cubic, pooling_backward
 from graphflops.kernels.kernel import Family, Kernel, Rows
@@ -29,6 +29,7 @@ from graphflops.kernels.lower import forward_kernels, kernels_inside
 from graphflops.kernels.moved import (
     Lowering,
     added_rows,
+    axis_of,
     collective_backward,
     copy,
     elementwise,
@@ -290,9 +291,20 @@ def _gather_backward(call: ConcreteCall) -> list[Kernel]:
 
 
 def _scatter_backward(call: ConcreteCall) -> list[Kernel]:
-    """The operand's gradient is a copy of the result's, of which a part becomes zero; the source's is gathered from it."""
+    """The operand's gradient is a copy of the result's, of which a part becomes zero; the source's is gathered from it.
+
+    Rows of the result are taken by one kernel, also where an index is repeated along all axes behind the first.
+    """
     assert call.gradient is not None
-    kernels = _other_backward(call)
+    kernels, name = _other_backward(call), call.operator.name
+    index, source = call.operand("index"), call.operand("source")
+    is_by_rows = name == "index_add" or (
+        name == "scatter_add" and index is not None and not any(index.strides[1:])
+    )
+    if is_by_rows and source is not None and source.rank and axis_of(call, source.rank) == 0:
+        rows, columns = source.shape[0], prod(source.shape[1:])
+        taken = [replace(kernel, family="gather") for kernel in kernels]
+        kernels = [rows_taken(kernel, rows, columns, source.bits) for kernel in taken]
     if (0, True) in call.gradient.gradients:
         zeros = 2 if call.operator.name == "index_put" else 1  # made first, then written
         kernels += [elementwise(call.operands[0], 0, 0)] * zeros

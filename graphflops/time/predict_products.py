@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from graphflops.devices import Device
 from graphflops.kernels.convolution import up
 from graphflops.kernels.cudnn import STREAMS
-from graphflops.kernels.kernel import DIRECT, Convolution, Kernel, Layout, Product, Rows
+from graphflops.kernels.kernel import DIRECT, WHOLE, Convolution, Kernel, Layout, Product, Rows
 from graphflops.time import bandwidth
 from graphflops.time.bandwidth import Rates, Times
 
@@ -162,6 +162,12 @@ def of_product(sizes: Product, width: float, peak: float, moved: int, *, is_alon
     weight = int(width * sizes.batch * sizes.k * sizes.n) if has_few_rows or has_weight else 0
     recent = 0 if is_alone else max(moved - weight, 0)
     return Problem(sizes.m, sizes.n, sizes.k, sizes.batch, width, alignment, moved, peak, recent=recent)
+
+
+def is_whole(kernel: Kernel, sizes: Product) -> bool:
+    """Whether sums along k are not cut: in float32, of many rows to which a bias is added."""
+    with_bias = kernel.dtype == "float32" and kernel.vector_flops > 0 and sizes.batch == 1
+    return kernel.variant == WHOLE or (with_bias and sizes.layout == "nn" and sizes.m > _FEW_ROWS)
 
 
 def _alignment_of(sizes: Product, width: float) -> int:

@@ -133,3 +133,46 @@ def test_what_two_slices_read_is_stored_where_it_is_computed_from_five(slices: b
     operands = [torch.zeros(4, 16) for _ in range(5)]
     plan = planned(Halves(slices), *operands, training=False)
     assert ("add_1" in plan.forward.computed_again) is not slices
+
+
+class Cached(nn.Module):
+    """A query of keys into which those of a new token are written."""
+
+    def __init__(self, way: str) -> None:
+        super().__init__()
+        self.way = way
+
+    def forward(self, keys: Any, new: Any, query: Any, place: Any) -> Any:
+        if self.way == "slice":
+            keys[:, :, -1:] = new
+        elif self.way == "index_copy":
+            keys.index_copy_(2, place, new)
+        else:
+            keys[:, :, place] = new
+        return query @ keys.transpose(-1, -2)
+
+
+@pytest.mark.parametrize("way", ["slice", "index_copy", "index"])
+def test_a_part_of_what_is_given_is_written_where_it_lies(way: str) -> None:
+    """Beside the keys only the 2 x 4 x 1 x 256 scores in float32 have memory."""
+    tokens = torch.zeros(2, 4, 1, 32)
+    given = torch.zeros(2, 4, 256, 32), tokens, tokens, torch.tensor([3])
+    report = graphflops.analyze(graphflops.capture(Cached(way), given), device="h100", execution="compiled")
+    inputs = sum(int(x.type.nbytes) for x in report.inputs)
+    assert int(report.totals.peak_bytes) - inputs == 4 * 2 * 4 * 256
+
+
+def test_what_is_added_by_index_is_computed_by_the_kernel_that_adds_it() -> None:
+    plan = plan_of("aten.index_add.default", g(100, 64), 0, t(20, dtype="int64"), g(20, 64))
+    assert [op.adds for op in plan.joint.ops if not op.is_gradient] == [False, True]
+    assert [(op.kind, op.elements) for op in plan.joint.ops if op.is_gradient] == [("pointwise", 20 * 64)]
+    whole = plan_of(
+        "aten.index_add.default", *[t(9, 4, dtype="int64"), 0, t(2, dtype="int64"), t(2, 4, dtype="int64")]
+    )
+    assert [op.kind for op in whole.joint.ops] == ["extern"]  # Triton adds no integers of 64 bits in memory
+
+
+def test_gradients_of_bags_are_added_by_aten() -> None:
+    indices, offsets = t(6, dtype="int64"), t(3, dtype="int64")
+    plan = plan_of("aten.embedding_bag.default", g(10, 8), indices, offsets, outputs=4)
+    assert [op.kind for op in plan.joint.ops if op.is_gradient] == ["extern"]

@@ -253,7 +253,7 @@ PAIR = (G, g(6, 8, dtype="bfloat16"))
         ("index.Tensor", (g(10, 8), (INDEX,)), 1, added_in_order(320, "few", 4, repeated(W))),
         ("index.Tensor", (g(10), (INDEX,)), 1, added_in_order(40, "few", 4, repeated(16))),
         ("take.default", (g(10, 6), INDEX), 1, [*zeros(240), ("scatter", "index_add", 0, 32, 16, Strided(4, 1, 2))]),
-        ("embedding_bag.default", BAG, 4, added_in_order(320, "embedding", 6, BAGS)),
+        ("embedding_bag.default", BAG, 4, added_in_order(320, "few", 6, BAGS)),
         ("embedding.default", (t(10, 8), INDEX), 1, []),
         # One kernel, or several that share work and traffic, for what has no lowering of its own.
         ("upsample_nearest2d.vec", (g(2, 3, 8, 8), None, (2.0, 2.0)), 1, NEAREST),
@@ -321,3 +321,17 @@ def test_kernels_inside_of_one_operator(op: str, given: Any, families: list[Any]
     call = one_call(f"aten.{op}", *given)
     kernels = tuple(Kernel(family, "float32") for family in families)
     assert [kernel.family for kernel in inside_operator(call.call, kernels)] == left
+
+
+def test_the_gradient_of_what_is_added_by_index_is_rows_of_that_of_the_result() -> None:
+    index = t(40, dtype="int64")
+    (kernel,) = backward("aten.index_add.default", t(100, 8), 0, index, g(40, 8))
+    assert (kernel.family, kernel.variant, kernel.sizes) == ("gather", "index", Rows(40, 8))
+    (uneven,) = backward("aten.index_add.default", t(100, 3), 0, index, g(40, 3))  # rows of 12 bytes
+    assert (uneven.family, uneven.variant, uneven.sizes) == ("gather", "gather", Strided(120, 2, 3))
+
+
+def test_entries_of_a_bag_are_added_one_after_the_other() -> None:
+    given = t(10, 8), t(12, dtype="int64"), t(3, dtype="int64")
+    (kernel,) = forward("aten.embedding_bag.default", *given, outputs=4)
+    assert (kernel.variant, kernel.sizes) == ("embedding_bag", Rows(3, 4))

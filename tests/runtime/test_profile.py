@@ -244,7 +244,7 @@ def test_the_command_on_a_gpu_with_a_stand_in_for_its_kernels(gpu, tmp_path, mon
     )
     known = graphflops.analyze(model, device="h200", execution="graph").totals.time.seconds
     assert graph < eager
-    assert graph == pytest.approx(1.3 * known, rel=0.35)
+    assert graph == pytest.approx(1.3 * known, rel=0.4)
 
 
 @pytest.mark.parametrize("reserved, given_back", [(2**33, 1), (2**30, 0)])

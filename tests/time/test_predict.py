@@ -9,6 +9,7 @@ import pytest
 from graphflops import analyze
 from graphflops.devices import device, names
 from graphflops.kernels.kernel import Convolution, Kernel, Product, Rows
+from graphflops.kernels.products import Problem
 from graphflops.render import render
 from graphflops.report import Report
 from graphflops.time.predict import matrix_peak, predict
@@ -74,6 +75,15 @@ def test_more_work_takes_longer(smaller, larger):
 )
 def test_products_of_models(m, n, k, microseconds):
     assert predict(product(m, n, k), H200).seconds == pytest.approx(microseconds * 1e-6, rel=0.2)
+
+
+@pytest.mark.parametrize(
+    ("n", "k", "microseconds"), [(2304, 768, 47.1), (3072, 768, 47.8), (768, 3072, 60.0)]
+)
+def test_products_in_float32_of_gpt2(n, k, microseconds):
+    """256 rows, weights k x n and a bias, to which sums are added whole."""
+    kernel = Problem(Product(256, n, k, 1, "nn"), "float32", 32).kernel(with_bias=True)
+    assert predict(kernel, H200).seconds == pytest.approx(microseconds * 1e-6, rel=0.25)
 
 
 def reduction(rows: int, columns: int, *, is_inner: bool) -> Kernel:
