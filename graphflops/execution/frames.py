@@ -337,13 +337,17 @@ class References:
 
         Only forwards leave lines, so a call that the line does not spell is made by a function that the line calls.
         """
+        is_spelled = not self.frames or self.frames[-1].statement.spells(node)
+        if is_spelled and not self.callers:
+            return
         read = [self.memory_of.get(value, value) for value in self.reads[place]]
         if operator.kind not in _PASSED_THROUGH:
             for frame in self.callers:
                 local = (value for value in read if value in frame.hidden)
                 frame.locals.update(v for v in local if self.nodes[self.made[v]].operator.name in _JOINS)
-        if not self.frames or (frame := self.frames[-1]).statement.spells(node):
+        if is_spelled:
             return
+        frame = self.frames[-1]
         inside = [value for value in read if value in frame.hidden]
         if operator.name in _BATCHED_PRODUCTS or operator.kind == "attention":
             frame.locals.update(inside)

@@ -104,9 +104,9 @@ class Layouts:
         found = self.forms.results(call, self.results)
         for name, laid in zip(call.node.outputs, found, strict=True):
             if name is not None and laid is not None:
-                self.known[name], self.forms.kinds[name], is_copy = laid
-                if is_copy is not None:
-                    (self.copies if is_copy else self.views).add(name)
+                self.known[name], self.forms.kinds[name] = laid.strides, laid.kind
+                if laid.is_copy is not None:
+                    (self.copies if laid.is_copy else self.views).add(name)
 
     def results(self, call: PricedCall) -> list[Laid | None]:
         """How each result lies that is a tensor; None for others."""

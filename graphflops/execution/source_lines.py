@@ -93,8 +93,14 @@ def _line(frame: tuple[str, str, int, str], module: str) -> CodeLine:
 @lru_cache(maxsize=4096)
 def _modules(module_stack: str) -> list[str]:
     """The paths of the modules of a stack, outermost first; one without a path for none."""
-    entries = (entry.split(",") for entry in module_stack.split(";"))
-    return [module_path(parts[1]) for parts in entries if len(parts) > 2] or [""]
+    return [path for path in map(_module, module_stack.split(";")) if path is not None] or [""]
+
+
+@lru_cache(maxsize=4096)
+def _module(entry: str) -> str | None:
+    """The path of one of them; None for what is not one."""
+    parts = entry.split(",")
+    return module_path(parts[1]) if len(parts) > 2 else None
 
 
 @lru_cache(maxsize=1024)

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from itertools import pairwise
-from typing import Any, Concatenate, NamedTuple, ParamSpec, Protocol, TypeVar
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
+from graphflops.base.record import Record
 from graphflops.cost import Value
 from graphflops.dims import Dim, evaluate
 from graphflops.ops import Op
@@ -213,7 +214,7 @@ def places_by_form(
     return found
 
 
-class Laid(NamedTuple):
+class Laid(Record, frozen=True):
     """How a result lies. kind: number of its type and strides. is_copy: of a layout operator, whether it copies."""
 
     strides: Strides

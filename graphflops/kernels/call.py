@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from graphflops.base.record import Record
 from graphflops.cost import Cost, Estimate, Value
 from graphflops.dims import Dim, evaluate
 from graphflops.execution.strides import is_contiguous, row_major
@@ -209,7 +210,7 @@ class ConcreteCall:
         return Work() if self.gradient is None else Work.of(self.gradient.estimate.cost, self.sizes)
 
 
-class Work(NamedTuple):
+class Work(Record, frozen=True):
     """Work and traffic of a call as numbers."""
 
     matrix_flops: int = 0
@@ -232,4 +233,4 @@ class Work(NamedTuple):
 
     @staticmethod
     def of(cost: Cost, sizes: Sizes) -> Work:
-        return Work(*(sizes(getattr(cost, name)) for name in Work._fields))
+        return Work(*(sizes(getattr(cost, name)) for name in Work.__struct_fields__))

@@ -12,6 +12,7 @@ from math import dist, exp, log, log2, prod, sqrt
 from operator import itemgetter, mul
 from typing import NamedTuple
 
+from graphflops.base.record import Record
 from graphflops.devices import Calibration, Device
 from graphflops.kernels.kernel import (
     LONG,
@@ -34,7 +35,7 @@ _MOST = 4.0  # largest correction, as a factor
 _ROWS = 8  # of the smallest tile: fewer rows take as long
 
 
-class Columns(NamedTuple):
+class Columns(Record, frozen=True):
     """The sizes that tell kernels of a family apart, and how the ratio changes with them."""
 
     names: tuple[str, ...]

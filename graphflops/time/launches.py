@@ -294,7 +294,7 @@ class Launcher:
         if problem is None:
             return None
         if named is not None:  # the operator of a recorded step shares heads without being told
-            problem = problem._replace(is_grouped=True)
+            problem = replace(problem, is_grouped=True)
         return attention_kernel(problem, layouts.platform).kernel
 
     def _lowered(self, call: PricedCall, layouts: Layouts, *, is_backward: bool) -> tuple[Kernel, ...] | None:

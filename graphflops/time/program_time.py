@@ -119,7 +119,7 @@ class _Timer:
         launched = [(launch, self._batch(launch.kernels or ())) for launch in launches]
         apart = iter(() if has_exchanges else self._apart(launched))
         for launch, batch in launched:
-            row, kernels, _, times, _, part, *_ = launch
+            row, kernels, times, part = launch.row, launch.kernels, launch.times, launch.part
             own = next(apart, ())
             if part != "all" or exchanges.due:
                 exchanges.launched(launch)

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from msgspec import structs
+from msgspec.structs import replace
 
 from graphflops.devices import Host, Launch
 from graphflops.kernels.kernel import Exchange, Kernel, Product, Recurrence
@@ -147,7 +148,7 @@ def test_exposed_exchanges_of_a_graph() -> None:
     assert rows[1].seconds == pytest.approx(5 + 0.125)
     assert phase.seconds == pytest.approx(5 + 7)
     assert phase.communication == 10
-    twice = [each._replace(times=2) for each in launches]
+    twice = [replace(each, times=2) for each in launches]
     both, _ = timer(is_launched=False).phase(twice)
     assert (both.exposed, both.communication) == (pytest.approx(14), 20)
     assert both.seconds == pytest.approx(2 * 12)
