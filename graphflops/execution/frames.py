@@ -249,10 +249,10 @@ class References:
         is_told = bool(name)
         if not name and frame.statement.is_open:  # the one that it read before
             name = frame.operands.setdefault(frame.opened, self.first_read(frame))
-        held = {self.memory_of.get(value, value) for value in frame.variables.get(name, ())}
-        holds = frame.variables or frame.beside or frame.unsure
-        read = self.read_before(frame) if name and holds else set()
-        if not read or not held.isdisjoint(read):
+        if not name or not (frame.variables or frame.beside or frame.unsure):
+            return
+        read = self.read_before(frame)
+        if not read or not read.isdisjoint([self.memory_of.get(v, v) for v in frame.variables.get(name, ())]):
             return
         own = () if is_told else [*self.variables_read(frame)]
         target = next((target for target in frame.statement.targets if target in own), "")
@@ -384,10 +384,11 @@ class References:
         """What a module is given from outside lives until its forward returns."""
         modules = self.modules[::-1]  # each before those inside of it
         inner, around = nesting(modules, len(self.nodes))
+        made_at = self.made.get
         for read, number in zip(self.reads, inner, strict=True):
             for value in read if number >= 0 else ():
-                made, holder = self.made.get(value, len(inner)), number
-                if made < modules[holder][0]:
+                made, holder = made_at(value), number
+                if made is not None and made < modules[holder][0]:
                     while around[holder] >= 0 and made < modules[around[holder]][0]:
                         holder = around[holder]
                     self.hold((value,), modules[holder][1])

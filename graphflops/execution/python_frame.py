@@ -237,8 +237,12 @@ def has_dtype(node: Node) -> bool:
 def module_variables(nodes: Sequence[Node]) -> dict[str, str]:
     """By file: the variable that holds the module whose forward runs, as its calls of other modules show it."""
     found: dict[str, str] = {}
+    files: dict[str, set[str]] = {}  # by stack
     for stack, modules, module in dict.fromkeys([(n.python_stack, n.module_stack, n.module) for n in nodes]):
+        if stack in files and files[stack] <= found.keys():
+            continue
         lines = code_lines(stack, modules)
+        files[stack] = {line.file for line in lines}
         inner_modules = [*[line.module for line in lines[1:]], module]
         for line, inner in zip(lines, inner_modules, strict=False):
             if inner != line.module and line.file not in found:

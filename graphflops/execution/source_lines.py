@@ -78,9 +78,13 @@ def code_lines(python_stack: str, module_stack: str) -> tuple[CodeLine, ...]:
     modules = _modules(module_stack)
     depth, last = -1, len(modules) - 1
     lines: list[CodeLine] = []
-    for frame in _frames(python_stack):
+    for frame, known in _frames(python_stack):
         depth += depth < last and frame[1] == "forward"
-        lines.append(_line(frame, modules[max(0, depth)]))
+        module = modules[max(0, depth)]
+        line = known.get(module)
+        if line is None:
+            line = known[module] = _line(frame, module)
+        lines.append(line)
     return tuple(lines)
 
 
@@ -104,11 +108,11 @@ def _module(entry: str) -> str | None:
 
 
 @lru_cache(maxsize=1024)
-def _frames(python_stack: str) -> list[tuple[str, str, int, str]]:
-    """File, function, number and text of each line of a stack; equal layers share the stack."""
+def _frames(python_stack: str) -> list[tuple[tuple[str, str, int, str], dict[str, CodeLine]]]:
+    """File, function, number and text of each line of a stack; equal layers share the stack. Also its lines by module."""
     found = _LINE.findall(python_stack)[:_MOST_FRAMES]
     return [
-        (file, function, int(number), text.strip())
+        ((file, function, int(number), text.strip()), {})
         for file, number, function, text in found
         if not _OF_EXPORT.search(file)
     ]

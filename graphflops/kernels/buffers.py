@@ -32,7 +32,6 @@ from graphflops.kernels.kernel import FLOAT_BYTES, INDEX_BYTES
 from graphflops.kernels.moved import REPEATING
 from graphflops.kernels.rowwise import loss_bytes
 from graphflops.passes.program import PricedCall
-from graphflops.rules.recurrent import KINDS
 from graphflops.tensor import TensorType
 
 # Bytes of a partial result of reductions that have others than a float32: mean, sum of squares and two counts of a variance.
@@ -66,6 +65,8 @@ def forward_bytes(call: PricedCall, layouts: Layouts) -> Dim:
         return _rolled(call, values)
     if kind == "recurrent" and call.node.operator.word.endswith("_cell"):
         out = tensor_type(call.node.outputs[0], values)
+        from graphflops.rules.recurrent import KINDS  # no other program needs it
+
         return 0 if out is None or call.gradient is not None else KINDS[name].around * out.nbytes
     if kind == "loss":
         return loss_bytes(call, layouts)

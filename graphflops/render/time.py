@@ -97,7 +97,7 @@ class Share(Struct):
     @property
     def bound(self) -> str:
         """What limits most of it."""
-        return self.bounds.most_common(1)[0][0] if self.seconds else ""
+        return max(self.bounds, key=self.bounds.__getitem__) if self.seconds else ""
 
 
 def shares(report: Report, key: Callable[[Row], str | None]) -> dict[str, Share]:

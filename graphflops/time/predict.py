@@ -29,7 +29,6 @@ from graphflops.kernels.kernel import (
     bytes_of,
 )
 from graphflops.kernels.moved import TO_HOST
-from graphflops.links.cost import NO_LINK, kind_of, network_of, of_sent
 from graphflops.report import Row
 from graphflops.report.call_time import CallTime, TimeBound
 from graphflops.time import predict_attention, predict_products, predict_recurrences, predict_traffic
@@ -115,6 +114,8 @@ def modelled(kernel: Kernel, device: Device) -> float | None:
 
 def _exchange(kernel: Kernel, sizes: Exchange, device: Device) -> Time:
     """The collective alone, and what PyTorch takes to start and end it."""
+    from graphflops.links.cost import NO_LINK, kind_of, network_of, of_sent  # no other program needs it
+
     kind, network = kind_of(kernel.variant), network_of(device)
     found = of_sent(kind, sizes.sent_bytes, sizes.devices, network, within=network.within(sizes.stride))
     rates = device.rates.get(f"collective.{kind}")

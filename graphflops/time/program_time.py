@@ -11,10 +11,9 @@ from msgspec import Struct, field
 
 from graphflops.devices import Device, Host
 from graphflops.execution.runs import Runs
-from graphflops.kernels.kernel import Kernel
-from graphflops.links.cost import described, network_of
+from graphflops.kernels.kernel import Exchange, Kernel
 from graphflops.passes.program import PricedProgram, ProgramTime
-from graphflops.report import Execution
+from graphflops.report import Execution, Row
 from graphflops.report.call_time import CallTime, PhaseTime
 from graphflops.time.exchanges import Launches
 from graphflops.time.launches import Launcher
@@ -58,10 +57,16 @@ def program_time(program: PricedProgram, device: Device, execution: Execution, r
         optimizer, _ = timer.phase(optimizer_launches(program, launcher.sizes, launcher.costs))
         step = timer.whole()
     both = [(row, rows.get(at), backward_rows.get(at)) for at, row in enumerate(program.main.rows)]
-    timed = tuple([row._replace(time=time, backward_time=back) for row, time, back in both])
+    timed = tuple(
+        [Row(*row[:-2], time, back) for row, time, back in both]
+    )  # `_replace` takes three times as long
     found = slowdowns(program.attentions, timed, program.values, device)
     times = (forward, backward, optimizer, step)
-    network = described(timer.known, network_of(device))
+    network = ""
+    if any(isinstance(kernel.sizes, Exchange) for kernel in timer.known):
+        from graphflops.links.cost import described, network_of  # no other program needs it
+
+        network = described(timer.known, network_of(device))
     held_out: dict[str, float] = {}  # median errors of the worst variant of each family that was measured
     for points in device.calibration:
         if points.error:
