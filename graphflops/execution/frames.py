@@ -88,15 +88,20 @@ class References:
                 lines = code_lines(python, modules) or lines
             if lines is not self.lines:
                 self.enter(lines, place)
-            for depth, frame in self.in_turns:
-                self.follow_turns(frame, depth, place)
-            if self.frames and not self.frames[-1].runs_in_turns:
-                self.frames[-1].count(node, "")
+            for depth, each in self.in_turns:
+                self.follow_turns(each, depth, place)
+            frame = self.frames[-1] if self.frames else None
+            is_spelled = True
+            if frame is not None:
+                is_spelled, is_last = frame.statement.role(node)
+                if not frame.runs_in_turns:
+                    frame.ran += is_last
             self.last = place
             operator = node.operator
             if operator.name in _JOINS:
                 self.hold_joined(node, place)
-            self.hold_locals(node, operator, place)
+            if not is_spelled or self.callers:
+                self.hold_locals(node, operator, place, None if is_spelled else frame)
             is_passing = operator.kind in _PASSING and not self.distributions.isdisjoint(reads[place])
             if is_passing or operator.kind == "softmax":
                 self.distributions.update(self.results[place])
@@ -332,22 +337,19 @@ class References:
         if node.operator.name == "cat" and any(self.is_empty(value) for value in read):
             self.hold(self.results[place], len(self.nodes) - 1)
 
-    def hold_locals(self, node: Node, operator: Op, place: int) -> None:
+    def hold_locals(self, node: Node, operator: Op, place: int, frame: Frame | None) -> None:
         """Note what variables of a function must hold: what it reads twice, multiplies, or gives to a module.
 
         Only forwards leave lines, so a call that the line does not spell is made by a function that the line calls.
+        frame: whose line does not spell the call, None where one does.
         """
-        is_spelled = not self.frames or self.frames[-1].statement.spells(node)
-        if is_spelled and not self.callers:
-            return
         read = [self.memory_of.get(value, value) for value in self.reads[place]]
         if operator.kind not in _PASSED_THROUGH:
-            for frame in self.callers:
-                local = (value for value in read if value in frame.hidden)
-                frame.locals.update(v for v in local if self.nodes[self.made[v]].operator.name in _JOINS)
-        if is_spelled:
+            for caller in self.callers:
+                local = (value for value in read if value in caller.hidden)
+                caller.locals.update(v for v in local if self.nodes[self.made[v]].operator.name in _JOINS)
+        if frame is None:
             return
-        frame = self.frames[-1]
         inside = [value for value in read if value in frame.hidden]
         if operator.name in _BATCHED_PRODUCTS or operator.kind == "attention":
             frame.locals.update(inside)

@@ -144,27 +144,27 @@ class Statement(Struct, frozen=True):
         """Whether it calls an operator by name; or `child`, the module of its function's module that the call is part of."""
         if child:
             return not self.called.isdisjoint(_module_words(child))
-        return _spells(self.called, self.kinds, node.op)
+        return self.role(node)[0]
 
     def ends_with(self, node: Node, child: str) -> bool:
         """Whether a call is one of what it runs last."""
         if child:
             return any(name in ("", *_module_words(child)) for name in self.runs_last)
-        return _ends_with(self.runs_last, node.op)
+        return self.role(node)[1]
+
+    def role(self, node: Node) -> tuple[bool, bool]:
+        """Whether it calls the operator of a call, and whether that is one of those that it runs last."""
+        return _role(self.called, self.kinds, self.runs_last, node.op)
 
 
 @lru_cache(maxsize=4096)
-def _spells(called: frozenset[str], kinds: frozenset[str], op: str) -> bool:
-    spelled = operator(op)
-    is_cast = spelled.kind == "cast" and not _CASTS.isdisjoint(called)
-    return is_cast or spelled.word.strip("_") in called or spelled.kind in kinds
-
-
-@lru_cache(maxsize=4096)
-def _ends_with(runs_last: tuple[str, ...], op: str) -> bool:
-    names, spelled = tuple(filter(None, runs_last)), operator(op)
-    is_cast = spelled.kind == "cast" and not _CASTS.isdisjoint(names)
-    return is_cast or spelled.word.strip("_").startswith(names)
+def _role(
+    called: frozenset[str], kinds: frozenset[str], runs_last: tuple[str, ...], op: str
+) -> tuple[bool, bool]:
+    last, spelled = tuple(filter(None, runs_last)), operator(op)
+    word, is_cast = spelled.word.strip("_"), spelled.kind == "cast"
+    is_spelled = word in called or spelled.kind in kinds or (is_cast and not _CASTS.isdisjoint(called))
+    return is_spelled, word.startswith(last) or (is_cast and not _CASTS.isdisjoint(last))
 
 
 @lru_cache(maxsize=4096)

@@ -247,9 +247,8 @@ class Forms:
         """How the results of a call lie, which `results` computes for the first call of a form."""
         if call.form is None:
             return results(call)
-        operands = tuple(map(self.kinds.get, call.uses))
-        made = tuple(map(self.types.get, call.node.outputs))  # type: ignore[arg-type]
-        key = (call.form, call.gradient is None, operands, made)
+        made = map(self.types.get, call.node.outputs)  # type: ignore[arg-type]
+        key = (call.form, call.gradient is None, *map(self.kinds.get, call.uses), *made)
         known = self._laid.get(key)
         if known is None:
             known = self._laid[key] = len(self._laid), results(call)

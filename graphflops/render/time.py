@@ -170,7 +170,8 @@ def _key(report: Report, by: Cut | None) -> Callable[[Row], str | None]:
         }
         return lambda row: starred(uses[row.node]) if row.node in uses else None
     split = {module: starred(module).split(".") for module in {row.module for row in report.rows}}
-    depth = _depth({tuple(split[row.module]) for row in report.rows if row.time is not None})
+    timed = {row.module for row in report.rows if row.time is not None}
+    depth = _depth({tuple(split[module]) for module in timed})
     shown = {module: ".".join(parts[:depth]) for module, parts in split.items()}
     return lambda row: shown[row.module]
 

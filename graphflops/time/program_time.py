@@ -125,7 +125,7 @@ class _Timer:
         apart = iter(() if has_exchanges else self._apart(launched))
         for launch, batch in launched:
             row, kernels, times, part = launch.row, launch.kernels, launch.times, launch.part
-            own = next(apart, ())
+            took = next(apart, ())
             if part != "all" or exchanges.due:
                 exchanges.launched(launch)
             if kernels is None:
@@ -137,14 +137,17 @@ class _Timer:
             has_exchanges = has_exchanges or part != "all"
             if has_exchanges:
                 alone = clock.link.alone
-                took, *others = [_run(launch, batch, each) * times for each in self.clocks]
+                took = tuple([_run(launch, batch, each) for each in self.clocks])
                 tally.exposed += (clock.link.alone - alone) * times
-            else:
-                took, *others = [each * times for each in own]
-            found = batch.call_time(took, clock.is_eager, self.host, times)
+            own, fast, slow = took * 3 if len(took) == 1 else took  # a graph takes as long beside any CPU
+            found = batch.call_time(own * times, clock.is_eager, self.host, times)
             if batch.collective:
                 found = tally.exchanged(found, batch.collective * times, launch, clock.link.finished)
-            tally.add(found, batch, 0 if part == "wait" else times, *(others or (took, took)))
+            if found.seconds:
+                tally.parts.append(found)
+            tally.runs[batch] += 0 if part == "wait" else times
+            tally.fast += fast * times
+            tally.slow += slow * times
             rows[row] = found if row not in rows else _sum(rows[row], found)
         exchanges.end(clock.link.finished)
         self.tallies.append((tally, repeats))
@@ -279,14 +282,6 @@ class _Tally(Struct):
             return time
         self.exposed += seconds
         return time._replace(exposed=seconds, waited=seconds, elapsed=seconds, awaited_at=launch.row)
-
-    def add(self, time: CallTime, batch: Batch, times: int, fast: float, slow: float) -> None:
-        """Count a call that runs so often. fast, slow: seconds that it takes beside such a CPU."""
-        if time.seconds:
-            self.parts.append(time)
-        self.runs[batch] += times
-        self.fast += fast
-        self.slow += slow
 
     def phase(self, device: Device) -> PhaseTime:
         """The time of the phase, what bounds it, and what it reaches of the device's peaks."""

@@ -251,11 +251,11 @@ def test_who_waits_for_a_collective() -> None:
 
 
 def test_calls_that_take_no_time_are_no_parts() -> None:
-    found, batch = tally(), batch_of(COPY)
-    found.add(CallTime(0.0, 0.0, 0.0, "launch"), batch, 1, 0.25, 0.5)
-    found.add(CallTime(2.0, 1.0, 4.0, "memory"), batch, 2, 1.0, 3.0)
-    assert [part.seconds for part in found.parts] == [2]
-    assert (found.fast, found.slow, found.runs) == (1.25, 3.5, Counter({batch: 3}))
+    own = timer()
+    _, rows = own.phase([launch(0, COPY), launch(1, host=0.0), launch(2, COPY, times=2)])
+    [(found, _)] = own.tallies
+    assert found.parts == [rows[0], rows[2]]
+    assert [*found.runs.values()] == [1, 1, 2]
 
 
 def test_a_phase_without_calls() -> None:
