@@ -173,8 +173,8 @@ class _Timer:
 
     def _batch(self, kernels: tuple[Kernel, ...]) -> Batch:
         """The kernels of a call with their times; equal calls share the tuple of their kernels."""
-        batch = self.batches.get(id(kernels))
-        if batch is None or batch.kernels is not kernels:
+        batch = self.batches.get(id(kernels))  # which keeps them, so that no others get their place
+        if batch is None:
             times: dict[Kernel, Time] = {}
             for kernel in dict.fromkeys(kernels):
                 if kernel not in self.known:
