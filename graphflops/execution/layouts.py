@@ -89,6 +89,8 @@ class Layouts:
                 self.views.update(views)
                 if any(not self.is_laid_so(call, name) for name in views):
                     self.wrong.append(call)
+            if recorded is not None:
+                self.forms.note(call, self.is_copy(next(filter(None, call.node.outputs), None)))
 
     def typed(self, name: str) -> TensorType:
         value = self.values[name]

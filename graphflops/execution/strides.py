@@ -255,6 +255,13 @@ class Forms:
         self.numbers[call.node.name], found = known
         return found
 
+    def note(self, call: PricedCall, is_copy: bool | None) -> None:
+        """Number the form of a call whose results lie as recorded."""
+        if call.form is not None:
+            laid = map(self.kinds.get, (*call.uses, *call.node.outputs))  # type: ignore[arg-type]
+            key = (call.form, call.gradient is None, is_copy, *laid)
+            self.numbers[call.node.name], _ = self._laid.setdefault(key, (len(self._laid), ()))
+
     def of(self, call: PricedCall) -> int | None:
         """The number of a call's form; None for a call that has none."""
         return None if call.form is None else self.numbers.get(call.node.name)

@@ -76,8 +76,10 @@ def read_step(
             data = archive.read(member)
             digest.update(data)
             steps.append(_decoded(data, f"{archive}: {member}"))
-        step = at_mesh(steps, mesh) if mesh else steps[0]
-        _check(step)
+        step = steps[0]
+        if mesh:
+            step = at_mesh(steps, mesh)
+            _check(step)
         return step, digest.hexdigest()
 
 
