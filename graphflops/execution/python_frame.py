@@ -173,12 +173,12 @@ class Frame(Struct):
         """Whether the statement was done before a call; child: the module, called by this line, that the call is part of."""
         after = self.parts[(self.part + 1) % len(self.parts)]
         is_done = self.ran >= self.statement.times and (not child or child != self.inside)
-        return is_done or (not self.statement.spells(node, child) and after.spells(node, child))
+        return is_done or (not self.statement.role(node, child)[0] and after.role(node, child)[0])
 
     def count(self, node: Node, child: str) -> None:
         """Note a call that may be what the statement runs last."""
         if not child or child != self.inside:
-            self.ran += self.statement.ends_with(node, child)
+            self.ran += self.statement.role(node, child)[1]
         self.inside = child
 
     def ends_turn(self, module: str) -> bool:

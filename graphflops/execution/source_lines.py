@@ -140,21 +140,12 @@ class Statement(Struct, frozen=True):
     aliases: tuple[tuple[str, str], ...] = ()  # of `a = b` after it
     returns: tuple[str, ...] = ()  # variables among several results that it returns
 
-    def spells(self, node: Node, child: str = "") -> bool:
-        """Whether it calls an operator by name; or `child`, the module of its function's module that the call is part of."""
-        if child:
-            return not self.called.isdisjoint(_module_words(child))
-        return self.role(node)[0]
-
-    def ends_with(self, node: Node, child: str) -> bool:
-        """Whether a call is one of what it runs last."""
-        if child:
-            return any(name in ("", *_module_words(child)) for name in self.runs_last)
-        return self.role(node)[1]
-
-    def role(self, node: Node) -> tuple[bool, bool]:
-        """Whether it calls the operator of a call, and whether that is one of those that it runs last."""
-        return _role(self.called, self.kinds, self.runs_last, node.op)
+    def role(self, node: Node, child: str = "") -> tuple[bool, bool]:
+        """Whether it spells an operator, or `child`, the module in its own that the call is part of, and runs that last."""
+        if not child:
+            return _role(self.called, self.kinds, self.runs_last, node.op)
+        words = _module_words(child)
+        return not self.called.isdisjoint(words), not {"", *words}.isdisjoint(self.runs_last)
 
 
 @lru_cache(maxsize=4096)

@@ -52,6 +52,9 @@ class _Site(Struct, frozen=True, eq=False):
     moved: Transfer | None  # what it copies from or to the host
 
 
+_Sites = list[tuple[PricedCall, _Site]]
+
+
 class Launcher:
     """Lowers the calls of a program at given sizes; equal calls are lowered once. costs: CPU seconds by kind of call."""
 
@@ -60,7 +63,7 @@ class Launcher:
         self.sizes = Sizes(values)
         self.parameters = {entry.name for entry in program.graph.inputs if entry.role == "parameter"}
         self.records = False  # whether what is lowered runs for gradients
-        self.sites: dict[tuple[PricedGraph, bool], list[tuple[PricedCall, _Site]]] = {}
+        self.sites: dict[tuple[PricedGraph, bool], _Sites] = {}
         self.kinds: dict[tuple[object, ...], _Site] = {}
         self.known: dict[tuple[Layouts, bool, bool, int | None], tuple[Kernel, ...] | None] = {}
         self.called: dict[_Site, Launches] = {}  # what equal calls have in common in the forward
@@ -92,9 +95,7 @@ class Launcher:
             self.sites[key] = self._sites(graph, self.runs.of(graph).calls, records)
         yield from self._run(graph, self.sites[key], first, times, records)
 
-    def _sites(
-        self, graph: PricedGraph, calls: Sequence[PricedCall], records: bool
-    ) -> list[tuple[PricedCall, _Site]]:
+    def _sites(self, graph: PricedGraph, calls: Sequence[PricedCall], records: bool) -> _Sites:
         """Calls where they stand in the forward. records: for a backward."""
         run = self.runs.of(graph)
         inside = frozenset[str]()  # calls that one operator of torch.nn makes, where no gradient is wanted
@@ -129,12 +130,7 @@ class Launcher:
         return sites
 
     def _run(
-        self,
-        graph: PricedGraph,
-        sites: Sequence[tuple[PricedCall, _Site]],
-        first: int,
-        times: int,
-        records: bool,
+        self, graph: PricedGraph, sites: _Sites, first: int, times: int, records: bool
     ) -> Iterator[Launches]:
         exchanges, step = Exchanges(), graph.graph.step
         is_followed = graph.graph.has_exchanges
