@@ -1,4 +1,4 @@
-"""What the CPU takes for steps of ranks, on a GPU beside pretended ranks: hooks of FSDP, checkpoints, dispatch of DTensors.
+"""What the CPU takes for recorded steps: of many kinds on one GPU (`step_models.py`), and of ranks beside pretended ones.
 
     python -m benchmarks.rank_hosts --measure benchmarks/measured/h100_rank_hosts.json    (on a GPU)
     torchrun --nproc-per-node 2 -m benchmarks.rank_hosts --measure FILE                 (on two; NCCL_NVLS_ENABLE=0)
@@ -29,6 +29,7 @@ from benchmarks import two_gpu_models as two
 from benchmarks import two_gpus
 from benchmarks.recorded import ranks, step_of
 from benchmarks.recorded_models import BF16, trained
+from benchmarks.step_models import STEPS
 from graphflops import devices
 
 if TYPE_CHECKING:
@@ -107,6 +108,7 @@ PROGRAMS: dict[str, tuple[dict[str, int], Callable[[Any], Any]]] = {
     ),
     "experts_8": (_EP, lambda m: trained(*two.exchanging(m, 256, 512, 8, 64))),
     "sparse_4": (_EP, lambda m: two.momentum(*two.sparse(m, 128, 256, 4, 1, 64, experts=8, top=2))),
+    **{name: (_ALONE, lambda _, make=make: make()) for name, make in STEPS.items()},
 }
 
 

@@ -60,7 +60,7 @@ class Host(Struct, frozen=True):
     """The CPU beside the device, which runs Python and launches kernels."""
 
     # CPU time of one call by phase and operator, or kind of operator (`forward.convolution`, `optimizer.tensor`), and of
-    # each of its tensors (`forward.fsdp.chunk_cat.tensor`), on a core that no other work slows.
+    # each of its tensors (`recorded.sharding.tensor`), on a core that no other work slows.
     seconds: Mapping[str, Positive] = {}
     benchmarks: Mapping[str, Positive] = {}  # seconds of micro-benchmarks on the same core
     # Nine of ten programs on such machines take less than `slower` times as long, and more than a `faster`th.

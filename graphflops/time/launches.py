@@ -31,6 +31,8 @@ from graphflops.time.schedule import (
     entering_seconds,
     forward_seconds,
     library,
+    phase_seconds,
+    recorded_seconds,
     start_seconds,
     waits,
 )
@@ -50,6 +52,7 @@ class _Site(Struct, frozen=True, eq=False):
     is_late: bool  # its wait stands apart
     is_on_host: bool  # it counts an optimizer's steps, which the CPU does
     moved: Transfer | None  # what it copies from or to the host
+    is_recorded: bool  # in a recorded step
 
 
 _Sites = list[tuple[PricedCall, _Site]]
@@ -121,7 +124,7 @@ class Launcher:
             is_on_host = bool(counters) and not counters.isdisjoint(call.tensors(layouts.values)[:1])
             is_on_host = is_on_host and {*filter(None, call.node.outputs)} <= counters
             moved = transfer(call, away, step.aside) if away else None
-            where = (name in inside, name in late, is_on_host, moved)
+            where = (name in inside, name in late, is_on_host, moved, graph.graph.step is not None)
             key = (layouts, records, name if form is None else form, entering, composite, *where)
             site = self.kinds.get(key)
             if site is None:
@@ -143,6 +146,8 @@ class Launcher:
             if called is None:
                 called = self.called[site] = self._called(site, records)
             kernels = called.kernels
+            if step is not None and call.row and step.phases[call.row] != step.phases[call.row - 1]:
+                yield Launches(-1, (), phase_seconds(self.costs, step.phases[call.row], len(self.parameters)))
             if is_followed or exchanges.pending:
                 is_gradient = step is not None and step.phases[call.row] == "backward"
                 is_view = not kernels and call.estimate.alias
@@ -169,9 +174,11 @@ class Launcher:
         operands = [layouts.values[name] for name in call.tensors(layouts.values)]
         host = self._host_inside(call, site.outer, "forward", kernels)
         if host is None:
-            kept = records and call.gradient is not None
-            host = forward_seconds(self.costs, operator, kernels or (), records=kept)
-            host += len(operands) * self.costs.get(f"forward.{operator.name}.tensor", 0.0)
+            if site.is_recorded:
+                host = recorded_seconds(self.costs, operator, kernels or (), len(operands))
+            else:
+                kept = records and call.gradient is not None
+                host = forward_seconds(self.costs, operator, kernels or (), records=kept)
             if not any(isinstance(value, TensorType) for value in (*operands, *call.estimate.out)):
                 host = 0.0  # Python's arithmetic
             if operator.is_exchange and call.estimate.alias:
@@ -266,7 +273,8 @@ class Launcher:
         if not step.wrapped:
             return 0.0
         return (
-            step.wrapped[row] * self.costs["forward.subclass"] + step.hooked[row] * self.costs["forward.hook"]
+            step.wrapped[row] * self.costs["recorded.subclass"]
+            + step.hooked[row] * self.costs["recorded.hook"]
         )
 
     def _nested(self, call: PricedCall, row: int, times: int) -> Iterator[tuple[PricedGraph, int, int]]:

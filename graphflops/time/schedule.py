@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import Struct, field
 
+from graphflops.graph import Phase
 from graphflops.kernels.kernel import Kernel, Recurrence
 from graphflops.ops import Op
 from graphflops.tensor import TensorType
@@ -53,6 +54,30 @@ def forward_seconds(costs: Costs, operator: Op, kernels: Sequence[Kernel], *, re
     return own + records * costs["forward.recording"]
 
 
+def recorded_seconds(costs: Costs, operator: Op, kernels: Sequence[Kernel], tensors: int) -> float:
+    """CPU time of a call of a recorded step, which may be a part of what Python called, or autograd's own.
+
+    tensors: how many it reads.
+    """
+    if operator.kind in _UNCALLED:
+        return operator.is_read_by_cpu * costs["forward.call"]
+    if operator.copies_for:
+        return costs["recorded.sharding"] + tensors * costs["recorded.sharding.tensor"]
+    if operator.is_exchange:
+        return _launching(costs, "forward", operator, kernels)
+    if not kernels:
+        return costs["recorded.detach" if operator.name == "detach" else "recorded.without_kernel"]
+    lists = tensors if operator.kind == "foreach" else 0
+    return _launching(costs, "recorded", operator, kernels) + lists * costs["optimizer.tensor"]
+
+
+def phase_seconds(costs: Costs, phase: Phase, parameters: int) -> float:
+    """CPU time of a phase of a recorded step outside of its calls: of autograd's engine, of an optimizer's Python."""
+    if phase == "forward":  # that of the first one is the program's start
+        return 0.0
+    return costs[f"recorded.{phase}.start"] + parameters * costs[f"recorded.{phase}.parameter"]
+
+
 def entering_seconds(costs: Costs, modules: Sequence[str]) -> float:
     """CPU time of entering modules. modules: the library of each."""
     return sum([costs.get(f"forward.module.{name}", costs["forward.module"]) for name in modules])
@@ -69,7 +94,8 @@ def _launching(costs: Costs, phase: str, operator: Op, kernels: Sequence[Kernel]
     if recurrent := recurrent_seconds(costs, kernels):
         return recurrent
     if operator.kind == "attention" and all(kernel.family != "attention" for kernel in kernels):
-        return len(kernels) * costs[f"{phase}.inside"]  # unfused, by one operator that calls the others
+        inside = f"{phase}.inside"  # unfused, by one operator that calls the others
+        return len(kernels) * costs.get(inside, costs["forward.inside"])
     names = [f"{phase}.{name}" for name in (operator.word, operator.name, operator.kind, "call")]
     own = next(costs[name] for name in names if name in costs)
     if operator.kind == "foreach":  # one call of the dispatcher, whatever the number of kernels

@@ -12,11 +12,13 @@ from graphflops.devices import HOPPER
 from graphflops.execution.runs import Runs
 from graphflops.graph import Graph, Input, Node, Output, Ref
 from graphflops.kernels.kernel import Exchange, Kernel, Product
+from graphflops.ops import operator
 from graphflops.passes.attention import facts_of
 from graphflops.passes.bind import bind
 from graphflops.passes.price import price
 from graphflops.time.exchanges import Launches
 from graphflops.time.launches import Launcher, _of_copies
+from graphflops.time.schedule import phase_seconds, recorded_seconds
 from tests.one_call import g, program_of
 from tests.support import t
 
@@ -32,8 +34,8 @@ COSTS = {
     "forward.module": 0.25,
     "forward.module.timm": 0.5,
     "forward.plain_collective": 13.0,
-    "forward.subclass": 17.0,
-    "forward.hook": 19.0,
+    "recorded.subclass": 17.0,
+    "recorded.hook": 19.0,
     "backward.call": 200.0,
     "backward.further_kernel": 23.0,
     "backward.without_kernel": 5.0,
@@ -116,12 +118,6 @@ def test_calls_without_a_rule_are_unknown() -> None:
     _, first, second = launcher(program(*calls, given={"x": X})).forward(records=False)
     assert (second.row, second.kernels, second.host_seconds) == (1, None, 0)
     assert first.kernels
-
-
-def test_some_calls_cost_more_for_each_tensor() -> None:
-    call = Node("y", "aten.cat.default", ((Ref("x"), Ref("z"), Ref("x")),), (), outputs=("y",))
-    one = launcher(program(call, given={"x": X, "z": X}), **{"forward.cat": 300.0, "forward.cat.tensor": 0.5})
-    assert hosts(one.forward(records=False))[1:] == [300 + 3 * 0.5]
 
 
 def test_arithmetic_of_numbers_is_pythons() -> None:
@@ -276,6 +272,42 @@ def test_how_far_apart_the_ranks_of_a_collective_are(ranks: Any, stride: int) ->
         assert Launcher._placed(one, call, kernels) == kernels
     other = (Kernel("copy", "float32"),)
     assert Launcher._placed(one, call, other) == other
+
+
+def test_calls_of_a_recorded_step() -> None:
+    """They are below what Python calls: of one kind they cost the same in all phases."""
+    costs = {
+        "recorded.call": 100.0,
+        "recorded.product": 60.0,
+        "recorded.further_kernel": 7.0,
+        "recorded.without_kernel": 3.0,
+        "recorded.detach": 1.0,
+        "recorded.foreach": 40.0,
+        "recorded.sharding": 1000.0,
+        "recorded.sharding.tensor": 20.0,
+        "forward.collective": 500.0,
+        "forward.further_kernel": 9.0,
+        "optimizer.tensor": 0.5,
+    }
+    one = Kernel("elementwise", "float32", 0, 0, 4, 4)
+    sizes: dict[str, tuple[int, int, float]] = {  # kernels and tensors of a call
+        "aten.mm.default": (1, 2, 60),
+        "aten.relu.default": (1, 1, 100),
+        "aten.native_layer_norm.default": (3, 3, 100 + 2 * 7),
+        "aten.t.default": (0, 1, 3),
+        "aten.detach.default": (0, 1, 1),
+        "aten._foreach_add_.List": (2, 12, 40 + 12 * 0.5),
+        "fsdp.chunk_cat.default": (1, 4, 1000 + 4 * 20),
+        "c10d._allgather_base_.default": (2, 2, 500 + 9),
+    }
+    for name, (kernels, tensors, seconds) in sizes.items():
+        assert recorded_seconds(costs, operator(name), (one,) * kernels, tensors) == seconds, name
+
+
+def test_phases_of_a_recorded_step() -> None:
+    costs = {"recorded.backward.start": 200.0, "recorded.backward.parameter": 5.0}
+    assert phase_seconds(costs, "backward", 3) == 200 + 3 * 5
+    assert phase_seconds(costs, "forward", 3) == 0  # the start of the program holds it
 
 
 def test_what_python_dispatches_around_a_recorded_call() -> None:
