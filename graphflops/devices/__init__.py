@@ -18,7 +18,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from graphflops.base.files import content
-from graphflops.base.record import Record
 from graphflops.errors import FileError, OptionError, shown
 from graphflops.kernels.choices import library
 
@@ -159,7 +158,7 @@ _MOST_THREADS = 2048
 _TORCH = library("aten_2")
 
 
-class Platform(Record, frozen=True):
+class Platform(Struct, frozen=True):
     """A device as its libraries see it."""
 
     capability: Capability = (9, 0)

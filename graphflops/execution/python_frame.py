@@ -17,7 +17,6 @@ from typing import Literal
 
 from msgspec import Struct, field
 
-from graphflops.base.record import Record
 from graphflops.execution.source_lines import (
     CodeLine,
     Statement,
@@ -68,7 +67,7 @@ def has_fact(fact: Fact, file: str, text: str) -> bool:
 _NUMBERED = re.compile(r"(?<![^.])\d+(?![^.])")  # a part of a module's path that is a number
 
 
-class Lifetimes(Record, frozen=True):
+class Lifetimes(Struct, frozen=True):
     """What Python holds past its last use."""
 
     until: Mapping[str, int]  # by owner of memory, the position of the last call during which it refers to it

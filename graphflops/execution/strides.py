@@ -242,25 +242,18 @@ class Forms:
         self._laid: dict[tuple[Any, ...], tuple[int, Sequence[Laid | None]]] = {}
 
     def results(
-        self, call: PricedCall, results: Callable[[PricedCall], Sequence[Laid | None]]
+        self, call: PricedCall, results: Callable[[PricedCall], Sequence[Laid | None]], further: object = None
     ) -> Sequence[Laid | None]:
-        """How the results of a call lie, which `results` computes for the first call of a form."""
+        """How the results of a call lie, which `results` computes for the first call of a form. further: of its form."""
         if call.form is None:
             return results(call)
-        made = map(self.types.get, call.node.outputs)  # type: ignore[arg-type]
-        key = (call.form, call.gradient is None, *map(self.kinds.get, call.uses), *made)
+        laid = map(self.kinds.get, (*call.uses, *call.node.outputs))  # type: ignore[arg-type]
+        key = (call.form, call.gradient is None, further, *laid)
         known = self._laid.get(key)
         if known is None:
             known = self._laid[key] = len(self._laid), results(call)
         self.numbers[call.node.name], found = known
         return found
-
-    def note(self, call: PricedCall, is_copy: bool | None) -> None:
-        """Number the form of a call whose results lie as recorded."""
-        if call.form is not None:
-            laid = map(self.kinds.get, (*call.uses, *call.node.outputs))  # type: ignore[arg-type]
-            key = (call.form, call.gradient is None, is_copy, *laid)
-            self.numbers[call.node.name], _ = self._laid.setdefault(key, (len(self._laid), ()))
 
     def of(self, call: PricedCall) -> int | None:
         """The number of a call's form; None for a call that has none."""

@@ -11,7 +11,6 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from graphflops.base.record import Record
 from graphflops.cost import Cost, Estimate, Value
 from graphflops.dims import Dim, evaluate
 from graphflops.execution.strides import is_contiguous, row_major
@@ -210,7 +209,7 @@ class ConcreteCall:
         return Work() if self.gradient is None else Work.of(self.gradient.estimate.cost, self.sizes)
 
 
-class Work(Record, frozen=True):
+class Work(Struct, frozen=True):
     """Work and traffic of a call as numbers."""
 
     matrix_flops: int = 0

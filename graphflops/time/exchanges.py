@@ -12,7 +12,6 @@ from typing import Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
-from graphflops.base.record import Record
 from graphflops.kernels.kernel import Kernel
 from graphflops.ops import Op
 from graphflops.passes.program import PricedCall
@@ -20,7 +19,7 @@ from graphflops.passes.program import PricedCall
 Part = Literal["all", "start", "wait"]
 
 
-class Launches(Record, frozen=True):
+class Launches(Struct, frozen=True):
     """What one call launches in one phase."""
 
     row: int  # index of its row
@@ -49,14 +48,8 @@ class Exchanges(Struct):
         is_own = bool(kernels) and kernels[-1].variant == self.copied_for
         is_ahead = is_own and self.copied_for == "all_gather"
         self.sums, self.copied_for = self.tickets * (is_own and not is_ahead), ""
-        start = replace(
-            launch,
-            kernels=kernels[-1:],
-            host_seconds=0.0,
-            part="start",
-            ticket=self.tickets,
-            is_ahead=is_ahead,
-        )
+        row, times, waits = launch.row, launch.times, launch.waits
+        start = Launches(row, kernels[-1:], 0.0, times, waits, "start", self.tickets, is_ahead)
         yield replace(launch, kernels=kernels[:-1])
         yield start
         names = [name for name in outputs if name is not None]

@@ -12,7 +12,6 @@ from msgspec.structs import replace
 
 from graphflops.attention.attention_use import AttentionUse
 from graphflops.attention.kernel import last_refusal, preferred
-from graphflops.base.record import Record
 from graphflops.devices import Device, Host, platform_of
 from graphflops.dims import evaluate
 from graphflops.kernels.kernel import (
@@ -55,7 +54,7 @@ _OF_PARTS = {"complex64": "float32", "complex128": "float64"}
 _AS = {"uint8": "int8", "int4": "int8", "uint4": "int8", "int16": "float32", "uint16": "float32"}
 
 
-class Time(Record, frozen=True):
+class Time(Struct, frozen=True):
     """Seconds of one kernel, without launch. low, high: 90 % interval. bound: what limits the kernel."""
 
     seconds: float
