@@ -91,11 +91,9 @@ class References:
             for depth, each in self.in_turns:
                 self.follow_turns(each, depth, place)
             frame = self.frames[-1] if self.frames else None
-            is_spelled = True
-            if frame is not None:
-                is_spelled, is_last = frame.statement.role(node)
-                if not frame.runs_in_turns:
-                    frame.ran += is_last
+            is_spelled, is_last = frame.statement.role(node) if frame else (True, False)
+            if frame and not frame.runs_in_turns:
+                frame.ran += is_last
             self.last = place
             operator = node.operator
             if operator.name in _JOINS:
@@ -386,10 +384,9 @@ class References:
         """What a module is given from outside lives until its forward returns."""
         modules = self.modules[::-1]  # each before those inside of it
         inner, around = nesting(modules, len(self.nodes))
-        made_at = self.made.get
         for read, number in zip(self.reads, inner, strict=True):
             for value in read if number >= 0 else ():
-                made, holder = made_at(value), number
+                made, holder = self.made.get(value), number
                 if made is not None and made < modules[holder][0]:
                     while around[holder] >= 0 and made < modules[around[holder]][0]:
                         holder = around[holder]
