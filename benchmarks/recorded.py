@@ -27,7 +27,7 @@ import torch
 from msgspec.structs import replace
 
 import graphflops
-from benchmarks.recorded_models import FIT, PROGRAMS
+from benchmarks.recorded_models import PROGRAMS
 from graphflops import devices
 from graphflops.analysis import priced
 from graphflops.execution.runs import Runs
@@ -203,10 +203,7 @@ def judge(only: str, measured: Path) -> None:
     rows = json.loads(measured.read_text())
     on = next(one for one in ("h200", "h100") if one in rows["device"].lower())
     errors: dict[str, list[float]] = {"peak": [], "gpu": [], "step": []}
-    print(
-        f"torch {rows['torch']} on an {rows['device']}; errors are predicted / measured - 1; "
-        "*: costs of the host were read from it on an H200"
-    )
+    print(f"torch {rows['torch']} on an {rows['device']}; errors are predicted / measured - 1")
     for name, row in rows["programs"].items():
         if only not in name:
             continue
@@ -216,7 +213,7 @@ def judge(only: str, measured: Path) -> None:
             print(f"{name:22} {type(error).__name__}: {error}")
             continue
         print(
-            f"{name + '*' * (name in FIT):22}"
+            f"{name:22}"
             + "".join(
                 f" {key} {row[key] / scale:9.2f} {100 * (found[key] / row[key] - 1):6.1f} %"
                 for key, scale in (("peak", 1e6), ("gpu", 1), ("step", 1))

@@ -1,6 +1,6 @@
 """Programs of `recorded.py`: training and inference steps as people write them, on one device and as one rank of many.
 
-Each is a factory of a mesh, None on one device. `FIT` are the programs that costs of the host were read from.
+Each is a factory of a mesh, None on one device.
 """
 
 from __future__ import annotations
@@ -386,7 +386,6 @@ def last(made: tuple[nn.Module, Any, Any]) -> tuple[nn.Module, Any, Any]:
     return model.to(memory_format=torch.channels_last), x.contiguous(memory_format=torch.channels_last), loss
 
 
-FIT = ("small", "small_fsdp", "small_tensor", "small_mixed", "small_fused")
 PROGRAMS: dict[str, tuple[dict[str, int], Callable[[Any], Any]]] = {
     "small": ({}, lambda _: trained(*small())),
     "small_fused": ({}, lambda _: trained(*small(), fused=True)),
