@@ -72,6 +72,12 @@ def ours(*arguments: str) -> list[str]:
     return [str(Path(sys.executable).parent / "graphflops"), *arguments]
 
 
+def ratio(base: list[str], options: list[str], repeat: int) -> float:
+    """How many times as long a command takes with further options: the median of pairs, run one after the other."""
+    pairs = [[measured([*base, *more], 1)[1] for more in ([], options)] for _ in range(repeat)]
+    return statistics.median(longer / short for short, longer in pairs)
+
+
 def main() -> None:
     """Export, run, print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -111,6 +117,13 @@ def main() -> None:
         print(
             f"{options.layers} layers against {options.layers // 10}: {walls['large'] / walls['small']:.2f} x the time"
         )
+        for name, path in (("large", large), ("resnet50", vision)):
+            command = ours("analyze", str(path), *(("--input", "ids=1,2048") if path == large else ()))
+            device = ["--device", "h100"]
+            found = [ratio(command, more, options.repeat) for more in (device, ["--training", *device])]
+            print(
+                f"{name} on a device: {found[0]:.2f} x the CPU time, {found[1]:.2f} x in training (median of pairs)"
+            )
         if not options.no_peer:
             for name, path, shape in (("large", large, "1,2048"), ("resnet50", vision, "1,3,224,224")):
                 wall, cpu, peak, output = measured([sys.executable, "-c", PEER, str(path), shape], 1)

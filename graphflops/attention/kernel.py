@@ -13,8 +13,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from functools import partial
 from itertools import pairwise
-from typing import Literal, NamedTuple
+from typing import Literal
 
+from graphflops.base.record import Record
 from graphflops.devices import Platform
 from graphflops.dims import Dim
 from graphflops.kernels.choices import has_limit, limits
@@ -42,21 +43,21 @@ _CUDNN_WIDTH, _FIRST_AFTER, _DROPOUT_STEPS, _MOST_PROBLEMS, _CUDNN_GRADIENT_WIDT
 (_TENSOR_CORE_BITS,) = limits("aten_2", "attention.efficient", "row")
 
 
-class Operand(NamedTuple):
+class Operand(Record, frozen=True):
     """A tensor as it lies in memory."""
 
     type: TensorType
     strides: tuple[Dim, ...]
 
 
-class Choice(NamedTuple):
+class Choice(Record, frozen=True):
     """The kernel that runs, and why each faster one does not."""
 
     kernel: Kernel
     reason: str
 
 
-class Problem(NamedTuple):
+class Problem(Record, frozen=True):
     """The operands of one attention; wants_gradient: whether a training step runs it backwards."""
 
     query: Operand

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Struct
@@ -158,7 +158,7 @@ _MOST_THREADS = 2048
 _TORCH = library("aten_2")
 
 
-class Platform(NamedTuple):
+class Platform(Struct, frozen=True):
     """A device as its libraries see it."""
 
     capability: Capability = (9, 0)
@@ -190,10 +190,11 @@ def platform_of(device: Device | None, torch: str | None = None) -> Platform:
     if release not in _TORCH.releases:
         known = ", ".join(_TORCH.releases)
         raise OptionError(f"--torch {shown(release)}: choices of kernels are known of PyTorch {known}")
-    platform = HOPPER._replace(torch=release, cudnn=_TORCH.releases[release]["cudnn"])
+    platform = replace(HOPPER, torch=release, cudnn=_TORCH.releases[release]["cudnn"])
     if device is None or device.kind != "gpu":
         return platform
-    return platform._replace(
+    return replace(
+        platform,
         capability=device.capability or HOPPER.capability,
         multiprocessors=device.multiprocessors or HOPPER.multiprocessors,
     )

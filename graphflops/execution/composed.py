@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
+from graphflops.base.record import Record
 from graphflops.dims import Dim, broadcast, prod, same
 from graphflops.errors import RuleError
 from graphflops.execution.composites import Calls, Given, Operand, composite, gradient, kernel
@@ -103,7 +104,7 @@ def einsum(t: Calls, equation: str, tensors: tuple[Operand, ...], path: Axes | N
     return made.permuted(t, read.output).tensor
 
 
-class _Factor(NamedTuple):
+class _Factor(Record, frozen=True):
     """A tensor with labels for its axes."""
 
     tensor: Operand

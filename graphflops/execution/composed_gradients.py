@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import inf, pi
-from typing import Any, NamedTuple
+from typing import Any
 
+from graphflops.base.record import Record
 from graphflops.dims import ceil_div, prod
 from graphflops.errors import RuleError
 from graphflops.execution import composed_losses
@@ -306,7 +307,7 @@ def aminmax(t: Calls, x: Operand, dim: int | None = None, keepdim: bool = False)
 # Shares of the gradient at the places of an index, computed for both operands
 
 
-class _Places(NamedTuple):
+class _Places(Record, frozen=True):
     """The places of an index along an axis, by which an operator takes and adds."""
 
     t: Calls

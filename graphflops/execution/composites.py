@@ -11,10 +11,11 @@ from __future__ import annotations
 from collections import ChainMap
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
-from typing import Any, NamedTuple, TypeVar, Union
+from typing import Any, TypeVar, Union
 
 from msgspec.structs import replace
 
+from graphflops.base.record import Record
 from graphflops.cost import Value
 from graphflops.dims import Dim, dim_max, total
 from graphflops.errors import GraphflopsError, RuleError
@@ -51,7 +52,7 @@ kernel = _registering(KERNELS)
 gradient = _registering(GRADIENTS)
 
 
-class Operand(NamedTuple):
+class Operand(Record, frozen=True):
     """A tensor that the calls of a composite read or make."""
 
     name: str
@@ -71,7 +72,7 @@ class Operand(NamedTuple):
 
     def without_gradient(self) -> Operand:
         """The same where no gradient is recorded."""
-        return self._replace(type=replace(self.type, requires_grad=False))
+        return replace(self, type=replace(self.type, requires_grad=False))
 
 
 Given = Union[Operand, None]  # an operand that may be missing
@@ -88,9 +89,10 @@ class Calls:
         # Where autograd does not see them: results and gradients of the call, and the first of them.
         outputs = [] if is_seen else [(name or "", values.get(name or "")) for name in of.node.outputs]
         self.results = [Operand(name, value) for name, value in outputs if isinstance(value, TensorType)]
-        self.gradients = [Operand(f"{name}/gradient", value.like()) for name, value in self.results]
+        self.gradients = [Operand(f"{made.name}/gradient", made.type.like()) for made in self.results]
         self.out, self.g = (self.results[0], self.gradients[0]) if self.results else (_NONE, _NONE)
-        self.known: Values = ChainMap(self.values, dict(self.gradients), values)  # type: ignore[arg-type]
+        gradients: dict[str, Value] = {made.name: made.type for made in self.gradients}
+        self.known: Values = ChainMap(self.values, gradients, values)  # type: ignore[arg-type]
         self.until: dict[str, int] = {}  # by value, the place of the call that it lives to
 
     def __getattr__(self, word: str) -> Callable[..., Operand]:
@@ -165,7 +167,7 @@ class Calls:
         return calls
 
 
-class Expanded(NamedTuple):
+class Expanded(Record, frozen=True):
     """Calls with those of composites in their places."""
 
     calls: Sequence[PricedCall]
@@ -196,7 +198,7 @@ def expanded(calls: Sequence[PricedCall], values: Values) -> Expanded:
     return Expanded(found, made, until, outer, given)
 
 
-class Inside(NamedTuple):
+class Inside(Record, frozen=True):
     """The calls that compute an operator or its gradients, of which autograd sees nothing."""
 
     calls: Sequence[PricedCall]

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Container, Sequence
 from itertools import groupby
-from typing import NamedTuple
 
 from msgspec.structs import replace
 
+from graphflops.base.record import Record
 from graphflops.cost import Estimate
 from graphflops.dims import Dim, at_least, dim_max, prod, total
 from graphflops.execution.strides import Values
@@ -87,7 +87,7 @@ def projections(call: PricedCall, values: Values) -> Sequence[Dim]:
     return made if at_least(call.estimate.workspace, total(made)) else ()
 
 
-class _Module(NamedTuple):
+class _Module(Record, frozen=True):
     """The calls of one module."""
 
     kind: str

@@ -88,15 +88,18 @@ class References:
                 lines = code_lines(python, modules) or lines
             if lines is not self.lines:
                 self.enter(lines, place)
-            for depth, frame in self.in_turns:
-                self.follow_turns(frame, depth, place)
-            if self.frames and not self.frames[-1].runs_in_turns:
-                self.frames[-1].count(node, "")
+            for depth, each in self.in_turns:
+                self.follow_turns(each, depth, place)
+            frame = self.frames[-1] if self.frames else None
+            is_spelled, is_last = frame.statement.role(node) if frame else (True, False)
+            if frame and not frame.runs_in_turns:
+                frame.ran += is_last
             self.last = place
             operator = node.operator
             if operator.name in _JOINS:
                 self.hold_joined(node, place)
-            self.hold_locals(node, operator, place)
+            if not is_spelled or self.callers:
+                self.hold_locals(node, operator, place, None if is_spelled else frame)
             is_passing = operator.kind in _PASSING and not self.distributions.isdisjoint(reads[place])
             if is_passing or operator.kind == "softmax":
                 self.distributions.update(self.results[place])
@@ -249,10 +252,10 @@ class References:
         is_told = bool(name)
         if not name and frame.statement.is_open:  # the one that it read before
             name = frame.operands.setdefault(frame.opened, self.first_read(frame))
-        held = {self.memory_of.get(value, value) for value in frame.variables.get(name, ())}
-        holds = frame.variables or frame.beside or frame.unsure
-        read = self.read_before(frame) if name and holds else set()
-        if not read or not held.isdisjoint(read):
+        if not name or not (frame.variables or frame.beside or frame.unsure):
+            return
+        read = self.read_before(frame)
+        if not read or not read.isdisjoint([self.memory_of.get(v, v) for v in frame.variables.get(name, ())]):
             return
         own = () if is_told else [*self.variables_read(frame)]
         target = next((target for target in frame.statement.targets if target in own), "")
@@ -332,17 +335,18 @@ class References:
         if node.operator.name == "cat" and any(self.is_empty(value) for value in read):
             self.hold(self.results[place], len(self.nodes) - 1)
 
-    def hold_locals(self, node: Node, operator: Op, place: int) -> None:
+    def hold_locals(self, node: Node, operator: Op, place: int, frame: Frame | None) -> None:
         """Note what variables of a function must hold: what it reads twice, multiplies, or gives to a module.
 
         Only forwards leave lines, so a call that the line does not spell is made by a function that the line calls.
+        frame: whose line does not spell the call, None where one does.
         """
         read = [self.memory_of.get(value, value) for value in self.reads[place]]
         if operator.kind not in _PASSED_THROUGH:
-            for frame in self.callers:
-                local = (value for value in read if value in frame.hidden)
-                frame.locals.update(v for v in local if self.nodes[self.made[v]].operator.name in _JOINS)
-        if not self.frames or (frame := self.frames[-1]).statement.spells(node):
+            for caller in self.callers:
+                local = (value for value in read if value in caller.hidden)
+                caller.locals.update(v for v in local if self.nodes[self.made[v]].operator.name in _JOINS)
+        if frame is None:
             return
         inside = [value for value in read if value in frame.hidden]
         if operator.name in _BATCHED_PRODUCTS or operator.kind == "attention":
@@ -382,8 +386,8 @@ class References:
         inner, around = nesting(modules, len(self.nodes))
         for read, number in zip(self.reads, inner, strict=True):
             for value in read if number >= 0 else ():
-                made, holder = self.made.get(value, len(inner)), number
-                if made < modules[holder][0]:
+                made, holder = self.made.get(value), number
+                if made is not None and made < modules[holder][0]:
                     while around[holder] >= 0 and made < modules[around[holder]][0]:
                         holder = around[holder]
                     self.hold((value,), modules[holder][1])

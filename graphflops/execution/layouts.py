@@ -89,6 +89,9 @@ class Layouts:
                 self.views.update(views)
                 if any(not self.is_laid_so(call, name) for name in views):
                     self.wrong.append(call)
+            if recorded is not None:
+                is_copy = self.is_copy(next(filter(None, call.node.outputs), None))
+                self.forms.results(call, lambda _: (), is_copy)  # they lie as recorded
 
     def typed(self, name: str) -> TensorType:
         value = self.values[name]
@@ -104,9 +107,9 @@ class Layouts:
         found = self.forms.results(call, self.results)
         for name, laid in zip(call.node.outputs, found, strict=True):
             if name is not None and laid is not None:
-                self.known[name], self.forms.kinds[name], is_copy = laid
-                if is_copy is not None:
-                    (self.copies if is_copy else self.views).add(name)
+                self.known[name], self.forms.kinds[name] = laid.strides, laid.kind
+                if laid.is_copy is not None:
+                    (self.copies if laid.is_copy else self.views).add(name)
 
     def results(self, call: PricedCall) -> list[Laid | None]:
         """How each result lies that is a tensor; None for others."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from msgspec import Struct, field
 
@@ -67,7 +67,7 @@ def has_fact(fact: Fact, file: str, text: str) -> bool:
 _NUMBERED = re.compile(r"(?<![^.])\d+(?![^.])")  # a part of a module's path that is a number
 
 
-class Lifetimes(NamedTuple):
+class Lifetimes(Struct, frozen=True):
     """What Python holds past its last use."""
 
     until: Mapping[str, int]  # by owner of memory, the position of the last call during which it refers to it
@@ -172,12 +172,12 @@ class Frame(Struct):
         """Whether the statement was done before a call; child: the module, called by this line, that the call is part of."""
         after = self.parts[(self.part + 1) % len(self.parts)]
         is_done = self.ran >= self.statement.times and (not child or child != self.inside)
-        return is_done or (not self.statement.spells(node, child) and after.spells(node, child))
+        return is_done or (not self.statement.role(node, child)[0] and after.role(node, child)[0])
 
     def count(self, node: Node, child: str) -> None:
         """Note a call that may be what the statement runs last."""
         if not child or child != self.inside:
-            self.ran += self.statement.ends_with(node, child)
+            self.ran += self.statement.role(node, child)[1]
         self.inside = child
 
     def ends_turn(self, module: str) -> bool:
@@ -236,8 +236,12 @@ def has_dtype(node: Node) -> bool:
 def module_variables(nodes: Sequence[Node]) -> dict[str, str]:
     """By file: the variable that holds the module whose forward runs, as its calls of other modules show it."""
     found: dict[str, str] = {}
+    files: dict[str, set[str]] = {}  # by stack
     for stack, modules, module in dict.fromkeys([(n.python_stack, n.module_stack, n.module) for n in nodes]):
+        if stack in files and files[stack] <= found.keys():
+            continue
         lines = code_lines(stack, modules)
+        files[stack] = {line.file for line in lines}
         inner_modules = [*[line.module for line in lines[1:]], module]
         for line, inner in zip(lines, inner_modules, strict=False):
             if inner != line.module and line.file not in found:

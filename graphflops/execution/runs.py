@@ -145,7 +145,7 @@ class Run:
             read = [reads.get(id(call.node)) or call.node.reads() for call in calls]
             found = References(nodes, read, self.owners, self.is_empty).lifetimes()
         until = {name: ends[place] for name, place in found.until.items()}
-        return found._replace(until=self.until_returns | until)
+        return replace(found, until=self.until_returns | until)
 
     @cached_property
     def until_returns(self) -> dict[str, int]:

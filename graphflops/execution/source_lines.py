@@ -78,9 +78,13 @@ def code_lines(python_stack: str, module_stack: str) -> tuple[CodeLine, ...]:
     modules = _modules(module_stack)
     depth, last = -1, len(modules) - 1
     lines: list[CodeLine] = []
-    for frame in _frames(python_stack):
+    for frame, known in _frames(python_stack):
         depth += depth < last and frame[1] == "forward"
-        lines.append(_line(frame, modules[max(0, depth)]))
+        module = modules[max(0, depth)]
+        line = known.get(module)
+        if line is None:
+            line = known[module] = _line(frame, module)
+        lines.append(line)
     return tuple(lines)
 
 
@@ -93,16 +97,22 @@ def _line(frame: tuple[str, str, int, str], module: str) -> CodeLine:
 @lru_cache(maxsize=4096)
 def _modules(module_stack: str) -> list[str]:
     """The paths of the modules of a stack, outermost first; one without a path for none."""
-    entries = (entry.split(",") for entry in module_stack.split(";"))
-    return [module_path(parts[1]) for parts in entries if len(parts) > 2] or [""]
+    return [path for path in map(_module, module_stack.split(";")) if path is not None] or [""]
+
+
+@lru_cache(maxsize=4096)
+def _module(entry: str) -> str | None:
+    """The path of one of them; None for what is not one."""
+    parts = entry.split(",")
+    return module_path(parts[1]) if len(parts) > 2 else None
 
 
 @lru_cache(maxsize=1024)
-def _frames(python_stack: str) -> list[tuple[str, str, int, str]]:
-    """File, function, number and text of each line of a stack; equal layers share the stack."""
+def _frames(python_stack: str) -> list[tuple[tuple[str, str, int, str], dict[str, CodeLine]]]:
+    """File, function, number and text of each line of a stack; equal layers share the stack. Also its lines by module."""
     found = _LINE.findall(python_stack)[:_MOST_FRAMES]
     return [
-        (file, function, int(number), text.strip())
+        ((file, function, int(number), text.strip()), {})
         for file, number, function, text in found
         if not _OF_EXPORT.search(file)
     ]
@@ -130,31 +140,22 @@ class Statement(Struct, frozen=True):
     aliases: tuple[tuple[str, str], ...] = ()  # of `a = b` after it
     returns: tuple[str, ...] = ()  # variables among several results that it returns
 
-    def spells(self, node: Node, child: str = "") -> bool:
-        """Whether it calls an operator by name; or `child`, the module of its function's module that the call is part of."""
-        if child:
-            return not self.called.isdisjoint(_module_words(child))
-        return _spells(self.called, self.kinds, node.op)
-
-    def ends_with(self, node: Node, child: str) -> bool:
-        """Whether a call is one of what it runs last."""
-        if child:
-            return any(name in ("", *_module_words(child)) for name in self.runs_last)
-        return _ends_with(self.runs_last, node.op)
+    def role(self, node: Node, child: str = "") -> tuple[bool, bool]:
+        """Whether it spells an operator, or `child`, the module in its own that the call is part of, and runs that last."""
+        if not child:
+            return _role(self.called, self.kinds, self.runs_last, node.op)
+        words = _module_words(child)
+        return not self.called.isdisjoint(words), not {"", *words}.isdisjoint(self.runs_last)
 
 
 @lru_cache(maxsize=4096)
-def _spells(called: frozenset[str], kinds: frozenset[str], op: str) -> bool:
-    spelled = operator(op)
-    is_cast = spelled.kind == "cast" and not _CASTS.isdisjoint(called)
-    return is_cast or spelled.word.strip("_") in called or spelled.kind in kinds
-
-
-@lru_cache(maxsize=4096)
-def _ends_with(runs_last: tuple[str, ...], op: str) -> bool:
-    names, spelled = tuple(filter(None, runs_last)), operator(op)
-    is_cast = spelled.kind == "cast" and not _CASTS.isdisjoint(names)
-    return is_cast or spelled.word.strip("_").startswith(names)
+def _role(
+    called: frozenset[str], kinds: frozenset[str], runs_last: tuple[str, ...], op: str
+) -> tuple[bool, bool]:
+    last, spelled = tuple(filter(None, runs_last)), operator(op)
+    word, is_cast = spelled.word.strip("_"), spelled.kind == "cast"
+    is_spelled = word in called or spelled.kind in kinds or (is_cast and not _CASTS.isdisjoint(called))
+    return is_spelled, word.startswith(last) or (is_cast and not _CASTS.isdisjoint(last))
 
 
 @lru_cache(maxsize=4096)

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from itertools import pairwise
-from typing import Any, Concatenate, NamedTuple, ParamSpec, Protocol, TypeVar
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
+from graphflops.base.record import Record
 from graphflops.cost import Value
 from graphflops.dims import Dim, evaluate
 from graphflops.ops import Op
@@ -213,7 +214,7 @@ def places_by_form(
     return found
 
 
-class Laid(NamedTuple):
+class Laid(Record, frozen=True):
     """How a result lies. kind: number of its type and strides. is_copy: of a layout operator, whether it copies."""
 
     strides: Strides
@@ -241,14 +242,13 @@ class Forms:
         self._laid: dict[tuple[Any, ...], tuple[int, Sequence[Laid | None]]] = {}
 
     def results(
-        self, call: PricedCall, results: Callable[[PricedCall], Sequence[Laid | None]]
+        self, call: PricedCall, results: Callable[[PricedCall], Sequence[Laid | None]], further: object = None
     ) -> Sequence[Laid | None]:
-        """How the results of a call lie, which `results` computes for the first call of a form."""
+        """How the results of a call lie, which `results` computes for the first call of a form. further: of its form."""
         if call.form is None:
             return results(call)
-        operands = tuple(map(self.kinds.get, call.uses))
-        made = tuple(map(self.types.get, call.node.outputs))  # type: ignore[arg-type]
-        key = (call.form, call.gradient is None, operands, made)
+        laid = map(self.kinds.get, (*call.uses, *call.node.outputs))  # type: ignore[arg-type]
+        key = (call.form, call.gradient is None, further, *laid)
         known = self._laid.get(key)
         if known is None:
             known = self._laid[key] = len(self._laid), results(call)

@@ -76,8 +76,10 @@ def read_step(
             data = archive.read(member)
             digest.update(data)
             steps.append(_decoded(data, f"{archive}: {member}"))
-        step = at_mesh(steps, mesh) if mesh else steps[0]
-        _check(step)
+        step = steps[0]
+        if mesh:
+            step = at_mesh(steps, mesh)
+            _check(step)
         return step, digest.hexdigest()
 
 
@@ -257,16 +259,13 @@ def _check_argument(given: Any, defined: set[int], place: int) -> None:
             _check_argument(item, defined, place)
     elif isinstance(given, dict):
         kind, what = next(iter(given.items())) if len(given) == 1 else ("", None)
-        texts: dict[str, bool] = {
-            "v": isinstance(what, int) and what in defined,
-            "d": isinstance(what, str) and what in DTYPES,
-            "f": what in ("inf", "-inf", "nan"),
-            "o": isinstance(what, str),
-        }
-        require(
-            texts.get(kind, False),
-            f"call {place} has an argument that is none, or a value that is not made yet",
-        )
+        if kind == "v":
+            is_right = isinstance(what, int) and what in defined
+        elif kind == "f":
+            is_right = what in ("inf", "-inf", "nan")
+        else:
+            is_right = isinstance(what, str) and (kind == "o" or (kind == "d" and what in DTYPES))
+        require(is_right, f"call {place} has an argument that is none, or a value that is not made yet")
 
 
 def _check_mesh(step: RecordedStep) -> None:

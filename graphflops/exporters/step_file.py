@@ -7,7 +7,7 @@ result lies in the memory of an operand where its operator writes that or gives 
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import chain
 from math import prod
 from pathlib import Path
@@ -159,12 +159,11 @@ def require(holds: bool, problem: str) -> None:
         raise Contradiction(problem)
 
 
-def values_in(given: Any) -> Iterator[int]:
+def values_in(given: Any) -> list[int]:
     """The values of an argument, in order."""
-    if isinstance(given, list):
-        yield from chain.from_iterable(map(values_in, given))
-    elif isinstance(given, dict) and "v" in given:
-        yield given["v"]
+    if isinstance(given, dict):
+        return [given["v"]] if "v" in given else []
+    return [*chain.from_iterable(map(values_in, given))] if isinstance(given, list) else []
 
 
 def operands(step: RecordedStep, call: RecordedCall) -> set[int]:

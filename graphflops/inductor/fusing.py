@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Container, Mapping, Sequence
 from functools import cached_property
 from itertools import chain, pairwise
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from msgspec.structs import replace
 
@@ -183,7 +183,7 @@ Parts = Mapping[str, Mapping[str, Dim]]  # bytes by tensor and part
 _MOST_READ_SHARED, _MOST_READ, _MOST_INSTRUCTIONS = 4, 8, 30
 
 
-class _Formula(NamedTuple):
+class _Formula(Record, frozen=True):
     """How a result is computed from stored tensors."""
 
     sources: tuple[str, ...]  # these tensors

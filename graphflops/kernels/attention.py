@@ -10,12 +10,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from itertools import accumulate, pairwise
-from typing import NamedTuple
 
 from msgspec.structs import replace
 
 from graphflops.attention.attention_use import causal_fraction
 from graphflops.attention.kernel import Choice, Operand, Problem, attention_kernel
+from graphflops.base.record import Record
 from graphflops.dims import Dim, ceil_div, dim_max, dim_min, prod, total
 from graphflops.execution.layouts import Layouts, attention_problem, is_chosen
 from graphflops.execution.strides import is_contiguous
@@ -229,7 +229,7 @@ def rounded(size: Dim, step: int) -> Dim:
     return ceil_div(size, step) * step
 
 
-class AttentionMemory(NamedTuple):
+class AttentionMemory(Record, frozen=True):
     """Bytes that one attention needs. choice: the kernel that runs it. out_bytes: of its result."""
 
     problem: Problem

@@ -20,8 +20,11 @@ and passes through transposed axes as they are. That of a sum or mean repeats on
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
+from msgspec.structs import replace
+
+from graphflops.base.record import Record
 from graphflops.devices import Platform
 from graphflops.dims import Dim, broadcast, ceil_div, dim_max, dim_min, prod, total
 from graphflops.execution.layouts import Layouts, is_normed_in_order
@@ -54,7 +57,7 @@ _COPYING_AGAIN = frozenset({"layer_norm", "rms_norm", "max_pool", "avg_pool", "a
 _COPYING_ONCE = frozenset({"adaptive_avg_pool"})
 
 
-class Copy(NamedTuple):
+class Copy(Record, frozen=True):
     """A copy in row-major order."""
 
     shape: Shape  # of what is read, as far as it is repeated
@@ -79,7 +82,7 @@ def operand_copies(call: PricedCall, lie: HasStrides) -> Mapping[str, Copy]:
     else:
         return {}
     for name in found.keys() - read:
-        found[name] = found[name]._replace(is_kept=False, is_again=False)
+        found[name] = replace(found[name], is_kept=False, is_again=False)
     return found
 
 
@@ -160,7 +163,7 @@ _WARP, _MOST_THREADS, _VECTOR, _VECTOR_FROM, _FEWEST_VALUES, _MOST_VALUES, _SEMA
 Axes = Collection[int]
 
 
-class _Axis(NamedTuple):
+class _Axis(Record, frozen=True):
     """A run of axes that lie together. stride: in the operand; result: in the result, 0 if the axis is reduced."""
 
     size: Dim
@@ -200,7 +203,7 @@ def reduction_buffers(
     return results * blocks.parts * own * element, blocks.groups * _SEMAPHORE_BYTES
 
 
-class Blocks(NamedTuple):
+class Blocks(Record, frozen=True):
     """The thread blocks of a reduction."""
 
     across: int  # threads of one along the innermost axis
@@ -259,7 +262,7 @@ def _joined(axes: Sequence[_Axis]) -> list[_Axis]:
     for axis in axes:
         last = joined[-1] if joined else None
         if last and (last.stride * last.size, last.result * last.size) == (axis.stride, axis.result):
-            joined[-1] = last._replace(size=last.size * axis.size)
+            joined[-1] = replace(last, size=last.size * axis.size)
         else:
             joined.append(axis)
     return joined

@@ -7,8 +7,11 @@ requested bytes during an operator and the larger of the bytes before and after 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
+from msgspec.structs import replace
+
+from graphflops.base.record import Record
 from graphflops.cost import Value
 from graphflops.dims import Dim, dim_max, prod, total
 from graphflops.execution.composed_gradients import gradient_calls, kernel_calls
@@ -29,7 +32,6 @@ from graphflops.kernels.kernel import FLOAT_BYTES, INDEX_BYTES
 from graphflops.kernels.moved import REPEATING
 from graphflops.kernels.rowwise import loss_bytes
 from graphflops.passes.program import PricedCall
-from graphflops.rules.recurrent import KINDS
 from graphflops.tensor import TensorType
 
 # Bytes of a partial result of reductions that have others than a float32: mean, sum of squares and two counts of a variance.
@@ -63,6 +65,8 @@ def forward_bytes(call: PricedCall, layouts: Layouts) -> Dim:
         return _rolled(call, values)
     if kind == "recurrent" and call.node.operator.word.endswith("_cell"):
         out = tensor_type(call.node.outputs[0], values)
+        from graphflops.rules.recurrent import KINDS  # no other program needs it
+
         return 0 if out is None or call.gradient is not None else KINDS[name].around * out.nbytes
     if kind == "loss":
         return loss_bytes(call, layouts)
@@ -163,7 +167,7 @@ def is_last_operand_first(call: PricedCall) -> bool:
     return kind == "elementwise" and call.node.operator.name not in _IN_ORDER
 
 
-class _Gradient(NamedTuple):
+class _Gradient(Record, frozen=True):
     """What the gradient of an elementwise call's operand makes on its way."""
 
     made: list[Dim]  # tensors of its formula
@@ -255,7 +259,7 @@ def _gradient_of(
     shape, is_last = conv.out.shape, layout.operand != has_other_gradient
     order = channels_last(len(shape)) if is_last else None
     strides = row_major(shape, order) if has_other_gradient else layouts.of(out)
-    return conv, layout._replace(gradient=is_last), strides
+    return conv, replace(layout, gradient=is_last), strides
 
 
 def _reduction(call: PricedCall, layouts: Layouts) -> Dim:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -209,7 +209,7 @@ class ConcreteCall:
         return Work() if self.gradient is None else Work.of(self.gradient.estimate.cost, self.sizes)
 
 
-class Work(NamedTuple):
+class Work(Struct, frozen=True):
     """Work and traffic of a call as numbers."""
 
     matrix_flops: int = 0
@@ -232,4 +232,4 @@ class Work(NamedTuple):
 
     @staticmethod
     def of(cost: Cost, sizes: Sizes) -> Work:
-        return Work(*(sizes(getattr(cost, name)) for name in Work._fields))
+        return Work(*(sizes(getattr(cost, name)) for name in Work.__struct_fields__))

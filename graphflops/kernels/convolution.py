@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
+from graphflops.base.record import Record
 from graphflops.cost import Value
 from graphflops.dims import Dim, differ, prod
 from graphflops.execution.strides import (
@@ -29,7 +30,7 @@ _MOST_ALIGNED = 8  # elements
 _OPEN = 64  # taken for any open size where a kernel is chosen
 
 
-class Layout(NamedTuple):
+class Layout(Record, frozen=True):
     """Which tensors of a convolution have their channels last. gaps: whether the operand must be copied first."""
 
     operand: bool = False
@@ -48,7 +49,7 @@ class Layout(NamedTuple):
         return Layout(is_last, gaps, is_weight_last)
 
 
-class Convolution(NamedTuple):
+class Convolution(Record, frozen=True):
     """Types and options of a convolution."""
 
     x: TensorType

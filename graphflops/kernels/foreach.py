@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
+from graphflops.base.record import Record
 from graphflops.graph import Ref
 from graphflops.kernels.call import ConcreteCall
 from graphflops.kernels.choices import limits
@@ -20,7 +20,7 @@ MOST_ELEMENTS = 2**40  # more than any device holds: their kernels are not liste
 _VARIANTS = {"div": "division", "addcdiv": "quotient", "sqrt": "root"}
 
 
-class Pass(NamedTuple):
+class Pass(Record, frozen=True):
     """One operator over lists."""
 
     tensors: int  # how many of each parameter a kernel works on
@@ -64,7 +64,7 @@ def together(dtype: str, group: Sequence[int], passed: Pass) -> list[Kernel]:
     return kernels
 
 
-class _Packed(NamedTuple):
+class _Packed(Record, frozen=True):
     """What one kernel works on: chunks, elements in all, and those of the largest chunk."""
 
     chunks: int = 0

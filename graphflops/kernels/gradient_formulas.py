@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import islice
-from typing import NamedTuple
 
+from graphflops.base.record import Record
 from graphflops.cost import Value
 from graphflops.dims import Dim, broadcast, prod
 from graphflops.graph import Ref, tensor_type
@@ -16,7 +16,7 @@ from graphflops.rules.work import REDUCTIONS, WORK, Formula
 from graphflops.tensor import TensorType
 
 
-class GradientKernels(NamedTuple):
+class GradientKernels(Record, frozen=True):
     """What computes the gradient of one operand."""
 
     formula: Formula

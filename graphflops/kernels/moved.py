@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from math import prod
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 from msgspec.structs import replace
 
+from graphflops.base.record import Record
 from graphflops.cost import Estimate
 from graphflops.execution.strides import channels_last, is_contiguous, row_major
 from graphflops.graph import HOST_KINDS, Step, StorageKind
@@ -305,7 +306,7 @@ TO_HOST = "to_host"
 PINNED = ".pinned"  # after the direction
 
 
-class Transfer(NamedTuple):
+class Transfer(Record, frozen=True):
     """Which way a call copies, and through which memory of the host."""
 
     variant: str  # `to_host`, `to_device.pinned`

@@ -13,10 +13,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import prod
-from typing import NamedTuple
 
 from msgspec.structs import replace
 
+from graphflops.base.record import Record
 from graphflops.cost import Value
 from graphflops.dims import Dim, ceil_div, dim_max, total
 from graphflops.graph import tensor_type
@@ -45,7 +45,7 @@ _FEW_ROWS, _TILE, _FEW_TILES, _DEEP, _RESULTS = limits(
 )
 
 
-class Problem(NamedTuple):
+class Problem(Record, frozen=True):
     """A product with its element type."""
 
     sizes: Product
@@ -66,13 +66,13 @@ class Problem(NamedTuple):
         """The product whose result is the gradient of the first operand: grad x b^T."""
         was = self.sizes
         layout = "nn" if was.layout == "tn" else "tn"
-        return self._replace(sizes=replace(was, n=was.k, k=was.n, layout=layout))
+        return replace(self, sizes=replace(was, n=was.k, k=was.n, layout=layout))
 
     @property
     def for_b(self) -> Problem:
         """The product whose result is the gradient of the second operand: a^T x grad."""
         was = self.sizes
-        return self._replace(sizes=replace(was, m=was.n, n=was.k, k=was.m, layout="nt"))
+        return replace(self, sizes=replace(was, m=was.n, n=was.k, k=was.m, layout="nt"))
 
 
 def _way(sizes: Product) -> str:
@@ -94,7 +94,7 @@ def product(call: ConcreteCall) -> list[Kernel]:
     x, bias, out, kernels = call.operand("a"), call.operand("bias"), call.out, copied(call)
     if call.operator.name == "linear" and x is not None and x.rank > _MATRIX_RANK and not x.is_contiguous:
         if kernels:
-            problem = problem._replace(sizes=replace(problem.sizes, layout="tn"))
+            problem = replace(problem, sizes=replace(problem.sizes, layout="tn"))
         if bias is None or out is None:
             return [*kernels, problem.kernel()]
         added = pointwise(out, [out, bias], out.full_bytes + bias.nbytes, out.full_bytes, out.numel)
@@ -293,7 +293,7 @@ def reserve_bytes(cell: str, out: Dim, layers: int, weights: Dim, *, is_half: bo
     return kept + (weights if is_half else 0)
 
 
-class Recurrent(NamedTuple):
+class Recurrent(Record, frozen=True):
     """Bytes of a stack of recurrent layers."""
 
     reserve: Dim

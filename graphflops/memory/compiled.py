@@ -11,10 +11,11 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from itertools import accumulate
-from typing import Any, NamedTuple
+from typing import Any
 
 from msgspec.structs import replace
 
+from graphflops.base.record import Record
 from graphflops.dims import Dim, dim_max
 from graphflops.inductor.fusing import Kernel
 from graphflops.inductor.plan import CompiledGraph, Plan, Plans
@@ -171,7 +172,7 @@ class _Run:
         return reused([buffer for buffer in buffers if buffer.size], end, inside)
 
 
-class Buffer(NamedTuple):
+class Buffer(Record, frozen=True):
     """A tensor that a kernel makes."""
 
     name: str

@@ -7,10 +7,11 @@ the optimizer's state and the workspaces of libraries; the optimizer's step come
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from msgspec.structs import replace
 
+from graphflops.base.record import Record
 from graphflops.devices import Device, Platform, platform_of
 from graphflops.dims import Dim, Expr, dim_max, evaluate, total
 from graphflops.errors import DimError, ModelError
@@ -32,7 +33,7 @@ _SOME_SIZE = 4096  # of a size without a value, where moments are compared
 _NOTHING: Mapping[str, Any] = dict.fromkeys([name for name in ENTRIES.values() if name != "workspaces"], 0)
 
 
-class _Phase(NamedTuple):
+class _Phase(Record, frozen=True):
     """A phase before it is measured."""
 
     name: MemoryPhase

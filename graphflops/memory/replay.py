@@ -8,8 +8,9 @@ from __future__ import annotations
 import re
 from collections.abc import Container, Mapping, Sequence
 from itertools import accumulate
-from typing import Any, NamedTuple
+from typing import Any
 
+from graphflops.base.record import Record
 from graphflops.dims import Expr, evaluate_all
 from graphflops.errors import ModelError
 from graphflops.memory.allocator import Allocator, Block, OutOfMemory
@@ -29,7 +30,7 @@ def without_value(timeline: Timeline, values: Mapping[str, int]) -> str:
     return f"the size {min(names)}" if names else "a size"
 
 
-class Moment(NamedTuple):
+class Moment(Record, frozen=True):
     """What happens at one moment, in order, by places in the timeline."""
 
     kept: list[int]  # taken in the first run, to stay: workspaces of libraries, the state of an optimizer
@@ -125,10 +126,10 @@ def _run(
     """One run; returns the bytes reserved at each moment. missed: gets the spared entries that were not got."""
     blocks: list[Block | None] = [None] * len(sizes)
     reserved: list[int] = []
-    for kept, taken, freed in order:
-        for entry in kept if is_first else ():
+    for moment in order:
+        for entry in moment.kept if is_first else ():
             allocator.allocate(sizes[entry])
-        for entry in taken:
+        for entry in moment.taken:
             try:
                 blocks[entry] = allocator.allocate(sizes[entry])
             except OutOfMemory:
@@ -136,7 +137,7 @@ def _run(
                     raise
                 missed.add(entry)
         reserved.append(allocator.reserved)
-        for entry in freed:
+        for entry in moment.freed:
             if (block := blocks[entry]) is not None:
                 allocator.free(block)
     return reserved
@@ -159,10 +160,10 @@ def snapshot(report: Report, entry: PhaseMemory) -> dict[str, Any]:
     for place, held in enumerate(timeline.held):
         if held.kind in BEFORE:
             run.take(place)
-    for kept, taken, freed in moments(timeline, known):
-        for place in (*kept, *taken):
+    for moment in moments(timeline, known):
+        for place in (*moment.kept, *moment.taken):
             run.take(place)
-        for place in freed:
+        for place in moment.freed:
             run.give_back(place)
     return {
         "segments": run.segments(),

@@ -97,7 +97,7 @@ class Share(Struct):
     @property
     def bound(self) -> str:
         """What limits most of it."""
-        return self.bounds.most_common(1)[0][0] if self.seconds else ""
+        return max(self.bounds, key=self.bounds.__getitem__) if self.seconds else ""
 
 
 def shares(report: Report, key: Callable[[Row], str | None]) -> dict[str, Share]:
@@ -170,7 +170,8 @@ def _key(report: Report, by: Cut | None) -> Callable[[Row], str | None]:
         }
         return lambda row: starred(uses[row.node]) if row.node in uses else None
     split = {module: starred(module).split(".") for module in {row.module for row in report.rows}}
-    depth = _depth({tuple(split[row.module]) for row in report.rows if row.time is not None})
+    timed = {row.module for row in report.rows if row.time is not None}
+    depth = _depth({tuple(split[module]) for module in timed})
     shown = {module: ".".join(parts[:depth]) for module, parts in split.items()}
     return lambda row: shown[row.module]
 

@@ -6,12 +6,13 @@ kriging (a Gaussian process on the nearest points): on the logarithms of sizes, 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from math import dist, exp, log, log2, prod, sqrt
 from operator import itemgetter, mul
 from typing import NamedTuple
 
+from graphflops.base.record import Record
 from graphflops.devices import Calibration, Device
 from graphflops.kernels.kernel import (
     LONG,
@@ -31,10 +32,11 @@ _NEAREST = 24  # points that take part
 _ALIKE = {"float16": "bfloat16", "bfloat16": "float16"}  # run at the same speed
 _MOST_ALIGNED, _ALIKE_ALIGNMENTS = 16, 4.0  # elements; octaves over which ratios are alike
 _MOST = 4.0  # largest correction, as a factor
+_ROOT = sqrt(3)
 _ROWS = 8  # of the smallest tile: fewer rows take as long
 
 
-class Columns(NamedTuple):
+class Columns(Record, frozen=True):
     """The sizes that tell kernels of a family apart, and how the ratio changes with them."""
 
     names: tuple[str, ...]
@@ -94,7 +96,7 @@ def interpolated(calibration: Calibration, sizes: Sequence[float]) -> Correction
     near = sorted([(dist(place, point), at) for at, (point, _) in enumerate(points)])[:_NEAREST]
     noise = (columns.noise / columns.signal) ** 2
     mean, lower, half = _factored(calibration, len(sizes), tuple(sorted(at for _, at in near)))
-    likeness = _halved(lower, [_likeness(distance) for distance, _ in sorted(near, key=itemgetter(1))])
+    likeness = _halved(lower, _likeness([distance for distance, _ in sorted(near, key=itemgetter(1))]))
     found = mean + sum(map(mul, likeness, half))
     deviation = columns.signal * sqrt(max(1 - sum(map(mul, likeness, likeness)), 0.0) + noise)
     ninth = log(1 + calibration.error[2]) if calibration.error else 0.0
@@ -115,7 +117,7 @@ def _factored(calibration: Calibration, count: int, near: Sequence[int]) -> _Fac
     mean, noise = sum(ratios) / len(ratios), (columns.noise / columns.signal) ** 2
     lower: list[list[float]] = []
     for place, (one, _) in enumerate(points):
-        row = _halved(lower, [_likeness(dist(one, other)) for other, _ in points[:place]])
+        row = _halved(lower, _likeness([dist(one, other) for other, _ in points[:place]]))
         lower.append([*row, sqrt(1 + noise - sum(map(mul, row, row)))])
     return mean, lower, _halved(lower, [ratio - mean for ratio in ratios])
 
@@ -188,7 +190,6 @@ def variant_of(kernel: Kernel) -> str:
             return kernel.variant
 
 
-def _likeness(distance: float) -> float:
-    """Correlation of two ratios at a distance in such lengths (Matern 3/2)."""
-    steps = sqrt(3) * distance
-    return (1 + steps) * exp(-steps)
+def _likeness(distances: Iterable[float]) -> list[float]:
+    """Correlations of two ratios at such distances in these lengths (Matern 3/2)."""
+    return [(1 + (steps := _ROOT * distance)) * exp(-steps) for distance in distances]

@@ -7,9 +7,10 @@ module while the GPU still computes the one before, and goes on with sums of gra
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from graphflops.kernels.kernel import Kernel
 from graphflops.ops import Op
@@ -18,7 +19,7 @@ from graphflops.passes.program import PricedCall
 Part = Literal["all", "start", "wait"]
 
 
-class Launches(NamedTuple):
+class Launches(Struct, frozen=True):
     """What one call launches in one phase."""
 
     row: int  # index of its row
@@ -47,10 +48,9 @@ class Exchanges(Struct):
         is_own = bool(kernels) and kernels[-1].variant == self.copied_for
         is_ahead = is_own and self.copied_for == "all_gather"
         self.sums, self.copied_for = self.tickets * (is_own and not is_ahead), ""
-        start = launch._replace(
-            kernels=kernels[-1:], host_seconds=0.0, part="start", ticket=self.tickets, is_ahead=is_ahead
-        )
-        yield launch._replace(kernels=kernels[:-1])
+        row, times, waits = launch.row, launch.times, launch.waits
+        start = Launches(row, kernels[-1:], 0.0, times, waits, "start", self.tickets, is_ahead)
+        yield replace(launch, kernels=kernels[:-1])
         yield start
         names = [name for name in outputs if name is not None]
         self.pending.update(dict.fromkeys(names, start))
@@ -97,7 +97,7 @@ class Exchanges(Struct):
         """The waits for the collectives that write these values."""
         found = {start.ticket: start for name in names if (start := self.pending.get(name)) is not None}
         for start in found.values():
-            yield start._replace(part="wait")
+            yield replace(start, part="wait")
         self.pending = {name: start for name, start in self.pending.items() if start.ticket not in found}
 
     def all_ends(self) -> Iterator[Launches]:

@@ -41,12 +41,11 @@ _NOTHING = (free(), free(alias=False))  # what a call without results is that ru
 _NAMED: tuple[AttentionKernel, ...] = ("flash", "efficient", "cudnn")  # by operators of their own
 
 
-class _Site(Struct, frozen=True):
-    """A call where it stands, and what its launch hangs on beside sizes: they are found once for all sizes."""
+class _Site(Struct, frozen=True, eq=False):
+    """What the launch of calls hangs on beside sizes, which is found once for all sizes: of the first of equal calls."""
 
     call: PricedCall
     layouts: Layouts
-    kind: int  # a number that calls share which launch the same
     entering: float  # CPU seconds of entering modules
     outer: Node | None  # the composite that makes the call
     is_inside: bool  # it is of a module that is one operator
@@ -54,6 +53,9 @@ class _Site(Struct, frozen=True):
     is_on_host: bool  # it counts an optimizer's steps, which the CPU does
     moved: Transfer | None  # what it copies from or to the host
     is_recorded: bool  # in a recorded step
+
+
+_Sites = list[tuple[PricedCall, _Site]]
 
 
 class Launcher:
@@ -64,10 +66,10 @@ class Launcher:
         self.sizes = Sizes(values)
         self.parameters = {entry.name for entry in program.graph.inputs if entry.role == "parameter"}
         self.records = False  # whether what is lowered runs for gradients
-        self.sites: dict[tuple[PricedGraph, bool], list[_Site]] = {}
-        self.kinds: dict[tuple[object, ...], int] = {}
+        self.sites: dict[tuple[PricedGraph, bool], _Sites] = {}
+        self.kinds: dict[tuple[object, ...], _Site] = {}
         self.known: dict[tuple[Layouts, bool, bool, int | None], tuple[Kernel, ...] | None] = {}
-        self.called: dict[int, Launches] = {}  # what equal calls have in common in the forward
+        self.called: dict[_Site, Launches] = {}  # what equal calls have in common in the forward
         self.added: dict[int, tuple[Kernel, ...]] = {}  # by the object of a type, which the program keeps
         self.joined: dict[tuple[Kernel, ...], tuple[Kernel, ...]] = {}
 
@@ -96,7 +98,7 @@ class Launcher:
             self.sites[key] = self._sites(graph, self.runs.of(graph).calls, records)
         yield from self._run(graph, self.sites[key], first, times, records)
 
-    def _sites(self, graph: PricedGraph, calls: Sequence[PricedCall], records: bool) -> list[_Site]:
+    def _sites(self, graph: PricedGraph, calls: Sequence[PricedCall], records: bool) -> _Sites:
         """Calls where they stand in the forward. records: for a backward."""
         run = self.runs.of(graph)
         inside = frozenset[str]()  # calls that one operator of torch.nn makes, where no gradient is wanted
@@ -109,10 +111,10 @@ class Launcher:
         counters, away = step.counters, hosted(step)
         entered, sites = "", []
         for call in calls:
-            stack, name = call.node.module_stack, call.node.name
-            modules = _entered(entered, stack) if stack and stack != entered else ()
-            entered = stack or entered
-            entering = entering_seconds(self.costs, modules) if modules else 0.0
+            stack, name, entering = call.node.module_stack, call.node.name, 0.0
+            if stack and stack != entered:
+                entering = entering_seconds(self.costs, _entered(entered, stack))
+                entered = stack
             layouts, outer = run.layouts if name in inside else around, run.expanded.outer.get(name)
             form: object = layouts.forms.of(call)
             if not call.node.outputs and call.estimate in _NOTHING:  # checks: there are several in each layer
@@ -124,23 +126,25 @@ class Launcher:
             moved = transfer(call, away, step.aside) if away else None
             where = (name in inside, name in late, is_on_host, moved, graph.graph.step is not None)
             key = (layouts, records, name if form is None else form, entering, composite, *where)
-            number = self.kinds.setdefault(key, len(self.kinds))
-            sites.append(_Site(call, layouts, number, entering, outer, *where))
+            site = self.kinds.get(key)
+            if site is None:
+                site = self.kinds[key] = _Site(call, layouts, entering, outer, *where)
+            sites.append((call, site))
         return sites
 
     def _run(
-        self, graph: PricedGraph, sites: Sequence[_Site], first: int, times: int, records: bool
+        self, graph: PricedGraph, sites: _Sites, first: int, times: int, records: bool
     ) -> Iterator[Launches]:
         exchanges, step = Exchanges(), graph.graph.step
         is_followed = graph.graph.has_exchanges
-        for site in sites:
-            call, row = site.call, first + site.call.row
+        for call, site in sites:
+            row = first + call.row
             if call.estimate.unknown:
                 yield Launches(row, None, 0.0, times)
                 continue
-            called = self.called.get(site.kind)
+            called = self.called.get(site)
             if called is None:
-                called = self.called[site.kind] = self._called(site, records)
+                called = self.called[site] = self._called(site, records)
             kernels = called.kernels
             if step is not None and call.row and step.phases[call.row] != step.phases[call.row - 1]:
                 yield Launches(-1, (), phase_seconds(self.costs, step.phases[call.row], len(self.parameters)))
@@ -148,7 +152,7 @@ class Launcher:
                 is_gradient = step is not None and step.phases[call.row] == "backward"
                 is_view = not kernels and call.estimate.alias
                 yield from exchanges.waited(call, is_view=is_view, is_gradient=is_gradient)
-            host = called.host_seconds + self._dispatched(step, call.row)
+            host = called.host_seconds + (0.0 if step is None else self._dispatched(step, call.row))
             launch = Launches(row, kernels, host, times, called.waits)
             is_beside = site.moved is not None and site.moved.is_beside
             if kernels and (is_beside or kernels[-1].family == "collective"):
@@ -264,9 +268,9 @@ class Launcher:
                 sums += self.added[id(value)]
         return sums
 
-    def _dispatched(self, step: Step | None, row: int) -> float:
+    def _dispatched(self, step: Step, row: int) -> float:
         """CPU time of the calls that Python dispatches, and of the hooks that it runs, around a recorded call."""
-        if step is None or not step.wrapped:
+        if not step.wrapped:
             return 0.0
         return (
             step.wrapped[row] * self.costs["recorded.subclass"]
@@ -302,7 +306,7 @@ class Launcher:
         if problem is None:
             return None
         if named is not None:  # the operator of a recorded step shares heads without being told
-            problem = problem._replace(is_grouped=True)
+            problem = replace(problem, is_grouped=True)
         return attention_kernel(problem, layouts.platform).kernel
 
     def _lowered(self, call: PricedCall, layouts: Layouts, *, is_backward: bool) -> tuple[Kernel, ...] | None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from msgspec.structs import replace
+
 from graphflops.kernels.call import OpenSizeError, Sizes
 from graphflops.kernels.foreach import MOST_ELEMENTS, Pass, together
 from graphflops.kernels.kernel import Kernel
@@ -74,7 +76,7 @@ def optimizer_launches(program: PricedProgram, sizes: Sizes, costs: Costs) -> li
 def _together(dtype: DType, group: Sequence[int], passed: Pass, costs: Costs) -> list[Launches]:
     """One pass over all parameters. group: their elements."""
     width = dtype.bits // 8
-    passed = passed._replace(read=passed.read * width, written=passed.written * width)
+    passed = replace(passed, read=passed.read * width, written=passed.written * width)
     seconds = costs["optimizer.call"] + len(group) * passed.tensors * costs["optimizer.tensor"]
     return [Launches(-1, tuple(together(dtype.name, group, passed)), seconds)]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from math import exp
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -28,7 +28,6 @@ from graphflops.kernels.kernel import (
     bytes_of,
 )
 from graphflops.kernels.moved import TO_HOST
-from graphflops.links.cost import NO_LINK, kind_of, network_of, of_sent
 from graphflops.report import Row
 from graphflops.report.call_time import CallTime, TimeBound
 from graphflops.time import predict_attention, predict_products, predict_recurrences, predict_traffic
@@ -55,7 +54,7 @@ _OF_PARTS = {"complex64": "float32", "complex128": "float64"}
 _AS = {"uint8": "int8", "int4": "int8", "uint4": "int8", "int16": "float32", "uint16": "float32"}
 
 
-class Time(NamedTuple):
+class Time(Struct, frozen=True):
     """Seconds of one kernel, without launch. low, high: 90 % interval. bound: what limits the kernel."""
 
     seconds: float
@@ -114,6 +113,8 @@ def modelled(kernel: Kernel, device: Device) -> float | None:
 
 def _exchange(kernel: Kernel, sizes: Exchange, device: Device) -> Time:
     """The collective alone, and what PyTorch takes to start and end it."""
+    from graphflops.links.cost import NO_LINK, kind_of, network_of, of_sent  # no other program needs it
+
     kind, network = kind_of(kernel.variant), network_of(device)
     found = of_sent(kind, sizes.sent_bytes, sizes.devices, network, within=network.within(sizes.stride))
     rates = device.rates.get(f"collective.{kind}")

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import prod
-from typing import NamedTuple
 
 from msgspec.structs import replace
 
+from graphflops.base.record import Record
 from graphflops.devices import Device
 from graphflops.kernels.convolution import up
 from graphflops.kernels.cudnn import STREAMS
@@ -41,7 +41,7 @@ _ALIGNED = 16  # bytes that a row must be a multiple of for the fastest loads
 Predict = Callable[[Kernel], float]  # seconds of a kernel
 
 
-class Problem(NamedTuple):
+class Problem(Record, frozen=True):
     """A product as the device computes it."""
 
     m: int

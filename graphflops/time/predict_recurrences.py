@@ -8,8 +8,7 @@ steps in reverse, then add up those of weights and biases. Read from 419 layers 
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
+from graphflops.base.record import Record
 from graphflops.devices import Device
 from graphflops.kernels.choices import constants, limits
 from graphflops.kernels.kernel import Kernel, Product, Recurrence
@@ -17,7 +16,7 @@ from graphflops.tensor import DTYPES
 from graphflops.time.predict_products import Predict
 
 
-class Steps(NamedTuple):
+class Steps(Record, frozen=True):
     """Constants of two kernels a step."""
 
     start: float  # seconds before the first step
@@ -30,7 +29,7 @@ class Steps(NamedTuple):
     most: float
 
 
-class Resident(NamedTuple):
+class Resident(Record, frozen=True):
     """Constants of a kernel with its weights on chip: seconds to load it and of a step, each more for each weight."""
 
     start: float
@@ -40,10 +39,10 @@ class Resident(NamedTuple):
     step_weight: float
 
 
-_FORWARD = Steps(*constants("cudnn_9", "steps.forward", *Steps._fields))
-_BACKWARD = Steps(*constants("cudnn_9", "steps.backward", *Steps._fields))
-_FORWARD_RESIDENT = Resident(*constants("cudnn_9", "resident.forward", *Resident._fields))
-_BACKWARD_RESIDENT = Resident(*constants("cudnn_9", "resident.backward", *Resident._fields))
+_FORWARD = Steps(*constants("cudnn_9", "steps.forward", *Steps.__struct_fields__))
+_BACKWARD = Steps(*constants("cudnn_9", "steps.backward", *Steps.__struct_fields__))
+_FORWARD_RESIDENT = Resident(*constants("cudnn_9", "resident.forward", *Resident.__struct_fields__))
+_BACKWARD_RESIDENT = Resident(*constants("cudnn_9", "resident.backward", *Resident.__struct_fields__))
 _MOST_FORWARD, _MOST_BACKWARD, _IN_REGISTERS, _NARROW, _OF_UNITS, _TOGETHER = limits(
     *("cudnn_9", "resident", "forward", "backward", "registers", "narrow", "matrix_units", "together")
 )

@@ -8,6 +8,8 @@ from __future__ import annotations
 from functools import lru_cache
 from math import gcd, prod
 
+from msgspec.structs import replace
+
 from graphflops.devices import Device, platform_of
 from graphflops.execution.strides import size_hint
 from graphflops.kernels.beside import sharing_blocks, threads_of_block
@@ -195,7 +197,7 @@ def _outer_seconds(sizes: Rows, traffic: float, rates: Rates, device: Device) ->
     """Seconds of a reduction over outer axes, and of these what its threads do one after the other."""
     cores = device.multiprocessors or 1
     vector = gcd(sizes.rows, _VECTOR)
-    platform = platform_of(device)._replace(multiprocessors=cores)
+    platform = replace(platform_of(device), multiprocessors=cores)
     blocks = sharing_blocks(sizes.rows // vector, sizes.columns, vector, platform)
     groups, parts, each = map(size_hint, (blocks.groups, blocks.parts, blocks.each))
     step = rates["step"] * 1e-9 * (1 + (vector - 1) * rates["vector"])

@@ -11,10 +11,9 @@ from msgspec import Struct, field
 
 from graphflops.devices import Device, Host
 from graphflops.execution.runs import Runs
-from graphflops.kernels.kernel import Kernel
-from graphflops.links.cost import described, network_of
+from graphflops.kernels.kernel import Exchange, Kernel
 from graphflops.passes.program import PricedProgram, ProgramTime
-from graphflops.report import Execution
+from graphflops.report import Execution, Row
 from graphflops.report.call_time import CallTime, PhaseTime
 from graphflops.time.exchanges import Launches
 from graphflops.time.launches import Launcher
@@ -58,10 +57,16 @@ def program_time(program: PricedProgram, device: Device, execution: Execution, r
         optimizer, _ = timer.phase(optimizer_launches(program, launcher.sizes, launcher.costs))
         step = timer.whole()
     both = [(row, rows.get(at), backward_rows.get(at)) for at, row in enumerate(program.main.rows)]
-    timed = tuple([row._replace(time=time, backward_time=back) for row, time, back in both])
+    timed = tuple(
+        [Row(*row[:-2], time, back) for row, time, back in both]
+    )  # `_replace` takes three times as long
     found = slowdowns(program.attentions, timed, program.values, device)
     times = (forward, backward, optimizer, step)
-    network = described(timer.known, network_of(device))
+    network = ""
+    if any(isinstance(kernel.sizes, Exchange) for kernel in timer.known):
+        from graphflops.links.cost import described, network_of  # no other program needs it
+
+        network = described(timer.known, network_of(device))
     held_out: dict[str, float] = {}  # median errors of the worst variant of each family that was measured
     for points in device.calibration:
         if points.error:
@@ -119,8 +124,8 @@ class _Timer:
         launched = [(launch, self._batch(launch.kernels or ())) for launch in launches]
         apart = iter(() if has_exchanges else self._apart(launched))
         for launch, batch in launched:
-            row, kernels, _, times, _, part, *_ = launch
-            own = next(apart, ())
+            row, kernels, times, part = launch.row, launch.kernels, launch.times, launch.part
+            took = next(apart, ())
             if part != "all" or exchanges.due:
                 exchanges.launched(launch)
             if kernels is None:
@@ -132,14 +137,17 @@ class _Timer:
             has_exchanges = has_exchanges or part != "all"
             if has_exchanges:
                 alone = clock.link.alone
-                took, *others = [_run(launch, batch, each) * times for each in self.clocks]
+                took = tuple([_run(launch, batch, each) for each in self.clocks])
                 tally.exposed += (clock.link.alone - alone) * times
-            else:
-                took, *others = [each * times for each in own]
-            found = batch.call_time(took, clock.is_eager, self.host, times)
+            own, fast, slow = took * 3 if len(took) == 1 else took  # a graph takes as long beside any CPU
+            found = batch.call_time(own * times, clock.is_eager, self.host, times)
             if batch.collective:
                 found = tally.exchanged(found, batch.collective * times, launch, clock.link.finished)
-            tally.add(found, batch, 0 if part == "wait" else times, *(others or (took, took)))
+            if found.seconds:
+                tally.parts.append(found)
+            tally.runs[batch] += 0 if part == "wait" else times
+            tally.fast += fast * times
+            tally.slow += slow * times
             rows[row] = found if row not in rows else _sum(rows[row], found)
         exchanges.end(clock.link.finished)
         self.tallies.append((tally, repeats))
@@ -165,8 +173,8 @@ class _Timer:
 
     def _batch(self, kernels: tuple[Kernel, ...]) -> Batch:
         """The kernels of a call with their times; equal calls share the tuple of their kernels."""
-        batch = self.batches.get(id(kernels))
-        if batch is None or batch.kernels is not kernels:
+        batch = self.batches.get(id(kernels))  # which keeps them, so that no others get their place
+        if batch is None:
             times: dict[Kernel, Time] = {}
             for kernel in dict.fromkeys(kernels):
                 if kernel not in self.known:
@@ -274,14 +282,6 @@ class _Tally(Struct):
             return time
         self.exposed += seconds
         return time._replace(exposed=seconds, waited=seconds, elapsed=seconds, awaited_at=launch.row)
-
-    def add(self, time: CallTime, batch: Batch, times: int, fast: float, slow: float) -> None:
-        """Count a call that runs so often. fast, slow: seconds that it takes beside such a CPU."""
-        if time.seconds:
-            self.parts.append(time)
-        self.runs[batch] += times
-        self.fast += fast
-        self.slow += slow
 
     def phase(self, device: Device) -> PhaseTime:
         """The time of the phase, what bounds it, and what it reaches of the device's peaks."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec.structs import astuple
 
 from graphflops.kernels.call import Tensor
 from graphflops.kernels.foreach import Pass, _packed, together
@@ -138,7 +139,8 @@ def test_what_a_kernel_on_lists_holds(
     sizes: list[int], tensors: int, has_scalars: bool, expected: Any
 ) -> None:
     found = [
-        (*packed, times) for packed, times in _packed(sizes, Pass(tensors, 1, 1, has_scalars=has_scalars))
+        (*astuple(packed), times)
+        for packed, times in _packed(sizes, Pass(tensors, 1, 1, has_scalars=has_scalars))
     ]
     assert found == expected
 

@@ -389,7 +389,7 @@ def test_bytes_beside_a_convolution_and_its_gradients(
     assert [*cudnn.gradient_bytes(CONV, layout, strides, HOPPER)] == both
     for wanted, expected in ((("wants_x",), both[:1]), (("wants_weight",), both[1:]), ((), [])):
         none = {"wants_x": False, "wants_weight": False}
-        one = CONV._replace(**{**none, **dict.fromkeys(wanted, True)})
+        one = replace(CONV, **{**none, **dict.fromkeys(wanted, True)})
         assert [*cudnn.gradient_bytes(one, layout, strides, HOPPER)] == expected
         assert cudnn.backward_bytes(one, layout, strides, HOPPER) == max([0, *expected])
     assert cudnn.backward_bytes(CONV, layout, strides, HOPPER) == both[1]

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from msgspec.structs import replace
 from onnx import TensorProto, helper, save
 from onnx.parser import parse_model
 from torch import nn
@@ -82,7 +83,7 @@ def test_a_buffer_is_used_again_if_that_does_not_raise_the_peak() -> None:
     assert reused([first, second], 5) == {"second": "first"}
     assert reused([first, wide, second], 5) == {}  # 10 + 4 would be more than the peak of 10
     assert reused([first, Buffer("over", 4, 1, 2, ("first",))], 3) == {"over": "first"}
-    assert reused([first, second._replace(is_fresh=True)], 5) == {}  # a library allocates it
+    assert reused([first, replace(second, is_fresh=True)], 5) == {}  # a library allocates it
 
 
 def test_a_convolution_of_unknown_operands_is_a_kernel_of_its_own(tmp_path: Path) -> None:

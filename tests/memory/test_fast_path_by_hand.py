@@ -6,6 +6,7 @@ from types import SimpleNamespace as Space
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from graphflops.execution.fast_path import _ATTENTION, LAYER, _Module, _module, with_fast_paths
 from graphflops.tensor import TensorType
@@ -79,7 +80,7 @@ def test_which_modules_have_a_fast_path(one: _Module, is_fast: bool) -> None:
 
 def test_a_module_without_an_attention_or_scores_has_none() -> None:
     one = module()
-    bare = one._replace(calls=[each for each in one.calls if each.node.operator.kind != "softmax"])
+    bare = replace(one, calls=[each for each in one.calls if each.node.operator.kind != "softmax"])
     assert bare.score_bytes is None
     assert not bare.is_fast
     for each in one.calls:

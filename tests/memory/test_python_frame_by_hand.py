@@ -265,8 +265,7 @@ def test_what_a_statement_calls_and_what_it_runs_last(
     text: str, node: Node, child: str, spells: bool, ends: bool
 ) -> None:
     (statement,) = statements(text, "self")
-    assert statement.spells(node, child) is spells
-    assert statement.ends_with(node, child) is ends
+    assert statement.role(node, child) == (spells, ends)
 
 
 def test_after_the_last_statement_of_a_line_comes_the_first() -> None:

@@ -246,7 +246,7 @@ PLUS = Node("y", "aten.add_.Tensor", (Ref("x"), Ref("z")), outputs=("y",))
 )
 def test_whether_a_statement_spells_a_call(text: str, node: Node, spells: bool, ends: bool) -> None:
     (found,) = statements(text)
-    assert (found.spells(node), found.ends_with(node, "")) == (spells, ends)
+    assert found.role(node) == (spells, ends)
 
 
 def test_of_a_piece_nothing_is_known() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from graphflops import tensor
 from graphflops.devices import Host, complete, device
@@ -128,7 +129,7 @@ def test_the_cpu_waits_for_a_number_that_it_looks_at(execution):
     calls = [Launches(0, (kernel,), gpu / 100), Launches(1, (), gpu / 10), Launches(2, (), gpu)]
     behind, _ = _Timer(known, execution == "eager").phase(calls)
     waiting, _ = _Timer(known, execution == "eager").phase(
-        [calls[0], calls[1]._replace(waits=True), calls[2]]
+        [calls[0], replace(calls[1], waits=True), calls[2]]
     )
     launched = gpu / 100 if execution == "eager" else known.launch.graph_seconds
     if execution == "graph":

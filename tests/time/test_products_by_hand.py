@@ -86,7 +86,7 @@ def test_no_part_of_k_is_empty(k: int, steps: int) -> None:
 
 def test_what_a_split_writes() -> None:
     """Two parts of a result in float32, of three matrices of 64 x 16, written and read once more, at twice the bandwidth."""
-    one = problem(64, 16, 128, 3)._replace(moved=0)
+    one = replace(problem(64, 16, 128, 3), moved=0)
     rates = {**MATMUL, "latency": 3e9, "split": 1e6}
     found, _, _ = seconds(one, rates, device(multiprocessors=6, bandwidth=1e6))
     arithmetic = 2 * 64 * 16 * 64 / (PEAK / 6)
@@ -124,7 +124,7 @@ def test_the_ceilings_of_a_product() -> None:
     assert (arithmetic, traffic) == (pytest.approx(2 * 3 * 6 * 5 * 7 / PEAK), pytest.approx(1e-3))
     assert (one.turns, one.recent) == (1, 0)
     first = seconds(one, MATMUL, device())[0]
-    assert seconds(one._replace(turns=3), MATMUL, device())[0] == pytest.approx(3 * first)
+    assert seconds(replace(one, turns=3), MATMUL, device())[0] == pytest.approx(3 * first)
 
 
 @pytest.mark.parametrize(
