@@ -155,7 +155,7 @@ def _modelled(kernel: Kernel, width: float, rates: Rates, device: Device) -> Tim
             return predict_products.of_long_sums(sizes, peak, rates)
         case Product() as sizes if peak:
             problem = predict_products.of_product(sizes, width, peak, moved, is_alone=kernel.is_alone)
-            problem = problem._replace(is_whole=predict_products.is_whole(kernel, sizes))
+            problem = replace(problem, is_whole=predict_products.is_whole(kernel, sizes))
         case Convolution() as sizes if kernel.variant == TILED and "step" in rates:
             return predict_traffic.tiled_seconds(sizes, width, moved, rates, device)
         case Convolution() as sizes if peak and _on_matrix_units(kernel):
