@@ -19,8 +19,9 @@ from graphflops.base.record import Record
 from graphflops.devices import Platform
 from graphflops.execution.fast_path import LAYER
 from graphflops.execution.runs import Runs
-from graphflops.inductor.calls import BackwardLowering, ForwardLowering
+from graphflops.inductor.calls import ForwardLowering
 from graphflops.inductor.fusing import Kernel, fused, in_steps, oriented, realized
+from graphflops.inductor.gradient_calls import BackwardLowering
 from graphflops.inductor.lowering import JointGraph, Op
 from graphflops.inductor.partition import Partition
 from graphflops.memory.on_gpu import OnGpu

@@ -104,9 +104,7 @@ def _completed(
         estimate = rule.call(arguments)
         if wanted is not None:
             onnx_operands.meet_sizes(op, given[0])
-    estimate = _holding(estimate)
-    if wanted is not None:
-        estimate = _trimmed(estimate, wanted)
+    estimate = _holding(estimate) if wanted is None else _trimmed(_holding(estimate), wanted)
     _refuse_impossible(estimate)
     if estimate.unknown:
         return unknown_call("GF104", estimate.unknown, estimate.out)
