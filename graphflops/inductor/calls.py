@@ -32,7 +32,6 @@ _MOST_JOINED = 8  # tensors that one kernel concatenates (inductor's max_pointwi
 _INTERPOLATED = {"linear": 2, "cubic": 4}  # elements along an axis that each is interpolated from
 _RESAMPLED = 4  # elements that an interpolated one is computed from
 _INTERPOLATING = 40  # instructions for an interpolated element, about
-ADDING = frozenset({"index_add", "scatter_add"})
 _ADDS_BFLOAT16 = (9, 0)  # compute capability
 _MOST_WINDOW = 256  # positions of the window of a pooling that is one pointwise kernel
 
@@ -94,7 +93,7 @@ class ForwardLowering(Lowering):
             self.extern(of)
         elif operator.kind in _FORWARD:
             _FORWARD[operator.kind](self, of)
-        elif operator.name in ADDING and self.has_atomic(self.typed(of.made[0]).dtype):
+        elif operator.has("adds") and self.has_atomic(self.typed(of.made[0]).dtype):
             self.scatter(of)
         elif not is_elementwise:
             self.extern(of)

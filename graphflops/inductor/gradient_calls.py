@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from graphflops.dims import prod
 from graphflops.graph import Graph
-from graphflops.inductor.calls import ADDING, places_of_interpolation
+from graphflops.inductor.calls import places_of_interpolation
 from graphflops.inductor.library_calls import convolution_gradient, product_gradient
 from graphflops.inductor.lowering import GradientLowering, JointGraph, Lowered, Lowering, users_of
 from graphflops.inductor.rowwise import attention_gradient, normalisation_gradient, softmax_gradient
@@ -103,7 +103,7 @@ class BackwardLowering(GradientLowering):
             _BACKWARD[operator.kind](self, of)
         elif operator.kind in _FUSIBLE and is_own:
             self.pointwise(of)
-        elif operator.name in ADDING:
+        elif operator.has("adds"):
             self.scatter(of)
         else:
             self.extern(of)

@@ -35,6 +35,7 @@ Fact = Literal[
     "arithmetic",  # sums, differences, products or quotients of its operands
     "computed_again",  # inductor may compute it once more where a gradient reads it, beside whole kinds that it may
     "commutative",  # exchanging its first two operands does not change the result
+    "adds",  # at the places of an index
     "gradient_reads_input",  # an activation whose gradient needs its operand
     "gate",  # an activation that has its operand more than once in its formula, as a product with a function of it
     "threshold",  # an activation that is linear between thresholds

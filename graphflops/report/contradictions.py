@@ -27,9 +27,7 @@ _CODES = frozenset(
     {"GF102", "GF103", "GF105", "GF119", "GF120", "GF121", "GF127", "GF130", "GF131", "GF210", "GF213"}
 )
 _UNCONFIRMED = "GF131"  # said once, and nothing that is read confirms it
-_BY_SHAPE = frozenset(
-    {"adafactor", "muon"}
-)  # optimizers whose cost depends on more than the number of elements
+_BY_SHAPE = frozenset({"adafactor", "muon"})  # optimizers that cost more than the number of elements tells
 _ROUNDING = 1e-9  # of times
 _LISTED = 3  # contradictions that one line names
 

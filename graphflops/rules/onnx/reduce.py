@@ -216,9 +216,8 @@ def compress(x: TensorType, condition: TensorType, *, axis: int | None = None) -
         out = source.like(replaced(source.shape, place, data_dependent("compress")))
     else:
         kept = [index for index, one in enumerate(holds) if one and not at_least(index, source.shape[place])]
-        meet(
-            compare(">=", max(kept, default=-1), source.shape[place]), 0
-        )  # it is long enough for all of them
+        # It is long enough for all of them.
+        meet(compare(">=", max(kept, default=-1), source.shape[place]), 0)
         shape = replaced(source.shape, place, len(kept))
         out = moved(source, source.like(shape), lambda at: replaced(at, place, kept[at[place]]))  # type: ignore[arg-type,return-value]
     return Estimate((out,), reads=(out, condition))
