@@ -228,9 +228,7 @@ class _Followed:
     def register(self, recorder: Recorder, inputs: list[tuple[str, torch.Tensor]]) -> None:
         """Tells a recorder what is there before the step."""
         for place, root in enumerate(self.roots):
-            self.name(
-                place
-            )  # again: a step may make modules, as models that choose their attention by the length
+            self.name(place)  # again: the first step may have made modules
             shards = _shards(root)
             for module in root.modules():
                 path = self.names[id(module)]
