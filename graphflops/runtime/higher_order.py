@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -11,51 +12,27 @@ from graphflops.errors import RunError
 from graphflops.graph import Graph
 from graphflops.tensor import dtype_named
 
-Function = Callable[..., Any]
 
-RUN: dict[str, Function] = {}  # by the operator's own word
-
-
-def _runs(*words: str) -> Callable[[Function], Function]:
-    """Register the decorated function as what runs the higher-order operators of these names."""
-
-    def register(function: Function) -> Function:
-        RUN.update(dict.fromkeys(words, function))
-        return function
-
-    return register
-
-
-@_runs("cond")
-def _cond(predicate: Any, true: Any, false: Any, operands: Sequence[Any] = ()) -> Any:
-    return (true if bool(predicate) else false)(*operands)
-
-
-@_runs("switch")
-def _switch(index: Any, branches: Sequence[Any], operands: Sequence[Any] = ()) -> Any:
-    return branches[min(max(int(index), 0), len(branches) - 1)](*operands)
-
-
-@_runs("while_loop")
-def _while_loop(condition: Any, body: Any, carried: Sequence[Any], additional: Sequence[Any] = ()) -> Any:
-    state = tuple(carried)
+def _turns(condition: Any, body: Any, carried: Sequence[Any], additional: Sequence[Any]) -> Iterator[Any]:
+    """What is carried after each turn of a `while_loop`."""
+    state: Sequence[Any] = carried
     while bool(condition(*state, *additional)[0]):
         state = body(*state, *additional)
-    return state
+        yield state
 
 
-@_runs("while_loop_stack_output")
+def _while_loop(condition: Any, body: Any, carried: Sequence[Any], additional: Sequence[Any] = ()) -> Any:
+    last = deque(_turns(condition, body, carried, additional), maxlen=1)
+    return last[0] if last else tuple(carried)
+
+
 def _while_loop_stack_output(
     condition: Any, body: Any, carried: Sequence[Any], additional: Sequence[Any] = ()
 ) -> Any:
-    state, turns = tuple(carried), []
-    while bool(condition(*state, *additional)[0]):
-        state = body(*state, *additional)
-        turns.append(state)
-    return tuple([torch.stack(values) for values in zip(*turns, strict=True)])
+    turns = zip(*_turns(condition, body, carried, additional), strict=True)
+    return tuple([torch.stack(values) for values in turns])
 
 
-@_runs("scan")
 def _scan(
     combine: Any, init: Sequence[Any], xs: Sequence[torch.Tensor], additional: Sequence[Any] = ()
 ) -> Any:
@@ -67,7 +44,6 @@ def _scan(
     return (*carried, *_stacked(turns))
 
 
-@_runs("associative_scan")
 def _associative_scan(combine: Any, xs: Sequence[torch.Tensor], additional: Sequence[Any] = ()) -> Any:
     turns = [tuple([x[0] for x in xs])]
     for index in range(1, xs[0].shape[0]):
@@ -75,7 +51,6 @@ def _associative_scan(combine: Any, xs: Sequence[torch.Tensor], additional: Sequ
     return _stacked(turns)
 
 
-@_runs("map_impl", "map")
 def _map(body: Any, xs: Sequence[torch.Tensor], operands: Sequence[Any] = ()) -> Any:
     return _stacked([body(*[x[index] for x in xs], *operands) for index in range(xs[0].shape[0])])
 
@@ -86,12 +61,6 @@ def _stacked(turns: Sequence[Sequence[Any]]) -> tuple[Any, ...]:
     return tuple([torch.stack(values) for values in zip(*turns, strict=True)])
 
 
-@_runs("wrap_with_set_grad_enabled")
-def _set_grad_enabled(enabled: bool, region: Any, *operands: Any) -> Any:
-    return region(*operands)
-
-
-@_runs("wrap_with_autocast")
 def _autocast(device_type: str, dtype: Any, enabled: bool, cache: Any, region: Any, *operands: Any) -> Any:
     device = next((x.device.type for x in operands if isinstance(x, torch.Tensor)), device_type)
     active = bool(enabled) and _makes(region.graph, dtype)
@@ -108,37 +77,37 @@ def _makes(graph: Graph, dtype: torch.dtype) -> bool:
     )
 
 
-@_runs("wrap", "wrap_activation_checkpoint", "tag_activation_checkpoint", "local_map_hop")
-def _wrapped(region: Any, *operands: Any, **keywords: Any) -> Any:
-    return region(*operands)
-
-
-@_runs("invoke_subgraph")
-def _invoked(region: Any, identifier: Any, *operands: Any, **keywords: Any) -> Any:
-    return region(*operands)
-
-
-@_runs("hints_wrapper", "strict_mode", "foreach_map")
-def _listed(region: Any, operands: Sequence[Any], *rest: Any, **keywords: Any) -> Any:
-    return region(*operands)
-
-
-@_runs("with_effects")
 def _with_effects(token: Any, operator: Any, *operands: Any, **keywords: Any) -> Any:
     found = operator(*operands, **keywords)
     return (token, *(found if isinstance(found, (tuple, list)) else (found,)))
 
 
-@_runs("auto_functionalized_v2")
-def _auto_functionalized(operator: Any, **keywords: Any) -> Any:
-    return torch.ops.higher_order.auto_functionalized_v2(operator, **keywords)
-
-
-@_runs("out_dtype")
-def _out_dtype(operator: Any, dtype: torch.dtype, *operands: Any) -> Any:
-    return torch.ops.higher_order.out_dtype(operator, dtype, *operands)
-
-
-@_runs("print", "_export_tracepoint")
-def _nothing(*operands: Any, **keywords: Any) -> Any:
-    return operands
+# By the operator's own word.
+RUN: dict[str, Callable[..., Any]] = {
+    "cond": lambda predicate, true, false, operands=(): (true if bool(predicate) else false)(*operands),
+    "switch": lambda index, branches, operands=(): branches[min(max(int(index), 0), len(branches) - 1)](
+        *operands
+    ),
+    "while_loop": _while_loop,
+    "while_loop_stack_output": _while_loop_stack_output,
+    "scan": _scan,
+    "associative_scan": _associative_scan,
+    **dict.fromkeys(("map_impl", "map"), _map),
+    "wrap_with_autocast": _autocast,
+    "wrap_with_set_grad_enabled": lambda enabled, region, *operands: region(*operands),
+    **dict.fromkeys(
+        ("wrap", "wrap_activation_checkpoint", "tag_activation_checkpoint", "local_map_hop"),
+        lambda region, *operands, **keywords: region(*operands),
+    ),
+    "invoke_subgraph": lambda region, identifier, *operands, **keywords: region(*operands),
+    **dict.fromkeys(
+        ("hints_wrapper", "strict_mode", "foreach_map"),
+        lambda region, operands, *rest, **keywords: region(*operands),
+    ),
+    "with_effects": _with_effects,
+    "auto_functionalized_v2": lambda *given, **named: torch.ops.higher_order.auto_functionalized_v2(
+        *given, **named
+    ),
+    "out_dtype": lambda *operands: torch.ops.higher_order.out_dtype(*operands),
+    **dict.fromkeys(("print", "_export_tracepoint"), lambda *operands, **keywords: operands),
+}

@@ -17,9 +17,10 @@ import signal
 import subprocess
 import tempfile
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from graphflops.errors import ModelError, shown
 
@@ -141,32 +142,25 @@ def _metrics(ncu: str) -> tuple[str, ...]:
         raise ModelError(_failure(ran.stdout, ran))
     if _READ not in names:
         raise ModelError(f"the counters of this GPU are not supported: ncu lists no {_READ}")
-    tensor = _totals(name for name in names if name.startswith(_TENSOR) and _UNUSED not in name)
+    listed = sorted(name for name in names if name.startswith(_TENSOR) and _UNUSED not in name)
+    # Those that are not part of another counter: `src_fp8`, without `src_fp8_sparsity_on`.
+    tensor = [name for name in listed if not any(name.startswith(f"{other}_") for other in listed)]
     if not tensor:
         raise ModelError("this GPU has no counters of tensor operations: Ampere and later have them")
     return (*tensor, *(_INSTRUCTION.format(name) for name in _INSTRUCTIONS), _READ, _WRITTEN)
 
 
-def _totals(names: Iterable[str]) -> list[str]:
-    """The names that are not part of another counter: `src_fp8`, without `src_fp8_sparsity_on`."""
-    listed = sorted(names)
-    return [name for name in listed if not any(name.startswith(f"{other}_") for other in listed)]
-
-
 def _run(
     command: list[str], timeout: float | None, env: Mapping[str, str] | None, cwd: str | None
 ) -> subprocess.CompletedProcess[str]:
+    pipes: dict[str, Any] = {
+        "stdout": subprocess.PIPE,
+        "stderr": subprocess.PIPE,
+        "text": True,
+        "errors": "replace",
+    }
     try:
-        process = subprocess.Popen(
-            command,
-            env=env,
-            cwd=cwd,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            errors="replace",
-            start_new_session=True,
-        )
+        process = subprocess.Popen(command, env=env, cwd=cwd, start_new_session=True, **pipes)
     except OSError as error:
         raise ModelError(f"{shown(command[0])} does not run: {error.strerror}") from None
     with process:
@@ -235,12 +229,10 @@ class RangeCount:
     @property
     def tensor_flops(self) -> dict[str, int]:
         """FLOPs of the tensor cores, by element type of the operands."""
-        return _summed(kernel.tensor_flops for kernel in self.kernels)
-
-    @property
-    def fma_flops(self) -> dict[str, int]:
-        """FLOPs of fused multiply-adds outside the tensor cores, by element type, elementwise work included."""
-        return _summed(kernel.fma_flops for kernel in self.kernels)
+        total: Counter[str] = Counter()
+        for kernel in self.kernels:
+            total.update(kernel.tensor_flops)
+        return {name: number for name, number in total.items() if number}
 
     @property
     def dram_read(self) -> int:
@@ -263,10 +255,3 @@ class RangeCount:
     @property
     def flops(self) -> int:
         return sum(kernel.flops for kernel in self.matrix_kernels)
-
-
-def _summed(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
-    total: Counter[str] = Counter()
-    for count in counts:
-        total.update(count)
-    return {name: number for name, number in total.items() if number}
