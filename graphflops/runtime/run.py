@@ -18,9 +18,8 @@ from graphflops.errors import ModelError, shown
 from graphflops.graph import Graph
 from graphflops.open_sizes import of_report
 from graphflops.report import Report
-from graphflops.runtime.compare import RunComparison
+from graphflops.runtime.compare import FlopCounterReference, RunComparison
 from graphflops.runtime.execute import Execution, Step
-from graphflops.runtime.flop_counter_reference import FlopCounterReference
 from graphflops.runtime.input_plans import checked
 from graphflops.runtime.machine import free_bytes, machine_bytes
 from graphflops.runtime.operators import refuse_unsafe

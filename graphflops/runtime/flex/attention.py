@@ -14,20 +14,10 @@ from graphflops.errors import ModelError
 from graphflops.graph import Graph
 from graphflops.runtime.flex import blocks as block_lists
 from graphflops.runtime.flex import launch
-from graphflops.runtime.flex.blocks import Kernel, MaskBlocks, Prediction
-from graphflops.runtime.flex.op import run_forward
+from graphflops.runtime.flex.blocks import FlexCounts, Kernel, MaskBlocks
 from graphflops.runtime.flex.trace import Written, function_of, functions, written
 
 BLOCK = 128  # default rows and columns of a block
-
-
-@dataclass(frozen=True)
-class FlexCounts:
-    """Counts of a kernel during its run."""
-
-    full_tiles: int  # multiplied, of blocks that ask no mask
-    partial_tiles: int  # multiplied, of blocks that do
-    visible: int | None  # scores that are not masked; None where only tiles were counted
 
 
 @dataclass(frozen=True)
@@ -53,7 +43,7 @@ class PreparedAttention:
         """Output, log-sum-exp and each program's counts. count: 1 for tiles, 2 for visible scores as well."""
         self._fits(q, k)
         k, v = (x.expand(q.shape[0], -1, -1, -1) if x.shape[0] == 1 < q.shape[0] else x for x in (k, v))
-        return run_forward(q, k, v, self.problem(q, scale, count))
+        return launch.run_forward(q, k, v, self.problem(q, scale, count))
 
     def backward(
         self, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor,
@@ -62,7 +52,7 @@ class PreparedAttention:
         """Gradients of q, k and v, and the counts of the two kernels (query gradient, then key gradient)."""
         return launch.backward(q, k, v, out, lse, grad, grad_lse, self.problem(q, scale, count))
 
-    def predicted(self, kernel: Kernel, q: Tensor, v: Tensor) -> Prediction:
+    def predicted(self, kernel: Kernel, q: Tensor, v: Tensor) -> FlexCounts:
         """Prediction of the tiles that a kernel computes for such operands."""
         tiles = launch.tiles_for(kernel, q, v, (self.blocks.rows, self.blocks.columns))
         by_column = kernel == "key_gradient"
@@ -166,10 +156,9 @@ def sdpa(q: Tensor, k: Tensor, attn_mask: Tensor | None = None, is_causal: bool 
     return prepare(q, k, lambda s, b, h, i, j, m: s + m[b * entry, h * head, i, j], None, (spread,))
 
 
-def counted(counts: Tensor, visible: bool = True) -> FlexCounts:
+def counted(counts: Tensor) -> FlexCounts:
     """The sum of the programs' counts; waits for the kernel."""
-    full, partial, seen = counts.sum(0).tolist()
-    return FlexCounts(full, partial, seen if visible else None)
+    return FlexCounts(*counts.sum(0).tolist())
 
 
 def _settings(found: Written, blocks: MaskBlocks) -> launch.LaunchSettings:

@@ -49,21 +49,17 @@ def override(**tiles: Tiles) -> Iterator[None]:
         _chosen.reset(token)
 
 
-def choose(kernel: Kernel, device: str, itemsize: int, width: int, blocks: tuple[int, int] | None) -> Tiles:
+def choose(kernel: Kernel, device: str, itemsize: int, width: int, blocks: tuple[int, int]) -> Tiles:
     """The settings of a kernel on a device, for operands of this element size and the larger head width.
 
-    blocks: sizes of the mask's blocks, which tiles must divide; None where the blocks are made to suit.
+    blocks: sizes of the mask's blocks, which tiles must divide.
     Raises ModelError for blocks that no tile of 16 divides.
     """
     tiles = _chosen.get().get(kernel) or _recorded(kernel, device, itemsize, width)
-    return tiles if blocks is None else _cut(tiles, blocks)
-
-
-@functools.cache
-def _cut(tiles: Tiles, blocks: tuple[int, int]) -> Tiles:
     return replace(tiles, rows=_dividing(tiles.rows, blocks[0]), columns=_dividing(tiles.columns, blocks[1]))
 
 
+@functools.cache
 def _dividing(tile: int, block: int) -> int:
     if block % 16:
         what = f"a block of {block} is not a multiple of 16"
@@ -129,38 +125,27 @@ class MaskBlocks:
 
 
 @dataclass(frozen=True)
-class Prediction:
-    """Tiles that a kernel is predicted to compute."""
+class FlexCounts:
+    """What a kernel is predicted to compute, or counted during its run."""
 
-    full_tiles: int
-    partial_tiles: int
+    full_tiles: int  # multiplied, of blocks that ask no mask
+    partial_tiles: int  # multiplied, of blocks that do
+    visible: int | None = None  # scores that are not masked; None where only tiles are counted
 
 
 def from_sets(partial: Tensor, full: Tensor, rows: int, columns: int, queries: int, keys: int) -> MaskBlocks:
     """Blocks from two boolean tensors [batch, heads, rows of blocks, columns of blocks]: partial blocks and full blocks."""
-    return MaskBlocks(
-        rows,
-        columns,
-        queries,
-        keys,
-        lists(partial),
-        lists(full),
-        lists(partial.transpose(-2, -1)),
-        lists(full.transpose(-2, -1)),
-    )
+    each = (partial, full, partial.transpose(-2, -1), full.transpose(-2, -1))
+    return MaskBlocks(rows, columns, queries, keys, *map(lists, each))
 
 
 def lists(chosen: Tensor) -> BlockLists:
     """The lists of the true entries of each line."""
-    counts = chosen.sum(-1, dtype=torch.int32)
+    counts = chosen.sum(-1, dtype=torch.int32).contiguous()
     places = torch.argsort(chosen.to(torch.int8), dim=-1, descending=True, stable=True).to(torch.int32)
-    return checked(counts, places)
-
-
-def checked(counts: Tensor, places: Tensor) -> BlockLists:
-    """Lists with their properties, which are read from the device."""
-    counts, places = counts.to(torch.int32).contiguous(), places.to(torch.int32).contiguous()
-    most = int(counts.max()) if counts.numel() else 0
+    most = (
+        int(counts.max()) if counts.numel() else 0
+    )  # read from the device, as whether all follow one another
     places = places[..., : max(most, 1)].contiguous()
     steps = torch.arange(places.shape[-1], device=places.device, dtype=torch.int32)
     follows = (places == places[..., :1] + steps) | (steps >= counts[..., None])
@@ -230,7 +215,7 @@ def _given(counts: Tensor | None, places: Tensor | None, lines: int, across: int
 
 def predicted_tiles(
     blocks: MaskBlocks | Any, tiles: Tiles, batch: int, heads: int, by_column: bool = False
-) -> Prediction:
+) -> FlexCounts:
     """The tiles that a kernel computes for an input with these numbers of batch entries and query heads.
 
     blocks: ours or torch's `BlockMask`. tiles: sizes of the kernel's tiles. by_column: for the gradient of keys and values.
@@ -242,7 +227,7 @@ def predicted_tiles(
     if by_column:
         length, size, tile = blocks.keys, blocks.columns, tiles.columns
     across = blocks.rows // tiles.rows if by_column else blocks.columns // tiles.columns
-    return Prediction(*(_executed(x, batch, heads, length, size, tile, across) for x in (full, partial)))
+    return FlexCounts(*(_executed(x, batch, heads, length, size, tile, across) for x in (full, partial)))
 
 
 def _executed(
